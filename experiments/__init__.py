@@ -1,0 +1,1 @@
+"""One folder a paper: its rows, its numbers, its claim."""

@@ -1,0 +1,140 @@
+"""What a table of a study is made of: rows, a grid to tune over, seeds; and where its runs lie."""
+
+import copy
+import importlib
+import importlib.util
+import itertools
+import json
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from heteroscedastic import files
+from heteroscedastic.metrics import LOWER_IS_BETTER
+
+
+class Row(NamedTuple):
+    """A method."""
+
+    name: str
+    config: str  # file of configs/, without .py
+    overrides: dict[str, Any] = {}  # setting by dotted name
+    paper: str | None = None  # id of the row in the paper's table
+
+
+class Scale(NamedTuple):
+    """How much is run."""
+
+    seeds: tuple[int, ...]
+    overrides: dict[str, Any] = {}
+
+
+class Regime(NamedTuple):
+    """Which evaluation chooses the tuned setting, and which is reported."""
+
+    select: str  # on validation
+    report: str  # on test
+
+
+class Table(NamedTuple):
+    """Rows under the same conditions. Every row is tuned over the same grid, seed by seed."""
+
+    claim: str
+    rows: tuple[Row, ...]
+    metrics: tuple[str, ...]
+    regimes: dict[str, Regime]
+    select_metric: str
+    scales: dict[str, Scale]
+    grid: dict[str, tuple[Any, ...]] = {}  # values to tune over, of settings by dotted name
+    reference: str | None = None  # the row that others are compared with
+    paper: dict[str, Any] | None = None  # table, where (column -> value), columns (metric -> column), note
+    test: str | None = None  # the paper's own: "unpaired t-test"
+
+
+class Job(NamedTuple):
+    """One run of a table."""
+
+    row: str
+    point: tuple[tuple[str, Any], ...]  # of the grid
+    seed: int
+    directory: Path
+    config: dict[str, Any]
+
+
+def table(study: str, name: str) -> Table:
+    """A table of experiments/STUDY/rows.py.
+
+    Raises:
+      ValueError: an unknown study or table; lists the choices.
+    """
+    studies = sorted(p.parent.name for p in Path(__file__).parent.glob("*/rows.py"))
+    if study not in studies:
+        raise ValueError(f"there is no study {study!r}; choose one of {', '.join(studies)}.")
+    tables = importlib.import_module(f"experiments.{study}.rows").TABLES
+    if name not in tables:
+        raise ValueError(f"study {study!r} has no table {name!r}; choose one of {', '.join(tables)}.")
+    return tables[name]
+
+
+def jobs(chosen: Table, scale: str, out: Path) -> list[Job]:
+    """Every run of a table at a scale, whether it has been made or not."""
+    if scale not in chosen.scales:
+        raise ValueError(f"this table has no scale {scale!r}; choose one of {', '.join(chosen.scales)}.")
+    found = []
+    points = [tuple(zip(chosen.grid, values)) for values in itertools.product(*chosen.grid.values())]
+    for row, point, seed in itertools.product(chosen.rows, points, chosen.scales[scale].seeds):
+        settings = {**chosen.scales[scale].overrides, **row.overrides, **dict(point), "seed": seed}
+        slug = ",".join(f"{name}={value}" for name, value in point) or "untuned"
+        directory = out / scale / row.name / slug / f"seed_{seed}"
+        found.append(Job(row.name, point, seed, directory, config(row.config, settings)))
+    return found
+
+
+def config(name: str, overrides: dict[str, Any]) -> dict[str, Any]:
+    """configs/NAME.py with settings overridden by dotted name; an unknown one is an error."""
+    path = Path(__file__).parent.parent / "configs" / f"{name}.py"
+    spec = importlib.util.spec_from_file_location(f"configs.{name}", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    made = copy.deepcopy(module.get_config().to_dict())
+    for dotted, value in overrides.items():
+        *sections, last = dotted.split(".")
+        section = made
+        for part in sections:
+            section = section.get(part)
+            if not isinstance(section, dict):
+                raise ValueError(f"configs/{name}.py has no section {part!r} for the override {dotted!r}.")
+        if last not in section:
+            raise ValueError(f"configs/{name}.py has no setting {dotted!r}; choose one of {', '.join(section)}.")
+        section[last] = value
+    return made
+
+
+def results(job: Job) -> dict[str, Any] | None:
+    """What a run found, or None where it is not complete."""
+    path = job.directory / "results.json"
+    if not path.exists():
+        return None
+    if files.read_json(job.directory / "config.json") != json.loads(json.dumps(job.config)):
+        raise ValueError(f"{job.directory} holds a run of another config than this table's; remove it to run it again.")
+    return files.read_json(path)
+
+
+def tuned(found: dict[Job, dict[str, Any]], regime: Regime, metric: str) -> dict[tuple[str, int], Job]:
+    """The run of the best validation metric, of each (row, seed) whose whole grid is complete.
+
+    Args:
+      found: the results of every job, None where it is missing.
+      regime: whose `select` evaluation chooses.
+      metric: that chooses; a nan never does.
+    """
+    sign = -1 if metric in LOWER_IS_BETTER else 1
+    groups: dict[tuple[str, int], list[Job]] = {}
+    for job in found:
+        groups.setdefault((job.row, job.seed), []).append(job)
+    best = {}
+    for key, group in groups.items():
+        if any(found[job] is None for job in group):
+            continue
+        scores = [sign * found[job]["evals"][regime.select][metric] for job in group]
+        best[key] = group[max(range(len(group)), key=lambda i: (scores[i] == scores[i], scores[i]))]
+    return best

@@ -1,0 +1,1 @@
+"""Reading finished runs; nothing here trains."""

@@ -1,0 +1,130 @@
+"""Which classes the learned noise ties together: python -m heteroscedastic.analysis.covariance --run=DIR.
+
+A softmax does not see noise common to all classes, so of the covariance only the variance of
+differences, S_ii + S_jj - 2 S_ij, can be learned from labels, and only where both classes are
+probable. `seen`, its average weighted by p_i p_j, is therefore the measure to trust.
+"""
+
+import argparse
+import functools
+import os
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Bool, Float
+from scipy import stats
+
+from heteroscedastic import files
+from heteroscedastic import latent as latent_lib
+from heteroscedastic.analysis import finished
+from heteroscedastic.data import resident
+from heteroscedastic.training import assembly, evaluate
+
+_MAX_CLASSES = 2000
+
+
+class Measures(NamedTuple):
+    """Of every pair of classes, averaged over a split, in units of the utilities."""
+
+    covariance: Float[np.ndarray, "k k"]
+    correlation: Float[np.ndarray, "k k"]  # of the average covariance; 0 where a class has no variance
+    seen: Float[np.ndarray, "k k"]  # mean of p_i p_j var(u_i - u_j)
+    overlap: Float[np.ndarray, "k k"]  # mean of p_i p_j, which needs no covariance
+
+
+def measures(found: finished.Finished, split: str = "test") -> Measures:
+    """The measures of a finished run on one of its splits.
+
+    Raises:
+      ValueError: more classes than a K x K matrix an example is sensible for.
+    """
+    run, state = found.run, found.state
+    num_classes = len(found.dataset["class_names"])
+    if num_classes > _MAX_CLASSES:
+        raise ValueError(f"{num_classes} classes; covariance matrices of an example are made up to {_MAX_CLASSES}.")
+    data = run.dataset.splits[split]
+    scale = found.results["temperature"] ** 2  # back from units of the temperature
+
+    @jax.jit
+    def sums(feed, key):
+        latent, batch = run.latents(state.params, state.model_state, data_on_device, feed)
+        probs = jax.nn.softmax(run.predictive(key, latent), axis=-1)
+        overlap = probs[:, :, None] * probs[:, None, :]
+        parts = {
+            "covariance": scale * latent_lib.covariance(latent),
+            "seen": scale * overlap * latent_lib.difference_variance(latent),
+            "overlap": overlap,
+        }
+        return {n: jnp.einsum("b,bij->ij", batch.weights, x) for n, x in parts.items()}
+
+    data_on_device = jax.device_put(data)
+    key = assembly.key_for(run.config["seed"], "covariance")
+    feeds = resident.feeds(np.arange(len(data.ids)), run.batch_size)
+    parts = (sums(feed, jax.random.fold_in(key, i)) for i, feed in enumerate(feeds))
+    total = functools.reduce(evaluate.merged, parts, None)
+    averages = {name: value / len(data.ids) for name, value in total.items()}
+    deviations = np.sqrt(np.diag(averages["covariance"]))
+    outer = np.outer(deviations, deviations)
+    correlation = np.divide(averages["covariance"], outer, out=np.zeros_like(outer), where=outer > 0)
+    return Measures(correlation=correlation, **averages)
+
+
+def noise_pairs(description: dict[str, Any]) -> Bool[np.ndarray, "k k"]:
+    """Which pairs of classes the known label noise mixes, either way, from dataset.json."""
+    num_classes = len(description["class_names"])
+    mixed = np.zeros((num_classes, num_classes), bool)
+    for a, b, _ in description.get("label_noise", ()):
+        mixed[a, b] = mixed[b, a] = a != b
+    return mixed
+
+
+def agreement(scores: Float[np.ndarray, "k k"], pairs: Bool[np.ndarray, "k k"]) -> dict[str, float]:
+    """How well |scores| rank the pairs that are mixed before those that are not.
+
+    Returns:
+      `first`: how many of the m mixed pairs are among the m largest scores, ties shared evenly;
+      `auc`: the chance that a mixed pair scores above another, ties one half.
+    """
+    upper = np.triu_indices(len(scores), 1)
+    values, mixed = np.abs(scores[upper]), pairs[upper]
+    num_mixed, num_pairs = int(mixed.sum()), len(mixed)
+    if num_mixed in (0, num_pairs):
+        return {"first": float("nan"), "auc": float("nan")}
+    ranks = stats.rankdata(values)
+    auc = (ranks[mixed].sum() - num_mixed * (num_mixed + 1) / 2) / (num_mixed * (num_pairs - num_mixed))
+    threshold = np.sort(values)[-num_mixed]
+    above, tied = values > threshold, values == threshold
+    share = (num_mixed - above.sum()) / tied.sum()
+    return {"first": float((mixed & above).sum() + share * (mixed & tied).sum()), "auc": float(auc)}
+
+
+def main() -> None:
+    """Prints and writes the class pairs that the noise of a finished run ties together."""
+    parser = argparse.ArgumentParser(description=main.__doc__)
+    parser.add_argument("--run", required=True, help="directory of a finished run")
+    parser.add_argument("--split", default="test")
+    parser.add_argument("--checkpoint", default="last", choices=("last", "best"))
+    parser.add_argument("--top", type=int, default=10, help="pairs to print")
+    parser.add_argument("--data_dir", default=os.environ.get("TFDS_DATA_DIR"))
+    flags = parser.parse_args()
+    found = finished.load(flags.run, flags.checkpoint, flags.data_dir)
+    measured, known = measures(found, flags.split), noise_pairs(found.dataset)
+    names = found.dataset["class_names"]
+    rows, cols = np.triu_indices(len(names), 1)
+    order = np.argsort(-measured.seen[rows, cols], kind="stable")[: flags.top]
+    print(f"{'classes':<28}{'p_i p_j var(u_i - u_j)':>24}{'covariance':>12}{'correlation':>12}  labels mixed")
+    for i, j in zip(rows[order], cols[order]):
+        told = "yes" if known[i, j] else ""
+        print(
+            f"{names[i] + ', ' + names[j]:<28}{measured.seen[i, j]:>24.4f}{measured.covariance[i, j]:>12.4f}"
+            f"{measured.correlation[i, j]:>12.3f}  {told}"
+        )
+    path = os.path.join(flags.run, "covariance", f"{flags.split}_{flags.checkpoint}.npz")
+    files.write_arrays(path, measured._asdict())
+    print(f"wrote {path}")
+
+
+if __name__ == "__main__":
+    main()

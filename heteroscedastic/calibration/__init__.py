@@ -1,0 +1,1 @@
+"""How far stated probabilities agree with observed frequencies."""

@@ -1,0 +1,103 @@
+"""A data set in memory: checked, curated, split, told in words."""
+
+import hashlib
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from jaxtyping import Int, UInt8
+
+from heteroscedastic import curation
+
+
+class Split(NamedTuple):
+    """Examples of one split, in numpy."""
+
+    inputs: UInt8[np.ndarray, "n h w c"]
+    labels: Int[np.ndarray, "n"] | Int[np.ndarray, "n m"]  # lists are padded with -1
+    ids: Int[np.ndarray, "n"]  # positions in the stored split
+
+
+class Dataset(NamedTuple):
+    """Splits by name, and what the classes are called."""
+
+    splits: dict[str, Split]
+    class_names: tuple[str, ...]
+
+
+def check(dataset: Dataset, where: str) -> Dataset:
+    """The data set itself, once its shapes, types and labels are sound."""
+    num_classes = len(dataset.class_names)
+    for name, (inputs, labels, ids) in dataset.splits.items():
+        if inputs.dtype != np.uint8 or inputs.ndim != 4:
+            raise ValueError(
+                f"{where}: {name}_inputs must be uint8 [n, h, w, c], but is {inputs.dtype} {inputs.shape}."
+            )
+        if not len(inputs) == len(labels) == len(ids) > 0:
+            raise ValueError(f"{where}: {name} has {len(inputs)} inputs, {len(labels)} labels and {len(ids)} ids.")
+        lowest = 0 if labels.ndim == 1 else -1
+        bad = np.unique(labels[(labels < lowest) | (labels >= num_classes)])
+        if bad.size:
+            raise ValueError(
+                f"{where}: {name}_labels hold {bad[:5].tolist()}, but the {num_classes} classes are"
+                f" 0 to {num_classes - 1}" + (", padded with -1." if lowest else ".")
+            )
+        if len(np.unique(ids)) != len(ids) or ids.min() < 0:
+            raise ValueError(f"{where}: {name}_ids must be different numbers >= 0.")
+    return dataset
+
+
+def curate(dataset: Dataset, seed: int, chain: Sequence[Callable]) -> Dataset:
+    """The data set with its training split curated."""
+    train = dataset.splits["train"]
+    ids, labels = train.ids, train.labels
+    for link in chain:
+        ids, labels = link(seed, ids, labels, len(dataset.class_names))
+    rows = np.argsort(train.ids)[np.searchsorted(np.sort(train.ids), ids)]
+    curated = Split(train.inputs[rows], labels, ids)
+    return dataset._replace(splits={**dataset.splits, "train": curated})
+
+
+def hold_out(dataset: Dataset, seed: int, fraction: float) -> Dataset:
+    """The data set with a split "valid" taken out of train, with the labels that train has."""
+    if not 0 <= fraction < 1:
+        raise ValueError(f"validation_fraction is {fraction}, but must be in [0, 1).")
+    if fraction == 0:
+        return dataset
+    train = dataset.splits["train"]
+    num_valid = round(fraction * len(train.ids))
+    if num_valid == 0:
+        raise ValueError(f"validation_fraction {fraction} of {len(train.ids)} training examples is none.")
+    order = np.argsort(curation.uniforms(seed, "validation", train.ids), kind="stable")
+
+    def part(rows):
+        return Split(*(x[np.sort(rows)] for x in train))
+
+    held_out = {"train": part(order[num_valid:]), "valid": part(order[:num_valid])}
+    return dataset._replace(splits={**dataset.splits, **held_out})
+
+
+def description(dataset: Dataset, stored: Dataset) -> dict[str, Any]:
+    """What a run records of its data: class names, counts, a fingerprint, and the known label noise.
+
+    Args:
+      dataset: as the run sees it.
+      stored: before curation; `label_noise` counts (stored label, label that training sees) for
+        each pair of classes that occurs, where examples have one label.
+    """
+    digest = hashlib.sha256()
+    for name, split in sorted(dataset.splits.items()):
+        for array in split:
+            digest.update(f"{name} {array.dtype} {array.shape}".encode())
+            digest.update(np.ascontiguousarray(array))
+    told = {
+        "class_names": list(dataset.class_names),
+        "num_examples": {name: len(split.ids) for name, split in dataset.splits.items()},
+        "fingerprint": digest.hexdigest(),
+    }
+    train, clean = dataset.splits["train"], stored.splits["train"]
+    if train.labels.ndim == 1:
+        rows = np.argsort(clean.ids)[np.searchsorted(np.sort(clean.ids), train.ids)]
+        pairs, counts = np.unique(np.stack([clean.labels[rows], train.labels]), axis=1, return_counts=True)
+        told["label_noise"] = [[int(a), int(b), int(n)] for (a, b), n in zip(pairs.T, counts)]
+    return told

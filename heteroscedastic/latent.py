@@ -1,0 +1,222 @@
+"""The Gaussian over class utilities that every head puts out, and its moments."""
+
+import math
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int, PRNGKeyArray
+
+from heteroscedastic import sampling
+
+_HIGHEST = jax.lax.Precision.HIGHEST
+
+
+class LatentGaussian(NamedTuple):
+    """Utilities u = loc + noise, or loc + noise @ readout, where
+    noise = scale_diag * e + factor_loadings @ e_r + factor_scale * (shared_loadings @ e_q)
+    and every entry of e, e_r and e_q is an independent standard normal.
+
+    A field that is None leaves its term out; loc alone is a latent without noise.
+    `shared_loadings` and `readout` have no batch axes: they are not to be cut, mapped or
+    sharded as if they had them, see `map_batch`.
+    """
+
+    loc: Float[Array, "*b k"]
+    scale_diag: Float[Array, "*b n"] | None = None  # standard deviation, > 0; n = k, or the readout's width
+    factor_loadings: Float[Array, "*b n r"] | None = None
+    factor_scale: Float[Array, "*b n"] | None = None  # v(x), with shared_loadings
+    shared_loadings: Float[Array, "n q"] | None = None  # V
+    readout: Float[Array, "n k"] | None = None  # None is the identity
+
+
+class Noise(NamedTuple):
+    """Standard-normal points for the terms of a latent; None where it has no such term."""
+
+    diag: Float[Array, "s *b n"] | None
+    factors: Float[Array, "s *b r"] | None
+    shared: Float[Array, "s *b q"] | None
+
+
+def check(latent: LatentGaussian) -> LatentGaussian:
+    """The latent itself, once its shapes agree.
+
+    Raises:
+      ValueError: names the field, its shape and the shape that was expected.
+    """
+    if jnp.ndim(latent.loc) < 1:
+        raise ValueError(f"latent.loc needs a class axis, but has shape {jnp.shape(latent.loc)}.")
+    *batch, num_classes = latent.loc.shape
+    width = num_classes if latent.readout is None else latent.readout.shape[0]
+    if (latent.factor_scale is None) != (latent.shared_loadings is None):
+        raise ValueError("latent.factor_scale and latent.shared_loadings come together or not at all.")
+    expected = {
+        "scale_diag": (*batch, width),
+        "factor_loadings": (*batch, width, None),
+        "factor_scale": (*batch, width),
+        "shared_loadings": (width, None),
+        "readout": (width, num_classes),
+    }
+    for name, shape in expected.items():
+        value = getattr(latent, name)
+        if value is None:
+            continue
+        found = jnp.shape(value)
+        fits = len(found) == len(shape) and all(e in (None, f) for e, f in zip(shape, found))
+        if not fits:
+            text = ", ".join("any" if e is None else str(e) for e in shape)
+            raise ValueError(
+                f"latent.{name} has shape {found}, but with loc of shape {latent.loc.shape}"
+                f" it must have shape ({text})."
+            )
+    return latent
+
+
+def has_noise(latent: LatentGaussian) -> bool:
+    """Whether any term of the latent is random."""
+    return any(x is not None for x in (latent.scale_diag, latent.factor_loadings, latent.factor_scale))
+
+
+def map_batch(fn: Callable[[Array], Array], latent: LatentGaussian) -> LatentGaussian:
+    """The latent with `fn` applied to those fields that have batch axes."""
+    batched = ("loc", "scale_diag", "factor_loadings", "factor_scale")
+    fields = {name: getattr(latent, name) for name in batched}
+    return latent._replace(**{name: fn(x) for name, x in fields.items() if x is not None})
+
+
+def temper(latent: LatentGaussian, temperature: float | Float[Array, ""]) -> LatentGaussian:
+    """The utilities in units of the temperature: covariance(temper(l, t)) = covariance(l) / t**2.
+
+    Raises:
+      ValueError: a temperature that is known and not > 0.
+    """
+    if isinstance(temperature, (int, float)) and not 0 < temperature < math.inf:
+        raise ValueError(f"temperature is {temperature}, but must be a finite number > 0.")
+    return map_batch(lambda x: x / temperature, latent)
+
+
+def draw(key: PRNGKeyArray, latent: LatentGaussian, indices: Int[Array, "s"]) -> Noise:
+    """Points for the samples of these numbers.
+
+    Sample i depends on the key and on i alone, so samples can be drawn in any grouping, and
+    again, with the same result.
+    """
+    *batch, num_classes = latent.loc.shape
+    width = num_classes if latent.readout is None else latent.readout.shape[0]
+    diag_key, factors_key, shared_key = jax.random.split(key, 3)
+
+    def points(key, size):
+        return sampling.independent(key, indices, (*batch, size))
+
+    return Noise(
+        diag=None if latent.scale_diag is None else points(diag_key, width),
+        factors=None if latent.factor_loadings is None else points(factors_key, latent.factor_loadings.shape[-1]),
+        shared=None if latent.shared_loadings is None else points(shared_key, latent.shared_loadings.shape[-1]),
+    )
+
+
+def utilities(latent: LatentGaussian, noise: Noise) -> Float[Array, "s *b k"]:
+    """The utilities that these points stand for; without noise, [1, *b, k]."""
+    total = jnp.zeros((1,) * (latent.loc.ndim + 1), latent.loc.dtype)
+    if noise.diag is not None:
+        total = total + latent.scale_diag * noise.diag
+    if noise.factors is not None:
+        total = total + jnp.einsum("...nr,s...r->s...n", latent.factor_loadings, noise.factors)
+    if noise.shared is not None:
+        total = total + latent.factor_scale * (noise.shared @ latent.shared_loadings.T)
+    if latent.readout is not None and has_noise(latent):
+        total = total @ latent.readout
+    return latent.loc + total
+
+
+def sample(key: PRNGKeyArray, latent: LatentGaussian, num_samples: int) -> Float[Array, "s *b k"]:
+    """Independent samples of the utilities.
+
+    Noise is drawn per class: e ~ N(0, I), one number for each class, example and sample.
+
+    Args:
+      key: consumed.
+      latent: parameters of the utilities.
+      num_samples: >= 1.
+
+    Source: Collier et al. (2021), arXiv:2105.10305, section 2 and Algorithm 1, where one
+    draw serves the whole batch; here every example has its own.
+    """
+    latent = check(latent)
+    drawn = utilities(latent, draw(key, latent, jnp.arange(num_samples)))
+    return jnp.broadcast_to(drawn, (num_samples, *latent.loc.shape))
+
+
+def covariance(latent: LatentGaussian) -> Float[Array, "*b k k"]:
+    """Covariance of the utilities, diag(d^2) + V V' (section 2), in squared units of them."""
+    scale_diag, loadings = _terms(check(latent))
+    outer = jnp.einsum("...ir,...jr->...ij", loadings, loadings, precision=_HIGHEST)
+    return outer + _diagonal(jnp.square(scale_diag))
+
+
+def covariance_entries(latent: LatentGaussian, rows: Int[Array, "p"], cols: Int[Array, "p"]) -> Float[Array, "*b p"]:
+    """The entries (rows[i], cols[i]) of the covariance, without the matrix."""
+    scale_diag, loadings = _terms(check(latent), jnp.concatenate([rows, cols]))
+    p = rows.shape[0]
+    own = jnp.where(rows == cols, jnp.square(scale_diag[..., :p]), 0.0)
+    return own + jnp.sum(loadings[..., :p, :] * loadings[..., p:, :], axis=-1)
+
+
+def variance(latent: LatentGaussian) -> Float[Array, "*b k"]:
+    """Diagonal of the covariance, without the matrix."""
+    latent = check(latent)
+    if latent.readout is None and latent.shared_loadings is not None:
+        shared = jnp.sum(jnp.square(latent.shared_loadings), axis=-1)
+        rest = variance(latent._replace(factor_scale=None, shared_loadings=None))
+        return rest + jnp.square(latent.factor_scale) * shared
+    scale_diag, loadings = _terms(latent)
+    return jnp.square(scale_diag) + jnp.sum(jnp.square(loadings), axis=-1)
+
+
+def difference_variance(latent: LatentGaussian) -> Float[Array, "*b k k"]:
+    """Variance of u_i - u_j, which is S_ii + S_jj - 2 S_ij: what a softmax can see.
+
+    Noise common to all classes cancels before it is squared, so it costs no precision.
+    """
+    scale_diag, loadings = _terms(check(latent))
+    centred = loadings - jnp.mean(loadings, axis=-2, keepdims=True)
+    outer = jnp.einsum("...ir,...jr->...ij", centred, centred, precision=_HIGHEST)
+    own = jnp.square(scale_diag) + jnp.diagonal(outer, axis1=-2, axis2=-1)
+    total = own[..., :, None] + own[..., None, :] - 2 * outer
+    off_diagonal = 1 - jnp.eye(latent.loc.shape[-1], dtype=total.dtype)
+    return jnp.maximum(total, 0.0) * off_diagonal
+
+
+def _diagonal(values: Float[Array, "*b k"]) -> Float[Array, "*b k k"]:
+    return values[..., :, None] * jnp.eye(values.shape[-1], dtype=values.dtype)
+
+
+def _terms(
+    latent: LatentGaussian, classes: Int[Array, "c"] | None = None
+) -> tuple[Float[Array, "*b c"], Float[Array, "*b c m"]]:
+    """(d, A) with covariance diag(d^2) + A A', for all classes or for chosen ones.
+
+    A readout mixes the independent noise too, which then is one more set of factors.
+    """
+    batch, num_classes = latent.loc.shape[:-1], latent.loc.shape[-1]
+    if latent.readout is None:
+        classes = jnp.arange(num_classes) if classes is None else classes
+        latent = map_batch(lambda x: x[..., classes], latent._replace(factor_loadings=None))._replace(
+            factor_loadings=None if latent.factor_loadings is None else latent.factor_loadings[..., classes, :],
+            shared_loadings=None if latent.shared_loadings is None else latent.shared_loadings[classes],
+        )
+    width = latent.loc.shape[-1] if latent.readout is None else latent.readout.shape[0]
+    zeros = jnp.zeros((*batch, width), latent.loc.dtype)
+    scale_diag = zeros if latent.scale_diag is None else latent.scale_diag
+    loadings = [jnp.zeros((*batch, width, 0), latent.loc.dtype)]
+    if latent.factor_loadings is not None:
+        loadings.append(latent.factor_loadings)
+    if latent.shared_loadings is not None:
+        loadings.append(latent.factor_scale[..., None] * latent.shared_loadings)
+    if latent.readout is None:
+        return scale_diag, jnp.concatenate(loadings, axis=-1)
+    readout = latent.readout if classes is None else latent.readout[:, classes]
+    mixed = jnp.concatenate([_diagonal(scale_diag), *loadings], axis=-1)
+    mixed = jnp.einsum("...nm,nk->...km", mixed, readout, precision=_HIGHEST)
+    return jnp.zeros((*batch, readout.shape[-1]), latent.loc.dtype), mixed

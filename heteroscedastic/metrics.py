@@ -1,0 +1,102 @@
+"""Sums that add up to the usual metrics, whatever the batches.
+
+A function of a batch returns a NamedTuple of sums; parts of a data set merge by
+`jax.tree.map(jnp.add, a, b)`; `means` reads the metrics off the merged sums.
+"""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int
+
+from heteroscedastic import losses
+from heteroscedastic.calibration import reliability
+
+MULTICLASS = ("accuracy", "top5_accuracy", "nll", "brier", "ece")
+MULTILABEL = ("nll", "brier", "label_accuracy", "exact", "top1_hit")
+LOWER_IS_BETTER = ("nll", "brier", "ece")
+
+
+class MulticlassSums(NamedTuple):
+    """Sums over examples that have one label."""
+
+    weight: Float[Array, ""]
+    correct: Float[Array, ""]
+    correct_top5: Float[Array, ""]
+    nll: Float[Array, ""]  # nats
+    brier: Float[Array, ""]
+    reliability: reliability.ReliabilitySums
+
+
+class MultilabelSums(NamedTuple):
+    """Sums over examples that have a list of labels."""
+
+    weight: Float[Array, ""]
+    nll: Float[Array, ""]  # nats, summed over classes (reading C6)
+    brier: Float[Array, ""]  # summed over classes
+    label_accuracy: Float[Array, ""]  # share of the K yes/no answers that are right at odds 1:1
+    exact: Float[Array, ""]  # all K answers right
+    top1_hit: Float[Array, ""]  # the likeliest class is among the labels
+
+
+def multiclass(logits: Float[Array, "b k"], labels: Int[Array, "b"], weights: Float[Array, "b"]) -> MulticlassSums:
+    """Sums of top-1, top-5, NLL, Brier score and calibration under the softmax of the logits.
+
+    Ties count against the label: it is among the first n when fewer than n other classes
+    score as high.
+    """
+    log_probs = jax.nn.log_softmax(logits, axis=-1)
+    probs = jnp.exp(log_probs)
+    own = jnp.take_along_axis(log_probs, labels[:, None], axis=-1)
+    others_above = jnp.sum(log_probs >= own, axis=-1) - 1
+    correct = (others_above < 1).astype(logits.dtype)
+    hot = jax.nn.one_hot(labels, logits.shape[-1])
+    return MulticlassSums(
+        weight=jnp.sum(weights),
+        correct=losses.weighted_sum(correct, weights),
+        correct_top5=losses.weighted_sum((others_above < 5).astype(logits.dtype), weights),
+        nll=losses.weighted_sum(-own[:, 0], weights),
+        brier=losses.weighted_sum(jnp.sum(jnp.square(probs - hot), axis=-1), weights),
+        reliability=reliability.sums(jnp.max(probs, axis=-1), correct, weights),
+    )
+
+
+def multilabel(logits: Float[Array, "b k"], labels: Int[Array, "b m"], weights: Float[Array, "b"]) -> MultilabelSums:
+    """Sums over yes/no answers whose log-odds are the logits.
+
+    Args:
+      logits: log-odds.
+      labels: the classes that hold, padded with -1.
+      weights: 0 means absent.
+    """
+    targets = jnp.max(jax.nn.one_hot(labels, logits.shape[-1]), axis=-2)
+    right = ((logits > 0) == (targets > 0)).astype(logits.dtype)
+    top1 = jnp.take_along_axis(targets, jnp.argmax(logits, axis=-1)[:, None], axis=-1)[:, 0]
+    return MultilabelSums(
+        weight=jnp.sum(weights),
+        nll=losses.weighted_sum(losses.sigmoid_cross_entropy(logits, targets), weights),
+        brier=losses.weighted_sum(jnp.sum(jnp.square(jax.nn.sigmoid(logits) - targets), axis=-1), weights),
+        label_accuracy=losses.weighted_sum(jnp.mean(right, axis=-1), weights),
+        exact=losses.weighted_sum(jnp.min(right, axis=-1), weights),
+        top1_hit=losses.weighted_sum(top1, weights),
+    )
+
+
+def means(sums: MulticlassSums | MultilabelSums) -> dict[str, float]:
+    """Metrics by name; shares are fractions, NLL is in nats an example."""
+    weight = float(sums.weight)
+
+    def mean(total: Any) -> float:
+        return float(total) / weight if weight else float("nan")
+
+    if isinstance(sums, MultilabelSums):
+        return {name: mean(getattr(sums, name)) for name in MULTILABEL}
+    return {
+        "accuracy": mean(sums.correct),
+        "top5_accuracy": mean(sums.correct_top5),
+        "nll": mean(sums.nll),
+        "brier": mean(sums.brier),
+        "ece": reliability.expected_calibration_error(jax.tree.map(np.asarray, sums.reliability)),
+    }

@@ -1,0 +1,29 @@
+"""Small convolutional backbone."""
+
+import jax
+import jax.numpy as jnp
+from flax import linen as nn
+from jaxtyping import Array, Bool, Float
+
+
+class ConvNet(nn.Module):
+    """Convolution, BatchNorm and ReLU, halving the image at each layer after the first; then the mean.
+
+    Attributes:
+      widths: channels of the layers; the last is the number of features.
+    """
+
+    widths: tuple[int, ...] = (16, 32, 64)
+
+    @nn.compact
+    def __call__(
+        self, inputs: Float[Array, "b h w c"], present: Bool[Array, "b"], train: bool = False
+    ) -> Float[Array, "b d"]:
+        hidden = inputs
+        mask = present[:, None, None, None]
+        for i, width in enumerate(self.widths):
+            strides = (1, 1) if i == 0 else (2, 2)
+            hidden = nn.Conv(width, (3, 3), strides, use_bias=False)(hidden)
+            hidden = nn.BatchNorm(use_running_average=not train, momentum=0.9)(hidden, mask=mask)
+            hidden = jax.nn.relu(hidden)
+        return jnp.mean(hidden, axis=(1, 2))

@@ -1,0 +1,58 @@
+"""The drop-in layer for other people's Flax models."""
+
+import jax
+from flax import linen as nn
+from jaxtyping import Array, Float
+
+from heteroscedastic import predictive
+from heteroscedastic.bind import bind
+from heteroscedastic.models import heads
+
+
+class HeteroscedasticDense(nn.Module):
+    """A last layer with input-dependent, correlated noise on its utilities.
+
+    `HeteroscedasticDense(k, num_factors=15)(features)` stands in place of `nn.Dense(k)(features)`
+    and returns logits that any softmax (or sigmoid) cross-entropy takes: they are the log of
+    averaged probabilities (or their log-odds). Give `rngs={"noise": key}` to `apply`, as for
+    Dropout; without it the layer uses fixed points and is deterministic.
+
+    The latent is sown as `intermediates/latent`, in units of the temperature.
+
+    Attributes:
+      num_classes: K.
+      num_factors: rank of the correlated part; 0 leaves the diagonal.
+      head: "LowRank", "ParameterEfficient" (for many classes), "Diagonal" or "Deterministic".
+      temperature: > 0; smaller is closer to the argmax of the noisy utilities. Tune it.
+      link: "softmax" for one label an example, "sigmoid" for several.
+      num_samples: Monte-Carlo samples an example, in constant memory.
+
+    Source: Collier et al. (2021), arXiv:2105.10305.
+    """
+
+    num_classes: int
+    num_factors: int = 0
+    head: str = "LowRank"
+    temperature: float = 1.0
+    link: str = "softmax"
+    num_samples: int = 1000
+
+    def __post_init__(self):
+        if self.link not in ("softmax", "sigmoid"):
+            raise ValueError(f"link {self.link!r} is unknown; choose 'softmax' or 'sigmoid'.")
+        if self.num_samples < 1:
+            raise ValueError(f"num_samples is {self.num_samples}, but must be >= 1.")
+        super().__post_init__()
+
+    def setup(self):
+        settings = dict(num_classes=self.num_classes, temperature=self.temperature)
+        if self.num_factors or self.head not in ("Deterministic", "Diagonal"):
+            settings["num_factors"] = self.num_factors
+        self.utilities = bind(heads, name=self.head, **settings)
+
+    def __call__(self, features: Float[Array, "*b d"]) -> Float[Array, "*b k"]:
+        latent = self.utilities(features)
+        self.sow("intermediates", "latent", latent)
+        key = self.make_rng("noise") if self.has_rng("noise") else jax.random.key(0)
+        average = predictive.softmax if self.link == "softmax" else predictive.sigmoid_sampled
+        return average(key, latent, num_samples=self.num_samples)

@@ -1,0 +1,24 @@
+"""Dense backbone."""
+
+import jax
+from flax import linen as nn
+from jaxtyping import Array, Bool, Float
+
+
+class MLP(nn.Module):
+    """Dense layers with ReLU on the flattened input.
+
+    Attributes:
+      widths: of the layers; the last is the number of features.
+    """
+
+    widths: tuple[int, ...] = (128, 128)
+
+    @nn.compact
+    def __call__(
+        self, inputs: Float[Array, "b *shape"], present: Bool[Array, "b"], train: bool = False
+    ) -> Float[Array, "b d"]:
+        hidden = inputs.reshape(inputs.shape[0], -1)
+        for width in self.widths:
+            hidden = jax.nn.relu(nn.Dense(width)(hidden))
+        return hidden

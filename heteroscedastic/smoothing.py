@@ -1,0 +1,41 @@
+"""Labels become distributions: (batch, num_classes) -> targets."""
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from heteroscedastic.batch import Batch
+
+
+def hard(batch: Batch, num_classes: int) -> Float[Array, "*b k"]:
+    """One for every label of an example, zero elsewhere; several labels where they are lists."""
+    return _multi_hot(batch.labels, batch.weights.ndim, num_classes)
+
+
+def uniform(batch: Batch, num_classes: int, *, rate: float, over: str = "all") -> Float[Array, "*b k"]:
+    """A share `rate` of the label's mass spread evenly over the classes.
+
+    Args:
+      batch: one label an example.
+      num_classes: K.
+      rate: 0 <= rate < 1.
+      over: "all" gives every class rate/K, the true one 1 - rate + rate/K (Szegedy et al.
+        2016); "wrong" gives every wrong class rate/(K-1), the true one 1 - rate. The same
+        target when rate_wrong = rate_all (K-1)/K.
+    """
+    if not 0 <= rate < 1:
+        raise ValueError(f"smoothing rate is {rate}, but must be in [0, 1).")
+    if batch.labels.ndim != batch.weights.ndim:
+        raise ValueError("smoothing 'uniform' needs one label an example; these have lists of labels.")
+    targets = hard(batch, num_classes)
+    match over:
+        case "all":
+            return (1 - rate) * targets + rate / num_classes
+        case "wrong":
+            return (1 - rate) * targets + rate / (num_classes - 1) * (1 - targets)
+    raise ValueError(f"smoothing over {over!r} is unknown; choose 'all' or 'wrong'.")
+
+
+def _multi_hot(labels: Int[Array, "..."], batch_ndim: int, num_classes: int) -> Float[Array, "*b k"]:
+    hot = jax.nn.one_hot(labels, num_classes)  # a padded label, -1, is a row of zeros
+    return jnp.max(hot, axis=-2) if labels.ndim > batch_ndim else hot

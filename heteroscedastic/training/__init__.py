@@ -1,0 +1,1 @@
+"""Devices, disk and clock."""

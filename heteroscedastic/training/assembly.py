@@ -1,0 +1,228 @@
+"""A config becomes functions. Every name, setting and value is checked here, before anything runs."""
+
+import dataclasses
+import functools
+import zlib
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import linen as nn
+from jaxtyping import PRNGKeyArray
+
+from heteroscedastic import curation, losses, metrics, predictive, smoothing, weighting
+from heteroscedastic.bind import bind, chain
+from heteroscedastic.data import augment, resident, store
+from heteroscedastic.data import dataset as dataset_lib
+from heteroscedastic.data.dataset import Dataset
+from heteroscedastic.models import backbones, heads
+from heteroscedastic.models.classifier import Classifier
+from heteroscedastic.training import optimizer as optimizers
+from heteroscedastic.training import schedules
+from heteroscedastic.training.objective import objective
+from heteroscedastic.training.state import TrainState
+from heteroscedastic.training.step import eval_step, train_step
+
+_SECTIONS = {  # and the settings of those that name no function
+    "seed": None,
+    "data": ("name", "train", "eval", "validation_fraction"),
+    "curation": None,
+    "backbone": None,
+    "head": None,
+    "predictive": None,
+    "smoothing": None,
+    "loss": None,
+    "weighting": None,
+    "optimizer": None,
+    "schedule": None,
+    "training": ("batch_size", "num_epochs", "num_steps", "checkpoint_epochs"),
+    "validation": ("split", "metric"),
+    "evals": None,
+}
+_LOSS_OF = {"softmax": "cross_entropy", "sigmoid_sampled": "sigmoid_cross_entropy"}
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+    """What a config stands for."""
+
+    config: dict[str, Any]
+    dataset: Dataset
+    description: dict[str, Any]  # of the data, for dataset.json
+    model: nn.Module
+    predictive: Callable
+    init: Callable[[], TrainState]
+    train_step: Callable  # (state, split, feed) -> state, sums, values
+    eval_step: Callable  # (params, model_state, split, feed, key) -> sums, predictions
+    latents: Callable  # (params, model_state, split, feed) -> latent, batch
+    schedule: Callable  # step -> learning rate
+    batch_size: int
+    steps_per_epoch: int
+    total_steps: int
+    checkpoint_steps: int
+
+
+def build(config: dict[str, Any], data_dir: str | None = None) -> Run:
+    """The functions that a config names, bound and checked.
+
+    Args:
+      config: nested dicts and plain values.
+      data_dir: where data sets lie.
+
+    Raises:
+      ValueError, FileNotFoundError: says which section, what was found and what was expected.
+    """
+    _check_sections(config)
+    seed = config["seed"]
+    stored = store.load(config["data"]["name"], data_dir)
+    data = dataset_lib.curate(stored, seed, _within("curation", chain, curation, config["curation"]))
+    data = dataset_lib.hold_out(data, seed, config["data"]["validation_fraction"])
+    labels = data.splits["train"].labels
+    num_classes = len(data.class_names)
+    _check_task(config, data, num_classes)
+
+    def named(section, module):
+        return _within(section, bind, module, **config[section])
+
+    train_chain = _within("data.train", chain, augment, config["data"]["train"])
+    eval_chain = _within("data.eval", chain, augment, config["data"]["eval"])
+    model = Classifier(backbone=named("backbone", backbones), head=named("head", heads))
+    average = named("predictive", predictive)
+    metric = metrics.multiclass if labels.ndim == 1 else metrics.multilabel
+    class_counts = np.bincount(labels[labels >= 0], minlength=num_classes).astype(np.float32)
+
+    training = config["training"]
+    batch_size = training["batch_size"]
+    steps_per_epoch = resident.steps_per_epoch(len(labels), batch_size)
+    total_steps = training.get("num_steps") or round(training["num_epochs"] * steps_per_epoch)
+    checkpoint_steps = max(1, round(training["checkpoint_epochs"] * steps_per_epoch))
+    schedule = functools.partial(named("schedule", schedules), total_steps=total_steps, steps_per_epoch=steps_per_epoch)
+    optimizer = named("optimizer", optimizers)(schedule)
+    loss_of = functools.partial(
+        objective,
+        model=model,
+        smoothing=named("smoothing", smoothing),
+        weighting=named("weighting", weighting),
+        predictive=average,
+        loss=named("loss", losses),
+        class_counts=class_counts,
+    )
+
+    def init():
+        example = resident.Feed(np.zeros(batch_size, np.int32), np.ones(batch_size, np.float32), np.int32(0))
+        key = key_for(seed, "init")
+        inputs = resident.batch(key, data.splits["train"], example, chain=train_chain)
+        variables = model.init(key, inputs.inputs, inputs.weights > 0)
+        params = variables.pop("params")
+        return TrainState(jnp.zeros((), jnp.int32), params, variables, optimizer.init(params))
+
+    def one_train_step(state, split, feed):
+        batch = resident.batch(key_for(seed, "augment"), split, feed, chain=train_chain)
+        key = jax.random.fold_in(key_for(seed, "train"), state.step)
+        return train_step(state, batch, key, objective=loss_of, optimizer=optimizer, metric=metric)
+
+    def latents(params, model_state, split, feed):
+        batch = resident.batch(key_for(seed, "eval"), split, feed, chain=eval_chain)
+        variables = {"params": params, **model_state}
+        return model.apply(variables, batch.inputs, batch.weights > 0, train=False), batch
+
+    def one_eval_step(params, model_state, split, feed, key):
+        latent, batch = latents(params, model_state, split, feed)
+        return eval_step(latent, batch, key, predictive=average, metric=metric)
+
+    return Run(
+        config=config,
+        dataset=data,
+        description=dataset_lib.description(data, stored),
+        model=model,
+        predictive=average,
+        init=init,
+        train_step=one_train_step,
+        eval_step=one_eval_step,
+        latents=latents,
+        schedule=schedule,
+        batch_size=batch_size,
+        steps_per_epoch=steps_per_epoch,
+        total_steps=total_steps,
+        checkpoint_steps=checkpoint_steps,
+    )
+
+
+def key_for(seed: int, purpose: str) -> PRNGKeyArray:
+    """The key of one purpose of a run."""
+    return jax.random.fold_in(jax.random.key(seed), zlib.crc32(purpose.encode()))
+
+
+def num_parameters(state: TrainState) -> int:
+    """Trainable numbers of a state, or of the shapes of one."""
+    return sum(x.size for x in jax.tree.leaves(state.params))
+
+
+def check_shapes(run: Run) -> TrainState:
+    """The shapes of the state; a step of training and of evaluation are traced, none is compiled."""
+    state = jax.eval_shape(run.init)
+    split = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), run.dataset.splits["train"])
+    feed = next(resident.feeds(np.arange(run.batch_size), run.batch_size))
+    jax.eval_shape(run.train_step, state, split, feed)
+    jax.eval_shape(run.eval_step, state.params, state.model_state, split, feed, jax.random.key(0))
+    return state
+
+
+def _check_sections(config: dict[str, Any]) -> None:
+    unread = sorted(set(config) - set(_SECTIONS))
+    missing = sorted(set(_SECTIONS) - set(config))
+    if unread or missing:
+        raise ValueError(
+            f"the config has no section {missing} and nobody reads {unread}; its sections are {list(_SECTIONS)}."
+        )
+    for name, known in _SECTIONS.items():
+        unread = sorted(set(config[name] or ()) - set(known)) if known else []
+        if unread:
+            raise ValueError(f"nobody reads {unread} of config.{name}; its settings are {list(known)}.")
+    for name, settings in config["evals"].items():
+        if not {"split"} <= set(settings) <= {"split", "checkpoint"}:
+            raise ValueError(f"config.evals.{name} is {settings}; it takes split and checkpoint.")
+        if settings.get("checkpoint", "last") not in ("last", "best"):
+            raise ValueError(f"config.evals.{name}.checkpoint is {settings['checkpoint']!r}; choose 'last' or 'best'.")
+    training = config["training"]
+    if (training.get("num_epochs") is None) == (training.get("num_steps") is None):
+        raise ValueError("config.training needs num_epochs or num_steps, one of them.")
+    for name in ("batch_size", "num_epochs", "num_steps", "checkpoint_epochs"):
+        value = training.get(name)
+        if value is not None and not value > 0:
+            raise ValueError(f"config.training.{name} is {value}, but must be > 0.")
+
+
+def _check_task(config: dict[str, Any], data: Dataset, num_classes: int) -> None:
+    head, loss, average = config["head"], config["loss"]["name"], config["predictive"]["name"]
+    if head.get("num_classes") != num_classes:
+        raise ValueError(
+            f"config.head.num_classes is {head.get('num_classes')}, but {config['data']['name']} has"
+            f" {num_classes} classes."
+        )
+    if data.splits["train"].labels.ndim == 2 and loss == "cross_entropy":
+        raise ValueError("config.loss: 'cross_entropy' needs one label an example; this data set has lists.")
+    if _LOSS_OF.get(average, loss) != loss:
+        raise ValueError(f"config.predictive {average!r} goes with config.loss {_LOSS_OF[average]!r}, not {loss!r}.")
+    validation = config["validation"]
+    splits = [e["split"] for e in config["evals"].values()] + ([validation["split"]] if validation else [])
+    unknown = sorted(set(splits) - set(data.splits))
+    if unknown:
+        raise ValueError(f"splits {unknown} are evaluated, but the data set has {sorted(data.splits)}.")
+    if validation:
+        single = data.splits["train"].labels.ndim == 1
+        known = metrics.MULTICLASS if single else metrics.MULTILABEL
+        if validation["metric"] not in known:
+            raise ValueError(f"config.validation.metric is {validation['metric']!r}; choose one of {known}.")
+    elif any(e.get("checkpoint") == "best" for e in config["evals"].values()):
+        raise ValueError("config.evals asks for the best checkpoint, but config.validation is None.")
+
+
+def _within(section: str, fn: Callable, *args: Any, **settings: Any) -> Any:
+    """fn's value; its error names the section."""
+    try:
+        return fn(*args, **settings)
+    except ValueError as error:
+        raise ValueError(f"config.{section}: {error}") from None

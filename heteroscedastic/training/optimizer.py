@@ -1,0 +1,64 @@
+"""Optimizers, with an L2 penalty of their own for the covariance."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import optax
+
+# What maps to the low-rank covariance (reading C14): kernels of V(x) or v(x), and V itself.
+_COVARIANCE = ("factor_loadings/kernel", "factor_scale/kernel", "shared_loadings")
+
+
+def sgd(
+    schedule: Callable,
+    *,
+    momentum: float = 0.9,
+    nesterov: bool = False,
+    l2: float = 0.0,
+    covariance_l2: float | None = None,
+    clip_norm: float | None = None,
+) -> optax.GradientTransformation:
+    """Stochastic gradient descent with momentum.
+
+    The penalty is l2 * sum(w^2), so its gradient is 2 l2 w (reading X4), over kernels and
+    biases of convolutions and dense layers; normalisation layers have none. It is added before
+    the gradient is clipped, as a term of the loss would be; the reported loss leaves it out.
+
+    Args:
+      schedule: step -> learning rate.
+      momentum: in [0, 1).
+      nesterov: whether the momentum looks ahead.
+      l2: >= 0.
+      covariance_l2: in place of l2 for the parameters that map to the low-rank covariance;
+        None is l2 for them too.
+      clip_norm: largest global norm of the gradient; None does not clip.
+    """
+    if not 0 <= momentum < 1:
+        raise ValueError(f"momentum is {momentum}, but must be in [0, 1).")
+    if l2 < 0 or (covariance_l2 is not None and covariance_l2 < 0):
+        raise ValueError(f"l2 is {l2} and covariance_l2 {covariance_l2}, but both must be >= 0.")
+    if clip_norm is not None and not clip_norm > 0:
+        raise ValueError(f"clip_norm is {clip_norm}, but must be > 0, or None for no clipping.")
+    covariance_l2 = l2 if covariance_l2 is None else covariance_l2
+    return optax.chain(
+        optax.add_decayed_weights(2 * l2, lambda params: _groups(params, "penalised")),
+        optax.add_decayed_weights(2 * covariance_l2, lambda params: _groups(params, "covariance")),
+        optax.identity() if clip_norm is None else optax.clip_by_global_norm(clip_norm),
+        optax.trace(momentum, nesterov) if momentum else optax.identity(),
+        optax.scale_by_learning_rate(schedule),
+    )
+
+
+def _groups(params: Any, group: str) -> Any:
+    """Which leaves belong to a group: "covariance", "penalised", or neither."""
+    flat, treedef = jax.tree_util.tree_flatten_with_path(params)
+    paths = ["/".join(str(k.key) for k in path) for path, _ in flat]
+    normalised = {p.removesuffix("/scale") for p in paths if p.endswith("/scale")}
+
+    def of(path):
+        if path.endswith(_COVARIANCE):
+            return "covariance"
+        return "none" if path.rpartition("/")[0] in normalised else "penalised"
+
+    return jax.tree_util.tree_unflatten(treedef, [of(p) == group for p in paths])
