@@ -12,6 +12,7 @@ import os
 import time
 import traceback
 from pathlib import Path
+from typing import Any
 
 from experiments import study
 
@@ -33,6 +34,15 @@ def run(job: study.Job, data_dir: str | None) -> str | None:
     return None
 
 
+def share_cores(cores: list[int], num_workers: int, started: Any) -> None:
+    """Gives this worker cores of its own, so that runs do not wait for each other's threads."""
+    with started.get_lock():
+        place = started.value
+        started.value += 1
+    if hasattr(os, "sched_setaffinity") and num_workers <= len(cores):
+        os.sched_setaffinity(0, cores[place % num_workers :: num_workers])
+
+
 def main() -> None:
     """Runs what is not complete of a table."""
     parser = argparse.ArgumentParser(description=main.__doc__)
@@ -44,13 +54,17 @@ def main() -> None:
     parser.add_argument("--data_dir", default=os.environ.get("TFDS_DATA_DIR"))
     flags = parser.parse_args()
     table = study.table(flags.study, flags.table)
-    jobs = study.jobs(table, flags.scale, Path(flags.out) / flags.study / flags.table)
-    left = [job for job in jobs if study.results(job) is None]
+    jobs = study.made(table, flags.scale, Path(flags.out) / flags.study / flags.table)
+    left = [made.job for made in jobs if made.results is None]
     print(f"{len(jobs)} runs, {len(jobs) - len(left)} complete, {flags.jobs} at once.", flush=True)
     began, failed = time.monotonic(), 0
     # Spawned, not forked: JAX holds threads.
     context = multiprocessing.get_context("spawn")
-    with concurrent.futures.ProcessPoolExecutor(max(1, flags.jobs), mp_context=context) as pool:
+    cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
+    shared = (cores, flags.jobs, context.Value("i", 0))
+    with concurrent.futures.ProcessPoolExecutor(
+        flags.jobs, mp_context=context, initializer=share_cores, initargs=shared
+    ) as pool:
         waiting = {pool.submit(run, job, flags.data_dir): job for job in left}
         for i, future in enumerate(concurrent.futures.as_completed(waiting), 1):
             error = future.result()

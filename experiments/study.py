@@ -109,32 +109,47 @@ def config(name: str, overrides: dict[str, Any]) -> dict[str, Any]:
     return made
 
 
-def results(job: Job) -> dict[str, Any] | None:
-    """What a run found, or None where it is not complete."""
+class Made(NamedTuple):
+    """A run and what it found; None where it is not complete."""
+
+    job: Job
+    results: dict[str, Any] | None
+
+
+def made(chosen: Table, scale: str, out: Path) -> list[Made]:
+    """Every run of a table at a scale, with what is there of it.
+
+    Raises:
+      ValueError: a directory holds a run of another config.
+    """
+    return [Made(job, _results(job)) for job in jobs(chosen, scale, out)]
+
+
+def tuned(runs: list[Made], regime: Regime, metric: str) -> dict[tuple[str, int], Made]:
+    """The run of the best validation metric, of each (row, seed) whose whole grid is complete.
+
+    Args:
+      runs: of a table.
+      regime: whose `select` evaluation chooses.
+      metric: that chooses; a nan never does.
+    """
+    sign = -1 if metric in LOWER_IS_BETTER else 1
+    groups: dict[tuple[str, int], list[Made]] = {}
+    for run in runs:
+        groups.setdefault((run.job.row, run.job.seed), []).append(run)
+
+    def rank(run):
+        score = sign * run.results["evals"][regime.select][metric]
+        return (score == score, score)
+
+    complete = {key: group for key, group in groups.items() if all(run.results for run in group)}
+    return {key: max(group, key=rank) for key, group in complete.items()}
+
+
+def _results(job: Job) -> dict[str, Any] | None:
     path = job.directory / "results.json"
     if not path.exists():
         return None
     if files.read_json(job.directory / "config.json") != json.loads(json.dumps(job.config)):
         raise ValueError(f"{job.directory} holds a run of another config than this table's; remove it to run it again.")
     return files.read_json(path)
-
-
-def tuned(found: dict[Job, dict[str, Any]], regime: Regime, metric: str) -> dict[tuple[str, int], Job]:
-    """The run of the best validation metric, of each (row, seed) whose whole grid is complete.
-
-    Args:
-      found: the results of every job, None where it is missing.
-      regime: whose `select` evaluation chooses.
-      metric: that chooses; a nan never does.
-    """
-    sign = -1 if metric in LOWER_IS_BETTER else 1
-    groups: dict[tuple[str, int], list[Job]] = {}
-    for job in found:
-        groups.setdefault((job.row, job.seed), []).append(job)
-    best = {}
-    for key, group in groups.items():
-        if any(found[job] is None for job in group):
-            continue
-        scores = [sign * found[job]["evals"][regime.select][metric] for job in group]
-        best[key] = group[max(range(len(group)), key=lambda i: (scores[i] == scores[i], scores[i]))]
-    return best

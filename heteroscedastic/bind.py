@@ -72,7 +72,8 @@ def _link(module: ModuleType, node: ast.expr) -> Callable:
     if target and len(values) > len(places):
         raise ValueError(f"{shown!r} has {len(values)} arguments, but takes {', '.join(places) or 'none'}.")
     positional = dict(zip(places, values))
-    twice = sorted(set(positional) & set(settings))
+    given = [*positional, *(k.arg for k in call.keywords)]
+    twice = sorted(n for n in set(given) if given.count(n) > 1)
     if twice:
         raise ValueError(f"{shown!r} gives {', '.join(twice)} twice.")
     return bind(module, name=call.func.id, **positional, **settings)

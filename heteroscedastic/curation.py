@@ -58,7 +58,7 @@ def confuse_random_pairs(
 
 def drop_and_add(
     seed: int, ids: Ids, labels: Labels, num_classes: int, *, drop_rate: float, add_rate: float
-) -> tuple[Ids, Labels]:
+) -> tuple[Ids, Int[np.ndarray, "n w"]]:
     """Every label that holds is lost at one rate, every other one appears at another.
 
     Args:
@@ -79,7 +79,9 @@ def drop_and_add(
     return ids, label_lists(hot ^ (draws < change))
 
 
-def subset(seed: int, ids: Ids, labels: Labels, num_classes: int, *, num_examples: int) -> tuple[Ids, Labels]:
+def subset(
+    seed: int, ids: Ids, labels: Labels, num_classes: int, *, num_examples: int
+) -> tuple[Int[np.ndarray, "kept"], Int[np.ndarray, "kept"] | Int[np.ndarray, "kept m"]]:
     """`num_examples` of the examples, or all where there are fewer."""
     if num_examples < 1:
         raise ValueError(f"num_examples is {num_examples}, but must be >= 1.")

@@ -45,12 +45,12 @@ def multiclass(logits: Float[Array, "b k"], labels: Int[Array, "b"], weights: Fl
     """Sums of top-1, top-5, NLL, Brier score and calibration under the softmax of the logits.
 
     Ties count against the label: it is among the first n when fewer than n other classes
-    score as high.
+    score as high. Where the logits hold a nan, every class does.
     """
     log_probs = jax.nn.log_softmax(logits, axis=-1)
     probs = jnp.exp(log_probs)
     own = jnp.take_along_axis(log_probs, labels[:, None], axis=-1)
-    others_above = jnp.sum(log_probs >= own, axis=-1) - 1
+    others_above = jnp.sum(~(log_probs < own), axis=-1) - 1
     correct = (others_above < 1).astype(logits.dtype)
     hot = jax.nn.one_hot(labels, logits.shape[-1])
     return MulticlassSums(

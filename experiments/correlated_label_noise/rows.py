@@ -20,7 +20,7 @@ TABLES = {
             "last epoch": Regime(select="valid", report="test"),
         },
         select_metric="nll",
-        grid={"head.temperature": (0.5, 1.0, 2.0, 4.0, 8.0)},
+        grid={"head.temperature": (0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0)},
         # Long enough to memorise the wrong labels, which is the second regime.
         scales={"cpu": Scale(tuple(range(10)), {"training.num_epochs": 200.0, "training.checkpoint_epochs": 5.0})},
         reference="hom",

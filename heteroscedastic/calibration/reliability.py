@@ -29,6 +29,8 @@ def sums(
       weights: 0 means absent.
       num_bins: m.
     """
+    # What is absent may be nan, and 0 * nan is nan.
+    confidence, correct = (jnp.where(weights != 0, x, 0.0) for x in (confidence, correct))
     edges = jnp.linspace(0.0, 1.0, num_bins + 1)[1:-1]
     bins = jnp.searchsorted(edges, confidence, side="left")
     one_hot = (bins[..., None] == jnp.arange(num_bins)) * weights[..., None]

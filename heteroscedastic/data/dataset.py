@@ -66,8 +66,9 @@ def hold_out(dataset: Dataset, seed: int, fraction: float) -> Dataset:
         return dataset
     train = dataset.splits["train"]
     num_valid = round(fraction * len(train.ids))
-    if num_valid == 0:
-        raise ValueError(f"validation_fraction {fraction} of {len(train.ids)} training examples is none.")
+    if not 0 < num_valid < len(train.ids):
+        found = "none" if num_valid == 0 else "all"
+        raise ValueError(f"validation_fraction {fraction} of {len(train.ids)} training examples is {found} of them.")
     order = np.argsort(curation.uniforms(seed, "validation", train.ids), kind="stable")
 
     def part(rows):

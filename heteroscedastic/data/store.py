@@ -2,6 +2,7 @@
 
 import argparse
 import zipfile
+import zlib
 from pathlib import Path
 
 import numpy as np
@@ -45,7 +46,7 @@ def read(path: Path) -> Dataset:
     try:
         with np.load(path, allow_pickle=False) as file:
             arrays = {name: file[name] for name in file.files}
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
         raise ValueError(f"{path} is no readable .npz file ({error}); write it again.") from None
     names = [name.removesuffix("_inputs") for name in arrays if name.endswith("_inputs")]
     missing = {"class_names", *(f"{n}_labels" for n in names)} - set(arrays)

@@ -74,6 +74,7 @@ def build(config: dict[str, Any], data_dir: str | None = None) -> Run:
     Raises:
       ValueError, FileNotFoundError: says which section, what was found and what was expected.
     """
+    config = _with_tuples(config)
     _check_sections(config)
     seed = config["seed"]
     stored = store.load(config["data"]["name"], data_dir)
@@ -91,7 +92,7 @@ def build(config: dict[str, Any], data_dir: str | None = None) -> Run:
     model = Classifier(backbone=named("backbone", backbones), head=named("head", heads))
     average = named("predictive", predictive)
     metric = metrics.multiclass if labels.ndim == 1 else metrics.multilabel
-    class_counts = np.bincount(labels[labels >= 0], minlength=num_classes).astype(np.float32)
+    class_counts = jnp.asarray(np.bincount(labels[labels >= 0], minlength=num_classes), jnp.float32)
 
     training = config["training"]
     batch_size = training["batch_size"]
@@ -204,7 +205,7 @@ def _check_task(config: dict[str, Any], data: Dataset, num_classes: int) -> None
         )
     if data.splits["train"].labels.ndim == 2 and loss == "cross_entropy":
         raise ValueError("config.loss: 'cross_entropy' needs one label an example; this data set has lists.")
-    if _LOSS_OF.get(average, loss) != loss:
+    if loss in _LOSS_OF.values() and _LOSS_OF.get(average, loss) != loss:
         raise ValueError(f"config.predictive {average!r} goes with config.loss {_LOSS_OF[average]!r}, not {loss!r}.")
     validation = config["validation"]
     splits = [e["split"] for e in config["evals"].values()] + ([validation["split"]] if validation else [])
@@ -218,6 +219,13 @@ def _check_task(config: dict[str, Any], data: Dataset, num_classes: int) -> None
             raise ValueError(f"config.validation.metric is {validation['metric']!r}; choose one of {known}.")
     elif any(e.get("checkpoint") == "best" for e in config["evals"].values()):
         raise ValueError("config.evals asks for the best checkpoint, but config.validation is None.")
+
+
+def _with_tuples(value: Any) -> Any:
+    """The config as it was before JSON made lists of its tuples."""
+    if isinstance(value, dict):
+        return {name: _with_tuples(v) for name, v in value.items()}
+    return tuple(_with_tuples(v) for v in value) if isinstance(value, list | tuple) else value
 
 
 def _within(section: str, fn: Callable, *args: Any, **settings: Any) -> Any:

@@ -56,20 +56,26 @@ class Checkpoints:
     def last(self, template: TrainState) -> tuple[TrainState, dict[str, Any]] | None:
         """The last whole checkpoint, or None where there is none.
 
-        One that cannot be read is told in a warning and removed, as the run will write it again.
+        One that cannot be read is told in a warning and moved to a directory beside, so that
+        nothing is lost and the run can write it again.
         """
         for step in sorted(self._manager.all_steps(), reverse=True):
             try:
                 return self.at(step, template)
             except Exception as error:  # whatever a damaged file makes Orbax raise
-                logging.warning(
-                    "checkpoint of step %d in %s cannot be read and is passed over: %s",
-                    step,
-                    self._directory,
-                    str(error).splitlines()[0] if str(error) else type(error).__name__,
-                )
-                self._manager.delete(step)
+                aside = self._set_aside(step)
+                told = str(error).splitlines()[0] if str(error) else type(error).__name__
+                logging.warning("checkpoint of step %d cannot be read (%s); it now lies in %s.", step, told, aside)
         return None
+
+    def _set_aside(self, step: int) -> Path:
+        aside = self._directory.parent / "checkpoints_damaged" / str(step)
+        aside.parent.mkdir(exist_ok=True)
+        while aside.exists():
+            aside = aside.with_name(f"{aside.name}_again")
+        (self._directory / str(step)).rename(aside)
+        self._manager.reload()
+        return aside
 
     def at(self, step: int, template: TrainState) -> tuple[TrainState, dict[str, Any]]:
         """The checkpoint of a step."""

@@ -3,10 +3,8 @@
 import collections
 import math
 import signal
-import subprocess
 import threading
 import time
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +14,7 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from heteroscedastic import files, metrics
 from heteroscedastic.data import resident
-from heteroscedastic.training import assembly, evaluate, workdir
+from heteroscedastic.training import assembly, evaluate, provenance, workdir
 from heteroscedastic.training.assembly import Run
 from heteroscedastic.training.checkpoint import Checkpoints
 from heteroscedastic.training.state import TrainState
@@ -55,8 +53,8 @@ def train(config: dict[str, Any], directory: str, data_dir: str | None = None) -
     if done is not None:
         _say(f"{path} holds this run, complete; nothing to do.")
         return done
-    _claim_data(path, run.description)
-    _say(f"{num_parameters:,} parameters, {run.total_steps:,} steps of {run.batch_size} on {_device()}.")
+    workdir.claim_data(path, run.description)
+    _say(f"{num_parameters:,} parameters, {run.total_steps:,} steps of {run.batch_size} on {provenance.device()}.")
     trainer = _Trainer(run, path)
     try:
         trainer.train()
@@ -76,7 +74,7 @@ class _Trainer:
         self._place()
         self.checkpoints = Checkpoints(path / "checkpoints")
         self.state = jax.device_put(jax.jit(run.init)(), self.replicated)
-        self.template = self.state
+        self.template = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), self.state)
         self.told: dict[str, Any] = {"best_step": None, "best_score": None, "seconds": 0.0, "sums": None}
         found = self.checkpoints.last(self.template)
         if found:
@@ -117,17 +115,18 @@ class _Trainer:
                     step += 1
                     pending.append((step, part))
                     ends = step % run.checkpoint_steps == 0 or step == run.total_steps
-                    while len(pending) > (0 if ends or terminated.is_set() else _LAG):
+                    stops = terminated.is_set()  # read once: it may be set at any moment
+                    while len(pending) > (0 if ends or stops else _LAG):
                         sums = evaluate.merged(sums, _finite(*pending.popleft()))
                     if ends:
                         self._finish_interval(step, sums)
                         sums, last_line = None, time.monotonic()
-                    elif terminated.is_set():
+                    elif stops:
                         self._save(step, sums, score=None)
                     elif time.monotonic() - last_line > _SECONDS_BETWEEN_LINES:
                         last_line = time.monotonic()
                         _say(self._progress(step))
-                    if terminated.is_set():
+                    if stops:
                         self.checkpoints.wait()
                         _say(f"terminated: saved step {step} in {self.path}; the same command continues.")
                         raise SystemExit(128 + signal.SIGTERM)
@@ -202,9 +201,7 @@ class _Trainer:
             "best_step": best_step,
             "temperature": self.run.config["head"].get("temperature", 1.0),
             "seconds": time.monotonic() - self.began,
-            "device": _device(),
-            "versions": {n: metadata.version(n) for n in ("jax", "flax", "optax", "orbax-checkpoint", "numpy")},
-            "commit": _commit(),
+            **provenance.provenance(),
         }
 
     def _progress(self, step: int) -> str:
@@ -229,21 +226,6 @@ class _Terminated(threading.Event):
             signal.signal(signal.SIGTERM, self._before)
 
 
-def _claim_data(path: Path, description: dict[str, Any]) -> None:
-    """Records the data of a run, and refuses to continue it on other data."""
-    file = path / "dataset.json"
-    if file.exists():
-        found = files.read_json(file)
-        if found["fingerprint"] != description["fingerprint"]:
-            raise workdir.WorkdirError(
-                f"{path} was begun on other data ({found['num_examples']}, fingerprint"
-                f" {found['fingerprint'][:12]}; now {description['num_examples']},"
-                f" {description['fingerprint'][:12]}); give another --workdir or the old data."
-            )
-    else:
-        files.write_json(file, description)
-
-
 def _finite(step: int, sums: Any) -> Any:
     """The sums, once loss and gradient are known to be finite."""
     for name, value in (("loss", sums.loss), ("gradient", sums.gradient_norm)):
@@ -263,19 +245,6 @@ def _clock(seconds: float) -> str:
     minutes, seconds = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{seconds:02}"
-
-
-def _device() -> str:
-    return f"{jax.device_count()} x {jax.devices()[0].device_kind}"
-
-
-def _commit() -> str | None:
-    """The commit of the code, where it runs from a checkout."""
-    command = ["git", "-C", str(Path(__file__).parent), "rev-parse", "HEAD"]
-    try:
-        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
-    except (OSError, subprocess.CalledProcessError):
-        return None
 
 
 def _say(text: str) -> None:

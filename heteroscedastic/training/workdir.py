@@ -38,6 +38,25 @@ def claim(workdir: Path, config: dict[str, Any]) -> dict[str, Any] | None:
     return files.read_json(workdir / "results.json") if (workdir / "results.json").exists() else None
 
 
+def claim_data(workdir: Path, description: dict[str, Any]) -> None:
+    """Records the data of a run.
+
+    Raises:
+      WorkdirError: the run was begun on other data.
+    """
+    path = workdir / "dataset.json"
+    if path.exists():
+        found = files.read_json(path)
+        if found["fingerprint"] != description["fingerprint"]:
+            raise WorkdirError(
+                f"{workdir} was begun on other data ({found['num_examples']}, fingerprint"
+                f" {found['fingerprint'][:12]}; now {description['num_examples']},"
+                f" {description['fingerprint'][:12]}); give another --workdir or the old data."
+            )
+    else:
+        files.write_json(path, description)
+
+
 def difference(theirs: Any, ours: Any, at: str = "config") -> str:
     """Where two trees of JSON values differ, a line each."""
     if isinstance(theirs, dict) and isinstance(ours, dict):

@@ -1,0 +1,133 @@
+"""Prints a table from finished runs: python -m experiments.table --study=S --table=T --scale=cpu.
+
+For each regime: the mean and standard deviation over seeds of every row, each seed at the
+setting its own validation chose; the difference from the reference row, paired by seed, with
+its 95 % interval; the paper's own test where it has one, and its number; what is missing.
+"""
+
+import argparse
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from scipy import stats
+
+from experiments import study
+from heteroscedastic import files
+
+
+def paired(ours: list[float], theirs: list[float]) -> tuple[float, float]:
+    """Mean difference, and half the width of its 95 % interval by Student's t; nan below two pairs."""
+    differences = np.subtract(ours, theirs)
+    n = len(differences)
+    if n < 2:
+        return float(np.mean(differences)) if n else float("nan"), float("nan")
+    half = stats.t.ppf(0.975, n - 1) * differences.std(ddof=1) / np.sqrt(n)
+    return float(differences.mean()), float(half)
+
+
+def unpaired_p(ours: list[float], theirs: list[float]) -> float:
+    """p of the two-tailed unpaired t-test with equal variances, nan below two values a side."""
+    return float(stats.ttest_ind(ours, theirs).pvalue) if min(len(ours), len(theirs)) > 1 else float("nan")
+
+
+def text(chosen: study.Table, runs: list[study.Made], numbers: dict[str, Any]) -> str:
+    """The table in Markdown.
+
+    Args:
+      chosen: what the table is.
+      runs: all that it consists of.
+      numbers: the study's paper.json.
+    """
+    lines = [chosen.claim]
+    for name, regime in chosen.regimes.items():
+        tuned = study.tuned(runs, regime, chosen.select_metric)
+        lines += ["", f"**{name}**", "", *_regime(chosen, regime, tuned, numbers)]
+    missing = [run.job for run in runs if run.results is None]
+    complete = [run.results for run in runs if run.results]
+    if chosen.paper:
+        lines += ["", f"Paper: {numbers['tables'][chosen.paper['table']]['title']} ({chosen.paper['note']})."]
+    if missing:
+        lines += ["", f"Missing: {len(missing)} of {len(runs)} runs, the first {missing[0].directory}."]
+    if complete:
+        seconds = [results["seconds"] for results in complete]
+        devices = sorted({results["device"] for results in complete})
+        lines += [
+            "",
+            f"{len(seconds)} runs, {sum(seconds) / 3600:.1f} hours of them in all ({np.median(seconds):.0f} s"
+            f" at the median), on {', '.join(devices)}.",
+        ]
+    return "\n".join(lines)
+
+
+def _regime(chosen, regime, tuned, numbers):
+    """Head and rows of one regime."""
+    columns = ["method", "seeds", "chosen"]
+    for metric in chosen.metrics:
+        columns += [metric, f"{metric} - {chosen.reference}"] if chosen.reference else [metric]
+        columns += ["p"] if chosen.test and chosen.reference else []
+        columns += [f"paper {chosen.paper['columns'][metric]}"] if _has_paper(chosen, metric) else []
+    lines = ["| " + " | ".join(columns) + " |", "|" + " --- |" * len(columns)]
+    seeds = {row.name: {s: tuned[r, s] for r, s in tuned if r == row.name} for row in chosen.rows}
+    for row in chosen.rows:
+        mine = seeds[row.name]
+        points = Counter(", ".join(str(v) for _, v in run.job.point) or "-" for run in mine.values())
+        cells = [row.name, str(len(mine)), ", ".join(f"{p} ({n}x)" if n > 1 else p for p, n in points.most_common())]
+        for metric in chosen.metrics:
+            values = {s: run.results["evals"][regime.report][metric] for s, run in mine.items()}
+            cells.append(_spread(list(values.values())))
+            if chosen.reference:
+                others = seeds[chosen.reference]
+                theirs = {s: run.results["evals"][regime.report][metric] for s, run in others.items()}
+                both = sorted(set(values) & set(theirs))
+                same = row.name == chosen.reference
+                mean, half = paired([values[s] for s in both], [theirs[s] for s in both])
+                cells.append("" if same or not both else f"{mean:+.4f} ± {half:.4f}")
+                if chosen.test:
+                    p = unpaired_p(list(values.values()), list(theirs.values()))
+                    cells.append("" if same or np.isnan(p) else f"{p:.2g}")
+            if _has_paper(chosen, metric):
+                cells.append(_paper_number(chosen, row, metric, numbers))
+        lines.append("| " + " | ".join(cells) + " |")
+    return lines
+
+
+def _has_paper(chosen, metric):
+    return bool(chosen.paper) and metric in chosen.paper["columns"]
+
+
+def _spread(values: list[float]) -> str:
+    if not values:
+        return "missing"
+    spread = f" ± {np.std(values, ddof=1):.4f}" if len(values) > 1 else ""
+    return f"{np.mean(values):.4f}{spread}"
+
+
+def _paper_number(chosen: study.Table, row: study.Row, metric: str, numbers: dict[str, Any]) -> str:
+    """The paper's number and spread, "-" where it has none."""
+    for candidate in numbers["tables"][chosen.paper["table"]]["rows"]:
+        wanted = {"id": row.paper, **chosen.paper["where"]}
+        if all(candidate.get(k) == v for k, v in wanted.items()):
+            column = chosen.paper["columns"][metric]
+            spread = candidate.get("std", {}).get(column)
+            return f"{candidate[column]}" + (f" ± {spread}" if spread is not None else "")
+    return "-"
+
+
+def main() -> None:
+    """Prints a table of a study."""
+    parser = argparse.ArgumentParser(description=main.__doc__)
+    parser.add_argument("--study", required=True)
+    parser.add_argument("--table", required=True)
+    parser.add_argument("--scale", default="cpu")
+    parser.add_argument("--out", default="runs")
+    flags = parser.parse_args()
+    chosen = study.table(flags.study, flags.table)
+    runs = study.made(chosen, flags.scale, Path(flags.out) / flags.study / flags.table)
+    numbers = files.read_json(Path(study.__file__).parent / flags.study / "paper.json") if chosen.paper else {}
+    print(text(chosen, runs, numbers))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,32 @@
+"""What a result was made with."""
+
+import subprocess
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import jax
+
+_PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy")
+
+
+def provenance() -> dict[str, Any]:
+    """Device, versions of packages, and the commit of the code where it runs from a checkout."""
+    return {
+        "device": device(),
+        "versions": {name: metadata.version(name) for name in _PACKAGES},
+        "commit": _commit(),
+    }
+
+
+def device() -> str:
+    """How many devices of which kind."""
+    return f"{jax.device_count()} x {jax.devices()[0].device_kind}"
+
+
+def _commit() -> str | None:
+    command = ["git", "-C", str(Path(__file__).parent), "rev-parse", "HEAD"]
+    try:
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return None

@@ -1,0 +1,71 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from sklearn import metrics as sklearn_metrics
+
+from experiments import study
+from heteroscedastic import latent as latent_lib
+from heteroscedastic.analysis import covariance, finished
+from heteroscedastic.data import augment
+from heteroscedastic.training import loop
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory):
+    path = tmp_path_factory.mktemp("runs") / "run"
+    settings = {"training.num_epochs": 8.0, "head.temperature": 2.0, "training.batch_size": 50}
+    loop.train(study.config("digits_het_full", settings), str(path))
+    return path
+
+
+def test_measures_are_plain_averages_in_units_of_the_utilities(directory):
+    found = finished.load(directory, "best")
+    split = found.run.dataset.splits["valid"]
+    inputs = jnp.stack([augment.value_range(jax.random.key(0), jnp.asarray(x), low=-1, high=1) for x in split.inputs])
+    latent = found.run.model.apply({"params": found.state.params}, inputs, jnp.ones(len(inputs), bool))
+    latent = latent_lib.temper(latent, 1 / 2.0)  # the run's temperature taken back
+    averaged = covariance.measures(found, "valid")
+    expected = np.mean(latent_lib.covariance(latent), axis=0)
+    np.testing.assert_allclose(averaged.covariance, expected, rtol=1e-3, atol=1e-4)
+    deviations = np.sqrt(np.diag(expected))
+    np.testing.assert_allclose(averaged.correlation, expected / np.outer(deviations, deviations), rtol=1e-3, atol=1e-4)
+    np.testing.assert_allclose(averaged.overlap.sum(), 1.0, rtol=1e-4)  # sum_ij p_i p_j = 1
+    # the variance of differences, weighted, within what the noise of p allows
+    samples = latent_lib.sample(jax.random.key(1), latent_lib.temper(latent, 2.0), 2000)
+    probs = np.mean(jax.nn.softmax(samples), axis=0)
+    seen = np.mean(probs[:, :, None] * probs[:, None] * np.asarray(latent_lib.difference_variance(latent)), axis=0)
+    np.testing.assert_allclose(averaged.seen, seen, rtol=0.2, atol=0.1 * seen.max())
+
+
+def test_the_pairs_whose_labels_were_mixed_are_read_from_the_run(directory):
+    found = finished.load(directory)
+    mixed = covariance.noise_pairs(found.dataset)
+    assert mixed.sum() == 6  # three pairs, either way
+    np.testing.assert_array_equal(mixed, mixed.T)
+
+
+def test_a_run_that_is_not_complete_is_told(tmp_path):
+    with pytest.raises(FileNotFoundError, match="no complete run"):
+        finished.load(tmp_path)
+
+
+def test_agreement_is_the_auc_of_the_ranking():
+    rng = np.random.default_rng(0)
+    for _ in range(20):
+        scores = rng.integers(-4, 5, (8, 8)).astype(float)  # with ties
+        pairs = rng.random((8, 8)) < 0.3
+        upper = np.triu_indices(8, 1)
+        found = covariance.agreement(scores, pairs)
+        assert found["auc"] == pytest.approx(sklearn_metrics.roc_auc_score(pairs[upper], np.abs(scores[upper])))
+
+
+def test_agreement_at_its_ends():
+    pairs = np.zeros((5, 5), bool)
+    pairs[0, 1] = pairs[2, 3] = True
+    assert covariance.agreement(-10.0 * pairs, pairs) == {"first": 2.0, "auc": 1.0}
+    assert covariance.agreement(1.0 - pairs, pairs) == {"first": 0.0, "auc": 0.0}
+    tied = covariance.agreement(np.ones((5, 5)), pairs)
+    assert tied["auc"] == 0.5
+    assert tied["first"] == pytest.approx(2 * 2 / 10)  # as many as chance would give
+    assert np.isnan(covariance.agreement(np.ones((5, 5)), np.zeros((5, 5), bool))["auc"])

@@ -1,0 +1,70 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from heteroscedastic.data import augment
+
+NUM_KEYS = 2_000
+KEYS = jax.random.split(jax.random.key(0), NUM_KEYS)
+IMAGE = np.random.default_rng(0).integers(1, 256, (3, 4, 2)).astype(np.uint8)
+MOVES = [(augment.pad_crop, "constant"), (augment.shift, "edge")]
+
+
+def draws(op, image=IMAGE, **settings):
+    """What the operation makes of the image under each key."""
+    return np.asarray(jax.vmap(lambda key: op(key, jnp.asarray(image), **settings))(KEYS))
+
+
+def windows(image, size, mode):
+    """Every window that padding by `size` allows."""
+    padded = np.pad(image, ((size, size), (size, size), (0, 0)), mode=mode)
+    h, w, _ = image.shape
+    return [padded[i : i + h, j : j + w] for i in range(2 * size + 1) for j in range(2 * size + 1)]
+
+
+@pytest.mark.parametrize(("op", "mode"), MOVES)
+@pytest.mark.parametrize("size", [1, 2])
+def test_every_window_is_drawn_equally_often_and_nothing_else(op, mode, size):
+    drawn, possible = draws(op, size=size), windows(IMAGE, size, mode)
+    share = [(drawn == window).all(axis=(1, 2, 3)).mean() for window in possible]
+    assert sum(share) == pytest.approx(1)
+    rate = 1 / len(possible)
+    assert np.abs(np.array(share) - rate).max() <= 5 * np.sqrt(rate * (1 - rate) / NUM_KEYS)
+
+
+def test_a_crop_pads_with_zeros_and_a_shift_with_the_nearest_pixel():
+    one = np.full((1, 1, 1), 9, np.uint8)
+    crops = draws(augment.pad_crop, one, size=1)
+    assert set(crops.ravel()) == {0, 9}
+    assert set(draws(augment.shift, one, size=1).ravel()) == {9}
+
+
+@pytest.mark.parametrize(("op", "mode"), MOVES)
+@pytest.mark.parametrize("dtype", [np.uint8, np.float32])
+def test_size_zero_is_the_identity(op, mode, dtype):
+    drawn = draws(op, IMAGE.astype(dtype), size=0)
+    assert drawn.dtype == dtype
+    np.testing.assert_array_equal(drawn, np.broadcast_to(IMAGE, drawn.shape))
+
+
+@pytest.mark.parametrize(("op", "mode"), MOVES)
+def test_a_negative_size_is_an_error(op, mode):
+    with pytest.raises(ValueError, match="size is -1"):
+        op(KEYS[0], jnp.asarray(IMAGE), size=-1)
+
+
+def test_half_of_the_images_are_mirrored_left_to_right_and_the_others_left_alone():
+    drawn = draws(augment.flip_lr)
+    mirrored = (drawn == IMAGE[:, ::-1]).all(axis=(1, 2, 3))
+    same = (drawn == IMAGE).all(axis=(1, 2, 3))
+    assert (mirrored ^ same).all()
+    assert abs(mirrored.mean() - 0.5) <= 5 * 0.5 / np.sqrt(NUM_KEYS)
+
+
+@pytest.mark.parametrize(("low", "high"), [(-1.0, 1.0), (0.0, 1.0), (0.0, 255.0), (1.0, -1.0)])
+def test_the_range_of_values_is_linear_from_low_to_high(low, high):
+    image = np.arange(256, dtype=np.uint8).reshape(16, 16, 1)
+    values = augment.value_range(KEYS[0], jnp.asarray(image), low=low, high=high)
+    assert values.dtype == jnp.float32
+    np.testing.assert_allclose(values.ravel(), np.linspace(low, high, 256), atol=1e-6 * max(abs(low), abs(high)))

@@ -1,0 +1,211 @@
+import collections
+import functools
+
+import numpy as np
+import pytest
+
+from heteroscedastic import curation
+from heteroscedastic.data import dataset as dataset_lib
+from heteroscedastic.data.dataset import Dataset, Split
+
+NAMES = ("cat", "dog", "owl")
+CONFUSE = functools.partial(curation.confuse_pairs, pairs=((0, 1),), rate=0.5)
+SUBSET = functools.partial(curation.subset, num_examples=25)
+
+
+def split_of(n, seed, lists=False):
+    """Random images, labels, and ids in no order."""
+    rng = np.random.default_rng(seed)
+    labels = rng.integers(0, 3, n).astype(np.int32)
+    if lists:
+        labels = np.stack([labels, np.full(n, -1, np.int32)], axis=1)
+    return Split(
+        rng.integers(0, 256, (n, 2, 3, 1)).astype(np.uint8), labels, rng.permutation(3 * n)[:n].astype(np.int32)
+    )
+
+
+def data_of(lists=False):
+    return Dataset({"train": split_of(40, 0, lists), "test": split_of(10, 1, lists)}, NAMES)
+
+
+def changed(data, name, field, value):
+    """The data set with one field of one split in another's place."""
+    return data._replace(splits={**data.splits, name: data.splits[name]._replace(**{field: value})})
+
+
+def by_id(split):
+    return {int(i): (x.tobytes(), y.tobytes()) for x, y, i in zip(*split)}
+
+
+def assert_same(one, other):
+    for a, b in zip(one, other, strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+@pytest.mark.parametrize("lists", [False, True])
+def test_a_sound_data_set_passes_as_it_is(lists):
+    data = data_of(lists)
+    assert dataset_lib.check(data, "here") is data
+
+
+@pytest.mark.parametrize(
+    ("field", "change", "message"),
+    [
+        ("inputs", lambda x: x / 255, r"test_inputs must be uint8 \[n, h, w, c\], but is float64 \(10, 2, 3, 1\)"),
+        ("inputs", lambda x: x[..., 0], r"test_inputs must be uint8 \[n, h, w, c\], but is uint8 \(10, 2, 3\)"),
+        ("inputs", lambda x: x[:9], "test has 9 inputs, 10 labels and 10 ids"),
+        ("labels", lambda x: x[:8], "test has 10 inputs, 8 labels and 10 ids"),
+        ("ids", lambda x: x[:7], "test has 10 inputs, 10 labels and 7 ids"),
+        ("labels", lambda x: x + 1, r"test_labels hold \[3\], but the 3 classes are 0 to 2\."),
+        ("labels", lambda x: x - 1, r"test_labels hold \[-1\], but the 3 classes are 0 to 2\."),
+        ("labels", lambda x: x[:, None] - 2, r"test_labels hold \[-2\], .* 0 to 2, padded with -1\."),
+        ("ids", lambda x: 0 * x, "test_ids must be different numbers >= 0"),
+        ("ids", lambda x: x - 1 - x.min(), "test_ids must be different numbers >= 0"),
+    ],
+)
+def test_what_is_not_sound_is_named_with_its_place(field, change, message):
+    data = data_of()
+    wrong = changed(data, "test", field, change(getattr(data.splits["test"], field)))
+    with pytest.raises(ValueError, match=f"^here: {message}"):
+        dataset_lib.check(wrong, "here")
+
+
+def test_a_split_of_nothing_is_not_sound():
+    nothing = Dataset({"test": Split(*(x[:0] for x in split_of(10, 0)))}, NAMES)
+    with pytest.raises(ValueError, match="here: test has 0 inputs"):
+        dataset_lib.check(nothing, "here")
+
+
+def test_an_empty_chain_of_curation_changes_nothing():
+    data = data_of()
+    curated = dataset_lib.curate(data, 0, [])
+    for name, split in data.splits.items():
+        assert_same(curated.splits[name], split)
+
+
+def test_curation_changes_labels_and_leaves_images_and_the_test_split():
+    data = data_of()
+    curated = dataset_lib.curate(data, 0, [CONFUSE])
+    stored, train = data.splits["train"], curated.splits["train"]
+    ids, labels = CONFUSE(0, stored.ids, stored.labels, 3)
+    assert_same(train, (stored.inputs, labels, ids))
+    assert (train.labels != stored.labels).any()
+    assert_same(curated.splits["test"], data.splits["test"])
+
+
+def test_a_subset_has_the_images_of_its_ids():
+    data = data_of()
+    train, stored = dataset_lib.curate(data, 0, [SUBSET]).splits["train"], by_id(data.splits["train"])
+    assert len(train.ids) == 25
+    assert by_id(train).items() <= stored.items()
+
+
+def test_noise_and_subset_may_change_places():
+    data = data_of()
+    one = dataset_lib.curate(data, 0, [CONFUSE, SUBSET]).splits["train"]
+    assert_same(one, dataset_lib.curate(data, 0, [SUBSET, CONFUSE]).splits["train"])
+
+
+@pytest.mark.parametrize("lists", [False, True])
+@pytest.mark.parametrize("fraction", [0.05, 0.2, 0.5, 0.9])
+def test_train_and_valid_are_disjoint_and_together_the_old_train(fraction, lists):
+    data = data_of(lists)
+    held = dataset_lib.hold_out(data, 0, fraction)
+    assert held.splits.keys() == {"train", "valid", "test"}
+    train, valid = by_id(held.splits["train"]), by_id(held.splits["valid"])
+    assert not train.keys() & valid.keys()
+    assert train | valid == by_id(data.splits["train"])
+    assert len(valid) == round(40 * fraction)
+    assert_same(held.splits["test"], data.splits["test"])
+
+
+def test_the_examples_held_out_keep_their_noisy_labels_and_are_the_same_without_noise():
+    data = data_of()
+    noisy = dataset_lib.curate(data, 0, [CONFUSE])
+    valid = dataset_lib.hold_out(noisy, 0, 0.5).splits["valid"]
+    assert by_id(valid).items() <= by_id(noisy.splits["train"]).items()
+    clean = dataset_lib.hold_out(data, 0, 0.5).splits["valid"]
+    np.testing.assert_array_equal(valid.ids, clean.ids)
+    assert (valid.labels != clean.labels).any()
+
+
+def test_the_same_seed_holds_out_the_same_examples_and_another_seed_others():
+    data = data_of()
+    first, again, other = (set(dataset_lib.hold_out(data, s, 0.5).splits["valid"].ids) for s in (0, 0, 1))
+    assert first == again
+    assert first != other
+
+
+def test_holding_out_nothing_is_the_identity():
+    data = data_of()
+    assert dataset_lib.hold_out(data, 0, 0.0) is data
+
+
+@pytest.mark.parametrize(
+    ("fraction", "message"),
+    [
+        (-0.1, r"must be in \[0, 1\)"),
+        (1.0, r"must be in \[0, 1\)"),
+        (float("nan"), r"must be in \[0, 1\)"),
+        (0.01, "0.01 of 40 training examples is none"),
+        (0.99, "0.99 of 40 training examples is all"),
+    ],
+)
+def test_a_fraction_that_leaves_train_or_valid_empty_is_an_error(fraction, message):
+    with pytest.raises(ValueError, match=f"validation_fraction.*{message}"):
+        dataset_lib.hold_out(data_of(), 0, fraction)
+
+
+def fingerprint(data):
+    return dataset_lib.description(data, data)["fingerprint"]
+
+
+def moved(array):
+    """The array with its first number moved by one."""
+    out = array.copy()
+    out.flat[0] += 1
+    return out
+
+
+@pytest.mark.parametrize("name", ["train", "test"])
+@pytest.mark.parametrize("field", Split._fields)
+def test_the_fingerprint_changes_with_one_pixel_one_label_or_one_id(name, field):
+    data = data_of()
+    other = changed(data, name, field, moved(getattr(data.splits[name], field)))
+    assert fingerprint(other) != fingerprint(data)
+
+
+def test_the_fingerprint_is_that_of_the_values_however_they_lie_in_memory():
+    data = data_of()
+    laid_out = {n: Split(*(np.asfortranarray(x) for x in s)) for n, s in reversed(data.splits.items())}
+    assert fingerprint(data._replace(splits=laid_out)) == fingerprint(data)
+
+
+def test_the_fingerprint_tells_the_splits_apart():
+    data = data_of()
+    swapped = data._replace(splits={"train": data.splits["test"], "test": data.splits["train"]})
+    assert fingerprint(swapped) != fingerprint(data)
+
+
+def test_label_noise_counts_what_training_sees_of_each_stored_label():
+    data = data_of()
+    seen = dataset_lib.hold_out(dataset_lib.curate(data, 0, [CONFUSE, SUBSET]), 0, 0.2)
+    told = dataset_lib.description(seen, data)
+    stored = dict(zip(data.splits["train"].ids, data.splits["train"].labels))
+    train = seen.splits["train"]
+    counts = collections.Counter((int(stored[i]), int(label)) for i, label in zip(train.ids, train.labels))
+    assert {(a, b): n for a, b, n in told["label_noise"]} == counts
+    assert told["num_examples"] == {"train": 20, "valid": 5, "test": 10}
+    assert told["class_names"] == list(NAMES)
+
+
+def test_label_noise_of_stored_labels_is_on_the_diagonal():
+    data = data_of()
+    told = dataset_lib.description(data, data)["label_noise"]
+    assert [a for a, _, _ in told] == [b for _, b, _ in told]
+    np.testing.assert_array_equal([n for _, _, n in told], np.bincount(data.splits["train"].labels))
+
+
+def test_lists_of_labels_have_no_pairs_to_count():
+    data = data_of(lists=True)
+    assert "label_noise" not in dataset_lib.description(data, data)

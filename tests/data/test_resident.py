@@ -1,0 +1,114 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from heteroscedastic.data import augment, resident
+from heteroscedastic.data.dataset import Split
+
+N = 11
+RNG = np.random.default_rng(0)
+SPLIT = Split(
+    inputs=RNG.integers(0, 256, (N, 4, 4, 1)).astype(np.uint8),
+    labels=RNG.integers(0, 5, N).astype(np.int32),
+    ids=RNG.permutation(100)[:N].astype(np.int32),
+)
+KEY = jax.random.key(0)
+
+
+def add_noise(key, image):
+    """An operation that no two keys do alike."""
+    return image + jax.random.uniform(key, image.shape)
+
+
+def by_id(key, split, feed, chain=(add_noise,)):
+    """The inputs of those present, by id."""
+    batch = resident.batch(key, split, feed, chain=chain)
+    return {int(i): np.asarray(x) for i, x, w in zip(batch.ids, batch.inputs, batch.weights) if w}
+
+
+def feed_of(rows, epoch=0, padding=0):
+    rows = np.asarray(rows, np.int32)
+    weights = np.pad(np.ones(len(rows), np.float32), (0, padding))
+    return resident.Feed(np.pad(rows, (0, padding)), weights, np.int32(epoch))
+
+
+@pytest.mark.parametrize("batch_size", [1, 4, 11, 20])
+def test_an_epoch_has_every_example_once_and_pads_the_last_batch(batch_size):
+    rows = resident.order(0, 0, N)
+    feeds = list(resident.feeds(rows, batch_size))
+    assert len(feeds) == resident.steps_per_epoch(N, batch_size)
+    assert all(feed.rows.shape == feed.weights.shape == (batch_size,) for feed in feeds)
+    chosen, weights = (np.concatenate([getattr(feed, name) for feed in feeds]) for name in ("rows", "weights"))
+    np.testing.assert_array_equal(chosen[weights == 1], rows)
+    np.testing.assert_array_equal(np.sort(chosen[weights == 1]), np.arange(N))
+    np.testing.assert_array_equal(weights, np.arange(len(weights)) < N)
+    assert chosen.max() < N
+
+
+def test_the_order_follows_from_seed_and_epoch():
+    orders = {(seed, epoch): tuple(resident.order(seed, epoch, 50)) for seed in (0, 1) for epoch in (0, 1)}
+    assert len(set(orders.values())) == 4
+    for (seed, epoch), order in orders.items():
+        assert sorted(order) == list(range(50))
+        assert order == tuple(resident.order(seed, epoch, 50))
+
+
+@pytest.mark.parametrize("start", [0, 1, 2, 3, 5])
+def test_a_start_later_on_is_the_tail_of_the_epoch(start):
+    rows = resident.order(0, 3, N)
+    whole = list(resident.feeds(rows, 4, epoch=3))
+    tail = list(resident.feeds(rows, 4, epoch=3, start=start))
+    assert len(tail) == max(0, 3 - start)
+    jax.tree.map(np.testing.assert_array_equal, tail, whole[start:])
+
+
+def test_an_example_is_augmented_alike_in_any_batch_at_any_place():
+    together = by_id(KEY, SPLIT, feed_of(range(N)))
+    assert sorted(together) == sorted(SPLIT.ids)
+    for feed in (feed_of([4]), feed_of([7, 4, 0]), feed_of([0, 4], padding=3)):
+        for example, image in by_id(KEY, SPLIT, feed).items():
+            np.testing.assert_array_equal(image, together[example])
+
+
+def test_an_example_is_augmented_alike_wherever_it_is_stored():
+    order = np.random.default_rng(1).permutation(N)
+    moved = Split(*(x[order] for x in SPLIT))
+    jax.tree.map(
+        np.testing.assert_array_equal, by_id(KEY, moved, feed_of(range(N))), by_id(KEY, SPLIT, feed_of(range(N)))
+    )
+
+
+def test_key_epoch_id_and_place_in_the_chain_each_change_the_augmentation():
+    same = Split(np.zeros_like(SPLIT.inputs), SPLIT.labels, SPLIT.ids)  # so that only the noise differs
+    noises = [
+        *by_id(KEY, same, feed_of(range(N))).values(),
+        *by_id(KEY, same, feed_of(range(N), epoch=1)).values(),
+        *by_id(jax.random.key(1), same, feed_of(range(N))).values(),
+        *by_id(KEY, same, feed_of(range(N)), chain=(lambda key, image: 0 * image, add_noise)).values(),
+    ]
+    assert len({noise.tobytes() for noise in noises}) == 4 * N
+
+
+def test_the_operations_of_a_chain_follow_each_other():
+    chain = (lambda key, image: image + 1.0, lambda key, image: image * 2.0)
+    batch = resident.batch(KEY, SPLIT, feed_of(range(N)), chain=chain)
+    np.testing.assert_array_equal(batch.inputs, (SPLIT.inputs.astype(np.float32) + 1) * 2)
+
+
+@pytest.mark.parametrize("labels", [SPLIT.labels, np.stack([SPLIT.labels, np.full(N, -1, np.int32)], axis=1)])
+def test_without_a_chain_a_batch_is_the_stored_rows(labels):
+    split, rows = SPLIT._replace(labels=labels), [3, 9, 0]
+    batch = resident.batch(KEY, split, feed_of(rows, padding=1), chain=())
+    np.testing.assert_array_equal(batch.inputs[:3], split.inputs[rows])
+    np.testing.assert_array_equal(batch.labels[:3], labels[rows])
+    np.testing.assert_array_equal(batch.ids[:3], split.ids[rows])
+    np.testing.assert_array_equal(batch.weights, [1, 1, 1, 0])
+
+
+def test_compiled_on_the_device_it_is_the_same_batch():
+    chain = (lambda key, image: augment.shift(key, image, size=1), augment.flip_lr)
+    feed = feed_of([3, 9, 0], epoch=2, padding=1)
+    on_device = jax.tree.map(jnp.asarray, SPLIT)
+    compiled = jax.jit(lambda split, feed: resident.batch(KEY, split, feed, chain=chain))(on_device, feed)
+    jax.tree.map(np.testing.assert_array_equal, compiled, resident.batch(KEY, SPLIT, feed, chain=chain))

@@ -1,0 +1,171 @@
+import collections
+import sys
+
+import numpy as np
+import pytest
+from sklearn import datasets
+
+from heteroscedastic import curation
+from heteroscedastic.data import store
+from heteroscedastic.data.dataset import Dataset, Split
+
+
+def data_of(lists):
+    """A small data set of two splits."""
+    rng = np.random.default_rng(0)
+
+    def split(n):
+        labels = rng.integers(0, 3, n).astype(np.int32)
+        if lists:
+            labels = np.stack([labels, np.full(n, -1, np.int32)], axis=1)
+        return Split(rng.integers(0, 256, (n, 2, 3, 1)).astype(np.uint8), labels, rng.permutation(n).astype(np.int32))
+
+    return Dataset({"train": split(9), "test": split(4)}, ("cat", "dog", "Käuzchen"))
+
+
+def assert_same(one, other):
+    assert one.class_names == other.class_names
+    assert one.splits.keys() == other.splits.keys()
+    for name, split in one.splits.items():
+        for a, b in zip(split, other.splits[name], strict=True):
+            assert a.dtype == b.dtype
+            np.testing.assert_array_equal(a, b)
+
+
+def arrays_of(n=4, **changes):
+    """What an .npz file holds, with these in place; None is left out."""
+    arrays = {
+        "class_names": np.array(["cat", "dog"]),
+        "train_inputs": np.zeros((n, 2, 2, 1), np.uint8),
+        "train_labels": np.arange(n) % 2,
+    }
+    return {name: array for name, array in (arrays | changes).items() if array is not None}
+
+
+@pytest.mark.parametrize("lists", [False, True])
+def test_what_is_written_is_what_is_read(tmp_path, lists):
+    data = data_of(lists)
+    store.write(tmp_path / "pets.npz", data)
+    assert_same(store.read(tmp_path / "pets.npz"), data)
+    assert_same(store.load("pets", str(tmp_path)), data)
+
+
+def test_examples_without_ids_are_numbered(tmp_path):
+    np.savez(tmp_path / "pets.npz", **arrays_of())
+    np.testing.assert_array_equal(store.load("pets", str(tmp_path)).splits["train"].ids, np.arange(4))
+
+
+def test_a_file_comes_before_what_a_library_ships(tmp_path):
+    data = data_of(lists=False)
+    store.write(tmp_path / "digits.npz", data)
+    assert_same(store.load("digits", str(tmp_path)), data)
+
+
+@pytest.mark.parametrize("share", [0.0, 0.01, 0.5, 0.99])
+def test_a_truncated_file_is_named(tmp_path, share):
+    path = tmp_path / "pets.npz"
+    store.write(path, data_of(lists=False))
+    whole = path.read_bytes()
+    path.write_bytes(whole[: int(share * len(whole))])
+    with pytest.raises(ValueError, match=r"pets.npz is no readable .npz file .* write it again"):
+        store.load("pets", str(tmp_path))
+
+
+@pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
+@pytest.mark.parametrize("value", [0, 255])
+def test_a_damaged_file_is_named(tmp_path, save, value):
+    path = tmp_path / "pets.npz"
+    images = np.random.default_rng(0).integers(0, 9, (1000, 2, 2, 1)).astype(np.uint8)
+    save(path, **arrays_of(n=1000, train_inputs=images))
+    damaged = bytearray(path.read_bytes())
+    half = len(damaged) // 2
+    damaged[half : half + 20] = bytes([value] * 20)
+    path.write_bytes(damaged)
+    with pytest.raises(ValueError, match=r"pets.npz is no readable .npz file .* write it again"):
+        store.load("pets", str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (dict(class_names=None), "lacks class_names; it has"),
+        (dict(train_labels=None), "lacks train_labels; it has"),
+        (dict(train_inputs=None), "lacks any SPLIT_inputs; it has"),
+        (dict(test_inputs=np.zeros((1, 2, 2, 1), np.uint8)), "lacks test_labels; it has"),
+        (dict(train_labels=np.array([0, 1, 2, 7])), r"train_labels hold \[2, 7\], but the 2 classes are 0 to 1"),
+        (dict(train_labels=np.array([0, 1, 1])), "train has 4 inputs, 3 labels and 3 ids"),
+        (dict(train_inputs=np.zeros((4, 2, 2, 1))), "train_inputs must be uint8"),
+        (dict(train_ids=np.array([0, 1, 1, 2])), "train_ids must be different numbers"),
+        (dict(class_names=np.array(["cat", "dog"], object)), "no readable .npz file"),  # it would be unpickled
+    ],
+)
+def test_a_file_that_lacks_something_or_is_not_sound_is_named_with_its_path(tmp_path, changes, message):
+    np.savez(tmp_path / "pets.npz", **arrays_of(**changes))
+    with pytest.raises(ValueError, match=f"pets.npz.*{message}"):
+        store.load("pets", str(tmp_path))
+
+
+def test_an_unknown_name_says_where_it_was_looked_for(tmp_path):
+    with pytest.raises(FileNotFoundError) as caught:
+        store.load("pets", str(tmp_path))
+    message = str(caught.value)
+    assert "no data set 'pets'" in message
+    assert f"looked in {tmp_path / 'pets.npz'}" in message
+    assert "digits, digits_pairs" in message
+    with pytest.raises(FileNotFoundError, match="looked nowhere on disk, as neither --data_dir nor TFDS_DATA_DIR"):
+        store.load("pets")
+
+
+def test_without_the_library_that_ships_it_the_message_says_what_to_do(monkeypatch):
+    monkeypatch.setitem(sys.modules, "sklearn", None)
+    with pytest.raises(FileNotFoundError, match=r"pip install scikit-learn, or write digits.npz") as caught:
+        store.load("digits")
+    assert "looked nowhere on disk" in str(caught.value)
+
+
+def test_the_command_writes_a_shipped_data_set_once(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["store", "--name=digits", f"--data_dir={tmp_path}"])
+    store.main()
+    assert_same(store.read(tmp_path / "digits.npz"), store.load("digits"))
+    with pytest.raises(SystemExit, match="is there already"):
+        store.main()
+
+
+def test_the_digits_are_those_of_scikit_learn_each_in_one_split():
+    raw, data = datasets.load_digits(), store.load("digits")
+    ids = np.concatenate([split.ids for split in data.splits.values()])
+    np.testing.assert_array_equal(np.sort(ids), np.arange(len(raw.target)))
+    for split in data.splits.values():
+        np.testing.assert_array_equal(split.labels, raw.target[split.ids])
+        np.testing.assert_allclose(split.inputs[..., 0] / 255, raw.images[split.ids] / 16, atol=0.5 / 255 + 1e-9)
+
+
+@pytest.mark.parametrize("name", ["digits", "digits_pairs"])
+def test_a_shipped_data_set_is_the_same_at_every_call_and_has_every_class_in_every_split(name):
+    data = store.load(name)
+    assert_same(store.load(name), data)
+    for split in data.splits.values():
+        assert set(range(10)) <= set(split.labels.ravel())
+
+
+def test_the_images_of_training_pairs_are_training_digits_and_those_of_test_pairs_test_digits():
+    digits, pairs = store.load("digits"), store.load("digits_pairs")
+    own = {name: {image.tobytes() for image in split.inputs} for name, split in digits.splits.items()}
+    assert not own["train"] & own["test"]
+    for name, split in pairs.splits.items():
+        for side in (split.inputs[:, :, :8], split.inputs[:, :, 8:]):
+            times = collections.Counter(image.tobytes() for image in side)
+            assert times.keys() == own[name]
+            assert set(times.values()) == {4}
+
+
+def test_the_labels_of_a_pair_are_the_set_of_its_digits():
+    digit = {i.tobytes(): label for split in store.load("digits").splits.values() for i, label in zip(*split[:2])}
+    for split in store.load("digits_pairs").splits.values():
+        hot = curation.multi_hot(split.labels, 10)
+        sizes = set()
+        for image, row in zip(split.inputs, hot):
+            stated = {digit[image[:, :8].tobytes()], digit[image[:, 8:].tobytes()]}
+            assert set(np.flatnonzero(row)) == stated
+            sizes.add(len(stated))
+        assert sizes == {1, 2}

@@ -1,0 +1,130 @@
+import json
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from experiments import run, study, table
+from experiments.study import Regime, Row, Scale, Table
+
+TINY = Table(
+    claim="Two methods.",
+    rows=(Row("hom", "digits_hom", paper="homoscedastic"), Row("het_diag", "digits_het_diag", paper="het_diag")),
+    metrics=("accuracy", "nll"),
+    regimes={"last": Regime(select="valid", report="test")},
+    select_metric="nll",
+    grid={"head.temperature": (1.0, 4.0)},
+    scales={"cpu": Scale((0, 1, 2), {"training.num_epochs": 1.0})},
+    reference="hom",
+    paper=dict(table="table_1", where={"epochs": 90}, columns={"accuracy": "top1"}, note="another data set"),
+    test="unpaired t-test",
+)
+PAPER = {
+    "tables": {
+        "table_1": {
+            "title": "Title",
+            "rows": [
+                {"id": "homoscedastic", "epochs": 90, "top1": 76.5, "std": {"top1": 0.2}},
+                {"id": "homoscedastic", "epochs": 270, "top1": 99.9},
+            ],
+        }
+    }
+}
+
+
+def made(values):
+    """Finished runs: values[row][temperature][seed] = (validation nll, test accuracy)."""
+    runs = []
+    for job in study.jobs(TINY, "cpu", study.Path("out")):
+        nll, accuracy = values[job.row][job.point[0][1]][job.seed]
+        results = {"evals": {"valid": {"nll": nll}, "test": {"accuracy": accuracy, "nll": nll}}}
+        runs.append(study.Made(job, results | {"seconds": 1.0, "device": "1 x cpu"}))
+    return runs
+
+
+VALUES = {
+    "hom": {1.0: [(0.5, 0.70), (0.6, 0.72), (float("nan"), 0.99)], 4.0: [(0.6, 0.1), (0.4, 0.8), (0.7, 0.75)]},
+    "het_diag": {1.0: [(0.4, 0.75), (0.4, 0.84), (0.4, 0.78)], 4.0: [(0.6, 0.0), (0.6, 0.0), (0.6, 0.0)]},
+}
+
+
+def test_each_seed_takes_the_setting_that_its_own_validation_chose():
+    tuned = study.tuned(made(VALUES), TINY.regimes["last"], "nll")
+    chosen = [tuned["hom", seed].job.point[0][1] for seed in range(3)]
+    assert chosen == [1.0, 4.0, 4.0]  # a nan never wins
+
+
+def test_a_seed_whose_grid_is_not_complete_is_left_out():
+    runs = made(VALUES)
+    runs[0] = runs[0]._replace(results=None)
+    assert ("hom", runs[0].job.seed) not in study.tuned(runs, TINY.regimes["last"], "nll")
+
+
+def test_differences_are_paired_by_seed():
+    text = table.text(TINY, made(VALUES), PAPER)
+    hom, het = [0.70, 0.80, 0.75], [0.75, 0.84, 0.78]
+    differences = np.subtract(het, hom)
+    interval = stats.t.interval(0.95, 2, differences.mean(), stats.sem(differences))
+    half = (interval[1] - interval[0]) / 2
+    assert f"{differences.mean():+.4f} ± {half:.4f}" in text
+    assert f"{stats.ttest_ind(het, hom).pvalue:.2g}" in text
+    assert "76.5 ± 0.2" in text
+    assert "99.9" not in text
+
+
+def test_what_is_missing_is_told():
+    runs = [run._replace(results=None) for run in made(VALUES)]
+    assert "Missing: 12 of 12 runs" in table.text(TINY, runs, PAPER)
+
+
+def test_every_table_of_every_study_names_configs_and_settings_that_exist():
+    for path in sorted(study.Path(study.__file__).parent.glob("*/rows.py")):
+        tables = study.importlib.import_module(f"experiments.{path.parent.name}.rows").TABLES
+        for chosen in tables.values():
+            for scale in chosen.scales:
+                jobs = study.jobs(chosen, scale, study.Path("out"))
+                assert len({job.directory for job in jobs}) == len(jobs)
+            numbers = json.loads((path.parent / "paper.json").read_text())
+            if chosen.paper:
+                assert chosen.paper["table"] in numbers["tables"]
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [({"head.warmth": 1.0}, "no setting 'head.warmth'"), ({"mixing.rate": 1.0}, "no section 'mixing'")],
+)
+def test_an_override_of_nothing_is_an_error(overrides, message):
+    with pytest.raises(ValueError, match=message):
+        study.config("digits_hom", overrides)
+
+
+def test_unknown_names_list_the_choices():
+    with pytest.raises(ValueError, match="choose one of correlated_label_noise"):
+        study.table("label_noise", "planted_noise")
+    with pytest.raises(ValueError, match="planted_noise"):
+        study.table("correlated_label_noise", "table_99")
+    with pytest.raises(ValueError, match="choose one of cpu"):
+        study.jobs(TINY, "paper", study.Path("out"))
+
+
+def test_runs_are_made_once_and_found_again(tmp_path):
+    small = TINY._replace(
+        rows=TINY.rows[:1],
+        grid={"head.temperature": (1.0,)},
+        scales={"cpu": Scale((0,), {"training.num_epochs": None, "training.num_steps": 2})},
+    )
+    (before,) = study.made(small, "cpu", tmp_path)
+    assert before.results is None
+    assert run.run(before.job, None) is None
+    (after,) = study.made(small, "cpu", tmp_path)
+    assert after.results["step"] == 2
+    changed = small._replace(scales={"cpu": Scale((0,), {"training.num_epochs": None, "training.num_steps": 3})})
+    with pytest.raises(ValueError, match="another config"):
+        study.made(changed, "cpu", tmp_path)
+
+
+def test_a_run_that_fails_is_told_and_logged(tmp_path):
+    job = study.jobs(TINY, "cpu", tmp_path)[0]
+    job.config["head"]["temperature"] = -1.0
+    assert "temperature is -1.0" in run.run(job, None)
+    assert "Traceback" in (job.directory.parent / "seed_0.log").read_text()

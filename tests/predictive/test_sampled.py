@@ -1,0 +1,155 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from gaussians import KINDS, key, latent
+from scipy import special
+
+from heteroscedastic import latent as latent_lib
+from heteroscedastic import predictive
+from heteroscedastic.latent import LatentGaussian
+
+
+def direct(sampled, latent, num_samples):
+    """The definition, in float64, on the same samples."""
+    utilities = np.asarray(latent_lib.sample(key(), latent, num_samples), np.float64)
+    if sampled is predictive.softmax:
+        return special.logsumexp(special.log_softmax(utilities, axis=-1), axis=0) - np.log(num_samples)
+    positive, negative = (special.logsumexp(special.log_expit(s * utilities), axis=0) for s in (1, -1))
+    return positive - negative
+
+
+def direct_in_jax(sampled, latent, num_samples):
+    utilities = latent_lib.sample(key(), latent, num_samples)
+    if sampled is predictive.softmax:
+        return jax.nn.logsumexp(jax.nn.log_softmax(utilities), axis=0) - jnp.log(num_samples)
+    return jax.nn.logsumexp(jax.nn.log_sigmoid(utilities), 0) - jax.nn.logsumexp(jax.nn.log_sigmoid(-utilities), 0)
+
+
+SAMPLED = (predictive.softmax, predictive.sigmoid_sampled)
+
+
+@pytest.mark.parametrize("sampled", SAMPLED)
+@pytest.mark.parametrize(
+    ("kind", "chunk_size"),
+    [*((kind, 10) for kind in KINDS), ("low_rank", 1), ("low_rank", 12), ("low_rank", 23), ("low_rank", None)],
+)
+def test_streaming_changes_neither_value_nor_gradient(sampled, kind, chunk_size):
+    one, num_samples = latent(kind, batch=(2, 3)), 23
+    cotangent = jnp.asarray(np.random.default_rng(1).normal(size=(2, 3, 5)), jnp.float32)
+
+    def streamed(latent):
+        return sampled(key(), latent, num_samples=num_samples, chunk_size=chunk_size)
+
+    value, pull = jax.vjp(jax.jit(streamed), one)
+    np.testing.assert_allclose(value, direct(sampled, one, num_samples), rtol=1e-5, atol=1e-5)
+    (gradient,) = pull(cotangent)
+    _, pull = jax.vjp(lambda x: direct_in_jax(sampled, x, num_samples), one)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-4), gradient, pull(cotangent)[0])
+
+
+def test_two_classes_agree_with_quadrature():
+    loc, scale = jnp.array([0.7, -0.4]), jnp.array([1.2, 0.9])
+    factors = jnp.array([[1.5], [-0.5]])
+    one = LatentGaussian(loc=loc, scale_diag=scale, factor_loadings=factors)
+    mean, deviation = 1.1, np.sqrt(1.2**2 + 0.9**2 + 2.0**2)
+    nodes, weights = np.polynomial.hermite_e.hermegauss(80)
+    exact = (special.expit(mean + deviation * nodes) * weights).sum() / weights.sum()
+    num_samples = 200_000
+    found = np.exp(predictive.softmax(key(), one, num_samples=num_samples))
+    np.testing.assert_allclose(found, [exact, 1 - exact], atol=5 * 0.5 / np.sqrt(num_samples))
+    odds = LatentGaussian(loc=jnp.array([mean]), scale_diag=jnp.array([deviation]))
+    log_odds = predictive.sigmoid_sampled(key(1), odds, num_samples=num_samples)
+    np.testing.assert_allclose(jax.nn.sigmoid(log_odds), [exact], atol=5 * 0.5 / np.sqrt(num_samples))
+
+
+@pytest.mark.parametrize("sampled", SAMPLED)
+def test_without_noise_it_is_the_link_of_loc(sampled):
+    one = latent("deterministic")
+    link = jax.nn.log_softmax if sampled is predictive.softmax else (lambda x: x)
+    np.testing.assert_allclose(sampled(key(), one, num_samples=50), link(one.loc), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("nats", [20.0, 100.0, 1e4])
+def test_the_gradient_is_right_however_unlikely_the_class(nats):
+    # At temperature 0.15 a utility of 3 is 20 nats. The noise is common to both classes, so
+    # the exact gradient of log p is that of a softmax: 1 - p for the class and -p for the other.
+    one = latent_lib.temper(
+        LatentGaussian(
+            loc=jnp.array([0.0, -0.15 * nats]),
+            scale_diag=jnp.full(2, 1e-6),
+            factor_loadings=jnp.ones((2, 1)),
+        ),
+        0.15,
+    )
+
+    def log_prob(latent):
+        return predictive.softmax(key(), latent, num_samples=100)[1]
+
+    value, gradient = jax.value_and_grad(log_prob)(one)
+    np.testing.assert_allclose(value, -nats, rtol=1e-4)
+    np.testing.assert_allclose(gradient.loc, [-1.0, 1.0], rtol=1e-5)
+    assert all(np.isfinite(x).all() for x in jax.tree.leaves(gradient))
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+@pytest.mark.parametrize("nats", [20.0, 100.0, 1e4])
+def test_both_tails_of_the_log_odds_are_exact(sign, nats):
+    one = LatentGaussian(loc=jnp.array([sign * nats]), scale_diag=jnp.array([1.0]))
+    value, gradient = jax.value_and_grad(lambda x: predictive.sigmoid_sampled(key(), x, num_samples=64)[0])(one)
+    np.testing.assert_allclose(value, direct(predictive.sigmoid_sampled, one, 64)[0], rtol=1e-5)
+    np.testing.assert_allclose(gradient.loc, [1.0], rtol=max(1e-4, 2e-7 * nats))  # float32 of the utility itself
+
+
+def test_the_shift_of_all_utilities_changes_nothing():
+    one = latent("low_rank")
+    shifted = one._replace(loc=one.loc + 30.0)
+    np.testing.assert_allclose(
+        predictive.softmax(key(), shifted, num_samples=64),
+        predictive.softmax(key(), one, num_samples=64),
+        atol=1e-4,
+    )
+
+
+def test_the_order_of_classes_changes_nothing_in_distribution():
+    one, order = latent("low_rank", batch=()), jnp.array([3, 0, 4, 1, 2])
+    permuted = LatentGaussian(one.loc[order], one.scale_diag[order], one.factor_loadings[order])
+    a = np.exp(predictive.softmax(key(0), one, num_samples=30_000))[order]
+    b = np.exp(predictive.softmax(key(1), permuted, num_samples=30_000))
+    np.testing.assert_allclose(a, b, atol=0.02)
+
+
+@pytest.mark.parametrize("sampled", SAMPLED)
+@pytest.mark.parametrize("size", [1e-30, 1e4])
+def test_values_and_gradients_are_finite_at_extremes(sampled, size):
+    one = latent_lib.map_batch(lambda x: x * size, latent("everything"))
+    value, pull = jax.vjp(lambda x: sampled(key(), x, num_samples=16), one)
+    assert np.isfinite(value).all()
+    assert all(np.isfinite(x).all() for x in jax.tree.leaves(pull(jnp.ones_like(value))[0]))
+
+
+def test_memory_does_not_grow_with_the_number_of_samples():
+    shapes = jax.eval_shape(lambda: latent("low_rank", batch=(32,), k=1000, r=15))
+
+    def megabytes(num_samples):
+        def loss(key, latent):
+            return predictive.softmax(key, latent, num_samples=num_samples)[:, 0].sum()
+
+        compiled = jax.jit(jax.value_and_grad(loss, argnums=1)).lower(key(), shapes).compile()
+        return compiled.memory_analysis().temp_size_in_bytes / 1e6
+
+    assert megabytes(10_000) < 300
+    assert megabytes(10_000) < 1.1 * megabytes(1_000)
+
+
+@pytest.mark.parametrize("sampled", SAMPLED)
+def test_fewer_than_one_sample_is_an_error(sampled):
+    with pytest.raises(ValueError, match="num_samples is 0"):
+        sampled(key(), latent("diagonal"), num_samples=0)
+
+
+def test_deterministic_is_loc_and_refuses_noise():
+    one = latent("deterministic")
+    np.testing.assert_array_equal(predictive.deterministic(None, one), one.loc)
+    with pytest.raises(ValueError, match="with noise"):
+        predictive.deterministic(None, latent("diagonal"))

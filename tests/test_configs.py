@@ -1,0 +1,66 @@
+"""Every config trains two steps, and passes a check of its shapes at full size."""
+
+from pathlib import Path
+
+import pytest
+
+from experiments import study
+from heteroscedastic.training import assembly, loop, smoke
+
+CONFIGS = sorted(p.stem for p in (Path(__file__).parents[1] / "configs").glob("*.py"))
+PARAMETERS = {  # by hand: MLP 64-128-128 or ConvNet 16-32-64, then (D+1)K for loc, d and so on
+    "digits_hom": 24_832 + 1_290,
+    "digits_het_diag": 24_832 + 2 * 1_290,
+    "digits_het_full": 24_832 + 2 * 1_290 + 129 * 10 * 6,
+    "digits_het_pe": 24_832 + 3 * 1_290 + 60,
+    "digits_multilabel_hom": 23_408 + 650,
+    "digits_multilabel_het_pe": 23_408 + 3 * 650 + 60,
+}
+
+
+def test_every_config_has_its_count():
+    assert set(PARAMETERS) == set(CONFIGS)
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_every_config_trains_two_steps(name, tmp_path):
+    results = loop.train(smoke.smoke(study.config(name, {})), str(tmp_path / name))
+    assert results["step"] == 2
+    for metrics in results["evals"].values():
+        assert metrics["nll"] > 0
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_every_config_has_sound_shapes_at_full_size(name):
+    state = assembly.check_shapes(assembly.build(study.config(name, {})))
+    assert assembly.num_parameters(state) == PARAMETERS[name]
+
+
+def words(name):
+    """The sections in which two configs of one data set may differ, by a word of their names."""
+    return {
+        "hom": {"head", "predictive"},
+        "het_diag": {"head", "predictive"},
+        "het_full": {"head", "predictive"},
+        "het_pe": {"head", "predictive"},
+    }[name]
+
+
+@pytest.mark.parametrize("prefix", ["digits_multilabel_", "digits_"])
+def test_configs_of_one_data_set_differ_only_where_their_names_say(prefix):
+    others = [p for p in ("digits_multilabel_",) if p != prefix]
+    names = [n for n in CONFIGS if n.startswith(prefix) and not any(n.startswith(o) for o in others)]
+    first = study.config(names[0], {})
+    assert len(names) > 1
+    for name in names[1:]:
+        other = study.config(name, {})
+        differing = {section for section in first | other if first.get(section) != other.get(section)}
+        assert differing <= words(names[0].removeprefix(prefix)) | words(name.removeprefix(prefix))
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_every_config_says_what_it_is_for(name):
+    text = (Path(__file__).parents[1] / "configs" / f"{name}.py").read_text()
+    for heading in ("Question:", "Command:", "Cost:", "Expected:"):
+        assert heading in text
+    assert f"--config=configs/{name}.py --workdir=runs/{name}" in text

@@ -1,0 +1,119 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from gaussians import KINDS, covariance, key, latent
+
+from heteroscedastic import latent as latent_lib
+from heteroscedastic.latent import LatentGaussian
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_samples_have_the_mean_and_covariance_that_the_latent_states(kind):
+    one = latent(kind, batch=(2,))
+    num_samples = 100_000
+    samples = np.asarray(latent_lib.sample(key(), one, num_samples), np.float64)
+    stated = covariance(one)
+    for b in range(2):
+        deviations = np.sqrt(np.diag(stated[b]))
+        error = np.abs(samples[:, b].mean(0) - np.asarray(one.loc[b]))
+        assert (error <= 5 * deviations / np.sqrt(num_samples) + 1e-5).all()
+        # var of a sample covariance of Gaussians: (S_ii S_jj + S_ij^2) / n
+        spread = np.sqrt((np.outer(deviations**2, deviations**2) + stated[b] ** 2) / num_samples)
+        assert (np.abs(np.cov(samples[:, b].T) - stated[b]) <= 5 * spread + 1e-4).all()
+
+
+def test_diagonal_noise_is_drawn_per_class_and_not_once_for_all():
+    one = latent("diagonal", batch=())
+    per_class = np.asarray(latent_lib.sample(key(), one, 50_000))
+    shared = np.asarray(one.loc + one.scale_diag * jax.random.normal(key(), (50_000, 1)))
+
+    def largest_correlation(samples):
+        return np.abs(np.corrcoef(samples.T) - np.eye(5)).max()
+
+    assert largest_correlation(shared) > 0.99  # what one draw for all classes looks like
+    assert largest_correlation(per_class) < 0.03
+
+
+def test_different_examples_have_independent_noise():
+    same = jax.tree.map(lambda x: jnp.stack([x, x]), latent("low_rank", batch=()))
+    samples = latent_lib.sample(key(), same, 50_000) - same.loc
+    joint = np.corrcoef(np.asarray(samples).reshape(50_000, -1).T)
+    assert np.abs(joint[:5, 5:]).max() < 0.03
+
+
+def test_a_sample_depends_on_its_number_and_not_on_how_many_are_drawn():
+    one = latent("everything")
+    np.testing.assert_array_equal(latent_lib.sample(key(), one, 7)[:3], latent_lib.sample(key(), one, 3))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("batch", [(), (3,), (2, 3)])
+def test_moments_agree_with_the_definition(kind, batch):
+    one = latent(kind, batch=batch)
+    stated = covariance(one)
+    close = dict(rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(latent_lib.covariance(one), stated, **close)
+    np.testing.assert_allclose(latent_lib.variance(one), np.einsum("...ii->...i", stated), **close)
+    rows, cols = jnp.array([0, 4, 2, 3]), jnp.array([0, 1, 2, 0])
+    np.testing.assert_allclose(latent_lib.covariance_entries(one, rows, cols), stated[..., rows, cols], **close)
+    own = np.einsum("...ii->...i", stated)
+    difference = own[..., :, None] + own[..., None, :] - 2 * stated
+    np.testing.assert_allclose(latent_lib.difference_variance(one), difference, **close)
+
+
+def test_noise_common_to_all_classes_does_not_show_in_differences_however_large():
+    one = latent("low_rank")
+    common = jnp.full((3, 5, 1), 1e4)
+    shifted = one._replace(factor_loadings=jnp.concatenate([one.factor_loadings, common], axis=-1))
+    np.testing.assert_allclose(
+        latent_lib.difference_variance(shifted), latent_lib.difference_variance(one), rtol=1e-4, atol=1e-4
+    )
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_temper_is_a_change_of_units(kind):
+    one = latent(kind)
+    tempered = latent_lib.temper(one, 0.15)
+    np.testing.assert_allclose(tempered.loc, one.loc / 0.15, rtol=1e-6)
+    np.testing.assert_allclose(
+        latent_lib.covariance(tempered), latent_lib.covariance(one) / 0.15**2, rtol=1e-4, atol=1e-4
+    )
+    np.testing.assert_allclose(
+        latent_lib.sample(key(), tempered, 3), latent_lib.sample(key(), one, 3) / 0.15, rtol=1e-4, atol=1e-4
+    )
+
+
+def test_map_batch_leaves_what_has_no_batch_axes():
+    one = latent("everything")
+    first = latent_lib.map_batch(lambda x: x[:1], one)
+    assert first.shared_loadings.shape == one.shared_loadings.shape
+    assert first.readout.shape == one.readout.shape
+    np.testing.assert_allclose(latent_lib.covariance(first), latent_lib.covariance(one)[:1], rtol=1e-5)
+
+
+@pytest.mark.parametrize("temperature", [0.0, -1.0, float("nan"), float("inf")])
+def test_a_temperature_that_is_not_positive_is_an_error(temperature):
+    with pytest.raises(ValueError, match="temperature"):
+        latent_lib.temper(latent("diagonal"), temperature)
+
+
+@pytest.mark.parametrize(
+    ("field", "shape"),
+    [
+        ("scale_diag", (3, 4)),
+        ("scale_diag", (5,)),
+        ("factor_loadings", (3, 4, 2)),
+        ("shared_loadings", (3, 5, 2)),
+    ],
+)
+def test_shapes_that_disagree_are_named(field, shape):
+    wrong = latent("parameter_efficient")._replace(**{field: jnp.ones(shape)})
+    with pytest.raises(ValueError, match=f"{field} has shape"):
+        latent_lib.covariance(wrong)
+
+
+def test_factor_scale_without_its_loadings_is_an_error():
+    alone = LatentGaussian(loc=jnp.zeros((3, 5)), factor_scale=jnp.ones((3, 5)))
+    with pytest.raises(ValueError, match="come together"):
+        latent_lib.check(alone)

@@ -1,0 +1,162 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy import special
+from sklearn import metrics as sklearn_metrics
+
+from heteroscedastic import metrics
+from heteroscedastic.calibration import reliability
+
+
+def single(n=40, k=8, seed=0):
+    """Logits, a label each, and whole weights that stand for repeated examples, some zero."""
+    rng = np.random.default_rng(seed)
+    logits = jnp.asarray(2 * rng.normal(size=(n, k)), jnp.float32)
+    labels = jnp.asarray(rng.integers(0, k, n).astype(np.int32))
+    return logits, labels, jnp.asarray(rng.integers(0, 3, n), jnp.float32)
+
+
+def several(n=40, k=6, seed=0):
+    """Logits, lists of labels padded with -1, and whole weights, some zero."""
+    rng = np.random.default_rng(seed)
+    logits = jnp.asarray(2 * rng.normal(size=(n, k)), jnp.float32)
+    hot = rng.random((n, k)) < special.expit(logits)
+    lists = np.full((n, k), -1, np.int32)
+    for i, row in enumerate(hot):
+        lists[i, : row.sum()] = np.flatnonzero(row)
+    return logits, jnp.asarray(lists), jnp.asarray(rng.integers(0, 3, n), jnp.float32)
+
+
+CASES = [(metrics.multiclass, single), (metrics.multilabel, several)]
+
+
+def plain_multilabel(logits, labels, weights):
+    """One example after the other."""
+    names = ("nll", "brier", "label_accuracy", "exact", "top1_hit")
+    totals = dict.fromkeys(names, 0.0)
+    for row, own, weight in zip(np.asarray(logits, np.float64), np.asarray(labels), np.asarray(weights)):
+        holds = np.isin(np.arange(len(row)), own)
+        probs = special.expit(row)
+        right = (probs > 0.5) == holds
+        values = (
+            -np.log(np.where(holds, probs, 1 - probs)).sum(),
+            np.square(probs - holds).sum(),
+            right.mean(),
+            right.all(),
+            holds[np.argmax(row)],
+        )
+        for name, value in zip(names, values):
+            totals[name] += weight * value
+    return {name: total / float(np.sum(weights)) for name, total in totals.items()}
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_multiclass_metrics_agree_with_scikit_learn_and_numpy(seed):
+    logits, labels, weights = single(seed=seed)
+    found = metrics.means(metrics.multiclass(logits, labels, weights))
+    probs = special.softmax(np.asarray(logits, np.float64), axis=-1)
+    classes = np.arange(8)
+    stated = {
+        "accuracy": sklearn_metrics.accuracy_score(labels, probs.argmax(-1), sample_weight=weights),
+        "top5_accuracy": sklearn_metrics.top_k_accuracy_score(
+            labels, probs, k=5, labels=classes, sample_weight=weights
+        ),
+        "nll": sklearn_metrics.log_loss(labels, probs, labels=classes, sample_weight=weights),
+        "brier": np.average(np.square(probs - np.eye(8)[labels]).sum(-1), weights=weights),
+    }
+    np.testing.assert_allclose([found[name] for name in stated], list(stated.values()), rtol=1e-5)
+
+
+def test_the_calibration_error_is_that_of_the_likeliest_class():
+    logits, labels, weights = single()
+    probs = jax.nn.softmax(logits)
+    right = (jnp.argmax(logits, axis=-1) == labels).astype(jnp.float32)
+    stated = reliability.expected_calibration_error(reliability.sums(probs.max(axis=-1), right, weights))
+    np.testing.assert_allclose(metrics.means(metrics.multiclass(logits, labels, weights))["ece"], stated, rtol=1e-5)
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_multilabel_metrics_agree_with_numpy(seed):
+    case = several(seed=seed)
+    found, stated = metrics.means(metrics.multilabel(*case)), plain_multilabel(*case)
+    assert found.keys() == stated.keys()
+    np.testing.assert_allclose([found[name] for name in stated], list(stated.values()), rtol=1e-5)
+
+
+@pytest.mark.parametrize(("metric", "case"), CASES)
+@pytest.mark.parametrize("cut", [1, 20, 33])
+def test_parts_of_a_data_set_merge_by_addition(metric, case, cut):
+    whole = case()
+    parts = [metric(*(x[s] for x in whole)) for s in (slice(0, cut), slice(cut, None))]
+    merged, direct = metrics.means(jax.tree.map(np.add, *parts)), metrics.means(metric(*whole))
+    assert merged.keys() == direct.keys()
+    np.testing.assert_allclose(list(merged.values()), list(direct.values()), rtol=1e-5)
+
+
+@pytest.mark.parametrize(("metric", "case"), CASES)
+@pytest.mark.parametrize("logit", [0.0, jnp.nan, jnp.inf, -jnp.inf])
+def test_padding_changes_nothing_whatever_its_logits(metric, case, logit):
+    logits, labels, weights = case()
+    padding = ((0, 3), (0, 0))
+    padded = metric(
+        jnp.pad(logits, padding, constant_values=logit),
+        jnp.concatenate([labels, labels[:3]]),
+        jnp.pad(weights, padding[0]),
+    )
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6), padded, metric(logits, labels, weights))
+
+
+@pytest.mark.parametrize(("metric", "case"), CASES)
+def test_a_whole_weight_is_that_many_examples(metric, case):
+    logits, labels, weights = case()
+    rows = np.repeat(np.arange(len(labels)), np.asarray(weights, int))
+    repeated = metrics.means(metric(logits[rows], labels[rows], jnp.ones(len(rows))))
+    weighted = metrics.means(metric(logits, labels, weights))
+    np.testing.assert_allclose(list(weighted.values()), list(repeated.values()), rtol=1e-5)
+
+
+@pytest.mark.parametrize(("num_tied", "in_top5"), [(2, True), (5, True), (6, False), (8, False)])
+def test_ties_count_against_the_label(num_tied, in_top5):
+    logits = jnp.where(jnp.arange(8) < num_tied, 3.0, 0.0)
+    for label in range(num_tied):  # wherever the label stands among those tied
+        found = metrics.means(metrics.multiclass(logits[None], jnp.array([label]), jnp.ones(1)))
+        assert found["accuracy"] == 0
+        assert found["top5_accuracy"] == in_top5
+
+
+@pytest.mark.parametrize("k", [1, 2, 4, 5])
+def test_among_five_classes_or_fewer_the_label_is_always_in_the_top_five(k):
+    logits, labels, _ = single(k=k)
+    assert metrics.means(metrics.multiclass(logits, labels, jnp.ones(len(labels))))["top5_accuracy"] == 1
+
+
+@pytest.mark.parametrize("label", [0, 1])
+def test_logits_that_are_no_numbers_are_not_right(label):
+    logits = jnp.array([[jnp.nan, jnp.nan, jnp.nan], [5.0, 5.0, jnp.nan]])
+    found = metrics.means(metrics.multiclass(logits, jnp.full(2, label), jnp.ones(2)))
+    assert found["accuracy"] == 0
+    assert np.isnan(found["nll"])
+
+
+@pytest.mark.parametrize("logits", [[0.0, 0.0, 0.0], [1e30, -1e30, 0.0]])
+def test_a_label_that_is_nowhere_and_no_class_predicted_is_right(logits):
+    labels = jnp.full((1, 2), -1)
+    found = metrics.means(metrics.multilabel(jnp.array([logits]), labels, jnp.ones(1)))
+    assert found["top1_hit"] == 0
+    assert found["exact"] == (max(logits) <= 0)
+
+
+@pytest.mark.parametrize(("metric", "case"), CASES)
+def test_the_metrics_of_nothing_are_no_numbers(metric, case):
+    logits, labels, weights = case()
+    for empty in (metric(logits[:0], labels[:0], weights[:0]), metric(logits, labels, 0 * weights)):
+        assert np.isnan(list(metrics.means(empty).values())).all()
+
+
+@pytest.mark.parametrize(
+    ("metric", "case", "names"),
+    [(metrics.multiclass, single, metrics.MULTICLASS), (metrics.multilabel, several, metrics.MULTILABEL)],
+)
+def test_the_announced_names_are_those_of_the_means(metric, case, names):
+    assert tuple(metrics.means(metric(*case()))) == names

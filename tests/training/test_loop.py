@@ -1,0 +1,238 @@
+import json
+import logging
+import os
+import random
+import signal
+import time
+
+import jax
+import numpy as np
+import pytest
+from subprocesses import EXTRAS, MAIN, run_without, start_without
+
+from experiments import study
+from heteroscedastic.data import store
+from heteroscedastic.training import assembly, loop, workdir
+from heteroscedastic.training.checkpoint import Checkpoints
+
+EPOCHS = 12
+
+
+def small(**overrides):
+    """A config of a second or two."""
+    settings = {"training.num_epochs": 4.0, "training.checkpoint_epochs": 1.0, "predictive.num_samples": 8}
+    return study.config("digits_het_pe", settings | overrides)
+
+
+def outcome(directory):
+    """What a run found, without its clock."""
+    results = json.loads((directory / "results.json").read_text())
+    lines = (directory / "metrics.jsonl").read_text().splitlines()
+    predictions = {p.name: dict(np.load(p)) for p in sorted((directory / "predictions").glob("*.npz"))}
+    return {k: results[k] for k in ("evals", "step", "best_step")}, lines, predictions
+
+
+def assert_same_bits(a, b):
+    assert a[:2] == b[:2]
+    jax.tree.map(np.testing.assert_array_equal, a[2], b[2])
+
+
+@pytest.fixture(scope="module")
+def data_dir(tmp_path_factory):
+    path = tmp_path_factory.mktemp("data")
+    store.write(path / "digits.npz", store.load("digits"))
+    return path
+
+
+def arguments(directory, data_dir):
+    return (
+        "--config=configs/digits_het_pe.py",
+        f"--config.training.num_epochs={EPOCHS}",
+        "--config.training.checkpoint_epochs=1",
+        "--config.predictive.num_samples=32",
+        f"--workdir={directory}",
+        f"--data_dir={data_dir}",
+    )
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory, data_dir):
+    directory = tmp_path_factory.mktemp("undisturbed") / "run"
+    done = run_without(EXTRAS, MAIN, *arguments(directory, data_dir))
+    assert done.returncode == 0, done.stderr
+    return directory
+
+
+def num_lines(directory):
+    path = directory / "metrics.jsonl"
+    return len(path.read_text().splitlines()) if path.exists() else 0
+
+
+def until_lines(process, directory, number):
+    while num_lines(directory) < number and process.poll() is None:
+        time.sleep(0.001)
+
+
+@pytest.mark.slow
+def test_a_run_that_is_killed_again_and_again_ends_with_the_same_bits(undisturbed, data_dir, tmp_path):
+    # A line is written just before a checkpoint is, so these kills fall into writing it, or soon after.
+    draws, directory = random.Random(0), tmp_path / "run"
+    for number in (1, 4, 8):
+        process = start_without(EXTRAS, MAIN, *arguments(directory, data_dir))
+        until_lines(process, directory, number)
+        time.sleep(draws.uniform(0, 0.05))
+        process.kill()
+        process.communicate()
+        assert process.returncode == -signal.SIGKILL
+        assert not (directory / "results.json").exists()
+    done = run_without(EXTRAS, MAIN, *arguments(directory, data_dir))
+    assert "continuing from step" in done.stdout, done.stderr
+    assert_same_bits(outcome(directory), outcome(undisturbed))
+
+
+@pytest.mark.slow
+def test_sigterm_saves_and_leaves_and_the_rest_is_the_same_bits(undisturbed, data_dir, tmp_path):
+    directory = tmp_path / "run"
+    process = start_without(EXTRAS, MAIN, *arguments(directory, data_dir))
+    until_lines(process, directory, 2)
+    time.sleep(0.01)  # into the next epoch, most likely
+    process.terminate()
+    output, _ = process.communicate(timeout=120)
+    assert process.returncode == 128 + signal.SIGTERM
+    assert "terminated: saved step" in output
+    done = run_without(EXTRAS, MAIN, *arguments(directory, data_dir))
+    assert "continuing from step" in done.stdout, done.stderr
+    assert_same_bits(outcome(directory), outcome(undisturbed))
+
+
+@pytest.mark.slow
+def test_eight_devices_agree_with_one(undisturbed, data_dir, tmp_path):
+    flags = {**os.environ, "XLA_FLAGS": "--xla_force_host_platform_device_count=8"}
+    done = run_without(EXTRAS, MAIN, *arguments(tmp_path / "run", data_dir), env=flags)
+    assert "on 8 x" in done.stdout, done.stderr
+    one, eight = outcome(undisturbed)[0]["evals"]["valid"], outcome(tmp_path / "run")[0]["evals"]["valid"]
+    assert eight["nll"] == pytest.approx(one["nll"], rel=1e-3)
+
+
+def test_a_complete_run_is_left_alone(tmp_path, capsys):
+    directory = tmp_path / "run"
+    first = loop.train(small(), str(directory))
+    before = {p: p.stat().st_mtime_ns for p in directory.rglob("*")}
+    again = loop.train(small(), str(directory))
+    assert "complete; nothing to do" in capsys.readouterr().out
+    assert again == first
+    assert {p: p.stat().st_mtime_ns for p in directory.rglob("*")} == before
+
+
+def test_a_run_of_another_config_is_refused_with_the_difference(tmp_path):
+    loop.train(small(**{"training.num_epochs": 1.0}), str(tmp_path / "run"))
+    with pytest.raises(workdir.WorkdirError, match=r"head.temperature: 1.0 -> 3.0"):
+        loop.train(small(**{"training.num_epochs": 1.0, "head.temperature": 3.0}), str(tmp_path / "run"))
+
+
+def test_a_directory_of_other_files_is_refused(tmp_path):
+    (tmp_path / "thesis.tex").write_text("years of work")
+    with pytest.raises(workdir.WorkdirError, match="no run"):
+        loop.train(small(), str(tmp_path))
+    assert [p.name for p in tmp_path.iterdir()] == ["thesis.tex"]
+
+
+def test_a_run_is_not_continued_on_other_data(tmp_path):
+    data = store.load("digits")
+    store.write(tmp_path / "digits.npz", data)
+    loop.train(small(**{"training.num_epochs": 1.0}), str(tmp_path / "run"), str(tmp_path))
+    (tmp_path / "run" / "results.json").unlink()
+    data.splits["train"].inputs[0, 0, 0, 0] ^= 1
+    store.write(tmp_path / "digits.npz", data)
+    with pytest.raises(workdir.WorkdirError, match="other data"):
+        loop.train(small(**{"training.num_epochs": 1.0}), str(tmp_path / "run"), str(tmp_path))
+
+
+def test_a_truncated_checkpoint_is_passed_over(tmp_path, caplog):
+    whole, damaged = tmp_path / "whole", tmp_path / "damaged"
+    loop.train(small(), str(whole))
+    loop.train(small(), str(damaged))
+    (damaged / "results.json").unlink()
+    steps = sorted(int(p.name) for p in (damaged / "checkpoints").iterdir() if p.name.isdigit())
+    for path in (damaged / "checkpoints" / str(steps[-1]) / "state").rglob("*"):
+        if path.is_file():
+            os.truncate(path, path.stat().st_size // 2)
+    with caplog.at_level(logging.WARNING):
+        loop.train(small(), str(damaged))
+    assert f"checkpoint of step {steps[-1]} cannot be read" in caplog.text
+    assert (damaged / "checkpoints_damaged" / str(steps[-1])).is_dir()
+    assert_same_bits(outcome(damaged), outcome(whole))
+
+
+def test_a_loss_that_is_not_finite_stops_the_run_and_the_last_good_checkpoint_stays(tmp_path):
+    schedule = dict(name="steps", learning_rate=0.1, milestones=(0.55,), factor=1e30, warmup_epochs=0.0)
+    config = small(schedule=schedule, **{"optimizer.clip_norm": None})
+    with pytest.raises(loop.NotFiniteError, match=r"at step 3\d;"):  # 60 steps, the rate explodes after 33
+        loop.train(config, str(tmp_path / "run"))
+    assert not (tmp_path / "run" / "results.json").exists()
+    checkpoints = Checkpoints(tmp_path / "run" / "checkpoints")
+    state, _ = checkpoints.last(jax.jit(assembly.build(config).init)())
+    assert int(state.step) == 30
+    assert all(np.isfinite(x).all() for x in jax.tree.leaves(state.params))
+
+
+def test_a_run_leaves_what_the_design_says(tmp_path):
+    directory = tmp_path / "run"
+    config = small()
+    results = loop.train(config, str(directory))
+    assert json.loads((directory / "config.json").read_text()) == json.loads(json.dumps(config))
+    told = json.loads((directory / "dataset.json").read_text())
+    assert told["class_names"][3] == "three"
+    assert told["num_examples"] == {"train": 960, "valid": 240, "test": 597}
+    for name, settings in config["evals"].items():
+        saved = np.load(directory / "predictions" / f"{name}.npz")
+        assert len(saved["ids"]) == told["num_examples"][settings["split"]]
+        accuracy = (saved["logits"].argmax(-1) == saved["labels"]).mean()
+        assert accuracy == pytest.approx(results["evals"][name]["accuracy"], abs=1e-9)
+    assert results["step"] == 60
+    assert results["best_step"] in range(15, 61, 15)
+    lines = [json.loads(line) for line in (directory / "metrics.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in lines] == [15, 30, 45, 60]
+    best = min(lines, key=lambda line: line["valid/nll"])
+    assert best["step"] == results["best_step"]
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        ({"head.temperature": 0.0}, "config.head: temperature is 0.0"),
+        ({"head.num_factors": -1}, "config.head: num_factors is -1"),
+        ({"head.num_classes": 9}, "config.head.num_classes is 9, but digits has 10"),
+        ({"head.name": "Full"}, "config.head: heads has no 'Full'; choose one of Deterministic, Diagonal"),
+        ({"predictive.num_samples": 0}, "num_samples is 0"),
+        ({"predictive": dict(name="deterministic")}, "was given a latent with noise"),
+        ({"predictive": dict(name="sigmoid_sampled", num_samples=8)}, "goes with config.loss"),
+        ({"loss": dict(name="hinge")}, "choose one of cross_entropy, sigmoid_cross_entropy"),
+        ({"loss": dict(name="cross_entropy", gamma=2.0)}, "has no setting 'gamma'"),
+        ({"data.train": "pad_crop(4)|rotate(10)"}, "config.data.train: augment has no 'rotate'"),
+        ({"data.name": "mnist"}, "no data set 'mnist'"),
+        ({"data.validation_fraction": 1.5}, "validation_fraction is 1.5"),
+        ({"curation": "confuse_random_pairs(num_pairs=3, rate=1.4)"}, "rate is 1.4"),
+        ({"optimizer.momentum": 1.0}, "momentum is 1.0"),
+        ({"schedule.warmup_epochs": -1.0}, "warmup_epochs is -1.0"),
+        ({"training.batch_size": 0}, "config.training.batch_size is 0"),
+        ({"training.num_steps": 5}, "num_epochs or num_steps"),
+        ({"validation.metric": "f1"}, "config.validation.metric is 'f1'; choose one of"),
+        ({"evals.test": dict(split="testing")}, r"splits \['testing'\]"),
+        ({"evals.test": dict(split="test", checkpoint="first")}, "choose 'last' or 'best'"),
+        ({"evals.test": dict(split="test", crop=224)}, "takes split and checkpoint"),
+    ],
+)
+def test_bad_values_are_told_before_anything_is_touched(overrides, message, tmp_path):
+    with pytest.raises((ValueError, FileNotFoundError), match=message):
+        loop.train(small(**overrides), str(tmp_path / "run"))
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_section_or_setting_that_nobody_reads_is_an_error(tmp_path):
+    with pytest.raises(ValueError, match=r"nobody reads \['mixin'\]"):
+        loop.train(small() | {"mixin": dict(name="mixup")}, str(tmp_path / "run"))
+    config = small()
+    config["data"]["cache"] = True
+    with pytest.raises(ValueError, match=r"nobody reads \['cache'\] of config.data"):
+        loop.train(config, str(tmp_path / "run"))

@@ -1,0 +1,78 @@
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from gaussians import key
+
+from heteroscedastic import losses, metrics, predictive, smoothing, weighting
+from heteroscedastic.batch import Batch
+from heteroscedastic.models import backbones, heads
+from heteroscedastic.models.classifier import Classifier
+from heteroscedastic.training import optimizer
+from heteroscedastic.training.objective import objective
+from heteroscedastic.training.state import TrainState
+from heteroscedastic.training.step import train_step
+
+MODEL = Classifier(backbones.ConvNet(widths=(4, 8)), heads.LowRank(5, num_factors=2))
+
+
+def batch(present, seed=0):
+    """Six examples of which the first ones are present; the rest hold what must not matter."""
+    rng = np.random.default_rng(0)
+    inputs, labels = rng.normal(size=(6, 8, 8, 1)), rng.integers(0, 5, 6)
+    rest = np.random.default_rng(seed)
+    inputs[present:], labels[present:] = (
+        100 * rest.normal(size=(6 - present, 8, 8, 1)),
+        rest.integers(0, 5, 6 - present),
+    )
+    return Batch(
+        inputs=jnp.asarray(inputs, jnp.float32),
+        labels=jnp.asarray(labels, jnp.int32),
+        weights=jnp.asarray(np.arange(6) < present, jnp.float32),
+        ids=jnp.arange(6),
+        extras={},
+    )
+
+
+def bound(weigh):
+    return functools.partial(
+        objective,
+        model=MODEL,
+        smoothing=smoothing.hard,
+        weighting=weigh,
+        predictive=functools.partial(predictive.softmax, num_samples=8),
+        loss=losses.cross_entropy,
+        class_counts=jnp.array([1.0, 2.0, 3.0, 4.0, 5.0]),
+    )
+
+
+@pytest.mark.parametrize("weigh", [weighting.equal, weighting.inverse_frequency])
+def test_an_absent_example_changes_neither_loss_nor_gradient_nor_statistics_nor_sums(weigh):
+    variables = MODEL.init(key(), batch(6).inputs, jnp.ones(6, bool))
+    params = variables.pop("params")
+    sgd = optimizer.sgd(optax.constant_schedule(0.1))
+    state = TrainState(jnp.zeros((), jnp.int32), params, variables, sgd.init(params))
+
+    def step(batch):
+        state_after, sums, _ = train_step(
+            state, batch, key(), objective=bound(weigh), optimizer=sgd, metric=metrics.multiclass
+        )
+        return state_after, sums
+
+    without = jax.tree.map(lambda x: x[:4], batch(4))
+    expected = step(without)
+    for seed in (1, 2):
+        jax.tree.map(
+            lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-5), step(batch(4, seed)), expected
+        )
+
+
+def test_the_loss_is_the_weighted_mean_of_the_examples():
+    variables = MODEL.init(key(), batch(6).inputs, jnp.ones(6, bool))
+    params = variables.pop("params")
+    loss, outputs = bound(weighting.inverse_frequency)(params, variables, batch(6), key())
+    weights = (15 / 5) / np.array([1.0, 2.0, 3.0, 4.0, 5.0])[batch(6).labels]
+    np.testing.assert_allclose(loss, np.average(outputs.losses, weights=weights), rtol=1e-5)
