@@ -8,7 +8,7 @@ from types import ModuleType
 from typing import Any
 
 
-def bind(module: ModuleType, *, name: str, **settings: Any) -> Callable:
+def bind(module: ModuleType, /, *, name: str, **settings: Any) -> Callable:
     """The function of this name with its settings bound, or the class of this name constructed.
 
     Raises:
@@ -67,6 +67,8 @@ def _link(module: ModuleType, node: ast.expr) -> Callable:
         settings = {k.arg: ast.literal_eval(k.value) for k in call.keywords}
     except (ValueError, TypeError):
         raise ValueError(f"{shown!r} has an argument that is no plain number, string or tuple.") from None
+    if "name" in settings:
+        raise ValueError(f"{shown!r} gives a setting called name; nothing has one.")
     target = _choices(module).get(call.func.id)
     places = list(_settings(target)) if target else []
     if target and len(values) > len(places):

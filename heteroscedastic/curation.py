@@ -15,7 +15,7 @@ __all__ = ["confuse_pairs", "confuse_random_pairs", "drop_and_add", "subset"]
 
 Ids = Int[np.ndarray, "n"]
 Labels = Int[np.ndarray, "n"] | Int[np.ndarray, "n m"]
-Pairs = tuple[tuple[int, int], ...]
+Pairs = tuple
 
 
 def confuse_pairs(
@@ -28,13 +28,14 @@ def confuse_pairs(
       ids: positions in the stored split.
       labels: one class an example.
       num_classes: K.
-      pairs: disjoint pairs of classes.
+      pairs: disjoint pairs of classes, such as ((1, 7), (4, 9)).
       rate: in [0, 1].
     """
     _check_share("rate", rate)
     _check_single(labels, "confuse_pairs")
-    flat = [c for pair in pairs for c in pair]
-    if any(len(pair) != 2 for pair in pairs) or len(set(flat)) != len(flat):
+    nested = all(isinstance(pair, tuple) and len(pair) == 2 for pair in pairs)
+    flat = [c for pair in pairs for c in pair] if nested else []
+    if not nested or len(set(flat)) != len(flat):
         raise ValueError(f"pairs must be disjoint pairs of classes, but are {pairs}.")
     if any(not 0 <= c < num_classes for c in flat):
         raise ValueError(f"pairs {pairs} name a class outside 0 to {num_classes - 1}.")

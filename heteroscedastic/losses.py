@@ -16,8 +16,9 @@ def cross_entropy(logits: Float[Array, "*b k"], targets: Float[Array, "*b k"]) -
 
 def sigmoid_cross_entropy(logits: Float[Array, "*b k"], targets: Float[Array, "*b k"]) -> Float[Array, "*b"]:
     """Sum over classes of the binary cross-entropies of log-odds, in nats."""
-    positive = targets * jax.nn.log_sigmoid(logits)
-    negative = (1 - targets) * jax.nn.log_sigmoid(-logits)
+    # An answer without weight counts nothing, whatever its logit, an infinite one included.
+    positive = targets * jnp.where(targets == 0, 0.0, jax.nn.log_sigmoid(logits))
+    negative = (1 - targets) * jnp.where(targets == 1, 0.0, jax.nn.log_sigmoid(-logits))
     return -jnp.sum(positive + negative, axis=-1)
 
 

@@ -27,6 +27,8 @@ def uniform(batch: Batch, num_classes: int, *, rate: float, over: str = "all") -
         raise ValueError(f"smoothing rate is {rate}, but must be in [0, 1).")
     if batch.labels.ndim != batch.weights.ndim:
         raise ValueError("smoothing 'uniform' needs one label an example; these have lists of labels.")
+    if num_classes < 2:
+        raise ValueError(f"smoothing 'uniform' needs two classes or more, not {num_classes}.")
     targets = hard(batch, num_classes)
     match over:
         case "all":

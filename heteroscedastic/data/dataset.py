@@ -1,6 +1,7 @@
 """A data set in memory: checked, curated, split, told in words."""
 
 import hashlib
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -16,6 +17,10 @@ class Split(NamedTuple):
     inputs: UInt8[np.ndarray, "n h w c"]
     labels: Int[np.ndarray, "n"] | Int[np.ndarray, "n m"]  # lists are padded with -1
     ids: Int[np.ndarray, "n"]  # positions in the stored split
+
+    def with_int32(self) -> "Split":
+        """The split with labels and ids as the device takes them."""
+        return self._replace(labels=self.labels.astype(np.int32), ids=self.ids.astype(np.int32))
 
 
 class Dataset(NamedTuple):
@@ -33,6 +38,10 @@ def check(dataset: Dataset, where: str) -> Dataset:
             raise ValueError(
                 f"{where}: {name}_inputs must be uint8 [n, h, w, c], but is {inputs.dtype} {inputs.shape}."
             )
+        if labels.ndim not in (1, 2) or not np.issubdtype(labels.dtype, np.integer):
+            raise ValueError(
+                f"{where}: {name}_labels must be integers [n] or [n, m], but are {labels.dtype} {labels.shape}."
+            )
         if not len(inputs) == len(labels) == len(ids) > 0:
             raise ValueError(f"{where}: {name} has {len(inputs)} inputs, {len(labels)} labels and {len(ids)} ids.")
         lowest = 0 if labels.ndim == 1 else -1
@@ -42,17 +51,23 @@ def check(dataset: Dataset, where: str) -> Dataset:
                 f"{where}: {name}_labels hold {bad[:5].tolist()}, but the {num_classes} classes are"
                 f" 0 to {num_classes - 1}" + (", padded with -1." if lowest else ".")
             )
-        if len(np.unique(ids)) != len(ids) or ids.min() < 0:
-            raise ValueError(f"{where}: {name}_ids must be different numbers >= 0.")
+        if len(np.unique(ids)) != len(ids) or ids.min() < 0 or ids.max() >= 2**31:
+            raise ValueError(f"{where}: {name}_ids must be different numbers from 0 to 2**31 - 1.")
     return dataset
 
 
 def curate(dataset: Dataset, seed: int, chain: Sequence[Callable]) -> Dataset:
     """The data set with its training split curated."""
+    if "train" not in dataset.splits:
+        raise ValueError(f"the data set has no split 'train', only {sorted(dataset.splits)}.")
     train = dataset.splits["train"]
     ids, labels = train.ids, train.labels
+    made = Counter()
     for link in chain:
-        ids, labels = link(seed, ids, labels, len(dataset.class_names))
+        # The same function twice is not the same noise twice; the order of different ones matters not.
+        name = getattr(link, "func", link).__name__
+        ids, labels = link(seed + (made[name] << 32), ids, labels, len(dataset.class_names))
+        made[name] += 1
     rows = np.argsort(train.ids)[np.searchsorted(np.sort(train.ids), ids)]
     curated = Split(train.inputs[rows], labels, ids)
     return dataset._replace(splits={**dataset.splits, "train": curated})
@@ -64,6 +79,10 @@ def hold_out(dataset: Dataset, seed: int, fraction: float) -> Dataset:
         raise ValueError(f"validation_fraction is {fraction}, but must be in [0, 1).")
     if fraction == 0:
         return dataset
+    if "valid" in dataset.splits:
+        raise ValueError(
+            f"validation_fraction is {fraction}, but the data set has a split 'valid' of its own; set it to 0."
+        )
     train = dataset.splits["train"]
     num_valid = round(fraction * len(train.ids))
     if not 0 < num_valid < len(train.ids):

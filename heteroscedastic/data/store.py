@@ -1,8 +1,6 @@
 """Data sets by name: an .npz file, or one that a library ships."""
 
 import argparse
-import zipfile
-import zlib
 from pathlib import Path
 
 import numpy as np
@@ -46,7 +44,7 @@ def read(path: Path) -> Dataset:
     try:
         with np.load(path, allow_pickle=False) as file:
             arrays = {name: file[name] for name in file.files}
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+    except Exception as error:  # a damaged archive fails in the zip, zlib, ast or tokenize module, or here
         raise ValueError(f"{path} is no readable .npz file ({error}); write it again.") from None
     names = [name.removesuffix("_inputs") for name in arrays if name.endswith("_inputs")]
     missing = {"class_names", *(f"{n}_labels" for n in names)} - set(arrays)
@@ -54,11 +52,12 @@ def read(path: Path) -> Dataset:
         raise ValueError(f"{path} lacks {', '.join(sorted(missing)) or 'any SPLIT_inputs'}; it has {sorted(arrays)}.")
 
     def split(name):
-        labels = arrays[f"{name}_labels"].astype(np.int32)
-        ids = arrays.get(f"{name}_ids", np.arange(len(labels))).astype(np.int32)
-        return Split(arrays[f"{name}_inputs"], labels, ids)
+        labels = arrays[f"{name}_labels"]
+        return Split(arrays[f"{name}_inputs"], labels, arrays.get(f"{name}_ids", np.arange(len(labels))))
 
-    return dataset.check(Dataset({n: split(n) for n in names}, tuple(map(str, arrays["class_names"]))), str(path))
+    names_of_classes = tuple(map(str, arrays["class_names"]))
+    found = dataset.check(Dataset({n: split(n) for n in names}, names_of_classes), str(path))
+    return found._replace(splits={n: s.with_int32() for n, s in found.splits.items()})
 
 
 def write(path: Path, data: Dataset) -> None:

@@ -36,7 +36,7 @@ def sgd(
     """
     if not 0 <= momentum < 1:
         raise ValueError(f"momentum is {momentum}, but must be in [0, 1).")
-    if l2 < 0 or (covariance_l2 is not None and covariance_l2 < 0):
+    if not l2 >= 0 or not (covariance_l2 is None or covariance_l2 >= 0):
         raise ValueError(f"l2 is {l2} and covariance_l2 {covariance_l2}, but both must be >= 0.")
     if clip_norm is not None and not clip_norm > 0:
         raise ValueError(f"clip_norm is {clip_norm}, but must be > 0, or None for no clipping.")

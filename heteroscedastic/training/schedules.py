@@ -51,7 +51,7 @@ def steps(
     warmup_steps: int = 0,
 ) -> Rate:
     """Multiplied by `factor` at each of these fractions of training."""
-    if list(milestones) != sorted(milestones) or not all(0 < m < 1 for m in milestones):
+    if list(milestones) != sorted(set(milestones)) or not all(0 < m < 1 for m in milestones):
         raise ValueError(f"milestones are {milestones}, but must be rising fractions of training in (0, 1).")
     passed = jnp.sum(step >= jnp.round(jnp.array(milestones) * total_steps))
     shape = factor**passed

@@ -4,33 +4,116 @@ import numpy as np
 import pytest
 from gaussians import key
 
-from heteroscedastic.models import backbones
+from heteroscedastic.models import backbones, heads
+from heteroscedastic.models.classifier import Classifier
+from heteroscedastic.models.convnet import ConvNet
+from heteroscedastic.models.mlp import MLP
+from heteroscedastic.models.resnet import ResNet
 
 INPUTS = jnp.asarray(np.random.default_rng(0).normal(size=(6, 8, 8, 1)), jnp.float32)
+SMALL = dict(stage_sizes=(1, 1), width=4, stem_width=4)
+EXAMPLES = {
+    "MLP": MLP(widths=(8,)),
+    "ConvNet": ConvNet(widths=(4, 8)),
+    "basic": ResNet(bottleneck=False, stem="cifar", **SMALL),
+    "bottleneck": ResNet(stem="imagenet", **SMALL),
+    "preactivation": ResNet(version=2, stem="cifar", **SMALL),
+}
 
 
-@pytest.mark.parametrize("name", backbones.__all__)
+@pytest.mark.parametrize("name", EXAMPLES)
 def test_an_absent_example_changes_nothing(name):
-    backbone = getattr(backbones, name)()
+    backbone = EXAMPLES[name]
     present = jnp.array([True, True, True, True, False, False])
     variables = backbone.init(key(), INPUTS, present)
     absent_changed = INPUTS.at[4:].set(1e3)
 
+    @jax.jit
     def run(inputs, present):
         return backbone.apply(variables, inputs, present, train=True, mutable=["batch_stats"])
 
     alone, alone_state = run(INPUTS[:4], present[:4])
     for inputs in (INPUTS, absent_changed):
         features, state = run(inputs, present)
-        np.testing.assert_allclose(features[:4], alone, rtol=1e-4, atol=1e-5)
-        jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6), state, alone_state)
+        np.testing.assert_allclose(features[:4], alone, rtol=1e-3, atol=1e-4)
+        jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5), state, alone_state)
 
 
-@pytest.mark.parametrize("name", backbones.__all__)
+@pytest.mark.parametrize("name", EXAMPLES)
 def test_features_of_evaluation_do_not_depend_on_the_batch(name):
-    backbone = getattr(backbones, name)()
+    backbone = EXAMPLES[name]
     present = jnp.ones(6, bool)
     variables = backbone.init(key(), INPUTS, present)
     whole = backbone.apply(variables, INPUTS, present)
     one = backbone.apply(variables, INPUTS[2:3], present[2:3])
     np.testing.assert_allclose(whole[2:3], one, rtol=1e-4, atol=1e-6)
+
+
+def num_parameters(backbone, head, pixels):
+    model = Classifier(backbone, head)
+    shapes = jax.eval_shape(model.init, key(), jnp.zeros((2, pixels, pixels, 3)), jnp.ones(2, bool))
+    return sum(x.size for x in jax.tree.leaves(shapes["params"]))
+
+
+@pytest.mark.parametrize(
+    ("name", "num_classes", "pixels", "expected"),
+    [
+        ("ResNet18", 1000, 224, 11_689_512),  # as the torchvision models have
+        ("ResNet34", 1000, 224, 21_797_672),
+        ("ResNet50", 1000, 224, 25_557_032),
+        ("ResNet101", 1000, 224, 44_549_160),
+        ("ResNet152", 1000, 224, 60_192_808),
+        ("ResNet152V2", 1000, 224, 60_185_128),  # Collier et al. (2021), Table 10, reading C12
+        ("WideResNet28x10", 10, 32, 36_479_194),  # 36.5M in Zagoruyko and Komodakis (2016), Table 5
+    ],
+)
+def test_parameters_are_as_many_as_published(name, num_classes, pixels, expected):
+    backbone = getattr(backbones, name)()
+    assert num_parameters(backbone, heads.Deterministic(num_classes), pixels) == expected
+
+
+def test_the_papers_low_rank_model_has_its_parameters():
+    assert num_parameters(backbones.ResNet152V2(), heads.LowRank(1000, num_factors=15), 224) == 92_969_128
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_rematerialisation_changes_no_gradient(version):
+    def gradient(remat):
+        backbone = ResNet(version=version, stem="cifar", remat=remat, **SMALL)
+        present = jnp.ones(6, bool)
+        variables = backbone.init(key(), INPUTS, present)
+
+        def loss(params):
+            apply = {**variables, "params": params}
+            return backbone.apply(apply, INPUTS, present, train=True, mutable=["batch_stats"])[0].sum()
+
+        return jax.jit(jax.grad(loss))(variables["params"])
+
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-4), gradient(True), gradient(False))
+
+
+def test_bfloat16_computes_in_it_and_keeps_parameters_statistics_and_features_in_float32():
+    backbone = ResNet(stem="cifar", dtype="bfloat16", **SMALL)
+    present = jnp.ones(6, bool)
+    variables = backbone.init(key(), INPUTS, present)
+    assert {x.dtype for x in jax.tree.leaves(variables)} == {jnp.dtype("float32")}
+    features, intermediates = backbone.apply(variables, INPUTS, present, capture_intermediates=True)
+    assert features.dtype == jnp.float32
+    inner = intermediates["intermediates"]["stage1_block1"]["__call__"][0]
+    assert inner.dtype == jnp.bfloat16
+    exact = ResNet(stem="cifar", **SMALL).apply(variables, INPUTS, present)
+    np.testing.assert_allclose(features, exact, rtol=0.1, atol=0.05)
+
+
+def test_a_residual_block_of_version_1_starts_as_the_identity():
+    backbone = ResNet(bottleneck=False, stem="cifar", **SMALL)
+    variables = backbone.init(key(), INPUTS, jnp.ones(6, bool))
+    _, seen = backbone.apply(variables, INPUTS, jnp.ones(6, bool), capture_intermediates=True)
+    block, stem = (seen["intermediates"][n]["__call__"][0] for n in ("stage1_block1", "stem_norm"))
+    np.testing.assert_allclose(block, jax.nn.relu(stem), rtol=1e-5)
+
+
+@pytest.mark.parametrize("settings", [dict(version=3), dict(stem="patch"), dict(dtype="float8")])
+def test_unknown_settings_list_the_choices(settings):
+    with pytest.raises(ValueError, match="must be one of"):
+        ResNet(**settings)

@@ -1,0 +1,83 @@
+"""Batch normalisation that knows which examples are absent, and over which group it is taken."""
+
+import jax.numpy as jnp
+from flax import linen as nn
+from jax.typing import DTypeLike
+from jaxtyping import Array, Bool, Float
+
+
+class BatchNorm(nn.Module):
+    """Batch normalisation over the examples that are present, in float32.
+
+    Attributes:
+      group_size: examples that share statistics. None is the whole (global) batch; a number
+        cuts the batch into consecutive groups of that size, as devices that do not synchronise
+        their statistics would (reading C13). The running averages are those of the groups.
+      momentum: of the running averages.
+      epsilon: added to the variance.
+      dtype: of the result; statistics and parameters are float32.
+      zero_scale: whether the scale starts at zero, so that a residual block starts as the identity.
+
+    Source: Ioffe and Szegedy (2015), arXiv:1502.03167.
+    """
+
+    group_size: int | None = None
+    momentum: float = 0.9
+    epsilon: float = 1e-5
+    dtype: DTypeLike = jnp.float32
+    zero_scale: bool = False
+
+    @nn.compact
+    def __call__(
+        self, inputs: Float[Array, "b *spatial c"], present: Bool[Array, "b"], train: bool
+    ) -> Float[Array, "b *spatial c"]:
+        """The inputs with mean zero and variance one, scaled and shifted, per channel.
+
+        Args:
+          inputs: of any spatial axes.
+          present: False for an absent example, which no statistic sees.
+          train: whether statistics are those of the batch, and the running averages updated.
+        """
+        channels = inputs.shape[-1]
+        first = nn.initializers.zeros if self.zero_scale else nn.initializers.ones
+        scale = self.param("scale", first, (channels,), jnp.float32)
+        bias = self.param("bias", nn.initializers.zeros, (channels,), jnp.float32)
+        running = {
+            name: self.variable("batch_stats", name, start, (channels,), jnp.float32)
+            for name, start in (("mean", jnp.zeros), ("var", jnp.ones))
+        }
+        x = inputs.astype(jnp.float32)
+        if not train:
+            mean, var = running["mean"].value, running["var"].value
+        else:
+            mean, var = self._statistics(x, present, running)
+        inverse = scale / jnp.sqrt(var + self.epsilon)
+        return ((x - mean) * inverse + bias).astype(self.dtype)
+
+    def _statistics(self, x, present, running):
+        """Mean and variance as each example meets them; updates the running averages."""
+        batch = x.shape[0]
+        size = batch if self.group_size is None else min(self.group_size, batch)
+        if size < 1 or batch % size:
+            raise ValueError(f"group_size is {self.group_size}, but a batch of {batch} must be a multiple of it.")
+        axes = tuple(range(1, x.ndim - 1))
+        weights = present.astype(jnp.float32).reshape(-1, size)
+        counts = jnp.sum(weights, axis=1)
+        safe = jnp.maximum(counts, 1.0)[:, None]
+
+        def mean_of_group(values):
+            means = jnp.where(present[:, None], jnp.mean(values, axis=axes), 0.0)
+            return jnp.sum(means.reshape(-1, size, means.shape[-1]), axis=1) / safe
+
+        def to_examples(groups):
+            return jnp.repeat(groups, size, axis=0).reshape(batch, *(1,) * len(axes), -1)
+
+        mean = mean_of_group(x)
+        var = mean_of_group(jnp.square(x - to_examples(mean)))
+        if not self.is_initializing():
+            # A group of absent examples alone has no say.
+            share = (counts > 0) / jnp.maximum(jnp.sum(counts > 0), 1)
+            for name, groups in (("mean", mean), ("var", var)):
+                new = share @ groups
+                running[name].value = self.momentum * running[name].value + (1 - self.momentum) * new
+        return to_examples(mean), to_examples(var)

@@ -1,0 +1,241 @@
+"""Residual networks: (inputs, present, train) -> features.
+
+Versions 1.5 (Goyal et al. 2017: the stride of a bottleneck lies in its 3x3 convolution) and 2
+(He et al. 2016, arXiv:1603.05027: normalisation before each convolution, none on stem and
+shortcuts, one at the end; with a dense layer of 1,000 classes ResNet-152v2 then has the
+60,185,128 parameters of Collier et al., reading C12); the small ones of He et al. (2016,
+arXiv:1512.03385, section 4.2) for 32-pixel images; wide ones (Zagoruyko and Komodakis 2016,
+arXiv:1605.07146).
+"""
+
+import functools
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+from flax import linen as nn
+from jaxtyping import Array, Bool, Float
+
+from heteroscedastic.models.normalization import BatchNorm
+
+
+class ResNet(nn.Module):
+    """A residual network of any depth.
+
+    Attributes:
+      stage_sizes: blocks of each stage; each stage after the first halves the image.
+      bottleneck: blocks of 1x1, 3x3, 1x1 convolutions, in place of two of 3x3.
+      version: 1 (in its form 1.5) or 2.
+      stem: "imagenet", a 7x7 convolution of stride 2 and a pooling, or "cifar", a 3x3 one.
+      stem_width: channels of the stem.
+      width: channels of the first stage's 3x3 convolutions, doubled at each stage.
+      dtype: of the computation; parameters, statistics and features are float32.
+      remat: whether activations of a block are computed again for the gradient, to save memory.
+      group_size: of the batch statistics, see BatchNorm.
+    """
+
+    stage_sizes: tuple[int, ...] = (3, 4, 6, 3)
+    bottleneck: bool = True
+    version: int = 1
+    stem: str = "imagenet"
+    stem_width: int = 64
+    width: int = 64
+    dtype: str = "float32"
+    remat: bool = False
+    group_size: int | None = None
+
+    def __post_init__(self):
+        choices = {"version": (1, 2), "stem": ("imagenet", "cifar"), "dtype": ("float32", "bfloat16")}
+        for name, known in choices.items():
+            if getattr(self, name) not in known:
+                raise ValueError(f"{name} is {getattr(self, name)!r}, but must be one of {known}.")
+        super().__post_init__()
+
+    @nn.compact
+    def __call__(
+        self, inputs: Float[Array, "b h w c"], present: Bool[Array, "b"], train: bool = False
+    ) -> Float[Array, "b d"]:
+        conv = functools.partial(nn.Conv, use_bias=False, dtype=self.dtype, kernel_init=_HE_NORMAL)
+        norm = functools.partial(BatchNorm, dtype=self.dtype, group_size=self.group_size)
+        x = inputs.astype(self.dtype)
+        if self.stem == "imagenet":
+            x = conv(self.stem_width, (7, 7), (2, 2), padding=((3, 3), (3, 3)), name="stem")(x)
+        else:
+            x = conv(self.stem_width, (3, 3), padding=((1, 1), (1, 1)), name="stem")(x)
+        if self.version == 1:
+            x = jax.nn.relu(norm(name="stem_norm")(x, present, train))
+        if self.stem == "imagenet":
+            x = nn.max_pool(x, (3, 3), (2, 2), padding=((1, 1), (1, 1)))
+        block = _BlockV1 if self.version == 1 else _BlockV2
+        block = nn.remat(block, static_argnums=(3,)) if self.remat else block
+        for stage, size in enumerate(self.stage_sizes):
+            for i in range(size):
+                x = block(
+                    width=self.width * 2**stage,
+                    strides=2 if stage > 0 and i == 0 else 1,
+                    bottleneck=self.bottleneck,
+                    conv=conv,
+                    norm=norm,
+                    name=f"stage{stage + 1}_block{i + 1}",
+                )(x, present, train)
+        if self.version == 2:
+            x = jax.nn.relu(norm(name="final_norm")(x, present, train))
+        return jnp.mean(x.astype(jnp.float32), axis=(1, 2))
+
+
+_HE_NORMAL = nn.initializers.variance_scaling(2.0, "fan_out", "normal")
+
+
+class _Block(nn.Module):
+    width: int
+    strides: int
+    bottleneck: bool
+    conv: Callable
+    norm: Callable
+
+    @property
+    def convolutions(self) -> tuple[tuple[int, int, int], ...]:
+        """(channels, kernel, stride) of each."""
+        if self.bottleneck:
+            return ((self.width, 1, 1), (self.width, 3, self.strides), (4 * self.width, 1, 1))
+        return ((self.width, 3, self.strides), (self.width, 3, 1))
+
+    def convolved(self, x: Array, i: int) -> Array:
+        channels, kernel, stride = self.convolutions[i]
+        pad = (kernel - 1) // 2
+        padding = ((pad, pad), (pad, pad))
+        return self.conv(channels, (kernel, kernel), (stride, stride), padding=padding, name=f"conv{i + 1}")(x)
+
+    def projected(self, x: Array) -> Array | None:
+        """The input in the shape of the output, or None where it has that shape."""
+        channels = self.convolutions[-1][0]
+        if x.shape[-1] == channels and self.strides == 1:
+            return None
+        return self.conv(channels, (1, 1), (self.strides, self.strides), padding="VALID", name="shortcut")(x)
+
+
+class _BlockV1(_Block):
+    @nn.compact
+    def __call__(self, x, present, train):
+        shortcut = self.projected(x)
+        shortcut = x if shortcut is None else self.norm(name="shortcut_norm")(shortcut, present, train)
+        last = len(self.convolutions) - 1
+        for i in range(last + 1):
+            x = self.convolved(x, i)
+            x = self.norm(name=f"norm{i + 1}", zero_scale=i == last)(x, present, train)
+            x = x if i == last else jax.nn.relu(x)
+        return jax.nn.relu(x + shortcut)
+
+
+class _BlockV2(_Block):
+    @nn.compact
+    def __call__(self, x, present, train):
+        residual = x
+        for i in range(len(self.convolutions)):
+            residual = jax.nn.relu(self.norm(name=f"norm{i + 1}")(residual, present, train))
+            if i == 0:
+                shortcut = self.projected(residual)
+                shortcut = x if shortcut is None else shortcut
+            residual = self.convolved(residual, i)
+        return residual + shortcut
+
+
+class ResNet18(ResNet):
+    """Version 1.5 of 18 layers."""
+
+    stage_sizes: tuple[int, ...] = (2, 2, 2, 2)
+    bottleneck: bool = False
+
+
+class ResNet34(ResNet):
+    """Version 1.5 of 34 layers."""
+
+    bottleneck: bool = False
+
+
+class ResNet50(ResNet):
+    """Version 1.5 of 50 layers."""
+
+
+class ResNet101(ResNet):
+    """Version 1.5 of 101 layers."""
+
+    stage_sizes: tuple[int, ...] = (3, 4, 23, 3)
+
+
+class ResNet152(ResNet):
+    """Version 1.5 of 152 layers."""
+
+    stage_sizes: tuple[int, ...] = (3, 8, 36, 3)
+
+
+class ResNet18V2(ResNet18):
+    """Version 2 of 18 layers."""
+
+    version: int = 2
+
+
+class ResNet34V2(ResNet34):
+    """Version 2 of 34 layers."""
+
+    version: int = 2
+
+
+class ResNet50V2(ResNet50):
+    """Version 2 of 50 layers."""
+
+    version: int = 2
+
+
+class ResNet101V2(ResNet101):
+    """Version 2 of 101 layers."""
+
+    version: int = 2
+
+
+class ResNet152V2(ResNet152):
+    """Version 2 of 152 layers."""
+
+    version: int = 2
+
+
+class ResNet8(ResNet):
+    """He et al.'s form for 32-pixel images, of 8 layers; shortcuts that change shape are projections."""
+
+    stage_sizes: tuple[int, ...] = (1, 1, 1)
+    bottleneck: bool = False
+    stem: str = "cifar"
+    stem_width: int = 16
+    width: int = 16
+
+
+class ResNet20(ResNet8):
+    """The same of 20 layers."""
+
+    stage_sizes: tuple[int, ...] = (3, 3, 3)
+
+
+class ResNet32(ResNet8):
+    """The same of 32 layers."""
+
+    stage_sizes: tuple[int, ...] = (5, 5, 5)
+
+
+class ResNet44(ResNet8):
+    """The same of 44 layers."""
+
+    stage_sizes: tuple[int, ...] = (7, 7, 7)
+
+
+class ResNet56(ResNet8):
+    """The same of 56 layers."""
+
+    stage_sizes: tuple[int, ...] = (9, 9, 9)
+
+
+class WideResNet28x10(ResNet8):
+    """Version 2 of 28 layers, ten times as wide."""
+
+    stage_sizes: tuple[int, ...] = (4, 4, 4)
+    version: int = 2
+    width: int = 160

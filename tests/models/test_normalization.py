@@ -1,0 +1,53 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import linen as nn
+from gaussians import key
+
+from heteroscedastic.models.normalization import BatchNorm
+
+X = jnp.asarray(np.random.default_rng(0).normal(2.0, 3.0, size=(8, 4, 4, 3)), jnp.float32)
+PRESENT = jnp.array([True] * 5 + [False] * 3)
+
+
+def run(module, x, present, train=True):
+    variables = module.init(key(), x, present, train)
+    return module.apply(variables, x, present, train, mutable=["batch_stats"])
+
+
+@pytest.mark.parametrize("present", [PRESENT, jnp.ones(8, bool)])
+def test_it_is_the_librarys_masked_normalisation(present):
+    ours, state = run(BatchNorm(), X, present)
+    library = nn.BatchNorm(use_running_average=False, momentum=0.9, epsilon=1e-5, use_fast_variance=False)
+    mask = present[:, None, None, None]
+    theirs, their_state = library.apply(library.init(key(), X, mask=mask), X, mask=mask, mutable=["batch_stats"])
+    np.testing.assert_allclose(ours, theirs, rtol=1e-3, atol=1e-4)
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4), state["batch_stats"], their_state["batch_stats"]
+    )
+
+
+def test_groups_are_batches_of_their_own():
+    grouped, state = run(BatchNorm(group_size=4), X, PRESENT)
+    parts = [run(BatchNorm(), X[i : i + 4], PRESENT[i : i + 4]) for i in (0, 4)]
+    np.testing.assert_allclose(grouped, jnp.concatenate([y for y, _ in parts]), rtol=1e-4, atol=1e-4)
+    mean = jax.tree.map(lambda a, b: (a + b) / 2, parts[0][1], parts[1][1])
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6), state, mean)
+
+
+def test_a_group_of_absent_examples_has_no_say():
+    present = jnp.array([True] * 4 + [False] * 4)
+    _, state = run(BatchNorm(group_size=4), X, present)
+    _, alone = run(BatchNorm(), X[:4], present[:4])
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4), state, alone)
+
+
+def test_a_group_that_does_not_divide_the_batch_is_an_error():
+    with pytest.raises(ValueError, match="group_size is 3"):
+        run(BatchNorm(group_size=3), X, PRESENT)
+
+
+def test_a_constant_channel_has_a_finite_gradient():
+    gradient = jax.grad(lambda x: run(BatchNorm(), x, PRESENT)[0].sum())(jnp.ones_like(X))
+    assert np.isfinite(gradient).all()
