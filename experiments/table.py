@@ -67,7 +67,7 @@ def _regime(chosen, regime, tuned, numbers):
     for metric in chosen.metrics:
         columns += [metric, f"{metric} - {chosen.reference}"] if chosen.reference else [metric]
         columns += ["p"] if chosen.test and chosen.reference else []
-        columns += [f"paper {chosen.paper['columns'][metric]}"] if _has_paper(chosen, metric) else []
+        columns += [f"paper {chosen.paper['columns'][metric]}"] if _has_paper(chosen, regime, metric) else []
     lines = ["| " + " | ".join(columns) + " |", "|" + " --- |" * len(columns)]
     seeds = {row.name: {s: tuned[r, s] for r, s in tuned if r == row.name} for row in chosen.rows}
     for row in chosen.rows:
@@ -87,14 +87,15 @@ def _regime(chosen, regime, tuned, numbers):
                 if chosen.test:
                     p = unpaired_p(list(values.values()), list(theirs.values()))
                     cells.append("" if same or np.isnan(p) else f"{p:.2g}")
-            if _has_paper(chosen, metric):
+            if _has_paper(chosen, regime, metric):
                 cells.append(_paper_number(chosen, row, metric, numbers))
         lines.append("| " + " | ".join(cells) + " |")
     return lines
 
 
-def _has_paper(chosen, metric):
-    return bool(chosen.paper) and metric in chosen.paper["columns"]
+def _has_paper(chosen, regime, metric):
+    """Whether the paper has a number for it; what is chosen and told on validation has none."""
+    return bool(chosen.paper) and metric in chosen.paper["columns"] and regime.select != regime.report
 
 
 def _spread(values: list[float]) -> str:

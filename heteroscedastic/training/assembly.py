@@ -97,7 +97,7 @@ def build(config: dict[str, Any], data_dir: str | None = None) -> Run:
     training = config["training"]
     batch_size = training["batch_size"]
     steps_per_epoch = resident.steps_per_epoch(len(labels), batch_size)
-    total_steps = training.get("num_steps") or round(training["num_epochs"] * steps_per_epoch)
+    total_steps = training.get("num_steps") or max(1, round(training["num_epochs"] * steps_per_epoch))
     checkpoint_steps = max(1, round(training["checkpoint_epochs"] * steps_per_epoch))
     schedule = functools.partial(named("schedule", schedules), total_steps=total_steps, steps_per_epoch=steps_per_epoch)
     optimizer = named("optimizer", optimizers)(schedule)
@@ -187,6 +187,8 @@ def _check_sections(config: dict[str, Any]) -> None:
             raise ValueError(f"config.evals.{name} is {settings}; it takes split and checkpoint.")
         if settings.get("checkpoint", "last") not in ("last", "best"):
             raise ValueError(f"config.evals.{name}.checkpoint is {settings['checkpoint']!r}; choose 'last' or 'best'.")
+    if not isinstance(config["seed"], int) or config["seed"] < 0:
+        raise ValueError(f"config.seed is {config['seed']!r}, but must be a whole number >= 0.")
     training = config["training"]
     if (training.get("num_epochs") is None) == (training.get("num_steps") is None):
         raise ValueError("config.training needs num_epochs or num_steps, one of them.")

@@ -215,6 +215,7 @@ def test_a_run_leaves_what_the_design_says(tmp_path):
         ({"curation": "confuse_random_pairs(num_pairs=3, rate=1.4)"}, "rate is 1.4"),
         ({"optimizer.momentum": 1.0}, "momentum is 1.0"),
         ({"schedule.warmup_epochs": -1.0}, "warmup_epochs is -1.0"),
+        ({"seed": -1}, "config.seed is -1"),
         ({"training.batch_size": 0}, "config.training.batch_size is 0"),
         ({"training.num_steps": 5}, "num_epochs or num_steps"),
         ({"validation.metric": "f1"}, "config.validation.metric is 'f1'; choose one of"),
