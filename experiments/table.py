@@ -123,9 +123,14 @@ def main() -> None:
     parser.add_argument("--table", required=True)
     parser.add_argument("--scale", default="cpu")
     parser.add_argument("--out", default="runs")
+    parser.add_argument("--at", help="one point of the grid, such as 1.0, for all rows in place of tuning")
     flags = parser.parse_args()
     chosen = study.table(flags.study, flags.table)
     runs = study.made(chosen, flags.scale, Path(flags.out) / flags.study / flags.table)
+    if flags.at:
+        runs = [run for run in runs if ",".join(str(value) for _, value in run.job.point) == flags.at]
+        if not runs:
+            raise SystemExit(f"no run has {flags.at} of {', '.join(chosen.grid)}; the grid is {chosen.grid}.")
     numbers = files.read_json(Path(study.__file__).parent / flags.study / "paper.json") if chosen.paper else {}
     print(text(chosen, runs, numbers))
 
