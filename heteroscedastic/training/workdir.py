@@ -2,7 +2,6 @@
 
 import importlib.util
 import json
-import os
 from pathlib import Path
 from typing import Any
 
@@ -79,7 +78,6 @@ class Writer:
         self._events = None
         # clu.metric_writers imports TensorFlow, and tensorboard, which may come without each other.
         if all(map(importlib.util.find_spec, ("tensorflow", "tensorboard"))):
-            os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # before TensorFlow is imported
             import tensorflow as tf
             from clu import metric_writers
 
