@@ -14,11 +14,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Bool, Float
-from scipy import stats
 
 from heteroscedastic import files
 from heteroscedastic import latent as latent_lib
 from heteroscedastic.analysis import finished
+from heteroscedastic.calibration import scores
 from heteroscedastic.data import resident
 from heteroscedastic.training import assembly, evaluate
 
@@ -80,24 +80,23 @@ def noise_pairs(description: dict[str, Any]) -> Bool[np.ndarray, "k k"]:
     return mixed
 
 
-def agreement(scores: Float[np.ndarray, "k k"], pairs: Bool[np.ndarray, "k k"]) -> dict[str, float]:
-    """How well |scores| rank the pairs that are mixed before those that are not.
+def agreement(measure: Float[np.ndarray, "k k"], pairs: Bool[np.ndarray, "k k"]) -> dict[str, float]:
+    """How well the sizes of a measure rank the pairs that are mixed before those that are not.
 
     Returns:
-      `first`: how many of the m mixed pairs are among the m largest scores, ties shared evenly;
-      `auc`: the chance that a mixed pair scores above another, ties one half.
+      `first`: how many of the m mixed pairs are among the m largest, ties shared evenly;
+      `auc`: the chance that a mixed pair is above another, ties one half.
     """
-    upper = np.triu_indices(len(scores), 1)
-    values, mixed = np.abs(scores[upper]), pairs[upper]
+    upper = np.triu_indices(len(measure), 1)
+    values, mixed = np.abs(measure[upper]), pairs[upper]
     num_mixed, num_pairs = int(mixed.sum()), len(mixed)
     if num_mixed in (0, num_pairs):
         return {"first": float("nan"), "auc": float("nan")}
-    ranks = stats.rankdata(values)
-    auc = (ranks[mixed].sum() - num_mixed * (num_mixed + 1) / 2) / (num_mixed * (num_pairs - num_mixed))
     threshold = np.sort(values)[-num_mixed]
     above, tied = values > threshold, values == threshold
     share = (num_mixed - above.sum()) / tied.sum()
-    return {"first": float((mixed & above).sum() + share * (mixed & tied).sum()), "auc": float(auc)}
+    first = (mixed & above).sum() + share * (mixed & tied).sum()
+    return {"first": float(first), "auc": scores.auroc(values, mixed)}
 
 
 def main() -> None:

@@ -1,0 +1,29 @@
+"""Mending of probabilities after training, on held-out data."""
+
+import numpy as np
+from jaxtyping import Float, Int
+from scipy import optimize
+
+from heteroscedastic.calibration import scores
+
+_LARGEST = 100.0
+
+
+def temperature(logits: Float[np.ndarray, "n k"], labels: Int[np.ndarray, "n"]) -> float:
+    """The t > 0 for which softmax(logits / t) has the largest likelihood of the labels.
+
+    The likelihood is concave in 1/t, so there is one maximum. Where it lies beyond 1/100 or 100
+    (every prediction right, say, wants t to be 0) that limit is returned.
+
+    Source: Guo et al. (2017), arXiv:1706.04599, section 4.2.
+    """
+    if not len(labels):
+        raise ValueError("temperature scaling needs one example or more.")
+
+    def loss(log_temperature):
+        return -scores.log_likelihood(logits / np.exp(log_temperature), labels)
+
+    limit = np.log(_LARGEST)
+    found = optimize.minimize_scalar(loss, bounds=(-limit, limit), method="bounded", options={"xatol": 1e-6})
+    ends = {x: loss(x) for x in (-limit, float(found.x), limit)}
+    return float(np.exp(min(ends, key=ends.get)))

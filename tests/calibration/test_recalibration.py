@@ -1,0 +1,51 @@
+import numpy as np
+import pytest
+from scipy import special
+
+from heteroscedastic.calibration import recalibration, scores
+
+
+def drawn(scale, n=40_000, k=5, seed=0):
+    """Logits, and labels drawn from softmax(logits / scale)."""
+    rng = np.random.default_rng(seed)
+    logits = rng.normal(size=(n, k)) * 2
+    noise = rng.gumbel(size=(n, k))
+    return logits, np.argmax(logits / scale + noise, axis=-1)
+
+
+@pytest.mark.parametrize("scale", [0.5, 1.0, 3.0])
+def test_the_temperature_that_labels_were_drawn_at_is_found(scale):
+    assert recalibration.temperature(*drawn(scale)) == pytest.approx(scale, rel=0.05)
+
+
+def test_logits_in_other_units_change_the_temperature_by_them():
+    logits, labels = drawn(2.0, n=2000)
+    found = recalibration.temperature(logits, labels)
+    assert recalibration.temperature(3 * logits, labels) == pytest.approx(3 * found, rel=1e-3)
+
+
+def test_it_is_no_worse_than_any_other_temperature():
+    logits, labels = drawn(1.7, n=500)
+    best = scores.log_likelihood(logits / recalibration.temperature(logits, labels), labels)
+    others = [scores.log_likelihood(logits / t, labels) for t in np.geomspace(0.01, 100, 200)]
+    assert best >= max(others) - 1e-9
+
+
+def test_its_gradient_vanishes():
+    logits, labels = drawn(1.7, n=500)
+    found = recalibration.temperature(logits, labels)
+    probs = special.softmax(logits / found, axis=-1)
+    # d NLL / d (1/t) = E[sum_k p_k z_k - z_y]
+    own = np.take_along_axis(logits, labels[:, None], axis=-1)[:, 0]
+    assert np.mean((probs * logits).sum(-1) - own) == pytest.approx(0.0, abs=1e-4)
+
+
+def test_where_every_prediction_is_right_or_none_is_the_limit_is_returned():
+    logits = np.array([[5.0, 0.0], [0.0, 5.0]])
+    assert recalibration.temperature(logits, np.array([0, 1])) == pytest.approx(0.01)
+    assert recalibration.temperature(logits, np.array([1, 0])) == pytest.approx(100.0)
+
+
+def test_no_examples_are_an_error():
+    with pytest.raises(ValueError, match="one example or more"):
+        recalibration.temperature(np.zeros((0, 3)), np.zeros(0, int))
