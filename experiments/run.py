@@ -9,6 +9,8 @@ import concurrent.futures
 import contextlib
 import multiprocessing
 import os
+import signal
+import threading
 import time
 import traceback
 from pathlib import Path
@@ -18,7 +20,7 @@ from experiments import study
 
 
 def run(job: study.Job, data_dir: str | None) -> str | None:
-    """Makes one run, its words in log.txt beside its directory; the error, if it fails."""
+    """Makes one run, its words in a .log beside its directory; the error, if it fails."""
     from absl import logging
 
     from heteroscedastic.training import loop
@@ -34,8 +36,9 @@ def run(job: study.Job, data_dir: str | None) -> str | None:
     return None
 
 
-def share_cores(cores: list[int], num_workers: int, started: Any) -> None:
+def begin_worker(cores: list[int], num_workers: int, started: Any) -> None:
     """Gives this worker cores of its own, so that runs do not wait for each other's threads."""
+    threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
     with started.get_lock():
         place = started.value
         started.value += 1
@@ -43,35 +46,55 @@ def share_cores(cores: list[int], num_workers: int, started: Any) -> None:
         os.sched_setaffinity(0, cores[place % num_workers :: num_workers])
 
 
+def _end_with(parent: int) -> None:
+    """Asks this process to save and leave once its parent is gone, however it went."""
+    while os.getppid() == parent:
+        time.sleep(1)
+    while True:  # a run answers the first by saving; between runs it ends the process
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(1)
+
+
+def make(jobs: list[study.Job], num_workers: int, data_dir: str | None) -> int:
+    """Makes runs, several at once, and tells of each; how many failed."""
+    began, failed = time.monotonic(), 0
+    context = multiprocessing.get_context("spawn")  # not forked: JAX holds threads
+    cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
+    pool = concurrent.futures.ProcessPoolExecutor(
+        num_workers,
+        mp_context=context,
+        initializer=begin_worker,
+        initargs=(cores, num_workers, context.Value("i", 0)),
+    )
+    try:
+        waiting = {pool.submit(run, job, data_dir): job for job in jobs}
+        for i, future in enumerate(concurrent.futures.as_completed(waiting), 1):
+            stopped = future.exception()  # a worker that was terminated or killed
+            error = f"{type(stopped).__name__} {stopped}" if stopped else future.result()
+            failed += error is not None
+            minutes = (time.monotonic() - began) / 60
+            told = f"failed, {error}" if error else "done"
+            print(f"{i}/{len(jobs)}  {minutes:.1f} min  {waiting[future].directory}: {told}", flush=True)
+    finally:
+        pool.shutdown(cancel_futures=True)
+    return failed
+
+
 def main() -> None:
     """Runs what is not complete of a table."""
     parser = argparse.ArgumentParser(description=main.__doc__)
     parser.add_argument("--study", required=True)
     parser.add_argument("--table", required=True)
-    parser.add_argument("--scale", default="cpu", help="cpu, gpu or paper")
+    parser.add_argument("--scale", default="cpu", help="how much is run: cpu, gpu or paper, where the table has it")
     parser.add_argument("--jobs", type=int, default=1, help="runs at once")
     parser.add_argument("--out", default="runs", help="the runs lie in OUT/STUDY/TABLE")
     parser.add_argument("--data_dir", default=os.environ.get("TFDS_DATA_DIR"))
     flags = parser.parse_args()
     table = study.table(flags.study, flags.table)
-    jobs = study.made(table, flags.scale, Path(flags.out) / flags.study / flags.table)
-    left = [made.job for made in jobs if made.results is None]
-    print(f"{len(jobs)} runs, {len(jobs) - len(left)} complete, {flags.jobs} at once.", flush=True)
-    began, failed = time.monotonic(), 0
-    # Spawned, not forked: JAX holds threads.
-    context = multiprocessing.get_context("spawn")
-    cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
-    shared = (cores, flags.jobs, context.Value("i", 0))
-    with concurrent.futures.ProcessPoolExecutor(
-        flags.jobs, mp_context=context, initializer=share_cores, initargs=shared
-    ) as pool:
-        waiting = {pool.submit(run, job, flags.data_dir): job for job in left}
-        for i, future in enumerate(concurrent.futures.as_completed(waiting), 1):
-            error = future.result()
-            failed += error is not None
-            minutes = (time.monotonic() - began) / 60
-            told = f"failed, {error}" if error else "done"
-            print(f"{i}/{len(left)}  {minutes:.1f} min  {waiting[future].directory}: {told}", flush=True)
+    runs = study.made(table, flags.scale, Path(flags.out) / flags.study / flags.table)
+    left = [made.job for made in runs if made.results is None]
+    print(f"{len(runs)} runs, {len(runs) - len(left)} complete, {flags.jobs} at once.", flush=True)
+    failed = make(left, flags.jobs, flags.data_dir)
     if failed:
         raise SystemExit(f"{failed} runs failed; their logs lie beside their directories.")
 

@@ -38,9 +38,12 @@ def load(directory: str | Path, checkpoint: str = "last", data_dir: str | None =
     step = results["best_step"] if checkpoint == "best" else results["step"]
     if step is None:
         raise ValueError(f"{path} has no best checkpoint, as it had no validation.")
-    checkpoints = Checkpoints(path / "checkpoints")
-    try:
-        state, _ = checkpoints.at(step, jax.jit(run.init)())
-    finally:
-        checkpoints.close()
+    with Checkpoints(path / "checkpoints") as checkpoints:
+        state, _ = checkpoints.at(step, jax.tree.map(_on_one_device, jax.eval_shape(run.init)))
     return Finished(run, results, dataset, state)
+
+
+def _on_one_device(shape: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
+    """Wherever the run had it."""
+    sharding = jax.sharding.SingleDeviceSharding(jax.devices()[0])
+    return jax.ShapeDtypeStruct(shape.shape, shape.dtype, sharding=sharding)

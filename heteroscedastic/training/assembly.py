@@ -20,28 +20,10 @@ from heteroscedastic.data.dataset import Dataset
 from heteroscedastic.models import backbones, heads
 from heteroscedastic.models.classifier import Classifier
 from heteroscedastic.training import optimizer as optimizers
-from heteroscedastic.training import schedules
+from heteroscedastic.training import schedules, schema
 from heteroscedastic.training.objective import objective
 from heteroscedastic.training.state import TrainState
 from heteroscedastic.training.step import eval_step, train_step
-
-_SECTIONS = {  # and the settings of those that name no function
-    "seed": None,
-    "data": ("name", "train", "eval", "validation_fraction"),
-    "curation": None,
-    "backbone": None,
-    "head": None,
-    "predictive": None,
-    "smoothing": None,
-    "loss": None,
-    "weighting": None,
-    "optimizer": None,
-    "schedule": None,
-    "training": ("batch_size", "num_epochs", "num_steps", "checkpoint_epochs"),
-    "validation": ("split", "metric"),
-    "evals": None,
-}
-_LOSS_OF = {"softmax": "cross_entropy", "sigmoid_sampled": "sigmoid_cross_entropy"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,6 +41,7 @@ class Run:
     latents: Callable  # (params, model_state, split, feed) -> latent, batch
     schedule: Callable  # step -> learning rate
     batch_size: int
+    parameters: str  # how they lie on several devices, see placement.py
     steps_per_epoch: int
     total_steps: int
     checkpoint_steps: int
@@ -75,14 +58,14 @@ def build(config: dict[str, Any], data_dir: str | None = None) -> Run:
       ValueError, FileNotFoundError: says which section, what was found and what was expected.
     """
     config = _with_tuples(config)
-    _check_sections(config)
+    schema.check(config)
     seed = config["seed"]
     stored = store.load(config["data"]["name"], data_dir)
     data = dataset_lib.curate(stored, seed, _within("curation", chain, curation, config["curation"]))
     data = dataset_lib.hold_out(data, seed, config["data"]["validation_fraction"])
     labels = data.splits["train"].labels
     num_classes = len(data.class_names)
-    _check_task(config, data, num_classes)
+    schema.check_task(config, data)
 
     def named(section, module):
         return _within(section, bind, module, **config[section])
@@ -145,6 +128,7 @@ def build(config: dict[str, Any], data_dir: str | None = None) -> Run:
         latents=latents,
         schedule=schedule,
         batch_size=batch_size,
+        parameters=training.get("parameters", "replicated"),
         steps_per_epoch=steps_per_epoch,
         total_steps=total_steps,
         checkpoint_steps=checkpoint_steps,
@@ -164,63 +148,13 @@ def num_parameters(state: TrainState) -> int:
 def check_shapes(run: Run) -> TrainState:
     """The shapes of the state; a step of training and of evaluation are traced, none is compiled."""
     state = jax.eval_shape(run.init)
-    split = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), run.dataset.splits["train"])
     feed = next(resident.feeds(np.arange(run.batch_size), run.batch_size))
-    jax.eval_shape(run.train_step, state, split, feed)
-    jax.eval_shape(run.eval_step, state.params, state.model_state, split, feed, jax.random.key(0))
+    splits = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), run.dataset.splits)
+    jax.eval_shape(run.train_step, state, splits["train"], feed)
+    evaluated = {settings["split"] for settings in run.config["evals"].values()}
+    for name in sorted(evaluated):
+        jax.eval_shape(run.eval_step, state.params, state.model_state, splits[name], feed, jax.random.key(0))
     return state
-
-
-def _check_sections(config: dict[str, Any]) -> None:
-    unread = sorted(set(config) - set(_SECTIONS))
-    missing = sorted(set(_SECTIONS) - set(config))
-    if unread or missing:
-        raise ValueError(
-            f"the config has no section {missing} and nobody reads {unread}; its sections are {list(_SECTIONS)}."
-        )
-    for name, known in _SECTIONS.items():
-        unread = sorted(set(config[name] or ()) - set(known)) if known else []
-        if unread:
-            raise ValueError(f"nobody reads {unread} of config.{name}; its settings are {list(known)}.")
-    for name, settings in config["evals"].items():
-        if not {"split"} <= set(settings) <= {"split", "checkpoint"}:
-            raise ValueError(f"config.evals.{name} is {settings}; it takes split and checkpoint.")
-        if settings.get("checkpoint", "last") not in ("last", "best"):
-            raise ValueError(f"config.evals.{name}.checkpoint is {settings['checkpoint']!r}; choose 'last' or 'best'.")
-    if not isinstance(config["seed"], int) or config["seed"] < 0:
-        raise ValueError(f"config.seed is {config['seed']!r}, but must be a whole number >= 0.")
-    training = config["training"]
-    if (training.get("num_epochs") is None) == (training.get("num_steps") is None):
-        raise ValueError("config.training needs num_epochs or num_steps, one of them.")
-    for name in ("batch_size", "num_epochs", "num_steps", "checkpoint_epochs"):
-        value = training.get(name)
-        if value is not None and not value > 0:
-            raise ValueError(f"config.training.{name} is {value}, but must be > 0.")
-
-
-def _check_task(config: dict[str, Any], data: Dataset, num_classes: int) -> None:
-    head, loss, average = config["head"], config["loss"]["name"], config["predictive"]["name"]
-    if head.get("num_classes") != num_classes:
-        raise ValueError(
-            f"config.head.num_classes is {head.get('num_classes')}, but {config['data']['name']} has"
-            f" {num_classes} classes."
-        )
-    if data.splits["train"].labels.ndim == 2 and loss == "cross_entropy":
-        raise ValueError("config.loss: 'cross_entropy' needs one label an example; this data set has lists.")
-    if loss in _LOSS_OF.values() and _LOSS_OF.get(average, loss) != loss:
-        raise ValueError(f"config.predictive {average!r} goes with config.loss {_LOSS_OF[average]!r}, not {loss!r}.")
-    validation = config["validation"]
-    splits = [e["split"] for e in config["evals"].values()] + ([validation["split"]] if validation else [])
-    unknown = sorted(set(splits) - set(data.splits))
-    if unknown:
-        raise ValueError(f"splits {unknown} are evaluated, but the data set has {sorted(data.splits)}.")
-    if validation:
-        single = data.splits["train"].labels.ndim == 1
-        known = metrics.MULTICLASS if single else metrics.MULTILABEL
-        if validation["metric"] not in known:
-            raise ValueError(f"config.validation.metric is {validation['metric']!r}; choose one of {known}.")
-    elif any(e.get("checkpoint") == "best" for e in config["evals"].values()):
-        raise ValueError("config.evals asks for the best checkpoint, but config.validation is None.")
 
 
 def _with_tuples(value: Any) -> Any:

@@ -1,8 +1,15 @@
 import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
 
 import numpy as np
 import pytest
 from scipy import stats
+from subprocesses import ROOT
 
 from experiments import run, study, table
 from experiments.study import Regime, Row, Scale, Table
@@ -128,3 +135,42 @@ def test_a_run_that_fails_is_told_and_logged(tmp_path):
     job.config["head"]["temperature"] = -1.0
     assert "temperature is -1.0" in run.run(job, None)
     assert "Traceback" in (job.directory.parent / "seed_0.log").read_text()
+
+
+def jobs_of_a_second(directory, num_runs, **settings):
+    config = study.config("digits_hom", {"training.num_epochs": 1.0, **settings})
+    return [study.Job("hom", (), i, directory / f"seed_{i}", config | {"seed": i}) for i in range(num_runs)]
+
+
+def test_a_run_that_is_killed_fails_its_table_and_not_the_driver(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(run, "run", kill_this_process)
+    assert run.make(jobs_of_a_second(tmp_path, 2), 1, None) == 2
+    assert "failed, BrokenProcessPool" in capsys.readouterr().out
+
+
+def kill_this_process(job, data_dir):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def lives(process):
+    status = Path(f"/proc/{process}/status")
+    return status.exists() and "State:\tZ" not in status.read_text()
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="the children of a process are read from /proc")
+def test_workers_do_not_outlive_a_driver_that_is_killed(tmp_path):
+    command = "-m experiments.run --study=correlated_label_noise --table=planted_noise --jobs=1"
+    driver = subprocess.Popen([sys.executable, *command.split(), f"--out={tmp_path}"], cwd=ROOT)
+    while not list(tmp_path.glob("**/metrics.jsonl")):
+        assert driver.poll() is None
+        time.sleep(0.1)
+    children = Path(f"/proc/{driver.pid}/task/{driver.pid}/children").read_text().split()
+    assert children
+    driver.kill()
+    driver.wait()
+    deadline = time.monotonic() + 60
+    while any(lives(child) for child in children):
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    assert "is saved in" in next(tmp_path.glob("**/*.log")).read_text()

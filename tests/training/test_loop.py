@@ -12,8 +12,8 @@ from subprocesses import EXTRAS, MAIN, run_without, start_without
 
 from experiments import study
 from heteroscedastic.data import store
-from heteroscedastic.training import assembly, loop, workdir
-from heteroscedastic.training.checkpoint import Checkpoints
+from heteroscedastic.training import assembly, evaluate, loop, workdir
+from heteroscedastic.training.checkpoint import CheckpointError, Checkpoints
 
 EPOCHS = 12
 
@@ -99,7 +99,7 @@ def test_sigterm_saves_and_leaves_and_the_rest_is_the_same_bits(undisturbed, dat
     process.terminate()
     output, _ = process.communicate(timeout=120)
     assert process.returncode == 128 + signal.SIGTERM
-    assert "terminated: saved step" in output
+    assert "is saved in" in output
     done = run_without(EXTRAS, MAIN, *arguments(directory, data_dir))
     assert "continuing from step" in done.stdout, done.stderr
     assert_same_bits(outcome(directory), outcome(undisturbed))
@@ -164,6 +164,66 @@ def test_a_truncated_checkpoint_is_passed_over(tmp_path, caplog):
     assert_same_bits(outcome(damaged), outcome(whole))
 
 
+def test_where_no_checkpoint_can_be_read_nothing_is_moved(tmp_path):
+    directory = tmp_path / "run"
+    loop.train(small(**{"training.num_epochs": 2.0}), str(directory))
+    (directory / "results.json").unlink()
+    for path in (directory / "checkpoints").glob("*/state/**/*"):
+        if path.is_file():
+            os.truncate(path, path.stat().st_size // 2)
+    before = {p: p.read_bytes() for p in (directory / "checkpoints").rglob("*") if p.is_file()}
+    with pytest.raises(CheckpointError, match="none of the 2 checkpoints"):
+        loop.train(small(**{"training.num_epochs": 2.0}), str(directory))
+    assert {p: p.read_bytes() for p in (directory / "checkpoints").rglob("*") if p.is_file()} == before
+
+
+def test_the_best_checkpoint_outlives_a_restart(tmp_path):
+    state = assembly.build(small()).init()
+
+    def at(step):
+        return state._replace(step=jax.numpy.int32(step))
+
+    with Checkpoints(tmp_path) as checkpoints:
+        checkpoints.save(at(1), {"best_step": 1}, best_step=1)
+    with Checkpoints(tmp_path) as checkpoints:
+        told = checkpoints.last(state)[1]
+        for step in (2, 3, 4, 5):
+            checkpoints.save(at(step), told, best_step=told["best_step"])
+    with Checkpoints(tmp_path) as checkpoints:
+        assert int(checkpoints.at(1, state)[0].step) == 1
+        with pytest.raises(CheckpointError, match="step 2 cannot be read"):
+            checkpoints.at(2, state)
+    kept = sorted(int(p.name) for p in tmp_path.iterdir() if p.name.isdigit())
+    assert kept == [1, 4, 5]
+
+
+def test_two_processes_do_not_write_one_run(undisturbed, data_dir, tmp_path):
+    directory = tmp_path / "run"
+    first = start_without(EXTRAS, MAIN, *arguments(directory, data_dir))
+    until_lines(first, directory, 1)
+    second = run_without(EXTRAS, MAIN, *arguments(directory, data_dir))
+    assert "another process is at work on" in second.stderr
+    first.communicate(timeout=300)
+    assert_same_bits(outcome(directory), outcome(undisturbed))
+
+
+def test_sigterm_between_evaluations_is_heard(tmp_path, monkeypatch, capsys):
+    undisturbed, config = loop.train(small(), str(tmp_path / "undisturbed")), small()
+    arrays = evaluate.arrays
+
+    def terminated(predictions):
+        os.kill(os.getpid(), signal.SIGTERM)
+        return arrays(predictions)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(evaluate, "arrays", terminated)
+        with pytest.raises(SystemExit):
+            loop.train(config, str(tmp_path / "run"))
+    assert "is saved in" in capsys.readouterr().out
+    assert not (tmp_path / "run" / "results.json").exists()
+    assert loop.train(config, str(tmp_path / "run"))["evals"] == undisturbed["evals"]
+
+
 def test_a_loss_that_is_not_finite_stops_the_run_and_the_last_good_checkpoint_stays(tmp_path):
     schedule = dict(name="steps", learning_rate=0.1, milestones=(0.55,), factor=1e30, warmup_epochs=0.0)
     config = small(schedule=schedule, **{"optimizer.clip_norm": None})
@@ -207,6 +267,9 @@ def test_a_run_leaves_what_the_design_says(tmp_path):
         ({"predictive.num_samples": 0}, "num_samples is 0"),
         ({"predictive": dict(name="deterministic")}, "was given a latent with noise"),
         ({"predictive": dict(name="sigmoid_sampled", num_samples=8)}, "goes with config.loss"),
+        ({"loss": dict(name="sigmoid_cross_entropy")}, "which does not suit the data: digits has one label"),
+        ({"backbone": dict(widths=(8,))}, "config.backbone is .* must be a section with a name"),
+        ({"data": dict(name="digits", train="")}, "config.data needs a value for eval, validation_fraction"),
         ({"loss": dict(name="hinge")}, "choose one of cross_entropy, sigmoid_cross_entropy"),
         ({"loss": dict(name="cross_entropy", gamma=2.0)}, "has no setting 'gamma'"),
         ({"data.train": "pad_crop(4)|rotate(10)"}, "config.data.train: augment has no 'rotate'"),
@@ -220,8 +283,8 @@ def test_a_run_leaves_what_the_design_says(tmp_path):
         ({"training.num_steps": 5}, "num_epochs or num_steps"),
         ({"validation.metric": "f1"}, "config.validation.metric is 'f1'; choose one of"),
         ({"evals.test": dict(split="testing")}, r"splits \['testing'\]"),
-        ({"evals.test": dict(split="test", checkpoint="first")}, "choose 'last' or 'best'"),
-        ({"evals.test": dict(split="test", crop=224)}, "takes split and checkpoint"),
+        ({"evals.test": dict(split="test", checkpoint="first")}, "choose one of last, best"),
+        ({"evals.test": dict(split="test", crop=224)}, "nobody reads .'crop'. of config.evals.test"),
     ],
 )
 def test_bad_values_are_told_before_anything_is_touched(overrides, message, tmp_path):
@@ -236,4 +299,8 @@ def test_a_section_or_setting_that_nobody_reads_is_an_error(tmp_path):
     config = small()
     config["data"]["cache"] = True
     with pytest.raises(ValueError, match=r"nobody reads \['cache'\] of config.data"):
+        loop.train(config, str(tmp_path / "run"))
+    config = small()
+    config["training"]["parameters"] = "scattered"
+    with pytest.raises(ValueError, match="choose one of replicated, sharded"):
         loop.train(config, str(tmp_path / "run"))

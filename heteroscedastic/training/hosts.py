@@ -1,0 +1,84 @@
+"""Several processes that make one run together: the first one writes, and all agree."""
+
+import json
+import sys
+import traceback
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+from jax.experimental import multihost_utils
+
+_HEARTBEAT_SECONDS = 20  # a host silent for so long is lost
+
+
+class HostError(RuntimeError):
+    """Another host of the run failed or was lost."""
+
+
+def start(coordinator_address: str | None, num_processes: int | None, process_id: int | None) -> None:
+    """Joins the processes of a run; before anything else of jax.
+
+    Args:
+      coordinator_address: host:port of the first process; None asks the cluster (TPU pods, Slurm).
+      num_processes: of the run.
+      process_id: of this one, from 0.
+    """
+    jax.distributed.initialize(
+        coordinator_address, num_processes, process_id, heartbeat_timeout_seconds=_HEARTBEAT_SECONDS
+    )
+
+
+def is_first() -> bool:
+    """Whether this is the process that writes and speaks."""
+    return jax.process_index() == 0
+
+
+def from_first(fn: Callable[[], Any]) -> Any:
+    """What `fn` returns on the first process, as JSON, on all of them; its error is everybody's.
+
+    Raises:
+      HostError: elsewhere, where the first process raised.
+    """
+    if jax.process_count() == 1:
+        return fn()
+    told, error = {}, None
+    if is_first():
+        try:
+            told = {"value": fn()}
+        except Exception as raised:
+            error, told = raised, {"error": f"{type(raised).__name__}: {raised}"}
+    data = np.frombuffer(json.dumps(told).encode(), np.uint8)
+    length = int(multihost_utils.broadcast_one_to_all(np.int32(len(data))))
+    data = multihost_utils.broadcast_one_to_all(np.resize(data, length))
+    if error:
+        raise error
+    told = json.loads(np.asarray(data, np.uint8).tobytes())
+    if "error" in told:
+        raise HostError(f"the first process stopped: {told['error']}")
+    return told["value"]
+
+
+def any_says(flag: bool) -> bool:
+    """Whether it is so on any process."""
+    if jax.process_count() == 1:
+        return flag
+    return bool(np.any(multihost_utils.process_allgather(np.bool_(flag))))
+
+
+def say(text: str) -> None:
+    """Prints, on the first process alone."""
+    if is_first():
+        print(text, flush=True)
+
+
+def leave_alone(error: BaseException) -> None:
+    """Ends this process at once, where waiting for the others would last for ever."""
+    traceback.print_exception(error)
+    print(
+        f"process {jax.process_index()} of {jax.process_count()} stops: another process was lost, or this one failed."
+        " The same command on all of them continues from the last checkpoint.",
+        file=sys.stderr,
+        flush=True,
+    )

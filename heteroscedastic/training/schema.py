@@ -1,0 +1,96 @@
+"""What a config must hold, whatever code it names; checked before anything else."""
+
+from typing import Any
+
+from heteroscedastic import metrics
+from heteroscedastic.data.dataset import Dataset
+from heteroscedastic.training import placement
+
+# Sections that name code, whose settings `bind` checks.
+_NAMED = ("backbone", "head", "predictive", "smoothing", "loss", "weighting", "optimizer", "schedule")
+# Sections of plain settings: those that must be there, those that may.
+_PLAIN = {
+    "data": (("name", "train", "eval", "validation_fraction"), ()),
+    "training": (("batch_size", "checkpoint_epochs"), ("num_epochs", "num_steps", "parameters")),
+    "validation": (("split", "metric"), ()),
+    "eval": (("split",), ("checkpoint",)),
+}
+_SECTIONS = ("seed", "data", "curation", *_NAMED, "training", "validation", "evals")
+_LOSS_OF = {"softmax": "cross_entropy", "sigmoid_sampled": "sigmoid_cross_entropy"}
+
+
+def check(config: dict[str, Any]) -> None:
+    """Raises a ValueError where a section or a setting is missing, unread or out of range."""
+    unread, missing = sorted(set(config) - set(_SECTIONS)), sorted(set(_SECTIONS) - set(config))
+    if unread or missing:
+        raise ValueError(
+            f"the config has no section {missing} and nobody reads {unread}; its sections are {list(_SECTIONS)}."
+        )
+    for section in _NAMED:
+        if not isinstance(config[section], dict) or "name" not in config[section]:
+            raise ValueError(f"config.{section} is {config[section]!r}, but must be a section with a name.")
+    for section in ("data", "training"):
+        _check_settings(section, section, config[section])
+    if config["validation"] is not None:
+        _check_settings("validation", "validation", config["validation"])
+    for name, settings in config["evals"].items():
+        _check_settings("eval", f"evals.{name}", settings)
+        _check_choice(f"evals.{name}.checkpoint", settings.get("checkpoint", "last"), ("last", "best"))
+    if config["validation"] is None and any(e.get("checkpoint") == "best" for e in config["evals"].values()):
+        raise ValueError("config.evals asks for the best checkpoint, but config.validation is None.")
+    if not isinstance(config["seed"], int) or config["seed"] < 0:
+        raise ValueError(f"config.seed is {config['seed']!r}, but must be a whole number >= 0.")
+    _check_training(config["training"])
+
+
+def _check_settings(kind: str, name: str, settings: Any) -> None:
+    required, optional = _PLAIN[kind]
+    if not isinstance(settings, dict):
+        raise ValueError(f"config.{name} is {settings!r}, but must be a section with {', '.join(required)}.")
+    unread, missing = sorted(set(settings) - {*required, *optional}), sorted(set(required) - set(settings))
+    if unread:
+        raise ValueError(f"nobody reads {unread} of config.{name}; its settings are {[*required, *optional]}.")
+    if missing:
+        raise ValueError(f"config.{name} needs a value for {', '.join(missing)}.")
+
+
+def _check_training(training: dict[str, Any]) -> None:
+    if (training.get("num_epochs") is None) == (training.get("num_steps") is None):
+        raise ValueError("config.training needs num_epochs or num_steps, one of them.")
+    _check_choice("training.parameters", training.get("parameters", "replicated"), placement.PARAMETERS)
+    for name in ("batch_size", "num_epochs", "num_steps", "checkpoint_epochs"):
+        value = training.get(name)
+        if value is not None and not value > 0:
+            raise ValueError(f"config.training.{name} is {value}, but must be > 0.")
+
+
+def _check_choice(name: str, value: Any, choices: tuple[str, ...]) -> None:
+    if value not in choices:
+        raise ValueError(f"config.{name} is {value!r}; choose one of {', '.join(choices)}.")
+
+
+def check_task(config: dict[str, Any], data: Dataset) -> None:
+    """Raises a ValueError where the config does not suit the data."""
+    name, num_classes = config["data"]["name"], len(data.class_names)
+    if config["head"].get("num_classes") != num_classes:
+        raise ValueError(
+            f"config.head.num_classes is {config['head'].get('num_classes')}, but {name} has {num_classes} classes."
+        )
+    single = data.splits["train"].labels.ndim == 1
+    labels = f"{name} has one label an example" if single else f"{name} has lists of labels"
+    loss, average = config["loss"]["name"], config["predictive"]["name"]
+    if loss in _LOSS_OF.values() and (loss == "cross_entropy") != single:
+        raise ValueError(f"config.loss is {loss!r}, which does not suit the data: {labels}.")
+    if _LOSS_OF.get(average, loss) != loss and loss in _LOSS_OF.values():
+        raise ValueError(f"config.predictive {average!r} goes with config.loss {_LOSS_OF[average]!r}, not {loss!r}.")
+    if not single and config["weighting"]["name"] != "equal":
+        raise ValueError(
+            f"config.weighting is {config['weighting']['name']!r}, which does not suit the data: {labels}."
+        )
+    validation = config["validation"]
+    splits = [e["split"] for e in config["evals"].values()] + ([validation["split"]] if validation else [])
+    unknown = sorted(set(splits) - set(data.splits))
+    if unknown:
+        raise ValueError(f"splits {unknown} are evaluated, but the data set has {sorted(data.splits)}.")
+    if validation:
+        _check_choice("validation.metric", validation["metric"], metrics.MULTICLASS if single else metrics.MULTILABEL)
