@@ -1,0 +1,252 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from gaussians import key
+
+from heteroscedastic import files
+from heteroscedastic.models import backbones, convert, heads
+from heteroscedastic.models.classifier import Classifier
+from heteroscedastic.models.convnet import ConvNet
+from heteroscedastic.models.resnet import ResNet
+
+BASIC, BOTTLENECK = (3, 3), (1, 3, 1)  # kernels of a block's convolutions
+NETS = {
+    "ResNet18": (BASIC, (2, 2, 2, 2), 11_689_512),  # parameters as published with the torchvision models
+    "ResNet34": (BASIC, (3, 4, 6, 3), 21_797_672),
+    "ResNet50": (BOTTLENECK, (3, 4, 6, 3), 25_557_032),
+    "ResNet101": (BOTTLENECK, (3, 4, 23, 3), 44_549_160),
+    "ResNet152": (BOTTLENECK, (3, 8, 36, 3), 60_192_808),
+}
+TINY = (BASIC, (1, 1))
+
+
+def random_state_dict(kernels, sizes, num_classes=1000, width=64, seed=0):
+    """Names and shapes of PyTorch's layout, written from its definition; no value is a default."""
+    rng = np.random.default_rng(seed)
+    state = {}
+
+    def normal(*shape, scale):
+        return rng.standard_normal(shape, np.float32) * np.float32(scale)
+
+    def conv(name, inner, outer, kernel):
+        fan_in = inner * kernel**2
+        state[f"{name}.weight"] = normal(outer, inner, kernel, kernel, scale=fan_in**-0.5)
+
+    def norm(name, channels):
+        state[f"{name}.weight"] = 1 + normal(channels, scale=0.1)
+        state[f"{name}.bias"] = normal(channels, scale=0.1)
+        state[f"{name}.running_mean"] = normal(channels, scale=0.1)
+        state[f"{name}.running_var"] = rng.uniform(0.5, 2.0, channels).astype(np.float32)
+        state[f"{name}.num_batches_tracked"] = np.array(7, np.int64)
+
+    conv("conv1", 3, width, 7)
+    norm("bn1", width)
+    inner = width
+    for stage, size in enumerate(sizes):
+        middle = width * 2**stage
+        outer = middle * (4 if kernels == BOTTLENECK else 1)
+        for i in range(size):
+            block, channels = f"layer{stage + 1}.{i}", inner
+            for j, kernel in enumerate(kernels, start=1):
+                out = outer if j == len(kernels) else middle
+                conv(f"{block}.conv{j}", channels, out, kernel)
+                norm(f"{block}.bn{j}", out)
+                channels = out
+            if i == 0 and (inner != outer or stage > 0):
+                conv(f"{block}.downsample.0", inner, outer, 1)
+                norm(f"{block}.downsample.1", outer)
+            inner = outer
+    state["fc.weight"] = normal(num_classes, inner, scale=inner**-0.5)
+    state["fc.bias"] = normal(num_classes, scale=1.0)
+    return state
+
+
+def windows(x, kernel, stride, fill):
+    """(place in the kernel, what stands under it) of [b, c, h, w], padded by kernel // 2."""
+    pad = kernel // 2
+    height, width = ((n - 1) // stride + 1 for n in x.shape[2:])
+    x = np.pad(x, ((0, 0), (0, 0), (pad, pad), (pad, pad)), constant_values=fill)
+    for i, j in np.ndindex(kernel, kernel):
+        yield (i, j), x[:, :, i : i + stride * height : stride, j : j + stride * width : stride][:, :, :height, :width]
+
+
+def plain_logits(state, kernels, sizes, images):
+    """The forward pass in evaluation on [b, c, h, w], in float64."""
+    state = {name: array.astype(np.float64) for name, array in state.items()}
+
+    def conv(name, x, stride=1):
+        weight = state[f"{name}.weight"]
+        under = windows(x, weight.shape[-1], stride, 0.0)
+        return sum(np.einsum("bihw,oi->bohw", part, weight[:, :, i, j], optimize=True) for (i, j), part in under)
+
+    def norm(name, x):
+        scale, bias, mean, var = (
+            state[f"{name}.{field}"][:, None, None] for field in ("weight", "bias", "running_mean", "running_var")
+        )
+        return (x - mean) / np.sqrt(var + 1e-5) * scale + bias
+
+    def relu(x):
+        return np.maximum(x, 0)
+
+    x = relu(norm("bn1", conv("conv1", images.astype(np.float64), 2)))
+    x = np.max([part for _, part in windows(x, 3, 2, -np.inf)], axis=0)
+    for stage, size in enumerate(sizes):
+        for i in range(size):
+            name, stride = f"layer{stage + 1}.{i}", 2 if stage > 0 and i == 0 else 1
+            shortcut = x
+            if f"{name}.downsample.0.weight" in state:
+                shortcut = norm(f"{name}.downsample.1", conv(f"{name}.downsample.0", x, stride))
+            strided = kernels.index(3)  # the first 3x3 convolution
+            for j in range(len(kernels)):
+                x = norm(f"{name}.bn{j + 1}", conv(f"{name}.conv{j + 1}", x, stride if j == strided else 1))
+                x = relu(x) if j < len(kernels) - 1 else x
+            x = relu(x + shortcut)
+    return x.mean((2, 3)) @ state["fc.weight"].T + state["fc.bias"]
+
+
+def shapes(model):
+    return jax.eval_shape(model.init, key(), jnp.zeros((1, 32, 32, 3)), jnp.ones(1, bool))
+
+
+def tiny(head=None, **settings):
+    """Variables of a network of TINY, of no value that a state dict has."""
+    backbone = ResNet(**(dict(stage_sizes=(1, 1), bottleneck=False, width=4, stem_width=4) | settings))
+    rng = np.random.default_rng(2)
+    template = shapes(Classifier(backbone, head) if head else backbone)
+    return jax.tree.map(lambda x: jnp.asarray(rng.normal(size=x.shape), x.dtype), template)
+
+
+def tiny_state_dict(num_classes=5):
+    return random_state_dict(*TINY, num_classes=num_classes, width=4)
+
+
+def assert_identical(found, expected):
+    assert found.keys() == expected.keys()
+    for name in expected:
+        assert (name, found[name].dtype) == (name, expected[name].dtype)
+        np.testing.assert_array_equal(found[name], expected[name], err_msg=name)
+
+
+@pytest.mark.parametrize("name", ["ResNet18", "ResNet50"])
+def test_outputs_are_those_of_the_network_that_the_weights_come_from(name):
+    kernels, sizes, _ = NETS[name]
+    state = random_state_dict(kernels, sizes)
+    model = Classifier(getattr(backbones, name)(), heads.Deterministic(1000))
+    variables = convert.from_torch(state, shapes(model), with_fc=True)
+    images = np.random.default_rng(1).normal(size=(2, 3, 65, 46)).astype(np.float32)  # odd and even sizes
+    expected = plain_logits(state, kernels, sizes, images)
+    logits = jax.jit(model.apply)(variables, images.transpose(0, 2, 3, 1), jnp.ones(2, bool)).loc
+    np.testing.assert_allclose(logits, expected, atol=2e-5 * np.std(expected))
+
+
+@pytest.mark.parametrize("name", NETS)
+def test_every_name_and_bit_comes_back(name):
+    kernels, sizes, num_parameters = NETS[name]
+    state = {n: np.zeros_like(a) if "tracked" in n else a for n, a in random_state_dict(kernels, sizes).items()}
+    buffers = ("running_mean", "running_var", "num_batches_tracked")
+    assert sum(a.size for n, a in state.items() if not n.endswith(buffers)) == num_parameters
+    template = shapes(Classifier(getattr(backbones, name)(), heads.Deterministic(1000)))
+    variables = convert.from_torch(state, template, with_fc=True)
+    assert jax.tree.map(lambda x: (x.shape, x.dtype), variables) == jax.tree.map(lambda x: (x.shape, x.dtype), template)
+    assert_identical(convert.to_torch(variables), state)
+
+
+def test_without_fc_a_head_of_other_classes_is_kept():
+    variables = tiny(heads.LowRank(7, num_factors=2))
+    found = convert.from_torch(tiny_state_dict(num_classes=1000), variables)
+    jax.tree.map(np.testing.assert_array_equal, found["params"]["head"], variables["params"]["head"])
+    alone = convert.from_torch(tiny_state_dict(), tiny())
+    jax.tree.map(np.testing.assert_array_equal, found["params"]["backbone"], alone["params"])
+    jax.tree.map(np.testing.assert_array_equal, found["batch_stats"]["backbone"], alone["batch_stats"])
+
+
+@pytest.mark.parametrize("head", [heads.Diagonal(5), heads.LowRank(5, 0.5), heads.ParameterEfficient(5)])
+def test_fc_becomes_the_utilities_of_any_head_and_leaves_its_noise(head):
+    variables, state = tiny(head), tiny_state_dict()
+    found = convert.from_torch(state, variables, with_fc=True)["params"]["head"]
+    kept = variables["params"]["head"]
+    np.testing.assert_array_equal(found["loc"]["kernel"], state["fc.weight"].T)
+    np.testing.assert_array_equal(found["loc"]["bias"], state["fc.bias"])
+    jax.tree.map(np.testing.assert_array_equal, found | {"loc": 0}, kept | {"loc": 0})
+
+
+def test_a_backbone_alone_needs_and_makes_no_fc():
+    state = {n: a for n, a in tiny_state_dict().items() if not n.startswith("fc.") and "tracked" not in n}
+    variables = convert.from_torch(state, tiny())
+    back = convert.to_torch(variables)
+    assert_identical({n: a for n, a in back.items() if "tracked" not in n}, state)
+    again = convert.from_torch(back, tiny())
+    assert jax.tree.structure(again) == jax.tree.structure(variables)
+    jax.tree.map(np.testing.assert_array_equal, again, variables)
+
+
+def test_a_file_of_arrays_is_a_state_dict_and_doubles_become_floats(tmp_path):
+    state = tiny_state_dict()
+    files.write_arrays(tmp_path / "weights.npz", {n: a.astype(np.float64) for n, a in state.items()})
+    with np.load(tmp_path / "weights.npz") as file:
+        found = convert.from_torch(file, tiny())
+    jax.tree.map(np.testing.assert_array_equal, found, convert.from_torch(state, tiny()))
+    assert {x.dtype for x in jax.tree.leaves(found)} == {jnp.dtype("float32")}
+
+
+def test_what_is_converted_shares_no_memory_with_its_source():
+    state = tiny_state_dict()
+    variables = convert.from_torch(state, tiny())
+    before = jax.tree.map(np.array, variables)
+    for array in (*state.values(), *convert.to_torch(variables).values()):
+        array[...] = 0
+    jax.tree.map(np.testing.assert_array_equal, variables, before)
+
+
+def test_names_and_shapes_that_do_not_fit_are_all_told():
+    state = tiny_state_dict()
+    del state["layer1.0.bn2.running_var"]
+    state["layer1.1.conv1.weight"] = state["layer1.0.conv1.weight"]
+    state["conv1.weight"] = state["conv1.weight"][:, :1]
+    with pytest.raises(ValueError, match="does not fit") as error:
+        convert.from_torch(state, tiny())
+    for part in (
+        "lacks layer1.0.bn2.running_var;",
+        "not expected, layer1.1.conv1.weight;",
+        "conv1.weight (4, 1, 7, 7) where (4, 3, 7, 7) is expected.",
+    ):
+        assert part in str(error.value)
+
+
+def test_fc_of_other_classes_or_without_a_place_or_missing_is_told():
+    head = heads.Deterministic(7)
+    with pytest.raises(ValueError, match=r"fc.weight \(5, 8\) where \(7, 8\) is expected"):
+        convert.from_torch(tiny_state_dict(5), tiny(head), with_fc=True)
+    with pytest.raises(ValueError, match="with_fc is for a Classifier"):
+        convert.from_torch(tiny_state_dict(), tiny(), with_fc=True)
+    state = {n: a for n, a in tiny_state_dict().items() if not n.startswith("fc.")}
+    with pytest.raises(ValueError, match=r"lacks fc.bias, fc.weight\."):
+        convert.from_torch(state, tiny(head), with_fc=True)
+
+
+def test_a_shallower_network_is_told_by_a_few_names():
+    state = random_state_dict(*NETS["ResNet18"][:2])
+    with pytest.raises(ValueError, match=r"lacks layer1.0.bn3.bias, .* and \d+ more; .*layer1.0.conv1.weight") as error:
+        convert.from_torch(state, shapes(backbones.ResNet50()))
+    assert len(str(error.value)) < 2500
+
+
+@pytest.mark.parametrize(
+    ("variables", "told"),
+    [
+        (lambda: tiny(version=2), r"\w+/final_norm/\w+ has no place"),
+        (lambda: tiny(heads.Diagonal(5), version=2), r"\w+/backbone/final_norm/\w+ has no place"),
+        (lambda: tiny(stem="cifar"), r"the stem here is a convolution of \(3, 3\)"),
+        (lambda: shapes(ConvNet()), "has no place"),
+        (lambda: {"params": tiny()["params"]}, "nothing here is its bn1.running_var"),
+        (lambda: tiny()["params"], "nothing here is its conv1.weight"),
+    ],
+)
+def test_another_network_has_no_such_layout(variables, told):
+    for convert_it in (
+        lambda: convert.from_torch(tiny_state_dict(), variables()),
+        lambda: convert.to_torch(variables()),
+    ):
+        with pytest.raises(ValueError, match=f"version=1 and stem='imagenet'.*{told}"):
+            convert_it()
