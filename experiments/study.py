@@ -125,13 +125,18 @@ def made(chosen: Table, scale: str, out: Path) -> list[Made]:
     return [Made(job, _results(job)) for job in jobs(chosen, scale, out)]
 
 
+def tested(chosen: Table) -> dict[str, Regime]:
+    """The regimes that are told on other data than they were chosen on."""
+    return {name: regime for name, regime in chosen.regimes.items() if regime.select != regime.report}
+
+
 def tuned(runs: list[Made], regime: Regime, metric: str) -> dict[tuple[str, int], Made]:
     """The run of the best validation metric, of each (row, seed) whose whole grid is complete.
 
     Args:
       runs: of a table.
       regime: whose `select` evaluation chooses.
-      metric: that chooses; a nan never does.
+      metric: that chooses; a nan only where every run of the grid has one.
     """
     sign = -1 if metric in LOWER_IS_BETTER else 1
     groups: dict[tuple[str, int], list[Made]] = {}

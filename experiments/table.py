@@ -3,6 +3,7 @@
 For each regime: the mean and standard deviation over seeds of every row, each seed at the
 setting its own validation chose; the difference from the reference row, paired by seed, with
 its 95 % interval; the paper's own test where it has one, and its number; what is missing.
+Intervals and tests are of each comparison on its own, not corrected for their number.
 """
 
 import argparse
@@ -53,10 +54,12 @@ def text(chosen: study.Table, runs: list[study.Made], numbers: dict[str, Any]) -
     if complete:
         seconds = [results["seconds"] for results in complete]
         devices = sorted({results["device"] for results in complete})
+        commits = sorted({(results.get("commit") or "unknown")[:7] for results in complete})
+        versions = sorted({f"jax {results['versions']['jax']}" for results in complete if "versions" in results})
         lines += [
             "",
             f"{len(seconds)} runs, {sum(seconds) / 3600:.1f} hours of them in all ({np.median(seconds):.0f} s"
-            f" at the median), on {', '.join(devices)}.",
+            f" at the median), on {', '.join(devices)}, {', '.join(versions)}, commit {', '.join(commits)}.",
         ]
     return "\n".join(lines)
 
@@ -76,7 +79,7 @@ def _regime(chosen, regime, tuned, numbers):
         cells = [row.name, str(len(mine)), ", ".join(f"{p} ({n}x)" if n > 1 else p for p, n in points.most_common())]
         for metric in chosen.metrics:
             values = {s: run.results["evals"][regime.report][metric] for s, run in mine.items()}
-            cells.append(_spread(list(values.values())))
+            cells.append(spread(list(values.values())))
             if chosen.reference:
                 others = seeds[chosen.reference]
                 theirs = {s: run.results["evals"][regime.report][metric] for s, run in others.items()}
@@ -95,14 +98,15 @@ def _regime(chosen, regime, tuned, numbers):
 
 def _has_paper(chosen, regime, metric):
     """Whether the paper has a number for it; what is chosen and told on validation has none."""
-    return bool(chosen.paper) and metric in chosen.paper["columns"] and regime.select != regime.report
+    return bool(chosen.paper) and metric in chosen.paper["columns"] and regime in study.tested(chosen).values()
 
 
-def _spread(values: list[float]) -> str:
+def spread(values: list[float], digits: int = 4) -> str:
+    """Mean and standard deviation, as the tables show them."""
     if not values:
         return "missing"
-    spread = f" ± {np.std(values, ddof=1):.4f}" if len(values) > 1 else ""
-    return f"{np.mean(values):.4f}{spread}"
+    deviation = f" ± {np.std(values, ddof=1):.{digits}f}" if len(values) > 1 else ""
+    return f"{np.mean(values):.{digits}f}{deviation}"
 
 
 def _paper_number(chosen: study.Table, row: study.Row, metric: str, numbers: dict[str, Any]) -> str:

@@ -2,7 +2,6 @@
 
 import json
 import os
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import IO, Any
@@ -29,12 +28,13 @@ def write_whole(path: str | Path, write: Callable[[IO[bytes]], Any]) -> None:
     """Lets `write` fill a file that takes the place of `path` only once it is complete."""
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=".", suffix=".tmp")
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        with os.fdopen(handle, "wb") as file:
+        with temporary.open("wb") as file:
             write(file)
-        os.chmod(name, 0o644)
-        os.replace(name, path)
+            file.flush()
+            os.fsync(file.fileno())  # before the name is taken, so that a power cut leaves no empty file
+        temporary.replace(path)
     except BaseException:
-        os.unlink(name)
+        temporary.unlink(missing_ok=True)
         raise

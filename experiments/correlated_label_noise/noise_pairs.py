@@ -7,12 +7,13 @@ standard deviation over seeds.
 """
 
 import argparse
+import os
 from pathlib import Path
 
 import jax
 import numpy as np
 
-from experiments import study
+from experiments import study, table
 from heteroscedastic.analysis import covariance, finished
 
 
@@ -22,14 +23,14 @@ def main() -> None:
     parser.add_argument("--table", default="planted_noise")
     parser.add_argument("--scale", default="cpu")
     parser.add_argument("--out", default="runs")
-    parser.add_argument("--data_dir", default=None)
+    parser.add_argument("--data_dir", default=os.environ.get("TFDS_DATA_DIR"))
     flags = parser.parse_args()
     chosen = study.table("correlated_label_noise", flags.table)
     out = Path(flags.out) / "correlated_label_noise" / flags.table
     runs = study.made(chosen, flags.scale, out)
     print("| regime | method | measure | pairs in first 3 | rank AUC | seeds |")
     print("| --- | --- | --- | --- | --- | --- |")
-    for name, regime in chosen.regimes.items():
+    for name, regime in study.tested(chosen).items():
         checkpoint = chosen_checkpoint(runs, regime)
         tuned = study.tuned(runs, regime, chosen.select_metric)
         for row in chosen.rows:
@@ -44,7 +45,7 @@ def main() -> None:
                         scores.setdefault(measure, []).append(covariance.agreement(values, planted))
                 jax.clear_caches()
             for measure, agreements in scores.items():
-                told = [f"{np.mean(v):.2f} ± {np.std(v, ddof=1):.2f}" for v in _columns(agreements)]
+                told = [table.spread(v, 2) for v in _columns(agreements)]
                 print(f"| {name} | {row.name} | {measure} | {' | '.join(told)} | {len(agreements)} |", flush=True)
 
 

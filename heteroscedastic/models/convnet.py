@@ -5,6 +5,8 @@ import jax.numpy as jnp
 from flax import linen as nn
 from jaxtyping import Array, Bool, Float
 
+from heteroscedastic.models.normalization import BatchNorm
+
 
 class ConvNet(nn.Module):
     """Convolution, BatchNorm and ReLU, halving the image at each layer after the first; then the mean.
@@ -20,10 +22,9 @@ class ConvNet(nn.Module):
         self, inputs: Float[Array, "b h w c"], present: Bool[Array, "b"], train: bool = False
     ) -> Float[Array, "b d"]:
         hidden = inputs
-        mask = present[:, None, None, None]
         for i, width in enumerate(self.widths):
             strides = (1, 1) if i == 0 else (2, 2)
             hidden = nn.Conv(width, (3, 3), strides, use_bias=False)(hidden)
-            hidden = nn.BatchNorm(use_running_average=not train, momentum=0.9)(hidden, mask=mask)
+            hidden = BatchNorm()(hidden, present, train)
             hidden = jax.nn.relu(hidden)
         return jnp.mean(hidden, axis=(1, 2))

@@ -28,7 +28,7 @@ def softmax(
       key: consumed.
       latent: parameters of the utilities u.
       num_samples: samples per example, >= 1.
-      chunk_size: samples held at a time; no result depends on it.
+      chunk_size: samples held at a time; results depend on it by rounding alone.
 
     Returns:
       Log-probabilities in nats.
@@ -51,7 +51,7 @@ def sigmoid_sampled(
       key: consumed.
       latent: parameters of the utilities u.
       num_samples: samples per example, >= 1.
-      chunk_size: samples held at a time; no result depends on it.
+      chunk_size: samples held at a time; results depend on it by rounding alone.
 
     Returns:
       Log-odds in nats.

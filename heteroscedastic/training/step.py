@@ -17,7 +17,7 @@ from heteroscedastic.training.state import TrainState
 class StepSums(NamedTuple):
     """Sums of a step of training."""
 
-    loss: Float[Array, ""]  # sum of the losses of those present, without penalty
+    loss: Float[Array, ""]  # sum of the losses of those present, without class weights or penalty
     gradient_norm: Float[Array, ""]  # before any clipping, times the number present
     metrics: Any  # of metrics.py
 

@@ -1,0 +1,67 @@
+"""Where the NLL on clean labels comes from, when classes were confused in pairs in training.
+
+python -m experiments.correlated_label_noise.clean_nll --scale=cpu reads the predictions of the
+table planted_noise that validation chose. For a class c confused with c', -log p_c is
+-log(p_c + p_c') - log(p_c / (p_c + p_c')): finding the pair, and choosing within it, where the
+noise itself asks for a confidence of 0.6.
+"""
+
+import argparse
+from pathlib import Path
+
+import numpy as np
+from scipy import special
+
+from experiments import study, table
+from heteroscedastic import files
+
+_COLUMNS = ("nll, other classes", "nll, confused", "of it the pair", "of it within", "accuracy", "confidence")
+
+
+def parts(directory: Path, evaluation: str) -> list[float]:
+    """The columns of the table for one run; accuracy and confidence are those of the confused classes."""
+    noise = files.read_json(directory / "dataset.json")["label_noise"]
+    partner = {clean: seen for clean, seen, _ in noise if clean != seen}
+    with np.load(directory / "predictions" / f"{evaluation}.npz") as file:
+        probs, labels = special.softmax(file["logits"].astype(np.float64), axis=-1), file["labels"]
+    own = probs[np.arange(len(labels)), labels]
+    other = probs[np.arange(len(labels)), [partner.get(c, c) for c in labels]]
+    confused = np.isin(labels, list(partner))
+    pair = own[confused] + other[confused]
+    right = probs[confused].argmax(axis=-1) == labels[confused]
+    values = (
+        -np.log(own[~confused]),
+        -np.log(own[confused]),
+        -np.log(pair),
+        -np.log(own[confused] / pair),
+        right,
+        probs[confused].max(axis=-1),
+    )
+    return [float(np.mean(v)) for v in values]
+
+
+def main() -> None:
+    """Prints the parts for every method, and their differences from the reference paired by seed."""
+    parser = argparse.ArgumentParser(description=main.__doc__)
+    parser.add_argument("--scale", default="cpu")
+    parser.add_argument("--out", default="runs")
+    flags = parser.parse_args()
+    chosen = study.table("correlated_label_noise", "planted_noise")
+    runs = study.made(chosen, flags.scale, Path(flags.out) / "correlated_label_noise" / "planted_noise")
+    print(f"| regime | method | {' | '.join(_COLUMNS)} |")
+    print("|" + " --- |" * (len(_COLUMNS) + 2))
+    for name, regime in study.tested(chosen).items():
+        tuned = study.tuned(runs, regime, chosen.select_metric)
+        found = {key: parts(made.job.directory, regime.report) for key, made in tuned.items()}
+        seeds = sorted({seed for _, seed in found})
+        for row in (row.name for row in chosen.rows):
+            values = np.array([found[row, seed] for seed in seeds])
+            print(f"| {name} | {row} | {' | '.join(f'{v:.3f}' for v in values.mean(axis=0))} |")
+            if row != chosen.reference:
+                theirs = np.array([found[chosen.reference, seed] for seed in seeds])
+                told = ["{:+.3f} ± {:.3f}".format(*table.paired(*pair)) for pair in zip(values.T, theirs.T)]
+                print(f"| {name} | {row} - {chosen.reference} | {' | '.join(told)} |")
+
+
+if __name__ == "__main__":
+    main()
