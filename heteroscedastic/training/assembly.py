@@ -25,9 +25,10 @@ from heteroscedastic.training.objective import objective
 from heteroscedastic.training.state import TrainState
 from heteroscedastic.training.step import eval_step, train_step
 
+_CHOICES = ("label", "splits", "max_classes")  # of the examples of a data set; absent is the default
 _SECTIONS = {  # and the settings of those that name no function
     "seed": None,
-    "data": ("name", "train", "eval", "validation_fraction"),
+    "data": ("name", "train", "eval", "validation_fraction", *_CHOICES),
     "curation": None,
     "backbone": None,
     "head": None,
@@ -77,7 +78,8 @@ def build(config: dict[str, Any], data_dir: str | None = None) -> Run:
     config = _with_tuples(config)
     _check_sections(config)
     seed = config["seed"]
-    stored = store.load(config["data"]["name"], data_dir)
+    choices = {name: value for name, value in config["data"].items() if name in _CHOICES}
+    stored = _within("data", store.load, config["data"]["name"], data_dir, **choices)
     data = dataset_lib.curate(stored, seed, _within("curation", chain, curation, config["curation"]))
     data = dataset_lib.hold_out(data, seed, config["data"]["validation_fraction"])
     labels = data.splits["train"].labels
