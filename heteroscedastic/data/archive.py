@@ -62,7 +62,7 @@ class Archive:
                 raise ValueError(f"{self.where}: {part.split}: {error}") from None
         else:
             images = arrays.pop("inputs")[rows]
-        fields = {"label": arrays.pop("labels")} | arrays
+        fields = arrays | {"label": arrays.pop("labels")}
         return Part(images, {name: values[rows] for name, values in fields.items()}, ids)
 
 

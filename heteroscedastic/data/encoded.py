@@ -4,6 +4,7 @@ Every image goes through this one decoder, so that the same file gives the same 
 with TensorFlow and on one without.
 """
 
+import importlib.util
 import io
 import itertools
 from collections.abc import Sequence
@@ -26,9 +27,13 @@ def decode(images: Sequence[bytes], num_channels: int, where: str) -> UInt8[np.n
       ValueError: an image is damaged, or they are of several sizes.
       ModuleNotFoundError: without Pillow.
     """
+    if importlib.util.find_spec("PIL") is None:
+        raise ModuleNotFoundError(f"{where} holds encoded images, which Pillow decodes: pip install pillow.")
+    if num_channels not in _MODES:
+        raise ValueError(f"{where}: images of {num_channels} channels; known are {', '.join(map(str, _MODES))}.")
     pixels = None
     for place, image in enumerate(images):
-        one = _pixels(image, num_channels, f"{where}: image {place}")
+        one = _pixels(image, num_channels, f"{where}: image {place} of {len(images)}")
         if pixels is None:
             pixels = np.empty((len(images), *one.shape), np.uint8)
         if one.shape != pixels.shape[1:]:
@@ -45,8 +50,8 @@ def pack(images: Sequence[bytes]) -> tuple[UInt8[np.ndarray, "bytes"], Int[np.nd
     return np.frombuffer(b"".join(images), np.uint8), offsets
 
 
-def unpack(data: UInt8[np.ndarray, "bytes"], offsets: Int[np.ndarray, "bounds"]) -> list[bytes]:
-    """The images that were packed.
+def unpack(data: np.ndarray, offsets: np.ndarray) -> list[bytes]:
+    """The images that were packed, whatever a file holds in their place.
 
     Raises:
       ValueError: the offsets do not cut the data.

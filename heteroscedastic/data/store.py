@@ -81,7 +81,7 @@ def _split(stored: Stored, part: Part, label: str, max_classes: int | None) -> S
         fields = dict(part.fields)
     labels = fields.pop(label)
     if label != "label":
-        fields["clean_labels"] = fields.pop("label")
+        fields.setdefault("clean_labels", fields.pop("label"))
     extras = {name: values for name, values in fields.items() if not _is_blank(values)}
     inputs = part.images
     if isinstance(inputs, list):

@@ -32,12 +32,14 @@ class Prepared:
         self.where = f"{name} in {data_dir}"
         try:
             self._builder = tfds.builder(name, data_dir=data_dir)
-        except (tfds.core.DatasetNotFoundError, ValueError, AssertionError) as error:
-            raise FileNotFoundError(str(error).strip().splitlines()[-1]) from None
+        except tfds.core.DatasetNotFoundError:
+            raise FileNotFoundError("it holds no prepared version") from None
+        except Exception as error:  # of damaged JSON, protocol buffers, or a name that is none
+            raise ValueError(f"{self.where} cannot be read ({error}); prepare it again.") from None
         info = self._builder.info
         self.sizes = {split: info.splits[split].num_examples for split in info.splits}
         if not self.sizes:
-            raise FileNotFoundError(f"version {self._builder.version} is not prepared")
+            raise FileNotFoundError(f"it holds no {info.full_name}")
         named = isinstance(info.features, tfds.features.FeaturesDict)
         features = dict(info.features.items()) if named else {}
         image, label = features.get("image"), features.get("label")
