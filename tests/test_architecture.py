@@ -15,7 +15,7 @@ ROOMS = {  # room -> packages of others, rooms of ours
     "predictive": (MATHEMATICS, {"root", "predictive"}),
     "calibration": (MATHEMATICS, {"root", "calibration"}),
     "models": (MATHEMATICS | {"flax"}, {"root", "predictive", "models"}),
-    "data": (MATHEMATICS | {"sklearn", "tensorflow", "tensorflow_datasets"}, {"root", "data"}),
+    "data": (MATHEMATICS | {"PIL", "sklearn", "tensorflow", "tensorflow_datasets"}, {"root", "data"}),
     "training": (
         MATHEMATICS | {"flax", "optax", "orbax", "clu", "tensorflow"},
         {"root", "predictive", "calibration", "models", "data", "training"},

@@ -5,22 +5,34 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+import jax
 import numpy as np
-from jaxtyping import Int, UInt8
+from jaxtyping import Int, Shaped, UInt8
 
 from heteroscedastic import curation
 
 
 class Split(NamedTuple):
-    """Examples of one split, in numpy."""
+    """Examples of one split, in numpy.
+
+    Of `extras` two names have a meaning here: `clean_labels`, where labels are known to be noisy
+    copies of them, and `groups`, whole numbers from 0 that tell which examples share something
+    (a photograph, a patient) and may not be held out from each other.
+    """
 
     inputs: UInt8[np.ndarray, "n h w c"]
     labels: Int[np.ndarray, "n"] | Int[np.ndarray, "n m"]  # lists are padded with -1
     ids: Int[np.ndarray, "n"]  # positions in the stored split
+    extras: dict[str, Shaped[np.ndarray, "n ..."]] = {}  # more by example; replaced, never written into
+
+    def take(self, rows: Int[np.ndarray, "kept"]) -> "Split":
+        """The examples at these places."""
+        return jax.tree.map(lambda x: x[rows], self)
 
     def with_int32(self) -> "Split":
-        """The split with labels and ids as the device takes them."""
-        return self._replace(labels=self.labels.astype(np.int32), ids=self.ids.astype(np.int32))
+        """The split with whole numbers as the device takes them."""
+        extras = {n: x.astype(np.int32) if np.issubdtype(x.dtype, np.integer) else x for n, x in self.extras.items()}
+        return Split(self.inputs, self.labels.astype(np.int32), self.ids.astype(np.int32), extras)
 
 
 class Dataset(NamedTuple):
@@ -33,7 +45,7 @@ class Dataset(NamedTuple):
 def check(dataset: Dataset, where: str) -> Dataset:
     """The data set itself, once its shapes, types and labels are sound."""
     num_classes = len(dataset.class_names)
-    for name, (inputs, labels, ids) in dataset.splits.items():
+    for name, (inputs, labels, ids, extras) in dataset.splits.items():
         if inputs.dtype != np.uint8 or inputs.ndim != 4:
             raise ValueError(
                 f"{where}: {name}_inputs must be uint8 [n, h, w, c], but is {inputs.dtype} {inputs.shape}."
@@ -53,6 +65,17 @@ def check(dataset: Dataset, where: str) -> Dataset:
             )
         if len(np.unique(ids)) != len(ids) or ids.min() < 0 or ids.max() >= 2**31:
             raise ValueError(f"{where}: {name}_ids must be different numbers from 0 to 2**31 - 1.")
+        for extra, values in extras.items():
+            if values.shape[:1] != ids.shape:
+                raise ValueError(f"{where}: {name} has {len(ids)} examples, but {name}_{extra} is {values.shape}.")
+    (first, one), *others = dataset.splits.items()
+    for name, split in others:
+        if split.inputs.shape[1:] != one.inputs.shape[1:]:
+            raise ValueError(
+                f"{where}: images of {first} are {one.inputs.shape[1:]}, but those of {name} {split.inputs.shape[1:]}."
+            )
+        if split.labels.ndim != one.labels.ndim:
+            raise ValueError(f"{where}: of {first} and {name} one has a label an example and the other lists of them.")
     return dataset
 
 
@@ -69,12 +92,15 @@ def curate(dataset: Dataset, seed: int, chain: Sequence[Callable]) -> Dataset:
         ids, labels = link(seed + (made[name] << 32), ids, labels, len(dataset.class_names))
         made[name] += 1
     rows = np.argsort(train.ids)[np.searchsorted(np.sort(train.ids), ids)]
-    curated = Split(train.inputs[rows], labels, ids)
+    curated = train.take(rows)._replace(labels=labels, ids=ids)
     return dataset._replace(splits={**dataset.splits, "train": curated})
 
 
 def hold_out(dataset: Dataset, seed: int, fraction: float) -> Dataset:
-    """The data set with a split "valid" taken out of train, with the labels that train has."""
+    """The data set with a split "valid" taken out of train, with the labels that train has.
+
+    Where train has `groups`, it is this fraction of them that is held out, each as a whole.
+    """
     if not 0 <= fraction < 1:
         raise ValueError(f"validation_fraction is {fraction}, but must be in [0, 1).")
     if fraction == 0:
@@ -84,17 +110,20 @@ def hold_out(dataset: Dataset, seed: int, fraction: float) -> Dataset:
             f"validation_fraction is {fraction}, but the data set has a split 'valid' of its own; set it to 0."
         )
     train = dataset.splits["train"]
-    num_valid = round(fraction * len(train.ids))
-    if not 0 < num_valid < len(train.ids):
-        found = "none" if num_valid == 0 else "all"
-        raise ValueError(f"validation_fraction {fraction} of {len(train.ids)} training examples is {found} of them.")
-    order = np.argsort(curation.uniforms(seed, "validation", train.ids), kind="stable")
-
-    def part(rows):
-        return Split(*(x[np.sort(rows)] for x in train))
-
-    held_out = {"train": part(order[num_valid:]), "valid": part(order[:num_valid])}
-    return dataset._replace(splits={**dataset.splits, **held_out})
+    grouped = "groups" in train.extras
+    of_example = train.extras["groups"] if grouped else train.ids
+    units = np.unique(of_example)
+    num_valid = round(fraction * len(units))
+    if not 0 < num_valid < len(units):
+        what, found = (
+            "groups of training examples" if grouped else "training examples",
+            "none" if num_valid == 0 else "all",
+        )
+        raise ValueError(f"validation_fraction {fraction} of {len(units)} {what} is {found} of them.")
+    order = np.argsort(curation.uniforms(seed, "validation", units), kind="stable")
+    held_out = np.isin(of_example, units[order[:num_valid]])
+    parts = {"train": train.take(np.flatnonzero(~held_out)), "valid": train.take(np.flatnonzero(held_out))}
+    return dataset._replace(splits={**dataset.splits, **parts})
 
 
 def description(dataset: Dataset, stored: Dataset) -> dict[str, Any]:
@@ -102,22 +131,25 @@ def description(dataset: Dataset, stored: Dataset) -> dict[str, Any]:
 
     Args:
       dataset: as the run sees it.
-      stored: before curation; `label_noise` counts (stored label, label that training sees) for
-        each pair of classes that occurs, where examples have one label.
+      stored: before curation; `label_noise` counts (clean label, label that training sees) for each
+        pair of classes that occurs, where examples have one label. Clean are the `clean_labels`
+        of `extras`, or else the stored labels.
     """
     digest = hashlib.sha256()
     for name, split in sorted(dataset.splits.items()):
-        for array in split:
-            digest.update(f"{name} {array.dtype} {array.shape}".encode())
+        named = [(name, x) for x in split[:3]] + [(f"{name} {n}", x) for n, x in sorted(split.extras.items())]
+        for told_as, array in named:
+            digest.update(f"{told_as} {array.dtype} {array.shape}".encode())
             digest.update(np.ascontiguousarray(array))
     told = {
         "class_names": list(dataset.class_names),
         "num_examples": {name: len(split.ids) for name, split in dataset.splits.items()},
         "fingerprint": digest.hexdigest(),
     }
-    train, clean = dataset.splits["train"], stored.splits["train"]
+    train, before = dataset.splits["train"], stored.splits["train"]
     if train.labels.ndim == 1:
-        rows = np.argsort(clean.ids)[np.searchsorted(np.sort(clean.ids), train.ids)]
-        pairs, counts = np.unique(np.stack([clean.labels[rows], train.labels]), axis=1, return_counts=True)
+        rows = np.argsort(before.ids)[np.searchsorted(np.sort(before.ids), train.ids)]
+        clean = before.extras.get("clean_labels", before.labels)[rows]
+        pairs, counts = np.unique(np.stack([clean, train.labels]), axis=1, return_counts=True)
         told["label_noise"] = [[int(a), int(b), int(n)] for (a, b), n in zip(pairs.T, counts)]
     return told

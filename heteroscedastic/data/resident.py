@@ -51,7 +51,7 @@ def batch(key: PRNGKeyArray, split: Split, feed: Feed, *, chain: Sequence[Callab
     The randomness of an example follows from the key, the epoch, its id and the place of the
     operation in the chain, whatever the batch around it.
     """
-    ids = split.ids[feed.rows]
+    chosen = jax.tree.map(lambda x: x[feed.rows], split)
 
     def augmented(image, example_id):
         own = jax.random.fold_in(jax.random.fold_in(key, feed.epoch), example_id)
@@ -60,9 +60,9 @@ def batch(key: PRNGKeyArray, split: Split, feed: Feed, *, chain: Sequence[Callab
         return image
 
     return Batch(
-        inputs=jax.vmap(augmented)(split.inputs[feed.rows], ids),
-        labels=split.labels[feed.rows],
+        inputs=jax.vmap(augmented)(chosen.inputs, chosen.ids),
+        labels=chosen.labels,
         weights=jnp.asarray(feed.weights),
-        ids=ids,
-        extras={},
+        ids=chosen.ids,
+        extras=chosen.extras,
     )

@@ -1,82 +1,158 @@
-"""Data sets by name: an .npz file, or one that a library ships."""
+"""Data sets by name: an .npz file, a set that TensorFlow Datasets prepared, or one that a library ships."""
 
 import argparse
+import os
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
 
 from heteroscedastic import files
-from heteroscedastic.data import dataset, digits
+from heteroscedastic.data import archive, dataset, digits, encoded, slices, tfds
+from heteroscedastic.data.archive import Archive
 from heteroscedastic.data.dataset import Dataset, Split
+from heteroscedastic.data.slices import Slice
+from heteroscedastic.data.stored import Part, Stored
+
+_SHIPPED = {"digits": digits.digits, "digits_pairs": digits.digits_pairs}
 
 
-def load(name: str, data_dir: str | None = None) -> Dataset:
-    """The data set of this name: from `data_dir`/name.npz if there, else from a library that ships it.
+def load(
+    name: str,
+    data_dir: str | None = None,
+    *,
+    label: str = "label",
+    splits: Mapping[str, str] | None = None,
+    max_classes: int | None = None,
+) -> Dataset:
+    """The data set of this name, from the first of `data_dir`/name.npz, `data_dir`/name and a library.
+
+    Args:
+      name: as TFDS says it, such as "cifar10_n", or of an .npz file.
+      data_dir: where data sets lie.
+      label: field that split "train" learns from; other splits keep "label", and train has its
+        "label" as `clean_labels` in extras.
+      splits: our names of splits to slices of stored ones; every stored split if None.
+      max_classes: only examples of the first so many classes, by "label" and by `label`.
 
     Raises:
-      FileNotFoundError: neither has it; says where it was looked for and what prepares it.
+      FileNotFoundError: none of the three has it; says where it was looked for and what prepares it.
+      ValueError: what is stored is damaged, not sound, or not what was asked for.
     """
-    path = Path(data_dir) / f"{name}.npz" if data_dir else None
-    if path and path.exists():
-        return read(path)
-    shipped = {"digits": digits.digits, "digits_pairs": digits.digits_pairs}
-    looked = f"in {path}" if path else "nowhere on disk, as neither --data_dir nor TFDS_DATA_DIR is set"
-    if name not in shipped:
-        raise FileNotFoundError(
-            f"no data set {name!r}: looked {looked}, and no library ships it ({', '.join(shipped)} are"
-            f" shipped). Give --data_dir=DIR with DIR/{name}.npz in it; README.md tells its fields."
-        )
-    try:
-        return dataset.check(shipped[name](), name)
-    except ModuleNotFoundError as error:
-        raise FileNotFoundError(
-            f"data set {name!r} comes with scikit-learn, which is not installed ({error}); looked {looked}."
-            f" Either pip install scikit-learn, or write {name}.npz on a machine that has it, with"
-            f" python -m heteroscedastic.data.store --name={name} --data_dir=DIR."
-        ) from None
+    return _chosen(_stored(name, data_dir), label, splits, max_classes)
 
 
 def read(path: Path) -> Dataset:
-    """A data set from an .npz file: SPLIT_inputs and SPLIT_labels of any splits, and class_names.
-
-    SPLIT_ids may say which stored examples they are; else they are numbered from 0.
-    """
-    try:
-        with np.load(path, allow_pickle=False) as file:
-            arrays = {name: file[name] for name in file.files}
-    except Exception as error:  # a damaged archive fails in the zip, zlib, ast or tokenize module, or here
-        raise ValueError(f"{path} is no readable .npz file ({error}); write it again.") from None
-    names = [name.removesuffix("_inputs") for name in arrays if name.endswith("_inputs")]
-    missing = {"class_names", *(f"{n}_labels" for n in names)} - set(arrays)
-    if not names or missing:
-        raise ValueError(f"{path} lacks {', '.join(sorted(missing)) or 'any SPLIT_inputs'}; it has {sorted(arrays)}.")
-
-    def split(name):
-        labels = arrays[f"{name}_labels"]
-        return Split(arrays[f"{name}_inputs"], labels, arrays.get(f"{name}_ids", np.arange(len(labels))))
-
-    names_of_classes = tuple(map(str, arrays["class_names"]))
-    found = dataset.check(Dataset({n: split(n) for n in names}, names_of_classes), str(path))
-    return found._replace(splits={n: s.with_int32() for n, s in found.splits.items()})
+    """A data set from an .npz file."""
+    return _chosen(archive.read(path))
 
 
 def write(path: Path, data: Dataset) -> None:
     """Writes the .npz file that `read` reads; an interrupted write leaves no file."""
-    arrays = {f"{n}_{field}": a for n, s in data.splits.items() for field, a in s._asdict().items()}
-    files.write_arrays(path, {"class_names": np.array(data.class_names), **arrays})
+    files.write_arrays(path, archive.of_dataset(data))
+
+
+def _chosen(
+    stored: Stored, label: str = "label", splits: Mapping[str, str] | None = None, max_classes: int | None = None
+) -> Dataset:
+    if max_classes is not None and max_classes < 1:
+        raise ValueError(f"max_classes is {max_classes}, but must be >= 1.")
+    if splits is None:
+        parts = {name: Slice(name, 0, size) for name, size in stored.sizes.items()}
+    else:
+        parts = {name: slices.parse(expression, stored.sizes) for name, expression in splits.items()}
+    found = {
+        name: _split(stored, stored.read(part), label if name == "train" else "label", max_classes)
+        for name, part in parts.items()
+    }
+    data = dataset.check(Dataset(found, stored.class_names[:max_classes]), stored.where)
+    return data._replace(splits={name: split.with_int32() for name, split in found.items()})
+
+
+def _split(stored: Stored, part: Part, label: str, max_classes: int | None) -> Split:
+    fields = dict(part.fields)
+    if label not in fields:
+        raise ValueError(f"{stored.where} has no field {label!r} of labels; its fields are {', '.join(fields)}.")
+    if max_classes is not None:
+        known = [fields[name].reshape(len(part.ids), -1) < max_classes for name in {label, "label"}]
+        rows = np.flatnonzero(np.concatenate(known, axis=1).all(axis=1))
+        images = [part.images[row] for row in rows] if isinstance(part.images, list) else part.images[rows]
+        part = Part(images, {name: values[rows] for name, values in fields.items()}, part.ids[rows])
+        fields = dict(part.fields)
+    labels = fields.pop(label)
+    if label != "label":
+        fields.setdefault("clean_labels", fields.pop("label"))
+    extras = {name: values for name, values in fields.items() if not _is_blank(values)}
+    inputs = part.images
+    if isinstance(inputs, list):
+        inputs = encoded.decode(inputs, stored.num_channels, stored.where)
+    return Split(inputs, labels, part.ids, extras)
+
+
+def _is_blank(values: np.ndarray) -> bool:
+    """Whether a field says nothing: CIFAR-10N has -1 for the human labels of its test images."""
+    return np.issubdtype(values.dtype, np.integer) and bool((values == -1).all())
+
+
+def _stored(name: str, data_dir: str | None) -> Stored:
+    path = Path(data_dir) / f"{name}.npz" if data_dir else None
+    return archive.read(path) if path and path.exists() else _source(name, data_dir)
+
+
+def _source(name: str, data_dir: str | None) -> Stored:
+    """The set that TFDS prepared or a library ships, which an .npz file can be written from."""
+    looked = "nowhere on disk, as neither --data_dir nor TFDS_DATA_DIR is set"
+    if data_dir:
+        looked = f"in {Path(data_dir) / name}.npz and {tfds.folder(name, data_dir)}"
+    if data_dir and tfds.folder(name, data_dir).is_dir():
+        try:
+            return tfds.Prepared(name, data_dir)
+        except ModuleNotFoundError as error:
+            raise FileNotFoundError(
+                f"data set {name!r} is in {tfds.folder(name, data_dir)}, but TensorFlow Datasets is not installed"
+                f' ({error}). Either pip install -e ".[tensorflow]", or write {name}.npz on a machine that has it,'
+                f" with {_command(name)}."
+            ) from None
+        except FileNotFoundError as error:
+            looked += f" ({error})"
+    if name in _SHIPPED:
+        try:
+            return Archive(archive.of_dataset(_SHIPPED[name]()), name)
+        except ModuleNotFoundError as error:
+            raise FileNotFoundError(
+                f"data set {name!r} comes with scikit-learn, which is not installed ({error}); looked {looked}."
+                f" Either pip install scikit-learn, or write {name}.npz on a machine that has it, with"
+                f" {_command(name)}."
+            ) from None
+    raise FileNotFoundError(
+        f"no data set {name!r}: looked {looked}, and no library ships it ({', '.join(_SHIPPED)} are shipped)."
+        f" If TensorFlow Datasets has it, prepare it with\n  {tfds.preparation(name, data_dir or 'DIR')}\n"
+        f"which needs the extra [tensorflow] of this package, and give --data_dir={data_dir or 'DIR'}."
+        f" Images of your own go into DIR/{name}.npz; README.md tells its fields."
+    )
+
+
+def _command(name: str) -> str:
+    return f"python -m heteroscedastic.data.store --name={name} --data_dir=DIR"
 
 
 def main() -> None:
-    """Writes a data set that a library ships as an .npz file, for machines without that library."""
+    """Writes a data set as an .npz file, for machines without TensorFlow and scikit-learn."""
     parser = argparse.ArgumentParser(description=main.__doc__)
     parser.add_argument("--name", required=True)
-    parser.add_argument("--data_dir", required=True)
+    parser.add_argument("--data_dir", default=os.environ.get("TFDS_DATA_DIR"), help="where the prepared set lies")
+    parser.add_argument("--out", help="where the file goes; --data_dir if not given")
     flags = parser.parse_args()
-    path = Path(flags.data_dir) / f"{flags.name}.npz"
+    out = flags.out or flags.data_dir
+    if not out:
+        parser.error("give --data_dir or --out.")
+    path = Path(out) / f"{flags.name}.npz"
     if path.exists():
         raise SystemExit(f"{path} is there already; remove it to write it again.")
-    write(path, load(flags.name))
-    print(f"wrote {path}")
+    source = _source(flags.name, flags.data_dir)
+    arrays = archive.of_images(source) if isinstance(source, tfds.Prepared) else archive.of_dataset(_chosen(source))
+    files.write_arrays(path, arrays)
+    print(f"wrote {path}, {path.stat().st_size / 1e6:.1f} MB")
 
 
 if __name__ == "__main__":

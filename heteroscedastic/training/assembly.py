@@ -60,7 +60,8 @@ def build(config: dict[str, Any], data_dir: str | None = None) -> Run:
     config = _with_tuples(config)
     schema.check(config)
     seed = config["seed"]
-    stored = store.load(config["data"]["name"], data_dir)
+    choices = {name: value for name, value in config["data"].items() if name in schema.DATA_CHOICES}
+    stored = _within("data", store.load, config["data"]["name"], data_dir, **choices)
     data = dataset_lib.curate(stored, seed, _within("curation", chain, curation, config["curation"]))
     data = dataset_lib.hold_out(data, seed, config["data"]["validation_fraction"])
     labels = data.splits["train"].labels

@@ -6,11 +6,12 @@ from heteroscedastic import metrics
 from heteroscedastic.data.dataset import Dataset
 from heteroscedastic.training import placement
 
+DATA_CHOICES = ("label", "splits", "max_classes")  # which examples and labels of a set; absent is its default
 # Sections that name code, whose settings `bind` checks.
 _NAMED = ("backbone", "head", "predictive", "smoothing", "loss", "weighting", "optimizer", "schedule")
 # Sections of plain settings: those that must be there, those that may.
 _PLAIN = {
-    "data": (("name", "train", "eval", "validation_fraction"), ()),
+    "data": (("name", "train", "eval", "validation_fraction"), DATA_CHOICES),
     "training": (("batch_size", "checkpoint_epochs"), ("num_epochs", "num_steps", "parameters")),
     "validation": (("split", "metric"), ()),
     "eval": (("split",), ("checkpoint",)),

@@ -1,6 +1,7 @@
 import collections
 import functools
 
+import jax
 import numpy as np
 import pytest
 
@@ -34,12 +35,11 @@ def changed(data, name, field, value):
 
 
 def by_id(split):
-    return {int(i): (x.tobytes(), y.tobytes()) for x, y, i in zip(*split)}
+    return {int(i): (x.tobytes(), y.tobytes()) for x, y, i in zip(*split[:3])}
 
 
 def assert_same(one, other):
-    for a, b in zip(one, other, strict=True):
-        np.testing.assert_array_equal(a, b)
+    jax.tree.map(np.testing.assert_array_equal, one, other)
 
 
 @pytest.mark.parametrize("lists", [False, True])
@@ -71,7 +71,7 @@ def test_what_is_not_sound_is_named_with_its_place(field, change, message):
 
 
 def test_a_split_of_nothing_is_not_sound():
-    nothing = Dataset({"test": Split(*(x[:0] for x in split_of(10, 0)))}, NAMES)
+    nothing = Dataset({"test": split_of(10, 0).take(np.arange(0))}, NAMES)
     with pytest.raises(ValueError, match="here: test has 0 inputs"):
         dataset_lib.check(nothing, "here")
 
@@ -88,7 +88,7 @@ def test_curation_changes_labels_and_leaves_images_and_the_test_split():
     curated = dataset_lib.curate(data, 0, [CONFUSE])
     stored, train = data.splits["train"], curated.splits["train"]
     ids, labels = CONFUSE(0, stored.ids, stored.labels, 3)
-    assert_same(train, (stored.inputs, labels, ids))
+    assert_same(train, Split(stored.inputs, labels, ids))
     assert (train.labels != stored.labels).any()
     assert_same(curated.splits["test"], data.splits["test"])
 
@@ -168,7 +168,7 @@ def moved(array):
 
 
 @pytest.mark.parametrize("name", ["train", "test"])
-@pytest.mark.parametrize("field", Split._fields)
+@pytest.mark.parametrize("field", ["inputs", "labels", "ids"])
 def test_the_fingerprint_changes_with_one_pixel_one_label_or_one_id(name, field):
     data = data_of()
     other = changed(data, name, field, moved(getattr(data.splits[name], field)))
@@ -177,7 +177,7 @@ def test_the_fingerprint_changes_with_one_pixel_one_label_or_one_id(name, field)
 
 def test_the_fingerprint_is_that_of_the_values_however_they_lie_in_memory():
     data = data_of()
-    laid_out = {n: Split(*(np.asfortranarray(x) for x in s)) for n, s in reversed(data.splits.items())}
+    laid_out = {n: jax.tree.map(np.asfortranarray, s) for n, s in reversed(data.splits.items())}
     assert fingerprint(data._replace(splits=laid_out)) == fingerprint(data)
 
 

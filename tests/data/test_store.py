@@ -1,6 +1,7 @@
 import collections
 import sys
 
+import jax
 import numpy as np
 import pytest
 from sklearn import datasets
@@ -23,13 +24,16 @@ def data_of(lists):
     return Dataset({"train": split(9), "test": split(4)}, ("cat", "dog", "Käuzchen"))
 
 
+def assert_same_bits(a, b):
+    assert a.dtype == b.dtype
+    np.testing.assert_array_equal(a, b)
+
+
 def assert_same(one, other):
     assert one.class_names == other.class_names
     assert one.splits.keys() == other.splits.keys()
     for name, split in one.splits.items():
-        for a, b in zip(split, other.splits[name], strict=True):
-            assert a.dtype == b.dtype
-            np.testing.assert_array_equal(a, b)
+        jax.tree.map(assert_same_bits, split, other.splits[name])
 
 
 def arrays_of(n=4, **changes):
@@ -90,10 +94,10 @@ def test_a_damaged_file_is_named(tmp_path, save, value):
     [
         (dict(class_names=None), "lacks class_names; it has"),
         (dict(train_labels=None), "lacks train_labels; it has"),
-        (dict(train_inputs=None), "lacks any SPLIT_inputs; it has"),
+        (dict(train_inputs=None), "lacks any SPLIT_inputs or SPLIT_encoded; it has"),
         (dict(test_inputs=np.zeros((1, 2, 2, 1), np.uint8)), "lacks test_labels; it has"),
         (dict(train_labels=np.array([0, 1, 2, 7])), r"train_labels hold \[2, 7\], but the 2 classes are 0 to 1"),
-        (dict(train_labels=np.array([0, 1, 1])), "train has 4 inputs, 3 labels and 3 ids"),
+        (dict(train_labels=np.array([0, 1, 1])), "train has 3 labels, but 4 inputs"),
         (dict(train_inputs=np.zeros((4, 2, 2, 1))), "train_inputs must be uint8"),
         (dict(train_ids=np.array([0, 1, 1, 2])), "train_ids must be different numbers"),
         (dict(class_names=np.array(["cat", "dog"], object)), "no readable .npz file"),  # it would be unpickled

@@ -1,0 +1,100 @@
+"""Data sets as arrays by name, the form of an .npz file.
+
+`class_names`, and of every split: SPLIT_inputs (pixels), or SPLIT_encoded and SPLIT_offsets (images
+as files hold them, end to end); SPLIT_labels; SPLIT_ids, if they are not numbered from 0; and
+SPLIT_NAME for anything else by example. `num_channels` is that of encoded images, 3 if absent.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+
+from heteroscedastic.data import encoded
+from heteroscedastic.data.dataset import Dataset
+from heteroscedastic.data.slices import Slice
+from heteroscedastic.data.stored import Part, Stored
+
+_IMAGES = ("inputs", "encoded")
+
+
+class Archive:
+    """Arrays that can be read by slices."""
+
+    def __init__(self, arrays: Mapping[str, np.ndarray], where: str):
+        """Finds the splits.
+
+        Raises:
+          ValueError: an array is missing, or not as long as the others.
+        """
+        kinds = {name[: -len(kind) - 1]: kind for kind in _IMAGES for name in arrays if name.endswith(f"_{kind}")}
+        missing = {"class_names", *(f"{split}_labels" for split in kinds)}
+        missing |= {f"{split}_offsets" for split, kind in kinds.items() if kind == "encoded"}
+        missing -= set(arrays)
+        if not kinds or missing:
+            absent = ", ".join(sorted(missing)) or "any SPLIT_inputs or SPLIT_encoded"
+            raise ValueError(f"{where} lacks {absent}; it has {sorted(arrays)}.")
+        self._arrays, self.where = arrays, where
+        self.class_names = tuple(map(str, arrays["class_names"]))
+        self.num_channels = int(arrays.get("num_channels", 3))
+        self._of_split = {split: {} for split in kinds}
+        for name in arrays:  # of "train_x_labels", the split is "train_x" if there is one
+            owners = [split for split in kinds if name.startswith(f"{split}_")]
+            if owners:
+                split = max(owners, key=len)
+                self._of_split[split][name[len(split) + 1 :]] = arrays[name]
+        self.sizes = {split: len(of["labels"]) for split, of in self._of_split.items()}
+        for split, of in self._of_split.items():
+            for field in set(of) - {"encoded"}:
+                length = of[field].shape[0] - (field == "offsets") if of[field].ndim else 0
+                if length != self.sizes[split]:
+                    raise ValueError(f"{where}: {split} has {self.sizes[split]} labels, but {length} {field}.")
+
+    def read(self, part: Slice) -> Part:
+        """The examples of a slice, in order."""
+        rows = slice(part.start, part.stop)
+        arrays = dict(self._of_split[part.split])
+        ids = arrays.pop("ids", np.arange(self.sizes[part.split]))[rows]
+        if "encoded" in arrays:
+            try:
+                images = encoded.unpack(arrays.pop("encoded"), arrays.pop("offsets"))[rows]
+            except ValueError as error:
+                raise ValueError(f"{self.where}: {part.split}: {error}") from None
+        else:
+            images = arrays.pop("inputs")[rows]
+        fields = arrays | {"label": arrays.pop("labels")}
+        return Part(images, {name: values[rows] for name, values in fields.items()}, ids)
+
+
+def read(path: Path) -> Archive:
+    """An .npz file.
+
+    Raises:
+      ValueError: it is damaged, or lacks an array.
+    """
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            arrays = {name: file[name] for name in file.files}
+    except Exception as error:  # a damaged archive fails in the zip, zlib, ast or tokenize module, or here
+        raise ValueError(f"{path} is no readable .npz file ({error}); write it again.") from None
+    return Archive(arrays, str(path))
+
+
+def of_dataset(data: Dataset) -> dict[str, np.ndarray]:
+    """The arrays of a data set in memory."""
+    arrays = {"class_names": np.array(data.class_names)}
+    for name, split in data.splits.items():
+        told = {"inputs": split.inputs, "labels": split.labels, "ids": split.ids} | split.extras
+        arrays |= {f"{name}_{field}": array for field, array in told.items()}
+    return arrays
+
+
+def of_images(stored: Stored) -> dict[str, np.ndarray]:
+    """The arrays of stored images that stay encoded, every split whole."""
+    arrays = {"class_names": np.array(stored.class_names), "num_channels": np.array(stored.num_channels)}
+    for name, size in stored.sizes.items():
+        part = stored.read(Slice(name, 0, size))
+        fields = {"labels" if field == "label" else field: values for field, values in part.fields.items()}
+        fields["encoded"], fields["offsets"] = encoded.pack(part.images)
+        arrays |= {f"{name}_{field}": array for field, array in fields.items()}
+    return arrays

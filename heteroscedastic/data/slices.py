@@ -1,0 +1,57 @@
+"""Which part of a stored split: "train", "train[:25%]", "train[1000:2000]", as TFDS reads it."""
+
+import re
+from collections.abc import Mapping
+from typing import NamedTuple
+
+_BOUND = r"(-?\d+(?:\.\d+)?)?(%)?"
+_EXPRESSION = re.compile(rf"([\w-]+)(?:\[{_BOUND}:{_BOUND}\])?")
+
+
+class Slice(NamedTuple):
+    """Places from `start` up to, not including, `stop` of a stored split."""
+
+    split: str
+    start: int
+    stop: int
+
+
+def parse(expression: str, sizes: Mapping[str, int]) -> Slice:
+    """The slice that an expression names.
+
+    A percentage is rounded to the nearest example, halves to even; a negative bound counts from
+    the end; % at one bound goes for both.
+
+    Args:
+      expression: the name of a stored split, or name[from:to] in examples or in percent.
+      sizes: examples of every stored split.
+
+    Raises:
+      ValueError: it is no such expression, or names nothing that is there.
+    """
+    found = _EXPRESSION.fullmatch(expression)
+    split, start, start_unit, stop, stop_unit = found.groups() if found else (None,) * 5
+    is_share = bool(start_unit or stop_unit)
+    bounds = [b for b in (start, stop) if b is not None]
+    if (
+        not found
+        or ("[" in expression and not bounds)
+        or (start_unit and start is None)
+        or (stop_unit and stop is None)
+        or (not is_share and any("." in b for b in bounds))
+    ):
+        raise ValueError(f"{expression!r} is no part of a split such as 'train', 'train[:25%]' or 'train[1000:2000]'.")
+    if split not in sizes:
+        raise ValueError(f"{expression!r} names no stored split; there are {', '.join(sizes)}.")
+    size = sizes[split]
+
+    def place(bound, default):
+        if bound is None:
+            return default
+        value = round(float(bound) * size / 100) if is_share else int(bound)
+        return value + size if value < 0 else value
+
+    first, last = place(start, 0), place(stop, size)
+    if not 0 <= first < last <= size:
+        raise ValueError(f"{expression!r} is {first} to {last} of {size} examples, so none or beyond them.")
+    return Slice(split, first, last)

@@ -1,0 +1,104 @@
+"""Image sets that TensorFlow Datasets has prepared: read from disk, never downloaded or decoded here.
+
+The one place that imports tensorflow_datasets.
+"""
+
+import os
+from pathlib import Path
+
+import numpy as np
+
+from heteroscedastic.data.slices import Slice
+from heteroscedastic.data.stored import Part
+
+_AT_ONCE = 1024
+
+
+class Prepared:
+    """A prepared set: one image and one class an example, and other answers to the same question.
+
+    Further fields are those that name a class among as many as `label` does, such as the human
+    labels of CIFAR-10N; fields of another kind are passed over.
+    """
+
+    def __init__(self, name: str, data_dir: str):
+        """Opens the set.
+
+        Raises:
+          FileNotFoundError: the folder holds no prepared version of it.
+          ValueError: it is no set of images with one label each.
+        """
+        tfds = _library()
+        self.where = f"{name} in {data_dir}"
+        try:
+            self._builder = tfds.builder(name, data_dir=data_dir)
+        except tfds.core.DatasetNotFoundError:
+            raise FileNotFoundError("it holds no prepared version") from None
+        except Exception as error:  # of damaged JSON, protocol buffers, or a name that is none
+            raise ValueError(f"{self.where} cannot be read ({error}); prepare it again.") from None
+        info = self._builder.info
+        self.sizes = {split: info.splits[split].num_examples for split in info.splits}
+        if not self.sizes:
+            raise FileNotFoundError(f"it holds no {info.full_name}")
+        named = isinstance(info.features, tfds.features.FeaturesDict)
+        features = dict(info.features.items()) if named else {}
+        image, label = features.get("image"), features.get("label")
+        if not isinstance(image, tfds.features.Image) or not isinstance(label, tfds.features.ClassLabel):
+            raise ValueError(
+                f"{self.where} has no features image and label, of one class each, but {sorted(features)}."
+            )
+        if image.np_dtype != np.uint8:
+            raise ValueError(f"{self.where} has images of {image.np_dtype}, but they must be uint8.")
+        self.num_channels = image.shape[-1] or 3
+        self.class_names = tuple(label.names)
+        self._fields = [
+            n
+            for n, f in features.items()
+            if isinstance(f, tfds.features.ClassLabel) and f.num_classes == label.num_classes
+        ]
+
+    def read(self, part: Slice) -> Part:
+        """The examples of a slice, in the order of the files."""
+        tf, tfds = _tensorflow(), _library()
+        try:
+            examples = self._builder.as_dataset(
+                split=f"{part.split}[{part.start}:{part.stop}]",
+                shuffle_files=False,
+                decoders={"image": tfds.decode.SkipDecoding()},
+                read_config=tfds.ReadConfig(interleave_cycle_length=1, try_autocache=False),
+            )
+            names = ["image", *self._fields]
+            batches = list(examples.map(lambda e: {n: e[n] for n in names}).batch(_AT_ONCE).as_numpy_iterator())
+        except tf.errors.OpError as error:
+            raise ValueError(f"{self.where} is damaged ({error.message}); prepare it again.") from None
+        images = [image for batch in batches for image in batch["image"]]
+        if len(images) != part.stop - part.start:
+            raise ValueError(f"{self.where} is damaged: {part} has {len(images)} examples; prepare it again.")
+        fields = {n: np.concatenate([batch[n] for batch in batches]) for n in self._fields}
+        return Part(images, fields, np.arange(part.start, part.stop))
+
+
+def folder(name: str, data_dir: str) -> Path:
+    """Where TFDS keeps all versions of a set; `name` may end in /config or :version."""
+    return Path(data_dir) / name.partition("/")[0].partition(":")[0]
+
+
+def preparation(name: str, data_dir: str) -> str:
+    """The command that prepares a set; unlike `tfds build`, it needs no Apache Beam."""
+    call = f"tfds.builder({name!r}, data_dir={str(data_dir)!r}).download_and_prepare()"
+    return f'python -c "import tensorflow_datasets as tfds; {call}"'
+
+
+def _tensorflow():
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # it tells at length of what it lacks
+    import tensorflow as tf
+
+    tf.config.set_visible_devices([], "GPU")  # they are JAX's
+    return tf
+
+
+def _library():
+    _tensorflow()
+    import tensorflow_datasets as tfds
+
+    return tfds
