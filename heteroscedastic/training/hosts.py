@@ -1,8 +1,6 @@
 """Several processes that make one run together: the first one writes, and all agree."""
 
 import json
-import sys
-import traceback
 from collections.abc import Callable
 from typing import Any
 
@@ -10,6 +8,10 @@ import jax
 import numpy as np
 from jax.experimental import multihost_utils
 
+FAREWELL = (
+    "this process stops, for its own error or for the loss of another host; the same command on all of them"
+    " continues from the last checkpoint."
+)
 _HEARTBEAT_SECONDS = 20  # a host silent for so long is lost
 
 
@@ -71,14 +73,3 @@ def say(text: str) -> None:
     """Prints, on the first process alone."""
     if is_first():
         print(text, flush=True)
-
-
-def leave_alone(error: BaseException) -> None:
-    """Ends this process at once, where waiting for the others would last for ever."""
-    traceback.print_exception(error)
-    print(
-        f"process {jax.process_index()} of {jax.process_count()} stops: another process was lost, or this one failed."
-        " The same command on all of them continues from the last checkpoint.",
-        file=sys.stderr,
-        flush=True,
-    )
