@@ -16,7 +16,7 @@ def get_config() -> ConfigDict:
         name="digits_pairs",
         train="shift(1)|value_range(-1, 1)",
         eval="value_range(-1, 1)",
-        validation_fraction=0.2,  # with the noisy labels, as people who have noisy labels must
+        validation_fraction=0.2,  # of the groups, with the noisy labels; no digit is on both sides
     )
     c.curation = "drop_and_add(drop_rate=0.2, add_rate=0.02)"
     c.backbone = dict(name="ConvNet", widths=(16, 32, 64))

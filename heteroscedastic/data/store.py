@@ -32,7 +32,7 @@ def load(
       data_dir: where data sets lie.
       label: field that split "train" learns from; other splits keep "label", and train has its
         "label" as `clean_labels` in extras.
-      splits: our names of splits to slices of stored ones; every stored split if None.
+      splits: our names of splits to slices of stored ones; every stored split if there are none.
       max_classes: only examples of the first so many classes, by "label" and by `label`.
 
     Raises:
@@ -57,7 +57,7 @@ def _chosen(
 ) -> Dataset:
     if max_classes is not None and max_classes < 1:
         raise ValueError(f"max_classes is {max_classes}, but must be >= 1.")
-    if splits is None:
+    if not splits:
         parts = {name: Slice(name, 0, size) for name, size in stored.sizes.items()}
     else:
         parts = {name: slices.parse(expression, stored.sizes) for name, expression in splits.items()}

@@ -17,5 +17,7 @@ def smoke(config: dict[str, Any]) -> dict[str, Any]:
         for name, limit in limits.items():
             if config[section].get(name) is not None:
                 config[section][name] = min(config[section][name], limit)
+    if config["head"].get("num_classes") == _LARGEST["head"]["num_classes"]:
+        config["data"]["max_classes"] = config["head"]["num_classes"]
     config["training"] |= {"num_epochs": None, "num_steps": 2}
     return config

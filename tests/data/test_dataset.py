@@ -70,6 +70,28 @@ def test_what_is_not_sound_is_named_with_its_place(field, change, message):
         dataset_lib.check(wrong, "here")
 
 
+@pytest.mark.parametrize(
+    ("field", "change", "message"),
+    [
+        ("inputs", lambda x: x[:, :, :2], r"images of train are \(2, 3, 1\), but those of test \(2, 2, 1\)"),
+        ("labels", lambda x: x[:, None], "of train and test one has a label an example and the other lists"),
+        ("extras", lambda x: {"clean_labels": np.zeros(9)}, r"test has 10 examples, but test_clean_labels is \(9,\)"),
+        ("extras", lambda x: {"size": np.array(3)}, r"test has 10 examples, but test_size is \(\)"),
+    ],
+)
+def test_splits_that_do_not_go_together_are_named(field, change, message):
+    data = data_of()
+    wrong = changed(data, "test", field, change(getattr(data.splits["test"], field)))
+    with pytest.raises(ValueError, match=f"^here: {message}"):
+        dataset_lib.check(wrong, "here")
+
+
+def test_lists_of_labels_may_be_longer_in_one_split_than_in_another():
+    data = data_of(lists=True)
+    longer = np.pad(data.splits["test"].labels, ((0, 0), (0, 2)), constant_values=-1)
+    dataset_lib.check(changed(data, "test", "labels", longer), "here")
+
+
 def test_a_split_of_nothing_is_not_sound():
     nothing = Dataset({"test": split_of(10, 0).take(np.arange(0))}, NAMES)
     with pytest.raises(ValueError, match="here: test has 0 inputs"):
@@ -156,6 +178,67 @@ def test_a_fraction_that_leaves_train_or_valid_empty_is_an_error(fraction, messa
         dataset_lib.hold_out(data_of(), 0, fraction)
 
 
+def grouped(num_groups=8):
+    """A data set whose training examples fall into groups."""
+    data = data_of()
+    return changed(data, "train", "extras", {"groups": np.arange(40) % num_groups})
+
+
+@pytest.mark.parametrize("fraction", [0.125, 0.2, 0.5, 0.9])
+def test_a_group_is_held_out_whole(fraction):
+    data = grouped()
+    for seed in range(5):
+        held = dataset_lib.hold_out(data, seed, fraction).splits
+        train, valid = (set(held[name].extras["groups"]) for name in ("train", "valid"))
+        assert not train & valid
+        assert len(valid) == round(8 * fraction)
+        assert by_id(held["train"]) | by_id(held["valid"]) == by_id(data.splits["train"])
+
+
+def test_groups_of_one_example_change_nothing():
+    data = data_of()
+    alone = changed(data, "train", "extras", {"groups": data.splits["train"].ids})
+    one, other = (dataset_lib.hold_out(d, 0, 0.3).splits for d in (data, alone))
+    for name in ("train", "valid"):
+        assert_same(one[name], other[name]._replace(extras={}))
+
+
+def test_a_fraction_that_holds_out_no_group_is_an_error():
+    with pytest.raises(ValueError, match=r"validation_fraction 0\.05 of 8 groups of training examples is none of them"):
+        dataset_lib.hold_out(grouped(), 0, 0.05)
+
+
+def noisy_of():
+    """A data set of which the clean labels are known beside those that it has."""
+    data = data_of()
+    labels = data.splits["train"].labels
+    return changed(changed(data, "train", "extras", {"clean_labels": labels}), "train", "labels", (labels + 1) % 3)
+
+
+def test_what_is_known_of_an_example_stays_with_it():
+    data = noisy_of()
+    known = dict(zip(data.splits["train"].ids, data.splits["train"].extras["clean_labels"]))
+    seen = dataset_lib.hold_out(dataset_lib.curate(data, 0, [CONFUSE, SUBSET]), 0, 0.2)
+    for name in ("train", "valid"):
+        split = seen.splits[name]
+        np.testing.assert_array_equal(split.extras["clean_labels"], [known[i] for i in split.ids])
+
+
+def test_label_noise_is_counted_from_the_clean_labels_where_they_are_known():
+    data = noisy_of()
+    told = dataset_lib.description(data, data)["label_noise"]
+    counts = np.bincount(data.splits["train"].extras["clean_labels"])
+    assert told == [[c, (c + 1) % 3, int(n)] for c, n in enumerate(counts)]
+
+
+def test_nothing_is_ever_written_into_the_extras_that_splits_share():
+    data = data_of()
+    seen = dataset_lib.hold_out(dataset_lib.curate(data, 0, [CONFUSE]), 0, 0.2)
+    dataset_lib.description(seen, data)
+    [split.with_int32() for split in seen.splits.values()]
+    assert Split._field_defaults["extras"] == {}
+
+
 def fingerprint(data):
     return dataset_lib.description(data, data)["fingerprint"]
 
@@ -173,6 +256,13 @@ def test_the_fingerprint_changes_with_one_pixel_one_label_or_one_id(name, field)
     data = data_of()
     other = changed(data, name, field, moved(getattr(data.splits[name], field)))
     assert fingerprint(other) != fingerprint(data)
+
+
+def test_the_fingerprint_changes_with_what_else_is_known_of_an_example():
+    data, extras = noisy_of(), noisy_of().splits["train"].extras
+    others = [{}, {"clean": extras["clean_labels"]}, {"clean_labels": moved(extras["clean_labels"])}]
+    found = [fingerprint(changed(data, "train", "extras", e)) for e in (extras, *others)]
+    assert len(set(found)) == 4
 
 
 def test_the_fingerprint_is_that_of_the_values_however_they_lie_in_memory():

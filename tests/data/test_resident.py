@@ -112,3 +112,12 @@ def test_compiled_on_the_device_it_is_the_same_batch():
     on_device = jax.tree.map(jnp.asarray, SPLIT)
     compiled = jax.jit(lambda split, feed: resident.batch(KEY, split, feed, chain=chain))(on_device, feed)
     jax.tree.map(np.testing.assert_array_equal, compiled, resident.batch(KEY, SPLIT, feed, chain=chain))
+
+
+def test_what_else_is_known_of_an_example_comes_with_it():
+    known = {"clean_labels": np.arange(N), "boxes": np.arange(4 * N).reshape(N, 4)}
+    batch = resident.batch(KEY, SPLIT._replace(extras=known), feed_of([3, 9, 0], padding=1), chain=())
+    assert batch.extras.keys() == known.keys()
+    for name, values in known.items():
+        np.testing.assert_array_equal(batch.extras[name], values[[3, 9, 0, 0]])
+    assert resident.batch(KEY, SPLIT, feed_of([3]), chain=()).extras == {}

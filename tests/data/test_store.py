@@ -1,13 +1,15 @@
 import collections
+import io
 import sys
 
 import jax
 import numpy as np
 import pytest
+from PIL import Image
 from sklearn import datasets
 
 from heteroscedastic import curation
-from heteroscedastic.data import store
+from heteroscedastic.data import dataset, encoded, store
 from heteroscedastic.data.dataset import Dataset, Split
 
 
@@ -57,6 +59,72 @@ def test_what_is_written_is_what_is_read(tmp_path, lists):
 def test_examples_without_ids_are_numbered(tmp_path):
     np.savez(tmp_path / "pets.npz", **arrays_of())
     np.testing.assert_array_equal(store.load("pets", str(tmp_path)).splits["train"].ids, np.arange(4))
+
+
+def test_what_else_is_known_of_an_example_is_kept(tmp_path):
+    data = data_of(lists=False)
+    extras = {"clean_labels": np.arange(9, dtype=np.int32) % 3, "sharpness": np.linspace(0, 1, 9)}
+    data.splits["train"] = data.splits["train"]._replace(extras=extras)
+    store.write(tmp_path / "pets.npz", data)
+    assert_same(store.load("pets", str(tmp_path)), data)
+
+
+def encoded_pets():
+    """The arrays of a file of encoded images, and the pixels that they were made of; one image is grey."""
+    pixels = np.random.default_rng(0).integers(0, 256, (10, 6, 4, 3)).astype(np.uint8)
+    pixels[3] = pixels[3, :, :, :1]
+    images = []
+    for image in pixels:
+        out = io.BytesIO()
+        Image.fromarray(image[..., 0] if (image == image[..., :1]).all() else image).save(out, "PNG")
+        images.append(out.getvalue())
+    data, offsets = encoded.pack(images)
+    labels = np.arange(10) % 3
+    arrays = dict(train_encoded=data, train_offsets=offsets, train_labels=labels, train_human=(labels + 1) % 3)
+    return arrays | {"class_names": np.array(["cat", "dog", "owl"])}, pixels
+
+
+def test_encoded_images_are_decoded_and_may_be_sliced(tmp_path):
+    arrays, pixels = encoded_pets()
+    np.savez(tmp_path / "pets.npz", **arrays)
+    found = store.load("pets", str(tmp_path)).splits["train"]
+    np.testing.assert_array_equal(found.inputs, pixels)
+    found = store.load("pets", str(tmp_path), label="human", splits=dict(train="train[30%:50%]")).splits["train"]
+    np.testing.assert_array_equal(found.inputs, pixels[3:5])
+    np.testing.assert_array_equal(found.ids, [3, 4])
+    np.testing.assert_array_equal(found.labels, [1, 2])
+    np.testing.assert_array_equal(found.extras["clean_labels"], [0, 1])
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (dict(train_offsets=None), "lacks train_offsets; it has"),
+        (dict(train_offsets=np.arange(11)), "train: the offsets of encoded images must rise from 0 to their"),
+        (dict(train_offsets=np.arange(4)), "train has 10 labels, but 3 offsets"),
+        (dict(train_human=np.arange(9)), "train has 10 labels, but 9 human"),
+        (dict(train_human=np.array(1)), "train has 10 labels, but 0 human"),
+        (dict(train_encoded=encoded_pets()[0]["train_encoded"] ^ 1), "image 0 of 10 cannot be decoded"),
+        (dict(num_channels=np.array(2)), "images of 2 channels; known are 1, 3, 4"),
+    ],
+)
+def test_encoded_images_that_are_not_sound_are_named(tmp_path, changes, message):
+    arrays = {name: array for name, array in (encoded_pets()[0] | changes).items() if array is not None}
+    np.savez(tmp_path / "pets.npz", **arrays)
+    with pytest.raises(ValueError, match=f"pets.npz.*{message}"):
+        store.load("pets", str(tmp_path))
+
+
+def test_slices_and_first_classes_are_had_of_any_data_set():
+    whole = store.load("digits").splits["train"]
+    data = store.load("digits", splits=dict(train="train[:50%]", test="test"), max_classes=4)
+    assert data.class_names == ("zero", "one", "two", "three")
+    rows = np.flatnonzero(whole.labels[:600] < 4)
+    assert_same_bits(data.splits["train"].inputs, whole.inputs[rows])
+    assert_same_bits(data.splits["train"].ids, whole.ids[rows])
+    pairs = store.load("digits_pairs", max_classes=4).splits["train"]
+    assert (pairs.labels < 4).all()
+    assert (pairs.labels.max(axis=1) >= 0).all()
 
 
 def test_a_file_comes_before_what_a_library_ships(tmp_path):
@@ -114,7 +182,8 @@ def test_an_unknown_name_says_where_it_was_looked_for(tmp_path):
         store.load("pets", str(tmp_path))
     message = str(caught.value)
     assert "no data set 'pets'" in message
-    assert f"looked in {tmp_path / 'pets.npz'}" in message
+    assert f"looked in {tmp_path / 'pets.npz'} and {tmp_path / 'pets'}," in message
+    assert f"tfds.builder('pets', data_dir='{tmp_path}').download_and_prepare()" in message
     assert "digits, digits_pairs" in message
     with pytest.raises(FileNotFoundError, match="looked nowhere on disk, as neither --data_dir nor TFDS_DATA_DIR"):
         store.load("pets")
@@ -161,6 +230,18 @@ def test_the_images_of_training_pairs_are_training_digits_and_those_of_test_pair
             times = collections.Counter(image.tobytes() for image in side)
             assert times.keys() == own[name]
             assert set(times.values()) == {4}
+
+
+@pytest.mark.parametrize("fraction", [0.05, 0.2, 0.5])
+def test_no_image_of_a_validation_pair_is_in_a_training_pair(fraction):
+    for seed in range(3):
+        pairs = dataset.hold_out(store.load("digits_pairs"), seed, fraction)
+        seen = {
+            name: {side.tobytes() for image in split.inputs for side in (image[:, :8], image[:, 8:])}
+            for name, split in pairs.splits.items()
+        }
+        assert len(seen["train"]) + len(seen["valid"]) == len(seen["train"] | seen["valid"]) == 1200
+        assert len(seen["valid"]) == round(1200 * fraction)
 
 
 def test_the_labels_of_a_pair_are_the_set_of_its_digits():
