@@ -8,15 +8,28 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, Float, Int
 
 from heteroscedastic import losses
-from heteroscedastic.calibration import reliability
+from heteroscedastic.calibration import ranking, reliability
 
-MULTICLASS = ("accuracy", "top5_accuracy", "nll", "brier", "ece")
-MULTILABEL = ("nll", "brier", "label_accuracy", "exact", "top1_hit")
-LOWER_IS_BETTER = ("nll", "brier", "ece")
+_RELIABILITY = {  # of one binning, by its bins
+    "ece": reliability.expected_calibration_error,
+    "mce": reliability.maximum_calibration_error,
+    "confidence": reliability.mean_confidence,
+    "overconfidence": reliability.overconfidence,
+    "underconfidence": reliability.underconfidence,
+}
+_CENTERED = {  # by bin centre on [1/K, 1] (reading L5): name, which binning, error
+    "ece_center": ("centered", reliability.expected_calibration_error),
+    "ece_center_100": ("centered_100", reliability.expected_calibration_error),
+    "mce_center_100": ("centered_100", reliability.maximum_calibration_error),
+}
+MULTICLASS = ("accuracy", "top5_accuracy", "nll", "brier", *_RELIABILITY, *_CENTERED)
+MULTILABEL = ("nll", "brier", "label_accuracy", "exact", "top1_hit", "gap", "gap_error")
+LOWER_IS_BETTER = ("nll", "brier", "ece", "mce", "overconfidence", "underconfidence", *_CENTERED, "gap_error")
+_EDGES = reliability.equal_edges(15)
+_SCORE_EDGES = ranking.log_odds_edges()
 
 
 class MulticlassSums(NamedTuple):
@@ -27,7 +40,9 @@ class MulticlassSums(NamedTuple):
     correct_top5: Float[Array, ""]
     nll: Float[Array, ""]  # nats
     brier: Float[Array, ""]
-    reliability: reliability.ReliabilitySums
+    reliability: reliability.ReliabilitySums  # 15 bins on [0, 1] (reading X2)
+    centered: reliability.ReliabilitySums  # 15 bins on [1/K, 1], confidences at their centres
+    centered_100: reliability.ReliabilitySums  # and 100 bins
 
 
 class MultilabelSums(NamedTuple):
@@ -39,6 +54,7 @@ class MultilabelSums(NamedTuple):
     label_accuracy: Float[Array, ""]  # share of the K yes/no answers that are right at odds 1:1
     exact: Float[Array, ""]  # all K answers right
     top1_hit: Float[Array, ""]  # the likeliest class is among the labels
+    ranking: ranking.RankingSums  # of the log-odds of all answers
 
 
 def multiclass(logits: Float[Array, "b k"], labels: Int[Array, "b"], weights: Float[Array, "b"]) -> MulticlassSums:
@@ -53,13 +69,21 @@ def multiclass(logits: Float[Array, "b k"], labels: Int[Array, "b"], weights: Fl
     others_above = jnp.sum(~(log_probs < own), axis=-1) - 1
     correct = (others_above < 1).astype(logits.dtype)
     hot = jax.nn.one_hot(labels, logits.shape[-1])
+    confidence = jnp.max(probs, axis=-1)
+
+    def by_center(num_bins):
+        edges = reliability.equal_edges(num_bins, 1 / logits.shape[-1])
+        return reliability.sums(reliability.centered(confidence, edges), correct, weights, edges)
+
     return MulticlassSums(
         weight=jnp.sum(weights),
         correct=losses.weighted_sum(correct, weights),
         correct_top5=losses.weighted_sum((others_above < 5).astype(logits.dtype), weights),
         nll=losses.weighted_sum(-own[:, 0], weights),
         brier=losses.weighted_sum(jnp.sum(jnp.square(probs - hot), axis=-1), weights),
-        reliability=reliability.sums(jnp.max(probs, axis=-1), correct, weights),
+        reliability=reliability.sums(confidence, correct, weights, _EDGES),
+        centered=by_center(15),
+        centered_100=by_center(100),
     )
 
 
@@ -81,22 +105,33 @@ def multilabel(logits: Float[Array, "b k"], labels: Int[Array, "b m"], weights: 
         label_accuracy=losses.weighted_sum(jnp.mean(right, axis=-1), weights),
         exact=losses.weighted_sum(jnp.min(right, axis=-1), weights),
         top1_hit=losses.weighted_sum(top1, weights),
+        ranking=ranking.sums(logits, targets, weights, _SCORE_EDGES),
     )
 
 
 def means(sums: MulticlassSums | MultilabelSums) -> dict[str, float]:
-    """Metrics by name; shares are fractions, NLL is in nats an example."""
+    """Metrics by name; shares are fractions, NLL is in nats an example.
+
+    `gap`, global average precision (reading C6), is from counts in bins of the score, and the
+    exact value is no further from it than `gap_error`.
+    """
     weight = float(sums.weight)
 
     def mean(total: Any) -> float:
         return float(total) / weight if weight else float("nan")
 
     if isinstance(sums, MultilabelSums):
-        return {name: mean(getattr(sums, name)) for name in MULTILABEL}
+        gap, (low, high) = (f(sums.ranking) for f in (ranking.average_precision, ranking.average_precision_bounds))
+        return {
+            **{name: mean(getattr(sums, name)) for name in ("nll", "brier", "label_accuracy", "exact", "top1_hit")},
+            "gap": gap,
+            "gap_error": max(gap - low, high - gap),
+        }
     return {
         "accuracy": mean(sums.correct),
         "top5_accuracy": mean(sums.correct_top5),
         "nll": mean(sums.nll),
         "brier": mean(sums.brier),
-        "ece": reliability.expected_calibration_error(jax.tree.map(np.asarray, sums.reliability)),
+        **{name: float(error(sums.reliability)) for name, error in _RELIABILITY.items()},
+        **{name: float(error(getattr(sums, binning))) for name, (binning, error) in _CENTERED.items()},
     }

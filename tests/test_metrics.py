@@ -68,20 +68,53 @@ def test_multiclass_metrics_agree_with_scikit_learn_and_numpy(seed):
     np.testing.assert_allclose([found[name] for name in stated], list(stated.values()), rtol=1e-5)
 
 
-def test_the_calibration_error_is_that_of_the_likeliest_class():
+def test_calibration_is_that_of_the_likeliest_class():
     logits, labels, weights = single()
-    probs = jax.nn.softmax(logits)
+    found = metrics.means(metrics.multiclass(logits, labels, weights))
+    confidence = jax.nn.softmax(logits).max(axis=-1)
     right = (jnp.argmax(logits, axis=-1) == labels).astype(jnp.float32)
-    stated = reliability.expected_calibration_error(reliability.sums(probs.max(axis=-1), right, weights))
-    np.testing.assert_allclose(metrics.means(metrics.multiclass(logits, labels, weights))["ece"], stated, rtol=1e-5)
+    binned = reliability.sums(confidence, right, weights, reliability.equal_edges(15))
+    stated = {
+        "ece": reliability.expected_calibration_error(binned),
+        "mce": reliability.maximum_calibration_error(binned),
+        "confidence": np.average(confidence, weights=weights),
+        "overconfidence": np.average(confidence, weights=weights * (1 - right)),
+        "underconfidence": 1 - np.average(confidence, weights=weights * right),
+    }
+    np.testing.assert_allclose([found[name] for name in stated], list(stated.values()), rtol=1e-5)
+
+
+def test_calibration_by_centre_is_that_of_pycalib_but_for_its_slips():
+    logits, labels, weights = single(n=400, k=8)
+    found = metrics.means(metrics.multiclass(logits, labels, weights))
+    confidence = np.asarray(jax.nn.softmax(logits).max(axis=-1), np.float64)
+    right = np.asarray(jnp.argmax(logits, axis=-1) == labels)
+    for num_bins, names in ((15, ("ece_center",)), (100, ("ece_center_100", "mce_center_100"))):
+        counts, _ = np.histogram(confidence, num_bins, (1 / 8, 1), weights=weights)
+        hits, _ = np.histogram(confidence, num_bins, (1 / 8, 1), weights=weights * right)
+        points = np.linspace(1 / 8 + 1 / (2 * num_bins), 1 - 1 / (2 * num_bins), num_bins)
+        held = counts > 0
+        gaps = np.abs(hits[held] / counts[held] - points[held])
+        stated = (np.average(gaps, weights=counts[held]), gaps.max())
+        for name, value in zip(names, stated):
+            assert abs(found[name] - value) <= 1 / (2 * 8 * num_bins) + 1e-5
 
 
 @pytest.mark.parametrize("seed", [0, 1])
 def test_multilabel_metrics_agree_with_numpy(seed):
     case = several(seed=seed)
     found, stated = metrics.means(metrics.multilabel(*case)), plain_multilabel(*case)
-    assert found.keys() == stated.keys()
     np.testing.assert_allclose([found[name] for name in stated], list(stated.values()), rtol=1e-5)
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_global_average_precision_is_of_all_answers_pooled(seed):
+    logits, labels, weights = several(n=400, seed=seed)
+    found = metrics.means(metrics.multilabel(logits, labels, weights))
+    holds = (labels[:, :, None] == jnp.arange(6)).any(axis=1)
+    of_answers = np.repeat(np.asarray(weights), 6)
+    stated = sklearn_metrics.average_precision_score(np.ravel(holds), np.ravel(logits), sample_weight=of_answers)
+    assert abs(found["gap"] - stated) <= found["gap_error"] < 0.02
 
 
 @pytest.mark.parametrize(("metric", "case"), CASES)

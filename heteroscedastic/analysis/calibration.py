@@ -5,37 +5,38 @@ applied to another.
 """
 
 import argparse
+import functools
 from pathlib import Path
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from scipy import special
 
-from heteroscedastic import files
+from heteroscedastic import files, metrics
 from heteroscedastic.calibration import recalibration, reliability, scores
+from heteroscedastic.training import evaluate
+
+_EDGES = reliability.equal_edges(15)
+_BATCH = 1024  # examples of which sums are made at once
 
 
 def measures(logits: np.ndarray, labels: np.ndarray) -> dict[str, float]:
-    """Accuracy, likelihood and calibration of logits, in float64 but for the bins.
+    """What metrics.py tells of a run, and what needs all predictions at once.
 
     Args:
-      logits: [n, k].
-      labels: [n], one an example.
+      logits: [n, k]; log-odds where an example has several labels.
+      labels: [n], or [n, m] padded with -1.
+
+    Returns:
+      Of one label an example, besides, with 15 bins: the parts of the Brier score,
+      `adaptive_ece`, `one_against_all_ece` (mean over classes), `class_ece_*` (of the examples
+      of one true class: mean, smallest and largest over the classes there are) and `auroc` of
+      the confidence for being right, which is that of 1 - confidence for errors. Of several,
+      `one_against_all_ece`, and `gap` is exact.
     """
-    probs = special.softmax(logits.astype(np.float64), axis=-1)
-    confidence, correct = probs.max(axis=-1), probs.argmax(axis=-1) == labels
-    binned = reliability.sums(
-        jnp.asarray(confidence, jnp.float32), jnp.asarray(correct, jnp.float32), jnp.ones(len(labels))
-    )
-    return {
-        "accuracy": float(correct.mean()),
-        "nll": -scores.log_likelihood(logits, labels),
-        "brier": scores.brier(probs, labels),
-        "ece": reliability.expected_calibration_error(binned),
-        "adaptive_ece": scores.adaptive_calibration_error(confidence, correct),
-        "auroc": scores.auroc(confidence, correct),
-    }
+    return _of_one_label(logits, labels) if labels.ndim == 1 else _of_several(logits, labels)
 
 
 def before_and_after(run: str | Path, fit: str, on: str) -> dict[str, Any]:
@@ -43,15 +44,74 @@ def before_and_after(run: str | Path, fit: str, on: str) -> dict[str, Any]:
 
     Raises:
       FileNotFoundError: the run has no such predictions.
-      ValueError: the predictions do not hold every logit of one label an example.
+      ValueError: the predictions do not hold every logit.
     """
     (fit_logits, fit_labels), (logits, labels) = (_predictions(Path(run), name) for name in (fit, on))
-    temperature = recalibration.temperature(fit_logits, fit_labels)
+    if labels.ndim == 1:
+        temperature = recalibration.temperature(fit_logits, fit_labels)
+    else:
+        temperature = recalibration.sigmoid_temperature(fit_logits, _holds(fit_logits, fit_labels))
     return {
         "temperature": temperature,
         "before": measures(logits, labels),
         "after": measures(logits / temperature, labels),
     }
+
+
+def _of_one_label(logits, labels):
+    probs = special.softmax(logits.astype(np.float64), axis=-1)
+    own = np.take_along_axis(logits, labels[:, None], axis=-1)
+    confidence, correct = probs.max(axis=-1), np.sum(logits >= own, axis=-1) == 1  # a tie is wrong, as in metrics.py
+    single, weights = jnp.asarray(probs, jnp.float32), jnp.ones(len(labels))
+    apart = reliability.sums_by_class(
+        single.max(axis=-1), jnp.asarray(correct, jnp.float32), jnp.asarray(labels), weights, _EDGES, probs.shape[-1]
+    )
+    class_errors = reliability.expected_calibration_error(apart)
+    parts = scores.brier_parts(probs, labels, _EDGES)
+    return {
+        **_told(metrics.multiclass, logits, labels),
+        "nll": -scores.log_likelihood(logits, labels),
+        "brier": scores.brier(probs, labels),
+        **{f"brier_{name}": value for name, value in parts._asdict().items()},
+        "adaptive_ece": scores.adaptive_calibration_error(confidence, correct),
+        "one_against_all_ece": _one_against_all(single, jax.nn.one_hot(labels, probs.shape[-1])),
+        "class_ece_mean": float(np.nanmean(class_errors)),
+        "class_ece_min": float(np.nanmin(class_errors)),
+        "class_ece_max": float(np.nanmax(class_errors)),
+        "auroc": scores.auroc(confidence, correct),
+    }
+
+
+def _of_several(logits, labels):
+    holds = _holds(logits, labels)
+    told = _told(metrics.multilabel, logits, labels)
+    del told["gap_error"]  # here it is exact
+    probs = jax.nn.sigmoid(jnp.asarray(logits))
+    return {
+        **told,
+        "nll": -scores.sigmoid_log_likelihood(logits, holds),
+        "gap": scores.average_precision(logits.ravel(), holds.ravel()),
+        "one_against_all_ece": _one_against_all(probs, jnp.asarray(holds, probs.dtype)),
+    }
+
+
+def _one_against_all(probs, targets):
+    binned = reliability.sums_one_against_all(probs, targets, jnp.ones(len(probs)), _EDGES)
+    return float(np.mean(reliability.expected_calibration_error(binned)))
+
+
+def _told(metric, logits, labels):
+    parts = (slice(start, start + _BATCH) for start in range(0, len(labels), _BATCH))
+    sums = (metric(jnp.asarray(logits[s]), jnp.asarray(labels[s]), jnp.ones(len(labels[s]))) for s in parts)
+    return metrics.means(functools.reduce(evaluate.merged, sums, None))
+
+
+def _holds(logits, labels):
+    """[n, k]: whether a class is among the labels of an example."""
+    holds = np.zeros(logits.shape, bool)
+    rows, places = np.nonzero(labels >= 0)
+    holds[rows, labels[rows, places]] = True
+    return holds
 
 
 def _predictions(run: Path, name: str) -> tuple[np.ndarray, np.ndarray]:
@@ -60,8 +120,8 @@ def _predictions(run: Path, name: str) -> tuple[np.ndarray, np.ndarray]:
         known = sorted(p.stem for p in path.parent.glob("*.npz"))
         raise FileNotFoundError(f"{path} is missing; this run has predictions of {known}.")
     with np.load(path, allow_pickle=False) as file:
-        if "classes" in file.files or file["labels"].ndim != 1:
-            raise ValueError(f"{path} needs every logit, and one label an example.")
+        if "classes" in file.files:
+            raise ValueError(f"{path} holds the largest logits of each example only; calibration needs every one.")
         return file["logits"], file["labels"]
 
 
@@ -74,9 +134,9 @@ def main() -> None:
     flags = parser.parse_args()
     found = before_and_after(flags.run, flags.fit, flags.on)
     print(f"temperature {found['temperature']:.3f}, fitted on {flags.fit}")
-    print(f"{flags.on:<16}{'before':>10}{'after':>10}")
+    print(f"{flags.on:<24}{'before':>10}{'after':>10}")
     for name, value in found["before"].items():
-        print(f"{name:<16}{value:>10.4f}{found['after'][name]:>10.4f}")
+        print(f"{name:<24}{value:>10.4f}{found['after'][name]:>10.4f}")
     path = Path(flags.run) / "calibration" / f"{flags.fit}_{flags.on}.json"
     files.write_json(path, found)
     print(f"wrote {path}")

@@ -38,13 +38,19 @@ def measures(found: finished.Finished, split: str = "test") -> Measures:
     """The measures of a finished run on one of its splits.
 
     Raises:
-      ValueError: more classes than a K x K matrix an example is sensible for.
+      ValueError: more classes than a K x K matrix an example is sensible for, or several labels
+        an example.
     """
     run, state = found.run, found.state
     num_classes = len(found.dataset["class_names"])
     if num_classes > _MAX_CLASSES:
         raise ValueError(f"{num_classes} classes; covariance matrices of an example are made up to {_MAX_CLASSES}.")
     data = run.dataset.splits[split]
+    if data.labels.ndim != 1:
+        raise ValueError(
+            "these measures are for one label an example, under softmax; this data set has lists of labels, where"
+            " answers to different classes do not compete and p_i p_j of a softmax means nothing."
+        )
     scale = found.results["temperature"] ** 2  # back from units of the temperature
 
     @jax.jit

@@ -1,7 +1,9 @@
 """Mending of probabilities after training, on held-out data."""
 
+from collections.abc import Callable
+
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from scipy import optimize
 
 from heteroscedastic.calibration import scores
@@ -17,11 +19,23 @@ def temperature(logits: Float[np.ndarray, "n k"], labels: Int[np.ndarray, "n"]) 
 
     Source: Guo et al. (2017), arXiv:1706.04599, section 4.2.
     """
+    return _likeliest(scores.log_likelihood, logits, labels)
+
+
+def sigmoid_temperature(logits: Float[np.ndarray, "n k"], holds: Bool[np.ndarray, "n k"]) -> float:
+    """The t > 0 for which sigmoid(logits / t) has the largest likelihood of the yes/no answers.
+
+    Concave in 1/t, and limited, as `temperature` is.
+    """
+    return _likeliest(scores.sigmoid_log_likelihood, logits, holds)
+
+
+def _likeliest(log_likelihood: Callable, logits: np.ndarray, labels: np.ndarray) -> float:
     if not len(labels):
         raise ValueError("temperature scaling needs one example or more.")
 
     def loss(log_temperature):
-        return -scores.log_likelihood(logits / np.exp(log_temperature), labels)
+        return -log_likelihood(logits / np.exp(log_temperature), labels)
 
     limit = np.log(_LARGEST)
     found = optimize.minimize_scalar(loss, bounds=(-limit, limit), method="bounded", options={"xatol": 1e-6})

@@ -1,14 +1,63 @@
 """Scores of probabilities that have been written down, in numpy and float64."""
 
+from typing import NamedTuple
+
 import numpy as np
 from jaxtyping import Bool, Float, Int
 from scipy import special, stats
+
+
+class BrierParts(NamedTuple):
+    """brier = reliability - resolution + uncertainty + within_variance - within_covariance, exactly.
+
+    The first three are Murphy's, of the means of each bin; the last two are what probabilities
+    that differ within a bin add: their variance there, and twice their covariance with the outcome.
+    """
+
+    reliability: float
+    resolution: float
+    uncertainty: float
+    within_variance: float
+    within_covariance: float
 
 
 def brier(probs: Float[np.ndarray, "n k"], labels: Int[np.ndarray, "n"]) -> float:
     """Mean over examples of sum_k (p_k - y_k)^2, in [0, 2]. Source: Brier (1950)."""
     hot = np.eye(probs.shape[-1])[labels]
     return float(np.mean(np.sum(np.square(probs - hot), axis=-1)))
+
+
+def brier_parts(
+    probs: Float[np.ndarray, "n k"], labels: Int[np.ndarray, "n"], edges: Float[np.ndarray, "e"]
+) -> BrierParts:
+    """The Brier score in parts, each a sum over classes, with bins of p_k for every class k.
+
+    Args:
+      probs: of each class.
+      labels: the true class.
+      edges: of bins open below and closed above; what lies outside is in the outermost.
+
+    Source: Murphy (1973); Stephenson, Coelho and Jolliffe (2008) for the last two.
+    """
+    num_classes, num_bins = probs.shape[-1], len(edges) - 1
+    hot = np.eye(num_classes)[labels]
+    cells = num_bins * np.arange(num_classes) + np.searchsorted(edges[1:-1], probs, side="left")
+
+    def mean_of_cell(x):
+        counts = np.bincount(cells.ravel(), minlength=num_bins * num_classes)
+        return (np.bincount(cells.ravel(), x.ravel(), counts.size) / np.maximum(counts, 1))[cells]
+
+    def mean(x):
+        return float(np.mean(np.sum(x, axis=-1)))
+
+    stated, observed, base = mean_of_cell(probs), mean_of_cell(hot), np.mean(hot, axis=0)
+    return BrierParts(
+        reliability=mean(np.square(stated - observed)),
+        resolution=mean(np.square(observed - base)),
+        uncertainty=float(np.sum(base * (1 - base))),
+        within_variance=mean(np.square(probs - stated)),
+        within_covariance=mean(2 * (probs - stated) * (hot - observed)),
+    )
 
 
 def adaptive_calibration_error(
@@ -39,7 +88,22 @@ def auroc(values: Float[np.ndarray, "n"], positive: Bool[np.ndarray, "n"]) -> fl
     return float((ranks[positive].sum() - num_positive * (num_positive + 1) / 2) / (num_positive * num_negative))
 
 
+def average_precision(values: Float[np.ndarray, "n"], positive: Bool[np.ndarray, "n"]) -> float:
+    """Mean over positives of the share of positives among all values as large; nan without positives."""
+    if not np.any(positive):
+        return float("nan")
+    _, place, counts = np.unique(-values, return_inverse=True, return_counts=True)
+    hits = np.bincount(place, positive)
+    return float(np.sum(hits * np.cumsum(hits) / np.cumsum(counts)) / np.sum(hits))
+
+
 def log_likelihood(logits: Float[np.ndarray, "n k"], labels: Int[np.ndarray, "n"]) -> float:
     """Mean log-probability of the labels under the softmax, in nats."""
     log_probs = special.log_softmax(logits.astype(np.float64), axis=-1)
     return float(np.mean(np.take_along_axis(log_probs, labels[:, None], axis=-1)))
+
+
+def sigmoid_log_likelihood(logits: Float[np.ndarray, "n k"], holds: Bool[np.ndarray, "n k"]) -> float:
+    """Log-probability of the K yes/no answers whose log-odds are the logits, in nats an example."""
+    own = np.where(holds, logits, -logits).astype(np.float64)
+    return float(np.mean(np.sum(special.log_expit(own), axis=-1)))

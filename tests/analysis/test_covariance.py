@@ -1,3 +1,5 @@
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -43,6 +45,14 @@ def test_the_pairs_whose_labels_were_mixed_are_read_from_the_run(directory):
     mixed = covariance.noise_pairs(found.dataset)
     assert mixed.sum() == 6  # three pairs, either way
     np.testing.assert_array_equal(mixed, mixed.T)
+
+
+def test_several_labels_an_example_are_told(directory):
+    found = finished.load(directory)
+    splits = {"test": found.run.dataset.splits["test"]._replace(labels=np.zeros((1, 2), int))}
+    run = dataclasses.replace(found.run, dataset=found.run.dataset._replace(splits=splits))
+    with pytest.raises(ValueError, match="one label an example"):
+        covariance.measures(found._replace(run=run))
 
 
 def test_a_run_that_is_not_complete_is_told(tmp_path):

@@ -46,6 +46,26 @@ def test_where_every_prediction_is_right_or_none_is_the_limit_is_returned():
     assert recalibration.temperature(logits, np.array([1, 0])) == pytest.approx(100.0)
 
 
+@pytest.mark.parametrize("scale", [0.5, 1.0, 3.0])
+def test_the_temperature_that_yes_and_no_were_drawn_at_is_found(scale):
+    rng = np.random.default_rng(0)
+    logits = 2 * rng.normal(size=(20_000, 4)) - 1
+    holds = rng.random(logits.shape) < special.expit(logits / scale)
+    found = recalibration.sigmoid_temperature(logits, holds)
+    assert found == pytest.approx(scale, rel=0.05)
+    best = scores.sigmoid_log_likelihood(logits / found, holds)
+    assert best >= max(scores.sigmoid_log_likelihood(logits / t, holds) for t in np.geomspace(0.01, 100, 20)) - 1e-9
+
+
+def test_two_classes_and_the_odds_between_them_have_one_temperature():
+    logits, labels = drawn(1.7, n=500, k=2)
+    odds = logits[:, 1:] - logits[:, :1]
+    found = recalibration.sigmoid_temperature(odds, labels[:, None] == 1)
+    assert found == pytest.approx(recalibration.temperature(logits, labels), rel=1e-4)
+
+
 def test_no_examples_are_an_error():
     with pytest.raises(ValueError, match="one example or more"):
         recalibration.temperature(np.zeros((0, 3)), np.zeros(0, int))
+    with pytest.raises(ValueError, match="one example or more"):
+        recalibration.sigmoid_temperature(np.zeros((0, 3)), np.zeros((0, 3), bool))

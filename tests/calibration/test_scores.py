@@ -3,7 +3,7 @@ import pytest
 from scipy import special
 from sklearn import metrics as sklearn_metrics
 
-from heteroscedastic.calibration import scores
+from heteroscedastic.calibration import reliability, scores
 
 
 def case(seed, n=200, k=4):
@@ -55,3 +55,78 @@ def test_the_adaptive_error_needs_examples_and_bins():
         scores.adaptive_calibration_error(np.zeros(0), np.zeros(0, bool))
     with pytest.raises(ValueError, match="num_bins is 0"):
         scores.adaptive_calibration_error(np.ones(3), np.ones(3, bool), 0)
+
+
+def brier_case(name):
+    """Probabilities and labels; the last class has no example."""
+    probs, labels = case(0, n=90)
+    labels = labels % 3
+    if name == "certain":
+        probs = np.eye(4)[np.random.default_rng(1).integers(0, 4, 90)]
+    if name == "all in one bin":
+        probs = np.full((90, 4), 0.25) + 1e-3 * (probs - 0.25)
+    if name == "ties":
+        probs = np.array([[0.7, 0.1, 0.1, 0.1], [0.1, 0.4, 0.4, 0.1]])[np.arange(90) % 2]
+    return probs, labels
+
+
+HOSTILE = ["random", "certain", "all in one bin", "ties"]
+
+
+@pytest.mark.parametrize("num_bins", [1, 15, 1000])
+@pytest.mark.parametrize("name", HOSTILE)
+def test_the_parts_of_the_brier_score_add_up_to_it(name, num_bins):
+    probs, labels = brier_case(name)
+    parts = scores.brier_parts(probs, labels, reliability.equal_edges(num_bins))
+    murphy = parts.reliability - parts.resolution + parts.uncertainty
+    total = murphy + parts.within_variance - parts.within_covariance
+    assert total == pytest.approx(scores.brier(probs, labels), abs=1e-12)
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_the_parts_of_the_brier_score_agree_with_a_plain_loop(name):
+    probs, labels = brier_case(name)
+    expected = np.zeros(5)
+    for c in range(4):
+        p, y = probs[:, c], (labels == c).astype(float)
+        expected[2] += y.mean() * (1 - y.mean())
+        for m in range(15):
+            inside = (p > np.float32(m / 15) if m else p >= 0) & (p <= np.float32((m + 1) / 15))
+            if inside.any():
+                share = inside.mean()
+                expected[0] += share * (p[inside].mean() - y[inside].mean()) ** 2
+                expected[1] += share * (y[inside].mean() - y.mean()) ** 2
+                expected[3] += share * p[inside].var()
+                expected[4] += share * 2 * np.cov(p[inside], y[inside], bias=True)[0, 1]
+    np.testing.assert_allclose(scores.brier_parts(probs, labels, reliability.equal_edges(15)), expected, atol=1e-12)
+
+
+def test_where_a_bin_holds_one_probability_the_parts_are_those_of_murphy():
+    parts = scores.brier_parts(*brier_case("ties"), reliability.equal_edges(15))
+    assert (parts.within_variance, parts.within_covariance) == pytest.approx((0, 0), abs=1e-12)
+
+
+@pytest.mark.parametrize("levels", [1, 3, 1000])
+@pytest.mark.parametrize("seed", range(3))
+def test_average_precision_agrees_with_another_library_ties_included(seed, levels):
+    rng = np.random.default_rng(seed)
+    values, positive = rng.integers(0, levels, 200) / levels, rng.random(200) < 0.2
+    found = scores.average_precision(values, positive)
+    assert found == pytest.approx(sklearn_metrics.average_precision_score(positive, values))
+
+
+def test_average_precision_without_positives_is_not_a_number():
+    assert np.isnan(scores.average_precision(np.ones(3), np.zeros(3, bool)))
+
+
+def test_the_likelihood_of_yes_and_no_agrees_with_another_library():
+    rng = np.random.default_rng(0)
+    logits, holds = 3 * rng.normal(size=(50, 4)), rng.random((50, 4)) < 0.3
+    expected = -sum(sklearn_metrics.log_loss(holds[:, c], special.expit(logits[:, c])) for c in range(4))
+    assert scores.sigmoid_log_likelihood(logits, holds) == pytest.approx(expected)
+
+
+def test_log_odds_without_end_count_nothing_where_they_are_right_and_all_where_wrong():
+    logits = np.array([[np.inf, -np.inf, -1e4]])
+    assert scores.sigmoid_log_likelihood(logits, np.array([[True, False, False]])) == 0
+    assert scores.sigmoid_log_likelihood(logits, np.array([[True, False, True]])) == -1e4
