@@ -26,11 +26,11 @@ def main(argv: list[str]) -> None:
     logging.set_verbosity(logging.WARNING)  # Orbax tells of every file it writes
     if _HOSTS.value:
         hosts.start(_COORDINATOR.value, _NUM_PROCESSES.value, _PROCESS_ID.value)
-    config = _CONFIG.value.to_dict()
+    config, data_dir = _CONFIG.value.to_dict(), _DATA_DIR.value or os.environ.get("TFDS_DATA_DIR")
     if _SMOKE.value:
-        config = smoke.smoke(config)
+        config = smoke.smoke(config, data_dir)
     try:
-        loop.train(config, _WORKDIR.value, _DATA_DIR.value or os.environ.get("TFDS_DATA_DIR"))
+        loop.train(config, _WORKDIR.value, data_dir)
     except Exception:
         if not _HOSTS.value:
             raise

@@ -24,6 +24,7 @@ def load(
     label: str = "label",
     splits: Mapping[str, str] | None = None,
     max_classes: int | None = None,
+    max_examples: int | None = None,
 ) -> Dataset:
     """The data set of this name, from the first of `data_dir`/name.npz, `data_dir`/name and a library.
 
@@ -34,12 +35,19 @@ def load(
         "label" as `clean_labels` in extras.
       splits: our names of splits to slices of stored ones; every stored split if there are none.
       max_classes: only examples of the first so many classes, by "label" and by `label`.
+      max_examples: only the first so many examples of every split, counted before that.
 
     Raises:
       FileNotFoundError: none of the three has it; says where it was looked for and what prepares it.
       ValueError: what is stored is damaged, not sound, or not what was asked for.
     """
-    return _chosen(_stored(name, data_dir), label, splits, max_classes)
+    return _chosen(_stored(name, data_dir), label, splits, max_classes, max_examples)
+
+
+def is_there(name: str, data_dir: str | None = None) -> bool:
+    """Whether `load` would find something of this name."""
+    places = [Path(data_dir) / f"{name}.npz", tfds.folder(name, data_dir)] if data_dir else []
+    return name in _SHIPPED or any(place.exists() for place in places)
 
 
 def read(path: Path) -> Dataset:
@@ -53,14 +61,21 @@ def write(path: Path, data: Dataset) -> None:
 
 
 def _chosen(
-    stored: Stored, label: str = "label", splits: Mapping[str, str] | None = None, max_classes: int | None = None
+    stored: Stored,
+    label: str = "label",
+    splits: Mapping[str, str] | None = None,
+    max_classes: int | None = None,
+    max_examples: int | None = None,
 ) -> Dataset:
-    if max_classes is not None and max_classes < 1:
-        raise ValueError(f"max_classes is {max_classes}, but must be >= 1.")
+    for name, value in (("max_classes", max_classes), ("max_examples", max_examples)):
+        if value is not None and value < 1:
+            raise ValueError(f"{name} is {value}, but must be >= 1.")
     if not splits:
         parts = {name: Slice(name, 0, size) for name, size in stored.sizes.items()}
     else:
         parts = {name: slices.parse(expression, stored.sizes) for name, expression in splits.items()}
+    if max_examples:
+        parts = {name: part._replace(stop=min(part.stop, part.start + max_examples)) for name, part in parts.items()}
     found = {
         name: _split(stored, stored.read(part), label if name == "train" else "label", max_classes)
         for name, part in parts.items()

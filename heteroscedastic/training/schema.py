@@ -6,7 +6,12 @@ from heteroscedastic import metrics
 from heteroscedastic.data.dataset import Dataset
 from heteroscedastic.training import placement
 
-DATA_CHOICES = ("label", "splits", "max_classes")  # which examples and labels of a set; absent is its default
+DATA_CHOICES = (
+    "label",
+    "splits",
+    "max_classes",
+    "max_examples",
+)  # which examples and labels of a set; absent is its default
 # Sections that name code, whose settings `bind` checks.
 _NAMED = ("backbone", "head", "predictive", "smoothing", "loss", "weighting", "optimizer", "schedule")
 # Sections of plain settings: those that must be there, those that may.

@@ -3,21 +3,41 @@
 import copy
 from typing import Any
 
+from heteroscedastic.data import store
+from heteroscedastic.models import backbones
+
+_NUM_CLASSES = 64
+_NUM_EXAMPLES = 100  # of every split
 _LARGEST = {
-    "head": {"num_factors": 4, "num_classes": 64},
+    "head": {"num_factors": 4},
     "predictive": {"num_samples": 16},
     "training": {"batch_size": 8},
 }
 
 
-def smoke(config: dict[str, Any]) -> dict[str, Any]:
-    """The config with two steps of 8 examples, at most 64 classes, 4 factors and 16 samples."""
+def smoke(config: dict[str, Any], data_dir: str | None = None) -> dict[str, Any]:
+    """The config with two steps of 8 examples, the smallest backbone of its family, less of everything.
+
+    Where its data set is not there, digits that a library ships stand in, with one label or
+    several as the data set has.
+    """
     config = copy.deepcopy(config)
+    if not store.is_there(config["data"]["name"], data_dir):
+        _stand_in(config)
+    config["data"]["max_examples"] = _NUM_EXAMPLES
     for section, limits in _LARGEST.items():
         for name, limit in limits.items():
             if config[section].get(name) is not None:
                 config[section][name] = min(config[section][name], limit)
-    if config["head"].get("num_classes") == _LARGEST["head"]["num_classes"]:
-        config["data"]["max_classes"] = config["head"]["num_classes"]
+    if config["head"]["num_classes"] > _NUM_CLASSES:
+        config["head"]["num_classes"] = config["data"]["max_classes"] = _NUM_CLASSES
+    config["backbone"]["name"] = backbones.smallest(config["backbone"]["name"])
     config["training"] |= {"num_epochs": None, "num_steps": 2}
     return config
+
+
+def _stand_in(config: dict[str, Any]) -> None:
+    several = config["loss"]["name"] == "sigmoid_cross_entropy"
+    kept = {name: config["data"][name] for name in ("train", "eval", "validation_fraction")}
+    config["data"] = {"name": "digits_pairs" if several else "digits", **kept}
+    config["head"]["num_classes"] = 10
