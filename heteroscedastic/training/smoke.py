@@ -7,7 +7,7 @@ from heteroscedastic.data import store
 from heteroscedastic.models import backbones
 
 _NUM_CLASSES = 64
-_NUM_EXAMPLES = 100  # of every split
+_NUM_EXAMPLES = 200  # of every split
 _LARGEST = {
     "head": {"num_factors": 4},
     "predictive": {"num_samples": 16},
