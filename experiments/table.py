@@ -7,6 +7,7 @@ Intervals and tests are of each comparison on its own, not corrected for their n
 """
 
 import argparse
+import functools
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from scipy import stats
 
 from experiments import study
 from heteroscedastic import files
+from heteroscedastic.analysis import calibration
 
 
 def paired(ours: list[float], theirs: list[float]) -> tuple[float, float]:
@@ -78,11 +80,11 @@ def _regime(chosen, regime, tuned, numbers):
         points = Counter(", ".join(str(v) for _, v in run.job.point) or "-" for run in mine.values())
         cells = [row.name, str(len(mine)), ", ".join(f"{p} ({n}x)" if n > 1 else p for p, n in points.most_common())]
         for metric in chosen.metrics:
-            values = {s: run.results["evals"][regime.report][metric] for s, run in mine.items()}
+            values = {s: value(run, regime, metric) for s, run in mine.items()}
             cells.append(spread(list(values.values())))
             if chosen.reference:
                 others = seeds[chosen.reference]
-                theirs = {s: run.results["evals"][regime.report][metric] for s, run in others.items()}
+                theirs = {s: value(run, regime, metric) for s, run in others.items()}
                 both = sorted(set(values) & set(theirs))
                 same = row.name == chosen.reference
                 mean, half = paired([values[s] for s in both], [theirs[s] for s in both])
@@ -94,6 +96,28 @@ def _regime(chosen, regime, tuned, numbers):
                 cells.append(_paper_number(chosen, row, metric, numbers))
         lines.append("| " + " | ".join(cells) + " |")
     return lines
+
+
+def value(run: study.Made, regime: study.Regime, metric: str) -> float:
+    """A metric of a run as a regime reports it.
+
+    Args:
+      run: that is complete.
+      regime: whose `select` evaluation a temperature is fitted on.
+      metric: of results.json, or of the predictions (analysis/calibration.py); "scaled_" and its
+        name is the metric after temperature scaling.
+    """
+    told = run.results["evals"][regime.report]
+    if metric in told:
+        return told[metric]
+    found = _calibration(run.job.directory, regime.select, regime.report)
+    scaled = metric.startswith("scaled_")
+    return found["after" if scaled else "before"][metric.removeprefix("scaled_")]
+
+
+@functools.cache
+def _calibration(directory: Path, fit: str, on: str) -> dict[str, Any]:
+    return calibration.before_and_after(directory, fit, on)
 
 
 def _has_paper(chosen, regime, metric):

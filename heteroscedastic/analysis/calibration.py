@@ -20,6 +20,10 @@ from heteroscedastic.training import evaluate
 
 _EDGES = reliability.equal_edges(15)
 _BATCH = 1024  # examples of which sums are made at once
+# Compiled once, as a table reads many runs.
+_METRICS = {1: jax.jit(metrics.multiclass), 2: jax.jit(metrics.multilabel)}  # by axes of the labels
+_sums_by_class = jax.jit(functools.partial(reliability.sums_by_class, edges=_EDGES), static_argnames="num_classes")
+_sums_one_against_all = jax.jit(functools.partial(reliability.sums_one_against_all, edges=_EDGES))
 
 
 def measures(logits: np.ndarray, labels: np.ndarray) -> dict[str, float]:
@@ -63,13 +67,17 @@ def _of_one_label(logits, labels):
     own = np.take_along_axis(logits, labels[:, None], axis=-1)
     confidence, correct = probs.max(axis=-1), np.sum(logits >= own, axis=-1) == 1  # a tie is wrong, as in metrics.py
     single, weights = jnp.asarray(probs, jnp.float32), jnp.ones(len(labels))
-    apart = reliability.sums_by_class(
-        single.max(axis=-1), jnp.asarray(correct, jnp.float32), jnp.asarray(labels), weights, _EDGES, probs.shape[-1]
+    apart = _sums_by_class(
+        single.max(axis=-1),
+        jnp.asarray(correct, jnp.float32),
+        jnp.asarray(labels),
+        weights,
+        num_classes=probs.shape[-1],
     )
     class_errors = reliability.expected_calibration_error(apart)
     parts = scores.brier_parts(probs, labels, _EDGES)
     return {
-        **_told(metrics.multiclass, logits, labels),
+        **_told(logits, labels),
         "nll": -scores.log_likelihood(logits, labels),
         "brier": scores.brier(probs, labels),
         **{f"brier_{name}": value for name, value in parts._asdict().items()},
@@ -84,7 +92,7 @@ def _of_one_label(logits, labels):
 
 def _of_several(logits, labels):
     holds = _holds(logits, labels)
-    told = _told(metrics.multilabel, logits, labels)
+    told = _told(logits, labels)
     del told["gap_error"]  # here it is exact
     probs = jax.nn.sigmoid(jnp.asarray(logits))
     return {
@@ -96,12 +104,13 @@ def _of_several(logits, labels):
 
 
 def _one_against_all(probs, targets):
-    binned = reliability.sums_one_against_all(probs, targets, jnp.ones(len(probs)), _EDGES)
+    binned = _sums_one_against_all(probs, targets, jnp.ones(len(probs)))
     return float(np.mean(reliability.expected_calibration_error(binned)))
 
 
-def _told(metric, logits, labels):
+def _told(logits, labels):
     parts = (slice(start, start + _BATCH) for start in range(0, len(labels), _BATCH))
+    metric = _METRICS[labels.ndim]
     sums = (metric(jnp.asarray(logits[s]), jnp.asarray(labels[s]), jnp.ones(len(labels[s]))) for s in parts)
     return metrics.means(functools.reduce(evaluate.merged, sums, None))
 

@@ -1,0 +1,38 @@
+"""A diagonal head on two digits side by side, with labels dropped and added.
+
+Question:  does noise that knows no correlation help where an example has several labels?
+Command:   python main.py --config=configs/digits_multilabel_het_diag.py --workdir=runs/digits_multilabel_het_diag
+Cost:      30 seconds on 2 CPU cores
+Expected:  the table of several labels in README.md
+"""
+
+from ml_collections import ConfigDict
+
+
+def get_config() -> ConfigDict:
+    c = ConfigDict()
+    c.seed = 0
+    c.data = dict(
+        name="digits_pairs",
+        train="shift(1)|value_range(-1, 1)",
+        eval="value_range(-1, 1)",
+        validation_fraction=0.2,  # of the groups, with the noisy labels; no digit is on both sides
+    )
+    c.curation = "drop_and_add(drop_rate=0.2, add_rate=0.02)"
+    c.backbone = dict(name="ConvNet", widths=(16, 32, 64))
+    c.head = dict(name="Diagonal", num_classes=10, temperature=1.0)
+    c.predictive = dict(name="sigmoid_sampled", num_samples=100)
+    c.smoothing = dict(name="hard")
+    c.loss = dict(name="sigmoid_cross_entropy")
+    c.weighting = dict(name="equal")
+    c.optimizer = dict(name="sgd", momentum=0.9, nesterov=True, l2=0.0, covariance_l2=None, clip_norm=1.0)
+    c.schedule = dict(name="cosine", learning_rate=0.1, warmup_epochs=2.0)
+    c.training = dict(batch_size=64, num_epochs=15.0, num_steps=None, checkpoint_epochs=1.0)
+    c.validation = dict(split="valid", metric="nll")
+    c.evals = dict(
+        valid=dict(split="valid"),
+        valid_best=dict(split="valid", checkpoint="best"),
+        test=dict(split="test"),
+        test_best=dict(split="test", checkpoint="best"),
+    )
+    return c
