@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Bool, Float
+from scipy import stats
 
 from heteroscedastic import files
 from heteroscedastic import latent as latent_lib
@@ -30,6 +31,7 @@ class Measures(NamedTuple):
 
     covariance: Float[np.ndarray, "k k"]
     correlation: Float[np.ndarray, "k k"]  # of the average covariance; 0 where a class has no variance
+    difference: Float[np.ndarray, "k k"]  # mean of var(u_i - u_j)
     seen: Float[np.ndarray, "k k"]  # mean of p_i p_j var(u_i - u_j)
     overlap: Float[np.ndarray, "k k"]  # mean of p_i p_j, which needs no covariance
 
@@ -58,9 +60,11 @@ def measures(found: finished.Finished, split: str = "test") -> Measures:
         latent, batch = run.latents(state.params, state.model_state, data_on_device, feed)
         probs = jax.nn.softmax(run.predictive(key, latent), axis=-1)
         overlap = probs[:, :, None] * probs[:, None, :]
+        difference = scale * latent_lib.difference_variance(latent)
         parts = {
             "covariance": scale * latent_lib.covariance(latent),
-            "seen": scale * overlap * latent_lib.difference_variance(latent),
+            "difference": difference,
+            "seen": overlap * difference,
             "overlap": overlap,
         }
         return {n: jnp.einsum("b,bij->ij", batch.weights, x) for n, x in parts.items()}
@@ -77,13 +81,19 @@ def measures(found: finished.Finished, split: str = "test") -> Measures:
     return Measures(correlation=correlation, **averages)
 
 
-def noise_pairs(description: dict[str, Any]) -> Bool[np.ndarray, "k k"]:
-    """Which pairs of classes the known label noise mixes, either way, from dataset.json."""
+def confusions(description: dict[str, Any]) -> Float[np.ndarray, "k k"]:
+    """Of the examples of two classes, the share whose label is the other one, from dataset.json.
+
+    Symmetric; 0 on the diagonal, and everywhere where no label noise is known.
+    """
     num_classes = len(description["class_names"])
-    mixed = np.zeros((num_classes, num_classes), bool)
-    for a, b, _ in description.get("label_noise", ()):
-        mixed[a, b] = mixed[b, a] = a != b
-    return mixed
+    counts = np.zeros((num_classes, num_classes))
+    for clean, seen, number in description.get("label_noise", ()):
+        counts[clean, seen] = number
+    sizes = counts.sum(axis=1)
+    mixed, both = counts + counts.T, sizes[:, None] + sizes
+    np.fill_diagonal(mixed, 0)
+    return np.divide(mixed, both, out=np.zeros_like(both), where=both > 0)
 
 
 def agreement(measure: Float[np.ndarray, "k k"], pairs: Bool[np.ndarray, "k k"]) -> dict[str, float]:
@@ -105,6 +115,38 @@ def agreement(measure: Float[np.ndarray, "k k"], pairs: Bool[np.ndarray, "k k"])
     return {"first": float(first), "auc": scores.auroc(values, mixed)}
 
 
+def rank_correlation(
+    measure: Float[np.ndarray, "k k"], confusion: Float[np.ndarray, "k k"], num_permutations: int = 9999
+) -> dict[str, float]:
+    """Spearman's correlation, over pairs of classes, of the sizes of a measure with known confusions.
+
+    Returns:
+      `rho`, and `p`: the chance of one as large if the classes of the measure had other names,
+      by random permutations of them (pairs that share a class are not independent).
+
+    Source: Mantel (1967).
+    """
+    upper = np.triu_indices(len(measure), 1)
+    wanted = _centred_ranks(confusion[upper])
+    draws = np.random.Generator(np.random.Philox(key=0))
+    orders = [np.arange(len(measure)), *(draws.permutation(len(measure)) for _ in range(num_permutations))]
+    ranked = np.zeros(measure.shape)
+    ranked[upper] = _centred_ranks(np.abs(measure[upper]))
+    ranked += ranked.T
+    products = np.array([ranked[np.ix_(order, order)][upper] @ wanted for order in orders])
+    size = np.sqrt((ranked[upper] @ ranked[upper]) * (wanted @ wanted))
+    if size == 0:
+        return {"rho": float("nan"), "p": float("nan")}
+    # Rounding must not part what is equal.
+    as_large = np.sum(products >= products[0] - 1e-9 * size)
+    return {"rho": float(products[0] / size), "p": float(as_large / len(orders))}
+
+
+def _centred_ranks(values: np.ndarray) -> np.ndarray:
+    ranks = stats.rankdata(values)
+    return ranks - ranks.mean()
+
+
 def main() -> None:
     """Prints and writes the class pairs that the noise of a finished run ties together."""
     parser = argparse.ArgumentParser(description=main.__doc__)
@@ -115,16 +157,16 @@ def main() -> None:
     parser.add_argument("--data_dir", default=os.environ.get("TFDS_DATA_DIR"))
     flags = parser.parse_args()
     found = finished.load(flags.run, flags.checkpoint, flags.data_dir)
-    measured, known = measures(found, flags.split), noise_pairs(found.dataset)
+    measured, known = measures(found, flags.split), confusions(found.dataset)
     names = found.dataset["class_names"]
     rows, cols = np.triu_indices(len(names), 1)
     order = np.argsort(-measured.seen[rows, cols], kind="stable")[: flags.top]
-    print(f"{'classes':<28}{'p_i p_j var(u_i - u_j)':>24}{'covariance':>12}{'correlation':>12}  labels mixed")
+    print(f"{'classes':<28}{'p_i p_j var(u_i - u_j)':>24}{'covariance':>12}{'correlation':>12}{'labels mixed':>14}")
     for i, j in zip(rows[order], cols[order]):
-        told = "yes" if known[i, j] else ""
+        told = f"{known[i, j]:.1%}" if known[i, j] else ""
         print(
             f"{names[i] + ', ' + names[j]:<28}{measured.seen[i, j]:>24.4f}{measured.covariance[i, j]:>12.4f}"
-            f"{measured.correlation[i, j]:>12.3f}  {told}"
+            f"{measured.correlation[i, j]:>12.3f}{told:>14}"
         )
     path = os.path.join(flags.run, "covariance", f"{flags.split}_{flags.checkpoint}.npz")
     files.write_arrays(path, measured._asdict())

@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from scipy import stats
 from sklearn import metrics as sklearn_metrics
 
 from experiments import study
@@ -40,11 +41,50 @@ def test_measures_are_plain_averages_in_units_of_the_utilities(directory):
     np.testing.assert_allclose(averaged.seen, seen, rtol=0.2, atol=0.1 * seen.max())
 
 
-def test_the_pairs_whose_labels_were_mixed_are_read_from_the_run(directory):
+def test_the_confusions_are_read_from_the_run(directory):
     found = finished.load(directory)
-    mixed = covariance.noise_pairs(found.dataset)
-    assert mixed.sum() == 6  # three pairs, either way
-    np.testing.assert_array_equal(mixed, mixed.T)
+    shares = covariance.confusions(found.dataset)
+    np.testing.assert_array_equal(shares, shares.T)
+    assert np.count_nonzero(shares) == 6  # three pairs, either way
+    assert shares[shares > 0] == pytest.approx(0.4, abs=0.08)
+
+
+def test_confusions_are_shares_of_the_examples_of_both_classes():
+    noise = [[0, 0, 6], [0, 1, 2], [1, 0, 1], [1, 1, 3], [2, 2, 5]]
+    shares = covariance.confusions({"class_names": ["a", "b", "c", "d"], "label_noise": noise})
+    expected = np.zeros((4, 4))
+    expected[0, 1] = expected[1, 0] = (2 + 1) / (8 + 4)
+    np.testing.assert_array_equal(shares, expected)
+
+
+def symmetric(draws, size):
+    half = draws.normal(size=(size, size))
+    return np.abs(half + half.T)
+
+
+def test_the_rank_correlation_is_spearmans_over_pairs():
+    draws = np.random.default_rng(0)
+    one, other = symmetric(draws, 7), symmetric(draws, 7)
+    upper = np.triu_indices(7, 1)
+    expected = stats.spearmanr(one[upper], other[upper]).statistic
+    assert covariance.rank_correlation(one, other)["rho"] == pytest.approx(expected)
+
+
+def test_of_equal_matrices_the_correlation_is_one_and_only_the_same_order_is_as_good():
+    one = symmetric(np.random.default_rng(1), 10)
+    found = covariance.rank_correlation(one, 3 * one, num_permutations=999)
+    assert found["rho"] == pytest.approx(1)
+    assert found["p"] == 1 / 1000
+
+
+def test_of_unrelated_matrices_p_is_uniform():
+    draws = np.random.default_rng(2)
+    p = [covariance.rank_correlation(symmetric(draws, 6), symmetric(draws, 6), 199)["p"] for _ in range(200)]
+    assert stats.kstest(p, "uniform").pvalue > 0.01
+
+
+def test_where_nothing_is_confused_there_is_no_correlation():
+    assert np.isnan(covariance.rank_correlation(np.eye(3) + 1.0, np.zeros((3, 3)))["rho"])
 
 
 def test_several_labels_an_example_are_told(directory):
