@@ -15,6 +15,8 @@ ARGUMENTS = (
     "--config.training.num_epochs=6",
     "--config.training.checkpoint_epochs=1",
     "--config.predictive.num_samples=32",
+    "--config.backbone.name=ConvNet",  # whose batch statistics are those of the global batch
+    "--config.backbone.widths=(8, 16)",
 )
 SECONDS_TO_LEAVE = 60
 
@@ -100,7 +102,7 @@ def test_parameters_cut_over_eight_devices_agree_with_whole_ones(alone, data_dir
     program = (
         "import sys; from experiments import study; from heteroscedastic.training import loop\n"
         "config = study.config('digits_het_pe', {'training.num_epochs': 6, 'training.checkpoint_epochs': 1,"
-        " 'predictive.num_samples': 32})\n"
+        " 'predictive.num_samples': 32, 'backbone': {'name': 'ConvNet', 'widths': (8, 16)}})\n"
         "config['training']['parameters'] = 'sharded'\n"
         "loop.train(config, sys.argv[1], sys.argv[2])\n"
     )
