@@ -19,6 +19,16 @@ from heteroscedastic.latent import LatentGaussian
 _MIN_SCALE = 1e-3
 
 
+def _as_matrices(features, kernel, dimensions, **settings):
+    """The last axis of the features with the first of the kernel, whose others are taken as one.
+
+    The kernel's gradient is then a product of matrices in the kernel's own order; with three axes
+    it comes in another and is copied, which is slow on a CPU (benchmarks/train.py).
+    """
+    flat = jax.lax.dot_general(features, kernel.reshape(kernel.shape[0], -1), dimensions, **settings)
+    return flat.reshape(*flat.shape[:-1], *kernel.shape[1:])
+
+
 class _Head(nn.Module):
     num_classes: int
     temperature: float = 1.0
@@ -70,7 +80,8 @@ class LowRank(_Head):
         loadings = None
         if self.num_factors:
             shape = (self.num_classes, self.num_factors)
-            loadings = nn.DenseGeneral(shape, dtype=jnp.float32, name="factor_loadings")(features)
+            dense = nn.DenseGeneral(shape, dtype=jnp.float32, dot_general=_as_matrices, name="factor_loadings")
+            loadings = dense(features)
         latent = LatentGaussian(
             loc=self.dense("loc", features),
             scale_diag=self.scale_diag(features),

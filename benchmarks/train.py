@@ -1,0 +1,272 @@
+"""Throughput of a training step beside a plain Flax step of the same model.
+
+python benchmarks/train.py --model=ResNet50 (or ResNet18) prints, for random images on the device:
+images a second of our step with the plain head, as a ratio to those of a step of flax.linen and
+optax alone, and what the noise heads add to ours; the bytes of temporaries that the compiler plans
+for; the floating-point operations of the convolutions and dense layers a second, on a known chip
+also as a share of its peak. The steps are taken in turn, so that a change of the machine's speed
+meets all of them.
+
+The plain step follows the ImageNet example of Flax (github.com/google/flax, examples/imagenet): no
+mask for absent examples, no values by example, batch statistics in one pass, integer labels, the
+L2 penalty in the loss, accuracy as its only metric. Its padding is ours, so that the two models are
+one function.
+"""
+
+import argparse
+import functools
+import platform
+import statistics
+import time
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from flax import linen as nn
+from flax.training import train_state
+
+from heteroscedastic import losses, metrics, predictive, smoothing, weighting
+from heteroscedastic.batch import Batch
+from heteroscedastic.models import backbones, heads
+from heteroscedastic.models.classifier import Classifier
+from heteroscedastic.training import optimizer as optimizers
+from heteroscedastic.training.objective import objective
+from heteroscedastic.training.state import TrainState
+from heteroscedastic.training.step import train_step
+
+MODELS = {  # of the plain model, of our backbone, pixels, classes, rank; batch on a CPU
+    "ResNet50": (dict(stage_sizes=(3, 4, 6, 3), bottleneck=True), {}, 224, 1000, 15, 8),
+    "ResNet18": (dict(stage_sizes=(2, 2, 2, 2), bottleneck=False), dict(stem="cifar"), 32, 10, 6, 64),
+}
+LEARNING_RATE, MOMENTUM, WEIGHT_DECAY, NUM_SAMPLES = 1e-3, 0.9, 1e-4, 1_000
+# TFLOP/s without sparsity, in bfloat16 and in what JAX takes for float32 there by default (TF32; on
+# a TPU bfloat16), from the vendors' data sheets: NVIDIA A100 (June 2021), H100 (SXM column), H200
+# (SXM column); cloud.google.com/tpu/docs, "TPU v3" and "TPU v4". A core of v3, half a chip, is a device.
+PEAKS = {
+    "NVIDIA A100": {"bfloat16": 312, "float32": 156},
+    "NVIDIA H100 80GB HBM3": {"bfloat16": 989, "float32": 494},
+    "NVIDIA H200": {"bfloat16": 989, "float32": 494},
+    "TPU v3": {"bfloat16": 61.5, "float32": 61.5},
+    "TPU v4": {"bfloat16": 275, "float32": 275},
+}
+
+
+class PlainBlock(nn.Module):
+    """A residual block of version 1.5."""
+
+    width: int
+    strides: int
+    bottleneck: bool
+    conv: Callable
+    norm: Callable
+
+    @nn.compact
+    def __call__(self, x):
+        shapes = ((self.width, 3, self.strides), (self.width, 3, 1))
+        if self.bottleneck:
+            shapes = ((self.width, 1, 1), (self.width, 3, self.strides), (4 * self.width, 1, 1))
+        y = x
+        for i, (channels, kernel, strides) in enumerate(shapes, 1):
+            last = i == len(shapes)
+            first = nn.initializers.zeros_init() if last else nn.initializers.ones_init()
+            y = self.conv(channels, (kernel, kernel), strides, padding=(kernel - 1) // 2, name=f"conv{i}")(y)
+            y = self.norm(scale_init=first, name=f"norm{i}")(y)
+            y = y if last else nn.relu(y)
+        if x.shape != y.shape:
+            x = self.conv(y.shape[-1], (1, 1), self.strides, name="shortcut")(x)
+            x = self.norm(name="shortcut_norm")(x)
+        return nn.relu(x + y)
+
+
+class PlainResNet(nn.Module):
+    """Version 1.5 with its dense layer."""
+
+    stage_sizes: tuple[int, ...]
+    bottleneck: bool
+    num_classes: int
+    stem: str = "imagenet"
+    width: int = 64
+    dtype: str = "float32"
+
+    @nn.compact
+    def __call__(self, x, train=True):
+        he = nn.initializers.variance_scaling(2.0, "fan_out", "normal")
+        conv = functools.partial(nn.Conv, use_bias=False, dtype=self.dtype, kernel_init=he)
+        norm = functools.partial(
+            nn.BatchNorm, use_running_average=not train, momentum=0.9, epsilon=1e-5, dtype=self.dtype
+        )
+        if self.stem == "imagenet":
+            x = nn.relu(norm(name="stem_norm")(conv(self.width, (7, 7), 2, padding=3, name="stem")(x)))
+            x = nn.max_pool(x, (3, 3), (2, 2), padding=((1, 1), (1, 1)))
+        else:
+            x = nn.relu(norm(name="stem_norm")(conv(self.width, (3, 3), padding=1, name="stem")(x)))
+        for stage, size in enumerate(self.stage_sizes):
+            for i in range(size):
+                strides = 2 if stage > 0 and i == 0 else 1
+                name = f"stage{stage + 1}_block{i + 1}"
+                x = PlainBlock(self.width * 2**stage, strides, self.bottleneck, conv, norm, name=name)(x)
+        x = nn.Dense(self.num_classes, dtype=self.dtype, name="loc")(jnp.mean(x, axis=(1, 2)))
+        return x.astype(jnp.float32)
+
+
+class PlainState(train_state.TrainState):
+    """Of Flax, and the batch statistics."""
+
+    batch_stats: Any
+
+
+def plain_step(state, images, labels):
+    """The next state, loss and accuracy."""
+
+    def loss_of(params):
+        variables = {"params": params, "batch_stats": state.batch_stats}
+        logits, updated = state.apply_fn(variables, images, mutable=["batch_stats"])
+        loss = jnp.mean(optax.softmax_cross_entropy_with_integer_labels(logits, labels))
+        penalty = sum(jnp.sum(x**2) for x in jax.tree.leaves(params) if x.ndim > 1)
+        return loss + WEIGHT_DECAY * 0.5 * penalty, (updated, logits)
+
+    (loss, (updated, logits)), grads = jax.value_and_grad(loss_of, has_aux=True)(state.params)
+    state = state.apply_gradients(grads=grads, batch_stats=updated["batch_stats"])
+    return state, loss, jnp.mean(jnp.argmax(logits, -1) == labels)
+
+
+def plain(settings, num_classes, dtype, batch):
+    """The plain step, its first state and its other arguments."""
+    model = PlainResNet(**settings, num_classes=num_classes, dtype=dtype)
+    variables = jax.jit(model.init)(jax.random.key(0), batch.inputs)
+    tx = optax.sgd(optax.constant_schedule(LEARNING_RATE), MOMENTUM, nesterov=True)
+    state = PlainState.create(apply_fn=model.apply, tx=tx, **variables)
+    return plain_step, state, (batch.inputs, batch.labels)
+
+
+def ours(backbone, head, average, batch):
+    """Our step, its first state and its other arguments."""
+    model = Classifier(backbone, head)
+    variables = jax.jit(model.init)(jax.random.key(0), batch.inputs, batch.weights > 0)
+    params = variables.pop("params")
+    schedule = optax.constant_schedule(LEARNING_RATE)
+    optimizer = optimizers.sgd(schedule, momentum=MOMENTUM, nesterov=True, l2=WEIGHT_DECAY / 2)
+    loss_of = functools.partial(
+        objective,
+        model=model,
+        smoothing=smoothing.hard,
+        weighting=weighting.equal,
+        predictive=average,
+        loss=losses.cross_entropy,
+        class_counts=jnp.ones(head.num_classes),
+    )
+
+    def step(state, batch):
+        key = jax.random.fold_in(jax.random.key(0), state.step)
+        return train_step(state, batch, key, objective=loss_of, optimizer=optimizer, metric=metrics.multiclass)
+
+    return step, TrainState(jnp.zeros((), jnp.int32), params, variables, optimizer.init(params)), (batch,)
+
+
+def random_batch(size, pixels, num_classes):
+    """Noise for images, on the device."""
+    draws = np.random.default_rng(0)
+    return Batch(
+        inputs=jnp.asarray(draws.normal(size=(size, pixels, pixels, 3)), jnp.float32),
+        labels=jnp.asarray(draws.integers(num_classes, size=size), jnp.int32),
+        weights=jnp.ones(size, jnp.float32),
+        ids=jnp.arange(size, dtype=jnp.int32),
+        extras={},
+    )
+
+
+class Timed:
+    """A step, compiled, and the times it took."""
+
+    def __init__(self, name, step, state, arguments):
+        self.name, self.state, self.arguments = name, state, arguments
+        self.num_parameters = sum(x.size for x in jax.tree.leaves(state.params))
+        lowered = jax.jit(step, donate_argnums=0).lower(state, *arguments)
+        # Of the program as written, where no library's call hides a convolution; a loop counts once.
+        self.operations = lowered.cost_analysis()["flops"]
+        self.call = lowered.compile()
+        self.temporaries = self.call.memory_analysis().temp_size_in_bytes
+        self.seconds = []
+
+    def take(self):
+        """One step; its wall time is kept."""
+        start = time.perf_counter()
+        self.state, *_ = jax.block_until_ready(self.call(self.state, *self.arguments))
+        self.seconds.append(time.perf_counter() - start)
+
+
+def peak(device, dtype):
+    """TFLOP/s of a device by its data sheet, or None."""
+    known = [of[dtype] for kind, of in PEAKS.items() if device.device_kind.startswith(kind)]
+    return known[0] if known else None
+
+
+def main():
+    """Prints the table."""
+    on_cpu = jax.default_backend() == "cpu"
+    parser = argparse.ArgumentParser(description=main.__doc__)
+    parser.add_argument("--model", choices=MODELS, default="ResNet50")
+    parser.add_argument("--batch", type=int, help="256; on a CPU 8 for ResNet50, 64 for ResNet18")
+    parser.add_argument("--pixels", type=int, help="224 for ResNet50, 32 for ResNet18")
+    parser.add_argument("--repeats", type=int, default=7 if on_cpu else 50)
+    parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32" if on_cpu else "bfloat16")
+    flags = parser.parse_args()
+    settings, ours_too, pixels, num_classes, rank, cpu_batch = MODELS[flags.model]
+    flags.pixels = flags.pixels or pixels
+    flags.batch = flags.batch or (cpu_batch if on_cpu else 256)
+    batch = random_batch(flags.batch, flags.pixels, num_classes)
+    backbone = getattr(backbones, flags.model)(**ours_too, dtype=flags.dtype)
+    sampled = functools.partial(predictive.softmax, num_samples=NUM_SAMPLES)
+    low_rank, efficient = (head(num_classes, num_factors=rank) for head in (heads.LowRank, heads.ParameterEfficient))
+    steps = [
+        Timed("plain Flax", *plain({**settings, **ours_too}, num_classes, flags.dtype, batch)),
+        Timed("Deterministic", *ours(backbone, heads.Deterministic(num_classes), predictive.deterministic, batch)),
+        Timed("LowRank", *ours(backbone, low_rank, sampled, batch)),
+        Timed("ParameterEfficient", *ours(backbone, efficient, sampled, batch)),
+    ]
+    if steps[0].num_parameters != steps[1].num_parameters:
+        raise AssertionError(f"{steps[0].num_parameters:,} parameters beside {steps[1].num_parameters:,} of ours.")
+    for _ in range(flags.repeats + 1):
+        for step in steps:
+            step.take()
+    for step in steps:
+        del step.seconds[0]  # a warm-up
+    print_table(steps, flags, f"{num_classes:,} classes, rank {rank}, {NUM_SAMPLES:,} samples")
+
+
+def print_table(steps, flags, noise):
+    """Medians over the turns; ratios and differences are of one turn."""
+
+    def median(of, *others):
+        return statistics.median(map(of, *(other.seconds for other in others)))
+
+    device = jax.devices()[0]
+    of_chip = peak(device, flags.dtype)
+    print(f"{flags.model}, {flags.pixels} pixels, batch {flags.batch}, {flags.dtype}, {noise},")
+    print(f"jax {jax.__version__}, {device.device_kind}, {platform.machine()}, medians of {flags.repeats} turns;")
+    print(f"a step without noise is {steps[0].operations / 1e9:,.1f} GFLOP")
+    columns = ["parameters", "temporaries, MB", "ms a step", "images/s", "against plain", "the head adds", "GFLOP/s"]
+    columns += [] if of_chip is None else [f"of the chip's {of_chip} TFLOP/s"]
+    print(f"| step | {' | '.join(columns)} |")
+    print("| --- |" + " --- |" * len(columns))
+    flax, base = steps[:2]
+    for step in steps:
+        taken = median(lambda s: s, step)
+        against = median(lambda other, s: other / s, flax, step)
+        cells = [f"{step.num_parameters:,}", f"{step.temporaries / 1e6:,.0f}", f"{1e3 * taken:,.1f}"]
+        cells += [f"{flags.batch / taken:,.1f}", f"{against:.3f}"]
+        if step in (flax, base):
+            rate = flax.operations / taken
+            cells += ["", f"{rate / 1e9:,.0f}"] + ([] if of_chip is None else [f"{rate / of_chip / 1e12:.1%}"])
+        else:
+            extra = 1e3 * median(lambda own, s: s - own, base, step)
+            share = median(lambda own, s: s / own - 1, base, step)
+            cells += [f"{extra:+,.1f} ms, {share:+.1%}", ""] + ([] if of_chip is None else [""])
+        print(f"| {step.name} | {' | '.join(cells)} |")
+
+
+if __name__ == "__main__":
+    main()
