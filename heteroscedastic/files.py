@@ -1,8 +1,9 @@
 """Files that are there whole or not at all."""
 
+import contextlib
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO, Any
 
@@ -30,11 +31,27 @@ def write_whole(path: str | Path, write: Callable[[IO[bytes]], Any]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        with temporary.open("wb") as file:
+        with named(path), temporary.open("wb") as file:
             write(file)
             file.flush()
             os.fsync(file.fileno())  # before the name is taken, so that a power cut leaves no empty file
         temporary.replace(path)
     except BaseException:
         temporary.unlink(missing_ok=True)
+        raise
+
+
+def sweep(directory: str | Path) -> None:
+    """Removes what a kill left of files that were being written."""
+    for path in Path(directory).rglob(".*.tmp"):
+        path.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def named(path: str | Path) -> Iterator[None]:
+    """A full disk says which file it struck."""
+    try:
+        yield
+    except OSError as error:
+        error.filename = error.filename or str(path)
         raise

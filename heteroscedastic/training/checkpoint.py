@@ -1,10 +1,16 @@
 """Checkpoints on disk: the last ones and the best one, each whole or not there."""
 
+import contextlib
+import hashlib
+import json
 import logging
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
+import numpy as np
 import orbax.checkpoint as ocp
 
 from heteroscedastic.training import hosts
@@ -14,18 +20,27 @@ _NUM_LAST = 2  # so that one is whole should the other be damaged
 
 
 class CheckpointError(RuntimeError):
-    """A checkpoint that is needed cannot be read."""
+    """A checkpoint that is needed cannot be read, or one could not be written."""
 
 
 class Checkpoints:
     """The checkpoints of a run.
 
     A checkpoint is a state and a small dictionary beside it. Kept are the last two and the
-    best. Writing goes on in the background; a half-written checkpoint has another name and is
-    never read.
+    best. Writing goes on in the background; a half-written checkpoint has another name, is
+    never read, and goes when the directory is opened again. A digest of every bit is saved beside
+    the arrays, of which TensorStore keeps no checksum.
     """
 
-    def __init__(self, directory: Path):
+    def __init__(self, directory: Path, owner: str | None = None):
+        """Opens the directory.
+
+        Args:
+          directory: of the checkpoints alone.
+          owner: whose they are; those of another owner are not read. None reads anybody's.
+        """
+        self._owner = owner
+        self._saved: int | None = None
         self._kept = _LastAndBest()
         options = ocp.CheckpointManagerOptions(
             preservation_policy=self._kept, cleanup_tmp_directories=True, enable_async_checkpointing=True
@@ -40,14 +55,30 @@ class Checkpoints:
           state: the arrays.
           told: JSON values.
           best_step: the step to keep for being the best, this one or one saved before.
+
+        Raises:
+          CheckpointError: this one, or the one before, could not be written.
         """
-        self._kept.best_step = best_step
-        self._manager.save(
-            int(state.step),
-            # A copy, as it is written in the background.
-            args=ocp.args.Composite(state=ocp.args.StandardSave(state), told=ocp.args.JsonSave(dict(told))),
-            force=True,
-        )
+        self.wait()
+        self._kept.best_step, self._saved = best_step, int(state.step)
+        told = {**told, "owner": self._owner}  # a copy, as it is written in the background
+        told["digest"] = _digest(state, told)
+        with self._writing():
+            self._manager.save(
+                self._saved,
+                args=ocp.args.Composite(state=ocp.args.StandardSave(state), told=ocp.args.JsonSave(told)),
+                force=True,
+            )
+
+    @contextlib.contextmanager
+    def _writing(self) -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:  # of the disk, as Python or TensorStore tells it
+            raise CheckpointError(
+                f"checkpoint of step {self._saved} could not be written ({_first_line(error)}); those before it stay,"
+                " and once that is mended the same command continues from them."
+            ) from error
 
     def last(self, template: TrainState) -> tuple[TrainState, dict[str, Any]] | None:
         """The last whole checkpoint, or None where none was ever saved.
@@ -88,29 +119,55 @@ class Checkpoints:
         """The checkpoint of a step.
 
         Raises:
-          CheckpointError: it is missing or damaged.
+          CheckpointError: it is missing, damaged, of another model or of another run.
         """
         abstract = jax.tree.map(ocp.utils.to_shape_dtype_struct, template)
         args = ocp.args.Composite(state=ocp.args.StandardRestore(abstract), told=ocp.args.JsonRestore())
         try:
             restored = self._manager.restore(step, args=args)
+            state, told = restored["state"], restored["told"]
+            self._check(step, state, told, abstract)
         except Exception as error:  # whatever a damaged file makes Orbax raise
-            told = str(error).splitlines()[0] if str(error) else type(error).__name__
-            raise CheckpointError(f"checkpoint of step {step} cannot be read ({told})") from error
-        return restored["state"], restored["told"]
+            raise CheckpointError(f"checkpoint of step {step} cannot be read ({_first_line(error)})") from error
+        return state, {name: value for name, value in told.items() if name not in ("owner", "digest")}
+
+    def _check(self, step: int, state: TrainState, told: dict[str, Any], abstract: TrainState) -> None:
+        """What Orbax lets pass: flipped bits, another dtype, an absent branch, another run."""
+        if _form(state) != _form(abstract):
+            raise ValueError("its arrays are those of another model")
+        if int(state.step) != step:
+            raise ValueError(f"it is that of step {int(state.step)}")
+        if not {"owner", "digest"} & set(told):  # saved before there were any; one flipped bit spoils one name
+            return
+        if told.get("digest") != _digest(state, {k: v for k, v in told.items() if k != "digest"}):
+            raise ValueError("its bits are not those that were saved")
+        if self._owner is not None and told["owner"] not in (None, self._owner):
+            raise ValueError("it belongs to another run")
 
     def wait(self) -> None:
-        """Returns once what was saved is on disk."""
-        self._manager.wait_until_finished()
+        """Returns once what was saved is on disk.
+
+        Raises:
+          CheckpointError: it could not be written.
+        """
+        with self._writing():
+            self._manager.wait_until_finished()
 
     def __enter__(self) -> "Checkpoints":
         return self
 
     def __exit__(self, kind: type | None, *_: Any) -> None:
         """Waits for what is being written, and lets go of the directory."""
-        if kind and issubclass(kind, hosts.HostError | jax.errors.JaxRuntimeError) and jax.process_count() > 1:
-            return  # another host is lost, and closing would wait for it
-        self._manager.close()
+        lost = (hosts.HostError, CheckpointError, jax.errors.JaxRuntimeError)
+        if kind and issubclass(kind, lost) and jax.process_count() > 1:
+            return  # another host is lost, or this one will be, and closing would wait for it
+        try:
+            with self._writing():
+                self._manager.close()  # one failed write may be told several times, here too
+        except CheckpointError as error:
+            if kind is None:
+                raise
+            logging.warning("%s", error)  # beside what is raised already
 
 
 class _LastAndBest:
@@ -125,3 +182,37 @@ class _LastAndBest:
     def should_preserve(self, checkpoints: Any, *, context: Any) -> list[bool]:
         last = sorted(c.step for c in checkpoints)[-_NUM_LAST:]
         return [c.step in last or c.step == self.best_step for c in checkpoints]
+
+
+def _digest(state: TrainState, told: dict[str, Any]) -> str:
+    """Of all values and all bits, wherever the arrays lie."""
+    leaves = jax.tree.leaves(state)
+    sums = jax.device_get(_sums_of_bits(leaves))
+    arrays = [[str(x.dtype), list(x.shape), int(s)] for x, s in zip(leaves, sums)]
+    return hashlib.sha256(json.dumps([told, arrays], sort_keys=True).encode()).hexdigest()
+
+
+@jax.jit
+def _sums_of_bits(leaves: list[jax.Array]) -> list[jax.Array]:
+    """A sum modulo 2**32 an array; with odd weights, so that no change of one element leaves it as it was.
+
+    Integers add up to the same in any order, so to the same on any number of devices.
+    """
+
+    def sum_of(x):
+        x = x.astype(jnp.uint8) if x.dtype == bool else x
+        words = jax.lax.bitcast_convert_type(x, jnp.dtype(f"uint{8 * min(x.dtype.itemsize, 4)}")).astype(jnp.uint32)
+        strides = np.cumprod((1, *words.shape[:0:-1]))[::-1]
+        axes = range(words.ndim)
+        place = sum(jax.lax.broadcasted_iota(jnp.uint32, words.shape, i) * np.uint32(strides[i]) for i in axes)
+        return jnp.sum(words * (2 * place + 1), dtype=jnp.uint32)
+
+    return [sum_of(x) for x in leaves]
+
+
+def _form(tree: Any) -> Any:
+    return jax.tree.structure(tree), [(x.shape, x.dtype) for x in jax.tree.leaves(tree)]
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).splitlines()[0] if str(error) else type(error).__name__

@@ -1,6 +1,8 @@
 """The one loop: places arrays, compiles, trains, saves, continues, evaluates."""
 
 import collections
+import hashlib
+import json
 import math
 import signal
 import time
@@ -14,7 +16,7 @@ from heteroscedastic import files, metrics
 from heteroscedastic.data import resident
 from heteroscedastic.training import assembly, evaluate, hosts, provenance, workdir
 from heteroscedastic.training.assembly import Run
-from heteroscedastic.training.checkpoint import Checkpoints
+from heteroscedastic.training.checkpoint import CheckpointError, Checkpoints
 from heteroscedastic.training.hosts import say
 from heteroscedastic.training.placement import Placement
 from heteroscedastic.training.state import TrainState
@@ -44,8 +46,10 @@ def train(config: dict[str, Any], directory: str, data_dir: str | None = None) -
       What results.json holds.
 
     Raises:
-      WorkdirError: the directory holds another run, or another process is at work on it.
-      CheckpointError: a checkpoint that is needed cannot be read.
+      WorkdirError: the directory holds another run or a damaged file, or another process is at
+        work on it.
+      CheckpointError: a checkpoint that is needed cannot be read, or one could not be written.
+      OSError: another file could not be written; names it, and the same call continues.
       NotFiniteError: names the step; the last good checkpoint stays.
       SystemExit: after SIGTERM, once the state is saved.
     """
@@ -60,7 +64,7 @@ def train(config: dict[str, Any], directory: str, data_dir: str | None = None) -
         hosts.from_first(lambda: workdir.claim_data(path, run.description))
         say(f"{num_parameters:,} parameters, {run.total_steps:,} steps of {run.batch_size} on {provenance.device()}.")
         trainer = _Trainer(run, path, placement)
-        with trainer.checkpoints, Terminated() as trainer.terminated:
+        with Terminated() as trainer.terminated, trainer.checkpoints:
             trainer.train()
             results = {"num_parameters": num_parameters, **trainer.results()}
         hosts.from_first(lambda: files.write_json(path / "results.json", results))
@@ -83,7 +87,7 @@ class _Trainer:
             run.train_step, donate_argnums=donated, out_shardings=(shardings, placement.replicated, None)
         )
         self.eval_step = jax.jit(run.eval_step, out_shardings=placement.replicated)
-        self.checkpoints = Checkpoints(path / "checkpoints")
+        self.checkpoints = Checkpoints(path / "checkpoints", _owner(run))
         self.told: dict[str, Any] = {"best_step": None, "best_score": None, "seconds": 0.0, "sums": None}
         found = self.checkpoints.last(self.template)
         if found:
@@ -195,7 +199,7 @@ class _Trainer:
             if which == "best" and "best" not in states:
                 if best_step is None:
                     raise NotFiniteError("no checkpoint was ever the best, as every validation score is nan.")
-                states["best"] = self.checkpoints.at(best_step, self.template)[0]
+                states["best"] = self._best(best_step)
             sums, predictions = self._evaluate(name, settings["split"], states[which])
             if hosts.is_first():
                 files.write_arrays(self.path / "predictions" / f"{name}.npz", evaluate.arrays(predictions))
@@ -211,12 +215,27 @@ class _Trainer:
             **provenance.provenance(),
         }
 
+    def _best(self, step: int) -> TrainState:
+        try:
+            return self.checkpoints.at(step, self.template)[0]
+        except CheckpointError as error:
+            raise CheckpointError(
+                f"{error}; it is the best one, and evaluations of config.evals ask for it. Bring it back from a copy,"
+                " or begin again in another --workdir."
+            ) from error
+
     def _progress(self, step: int) -> str:
         elapsed = time.monotonic() - self.began
         rate = step * self.run.batch_size / elapsed
         left = (self.run.total_steps - step) * elapsed / step
         epoch = step / self.run.steps_per_epoch
         return f"step {step:,}/{self.run.total_steps:,}  epoch {epoch:.1f}  {rate:,.0f} examples/s  {_clock(left)} left"
+
+
+def _owner(run: Run) -> str:
+    """Whose a checkpoint is: a run of this config on these data."""
+    told = [run.config, run.description["fingerprint"]]
+    return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()
 
 
 def _finite(step: int, sums: Any) -> Any:

@@ -4,6 +4,7 @@ import contextlib
 import fcntl
 import importlib.util
 import json
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -25,15 +26,16 @@ def claimed(workdir: Path, config: dict[str, Any]) -> Iterator[dict[str, Any] | 
 
     Raises:
       WorkdirError: the directory holds a run of another config, or no run but other files, or
-        another process is at work on it.
+        another process is at work on it, or a file of the run is damaged.
     """
     with contextlib.ExitStack() as stack:
 
         def claim():
             _check_ours(workdir, config)
             if (workdir / "results.json").exists():
-                return files.read_json(workdir / "results.json")
+                return _read(workdir / "results.json", "evals", "remove it, and the same command writes it again")
             stack.enter_context(_locked(workdir))
+            files.sweep(workdir)
             _check_ours(workdir, config)  # again, now that nobody else can change it
             if not (workdir / "config.json").exists():
                 files.write_json(workdir / "config.json", config)
@@ -45,7 +47,8 @@ def claimed(workdir: Path, config: dict[str, Any]) -> Iterator[dict[str, Any] | 
 def _check_ours(workdir: Path, config: dict[str, Any]) -> None:
     path = workdir / "config.json"
     if path.exists():
-        found, config = files.read_json(path), json.loads(json.dumps(config))
+        config = json.loads(json.dumps(config))
+        found = _read(path, "head", f"bring it back, or remove {workdir} to begin again")
         if found != config:
             raise WorkdirError(
                 f"{workdir} holds a run of another config; give another --workdir or remove it."
@@ -75,11 +78,11 @@ def claim_data(workdir: Path, description: dict[str, Any]) -> None:
     """Records the data of a run.
 
     Raises:
-      WorkdirError: the run was begun on other data.
+      WorkdirError: the run was begun on other data, or the record is damaged.
     """
     path = workdir / "dataset.json"
     if path.exists():
-        found = files.read_json(path)
+        found = _read(path, "fingerprint", "remove it, and the same command writes it again")
         if found["fingerprint"] != description["fingerprint"]:
             raise WorkdirError(
                 f"{workdir} was begun on other data ({found['num_examples']}, fingerprint"
@@ -88,6 +91,17 @@ def claim_data(workdir: Path, description: dict[str, Any]) -> None:
             )
     else:
         files.write_json(path, description)
+
+
+def _read(path: Path, key: str, remedy: str) -> dict[str, Any]:
+    """A JSON object that has the key."""
+    try:
+        found = files.read_json(path)
+    except ValueError as error:  # of JSON or UTF-8
+        raise WorkdirError(f"{path} is damaged ({error}); {remedy}.") from None
+    if not isinstance(found, dict) or key not in found:
+        raise WorkdirError(f"{path} is damaged (it has no {key}); {remedy}.")
+    return found
 
 
 def difference(theirs: Any, ours: Any, at: str = "config") -> str:
@@ -107,13 +121,17 @@ class Writer:
     """
 
     def __init__(self, workdir: Path, step: int):
-        """Drops the lines after `step`, which a continued run writes again (events it only adds)."""
+        """Drops the lines after `step`, which a continued run writes again (events it only adds).
+
+        Raises:
+          WorkdirError: a line is damaged.
+        """
         self._events = None
         self._path = workdir / "metrics.jsonl"
         if not hosts.is_first():
             return
         if self._path.exists():
-            kept = [line for line in _whole_lines(self._path) if json.loads(line)["step"] <= step]
+            kept = [line for line in _whole_lines(self._path) if _step_of(line, self._path) <= step]
             files.write_whole(self._path, lambda file: file.writelines(line.encode() for line in kept))
         # clu.metric_writers imports TensorFlow, and tensorboard, which may come without each other.
         if all(map(importlib.util.find_spec, ("tensorflow", "tensorboard"))):
@@ -124,16 +142,27 @@ class Writer:
             self._events = metric_writers.SummaryWriter(str(workdir))
 
     def write(self, step: int, values: dict[str, float]) -> None:
-        """Adds a line, in the hands of the operating system when this returns."""
+        """Adds a line, on disk when this returns, so before the checkpoint that follows it."""
         if not hosts.is_first():
             return
-        with self._path.open("a") as file:
+        with files.named(self._path), self._path.open("a") as file:
             file.write(json.dumps({"step": step, **values}) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
         if self._events:
             self._events.write_scalars(step, values)
             self._events.flush()
 
 
 def _whole_lines(path: Path) -> list[str]:
-    """The lines of a file, less a last one cut off by a kill."""
-    return [line for line in path.read_text().splitlines(keepends=True) if line.endswith("\n")]
+    """The lines of a file, less a last one cut off by a kill or a full disk."""
+    return [line for line in path.read_text(errors="replace").splitlines(keepends=True) if line.endswith("\n")]
+
+
+def _step_of(line: str, path: Path) -> int:
+    try:
+        return json.loads(line)["step"]
+    except (ValueError, TypeError, KeyError):
+        raise WorkdirError(
+            f"{path} is damaged; mend or remove this line, and the same command continues: {line.strip()[:80]}"
+        ) from None

@@ -157,6 +157,27 @@ def test_a_damaged_file_is_named(tmp_path, save, value):
         store.load("pets", str(tmp_path))
 
 
+@pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
+def test_one_flipped_bit_changes_nothing_or_is_named(tmp_path, save):
+    path = tmp_path / "pets.npz"
+    save(path, **arrays_of())
+    whole, data = path.read_bytes(), store.load("pets", str(tmp_path))
+    places = np.random.default_rng(0).integers(0, 8 * len(whole), 200)
+    named = 0
+    for place in places:
+        damaged = bytearray(whole)
+        damaged[place // 8] ^= 1 << place % 8
+        path.write_bytes(damaged)
+        try:
+            found = store.load("pets", str(tmp_path))
+        except ValueError as error:
+            assert "pets.npz" in str(error)  # noqa: PT017
+            named += 1
+        else:
+            assert_same(found, data)
+    assert named > 100
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [

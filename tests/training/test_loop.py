@@ -8,33 +8,14 @@ import time
 import jax
 import numpy as np
 import pytest
+from runs import assert_same_bits, outcome, small
 from subprocesses import EXTRAS, MAIN, run_without, start_without
 
-from experiments import study
 from heteroscedastic.data import store
 from heteroscedastic.training import assembly, evaluate, loop, workdir
 from heteroscedastic.training.checkpoint import CheckpointError, Checkpoints
 
 EPOCHS = 12
-
-
-def small(**overrides):
-    """A config of a second or two."""
-    settings = {"training.num_epochs": 4.0, "training.checkpoint_epochs": 1.0, "predictive.num_samples": 8}
-    return study.config("digits_het_pe", settings | overrides)
-
-
-def outcome(directory):
-    """What a run found, without its clock."""
-    results = json.loads((directory / "results.json").read_text())
-    lines = (directory / "metrics.jsonl").read_text().splitlines()
-    predictions = {p.name: dict(np.load(p)) for p in sorted((directory / "predictions").glob("*.npz"))}
-    return {k: results[k] for k in ("evals", "step", "best_step")}, lines, predictions
-
-
-def assert_same_bits(a, b):
-    assert a[:2] == b[:2]
-    jax.tree.map(np.testing.assert_array_equal, a[2], b[2])
 
 
 @pytest.fixture(scope="module")
@@ -74,13 +55,24 @@ def until_lines(process, directory, number):
 
 
 @pytest.mark.slow
-def test_a_run_that_is_killed_again_and_again_ends_with_the_same_bits(undisturbed, data_dir, tmp_path):
-    # A line is written just before a checkpoint is, so these kills fall into writing it, or soon after.
+def test_a_run_that_is_killed_at_ten_random_moments_ends_with_the_same_bits(undisturbed, data_dir, tmp_path):
+    # A line is written just before a checkpoint is, so five kills fall into writing one, or soon after; four fall
+    # anywhere between the start and the first steps, and one among the evaluations.
     draws, directory = random.Random(0), tmp_path / "run"
-    for number in (1, 4, 8):
+    lines = sorted(draws.sample(range(1, EPOCHS + 1), 5))
+    start_up = None
+    for number in (lines[0], None, lines[1], None, None, lines[2], lines[3], None, lines[4], "evaluations"):
+        began = time.monotonic()
         process = start_without(EXTRAS, MAIN, *arguments(directory, data_dir))
-        until_lines(process, directory, number)
-        time.sleep(draws.uniform(0, 0.05))
+        if number is None:
+            time.sleep(draws.uniform(0, start_up))
+        elif number == "evaluations":
+            while not list((directory / "predictions").glob("*.npz")) and process.poll() is None:
+                time.sleep(0.001)
+        else:
+            until_lines(process, directory, number)
+            start_up = start_up or time.monotonic() - began
+            time.sleep(draws.choice((0, 0.05, 0.2)) * draws.random())
         process.kill()
         process.communicate()
         assert process.returncode == -signal.SIGKILL
@@ -88,6 +80,7 @@ def test_a_run_that_is_killed_again_and_again_ends_with_the_same_bits(undisturbe
     done = run_without(EXTRAS, MAIN, *arguments(directory, data_dir))
     assert "continuing from step" in done.stdout, done.stderr
     assert_same_bits(outcome(directory), outcome(undisturbed))
+    assert not list(directory.rglob("*tmp*"))
 
 
 @pytest.mark.slow

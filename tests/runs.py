@@ -1,0 +1,27 @@
+"""Small runs, and what they found."""
+
+import json
+
+import jax
+import numpy as np
+
+from experiments import study
+
+
+def small(**overrides):
+    """A config of a second or two."""
+    settings = {"training.num_epochs": 4.0, "training.checkpoint_epochs": 1.0, "predictive.num_samples": 8}
+    return study.config("digits_het_pe", settings | overrides)
+
+
+def outcome(directory):
+    """What a run found, without its clock."""
+    results = json.loads((directory / "results.json").read_text())
+    lines = (directory / "metrics.jsonl").read_text().splitlines()
+    predictions = {p.name: dict(np.load(p)) for p in sorted((directory / "predictions").glob("*.npz"))}
+    return {k: results[k] for k in ("evals", "step", "best_step")}, lines, predictions
+
+
+def assert_same_bits(a, b):
+    assert a[:2] == b[:2]
+    jax.tree.map(np.testing.assert_array_equal, a[2], b[2])
