@@ -8,7 +8,7 @@ import signal
 import jax
 import pytest
 from jax.experimental.compilation_cache import compilation_cache
-from runs import assert_same_bits, outcome, small
+from small_runs import assert_same_bits, outcome, small
 
 from heteroscedastic.training import evaluate, loop, workdir
 from heteroscedastic.training.checkpoint import CheckpointError, Checkpoints

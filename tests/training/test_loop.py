@@ -8,7 +8,7 @@ import time
 import jax
 import numpy as np
 import pytest
-from runs import assert_same_bits, outcome, small
+from small_runs import assert_same_bits, outcome, small
 from subprocesses import EXTRAS, MAIN, run_without, start_without
 
 from heteroscedastic.data import store
