@@ -3,7 +3,7 @@
 Question:  does input-dependent noise help against human label noise?
 Command:   python main.py --config=configs/cifar10_n_het_diag.py --workdir=runs/cifar10_n_het_diag
 Cost:      half an hour on a GPU (not measured); the CPU-sized form is a row of the study
-Expected:  the table of human noise in README.md
+Expected:  not measured at this size; experiments/correlated_label_noise/README.md has what is
 """
 
 from ml_collections import ConfigDict

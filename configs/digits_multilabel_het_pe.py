@@ -3,7 +3,7 @@
 Question:  does correlated noise help where an example has several labels?
 Command:   python main.py --config=configs/digits_multilabel_het_pe.py --workdir=runs/digits_multilabel_het_pe
 Cost:      1 minute on 2 CPU cores
-Expected:  the table of several labels in README.md
+Expected:  the table of several labels in experiments/correlated_label_noise/README.md
 """
 
 from ml_collections import ConfigDict

@@ -3,7 +3,7 @@
 Question:  how far does a plain sigmoid get?
 Command:   python main.py --config=configs/digits_multilabel_hom.py --workdir=runs/digits_multilabel_hom
 Cost:      30 seconds on 2 CPU cores
-Expected:  the table of several labels in README.md
+Expected:  the table of several labels in experiments/correlated_label_noise/README.md
 """
 
 from ml_collections import ConfigDict

@@ -8,6 +8,7 @@ Intervals and tests are of each comparison on its own, not corrected for their n
 
 import argparse
 import functools
+import re
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -56,7 +57,7 @@ def text(chosen: study.Table, runs: list[study.Made], numbers: dict[str, Any]) -
     if complete:
         seconds = [results["seconds"] for results in complete]
         devices = sorted({results["device"] for results in complete})
-        commits = sorted({(results.get("commit") or "unknown")[:7] for results in complete})
+        commits = sorted({_short(results.get("commit") or "unknown") for results in complete})
         versions = sorted({f"jax {results['versions']['jax']}" for results in complete if "versions" in results})
         lines += [
             "",
@@ -64,6 +65,10 @@ def text(chosen: study.Table, runs: list[study.Made], numbers: dict[str, Any]) -
             f" at the median), on {', '.join(devices)}, {', '.join(versions)}, commit {', '.join(commits)}.",
         ]
     return "\n".join(lines)
+
+
+def _short(commits: str) -> str:
+    return re.sub(r"\b([0-9a-f]{7})[0-9a-f]{33}\b", r"\1", commits)
 
 
 def _regime(chosen, regime, tuned, numbers):
@@ -151,9 +156,14 @@ def main() -> None:
     parser.add_argument("--table", required=True)
     parser.add_argument("--scale", default="cpu")
     parser.add_argument("--out", default="runs")
+    parser.add_argument("--reference", help="the row that others are compared with, in place of the table's own")
     parser.add_argument("--at", help="one point of the grid, such as 1.0, for all rows in place of tuning")
     flags = parser.parse_args()
     chosen = study.table(flags.study, flags.table)
+    if flags.reference:
+        if flags.reference not in {row.name for row in chosen.rows}:
+            raise SystemExit(f"there is no row {flags.reference!r}; the rows are {[row.name for row in chosen.rows]}.")
+        chosen = chosen._replace(reference=flags.reference)
     runs = study.made(chosen, flags.scale, Path(flags.out) / flags.study / flags.table)
     if flags.at:
         runs = [run for run in runs if ",".join(str(value) for _, value in run.job.point) == flags.at]

@@ -26,7 +26,8 @@ _CENTERED = {  # by bin centre on [1/K, 1] (reading L5): name, which binning, er
     "mce_center_100": ("centered_100", reliability.maximum_calibration_error),
 }
 MULTICLASS = ("accuracy", "top5_accuracy", "nll", "brier", *_RELIABILITY, *_CENTERED)
-MULTILABEL = ("nll", "brier", "label_accuracy", "exact", "top1_hit", "gap", "gap_error")
+_ANSWERS = ("nll", "brier", "label_accuracy", "exact", "top1_hit")
+MULTILABEL = (*_ANSWERS, "gap", "gap_error")
 LOWER_IS_BETTER = ("nll", "brier", "ece", "mce", "overconfidence", "underconfidence", *_CENTERED, "gap_error")
 _EDGES = reliability.equal_edges(15)
 _SCORE_EDGES = ranking.log_odds_edges()
@@ -54,6 +55,12 @@ class MultilabelSums(NamedTuple):
     label_accuracy: Float[Array, ""]  # share of the K yes/no answers that are right at odds 1:1
     exact: Float[Array, ""]  # all K answers right
     top1_hit: Float[Array, ""]  # the likeliest class is among the labels
+
+
+class RankedSums(NamedTuple):
+    """The same, and what global average precision needs; with many classes that takes longest."""
+
+    answers: MultilabelSums
     ranking: ranking.RankingSums  # of the log-odds of all answers
 
 
@@ -105,28 +112,31 @@ def multilabel(logits: Float[Array, "b k"], labels: Int[Array, "b m"], weights: 
         label_accuracy=losses.weighted_sum(jnp.mean(right, axis=-1), weights),
         exact=losses.weighted_sum(jnp.min(right, axis=-1), weights),
         top1_hit=losses.weighted_sum(top1, weights),
-        ranking=ranking.sums(logits, targets, weights, _SCORE_EDGES),
     )
 
 
-def means(sums: MulticlassSums | MultilabelSums) -> dict[str, float]:
+def ranked_multilabel(logits: Float[Array, "b k"], labels: Int[Array, "b m"], weights: Float[Array, "b"]) -> RankedSums:
+    """`multilabel`, and the sums of global average precision."""
+    targets = jnp.max(jax.nn.one_hot(labels, logits.shape[-1]), axis=-2)
+    return RankedSums(multilabel(logits, labels, weights), ranking.sums(logits, targets, weights, _SCORE_EDGES))
+
+
+def means(sums: MulticlassSums | MultilabelSums | RankedSums) -> dict[str, float]:
     """Metrics by name; shares are fractions, NLL is in nats an example.
 
     `gap`, global average precision (reading C6), is from counts in bins of the score, and the
     exact value is no further from it than `gap_error`.
     """
+    if isinstance(sums, RankedSums):
+        gap, (low, high) = (f(sums.ranking) for f in (ranking.average_precision, ranking.average_precision_bounds))
+        return {**means(sums.answers), "gap": gap, "gap_error": max(gap - low, high - gap)}
     weight = float(sums.weight)
 
     def mean(total: Any) -> float:
         return float(total) / weight if weight else float("nan")
 
     if isinstance(sums, MultilabelSums):
-        gap, (low, high) = (f(sums.ranking) for f in (ranking.average_precision, ranking.average_precision_bounds))
-        return {
-            **{name: mean(getattr(sums, name)) for name in ("nll", "brier", "label_accuracy", "exact", "top1_hit")},
-            "gap": gap,
-            "gap_error": max(gap - low, high - gap),
-        }
+        return {name: mean(getattr(sums, name)) for name in _ANSWERS}
     return {
         "accuracy": mean(sums.correct),
         "top5_accuracy": mean(sums.correct_top5),

@@ -28,7 +28,7 @@ def several(n=40, k=6, seed=0):
     return logits, jnp.asarray(lists), jnp.asarray(rng.integers(0, 3, n), jnp.float32)
 
 
-CASES = [(metrics.multiclass, single), (metrics.multilabel, several)]
+CASES = [(metrics.multiclass, single), (metrics.ranked_multilabel, several)]
 
 
 def plain_multilabel(logits, labels, weights):
@@ -103,14 +103,14 @@ def test_calibration_by_centre_is_that_of_pycalib_but_for_its_slips():
 @pytest.mark.parametrize("seed", [0, 1])
 def test_multilabel_metrics_agree_with_numpy(seed):
     case = several(seed=seed)
-    found, stated = metrics.means(metrics.multilabel(*case)), plain_multilabel(*case)
+    found, stated = metrics.means(metrics.ranked_multilabel(*case)), plain_multilabel(*case)
     np.testing.assert_allclose([found[name] for name in stated], list(stated.values()), rtol=1e-5)
 
 
 @pytest.mark.parametrize("seed", [0, 1])
 def test_global_average_precision_is_of_all_answers_pooled(seed):
     logits, labels, weights = several(n=400, seed=seed)
-    found = metrics.means(metrics.multilabel(logits, labels, weights))
+    found = metrics.means(metrics.ranked_multilabel(logits, labels, weights))
     holds = (labels[:, :, None] == jnp.arange(6)).any(axis=1)
     of_answers = np.repeat(np.asarray(weights), 6)
     stated = sklearn_metrics.average_precision_score(np.ravel(holds), np.ravel(logits), sample_weight=of_answers)
@@ -174,7 +174,7 @@ def test_logits_that_are_no_numbers_are_not_right(label):
 @pytest.mark.parametrize("logits", [[0.0, 0.0, 0.0], [1e30, -1e30, 0.0]])
 def test_a_label_that_is_nowhere_and_no_class_predicted_is_right(logits):
     labels = jnp.full((1, 2), -1)
-    found = metrics.means(metrics.multilabel(jnp.array([logits]), labels, jnp.ones(1)))
+    found = metrics.means(metrics.ranked_multilabel(jnp.array([logits]), labels, jnp.ones(1)))
     assert found["top1_hit"] == 0
     assert found["exact"] == (max(logits) <= 0)
 
@@ -188,7 +188,7 @@ def test_the_metrics_of_nothing_are_no_numbers(metric, case):
 
 @pytest.mark.parametrize(
     ("metric", "case", "names"),
-    [(metrics.multiclass, single, metrics.MULTICLASS), (metrics.multilabel, several, metrics.MULTILABEL)],
+    [(metrics.multiclass, single, metrics.MULTICLASS), (metrics.ranked_multilabel, several, metrics.MULTILABEL)],
 )
 def test_the_announced_names_are_those_of_the_means(metric, case, names):
     assert tuple(metrics.means(metric(*case()))) == names

@@ -21,7 +21,7 @@ from heteroscedastic.training import evaluate
 _EDGES = reliability.equal_edges(15)
 _BATCH = 1024  # examples of which sums are made at once
 # Compiled once, as a table reads many runs.
-_METRICS = {1: jax.jit(metrics.multiclass), 2: jax.jit(metrics.multilabel)}  # by axes of the labels
+_METRICS = {1: jax.jit(metrics.multiclass), 2: jax.jit(metrics.ranked_multilabel)}  # by axes of the labels
 _sums_by_class = jax.jit(functools.partial(reliability.sums_by_class, edges=_EDGES), static_argnames="num_classes")
 _sums_one_against_all = jax.jit(functools.partial(reliability.sums_one_against_all, edges=_EDGES))
 

@@ -11,6 +11,8 @@ from jaxtyping import Int, Shaped, UInt8
 
 from heteroscedastic import curation
 
+_MOST_GROUPS = 10**7  # as the fate of a group follows from its number, and is drawn for all below it
+
 
 class Split(NamedTuple):
     """Examples of one split, in numpy.
@@ -66,8 +68,7 @@ def check(dataset: Dataset, where: str) -> Dataset:
         if len(np.unique(ids)) != len(ids) or ids.min() < 0 or ids.max() >= 2**31:
             raise ValueError(f"{where}: {name}_ids must be different numbers from 0 to 2**31 - 1.")
         for extra, values in extras.items():
-            if values.shape[:1] != ids.shape:
-                raise ValueError(f"{where}: {name} has {len(ids)} examples, but {name}_{extra} is {values.shape}.")
+            _check_extra(f"{where}: {name}_{extra}", extra, values, len(ids), num_classes)
     (first, one), *others = dataset.splits.items()
     for name, split in others:
         if split.inputs.shape[1:] != one.inputs.shape[1:]:
@@ -77,6 +78,23 @@ def check(dataset: Dataset, where: str) -> Dataset:
         if split.labels.ndim != one.labels.ndim:
             raise ValueError(f"{where}: of {first} and {name} one has a label an example and the other lists of them.")
     return dataset
+
+
+def _check_extra(which: str, name: str, values: np.ndarray, num_examples: int, num_classes: int) -> None:
+    if values.shape[:1] != (num_examples,):
+        raise ValueError(f"{which} is {values.shape}, but there are {num_examples} examples.")
+    if values.dtype.kind not in "biuf":
+        raise ValueError(f"{which} is {values.dtype}, but must hold numbers, as it goes to the device.")
+    whole = values.dtype.kind in "iu"
+    if whole and values.size and (values.min() < -(2**31) or values.max() >= 2**31):
+        raise ValueError(f"{which} reaches from {values.min()} to {values.max()}, but must be within 32 bits.")
+    if name == "groups" and (not whole or values.ndim != 1 or values.min() < 0 or values.max() >= _MOST_GROUPS):
+        raise ValueError(
+            f"{which} must be a whole number from 0 to {_MOST_GROUPS - 1} an example, but is {values.dtype}"
+            f" {values.shape}; np.unique(groups, return_inverse=True)[1] makes such numbers of anything."
+        )
+    if name == "clean_labels" and (not whole or values.min() < -1 or values.max() >= num_classes):
+        raise ValueError(f"{which} must be classes from 0 to {num_classes - 1}.")
 
 
 def curate(dataset: Dataset, seed: int, chain: Sequence[Callable]) -> Dataset:

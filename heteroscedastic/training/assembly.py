@@ -75,7 +75,8 @@ def build(config: dict[str, Any], data_dir: str | None = None) -> Run:
     eval_chain = _within("data.eval", chain, augment, config["data"]["eval"])
     model = Classifier(backbone=named("backbone", backbones), head=named("head", heads))
     average = named("predictive", predictive)
-    metric = metrics.multiclass if labels.ndim == 1 else metrics.multilabel
+    single = labels.ndim == 1
+    train_metric, eval_metric = [metrics.multiclass] * 2 if single else [metrics.multilabel, metrics.ranked_multilabel]
     class_counts = jnp.asarray(np.bincount(labels[labels >= 0], minlength=num_classes), jnp.float32)
 
     training = config["training"]
@@ -106,7 +107,7 @@ def build(config: dict[str, Any], data_dir: str | None = None) -> Run:
     def one_train_step(state, split, feed):
         batch = resident.batch(key_for(seed, "augment"), split, feed, chain=train_chain)
         key = jax.random.fold_in(key_for(seed, "train"), state.step)
-        return train_step(state, batch, key, objective=loss_of, optimizer=optimizer, metric=metric)
+        return train_step(state, batch, key, objective=loss_of, optimizer=optimizer, metric=train_metric)
 
     def latents(params, model_state, split, feed):
         batch = resident.batch(key_for(seed, "eval"), split, feed, chain=eval_chain)
@@ -115,7 +116,7 @@ def build(config: dict[str, Any], data_dir: str | None = None) -> Run:
 
     def one_eval_step(params, model_state, split, feed, key):
         latent, batch = latents(params, model_state, split, feed)
-        return eval_step(latent, batch, key, predictive=average, metric=metric)
+        return eval_step(latent, batch, key, predictive=average, metric=eval_metric)
 
     return Run(
         config=config,

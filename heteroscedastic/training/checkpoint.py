@@ -1,10 +1,11 @@
 """Checkpoints on disk: the last ones and the best one, each whole or not there."""
 
 import contextlib
+import functools
 import hashlib
 import json
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -97,7 +98,10 @@ class Checkpoints:
                 damaged.append((step, error))
                 continue
             for later, error in damaged:
-                logging.warning("%s; it now lies in %s.", error, self._set_aside(later))
+                aside = hosts.from_first(functools.partial(self._set_aside, later))
+                logging.warning("%s; it now lies in %s.", error, aside)
+            if damaged:
+                self._manager.reload()
             return found
         if damaged:
             raise CheckpointError(
@@ -106,37 +110,50 @@ class Checkpoints:
             )
         return None
 
-    def _set_aside(self, step: int) -> Path:
+    def _set_aside(self, step: int) -> str:
         aside = self._directory.parent / "checkpoints_damaged" / str(step)
         aside.parent.mkdir(exist_ok=True)
         while aside.exists():
             aside = aside.with_name(f"{aside.name}_again")
         (self._directory / str(step)).rename(aside)
-        self._manager.reload()
-        return aside
+        return str(aside)
 
     def at(self, step: int, template: TrainState) -> tuple[TrainState, dict[str, Any]]:
         """The checkpoint of a step.
 
         Raises:
-          CheckpointError: it is missing, damaged, of another model or of another run.
+          CheckpointError: it is missing, damaged, of another model or of another run; on all hosts
+            where it is so on one, which is asked before they need each other again.
         """
         abstract = jax.tree.map(ocp.utils.to_shape_dtype_struct, template)
         args = ocp.args.Composite(state=ocp.args.StandardRestore(abstract), told=ocp.args.JsonRestore())
-        try:
-            restored = self._manager.restore(step, args=args)
-            state, told = restored["state"], restored["told"]
-            self._check(step, state, told, abstract)
-        except Exception as error:  # whatever a damaged file makes Orbax raise
-            raise CheckpointError(f"checkpoint of step {step} cannot be read ({_first_line(error)})") from error
+        restored = self._agreed(step, lambda: self._manager.restore(step, args=args))
+        state, told = restored["state"], restored["told"]
+        self._agreed(step, lambda: self._check_form(step, state, abstract))
+        self._agreed(step, lambda: self._check_bits(state, told))
         return state, {name: value for name, value in told.items() if name not in ("owner", "digest")}
 
-    def _check(self, step: int, state: TrainState, told: dict[str, Any], abstract: TrainState) -> None:
-        """What Orbax lets pass: flipped bits, another dtype, an absent branch, another run."""
+    def _agreed(self, step: int, read: Callable[[], Any]) -> Any:
+        """What `read` returns, unless it fails on any host."""
+        found, error = None, None
+        try:
+            found = read()
+        except Exception as raised:  # whatever a damaged file makes Orbax raise
+            error = raised
+        if hosts.any_says(error is not None):
+            reason = _first_line(error) if error else "another host cannot read it"
+            raise CheckpointError(f"checkpoint of step {step} cannot be read ({reason})") from error
+        return found
+
+    def _check_form(self, step: int, state: TrainState, abstract: TrainState) -> None:
+        """What Orbax lets pass: another dtype, an absent branch, another name."""
         if _form(state) != _form(abstract):
             raise ValueError("its arrays are those of another model")
         if int(state.step) != step:
             raise ValueError(f"it is that of step {int(state.step)}")
+
+    def _check_bits(self, state: TrainState, told: dict[str, Any]) -> None:
+        """And flipped bits, or another run."""
         if not {"owner", "digest"} & set(told):  # saved before there were any; one flipped bit spoils one name
             return
         if told.get("digest") != _digest(state, {k: v for k, v in told.items() if k != "digest"}):

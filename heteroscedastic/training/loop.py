@@ -3,6 +3,7 @@
 import collections
 import hashlib
 import json
+import logging
 import math
 import signal
 import time
@@ -62,6 +63,7 @@ def train(config: dict[str, Any], directory: str, data_dir: str | None = None) -
             say(f"{path} holds this run, complete; nothing to do.")
             return done
         hosts.from_first(lambda: workdir.claim_data(path, run.description))
+        _check_same_on_all_hosts(run)
         say(f"{num_parameters:,} parameters, {run.total_steps:,} steps of {run.batch_size} on {provenance.device()}.")
         trainer = _Trainer(run, path, placement)
         with Terminated() as trainer.terminated, trainer.checkpoints:
@@ -95,6 +97,10 @@ class _Trainer:
             say(f"continuing from step {int(self.state.step)}.")
         else:
             self.state = jax.jit(run.init, out_shardings=shardings)()
+        # Now, as the checkout may be another one when the run ends.
+        self.provenance = provenance.provenance()
+        commits = self.told.get("commits", [])
+        self.told["commits"] = [*commits, *{self.provenance["commit"]}.difference(commits[-1:])]
         self.writer = workdir.Writer(path, int(self.state.step))
         self.began = time.monotonic() - self.told["seconds"]
 
@@ -148,6 +154,9 @@ class _Trainer:
             return None
         feed = next(resident.feeds(np.arange(1), self.run.batch_size))
         shapes = jax.eval_shape(self.run.train_step, self.state, self.splits["train"], feed)[1]
+        if len(jax.tree.leaves(shapes)) != len(self.told["sums"]):
+            logging.warning("this checkpoint was saved by another version; the interval's metrics begin again.")
+            return None
         return jax.tree.unflatten(jax.tree.structure(shapes), map(np.float64, self.told["sums"]))
 
     def _finish_interval(self, step: int, sums: Any) -> None:
@@ -212,7 +221,8 @@ class _Trainer:
             "best_step": best_step,
             "temperature": self.run.config["head"].get("temperature", 1.0),
             "seconds": time.monotonic() - self.began,
-            **provenance.provenance(),
+            **self.provenance,
+            "commit": " then ".join(map(str, self.told["commits"])),
         }
 
     def _best(self, step: int) -> TrainState:
@@ -236,6 +246,14 @@ def _owner(run: Run) -> str:
     """Whose a checkpoint is: a run of this config on these data."""
     told = [run.config, run.description["fingerprint"]]
     return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()
+
+
+def _check_same_on_all_hosts(run: Run) -> None:
+    ours = _owner(run)
+    if hosts.any_says(hosts.from_first(lambda: ours) != ours):
+        raise hosts.HostError(
+            "the hosts of this run have different configs or data; give the same command and the same data to all."
+        )
 
 
 def _finite(step: int, sums: Any) -> Any:

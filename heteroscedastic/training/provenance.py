@@ -26,6 +26,8 @@ def device() -> str:
 
 def _commit() -> str | None:
     """The commit, with "-dirty" where files that git follows differ from it."""
+    if _git("rev-parse", "--show-toplevel") != str(Path(__file__).resolve().parents[2]):
+        return None  # installed, maybe into the checkout of something else
     found = _git("rev-parse", "HEAD")
     return found and found + ("-dirty" if _git("status", "--porcelain", "--untracked-files=no") else "")
 

@@ -3,8 +3,11 @@
 import copy
 from typing import Any
 
+import jax
+
 from heteroscedastic.data import store
 from heteroscedastic.models import backbones
+from heteroscedastic.training.hosts import say
 
 _NUM_CLASSES = 64
 _NUM_EXAMPLES = 200  # of every split
@@ -23,6 +26,7 @@ def smoke(config: dict[str, Any], data_dir: str | None = None) -> dict[str, Any]
     """
     config = copy.deepcopy(config)
     if not store.is_there(config["data"]["name"], data_dir):
+        say(f"no data set {config['data']['name']!r} in {data_dir or 'any --data_dir'}; digits stand in for it.")
         _stand_in(config)
     config["data"]["max_examples"] = _NUM_EXAMPLES
     for section, limits in _LARGEST.items():
@@ -32,12 +36,18 @@ def smoke(config: dict[str, Any], data_dir: str | None = None) -> dict[str, Any]
     if config["head"]["num_classes"] > _NUM_CLASSES:
         config["head"]["num_classes"] = config["data"]["max_classes"] = _NUM_CLASSES
     config["backbone"]["name"] = backbones.smallest(config["backbone"]["name"])
-    config["training"] |= {"num_epochs": None, "num_steps": 2}
+    devices = jax.device_count()
+    batch_size = -(-config["training"]["batch_size"] // devices) * devices
+    config["training"] |= {"num_epochs": None, "num_steps": 2, "batch_size": batch_size}
     return config
 
 
 def _stand_in(config: dict[str, Any]) -> None:
     several = config["loss"]["name"] == "sigmoid_cross_entropy"
     kept = {name: config["data"][name] for name in ("train", "eval", "validation_fraction")}
+    kept["validation_fraction"] = kept["validation_fraction"] or 0.2  # for a split "valid" that it may have had
     config["data"] = {"name": "digits_pairs" if several else "digits", **kept}
+    for settings in (*config["evals"].values(), config["validation"] or {}):
+        if settings.get("split") not in ("train", "valid", None):
+            settings["split"] = "test"
     config["head"]["num_classes"] = 10

@@ -70,6 +70,15 @@ def test_the_rank_correlation_is_spearmans_over_pairs():
     assert covariance.rank_correlation(one, other)["rho"] == pytest.approx(expected)
 
 
+def test_ties_share_their_ranks():
+    measure = symmetric(np.random.default_rng(3), 6)
+    confusion = (measure > np.median(measure)).astype(float)  # of two values alone
+    measure = np.round(measure)
+    upper = np.triu_indices(6, 1)
+    expected = stats.spearmanr(measure[upper], confusion[upper]).statistic
+    assert covariance.rank_correlation(measure, confusion, 9)["rho"] == pytest.approx(expected)
+
+
 def test_of_equal_matrices_the_correlation_is_one_and_only_the_same_order_is_as_good():
     one = symmetric(np.random.default_rng(1), 10)
     found = covariance.rank_correlation(one, 3 * one, num_permutations=999)

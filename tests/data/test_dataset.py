@@ -75,8 +75,8 @@ def test_what_is_not_sound_is_named_with_its_place(field, change, message):
     [
         ("inputs", lambda x: x[:, :, :2], r"images of train are \(2, 3, 1\), but those of test \(2, 2, 1\)"),
         ("labels", lambda x: x[:, None], "of train and test one has a label an example and the other lists"),
-        ("extras", lambda x: {"clean_labels": np.zeros(9)}, r"test has 10 examples, but test_clean_labels is \(9,\)"),
-        ("extras", lambda x: {"size": np.array(3)}, r"test has 10 examples, but test_size is \(\)"),
+        ("extras", lambda x: {"clean_labels": np.zeros(9)}, r"test_clean_labels is \(9,\), but there are 10 examples"),
+        ("extras", lambda x: {"size": np.array(3)}, r"test_size is \(\), but there are 10 examples"),
     ],
 )
 def test_splits_that_do_not_go_together_are_named(field, change, message):
@@ -306,3 +306,21 @@ def test_the_same_noise_twice_is_not_undone():
     clean, once, twice = (dataset_lib.curate(data, 0, [CONFUSE] * n).splits["train"].labels for n in range(3))
     assert (once != clean).any()
     assert (twice != clean).any()
+
+
+@pytest.mark.parametrize(
+    ("name", "values", "message"),
+    [
+        ("file", np.array(["a", "b", "c"]), "train_file is <U1, but must hold numbers"),
+        ("time", np.array([1, 2, 2**40]), "train_time reaches from 1 to .* within 32 bits"),
+        ("groups", np.array([0, -1, 2]), "train_groups must be a whole number from 0"),
+        ("groups", np.array([0, 1, 10**9]), "train_groups must be a whole number from 0"),
+        ("groups", np.array([0.0, 1.0, 2.0]), "train_groups must be a whole number from 0"),
+        ("clean_labels", np.array([0, 1, 99]), "train_clean_labels must be classes from 0 to 1"),
+        ("height", np.array([1.0, 2.0]), "but there are 3 examples"),
+    ],
+)
+def test_what_goes_along_with_the_examples_is_checked(name, values, message):
+    split = Split(np.zeros((3, 2, 2, 1), np.uint8), np.array([0, 1, 1]), np.arange(3), {name: values})
+    with pytest.raises(ValueError, match=message):
+        dataset_lib.check(Dataset({"train": split}, ("a", "b")), "mine")

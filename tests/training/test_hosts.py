@@ -41,9 +41,10 @@ def start_hosts(number, directory, data_dir, *more):
     with socket.socket() as free:
         free.bind(("localhost", 0))
         coordinator = f"--coordinator=localhost:{free.getsockname()[1]}"
-    common = (*ARGUMENTS, *more, f"--workdir={directory}", f"--data_dir={data_dir}", "--hosts", coordinator)
+    common = (*ARGUMENTS, *more, f"--workdir={directory}", "--hosts", coordinator, f"--num_processes={number}")
+    data_dirs = data_dir if isinstance(data_dir, list) else [data_dir] * number
     return [
-        start_without(EXTRAS, MAIN, *common, f"--num_processes={number}", f"--process_id={i}") for i in range(number)
+        start_without(EXTRAS, MAIN, *common, f"--process_id={i}", f"--data_dir={data_dirs[i]}") for i in range(number)
     ]
 
 
@@ -66,7 +67,7 @@ def test_four_processes_agree_with_one(alone, data_dir, tmp_path):
 
 
 @pytest.mark.slow
-def test_where_one_process_of_two_is_killed_the_other_leaves_and_a_restart_continues(alone, data_dir, tmp_path):
+def test_where_one_of_two_is_killed_the_other_leaves_and_a_restart_continues(alone, data_dir, tmp_path):
     directory = tmp_path / "run"
     staying, killed = start_hosts(2, directory, data_dir)
     lines = directory / "metrics.jsonl"
@@ -80,10 +81,15 @@ def test_where_one_process_of_two_is_killed_the_other_leaves_and_a_restart_conti
     assert staying.returncode not in (0, None)
     assert "the same command on all of them continues" in errors
     killed.communicate()
+    newest = max(int(p.name) for p in (directory / "checkpoints").iterdir() if p.name.isdigit())
+    for path in (directory / "checkpoints" / str(newest) / "state").rglob("*"):  # both pass it over, one moves it
+        if path.is_file():
+            os.truncate(path, path.stat().st_size // 2)
     again = start_hosts(2, directory, data_dir)
     told = [p.communicate(timeout=300) for p in again]
     assert [p.returncode for p in again] == [0, 0], told
     assert "continuing from step" in told[0][0]
+    assert (directory / "checkpoints_damaged" / str(newest)).is_dir()
     assert_agree(alone, directory)
 
 
@@ -95,6 +101,18 @@ def test_an_error_of_the_first_process_is_told_by_all(data_dir, tmp_path):
     assert all(p.returncode not in (0, None) for p in processes)
     assert all("holds files but no config.json" in errors for errors in told)
     assert [p.name for p in tmp_path.iterdir()] == ["thesis.tex"]
+
+
+@pytest.mark.slow
+def test_hosts_that_hold_different_data_do_not_begin(data_dir, tmp_path):
+    other = store.load("digits")
+    other.splits["train"].inputs[0, 0, 0, 0] ^= 1
+    (tmp_path / "other").mkdir()
+    store.write(tmp_path / "other" / "digits.npz", other)
+    processes = start_hosts(2, tmp_path / "run", [data_dir, tmp_path / "other"])
+    told = [p.communicate(timeout=120)[1] for p in processes]
+    assert all(p.returncode not in (0, None) for p in processes)
+    assert all("different configs or data" in errors for errors in told)
 
 
 @pytest.mark.slow

@@ -21,3 +21,11 @@ def test_digits_stand_in_for_data_that_is_not_there(tmp_path):
 def test_pairs_of_digits_stand_in_where_an_example_has_several_labels(tmp_path):
     config = study.config("digits_multilabel_hom", {"data.name": "openimages"})
     assert loop.train(smoke.smoke(config), str(tmp_path / "run"))["step"] == 2
+
+
+def test_splits_that_the_stand_in_lacks_become_those_it_has(tmp_path):
+    config = study.config("digits_hom", {"data.name": "imagenet", "data.validation_fraction": 0.0})
+    config["evals"]["real"] = dict(split="real")
+    shrunk = smoke.smoke(config)
+    assert shrunk["evals"]["real"] == dict(split="test")
+    assert loop.train(shrunk, str(tmp_path / "run"))["step"] == 2
