@@ -62,6 +62,12 @@ def from_first(fn: Callable[[], Any]) -> Any:
     return told["value"]
 
 
+def agree(value: str, what: str) -> None:
+    """Raises a HostError on all hosts where they do not have the same value."""
+    if any_says(from_first(lambda: value) != value):
+        raise HostError(f"the hosts of this run have different {what}; give the same command and the same data to all.")
+
+
 def any_says(flag: bool) -> bool:
     """Whether it is so on any process."""
     if jax.process_count() == 1:

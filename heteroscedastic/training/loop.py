@@ -1,8 +1,6 @@
 """The one loop: places arrays, compiles, trains, saves, continues, evaluates."""
 
 import collections
-import hashlib
-import json
 import logging
 import math
 import signal
@@ -63,9 +61,10 @@ def train(config: dict[str, Any], directory: str, data_dir: str | None = None) -
             say(f"{path} holds this run, complete; nothing to do.")
             return done
         hosts.from_first(lambda: workdir.claim_data(path, run.description))
-        _check_same_on_all_hosts(run)
+        owner = provenance.owner(config, run.description["fingerprint"])
+        hosts.agree(owner, "configs or data")
         say(f"{num_parameters:,} parameters, {run.total_steps:,} steps of {run.batch_size} on {provenance.device()}.")
-        trainer = _Trainer(run, path, placement)
+        trainer = _Trainer(run, path, placement, owner)
         with Terminated() as trainer.terminated, trainer.checkpoints:
             trainer.train()
             results = {"num_parameters": num_parameters, **trainer.results()}
@@ -76,7 +75,7 @@ def train(config: dict[str, Any], directory: str, data_dir: str | None = None) -
 class _Trainer:
     """A run under way: its state, its best step, and the sums since the last checkpoint."""
 
-    def __init__(self, run: Run, path: Path, placement: Placement):
+    def __init__(self, run: Run, path: Path, placement: Placement, owner: str):
         self.run, self.path, self.placement = run, path, placement
         self.terminated = Terminated()
         self.splits = placement.put(run.dataset.splits, placement.replicated)
@@ -89,7 +88,7 @@ class _Trainer:
             run.train_step, donate_argnums=donated, out_shardings=(shardings, placement.replicated, None)
         )
         self.eval_step = jax.jit(run.eval_step, out_shardings=placement.replicated)
-        self.checkpoints = Checkpoints(path / "checkpoints", _owner(run))
+        self.checkpoints = Checkpoints(path / "checkpoints", owner)
         self.told: dict[str, Any] = {"best_step": None, "best_score": None, "seconds": 0.0, "sums": None}
         found = self.checkpoints.last(self.template)
         if found:
@@ -240,20 +239,6 @@ class _Trainer:
         left = (self.run.total_steps - step) * elapsed / step
         epoch = step / self.run.steps_per_epoch
         return f"step {step:,}/{self.run.total_steps:,}  epoch {epoch:.1f}  {rate:,.0f} examples/s  {_clock(left)} left"
-
-
-def _owner(run: Run) -> str:
-    """Whose a checkpoint is: a run of this config on these data."""
-    told = [run.config, run.description["fingerprint"]]
-    return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()
-
-
-def _check_same_on_all_hosts(run: Run) -> None:
-    ours = _owner(run)
-    if hosts.any_says(hosts.from_first(lambda: ours) != ours):
-        raise hosts.HostError(
-            "the hosts of this run have different configs or data; give the same command and the same data to all."
-        )
 
 
 def _finite(step: int, sums: Any) -> Any:

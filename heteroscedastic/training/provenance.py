@@ -1,5 +1,7 @@
 """What a result was made with."""
 
+import hashlib
+import json
 import subprocess
 from importlib import metadata
 from pathlib import Path
@@ -17,6 +19,11 @@ def provenance() -> dict[str, Any]:
         "versions": {name: metadata.version(name) for name in _PACKAGES},
         "commit": _commit(),
     }
+
+
+def owner(config: dict[str, Any], fingerprint: str) -> str:
+    """Whose a checkpoint is: a run of this config on these data."""
+    return hashlib.sha256(json.dumps([config, fingerprint], sort_keys=True).encode()).hexdigest()
 
 
 def device() -> str:

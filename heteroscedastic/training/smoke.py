@@ -35,7 +35,8 @@ def smoke(config: dict[str, Any], data_dir: str | None = None) -> dict[str, Any]
                 config[section][name] = min(config[section][name], limit)
     if config["head"]["num_classes"] > _NUM_CLASSES:
         config["head"]["num_classes"] = config["data"]["max_classes"] = _NUM_CLASSES
-    config["backbone"]["name"] = backbones.smallest(config["backbone"]["name"])
+    for_small_images = config["backbone"].get("stem") == "cifar" and not config["backbone"]["name"].endswith("V2")
+    config["backbone"]["name"] = "ResNet8" if for_small_images else backbones.smallest(config["backbone"]["name"])
     devices = jax.device_count()
     batch_size = -(-config["training"]["batch_size"] // devices) * devices
     config["training"] |= {"num_epochs": None, "num_steps": 2, "batch_size": batch_size}

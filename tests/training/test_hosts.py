@@ -12,7 +12,7 @@ from heteroscedastic.data import store
 
 ARGUMENTS = (
     "--config=configs/digits_het_pe.py",
-    "--config.training.num_epochs=6",
+    "--config.training.num_epochs=4",
     "--config.training.checkpoint_epochs=1",
     "--config.predictive.num_samples=32",
     "--config.backbone.name=ConvNet",  # whose batch statistics are those of the global batch
@@ -119,7 +119,7 @@ def test_hosts_that_hold_different_data_do_not_begin(data_dir, tmp_path):
 def test_parameters_cut_over_eight_devices_agree_with_whole_ones(alone, data_dir, tmp_path):
     program = (
         "import sys; from experiments import study; from heteroscedastic.training import loop\n"
-        "config = study.config('digits_het_pe', {'training.num_epochs': 6, 'training.checkpoint_epochs': 1,"
+        "config = study.config('digits_het_pe', {'training.num_epochs': 4, 'training.checkpoint_epochs': 1,"
         " 'predictive.num_samples': 32, 'backbone': {'name': 'ConvNet', 'widths': (8, 16)}})\n"
         "config['training']['parameters'] = 'sharded'\n"
         "loop.train(config, sys.argv[1], sys.argv[2])\n"
