@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from heteroscedastic import sampling
@@ -96,24 +97,52 @@ def temper(latent: LatentGaussian, temperature: float | Float[Array, ""]) -> Lat
     return map_batch(lambda x: x / temperature, latent)
 
 
-def draw(key: PRNGKeyArray, latent: LatentGaussian, indices: Int[Array, "s"]) -> Noise:
-    """Points for the samples of these numbers.
+def draw(
+    key: PRNGKeyArray, latent: LatentGaussian, num_samples: int, points: str = "independent"
+) -> Callable[[Int[Array, "s"]], Noise]:
+    """Where the points of samples come from: their numbers, below num_samples -> Noise.
 
-    Sample i depends on the key and on i alone, so samples can be drawn in any grouping, and
-    again, with the same result.
+    Sample i depends on the key, the latent's likeliest classes and i alone, so samples can be drawn in
+    any grouping, and again, with the same result.
+
+    Args:
+      key: consumed.
+      latent: the best points go to the factors and the likeliest classes.
+      num_samples: in all; a power of two for Sobol points.
+      points: "independent", "antithetic" or "sobol".
     """
-    *batch, num_classes = latent.loc.shape
-    width = num_classes if latent.readout is None else latent.readout.shape[0]
-    diag_key, factors_key, shared_key = jax.random.split(key, 3)
+    kind = sampling.named(points)
+    keys = jax.random.split(key, 3)
+    sources = [
+        None if ranks is None else kind(one, num_samples, ranks) for one, ranks in zip(keys, _ranks(latent))
+    ]
+    return lambda indices: Noise(*(None if source is None else source(indices) for source in sources))
 
-    def points(key, size):
-        return sampling.independent(key, indices, (*batch, size))
 
-    return Noise(
-        diag=None if latent.scale_diag is None else points(diag_key, width),
-        factors=None if latent.factor_loadings is None else points(factors_key, latent.factor_loadings.shape[-1]),
-        shared=None if latent.shared_loadings is None else points(shared_key, latent.shared_loadings.shape[-1]),
-    )
+_LIKELY = 32
+
+
+def _ranks(latent: LatentGaussian) -> Noise:
+    """How much depends on each normal, 0 the most: 16 factors, 16 likely classes, other factors, 16 more classes."""
+    batch = latent.loc.shape[:-1]
+    num_factors = 0 if latent.factor_loadings is None else latent.factor_loadings.shape[-1]
+    num_shared = 0 if latent.shared_loadings is None else latent.shared_loadings.shape[-1]
+    num_all, half = num_factors + num_shared, _LIKELY // 2
+    factors = np.arange(num_all)
+    factors = np.where(factors < half, factors, factors + half)
+    likely = np.arange(_LIKELY) + np.where(np.arange(_LIKELY) < half, min(num_all, half), num_all)
+    diag = None
+    if latent.scale_diag is not None:
+        weight = latent.loc if latent.readout is None else latent.scale_diag * jnp.linalg.norm(latent.readout, axis=-1)
+        count = min(_LIKELY, weight.shape[-1])
+        _, top = jax.lax.top_k(jax.lax.stop_gradient(weight), count)
+        unranked = jnp.full(weight.shape, sampling.UNRANKED)
+        diag = jnp.put_along_axis(unranked, top, jnp.asarray(likely[:count], jnp.int32), axis=-1, inplace=False)
+
+    def for_each(ranks):
+        return jnp.broadcast_to(jnp.asarray(ranks, jnp.int32), (*batch, len(ranks))) if len(ranks) else None
+
+    return Noise(diag, for_each(factors[:num_factors]), for_each(factors[num_factors:]))
 
 
 def utilities(latent: LatentGaussian, noise: Noise) -> Float[Array, "s *b k"]:
@@ -130,8 +159,10 @@ def utilities(latent: LatentGaussian, noise: Noise) -> Float[Array, "s *b k"]:
     return latent.loc + total
 
 
-def sample(key: PRNGKeyArray, latent: LatentGaussian, num_samples: int) -> Float[Array, "s *b k"]:
-    """Independent samples of the utilities.
+def sample(
+    key: PRNGKeyArray, latent: LatentGaussian, num_samples: int, points: str = "independent"
+) -> Float[Array, "s *b k"]:
+    """Samples of the utilities.
 
     Noise is drawn per class: e ~ N(0, I), one number for each class, example and sample.
 
@@ -139,12 +170,13 @@ def sample(key: PRNGKeyArray, latent: LatentGaussian, num_samples: int) -> Float
       key: consumed.
       latent: parameters of the utilities.
       num_samples: >= 1.
+      points: "independent", "antithetic" or "sobol", see sampling.py.
 
     Source: Collier et al. (2021), arXiv:2105.10305, section 2 and Algorithm 1, where one
     draw serves the whole batch; here every example has its own.
     """
     latent = check(latent)
-    drawn = utilities(latent, draw(key, latent, jnp.arange(num_samples)))
+    drawn = utilities(latent, draw(key, latent, num_samples, points)(jnp.arange(num_samples)))
     return jnp.broadcast_to(drawn, (num_samples, *latent.loc.shape))
 
 
@@ -166,12 +198,19 @@ def covariance_entries(latent: LatentGaussian, rows: Int[Array, "p"], cols: Int[
 def variance(latent: LatentGaussian) -> Float[Array, "*b k"]:
     """Diagonal of the covariance, without the matrix."""
     latent = check(latent)
-    if latent.readout is None and latent.shared_loadings is not None:
-        shared = jnp.sum(jnp.square(latent.shared_loadings), axis=-1)
-        rest = variance(latent._replace(factor_scale=None, shared_loadings=None))
-        return rest + jnp.square(latent.factor_scale) * shared
-    scale_diag, loadings = _terms(latent)
-    return jnp.square(scale_diag) + jnp.sum(jnp.square(loadings), axis=-1)
+    readout = latent.readout
+    total = jnp.zeros_like(latent.loc)
+    if latent.scale_diag is not None:
+        own = jnp.square(latent.scale_diag)
+        total += own if readout is None else jnp.matmul(own, jnp.square(readout), precision=_HIGHEST)
+    if latent.factor_scale is not None and readout is None:
+        total += jnp.square(latent.factor_scale) * jnp.sum(jnp.square(latent.shared_loadings), axis=-1)
+        latent = latent._replace(factor_scale=None)
+    for loadings in _loadings(latent):
+        if readout is not None:
+            loadings = jnp.einsum("...nr,nk->...kr", loadings, readout, precision=_HIGHEST)
+        total += jnp.sum(jnp.square(loadings), axis=-1)
+    return total
 
 
 def difference_variance(latent: LatentGaussian) -> Float[Array, "*b k k"]:
@@ -209,14 +248,18 @@ def _terms(
     width = latent.loc.shape[-1] if latent.readout is None else latent.readout.shape[0]
     zeros = jnp.zeros((*batch, width), latent.loc.dtype)
     scale_diag = zeros if latent.scale_diag is None else latent.scale_diag
-    loadings = [jnp.zeros((*batch, width, 0), latent.loc.dtype)]
-    if latent.factor_loadings is not None:
-        loadings.append(latent.factor_loadings)
-    if latent.shared_loadings is not None:
-        loadings.append(latent.factor_scale[..., None] * latent.shared_loadings)
+    loadings = [jnp.zeros((*batch, width, 0), latent.loc.dtype), *_loadings(latent)]
     if latent.readout is None:
         return scale_diag, jnp.concatenate(loadings, axis=-1)
     readout = latent.readout if classes is None else latent.readout[:, classes]
     mixed = jnp.concatenate([_diagonal(scale_diag), *loadings], axis=-1)
     mixed = jnp.einsum("...nm,nk->...km", mixed, readout, precision=_HIGHEST)
     return jnp.zeros((*batch, readout.shape[-1]), latent.loc.dtype), mixed
+
+
+def _loadings(latent: LatentGaussian) -> list[Float[Array, "*b n r"]]:
+    """The factors of each kind, before the readout."""
+    found = [] if latent.factor_loadings is None else [latent.factor_loadings]
+    if latent.factor_scale is not None:
+        found.append(latent.factor_scale[..., None] * latent.shared_loadings)
+    return found

@@ -1,16 +1,134 @@
-"""Standard-normal points. A point's number is all that tells it from the others of a key."""
+"""Standard-normal points: independent, antithetic, or of a randomised Sobol sequence.
+
+Each kind is (key, num_points, ranks) -> (indices -> points). `ranks` has one entry for each normal
+of a point and says how much depends on it, 0 the most; the values that share a point have
+different ranks, or UNRANKED. A point depends on key, num_points and its own index alone, so points can be
+drawn in any grouping, and again, with the same result.
+"""
+
+from collections.abc import Callable
 
 import jax
+import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
+from heteroscedastic import digital_nets
 
-def independent(key: PRNGKeyArray, indices: Int[Array, "s"], shape: tuple[int, ...]) -> Float[Array, "s *shape"]:
-    """Independent standard normals, one array of `shape` for each index.
+UNRANKED = np.iinfo(np.int32).max
+Source = Callable[[Int[Array, "s"]], Float[Array, "s *n"]]
 
-    Entry i depends on the key and on indices[i] alone.
+
+def named(kind: str) -> Callable[[PRNGKeyArray, int, Int[Array, "*n"]], Source]:
+    """The kind of points of this name.
+
+    Raises:
+      ValueError: an unknown name; lists the choices.
     """
+    kinds = {"independent": independent, "antithetic": antithetic, "sobol": sobol}
+    if kind not in kinds:
+        raise ValueError(f"points is {kind!r}, but must be one of {', '.join(kinds)}.")
+    return kinds[kind]
+
+
+def independent(key: PRNGKeyArray, num_points: int, ranks: Int[Array, "*n"]) -> Source:
+    """Independent points. Only the shape of `ranks` matters."""
 
     def point(index):
-        return jax.random.normal(jax.random.fold_in(key, index), shape)
+        return jax.random.normal(jax.random.fold_in(key, index), ranks.shape)
 
-    return jax.vmap(point)(indices)
+    return jax.vmap(point)
+
+
+def antithetic(key: PRNGKeyArray, num_points: int, ranks: Int[Array, "*n"]) -> Source:
+    """Points in pairs: 2i and 2i + 1 are each other's negatives, else independent."""
+    halves = independent(key, num_points, ranks)
+
+    def points(indices):
+        signs = 1.0 - 2.0 * (indices % 2)
+        return signs.reshape(-1, *(1,) * ranks.ndim) * halves(indices // 2)
+
+    return points
+
+
+def sobol(key: PRNGKeyArray, num_points: int, ranks: Int[Array, "*n"]) -> Source:
+    """Points of a digital net with random shifts, by the inverse normal; Sobol's where it matters.
+
+    Over binary digits, entry j of point i is shift_j + C_j i. The shift has 32 random bits of its
+    own for every entry, so that each point is uniform and every average unbiased, whatever the
+    generator matrix C_j. Entries of the lowest ranks take the columns of `digital_nets.columns` for C_j. The others take
+    random nonsingular matrices: one entry alone then meets each of num_points equal intervals
+    once, and several together err as independent points do, at log2(num_points) random numbers
+    an entry in place of num_points. So there is no limit on entries, and no pair that errs more
+    than independent points for ever.
+
+    Points are built from C_j as they are needed; no table of them is made, nor compiled in.
+
+    Raises:
+      ValueError: num_points is no power of two, where a net is not balanced.
+
+    Source: Sobol (1967); direction numbers of Joe and Kuo (2008), as SciPy has them; random
+    shifts and nonsingular matrices: Matousek (1998), On the L2-discrepancy for anchored boxes.
+    """
+    digits = check_power_of_two(num_points)
+    good = digital_nets.columns(digits)
+    shift_key, rest_key = jax.random.split(key)
+    shift = jax.random.bits(shift_key, ranks.shape)
+    rest = _nonsingular(rest_key, digits, ranks.shape)
+    generators = jnp.where(ranks < len(good), jnp.asarray(good.T)[:, jnp.minimum(ranks, len(good) - 1)], rest)
+
+    def points(indices):
+        numbers = indices.astype(jnp.uint32).reshape(-1, *(1,) * ranks.ndim)
+        bits = jnp.broadcast_to(shift, (*indices.shape, *ranks.shape))
+        for i in range(digits):
+            bits = bits ^ (_mask(numbers, i) & generators[i])
+        return _normal(bits)
+
+    return points
+
+
+def check_power_of_two(num_points: int) -> int:
+    """log2(num_points).
+
+    Raises:
+      ValueError: it is no whole number; names the next power of two.
+    """
+    digits = (num_points - 1).bit_length()
+    if num_points != 2**digits:
+        raise ValueError(
+            f"num_samples is {num_points}, but Sobol points come in powers of two: take {2**digits}, or other points."
+        )
+    return digits
+
+
+def _mask(numbers: Array, i: int) -> Array:
+    """All ones where digit i, the lowest being 0, is set, else zero."""
+    return -((numbers >> i) & 1)
+
+
+def _nonsingular(key: PRNGKeyArray, digits: int, shape: tuple[int, ...]) -> Array:
+    """Random matrices U L of triangular ones, by columns, [digits, *shape].
+
+    U goes last: an L alone (or last) would send the first column's leading digit to the first of
+    every entry, and so tie them all to each other.
+    """
+    lower_key, upper_key = jax.random.split(key)
+    lower = jax.random.bits(lower_key, (digits, *shape))
+    upper = jax.random.bits(upper_key, (digits, *shape))
+    # Digits count from the top bit; below the first `digits` they are random and stay so.
+    ones = [np.uint32(1 << (31 - i)) for i in range(digits)]
+    below = [np.uint32((1 << (31 - i)) - 1) for i in range(digits)]
+    if not digits:
+        return lower
+    lower = jnp.stack([one | (random & mask) for one, random, mask in zip(ones, lower, below)])
+    product = lower & below[-1]
+    for i, (one, random, mask) in enumerate(zip(ones, upper, below)):
+        column = one | (random & ~(one | mask))
+        product = product ^ (_mask(lower, 31 - i) & column)
+    return product
+
+
+def _normal(bits: Array) -> Float[Array, "..."]:
+    """The normal quantile of uniform numbers of 32 random bits, of which 24 count; odd in the top one."""
+    centred = (jax.lax.bitcast_convert_type(bits, jnp.int32) >> 8).astype(jnp.float32) + 0.5
+    return np.float32(np.sqrt(2)) * jax.lax.erf_inv(centred * 2.0**-23)

@@ -24,8 +24,10 @@ class HeteroscedasticDense(nn.Module):
       num_factors: rank of the correlated part; 0 leaves the diagonal.
       head: "LowRank", "ParameterEfficient" (for many classes), "Diagonal" or "Deterministic".
       temperature: > 0; smaller is closer to the argmax of the noisy utilities. Tune it.
-      link: "softmax" for one label an example, "sigmoid" for several.
-      num_samples: Monte-Carlo samples an example, in constant memory.
+      link: "softmax" for one label an example; "sigmoid" for several, which needs no samples.
+      num_samples: of the softmax an example, in constant memory.
+      points: of the samples, see sampling.py: "sobol" (num_samples is a power of two),
+        "independent" as in the paper, or "antithetic".
 
     Source: Collier et al. (2021), arXiv:2105.10305.
     """
@@ -35,13 +37,12 @@ class HeteroscedasticDense(nn.Module):
     head: str = "LowRank"
     temperature: float = 1.0
     link: str = "softmax"
-    num_samples: int = 1000
+    num_samples: int = 128
+    points: str = "sobol"
 
     def __post_init__(self):
         if self.link not in ("softmax", "sigmoid"):
             raise ValueError(f"link {self.link!r} is unknown; choose 'softmax' or 'sigmoid'.")
-        if self.num_samples < 1:
-            raise ValueError(f"num_samples is {self.num_samples}, but must be >= 1.")
         super().__post_init__()
 
     def setup(self):
@@ -54,5 +55,6 @@ class HeteroscedasticDense(nn.Module):
         latent = self.utilities(features)
         self.sow("intermediates", "latent", latent)
         key = self.make_rng("noise") if self.has_rng("noise") else jax.random.key(0)
-        average = predictive.softmax if self.link == "softmax" else predictive.sigmoid_sampled
-        return average(key, latent, num_samples=self.num_samples)
+        if self.link == "sigmoid":
+            return predictive.sigmoid(key, latent)
+        return predictive.softmax(key, latent, num_samples=self.num_samples, points=self.points)

@@ -4,7 +4,7 @@ Under softmax the logits are log-probabilities, under sigmoid log-odds, so any l
 that takes logits takes them.
 """
 
-from heteroscedastic.predictive.closed_form import deterministic
+from heteroscedastic.predictive.closed_form import deterministic, sigmoid
 from heteroscedastic.predictive.sampled import sigmoid_sampled, softmax
 
-__all__ = ["deterministic", "sigmoid_sampled", "softmax"]
+__all__ = ["deterministic", "sigmoid", "sigmoid_sampled", "softmax"]

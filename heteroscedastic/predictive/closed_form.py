@@ -1,6 +1,27 @@
-"""Predictives that need no samples."""
+"""Predictives that need no samples.
 
+Under the sigmoid a label's probability depends on its own marginal alone, u ~ N(m, v) with
+v = s^2, so that E[sigmoid(u)] is the limit of the paper's Monte-Carlo estimate (Eq. 5). For u < 0
+the logistic function is x q(x), where x = e^u and q(x) = 1 / (1 + x); for u > 0 it is
+1 - x q(x) with x = e^-u. With q a polynomial on [0, 1],
+
+    p = sum_k q_k A_{k+1} + P(u > 0) - sum_k q_k B_{k+1},
+    A_j = E[e^{ju}; u < 0] = exp(-a^2 / 2) erfcx((a + js) / sqrt 2) / 2,   a = m / s,
+
+and B_j is A_j at -m. The derivatives are of the same moments,
+
+    dp/dm = E[sigmoid'(u)] = sum_k c_k (A_{k+1} + B_{k+1}),    c(x) = 1 / (1 + x)^2,
+    dp/dv = E[sigmoid''(u)] / 2 = sum_k r_k (A_{k+1} - B_{k+1}) / 2,    r(x) = (1 - x) / (1 + x)^3,
+
+the second by Stein's lemma; neither divides by s, so both hold down to s = 0.
+"""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
+from numpy.polynomial import Chebyshev, Polynomial
+from scipy import special
 
 from heteroscedastic import latent as latent_lib
 from heteroscedastic.latent import LatentGaussian
@@ -19,6 +40,102 @@ def deterministic(key: PRNGKeyArray | None, latent: LatentGaussian) -> Float[Arr
     if latent_lib.has_noise(latent_lib.check(latent)):
         raise ValueError(
             "predictive 'deterministic' was given a latent with noise; use 'softmax' or"
-            " 'sigmoid_sampled', or the head 'Deterministic'."
+            " 'sigmoid', or the head 'Deterministic'."
         )
     return latent.loc
+
+
+def sigmoid(key: PRNGKeyArray | None, latent: LatentGaussian) -> Float[Array, "*b k"]:
+    """Log-odds of E[sigmoid(u)], one for each of several labels, in closed form.
+
+    Within 1e-4 nats of the exact log p and log(1 - p) for |loc| <= 60 and standard deviations up to 60, in
+    float32, and finite to 1e4. Correlations between labels do not change the probability of one.
+
+    Args:
+      key: ignored.
+      latent: parameters of the utilities u.
+
+    Returns:
+      Log-odds in nats.
+
+    Source: the limit of Collier et al. (2021), arXiv:2105.10305, Eq. 5; derived above.
+    """
+    latent = latent_lib.check(latent)
+    if not latent_lib.has_noise(latent):
+        return latent.loc
+    return _log_odds(latent.loc, latent_lib.variance(latent))
+
+
+_DEGREE = 6
+_LEAST_SCALE = 1e-6  # in nats, where the sigmoid is a line
+
+
+def _power_series(fn, low, high, degree):
+    return [float(c) for c in Chebyshev.interpolate(fn, degree, [low, high]).convert(kind=Polynomial).coef]
+
+
+def _weighted(fn, power):
+    """Coefficients of fn(x) / (1 + x)^power on [0, 1]; for fn = 1 = power the best in relative error, 9e-6."""
+    return _power_series(lambda x: fn(x) / (1 + x) ** power, 0, 1, _DEGREE)
+
+
+_FIRST = _weighted(np.ones_like, 1)
+_SLOPE = _weighted(np.ones_like, 2)
+_CURVATURE = _weighted(lambda x: 1 - x, 3)
+# erfcx(x) (1 + 2x) is smooth in (x - c) / (x + c) (Shepherd and Laframboise 1981).
+_CENTRE = 2.0
+
+
+def _smooth_erfcx(t):
+    t = np.minimum(t, 1 - 1e-9)
+    x = _CENTRE * (1 + t) / (1 - t)
+    return special.erfcx(x) * (1 + 2 * x)
+
+
+_ERFCX = _power_series(_smooth_erfcx, -1, 1, 12)
+
+
+def _erfcx(x):
+    """exp(x^2) erfc(x) for x >= 0, within 1e-6 of its value."""
+    t = 1 - 2 * _CENTRE / (x + _CENTRE)
+    return jnp.polyval(jnp.asarray(_ERFCX[::-1], x.dtype), t) / (1 + 2 * x)
+
+
+def _moments(loc, variance):
+    """For loc <= 0 log p, and E[sigmoid'] and E[sigmoid''] over p; sums relative to their leading term."""
+    scale = jnp.maximum(jnp.sqrt(variance), _LEAST_SCALE)
+    a = loc / scale
+    near = a + scale >= 0  # whether exp(-a^2 / 2) leads, else exp(loc + variance / 2)
+    leading = jnp.where(near, -0.5 * jnp.square(a), loc + 0.5 * jnp.square(scale))
+    base = 0.5 * jnp.where(near, 1.0, jnp.exp(-0.5 * jnp.square(a + scale)))
+    p = base * _erfcx(-a * np.sqrt(0.5))
+    slope = curvature = jnp.zeros_like(p)
+    for k in range(_DEGREE + 1):
+        j = k + 1
+        x = (a + j * scale) * np.sqrt(0.5)
+        tail = _erfcx(jnp.abs(x))
+        relative = jnp.exp(k * (loc + 0.5 * (j + 1) * jnp.square(scale))) if k else 1.0
+        below = jnp.where(x >= 0, base * tail, relative * (1 - 0.5 * jnp.exp(-jnp.square(x)) * tail))
+        above = base * _erfcx((j * scale - a) * np.sqrt(0.5))
+        p += _FIRST[k] * (below - above)
+        slope += _SLOPE[k] * (below + above)
+        curvature += _CURVATURE[k] * (below - above)
+    return leading + jnp.log(p), slope / p, curvature / p
+
+
+@jax.custom_jvp
+def _log_odds(loc, variance):
+    return _log_odds_and_slopes(loc, variance)[0]
+
+
+def _log_odds_and_slopes(loc, variance):
+    log_p, slope, curvature = _moments(-jnp.abs(loc), variance)
+    side = jnp.where(loc > 0, -1.0, 1.0)  # by symmetry, the odds of the less likely answer
+    p = jnp.exp(log_p)
+    return side * (log_p - jnp.log1p(-p)), slope / (1 - p), 0.5 * side * curvature / (1 - p)
+
+
+@_log_odds.defjvp
+def _log_odds_jvp(primals, tangents):
+    value, by_loc, by_variance = _log_odds_and_slopes(*primals)
+    return value, by_loc * tangents[0] + by_variance * tangents[1]

@@ -16,7 +16,12 @@ _CHUNK_VALUES = 2**19
 
 
 def softmax(
-    key: PRNGKeyArray, latent: LatentGaussian, *, num_samples: int, chunk_size: int | None = None
+    key: PRNGKeyArray,
+    latent: LatentGaussian,
+    *,
+    num_samples: int,
+    points: str = "independent",
+    chunk_size: int | None = None,
 ) -> Float[Array, "*b k"]:
     """Log of the Monte-Carlo average of softmax(u).
 
@@ -28,6 +33,7 @@ def softmax(
       key: consumed.
       latent: parameters of the utilities u.
       num_samples: samples per example, >= 1.
+      points: "independent" as in the paper, "antithetic" or "sobol", see sampling.py.
       chunk_size: samples held at a time; results depend on it by rounding alone.
 
     Returns:
@@ -36,11 +42,16 @@ def softmax(
     Source: Collier et al. (2021), arXiv:2105.10305, Eq. 3 with the temperature taken by
     `latent.temper`.
     """
-    return _log_mean_exp(jax.nn.log_softmax, key, latent, num_samples, chunk_size)
+    return _log_mean_exp(jax.nn.log_softmax, key, latent, num_samples, points, chunk_size)
 
 
 def sigmoid_sampled(
-    key: PRNGKeyArray, latent: LatentGaussian, *, num_samples: int, chunk_size: int | None = None
+    key: PRNGKeyArray,
+    latent: LatentGaussian,
+    *,
+    num_samples: int,
+    points: str = "independent",
+    chunk_size: int | None = None,
 ) -> Float[Array, "*b k"]:
     """Log-odds of the Monte-Carlo average of sigmoid(u).
 
@@ -51,6 +62,7 @@ def sigmoid_sampled(
       key: consumed.
       latent: parameters of the utilities u.
       num_samples: samples per example, >= 1.
+      points: "independent" as in the paper, "antithetic" or "sobol", see sampling.py.
       chunk_size: samples held at a time; results depend on it by rounding alone.
 
     Returns:
@@ -58,7 +70,7 @@ def sigmoid_sampled(
 
     Source: Collier et al. (2021), arXiv:2105.10305, Eq. 5.
     """
-    log_probs = _log_mean_exp(_log_sigmoids, key, latent, num_samples, chunk_size)
+    log_probs = _log_mean_exp(_log_sigmoids, key, latent, num_samples, points, chunk_size)
     return log_probs[0] - log_probs[1]
 
 
@@ -71,6 +83,7 @@ def _log_mean_exp(
     key: PRNGKeyArray,
     latent: LatentGaussian,
     num_samples: int,
+    points: str,
     chunk_size: int | None,
 ) -> Float[Array, "..."]:
     """log((1/S) sum_s exp(log_link(u_s))), for one number a class or, leading, two."""
@@ -79,22 +92,24 @@ def _log_mean_exp(
             raise ValueError(f"{name} is {value}, but must be a whole number >= 1.")
     latent = latent_lib.check(latent)
     if not latent_lib.has_noise(latent):
-        num_samples = 1
+        num_samples, points = 1, "independent"
     if chunk_size is None:
         chunk_size = max(1, _CHUNK_VALUES // max(1, latent.loc.size))
-    averaged = _streamed(log_link, num_samples, min(chunk_size, num_samples), key, latent)
+    averaged = _streamed(log_link, num_samples, points, min(chunk_size, num_samples), key, latent)
     return jnp.moveaxis(averaged, -2, 0) if averaged.ndim > latent.loc.ndim else averaged
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1, 2))
-def _streamed(log_link, num_samples, chunk_size, key, latent):
-    return _forward(log_link, num_samples, chunk_size, key, latent)[0]
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1, 2, 3))
+def _streamed(log_link, num_samples, points, chunk_size, key, latent):
+    return _forward(log_link, num_samples, points, chunk_size, key, latent)[0]
 
 
-def _forward(log_link, num_samples, chunk_size, key, latent):
+def _forward(log_link, num_samples, points, chunk_size, key, latent):
+    draw = latent_lib.draw(key, latent, num_samples, points)
+
     def body(carry, indices):
         top, total = carry
-        values = log_link(latent_lib.utilities(latent, latent_lib.draw(key, latent, indices)))
+        values = log_link(latent_lib.utilities(latent, draw(indices)))
         new_top = jnp.maximum(top, jnp.max(values, axis=0))
         # A class of loc -inf has no probability: -inf - 0 rather than -inf - (-inf).
         shift = jnp.where(jnp.isneginf(new_top), 0.0, new_top)
@@ -108,16 +123,17 @@ def _forward(log_link, num_samples, chunk_size, key, latent):
     return averaged, (key, latent, averaged)
 
 
-def _backward(log_link, num_samples, chunk_size, residuals, cotangent):
+def _backward(log_link, num_samples, points, chunk_size, residuals, cotangent):
     """d log mean_s exp(l_s) = sum_s w_s d l_s, where w_s = exp(l_s) / sum_s exp(l_s).
 
     The weights sum to one over the samples, so the gradient is sound however small the
     probability is.
     """
     key, latent, averaged = residuals
+    draw = latent_lib.draw(key, latent, num_samples, points)
 
     def body(total, indices):
-        noise = latent_lib.draw(key, latent, indices)
+        noise = draw(indices)
         values, pull = jax.vjp(lambda x: log_link(latent_lib.utilities(x, noise)), latent)
         safe = jnp.where(jnp.isneginf(averaged), 0.0, averaged)
         weights = jnp.exp(values - safe) / num_samples

@@ -18,7 +18,7 @@ FEATURES = jnp.asarray(np.random.default_rng(0).normal(size=(4, 7)), jnp.float32
 @pytest.mark.parametrize("link", ["softmax", "sigmoid"])
 def test_it_stands_in_place_of_a_dense_layer(head, link):
     num_factors = 3 if head in ("LowRank", "ParameterEfficient") else 0
-    layer = HeteroscedasticDense(5, num_factors=num_factors, head=head, link=link, num_samples=20)
+    layer = HeteroscedasticDense(5, num_factors=num_factors, head=head, link=link, num_samples=16)
     logits = layer.apply(layer.init(key(), FEATURES), FEATURES)
     assert logits.shape == nn.Dense(5).init_with_output(key(), FEATURES)[0].shape
     if link == "softmax":
@@ -26,7 +26,7 @@ def test_it_stands_in_place_of_a_dense_layer(head, link):
 
 
 def test_noise_is_new_with_a_key_and_fixed_without():
-    layer = HeteroscedasticDense(5, num_factors=3, num_samples=20)
+    layer = HeteroscedasticDense(5, num_factors=3, num_samples=16)
     variables = layer.init(key(), FEATURES)
     noisy = [layer.apply(variables, FEATURES, rngs={"noise": key(i)}) for i in (0, 0, 1)]
     np.testing.assert_array_equal(noisy[0], noisy[1])
@@ -46,7 +46,7 @@ def test_the_latent_can_be_read():
 
 def test_a_model_with_it_trains():
     labels = jnp.array([0, 1, 2, 3])
-    layer = HeteroscedasticDense(5, num_factors=2, num_samples=50)
+    layer = HeteroscedasticDense(5, num_factors=2, num_samples=64)
 
     def loss(variables, key):
         logits = layer.apply(variables, FEATURES, rngs={"noise": key})
@@ -68,6 +68,8 @@ def test_a_model_with_it_trains():
         (dict(head="Full"), "choose one of"),
         (dict(head="Diagonal", num_factors=3), "no setting 'num_factors'"),
         (dict(num_samples=0), "num_samples is 0"),
+        (dict(num_samples=100), "take 128"),
+        (dict(points="halton"), "points is 'halton'"),
         (dict(temperature=-1.0), "temperature is -1.0"),
     ],
 )

@@ -10,17 +10,17 @@ from heteroscedastic import predictive
 from heteroscedastic.latent import LatentGaussian
 
 
-def direct(sampled, latent, num_samples):
+def direct(sampled, latent, num_samples, points="independent"):
     """The definition, in float64, on the same samples."""
-    utilities = np.asarray(latent_lib.sample(key(), latent, num_samples), np.float64)
+    utilities = np.asarray(latent_lib.sample(key(), latent, num_samples, points), np.float64)
     if sampled is predictive.softmax:
         return special.logsumexp(special.log_softmax(utilities, axis=-1), axis=0) - np.log(num_samples)
     positive, negative = (special.logsumexp(special.log_expit(s * utilities), axis=0) for s in (1, -1))
     return positive - negative
 
 
-def direct_in_jax(sampled, latent, num_samples):
-    utilities = latent_lib.sample(key(), latent, num_samples)
+def direct_in_jax(sampled, latent, num_samples, points):
+    utilities = latent_lib.sample(key(), latent, num_samples, points)
     if sampled is predictive.softmax:
         return jax.nn.logsumexp(jax.nn.log_softmax(utilities), axis=0) - jnp.log(num_samples)
     return jax.nn.logsumexp(jax.nn.log_sigmoid(utilities), 0) - jax.nn.logsumexp(jax.nn.log_sigmoid(-utilities), 0)
@@ -31,20 +31,24 @@ SAMPLED = (predictive.softmax, predictive.sigmoid_sampled)
 
 @pytest.mark.parametrize("sampled", SAMPLED)
 @pytest.mark.parametrize(
-    ("kind", "chunk_size"),
-    [*((kind, 10) for kind in KINDS), ("low_rank", 1), ("low_rank", 12), ("low_rank", 23), ("low_rank", None)],
+    ("kind", "chunk_size", "points", "num_samples"),
+    [
+        *((kind, 10, "independent", 23) for kind in KINDS),
+        *(("low_rank", size, "independent", 23) for size in (1, 12, 23, None)),
+        *(("everything", 10, points, 32) for points in ("antithetic", "sobol")),
+    ],
 )
-def test_streaming_changes_neither_value_nor_gradient(sampled, kind, chunk_size):
-    one, num_samples = latent(kind, batch=(2, 3)), 23
+def test_streaming_changes_neither_value_nor_gradient(sampled, kind, chunk_size, points, num_samples):
+    one = latent(kind, batch=(2, 3))
     cotangent = jnp.asarray(np.random.default_rng(1).normal(size=(2, 3, 5)), jnp.float32)
 
     def streamed(latent):
-        return sampled(key(), latent, num_samples=num_samples, chunk_size=chunk_size)
+        return sampled(key(), latent, num_samples=num_samples, points=points, chunk_size=chunk_size)
 
     value, pull = jax.vjp(jax.jit(streamed), one)
-    np.testing.assert_allclose(value, direct(sampled, one, num_samples), rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(value, direct(sampled, one, num_samples, points), rtol=1e-5, atol=1e-5)
     (gradient,) = pull(cotangent)
-    _, pull = jax.vjp(lambda x: direct_in_jax(sampled, x, num_samples), one)
+    _, pull = jax.vjp(lambda x: direct_in_jax(sampled, x, num_samples, points), one)
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-4), gradient, pull(cotangent)[0])
 
 
@@ -146,10 +150,3 @@ def test_memory_does_not_grow_with_the_number_of_samples():
 def test_fewer_than_one_sample_is_an_error(sampled):
     with pytest.raises(ValueError, match="num_samples is 0"):
         sampled(key(), latent("diagonal"), num_samples=0)
-
-
-def test_deterministic_is_loc_and_refuses_noise():
-    one = latent("deterministic")
-    np.testing.assert_array_equal(predictive.deterministic(None, one), one.loc)
-    with pytest.raises(ValueError, match="with noise"):
-        predictive.deterministic(None, latent("diagonal"))

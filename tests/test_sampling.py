@@ -1,0 +1,165 @@
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from gaussians import key
+from scipy import stats
+from scipy.stats import qmc
+
+from heteroscedastic import digital_nets, predictive, sampling
+from heteroscedastic import latent as latent_lib
+from heteroscedastic.latent import LatentGaussian
+
+KINDS = ("independent", "antithetic", "sobol")
+UNRANKED = jnp.full(20, sampling.UNRANKED)
+
+
+@functools.partial(jax.jit, static_argnums=(1, 2))
+def drawn(key, kind, num_points, ranks):
+    return sampling.named(kind)(key, num_points, ranks)(jnp.arange(num_points))
+
+
+def many(kind, num_points, ranks, repeats):
+    """[repeats, points, entries], of as many keys."""
+    draw = jax.vmap(lambda key: drawn(key, kind, num_points, ranks))
+    return np.asarray(draw(jax.random.split(key(), repeats)))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_normal_is_standard(kind):
+    ranks = jnp.concatenate([jnp.arange(20), UNRANKED])
+    values = many(kind, 16, ranks, 2000)
+    for entry in (0, 7, 19, 25):
+        for point in (0, 1, 13):  # of one point, as those of a key are tied
+            assert stats.kstest(values[:, point, entry], "norm").pvalue > 1e-4
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_point_depends_on_its_number_alone(kind):
+    source = sampling.named(kind)(key(), 32, jnp.arange(6))
+    whole = source(jnp.arange(32))
+    order = jnp.array([31, 4, 0, 17])
+    np.testing.assert_array_equal(source(order), whole[order])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_examples_and_keys_have_points_of_their_own(kind):
+    ranks = jnp.broadcast_to(jnp.arange(3), (2, 3))
+    first, second = drawn(key(0), kind, 256, ranks), drawn(key(1), kind, 256, ranks)
+    assert np.mean(first[:, 0] == first[:, 1]) < 0.01
+    assert np.mean(first == second) < 0.01
+
+
+def test_antithetic_points_come_in_pairs():
+    values = drawn(key(), "antithetic", 10, jnp.arange(4))
+    np.testing.assert_array_equal(values[::2], -values[1::2])
+
+
+@pytest.mark.parametrize("num_points", [1, 2, 128, 1024])
+def test_each_entry_meets_each_interval_once(num_points):
+    ranks = jnp.concatenate([jnp.arange(10), UNRANKED])
+    intervals = np.floor(stats.norm.cdf(drawn(key(), "sobol", num_points, ranks)) * num_points)
+    np.testing.assert_array_equal(np.sort(intervals, axis=0), np.tile(np.arange(num_points)[:, None], 30))
+
+
+def test_the_first_columns_are_those_of_scipy():
+    # Of one example, all entries of one shift would be its points; the shift is what point 0 is.
+    values = stats.norm.cdf(np.asarray(drawn(key(), "sobol", 128, jnp.arange(6)), np.float64))
+    digits = np.floor(values * 128).astype(int)
+    found = np.unique(digits ^ digits[:1], axis=0)
+    expected = np.unique((qmc.Sobol(6, scramble=False).random(128) * 128).astype(int), axis=0)
+    np.testing.assert_array_equal(found, expected)
+
+
+@pytest.mark.parametrize(
+    ("product", "worst"),
+    [(lambda a, b: a * b, 0.2), (lambda a, b: jax.nn.sigmoid(2 * (a - b)), 0.1), (jnp.maximum, 0.1)],
+)
+def test_no_pair_errs_more_than_independent_points(product, worst):
+    repeats, num_points = 1000, 128
+    ranks = jnp.concatenate([jnp.arange(44), UNRANKED])
+    pairs = np.stack(np.triu_indices(64, 1))
+    pairs = pairs[:, np.random.default_rng(0).permutation(pairs.shape[1])[:2000]]
+    values = jnp.asarray(many("sobol", num_points, ranks, repeats))
+    mean = jax.jit(lambda pair: product(values[..., pair[0]], values[..., pair[1]]).mean(axis=1))
+    means = np.asarray(jax.lax.map(mean, jnp.asarray(pairs.T), batch_size=20))
+    independent = np.asarray(product(*jax.random.normal(key(), (2, 200_000))))
+    squares = num_points * np.square(means - independent.mean()) / independent.var()
+    ratios, deviations = squares.mean(axis=1), squares.std(axis=1) / np.sqrt(repeats)
+    assert np.max((ratios - 1) / deviations) < 4.5
+    good = (pairs < len(digital_nets.columns(7))).all(axis=0)
+    assert ratios[good].max() < 1.15 and ratios[good].mean() < worst
+    assert ratios.mean() < 1.02
+
+
+def test_sobol_points_come_in_powers_of_two():
+    with pytest.raises(ValueError, match="take 128, or other points"):
+        sampling.sobol(key(), 100, jnp.arange(3))
+
+
+def test_an_unknown_kind_lists_the_choices():
+    with pytest.raises(ValueError, match="must be one of independent, antithetic, sobol"):
+        sampling.named("halton")
+
+
+def softmax(key, latent, points, num_samples):
+    return predictive.softmax(key, latent, num_samples=num_samples, points=points)
+
+
+@functools.partial(jax.jit, static_argnums=(1, 2, 3))
+def errors(latent, points, num_samples, repeats, exact):
+    """Errors of log p of the three likeliest classes, [repeats, b, 3]."""
+    found = jax.lax.map(lambda key: softmax(key, latent, points, num_samples), jax.random.split(key(), repeats))
+    top = jax.lax.top_k(exact, 3)[1]
+    return jnp.take_along_axis(found - exact, top[None], axis=-1)
+
+
+def rms(values):
+    return float(np.sqrt(np.mean(np.square(values))))
+
+
+def many_classes(order=None):
+    rng = np.random.default_rng(0)
+
+    def normal(*shape):
+        return jnp.asarray(rng.normal(size=shape), jnp.float32)
+
+    one = LatentGaussian(3 * normal(4, 100), jnp.exp(0.3 * normal(4, 100)), 0.3 * normal(4, 100, 15))
+    if order is not None:
+        one = LatentGaussian(one.loc[:, order], one.scale_diag[:, order], one.factor_loadings[:, order])
+    return one
+
+
+def test_likely_classes_at_any_place_have_a_third_of_the_error_of_independent_points():
+    order = np.random.default_rng(1).permutation(100)
+    exact = jax.jit(softmax, static_argnums=(2, 3))(key(9), many_classes(), "sobol", 2**15)
+    found = rms(errors(many_classes(), "sobol", 128, 100, exact))
+    moved = rms(errors(many_classes(order), "sobol", 128, 100, exact[:, order]))
+    independent = rms(errors(many_classes(), "independent", 128, 100, exact))
+    assert found < independent / 2.5
+    assert moved == pytest.approx(found, rel=0.15)
+
+
+def test_at_a_small_temperature_the_gain_is_less():
+    cold = latent_lib.temper(many_classes(), 0.15)
+    exact = jax.jit(softmax, static_argnums=(2, 3))(key(9), cold, "sobol", 2**15)
+    gain = rms(errors(cold, "independent", 128, 100, exact)) / rms(errors(cold, "sobol", 128, 100, exact))
+    assert 1.2 < gain < 2.5
+
+
+@pytest.mark.parametrize("points", KINDS)
+def test_it_is_unbiased(points):
+    one = LatentGaussian(jnp.array([0.7, -0.4]), jnp.array([1.2, 0.9]), jnp.array([[1.5], [-0.5]]))
+    nodes, weights = np.polynomial.hermite_e.hermegauss(80)
+    exact = (1 / (1 + np.exp(-1.1 - np.sqrt(1.2**2 + 0.9**2 + 2.0**2) * nodes)) * weights).sum() / weights.sum()
+    average = jax.jit(jax.vmap(lambda key: jnp.exp(softmax(key, one, points, 8)[0])))
+    found = np.asarray(average(jax.random.split(key(), 20_000)))
+    assert stats.ttest_1samp(found, exact).pvalue > 1e-3
+
+
+def test_the_program_holds_no_table_of_points():
+    shapes = jax.eval_shape(many_classes)
+    jaxpr = jax.make_jaxpr(lambda key, latent: softmax(key, latent, "sobol", 4096))(key(), shapes)
+    assert max(np.size(c) for c in jaxpr.consts) <= 64 * 12
