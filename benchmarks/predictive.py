@@ -1,13 +1,21 @@
-"""Time and memory of the streamed softmax predictive beside the direct form.
+"""Time, memory and error of the predictives, beside the direct form of the paper's estimator.
 
-python benchmarks/predictive.py prints, for 32 examples, 1,000 classes and rank 15, forward
-and backward: the bytes of temporaries that the compiler plans for and the time of a call, each
-also as a ratio to the direct form at 1,000 samples in the same run. The direct form holds all
-samples at once and lets JAX differentiate it. Their times are taken in turn, so that a change
-of the machine's speed meets both.
+python benchmarks/predictive.py prints, for each size and temperature, a line for each way to
+E[softmax(u)]: the time of a call, forward and with the gradient, the temporaries that the
+compiler plans for, and the error: the root mean square, over keys and examples, of log p of the three
+likeliest classes, against 2**20 Sobol points of another key. The last column is what matters: the
+time with gradient at the error of the direct form with 1,000 independent samples, over the direct form's;
+between numbers of points it is interpolated, in logarithms, and beyond them continued as samples^-1/2.
+
+python benchmarks/predictive.py --link=sigmoid does so for the log-odds of labels, by all labels and against
+quadrature.
+
+The direct form holds all samples at once and lets JAX differentiate it. Forms are timed in turn, so
+that a change of the machine's speed meets all; times are medians.
 """
 
 import argparse
+import functools
 import platform
 import statistics
 import time
@@ -15,25 +23,79 @@ import time
 import jax
 import jax.numpy as jnp
 import numpy as np
+from scipy import special
 
 from heteroscedastic import latent as latent_lib
 from heteroscedastic import predictive
 from heteroscedastic.latent import LatentGaussian
 
+REFERENCE = "direct", 1_000
 
-def direct(key, latent, *, num_samples):
+
+def direct_softmax(key, latent, *, num_samples):
     """The definition: every sample at once."""
     utilities = latent_lib.sample(key, latent, num_samples)
     return jax.nn.logsumexp(jax.nn.log_softmax(utilities), axis=0) - jnp.log(num_samples)
 
 
-def compiled(average, key, latent, num_samples):
-    """Negative log-likelihood of class 0 and its gradient, compiled."""
+def direct_sigmoid(key, latent, *, num_samples):
+    """The same for the log-odds of labels."""
+    utilities = latent_lib.sample(key, latent, num_samples)
+    odds = [jax.nn.logsumexp(jax.nn.log_sigmoid(sign * utilities), axis=0) for sign in (1, -1)]
+    return odds[0] - odds[1]
 
-    def loss(key, latent):
-        return -average(key, latent, num_samples=num_samples)[:, 0].mean()
 
-    return jax.jit(jax.value_and_grad(loss, argnums=1)).lower(key, latent).compile()
+def softmax_forms():
+    """(name, samples) -> predictive."""
+    found = {REFERENCE: functools.partial(direct_softmax, num_samples=REFERENCE[1])}
+    for points, sizes in {
+        "independent": (100, 1_000, 10_000),
+        "antithetic": (128, 1_024),
+        "sobol": (8, 32, 128, 512, 1_024),
+    }.items():
+        for size in sizes:
+            found[points, size] = functools.partial(predictive.softmax, num_samples=size, points=points)
+    return found | {("taylor", 0): predictive.taylor, ("mean_field", 0): predictive.mean_field}
+
+
+def sigmoid_forms():
+    """(name, samples) -> predictive."""
+    found = {REFERENCE: functools.partial(direct_sigmoid, num_samples=REFERENCE[1])}
+    for size in (100, 1_000):
+        found["independent", size] = functools.partial(predictive.sigmoid_sampled, num_samples=size)
+    return found | {("closed form", 0): predictive.sigmoid}
+
+
+def examples(batch, num_classes, rank, temperature):
+    """Random utilities of deviation 3, with noise of variance near 1 + 0.09 * rank."""
+    draws = np.random.default_rng(0)
+
+    def normal(*shape):
+        return jnp.asarray(draws.normal(size=shape), jnp.float32)
+
+    latent = LatentGaussian(3 * normal(batch, num_classes), jnp.exp(0.3 * normal(batch, num_classes)))
+    if rank:
+        latent = latent._replace(factor_loadings=0.3 * normal(batch, num_classes, rank))
+    return latent_lib.temper(latent, temperature)
+
+
+def exact_softmax(latent):
+    """log p of each class, and where the three likeliest are."""
+    log_probs = jax.jit(functools.partial(predictive.softmax, num_samples=2**20, points="sobol"))(
+        jax.random.key(2**31), latent
+    )
+    return log_probs, jax.lax.top_k(log_probs, 3)[1]
+
+
+def exact_sigmoid(latent):
+    """Log-odds by quadrature in float64, of the first hundred labels; and which these are."""
+    labels = np.arange(min(100, latent.loc.shape[-1]))
+    mean = np.asarray(latent.loc, np.float64)[:, labels, None]
+    scale = np.sqrt(np.asarray(latent_lib.variance(latent), np.float64))[:, labels, None]
+    nodes = np.linspace(-14, 14 + scale.max(), 20_001)
+    tails = [special.logsumexp(special.log_expit(s * mean + scale * nodes) - nodes**2 / 2, axis=-1) for s in (1, -1)]
+    found = jnp.full(latent.loc.shape, jnp.nan).at[:, labels].set(tails[0] - tails[1])
+    return found, jnp.broadcast_to(labels, (*latent.loc.shape[:-1], len(labels)))
 
 
 def seconds(call, *arguments):
@@ -43,50 +105,80 @@ def seconds(call, *arguments):
     return time.perf_counter() - start
 
 
+def compiled(form, key, latent):
+    """The form, and a loss of it with its gradient, compiled."""
+
+    def loss(key, latent):
+        return -form(key, latent)[..., 0].mean()
+
+    return [jax.jit(f).lower(key, latent).compile() for f in (form, jax.value_and_grad(loss, argnums=1))]
+
+
+def at_error(lines, name, error):
+    """Time with gradient at which a form of this name has this error; None if it never has."""
+    points = sorted((line["error"], line["gradient"]) for key, line in lines.items() if key[0] == name)
+    if points[0][0] > error:
+        best, needed = points[0]
+        return None if len(points) == 1 else needed * (best / error) ** 2
+    if points[-1][0] <= error:
+        return points[-1][1]
+    errors, times = np.log(np.array(points).T)
+    return float(np.exp(np.interp(np.log(error), errors, times)))
+
+
+def measured(forms, latent, exact, repeats, num_keys):
+    """(name, samples) -> forward and gradient in seconds, temporaries in MB, error in nats."""
+    truth, where = exact(latent)
+    key, lines, calls = jax.random.key(0), {}, {}
+    for name, form in forms.items():
+        calls[name] = compiled(form, key, latent)
+        errors = [
+            jnp.take_along_axis(calls[name][0](jax.random.key(i), latent) - truth, where, axis=-1)
+            for i in range(num_keys if name[1] else 1)
+        ]
+        lines[name] = {"error": float(jnp.sqrt(jnp.mean(jnp.square(jnp.stack(errors)))))}
+        lines[name]["memory"] = calls[name][1].memory_analysis().temp_size_in_bytes / 1e6
+    times = {name: ([], []) for name in forms}
+    for _ in range(repeats):
+        for name, both in calls.items():
+            for call, taken in zip(both, times[name]):
+                taken.append(seconds(call, key, latent))
+    for name, (forward, gradient) in times.items():
+        lines[name] |= {"forward": statistics.median(forward), "gradient": statistics.median(gradient)}
+    return lines
+
+
 def main():
-    """Prints the table."""
+    """Prints a table for each size and temperature."""
     parser = argparse.ArgumentParser(description=main.__doc__)
-    parser.add_argument("--batch", type=int, default=32)
-    parser.add_argument("--classes", type=int, default=1000)
-    parser.add_argument("--rank", type=int, default=15)
+    parser.add_argument("--link", choices=("softmax", "sigmoid"), default="softmax")
+    parser.add_argument("--sizes", nargs="+", default=None, help="B,K,R of each: 8,1000,15")
+    parser.add_argument("--temperatures", nargs="+", type=float, default=[1.0, 0.15])
     parser.add_argument("--repeats", type=int, default=7)
+    parser.add_argument("--keys", type=int, default=30, help="over which the error is averaged")
     flags = parser.parse_args()
-    b, k, r = flags.batch, flags.classes, flags.rank
-    draws = np.random.default_rng(0)
-
-    def normal(*shape):
-        return jnp.asarray(draws.normal(size=shape), jnp.float32)
-
-    latent = LatentGaussian(normal(b, k), jnp.exp(0.3 * normal(b, k)), 0.3 * normal(b, k, r))
-    key = jax.random.key(0)
-    cases = [
-        ("direct", direct, 1_000),
-        ("streamed", predictive.softmax, 1_000),
-        ("streamed", predictive.softmax, 10_000),
-    ]
-    calls = [compiled(average, key, latent, num_samples) for _, average, num_samples in cases]
-    memory = [call.memory_analysis().temp_size_in_bytes / 1e6 for call in calls]
-    unbuilt = compiled(direct, key, latent, 10_000).memory_analysis().temp_size_in_bytes / 1e6
-    times = [[] for _ in calls]
-    for repeat in range(flags.repeats + 1):
-        for i, call in enumerate(calls):
-            if repeat == 0 or i < 2 or repeat <= 2:  # the first is a warm-up; the longest twice
-                taken = seconds(call, key, latent)
-                if repeat:
-                    times[i].append(taken)
-    medians = [statistics.median(t) for t in times]
-    ratio = statistics.median(s / d for s, d in zip(times[1], times[0]))
-    print(f"B {b}, K {k}, R {r}, forward and backward, jax {jax.__version__}, {jax.devices()[0].device_kind},")
-    print(f"{platform.machine()}, {len(times[0])} repeats in turn ({len(times[2])} of the longest), medians")
-    print("| form | samples | temporaries, MB | against direct | seconds | against direct at 1,000 |")
-    print("| --- | --- | --- | --- | --- | --- |")
-    ratios = [1.0, ratio, medians[2] / medians[0]]
-    against = [1.0, memory[1] / memory[0], memory[2] / unbuilt]
-    for i, (name, _, num_samples) in enumerate(cases):
-        print(
-            f"| {name} | {num_samples:,} | {memory[i]:,.1f} | {against[i]:.3f} | {medians[i]:.3f} | {ratios[i]:.2f} |"
-        )
-    print(f"| direct | 10,000 | {unbuilt:,.1f} | 1.000 | not run | |")
+    softmax = flags.link == "softmax"
+    forms = softmax_forms() if softmax else sigmoid_forms()
+    exact = exact_softmax if softmax else exact_sigmoid
+    print(f"{flags.link}, jax {jax.__version__}, {jax.devices()[0].device_kind}, {platform.machine()}")
+    for size in flags.sizes or (["8,10,5", "8,1000,15"] if softmax else ["8,21843,0"]):
+        for temperature in flags.temperatures:
+            batch, num_classes, rank = map(int, size.split(","))
+            lines = measured(forms, examples(batch, num_classes, rank, temperature), exact, flags.repeats, flags.keys)
+            reference = lines[REFERENCE]
+            print(f"\nB {batch}, K {num_classes:,}, R {rank}, temperature {temperature}")
+            print("| form | samples | forward, ms | with gradient, ms | temporaries, MB | error, nats | at equal error |")
+            print("| --- | --- | --- | --- | --- | --- | --- |")
+            last = {name: samples for name, samples in lines}
+            for (name, samples), line in lines.items():
+                told = ""
+                if samples == last[name]:
+                    needed = at_error(lines, name, reference["error"])
+                    told = "never" if needed is None else f"{needed / reference['gradient']:.4f}"
+                print(
+                    f"| {name} | {f'{samples:,}' if samples else ''} | {1e3 * line['forward']:.2f} | {1e3 * line['gradient']:.2f} |"
+                    f" {line['memory']:,.1f} | {line['error']:.5f} | {told} |"
+                )
 
 
 if __name__ == "__main__":

@@ -18,6 +18,7 @@ PARAMETERS = {  # by hand: MLP 64-128-128, ConvNet 16-32-64 or ResNet-18, then (
     "cifar10_n_het_pe": 11_168_832 + 3 * 5_130 + 60,
     "digits_hom": 24_832 + 1_290,
     "digits_het_diag": 24_832 + 2 * 1_290,
+    "digits_het_diag_taylor": 24_832 + 2 * 1_290,
     "digits_het_full": 24_832 + 2 * 1_290 + 129 * 10 * 6,
     "digits_het_pe": 24_832 + 3 * 1_290 + 60,
     "digits_multilabel_hom": 23_408 + 650,
@@ -53,6 +54,7 @@ def words(name):
     return {
         "hom": {"head", "predictive"},
         "het_diag": {"head", "predictive"},
+        "het_diag_taylor": {"head", "predictive"},
         "het_full": {"head", "predictive"},
         "het_pe": {"head", "predictive"},
     }[name]

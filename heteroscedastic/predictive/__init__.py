@@ -6,5 +6,6 @@ that takes logits takes them.
 
 from heteroscedastic.predictive.closed_form import deterministic, sigmoid
 from heteroscedastic.predictive.sampled import sigmoid_sampled, softmax
+from heteroscedastic.predictive.taylor import mean_field, taylor
 
-__all__ = ["deterministic", "sigmoid", "sigmoid_sampled", "softmax"]
+__all__ = ["deterministic", "mean_field", "sigmoid", "sigmoid_sampled", "softmax", "taylor"]

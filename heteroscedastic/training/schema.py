@@ -22,7 +22,13 @@ _PLAIN = {
     "eval": (("split",), ("checkpoint",)),
 }
 _SECTIONS = ("seed", "data", "curation", *_NAMED, "training", "validation", "evals")
-_LOSS_OF = {"softmax": "cross_entropy", "sigmoid": "sigmoid_cross_entropy", "sigmoid_sampled": "sigmoid_cross_entropy"}
+_LOSS_OF = {
+    "softmax": "cross_entropy",
+    "taylor": "cross_entropy",
+    "mean_field": "cross_entropy",
+    "sigmoid": "sigmoid_cross_entropy",
+    "sigmoid_sampled": "sigmoid_cross_entropy",
+}
 
 
 def check(config: dict[str, Any]) -> None:

@@ -1,0 +1,260 @@
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from gaussians import KINDS, covariance, key, latent
+from scipy import special
+
+from heteroscedastic import latent as latent_lib
+from heteroscedastic import losses, predictive
+from heteroscedastic.latent import LatentGaussian
+
+APPROXIMATIONS = (predictive.taylor, predictive.mean_field)
+
+
+def quieter(latent, factor):
+    """The latent with its noise, but not its loc, multiplied; a readout multiplies once for all."""
+    names = ("scale_diag", "factor_loadings", "factor_scale")
+    fields = {name: getattr(latent, name) for name in names}
+    return latent._replace(**{name: factor * x for name, x in fields.items() if x is not None})
+
+
+def expansion(latent):
+    """softmax + half the trace of its Hessian, as JAX has it, with the covariance; not clipped."""
+
+    def one(loc, covariance):
+        return jax.nn.softmax(loc) + jnp.einsum("kij,ij->k", jax.hessian(jax.nn.softmax)(loc), covariance) / 2
+
+    for _ in latent.loc.shape[:-1]:
+        one = jax.vmap(one)
+    return np.asarray(one(latent.loc, jnp.asarray(covariance(latent), jnp.float32)))
+
+
+def eq_9(probs, scale_diag, k):
+    others = [j for j in range(len(probs)) if j != k]
+    down = sum(probs[j] * (1 - 2 * probs[j]) * scale_diag[j] ** 2 for j in others)
+    return probs[k] * (1 - down / 2 + (1 - probs[k]) * (1 - 2 * probs[k]) * scale_diag[k] ** 2 / 2)
+
+
+def eq_13(probs, covariance, k, cross):
+    """The correction to log s_k; the (j, k) term is printed with a factor 1/2, which should be 1."""
+    others = [j for j in range(len(probs)) if j != k]
+    total = sum(probs[i] * probs[j] * covariance[i, j] for i in others for j in others if i != j)
+    total -= cross * sum(probs[j] * (1 - 2 * probs[k]) * covariance[j, k] for j in others)
+    total -= sum(probs[j] * (1 - 2 * probs[j]) * covariance[j, j] for j in others) / 2
+    return total + (1 - probs[k]) * (1 - 2 * probs[k]) * covariance[k, k] / 2
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("batch", [(), (2, 3)])
+def test_it_is_the_expansion_with_the_hessian(kind, batch):
+    one = quieter(latent(kind, batch=batch), 0.3)
+    stated = expansion(one)
+    assert stated.min() > 0.001  # nothing to clip
+    assert kind == "deterministic" or np.abs(stated - jax.nn.softmax(one.loc)).max() > 0.003
+    np.testing.assert_allclose(np.exp(predictive.taylor(None, one)), stated, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_with_strong_noise_it_is_the_expansion_clipped_and_divided_by_its_sum(kind):
+    one, min_factor = quieter(latent(kind), 3.0), 0.05
+    probs = special.softmax(np.asarray(one.loc), axis=-1)
+    clipped = np.maximum(expansion(one), min_factor * probs)
+    assert kind == "deterministic" or (expansion(one) < 0).any()
+    stated = clipped / clipped.sum(-1, keepdims=True)
+    np.testing.assert_allclose(np.exp(predictive.taylor(None, one, min_factor=min_factor)), stated, rtol=1e-4)
+
+
+def test_the_loss_of_a_diagonal_latent_is_minus_the_log_of_equation_9():
+    one = latent_lib.temper(quieter(latent("diagonal", batch=()), 0.5), 0.9)
+    probs, scale_diag = np.asarray(jax.nn.softmax(one.loc)), np.asarray(one.scale_diag)
+    for k in range(5):
+        loss = losses.cross_entropy(predictive.taylor(None, one), jax.nn.one_hot(k, 5))
+        np.testing.assert_allclose(loss, -np.log(eq_9(probs, scale_diag, k)), rtol=1e-5)
+
+
+def test_the_cross_term_of_equation_13_counts_twice():
+    rng = np.random.default_rng(0)  # the numbers of reading C3
+    loc, loadings = 1.3 * rng.normal(size=6), np.sqrt(0.3) * rng.normal(size=(6, 3))
+    scale_diag = np.sqrt(rng.uniform(0.1, 0.5, 6))
+    stated, probs = loadings @ loadings.T + np.diag(scale_diag**2), special.softmax(loc)
+    one = LatentGaussian(*(jnp.asarray(x, jnp.float32) for x in (loc, scale_diag, loadings)))
+    found = np.exp(predictive.taylor(None, one)) / probs - 1
+    np.testing.assert_allclose(found[2], 0.13400, atol=5e-6)
+    for k in range(6):
+        np.testing.assert_allclose(found[k], eq_13(probs, stated, k, cross=1.0), atol=5e-6)
+    np.testing.assert_allclose(eq_13(probs, stated, 2, cross=0.5), 0.10480, atol=5e-6)
+
+
+@pytest.mark.parametrize("kind", KINDS[1:])
+def test_the_correction_has_the_square_of_the_temperature(kind):
+    temperature, one = 0.9, quieter(latent(kind), 0.2)
+    loc = one.loc / temperature
+    hessian = jax.vmap(jax.hessian(lambda u: jax.nn.softmax(u / temperature)))(one.loc)
+    half_trace = np.einsum("bkij,bij->bk", hessian, covariance(one)) / 2
+    correction = np.exp(predictive.taylor(None, one._replace(loc=loc))) - jax.nn.softmax(loc)
+    np.testing.assert_allclose(correction / temperature**2, half_trace, rtol=1e-3, atol=2e-6)
+    tempered = np.exp(predictive.taylor(None, latent_lib.temper(one, temperature))) - jax.nn.softmax(loc)
+    np.testing.assert_allclose(tempered, half_trace, rtol=1e-3, atol=2e-6)
+
+
+@pytest.mark.parametrize("approximate", APPROXIMATIONS)
+def test_without_noise_it_is_the_softmax_of_loc(approximate):
+    one = latent("deterministic")
+    np.testing.assert_allclose(approximate(None, one), jax.nn.log_softmax(one.loc), rtol=1e-5, atol=1e-6)
+    quiet = quieter(latent("everything"), 1e-4)
+    np.testing.assert_allclose(approximate(None, quiet), jax.nn.log_softmax(quiet.loc), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("approximate", APPROXIMATIONS)
+def test_the_error_is_of_fourth_order_in_the_noise(approximate):
+    # Exact, by a product of Gauss-Hermite quadratures over the noise of three classes.
+    loc, scale_diag = np.array([0.5, -1.0, 0.2]), np.array([1.0, 1.4, 0.7])
+    nodes, weights = np.polynomial.hermite_e.hermegauss(24)
+    grid = np.stack(np.meshgrid(nodes, nodes, nodes, indexing="ij"), axis=-1)
+    mass = np.einsum("i,j,k->ijk", *[weights / weights.sum()] * 3)
+
+    def error(size):
+        exact = np.einsum("ijk,ijkc->c", mass, special.softmax(loc + size * scale_diag * grid, axis=-1))
+        one = LatentGaussian(jnp.asarray(loc, jnp.float32), jnp.asarray(size * scale_diag, jnp.float32))
+        return np.abs(np.exp(approximate(None, one)) - exact).max()
+
+    assert error(0.2) > 5e-6  # not of rounding
+    assert 9 < error(0.4) / error(0.2) < 25  # 16 is of fourth order, 4 of second
+
+
+@pytest.mark.parametrize("kind", KINDS[1:])
+def test_with_weak_noise_they_agree_with_monte_carlo(kind):
+    one, num_samples = latent(kind), 50_000
+    one = quieter(one, 0.4 / float(jnp.sqrt(latent_lib.variance(one).max())))
+    sampled = np.exp(predictive.softmax(key(), one, num_samples=num_samples))
+    for approximate in APPROXIMATIONS:
+        # A probability moves by at most a quarter of a utility, of standard deviation 0.4.
+        np.testing.assert_allclose(np.exp(approximate(None, one)), sampled, atol=5 * 0.1 / np.sqrt(num_samples) + 5e-4)
+
+
+@pytest.mark.parametrize("approximate", APPROXIMATIONS)
+@pytest.mark.parametrize("factor", [0.3, 3.0, 100.0])
+def test_probabilities_sum_to_one(approximate, factor):
+    one = quieter(latent("everything", k=7), factor)
+    np.testing.assert_allclose(np.exp(approximate(None, one)).sum(-1), 1.0, rtol=1e-5)
+
+
+@pytest.mark.parametrize("approximate", APPROXIMATIONS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_order_of_classes_changes_nothing(approximate, kind):
+    one, order = latent(kind, batch=()), jnp.array([3, 0, 4, 1, 2])
+    permuted = one._replace(loc=one.loc[order])
+    if one.readout is None:
+        fields = {name: getattr(one, name) for name in one._fields}
+        permuted = LatentGaussian(**{name: None if x is None else x[order] for name, x in fields.items()})
+    else:
+        permuted = permuted._replace(readout=one.readout[:, order])
+    np.testing.assert_allclose(approximate(None, permuted), approximate(None, one)[order], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("approximate", APPROXIMATIONS)
+@pytest.mark.parametrize("readout", [False, True])
+def test_what_is_common_to_all_classes_changes_nothing(approximate, readout):
+    one = quieter(latent("readout" if readout else "low_rank"), 0.5)
+    ones = jnp.ones((*one.factor_loadings.shape[:-1], 1))
+    if readout:  # one more unit of noise, which reaches all classes alike
+        noisy = one._replace(
+            scale_diag=jnp.concatenate([one.scale_diag, jnp.full((3, 1), 30.0)], axis=-1),
+            factor_loadings=jnp.concatenate([one.factor_loadings, jnp.full((3, 1, 2), 30.0)], axis=-2),
+            readout=jnp.concatenate([one.readout, jnp.ones((1, 5))]),
+        )
+    else:
+        noisy = one._replace(factor_loadings=jnp.concatenate([one.factor_loadings, 30 * ones], axis=-1))
+    shifted = noisy._replace(loc=noisy.loc + 30.0)
+    np.testing.assert_allclose(approximate(None, shifted), approximate(None, one), rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("approximate", APPROXIMATIONS)
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("size", [1e-30, 1.0, 1e4])
+def test_values_and_gradients_are_finite_at_extremes(approximate, kind, size):
+    one = latent_lib.map_batch(lambda x: x * size, latent(kind))
+    value, pull = jax.vjp(functools.partial(approximate, None), one)
+    assert np.isfinite(value).all()
+    for k in range(5):
+        (gradient,) = pull(jnp.zeros_like(value).at[..., k].set(1.0))
+        assert all(np.isfinite(x).all() for x in jax.tree.leaves(gradient))
+
+
+@pytest.mark.parametrize("approximate", APPROXIMATIONS)
+def test_a_class_of_loc_minus_infinity_has_no_probability_and_does_no_harm(approximate):
+    one = quieter(latent("low_rank", batch=()), 0.3)
+    less = LatentGaussian(one.loc[1:], one.scale_diag[1:], one.factor_loadings[1:])
+    masked = one._replace(loc=one.loc.at[0].set(-jnp.inf))
+    value, gradient = jax.value_and_grad(lambda x: approximate(None, x)[1])(masked)
+    np.testing.assert_allclose(value, approximate(None, less)[0], rtol=1e-5)
+    assert all(np.isfinite(x).all() for x in jax.tree.leaves(gradient))
+    assert np.exp(approximate(None, masked))[0] == 0
+    alone = one._replace(loc=jnp.where(jnp.arange(5) == 2, 0.0, -jnp.inf))
+    np.testing.assert_allclose(np.exp(approximate(None, alone)), [0, 0, 1, 0, 0], atol=1e-6)
+
+
+@pytest.mark.parametrize("nats", [20.0, 100.0, 1e4])
+def test_an_unlikely_class_keeps_its_gradient(nats):
+    one = LatentGaussian(loc=jnp.array([0.0, -nats]), scale_diag=jnp.array([0.1, 0.1]))
+    gradient = jax.grad(lambda x: predictive.taylor(None, x)[1])(one)
+    np.testing.assert_allclose(gradient.loc, [-1.0, 1.0], rtol=1e-4)
+
+
+def test_a_clipped_class_can_be_learned():
+    one = LatentGaussian(loc=jnp.array([1.0, 0.0]), scale_diag=jnp.array([6.0, 0.1]))
+    assert expansion(one)[0] < 0
+
+    def descend(_, latent):
+        gradient = jax.grad(lambda x: -predictive.taylor(None, x)[0])(latent)
+        return jax.tree.map(lambda x, g: x - 0.1 * jnp.clip(g, -1, 1), latent, gradient)
+
+    learned = jax.lax.fori_loop(0, 1000, descend, one)
+    assert predictive.taylor(None, learned)[0] > np.log(0.9)
+
+
+@pytest.mark.parametrize("min_factor", [0.0, 1.0])
+def test_a_clip_out_of_range_is_an_error(min_factor):
+    with pytest.raises(ValueError, match="min_factor is"):
+        predictive.taylor(None, latent("diagonal"), min_factor=min_factor)
+
+
+@pytest.mark.parametrize("deviation", [0.3, 1.0, 3.0, 10.0])
+def test_the_mean_field_of_two_classes_is_near_the_integral(deviation):
+    mean = np.linspace(-12, 12, 49)
+    z = np.linspace(-9, 9, 20_001)
+    density = np.exp(-(z**2) / 2) / np.exp(-(z**2) / 2).sum()
+    exact = special.expit(mean[:, None] + deviation * z) @ density
+    one = LatentGaussian(
+        loc=jnp.stack([jnp.asarray(mean, jnp.float32), jnp.zeros(49)], axis=-1),
+        factor_loadings=jnp.broadcast_to(deviation * jnp.array([[0.4], [-0.6]]), (49, 2, 1)),
+    )
+    error = np.abs(np.exp(predictive.mean_field(None, one))[:, 0] - exact).max()
+    assert error < {0.3: 1e-4, 1.0: 0.002, 3.0: 0.012, 10.0: 0.04}[deviation]
+
+
+@pytest.mark.parametrize("nats", [20.0, 300.0])
+def test_the_mean_field_is_sound_where_one_class_is_certain(nats):
+    # The probability of another is then E[exp(u_j - u_top)], whose log has half the variance of u_j - u_top.
+    one = LatentGaussian(loc=jnp.array([nats, 0.0, -0.5]), scale_diag=jnp.array([0.3, 0.2, 0.1]))
+    moved = np.array([0.0, (0.3**2 + 0.2**2) / 2, (0.3**2 + 0.1**2) / 2])
+    np.testing.assert_allclose(predictive.mean_field(None, one), jax.nn.log_softmax(one.loc) + moved, atol=0.01)
+
+
+@pytest.mark.parametrize("approximate", APPROXIMATIONS)
+def test_one_class_is_certain(approximate):
+    np.testing.assert_array_equal(approximate(None, LatentGaussian(jnp.ones(1), jnp.ones(1))), [0.0])
+
+
+@pytest.mark.parametrize("approximate", APPROXIMATIONS)
+def test_no_matrix_of_classes_is_made(approximate):
+    one = jax.eval_shape(lambda: latent("parameter_efficient", batch=(32,), k=1000, q=15))
+
+    def loss(latent):
+        return approximate(None, latent)[:, 0].sum()
+
+    compiled = jax.jit(jax.value_and_grad(loss)).lower(one).compile()
+    assert compiled.memory_analysis().temp_size_in_bytes < 32 * 1000 * 1000 * 4 / 10
