@@ -167,7 +167,9 @@ def main():
             lines = measured(forms, examples(batch, num_classes, rank, temperature), exact, flags.repeats, flags.keys)
             reference = lines[REFERENCE]
             print(f"\nB {batch}, K {num_classes:,}, R {rank}, temperature {temperature}")
-            print("| form | samples | forward, ms | with gradient, ms | temporaries, MB | error, nats | at equal error |")
+            print(
+                "| form | samples | forward, ms | with gradient, ms | temporaries, MB | error, nats | at equal error |"
+            )
             print("| --- | --- | --- | --- | --- | --- | --- |")
             last = {name: samples for name, samples in lines}
             for (name, samples), line in lines.items():

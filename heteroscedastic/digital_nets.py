@@ -64,7 +64,9 @@ def _random(digits: int) -> np.ndarray:
     bits = np.random.RandomState(0).randint(0, 2, (_NUM_RANDOM, 32 + digits, digits))
     lower, upper = bits[:, :digits], bits[:, digits : 2 * digits]
     one = np.eye(digits, dtype=int)
-    matrices = np.concatenate([(np.triu(upper, 1) + one) @ (np.tril(lower, -1) + one) % 2, bits[:, 2 * digits :]], axis=1)
+    matrices = np.concatenate(
+        [(np.triu(upper, 1) + one) @ (np.tril(lower, -1) + one) % 2, bits[:, 2 * digits :]], axis=1
+    )
     powers = 2 ** np.arange(31, -1, -1, dtype=np.uint64)
     return (matrices.astype(np.uint64) * powers[:, None]).sum(axis=1).astype(np.uint32)
 

@@ -113,9 +113,7 @@ def draw(
     """
     kind = sampling.named(points)
     keys = jax.random.split(key, 3)
-    sources = [
-        None if ranks is None else kind(one, num_samples, ranks) for one, ranks in zip(keys, _ranks(latent))
-    ]
+    sources = [None if ranks is None else kind(one, num_samples, ranks) for one, ranks in zip(keys, _ranks(latent))]
     return lambda indices: Noise(*(None if source is None else source(indices) for source in sources))
 
 

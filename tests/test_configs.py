@@ -21,6 +21,7 @@ PARAMETERS = {  # by hand: MLP 64-128-128, ConvNet 16-32-64 or ResNet-18, then (
     "digits_het_diag_taylor": 24_832 + 2 * 1_290,
     "digits_het_full": 24_832 + 2 * 1_290 + 129 * 10 * 6,
     "digits_het_pe": 24_832 + 3 * 1_290 + 60,
+    "digits_het_xl": 24_832 + 1_290 + 2 * 129 * 128 + 128 * 6 + 1,
     "digits_multilabel_hom": 23_408 + 650,
     "digits_multilabel_het_diag": 23_408 + 2 * 650,
     "digits_multilabel_het_pe": 23_408 + 3 * 650 + 60,
@@ -57,6 +58,7 @@ def words(name):
         "het_diag_taylor": {"head", "predictive"},
         "het_full": {"head", "predictive"},
         "het_pe": {"head", "predictive"},
+        "het_xl": {"head", "predictive"},
     }[name]
 
 

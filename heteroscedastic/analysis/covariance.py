@@ -53,7 +53,7 @@ def measures(found: finished.Finished, split: str = "test") -> Measures:
             "these measures are for one label an example, under softmax; this data set has lists of labels, where"
             " answers to different classes do not compete and p_i p_j of a softmax means nothing."
         )
-    scale = found.results["temperature"] ** 2  # back from units of the temperature
+    scale = assembly.temperature(run, state) ** 2  # back from units of the temperature
 
     @jax.jit
     def sums(feed, key):

@@ -8,6 +8,10 @@ deviations are softplus(affine) + 1e-3, as in the authors' public layer; the pap
 affine (reading C7).
 """
 
+import math
+from collections.abc import Mapping
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
@@ -30,82 +34,149 @@ def _as_matrices(features, kernel, dimensions, **settings):
 
 
 class _Head(nn.Module):
+    """What all heads share.
+
+    Attributes:
+      num_classes: K.
+      temperature: a number > 0; or bounds 0 < lower < upper between which it is learned, as
+        lower + (upper - lower) sigmoid(theta). The parameter `temperature` is theta, 0 at first,
+        which is the middle.
+
+    Source: of the learned temperature Collier et al. (2023), arXiv:2301.12860.
+    """
+
     num_classes: int
-    temperature: float = 1.0
+    temperature: float | tuple[float, float] = 1.0
 
     def __post_init__(self):
         if self.num_classes < 1:
             raise ValueError(f"num_classes is {self.num_classes}, but must be >= 1.")
-        if not self.temperature > 0:
-            raise ValueError(f"temperature is {self.temperature}, but must be > 0.")
+        if self.learns_temperature:
+            bounds = tuple(self.temperature)
+            if not (len(bounds) == 2 and 0 < bounds[0] < bounds[1] < math.inf):
+                raise ValueError(f"temperature is {bounds}, but bounds must be finite with 0 < lower < upper.")
+        elif not 0 < self.temperature < math.inf:
+            raise ValueError(f"temperature is {self.temperature}, but must be > 0 and finite, or its bounds.")
         if getattr(self, "num_factors", 0) < 0:
             raise ValueError(f"num_factors is {self.num_factors}, but must be >= 0.")
         super().__post_init__()
 
-    def dense(self, name: str, features: Float[Array, "*b d"]) -> Float[Array, "*b k"]:
-        return nn.Dense(self.num_classes, dtype=jnp.float32, name=name)(features)
+    @property
+    def learns_temperature(self) -> bool:
+        """Whether the temperature is a parameter."""
+        return isinstance(self.temperature, tuple | list)
 
-    def scale_diag(self, features: Float[Array, "*b d"]) -> Float[Array, "*b k"]:
-        return jax.nn.softplus(self.dense("scale_diag", features)) + _MIN_SCALE
+    def temperature_of(self, params: Mapping[str, Any]) -> float | Float[Array, ""]:
+        """The temperature of a head with these parameters."""
+        if not self.learns_temperature:
+            return self.temperature
+        lower, upper = self.temperature
+        return lower + (upper - lower) * jax.nn.sigmoid(params["temperature"])
+
+    @nn.compact
+    def __call__(self, features: Float[Array, "*b d"]) -> LatentGaussian:
+        loc = nn.Dense(self.num_classes, dtype=jnp.float32, name="loc")
+        latent = self.with_noise(LatentGaussian(loc=loc(features)), features, loc.get_variable("params", "kernel"))
+        if self.learns_temperature:
+            self.param("temperature", nn.initializers.zeros, ())
+        return latent_lib.temper(latent, self.temperature_of(self.variables["params"]))
+
+    def with_noise(
+        self, latent: LatentGaussian, features: Float[Array, "*b d"], kernel: Float[Array, "d k"]
+    ) -> LatentGaussian:
+        """The latent with what this head adds to the utilities `features @ kernel + bias`."""
+        return latent
 
 
 class Deterministic(_Head):
     """Utilities without noise: a dense layer, whose softmax has a temperature. (D+1)K parameters."""
 
-    @nn.compact
-    def __call__(self, features: Float[Array, "*b d"]) -> LatentGaussian:
-        latent = LatentGaussian(loc=self.dense("loc", features))
-        return latent_lib.temper(latent, self.temperature)
-
 
 class Diagonal(_Head):
-    """Independent noise of input-dependent size. (D+1)K more parameters."""
+    """Independent noise of input-dependent size. (D+1)N more parameters, of which N is said below.
 
-    @nn.compact
-    def __call__(self, features: Float[Array, "*b d"]) -> LatentGaussian:
-        latent = LatentGaussian(loc=self.dense("loc", features), scale_diag=self.scale_diag(features))
-        return latent_lib.temper(latent, self.temperature)
+    Attributes:
+      noise_on: "utilities", where the noise has an entry a class and N = K; or "features", whose
+        noise the dense layer of `loc` reads out to the utilities, so N = D: what the noise adds to
+        the parameters then does not depend on the number of classes, and every sample costs a
+        product with that layer's kernel. With factors this is HET-XL.
+      edward2: whether the noise is that of the layers MC{Softmax,Sigmoid}DenseFA of edward2.jax: a
+        sample has one number for the whole diagonal and not one an entry, so that the diagonal
+        adds d d' to the covariance, of rank one, in place of diag(d^2); and shared factors have a
+        bias b, which moves the mean by v(x) b. For weights of that layer see `convert.from_edward2`.
+
+    Source: of noise on the features Collier et al. (2023), arXiv:2301.12860; of edward2's layer its
+    file edward2/jax/nn/heteroscedastic_lib.py of 2023.
+    """
+
+    noise_on: str = "utilities"
+    edward2: bool = False
+
+    def __post_init__(self):
+        if self.noise_on not in ("utilities", "features"):
+            raise ValueError(f"noise_on is {self.noise_on!r}; choose 'utilities' or 'features'.")
+        super().__post_init__()
+
+    def with_noise(
+        self, latent: LatentGaussian, features: Float[Array, "*b d"], kernel: Float[Array, "d k"]
+    ) -> LatentGaussian:
+        width = self.num_classes
+        if self.noise_on == "features":
+            width, latent = features.shape[-1], latent._replace(readout=kernel)
+        scale_diag = jax.nn.softplus(_dense("scale_diag", features, width)) + _MIN_SCALE
+        latent = latent._replace(scale_diag=scale_diag, **self.factors(features, width))
+        return self._as_edward2(latent) if self.edward2 else latent
+
+    def factors(self, features: Float[Array, "*b d"], width: int) -> dict[str, Array]:
+        """The fields of the latent that make its entries vary together."""
+        return {}
+
+    def _as_edward2(self, latent: LatentGaussian) -> LatentGaussian:
+        loadings, own = latent.factor_loadings, latent.scale_diag[..., None]
+        loadings = own if loadings is None else jnp.concatenate([loadings, own], axis=-1)
+        latent = latent._replace(scale_diag=None, factor_loadings=loadings)
+        if latent.factor_scale is None:
+            return latent
+        bias = self.param("shared_bias", nn.initializers.zeros, latent.factor_scale.shape[-1:])
+        shift = latent.factor_scale * bias
+        return latent._replace(loc=latent.loc + (shift if latent.readout is None else shift @ latent.readout))
 
 
-class LowRank(_Head):
+class LowRank(Diagonal):
     """Covariance V(x) V(x)' + diag(d(x)^2) of rank `num_factors` plus a diagonal.
 
-    The factors have (D+1)KR parameters.
+    The factors have (D+1)NR parameters. The other settings are those of `Diagonal`.
     """
 
     num_factors: int = 15
 
-    @nn.compact
-    def __call__(self, features: Float[Array, "*b d"]) -> LatentGaussian:
-        loadings = None
-        if self.num_factors:
-            shape = (self.num_classes, self.num_factors)
-            dense = nn.DenseGeneral(shape, dtype=jnp.float32, dot_general=_as_matrices, name="factor_loadings")
-            loadings = dense(features)
-        latent = LatentGaussian(
-            loc=self.dense("loc", features),
-            scale_diag=self.scale_diag(features),
-            factor_loadings=loadings,
-        )
-        return latent_lib.temper(latent, self.temperature)
+    def factors(self, features: Float[Array, "*b d"], width: int) -> dict[str, Array]:
+        if not self.num_factors:
+            return {}
+        shape = (width, self.num_factors)
+        dense = nn.DenseGeneral(shape, dtype=jnp.float32, dot_general=_as_matrices, name="factor_loadings")
+        return {"factor_loadings": dense(features)}
 
 
-class ParameterEfficient(_Head):
+class ParameterEfficient(Diagonal):
     """Covariance diag(v) V V' diag(v) + diag(d^2), with v(x) and d(x) of the input and V shared.
 
-    The factors have (D+1)K + KR parameters: v has one entry a class (reading C1), and V no
-    bias, which would give the noise a mean.
+    The factors have (D+1)N + NR parameters: v has an entry for each of the noise (reading C1), and
+    V no bias, which would give the noise a mean. The other settings are those of `Diagonal`.
     """
 
     num_factors: int = 15
 
-    @nn.compact
-    def __call__(self, features: Float[Array, "*b d"]) -> LatentGaussian:
-        latent = LatentGaussian(loc=self.dense("loc", features), scale_diag=self.scale_diag(features))
-        if self.num_factors:
-            shape = (self.num_classes, self.num_factors)
-            latent = latent._replace(
-                factor_scale=self.dense("factor_scale", features),
-                shared_loadings=self.param("shared_loadings", nn.initializers.glorot_uniform(), shape),
-            )
-        return latent_lib.temper(latent, self.temperature)
+    def factors(self, features: Float[Array, "*b d"], width: int) -> dict[str, Array]:
+        if not self.num_factors:
+            return {}
+        # edward2's V is the kernel of a dense layer of R inputs, ours transposed.
+        init = nn.initializers.lecun_normal(-1, -2) if self.edward2 else nn.initializers.glorot_uniform()
+        return {
+            "factor_scale": _dense("factor_scale", features, width),
+            "shared_loadings": self.param("shared_loadings", init, (width, self.num_factors)),
+        }
+
+
+def _dense(name: str, features: Float[Array, "*b d"], width: int) -> Float[Array, "*b n"]:
+    return nn.Dense(width, dtype=jnp.float32, name=name)(features)

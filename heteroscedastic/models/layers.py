@@ -23,11 +23,14 @@ class HeteroscedasticDense(nn.Module):
       num_classes: K.
       num_factors: rank of the correlated part; 0 leaves the diagonal.
       head: "LowRank", "ParameterEfficient" (for many classes), "Diagonal" or "Deterministic".
-      temperature: > 0; smaller is closer to the argmax of the noisy utilities. Tune it.
+      temperature: > 0; smaller is closer to the argmax of the noisy utilities. Tune it, or give
+        bounds (lower, upper) between which it is learned.
       link: "softmax" for one label an example; "sigmoid" for several, which needs no samples.
       num_samples: of the softmax an example, in constant memory.
       points: of the samples, see sampling.py: "sobol" (num_samples is a power of two),
         "independent" as in the paper, or "antithetic".
+      noise_on: "utilities", or "features" for a noise whose parameters do not grow with K (HET-XL).
+      edward2: whether the noise is that of edward2's layers, see `heads.Diagonal`.
 
     Source: Collier et al. (2021), arXiv:2105.10305.
     """
@@ -35,10 +38,12 @@ class HeteroscedasticDense(nn.Module):
     num_classes: int
     num_factors: int = 0
     head: str = "LowRank"
-    temperature: float = 1.0
+    temperature: float | tuple[float, float] = 1.0
     link: str = "softmax"
     num_samples: int = 128
     points: str = "sobol"
+    noise_on: str = "utilities"
+    edward2: bool = False
 
     def __post_init__(self):
         if self.link not in ("softmax", "sigmoid"):
@@ -49,6 +54,8 @@ class HeteroscedasticDense(nn.Module):
         settings = dict(num_classes=self.num_classes, temperature=self.temperature)
         if self.num_factors or self.head not in ("Deterministic", "Diagonal"):
             settings["num_factors"] = self.num_factors
+        if self.edward2 or self.noise_on != "utilities" or self.head != "Deterministic":
+            settings |= dict(noise_on=self.noise_on, edward2=self.edward2)
         self.utilities = bind(heads, name=self.head, **settings)
 
     def __call__(self, features: Float[Array, "*b d"]) -> Float[Array, "*b k"]:

@@ -147,6 +147,11 @@ def num_parameters(state: TrainState) -> int:
     return sum(x.size for x in jax.tree.leaves(state.params))
 
 
+def temperature(run: Run, state: TrainState) -> float:
+    """The temperature of the head in a state, be it a setting or learned."""
+    return float(run.model.head.temperature_of(state.params["head"]))
+
+
 def check_shapes(run: Run) -> TrainState:
     """The shapes of the state; a step of training and of evaluation are traced, none is compiled."""
     state = jax.eval_shape(run.init)

@@ -218,7 +218,7 @@ class _Trainer:
             "evals": evals,
             "step": step,
             "best_step": best_step,
-            "temperature": self.run.config["head"].get("temperature", 1.0),
+            "temperature": assembly.temperature(self.run, self.state),
             "seconds": time.monotonic() - self.began,
             **self.provenance,
             "commit": " then ".join(map(str, self.told["commits"])),

@@ -22,8 +22,9 @@ def sgd(
     """Stochastic gradient descent with momentum.
 
     The penalty is l2 * sum(w^2), so its gradient is 2 l2 w (reading X4), over kernels and
-    biases of convolutions and dense layers; normalisation layers have none. It is added before
-    the gradient is clipped, as a term of the loss would be; the reported loss leaves it out.
+    biases of convolutions and dense layers; normalisation layers have none, nor has a learned
+    temperature, which it would pull to the middle of its bounds. It is added before the gradient
+    is clipped, as a term of the loss would be; the reported loss leaves it out.
 
     Args:
       schedule: step -> learning rate.
@@ -59,6 +60,7 @@ def _groups(params: Any, group: str) -> Any:
     def of(path):
         if path.endswith(_COVARIANCE):
             return "covariance"
-        return "none" if path.rpartition("/")[0] in normalised else "penalised"
+        module, _, name = path.rpartition("/")
+        return "none" if module in normalised or name == "temperature" else "penalised"
 
     return jax.tree_util.tree_unflatten(treedef, [of(p) == group for p in paths])

@@ -17,17 +17,30 @@ from heteroscedastic.training import loop
 @pytest.fixture(scope="module")
 def directory(tmp_path_factory):
     path = tmp_path_factory.mktemp("runs") / "run"
-    settings = {"training.num_epochs": 8.0, "head.temperature": 2.0, "training.batch_size": 50}
+    settings = {"training.num_epochs": 8.0, "head.temperature": (1.0, 4.0), "training.batch_size": 50}
     loop.train(study.config("digits_het_full", settings), str(path))
     return path
 
 
+def temperature(found):
+    """What the parameter says, written in plain numpy."""
+    return 1.0 + 3.0 / (1.0 + np.exp(-np.asarray(found.state.params["head"]["temperature"])))
+
+
+def test_results_tell_the_temperature_that_was_learned(directory):
+    found = finished.load(directory)
+    assert found.results["temperature"] == pytest.approx(temperature(found), rel=1e-6)
+    assert abs(found.results["temperature"] - 2.5) > 0.01  # it starts in the middle
+
+
 def test_measures_are_plain_averages_in_units_of_the_utilities(directory):
     found = finished.load(directory, "best")
+    head = found.state.params["head"] | {"temperature": jnp.float32(0.7)}  # whatever the last one learned
+    found = found._replace(state=found.state._replace(params=found.state.params | {"head": head}))
     split = found.run.dataset.splits["valid"]
     inputs = jnp.stack([augment.value_range(jax.random.key(0), jnp.asarray(x), low=-1, high=1) for x in split.inputs])
     latent = found.run.model.apply({"params": found.state.params}, inputs, jnp.ones(len(inputs), bool))
-    latent = latent_lib.temper(latent, 1 / 2.0)  # the run's temperature taken back
+    latent = latent_lib.temper(latent, 1 / float(temperature(found)))  # the temperature taken back
     averaged = covariance.measures(found, "valid")
     expected = np.mean(latent_lib.covariance(latent), axis=0)
     np.testing.assert_allclose(averaged.covariance, expected, rtol=1e-3, atol=1e-4)
@@ -35,7 +48,7 @@ def test_measures_are_plain_averages_in_units_of_the_utilities(directory):
     np.testing.assert_allclose(averaged.correlation, expected / np.outer(deviations, deviations), rtol=1e-3, atol=1e-4)
     np.testing.assert_allclose(averaged.overlap.sum(), 1.0, rtol=1e-4)  # sum_ij p_i p_j = 1
     # the variance of differences, weighted, within what the noise of p allows
-    samples = latent_lib.sample(jax.random.key(1), latent_lib.temper(latent, 2.0), 2000)
+    samples = latent_lib.sample(jax.random.key(1), latent_lib.temper(latent, float(temperature(found))), 2000)
     probs = np.mean(jax.nn.softmax(samples), axis=0)
     seen = np.mean(probs[:, :, None] * probs[:, None] * np.asarray(latent_lib.difference_variance(latent)), axis=0)
     np.testing.assert_allclose(averaged.seen, seen, rtol=0.2, atol=0.1 * seen.max())

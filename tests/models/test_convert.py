@@ -5,12 +5,14 @@ import pytest
 from gaussians import key
 
 from heteroscedastic import files
+from heteroscedastic import latent as latent_lib
 from heteroscedastic.models import backbones, convert, heads
 from heteroscedastic.models.classifier import Classifier
 from heteroscedastic.models.convnet import ConvNet
 from heteroscedastic.models.resnet import ResNet
 
 BASIC, BOTTLENECK = (3, 3), (1, 3, 1)  # kernels of a block's convolutions
+D, K, R = 7, 5, 3
 NETS = {
     "ResNet18": (BASIC, (2, 2, 2, 2), 11_689_512),  # parameters as published with the torchvision models
     "ResNet34": (BASIC, (3, 4, 6, 3), 21_797_672),
@@ -19,6 +21,14 @@ NETS = {
     "ResNet152": (BOTTLENECK, (3, 8, 36, 3), 60_192_808),
 }
 TINY = (BASIC, (1, 1))
+EDWARD2 = [  # a head, and what edward2's layer is called with for the same
+    (heads.Diagonal(K, temperature=0.9), dict(num_factors=0)),
+    (heads.LowRank(K, num_factors=R, temperature=0.9), dict(num_factors=R)),
+    (heads.ParameterEfficient(K, num_factors=R, temperature=0.9), dict(num_factors=R, parameter_efficient=True)),
+]
+EDWARD2 += [(head.clone(noise_on="features"), dict(latent_dim=D) | settings) for head, settings in EDWARD2]
+EDWARD2 = [(head.clone(edward2=True), settings) for head, settings in EDWARD2]
+EDWARD2 += [(EDWARD2[2][0].clone(temperature=(0.3, 3.0)), dict(tune_temperature=True) | EDWARD2[2][1])]
 
 
 def random_state_dict(kernels, sizes, num_classes=1000, width=64, seed=0):
@@ -250,3 +260,88 @@ def test_another_network_has_no_such_layout(variables, told):
     ):
         with pytest.raises(ValueError, match=f"version=1 and stem='imagenet'.*{told}"):
             convert_it()
+
+
+def edward2_layer(num_factors, parameter_efficient=False, latent_dim=None, tune_temperature=False, seed=0):
+    """Names and shapes of the layer's parameters, written from its definition; no value is a default."""
+    rng = np.random.default_rng(seed)
+    width = latent_dim or K
+
+    def dense(inner, outer):
+        return {
+            name: rng.normal(size=size).astype(np.float32)
+            for name, size in (("kernel", (inner, outer)), ("bias", outer))
+        }
+
+    tree = {"loc_layer": dense(D, K), "diag_layer": dense(D, width)}
+    if num_factors and parameter_efficient:
+        tree["scale_layer_homoscedastic"] = dense(num_factors, width)
+        tree["scale_layer_heteroscedastic"] = dense(D, width)
+    elif num_factors:
+        tree["scale_layer"] = dense(D, width * num_factors)
+    if tune_temperature:
+        tree["pre_sigmoid_temperature"] = rng.normal(size=1).astype(np.float32)
+    return tree
+
+
+def edward2_utilities(tree, settings, features, diag, factors):
+    """What the layer averages the softmax of, for its standard normals [s, b, 1] and [s, b, r], in float64."""
+
+    def dense(name, x):
+        return x @ tree[name]["kernel"].astype(np.float64) + tree[name]["bias"]
+
+    noise = (np.log1p(np.exp(dense("diag_layer", features))) + 1e-3) * diag
+    if settings.get("parameter_efficient"):
+        noise = noise + dense("scale_layer_heteroscedastic", features) * dense("scale_layer_homoscedastic", factors)
+    elif settings["num_factors"]:
+        loadings = dense("scale_layer", features).reshape(len(features), -1, R)
+        noise = noise + np.einsum("bnr,sbr->sbn", loadings, factors)
+    on_features = "latent_dim" in settings
+    total = dense("loc_layer", features + noise) if on_features else dense("loc_layer", features) + noise
+    temperature = 0.9
+    if settings.get("tune_temperature"):
+        temperature = 0.3 + 2.7 / (1 + np.exp(-tree["pre_sigmoid_temperature"]))
+    return total / temperature
+
+
+@pytest.mark.parametrize(("head", "settings"), EDWARD2)
+def test_utilities_are_those_of_edward2s_layer_for_the_same_normals(head, settings):
+    tree = edward2_layer(**settings)
+    rng = np.random.default_rng(1)
+    features, diag, factors = (rng.normal(size=size) for size in ((4, D), (6, 4, 1), (6, 4, R)))
+    latent = head.apply({"params": convert.from_edward2(tree, head)}, jnp.asarray(features, jnp.float32))
+    shared = factors if settings.get("parameter_efficient") else None
+    own = np.concatenate([factors, diag], -1) if shared is None and settings["num_factors"] else diag
+    noise = latent_lib.Noise(None, *(None if x is None else jnp.asarray(x, jnp.float32) for x in (own, shared)))
+    expected = edward2_utilities(tree, settings, features, diag, factors)
+    np.testing.assert_allclose(latent_lib.utilities(latent, noise), expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(("head", "settings"), EDWARD2)
+def test_every_parameter_of_edward2s_layer_comes_back(head, settings):
+    tree = edward2_layer(**settings)
+    back = convert.to_edward2(convert.from_edward2(tree, head), head)
+    assert jax.tree.structure(back) == jax.tree.structure(tree)
+    jax.tree.map(np.testing.assert_array_equal, back, tree)
+
+
+@pytest.mark.parametrize(
+    ("head", "settings", "told"),
+    [
+        (EDWARD2[1][0], dict(num_factors=0), r"fit the head: it lacks scale_layer/bias, scale_layer/kernel\."),
+        (EDWARD2[0][0], dict(num_factors=0, tune_temperature=True), "not expected, pre_sigmoid_temperature"),
+        (EDWARD2[1][0], dict(num_factors=2), r"scale_layer/kernel \(7, 10\) where \(7, 15\) is expected"),
+        (EDWARD2[1][0], dict(num_factors=R, latent_dim=D), r"diag_layer/bias \(7,\) where \(5,\) is expected"),
+        (heads.LowRank(K, num_factors=R), dict(num_factors=R), "another covariance: give a head .* edward2=True"),
+        (heads.Deterministic(K), dict(num_factors=0), "another covariance: give a head .* edward2=True"),
+    ],
+)
+def test_a_layer_of_edward2_that_does_not_fit_is_told(head, settings, told):
+    with pytest.raises(ValueError, match=told):
+        convert.from_edward2(edward2_layer(**settings), head)
+
+
+def test_a_tree_that_is_no_layer_of_edward2_is_told():
+    tree = {"multiclass_head": edward2_layer(0)}
+    with pytest.raises(ValueError, match="no loc_layer/kernel of two axes"):
+        convert.from_edward2(tree, EDWARD2[0][0])

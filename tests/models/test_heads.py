@@ -1,3 +1,5 @@
+import itertools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -10,11 +12,54 @@ from heteroscedastic.models import heads
 
 D, K, R = 7, 5, 3
 BASE = (D + 1) * K
+ON_FEATURES = (D + 1) * D
+NOISY = [
+    getattr(heads, name)(K, noise_on=noise_on, edward2=edward2)
+    for name, noise_on, edward2 in itertools.product(
+        ("Diagonal", "LowRank", "ParameterEfficient"), ("utilities", "features"), (False, True)
+    )
+]
+SOME = [heads.Deterministic(K), heads.Diagonal(K), heads.LowRank(K), NOISY[-1]]
+
+
+def told(head):
+    """A head as the name of a test."""
+    if isinstance(head, heads.Deterministic):
+        return "Deterministic"
+    return f"{type(head).__name__}-{head.noise_on}" + ("-edward2" if head.edward2 else "")
 
 
 def num_parameters(head):
     shapes = jax.eval_shape(head.init, key(), jnp.zeros((2, D)))
     return sum(x.size for x in jax.tree.leaves(shapes))
+
+
+def random_variables(head, features):
+    """Of no value that a parameter starts from."""
+    rng = np.random.default_rng(0)
+    shapes = jax.eval_shape(head.init, key(), features)
+    return jax.tree.map(lambda x: jnp.asarray(0.5 * rng.normal(size=x.shape), x.dtype), shapes)
+
+
+def plain_moments(head, variables, features):
+    """Mean and covariance of the noise's own entries and of the utilities, by the definition, in float64."""
+    params = jax.tree.map(lambda x: np.asarray(x, np.float64), variables["params"])
+    x = np.asarray(features, np.float64)
+
+    def affine(name):
+        kernel, bias = params[name]["kernel"], params[name]["bias"]
+        return np.tensordot(x, kernel, 1) + bias
+
+    d = np.log1p(np.exp(affine("scale_diag"))) + 1e-3
+    shift, noise = np.zeros_like(d), np.stack([np.outer(row, row) if head.edward2 else np.diag(row**2) for row in d])
+    if "factor_loadings" in params:
+        noise += np.stack([v @ v.T for v in affine("factor_loadings")])
+    if "factor_scale" in params:
+        v = affine("factor_scale")
+        noise += v[:, :, None] * (params["shared_loadings"] @ params["shared_loadings"].T) * v[:, None, :]
+        shift = v * params.get("shared_bias", 0.0)
+    readout = params["loc"]["kernel"] if head.noise_on == "features" else np.eye(K)
+    return noise, affine("loc") + shift @ readout, readout.T @ noise @ readout
 
 
 @pytest.mark.parametrize(
@@ -26,6 +71,12 @@ def num_parameters(head):
         (heads.ParameterEfficient(K, num_factors=R), 3 * BASE + K * R),
         (heads.LowRank(K, num_factors=0), 2 * BASE),
         (heads.ParameterEfficient(K, num_factors=0), 2 * BASE),
+        (heads.Diagonal(K, noise_on="features"), BASE + ON_FEATURES),
+        (heads.LowRank(K, num_factors=R, noise_on="features"), BASE + (1 + R) * ON_FEATURES),
+        (heads.ParameterEfficient(K, num_factors=R, noise_on="features"), BASE + 2 * ON_FEATURES + D * R),
+        (heads.LowRank(K, num_factors=R, edward2=True), 2 * BASE + (D + 1) * K * R),
+        (heads.ParameterEfficient(K, num_factors=R, edward2=True), 3 * BASE + K * R + K),
+        (heads.Deterministic(K, temperature=(0.3, 3.0)), BASE + 1),
     ],
 )
 def test_parameters_are_as_many_as_the_formula_says(head, expected):
@@ -46,30 +97,98 @@ def test_the_papers_counts_come_out():
     assert extra[1] - extra[0] == 92_969_128 - 60_185_128
 
 
-@pytest.mark.parametrize("name", ["Deterministic", "Diagonal", "LowRank", "ParameterEfficient"])
-def test_latents_are_float32_whatever_the_features_are(name):
-    head = getattr(heads, name)(K)
+@pytest.mark.parametrize("head", [h for h in NOISY if h.noise_on == "features"], ids=told)
+def test_noise_on_the_features_has_parameters_that_do_not_grow_with_the_classes(head):
+    few, many = (num_parameters(head.clone(num_classes=k)) - (D + 1) * k for k in (2, 500))
+    assert few == many
+
+
+@pytest.mark.parametrize("head", NOISY, ids=told)
+def test_mean_and_covariance_are_those_of_the_definition(head):
+    features = jax.random.normal(key(), (2, D))
+    variables = random_variables(head, features)
+    latent = head.apply(variables, features)
+    _, mean, covariance = plain_moments(head, variables, features)
+    np.testing.assert_allclose(latent.loc, mean, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(latent_lib.covariance(latent), covariance, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("head", [h for h in NOISY if isinstance(h, heads.LowRank)], ids=told)
+def test_the_dense_layer_learns_from_the_noise_that_it_reads_out(head):
+    features = jax.random.normal(key(), (2, D))
+    variables = random_variables(head, features)
+
+    def total(variables):
+        return jnp.sum(latent_lib.variance(head.apply(variables, features)))
+
+    found = jax.jit(jax.grad(total))(variables)["params"]["loc"]["kernel"]
+    noise, _, _ = plain_moments(head, variables, features)  # d tr(W' S W) / dW = 2 S W
+    expected = 2 * noise.sum(0) @ variables["params"]["loc"]["kernel"] if head.noise_on == "features" else 0 * found
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("head", [SOME[0], *NOISY], ids=told)
+def test_latents_are_float32_whatever_the_features_are(head):
     features = jax.random.normal(key(), (2, D)).astype(jnp.bfloat16)
     latent = head.apply(head.init(key(), features), features)
     assert {x.dtype for x in jax.tree.leaves(latent)} == {jnp.dtype("float32")}
 
 
-@pytest.mark.parametrize("name", ["Deterministic", "Diagonal", "LowRank", "ParameterEfficient"])
-def test_the_temperature_is_a_change_of_units_of_the_same_parameters(name):
+@pytest.mark.parametrize("head", SOME, ids=told)
+def test_the_temperature_is_a_change_of_units_of_the_same_parameters(head):
     features = jax.random.normal(key(), (2, D))
-    variables = getattr(heads, name)(K).init(key(), features)
-    plain, tempered = (getattr(heads, name)(K, temperature=t).apply(variables, features) for t in (1.0, 0.15))
+    variables = random_variables(head, features)
+    plain, tempered = (head.clone(temperature=t).apply(variables, features) for t in (1.0, 0.15))
     np.testing.assert_allclose(tempered.loc, plain.loc / 0.15, rtol=1e-5)
     np.testing.assert_allclose(
         latent_lib.covariance(tempered), latent_lib.covariance(plain) / 0.15**2, rtol=1e-4, atol=1e-6
     )
 
 
-@pytest.mark.parametrize("name", ["Diagonal", "LowRank", "ParameterEfficient"])
-def test_the_noise_depends_on_the_input_and_has_no_mean(name):
+@pytest.mark.parametrize("head", SOME, ids=told)
+def test_a_learned_temperature_is_the_same_as_that_number(head):
     features = jax.random.normal(key(), (2, D))
-    head = getattr(heads, name)(K)
-    latent = head.apply(head.init(key(), features), features)
+    learning = head.clone(temperature=(0.3, 3.0))
+    variables = random_variables(learning, features)
+    reached = float(learning.temperature_of(variables["params"]))
+    learned = learning.apply(variables, features)
+    jax.tree.map(
+        lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-5),
+        learned,
+        head.clone(temperature=reached).apply(variables, features),
+    )
+    assert head.clone(temperature=reached).temperature_of(variables["params"]) == reached
+
+
+def test_a_learned_temperature_starts_in_the_middle_and_stays_within_its_bounds():
+    head, features = heads.Diagonal(K, temperature=(0.3, 3.0)), jnp.ones((1, D))
+    params = head.init(key(), features)["params"]
+    assert head.temperature_of(params) == pytest.approx(1.65)
+    reached = [float(head.temperature_of(params | {"temperature": jnp.float32(t)})) for t in (-1e3, -5, -1, 1, 5, 1e3)]
+    assert (np.diff(reached) > 0).all()
+    assert (reached[0], reached[-1]) == pytest.approx((0.3, 3.0))
+
+
+@pytest.mark.parametrize("head", SOME, ids=told)
+def test_the_temperature_learns_from_the_loss(head):
+    head, features = head.clone(temperature=(0.3, 3.0)), jax.random.normal(key(), (2, D))
+    variables = random_variables(head, features)
+
+    @jax.jit
+    @jax.value_and_grad
+    def loss(theta):
+        params = variables["params"] | {"temperature": theta}
+        return -predictive.softmax(key(), head.apply({"params": params}, features), num_samples=50)[:, 0].sum()
+
+    (below, _), (_, found), (above, _) = (loss(theta) for theta in (0.45, 0.5, 0.55))
+    assert abs(found) > 1e-3
+    np.testing.assert_allclose(found, (above - below) / 0.1, rtol=0.02)
+
+
+@pytest.mark.parametrize("head", SOME[1:], ids=told)
+def test_the_noise_depends_on_the_input_and_has_no_mean(head):
+    features = jax.random.normal(key(), (2, D))
+    latent = head.apply(random_variables(head, features), features)
     variance = np.asarray(latent_lib.variance(latent))
     assert (np.abs(variance[0] - variance[1]) > 1e-4).all()
     mean = latent_lib.sample(key(), latent, 40_000).mean(0)
@@ -116,6 +235,13 @@ def test_the_parameter_efficient_head_never_makes_the_full_loadings():
         (dict(num_classes=K, temperature=0.0), "temperature is 0.0"),
         (dict(num_classes=K, num_factors=-1), "num_factors is -1"),
         (dict(num_classes=0), "num_classes is 0"),
+        (dict(num_classes=K, temperature=float("inf")), "temperature is inf"),
+        (dict(num_classes=K, temperature=float("nan")), "temperature is nan"),
+        (dict(num_classes=K, temperature=(3.0, 0.3)), r"temperature is \(3.0, 0.3\), but bounds .* 0 < lower < upper"),
+        (dict(num_classes=K, temperature=(1.0, 1.0)), "0 < lower < upper"),
+        (dict(num_classes=K, temperature=(0.0, 1.0)), "0 < lower < upper"),
+        (dict(num_classes=K, temperature=(1.0, float("inf"))), "0 < lower < upper"),
+        (dict(num_classes=K, noise_on="logits"), "noise_on is 'logits'; choose 'utilities' or 'features'"),
     ],
 )
 def test_values_out_of_range_are_errors(settings, message):

@@ -9,6 +9,7 @@ import pytest
 from flax import linen as nn
 from gaussians import key
 
+from heteroscedastic.models import heads
 from heteroscedastic.models.layers import HeteroscedasticDense
 
 FEATURES = jnp.asarray(np.random.default_rng(0).normal(size=(4, 7)), jnp.float32)
@@ -23,6 +24,16 @@ def test_it_stands_in_place_of_a_dense_layer(head, link):
     assert logits.shape == nn.Dense(5).init_with_output(key(), FEATURES)[0].shape
     if link == "softmax":
         np.testing.assert_allclose(np.exp(logits).sum(-1), 1.0, rtol=1e-5)
+
+
+def test_the_settings_of_a_head_reach_it():
+    settings = dict(noise_on="features", edward2=True, temperature=(0.3, 3.0))
+    layer = HeteroscedasticDense(5, num_factors=3, head="ParameterEfficient", num_samples=20, **settings)
+    head = heads.ParameterEfficient(5, num_factors=3, **settings)
+    variables = layer.init(key(), FEATURES)
+    _, sown = layer.apply(variables, FEATURES, mutable="intermediates")
+    expected = head.apply({"params": variables["params"]["utilities"]}, FEATURES)
+    jax.tree.map(np.testing.assert_array_equal, sown["intermediates"]["latent"][0], expected)
 
 
 def test_noise_is_new_with_a_key_and_fixed_without():
@@ -67,6 +78,7 @@ def test_a_model_with_it_trains():
         (dict(link="probit"), "choose 'softmax' or 'sigmoid'"),
         (dict(head="Full"), "choose one of"),
         (dict(head="Diagonal", num_factors=3), "no setting 'num_factors'"),
+        (dict(head="Deterministic", noise_on="features"), "no setting 'edward2', 'noise_on'"),
         (dict(num_samples=0), "num_samples is 0"),
         (dict(num_samples=100), "take 128"),
         (dict(points="halton"), "points is 'halton'"),

@@ -96,7 +96,9 @@ def test_a_label_that_cannot_be_stays_impossible():
 
 def test_the_temperature_is_a_change_of_units():
     one = latent("low_rank")
-    by_hand = one._replace(loc=one.loc / 0.15, scale_diag=one.scale_diag / 0.15, factor_loadings=one.factor_loadings / 0.15)
+    by_hand = one._replace(
+        loc=one.loc / 0.15, scale_diag=one.scale_diag / 0.15, factor_loadings=one.factor_loadings / 0.15
+    )
     np.testing.assert_allclose(
         predictive.sigmoid(None, latent_lib.temper(one, 0.15)), predictive.sigmoid(None, by_hand), rtol=1e-4
     )

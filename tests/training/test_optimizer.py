@@ -32,10 +32,10 @@ class Network(nn.Module):
         return self.head(hidden)
 
 
-def parameters(head="LowRank", seed=0):
+def parameters(head="LowRank", seed=0, **settings):
     """Parameters of a network, none of them zero."""
     factors = dict(num_factors=2) if COVARIANCE[head] else {}
-    model = Network(getattr(heads, head)(num_classes=4, **factors))
+    model = Network(getattr(heads, head)(num_classes=4, **factors, **settings))
     params = model.init(jax.random.key(0), jnp.ones((1, 4, 4, 1)))["params"]
     rng = np.random.default_rng(seed)
     return jax.tree.map(lambda p: jnp.asarray(rng.normal(size=p.shape), jnp.float32), params)
@@ -87,6 +87,16 @@ def test_kernels_and_biases_are_penalised_and_scale_and_bias_of_normalisation_ar
     assert kinds == {(False, "kernel"), (False, "bias"), (True, "scale"), (True, "bias")}
     for name, p in flat(params).items():
         np.testing.assert_allclose(found[name], 0 * p if is_normalisation(name) else -p, rtol=1e-6, err_msg=name)
+
+
+@pytest.mark.parametrize("settings", [dict(noise_on="features"), dict(edward2=True), dict(temperature=(0.3, 3.0))])
+def test_the_penalties_are_the_same_on_every_form_of_a_head_and_none_is_on_its_temperature(settings):
+    params = parameters("ParameterEfficient", **settings)
+    for penalty, touched in (
+        (dict(covariance_l2=0.5), {name for name in flat(params) if name in COVARIANCE["ParameterEfficient"]}),
+        (dict(l2=0.5), {name for name in flat(params) if not is_normalisation(name)} - {"head/temperature"}),
+    ):
+        assert {name for name, u in update(params, **penalty).items() if u.any()} == touched
 
 
 @pytest.mark.parametrize(("head", "covariance"), COVARIANCE.items())
