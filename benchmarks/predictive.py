@@ -177,10 +177,9 @@ def main():
                 if samples == last[name]:
                     needed = at_error(lines, name, reference["error"])
                     told = "never" if needed is None else f"{needed / reference['gradient']:.4f}"
-                print(
-                    f"| {name} | {f'{samples:,}' if samples else ''} | {1e3 * line['forward']:.2f} | {1e3 * line['gradient']:.2f} |"
-                    f" {line['memory']:,.1f} | {line['error']:.5f} | {told} |"
-                )
+                shown = f"{samples:,}" if samples else ""
+                times = f"{1e3 * line['forward']:.2f} | {1e3 * line['gradient']:.2f}"
+                print(f"| {name} | {shown} | {times} | {line['memory']:,.1f} | {line['error']:.5f} | {told} |")
 
 
 if __name__ == "__main__":

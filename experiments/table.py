@@ -63,8 +63,17 @@ def text(chosen: study.Table, runs: list[study.Made], numbers: dict[str, Any]) -
             "",
             f"{len(seconds)} runs, {sum(seconds) / 3600:.1f} hours of them in all ({np.median(seconds):.0f} s"
             f" at the median), on {', '.join(devices)}, {', '.join(versions)}, commit {', '.join(commits)}.",
+            f"Seconds of a run at the median: {', '.join(_seconds(chosen, runs))}.",
         ]
     return "\n".join(lines)
+
+
+def _seconds(chosen: study.Table, runs: list[study.Made]) -> list[str]:
+    """Of each row, over its grid and seeds."""
+    found = {
+        row.name: [r.results["seconds"] for r in runs if r.results and r.job.row == row.name] for row in chosen.rows
+    }
+    return [f"{name} {np.median(seconds):.0f}" for name, seconds in found.items() if seconds]
 
 
 def _short(commits: str) -> str:

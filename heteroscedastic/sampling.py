@@ -56,11 +56,11 @@ def sobol(key: PRNGKeyArray, num_points: int, ranks: Int[Array, "*n"]) -> Source
 
     Over binary digits, entry j of point i is shift_j + C_j i. The shift has 32 random bits of its
     own for every entry, so that each point is uniform and every average unbiased, whatever the
-    generator matrix C_j. Entries of the lowest ranks take the columns of `digital_nets.columns` for C_j. The others take
-    random nonsingular matrices: one entry alone then meets each of num_points equal intervals
-    once, and several together err as independent points do, at log2(num_points) random numbers
-    an entry in place of num_points. So there is no limit on entries, and no pair that errs more
-    than independent points for ever.
+    generator matrix C_j. Entries of the lowest ranks take those of `digital_nets.columns`. The
+    others take random nonsingular ones: an entry alone then meets each of num_points equal
+    intervals once, and several together err as independent points do, at log2(num_points) random
+    numbers an entry in place of num_points. So entries have no limit, and no pair errs more than
+    independent points do for ever.
 
     Points are built from C_j as they are needed; no table of them is made, nor compiled in.
 
@@ -71,11 +71,15 @@ def sobol(key: PRNGKeyArray, num_points: int, ranks: Int[Array, "*n"]) -> Source
     shifts and nonsingular matrices: Matousek (1998), On the L2-discrepancy for anchored boxes.
     """
     digits = check_power_of_two(num_points)
-    good = digital_nets.columns(digits)
+    good = jnp.asarray(digital_nets.columns(digits).T)
     shift_key, rest_key = jax.random.split(key)
     shift = jax.random.bits(shift_key, ranks.shape)
-    rest = _nonsingular(rest_key, digits, ranks.shape)
-    generators = jnp.where(ranks < len(good), jnp.asarray(good.T)[:, jnp.minimum(ranks, len(good) - 1)], rest)
+    is_good, place = ranks < good.shape[1], jnp.minimum(ranks, good.shape[1] - 1)
+    # A loop, as the compiler else makes these anew for every point.
+    generators = jax.lax.map(
+        lambda columns: jnp.where(is_good, columns[0][place], columns[1]),
+        (good, _nonsingular(rest_key, digits, ranks.shape)),
+    )
 
     def points(indices):
         numbers = indices.astype(jnp.uint32).reshape(-1, *(1,) * ranks.ndim)

@@ -3,13 +3,22 @@
 from experiments.study import Regime, Row, Scale, Table
 
 
-def _methods(data: str) -> tuple[Row, ...]:
-    """The paper's methods on a data set."""
+def _methods(data: str, estimator: str = "softmax") -> tuple[Row, ...]:
+    """The paper's methods on a data set, with the paper's estimator."""
+    sampled = {"predictive": dict(name=estimator, num_samples=100)}
     return (
         Row("hom", f"{data}_hom", paper="homoscedastic"),
-        Row("het_diag", f"{data}_het_diag", paper="het_diag"),
-        Row("het_full", f"{data}_het_full", paper="het_full"),
-        Row("het_pe", f"{data}_het_pe"),
+        Row("het_diag", f"{data}_het_diag", sampled, paper="het_diag"),
+        Row("het_full", f"{data}_het_full", sampled, paper="het_full"),
+        Row("het_pe", f"{data}_het_pe", sampled),
+    )
+
+
+def _points(kind: str, *sizes: int) -> tuple[Row, ...]:
+    """A low-rank head trained and evaluated with so many points of a kind."""
+    return tuple(
+        Row(f"{kind}_{n}", "digits_het_full", {"predictive": dict(name="softmax", num_samples=n, points=kind)})
+        for n in sizes
     )
 
 
@@ -66,7 +75,7 @@ TABLES = {
     "several_labels": Table(
         claim="Where an example has several labels, some missing and some wrong, noise heads help,"
         " and correlated noise more than independent.",
-        rows=tuple(row for row in _methods("digits_multilabel") if row.name != "het_full"),
+        rows=tuple(row for row in _methods("digits_multilabel", "sigmoid_sampled") if row.name != "het_full"),
         metrics=("nll", "scaled_nll", "gap", "one_against_all_ece"),
         regimes=_REGIMES | _NOISY,
         select_metric="nll",
@@ -74,5 +83,35 @@ TABLES = {
         scales={"cpu": Scale((0, 1, 2, 3, 4))},
         reference="hom",
         test="unpaired t-test",
+    ),
+    "num_samples": Table(
+        claim="A few quasi-random points train and predict as well as many independent samples.",
+        rows=_points("independent", 10, 100, 1000) + _points("sobol", 8, 32, 128),
+        metrics=("accuracy", "nll", "ece"),
+        regimes=_REGIMES,
+        select_metric="nll",
+        grid={"head.temperature": (1.0, 8.0)},
+        scales={"cpu": Scale((0, 1, 2, 3, 4), {"training.num_epochs": 200.0, "training.checkpoint_epochs": 5.0})},
+        reference="independent_1000",
+    ),
+    "closed_form": Table(
+        claim="Labels of their own need no samples.",
+        rows=(
+            Row("closed_form", "digits_multilabel_het_pe"),
+            *(
+                Row(
+                    f"sampled_{n}",
+                    "digits_multilabel_het_pe",
+                    {"predictive": dict(name="sigmoid_sampled", num_samples=n)},
+                )
+                for n in (100, 1000)
+            ),
+        ),
+        metrics=("nll", "scaled_nll", "gap", "one_against_all_ece"),
+        regimes=_REGIMES,
+        select_metric="nll",
+        grid={"head.temperature": (0.25, 0.5)},
+        scales={"cpu": Scale((0, 1, 2, 3, 4))},
+        reference="sampled_1000",
     ),
 }

@@ -10,9 +10,9 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from heteroscedastic import latent as latent_lib
 from heteroscedastic.latent import LatentGaussian
 
-# Utilities drawn at a time. Two MB of float32 stay in a CPU's cache, where the streamed form
+# Utilities drawn at a time. Four MB of float32 stay in a CPU's cache, where the streamed form
 # is then faster than the direct one (benchmarks/predictive.py).
-_CHUNK_VALUES = 2**19
+_CHUNK_VALUES = 2**20
 
 
 def softmax(

@@ -28,7 +28,7 @@ def test_it_stands_in_place_of_a_dense_layer(head, link):
 
 def test_the_settings_of_a_head_reach_it():
     settings = dict(noise_on="features", edward2=True, temperature=(0.3, 3.0))
-    layer = HeteroscedasticDense(5, num_factors=3, head="ParameterEfficient", num_samples=20, **settings)
+    layer = HeteroscedasticDense(5, num_factors=3, head="ParameterEfficient", num_samples=16, **settings)
     head = heads.ParameterEfficient(5, num_factors=3, **settings)
     variables = layer.init(key(), FEATURES)
     _, sown = layer.apply(variables, FEATURES, mutable="intermediates")

@@ -91,7 +91,7 @@ def test_a_label_that_cannot_be_stays_impossible():
     value, gradient = jax.value_and_grad(lambda x: jax.nn.sigmoid(predictive.sigmoid(None, x))[0])(
         one_label(-np.inf, 1.0)
     )
-    assert value == 0 and gradient.loc[0] == 0 and gradient.scale_diag[0] == 0
+    np.testing.assert_array_equal([value, gradient.loc[0], gradient.scale_diag[0]], 0.0)
 
 
 def test_the_temperature_is_a_change_of_units():
