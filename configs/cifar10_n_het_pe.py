@@ -23,7 +23,7 @@ def get_config() -> ConfigDict:
     c.curation = ""
     c.backbone = dict(name="ResNet18", stem="cifar")
     c.head = dict(name="ParameterEfficient", num_classes=10, num_factors=6, temperature=1.0)
-    c.predictive = dict(name="softmax", num_samples=100)
+    c.predictive = dict(name="softmax", num_samples=128, points="sobol")
     c.smoothing = dict(name="hard")
     c.loss = dict(name="cross_entropy")
     c.weighting = dict(name="equal")

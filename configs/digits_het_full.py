@@ -21,7 +21,7 @@ def get_config() -> ConfigDict:
     c.curation = "confuse_random_pairs(num_pairs=3, rate=0.4)"
     c.backbone = dict(name="MLP", widths=(128, 128))
     c.head = dict(name="LowRank", num_classes=10, num_factors=6, temperature=1.0)
-    c.predictive = dict(name="softmax", num_samples=100)
+    c.predictive = dict(name="softmax", num_samples=128, points="sobol")
     c.smoothing = dict(name="hard")
     c.loss = dict(name="cross_entropy")
     c.weighting = dict(name="equal")

@@ -28,7 +28,7 @@ def get_config() -> ConfigDict:
         noise_on="features",
         temperature=(0.3, 3.0),  # bounds, the defaults of edward2's layer
     )
-    c.predictive = dict(name="softmax", num_samples=100)
+    c.predictive = dict(name="softmax", num_samples=128, points="sobol")
     c.smoothing = dict(name="hard")
     c.loss = dict(name="cross_entropy")
     c.weighting = dict(name="equal")

@@ -50,3 +50,30 @@ def test_the_plain_model_is_ours_without_the_mask(settings):
         their_updated["batch_stats"],
         updated["batch_stats"]["backbone"],
     )
+
+
+def test_time_at_equal_error_is_read_off_between_the_measured_sizes():
+    benchmark = load("predictive")
+    lines = {
+        ("sobol", 32): dict(error=0.4, gradient=1.0),
+        ("sobol", 128): dict(error=0.1, gradient=4.0),
+        ("slow", 10): dict(error=0.4, gradient=1.0),
+        ("slow", 20): dict(error=0.2, gradient=2.0),
+        ("biased", 0): dict(error=0.3, gradient=1.0),
+    }
+    assert benchmark.at_error(lines, "sobol", 0.2) == pytest.approx(2.0)
+    assert benchmark.at_error(lines, "slow", 0.1) == pytest.approx(8.0)  # error falls as samples^-1/2
+    assert benchmark.at_error(lines, "biased", 0.2) is None
+    assert benchmark.at_error(lines, "biased", 0.3) == 1.0
+
+
+def test_every_form_of_the_benchmark_is_measured():
+    benchmark = load("predictive")
+    for forms, exact in (
+        (benchmark.softmax_forms(), benchmark.exact_softmax),
+        (benchmark.sigmoid_forms(), benchmark.exact_sigmoid),
+    ):
+        few = {name: form for name, form in forms.items() if name[1] <= 128 or name == benchmark.REFERENCE}
+        lines = benchmark.measured(few, benchmark.examples(2, 4, 1, 1.0), exact, repeats=1, num_keys=2)
+        assert all(np.isfinite(list(line.values())).all() for line in lines.values())
+        assert lines[benchmark.REFERENCE]["error"] < 0.2
