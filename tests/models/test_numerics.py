@@ -8,41 +8,48 @@ from gaussians import key
 
 from heteroscedastic.models.layers import HeteroscedasticDense
 
-ROOT = np.random.default_rng(0)
-FEATURES = jnp.asarray(ROOT.normal(size=(4, 7)), jnp.float32)
+FEATURES = jnp.asarray(np.random.default_rng(0).normal(size=(4, 7)), jnp.float32)
 CASES = {
-    "bfloat16 features": ({}, FEATURES.astype(jnp.bfloat16), None),
-    "utilities to 1e4": ({}, 1e4 * FEATURES, None),
-    "two classes": (dict(num_classes=2), FEATURES, None),
-    "one class": (dict(num_classes=1), FEATURES, None),
-    "more factors than classes": (dict(num_classes=3, num_factors=40), FEATURES, None),
-    "one sample": (dict(num_samples=1), FEATURES, None),
-    "no loadings, no features": ({}, 0 * FEATURES, 0.0),
-    "100,000 classes": (dict(num_classes=100_000, num_samples=8), FEATURES[:2], None),
-    "no examples": ({}, FEATURES[:0], None),
-    "no batch axis": ({}, FEATURES[0], None),
-    "two batch axes": ({}, FEATURES.reshape(2, 2, 7), None),
+    "bfloat16 features": ({}, FEATURES.astype(jnp.bfloat16)),
+    "utilities to 1e4": ({}, 1e4 * FEATURES),
+    "no loadings": ({}, 0 * FEATURES),
+    "100,000 classes": (dict(num_classes=100_000, num_samples=8), FEATURES[:1]),
+    "two classes": (dict(num_classes=2), FEATURES),
+    "one class": (dict(num_classes=1), FEATURES),
+    "more factors than classes": (dict(num_classes=3, num_factors=40), FEATURES),
+    "one sample": (dict(num_samples=1), FEATURES),
+    "no examples": ({}, FEATURES[:0]),
+    "no batch axis": ({}, FEATURES[0]),
 }
-HEADS = [dict(), dict(head="ParameterEfficient"), dict(head="ParameterEfficient", noise_on="features")]
+HEADS = {
+    "low rank": (dict(), tuple(CASES)),
+    "parameter-efficient": (dict(head="ParameterEfficient"), tuple(CASES)[:4]),
+    "on features": (dict(head="ParameterEfficient", noise_on="features"), tuple(CASES)[:4]),
+}
 
 
-@pytest.mark.parametrize("head", HEADS, ids=["low rank", "parameter-efficient", "on features"])
+@pytest.mark.parametrize(("head", "case"), [(head, case) for head, (_, cases) in HEADS.items() for case in cases])
 @pytest.mark.parametrize("link", ["softmax", "sigmoid"])
-@pytest.mark.parametrize("case", CASES)
-def test_values_and_gradients_are_finite(case, link, head):
-    settings, features, scale = CASES[case]
-    layer = HeteroscedasticDense(**{"num_classes": 5, "num_factors": 3, "link": link, **head, **settings})
-    variables = layer.init(key(), features)
-    if scale is not None:
-        variables = jax.tree.map(lambda x: scale * x, variables)
+def test_values_and_gradients_are_finite(head, case, link):
+    settings, features = CASES[case]
+    settings = {"num_classes": 5, "num_factors": 3, "num_samples": 16, "link": link, **HEADS[head][0], **settings}
+    layer = HeteroscedasticDense(**settings)
+    variables = jax.jit(layer.init)(key(), features)
+    if case == "no loadings":
+        variables = jax.tree.map(jnp.zeros_like, variables)
 
-    def loss(variables, features):
-        return jnp.sum(jax.nn.softplus(-layer.apply(variables, features)))
+    @jax.jit
+    def everything(variables, features):
+        def loss(variables, features):
+            logits = layer.apply(variables, features)
+            return jnp.sum(jax.nn.softplus(-logits)), logits
 
-    logits = layer.apply(variables, features)
+        return jax.grad(loss, argnums=(0, 1), has_aux=True)(variables, features)
+
+    gradients, logits = everything(variables, features)
     assert logits.shape == (*features.shape[:-1], layer.num_classes)
     assert logits.dtype == jnp.float32
-    for x in jax.tree.leaves((logits, jax.grad(loss, argnums=(0, 1))(variables, features))):
+    for x in jax.tree.leaves((logits, gradients)):
         assert np.isfinite(np.asarray(x, np.float32)).all()
     if link == "softmax":
         np.testing.assert_allclose(jnp.exp(logits).sum(-1), 1.0, rtol=1e-4)
