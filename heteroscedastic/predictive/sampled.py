@@ -32,7 +32,7 @@ def softmax(
     Args:
       key: consumed.
       latent: parameters of the utilities u.
-      num_samples: samples per example, >= 1.
+      num_samples: samples per example, >= 1; a power of two for Sobol points.
       points: "independent" as in the paper, "antithetic" or "sobol", see sampling.py.
       chunk_size: samples held at a time; results depend on it by rounding alone.
 
@@ -61,7 +61,7 @@ def sigmoid_sampled(
     Args:
       key: consumed.
       latent: parameters of the utilities u.
-      num_samples: samples per example, >= 1.
+      num_samples: samples per example, >= 1; a power of two for Sobol points.
       points: "independent" as in the paper, "antithetic" or "sobol", see sampling.py.
       chunk_size: samples held at a time; results depend on it by rounding alone.
 
