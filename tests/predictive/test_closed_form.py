@@ -1,3 +1,5 @@
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -33,14 +35,16 @@ def one_label(mean, scale):
     return LatentGaussian(jnp.asarray(mean)[None], jnp.asarray(scale)[None])
 
 
+@jax.jit
+@functools.partial(jax.vmap, in_axes=(0, None))
+@functools.partial(jax.value_and_grad, argnums=(0, 1))
+def log_odds(mean, scale):
+    return predictive.sigmoid(None, one_label(mean, scale))[0]
+
+
 @pytest.mark.parametrize("scale", SCALES)
 def test_it_is_the_integral_in_both_tails_with_its_gradients(scale):
-    def log_odds(mean, scale):
-        return predictive.sigmoid(None, one_label(mean, scale))[0]
-
-    value, (by_mean, by_scale) = jax.vmap(jax.value_and_grad(log_odds, argnums=(0, 1)), in_axes=(0, None))(
-        jnp.asarray(MEANS), jnp.asarray(scale)
-    )
+    value, (by_mean, by_scale) = log_odds(jnp.asarray(MEANS), jnp.asarray(scale))
     log_p, log_q, slope, curvature = np.array([quadrature(float(m), float(scale)) for m in MEANS]).T
     value = np.asarray(value, np.float64)
     np.testing.assert_allclose(special.log_expit(value), log_p, atol=3e-5, rtol=1e-6)
