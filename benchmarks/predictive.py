@@ -179,7 +179,7 @@ def main():
                     told = "never" if needed is None else f"{needed / reference['gradient']:.4f}"
                 shown = f"{samples:,}" if samples else ""
                 times = f"{1e3 * line['forward']:.2f} | {1e3 * line['gradient']:.2f}"
-                print(f"| {name} | {shown} | {times} | {line['memory']:,.1f} | {line['error']:.5f} | {told} |")
+                print(f"| {name} | {shown} | {times} | {line['memory']:,.1f} | {line['error']:.3g} | {told} |")
 
 
 if __name__ == "__main__":
