@@ -142,8 +142,9 @@ def test_memory_does_not_grow_with_the_number_of_samples():
         compiled = jax.jit(jax.value_and_grad(loss, argnums=1)).lower(key(), shapes).compile()
         return compiled.memory_analysis().temp_size_in_bytes / 1e6
 
-    assert megabytes(10_000) < 300
-    assert megabytes(10_000) < 1.1 * megabytes(1_000)
+    # Whole chunks both, as what is left over of the last one has buffers of its own.
+    assert megabytes(10_240) < 300
+    assert megabytes(10_240) < 1.01 * megabytes(1_024)
 
 
 @pytest.mark.parametrize("sampled", SAMPLED)

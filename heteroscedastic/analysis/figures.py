@@ -1,0 +1,60 @@
+"""How every picture looks, and how it gets to disk. Needs the extra `analysis`."""
+
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
+
+from heteroscedastic import files
+
+try:
+    import matplotlib
+    from matplotlib.figure import Figure
+except ModuleNotFoundError as error:
+    raise ModuleNotFoundError("pictures need matplotlib: pip install 'heteroscedastic[analysis]'.") from error
+
+# Okabe and Ito (2008): told apart with any colour vision, and in grey.
+COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#F0E442")
+SEQUENTIAL, DIVERGING = "viridis", "RdBu_r"
+_STYLE = {
+    "axes.axisbelow": True,
+    "axes.grid": True,
+    "axes.prop_cycle": matplotlib.cycler(color=COLORS),
+    "axes.spines.right": False,
+    "axes.spines.top": False,
+    "figure.dpi": 100,
+    "font.size": 10,
+    "grid.alpha": 0.3,
+    "legend.frameon": False,
+    "svg.fonttype": "none",  # text stays text
+    "svg.hashsalt": "heteroscedastic",  # the same picture has the same bytes
+}
+
+
+def styled() -> AbstractContextManager:
+    """The context in which a figure is made."""
+    return matplotlib.rc_context(_STYLE)
+
+
+def figure(width: float, height: float, **settings: Any) -> Figure:
+    """An empty figure whose parts do not overlap; sizes in inches. Drawn without a display."""
+    return Figure(figsize=(width, height), layout="constrained", **settings)
+
+
+def write(drawn: Figure, path: str | Path) -> list[Path]:
+    """Writes PATH.png and PATH.svg, each whole or not at all.
+
+    Args:
+      drawn: the figure.
+      path: without a suffix.
+
+    Returns:
+      What was written.
+    """
+    path, written = Path(path), []
+    metadata = {"png": {"Software": None}, "svg": {"Date": None}}
+    for suffix, told in metadata.items():
+        target = path.with_name(f"{path.name}.{suffix}")
+        with styled():
+            files.write_whole(target, lambda f, s=suffix, t=told: drawn.savefig(f, format=s, dpi=150, metadata=t))
+        written.append(target)
+    return written
