@@ -1,0 +1,76 @@
+"""What the pages and README say can be done: every block of Python runs, every command is one."""
+
+import ast
+import importlib.util
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from experiments import study
+
+ROOT = Path(__file__).parents[1]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *sorted(ROOT.glob("experiments/*/README.md"))]
+WITH_PYTHON = [p for p in PAGES if "```python" in p.read_text()]
+
+
+def name(path):
+    return str(path.relative_to(ROOT))
+
+
+@pytest.mark.parametrize("page", WITH_PYTHON, ids=name)
+def test_every_block_of_python_runs(page):
+    everything = {}
+    for block in re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL):
+        exec(compile(block, name(page), "exec"), everything)
+
+
+def commands(page):
+    """Of sh blocks and of code in lines: what begins with python."""
+    text = page.read_text()
+    blocks = re.findall(r"```sh\n(.*?)```", text, re.DOTALL)
+    lines = [line for block in blocks for line in block.replace("\\\n", " ").splitlines()]
+    lines += re.findall(r"`(python [^`]+)`", text)
+    for line in lines:
+        for part in line.split("&&"):
+            words = shlex.split(part)
+            if words and words[0] in ("python", ".venv/bin/python"):
+                yield words[1:]
+
+
+def test_there_are_commands():
+    assert len([c for page in PAGES for c in commands(page)]) > 30
+
+
+def flags_of(path):
+    """The flags that a program declares, with argparse or absl."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Call) and node.args and isinstance(node.args[0], ast.Constant):
+            value = node.args[0].value
+            if isinstance(value, str):
+                found.add(value.lstrip("-"))
+    return found
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_every_command_is_one(page):
+    for words in commands(page):
+        if words[0] == "-m":
+            module = words[1]
+            if not module.startswith(("heteroscedastic", "experiments")):
+                continue
+            path, rest = Path(importlib.util.find_spec(module).origin), words[2:]
+        else:
+            path, rest = ROOT / words[0], words[1:]
+        assert path.exists(), words
+        config = next((w.split("=")[1] for w in rest if w.startswith("--config=")), None)
+        for word in rest:
+            flag = word.lstrip("-").split("=")[0]
+            if word.startswith("--config."):
+                study.config(Path(config).stem, {flag.removeprefix("config."): None})
+            elif word.startswith("--") and flag != "config":
+                assert flag in flags_of(path), (words, flag)
+            elif flag == "config" and "X" not in word:
+                assert (ROOT / config).exists(), words
