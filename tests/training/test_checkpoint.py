@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from heteroscedastic.training import hosts
 from heteroscedastic.training.checkpoint import CheckpointError, Checkpoints
 from heteroscedastic.training.state import TrainState
 
@@ -54,6 +55,16 @@ def test_a_checkpoint_without_a_digest_is_that_of_an_older_version(copy):
     (copy / "1" / "told" / "metadata").write_text(json.dumps(TOLD))
     with Checkpoints(copy, "run") as checkpoints:
         assert checkpoints.at(1, state_of())[1] == TOLD
+
+
+def test_what_another_host_cannot_read_is_read_by_none(copy, monkeypatch):
+    monkeypatch.setattr(hosts, "any_says", lambda here: True)  # as where the other's disk is damaged
+    with Checkpoints(copy, "run") as checkpoints:
+        with pytest.raises(CheckpointError, match="another host cannot read it"):
+            checkpoints.at(1, state_of())
+        with pytest.raises(CheckpointError, match="none of the 1 checkpoints"):
+            checkpoints.last(state_of())
+    assert (copy / "1").is_dir()  # and it stays where it was
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import socket
 import time
 
@@ -90,6 +91,25 @@ def test_where_one_of_two_is_killed_the_other_leaves_and_a_restart_continues(alo
     assert [p.returncode for p in again] == [0, 0], told
     assert "continuing from step" in told[0][0]
     assert (directory / "checkpoints_damaged" / str(newest)).is_dir()
+    assert_agree(alone, directory)
+
+
+@pytest.mark.slow
+def test_sigterm_to_one_of_two_saves_on_both_and_a_restart_continues(alone, data_dir, tmp_path):
+    directory = tmp_path / "run"
+    processes = start_hosts(2, directory, data_dir)
+    lines = directory / "metrics.jsonl"
+    while not lines.exists() or not lines.read_text():
+        assert processes[0].poll() is None
+        time.sleep(0.01)
+    processes[1].terminate()
+    told = [p.communicate(timeout=120) for p in processes]
+    assert [p.returncode for p in processes] == [128 + signal.SIGTERM] * 2, told
+    assert "is saved in" in told[0][0]
+    again = start_hosts(2, directory, data_dir)
+    told = [p.communicate(timeout=300) for p in again]
+    assert [p.returncode for p in again] == [0, 0], told
+    assert "continuing from step" in told[0][0]
     assert_agree(alone, directory)
 
 
