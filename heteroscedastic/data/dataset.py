@@ -144,14 +144,30 @@ def hold_out(dataset: Dataset, seed: int, fraction: float) -> Dataset:
     return dataset._replace(splits={**dataset.splits, **parts})
 
 
+def clean_labels(dataset: Dataset, stored: Dataset) -> dict[str, Int[np.ndarray, "n"] | Int[np.ndarray, "n m"]]:
+    """The labels without known noise, of the examples of each split in their order.
+
+    They are the `clean_labels` of `extras`, or else the stored labels.
+
+    Args:
+      dataset: as the run sees it.
+      stored: before curation; what it has no split for was held out from "train".
+    """
+    found = {}
+    for name, split in dataset.splits.items():
+        before = stored.splits.get(name, stored.splits["train"])
+        rows = np.argsort(before.ids)[np.searchsorted(np.sort(before.ids), split.ids)]
+        found[name] = before.extras.get("clean_labels", before.labels)[rows]
+    return found
+
+
 def description(dataset: Dataset, stored: Dataset) -> dict[str, Any]:
     """What a run records of its data: class names, counts, a fingerprint, and the known label noise.
 
     Args:
       dataset: as the run sees it.
       stored: before curation; `label_noise` counts (clean label, label that training sees) for each
-        pair of classes that occurs, where examples have one label. Clean are the `clean_labels`
-        of `extras`, or else the stored labels.
+        pair of classes that occurs, where examples have one label.
     """
     digest = hashlib.sha256()
     for name, split in sorted(dataset.splits.items()):
@@ -164,10 +180,10 @@ def description(dataset: Dataset, stored: Dataset) -> dict[str, Any]:
         "num_examples": {name: len(split.ids) for name, split in dataset.splits.items()},
         "fingerprint": digest.hexdigest(),
     }
-    train, before = dataset.splits["train"], stored.splits["train"]
+    train = dataset.splits["train"]
     if train.labels.ndim == 1:
-        rows = np.argsort(before.ids)[np.searchsorted(np.sort(before.ids), train.ids)]
-        clean = before.extras.get("clean_labels", before.labels)[rows]
-        pairs, counts = np.unique(np.stack([clean, train.labels]), axis=1, return_counts=True)
+        pairs, counts = np.unique(
+            np.stack([clean_labels(dataset, stored)["train"], train.labels]), axis=1, return_counts=True
+        )
         told["label_noise"] = [[int(a), int(b), int(n)] for (a, b), n in zip(pairs.T, counts)]
     return told

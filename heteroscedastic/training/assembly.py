@@ -33,6 +33,7 @@ class Run:
     config: dict[str, Any]
     dataset: Dataset
     description: dict[str, Any]  # of the data, for dataset.json
+    clean_labels: dict[str, np.ndarray]  # by split, in its order: without known noise
     model: nn.Module
     predictive: Callable
     init: Callable[[], TrainState]
@@ -122,6 +123,7 @@ def build(config: dict[str, Any], data_dir: str | None = None) -> Run:
         config=config,
         dataset=data,
         description=dataset_lib.description(data, stored),
+        clean_labels=dataset_lib.clean_labels(data, stored),
         model=model,
         predictive=average,
         init=init,
