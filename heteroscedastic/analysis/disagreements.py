@@ -1,0 +1,254 @@
+"""Where one run is right and another wrong: python -m heteroscedastic.analysis.disagreements --runs HET HOM.
+
+Table 5 and Figure 2 of Collier et al. (2021), arXiv:2105.10305: does the covariance of a head with
+noise know what a head without it takes an image for? Of every such image the classes other than the
+true one are ranked by the size of their covariance with it, and the rank of what the other run
+predicted is told. Without structure every rank is as frequent.
+
+Covariances are in units of the utilities. A softmax sees p_j p_k var(u_j - u_k) rather than them, so
+the same is told of that; and of p alone, which needs no covariance and is the rank to beat.
+"""
+
+import argparse
+import os
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Float, Int, UInt8
+from scipy import stats
+
+from heteroscedastic import files
+from heteroscedastic import latent as latent_lib
+from heteroscedastic.analysis import finished
+from heteroscedastic.training import assembly
+
+_SHOWN = 18  # images on the sheet
+_MOST_BARS = 50
+RANKED = {
+    "covariance": "size of the covariance\nwith the true class",
+    "seen": "p var(u_true - u_class),\nwhat a softmax sees",
+    "probability": "probability p alone,\nwithout any covariance",
+}
+
+
+class Disagreements(NamedTuple):
+    """Images that the first run gets right and the second wrong, with what the first says of them."""
+
+    ids: Int[np.ndarray, "n"]
+    images: UInt8[np.ndarray, "n h w c"]
+    true: Int[np.ndarray, "n"]  # which the first run predicts
+    taken_for: Int[np.ndarray, "n"]  # which the second one predicts
+    covariance: Float[np.ndarray, "n k"]  # of the true class with every class, in squared units of the utilities
+    correlation: Float[np.ndarray, "n k"]
+    seen: Float[np.ndarray, "n k"]  # p_k var(u_true - u_k)
+    probability: Float[np.ndarray, "n k"]
+    num_examples: int  # of the split
+
+
+def find(first: finished.Finished, second: finished.Finished, split: str = "test") -> Disagreements:
+    """The images of a split that the first run gets right and the second wrong.
+
+    Raises:
+      ValueError: the runs are not of the same data, the first has no covariances, the split holds
+        several labels an example, or there is no such image.
+    """
+    prints = [run.dataset["fingerprint"] for run in (first, second)]
+    if prints[0] != prints[1] or first.dataset["class_names"] != second.dataset["class_names"]:
+        raise ValueError(
+            f"the two runs saw different data (fingerprints {prints[0][:12]} and {prints[1][:12]}); give two runs of"
+            " the same data set, curation, validation_fraction and seed."
+        )
+    data = finished.split(first, split)
+    predicted = [_predicted(run, split) for run in (first, second)]
+    rows = np.flatnonzero((predicted[0] == data.labels) & (predicted[1] != data.labels))
+    if not len(rows):
+        raise ValueError(f"there is no image of {split} that the first run gets right and the second wrong.")
+    scale = assembly.temperature(first.run, first.state) ** 2  # back from units of the temperature
+
+    def read(key, latent, batch):
+        if latent.factor_loadings is None and latent.factor_scale is None and latent.readout is None:
+            raise ValueError("the first run has a head without covariances between classes, so there are none to rank.")
+        own = jax.nn.one_hot(batch.labels, latent.loc.shape[-1])
+        covariance, variances = latent_lib.covariance_times(latent, own), latent_lib.variance(latent)
+        variance = jnp.sum(own * variances, axis=-1, keepdims=True)
+        probs = jax.nn.softmax(first.run.predictive(key, latent), axis=-1)
+        return {
+            "covariance": scale * covariance,
+            "correlation": covariance / jnp.sqrt(variance * variances),
+            "seen": scale * probs * jnp.maximum(variance + variances - 2 * covariance, 0.0),
+            "probability": probs,
+        }
+
+    chosen = data.take(rows)
+    return Disagreements(
+        ids=chosen.ids,
+        images=chosen.inputs,
+        true=chosen.labels,
+        taken_for=predicted[1][rows],
+        num_examples=len(data.ids),
+        **finished.by_example(first, data, read, rows),
+    )
+
+
+def _predicted(found: finished.Finished, split: str) -> Int[np.ndarray, "n"]:
+    """The likeliest class of every example, in the order of the split."""
+
+    def read(key, latent, batch):
+        return jnp.argmax(found.run.predictive(key, latent), axis=-1)
+
+    return finished.by_example(found, finished.split(found, split), read)
+
+
+def ranks(values: Float[np.ndarray, "n k"], true: Int[np.ndarray, "n"]) -> Float[np.ndarray, "n k"]:
+    """Of each class among all but the true one, 1 for the largest size, ties halfway; 0 for the true class."""
+    sizes = -np.abs(values)
+    sizes[np.arange(len(values)), true] = np.inf
+    found = stats.rankdata(sizes, axis=-1)
+    found[np.arange(len(values)), true] = 0
+    return found
+
+
+class Chance(NamedTuple):
+    """The mean rank of the classes that images were taken for, and what chance would make of it."""
+
+    mean: float
+    expected: float
+    deviation: float
+    p: float  # one-sided, of a mean as small, by the normal approximation
+
+
+def chance(ranked: Float[np.ndarray, "n k"], true: Int[np.ndarray, "n"], taken_for: Int[np.ndarray, "n"]) -> Chance:
+    """A permutation test of the mean rank.
+
+    Images of one true class share most of its covariances and are taken for the same few classes, so
+    they are no independent draws. Under chance, therefore, the other classes are named anew once a
+    true class and not once an image: every naming is as likely, and true classes are independent.
+    Mean and variance over the namings are in closed form.
+
+    Source: Hoeffding (1951), A combinatorial central limit theorem, Eqs. 3 to 10.
+    """
+    num_images, num_classes = ranked.shape
+    total = expected = variance = 0.0
+    for label in np.unique(true):
+        others = np.arange(num_classes) != label
+        sums = np.zeros((num_classes, num_classes))  # by the class taken for: ranks of whatever it would be named
+        np.add.at(sums, taken_for[true == label], ranked[true == label])
+        sums = sums[np.ix_(others, others)]
+        total, expected = total + np.trace(sums), expected + sums.mean() * len(sums)
+        centred = sums - sums.mean(axis=0) - sums.mean(axis=1, keepdims=True) + sums.mean()
+        variance += np.sum(np.square(centred)) / max(1, len(sums) - 1)
+    deviation = np.sqrt(variance)
+    p = stats.norm.cdf((total - expected) / deviation) if deviation > 0 else 1.0
+    return Chance(*(float(x) for x in (total / num_images, expected / num_images, deviation / num_images, p)))
+
+
+def summary(found: Disagreements) -> dict[str, Any]:
+    """How many images there are, and of each of RANKED the ranks' histogram and test."""
+    told: dict[str, Any] = {"num_examples": found.num_examples, "num_images": len(found.ids), "ranks": {}}
+    for name in RANKED:
+        ranked = ranks(getattr(found, name), found.true)
+        taken = _of_each(ranked, found.taken_for)
+        counts = np.bincount(np.floor(taken).astype(int), minlength=ranked.shape[1])[1:]
+        told["ranks"][name] = {
+            "counts": counts.tolist(),  # of ranks 1 to K - 1
+            "first": float(np.mean(taken == 1)),
+            "chance_of_first": 1 / (ranked.shape[1] - 1),
+            **chance(ranked, found.true, found.taken_for)._asdict(),
+        }
+    return told
+
+
+def columns(found: Disagreements, class_names: list[str]) -> dict[str, list[Any]]:
+    """Table 5: a row an image, the largest size of the covariance first."""
+    covariance = _of_each(found.covariance, found.taken_for)
+    order = np.argsort(-np.abs(covariance), kind="stable")
+    numbers = {
+        "covariance": covariance,
+        "correlation": _of_each(found.correlation, found.taken_for),
+        "covariance_rank": _of_each(ranks(found.covariance, found.true), found.taken_for),
+        "probability_of_true": _of_each(found.probability, found.true),
+        "probability_of_taken_for": _of_each(found.probability, found.taken_for),
+    }
+    return {
+        "id": found.ids[order].tolist(),
+        "true": [class_names[c] for c in found.true[order]],
+        "taken_for": [class_names[c] for c in found.taken_for[order]],
+        **{name: [f"{v:.6g}" for v in values[order]] for name, values in numbers.items()},
+    }
+
+
+def _of_each(values: np.ndarray, classes: np.ndarray) -> np.ndarray:
+    return np.take_along_axis(values, classes[:, None], axis=-1)[:, 0]
+
+
+def draw(found: Disagreements, class_names: list[str], facts: dict[str, Any], title: str, path: Path) -> list[Path]:
+    """Draws the images of the largest covariances and the histograms of ranks; returns what was written."""
+    from heteroscedastic.analysis import figures, sheet
+
+    covariance = _of_each(found.covariance, found.taken_for)
+    top = np.argsort(-np.abs(covariance), kind="stable")[:_SHOWN]
+    captions = [
+        f"{class_names[found.true[i]]},\nnot {class_names[found.taken_for[i]]}\ncovariance {covariance[i]:.2g}"
+        for i in top
+    ]
+    drawn = sheet.sheet(
+        found.images[top],
+        captions,
+        title=f"{title}: right with the noise head and wrong without, the largest covariances of {len(found.ids)}",
+    )
+    written = figures.write(drawn, path.with_name(path.name + "_images"))
+    with figures.styled():
+        drawn = figures.figure(10, 3.6)
+        drawn.suptitle(f"{title}: what the other run takes the {len(found.ids)} images for, ranked by", fontsize=11)
+        panels = drawn.subplots(1, len(RANKED), sharey=True)
+        for axes, (name, words) in zip(panels, RANKED.items()):
+            told = facts["ranks"][name]
+            num = len(told["counts"])
+            edges = np.linspace(0.5, num + 0.5, min(num, _MOST_BARS) + 1)
+            axes.hist(np.arange(1, num + 1), edges, weights=told["counts"], rwidth=0.9)
+            level = len(found.ids) / (len(edges) - 1)
+            axes.axhline(level, color=figures.COLORS[1], linestyle="--", label="chance")
+            test = f"mean rank {told['mean']:.2f}\nchance {told['expected']:.2f} ± {told['deviation']:.2f}"
+            axes.text(0.97, 0.95, f"{test}\np = {told['p']:.2g}", transform=axes.transAxes, ha="right", va="top")
+            axes.set(title=words, xlabel=f"rank among the other {num} classes")
+            axes.xaxis.get_major_locator().set_params(integer=True)
+            axes.grid(visible=False, axis="x")
+        panels[0].set_ylabel("images")
+        panels[0].legend(loc="center right")
+    return written + figures.write(drawn, path.with_name(path.name + "_ranks"))
+
+
+def main() -> None:
+    """Tells the images that one finished run gets right and another wrong, and whether its covariances knew."""
+    parser = argparse.ArgumentParser(description=main.__doc__)
+    parser.add_argument(
+        "--runs", required=True, nargs=2, metavar=("HET", "HOM"), help="directories of finished runs, the first right"
+    )
+    parser.add_argument("--split", default="test")
+    parser.add_argument("--checkpoint", default="last", choices=("last", "best"))
+    parser.add_argument("--out", help="directory; HET/analysis if not given")
+    parser.add_argument("--data_dir", default=os.environ.get("TFDS_DATA_DIR"))
+    flags = parser.parse_args()
+    runs = [finished.load(run, flags.checkpoint, flags.data_dir) for run in flags.runs]
+    found, names = find(*runs, flags.split), runs[0].dataset["class_names"]
+    facts = {"split": flags.split, "checkpoint": flags.checkpoint} | summary(found)
+    path = Path(flags.out or Path(flags.runs[0]) / "analysis") / f"disagreements_{flags.split}_{flags.checkpoint}"
+    files.write_csv(path.with_name(path.name + ".csv"), columns(found, names))
+    files.write_json(path.with_name(path.name + ".json"), facts)
+    print(f"{len(found.ids)} of the {found.num_examples} images of {flags.split} are right in the first run alone.")
+    print(f"{'ranked by':<14}{'mean rank':>10}{'chance':>16}{'p':>10}{'first':>8}{'chance':>8}")
+    for name, told in facts["ranks"].items():
+        level = f"{told['expected']:.2f} ± {told['deviation']:.2f}"
+        print(
+            f"{name:<14}{told['mean']:>10.2f}{level:>16}{told['p']:>10.2g}"
+            f"{told['first']:>8.1%}{told['chance_of_first']:>8.1%}"
+        )
+    written = draw(found, names, facts, f"{runs[0].run.config['data']['name']}, {flags.split}", path)
+    print(f"wrote {path}.csv, .json and {', '.join(p.name for p in written)}")
+
+
+if __name__ == "__main__":
+    main()
