@@ -5,7 +5,7 @@ import csv
 import io
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any
 
@@ -22,18 +22,18 @@ def write_json(path: str | Path, value: Any) -> None:
     write_whole(path, lambda file: file.write(json.dumps(value, indent=1).encode() + b"\n"))
 
 
+def write_csv(path: str | Path, rows: Sequence[dict[str, Any]]) -> None:
+    """Writes rows under the names of the first one, whole or not at all."""
+    text = io.StringIO()
+    table = csv.DictWriter(text, list(rows[0]) if rows else [], lineterminator="\n")
+    table.writeheader()
+    table.writerows(rows)
+    write_whole(path, lambda file: file.write(text.getvalue().encode()))
+
+
 def write_arrays(path: str | Path, arrays: dict[str, np.ndarray]) -> None:
     """Writes a compressed .npz file whole or not at all."""
     write_whole(path, lambda file: np.savez_compressed(file, **arrays))
-
-
-def write_csv(path: str | Path, columns: Mapping[str, Sequence[Any]]) -> None:
-    """Writes columns of one length, under their names, whole or not at all; None is an empty cell."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(columns)
-    writer.writerows(zip(*columns.values(), strict=True))
-    write_whole(path, lambda file: file.write(text.getvalue().encode()))
 
 
 def write_whole(path: str | Path, write: Callable[[IO[bytes]], Any]) -> None:

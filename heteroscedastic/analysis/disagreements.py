@@ -29,8 +29,8 @@ _SHOWN = 18  # images on the sheet
 _MOST_BARS = 50
 RANKED = {
     "covariance": "size of the covariance\nwith the true class",
-    "seen": "p var(u_true - u_class),\nwhat a softmax sees",
-    "probability": "probability p alone,\nwithout any covariance",
+    "seen": "$p\\,$var$(u_{true} - u)$,\nwhat a softmax sees",
+    "probability": "probability $p$ alone,\nwithout any covariance",
 }
 
 
@@ -61,7 +61,7 @@ def find(first: finished.Finished, second: finished.Finished, split: str = "test
             f"the two runs saw different data (fingerprints {prints[0][:12]} and {prints[1][:12]}); give two runs of"
             " the same data set, curation, validation_fraction and seed."
         )
-    data = finished.split(first, split)
+    data = finished.with_one_label(first, split)
     predicted = [_predicted(run, split) for run in (first, second)]
     rows = np.flatnonzero((predicted[0] == data.labels) & (predicted[1] != data.labels))
     if not len(rows):
@@ -99,7 +99,7 @@ def _predicted(found: finished.Finished, split: str) -> Int[np.ndarray, "n"]:
     def read(key, latent, batch):
         return jnp.argmax(found.run.predictive(key, latent), axis=-1)
 
-    return finished.by_example(found, finished.split(found, split), read)
+    return finished.by_example(found, finished.data(found, split), read)
 
 
 def ranks(values: Float[np.ndarray, "n k"], true: Int[np.ndarray, "n"]) -> Float[np.ndarray, "n k"]:
@@ -161,23 +161,29 @@ def summary(found: Disagreements) -> dict[str, Any]:
     return told
 
 
-def columns(found: Disagreements, class_names: list[str]) -> dict[str, list[Any]]:
+def table(found: Disagreements, class_names: list[str]) -> list[dict[str, Any]]:
     """Table 5: a row an image, the largest size of the covariance first."""
-    covariance = _of_each(found.covariance, found.taken_for)
-    order = np.argsort(-np.abs(covariance), kind="stable")
     numbers = {
-        "covariance": covariance,
+        "covariance": _of_each(found.covariance, found.taken_for),
         "correlation": _of_each(found.correlation, found.taken_for),
         "covariance_rank": _of_each(ranks(found.covariance, found.true), found.taken_for),
         "probability_of_true": _of_each(found.probability, found.true),
         "probability_of_taken_for": _of_each(found.probability, found.taken_for),
     }
-    return {
-        "id": found.ids[order].tolist(),
-        "true": [class_names[c] for c in found.true[order]],
-        "taken_for": [class_names[c] for c in found.taken_for[order]],
-        **{name: [f"{v:.6g}" for v in values[order]] for name, values in numbers.items()},
-    }
+    return [
+        {
+            "id": int(found.ids[i]),
+            "true": class_names[found.true[i]],
+            "taken_for": class_names[found.taken_for[i]],
+            **{name: f"{values[i]:.6g}" for name, values in numbers.items()},
+        }
+        for i in largest(found)
+    ]
+
+
+def largest(found: Disagreements) -> Int[np.ndarray, "n"]:
+    """Places of the images, the largest size of the covariance of the two predictions first."""
+    return np.argsort(-np.abs(_of_each(found.covariance, found.taken_for)), kind="stable")
 
 
 def _of_each(values: np.ndarray, classes: np.ndarray) -> np.ndarray:
@@ -189,7 +195,7 @@ def draw(found: Disagreements, class_names: list[str], facts: dict[str, Any], ti
     from heteroscedastic.analysis import figures, sheet
 
     covariance = _of_each(found.covariance, found.taken_for)
-    top = np.argsort(-np.abs(covariance), kind="stable")[:_SHOWN]
+    top = largest(found)[:_SHOWN]
     captions = [
         f"{class_names[found.true[i]]},\nnot {class_names[found.taken_for[i]]}\ncovariance {covariance[i]:.2g}"
         for i in top
@@ -236,7 +242,7 @@ def main() -> None:
     found, names = find(*runs, flags.split), runs[0].dataset["class_names"]
     facts = {"split": flags.split, "checkpoint": flags.checkpoint} | summary(found)
     path = Path(flags.out or Path(flags.runs[0]) / "analysis") / f"disagreements_{flags.split}_{flags.checkpoint}"
-    files.write_csv(path.with_name(path.name + ".csv"), columns(found, names))
+    files.write_csv(path.with_name(path.name + ".csv"), table(found, names))
     files.write_json(path.with_name(path.name + ".json"), facts)
     print(f"{len(found.ids)} of the {found.num_examples} images of {flags.split} are right in the first run alone.")
     print(f"{'ranked by':<14}{'mean rank':>10}{'chance':>16}{'p':>10}{'first':>8}{'chance':>8}")

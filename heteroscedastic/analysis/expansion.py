@@ -182,7 +182,7 @@ def draw(out: Path) -> list[Path]:
         for axes, value, title in zip(places, values, words):
             drawn = _triangle(axes, value, title)
         places[0].plot(0.75, 0.25, "k.", zorder=4)
-        places[0].annotate("at most +0.125", (0.75, 0.25), (4, 5), textcoords="offset points", fontsize=9, zorder=4)
+        places[0].annotate("at most +0.125", (0.75, 0.25), (-6, 12), textcoords="offset points", fontsize=8, zorder=4)
         places[0].set_ylabel("$s_j$, of the other class")
         plane.colorbar(drawn, ax=places, label="change of log p(label)\nper unit of covariance with the label")
     return figures.write(curves, out / "variance_slopes") + figures.write(plane, out / "covariance_slopes")
@@ -214,7 +214,7 @@ def main() -> None:
     table = near._asdict() | {
         f"{name}_at_{d:g}": getattr(x, name) for d, x in exact.items() for name in ("of_label", "of_other")
     }
-    files.write_csv(out / "variance_slopes.csv", {n: [f"{v:.6g}" for v in values] for n, values in table.items()})
+    files.write_csv(out / "variance_slopes.csv", _rows(table))
     plane, exact_plane = covariance_slopes(), exact_covariance_slopes(_DEVIATIONS[0])
     other, label = np.nonzero(~np.isnan(plane))
     s = grid(len(plane))
@@ -224,7 +224,7 @@ def main() -> None:
         "of_covariance": plane[other, label],
         f"of_covariance_at_{_DEVIATIONS[0]:g}": exact_plane[other, label],
     }
-    files.write_csv(out / "covariance_slopes.csv", {n: [f"{v:.6g}" for v in values] for n, values in cells.items()})
+    files.write_csv(out / "covariance_slopes.csv", _rows(cells))
     rows = agreement()
     files.write_json(out / "agreement.json", rows)
     print("largest difference of the expansion from quadrature, in units of the slopes")
@@ -233,6 +233,10 @@ def main() -> None:
         print("{deviation:<12g}{of_label:>16.5f}{of_other:>16.5f}{of_covariance:>12.5f}".format(**row))
     draw(out)
     print(f"wrote {out}: variance_slopes and covariance_slopes as .csv, .png and .svg, agreement.json")
+
+
+def _rows(columns):
+    return [{name: f"{v:.6g}" for name, v in zip(columns, row)} for row in zip(*columns.values())]
 
 
 if __name__ == "__main__":

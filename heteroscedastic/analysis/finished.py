@@ -48,26 +48,36 @@ def load(directory: str | Path, checkpoint: str = "last", data_dir: str | None =
     return Finished(run, results, dataset, state)
 
 
-def split(found: Finished, name: str) -> Split:
-    """One split of the data of a run.
+def data(found: Finished, split: str) -> Split:
+    """One of the splits that a run has.
 
     Raises:
-      ValueError: there is none of this name, or its examples have several labels.
+      ValueError: it has no such split.
     """
     splits = found.run.dataset.splits
-    if name not in splits:
-        raise ValueError(f"the data of this run has no split {name!r}, only {sorted(splits)}.")
-    if splits[name].labels.ndim != 1:
-        raise ValueError("this is for one label an example; this data set has lists of labels.")
-    return splits[name]
+    if split not in splits:
+        raise ValueError(f"the run has no split {split!r}, but {', '.join(sorted(splits))}.")
+    return splits[split]
 
 
-def by_example(found: Finished, data: Split, read: Callable, rows: Int[np.ndarray, "m"] | None = None) -> Any:
+def with_one_label(found: Finished, split: str) -> Split:
+    """One of the splits that a run has.
+
+    Raises:
+      ValueError: it has no such split, or its examples have several labels.
+    """
+    chosen = data(found, split)
+    if chosen.labels.ndim != 1:
+        raise ValueError("this is for one label an example, under softmax; this data set has lists of labels.")
+    return chosen
+
+
+def by_example(found: Finished, split: Split, read: Callable, rows: Int[np.ndarray, "m"] | None = None) -> Any:
     """What `read` makes of the latents of examples of a split, which are not augmented.
 
     Args:
       found: the run.
-      data: of the run.
+      split: of the run.
       read: (key, latent, batch) -> any tree of values by example. Compiled.
       rows: places in the split; all of them, in order, if not given.
 
@@ -81,8 +91,8 @@ def by_example(found: Finished, data: Split, read: Callable, rows: Int[np.ndarra
         latent, batch = run.latents(state.params, state.model_state, on_device, feed)
         return read(key, latent, batch)
 
-    on_device, key, parts = jax.device_put(data), assembly.key_for(run.config["seed"], "analysis"), []
-    for i, feed in enumerate(resident.feeds(np.arange(len(data.ids)) if rows is None else rows, run.batch_size)):
+    on_device, key, parts = jax.device_put(split), assembly.key_for(run.config["seed"], "analysis"), []
+    for i, feed in enumerate(resident.feeds(np.arange(len(split.ids)) if rows is None else rows, run.batch_size)):
         part = values(state, on_device, feed, jax.random.fold_in(key, i))
         parts.append(jax.tree.map(lambda x, present=feed.weights > 0: np.asarray(x)[present], part))
     return jax.tree.map(lambda *x: np.concatenate(x), *parts)

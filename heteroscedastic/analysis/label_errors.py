@@ -66,7 +66,7 @@ def labels(found: finished.Finished, split: str = "train") -> Labels:
     Raises:
       ValueError: no such split, or several labels an example.
     """
-    data = finished.split(found, split)
+    data = finished.with_one_label(found, split)
 
     def read(key, latent, batch):
         log_probs = jax.nn.log_softmax(found.run.predictive(key, latent), axis=-1)
@@ -158,17 +158,22 @@ def summary(told: Labels) -> dict[str, Any]:
     return found
 
 
-def columns(told: Labels, class_names: list[str]) -> dict[str, list[Any]]:
+def table(told: Labels, class_names: list[str]) -> list[dict[str, Any]]:
     """A row an example, the most suspect first."""
-    order = np.argsort(-told.suspicion.noise_free, kind="stable")
 
-    def named(classes):
-        return [class_names[c] for c in classes[order]]
+    def row(i):
+        classes = {"label": told.given[i], "suggested": told.suggested[i]}
+        if told.wrong.any():
+            classes["clean"] = told.clean[i]
+        numbers = {name: f"{values[i]:.6g}" for name, values in told.suspicion._asdict().items()}
+        return {"id": int(told.ids[i])} | {name: class_names[c] for name, c in classes.items()} | numbers
 
-    table = {"id": told.ids[order].tolist(), "label": named(told.given), "suggested": named(told.suggested)}
-    if told.wrong.any():
-        table["clean"] = named(told.clean)
-    return table | {name: [f"{v:.6g}" for v in values[order]] for name, values in told.suspicion._asdict().items()}
+    return [row(i) for i in most_suspect(told)]
+
+
+def most_suspect(told: Labels) -> Int[np.ndarray, "n"]:
+    """Places of the examples, the most suspect first."""
+    return np.argsort(-told.suspicion.noise_free, kind="stable")
 
 
 def draw(told: Labels, class_names: list[str], facts: dict[str, Any], title: str, path: Path) -> list[Path]:
@@ -179,7 +184,7 @@ def draw(told: Labels, class_names: list[str], facts: dict[str, Any], title: str
     """
     from heteroscedastic.analysis import figures, sheet
 
-    top = np.argsort(-told.suspicion.noise_free, kind="stable")[:_SHOWN]
+    top = most_suspect(told)[:_SHOWN]
     known = told.wrong.any()
     captions = [
         f"labelled {class_names[told.given[i]]}\nsuggested {class_names[told.suggested[i]]}"
@@ -242,7 +247,7 @@ def main() -> None:
     names, told = found.dataset["class_names"], labels(found, flags.split)
     facts = {"split": flags.split, "checkpoint": flags.checkpoint, "ranked_by": "noise_free"} | summary(told)
     path = Path(flags.out or Path(flags.run) / "analysis") / f"label_errors_{flags.split}_{flags.checkpoint}"
-    files.write_csv(path.with_name(path.name + ".csv"), columns(told, names))
+    files.write_csv(path.with_name(path.name + ".csv"), table(told, names))
     files.write_json(path.with_name(path.name + ".json"), facts)
     print(f"{len(told.ids)} labels of {flags.split}, {flags.checkpoint} checkpoint;", end=" ")
     if "scores" not in facts:

@@ -144,30 +144,14 @@ def hold_out(dataset: Dataset, seed: int, fraction: float) -> Dataset:
     return dataset._replace(splits={**dataset.splits, **parts})
 
 
-def clean_labels(dataset: Dataset, stored: Dataset) -> dict[str, Int[np.ndarray, "n"] | Int[np.ndarray, "n m"]]:
-    """The labels without known noise, of the examples of each split in their order.
-
-    They are the `clean_labels` of `extras`, or else the stored labels.
-
-    Args:
-      dataset: as the run sees it.
-      stored: before curation; what it has no split for was held out from "train".
-    """
-    found = {}
-    for name, split in dataset.splits.items():
-        before = stored.splits.get(name, stored.splits["train"])
-        rows = np.argsort(before.ids)[np.searchsorted(np.sort(before.ids), split.ids)]
-        found[name] = before.extras.get("clean_labels", before.labels)[rows]
-    return found
-
-
 def description(dataset: Dataset, stored: Dataset) -> dict[str, Any]:
     """What a run records of its data: class names, counts, a fingerprint, and the known label noise.
 
     Args:
       dataset: as the run sees it.
       stored: before curation; `label_noise` counts (clean label, label that training sees) for each
-        pair of classes that occurs, where examples have one label.
+        pair of classes that occurs, where examples have one label. Clean are the `clean_labels`
+        of `extras`, or else the stored labels.
     """
     digest = hashlib.sha256()
     for name, split in sorted(dataset.splits.items()):
@@ -180,10 +164,24 @@ def description(dataset: Dataset, stored: Dataset) -> dict[str, Any]:
         "num_examples": {name: len(split.ids) for name, split in dataset.splits.items()},
         "fingerprint": digest.hexdigest(),
     }
-    train = dataset.splits["train"]
-    if train.labels.ndim == 1:
+    labels = dataset.splits["train"].labels
+    if labels.ndim == 1:
         pairs, counts = np.unique(
-            np.stack([clean_labels(dataset, stored)["train"], train.labels]), axis=1, return_counts=True
+            np.stack([clean_labels(dataset, stored, "train"), labels]), axis=1, return_counts=True
         )
         told["label_noise"] = [[int(a), int(b), int(n)] for (a, b), n in zip(pairs.T, counts)]
     return told
+
+
+def clean_labels(dataset: Dataset, stored: Dataset, split: str) -> Int[np.ndarray, "n"] | Int[np.ndarray, "n m"]:
+    """The labels of a split's examples before curation, where known those they are noisy copies of.
+
+    Args:
+      dataset: as the run sees it.
+      stored: before curation.
+      split: of `dataset`; one that was held out comes from "train".
+    """
+    ids = dataset.splits[split].ids
+    before = stored.splits[split if split in stored.splits else "train"]
+    rows = np.argsort(before.ids)[np.searchsorted(np.sort(before.ids), ids)]
+    return before.extras.get("clean_labels", before.labels)[rows]
