@@ -156,20 +156,39 @@ def _log_mean(utilities: Float[np.ndarray, "m s 3"], weights: Float[np.ndarray, 
     return np.log(special.softmax(utilities, axis=-1)[..., _LABEL] @ weights)
 
 
-def draw(out: Path) -> list[Path]:
+class Numbers(NamedTuple):
+    """The numbers of both figures, and of both at noise that is not small."""
+
+    variances: VarianceSlopes
+    exact_variances: dict[float, VarianceSlopes]  # by the deviation of the noise
+    covariances: Float[np.ndarray, "num num"]
+    exact_covariances: Float[np.ndarray, "num num"]
+
+
+def all_numbers() -> Numbers:
+    """Those of both figures."""
+    return Numbers(
+        variances=variance_slopes(),
+        exact_variances={deviation: exact_variance_slopes(deviation) for deviation in _DEVIATIONS},
+        covariances=covariance_slopes(),
+        exact_covariances=exact_covariance_slopes(_DEVIATIONS[0]),
+    )
+
+
+def draw(numbers: Numbers, out: Path) -> list[Path]:
     """Draws both figures; returns what was written."""
     from heteroscedastic.analysis import figures
 
     with figures.styled():
         curves = figures.figure(9, 3.8)
-        near = variance_slopes()
         curves.get_layout_engine().set(wspace=0.06)
         panels = curves.subplots(1, 2, sharey=True)
         titles = ("variance of the label's own utility, $s = s_k$", "variance of another class's utility, $s = s_j$")
         for axes, name, title in zip(panels, ("of_label", "of_other"), titles):
-            axes.plot(near.s, getattr(near, name), linewidth=2.2, label="second order, noise → 0")
-            for style, deviation in zip(("--", ":"), _DEVIATIONS):
-                exact = exact_variance_slopes(deviation)
+            axes.plot(
+                numbers.variances.s, getattr(numbers.variances, name), linewidth=2.2, label="second order, noise → 0"
+            )
+            for style, (deviation, exact) in zip(("--", ":"), numbers.exact_variances.items()):
                 axes.plot(exact.s, getattr(exact, name), style, label=f"exact, noise of deviation {deviation:g}")
             axes.axhline(0, color="0.3", linewidth=1)
             axes.set(title=title, xlabel="probability $s$ without noise", xlim=(0, 1))
@@ -177,10 +196,8 @@ def draw(out: Path) -> list[Path]:
         panels[0].legend(loc="upper right")
         plane = figures.figure(9.6, 4.2)
         places = plane.subplots(1, 2, sharey=True)
-        values = (covariance_slopes(), exact_covariance_slopes(_DEVIATIONS[0]))
-        words = ("second order, noise → 0", f"exact, noise of deviation {_DEVIATIONS[0]:g}")
-        for axes, value, title in zip(places, values, words):
-            drawn = _triangle(axes, value, title)
+        _triangle(places[0], numbers.covariances, "second order, noise → 0")
+        drawn = _triangle(places[1], numbers.exact_covariances, f"exact, noise of deviation {_DEVIATIONS[0]:g}")
         places[0].plot(0.75, 0.25, "k.", zorder=4)
         places[0].annotate("at most +0.125", (0.75, 0.25), (-6, 12), textcoords="offset points", fontsize=8, zorder=4)
         places[0].set_ylabel("$s_j$, of the other class")
@@ -210,19 +227,20 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=main.__doc__)
     parser.add_argument("--out", required=True, help="directory")
     out = Path(parser.parse_args().out)
-    near, exact = variance_slopes(), {d: exact_variance_slopes(d) for d in _DEVIATIONS}
-    table = near._asdict() | {
-        f"{name}_at_{d:g}": getattr(x, name) for d, x in exact.items() for name in ("of_label", "of_other")
+    numbers = all_numbers()
+    told = numbers.variances._asdict() | {
+        f"{name}_at_{deviation:g}": getattr(exact, name)
+        for deviation, exact in numbers.exact_variances.items()
+        for name in ("of_label", "of_other")
     }
-    files.write_csv(out / "variance_slopes.csv", _rows(table))
-    plane, exact_plane = covariance_slopes(), exact_covariance_slopes(_DEVIATIONS[0])
-    other, label = np.nonzero(~np.isnan(plane))
-    s = grid(len(plane))
+    files.write_csv(out / "variance_slopes.csv", _rows(told))
+    other, label = np.nonzero(~np.isnan(numbers.covariances))
+    s = grid(len(numbers.covariances))
     cells = {
         "s_j": s[other],
         "s_k": s[label],
-        "of_covariance": plane[other, label],
-        f"of_covariance_at_{_DEVIATIONS[0]:g}": exact_plane[other, label],
+        "of_covariance": numbers.covariances[other, label],
+        f"of_covariance_at_{_DEVIATIONS[0]:g}": numbers.exact_covariances[other, label],
     }
     files.write_csv(out / "covariance_slopes.csv", _rows(cells))
     rows = agreement()
@@ -231,7 +249,7 @@ def main() -> None:
     print(f"{'deviation':<12}{'label variance':>16}{'other variance':>16}{'covariance':>12}")
     for row in rows:
         print("{deviation:<12g}{of_label:>16.5f}{of_other:>16.5f}{of_covariance:>12.5f}".format(**row))
-    draw(out)
+    draw(numbers, out)
     print(f"wrote {out}: variance_slopes and covariance_slopes as .csv, .png and .svg, agreement.json")
 
 
