@@ -18,11 +18,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float, Int, UInt8
-from scipy import stats
 
 from heteroscedastic import files
 from heteroscedastic import latent as latent_lib
-from heteroscedastic.analysis import finished
+from heteroscedastic.analysis import finished, rank_test
 from heteroscedastic.training import assembly
 
 _SHOWN = 18  # images on the sheet
@@ -48,33 +47,46 @@ class Disagreements(NamedTuple):
     num_examples: int  # of the split
 
 
-def find(first: finished.Finished, second: finished.Finished, split: str = "test") -> Disagreements:
-    """The images of a split that the first run gets right and the second wrong.
+def find(
+    first: str | Path, second: str | Path, on: str = "test", data_dir: str | None = None
+) -> tuple[Disagreements, finished.Finished]:
+    """The examples of an evaluation that the first of two finished runs gets right and the second wrong.
+
+    Args:
+      first: directory of a run whose head has covariances.
+      second: of a run on the same data.
+      on: name of the evaluation, whose predictions both have written down.
+      data_dir: where data sets lie.
+
+    Returns:
+      Those examples, and the first run at the checkpoint that was evaluated.
 
     Raises:
-      ValueError: the runs are not of the same data, the first has no covariances, the split holds
-        several labels an example, or there is no such image.
+      FileNotFoundError: a run is not complete, or has no such predictions.
+      ValueError: the runs are not of the same data, the first has no covariances, the examples have
+        several labels, or there is no such example.
     """
-    prints = [run.dataset["fingerprint"] for run in (first, second)]
-    if prints[0] != prints[1] or first.dataset["class_names"] != second.dataset["class_names"]:
+    one, other = (_predictions(Path(path), on) for path in (first, second))
+    if one.data != other.data or not np.array_equal(one.ids, other.ids):
         raise ValueError(
-            f"the two runs saw different data (fingerprints {prints[0][:12]} and {prints[1][:12]}); give two runs of"
-            " the same data set, curation, validation_fraction and seed."
+            f"{first} and {second} saw different data (fingerprints {one.data[0][:12]} and {other.data[0][:12]},"
+            f" {len(one.ids)} and {len(other.ids)} examples of {on}); give two runs of one data set, with the same"
+            " curation, validation_fraction and seed."
         )
-    data = finished.with_one_label(first, split)
-    predicted = [_predicted(run, split) for run in (first, second)]
-    rows = np.flatnonzero((predicted[0] == data.labels) & (predicted[1] != data.labels))
+    found = finished.load(first, one.checkpoint, data_dir)
+    data = finished.with_one_label(found, one.split)
+    rows = np.flatnonzero((one.predicted == data.labels) & (other.predicted != data.labels))
     if not len(rows):
-        raise ValueError(f"there is no image of {split} that the first run gets right and the second wrong.")
-    scale = assembly.temperature(first.run, first.state) ** 2  # back from units of the temperature
+        raise ValueError(f"there is no example of {on} that {first} gets right and {second} wrong.")
+    scale = assembly.temperature(found.run, found.state) ** 2  # back from units of the temperature
 
     def read(key, latent, batch):
         if latent.factor_loadings is None and latent.factor_scale is None and latent.readout is None:
-            raise ValueError("the first run has a head without covariances between classes, so there are none to rank.")
+            raise ValueError(f"the head of {first} has no covariances between classes, so there are none to rank.")
         own = jax.nn.one_hot(batch.labels, latent.loc.shape[-1])
         covariance, variances = latent_lib.covariance_times(latent, own), latent_lib.variance(latent)
         variance = jnp.sum(own * variances, axis=-1, keepdims=True)
-        probs = jax.nn.softmax(first.run.predictive(key, latent), axis=-1)
+        probs = jax.nn.softmax(found.run.predictive(key, latent), axis=-1)
         return {
             "covariance": scale * covariance,
             "correlation": covariance / jnp.sqrt(variance * variances),
@@ -87,76 +99,48 @@ def find(first: finished.Finished, second: finished.Finished, split: str = "test
         ids=chosen.ids,
         images=chosen.inputs,
         true=chosen.labels,
-        taken_for=predicted[1][rows],
+        taken_for=other.predicted[rows],
         num_examples=len(data.ids),
-        **finished.by_example(first, data, read, rows),
-    )
+        **finished.by_example(found, data, read, rows),
+    ), found
 
 
-def _predicted(found: finished.Finished, split: str) -> Int[np.ndarray, "n"]:
-    """The likeliest class of every example, in the order of the split."""
-
-    def read(key, latent, batch):
-        return jnp.argmax(found.run.predictive(key, latent), axis=-1)
-
-    return finished.by_example(found, finished.data(found, split), read)
-
-
-def ranks(values: Float[np.ndarray, "n k"], true: Int[np.ndarray, "n"]) -> Float[np.ndarray, "n k"]:
-    """Of each class among all but the true one, 1 for the largest size, ties halfway; 0 for the true class."""
-    sizes = -np.abs(values)
-    sizes[np.arange(len(values)), true] = np.inf
-    found = stats.rankdata(sizes, axis=-1)
-    found[np.arange(len(values)), true] = 0
-    return found
+class _Predictions(NamedTuple):
+    data: tuple[str, list[str]]  # fingerprint and class names
+    split: str
+    checkpoint: str
+    ids: Int[np.ndarray, "n"]
+    predicted: Int[np.ndarray, "n"]
 
 
-class Chance(NamedTuple):
-    """The mean rank of the classes that images were taken for, and what chance would make of it."""
-
-    mean: float
-    expected: float
-    deviation: float
-    p: float  # one-sided, of a mean as small, by the normal approximation
-
-
-def chance(ranked: Float[np.ndarray, "n k"], true: Int[np.ndarray, "n"], taken_for: Int[np.ndarray, "n"]) -> Chance:
-    """A permutation test of the mean rank.
-
-    Images of one true class share most of its covariances and are taken for the same few classes, so
-    they are no independent draws. Under chance, therefore, the other classes are named anew once a
-    true class and not once an image: every naming is as likely, and true classes are independent.
-    Mean and variance over the namings are in closed form.
-
-    Source: Hoeffding (1951), A combinatorial central limit theorem, Eqs. 3 to 10.
-    """
-    num_images, num_classes = ranked.shape
-    total = expected = variance = 0.0
-    for label in np.unique(true):
-        others = np.arange(num_classes) != label
-        sums = np.zeros((num_classes, num_classes))  # by the class taken for: ranks of whatever it would be named
-        np.add.at(sums, taken_for[true == label], ranked[true == label])
-        sums = sums[np.ix_(others, others)]
-        total, expected = total + np.trace(sums), expected + sums.mean() * len(sums)
-        centred = sums - sums.mean(axis=0) - sums.mean(axis=1, keepdims=True) + sums.mean()
-        variance += np.sum(np.square(centred)) / max(1, len(sums) - 1)
-    deviation = np.sqrt(variance)
-    p = stats.norm.cdf((total - expected) / deviation) if deviation > 0 else 1.0
-    return Chance(*(float(x) for x in (total / num_images, expected / num_images, deviation / num_images, p)))
+def _predictions(run: Path, on: str) -> _Predictions:
+    """What a run wrote down of an evaluation."""
+    if not (run / "results.json").exists():
+        raise FileNotFoundError(f"{run} holds no complete run: results.json is missing. Run main.py on it again.")
+    path = run / "predictions" / f"{on}.npz"
+    if not path.exists():
+        known = ", ".join(sorted(p.stem for p in path.parent.glob("*.npz")))
+        raise FileNotFoundError(f"{path} is missing; this run has predictions of {known}.")
+    told, settings = files.read_json(run / "dataset.json"), files.read_json(run / "config.json")["evals"][on]
+    with np.load(path, allow_pickle=False) as file:
+        # Of many classes the largest logits alone are kept, falling.
+        predicted = file["classes"][:, 0] if "classes" in file.files else file["logits"].argmax(axis=-1)
+        data = told["fingerprint"], told["class_names"]
+        return _Predictions(data, settings["split"], settings.get("checkpoint", "last"), file["ids"], predicted)
 
 
 def summary(found: Disagreements) -> dict[str, Any]:
     """How many images there are, and of each of RANKED the ranks' histogram and test."""
     told: dict[str, Any] = {"num_examples": found.num_examples, "num_images": len(found.ids), "ranks": {}}
     for name in RANKED:
-        ranked = ranks(getattr(found, name), found.true)
+        ranked = rank_test.ranks(getattr(found, name), found.true)
         taken = _of_each(ranked, found.taken_for)
         counts = np.bincount(np.floor(taken).astype(int), minlength=ranked.shape[1])[1:]
         told["ranks"][name] = {
             "counts": counts.tolist(),  # of ranks 1 to K - 1
             "first": float(np.mean(taken == 1)),
             "chance_of_first": 1 / (ranked.shape[1] - 1),
-            **chance(ranked, found.true, found.taken_for)._asdict(),
+            **rank_test.chance(ranked, found.true, found.taken_for)._asdict(),
         }
     return told
 
@@ -166,7 +150,7 @@ def table(found: Disagreements, class_names: list[str]) -> list[dict[str, Any]]:
     numbers = {
         "covariance": _of_each(found.covariance, found.taken_for),
         "correlation": _of_each(found.correlation, found.taken_for),
-        "covariance_rank": _of_each(ranks(found.covariance, found.true), found.taken_for),
+        "covariance_rank": _of_each(rank_test.ranks(found.covariance, found.true), found.taken_for),
         "probability_of_true": _of_each(found.probability, found.true),
         "probability_of_taken_for": _of_each(found.probability, found.taken_for),
     }
@@ -233,18 +217,16 @@ def main() -> None:
     parser.add_argument(
         "--runs", required=True, nargs=2, metavar=("HET", "HOM"), help="directories of finished runs, the first right"
     )
-    parser.add_argument("--split", default="test")
-    parser.add_argument("--checkpoint", default="last", choices=("last", "best"))
+    parser.add_argument("--on", default="test", help="evaluation that is told, such as test_best")
     parser.add_argument("--out", help="directory; HET/analysis if not given")
     parser.add_argument("--data_dir", default=os.environ.get("TFDS_DATA_DIR"))
     flags = parser.parse_args()
-    runs = [finished.load(run, flags.checkpoint, flags.data_dir) for run in flags.runs]
-    found, names = find(*runs, flags.split), runs[0].dataset["class_names"]
-    facts = {"split": flags.split, "checkpoint": flags.checkpoint} | summary(found)
-    path = Path(flags.out or Path(flags.runs[0]) / "analysis") / f"disagreements_{flags.split}_{flags.checkpoint}"
+    found, run = find(*flags.runs, flags.on, flags.data_dir)
+    facts, names = {"on": flags.on} | summary(found), run.dataset["class_names"]
+    path = Path(flags.out or Path(flags.runs[0]) / "analysis") / f"disagreements_{flags.on}"
     files.write_csv(path.with_name(path.name + ".csv"), table(found, names))
     files.write_json(path.with_name(path.name + ".json"), facts)
-    print(f"{len(found.ids)} of the {found.num_examples} images of {flags.split} are right in the first run alone.")
+    print(f"{len(found.ids)} of the {found.num_examples} images of {flags.on} are right in the first run alone.")
     print(f"{'ranked by':<14}{'mean rank':>10}{'chance':>16}{'p':>10}{'first':>8}{'chance':>8}")
     for name, told in facts["ranks"].items():
         level = f"{told['expected']:.2f} ± {told['deviation']:.2f}"
@@ -252,7 +234,7 @@ def main() -> None:
             f"{name:<14}{told['mean']:>10.2f}{level:>16}{told['p']:>10.2g}"
             f"{told['first']:>8.1%}{told['chance_of_first']:>8.1%}"
         )
-    written = draw(found, names, facts, f"{runs[0].run.config['data']['name']}, {flags.split}", path)
+    written = draw(found, names, facts, f"{run.run.config['data']['name']}, {flags.on}", path)
     print(f"wrote {path}.csv, .json and {', '.join(p.name for p in written)}")
 
 

@@ -10,7 +10,7 @@ _SETTINGS = {"training.num_epochs": 8.0, "head.temperature": 2.0, "training.batc
 def with_noise(tmp_path_factory):
     """A finished run on digits with planted noise, of a low-rank head."""
     path = tmp_path_factory.mktemp("runs") / "het_full"
-    loop.train(study.config("digits_het_full", _SETTINGS), str(path))
+    loop.train(study.config("digits_het_full", _SETTINGS | {"predictive.num_samples": 32}), str(path))
     return path
 
 

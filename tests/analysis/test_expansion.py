@@ -31,13 +31,14 @@ def test_the_plane_is_the_corrected_cross_term_where_probabilities_allow_it():
 
 
 def test_they_are_what_the_hessian_of_the_softmax_says():
-    probs = np.array([0.3, 0.5, 0.2])
+    probs = np.array([0.3, 0.6, 0.1])
     hessian = jax.hessian(lambda u: jax.nn.softmax(u)[0])(jnp.log(probs)) / probs[0]
     of_label = expansion._by_variance(probs[None], 0)[0]
     of_other = expansion._by_variance(probs[None], 1)[0]
-    np.testing.assert_allclose([of_label, of_other], np.diag(hessian)[:2] / 2, rtol=1e-4)
+    np.testing.assert_allclose([of_label, of_other], np.diag(hessian)[:2] / 2, rtol=1e-4, atol=1e-6)
     of_covariance = jax.grad(expansion._relative_to_covariance, argnums=1)(jnp.log(probs), 0.0)
-    assert of_covariance == pytest.approx(hessian[0, 1], rel=1e-4)  # once for (j, k), once for (k, j), halved
+    # Sigma holds it twice, as (j, k) and as (k, j), and half of that counts.
+    assert float(of_covariance) == pytest.approx(float(hessian[0, 1]), rel=1e-4)
 
 
 def test_quadrature_meets_the_expansion_as_the_noise_vanishes():
