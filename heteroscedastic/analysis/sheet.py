@@ -4,7 +4,7 @@ import textwrap
 from collections.abc import Sequence
 
 import numpy as np
-from jaxtyping import UInt8
+from jaxtyping import Shaped
 
 from heteroscedastic.analysis import figures
 
@@ -13,12 +13,12 @@ _CHARACTERS = 22  # of a line of a caption
 
 
 def sheet(
-    images: UInt8[np.ndarray, "n h w c"], captions: Sequence[str], *, title: str = "", num_columns: int = 6
+    images: Shaped[np.ndarray, "..."], captions: Sequence[str], *, title: str = "", num_columns: int = 6
 ) -> figures.Figure:
     """A figure of the images, row by row.
 
     Args:
-      images: grey (one channel) or red, green and blue (three).
+      images: uint8 [n, height, width, channels], grey (one channel) or red, green and blue (three).
       captions: below each image; a line that is too long is broken.
       title: above all of them.
       num_columns: of images, >= 1.
