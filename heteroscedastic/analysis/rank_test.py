@@ -35,16 +35,21 @@ def chance(ranked: Float[np.ndarray, "n k"], true: Int[np.ndarray, "n"], taken_f
 
     Source: Hoeffding (1951), A combinatorial central limit theorem, Eqs. 3 to 10.
     """
-    num_images, num_classes = ranked.shape
+    num_images, num_others = len(ranked), ranked.shape[1] - 1
     total = expected = variance = 0.0
     for label in np.unique(true):
-        others = np.arange(num_classes) != label
-        sums = np.zeros((num_classes, num_classes))  # by the class taken for: ranks of whatever it would be named
-        np.add.at(sums, taken_for[true == label], ranked[true == label])
-        sums = sums[np.ix_(others, others)]
-        total, expected = total + np.trace(sums), expected + sums.mean() * len(sums)
-        centred = sums - sums.mean(axis=0) - sums.mean(axis=1, keepdims=True) + sums.mean()
-        variance += np.sum(np.square(centred)) / max(1, len(sums) - 1)
+        own = true == label
+        taken, place = np.unique(taken_for[own], return_inverse=True)
+        # By the class taken for, the rank it would have under each name; classes never taken for have sums of 0.
+        sums = np.zeros((len(taken), ranked.shape[1]))
+        np.add.at(sums, place, ranked[own])
+        total += np.sum(sums[np.arange(len(taken)), taken])
+        sums = np.delete(sums, label, axis=1)
+        of_name, mean = sums.sum(axis=0) / num_others, sums.sum() / num_others**2
+        centred = sums - of_name - sums.mean(axis=1, keepdims=True) + mean
+        absent = (num_others - len(taken)) * np.sum(np.square(of_name - mean))
+        expected += num_others * mean
+        variance += (np.sum(np.square(centred)) + absent) / max(1, num_others - 1)
     deviation = np.sqrt(variance)
     p = stats.norm.cdf((total - expected) / deviation) if deviation > 0 else 1.0
     return Chance(*(float(x) for x in (total / num_images, expected / num_images, deviation / num_images, p)))
