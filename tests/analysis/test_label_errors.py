@@ -76,8 +76,9 @@ def test_of_a_head_with_noise_they_are_of_its_location_its_probabilities_and_its
     distances = (loc - of_label(loc, told.given)[:, None]) / np.sqrt(spread)
     expected = largest_other(distances, told.given)
     np.testing.assert_allclose(told.suspicion.standardised, expected, rtol=1e-3, atol=1e-3)
-    probs = np.mean(jax.nn.softmax(one.loc + _noise(one, 4000)), axis=0)  # what the noise is, by plain sampling
-    error = np.abs(np.exp(-told.suspicion.probability) - of_label(np.asarray(probs), told.given))
+    some = jax.tree.map(lambda x: x[:100], one)
+    probs = np.mean(jax.nn.softmax(some.loc + _noise(some, 4000)), axis=0)  # what the noise is, by plain sampling
+    error = np.abs(np.exp(-told.suspicion.probability[:100]) - of_label(np.asarray(probs), told.given[:100]))
     assert np.mean(error) < 0.04
 
 
