@@ -217,6 +217,27 @@ def covariance_entries(latent: LatentGaussian, rows: Int[Array, "p"], cols: Int[
     return own + jnp.sum(loadings[..., :p, :] * loadings[..., p:, :], axis=-1)
 
 
+@jax.default_matmul_precision("highest")
+def covariance_times(latent: LatentGaussian, vectors: Float[Array, "*b k"]) -> Float[Array, "*b k"]:
+    """The covariance of each example times a vector of its own, without the matrix.
+
+    Of the unit vector of a class this is the class's row: its covariances with every class.
+    """
+    latent = check(latent)
+    readout = latent.readout
+    inner = vectors if readout is None else vectors @ readout.T
+    total = jnp.zeros_like(inner)
+    if latent.scale_diag is not None:
+        total += jnp.square(latent.scale_diag) * inner
+    if latent.factor_loadings is not None:
+        mixed = jnp.einsum("...nr,...n->...r", latent.factor_loadings, inner)
+        total += jnp.einsum("...nr,...r->...n", latent.factor_loadings, mixed)
+    if latent.factor_scale is not None:
+        mixed = (latent.factor_scale * inner) @ latent.shared_loadings
+        total += latent.factor_scale * (mixed @ latent.shared_loadings.T)
+    return total if readout is None else total @ readout
+
+
 def variance(latent: LatentGaussian) -> Float[Array, "*b k"]:
     """Diagonal of the covariance, without the matrix."""
     latent = check(latent)

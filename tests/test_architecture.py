@@ -21,7 +21,7 @@ ROOMS = {  # room -> packages of others, rooms of ours
         {"root", "predictive", "calibration", "models", "data", "training"},
     ),
     "analysis": (
-        MATHEMATICS | {"matplotlib"},
+        MATHEMATICS | {"cleanlab", "matplotlib"},
         {"root", "predictive", "calibration", "models", "data", "training", "analysis"},
     ),
 }

@@ -58,6 +58,9 @@ def test_moments_agree_with_the_definition(kind, batch):
     np.testing.assert_allclose(latent_lib.variance(one), np.einsum("...ii->...i", stated), **close)
     rows, cols = jnp.array([0, 4, 2, 3]), jnp.array([0, 1, 2, 0])
     np.testing.assert_allclose(latent_lib.covariance_entries(one, rows, cols), stated[..., rows, cols], **close)
+    vectors = jnp.asarray(np.random.default_rng(1).normal(size=one.loc.shape), jnp.float32)
+    times = np.einsum("...ij,...j->...i", stated, vectors)
+    np.testing.assert_allclose(latent_lib.covariance_times(one, vectors), times, rtol=1e-4, atol=2e-4)
     own = np.einsum("...ii->...i", stated)
     difference = own[..., :, None] + own[..., None, :] - 2 * stated
     np.testing.assert_allclose(latent_lib.difference_variance(one), difference, **close)

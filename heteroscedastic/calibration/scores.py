@@ -97,6 +97,27 @@ def average_precision(values: Float[np.ndarray, "n"], positive: Bool[np.ndarray,
     return float(np.sum(hits * np.cumsum(hits) / np.cumsum(counts)) / np.sum(hits))
 
 
+def precision_recall(
+    values: Float[np.ndarray, "n"], positive: Bool[np.ndarray, "n"]
+) -> tuple[Float[np.ndarray, "m"], Float[np.ndarray, "m"]]:
+    """Precision and recall of all that are at or above each value that occurs, from the highest."""
+    order = np.argsort(-values, kind="stable")
+    ends = np.flatnonzero(np.append(np.diff(values[order]) != 0, True))
+    hits = np.cumsum(positive[order])[ends]
+    return hits / (ends + 1), hits / np.sum(positive)
+
+
+def precision_at(values: Float[np.ndarray, "n"], positive: Bool[np.ndarray, "n"], count: int) -> float:
+    """Share of positives among the `count` highest, ties at the end shared evenly.
+
+    Where there are `count` positives it is their recall too.
+    """
+    threshold = np.sort(values)[-count]
+    above, tied = values > threshold, values == threshold
+    share = (count - above.sum()) / tied.sum()
+    return float((positive[above].sum() + share * positive[tied].sum()) / count)
+
+
 def log_likelihood(logits: Float[np.ndarray, "n k"], labels: Int[np.ndarray, "n"]) -> float:
     """Mean log-probability of the labels under the softmax, in nats."""
     log_probs = special.log_softmax(logits.astype(np.float64), axis=-1)

@@ -34,6 +34,7 @@ class Run:
     config: dict[str, Any]
     dataset: Dataset
     description: dict[str, Any]  # of the data, for dataset.json
+    clean_labels: dict[str, np.ndarray]  # by split, in its order: without known noise
     model: nn.Module
     predictive: Callable
     init: Callable[[], TrainState]  # as it is saved
@@ -62,8 +63,7 @@ def build(config: dict[str, Any], data_dir: str | None = None) -> Run:
     config = _with_tuples(config)
     schema.check(config)
     seed = config["seed"]
-    choices = {name: value for name, value in config["data"].items() if name in schema.DATA_CHOICES}
-    stored = _within("data", store.load, config["data"]["name"], data_dir, **choices)
+    stored = stored_data(config, data_dir)
     data = dataset_lib.curate(stored, seed, _within("curation", chain, curation, config["curation"]))
     data = dataset_lib.hold_out(data, seed, config["data"]["validation_fraction"])
     labels = data.splits["train"].labels
@@ -133,6 +133,7 @@ def build(config: dict[str, Any], data_dir: str | None = None) -> Run:
         config=config,
         dataset=data,
         description=dataset_lib.description(data, stored),
+        clean_labels={name: dataset_lib.clean_labels(data, stored, name) for name in data.splits},
         model=model,
         predictive=average,
         init=init_of(num_classes),
@@ -152,6 +153,12 @@ def build(config: dict[str, Any], data_dir: str | None = None) -> Run:
 def _with_places(model: Classifier, number: int) -> Classifier:
     """The model with so many classes."""
     return model.clone(head=model.head.clone(num_classes=number))
+
+
+def stored_data(config: dict[str, Any], data_dir: str | None = None) -> Dataset:
+    """The data set that a config names, before curation and without a validation split of its making."""
+    choices = {name: value for name, value in config["data"].items() if name in schema.DATA_CHOICES}
+    return _within("data", store.load, config["data"]["name"], data_dir, **choices)
 
 
 def key_for(seed: int, purpose: str) -> PRNGKeyArray:

@@ -27,6 +27,31 @@ def test_auroc_agrees_with_another_library_ties_included(seed):
     assert scores.auroc(values, positive) == pytest.approx(sklearn_metrics.roc_auc_score(positive, values))
 
 
+@pytest.mark.parametrize("seed", range(5))
+def test_precision_and_recall_agree_with_another_library_ties_included(seed):
+    rng = np.random.default_rng(seed)
+    values, positive = rng.integers(0, 9, 60).astype(float), rng.random(60) < 0.4
+    precision, recall = scores.precision_recall(values, positive)
+    expected_precision, expected_recall, _ = sklearn_metrics.precision_recall_curve(positive, values)
+    np.testing.assert_allclose(precision[::-1], expected_precision[:-1])  # whose last point is of no example
+    np.testing.assert_allclose(recall[::-1], expected_recall[:-1])
+    average = np.sum(np.diff(recall, prepend=0) * precision)
+    assert average == pytest.approx(scores.average_precision(values, positive))
+
+
+def test_precision_at_a_number_is_the_mean_over_the_orders_of_ties():
+    rng = np.random.default_rng(0)
+    values, positive = rng.integers(0, 4, 30).astype(float), rng.random(30) < 0.4
+    found = []
+    for _ in range(4000):
+        order = rng.permutation(30)
+        first = order[np.argsort(-values[order], kind="stable")][:11]
+        found.append(positive[first].mean())
+    assert scores.precision_at(values, positive, 11) == pytest.approx(np.mean(found), abs=0.005)
+    distinct = rng.permutation(30).astype(float)
+    assert scores.precision_at(distinct, positive, 11) == positive[distinct >= 19].mean()
+
+
 def test_auroc_of_one_kind_alone_is_not_a_number():
     assert np.isnan(scores.auroc(np.ones(3), np.ones(3, bool)))
     assert np.isnan(scores.auroc(np.ones(3), np.zeros(3, bool)))

@@ -1,0 +1,80 @@
+"""Does noise in the model help to find the labels that are wrong, and by which score?
+
+python -m experiments.correlated_label_noise.label_errors --table=planted_noise reads the runs of the
+table that validation chose, and prints for each method, regime and score of the training labels
+(analysis/label_errors.py), mean and standard deviation over seeds: average precision, and the precision
+among as many labels as are wrong. Differences of average precision are paired by seed, ± half their
+95 % interval: from the same runs ranked by `probability`, and from the reference row ranked by it.
+"""
+
+import argparse
+import os
+from pathlib import Path
+
+import jax
+import numpy as np
+
+from experiments import study, table
+from experiments.correlated_label_noise.noise_pairs import chosen_checkpoint
+from heteroscedastic.analysis import finished, label_errors
+
+_COLUMNS = ("regime", "method", "score", "average precision", "- own probability", "- {}", "precision at errors")
+_USUAL = "probability"
+
+
+def main() -> None:
+    """Prints how well known label errors are found."""
+    parser = argparse.ArgumentParser(description=main.__doc__)
+    parser.add_argument("--table", default="planted_noise")
+    parser.add_argument("--scale", default="cpu")
+    parser.add_argument("--out", default="runs")
+    parser.add_argument("--data_dir", default=os.environ.get("TFDS_DATA_DIR"))
+    flags = parser.parse_args()
+    chosen = study.table("correlated_label_noise", flags.table)
+    runs = study.made(chosen, flags.scale, Path(flags.out) / "correlated_label_noise" / flags.table)
+    print("| " + " | ".join(_COLUMNS).format(chosen.reference) + " |")
+    print("|" + " --- |" * len(_COLUMNS))
+    for regime_name, regime in study.tested(chosen).items():
+        checkpoint, reference = chosen_checkpoint(runs, regime), {}
+        tuned = study.tuned(runs, regime, chosen.select_metric)
+        rows = sorted((row.name for row in chosen.rows), key=lambda name: name != chosen.reference)
+        for row in rows:
+            found = {}
+            for (method, seed), made in sorted(tuned.items()):
+                if method == row:
+                    run = finished.load(made.job.directory, checkpoint, flags.data_dir)
+                    found[seed] = label_errors.summary(label_errors.labels(run))["scores"]
+                    jax.clear_caches()
+            if row == chosen.reference:
+                reference = found
+            for line in _lines(found, reference):
+                print("| " + " | ".join([regime_name, row, *line]) + " |", flush=True)
+
+
+def _lines(found: dict[int, dict], reference: dict[int, dict]) -> list[list[str]]:
+    """Of each score, by seed, the cells after the method."""
+
+    def values(of, score, measure="average_precision"):
+        return [of[seed][score][measure] for seed in seeds]
+
+    def difference(score, of):
+        if score == _USUAL and of is found:
+            return ""
+        mean, half = table.paired(values(found, score), values(of, _USUAL))
+        return f"{mean:+.4f}" + ("" if np.isnan(half) else f" ± {half:.4f}")
+
+    seeds = sorted(set(found) & set(reference))
+    return [
+        [
+            score,
+            table.spread(values(found, score)),
+            difference(score, found),
+            "" if found is reference else difference(score, reference),
+            table.spread(values(found, score, "precision_at_errors")),
+        ]
+        for score in (found[seeds[0]] if seeds else ())
+    ]
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,33 @@
+import pytest
+
+from experiments import table
+from experiments.correlated_label_noise import label_errors
+
+
+def summaries(*values):
+    """Of two scores, by seed."""
+    return {
+        seed: {
+            name: {"average_precision": v + add, "precision_at_errors": 0.5}
+            for name, add in (("probability", 0), ("x", 0.1))
+        }
+        for seed, v in enumerate(values)
+    }
+
+
+def test_differences_are_paired_by_the_seeds_that_both_have():
+    reference, found = summaries(0.2, 0.3, 0.7), summaries(0.4, 0.6)
+    usual, other = label_errors._lines(found, reference)
+    mean, half = table.paired([0.4, 0.6], [0.2, 0.3])
+    assert usual == ["probability", table.spread([0.4, 0.6]), "", f"{mean:+.4f} ± {half:.4f}", table.spread([0.5, 0.5])]
+    assert other[2] == "+0.1000 ± 0.0000"
+    assert other[3] == f"{0.35:+.4f} ± {half:.4f}"
+
+
+def test_the_reference_is_not_compared_with_itself_nor_what_is_missing():
+    reference = summaries(0.2, 0.3)
+    assert [line[3] for line in label_errors._lines(reference, reference)] == ["", ""]
+    assert label_errors._lines({}, reference) == []
+    one = label_errors._lines(summaries(0.5), reference)[1]
+    assert one[2] == "+0.1000"
+    assert float(one[3]) == pytest.approx(0.4)
