@@ -3,7 +3,7 @@
 from typing import Any
 
 from flax import linen as nn
-from jaxtyping import Array, Bool
+from jaxtyping import Array, Bool, Float
 
 from heteroscedastic.latent import LatentGaussian
 
@@ -22,4 +22,8 @@ class Classifier(nn.Module):
           present: False for an absent example, which no batch statistic sees.
           train: whether batch statistics are those of the batch, and updated.
         """
-        return self.head(self.backbone(inputs, present, train))
+        return self.head(self.features(inputs, present, train))
+
+    def features(self, inputs: Any, present: Bool[Array, "*b"], train: bool = False) -> Float[Array, "*b d"]:
+        """What the head is given of each example."""
+        return self.backbone(inputs, present, train)

@@ -39,6 +39,7 @@ class Run:
     train_step: Callable  # (state, split, feed) -> state, sums, values
     eval_step: Callable  # (params, model_state, split, feed, key) -> sums, predictions
     latents: Callable  # (params, model_state, split, feed) -> latent, batch
+    features: Callable  # (params, model_state, split, feed) -> features, batch
     schedule: Callable  # step -> learning rate
     batch_size: int
     parameters: str  # how they lie on several devices, see placement.py
@@ -109,10 +110,12 @@ def build(config: dict[str, Any], data_dir: str | None = None) -> Run:
         key = jax.random.fold_in(key_for(seed, "train"), state.step)
         return train_step(state, batch, key, objective=loss_of, optimizer=optimizer, metric=train_metric)
 
-    def latents(params, model_state, split, feed):
+    def applied(method, params, model_state, split, feed):
         batch = resident.batch(key_for(seed, "eval"), split, feed, chain=eval_chain)
         variables = {"params": params, **model_state}
-        return model.apply(variables, batch.inputs, batch.weights > 0, train=False), batch
+        return model.apply(variables, batch.inputs, batch.weights > 0, train=False, method=method), batch
+
+    latents, features = (functools.partial(applied, method) for method in ("__call__", "features"))
 
     def one_eval_step(params, model_state, split, feed, key):
         latent, batch = latents(params, model_state, split, feed)
@@ -128,6 +131,7 @@ def build(config: dict[str, Any], data_dir: str | None = None) -> Run:
         train_step=one_train_step,
         eval_step=one_eval_step,
         latents=latents,
+        features=features,
         schedule=schedule,
         batch_size=batch_size,
         parameters=training.get("parameters", "replicated"),
