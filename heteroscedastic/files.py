@@ -1,9 +1,11 @@
 """Files that are there whole or not at all."""
 
 import contextlib
+import csv
+import io
 import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any
 
@@ -18,6 +20,15 @@ def read_json(path: str | Path) -> Any:
 def write_json(path: str | Path, value: Any) -> None:
     """Writes the file whole or not at all."""
     write_whole(path, lambda file: file.write(json.dumps(value, indent=1).encode() + b"\n"))
+
+
+def write_csv(path: str | Path, rows: Sequence[dict[str, Any]]) -> None:
+    """Writes rows under the names of the first one, whole or not at all."""
+    text = io.StringIO()
+    table = csv.DictWriter(text, list(rows[0]) if rows else [], lineterminator="\n")
+    table.writeheader()
+    table.writerows(rows)
+    write_whole(path, lambda file: file.write(text.getvalue().encode()))
 
 
 def write_arrays(path: str | Path, arrays: dict[str, np.ndarray]) -> None:

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 import jax
 
 from heteroscedastic import files
+from heteroscedastic.data.dataset import Split
 from heteroscedastic.training import assembly
 from heteroscedastic.training.assembly import Run
 from heteroscedastic.training.checkpoint import Checkpoints
@@ -41,6 +42,18 @@ def load(directory: str | Path, checkpoint: str = "last", data_dir: str | None =
     with Checkpoints(path / "checkpoints") as checkpoints:
         state, _ = checkpoints.at(step, jax.tree.map(_on_one_device, jax.eval_shape(run.init)))
     return Finished(run, results, dataset, state)
+
+
+def data(found: Finished, split: str) -> Split:
+    """One of the splits that a run has.
+
+    Raises:
+      ValueError: it has no such split.
+    """
+    splits = found.run.dataset.splits
+    if split not in splits:
+        raise ValueError(f"the run has no split {split!r}, but {', '.join(sorted(splits))}.")
+    return splits[split]
 
 
 def _on_one_device(shape: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:

@@ -6,16 +6,13 @@ and these only where both classes are probable: `seen`, the average of p_i p_j v
 the measure to trust.
 """
 
-import difflib
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float, Int
-from scipy.cluster import hierarchy
-from scipy.spatial import distance
 
 from heteroscedastic import latent as latent_lib
 from heteroscedastic.analysis import average as average_lib
@@ -26,6 +23,7 @@ from heteroscedastic.training import assembly, evaluate
 
 MEASURES = ("covariance", "correlation", "centred", "centred_correlation", "difference")  # of any number of classes
 _NUM_ENTRIES = 1024  # pairs of an example at once
+_NUMBERS = 2**24  # of the latents of a batch
 
 
 class Pairs(NamedTuple):
@@ -76,7 +74,6 @@ def top(average: Average, num: int, by: str = "covariance") -> Pairs:
     """
     if num < 1:
         raise ValueError(f"{num} pairs are asked for, but it must be >= 1.")
-    num_classes = len(average.variance)
     kept, sizes = Pairs(np.zeros(0, int), np.zeros(0, int), np.zeros(0)), np.zeros(0, np.float32)
     for part in average_lib.strips(average):
         rows = np.arange(part.start, part.stop)
@@ -84,47 +81,49 @@ def top(average: Average, num: int, by: str = "covariance") -> Pairs:
         size = measure(by, average, covariance, rows[:, None], slice(part.start, None))
         size = np.abs(size.astype(np.float32))
         size[np.tril_indices(len(rows))] = -1  # a pair once, and no class with itself
+        size = size.ravel()
         least = sizes[-1] if len(sizes) == num else np.float32(-1)
         if size.size > num:
-            least = max(least, np.nextafter(np.partition(size, -num, axis=None)[-num], np.float32(-1)))
-        places = np.nonzero(size > least)
+            least = max(least, np.partition(size, -num)[-num])
+        above, equal = np.flatnonzero(size > least), np.flatnonzero((size == least) & (size >= 0))[:num]
+        chosen = np.sort(np.concatenate([above, equal]))
+        places = np.unravel_index(chosen, covariance.shape)
         found = Pairs(places[0] + part.start, places[1] + part.start, covariance[places])
-        kept, sizes = (
-            Pairs(*(np.concatenate(x) for x in zip(kept, found))),
-            np.concatenate([sizes, size[places]]),
-        )
+        kept = Pairs(*(np.concatenate(x) for x in zip(kept, found)))
+        sizes = np.concatenate([sizes, size[chosen]])
         order = np.lexsort((kept.cols, kept.rows, -sizes))[:num]
         kept, sizes = Pairs(*(x[order] for x in kept)), sizes[order]
-    assert len(sizes) == min(num, num_classes * (num_classes - 1) // 2)
     return kept
 
 
-def top_of(matrix: Float[np.ndarray, "k k"], num: int) -> tuple[Int[np.ndarray, "p"], Int[np.ndarray, "p"]]:
-    """Rows and columns of the largest sizes of a matrix that is held whole, ordered as by `top`."""
-    rows, cols = np.triu_indices(len(matrix), 1)
-    order = np.argsort(-np.abs(matrix[rows, cols].astype(np.float32)), kind="stable")[:num]
-    return rows[order], cols[order]
+def top_of(measure: Float[np.ndarray, "k k"], covariance: Float[np.ndarray, "k k"], num: int) -> Pairs:
+    """The same of a measure that is held whole."""
+    rows, cols = np.triu_indices(len(measure), 1)
+    order = _largest(measure[rows, cols])[:num]
+    rows, cols = rows[order], cols[order]
+    return Pairs(rows, cols, covariance[rows, cols])
 
 
-def of(average: Average, rows: Int[np.ndarray, "p"], cols: Int[np.ndarray, "p"]) -> Pairs:
-    """These pairs."""
-    classes, places = np.unique(rows, return_inverse=True)
-    covariance = np.concatenate(
-        [average_lib.rows(average, classes[i : i + 1])[0, cols[places == i]] for i in range(len(classes))]
-    )
-    order = np.argsort(places, kind="stable")
-    unordered = np.empty(len(rows))
-    unordered[order] = covariance
-    return Pairs(rows, cols, unordered)
+def of_class(average: Average, chosen: int) -> Pairs:
+    """A class with every other."""
+    cols = np.delete(np.arange(len(average.variance)), chosen)
+    return Pairs(np.full(len(cols), chosen), cols, average_lib.rows(average, np.array([chosen]))[0, cols])
 
 
-def neighbours(average: Average, chosen: int, num: int, by: str = "covariance") -> Pairs:
-    """A class with those of the largest size of a measure with it, largest first."""
-    row, cols = average_lib.rows(average, np.array([chosen]))[0], np.arange(len(average.variance))
-    size = np.abs(measure(by, average, row, np.full(len(cols), chosen), cols).astype(np.float32))
-    order = np.argsort(-size, kind="stable")
-    cols = order[order != chosen][:num]
-    return Pairs(np.full(len(cols), chosen), cols, row[cols])
+def within(average: Average, classes: Int[np.ndarray, "c"]) -> Pairs:
+    """Every pair of these classes, in the order of scipy's condensed matrices."""
+    rows, cols = np.triu_indices(len(classes), 1)
+    return Pairs(classes[rows], classes[cols], average_lib.rows(average, classes)[rows, classes[cols]])
+
+
+def largest(pairs: Pairs, sizes: Float[np.ndarray, "p"], num: int) -> Pairs:
+    """Those of the largest sizes, largest first."""
+    order = _largest(sizes)[:num]
+    return Pairs(*(x[order] for x in pairs))
+
+
+def _largest(values: Float[np.ndarray, "p"]) -> Int[np.ndarray, "p"]:
+    return np.argsort(-np.abs(values.astype(np.float32)), kind="stable")
 
 
 def seen(
@@ -151,41 +150,25 @@ def seen(
     key, num_examples = assembly.key_for(run.config["seed"], "covariance"), len(data.ids)
     starts = range(0, len(rows), _NUM_ENTRIES)
     parts = [tuple(jnp.asarray(x[start : start + _NUM_ENTRIES]) for x in (rows, cols)) for start in starts]
-    total = None
-    for i, feed in enumerate(resident.feeds(np.arange(num_examples), run.batch_size)):
+    total, size = None, len(found.dataset["class_names"]) * (1 + getattr(run.model.head, "num_factors", 0))
+    batch_size = max(1, min(run.batch_size, _NUMBERS // size))
+    for i, feed in enumerate(resident.feeds(np.arange(num_examples), batch_size)):
         told = predicted(feed, jax.random.fold_in(key, i))
         total = evaluate.merged(total, [sums(*told, *part) for part in parts])
     return np.concatenate(total) / num_examples
 
 
-def group(pairs: Pairs, num_classes: int) -> Int[np.ndarray, "c"]:
-    """The classes of the first pairs, so many at most."""
-    classes = dict.fromkeys(int(c) for pair in zip(pairs.rows, pairs.cols) for c in pair)
-    return np.array(list(classes)[:num_classes])
-
-
-def clustered(correlation: Float[np.ndarray, "c c"]) -> Int[np.ndarray, "c"]:
-    """An order in which classes that vary together, in either direction, lie side by side.
-
-    Average linkage of the distance 1 - |correlation|, the leaves in their best order.
-    """
-    if len(correlation) < 3:
-        return np.arange(len(correlation))
-    apart = np.clip(1 - np.abs(correlation + correlation.T) / 2, 0, None)
-    np.fill_diagonal(apart, 0)
-    between = distance.squareform(apart, checks=False)
-    return hierarchy.leaves_list(hierarchy.linkage(between, "average", optimal_ordering=True))
-
-
-def named(class_names: Sequence[str], wanted: Sequence[str]) -> Int[np.ndarray, "c"]:
-    """The classes of these names.
-
-    Raises:
-      ValueError: a name that no class has, with those that are like it.
-    """
-    places = {name: i for i, name in enumerate(class_names)}
-    for name in wanted:
-        if name not in places:
-            like = difflib.get_close_matches(name, class_names, n=5, cutoff=0.3) or list(class_names[:5])
-            raise ValueError(f"there is no class {name!r}; classes with such names are {', '.join(map(repr, like))}.")
-    return np.array([places[name] for name in wanted], int)
+def table(
+    average: Average,
+    pairs: Pairs,
+    class_names: Sequence[str],
+    seen: Float[np.ndarray, "p"] | None = None,
+    mixed: Float[np.ndarray, "p"] | None = None,
+) -> list[dict[str, Any]]:
+    """A row for each pair: names, every measure, and where they are known `seen` and the share of labels mixed."""
+    columns = {name: measure(name, average, pairs.covariance, pairs.rows, pairs.cols) for name in MEASURES}
+    columns |= {name: x for name, x in {"seen": seen, "labels_mixed": mixed}.items() if x is not None}
+    return [
+        {"class": class_names[i], "other": class_names[j], **{name: float(x[n]) for name, x in columns.items()}}
+        for n, (i, j) in enumerate(zip(pairs.rows, pairs.cols))
+    ]
