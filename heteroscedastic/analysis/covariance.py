@@ -152,7 +152,7 @@ def main() -> None:
     if flags.id is not None:
         _tell_example(found, flags, out / f"example_{flags.id}", group)
     elif flags.chosen is not None:
-        _tell_class(found, flags, out, groups.named(names, [flags.chosen])[0])
+        _tell_class(found, flags, out, int(groups.named(names, [flags.chosen])[0]))
     else:
         _tell_pairs(found, flags, out, group)
 
@@ -172,7 +172,7 @@ def _tell_pairs(found: finished.Finished, flags: argparse.Namespace, out: Path, 
         first = pairs.top_of(whole.seen, whole.covariance, flags.num_pairs)
     else:
         first = pairs.top(average, flags.num_pairs, by)
-    _write_pairs(out / "pairs.csv", _told(found, flags.split, average, first), by, flags.top)
+    _write_pairs(out / "pairs.csv", _told(found, flags.split, average, first, whole), by, flags.top)
     told = {"split": flags.split, "checkpoint": flags.checkpoint, "pairs_by": by, **summary(average)}
     print("of the variance " + ", ".join(f"{told[n]:.1%} is {n}" for n in ("diagonal", "factors", "common")))
     if whole is not None:
@@ -185,7 +185,7 @@ def _tell_pairs(found: finished.Finished, flags: argparse.Namespace, out: Path, 
     group = groups.first(first, flags.num_classes) if group is None else group
     some = pairs.within(average, group)
     ordered = groups.clustered(pairs.measure("correlation", average, some.covariance, some.rows, some.cols))
-    block = _told(found, flags.split, average, pairs.within(average, group[ordered]))
+    block = _told(found, flags.split, average, pairs.within(average, group[ordered]), whole)
     files.write_csv(out / "heat_map.csv", block)
     if (heat_map := _drawing()) is not None:
         title = f"{_name(found)}: split {flags.split!r}, {flags.checkpoint} checkpoint"
@@ -218,8 +218,12 @@ def _tell_example(found: finished.Finished, flags: argparse.Namespace, out: Path
     print(f"wrote {out}.csv")
 
 
-def _told(found: finished.Finished, split: str, average: Average, some: pairs.Pairs) -> list[dict[str, Any]]:
-    seen = pairs.seen(found, split, some.rows, some.cols) if _one_label(found, split) else None
+def _told(
+    found: finished.Finished, split: str, average: Average, some: pairs.Pairs, whole: Measures | None = None
+) -> list[dict[str, Any]]:
+    seen = None if whole is None else whole.seen[some.rows, some.cols]
+    if seen is None and _one_label(found, split):
+        seen = pairs.seen(found, split, some.rows, some.cols)
     noisy = any(clean != label for clean, label, _ in found.dataset.get("label_noise", ()))
     mixed = known_noise.mixed(found.dataset, some.rows, some.cols) if noisy else None
     return pairs.table(average, some, found.dataset["class_names"], seen, mixed)

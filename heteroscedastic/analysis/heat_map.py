@@ -26,10 +26,10 @@ def of_group(names: Sequence[str], rows: Sequence[dict[str, Any]], title: str = 
       title: over all.
     """
     columns = {name: distance.squareform(np.array([row[name] for row in rows])) for name in list(rows[0])[2:]}
-    size = max(3.2, 0.28 * len(names)) + 0.08 * max(map(len, _short(names)))
+    cells, letters = max(3.2, 0.3 * len(names)), 0.09 * max(map(len, _short(names)))
     panels = 2 if "seen" in columns else 1
     with figures.styled():
-        drawn = figures.figure(panels * (size + 0.9), size + 0.7)
+        drawn = figures.figure(panels * (cells + letters + 1.2), cells + letters + 1.3)
         axes = drawn.subplots(1, panels, squeeze=False)[0]
         correlation = columns["correlation"] + np.eye(len(names))
         _matrix(drawn, axes[0], correlation, names, 1.0, "")
@@ -48,11 +48,11 @@ def of_group(names: Sequence[str], rows: Sequence[dict[str, Any]], title: str = 
 
 def of_example(example: Example, class_names: Sequence[str], title: str = "") -> Figure:
     """An example, and the covariance of its utilities."""
-    shares = [f"{p:.0%}" for p in example.probs]
+    shares = [f"{p:.0%}" if p >= 0.005 else "<1%" for p in example.probs]
     names = [f"{name}  {share}" for name, share in zip(_short([class_names[i] for i in example.classes]), shares)]
-    size = max(3.4, 0.36 * len(names)) + 0.08 * max(map(len, names))
+    size = max(3.4, 0.36 * len(names)) + 0.09 * max(map(len, names))
     with figures.styled():
-        drawn = figures.figure(size + 3.4, size)
+        drawn = figures.figure(size + 3.6, size + 0.4)
         picture, matrix = drawn.subplots(1, 2, width_ratios=(2.2, size))
         image = example.image if example.image.shape[-1] == 3 else example.image[..., 0]
         picture.imshow(image, cmap="gray")
@@ -78,6 +78,7 @@ def _matrix(drawn: Figure, axes: Axes, values, names: Sequence[str], limit: floa
         settings = dict(cmap=figures.DIVERGING, vmin=-limit or -1, vmax=limit or 1)
     shown = axes.imshow(values, **settings)
     axes.grid(False)
+    axes.set_facecolor("0.85")  # where there is no value
     axes.spines[:].set_visible(False)
     axes.tick_params(length=0, labelsize=10 if few else 8)
     axes.set_xticks(range(len(names)), names, rotation=90 if max(map(len, names)) > 2 else 0)
