@@ -13,7 +13,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
-from flax import linen as nn
 from jaxtyping import Float, Int
 
 from heteroscedastic.models import heads
@@ -51,11 +50,15 @@ class Average(NamedTuple):
     readout: Float[np.ndarray, "n k"] | None
 
 
-def of(head: nn.Module, params: Mapping[str, Any], features: Iterable[Float[np.ndarray, "_ d"]]) -> Average:
+def of(
+    head: heads.Deterministic | heads.Diagonal,
+    params: Mapping[str, Any],
+    features: Iterable[Float[np.ndarray, "_ d"]],
+) -> Average:
     """The average over the examples that have these features.
 
     Args:
-      head: of models/heads.py. One without noise has an average of 0.
+      head: any of them. One without noise has an average of 0.
       params: of the head.
       features: of the examples, in parts; read once, and kept for an `edward2` head alone.
 

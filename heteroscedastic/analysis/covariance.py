@@ -137,7 +137,7 @@ def main() -> None:
     parser.add_argument("--top", type=int, default=10, help="pairs to print")
     parser.add_argument("--num_pairs", type=int, default=100, help="pairs to write")
     parser.add_argument("--classes", nargs="+", help="names of the classes of the heat map, or of --id")
-    parser.add_argument("--num_classes", type=int, default=24, help="at most, where --classes does not say")
+    parser.add_argument("--num_classes", type=int, default=20, help="at most, where --classes does not say")
     parser.add_argument("--class", dest="chosen", help="name of a class: its nearest neighbours alone are told")
     parser.add_argument("--id", type=int, help="of an example: its own covariance alone is told")
     parser.add_argument("--data_dir", default=os.environ.get("TFDS_DATA_DIR"))
@@ -240,10 +240,13 @@ def _one_label(found: finished.Finished, split: str) -> bool:
 
 def _write_pairs(path: Path, rows: list[dict[str, Any]], by: str, num_printed: int) -> None:
     files.write_csv(path, rows)
-    print(f"largest {by}" + f"\n{'classes':<36}" + "".join(f"{name:>21}" for name in list(rows[0])[2:]))
-    for row in rows[:num_printed]:
-        first, other, *values = row.values()
-        print(f"{f'{first}, {other}':<36}" + "".join(f"{value:>21.4f}" for value in values))
+    columns = [f"{name:>{max(len(name), 9) + 2}}" for name in list(rows[0])[2:]]
+    told = [f"{row['class']}, {row['other']}" for row in rows[:num_printed]]
+    width = max(len(names) for names in told)
+    print(f"largest {by}\n{'classes':<{width}}" + "".join(columns))
+    for names, row in zip(told, rows):
+        values = "".join(f"{value:>{len(c)}.4g}" for c, value in zip(columns, list(row.values())[2:]))
+        print(f"{names:<{width}}{values}")
 
 
 def _drawing() -> ModuleType | None:

@@ -26,7 +26,8 @@ def of_group(names: Sequence[str], rows: Sequence[dict[str, Any]], title: str = 
       title: over all.
     """
     columns = {name: distance.squareform(np.array([row[name] for row in rows])) for name in list(rows[0])[2:]}
-    cells, letters = max(3.2, 0.3 * len(names)), 0.09 * max(map(len, _short(names)))
+    names = _short(names)
+    cells, letters = max(3.4, 0.24 * len(names)), 0.075 * max(map(len, names))
     panels = 2 if "seen" in columns else 1
     with figures.styled():
         drawn = figures.figure(panels * (cells + letters + 1.2), cells + letters + 1.3)
@@ -70,7 +71,7 @@ def of_example(example: Example, class_names: Sequence[str], title: str = "") ->
 
 def _matrix(drawn: Figure, axes: Axes, values, names: Sequence[str], limit: float | None, label: str) -> None:
     """A matrix with its classes; of both signs up to the limit, or from 0 off the diagonal where there is none."""
-    names, few = _short(names), len(names) <= 12
+    few = len(names) <= 12
     if limit is None:
         values = np.where(np.eye(len(values), dtype=bool), np.nan, values)
         settings = dict(cmap=figures.SEQUENTIAL, vmin=0)
