@@ -34,16 +34,16 @@ def of_group(names: Sequence[str], rows: Sequence[dict[str, Any]], title: str = 
         axes = drawn.subplots(1, panels, squeeze=False)[0]
         correlation = columns["correlation"] + np.eye(len(names))
         _matrix(drawn, axes[0], correlation, names, 1.0, "")
-        axes[0].set_title("correlation of the averaged covariance", fontsize=10)
+        axes[0].set_title("correlation of the averaged covariance", fontsize=12)
         if "seen" in columns:
             _matrix(drawn, axes[1], columns["seen"], names, None, "squared units of utility")
-            axes[1].set_title("what labels show: mean of $p_i p_j\\,\\mathrm{var}(u_i - u_j)$", fontsize=10)
+            axes[1].set_title("what labels show: mean of $p_i p_j\\,\\mathrm{var}(u_i - u_j)$", fontsize=12)
         framed = np.argwhere(columns["labels_mixed"] > 0) if "labels_mixed" in columns else []
         for panel, color in zip(axes, ("black", "white")):
             for i, j in framed:
                 frame = Rectangle((j - 0.5, i - 0.5), 1, 1, fill=False, linewidth=2, edgecolor=color, clip_on=False)
                 panel.add_patch(frame)
-        drawn.suptitle(title + ("\nframed: labels known to be mixed" if len(framed) else ""), fontsize=11)
+        drawn.suptitle(title + ("\nframed: labels known to be mixed" if len(framed) else ""), fontsize=13)
     return drawn
 
 
@@ -65,7 +65,7 @@ def of_example(example: Example, class_names: Sequence[str], title: str = "") ->
         picture.set_title("\n".join(textwrap.fill(line, 26) for line in told.split("\n")), fontsize=10)
         limit = np.abs(example.covariance).max()
         _matrix(drawn, matrix, example.covariance, names, limit, "covariance, squared units of utility")
-        drawn.suptitle(title, fontsize=11)
+        drawn.suptitle(title, fontsize=13)
     return drawn
 
 
@@ -81,7 +81,7 @@ def _matrix(drawn: Figure, axes: Axes, values, names: Sequence[str], limit: floa
     axes.grid(False)
     axes.set_facecolor("0.85")  # where there is no value
     axes.spines[:].set_visible(False)
-    axes.tick_params(length=0, labelsize=10 if few else 8)
+    axes.tick_params(length=0, labelsize=10 if few else 9)
     axes.set_xticks(range(len(names)), names, rotation=90 if max(map(len, names)) > 2 else 0)
     axes.set_yticks(range(len(names)), names)
     drawn.colorbar(shown, ax=axes, fraction=0.046, pad=0.02).set_label(label)
