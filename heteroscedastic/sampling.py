@@ -3,9 +3,12 @@
 Each kind is (key, num_points, ranks) -> (indices -> points). `ranks` has one entry for each normal
 of a point and says how much depends on it, 0 the most; the values that share a point have
 different ranks, or UNRANKED. A point depends on key, num_points and its own index alone, so points can be
-drawn in any grouping, and again, with the same result.
+drawn in any grouping, and again, with the same result. An entry of it depends on its rank, its place in the last axis
+and that axis's place among the others, so a longer axis begins as the shorter one does: entries can be added for
+padding, and drawn where they are used, on one device of many.
 """
 
+import math
 from collections.abc import Callable
 
 import jax
@@ -35,9 +38,19 @@ def independent(key: PRNGKeyArray, num_points: int, ranks: Int[Array, "*n"]) -> 
     """Independent points. Only the shape of `ranks` matters."""
 
     def point(index):
-        return jax.random.normal(jax.random.fold_in(key, index), ranks.shape)
+        return _drawn(jax.random.normal, jax.random.fold_in(key, index), ranks.shape)
 
     return jax.vmap(point)
+
+
+def _drawn(draw: Callable, key: PRNGKeyArray, shape: tuple[int, ...]) -> Array:
+    """Random numbers by rows: those of a longer last axis begin with those of a shorter one.
+
+    So it is of JAX's counters since version 0.5, where a number depends on its place alone.
+    """
+    *rows, width = shape
+    keys = jax.vmap(jax.random.fold_in, (None, 0))(key, jnp.arange(math.prod(rows)))
+    return jax.vmap(lambda one: draw(one, (width,)))(keys).reshape(shape)
 
 
 def antithetic(key: PRNGKeyArray, num_points: int, ranks: Int[Array, "*n"]) -> Source:
@@ -73,7 +86,7 @@ def sobol(key: PRNGKeyArray, num_points: int, ranks: Int[Array, "*n"]) -> Source
     digits = check_power_of_two(num_points)
     good = jnp.asarray(digital_nets.columns(digits).T)
     shift_key, rest_key = jax.random.split(key)
-    shift = jax.random.bits(shift_key, ranks.shape)
+    shift = _drawn(jax.random.bits, shift_key, ranks.shape)
     is_good, place = ranks < good.shape[1], jnp.minimum(ranks, good.shape[1] - 1)
     # A loop, as the compiler else makes these anew for every point.
     generators = jax.lax.map(
@@ -117,8 +130,8 @@ def _nonsingular(key: PRNGKeyArray, digits: int, shape: tuple[int, ...]) -> Arra
     every entry, and so tie them all to each other.
     """
     lower_key, upper_key = jax.random.split(key)
-    lower = jax.random.bits(lower_key, (digits, *shape))
-    upper = jax.random.bits(upper_key, (digits, *shape))
+    lower = _drawn(jax.random.bits, lower_key, (digits, *shape))
+    upper = _drawn(jax.random.bits, upper_key, (digits, *shape))
     # Digits count from the top bit; below the first `digits` they are random and stay so.
     ones = [np.uint32(1 << (31 - i)) for i in range(digits)]
     below = [np.uint32((1 << (31 - i)) - 1) for i in range(digits)]

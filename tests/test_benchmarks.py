@@ -1,26 +1,17 @@
 import functools
-import importlib.util
 import re
 import sys
-from pathlib import Path
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from benches import load
 from gaussians import key
 
 from heteroscedastic.models import heads
 from heteroscedastic.models.classifier import Classifier
 from heteroscedastic.models.resnet import ResNet
-
-
-def load(name):
-    path = Path(__file__).parents[1] / "benchmarks" / f"{name}.py"
-    spec = importlib.util.spec_from_file_location(f"benchmark_{name}", path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 @pytest.mark.parametrize(

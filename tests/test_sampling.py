@@ -52,6 +52,13 @@ def test_examples_and_keys_have_points_of_their_own(kind):
     assert np.mean(first == second) < 0.01
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_longer_axis_begins_as_a_shorter_one(kind):
+    ranks = jnp.broadcast_to(jnp.concatenate([jnp.arange(20), UNRANKED]), (2, 3, 40))
+    longer, shorter = drawn(key(), kind, 32, ranks), drawn(key(), kind, 32, ranks[..., :23])
+    np.testing.assert_array_equal(longer[..., :23], shorter)
+
+
 def test_antithetic_points_come_in_pairs():
     values = drawn(key(), "antithetic", 10, jnp.arange(4))
     np.testing.assert_array_equal(values[::2], -values[1::2])

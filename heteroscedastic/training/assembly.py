@@ -19,8 +19,9 @@ from heteroscedastic.data import dataset as dataset_lib
 from heteroscedastic.data.dataset import Dataset
 from heteroscedastic.models import backbones, heads
 from heteroscedastic.models.classifier import Classifier
+from heteroscedastic.training import class_axis, schedules, schema
 from heteroscedastic.training import optimizer as optimizers
-from heteroscedastic.training import schedules, schema
+from heteroscedastic.training.class_axis import ClassAxis
 from heteroscedastic.training.objective import objective
 from heteroscedastic.training.state import TrainState
 from heteroscedastic.training.step import eval_step, train_step
@@ -35,14 +36,15 @@ class Run:
     description: dict[str, Any]  # of the data, for dataset.json
     model: nn.Module
     predictive: Callable
-    init: Callable[[], TrainState]
-    train_step: Callable  # (state, split, feed) -> state, sums, values
-    eval_step: Callable  # (params, model_state, split, feed, key) -> sums, predictions
+    init: Callable[[], TrainState]  # as it is saved
+    class_axis: ClassAxis | None  # how the state at work differs from it; None where it does not
+    train_step: Callable  # (state at work, split, feed) -> state, sums, values
+    eval_step: Callable  # (params and model_state at work, split, feed, key) -> sums, predictions
     latents: Callable  # (params, model_state, split, feed) -> latent, batch
     features: Callable  # (params, model_state, split, feed) -> features, batch
     schedule: Callable  # step -> learning rate
     batch_size: int
-    parameters: str  # how they lie on several devices, see placement.py
+    layout: dict[str, Any]  # how it lies on several devices, see placement.py
     steps_per_epoch: int
     total_steps: int
     checkpoint_steps: int
@@ -74,52 +76,59 @@ def build(config: dict[str, Any], data_dir: str | None = None) -> Run:
 
     train_chain = _within("data.train", chain, augment, config["data"]["train"])
     eval_chain = _within("data.eval", chain, augment, config["data"]["eval"])
+    training = config["training"]
+    num_places = class_axis.places(num_classes, training.get("class_shards", 1))
     model = Classifier(backbone=named("backbone", backbones), head=named("head", heads))
+    model_at_work = _with_places(model, num_places).clone(num_classes=num_classes)
     average = named("predictive", predictive)
     single = labels.ndim == 1
     train_metric, eval_metric = [metrics.multiclass] * 2 if single else [metrics.multilabel, metrics.ranked_multilabel]
     class_counts = jnp.asarray(np.bincount(labels[labels >= 0], minlength=num_classes), jnp.float32)
 
-    training = config["training"]
     batch_size = training["batch_size"]
     steps_per_epoch = resident.steps_per_epoch(len(labels), batch_size)
     total_steps = training.get("num_steps") or max(1, round(training["num_epochs"] * steps_per_epoch))
     checkpoint_steps = max(1, round(training["checkpoint_epochs"] * steps_per_epoch))
     schedule = functools.partial(named("schedule", schedules), total_steps=total_steps, steps_per_epoch=steps_per_epoch)
     optimizer = named("optimizer", optimizers)(schedule)
+
+    def predicted(key, latent):
+        return average(key, latent)[..., :num_classes]
+
     loss_of = functools.partial(
         objective,
-        model=model,
+        model=model_at_work,
         smoothing=named("smoothing", smoothing),
         weighting=named("weighting", weighting),
-        predictive=average,
+        predictive=predicted,
         loss=named("loss", losses),
         class_counts=class_counts,
     )
 
-    def init():
-        example = resident.Feed(np.zeros(batch_size, np.int32), np.ones(batch_size, np.float32), np.int32(0))
-        key = key_for(seed, "init")
-        inputs = resident.batch(key, data.splits["train"], example, chain=train_chain)
-        variables = model.init(key, inputs.inputs, inputs.weights > 0)
-        params = variables.pop("params")
-        return TrainState(jnp.zeros((), jnp.int32), params, variables, optimizer.init(params))
+    def init_of(number):
+        def init():
+            example = resident.Feed(np.zeros(batch_size, np.int32), np.ones(batch_size, np.float32), np.int32(0))
+            key = key_for(seed, "init")
+            inputs = resident.batch(key, data.splits["train"], example, chain=train_chain)
+            variables = _with_places(model, number).init(key, inputs.inputs, inputs.weights > 0)
+            params = variables.pop("params")
+            return TrainState(jnp.zeros((), jnp.int32), params, variables, optimizer.init(params))
+
+        return init
 
     def one_train_step(state, split, feed):
         batch = resident.batch(key_for(seed, "augment"), split, feed, chain=train_chain)
         key = jax.random.fold_in(key_for(seed, "train"), state.step)
         return train_step(state, batch, key, objective=loss_of, optimizer=optimizer, metric=train_metric)
 
-    def applied(method, params, model_state, split, feed):
+    def applied(params, model_state, split, feed, model=model, method="__call__"):
         batch = resident.batch(key_for(seed, "eval"), split, feed, chain=eval_chain)
         variables = {"params": params, **model_state}
         return model.apply(variables, batch.inputs, batch.weights > 0, train=False, method=method), batch
 
-    latents, features = (functools.partial(applied, method) for method in ("__call__", "features"))
-
     def one_eval_step(params, model_state, split, feed, key):
-        latent, batch = latents(params, model_state, split, feed)
-        return eval_step(latent, batch, key, predictive=average, metric=eval_metric)
+        latent, batch = applied(params, model_state, split, feed, model_at_work)
+        return eval_step(latent, batch, key, predictive=predicted, metric=eval_metric)
 
     return Run(
         config=config,
@@ -127,18 +136,24 @@ def build(config: dict[str, Any], data_dir: str | None = None) -> Run:
         description=dataset_lib.description(data, stored),
         model=model,
         predictive=average,
-        init=init,
+        init=init_of(num_classes),
+        class_axis=class_axis.find(init_of, num_classes, training.get("class_shards", 1)),
         train_step=one_train_step,
         eval_step=one_eval_step,
-        latents=latents,
-        features=features,
+        latents=applied,
+        features=functools.partial(applied, method="features"),
         schedule=schedule,
         batch_size=batch_size,
-        parameters=training.get("parameters", "replicated"),
+        layout={name: training[name] for name in schema.LAYOUT if name in training},
         steps_per_epoch=steps_per_epoch,
         total_steps=total_steps,
         checkpoint_steps=checkpoint_steps,
     )
+
+
+def _with_places(model: Classifier, number: int) -> Classifier:
+    """The model with so many classes."""
+    return model.clone(head=model.head.clone(num_classes=number))
 
 
 def key_for(seed: int, purpose: str) -> PRNGKeyArray:
@@ -158,14 +173,15 @@ def temperature(run: Run, state: TrainState) -> float:
 
 def check_shapes(run: Run) -> TrainState:
     """The shapes of the state; a step of training and of evaluation are traced, none is compiled."""
-    state = jax.eval_shape(run.init)
+    saved = jax.eval_shape(run.init)
+    state = jax.eval_shape(functools.partial(class_axis.padded, run.class_axis), saved)
     feed = next(resident.feeds(np.arange(run.batch_size), run.batch_size))
     splits = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), run.dataset.splits)
     jax.eval_shape(run.train_step, state, splits["train"], feed)
     evaluated = {settings["split"] for settings in run.config["evals"].values()}
     for name in sorted(evaluated):
         jax.eval_shape(run.eval_step, state.params, state.model_state, splits[name], feed, jax.random.key(0))
-    return state
+    return saved
 
 
 def _with_tuples(value: Any) -> Any:

@@ -1,6 +1,7 @@
 """The one loop: places arrays, compiles, trains, saves, continues, evaluates."""
 
 import collections
+import functools
 import logging
 import math
 import signal
@@ -13,7 +14,7 @@ import numpy as np
 
 from heteroscedastic import files, metrics
 from heteroscedastic.data import resident
-from heteroscedastic.training import assembly, evaluate, hosts, provenance, workdir
+from heteroscedastic.training import assembly, class_axis, evaluate, hosts, provenance, workdir
 from heteroscedastic.training.assembly import Run
 from heteroscedastic.training.checkpoint import CheckpointError, Checkpoints
 from heteroscedastic.training.hosts import say
@@ -54,7 +55,7 @@ def train(config: dict[str, Any], directory: str, data_dir: str | None = None) -
     """
     run = assembly.build(config, data_dir)
     num_parameters = assembly.num_parameters(assembly.check_shapes(run))
-    placement = Placement(run.batch_size, run.parameters)
+    placement = Placement(run.batch_size, **run.layout)
     path = Path(directory)
     with workdir.claimed(path, config) as done:
         if done is not None:
@@ -79,23 +80,28 @@ class _Trainer:
         self.run, self.path, self.placement = run, path, placement
         self.terminated = Terminated()
         self.splits = placement.put(run.dataset.splits, placement.replicated)
-        shapes = jax.eval_shape(run.init)
-        shardings = placement.of_state(shapes)
-        self.template = jax.tree.map(lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s), shapes, shardings)
+        pad, trim = (functools.partial(f, run.class_axis) for f in (class_axis.padded, class_axis.trimmed))
+        saved = jax.eval_shape(run.init)
+        as_saved, at_work = (placement.of_state(x, run.class_axis) for x in (saved, jax.eval_shape(pad, saved)))
+        self.template = jax.tree.map(lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s), saved, as_saved)
+        self.at_work, self.as_saved = pad, trim
+        if as_saved != at_work:
+            self.at_work = jax.jit(pad, out_shardings=at_work)
+            self.as_saved = jax.jit(trim, out_shardings=as_saved)
         # A CPU checkpoint may share memory with the state, so there its buffers are not reused.
         donated = () if jax.default_backend() == "cpu" else (0,)
         self.train_step = jax.jit(
-            run.train_step, donate_argnums=donated, out_shardings=(shardings, placement.replicated, None)
+            run.train_step, donate_argnums=donated, out_shardings=(at_work, placement.replicated, None)
         )
         self.eval_step = jax.jit(run.eval_step, out_shardings=placement.replicated)
         self.checkpoints = Checkpoints(path / "checkpoints", owner)
         self.told: dict[str, Any] = {"best_step": None, "best_score": None, "seconds": 0.0, "sums": None}
         found = self.checkpoints.last(self.template)
         if found:
-            self.state, self.told = found
+            self.state, self.told = self.at_work(found[0]), found[1]
             say(f"continuing from step {int(self.state.step)}.")
         else:
-            self.state = jax.jit(run.init, out_shardings=shardings)()
+            self.state = jax.jit(lambda: pad(run.init()), out_shardings=at_work)()
         # Now, as the checkout may be another one when the run ends.
         self.provenance = provenance.provenance()
         commits = self.told.get("commits", [])
@@ -183,7 +189,7 @@ class _Trainer:
 
     def _save(self, step: int, sums: Any) -> None:
         self.told |= {"seconds": time.monotonic() - self.began, "sums": _sums_to_json(sums)}
-        self.checkpoints.save(self.state, self.told, self.told["best_step"])
+        self.checkpoints.save(self.as_saved(self.state), self.told, self.told["best_step"])
 
     def _evaluate(self, name: str, split: str, state: TrainState) -> tuple[Any, Any]:
         run = self.run
@@ -226,7 +232,7 @@ class _Trainer:
 
     def _best(self, step: int) -> TrainState:
         try:
-            return self.checkpoints.at(step, self.template)[0]
+            return self.at_work(self.checkpoints.at(step, self.template)[0])
         except CheckpointError as error:
             raise CheckpointError(
                 f"{error}; it is the best one, and evaluations of config.evals ask for it. Bring it back from a copy,"

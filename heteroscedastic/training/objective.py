@@ -52,8 +52,8 @@ def objective(
         train=True,
         mutable=list(model_state),
     )
-    targets = smoothing(batch, latent.loc.shape[-1])
     logits = predictive(key, latent)
+    targets = smoothing(batch, logits.shape[-1])
     values = loss(logits, targets)
     weights = batch.weights * weighting(targets, class_counts)
     return losses.weighted_mean(values, weights), Outputs(updated, logits, values)

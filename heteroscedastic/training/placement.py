@@ -1,51 +1,73 @@
 """Where the arrays of a run lie: on a mesh of all devices of all hosts, batches cut along it."""
 
+import math
 from typing import Any
 
 import jax
 import numpy as np
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
+from heteroscedastic.training.class_axis import ClassAxis
+from heteroscedastic.training.state import TrainState
+
 PARAMETERS = ("replicated", "sharded")  # what config.training.parameters may be
 
 
 class Placement:
-    """Shardings of a run over every device that there is.
+    """Shardings of a run over every device that there is: a mesh of axes `batch` and `class`.
 
     Batches are global: they are cut along the mesh whatever the number of devices, so no number
     that a run reports depends on it but for rounding.
+
+    With several class shards what the head computes for a class stays on its shard: parameters,
+    utilities and noise. The compiler propagates that from the parameters; maxima and sums over
+    classes cross, one number an example and sample.
     """
 
-    def __init__(self, batch_size: int, parameters: str):
+    def __init__(self, batch_size: int, parameters: str = "replicated", class_shards: int = 1):
         """Settings of config.training.
 
         Args:
-          batch_size: of the global batch, a multiple of the number of devices.
+          batch_size: of the global batch, a multiple of the devices that cut it.
           parameters: "replicated", or "sharded": parameters and the optimizer's state are cut
             too, each along its longest axis that the devices divide, and gathered where they are used.
+          class_shards: devices that the class axis is cut over; the others cut the batch.
         """
         devices = jax.device_count()
-        if batch_size % devices:
+        if devices % class_shards:
             raise ValueError(
-                f"config.training.batch_size is {batch_size}, but must be a multiple of the {devices} devices."
+                f"config.training.class_shards is {class_shards}, but must divide the number of devices, {devices}."
             )
-        self._mesh = jax.make_mesh((devices,), ("batch",), axis_types=(AxisType.Auto,))
-        self._parameters = parameters
+        if batch_size % (devices // class_shards):
+            raise ValueError(
+                f"config.training.batch_size is {batch_size}, but must be a multiple of {devices // class_shards}, the"
+                f" {devices} devices over class_shards."
+            )
+        shape = (devices // class_shards, class_shards)
+        self._mesh = jax.make_mesh(shape, ("batch", "class"), axis_types=(AxisType.Auto,) * 2)
+        self._parameters, self._class_shards = parameters, class_shards
         self.replicated = NamedSharding(self._mesh, PartitionSpec())
         self.cut = NamedSharding(self._mesh, PartitionSpec("batch"))
 
-    def of_state(self, shapes: Any) -> Any:
-        """The sharding of each leaf of a state."""
-        if self._parameters == "replicated":
-            return jax.tree.map(lambda _: self.replicated, shapes)
-        return jax.tree.map(self._longest_axis, shapes)
+    def of_state(self, shapes: TrainState, classes: ClassAxis | None) -> TrainState:
+        """The sharding of each leaf of a state, at work or as it is saved."""
+        if classes is None:
+            return jax.tree.map(lambda x: self._of_leaf(x, -1), shapes)
+        return jax.tree.map(self._of_leaf, shapes, classes.axes)
 
-    def _longest_axis(self, leaf: jax.ShapeDtypeStruct) -> NamedSharding:
-        fitting = [i for i, size in enumerate(leaf.shape) if size and size % self._mesh.size == 0]
-        if not fitting:
-            return self.replicated
-        axis = max(fitting, key=lambda i: leaf.shape[i])
-        return NamedSharding(self._mesh, PartitionSpec(*(None,) * axis, "batch"))
+    def _of_leaf(self, leaf: jax.ShapeDtypeStruct, class_axis: int) -> NamedSharding:
+        cuts: list[Any] = [None] * len(leaf.shape)
+        over, any_axis = ("batch", "class"), self._parameters == "sharded"
+        if class_axis >= 0 and self._class_shards > 1:
+            if leaf.shape[class_axis] % self._class_shards == 0:
+                cuts[class_axis], over = "class", ("batch",)
+            else:  # as it is saved; no device could hold all of them
+                any_axis = True
+        number = math.prod(self._mesh.shape[name] for name in over)
+        fitting = [i for i, size in enumerate(leaf.shape) if not cuts[i] and size and size % number == 0]
+        if any_axis and fitting:
+            cuts[max(fitting, key=lambda i: leaf.shape[i])] = over
+        return NamedSharding(self._mesh, PartitionSpec(*cuts))
 
     def put(self, tree: Any, shardings: Any) -> Any:
         """Arrays of the host on the devices; every host holds all of them and keeps its part."""

@@ -12,12 +12,13 @@ DATA_CHOICES = (
     "max_classes",
     "max_examples",
 )  # which examples and labels of a set; absent is its default
+LAYOUT = ("parameters", "class_shards")  # of training: where arrays lie, which changes no result but by rounding
 # Sections that name code, whose settings `bind` checks.
 _NAMED = ("backbone", "head", "predictive", "smoothing", "loss", "weighting", "optimizer", "schedule")
 # Sections of plain settings: those that must be there, those that may.
 _PLAIN = {
     "data": (("name", "train", "eval", "validation_fraction"), DATA_CHOICES),
-    "training": (("batch_size", "checkpoint_epochs"), ("num_epochs", "num_steps", "parameters")),
+    "training": (("batch_size", "checkpoint_epochs"), ("num_epochs", "num_steps", *LAYOUT)),
     "validation": (("split", "metric"), ()),
     "eval": (("split",), ("checkpoint",)),
 }
@@ -70,6 +71,9 @@ def _check_training(training: dict[str, Any]) -> None:
     if (training.get("num_epochs") is None) == (training.get("num_steps") is None):
         raise ValueError("config.training needs num_epochs or num_steps, one of them.")
     _check_choice("training.parameters", training.get("parameters", "replicated"), placement.PARAMETERS)
+    shards = training.get("class_shards", 1)
+    if not isinstance(shards, int) or shards < 1:
+        raise ValueError(f"config.training.class_shards is {shards!r}, but must be a whole number >= 1.")
     for name in ("batch_size", "num_epochs", "num_steps", "checkpoint_epochs"):
         value = training.get(name)
         if value is not None and not value > 0:

@@ -1,0 +1,152 @@
+"""A step of training with its classes cut over several devices: memory, what crosses, and whether it is the same.
+
+python benchmarks/class_shards.py prints a line for each number of classes and of devices: the
+temporaries that the compiler plans for on each device, what crosses between them (how many
+operations, and the largest array of each kind), the largest difference of a parameter after one step
+from a step on one device, relative to the largest number of its array, and the time of a step.
+The devices are virtual ones of this machine's CPU, so times are no speed-up; they share its cores.
+"""
+
+import argparse
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+
+SIZES = ((21_843, "LowRank"), (100_000, "ParameterEfficient"))
+LAYOUTS = ((1, 1), (2, 2), (4, 4), (8, 8), (8, 4), (8, 2))  # devices, class shards
+_CROSSING = re.compile(r" = (.*?) (all-gather|all-reduce|reduce-scatter|all-to-all|collective-permute)(?:-start)?\(")
+_ARRAY = re.compile(r"[a-z0-9]+\[([0-9,]*)\]")
+
+
+def crossings(text):
+    """The arrays that collective operations of a compiled program put out: kind -> shapes."""
+    found = {}
+    for arrays, kind in _CROSSING.findall(text):
+        shapes = [tuple(map(int, filter(None, dims.split(",")))) for dims in _ARRAY.findall(arrays)]
+        found.setdefault(kind, []).extend(shapes)
+    return found
+
+
+def measure(num_classes, head, class_shards, points, num_samples):
+    """A step on all devices beside one on the first of them."""
+    import tempfile
+
+    import jax
+    import numpy as np
+
+    from heteroscedastic.data import resident, store
+    from heteroscedastic.data.dataset import Dataset, Split
+    from heteroscedastic.training import assembly, class_axis
+    from heteroscedastic.training.placement import Placement
+
+    rng = np.random.default_rng(0)
+    labels = rng.integers(0, num_classes, 16)
+    split = Split(rng.integers(0, 256, (16, 8, 8, 1), np.uint8), labels, np.arange(16))
+    names = tuple(f"class {i}" for i in range(num_classes))
+    config = dict(
+        seed=0,
+        data=dict(name="noise", train="value_range(-1, 1)", eval="value_range(-1, 1)", validation_fraction=0.0),
+        curation="",
+        backbone=dict(name="MLP", widths=(64,)),
+        head=dict(name=head, num_classes=num_classes, num_factors=15, temperature=1.0),
+        predictive=dict(name="softmax", num_samples=num_samples, points=points),
+        smoothing=dict(name="hard"),
+        loss=dict(name="cross_entropy"),
+        weighting=dict(name="equal"),
+        optimizer=dict(name="sgd", momentum=0.9, nesterov=True, l2=1e-4, covariance_l2=None, clip_norm=1.0),
+        schedule=dict(name="constant", learning_rate=0.1),
+        validation=None,
+        evals=dict(test=dict(split="test")),
+    )
+    with tempfile.TemporaryDirectory() as directory:
+        store.write(f"{directory}/noise.npz", Dataset({"train": split, "test": split}, names))
+
+        def built(shards):
+            training = dict(batch_size=16, num_steps=1, checkpoint_epochs=1.0, class_shards=shards)
+            return assembly.build({**config, "training": training}, directory)
+
+        one, many = built(1), built(class_shards)
+    feed = next(resident.feeds(np.arange(16), 16))
+    before = jax.jit(one.init)()
+    alone, _, _ = jax.jit(one.train_step)(before, one.dataset.splits["train"], feed)
+
+    placement, classes = Placement(16, **many.layout), many.class_axis
+    at_work = class_axis.padded(classes, before)
+    shardings = placement.of_state(jax.eval_shape(lambda: at_work), classes)
+    state = placement.put(at_work, shardings)
+    data = placement.put(many.dataset.splits["train"], placement.replicated)
+    placed = placement.put(feed, resident.Feed(placement.cut, placement.cut, placement.replicated))
+    step = jax.jit(many.train_step, out_shardings=(shardings, placement.replicated, None))
+    compiled = step.lower(state, data, placed).compile()
+    after, _, _ = jax.block_until_ready(compiled(state, data, placed))
+    times = []
+    for _ in range(3):
+        began = time.perf_counter()
+        jax.block_until_ready(compiled(state, data, placed))
+        times.append(time.perf_counter() - began)
+    saved = jax.tree.map(np.asarray, class_axis.trimmed(classes, after))
+
+    def relative(one, other):
+        return float(np.abs(np.asarray(one) - other).max() / np.abs(one).max())
+
+    differences = jax.tree.map(relative, alone.params, saved.params)
+    untouched = jax.tree.map(lambda x, y: np.array_equal(x, y), after, class_axis.padded(classes, saved))
+    head = compiled.output_shardings[0].params["head"]
+    return dict(
+        temporaries=compiled.memory_analysis().temp_size_in_bytes,
+        crossings=crossings(compiled.as_text()),
+        uncut=[jax.tree_util.keystr(k) for k, x in jax.tree.leaves_with_path(head) if "class" not in x.spec],
+        difference=max(jax.tree.leaves(differences)),
+        padding_is_zero=all(jax.tree.leaves(untouched)),
+        seconds=min(times),
+    )
+
+
+def in_a_process(num_devices, **settings):
+    """`measure` where there are so many devices."""
+    flags = f"--xla_force_host_platform_device_count={num_devices}"
+    environment = {**os.environ, "XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"}
+    command = [sys.executable, __file__, "--measure", json.dumps(settings)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise RuntimeError(done.stderr)
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def main():
+    """Prints the table."""
+    parser = argparse.ArgumentParser(description=main.__doc__)
+    parser.add_argument("--points", default="sobol")
+    parser.add_argument("--num_samples", type=int, default=32)
+    parser.add_argument("--measure", type=json.loads, help="one line, as JSON")
+    flags = parser.parse_args()
+    if flags.measure:
+        print(json.dumps(measure(**flags.measure)))
+        return
+    columns = "classes", "head", "devices", "class shards", "MB a device", "what crosses (largest)", "difference", "s"
+    print("| " + " | ".join(columns) + " |\n|" + " --- |" * len(columns))
+    for num_classes, head in SIZES:
+        for num_devices, class_shards in LAYOUTS:
+            settings = dict(num_classes=num_classes, head=head, points=flags.points, num_samples=flags.num_samples)
+            found = in_a_process(num_devices, class_shards=class_shards, **settings)
+            crossing = "; ".join(
+                f"{kind} {len(shapes)} ({'x'.join(map(str, max(shapes, key=_size)))})"
+                for kind, shapes in sorted(found["crossings"].items())
+            )
+            cells = [f"{num_classes:,}", head, num_devices, class_shards, f"{found['temporaries'] / 1e6:.0f}"]
+            cells += [crossing or "nothing", f"{found['difference']:.0e}", f"{found['seconds']:.2f}"]
+            print("| " + " | ".join(map(str, cells)) + " |", flush=True)
+
+
+def _size(shape):
+    total = 1
+    for n in shape:
+        total *= n
+    return total
+
+
+if __name__ == "__main__":
+    main()

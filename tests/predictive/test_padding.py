@@ -1,0 +1,64 @@
+"""Classes that only make room."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from gaussians import key, latent
+
+from heteroscedastic import latent as latent_lib
+from heteroscedastic import predictive
+
+PREDICTIVES = {
+    "sobol": functools.partial(predictive.softmax, num_samples=16, points="sobol"),
+    "independent": functools.partial(predictive.softmax, num_samples=16),
+    "sigmoid_sampled": functools.partial(predictive.sigmoid_sampled, num_samples=16),
+    "sigmoid": predictive.sigmoid,
+    "taylor": predictive.taylor,
+    "mean_field": predictive.mean_field,
+}
+
+
+def fewer(longer, num_classes):
+    """The latent of the first classes alone."""
+    if longer.readout is not None:
+        return longer._replace(loc=longer.loc[..., :num_classes], readout=longer.readout[:, :num_classes])
+    found = longer._replace(factor_loadings=None, shared_loadings=None)
+    found = latent_lib.map_batch(lambda x: x[..., :num_classes], found)
+    if longer.factor_loadings is not None:
+        found = found._replace(factor_loadings=longer.factor_loadings[..., :num_classes, :])
+    if longer.shared_loadings is not None:
+        found = found._replace(shared_loadings=longer.shared_loadings[:num_classes])
+    return found
+
+
+@pytest.mark.parametrize("kind", ["low_rank", "parameter_efficient", "readout"])
+@pytest.mark.parametrize("name", PREDICTIVES)
+def test_they_take_no_probability_and_no_gradient(name, kind):
+    num_classes, longer = 5, latent(kind, batch=(2,), k=8)
+    if longer.readout is not None:  # they read nothing out, as zeros fill what is padded
+        longer = longer._replace(readout=longer.readout.at[:, num_classes:].set(0.0))
+
+    def padded(x):
+        logits = PREDICTIVES[name](key(), latent_lib.without_classes_from(num_classes, x))
+        assert (logits[..., num_classes:] < -1e6).all()  # of the mean field they are finite
+        return logits[..., :num_classes]
+
+    logits, pull = jax.vjp(lambda x: PREDICTIVES[name](key(), x), fewer(longer, num_classes))
+    found, pull_padded = jax.vjp(padded, longer)
+    np.testing.assert_allclose(found, logits, rtol=1e-5, atol=1e-5)
+    cotangent = jnp.cos(jnp.arange(logits.size)).reshape(logits.shape)
+    (gradient,), (with_padding,) = pull(cotangent), pull_padded(cotangent)
+    jax.tree.map(
+        functools.partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-5), fewer(with_padding, num_classes), gradient
+    )
+    np.testing.assert_array_equal(with_padding.loc[..., num_classes:], 0.0)
+    if kind != "readout":
+        np.testing.assert_array_equal(with_padding.scale_diag[..., num_classes:], 0.0)
+
+
+def test_every_class_that_there_is_stays():
+    longer = latent("diagonal", k=4)
+    np.testing.assert_array_equal(latent_lib.without_classes_from(4, longer).loc, longer.loc)
