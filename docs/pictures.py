@@ -11,7 +11,7 @@ from matplotlib.patches import Rectangle
 
 from heteroscedastic import latent as latent_lib
 from heteroscedastic import predictive
-from heteroscedastic.analysis import covariance, figures, finished
+from heteroscedastic.analysis import covariance, figures, finished, known_noise
 from heteroscedastic.latent import LatentGaussian
 
 _NAMES = ("lynx", "wildcat", "tabby")
@@ -61,7 +61,7 @@ def method() -> Figure:
 def identifiability(directory: str, data_dir: str | None) -> Figure:
     """What is measured of the pairs of classes of a run, with the confused ones framed."""
     run = finished.load(directory, "best", data_dir)
-    measured, known = covariance.measures(run), covariance.confusions(run.dataset)
+    measured, known = covariance.measures(run), known_noise.confusions(run.dataset)
     names = run.dataset["class_names"]
     shown = {
         "covariance": (measured.covariance, figures.DIVERGING),

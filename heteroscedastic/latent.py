@@ -270,6 +270,16 @@ def difference_variance(latent: LatentGaussian) -> Float[Array, "*b k k"]:
     return jnp.maximum(total, 0.0) * off_diagonal
 
 
+def difference_variance_entries(
+    latent: LatentGaussian, rows: Int[Array, "p"], cols: Int[Array, "p"]
+) -> Float[Array, "*b p"]:
+    """The entries (rows[i], cols[i]) of `difference_variance`, without the matrix."""
+    scale_diag, loadings = _terms(check(latent), jnp.concatenate([rows, cols]))
+    own, p = jnp.square(scale_diag), rows.shape[0]
+    apart = jnp.sum(jnp.square(loadings[..., :p, :] - loadings[..., p:, :]), axis=-1)
+    return jnp.where(rows == cols, 0.0, own[..., :p] + own[..., p:] + apart)
+
+
 def _diagonal(values: Float[Array, "*b k"]) -> Float[Array, "*b k k"]:
     return values[..., :, None] * jnp.eye(values.shape[-1], dtype=values.dtype)
 
@@ -295,9 +305,9 @@ def _terms(
     if latent.readout is None:
         return scale_diag, jnp.concatenate(loadings, axis=-1)
     readout = latent.readout if classes is None else latent.readout[:, classes]
-    mixed = jnp.concatenate([_diagonal(scale_diag), *loadings], axis=-1)
-    mixed = jnp.einsum("...nm,nk->...km", mixed, readout, precision=_HIGHEST)
-    return jnp.zeros((*batch, readout.shape[-1]), latent.loc.dtype), mixed
+    own = scale_diag[..., None, :] * readout.T
+    mixed = jnp.einsum("...nm,nk->...km", jnp.concatenate(loadings, axis=-1), readout, precision=_HIGHEST)
+    return jnp.zeros((*batch, readout.shape[-1]), latent.loc.dtype), jnp.concatenate([own, mixed], axis=-1)
 
 
 def _loadings(latent: LatentGaussian) -> list[Float[Array, "*b n r"]]:

@@ -1,4 +1,6 @@
 import functools
+import re
+import sys
 
 import jax
 import jax.numpy as jnp
@@ -68,3 +70,13 @@ def test_every_form_of_the_benchmark_is_measured():
         lines = benchmark.measured(few, benchmark.examples(2, 4, 1, 1.0), exact, repeats=1, num_keys=2)
         assert all(np.isfinite(list(line.values())).all() for line in lines.values())
         assert lines[benchmark.REFERENCE]["error"] < 0.2
+
+
+@pytest.mark.parametrize("noise_on", ["utilities", "features"])
+def test_the_benchmark_of_covariances_tells_time_and_memory(noise_on, monkeypatch, capsys):
+    sizes = ["--num_classes=30", "--num_features=8", "--num_factors=2", "--num_examples=70"]
+    monkeypatch.setattr(sys, "argv", ["covariance", *sizes, f"--noise_on={noise_on}"])
+    load("covariance").main()
+    told = re.search(r"before ([\d,]+) MiB, peak ([\d,]+) MiB", capsys.readouterr().out)
+    before, peak = (int(x.replace(",", "")) for x in told.groups())
+    assert 0 < before <= peak

@@ -1,3 +1,5 @@
+import csv
+
 import numpy as np
 import pytest
 
@@ -81,3 +83,10 @@ def test_arrays_come_back_as_they_were(tmp_path):
 def test_everybody_may_read_what_is_written(tmp_path):
     files.write_json(tmp_path / "file.json", 1)
     assert (tmp_path / "file.json").stat().st_mode & 0o777 == 0o644
+
+
+def test_a_table_is_read_back_whatever_its_names_hold(tmp_path):
+    rows = [{"class": "tench, Tinca tinca", "share": 0.1 + 0.2}, {"class": 'a "b"', "share": 0.0}]
+    files.write_csv(tmp_path / "a.csv", rows)
+    with (tmp_path / "a.csv").open(newline="") as file:
+        assert [{**row, "share": float(row["share"])} for row in csv.DictReader(file)] == rows

@@ -64,6 +64,8 @@ def test_moments_agree_with_the_definition(kind, batch):
     own = np.einsum("...ii->...i", stated)
     difference = own[..., :, None] + own[..., None, :] - 2 * stated
     np.testing.assert_allclose(latent_lib.difference_variance(one), difference, **close)
+    entries = latent_lib.difference_variance_entries(one, rows, cols)
+    np.testing.assert_allclose(entries, difference[..., rows, cols], **close)
 
 
 def test_noise_common_to_all_classes_does_not_show_in_differences_however_large():

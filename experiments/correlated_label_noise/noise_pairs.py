@@ -15,7 +15,7 @@ import jax
 import numpy as np
 
 from experiments import study, table
-from heteroscedastic.analysis import covariance, finished
+from heteroscedastic.analysis import covariance, finished, known_noise
 
 
 def main() -> None:
@@ -40,10 +40,10 @@ def main() -> None:
                 if method != row.name:
                     continue
                 run = finished.load(made.job.directory, checkpoint, flags.data_dir)
-                known = covariance.confusions(run.dataset)
+                known = known_noise.confusions(run.dataset)
                 for measure, values in covariance.measures(run)._asdict().items():
                     if values[~np.eye(len(values), dtype=bool)].any():
-                        found = covariance.agreement(values, known > 0) | covariance.rank_correlation(values, known)
+                        found = known_noise.agreement(values, known > 0) | known_noise.rank_correlation(values, known)
                         scores.setdefault(measure, []).append(found)
                 jax.clear_caches()
             for measure, agreements in scores.items():

@@ -1,43 +1,72 @@
 """Which classes the learned noise ties together: python -m heteroscedastic.analysis.covariance --run=DIR.
 
-A softmax does not see noise common to all classes, so of the covariance only the variance of
-differences, S_ii + S_jj - 2 S_ij, can be learned from labels, and only where both classes are
-probable. `seen`, its average weighted by p_i p_j, is therefore the measure to trust.
+Prints the pairs of classes, and writes under DIR/analysis/covariance/ a table of them (`pairs.csv`), of
+the classes (`classes.csv`), what holds of the whole (`summary.json`) and a heat map of the classes
+of the first pairs. `--by=covariance` is Table 4 of Collier et al. (2021), arXiv:2105.10305; pairs.py
+says what the measures mean.
 """
 
 import argparse
 import functools
 import os
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Bool, Float
-from scipy import stats
+from jaxtyping import Float
 
 from heteroscedastic import files
 from heteroscedastic import latent as latent_lib
-from heteroscedastic.analysis import finished
-from heteroscedastic.calibration import scores
+from heteroscedastic.analysis import average as average_lib
+from heteroscedastic.analysis import example_covariance, finished, groups, known_noise, pairs
+from heteroscedastic.analysis.average import Average
 from heteroscedastic.data import resident
 from heteroscedastic.training import assembly, evaluate
 
-_MAX_CLASSES = 2000
+MAX_CLASSES = 2000  # of which matrices of an example are made
+_NUMBERS = 2**25  # of the matrices of a batch
 
 
 class Measures(NamedTuple):
-    """Of every pair of classes, averaged over a split, in units of the utilities."""
+    """Of every pair of classes, averaged over a split, in units of the utilities; see pairs.py."""
 
     covariance: Float[np.ndarray, "k k"]
     correlation: Float[np.ndarray, "k k"]  # of the average covariance; 0 where a class has no variance
+    centred: Float[np.ndarray, "k k"]
+    centred_correlation: Float[np.ndarray, "k k"]
     difference: Float[np.ndarray, "k k"]  # mean of var(u_i - u_j)
     seen: Float[np.ndarray, "k k"]  # mean of p_i p_j var(u_i - u_j)
     overlap: Float[np.ndarray, "k k"]  # mean of p_i p_j, which needs no covariance
 
 
-def measures(found: finished.Finished, split: str = "test") -> Measures:
-    """The measures of a finished run on one of its splits.
+def averaged(found: finished.Finished, split: str = "test") -> Average:
+    """The exact average of the covariance over a split of a finished run.
+
+    Raises:
+      ValueError: the run has no such split.
+    """
+    return average_lib.of(found.run.model.head, found.state.params["head"], _features(found, split))
+
+
+def _features(found: finished.Finished, split: str) -> Iterator[Float[np.ndarray, "b d"]]:
+    run, state = found.run, found.state
+    data = jax.device_put(finished.data(found, split))
+    features = jax.jit(lambda feed: run.features(state.params, state.model_state, data, feed)[0])
+    for feed in resident.feeds(np.arange(len(data.ids)), run.batch_size):
+        yield np.asarray(features(feed), np.float32)[feed.weights > 0]
+
+
+def measures(found: finished.Finished, split: str = "test", average: Average | None = None) -> Measures:
+    """The measures of every pair of classes of a finished run on one of its splits.
+
+    Args:
+      found: the run.
+      split: of its data.
+      average: what `averaged` gives of it, where that is known.
 
     Raises:
       ValueError: more classes than a K x K matrix an example is sensible for, or several labels
@@ -45,9 +74,12 @@ def measures(found: finished.Finished, split: str = "test") -> Measures:
     """
     run, state = found.run, found.state
     num_classes = len(found.dataset["class_names"])
-    if num_classes > _MAX_CLASSES:
-        raise ValueError(f"{num_classes} classes; covariance matrices of an example are made up to {_MAX_CLASSES}.")
-    data = run.dataset.splits[split]
+    if num_classes > MAX_CLASSES:
+        raise ValueError(
+            f"{num_classes} classes; covariance matrices of an example are made up to {MAX_CLASSES}. `averaged` and"
+            " pairs.py have what needs none."
+        )
+    data = finished.data(found, split)
     if data.labels.ndim != 1:
         raise ValueError(
             "these measures are for one label an example, under softmax; this data set has lists of labels, where"
@@ -60,91 +92,39 @@ def measures(found: finished.Finished, split: str = "test") -> Measures:
         latent, batch = run.latents(state.params, state.model_state, data_on_device, feed)
         probs = jax.nn.softmax(run.predictive(key, latent), axis=-1)
         overlap = probs[:, :, None] * probs[:, None, :]
-        difference = scale * latent_lib.difference_variance(latent)
-        parts = {
-            "covariance": scale * latent_lib.covariance(latent),
-            "difference": difference,
-            "seen": overlap * difference,
-            "overlap": overlap,
-        }
+        parts = {"seen": scale * overlap * latent_lib.difference_variance(latent), "overlap": overlap}
         return {n: jnp.einsum("b,bij->ij", batch.weights, x) for n, x in parts.items()}
 
     data_on_device = jax.device_put(data)
     key = assembly.key_for(run.config["seed"], "covariance")
-    feeds = resident.feeds(np.arange(len(data.ids)), run.batch_size)
+    batch_size = max(1, min(run.batch_size, _NUMBERS // num_classes**2))
+    feeds = resident.feeds(np.arange(len(data.ids)), batch_size)
     parts = (sums(feed, jax.random.fold_in(key, i)) for i, feed in enumerate(feeds))
     total = functools.reduce(evaluate.merged, parts, None)
-    averages = {name: value / len(data.ids) for name, value in total.items()}
-    deviations = np.sqrt(np.diag(averages["covariance"]))
-    outer = np.outer(deviations, deviations)
-    correlation = np.divide(averages["covariance"], outer, out=np.zeros_like(outer), where=outer > 0)
-    return Measures(correlation=correlation, **averages)
+    average = averaged(found, split) if average is None else average
+    classes = np.arange(num_classes)
+    covariance = average_lib.rows(average, classes)
+    exact = {n: pairs.measure(n, average, covariance, classes[:, None], classes) for n in pairs.MEASURES}
+    return Measures(**exact, **{name: value / len(data.ids) for name, value in total.items()})
 
 
-def confusions(description: dict[str, Any]) -> Float[np.ndarray, "k k"]:
-    """Of the examples of two classes, the share whose label is the other one, from dataset.json.
-
-    Symmetric; 0 on the diagonal, and everywhere where no label noise is known.
-    """
-    num_classes = len(description["class_names"])
-    counts = np.zeros((num_classes, num_classes))
-    for clean, seen, number in description.get("label_noise", ()):
-        counts[clean, seen] = number
-    sizes = counts.sum(axis=1)
-    mixed, both = counts + counts.T, sizes[:, None] + sizes
-    np.fill_diagonal(mixed, 0)
-    return np.divide(mixed, both, out=np.zeros_like(both), where=both > 0)
-
-
-def agreement(measure: Float[np.ndarray, "k k"], pairs: Bool[np.ndarray, "k k"]) -> dict[str, float]:
-    """How well the sizes of a measure rank the pairs that are mixed before those that are not.
+def summary(average: Average) -> dict[str, float]:
+    """Shares of the trace of the averaged covariance.
 
     Returns:
-      `first`: how many of the m mixed pairs are among the m largest, ties shared evenly;
-      `auc`: the chance that a mixed pair is above another, ties one half.
+      `mean_variance`: of a utility, in squared units of it; `diagonal` and `factors`: what the head's
+      diagonal and its factors add of the variance; `common`: what is common to all classes, which a softmax
+      does not see (K times the variance of the mean over classes; 1/K of independent noise).
     """
-    upper = np.triu_indices(len(measure), 1)
-    values, mixed = np.abs(measure[upper]), pairs[upper]
-    num_mixed, num_pairs = int(mixed.sum()), len(mixed)
-    if num_mixed in (0, num_pairs):
-        return {"first": float("nan"), "auc": float("nan")}
-    threshold = np.sort(values)[-num_mixed]
-    above, tied = values > threshold, values == threshold
-    share = (num_mixed - above.sum()) / tied.sum()
-    first = (mixed & above).sum() + share * (mixed & tied).sum()
-    return {"first": float(first), "auc": scores.auroc(values, mixed)}
-
-
-def rank_correlation(
-    measure: Float[np.ndarray, "k k"], confusion: Float[np.ndarray, "k k"], num_permutations: int = 9999
-) -> dict[str, float]:
-    """Spearman's correlation, over pairs of classes, of the sizes of a measure with known confusions.
-
-    Returns:
-      `rho`, and `p`: the chance of one as large if the classes of the measure had other names,
-      by random permutations of them (pairs that share a class are not independent).
-
-    Source: Mantel (1967).
-    """
-    upper = np.triu_indices(len(measure), 1)
-    wanted = _centred_ranks(confusion[upper])
-    draws = np.random.Generator(np.random.Philox(key=0))
-    orders = [np.arange(len(measure)), *(draws.permutation(len(measure)) for _ in range(num_permutations))]
-    ranked = np.zeros(measure.shape)
-    ranked[upper] = _centred_ranks(np.abs(measure[upper]))
-    ranked += ranked.T
-    products = np.array([ranked[np.ix_(order, order)][upper] @ wanted for order in orders])
-    size = np.sqrt((ranked[upper] @ ranked[upper]) * (wanted @ wanted))
-    if size == 0:
-        return {"rho": float("nan"), "p": float("nan")}
-    # Rounding must not part what is equal.
-    as_large = np.sum(products >= products[0] - 1e-9 * size)
-    return {"rho": float(products[0] / size), "p": float(as_large / len(orders))}
-
-
-def _centred_ranks(values: np.ndarray) -> np.ndarray:
-    ranks = stats.rankdata(values)
-    return ranks - ranks.mean()
+    trace, num_classes = average.variance.sum(), len(average.variance)
+    diagonal = average.own.sum() / trace
+    common = num_classes * average.means.mean() / trace
+    return {
+        "mean_variance": float(trace / num_classes),
+        "diagonal": float(diagonal),
+        "factors": float(1 - diagonal),
+        "common": float(common),
+    }
 
 
 def main() -> None:
@@ -153,24 +133,130 @@ def main() -> None:
     parser.add_argument("--run", required=True, help="directory of a finished run")
     parser.add_argument("--split", default="test")
     parser.add_argument("--checkpoint", default="last", choices=("last", "best"))
+    parser.add_argument("--by", choices=("seen", *pairs.MEASURES), help="default: seen where it can be, or covariance")
     parser.add_argument("--top", type=int, default=10, help="pairs to print")
+    parser.add_argument("--num_pairs", type=int, default=100, help="pairs to write")
+    parser.add_argument("--classes", nargs="+", help="names of the classes of the heat map, or of --id")
+    parser.add_argument("--num_classes", type=int, default=20, help="at most, where --classes does not say")
+    parser.add_argument("--class", dest="chosen", help="name of a class: its nearest neighbours alone are told")
+    parser.add_argument("--id", type=int, help="of an example: its own covariance alone is told")
     parser.add_argument("--data_dir", default=os.environ.get("TFDS_DATA_DIR"))
     flags = parser.parse_args()
     found = finished.load(flags.run, flags.checkpoint, flags.data_dir)
-    measured, known = measures(found, flags.split), confusions(found.dataset)
+    head = found.run.config["head"]["name"]
+    if head == "Deterministic":
+        raise ValueError(f"{flags.run} has the head {head}, which has no noise; give a run of another head.")
+    out = Path(flags.run) / "analysis" / "covariance" / f"{flags.split}_{flags.checkpoint}"
     names = found.dataset["class_names"]
-    rows, cols = np.triu_indices(len(names), 1)
-    order = np.argsort(-measured.seen[rows, cols], kind="stable")[: flags.top]
-    print(f"{'classes':<28}{'p_i p_j var(u_i - u_j)':>24}{'covariance':>12}{'correlation':>12}{'labels mixed':>14}")
-    for i, j in zip(rows[order], cols[order]):
-        told = f"{known[i, j]:.1%}" if known[i, j] else ""
-        print(
-            f"{names[i] + ', ' + names[j]:<28}{measured.seen[i, j]:>24.4f}{measured.covariance[i, j]:>12.4f}"
-            f"{measured.correlation[i, j]:>12.3f}{told:>14}"
-        )
-    path = os.path.join(flags.run, "covariance", f"{flags.split}_{flags.checkpoint}.npz")
-    files.write_arrays(path, measured._asdict())
+    group = None if flags.classes is None else groups.named(names, flags.classes)
+    if flags.id is not None:
+        _tell_example(found, flags, out / f"example_{flags.id}", group)
+    elif flags.chosen is not None:
+        _tell_class(found, flags, out, int(groups.named(names, [flags.chosen])[0]))
+    else:
+        _tell_pairs(found, flags, out, group)
+
+
+def _tell_pairs(found: finished.Finished, flags: argparse.Namespace, out: Path, group: np.ndarray | None) -> None:
+    names, whole = found.dataset["class_names"], None
+    average = averaged(found, flags.split)
+    if _one_label(found, flags.split) and len(names) <= MAX_CLASSES:
+        whole = measures(found, flags.split, average)
+    by = flags.by or ("covariance" if whole is None else "seen")
+    if by == "seen":
+        if whole is None:
+            raise ValueError(
+                f"--by=seen needs one label an example and at most {MAX_CLASSES} classes; with --class one label is"
+                f" enough. Here choose of {', '.join(pairs.MEASURES)}."
+            )
+        first = pairs.top_of(whole.seen, whole.covariance, flags.num_pairs)
+    else:
+        first = pairs.top(average, flags.num_pairs, by)
+    _write_pairs(out / "pairs.csv", _told(found, flags.split, average, first, whole), by, flags.top)
+    told = {"split": flags.split, "checkpoint": flags.checkpoint, "pairs_by": by, **summary(average)}
+    print("of the variance " + ", ".join(f"{told[n]:.1%} is {n}" for n in ("diagonal", "factors", "common")))
+    if whole is not None:
+        files.write_arrays(out / "measures.npz", whole._asdict())
+        told["agreement_with_known_noise"] = known_noise.agreements(whole._asdict(), found.dataset)
+    files.write_json(out / "summary.json", told)
+    diagonal = average.own / average.variance
+    columns = zip(names, average.variance.tolist(), diagonal.tolist())
+    files.write_csv(out / "classes.csv", [{"class": n, "variance": v, "diagonal": d} for n, v, d in columns])
+    group = groups.first(first, flags.num_classes) if group is None else group
+    some = pairs.within(average, group)
+    ordered = groups.clustered(pairs.measure("correlation", average, some.covariance, some.rows, some.cols))
+    block = _told(found, flags.split, average, pairs.within(average, group[ordered]), whole)
+    files.write_csv(out / "heat_map.csv", block)
+    if (heat_map := _drawing()) is not None:
+        title = f"{_name(found)}: split {flags.split!r}, {flags.checkpoint} checkpoint"
+        drawn = heat_map.of_group([names[i] for i in group[ordered]], block, title)
+        heat_map.figures.write(drawn, out / "heat_map")
+    print(f"wrote {out}")
+
+
+def _tell_class(found: finished.Finished, flags: argparse.Namespace, out: Path, chosen: int) -> None:
+    average = averaged(found, flags.split)
+    near = pairs.of_class(average, chosen)
+    by = flags.by or ("seen" if _one_label(found, flags.split) else "covariance")
+    if by == "seen":
+        sizes = pairs.seen(found, flags.split, near.rows, near.cols)
+    else:
+        sizes = pairs.measure(by, average, near.covariance, near.rows, near.cols)
+    near = pairs.largest(near, sizes, flags.num_pairs)
+    path = out / f"neighbours_of_class_{chosen}.csv"
+    _write_pairs(path, _told(found, flags.split, average, near), by, flags.top)
     print(f"wrote {path}")
+
+
+def _tell_example(found: finished.Finished, flags: argparse.Namespace, out: Path, group: np.ndarray | None) -> None:
+    names = found.dataset["class_names"]
+    example = example_covariance.of(found, flags.split, flags.id, group, flags.num_classes)
+    files.write_csv(out.with_suffix(".csv"), example_covariance.table(example, names))
+    if (heat_map := _drawing()) is not None:
+        title = f"{_name(found)}: example {flags.id} of the split {flags.split!r}"
+        heat_map.figures.write(heat_map.of_example(example, names, title), out)
+    print(f"wrote {out}.csv")
+
+
+def _told(
+    found: finished.Finished, split: str, average: Average, some: pairs.Pairs, whole: Measures | None = None
+) -> list[dict[str, Any]]:
+    seen = None if whole is None else whole.seen[some.rows, some.cols]
+    if seen is None and _one_label(found, split):
+        seen = pairs.seen(found, split, some.rows, some.cols)
+    noisy = any(clean != label for clean, label, _ in found.dataset.get("label_noise", ()))
+    mixed = known_noise.mixed(found.dataset, some.rows, some.cols) if noisy else None
+    return pairs.table(average, some, found.dataset["class_names"], seen, mixed)
+
+
+def _name(found: finished.Finished) -> str:
+    config = found.run.config
+    return f"{config['head']['name']} on {config['data']['name']}, seed {config['seed']}"
+
+
+def _one_label(found: finished.Finished, split: str) -> bool:
+    return finished.data(found, split).labels.ndim == 1
+
+
+def _write_pairs(path: Path, rows: list[dict[str, Any]], by: str, num_printed: int) -> None:
+    files.write_csv(path, rows)
+    columns = [f"{name:>{max(len(name), 9) + 2}}" for name in list(rows[0])[2:]]
+    told = [f"{row['class']}, {row['other']}" for row in rows[:num_printed]]
+    width = max(len(names) for names in told)
+    print(f"largest {by}\n{'classes':<{width}}" + "".join(columns))
+    for names, row in zip(told, rows):
+        values = "".join(f"{value:>{len(c)}.4g}" for c, value in zip(columns, list(row.values())[2:]))
+        print(f"{names:<{width}}{values}")
+
+
+def _drawing() -> ModuleType | None:
+    """What draws, where there is matplotlib."""
+    try:
+        from heteroscedastic.analysis import heat_map
+    except ModuleNotFoundError as error:
+        print(f"no pictures: {error}")
+        return None
+    return heat_map
 
 
 if __name__ == "__main__":

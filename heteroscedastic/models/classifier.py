@@ -3,7 +3,7 @@
 from typing import Any
 
 from flax import linen as nn
-from jaxtyping import Array, Bool
+from jaxtyping import Array, Bool, Float
 
 from heteroscedastic import latent as latent_lib
 from heteroscedastic.latent import LatentGaussian
@@ -30,5 +30,9 @@ class Classifier(nn.Module):
           present: False for an absent example, which no batch statistic sees.
           train: whether batch statistics are those of the batch, and updated.
         """
-        latent = self.head(self.backbone(inputs, present, train))
+        latent = self.head(self.features(inputs, present, train))
         return latent if self.num_classes is None else latent_lib.without_classes_from(self.num_classes, latent)
+
+    def features(self, inputs: Any, present: Bool[Array, "*b"], train: bool = False) -> Float[Array, "*b d"]:
+        """What the head is given of each example."""
+        return self.backbone(inputs, present, train)

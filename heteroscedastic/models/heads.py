@@ -15,12 +15,17 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
-from jaxtyping import Array, Float
+from jaxtyping import Array, ArrayLike, Float
 
 from heteroscedastic import latent as latent_lib
 from heteroscedastic.latent import LatentGaussian
 
 _MIN_SCALE = 1e-3
+
+
+def standard_deviations(affine: Float[ArrayLike, "*b n"]) -> Float[Array, "*b n"]:
+    """Those of independent noise, > 0, from what the dense layer `scale_diag` puts out."""
+    return jax.nn.softplus(affine) + _MIN_SCALE
 
 
 def _as_matrices(features, kernel, dimensions, **settings):
@@ -123,7 +128,7 @@ class Diagonal(_Head):
         width = self.num_classes
         if self.noise_on == "features":
             width, latent = features.shape[-1], latent._replace(readout=kernel)
-        scale_diag = jax.nn.softplus(_dense("scale_diag", features, width)) + _MIN_SCALE
+        scale_diag = standard_deviations(_dense("scale_diag", features, width))
         latent = latent._replace(scale_diag=scale_diag, **self.factors(features, width))
         return self._as_edward2(latent) if self.edward2 else latent
 

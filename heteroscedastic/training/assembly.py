@@ -42,6 +42,7 @@ class Run:
     train_step: Callable  # (state at work, split, feed) -> state, sums, values
     eval_step: Callable  # (params and model_state at work, split, feed, key) -> sums, predictions
     latents: Callable  # (params, model_state, split, feed) -> latent, batch
+    features: Callable  # (params, model_state, split, feed) -> features, batch
     schedule: Callable  # step -> learning rate
     batch_size: int
     layout: dict[str, Any]  # how it lies on several devices, see placement.py
@@ -120,13 +121,13 @@ def build(config: dict[str, Any], data_dir: str | None = None) -> Run:
         key = jax.random.fold_in(key_for(seed, "train"), state.step)
         return train_step(state, batch, key, objective=loss_of, optimizer=optimizer, metric=train_metric)
 
-    def latents(params, model_state, split, feed, model=model):
+    def applied(params, model_state, split, feed, model=model, method="__call__"):
         batch = resident.batch(key_for(seed, "eval"), split, feed, chain=eval_chain)
         variables = {"params": params, **model_state}
-        return model.apply(variables, batch.inputs, batch.weights > 0, train=False), batch
+        return model.apply(variables, batch.inputs, batch.weights > 0, train=False, method=method), batch
 
     def one_eval_step(params, model_state, split, feed, key):
-        latent, batch = latents(params, model_state, split, feed, model_at_work)
+        latent, batch = applied(params, model_state, split, feed, model_at_work)
         return eval_step(latent, batch, key, predictive=predicted, metric=eval_metric)
 
     return Run(
@@ -140,7 +141,8 @@ def build(config: dict[str, Any], data_dir: str | None = None) -> Run:
         class_axis=class_axis.find(init_of, num_classes, training.get("class_shards", 1)),
         train_step=one_train_step,
         eval_step=one_eval_step,
-        latents=latents,
+        latents=applied,
+        features=functools.partial(applied, method="features"),
         schedule=schedule,
         batch_size=batch_size,
         layout={name: training[name] for name in schema.LAYOUT if name in training},

@@ -1,16 +1,17 @@
+import csv
 import dataclasses
+import json
+import sys
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from scipy import stats
-from sklearn import metrics as sklearn_metrics
 
 from experiments import study
 from heteroscedastic import latent as latent_lib
-from heteroscedastic.analysis import covariance, finished
-from heteroscedastic.data import augment
+from heteroscedastic.analysis import average, covariance, example_covariance, finished, known_noise, pairs
+from heteroscedastic.data import augment, resident
 from heteroscedastic.training import loop
 
 
@@ -18,7 +19,7 @@ from heteroscedastic.training import loop
 def directory(tmp_path_factory):
     path = tmp_path_factory.mktemp("runs") / "run"
     settings = {"training.num_epochs": 8.0, "head.temperature": (1.0, 4.0), "training.batch_size": 50}
-    loop.train(study.config("digits_het_full", settings), str(path))
+    loop.train(study.config("digits_het_full", settings | {"predictive.num_samples": 32}), str(path))
     return path
 
 
@@ -56,57 +57,10 @@ def test_measures_are_plain_averages_in_units_of_the_utilities(directory):
 
 def test_the_confusions_are_read_from_the_run(directory):
     found = finished.load(directory)
-    shares = covariance.confusions(found.dataset)
+    shares = known_noise.confusions(found.dataset)
     np.testing.assert_array_equal(shares, shares.T)
     assert np.count_nonzero(shares) == 6  # three pairs, either way
     assert shares[shares > 0] == pytest.approx(0.4, abs=0.08)
-
-
-def test_confusions_are_shares_of_the_examples_of_both_classes():
-    noise = [[0, 0, 6], [0, 1, 2], [1, 0, 1], [1, 1, 3], [2, 2, 5]]
-    shares = covariance.confusions({"class_names": ["a", "b", "c", "d"], "label_noise": noise})
-    expected = np.zeros((4, 4))
-    expected[0, 1] = expected[1, 0] = (2 + 1) / (8 + 4)
-    np.testing.assert_array_equal(shares, expected)
-
-
-def symmetric(draws, size):
-    half = draws.normal(size=(size, size))
-    return np.abs(half + half.T)
-
-
-def test_the_rank_correlation_is_spearmans_over_pairs():
-    draws = np.random.default_rng(0)
-    one, other = symmetric(draws, 7), symmetric(draws, 7)
-    upper = np.triu_indices(7, 1)
-    expected = stats.spearmanr(one[upper], other[upper]).statistic
-    assert covariance.rank_correlation(one, other)["rho"] == pytest.approx(expected)
-
-
-def test_ties_share_their_ranks():
-    measure = symmetric(np.random.default_rng(3), 6)
-    confusion = (measure > np.median(measure)).astype(float)  # of two values alone
-    measure = np.round(measure)
-    upper = np.triu_indices(6, 1)
-    expected = stats.spearmanr(measure[upper], confusion[upper]).statistic
-    assert covariance.rank_correlation(measure, confusion, 9)["rho"] == pytest.approx(expected)
-
-
-def test_of_equal_matrices_the_correlation_is_one_and_only_the_same_order_is_as_good():
-    one = symmetric(np.random.default_rng(1), 10)
-    found = covariance.rank_correlation(one, 3 * one, num_permutations=999)
-    assert found["rho"] == pytest.approx(1)
-    assert found["p"] == 1 / 1000
-
-
-def test_of_unrelated_matrices_p_is_uniform():
-    draws = np.random.default_rng(2)
-    p = [covariance.rank_correlation(symmetric(draws, 6), symmetric(draws, 6), 199)["p"] for _ in range(200)]
-    assert stats.kstest(p, "uniform").pvalue > 0.01
-
-
-def test_where_nothing_is_confused_there_is_no_correlation():
-    assert np.isnan(covariance.rank_correlation(np.eye(3) + 1.0, np.zeros((3, 3)))["rho"])
 
 
 def test_several_labels_an_example_are_told(directory):
@@ -122,22 +76,123 @@ def test_a_run_that_is_not_complete_is_told(tmp_path):
         finished.load(tmp_path)
 
 
-def test_agreement_is_the_auc_of_the_ranking():
-    rng = np.random.default_rng(0)
-    for _ in range(20):
-        scores = rng.integers(-4, 5, (8, 8)).astype(float)  # with ties
-        pairs = rng.random((8, 8)) < 0.3
-        upper = np.triu_indices(8, 1)
-        found = covariance.agreement(scores, pairs)
-        assert found["auc"] == pytest.approx(sklearn_metrics.roc_auc_score(pairs[upper], np.abs(scores[upper])))
+def test_features_and_head_are_the_run(directory):
+    found = finished.load(directory)
+    run, params = found.run, found.state.params
+    feed = next(resident.feeds(np.arange(20), 20))
+    features, _ = run.features(params, found.state.model_state, run.dataset.splits["valid"], feed)
+    latent, _ = run.latents(params, found.state.model_state, run.dataset.splits["valid"], feed)
+    jax.tree.map(np.testing.assert_array_equal, run.model.head.apply({"params": params["head"]}, features), latent)
 
 
-def test_agreement_at_its_ends():
-    pairs = np.zeros((5, 5), bool)
-    pairs[0, 1] = pairs[2, 3] = True
-    assert covariance.agreement(-10.0 * pairs, pairs) == {"first": 2.0, "auc": 1.0}
-    assert covariance.agreement(1.0 - pairs, pairs) == {"first": 0.0, "auc": 0.0}
-    tied = covariance.agreement(np.ones((5, 5)), pairs)
-    assert tied["auc"] == 0.5
-    assert tied["first"] == pytest.approx(2 * 2 / 10)  # as many as chance would give
-    assert np.isnan(covariance.agreement(np.ones((5, 5)), np.zeros((5, 5), bool))["auc"])
+def test_seen_of_pairs_is_seen_of_all(directory):
+    found = finished.load(directory)
+    rows, cols = np.array([1, 7, 3, 3]), np.array([7, 1, 3, 9])
+    expected = covariance.measures(found, "valid").seen[rows, cols]
+    np.testing.assert_allclose(pairs.seen(found, "valid", rows, cols), expected, rtol=1e-4)
+
+
+def test_the_parts_of_the_trace(directory):
+    averaged = covariance.averaged(finished.load(directory), "valid")
+    matrix = average.rows(averaged, np.arange(10))
+    found = covariance.summary(averaged)
+    assert found["diagonal"] + found["factors"] == pytest.approx(1)
+    assert found["mean_variance"] == pytest.approx(np.trace(matrix) / 10)
+    assert found["common"] == pytest.approx(matrix.sum() / 10 / np.trace(matrix))
+    assert 0 < found["diagonal"] < 1
+
+
+def run_main(monkeypatch, *flags):
+    monkeypatch.setattr(sys, "argv", ["covariance", *flags])
+    covariance.main()
+
+
+def read(path):
+    with path.open() as file:
+        return list(csv.DictReader(file))
+
+
+def test_the_command_tells_pairs_and_writes_under_analysis_alone(directory, monkeypatch, capsys):
+    before = {p for p in directory.rglob("*") if p.is_file()}
+    run_main(monkeypatch, f"--run={directory}", "--split=valid", "--num_pairs=7", "--top=3")
+    written = {p for p in directory.rglob("*") if p.is_file()} - before
+    out = directory / "analysis" / "covariance" / "valid_last"
+    assert {p.parent for p in written} == {out}
+    names = {"pairs.csv", "classes.csv", "summary.json", "heat_map.csv", "heat_map.png", "heat_map.svg", "measures.npz"}
+    assert {p.name for p in written} == names
+    found = read(out / "pairs.csv")
+    assert len(found) == 7
+    seen = [float(row["seen"]) for row in found]
+    assert seen == sorted(seen, reverse=True)
+    with np.load(out / "measures.npz") as measures:
+        assert seen[0] == pytest.approx(np.max(measures["seen"]), rel=1e-4)
+    assert len(capsys.readouterr().out.splitlines()) == 2 + 3 + 2
+    assert json.loads((out / "summary.json").read_text())["agreement_with_known_noise"]["seen"]["auc"] > 0.5
+
+
+def test_the_command_tells_a_named_group_by_table_4(directory, monkeypatch):
+    flags = [f"--run={directory}", "--split=valid", "--by=covariance", "--classes", "two", "nine", "one"]
+    run_main(monkeypatch, *flags)
+    out = directory / "analysis" / "covariance" / "valid_last"
+    sizes = [abs(float(row["covariance"])) for row in read(out / "pairs.csv")]
+    assert len(sizes) == 45
+    assert sizes == sorted(sizes, reverse=True)
+    assert {row[n] for row in read(out / "heat_map.csv") for n in ("class", "other")} == {"one", "two", "nine"}
+
+
+def test_the_command_tells_the_neighbours_of_a_class(directory, monkeypatch):
+    run_main(monkeypatch, f"--run={directory}", "--split=valid", "--class=three", "--num_pairs=4")
+    found = read(directory / "analysis" / "covariance" / "valid_last" / "neighbours_of_class_3.csv")
+    assert {row["class"] for row in found} == {"three"}
+    seen = [float(row["seen"]) for row in found]
+    assert seen == sorted(seen, reverse=True)
+    assert len(seen) == len({row["other"] for row in found} - {"three"}) == 4
+
+
+def test_the_covariance_of_an_example_is_its_own(directory, monkeypatch):
+    found = finished.load(directory)
+    split = found.run.dataset.splits["test"]
+    chosen, classes = int(split.ids[30]), np.array([7, 1, 4])
+    feed = resident.Feed(np.array([30]), np.ones(1), np.int32(0))
+    latent, _ = found.run.latents(found.state.params, found.state.model_state, split, feed)
+    expected = latent_lib.covariance(latent_lib.temper(latent, 1 / float(temperature(found))))[0]
+    example = example_covariance.of(found, "test", chosen, classes)
+    np.testing.assert_allclose(example.covariance, expected[classes][:, classes], rtol=1e-4, atol=1e-4)
+    assert example.labels == (split.labels[30],)
+    likeliest = example_covariance.of(found, "test", chosen, num_classes=4)
+    assert (np.diff(likeliest.probs) <= 0).all()
+    assert likeliest.probs[0] >= example.probs.max()
+
+    run_main(monkeypatch, f"--run={directory}", f"--id={chosen}", "--classes", "seven", "one", "four")
+    path = directory / "analysis" / "covariance" / "test_last" / f"example_{chosen}"
+    told = [float(row["covariance"]) for row in read(path.with_suffix(".csv"))]
+    np.testing.assert_allclose(told, example.covariance[np.triu_indices(3)], rtol=1e-4, atol=1e-4)
+    assert path.with_suffix(".png").exists()
+
+
+def test_what_is_not_there_is_told(directory, monkeypatch):
+    for flags, message in (
+        (["--split=dev"], "no split 'dev', but test, train, valid"),
+        (["--id=123456"], "no example of id 123456"),
+        (["--class=ten"], "no class 'ten'"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            run_main(monkeypatch, f"--run={directory}", *flags)
+
+
+def test_a_head_without_noise_is_told_and_nothing_is_written(tmp_path, monkeypatch):
+    loop.train(study.config("digits_hom", {"training.num_epochs": 0.1}), str(tmp_path))
+    with pytest.raises(ValueError, match="Deterministic, which has no noise"):
+        run_main(monkeypatch, f"--run={tmp_path}")
+    assert not (tmp_path / "analysis").exists()
+
+
+def test_several_labels_have_covariances_but_nothing_that_a_softmax_sees(tmp_path, monkeypatch):
+    settings = {"training.num_epochs": 0.1}
+    loop.train(study.config("digits_multilabel_het_pe", settings), str(tmp_path))
+    run_main(monkeypatch, f"--run={tmp_path}", "--split=valid")
+    out = tmp_path / "analysis" / "covariance" / "valid_last"
+    assert "seen" not in read(out / "pairs.csv")[0]
+    assert not (out / "measures.npz").exists()
+    with pytest.raises(ValueError, match="--by=seen needs one label"):
+        run_main(monkeypatch, f"--run={tmp_path}", "--split=valid", "--by=seen")

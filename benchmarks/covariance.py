@@ -1,0 +1,65 @@
+"""Time and memory of the exact average covariance and its largest pairs, on random parameters.
+
+python benchmarks/covariance.py --head=ParameterEfficient makes a head of 21,843 classes on 2,048 features and
+features of 1,000 examples, and finds the 100 pairs of the largest average covariance. Memory is the
+largest that the process ever had resident: in all, and beyond what it had when the head's parameters were made.
+"""
+
+import argparse
+import resource
+import time
+
+import jax
+import numpy as np
+
+from heteroscedastic.analysis import average, pairs
+from heteroscedastic.models import heads
+
+_BATCH = 64
+
+
+def main() -> None:
+    """Prints one line."""
+    parser = argparse.ArgumentParser(description=main.__doc__)
+    parser.add_argument("--head", default="ParameterEfficient", choices=("Diagonal", "LowRank", "ParameterEfficient"))
+    parser.add_argument("--num_classes", type=int, default=21_843)
+    parser.add_argument("--num_features", type=int, default=2_048)
+    parser.add_argument("--num_factors", type=int, default=15)
+    parser.add_argument("--num_examples", type=int, default=1_000)
+    parser.add_argument("--noise_on", default="utilities", choices=("utilities", "features"))
+    flags = parser.parse_args()
+    factors = {} if flags.head == "Diagonal" else {"num_factors": flags.num_factors}
+    head = getattr(heads, flags.head)(flags.num_classes, noise_on=flags.noise_on, **factors)
+    draws = np.random.default_rng(0)
+    shapes = jax.eval_shape(head.init, jax.random.key(0), np.zeros((1, flags.num_features), np.float32))["params"]
+    params = jax.tree.map(lambda x: _normal(draws, x.shape, flags.num_features), shapes)
+    before, start = _peak(), time.perf_counter()
+    batches = (
+        _normal(draws, (min(_BATCH, flags.num_examples - i), flags.num_features), 1)
+        for i in range(0, flags.num_examples, _BATCH)
+    )
+    found = average.of(head, params, batches)
+    averaged = time.perf_counter() - start
+    pairs.top(found, 100)
+    seconds, peak = time.perf_counter() - start, _peak()
+    size = sum(x.nbytes for x in jax.tree.leaves(params)) / 2**20
+    print(
+        f"{flags.head}, {flags.num_classes} classes, {flags.num_features} features, {flags.num_factors} factors,"
+        f" noise on {flags.noise_on}, {flags.num_examples} examples: {averaged:.0f} s for the average,"
+        f" {seconds:.0f} s in all; parameters {size:,.0f} MiB, before {before:,.0f} MiB, peak {peak:,.0f} MiB"
+    )
+
+
+def _normal(draws: np.random.Generator, shape: tuple[int, ...], fan_in: int) -> np.ndarray:
+    values = draws.standard_normal(shape, np.float32)
+    values /= np.sqrt(fan_in)
+    return values
+
+
+def _peak() -> float:
+    """MiB that were resident at most, so far."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+if __name__ == "__main__":
+    main()
