@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from subprocesses import EXTRAS, MAIN, run_without
 
-from heteroscedastic.analysis import covariance
+from heteroscedastic.analysis import known_noise
 from heteroscedastic.data import archive, dataset, store, tfds
 
 library = pytest.importorskip("tensorflow_datasets")
@@ -217,7 +217,7 @@ def test_the_human_labels_of_cifar10_are_wrong_as_often_as_published():
     told = dataset.description(data, data)
     assert sum(n for _, _, n in told["label_noise"]) == 50_000
     assert sum(n for a, b, n in told["label_noise"] if a == b) / 50_000 == pytest.approx(0.5979, abs=5e-5)
-    np.testing.assert_array_equal(covariance.confusions(told) > 0, ~np.eye(10, dtype=bool))  # all are confused
+    np.testing.assert_array_equal(known_noise.confusions(told) > 0, ~np.eye(10, dtype=bool))  # all are confused
 
 
 @needs("cifar10_n")
