@@ -19,16 +19,7 @@ from scipy import stats
 from experiments import study
 from heteroscedastic import files
 from heteroscedastic.analysis import calibration
-
-
-def paired(ours: list[float], theirs: list[float]) -> tuple[float, float]:
-    """Mean difference, and half the width of its 95 % interval by Student's t; nan below two pairs."""
-    differences = np.subtract(ours, theirs)
-    n = len(differences)
-    if n < 2:
-        return float(np.mean(differences)) if n else float("nan"), float("nan")
-    half = stats.t.ppf(0.975, n - 1) * differences.std(ddof=1) / np.sqrt(n)
-    return float(differences.mean()), float(half)
+from heteroscedastic.analysis.comparison import paired, spread
 
 
 def unpaired_p(ours: list[float], theirs: list[float]) -> float:
@@ -137,14 +128,6 @@ def _calibration(directory: Path, fit: str, on: str) -> dict[str, Any]:
 def _has_paper(chosen, regime, metric):
     """Whether the paper has a number for it; what is chosen and told on validation has none."""
     return bool(chosen.paper) and metric in chosen.paper["columns"] and regime in study.tested(chosen).values()
-
-
-def spread(values: list[float], digits: int = 4) -> str:
-    """Mean and standard deviation, as the tables show them."""
-    if not values:
-        return "missing"
-    deviation = f" ± {np.std(values, ddof=1):.{digits}f}" if len(values) > 1 else ""
-    return f"{np.mean(values):.{digits}f}{deviation}"
 
 
 def _paper_number(chosen: study.Table, row: study.Row, metric: str, numbers: dict[str, Any]) -> str:

@@ -164,10 +164,24 @@ def description(dataset: Dataset, stored: Dataset) -> dict[str, Any]:
         "num_examples": {name: len(split.ids) for name, split in dataset.splits.items()},
         "fingerprint": digest.hexdigest(),
     }
-    train, before = dataset.splits["train"], stored.splits["train"]
-    if train.labels.ndim == 1:
-        rows = np.argsort(before.ids)[np.searchsorted(np.sort(before.ids), train.ids)]
-        clean = before.extras.get("clean_labels", before.labels)[rows]
-        pairs, counts = np.unique(np.stack([clean, train.labels]), axis=1, return_counts=True)
+    labels = dataset.splits["train"].labels
+    if labels.ndim == 1:
+        pairs, counts = np.unique(
+            np.stack([clean_labels(dataset, stored, "train"), labels]), axis=1, return_counts=True
+        )
         told["label_noise"] = [[int(a), int(b), int(n)] for (a, b), n in zip(pairs.T, counts)]
     return told
+
+
+def clean_labels(dataset: Dataset, stored: Dataset, split: str) -> Int[np.ndarray, "n"] | Int[np.ndarray, "n m"]:
+    """The labels of a split's examples before curation, where known those they are noisy copies of.
+
+    Args:
+      dataset: as the run sees it.
+      stored: before curation.
+      split: of `dataset`; one that was held out comes from "train".
+    """
+    ids = dataset.splits[split].ids
+    before = stored.splits[split if split in stored.splits else "train"]
+    rows = np.argsort(before.ids)[np.searchsorted(np.sort(before.ids), ids)]
+    return before.extras.get("clean_labels", before.labels)[rows]

@@ -60,8 +60,7 @@ def build(config: dict[str, Any], data_dir: str | None = None) -> Run:
     config = _with_tuples(config)
     schema.check(config)
     seed = config["seed"]
-    choices = {name: value for name, value in config["data"].items() if name in schema.DATA_CHOICES}
-    stored = _within("data", store.load, config["data"]["name"], data_dir, **choices)
+    stored = stored_data(config, data_dir)
     data = dataset_lib.curate(stored, seed, _within("curation", chain, curation, config["curation"]))
     data = dataset_lib.hold_out(data, seed, config["data"]["validation_fraction"])
     labels = data.splits["train"].labels
@@ -135,6 +134,12 @@ def build(config: dict[str, Any], data_dir: str | None = None) -> Run:
         total_steps=total_steps,
         checkpoint_steps=checkpoint_steps,
     )
+
+
+def stored_data(config: dict[str, Any], data_dir: str | None = None) -> Dataset:
+    """The data set that a config names, before curation and without a validation split of its making."""
+    choices = {name: value for name, value in config["data"].items() if name in schema.DATA_CHOICES}
+    return _within("data", store.load, config["data"]["name"], data_dir, **choices)
 
 
 def key_for(seed: int, purpose: str) -> PRNGKeyArray:
