@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Callable, Sequence
-from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -11,6 +10,7 @@ from scipy import stats
 
 from heteroscedastic.analysis import finished, predictions
 from heteroscedastic.analysis.finished import Told
+from heteroscedastic.analysis.predictions import Predictions
 
 
 class Group(NamedTuple):
@@ -68,21 +68,19 @@ def _common(paths: Sequence[tuple[str, ...]]) -> tuple[str, ...]:
     return common
 
 
-def check_comparable(compared: Sequence[Group], on: str) -> None:
+def _check_same(compared: list[Group], told: list[list[Predictions]], on: str) -> None:
     """Raises a ValueError where the runs were not told on the same examples of the same classes."""
     runs = [run for group in compared for run in group.runs]
-    for a, b in pairwise(runs):
-        if a.dataset["class_names"] != b.dataset["class_names"]:
-            raise ValueError(f"{a.directory} and {b.directory} have other classes; report them apart.")
-    found = [predictions.read(run.directory, on) for run in runs]
-    for told, (run, first) in zip(found[1:], ((run, runs[0]) for run in runs[1:])):
-        same = [np.array_equal(x, y) for x, y in zip(told[1:3], found[0][1:3])]
-        if not all(same):
-            what = "with other labels" if same[0] else "on other examples"
+    first, *others = zip(runs, (p for group in told for p in group))
+    for run, found in others:
+        if run.dataset["class_names"] != first[0].dataset["class_names"]:
+            raise ValueError(f"{first[0].directory} and {run.directory} have other classes; report them apart.")
+        same_ids = np.array_equal(found.ids, first[1].ids)
+        if not same_ids or not np.array_equal(found.labels, first[1].labels):
             raise ValueError(
-                f"{first.directory} and {run.directory} were evaluated {what} in {on!r}: validation examples and"
-                " their noise follow from the seed. Name an evaluation that all share, such as --on=test, or report"
-                " these runs apart."
+                f"{first[0].directory} and {run.directory} were evaluated"
+                f" {'with other labels' if same_ids else 'on other examples'} in {on!r}: which examples are held out, and their noise, follows from the seed. Name an evaluation"
+                " that all share, such as --on=test, or report these runs apart."
             )
     _check_data(runs)
 
@@ -99,6 +97,42 @@ def _check_data(runs: list[Told]) -> None:
                 f"{first.directory} and {run.directory} ask for the same data with the same seed but saw different"
                 " data (fingerprints in dataset.json); make one of them again with the data of the other."
             )
+
+
+class Compared(NamedTuple):
+    """Groups of runs with their predictions of one evaluation, and where the rest is found."""
+
+    groups: list[Group]
+    on: str  # the evaluation that is told
+    fit: str | None  # the one that temperatures are fitted on; None where a run has none
+    told: list[list[Predictions]]  # of `on`, by group and run
+    fitted_on: list[list[Predictions]] | None  # of `fit`
+    data_dir: str | None = None
+
+    @property
+    def class_names(self) -> list[str]:
+        return self.groups[0].runs[0].dataset["class_names"]
+
+    @property
+    def several(self) -> bool:
+        """Whether an example has a list of labels."""
+        return self.told[0][0].several
+
+
+def compare(compared: list[Group], on: str = "test", fit: str = "valid", data_dir: str | None = None) -> Compared:
+    """These groups, once it is sure that they may be compared on an evaluation.
+
+    Raises:
+      FileNotFoundError, ValueError: predictions are missing, damaged or of another version, or
+        the runs were not told on the same examples; says what to do.
+    """
+    told = [[predictions.read(run.directory, on) for run in group.runs] for group in compared]
+    _check_same(compared, told, on)
+    runs = [run for group in compared for run in group.runs]
+    if not all(fit in predictions.names(run.directory) for run in runs):
+        return Compared(compared, on, None, told, None, data_dir)
+    fitted = [[predictions.read(run.directory, fit) for run in group.runs] for group in compared]
+    return Compared(compared, on, fit, told, fitted, data_dir)
 
 
 def settings(config: dict[str, Any], at: str = "") -> dict[str, Any]:

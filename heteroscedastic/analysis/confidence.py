@@ -48,10 +48,11 @@ def reliability_diagram(
     stated, held = (np.concatenate(x, axis=1) for x in zip(*pairs))
     edges = reliability.equal_edges(_NUM_BINS)
     sums = _sums_by_example(jnp.asarray(stated, jnp.float32), jnp.asarray(held, jnp.float32), edges)
+    sums = reliability.ReliabilitySums(*(np.asarray(x, np.float64) for x in sums))
     by_example = np.concatenate([sums.weight, sums.correct], axis=1)
     draws = bootstrap.resampled_sums(by_example, _NUM_RESAMPLES, seed)
     low, high = bootstrap.percentile_band(_ratio(draws[:, _NUM_BINS:], draws[:, :_NUM_BINS]), _LEVEL)
-    total = reliability.ReliabilitySums(*(np.sum(x, axis=0, dtype=np.float64) for x in sums))
+    total = reliability.ReliabilitySums(*(np.sum(x, axis=0) for x in sums))
     return Diagram(
         edges=edges,
         count=total.weight,

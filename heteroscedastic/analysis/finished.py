@@ -4,8 +4,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
+import numpy as np
 
 from heteroscedastic import files
+from heteroscedastic.data import dataset as dataset_lib
 from heteroscedastic.training import assembly
 from heteroscedastic.training.assembly import Run
 from heteroscedastic.training.checkpoint import Checkpoints
@@ -78,6 +80,22 @@ def build(told: Told, data_dir: str | None = None) -> Run:
     if run.description["fingerprint"] != told.dataset.get("fingerprint"):
         raise ValueError(f"{told.directory} saw other data than is found now; give the --data_dir of that run.")
     return run
+
+
+# What building a run raises where its data or its version is not here.
+NOT_HERE = (FileNotFoundError, ModuleNotFoundError, ValueError)
+
+
+def clean_labels(told: Told, evaluation: str, data_dir: str | None = None) -> dict[int, np.ndarray]:
+    """The label, or list of them, that an example of an evaluation has before any noise that is known, by its id.
+
+    Raises:
+      FileNotFoundError, ModuleNotFoundError, ValueError: the data that the run saw is not here.
+    """
+    split = told.config["evals"][evaluation]["split"]
+    data = build(told, data_dir).dataset
+    clean = dataset_lib.clean_labels(data, assembly.stored_data(told.config, data_dir), split)
+    return dict(zip(data.splits[split].ids.tolist(), clean))
 
 
 def load(directory: str | Path, checkpoint: str = "last", data_dir: str | None = None) -> Finished:

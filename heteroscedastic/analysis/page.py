@@ -1,13 +1,16 @@
-"""The pieces of a page that is one file: everything inline, escaped, fit for a phone, a keyboard and a screen reader."""
+"""The pieces of a page that is one file: all inline and escaped, fit for a phone, a keyboard and a screen reader."""
 
 import base64
 import html
 import re
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 from matplotlib.figure import Figure
 
+from heteroscedastic import files
 from heteroscedastic.analysis import figures
 
 _CSS = """
@@ -23,7 +26,7 @@ h1 { font-size: 1.6rem; line-height: 1.25; }
 h2 { margin-top: 2.5rem; padding-top: .5rem; border-top: 1px solid var(--line); font-size: 1.3rem; }
 h3 { font-size: 1.05rem; }
 a { color: var(--link); }
-a:focus-visible, summary:focus-visible, [tabindex]:focus-visible { outline: 3px solid var(--link); outline-offset: 2px; }
+a:focus-visible, summary:focus-visible, .scroll:focus-visible { outline: 3px solid var(--link); outline-offset: 2px; }
 .skip { position: absolute; left: -99rem; }
 .skip:focus { left: 1rem; top: 1rem; padding: .5rem 1rem; background: var(--paper); z-index: 1; }
 nav ul { columns: 16rem; padding-left: 1.2rem; }
@@ -54,7 +57,7 @@ class Picture(NamedTuple):
     caption: str
     alt: str  # what it shows, in words
     drawn: Figure
-    numbers: dict[str, Any]  # of plain values, for JSON
+    numbers: Any  # plain values, arrays, and named tuples of them
 
 
 class Section(NamedTuple):
@@ -62,6 +65,7 @@ class Section(NamedTuple):
 
     title: str
     parts: Sequence[str | Picture]
+    numbers: dict[str, Any] = {}  # by name of file: plain values and arrays behind what is no picture
 
 
 def text(value: Any) -> str:
@@ -141,6 +145,38 @@ def page(title: str, introduction: str, sections: Sequence[Section]) -> str:
 </body>
 </html>
 """
+
+
+def write_beside(sections: Sequence[Section], directory: str | Path) -> list[Path]:
+    """Writes every picture as PNG and SVG and the numbers behind it as JSON, each whole; returns what was written."""
+    written, out = [], Path(directory)
+    for section in sections:
+        for part in section.parts:
+            if isinstance(part, Picture):
+                written += figures.write(part.drawn, out / part.name)
+        pictured = {part.name: part.numbers for part in section.parts if isinstance(part, Picture)}
+        for name, numbers in (pictured | section.numbers).items():
+            files.write_json(out / f"{name}.json", plain(numbers))
+            written.append(out / f"{name}.json")
+    return written
+
+
+def plain(value: Any) -> Any:
+    """As JSON knows it: named tuples as objects, arrays as lists, nan and infinities as null."""
+    if hasattr(value, "_asdict"):
+        return plain(value._asdict())
+    if isinstance(value, dict):
+        return {str(name): plain(v) for name, v in value.items()}
+    if isinstance(value, np.ndarray | list | tuple):
+        return [plain(v) for v in value]
+    if isinstance(value, float | np.floating):
+        return float(value) if np.isfinite(value) else None
+    return value.item() if isinstance(value, np.generic) else value
+
+
+def file_name(*words: Any) -> str:
+    """A name of a file out of any words."""
+    return re.sub(r"[^A-Za-z0-9.=-]+", "_", "_".join(map(str, words))).strip("_.")
 
 
 def _parts(parts: Sequence[str | Picture]) -> str:

@@ -1,0 +1,86 @@
+"""The parts of the entropy of the runs, by itself and as members of an ensemble."""
+
+from typing import Any
+
+import numpy as np
+
+from heteroscedastic import ensembles
+from heteroscedastic.analysis import comparison, confidence, entropy, finished, page, pictures, predictions
+from heteroscedastic.analysis.comparison import Compared
+from heteroscedastic.analysis.finished import Told
+from heteroscedastic.analysis.page import Picture, Section
+from heteroscedastic.analysis.predictions import Predictions
+from heteroscedastic.calibration import scores
+
+
+def entropies(compared: Compared) -> Section:
+    """The entropy of predictions in two parts: over latent samples, and over the runs of a group as an ensemble."""
+    parts: list[Any] = []
+    over_samples, names = {}, {}
+    for group, told in zip(compared.groups, compared.told):
+        try:
+            splits = [_over_samples(compared, run) for run in group.runs]
+        except NOT_FOUND as error:
+            parts.append(page.note(f"{group.name} is not told over latent samples: {error}"))
+            continue
+        over_samples[group.name] = splits
+        names[group.name] = [_finds_errors(split, p) for split, p in zip(splits, told)]
+    if over_samples:
+        what = "latent sample"
+        parts += [_entropy_picture("entropy_samples", over_samples, what, compared)]
+        if not compared.several:
+            head = ["", "entropy of the mean", "expected entropy", "mutual information"]
+            rows = [[n, *(comparison.spread(v, 3) for v in zip(*found))] for n, found in names.items()]
+            parts.append(page.table("How well each finds errors over latent samples: AUROC", head, rows))
+    over_members, rows = {}, []
+    for group, told in zip(compared.groups, compared.told):
+        if len(told) < 2:
+            parts.append(page.note(f"{group.name} is one run; members of an ensemble are several, of other seeds."))
+            continue
+        try:
+            over_members[group.name] = [entropy.over_members(told)]
+        except ValueError as error:
+            parts.append(page.note(f"{group.name} is not told as an ensemble: {error}"))
+            continue
+        rows.append([f"{group.name}, {len(told)} members", *_ensemble_row(told)])
+    if over_members:
+        parts.append(_entropy_picture("entropy_members", over_members, "member", compared))
+        head = ["", "NLL of the mean", "mean NLL of a member", "ECE of the mean"]
+        parts.append(page.table(f"The runs of a group as an ensemble, {compared.on}", head, rows))
+    return Section("Parts of the entropy", parts)
+
+
+def _over_samples(compared: Compared, run: Told) -> ensembles.EntropySplit:
+    settings = run.config["evals"][compared.on]
+    found = finished.load(run.directory, settings.get("checkpoint", "last"), compared.data_dir)
+    return entropy.over_samples(found, settings["split"])
+
+
+def _entropy_picture(name, splits, of, compared) -> Picture:
+    means = {n: [{k: float(np.mean(v)) for k, v in s._asdict().items()} for s in runs] for n, runs in splits.items()}
+    told = ", ".join(f"{n} {np.mean([m['mutual'] for m in ms]):.3f}" for n, ms in means.items())
+    source = "256 Sobol samples of the latent" if of == "latent sample" else "runs of one config with other seeds"
+    per = "summed over the yes/no answers of an example" if compared.several else "an example"
+    return Picture(
+        name,
+        f"Mean entropy of a prediction of {compared.on}, {per}: what remains within a {of}, and the mutual information"
+        f" of label and {of} (its number at the end of each bar). Over {source}; lines are the spread of the runs.",
+        f"Bars of mean entropy in two parts; mutual information in nats: {told}.",
+        pictures.entropy_parts(splits, f"Entropy over {of}s, {compared.on}", of),
+        {"means": means, "by_example": splits},
+    )
+
+
+def _finds_errors(split: ensembles.EntropySplit, told: Predictions) -> list[float]:
+    if told.several:
+        return []
+    return [scores.auroc(part, ~predictions.is_correct(told)) for part in split]
+
+
+def _ensemble_row(told: list[Predictions]) -> list[str]:
+    logits = np.stack([p.logits for p in told])
+    mean = ensembles.mean_log_odds(logits) if told[0].several else ensembles.log_mean(logits)
+    together = told[0]._replace(logits=mean)
+    of_members = [float(predictions.losses(p).mean()) for p in told]
+    error = confidence.reliability_diagram([together]).error
+    return [f"{predictions.losses(together).mean():.4f}", comparison.spread(of_members), f"{100 * error:.2f} %"]
