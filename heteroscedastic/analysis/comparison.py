@@ -77,10 +77,11 @@ def _check_same(compared: list[Group], told: list[list[Predictions]], on: str) -
             raise ValueError(f"{first[0].directory} and {run.directory} have other classes; report them apart.")
         same_ids = np.array_equal(found.ids, first[1].ids)
         if not same_ids or not np.array_equal(found.labels, first[1].labels):
+            what = "with other labels" if same_ids else "on other examples"
             raise ValueError(
-                f"{first[0].directory} and {run.directory} were evaluated"
-                f" {'with other labels' if same_ids else 'on other examples'} in {on!r}: which examples are held out, and their noise, follows from the seed. Name an evaluation"
-                " that all share, such as --on=test, or report these runs apart."
+                f"{first[0].directory} and {run.directory} were evaluated {what} in {on!r}: which examples are held"
+                " out, and their noise, follows from the seed. Name an evaluation that all share, such as --on=test,"
+                " or report these runs apart."
             )
     _check_data(runs)
 

@@ -16,6 +16,7 @@ from heteroscedastic.calibration.selective import RiskCoverage
 from heteroscedastic.ensembles import EntropySplit
 
 _WIDTH, _HEIGHT = 4.6, 3.4  # inches
+FEW = 10  # predictions in a bin, below which its share says little
 _KINDS = {"right": figures.COLORS[0], "wrong": figures.COLORS[1], "noisy": figures.COLORS[3]}
 _LABELS = {"right": "right", "wrong": "wrong", "noisy": "label known to be wrong"}
 
@@ -29,20 +30,22 @@ def reliability(diagrams: dict[str, Diagram], title: str, several: bool = False)
       several: they are of yes/no answers.
     """
     with figures.styled():
-        drawn = figures.figure(_WIDTH, 4.4)
+        drawn = figures.figure(_WIDTH, 4.7)
         upper, lower = drawn.subplots(2, sharex=True, height_ratios=(3, 1))
         upper.plot([0, 1], [0, 1], color="0.5", linewidth=1, linestyle="--", label="perfect")
         for (name, told), color, marker in zip(diagrams.items(), figures.COLORS, "os^D"):
-            there = told.count > 0
-            x = told.confidence[there]
-            upper.fill_between(x, told.low[there], told.high[there], color=color, alpha=0.18, linewidth=0)
+            many, few = told.count >= FEW, (told.count > 0) & (told.count < FEW)
+            x = told.confidence[many]
+            upper.fill_between(x, told.low[many], told.high[many], color=color, alpha=0.18, linewidth=0)
             label = f"{name}: ECE {100 * told.error:.1f} %"
-            upper.plot(x, told.accuracy[there], color=color, marker=marker, markersize=3.5, label=label)
+            upper.plot(x, told.accuracy[many], color=color, marker=marker, markersize=3.5, label=label)
+            hollow = dict(color=color, marker=marker, markersize=3.5, linestyle="none", fillstyle="none", alpha=0.7)
+            upper.plot(told.confidence[few], told.accuracy[few], clip_on=False, **hollow)
             share = told.count / told.count.sum()
             lower.stairs(share, told.edges, color=color, fill=True, alpha=0.15)
             lower.stairs(share, told.edges, color=color, linewidth=1.4)
         upper.set(title=title, ylabel="how often yes holds" if several else "accuracy", xlim=(0, 1), ylim=(0, 1.02))
-        upper.legend(loc="upper left", fontsize=8.5)
+        drawn.legend(loc="outside lower center", ncols=2, fontsize=8.5)
         stated = "stated probability of yes" if several else "confidence"
         lower.set(xlabel=stated, ylabel="share")
         for axis in (upper.xaxis, upper.yaxis, lower.yaxis):
@@ -54,7 +57,7 @@ def reliability(diagrams: dict[str, Diagram], title: str, several: bool = False)
 def outcomes(told: Outcomes, title: str) -> Figure:
     """Histograms of the confidence of right, wrong and noisy examples; each kind adds up to 100 %."""
     with figures.styled():
-        drawn = figures.figure(_WIDTH, _HEIGHT)
+        drawn = figures.figure(_WIDTH, _HEIGHT + 0.3)
         axes = drawn.subplots()
         styles = {"right": "-", "wrong": "--", "noisy": ":"}
         for kind, share in told.share.items():
@@ -66,7 +69,7 @@ def outcomes(told: Outcomes, title: str) -> Figure:
         axes.set(title=title, xlabel="confidence", ylabel="share of the kind", xlim=(0, 1))
         for axis in (axes.xaxis, axes.yaxis):
             axis.set_major_formatter(PercentFormatter(1, decimals=0))
-        axes.legend(loc="upper left", fontsize=8.5)
+        drawn.legend(loc="outside lower center", ncols=1, fontsize=8.5)
     return drawn
 
 

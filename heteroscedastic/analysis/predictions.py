@@ -62,6 +62,20 @@ def read(run: str | Path, name: str) -> Predictions:
     return Predictions(path, **found)
 
 
+def is_noisy(told: Predictions, clean: dict[int, np.ndarray]) -> Bool[np.ndarray, "n *k"]:
+    """Of each example, and of several labels of each class, whether the label differs from the clean one.
+
+    Args:
+      told: with every logit where there are several labels.
+      clean: label, or list of labels padded with -1, by the id of the example.
+    """
+    labels = np.stack([clean[example] for example in told.ids.tolist()])
+    if not told.several:
+        return labels != told.labels
+    holds = answers(told)[1]
+    return curation.multi_hot(labels, holds.shape[-1]) != holds
+
+
 def every_logit(told: Predictions, purpose: str) -> Float[np.ndarray, "n k"]:
     """The logits of all classes.
 

@@ -1,8 +1,8 @@
-"""What the confidence of the runs is worth: reliability, right and wrong and noisy examples, answering only when sure."""
+"""What the confidence of the runs is worth: reliability, right, wrong and noisy examples, answering when sure."""
 
 from typing import Any
 
-from heteroscedastic.analysis import calibration, comparison, confidence, page, pictures, predictions
+from heteroscedastic.analysis import calibration, comparison, confidence, finished, page, pictures, predictions
 from heteroscedastic.analysis.comparison import Compared
 from heteroscedastic.analysis.page import Picture, Section
 from heteroscedastic.analysis.predictions import Predictions
@@ -10,7 +10,7 @@ from heteroscedastic.analysis.predictions import Predictions
 
 def reliability(compared: Compared) -> Section:
     """Reliability diagrams of every group, before and after temperature scaling."""
-    parts, numbers = [], {}
+    parts: list[Any] = []
     for i, (group, told) in enumerate(zip(compared.groups, compared.told)):
         diagrams = {"as trained": confidence.reliability_diagram(told)}
         temperatures = None
@@ -22,16 +22,15 @@ def reliability(compared: Compared) -> Section:
         errors = ", ".join(f"{name} {100 * d.error:.1f} %" for name, d in diagrams.items())
         what = "yes/no answers" if compared.several else "predictions"
         scaled = f" Temperature {comparison.spread(temperatures, 2)}, fitted on {compared.fit}." if temperatures else ""
-        numbers = {"diagrams": diagrams, "temperatures": temperatures, "evaluation": compared.on}
         parts.append(
             Picture(
                 page.file_name("reliability", i, group.name),
                 f"{group.name} on {compared.on}: {what} of {_runs(told)} together; bands hold 95 % of 1,000 draws of"
-                f" the examples with replacement.{scaled}",
+                f" the examples with replacement; hollow: fewer than {pictures.FEW} predictions, no band.{scaled}",
                 f"Reliability diagram of {group.name} with a histogram of its stated probabilities; expected"
                 f" calibration error {errors}.",
-                pictures.reliability(diagrams, group.name, compared.several),
-                numbers,
+                pictures.reliability(diagrams, f"Reliability of {group.name}, {compared.on}", compared.several),
+                {"diagrams": diagrams, "temperatures": temperatures, "evaluation": compared.on},
             )
         )
     return Section("Reliability", parts)
@@ -54,10 +53,11 @@ def outcomes(compared: Compared) -> Section:
     for name, told_by_group in evaluations.items():
         for i, (group, told) in enumerate(zip(compared.groups, told_by_group)):
             try:
-                noisy = [known_noisy(run, name, p, compared.data_dir) for run, p in zip(group.runs, told)]
+                clean = [finished.clean_labels(run, name, compared.data_dir) for run in group.runs]
+                noisy = [predictions.is_noisy(p, labels) for p, labels in zip(told, clean)]
                 some = any(x.any() for x in noisy)
                 said = "" if some else f" No label of {name} is known to be wrong."
-            except NOT_FOUND as error:
+            except finished.NOT_HERE as error:
                 some, said = False, f" Which labels are wrong is not known: {error}"
             found = confidence.outcomes(told, noisy if some else None)
             means = {kind: float(v.mean()) for kind, v in found.confidence.items() if len(v)}
@@ -69,7 +69,7 @@ def outcomes(compared: Compared) -> Section:
                     f"Histograms of the confidence of {group.name} on {name}; means: "
                     + ", ".join(f"{kind} {100 * m:.0f} %" for kind, m in means.items())
                     + ".",
-                    pictures.outcomes(found, f"{group.name}, {name}"),
+                    pictures.outcomes(found, f"Confidence of {group.name}, {name}"),
                     {
                         "edges": found.edges,
                         "share": found.share,

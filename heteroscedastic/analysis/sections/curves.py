@@ -33,9 +33,7 @@ def curves(compared: Compared) -> Section:
 
 
 def _curve(metric, quantity, told) -> Picture:
-    last = [
-        f"{n} {part} {v[:, -1].mean():.3g}".replace("  ", " ") for n, ps in told.items() for part, (_, v) in ps.items()
-    ]
+    last = [f"{n} {part}: {v[:, -1].mean():.3g}" for n, parts in told.items() for part, (_, v) in parts.items()]
     return Picture(
         page.file_name("curve", metric),
         f"{quantity[0].upper()}{quantity[1:]} over training. Dotted: training, with augmentation and as the model was"

@@ -20,7 +20,7 @@ def entropies(compared: Compared) -> Section:
     for group, told in zip(compared.groups, compared.told):
         try:
             splits = [_over_samples(compared, run) for run in group.runs]
-        except NOT_FOUND as error:
+        except finished.NOT_HERE as error:
             parts.append(page.note(f"{group.name} is not told over latent samples: {error}"))
             continue
         over_samples[group.name] = splits
