@@ -77,7 +77,7 @@ def _regime(chosen, regime, tuned, numbers):
     for metric in chosen.metrics:
         columns += [metric, f"{metric} - {chosen.reference}"] if chosen.reference else [metric]
         columns += ["p"] if chosen.test and chosen.reference else []
-        columns += [f"paper {chosen.paper['columns'][metric]}"] if _has_paper(chosen, regime, metric) else []
+        columns += [f"paper {chosen.paper['columns'][metric]}"] if has_paper(chosen, regime, metric) else []
     lines = ["| " + " | ".join(columns) + " |", "|" + " --- |" * len(columns)]
     seeds = {row.name: {s: tuned[r, s] for r, s in tuned if r == row.name} for row in chosen.rows}
     for row in chosen.rows:
@@ -97,8 +97,8 @@ def _regime(chosen, regime, tuned, numbers):
                 if chosen.test:
                     p = unpaired_p(list(values.values()), list(theirs.values()))
                     cells.append("" if same or np.isnan(p) else f"{p:.2g}")
-            if _has_paper(chosen, regime, metric):
-                cells.append(_paper_number(chosen, row, metric, numbers))
+            if has_paper(chosen, regime, metric):
+                cells.append(paper_number(chosen, row, metric, numbers))
         lines.append("| " + " | ".join(cells) + " |")
     return lines
 
@@ -125,12 +125,12 @@ def _calibration(directory: Path, fit: str, on: str) -> dict[str, Any]:
     return calibration.before_and_after(directory, fit, on)
 
 
-def _has_paper(chosen, regime, metric):
+def has_paper(chosen, regime, metric):
     """Whether the paper has a number for it; what is chosen and told on validation has none."""
     return bool(chosen.paper) and metric in chosen.paper["columns"] and regime in study.tested(chosen).values()
 
 
-def _paper_number(chosen: study.Table, row: study.Row, metric: str, numbers: dict[str, Any]) -> str:
+def paper_number(chosen: study.Table, row: study.Row, metric: str, numbers: dict[str, Any]) -> str:
     """The paper's number and spread, "-" where it has none."""
     for candidate in numbers["tables"][chosen.paper["table"]]["rows"]:
         wanted = {"id": row.paper, **chosen.paper["where"]}

@@ -1,7 +1,7 @@
 """Several finished runs beside each other: which are seeds of one config, may they be compared, how do they differ."""
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -162,11 +162,6 @@ def differences(compared: Sequence[Group]) -> dict[str, list[list[Any]]]:
         if any(v != values[0] or len(v) > 1 for v in values):
             table[name] = values
     return table
-
-
-def by_seed(group: Group, value: Callable[[Told], float]) -> dict[int, float]:
-    """A number of each run, by its seed."""
-    return {run.config["seed"]: value(run) for run in group.runs}
 
 
 def spread(values: Sequence[float], digits: int = 4) -> str:

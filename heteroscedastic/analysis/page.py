@@ -30,14 +30,14 @@ a:focus-visible, summary:focus-visible, .scroll:focus-visible { outline: 3px sol
 .skip { position: absolute; left: -99rem; }
 .skip:focus { left: 1rem; top: 1rem; padding: .5rem 1rem; background: var(--paper); z-index: 1; }
 nav ul { columns: 16rem; padding-left: 1.2rem; }
-nav a, summary { display: inline-block; padding: .3rem 0; }
-summary { display: list-item; cursor: pointer; }
-.scroll { overflow-x: auto; max-width: 100%; margin: 1rem 0; }
+nav li, summary { padding: .3rem 0; }
+summary { cursor: pointer; }
+.scroll { overflow-x: auto; max-width: 100%; margin: .3rem 0 1rem; }
 table { border-collapse: collapse; font-variant-numeric: tabular-nums; font-size: .9rem; overflow-wrap: normal; }
-caption { text-align: left; padding-bottom: .4rem; }
 th, td { padding: .3rem .7rem; border-bottom: 1px solid var(--line); text-align: right; white-space: nowrap; }
-th:first-child, td:first-child { text-align: left; }
-thead th { background: var(--soft); vertical-align: bottom; }
+th:first-child { text-align: left; position: sticky; left: 0; background: var(--paper); white-space: normal;
+                 max-width: 45vw; }
+thead th, thead th:first-child { background: var(--soft); vertical-align: bottom; }
 .pictures { display: grid; grid-template-columns: repeat(auto-fill, minmax(min(100%, 22rem), 1fr)); gap: 1rem; }
 figure { margin: 0; }
 figure img { display: block; width: 100%; max-width: 100%; height: auto; background: #fff; border-radius: .4rem; }
@@ -83,15 +83,17 @@ def note(value: Any) -> str:
 
 
 def table(caption: str, head: Sequence[Any], rows: Sequence[Sequence[Any]]) -> str:
-    """A table that scrolls by itself; the first cell of a row names it."""
+    """A table that scrolls by itself under its caption; the first cell of a row names it."""
     heads = "".join(f'<th scope="col">{text(cell)}</th>' for cell in head)
     body = "".join(
         f'<tr><th scope="row">{text(row[0])}</th>' + "".join(f"<td>{text(c)}</td>" for c in row[1:]) + "</tr>\n"
         for row in rows
     )
+    name = f'aria-label="{text(caption)}"'
     return (
-        f'<div class="scroll" tabindex="0" role="region" aria-label="{text(caption)}"><table>'
-        f"<caption>{text(caption)}</caption><thead><tr>{heads}</tr></thead><tbody>\n{body}</tbody></table></div>"
+        f"<figure><figcaption>{text(caption)}</figcaption>"
+        f'<div class="scroll" tabindex="0" role="region" {name}><table {name}>'
+        f"<thead><tr>{heads}</tr></thead><tbody>\n{body}</tbody></table></div></figure>"
     )
 
 

@@ -40,7 +40,8 @@ def reliability(diagrams: dict[str, Diagram], title: str, several: bool = False)
             label = f"{name}: ECE {100 * told.error:.1f} %"
             upper.plot(x, told.accuracy[many], color=color, marker=marker, markersize=3.5, label=label)
             hollow = dict(color=color, marker=marker, markersize=3.5, linestyle="none", fillstyle="none", alpha=0.7)
-            upper.plot(told.confidence[few], told.accuracy[few], clip_on=False, **hollow)
+            if few.any():  # an empty line that is not clipped would upset the layout
+                upper.plot(told.confidence[few], told.accuracy[few], clip_on=False, **hollow)
             share = told.count / told.count.sum()
             lower.stairs(share, told.edges, color=color, fill=True, alpha=0.15)
             lower.stairs(share, told.edges, color=color, linewidth=1.4)
@@ -49,7 +50,7 @@ def reliability(diagrams: dict[str, Diagram], title: str, several: bool = False)
         stated = "stated probability of yes" if several else "confidence"
         lower.set(xlabel=stated, ylabel="share")
         for axis in (upper.xaxis, upper.yaxis, lower.yaxis):
-            axis.set_major_formatter(PercentFormatter(1, decimals=0))
+            axis.set_major_formatter(PercentFormatter(1, decimals=0, symbol=" %"))
         lower.yaxis.set_major_locator(MaxNLocator(3))
     return drawn
 
@@ -68,7 +69,7 @@ def outcomes(told: Outcomes, title: str) -> Figure:
                 axes.stairs(share, told.edges, color=_KINDS[kind], linewidth=1.8, linestyle=styles[kind], label=label)
         axes.set(title=title, xlabel="confidence", ylabel="share of the kind", xlim=(0, 1))
         for axis in (axes.xaxis, axes.yaxis):
-            axis.set_major_formatter(PercentFormatter(1, decimals=0))
+            axis.set_major_formatter(PercentFormatter(1, decimals=0, symbol=" %"))
         drawn.legend(loc="outside lower center", ncols=1, fontsize=8.5)
     return drawn
 
@@ -90,7 +91,7 @@ def risk_coverage(curves: dict[str, Sequence[RiskCoverage]], title: str) -> Figu
         axes.set(title=title, xlabel="share answered, most confident first", ylabel="error among them")
         axes.set(xlim=(0, 1), ylim=(0, 1.15 * top or 1))
         for axis in (axes.xaxis, axes.yaxis):
-            axis.set_major_formatter(PercentFormatter(1, decimals=None if axis is axes.yaxis else 0))
+            axis.set_major_formatter(PercentFormatter(1, decimals=None if axis is axes.yaxis else 0, symbol=" %"))
         axes.legend(loc="upper left", fontsize=8.5)
     return drawn
 

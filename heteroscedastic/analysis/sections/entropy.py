@@ -12,6 +12,8 @@ from heteroscedastic.analysis.page import Picture, Section
 from heteroscedastic.analysis.predictions import Predictions
 from heteroscedastic.calibration import scores
 
+_ROUNDING = 1e-4  # nats
+
 
 def entropies(compared: Compared) -> Section:
     """The entropy of predictions in two parts: over latent samples, and over the runs of a group as an ensemble."""
@@ -30,7 +32,10 @@ def entropies(compared: Compared) -> Section:
         parts += [_entropy_picture("entropy_samples", over_samples, what, compared)]
         if not compared.several:
             head = ["", "entropy of the mean", "expected entropy", "mutual information"]
-            rows = [[n, *(comparison.spread(v, 3) for v in zip(*found))] for n, found in names.items()]
+            rows = [
+                [n, *(comparison.spread(v, 3) if not np.isnan(v).any() else "-" for v in zip(*found))]
+                for n, found in names.items()
+            ]
             parts.append(page.table("How well each finds errors over latent samples: AUROC", head, rows))
     over_members, rows = {}, []
     for group, told in zip(compared.groups, compared.told):
@@ -59,12 +64,16 @@ def _over_samples(compared: Compared, run: Told) -> ensembles.EntropySplit:
 def _entropy_picture(name, splits, of, compared) -> Picture:
     means = {n: [{k: float(np.mean(v)) for k, v in s._asdict().items()} for s in runs] for n, runs in splits.items()}
     told = ", ".join(f"{n} {np.mean([m['mutual'] for m in ms]):.3f}" for n, ms in means.items())
-    source = "256 Sobol samples of the latent" if of == "latent sample" else "runs of one config with other seeds"
+    source = (
+        "256 Sobol samples of the latent"
+        if of == "latent sample"
+        else "runs of one config with other seeds, which choose the validation examples and planted noise too"
+    )
     per = "summed over the yes/no answers of an example" if compared.several else "an example"
     return Picture(
         name,
         f"Mean entropy of a prediction of {compared.on}, {per}: what remains within a {of}, and the mutual information"
-        f" of label and {of} (its number at the end of each bar). Over {source}; lines are the spread of the runs.",
+        f" of label and {of} (the number beside). Over {source}; lines: standard deviation over runs.",
         f"Bars of mean entropy in two parts; mutual information in nats: {told}.",
         pictures.entropy_parts(splits, f"Entropy over {of}s, {compared.on}", of),
         {"means": means, "by_example": splits},
@@ -74,7 +83,9 @@ def _entropy_picture(name, splits, of, compared) -> Picture:
 def _finds_errors(split: ensembles.EntropySplit, told: Predictions) -> list[float]:
     if told.several:
         return []
-    return [scores.auroc(part, ~predictions.is_correct(told)) for part in split]
+    wrong = ~predictions.is_correct(told)
+    # What is 0 but for rounding ranks nothing.
+    return [scores.auroc(part, wrong) if part.max() > _ROUNDING else float("nan") for part in split]
 
 
 def _ensemble_row(told: list[Predictions]) -> list[str]:
