@@ -60,9 +60,8 @@ def main() -> None:
     told = paper(chosen, regime, numbers)
     if told:
         told["numbers"] = {row.name: told["numbers"][row.name] for row in rows}
-    print(
-        f"wrote {report.write(comparison.compare(rows, regime.report, regime.select, flags.data_dir), flags.out, told)}"
-    )
+    compared = comparison.compare(rows, regime.report, regime.select, flags.data_dir)
+    print(f"wrote {report.write(compared, flags.out, told)}")
 
 
 if __name__ == "__main__":

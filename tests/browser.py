@@ -26,6 +26,7 @@ told.anchors = [...document.querySelectorAll("a[href^='#']")].map(a => {
 const wide = [...document.querySelectorAll("main *, header *, nav *, footer *")].filter(e =>
   e.getBoundingClientRect().right > told.width + 1 && !e.closest(".scroll"));
 told.wide = wide.map(e => e.outerHTML.slice(0, 120));
+document.querySelectorAll("details").forEach(d => { d.open = true; });
 const focusable = [...document.querySelectorAll("a[href], summary, [tabindex='0']")];
 told.focus = focusable.map(e => { e.focus(); return document.activeElement === e; });
 told.named = focusable.every(e => (e.getAttribute("aria-label") || e.textContent).trim());

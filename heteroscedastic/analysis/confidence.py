@@ -17,6 +17,8 @@ from heteroscedastic.analysis.predictions import Predictions
 from heteroscedastic.calibration import bootstrap, reliability, selective
 
 _NUM_BINS = 15
+_EDGES = reliability.equal_edges(_NUM_BINS)
+_FINE_EDGES = reliability.equal_edges(20)  # of histograms
 _NUM_RESAMPLES = 1000
 _LEVEL = 0.95
 
@@ -46,15 +48,14 @@ def reliability_diagram(
     temperatures = temperatures or [1.0] * len(told)
     pairs = [_stated_and_held(p, t) for p, t in zip(told, temperatures)]
     stated, held = (np.concatenate(x, axis=1) for x in zip(*pairs))
-    edges = reliability.equal_edges(_NUM_BINS)
-    sums = _sums_by_example(jnp.asarray(stated, jnp.float32), jnp.asarray(held, jnp.float32), edges)
+    sums = _sums_by_example(jnp.asarray(stated, jnp.float32), jnp.asarray(held, jnp.float32))
     sums = reliability.ReliabilitySums(*(np.asarray(x, np.float64) for x in sums))
     by_example = np.concatenate([sums.weight, sums.correct], axis=1)
     draws = bootstrap.resampled_sums(by_example, _NUM_RESAMPLES, seed)
     low, high = bootstrap.percentile_band(_ratio(draws[:, _NUM_BINS:], draws[:, :_NUM_BINS]), _LEVEL)
     total = reliability.ReliabilitySums(*(np.sum(x, axis=0) for x in sums))
     return Diagram(
-        edges=edges,
+        edges=_EDGES,
         count=total.weight,
         confidence=_ratio(total.confidence, total.weight),
         accuracy=_ratio(total.correct, total.weight),
@@ -65,8 +66,8 @@ def reliability_diagram(
 
 
 @jax.jit
-def _sums_by_example(stated, held, edges):
-    return jax.vmap(lambda s, h: reliability.sums(s, h, jnp.ones(len(s)), edges))(stated, held)
+def _sums_by_example(stated, held):
+    return jax.vmap(lambda s, h: reliability.sums(s, h, jnp.ones(len(s)), _EDGES))(stated, held)
 
 
 def _stated_and_held(told: Predictions, temperature: float) -> tuple[np.ndarray, np.ndarray]:
@@ -99,10 +100,9 @@ def outcomes(told: Sequence[Predictions], noisy: Sequence[Bool[np.ndarray, "n"]]
         kinds = {"right": correct & ~known, "wrong": ~correct & ~known, "noisy": known}
         for kind, values in found.items():
             values.append(sure[kinds[kind]])
-    edges = reliability.equal_edges(2 * _NUM_BINS - 10)
     together = {kind: np.concatenate(values) for kind, values in found.items()}
-    counts = {kind: np.histogram(values, edges)[0] for kind, values in together.items()}
-    return Outcomes(edges, together, {kind: _ratio(c, np.full(c.shape, c.sum())) for kind, c in counts.items()})
+    counts = {kind: np.histogram(values, _FINE_EDGES)[0] for kind, values in together.items()}
+    return Outcomes(_FINE_EDGES, together, {kind: _ratio(c, np.full(c.shape, c.sum())) for kind, c in counts.items()})
 
 
 def risk_coverage(told: Predictions) -> selective.RiskCoverage:

@@ -4,7 +4,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
-import numpy as np
 
 from heteroscedastic import files
 from heteroscedastic.data import dataset as dataset_lib
@@ -86,7 +85,7 @@ def build(told: Told, data_dir: str | None = None) -> Run:
 NOT_HERE = (FileNotFoundError, ModuleNotFoundError, ValueError)
 
 
-def clean_labels(told: Told, evaluation: str, data_dir: str | None = None) -> dict[int, np.ndarray]:
+def clean_labels(told: Told, evaluation: str, data_dir: str | None = None) -> dict[int, Any]:
     """The label, or list of them, that an example of an evaluation has before any noise that is known, by its id.
 
     Raises:

@@ -1,7 +1,7 @@
 """The predictions that a run wrote down, and what follows from each by itself."""
 
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
@@ -62,7 +62,7 @@ def read(run: str | Path, name: str) -> Predictions:
     return Predictions(path, **found)
 
 
-def is_noisy(told: Predictions, clean: dict[int, np.ndarray]) -> Bool[np.ndarray, "n *k"]:
+def is_noisy(told: Predictions, clean: dict[int, Any]) -> Bool[np.ndarray, "n *k"]:
     """Of each example, and of several labels of each class, whether the label differs from the clean one.
 
     Args:

@@ -189,4 +189,6 @@ def environment(compared: Compared) -> Section:
 
 def _duration(seconds: float) -> str:
     minutes, rest = divmod(round(seconds), 60)
-    return f"{minutes // 60} h {minutes % 60} min" if minutes >= 60 else f"{minutes} min {rest} s"
+    if minutes >= 60:
+        return f"{minutes // 60} h {minutes % 60} min"
+    return f"{minutes} min {rest} s" if minutes else f"{rest} s"
