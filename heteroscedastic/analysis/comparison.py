@@ -136,7 +136,7 @@ def compare(compared: list[Group], on: str = "test", fit: str = "valid", data_di
     return Compared(compared, on, fit, told, fitted, data_dir)
 
 
-def settings(config: dict[str, Any], at: str = "") -> dict[str, Any]:
+def settings(config: Any, at: str = "") -> dict[str, Any]:
     """A config by dotted names."""
     if not isinstance(config, dict) or not config:
         return {at: config}

@@ -85,12 +85,12 @@ class Outcomes(NamedTuple):
     share: dict[str, Float[np.ndarray, "m"]]  # of the kind, adds up to 1; nan of a kind without examples
 
 
-def outcomes(told: Sequence[Predictions], noisy: Sequence[Bool[np.ndarray, "n"]] | None = None) -> Outcomes:
+def outcomes(told: Sequence[Predictions], noisy: Sequence[Bool[np.ndarray, "n *k"]] | None = None) -> Outcomes:
     """Confidence of right, wrong and noisy examples; of several labels, of the likelier answer to each question.
 
     Args:
       told: of each run.
-      noisy: of each run and example, whether its label is known to be wrong; those are of a kind of
+      noisy: of each run and example (and class, of several), whether its label is known to be wrong; those are of a kind of
         their own, whatever was predicted. None is unknown.
     """
     found: dict[str, list[np.ndarray]] = {"right": [], "wrong": []} | ({} if noisy is None else {"noisy": []})

@@ -35,8 +35,8 @@ summary { cursor: pointer; }
 .scroll { overflow-x: auto; max-width: 100%; margin: .3rem 0 1rem; }
 table { border-collapse: collapse; font-variant-numeric: tabular-nums; font-size: .9rem; overflow-wrap: normal; }
 th, td { padding: .3rem .7rem; border-bottom: 1px solid var(--line); text-align: right; white-space: nowrap; }
-th:first-child { text-align: left; position: sticky; left: 0; background: var(--paper); white-space: normal;
-                 max-width: 45vw; }
+th:first-child { text-align: left; position: sticky; left: 0; background: var(--paper); }
+@media (max-width: 40rem) { th:first-child { white-space: normal; max-width: 45vw; } }
 thead th, thead th:first-child { background: var(--soft); vertical-align: bottom; }
 .pictures { display: grid; grid-template-columns: repeat(auto-fill, minmax(min(100%, 22rem), 1fr)); gap: 1rem; }
 figure { margin: 0; }

@@ -68,9 +68,8 @@ def _introduction(compared: Compared) -> str:
     fit = f"; temperatures are fitted on {compared.fit}" if compared.fit else ""
     kind = "lists of labels" if compared.several else "one label an example"
     return page.paragraph(
-        f"{runs} {'run' if runs == 1 else 'runs'} of {len(compared.groups)}"
-        f" {'config' if len(compared.groups) == 1 else 'configs'}, told on the {examples:,} examples of evaluation"
-        f" {compared.on}{fit}. {len(compared.class_names):,} classes, {kind}."
+        f"{runs} {'run' if runs == 1 else 'runs'} of {', '.join(group.name for group in compared.groups)}, told on the"
+        f" {examples:,} examples of evaluation {compared.on}{fit}. {len(compared.class_names):,} classes, {kind}."
     )
 
 

@@ -71,7 +71,7 @@ def test_the_table_is_what_the_runs_say(page, renamed):
     assert "76.5 ± 0.2" in text
     assert "Elsewhere." in text
     numbers = json.loads((page.parent / "pictures" / "results.json").read_text())
-    assert numbers["results"]["plain"]["accuracy"] == {"0": told[0]["accuracy"], "1": told[1]["accuracy"]}
+    assert numbers["plain"]["accuracy"] == {"0": told[0]["accuracy"], "1": told[1]["accuracy"]}
 
 
 def test_the_numbers_of_every_picture_lie_beside_it(page):
@@ -159,12 +159,12 @@ def test_a_paper_that_says_something_else_is_told(tmp_path):
 
 
 def test_pictures_alone_go_under_the_run(renamed, tmp_path, monkeypatch, capsys):
-    copy = shutil.copytree(renamed[2], tmp_path / "run")
+    copy = shutil.copytree(renamed[0], tmp_path / "run")
     monkeypatch.setattr("sys.argv", ["uncertainty", "--runs", str(copy)])
     uncertainty.main()
     new = {p.relative_to(copy).parts[:2] for p in copy.rglob("*.svg")}
     assert new == {("analysis", "uncertainty")}
     assert "wrote" in capsys.readouterr().out
-    monkeypatch.setattr("sys.argv", ["uncertainty", "--runs", str(renamed[0]), str(renamed[2])])
+    monkeypatch.setattr("sys.argv", ["uncertainty", "--runs", str(renamed[1]), str(renamed[2])])
     with pytest.raises(SystemExit, match="several runs need --out"):
         uncertainty.main()

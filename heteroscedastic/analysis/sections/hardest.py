@@ -33,7 +33,7 @@ def hardest(compared: Compared) -> Section:
         except ValueError as error:
             parts.append(page.note(f"{group.name}: {error}"))
             continue
-        examples = [_said(compared, told, row) | {"loss": losses[row]} for row in rows]
+        examples = [_said(compared, told, row) | {"loss": losses[row]} for row in rows.tolist()]
         numbers[page.file_name("hardest", i, group.name)] = examples
         parts.append(f"<h3>{page.text(group.name)}</h3>")
         parts.append(_sheet(examples, images) if images else _table(group, examples))

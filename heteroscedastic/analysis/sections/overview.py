@@ -31,7 +31,7 @@ def results(compared: Compared, paper: dict[str, Any] | None = None) -> Section:
         names = ", ".join(group.name for group in compared.groups)
         raise ValueError(f"there are numbers of a paper for {', '.join(unknown)}, but the groups are {names}.")
     told, left_out = _metrics(compared)
-    head, rows = _rows(compared, told, numbers)
+    head, rows = _rows(compared, told)
     several = any(len(group.runs) > 1 for group in compared.groups)
     caption = f"Evaluation {compared.on}: mean" + (" ± standard deviation over seeds" if several else "")
     if len(compared.groups) > 1:
@@ -40,7 +40,17 @@ def results(compared: Compared, paper: dict[str, Any] | None = None) -> Section:
     if compared.fit is None:
         parts.append(page.note("Nothing is scaled: a run has no predictions to fit a temperature on; see --fit."))
     if numbers:
-        parts.append(page.paragraph(f"Paper: {paper['note']}"))
+        beside = [
+            [
+                f"{_arrow(metric)}, {group.name}",
+                comparison.spread(list(by_group[i].values())),
+                numbers[group.name][metric],
+            ]
+            for metric, by_group in told.items()
+            for i, group in enumerate(compared.groups)
+            if metric in numbers.get(group.name, {})
+        ]
+        parts.append(page.table(f"Beside the paper: {paper['note']}", ["metric", "here", "paper"], beside))
     if left_out:
         parts.append(page.note(f"Not every run tells {', '.join(left_out)}; left out."))
     parts.append(page.details("Other evaluations", _other_evaluations(compared)))
@@ -78,11 +88,10 @@ def _after_scaling(fit: predictions.Predictions, on: predictions.Predictions) ->
     return calibration.measures(on.logits / temperature, on.labels) | {"temperature": temperature}
 
 
-def _rows(compared, told, numbers) -> tuple[list[str], list[list[str]]]:
+def _rows(compared, told) -> tuple[list[str], list[list[str]]]:
     first, *others = compared.groups
     head = ["metric", *(f"{group.name} ({len(group.runs)})" for group in compared.groups)]
     head += [f"{group.name} - {first.name}" for group in others]
-    head += [f"paper, {group.name}" for group in compared.groups if group.name in numbers]
     rows = []
     for metric, by_group in told.items():
         row = [_arrow(metric), *(comparison.spread(list(values.values())) for values in by_group)]
@@ -91,7 +100,6 @@ def _rows(compared, told, numbers) -> tuple[list[str], list[list[str]]]:
             mean, half = comparison.paired([values[s] for s in seeds], [by_group[0][s] for s in seeds])
             interval = "" if math.isnan(half) else f" ± {half:.4f}"
             row.append(f"{mean:+.4f}{interval}" if seeds else "no seed in common")
-        row += [str(numbers[g.name].get(metric, "-")) for g in compared.groups if g.name in numbers]
         rows.append(row)
     return head, rows
 
@@ -101,7 +109,7 @@ def _arrow(metric: str) -> str:
     name = metric.removesuffix(", scaled")
     if name in ("fitted temperature", "confidence"):
         return metric
-    return f"{metric} {'↓' if name in metrics.LOWER_IS_BETTER else '↑'}"
+    return f"{metric}\u00a0{'↓' if name in metrics.LOWER_IS_BETTER else '↑'}"
 
 
 def _other_evaluations(compared: Compared) -> str:
