@@ -45,6 +45,8 @@ def groups(directories: Sequence[str | Path], names: Sequence[str] | None = None
             raise ValueError(f"{' and '.join(twice)} are one config with one seed; give one of them.")
     if names and len(names) != len(found):
         raise ValueError(f"{len(names)} names ({', '.join(names)}) for {len(found)} configs but for the seed.")
+    if names and len(set(names)) != len(names):
+        raise ValueError(f"the names {', '.join(names)} are not all different.")
     sorted_runs = [tuple(sorted(runs, key=lambda run: run.config["seed"])) for runs in found.values()]
     return [Group(name, runs) for name, runs in zip(names or _names(sorted_runs), sorted_runs)]
 

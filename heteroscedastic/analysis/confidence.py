@@ -90,8 +90,8 @@ def outcomes(told: Sequence[Predictions], noisy: Sequence[Bool[np.ndarray, "n *k
 
     Args:
       told: of each run.
-      noisy: of each run and example (and class, of several), whether its label is known to be wrong; those are of a kind of
-        their own, whatever was predicted. None is unknown.
+      noisy: of each run and example (and class, of several), whether its label is known to be
+        wrong; those are of a kind of their own, whatever was predicted. None is unknown.
     """
     found: dict[str, list[np.ndarray]] = {"right": [], "wrong": []} | ({} if noisy is None else {"noisy": []})
     for i, p in enumerate(told):

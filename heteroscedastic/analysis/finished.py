@@ -45,7 +45,7 @@ def read(directory: str | Path) -> Told:
             f"{path} holds no complete run: results.json is missing, {begun}."
             f" Train it to the end: python main.py --config=CONFIG --workdir={path}"
         )
-    wanted = {"config": ("seed", "data", "head"), "results": ("evals", "step"), "dataset": ("class_names",)}
+    wanted = {"config": ("seed", "data", "head", "evals"), "results": ("evals", "step"), "dataset": ("class_names",)}
     return Told(path, **{name: _object(path / f"{name}.json", keys) for name, keys in wanted.items()})
 
 

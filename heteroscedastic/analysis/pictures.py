@@ -49,8 +49,9 @@ def reliability(diagrams: dict[str, Diagram], title: str, several: bool = False)
         drawn.legend(loc="outside lower center", ncols=2, fontsize=8.5)
         stated = "stated probability of yes" if several else "confidence"
         lower.set(xlabel=stated, ylabel="share")
-        for axis in (upper.xaxis, upper.yaxis, lower.yaxis):
+        for axis in (upper.xaxis, upper.yaxis):
             axis.set_major_formatter(PercentFormatter(1, decimals=0, symbol=" %"))
+        lower.yaxis.set_major_formatter(PercentFormatter(1, symbol=" %"))
         lower.yaxis.set_major_locator(MaxNLocator(3))
     return drawn
 
@@ -68,8 +69,8 @@ def outcomes(told: Outcomes, title: str) -> Figure:
                 axes.stairs(share, told.edges, color=_KINDS[kind], fill=True, alpha=0.12)
                 axes.stairs(share, told.edges, color=_KINDS[kind], linewidth=1.8, linestyle=styles[kind], label=label)
         axes.set(title=title, xlabel="confidence", ylabel="share of the kind", xlim=(0, 1))
-        for axis in (axes.xaxis, axes.yaxis):
-            axis.set_major_formatter(PercentFormatter(1, decimals=0, symbol=" %"))
+        axes.xaxis.set_major_formatter(PercentFormatter(1, decimals=0, symbol=" %"))
+        axes.yaxis.set_major_formatter(PercentFormatter(1, symbol=" %"))
         drawn.legend(loc="outside lower center", ncols=1, fontsize=8.5)
     return drawn
 
@@ -90,9 +91,9 @@ def risk_coverage(curves: dict[str, Sequence[RiskCoverage]], title: str) -> Figu
             top = max(top, risks[:, coverage >= 0.1].max())
         axes.set(title=title, xlabel="share answered, most confident first", ylabel="error among them")
         axes.set(xlim=(0, 1), ylim=(0, 1.15 * top or 1))
-        for axis in (axes.xaxis, axes.yaxis):
-            axis.set_major_formatter(PercentFormatter(1, decimals=None if axis is axes.yaxis else 0, symbol=" %"))
-        axes.legend(loc="upper left", fontsize=8.5)
+        axes.xaxis.set_major_formatter(PercentFormatter(1, decimals=0, symbol=" %"))
+        axes.yaxis.set_major_formatter(PercentFormatter(1, symbol=" %"))
+        drawn.legend(loc="outside lower center", ncols=2, fontsize=8.5)
     return drawn
 
 

@@ -59,7 +59,8 @@ def write(compared: Compared, out: str | Path, paper: dict[str, Any] | None = No
 
 def _title(compared: Compared) -> str:
     data = compared.groups[0].runs[0].config["data"]["name"]
-    return f"{' against '.join(group.name for group in compared.groups)} on {data}"
+    names = [group.name for group in compared.groups]
+    return f"{' against '.join(names) if len(names) == 2 else ', '.join(names)} on {data}"
 
 
 def _introduction(compared: Compared) -> str:

@@ -26,6 +26,8 @@ def test_runs_of_one_config_but_for_the_seed_are_together(digit_runs):
     assert [group.name for group in named] == ["plain", "low rank"]
     with pytest.raises(ValueError, match="1 names"):
         comparison.groups(digit_runs, ["plain"])
+    with pytest.raises(ValueError, match="not all different"):
+        comparison.groups(digit_runs, ["plain", "plain"])
 
 
 def test_one_config_is_called_by_its_head(digit_runs):

@@ -9,6 +9,8 @@ pytest.importorskip("matplotlib", reason="a report holds pictures, and these nee
 import browser
 from test_page import Reader
 
+from experiments import report as study_report
+from experiments import study
 from heteroscedastic import files
 from heteroscedastic.analysis import comparison, predictions, report, uncertainty
 
@@ -121,7 +123,7 @@ def test_of_several_labels_there_are_answers(several_labels_run, tmp_path):
     found = Reader((tmp_path / "index.html").read_text())
     assert "lists of labels" in found.text
     assert "yes/no answers" in found.text
-    assert "is one run; members of an ensemble are several" in found.text
+    assert "No ensemble of ParameterEfficient: one run" in found.text
 
 
 def test_without_its_data_a_run_is_told_but_for_what_needs_them(renamed, tmp_path, monkeypatch):
@@ -156,6 +158,30 @@ def test_a_paper_that_says_something_else_is_told(tmp_path):
     files.write_json(tmp_path / "paper.json", {"tables": {}})
     with pytest.raises(ValueError, match="must hold"):
         report.read_paper(str(tmp_path / "paper.json"))
+
+
+def test_a_table_of_a_study_is_told_with_the_papers_numbers(digit_runs, tmp_path):
+    chosen = study.Table(
+        claim="Two methods.",
+        rows=(
+            study.Row("het", "digits_het_full", paper="het_full"),
+            study.Row("hom", "digits_hom", paper="homoscedastic"),
+        ),
+        metrics=("accuracy", "nll"),
+        regimes={"last": study.Regime(select="valid", report="test")},
+        select_metric="nll",
+        scales={"cpu": study.Scale((0, 1), {"training.num_epochs": 1.0, "training.checkpoint_epochs": 0.5})},
+        reference="hom",
+        paper=dict(table="table_1", where={"epochs": 90}, columns={"accuracy": "top1"}, note="elsewhere"),
+    )
+    for job, run in zip([job for job in study.jobs(chosen, "cpu", tmp_path) if job.row == "hom"], digit_runs):
+        shutil.copytree(run, job.directory)
+    groups = study_report.groups(chosen, study.made(chosen, "cpu", tmp_path), chosen.regimes["last"])
+    assert [(group.name, len(group.runs)) for group in groups] == [("hom", 2)]  # the other row is not made
+    numbers = files.read_json("experiments/correlated_label_noise/paper.json")
+    paper = study_report.paper(chosen, chosen.regimes["last"], numbers)
+    assert paper["numbers"] == {"het": {"accuracy": "77.5 ± 0.18"}, "hom": {"accuracy": "76.5 ± 0.22"}}
+    assert study_report.paper(chosen, study.Regime("valid", "valid"), numbers) is None
 
 
 def test_pictures_alone_go_under_the_run(renamed, tmp_path, monkeypatch, capsys):

@@ -12,13 +12,15 @@ def reliability(compared: Compared) -> Section:
     """Reliability diagrams of every group, before and after temperature scaling."""
     parts: list[Any] = []
     for i, (group, told) in enumerate(zip(compared.groups, compared.told)):
-        diagrams = {"as trained": confidence.reliability_diagram(told)}
-        temperatures = None
+        diagrams, temperatures = {}, None
         try:
+            diagrams["as trained"] = confidence.reliability_diagram(told)
             temperatures = _temperatures(compared, i)
             diagrams["after scaling"] = confidence.reliability_diagram(told, temperatures)
         except ValueError as error:
             parts.append(page.note(f"{group.name}: {error}"))
+        if not diagrams:
+            continue
         errors = ", ".join(f"{name} {100 * d.error:.1f} %" for name, d in diagrams.items())
         what = "yes/no answers" if compared.several else "predictions"
         scaled = f" Temperature {comparison.spread(temperatures, 2)}, fitted on {compared.fit}." if temperatures else ""
@@ -59,7 +61,11 @@ def outcomes(compared: Compared) -> Section:
                 said = "" if some else f" No label of {name} is known to be wrong."
             except finished.NOT_HERE as error:
                 some, said = False, f" Which labels are wrong is not known: {error}"
-            found = confidence.outcomes(told, noisy if some else None)
+            try:
+                found = confidence.outcomes(told, noisy if some else None)
+            except ValueError as error:
+                parts.append(page.note(f"{group.name} on {name}: {error}"))
+                continue
             means = {kind: float(v.mean()) for kind, v in found.confidence.items() if len(v)}
             what = "the likelier answer to each yes/no question" if compared.several else "the likeliest class"
             parts.append(
@@ -84,7 +90,13 @@ def outcomes(compared: Compared) -> Section:
 
 def selective(compared: Compared) -> Section:
     """The error among the most confident predictions, of all groups in one picture."""
-    curves = {g.name: [confidence.risk_coverage(p) for p in told] for g, told in zip(compared.groups, compared.told)}
+    try:
+        curves = {
+            group.name: [confidence.risk_coverage(p) for p in told]
+            for group, told in zip(compared.groups, compared.told)
+        }
+    except ValueError as error:
+        return Section("Risk against coverage", [page.note(error)])
     rows = [
         [name, *(comparison.spread(values, 4) for values in zip(*((r.area, r.optimum, r.excess) for r in runs)))]
         for name, runs in curves.items()
@@ -93,7 +105,7 @@ def selective(compared: Compared) -> Section:
     picture = Picture(
         "risk_coverage",
         f"Error among the surest {what} of {compared.on}, over the share of them that is answered; the area under a"
-        " curve is its mean error. Thick: mean of the runs; thin: each run.",
+        " curve is its mean error. Of several runs thick: their mean; thin: each.",
         "Error against coverage; areas: " + ", ".join(f"{row[0]} {row[1]}" for row in rows) + ".",
         pictures.risk_coverage(curves, f"Answering only when sure, {compared.on}"),
         {name: [r._asdict() | {"excess": r.excess} for r in runs] for name, runs in curves.items()},

@@ -37,7 +37,7 @@ def _curve(metric, quantity, told) -> Picture:
     return Picture(
         page.file_name("curve", metric),
         f"{quantity[0].upper()}{quantity[1:]} over training. Dotted: training, with augmentation and as the model was"
-        " within each stretch; solid: validation. Thin: each run."
+        " within each stretch; solid: validation."
         if metric != "learning_rate"
         else "Learning rate over training.",
         f"Learning curves of {quantity}; at the end: {', '.join(last)}.",

@@ -17,42 +17,55 @@ _ROUNDING = 1e-4  # nats
 
 def entropies(compared: Compared) -> Section:
     """The entropy of predictions in two parts: over latent samples, and over the runs of a group as an ensemble."""
+    return Section("Parts of the entropy", [*_samples(compared), *_members(compared)])
+
+
+def _samples(compared: Compared) -> list[Any]:
     parts: list[Any] = []
-    over_samples, names = {}, {}
+    splits, finds = {}, {}
     for group, told in zip(compared.groups, compared.told):
         try:
-            splits = [_over_samples(compared, run) for run in group.runs]
+            splits[group.name] = [_over_samples(compared, run) for run in group.runs]
         except finished.NOT_HERE as error:
             parts.append(page.note(f"{group.name} is not told over latent samples: {error}"))
             continue
-        over_samples[group.name] = splits
-        names[group.name] = [_finds_errors(split, p) for split, p in zip(splits, told)]
-    if over_samples:
-        what = "latent sample"
-        parts += [_entropy_picture("entropy_samples", over_samples, what, compared)]
-        if not compared.several:
-            head = ["", "entropy of the mean", "expected entropy", "mutual information"]
-            rows = [
-                [n, *(comparison.spread(v, 3) if not np.isnan(v).any() else "-" for v in zip(*found))]
-                for n, found in names.items()
-            ]
-            parts.append(page.table("How well each finds errors over latent samples: AUROC", head, rows))
-    over_members, rows = {}, []
+        finds[group.name] = [_finds_errors(split, p) for split, p in zip(splits[group.name], told)]
+    if splits:
+        parts.append(_picture("entropy_samples", splits, "latent sample", compared))
+    if splits and not compared.several:
+        head = ["", "entropy of the mean", "expected entropy", "mutual information"]
+        rows = [
+            [name, *("-" if np.isnan(v).any() else comparison.spread(v, 3) for v in zip(*x))]
+            for name, x in finds.items()
+        ]
+        parts.append(page.table("How well each finds errors over latent samples: AUROC", head, rows))
+    return parts
+
+
+def _members(compared: Compared) -> list[Any]:
+    parts: list[Any] = []
+    splits, rows, single = {}, [], []
     for group, told in zip(compared.groups, compared.told):
         if len(told) < 2:
-            parts.append(page.note(f"{group.name} is one run; members of an ensemble are several, of other seeds."))
+            single.append(group.name)
             continue
         try:
-            over_members[group.name] = [entropy.over_members(told)]
+            splits[group.name] = [entropy.over_members(told)]
         except ValueError as error:
             parts.append(page.note(f"{group.name} is not told as an ensemble: {error}"))
             continue
         rows.append([f"{group.name}, {len(told)} members", *_ensemble_row(told)])
-    if over_members:
-        parts.append(_entropy_picture("entropy_members", over_members, "member", compared))
+    if single:
+        parts.append(page.note(f"No ensemble of {', '.join(single)}: one run; members are several, of other seeds."))
+    if splits:
+        parts.append(_picture("entropy_members", splits, "member", compared))
         head = ["", "NLL of the mean", "mean NLL of a member", "ECE of the mean"]
         parts.append(page.table(f"The runs of a group as an ensemble, {compared.on}", head, rows))
-    return Section("Parts of the entropy", parts)
+    return parts
+
+
+def _found(areas) -> str:
+    return "-" if np.isnan(areas).any() else comparison.spread(areas, 3)
 
 
 def _over_samples(compared: Compared, run: Told) -> ensembles.EntropySplit:
@@ -61,7 +74,7 @@ def _over_samples(compared: Compared, run: Told) -> ensembles.EntropySplit:
     return entropy.over_samples(found, settings["split"])
 
 
-def _entropy_picture(name, splits, of, compared) -> Picture:
+def _picture(name, splits, of, compared) -> Picture:
     means = {n: [{k: float(np.mean(v)) for k, v in s._asdict().items()} for s in runs] for n, runs in splits.items()}
     told = ", ".join(f"{n} {np.mean([m['mutual'] for m in ms]):.3f}" for n, ms in means.items())
     source = (

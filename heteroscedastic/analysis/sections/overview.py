@@ -35,7 +35,8 @@ def results(compared: Compared, paper: dict[str, Any] | None = None) -> Section:
     several = any(len(group.runs) > 1 for group in compared.groups)
     caption = f"Evaluation {compared.on}: mean" + (" ± standard deviation over seeds" if several else "")
     if len(compared.groups) > 1:
-        caption += "; differences from the first, paired by seed, ± half their 95 % interval, each on its own"
+        caption += f"; difference from {compared.groups[0].name}, paired by seed"
+        caption += ", ± half its 95 % interval, each on its own" if several else ""
     parts = [page.table(caption, head, rows)]
     if compared.fit is None:
         parts.append(page.note("Nothing is scaled: a run has no predictions to fit a temperature on; see --fit."))
@@ -89,9 +90,8 @@ def _after_scaling(fit: predictions.Predictions, on: predictions.Predictions) ->
 
 
 def _rows(compared, told) -> tuple[list[str], list[list[str]]]:
-    first, *others = compared.groups
     head = ["metric", *(f"{group.name} ({len(group.runs)})" for group in compared.groups)]
-    head += [f"{group.name} - {first.name}" for group in others]
+    head += [f"{group.name}, difference" for group in compared.groups[1:]]
     rows = []
     for metric, by_group in told.items():
         row = [_arrow(metric), *(comparison.spread(list(values.values())) for values in by_group)]
