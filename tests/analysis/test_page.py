@@ -7,6 +7,8 @@ import pytest
 
 pytest.importorskip("matplotlib", reason="pages hold pictures, and these need matplotlib, of the extra `analysis`")
 
+import browser
+
 from heteroscedastic.analysis import figures, page
 
 _VOID = {"meta", "link", "img", "br"}
@@ -115,3 +117,26 @@ def test_numbers_lie_beside_the_pictures_as_plain_json(tmp_path):
 
 def test_a_name_of_a_file_has_no_folders():
     assert page.file_name("risk", 0, "het/../full: a<b") == "risk_0_het_.._full_a_b"
+
+
+@pytest.mark.skipif(browser.CHROMIUM is None, reason=browser.NO_CHROMIUM)
+def test_a_browser_sees_what_is_wrong_with_a_page(tmp_path):
+    wrong = [
+        '<img src="data:image/png;base64,AAAA" alt="broken">',
+        '<div style="width: 900px">too wide</div>',
+        '<a href="#nowhere">a link to nothing</a>',
+        "<script>throw new Error('a script that fails')</script>",
+        '<p><img src="missing.png" alt="not inside"></p>',
+    ]
+    for i, part in enumerate(["", *wrong]):
+        (tmp_path / f"{i}.html").write_text(page.page("A page", "", [page.Section("A", [part])]))
+    fine, broken, wide, lost, failing, outside = (browser.told(tmp_path / f"{i}.html", 375) for i in range(6))
+    assert fine["scrolls"] == fine["width"]
+    assert fine["console"] == fine["requests"] == fine["wide"] == fine["images"] == []
+    assert [there for _, there in fine["anchors"]] == [True, True]
+    assert [loaded for loaded, *_ in broken["images"]] == [False]
+    assert wide["scrolls"] > wide["width"]
+    assert len(wide["wide"]) == 1
+    assert ["a link to nothing", False] in lost["anchors"]
+    assert "a script that fails" in failing["console"][0]
+    assert outside["requests"]

@@ -34,10 +34,7 @@ def _samples(compared: Compared) -> list[Any]:
         parts.append(_picture("entropy_samples", splits, "latent sample", compared))
     if splits and not compared.several:
         head = ["", "entropy of the mean", "expected entropy", "mutual information"]
-        rows = [
-            [name, *("-" if np.isnan(v).any() else comparison.spread(v, 3) for v in zip(*x))]
-            for name, x in finds.items()
-        ]
+        rows = [[name, *map(_found, zip(*of_runs))] for name, of_runs in finds.items()]
         parts.append(page.table("How well each finds errors over latent samples: AUROC", head, rows))
     return parts
 
