@@ -33,7 +33,6 @@ told.named = focusable.every(e => (e.getAttribute("aria-label") || e.textContent
 told.ids = [...document.querySelectorAll("[id]")].map(e => e.id);
 told.background = getComputedStyle(document.body).backgroundColor;
 told.ink = getComputedStyle(document.body).color;
-told.requests = performance.getEntriesByType("resource").map(e => e.name).filter(n => !n.startsWith("data:"));
 root.dataset.told = JSON.stringify(told);
 });</script>"""
 

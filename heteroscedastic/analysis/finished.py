@@ -6,7 +6,6 @@ from typing import Any, NamedTuple
 import jax
 
 from heteroscedastic import files
-from heteroscedastic.data import dataset as dataset_lib
 from heteroscedastic.training import assembly
 from heteroscedastic.training.assembly import Run
 from heteroscedastic.training.checkpoint import Checkpoints
@@ -92,9 +91,8 @@ def clean_labels(told: Told, evaluation: str, data_dir: str | None = None) -> di
       FileNotFoundError, ModuleNotFoundError, ValueError: the data that the run saw is not here.
     """
     split = told.config["evals"][evaluation]["split"]
-    data = build(told, data_dir).dataset
-    clean = dataset_lib.clean_labels(data, assembly.stored_data(told.config, data_dir), split)
-    return dict(zip(data.splits[split].ids.tolist(), clean))
+    run = build(told, data_dir)
+    return dict(zip(run.dataset.splits[split].ids.tolist(), run.clean_labels[split]))
 
 
 def load(directory: str | Path, checkpoint: str = "last", data_dir: str | None = None) -> Finished:

@@ -33,6 +33,7 @@ class Run:
     config: dict[str, Any]
     dataset: Dataset
     description: dict[str, Any]  # of the data, for dataset.json
+    clean_labels: dict[str, np.ndarray]  # by split, in its order: without known noise
     model: nn.Module
     predictive: Callable
     init: Callable[[], TrainState]
@@ -121,6 +122,7 @@ def build(config: dict[str, Any], data_dir: str | None = None) -> Run:
         config=config,
         dataset=data,
         description=dataset_lib.description(data, stored),
+        clean_labels={name: dataset_lib.clean_labels(data, stored, name) for name in data.splits},
         model=model,
         predictive=average,
         init=init,

@@ -64,7 +64,7 @@ def test_of_several_labels_it_is_the_sum_over_answers(several_labels_run):
     probs = np.asarray(jax.nn.sigmoid(drawn(run, "valid", 400)), np.float64)
     total = special.entr([probs.mean(0), 1 - probs.mean(0)]).sum((0, -1))
     expected = special.entr([probs, 1 - probs]).sum((0, -1)).mean(0)
-    np.testing.assert_allclose(found.total, total, rtol=0.02)
+    np.testing.assert_allclose(found.total, total, rtol=0.05)
     np.testing.assert_allclose(found.mutual.mean(), (total - expected).mean(), rtol=0.08)
 
 
