@@ -39,7 +39,7 @@ def read(directory: str | Path) -> Told:
     """
     path = Path(directory)
     if not (path / "results.json").exists():
-        begun = "its training is not finished" if (path / "config.json").exists() else "nor config.json"
+        begun = "its training is not finished" if (path / "config.json").exists() else "and config.json too"
         raise FileNotFoundError(
             f"{path} holds no complete run: results.json is missing, {begun}."
             f" Train it to the end: python main.py --config=CONFIG --workdir={path}"

@@ -41,6 +41,7 @@ thead th, thead th:first-child { background: var(--soft); vertical-align: bottom
 .pictures { display: grid; grid-template-columns: repeat(auto-fill, minmax(min(100%, 22rem), 1fr)); gap: 1rem; }
 figure { margin: 0; }
 figure img { display: block; width: 100%; max-width: 100%; height: auto; background: #fff; border-radius: .4rem; }
+.pictures img { padding: .4rem; }
 figcaption { font-size: .85rem; padding: .3rem .2rem; }
 .sheet { display: grid; grid-template-columns: repeat(auto-fill, minmax(8rem, 1fr)); gap: 1rem; padding: 0;
          list-style: none; }
