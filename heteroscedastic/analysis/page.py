@@ -37,7 +37,7 @@ table { border-collapse: collapse; font-variant-numeric: tabular-nums; font-size
 th, td { padding: .3rem .7rem; border-bottom: 1px solid var(--line); text-align: right; white-space: nowrap; }
 th:first-child { text-align: left; position: sticky; left: 0; background: var(--paper); }
 @media (max-width: 40rem) { th:first-child { white-space: normal; max-width: 45vw; } }
-thead th, thead th:first-child { background: var(--soft); vertical-align: bottom; }
+thead th, thead th:first-child { background: var(--soft); vertical-align: bottom; white-space: normal; }
 .pictures { display: grid; grid-template-columns: repeat(auto-fill, minmax(min(100%, 22rem), 1fr)); gap: 1rem; }
 figure { margin: 0; }
 figure img { display: block; width: 100%; max-width: 100%; height: auto; background: #fff; border-radius: .4rem; }

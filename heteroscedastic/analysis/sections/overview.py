@@ -51,7 +51,9 @@ def results(compared: Compared, paper: dict[str, Any] | None = None) -> Section:
             for i, group in enumerate(compared.groups)
             if metric in numbers.get(group.name, {})
         ]
-        parts.append(page.table(f"Beside the paper: {paper['note']}", ["metric", "here", "paper"], beside))
+        parts.append(
+            page.table(f"Beside the paper, in its own units: {paper['note']}", ["metric", "here", "paper"], beside)
+        )
     if left_out:
         parts.append(page.note(f"Not every run tells {', '.join(left_out)}; left out."))
     parts.append(page.details("Other evaluations", _other_evaluations(compared)))
