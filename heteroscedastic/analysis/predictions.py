@@ -104,12 +104,6 @@ def is_first(logits: Float[np.ndarray, "n c"], own: Float[np.ndarray, "n"]) -> B
     return np.sum(logits >= own[:, None], axis=-1) == 1
 
 
-def predicted(told: Predictions) -> Int[np.ndarray, "n"]:
-    """The likeliest class of each example."""
-    top = np.argmax(told.logits, axis=-1)
-    return top if told.classes is None else np.take_along_axis(told.classes, top[:, None], axis=-1)[:, 0]
-
-
 def confidence(told: Predictions, temperature: float = 1.0) -> Float[np.ndarray, "n"]:
     """The probability of the likeliest class, of softmax(logits / temperature). For one label an example.
 

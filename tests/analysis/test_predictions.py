@@ -27,7 +27,7 @@ def whole(labels=LABELS, logits=LOGITS):
 def test_what_is_told_of_the_kept_logits_is_what_all_of_them_tell(tmp_path):
     kept, every = written(tmp_path), whole()
     assert kept.classes is not None
-    for told in (predictions.losses, predictions.confidence, predictions.is_correct, predictions.predicted):
+    for told in (predictions.losses, predictions.confidence, predictions.is_correct):
         np.testing.assert_allclose(told(kept), told(every), rtol=1e-5)
 
 
