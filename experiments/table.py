@@ -19,16 +19,7 @@ from scipy import stats
 from experiments import study
 from heteroscedastic import files
 from heteroscedastic.analysis import calibration
-
-
-def paired(ours: list[float], theirs: list[float]) -> tuple[float, float]:
-    """Mean difference, and half the width of its 95 % interval by Student's t; nan below two pairs."""
-    differences = np.subtract(ours, theirs)
-    n = len(differences)
-    if n < 2:
-        return float(np.mean(differences)) if n else float("nan"), float("nan")
-    half = stats.t.ppf(0.975, n - 1) * differences.std(ddof=1) / np.sqrt(n)
-    return float(differences.mean()), float(half)
+from heteroscedastic.analysis.comparison import paired, spread
 
 
 def unpaired_p(ours: list[float], theirs: list[float]) -> float:
@@ -86,7 +77,7 @@ def _regime(chosen, regime, tuned, numbers):
     for metric in chosen.metrics:
         columns += [metric, f"{metric} - {chosen.reference}"] if chosen.reference else [metric]
         columns += ["p"] if chosen.test and chosen.reference else []
-        columns += [f"paper {chosen.paper['columns'][metric]}"] if _has_paper(chosen, regime, metric) else []
+        columns += [f"paper {chosen.paper['columns'][metric]}"] if has_paper(chosen, regime, metric) else []
     lines = ["| " + " | ".join(columns) + " |", "|" + " --- |" * len(columns)]
     seeds = {row.name: {s: tuned[r, s] for r, s in tuned if r == row.name} for row in chosen.rows}
     for row in chosen.rows:
@@ -106,8 +97,8 @@ def _regime(chosen, regime, tuned, numbers):
                 if chosen.test:
                     p = unpaired_p(list(values.values()), list(theirs.values()))
                     cells.append("" if same or np.isnan(p) else f"{p:.2g}")
-            if _has_paper(chosen, regime, metric):
-                cells.append(_paper_number(chosen, row, metric, numbers))
+            if has_paper(chosen, regime, metric):
+                cells.append(paper_number(chosen, row, metric, numbers))
         lines.append("| " + " | ".join(cells) + " |")
     return lines
 
@@ -134,20 +125,12 @@ def _calibration(directory: Path, fit: str, on: str) -> dict[str, Any]:
     return calibration.before_and_after(directory, fit, on)
 
 
-def _has_paper(chosen, regime, metric):
+def has_paper(chosen, regime, metric):
     """Whether the paper has a number for it; what is chosen and told on validation has none."""
     return bool(chosen.paper) and metric in chosen.paper["columns"] and regime in study.tested(chosen).values()
 
 
-def spread(values: list[float], digits: int = 4) -> str:
-    """Mean and standard deviation, as the tables show them."""
-    if not values:
-        return "missing"
-    deviation = f" ± {np.std(values, ddof=1):.{digits}f}" if len(values) > 1 else ""
-    return f"{np.mean(values):.{digits}f}{deviation}"
-
-
-def _paper_number(chosen: study.Table, row: study.Row, metric: str, numbers: dict[str, Any]) -> str:
+def paper_number(chosen: study.Table, row: study.Row, metric: str, numbers: dict[str, Any]) -> str:
     """The paper's number and spread, "-" where it has none."""
     for candidate in numbers["tables"][chosen.paper["table"]]["rows"]:
         wanted = {"id": row.paper, **chosen.paper["where"]}

@@ -141,30 +141,12 @@ def _ranks(latent: LatentGaussian) -> Noise:
     diag = None
     if latent.scale_diag is not None:
         weight = latent.loc if latent.readout is None else latent.scale_diag * jnp.linalg.norm(latent.readout, axis=-1)
-        diag = _ranked(jax.lax.stop_gradient(weight), likely[: weight.shape[-1]])
+        diag = sampling.ranked(jax.lax.stop_gradient(weight), likely[: weight.shape[-1]])
 
     def for_each(ranks):
         return jnp.broadcast_to(jnp.asarray(ranks, jnp.int32), (*batch, len(ranks))) if len(ranks) else None
 
     return Noise(diag, for_each(factors[:num_factors]), for_each(factors[num_factors:]))
-
-
-def _ranked(weight: Float[Array, "*b n"], ranks: np.ndarray) -> Int[Array, "*b n"]:
-    """The first of `ranks` where the weight is largest, the next where it is next, UNRANKED elsewhere; ties in order.
-
-    One maximum after the other, and not `top_k`: where the last axis lies on several devices only the maxima cross, and
-    XLA's `top_k` gathers even leading axes.
-    """
-    places = jnp.arange(weight.shape[-1])
-
-    def give(found, rank):
-        free = jnp.where(found == sampling.UNRANKED, weight, -jnp.inf)
-        largest = (free == jnp.max(free, axis=-1, keepdims=True)) & (found == sampling.UNRANKED)
-        first = jnp.min(jnp.where(largest, places, weight.shape[-1]), axis=-1, keepdims=True)
-        return jnp.where(places == first, rank, found), None
-
-    unranked = jnp.full(weight.shape, sampling.UNRANKED, jnp.int32)
-    return jax.lax.scan(give, unranked, jnp.asarray(ranks, jnp.int32))[0]
 
 
 def utilities(latent: LatentGaussian, noise: Noise) -> Float[Array, "s *b k"]:

@@ -104,6 +104,24 @@ def sobol(key: PRNGKeyArray, num_points: int, ranks: Int[Array, "*n"]) -> Source
     return points
 
 
+def ranked(weight: Float[Array, "*b n"], ranks: np.ndarray) -> Int[Array, "*b n"]:
+    """The first of `ranks` where the weight is largest, the next where it is next, UNRANKED elsewhere; ties in order.
+
+    It is one maximum after the other, and not `top_k`: where the last axis lies on several devices only the maxima cross, and
+    XLA's `top_k` gathers even leading axes.
+    """
+    places = jnp.arange(weight.shape[-1])
+
+    def give(found, rank):
+        free = jnp.where(found == UNRANKED, weight, -jnp.inf)
+        largest = (free == jnp.max(free, axis=-1, keepdims=True)) & (found == UNRANKED)
+        first = jnp.min(jnp.where(largest, places, weight.shape[-1]), axis=-1, keepdims=True)
+        return jnp.where(places == first, rank, found), None
+
+    unranked = jnp.full(weight.shape, UNRANKED, jnp.int32)
+    return jax.lax.scan(give, unranked, jnp.asarray(ranks, jnp.int32))[0]
+
+
 def check_power_of_two(num_points: int) -> int:
     """log2(num_points).
 

@@ -12,8 +12,9 @@ from pathlib import Path
 import numpy as np
 from scipy import special
 
-from experiments import study, table
+from experiments import study
 from heteroscedastic import files
+from heteroscedastic.analysis import comparison
 
 _COLUMNS = ("nll, other classes", "nll, confused", "of it the pair", "of it within", "accuracy", "confidence")
 
@@ -59,7 +60,7 @@ def main() -> None:
             print(f"| {name} | {row} | {' | '.join(f'{v:.3f}' for v in values.mean(axis=0))} |")
             if row != chosen.reference:
                 theirs = np.array([found[chosen.reference, seed] for seed in seeds])
-                told = ["{:+.3f} ± {:.3f}".format(*table.paired(*pair)) for pair in zip(values.T, theirs.T)]
+                told = ["{:+.3f} ± {:.3f}".format(*comparison.paired(*pair)) for pair in zip(values.T, theirs.T)]
                 print(f"| {name} | {row} - {chosen.reference} | {' | '.join(told)} |")
 
 

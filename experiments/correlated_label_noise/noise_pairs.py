@@ -14,8 +14,8 @@ from pathlib import Path
 import jax
 import numpy as np
 
-from experiments import study, table
-from heteroscedastic.analysis import covariance, finished, known_noise
+from experiments import study
+from heteroscedastic.analysis import comparison, covariance, finished, known_noise
 
 
 def main() -> None:
@@ -48,7 +48,7 @@ def main() -> None:
                 jax.clear_caches()
             for measure, agreements in scores.items():
                 first, auc, rho, p = ([a[n] for a in agreements] for n in ("first", "auc", "rho", "p"))
-                told = [table.spread(v, 2) if np.isfinite(v).all() else "-" for v in (first, auc, rho)]
+                told = [comparison.spread(v, 2) if np.isfinite(v).all() else "-" for v in (first, auc, rho)]
                 cells = [name, row.name, measure, *told, f"{max(p):.2g}", str(len(agreements))]
                 print("| " + " | ".join(cells) + " |", flush=True)
 

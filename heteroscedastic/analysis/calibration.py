@@ -14,7 +14,8 @@ import jax.numpy as jnp
 import numpy as np
 from scipy import special
 
-from heteroscedastic import files, metrics
+from heteroscedastic import curation, files, metrics
+from heteroscedastic.analysis import predictions
 from heteroscedastic.calibration import recalibration, reliability, scores
 from heteroscedastic.training import evaluate
 
@@ -50,11 +51,8 @@ def before_and_after(run: str | Path, fit: str, on: str) -> dict[str, Any]:
       FileNotFoundError: the run has no such predictions.
       ValueError: the predictions do not hold every logit.
     """
-    (fit_logits, fit_labels), (logits, labels) = (_predictions(Path(run), name) for name in (fit, on))
-    if labels.ndim == 1:
-        temperature = recalibration.temperature(fit_logits, fit_labels)
-    else:
-        temperature = recalibration.sigmoid_temperature(fit_logits, _holds(fit_logits, fit_labels))
+    (fit_logits, fit_labels), (logits, labels) = (_every(Path(run), name) for name in (fit, on))
+    temperature = fitted(fit_logits, fit_labels)
     return {
         "temperature": temperature,
         "before": measures(logits, labels),
@@ -62,10 +60,17 @@ def before_and_after(run: str | Path, fit: str, on: str) -> dict[str, Any]:
     }
 
 
+def fitted(logits: np.ndarray, labels: np.ndarray) -> float:
+    """The temperature that these predictions want; logits [n, k], labels [n] or [n, m]."""
+    if labels.ndim == 1:
+        return recalibration.temperature(logits, labels)
+    return recalibration.sigmoid_temperature(logits, curation.multi_hot(labels, logits.shape[-1]))
+
+
 def _of_one_label(logits, labels):
     probs = special.softmax(logits.astype(np.float64), axis=-1)
-    own = np.take_along_axis(logits, labels[:, None], axis=-1)
-    confidence, correct = probs.max(axis=-1), np.sum(logits >= own, axis=-1) == 1  # a tie is wrong, as in metrics.py
+    own = np.take_along_axis(logits, labels[:, None], axis=-1)[:, 0]
+    confidence, correct = probs.max(axis=-1), predictions.is_first(logits, own)
     single, weights = jnp.asarray(probs, jnp.float32), jnp.ones(len(labels))
     apart = _sums_by_class(
         single.max(axis=-1),
@@ -91,7 +96,7 @@ def _of_one_label(logits, labels):
 
 
 def _of_several(logits, labels):
-    holds = _holds(logits, labels)
+    holds = curation.multi_hot(labels, logits.shape[-1])
     told = _told(logits, labels)
     del told["gap_error"]  # here it is exact
     probs = jax.nn.sigmoid(jnp.asarray(logits))
@@ -115,23 +120,9 @@ def _told(logits, labels):
     return metrics.means(functools.reduce(evaluate.merged, sums, None))
 
 
-def _holds(logits, labels):
-    """[n, k]: whether a class is among the labels of an example."""
-    holds = np.zeros(logits.shape, bool)
-    rows, places = np.nonzero(labels >= 0)
-    holds[rows, labels[rows, places]] = True
-    return holds
-
-
-def _predictions(run: Path, name: str) -> tuple[np.ndarray, np.ndarray]:
-    path = run / "predictions" / f"{name}.npz"
-    if not path.exists():
-        known = sorted(p.stem for p in path.parent.glob("*.npz"))
-        raise FileNotFoundError(f"{path} is missing; this run has predictions of {known}.")
-    with np.load(path, allow_pickle=False) as file:
-        if "classes" in file.files:
-            raise ValueError(f"{path} holds the largest logits of each example only; calibration needs every one.")
-        return file["logits"], file["labels"]
+def _every(run: Path, name: str) -> tuple[np.ndarray, np.ndarray]:
+    found = predictions.read(run, name)
+    return predictions.every_logit(found, "calibration"), found.labels
 
 
 def main() -> None:
@@ -146,7 +137,7 @@ def main() -> None:
     print(f"{flags.on:<24}{'before':>10}{'after':>10}")
     for name, value in found["before"].items():
         print(f"{name:<24}{value:>10.4f}{found['after'][name]:>10.4f}")
-    path = Path(flags.run) / "calibration" / f"{flags.fit}_{flags.on}.json"
+    path = Path(flags.run) / "analysis" / "calibration" / f"{flags.fit}_{flags.on}.json"
     files.write_json(path, found)
     print(f"wrote {path}")
 

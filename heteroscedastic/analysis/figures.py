@@ -1,13 +1,17 @@
 """How every picture looks, and how it gets to disk. Needs the extra `analysis`."""
 
+import io
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from heteroscedastic import files
 
 try:
     import matplotlib
+    import matplotlib.image
     from matplotlib.figure import Figure
 except ModuleNotFoundError as error:
     raise ModuleNotFoundError("pictures need matplotlib: pip install 'heteroscedastic[analysis]'.") from error
@@ -58,3 +62,19 @@ def write(drawn: Figure, path: str | Path) -> list[Path]:
             files.write_whole(target, lambda f, s=suffix, t=told: drawn.savefig(f, format=s, dpi=150, metadata=t))
         written.append(target)
     return written
+
+
+def svg(drawn: Figure) -> bytes:
+    """The figure as one SVG file whose letters are shapes, so that it looks alike where no font of it is."""
+    buffer = io.BytesIO()
+    with styled(), matplotlib.rc_context({"svg.fonttype": "path"}):
+        drawn.savefig(buffer, format="svg", metadata={"Date": None})
+    return buffer.getvalue()
+
+
+def png(image: np.ndarray) -> bytes:
+    """One image, uint8 [h, w, c] of 1, 3 or 4 channels, as a PNG file of its own pixels."""
+    buffer = io.BytesIO()
+    pixels = np.repeat(image, 3, axis=-1) if image.shape[-1] == 1 else image
+    matplotlib.image.imsave(buffer, pixels, format="png", metadata={"Software": None})
+    return buffer.getvalue()

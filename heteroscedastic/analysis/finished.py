@@ -17,6 +17,15 @@ from heteroscedastic.training.checkpoint import Checkpoints
 from heteroscedastic.training.state import TrainState
 
 
+class Told(NamedTuple):
+    """What the small files of a finished run say; nothing is built or trained to read them."""
+
+    directory: Path
+    config: dict[str, Any]
+    results: dict[str, Any]
+    dataset: dict[str, Any]
+
+
 class Finished(NamedTuple):
     """What a run left behind."""
 
@@ -26,6 +35,71 @@ class Finished(NamedTuple):
     state: TrainState
 
 
+def read(directory: str | Path) -> Told:
+    """What the small files of a run say.
+
+    Raises:
+      FileNotFoundError: the directory holds no complete run.
+      ValueError: a file is damaged, or of a version that wrote other things.
+    """
+    path = Path(directory)
+    if not (path / "results.json").exists():
+        begun = "its training is not finished" if (path / "config.json").exists() else "and config.json too"
+        raise FileNotFoundError(
+            f"{path} holds no complete run: results.json is missing, {begun}."
+            f" Train it to the end: python main.py --config=CONFIG --workdir={path}"
+        )
+    wanted = {"config": ("seed", "data", "head", "evals"), "results": ("evals", "step"), "dataset": ("class_names",)}
+    return Told(path, **{name: _object(path / f"{name}.json", keys) for name, keys in wanted.items()})
+
+
+def _object(path: Path, keys: tuple[str, ...]) -> dict[str, Any]:
+    try:
+        found = files.read_json(path)
+    except FileNotFoundError:
+        raise FileNotFoundError(f"{path} is missing, so this is no complete run. Run main.py on it again.") from None
+    except ValueError as error:
+        raise ValueError(f"{path} is damaged ({error}); bring it back, or make the run again.") from None
+    missing = [key for key in keys if not isinstance(found, dict) or found.get(key) in (None, [], {})]
+    if missing:
+        raise ValueError(
+            f"{path} says nothing of {', '.join(missing)}, so another version of this project wrote it;"
+            " make the run again, or read it with the commit that results.json tells."
+        )
+    return found
+
+
+def build(told: Told, data_dir: str | None = None) -> Run:
+    """The run itself, with the data that it saw.
+
+    Raises:
+      FileNotFoundError: the data is not found.
+      ValueError: the data is not what the run saw, or its config is of another version.
+    """
+    try:
+        run = assembly.build(told.config, data_dir)
+    except ValueError as error:
+        raise ValueError(f"{told.directory} cannot be built by this version: {error}") from None
+    if run.description["fingerprint"] != told.dataset.get("fingerprint"):
+        raise ValueError(f"{told.directory} saw other data than is found now; give the --data_dir of that run.")
+    return run
+
+
+# What building a run raises where its data or its version is not here.
+NOT_HERE = (FileNotFoundError, ModuleNotFoundError, ValueError)
+
+
+def clean_labels(told: Told, evaluation: str, data_dir: str | None = None) -> dict[int, Any]:
+    """The label, or list of them, that an example of an evaluation has before any noise that is known, by its id.
+
+    Raises:
+      FileNotFoundError, ModuleNotFoundError, ValueError: the data that the run saw is not here.
+    """
+    split = told.config["evals"][evaluation]["split"]
+    run = build(told, data_dir)
+    return dict(zip(run.dataset.splits[split].ids.tolist(), run.clean_labels[split]))
+
+
 def load(directory: str | Path, checkpoint: str = "last", data_dir: str | None = None) -> Finished:
     """The run in a directory, with the state of its last or its best checkpoint.
 
@@ -33,19 +107,15 @@ def load(directory: str | Path, checkpoint: str = "last", data_dir: str | None =
       FileNotFoundError: the directory holds no complete run.
       ValueError: the data is not what the run saw.
     """
-    path = Path(directory)
-    if not (path / "results.json").exists():
-        raise FileNotFoundError(f"{path} holds no complete run: results.json is missing. Run main.py on it again.")
-    results, dataset = (files.read_json(path / f"{n}.json") for n in ("results", "dataset"))
-    run = assembly.build(files.read_json(path / "config.json"), data_dir)
-    if run.description["fingerprint"] != dataset["fingerprint"]:
-        raise ValueError(f"{path} saw other data than is found now; give the --data_dir of that run.")
+    told = read(directory)
+    path, results = told.directory, told.results
+    run = build(told, data_dir)
     step = results["best_step"] if checkpoint == "best" else results["step"]
     if step is None:
         raise ValueError(f"{path} has no best checkpoint, as it had no validation.")
     with Checkpoints(path / "checkpoints") as checkpoints:
         state, _ = checkpoints.at(step, jax.tree.map(_on_one_device, jax.eval_shape(run.init)))
-    return Finished(run, results, dataset, state)
+    return Finished(run, results, told.dataset, state)
 
 
 def data(found: Finished, split: str) -> Split:

@@ -32,3 +32,10 @@ def test_a_picture_that_fails_leaves_the_old_one(tmp_path):
         figures.write(broken, tmp_path / "a")
     assert (tmp_path / "a.png").read_bytes() == kept
     assert not list(tmp_path.glob(".*"))
+
+
+def test_inside_a_page_letters_are_shapes(tmp_path):
+    inside = figures.svg(line())
+    assert inside.startswith(b"<?xml")
+    assert b"<text" not in inside
+    assert inside == figures.svg(line())

@@ -1,0 +1,68 @@
+"""A page about a table of a study: python -m experiments.report --study=S --table=T --scale=cpu --out report/
+
+The rows of the table are told beside each other, each seed at the setting that its own validation
+chose, with the paper's numbers where it has some: heteroscedastic/analysis/report.py.
+"""
+
+import argparse
+import os
+from pathlib import Path
+from typing import Any
+
+from experiments import study, table
+from heteroscedastic import files
+from heteroscedastic.analysis import comparison, finished, report
+from heteroscedastic.analysis.comparison import Group
+
+
+def groups(chosen: study.Table, runs: list[study.Made], regime: study.Regime) -> list[Group]:
+    """The rows as a regime tunes them, the table's reference first; rows without a complete grid are left out."""
+    tuned = study.tuned(runs, regime, chosen.select_metric)
+    rows = sorted((row.name for row in chosen.rows), key=lambda name: name != chosen.reference)
+    found = []
+    for name in rows:
+        mine = sorted((seed, made) for (row, seed), made in tuned.items() if row == name)
+        if mine:
+            found.append(Group(name, tuple(finished.read(made.job.directory) for _, made in mine)))
+    return found
+
+
+def paper(chosen: study.Table, regime: study.Regime, numbers: dict[str, Any]) -> dict[str, Any] | None:
+    """The paper's numbers by row and metric, for report.write; None where it has none for this regime."""
+    columns = [m for m in chosen.metrics if table.has_paper(chosen, regime, m)]
+    if not columns:
+        return None
+    told = {row.name: {m: table.paper_number(chosen, row, m, numbers) for m in columns} for row in chosen.rows}
+    title = numbers["tables"][chosen.paper["table"]]["title"]
+    return {"note": f"{title} ({chosen.paper['note']}).", "numbers": told}
+
+
+def main() -> None:
+    """Writes a page about a table of a study."""
+    parser = argparse.ArgumentParser(description=main.__doc__)
+    parser.add_argument("--study", required=True)
+    parser.add_argument("--table", required=True)
+    parser.add_argument("--scale", default="cpu")
+    parser.add_argument("--runs", default="runs", help="where experiments.run put them")
+    parser.add_argument("--regime", help="of the table; its first one unless told")
+    parser.add_argument("--data_dir", default=os.environ.get("TFDS_DATA_DIR"))
+    parser.add_argument("--out", required=True, help="directory of the page")
+    flags = parser.parse_args()
+    chosen = study.table(flags.study, flags.table)
+    name = flags.regime or next(iter(chosen.regimes))
+    if name not in chosen.regimes:
+        raise SystemExit(f"this table has no regime {name!r}; choose one of {', '.join(chosen.regimes)}.")
+    regime = chosen.regimes[name]
+    rows = groups(chosen, study.made(chosen, flags.scale, Path(flags.runs) / flags.study / flags.table), regime)
+    if not rows:
+        raise SystemExit("no row has a complete grid; run python -m experiments.run first.")
+    numbers = files.read_json(Path(study.__file__).parent / flags.study / "paper.json") if chosen.paper else {}
+    told = paper(chosen, regime, numbers)
+    if told:
+        told["numbers"] = {row.name: told["numbers"][row.name] for row in rows}
+    compared = comparison.compare(rows, regime.report, regime.select, flags.data_dir)
+    print(f"wrote {report.write(compared, flags.out, told)}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,111 @@
+"""How much of a prediction's entropy is in the label, and how much is disagreement of latent samples or members.
+
+The entropy of the mean prediction is the mean entropy of a sample (or member) plus the mutual
+information of the label and which sample it is. Under a heteroscedastic head the latter is what
+the noise of the utilities adds; between members of an ensemble it is what training left open.
+"""
+
+from collections.abc import Sequence
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from heteroscedastic import ensembles
+from heteroscedastic import latent as latent_lib
+from heteroscedastic.analysis import finished, predictions
+from heteroscedastic.analysis.predictions import Predictions
+from heteroscedastic.data import resident
+from heteroscedastic.ensembles import EntropySplit
+from heteroscedastic.training import assembly
+
+_CHUNK_VALUES = 2**20  # utilities held at a time
+
+
+def over_samples(
+    found: finished.Finished, split: str = "test", num_samples: int = 256, points: str = "sobol"
+) -> EntropySplit:
+    """The split over samples of the latent, for each example of a data split, in its order; nats.
+
+    Args:
+      found: a finished run with its state.
+      split: of its data.
+      num_samples: of the latent, a power of two for Sobol points.
+      points: see sampling.py.
+
+    Raises:
+      ValueError: the data has no such split.
+    """
+    run, state = found.run, found.state
+    if split not in run.dataset.splits:
+        raise ValueError(f"the data has no split {split!r}; choose one of {', '.join(sorted(run.dataset.splits))}.")
+    data = run.dataset.splits[split]
+    several = data.labels.ndim == 2
+
+    @jax.jit
+    def sums(feed, key):
+        latent, batch = run.latents(state.params, state.model_state, data_on_device, feed)
+        return _sums_over_samples(key, latent, num_samples, points, several), batch.weights
+
+    data_on_device = jax.device_put(data)
+    key = assembly.key_for(run.config["seed"], "entropy")
+    parts = []
+    for i, feed in enumerate(resident.feeds(np.arange(len(data.ids)), run.batch_size)):
+        values, weights = sums(feed, jax.random.fold_in(key, i))
+        parts.append([np.asarray(x, np.float64)[np.asarray(weights) > 0] for x in values])
+    probs, expected = (np.concatenate(x) / num_samples for x in zip(*parts))
+    total = _entropy(probs, several)
+    # In float32 a difference of equal entropies is not quite 0.
+    mutual = np.maximum(total - expected, 0.0)
+    return EntropySplit(total, total - mutual, mutual)
+
+
+def over_members(members: Sequence[Predictions]) -> EntropySplit:
+    """The split over models trained apart, for each example that all of them predicted; nats.
+
+    Raises:
+      ValueError: fewer than two members, other examples, or not every logit.
+    """
+    if len(members) < 2:
+        raise ValueError(f"an ensemble needs two runs or more, but there is {len(members)}.")
+    first = members[0]
+    for other in members[1:]:
+        if not np.array_equal(first.ids, other.ids):
+            raise ValueError(f"{first.source} and {other.source} are of different examples; take one split's.")
+    logits = np.stack([predictions.every_logit(p, "the mean of members") for p in members])
+    return ensembles.sigmoid_entropy_split(logits) if first.several else ensembles.entropy_split(logits)
+
+
+def _sums_over_samples(key, latent, num_samples, points, several):
+    """Sums over the samples of the probabilities [b, k], and of the entropies [b]."""
+    draw = latent_lib.draw(key, latent, num_samples, points)
+    chunk = max(1, min(num_samples, _CHUNK_VALUES // latent.loc.size))
+
+    def body(totals, start):
+        numbers = start + jnp.arange(chunk)
+        present = (numbers < num_samples).astype(latent.loc.dtype)
+        utilities = latent_lib.utilities(latent, draw(jnp.minimum(numbers, num_samples - 1)))
+        utilities = jnp.broadcast_to(utilities, (chunk, *latent.loc.shape))  # without noise there is one
+        if several:
+            probs = jax.nn.sigmoid(utilities)
+            no = jax.nn.sigmoid(-utilities)
+            terms = probs * jax.nn.log_sigmoid(utilities) + no * jax.nn.log_sigmoid(-utilities)
+        else:
+            log_probs = jax.nn.log_softmax(utilities, axis=-1)
+            probs = jnp.exp(log_probs)
+            terms = probs * log_probs
+        entropies = -jnp.sum(jnp.where(probs > 0, terms, 0.0), axis=-1)
+        parts = (jnp.einsum("s,s...k->...k", present, probs), jnp.einsum("s,s...->...", present, entropies))
+        return jax.tree.map(jnp.add, totals, parts), None
+
+    zeros = jnp.zeros_like(latent.loc), jnp.zeros(latent.loc.shape[:-1], latent.loc.dtype)
+    totals, _ = jax.lax.scan(body, zeros, jnp.arange(0, num_samples, chunk))
+    return totals
+
+
+def _entropy(probs, several):
+    if several:
+        probs = np.stack([probs, 1 - probs], axis=-1)
+        return np.sum(_entropy(probs, False), axis=-1)
+    probs = probs / probs.sum(axis=-1, keepdims=True)
+    return -np.sum(probs * np.log(probs, out=np.zeros_like(probs), where=probs > 0), axis=-1)

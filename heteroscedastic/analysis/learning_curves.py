@@ -1,0 +1,39 @@
+"""What a run wrote of every stretch of its training: metrics.jsonl as columns."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+
+def read(run: str | Path) -> dict[str, np.ndarray]:
+    """Every quantity of metrics.jsonl by its name, one value a line, nan where a line does not tell it.
+
+    Raises:
+      FileNotFoundError: the run has no such file.
+      ValueError: a line is damaged.
+    """
+    path = Path(run) / "metrics.jsonl"
+    if not path.exists():
+        raise FileNotFoundError(f"{path} is missing, so the course of this run is lost; make the run again.")
+    lines = []
+    for number, line in enumerate(path.read_text(errors="replace").splitlines(), 1):
+        try:
+            lines.append({name: float(value) for name, value in json.loads(line).items()})
+        except (ValueError, TypeError, AttributeError):
+            raise ValueError(f"{path} is damaged in line {number}: {line.strip()[:80]!r}; remove that line.") from None
+    names = list(dict.fromkeys(name for line in lines for name in line))
+    return {name: np.array([line.get(name, np.nan) for line in lines]) for name in names}
+
+
+def together(curves: Sequence[dict[str, np.ndarray]], name: str) -> tuple[np.ndarray, np.ndarray] | None:
+    """A quantity of several runs at the epochs that all of them tell: epochs [t], values [runs, t].
+
+    None where a run does not tell it, or they have no epoch in common.
+    """
+    told = [{e: v for e, v in zip(c.get("epoch", ()), c.get(name, ())) if not np.isnan(v)} for c in curves]
+    epochs = sorted(set.intersection(*(set(t) for t in told))) if told else []
+    if not epochs:
+        return None
+    return np.array(epochs), np.array([[t[e] for e in epochs] for t in told])

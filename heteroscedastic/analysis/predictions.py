@@ -1,0 +1,147 @@
+"""The predictions that a run wrote down, and what follows from each by itself."""
+
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from jaxtyping import Bool, Float, Int
+from scipy import special
+
+from heteroscedastic import curation
+
+
+class Predictions(NamedTuple):
+    """Of one evaluation; see training/evaluate.py for what is kept above 2,000 classes."""
+
+    source: Path
+    ids: Int[np.ndarray, "n"]
+    labels: Int[np.ndarray, "n"] | Int[np.ndarray, "n m"]  # lists are padded with -1
+    logits: Float[np.ndarray, "n c"]  # of every class, or the largest of each example, falling
+    classes: Int[np.ndarray, "n c"] | None = None  # whose logits they are; None is every one, in order
+    label_logits: Float[np.ndarray, "n"] | Float[np.ndarray, "n m"] | None = None
+    log_normalizer: Float[np.ndarray, "n"] | None = None
+
+    @property
+    def several(self) -> bool:
+        """Whether an example has a list of labels, and logits are log-odds."""
+        return self.labels.ndim == 2
+
+
+def names(run: str | Path) -> list[str]:
+    """The evaluations of which a run has predictions."""
+    return sorted(path.stem for path in (Path(run) / "predictions").glob("*.npz"))
+
+
+def read(run: str | Path, name: str) -> Predictions:
+    """The predictions of one evaluation of a run.
+
+    Raises:
+      FileNotFoundError: the run has no such predictions.
+      ValueError: the file is damaged or of another version.
+    """
+    path = Path(run) / "predictions" / f"{name}.npz"
+    if not path.exists():
+        known = names(run)
+        remedy = (
+            f"it has those of {', '.join(known)}: choose one of them"
+            if known
+            else "it has none at all: remove its results.json and run main.py on it again, which evaluates it again"
+        )
+        raise FileNotFoundError(f"{run} has no predictions of {name!r} ({path.name} is missing); {remedy}.")
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            found = dict(file)
+    except Exception as error:  # of zip, zlib or numpy, whichever comes upon the damage first
+        raise ValueError(f"{path} is damaged ({error}); bring it back, or make the run again.") from None
+    unknown = sorted(set(found) - set(Predictions._fields))
+    missing = sorted({"ids", "labels", "logits"} - set(found))
+    if unknown or missing:
+        raise ValueError(
+            f"{path} is of another version: it lacks {missing} and has {unknown}; make the run again with this one."
+        )
+    return Predictions(path, **found)
+
+
+def is_noisy(told: Predictions, clean: dict[int, Any]) -> Bool[np.ndarray, "n *k"]:
+    """Of each example, and of several labels of each class, whether the label differs from the clean one.
+
+    Args:
+      told: with every logit where there are several labels.
+      clean: label, or list of labels padded with -1, by the id of the example.
+    """
+    labels = np.stack([clean[example] for example in told.ids.tolist()])
+    if not told.several:
+        return labels != told.labels
+    holds = answers(told)[1]
+    return curation.multi_hot(labels, holds.shape[-1]) != holds
+
+
+def every_logit(told: Predictions, purpose: str) -> Float[np.ndarray, "n k"]:
+    """The logits of all classes.
+
+    Raises:
+      ValueError: only the largest were kept.
+    """
+    if told.classes is not None:
+        raise ValueError(
+            f"{told.source} holds the largest logits of each example only, as above 2,000 classes; {purpose} needs"
+            " every one."
+        )
+    return told.logits
+
+
+def is_correct(told: Predictions) -> Bool[np.ndarray, "n"]:
+    """Whether the likeliest class is the label, for one label an example."""
+    _check_single(told, "a prediction that is right or wrong")
+    own = told.label_logits
+    if own is None:
+        own = np.take_along_axis(told.logits, told.labels[:, None], axis=-1)[:, 0]
+    return is_first(told.logits, own)
+
+
+def is_first(logits: Float[np.ndarray, "n c"], own: Float[np.ndarray, "n"]) -> Bool[np.ndarray, "n"]:
+    """Whether the label's own logit is above all others; a tie is wrong, as in metrics.py."""
+    return np.sum(logits >= own[:, None], axis=-1) == 1
+
+
+def confidence(told: Predictions, temperature: float = 1.0) -> Float[np.ndarray, "n"]:
+    """The probability of the likeliest class, of softmax(logits / temperature). For one label an example.
+
+    Raises:
+      ValueError: there are lists of labels, or a temperature but not every logit.
+    """
+    _check_single(told, "the confidence of the likeliest class")
+    logits = told.logits.astype(np.float64)
+    if told.log_normalizer is not None and temperature == 1.0:
+        return np.exp(logits.max(axis=-1) - told.log_normalizer)
+    logits = every_logit(told, "temperature scaling").astype(np.float64) / temperature
+    return np.exp(logits.max(axis=-1) - special.logsumexp(logits, axis=-1))
+
+
+def answers(told: Predictions, temperature: float = 1.0) -> tuple[Float[np.ndarray, "n k"], Bool[np.ndarray, "n k"]]:
+    """Of several labels: the probability that each class holds, sigmoid(logits / temperature), and whether it does.
+
+    Raises:
+      ValueError: an example has one label, or not every logit is there.
+    """
+    if not told.several:
+        raise ValueError(f"{told.source} has one label an example; yes/no answers are of lists of labels.")
+    logits = every_logit(told, "the yes/no answers")
+    return special.expit(logits.astype(np.float64) / temperature), curation.multi_hot(told.labels, logits.shape[-1])
+
+
+def losses(told: Predictions) -> Float[np.ndarray, "n"]:
+    """Minus the log-probability of the labels, in nats an example; of several, summed over the classes."""
+    if told.several:
+        logits = every_logit(told, "the loss of an example").astype(np.float64)
+        holds = curation.multi_hot(told.labels, logits.shape[-1])
+        return -np.sum(special.log_expit(np.where(holds, logits, -logits)), axis=-1)
+    if told.classes is not None:
+        return told.log_normalizer.astype(np.float64) - told.label_logits
+    log_probs = special.log_softmax(told.logits.astype(np.float64), axis=-1)
+    return -np.take_along_axis(log_probs, told.labels[:, None], axis=-1)[:, 0]
+
+
+def _check_single(told: Predictions, what: str) -> None:
+    if told.several:
+        raise ValueError(f"{told.source} has lists of labels, as yes/no answers; {what} is of one label an example.")

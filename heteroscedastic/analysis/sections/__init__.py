@@ -1,0 +1,1 @@
+"""Parts of a report: (Compared) -> Section each."""

@@ -1,0 +1,196 @@
+import json
+import shutil
+
+import numpy as np
+import pytest
+
+pytest.importorskip("matplotlib", reason="a report holds pictures, and these need matplotlib, of the extra `analysis`")
+
+import browser
+from test_page import Reader
+
+from experiments import report as study_report
+from experiments import study
+from heteroscedastic import files
+from heteroscedastic.analysis import comparison, predictions, report, uncertainty
+
+NAME = '<b>one & "two"</b>'
+
+
+@pytest.fixture(scope="module")
+def renamed(digit_runs, tmp_path_factory):
+    """The runs under names that a page must not take for its own."""
+    out = tmp_path_factory.mktemp("named")
+    copies = []
+    for i, run in enumerate(digit_runs):
+        copies.append(shutil.copytree(run, out / str(i)))
+        told = files.read_json(copies[-1] / "dataset.json")
+        names = told["class_names"]
+        files.write_json(copies[-1] / "dataset.json", told | {"class_names": [NAME, *names[1:]]})
+    return copies
+
+
+@pytest.fixture(scope="module")
+def page(renamed, tmp_path_factory):
+    """A report of two seeds of one config and a run of another."""
+    out = tmp_path_factory.mktemp("report")
+    paper = out / "numbers.json"
+    files.write_json(paper, {"note": "Elsewhere.", "numbers": {"plain": {"accuracy": "76.5 ± 0.2"}}})
+    before = {p: p.stat().st_mtime_ns for run in renamed for p in run.rglob("*") if p.is_file()}
+    runs = ["--runs", *map(str, renamed), "--names", "plain", "low <rank>", "--paper", str(paper)]
+    report.main([*runs, "--out", str(out / "made")])
+    assert before == {p: p.stat().st_mtime_ns for run in renamed for p in run.rglob("*") if p.is_file()}
+    return out / "made" / "index.html"
+
+
+def test_the_page_is_whole_and_alone(page):
+    text = page.read_text()
+    found = Reader(text)
+    assert not [a for _, attrs in found.tags for a in attrs.values() if a and a.startswith(("http", "//", "file"))]
+    assert not found.all("script")
+    assert all(image["src"].startswith("data:image/") and image["alt"].strip() for image in found.all("img"))
+    assert len(found.all("img")) >= 2 * 12 + 10
+    assert found.all("meta")[1]["content"] == "width=device-width, initial-scale=1"
+    assert page.stat().st_size < 3e6
+    titles = [a["href"] for a in found.all("a")][1:]
+    assert len(titles) == len(report.SECTIONS)
+
+
+def test_names_are_words(page):
+    found = Reader(page.read_text())
+    assert not found.all("b")
+    assert NAME in found.text
+    assert "low <rank>" in found.text
+
+
+def test_the_table_is_what_the_runs_say(page, renamed):
+    told = [files.read_json(run / "results.json")["evals"]["test"] for run in renamed]
+    text = Reader(page.read_text()).text
+    for metric in ("accuracy", "nll", "ece"):
+        ours = [found[metric] for found in told]
+        assert comparison.spread(ours[:2]) in text
+        assert f"{ours[2] - ours[0]:+.4f}" in text  # paired: seed 0 is the one in common
+    assert "76.5 ± 0.2" in text
+    assert "Elsewhere." in text
+    numbers = json.loads((page.parent / "pictures" / "results.json").read_text())
+    assert numbers["plain"]["accuracy"] == {"0": told[0]["accuracy"], "1": told[1]["accuracy"]}
+
+
+def test_the_numbers_of_every_picture_lie_beside_it(page):
+    made = {s: {p.stem for p in (page.parent / "pictures").glob(f"*{s}")} for s in (".png", ".svg", ".json")}
+    assert made[".png"] == made[".svg"] <= made[".json"]
+    assert {"curve_nll", "risk_coverage", "entropy_samples", "entropy_members"} <= made[".png"]
+    for kind in ("reliability", "confidence_valid"):
+        assert {f"{kind}_0_plain", f"{kind}_1_low_rank"} <= made[".png"]
+    noisy = json.loads((page.parent / "pictures" / "confidence_valid_0_plain.json").read_text())
+    assert noisy["noise_known"]
+    assert noisy["number"]["noisy"] > 50  # of two times 240, six of ten classes confused at 40 %
+    assert not json.loads((page.parent / "pictures" / "confidence_test_0_plain.json").read_text())["noise_known"]
+
+
+def test_the_hardest_images_are_those_of_the_largest_loss(page, renamed):
+    numbers = json.loads((page.parent / "pictures" / "hardest_0_plain.json").read_text())
+    told = [predictions.read(run, "test") for run in renamed[:2]]
+    losses = np.mean([predictions.losses(p) for p in told], axis=0)
+    np.testing.assert_allclose([e["loss"] for e in numbers], np.sort(losses)[::-1][: len(numbers)])
+    assert numbers[0]["id"] == told[0].ids[losses.argmax()]
+    assert f"loss {losses.max():.2f}" in Reader(page.read_text()).text
+
+
+@pytest.mark.skipif(browser.CHROMIUM is None, reason=browser.NO_CHROMIUM)
+@pytest.mark.parametrize("width", [375, 1280])
+def test_a_browser_shows_all_of_it(page, width):
+    told = browser.told(page, width)
+    assert told["scrolls"] <= told["width"] <= width
+    assert told["wide"] == []
+    assert told["console"] == []
+    assert all(loaded and 0 < shown <= told["width"] and alt for loaded, shown, alt in told["images"])
+    assert [name for name, there in told["anchors"] if not there] == []
+    assert len(told["anchors"]) == len(report.SECTIONS) + 1
+    assert all(told["focus"])
+    assert told["named"]
+
+
+@pytest.mark.skipif(browser.CHROMIUM is None, reason=browser.NO_CHROMIUM)
+def test_who_likes_it_dark_has_it_dark(page):
+    light, dark = (browser.told(page, 375, dark=dark) for dark in (False, True))
+    assert (light["background"], dark["ink"]) == ("rgb(255, 255, 255)", "rgb(230, 230, 234)")
+    assert dark["background"] == "rgb(22, 23, 27)"
+
+
+def test_of_several_labels_there_are_answers(several_labels_run, tmp_path):
+    report.main(["--runs", str(several_labels_run), "--out", str(tmp_path)])
+    found = Reader((tmp_path / "index.html").read_text())
+    assert "lists of labels" in found.text
+    assert "yes/no answers" in found.text
+    assert "No ensemble of ParameterEfficient: one run" in found.text
+
+
+def test_without_its_data_a_run_is_told_but_for_what_needs_them(renamed, tmp_path, monkeypatch):
+    copy = shutil.copytree(renamed[0], tmp_path / "run")
+    config = files.read_json(copy / "config.json")
+    files.write_json(copy / "config.json", config | {"data": config["data"] | {"name": "nowhere"}})
+    monkeypatch.delenv("TFDS_DATA_DIR", raising=False)
+    report.main(["--runs", str(copy), "--out", str(tmp_path / "report")])
+    text = Reader((tmp_path / "report" / "index.html").read_text()).text
+    assert "The images are not shown: " in text
+    assert "is not told over latent samples: " in text
+    assert "Which labels are wrong is not known: " in text
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--on", "nowhere"], "no predictions of 'nowhere'.*test, test_best"),
+        (["--on", "valid"], "on other examples in 'valid'"),
+        (["--paper", "PAPER"], "numbers of a paper for somebody"),
+    ],
+)
+def test_what_cannot_be_told_says_why_and_leaves_nothing(renamed, tmp_path, flags, message):
+    files.write_json(tmp_path / "PAPER", {"note": "", "numbers": {"somebody": {"accuracy": 1}}})
+    flags = [str(tmp_path / f) if f == "PAPER" else f for f in flags]
+    with pytest.raises(SystemExit, match=message):
+        report.main(["--runs", *map(str, renamed), "--out", str(tmp_path / "report"), *flags])
+    assert not (tmp_path / "report").exists()
+
+
+def test_a_paper_that_says_something_else_is_told(tmp_path):
+    files.write_json(tmp_path / "paper.json", {"tables": {}})
+    with pytest.raises(ValueError, match="must hold"):
+        report.read_paper(str(tmp_path / "paper.json"))
+
+
+def test_a_table_of_a_study_is_told_with_the_papers_numbers(digit_runs, tmp_path):
+    chosen = study.Table(
+        claim="Two methods.",
+        rows=(
+            study.Row("het", "digits_het_full", paper="het_full"),
+            study.Row("hom", "digits_hom", paper="homoscedastic"),
+        ),
+        metrics=("accuracy", "nll"),
+        regimes={"last": study.Regime(select="valid", report="test")},
+        select_metric="nll",
+        scales={"cpu": study.Scale((0, 1), {"training.num_epochs": 1.0, "training.checkpoint_epochs": 0.5})},
+        reference="hom",
+        paper=dict(table="table_1", where={"epochs": 90}, columns={"accuracy": "top1"}, note="elsewhere"),
+    )
+    for job, run in zip([job for job in study.jobs(chosen, "cpu", tmp_path) if job.row == "hom"], digit_runs):
+        shutil.copytree(run, job.directory)
+    groups = study_report.groups(chosen, study.made(chosen, "cpu", tmp_path), chosen.regimes["last"])
+    assert [(group.name, len(group.runs)) for group in groups] == [("hom", 2)]  # the other row is not made
+    numbers = files.read_json(study.Path(study.__file__).parent / "correlated_label_noise" / "paper.json")
+    paper = study_report.paper(chosen, chosen.regimes["last"], numbers)
+    assert paper["numbers"] == {"het": {"accuracy": "78.5 ± 0.06"}, "hom": {"accuracy": "76.5 ± 0.22"}}
+    assert study_report.paper(chosen, study.Regime("valid", "valid"), numbers) is None
+
+
+def test_pictures_alone_go_under_the_run(renamed, tmp_path, monkeypatch, capsys):
+    copy = shutil.copytree(renamed[0], tmp_path / "run")
+    monkeypatch.setattr("sys.argv", ["uncertainty", "--runs", str(copy)])
+    uncertainty.main()
+    new = {p.relative_to(copy).parts[:2] for p in copy.rglob("*.svg")}
+    assert new == {("analysis", "uncertainty")}
+    assert "wrote" in capsys.readouterr().out
+    monkeypatch.setattr("sys.argv", ["uncertainty", "--runs", str(renamed[1]), str(renamed[2])])
+    with pytest.raises(SystemExit, match="several runs need --out"):
+        uncertainty.main()

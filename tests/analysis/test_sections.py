@@ -1,0 +1,71 @@
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pytest.importorskip("matplotlib", reason="sections hold pictures, and these need matplotlib, of the extra `analysis`")
+
+from heteroscedastic.analysis.comparison import Compared, Group
+from heteroscedastic.analysis.finished import Told
+from heteroscedastic.analysis.page import Picture
+from heteroscedastic.analysis.predictions import Predictions
+from heteroscedastic.analysis.sections import confidence, entropy, hardest, overview
+from heteroscedastic.training import evaluate, step
+
+K, N = 2100, 60
+
+
+def compared(several=False, data_dir=None, predict=lambda rng: 3 * rng.normal(size=(N, K))):
+    """Two runs of so many classes that only their largest logits are kept; their data is nowhere."""
+    rng = np.random.default_rng(0)
+    labels = rng.integers(0, K, N).astype(np.int32)
+    labels = np.stack([labels, np.full(N, -1, np.int32)], axis=-1) if several else labels
+    runs, told = [], []
+    for seed in (0, 1):
+        logits = predict(rng).astype(np.float32)
+        kept = evaluate.arrays(step.Predictions(np.arange(N), np.ones(N), labels, logits))
+        told.append(Predictions(Path(f"seed_{seed}"), **kept))
+        config = {"seed": seed, "data": {"name": "nowhere"}, "evals": {"test": {"split": "test"}}}
+        results = {"evals": {"test": {"nll": 1.0 + seed}}, "step": 3}
+        runs.append(Told(Path(f"seed_{seed}"), config, results, {"class_names": [f"class {i}" for i in range(K)]}))
+    return Compared([Group("one", tuple(runs))], "test", "test", [told], [told], data_dir)
+
+
+def notes(section):
+    return " ".join(part for part in section.parts if isinstance(part, str))
+
+
+def test_of_the_largest_logits_of_one_label_everything_is_told_but_scaling_and_ensembles():
+    runs = compared()
+    assert "temperature scaling needs every one" in notes(confidence.reliability(runs))
+    (picture,) = (p for p in confidence.reliability(runs).parts if isinstance(p, Picture))
+    assert set(picture.numbers["diagrams"]) == {"as trained"}
+    assert any(isinstance(p, Picture) for p in confidence.outcomes(runs).parts)
+    assert any(isinstance(p, Picture) for p in confidence.selective(runs).parts)
+    assert "the mean of members needs every one" in notes(entropy.entropies(runs))
+    found = hardest.hardest(runs).numbers["hardest_0_one"]
+    losses = np.mean([p.log_normalizer - p.label_logits for p in runs.told[0]], axis=0)
+    assert [e["id"] for e in found] == np.argsort(-losses)[: len(found)].tolist()
+    assert "scaled" not in notes(overview.results(runs))
+
+
+def test_of_the_largest_logits_of_several_labels_each_section_says_what_it_lacks():
+    for make in (confidence.reliability, confidence.outcomes, confidence.selective, hardest.hardest):
+        section = make(compared(several=True))
+        assert "every one" in notes(section)
+        assert not any(isinstance(p, Picture) for p in section.parts)
+
+
+def test_the_two_likeliest_classes_are_of_all_runs_together():
+    hot = np.full((N, K), -20.0)
+    hot[:, 3], hot[:, 5] = 1.0, 0.0
+    swapped = hot.copy()
+    swapped[:, [3, 5]] = hot[:, [5, 3]]
+    turns = iter([hot, swapped])
+    says = hardest.hardest(compared(predict=lambda rng: next(turns))).numbers["hardest_0_one"][0]["says"]
+    assert says == pytest.approx({"class 3": 0.5, "class 5": 0.5}, abs=1e-4)
+
+
+def test_the_known_noise_is_a_share_of_the_training_labels():
+    assert overview.noise_share({"label_noise": [[0, 0, 6], [0, 1, 2], [1, 1, 2]]}) == pytest.approx(0.2)
+    assert overview.noise_share({}) is None

@@ -1,0 +1,61 @@
+import numpy as np
+import pytest
+from scipy import special, stats
+
+from heteroscedastic import ensembles
+
+LOGITS = 3 * np.random.default_rng(0).normal(size=(5, 7, 4))
+
+
+def test_the_mean_is_of_probabilities():
+    expected = np.mean(special.softmax(LOGITS, axis=-1), axis=0)
+    np.testing.assert_allclose(np.exp(ensembles.log_mean(LOGITS)), expected)
+    np.testing.assert_allclose(special.expit(ensembles.mean_log_odds(LOGITS)), np.mean(special.expit(LOGITS), axis=0))
+
+
+def test_a_probability_that_no_float_holds_keeps_its_logarithm():
+    far = np.array([[[0.0, -2000.0]], [[0.0, -2100.0]]])
+    np.testing.assert_allclose(ensembles.log_mean(far)[0], [0.0, -2000.0 - np.log(2)])
+    np.testing.assert_allclose(ensembles.mean_log_odds(-far[..., 1:])[0, 0], 2000 + np.log(2), rtol=1e-6)
+
+
+def test_one_member_is_its_own_mean():
+    np.testing.assert_allclose(ensembles.log_mean(LOGITS[:1]), special.log_softmax(LOGITS[0], axis=-1))
+    np.testing.assert_allclose(ensembles.mean_log_odds(LOGITS[:1]), LOGITS[0])
+
+
+@pytest.mark.parametrize("split", [ensembles.entropy_split, ensembles.sigmoid_entropy_split])
+def test_the_parts_add_up_to_the_entropy_of_the_mean(split):
+    found = split(LOGITS)
+    np.testing.assert_allclose(found.expected + found.mutual, found.total, rtol=1e-12)
+    assert np.all(found.mutual > 0)
+
+
+def test_the_entropies_are_scipys():
+    found, probs = ensembles.entropy_split(LOGITS), special.softmax(LOGITS, axis=-1)
+    np.testing.assert_allclose(found.total, stats.entropy(probs.mean(0), axis=-1))
+    np.testing.assert_allclose(found.expected, stats.entropy(probs, axis=-1).mean(0))
+
+
+@pytest.mark.parametrize("split", [ensembles.entropy_split, ensembles.sigmoid_entropy_split])
+def test_members_that_agree_share_no_information_with_the_label(split):
+    same = split(np.broadcast_to(LOGITS[0], LOGITS.shape))
+    np.testing.assert_allclose(same.mutual, 0, atol=1e-12)
+    np.testing.assert_allclose(same.total, same.expected)
+
+
+def test_members_that_are_sure_of_different_classes_differ_by_all_there_is():
+    found = ensembles.entropy_split(1e3 * np.eye(4)[:, None])
+    np.testing.assert_allclose(found.mutual, np.log(4))
+    np.testing.assert_allclose(found.expected, 0, atol=1e-12)
+
+
+def test_yes_and_no_are_two_classes_each():
+    both = np.stack([LOGITS, np.zeros_like(LOGITS)], axis=-1)
+    for found, expected in zip(ensembles.sigmoid_entropy_split(LOGITS), ensembles.entropy_split(both)):
+        np.testing.assert_allclose(found, expected.sum(-1))
+
+
+def test_no_member_is_an_error():
+    with pytest.raises(ValueError, match="one member or more"):
+        ensembles.log_mean(np.zeros((0, 3, 2)))
