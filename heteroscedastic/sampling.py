@@ -107,8 +107,8 @@ def sobol(key: PRNGKeyArray, num_points: int, ranks: Int[Array, "*n"]) -> Source
 def ranked(weight: Float[Array, "*b n"], ranks: np.ndarray) -> Int[Array, "*b n"]:
     """The first of `ranks` where the weight is largest, the next where it is next, UNRANKED elsewhere; ties in order.
 
-    It is one maximum after the other, and not `top_k`: where the last axis lies on several devices only the maxima cross, and
-    XLA's `top_k` gathers even leading axes.
+    It is one maximum after the other, and not `top_k`: where the last axis lies on several devices only
+    the maxima cross, and XLA's `top_k` gathers even leading axes.
     """
     places = jnp.arange(weight.shape[-1])
 
