@@ -14,9 +14,9 @@ from pathlib import Path
 import jax
 import numpy as np
 
-from experiments import study, table
+from experiments import study
 from experiments.correlated_label_noise.noise_pairs import chosen_checkpoint
-from heteroscedastic.analysis import finished, label_errors
+from heteroscedastic.analysis import comparison, finished, label_errors
 
 _COLUMNS = ("regime", "method", "score", "average precision", "- own probability", "- {}", "precision at errors")
 _USUAL = "probability"
@@ -60,17 +60,17 @@ def _lines(found: dict[int, dict], reference: dict[int, dict]) -> list[list[str]
     def difference(score, of):
         if score == _USUAL and of is found:
             return ""
-        mean, half = table.paired(values(found, score), values(of, _USUAL))
+        mean, half = comparison.paired(values(found, score), values(of, _USUAL))
         return f"{mean:+.4f}" + ("" if np.isnan(half) else f" ± {half:.4f}")
 
     seeds = sorted(set(found) & set(reference))
     return [
         [
             score,
-            table.spread(values(found, score)),
+            comparison.spread(values(found, score)),
             difference(score, found),
             "" if found is reference else difference(score, reference),
-            table.spread(values(found, score, "precision_at_errors")),
+            comparison.spread(values(found, score, "precision_at_errors")),
         ]
         for score in (found[seeds[0]] if seeds else ())
     ]

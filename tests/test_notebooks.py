@@ -1,0 +1,38 @@
+"""The notebooks run from a checkout, say what they promise, and are kept without outputs."""
+
+from pathlib import Path
+
+import nbformat
+import pytest
+from nbclient import NotebookClient
+
+NOTEBOOKS = sorted((Path(__file__).parents[1] / "notebooks").glob("*.ipynb"))
+
+
+def cells(notebook):
+    return [cell for cell in notebook.cells if cell.cell_type == "code"]
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda p: p.name)
+def test_no_output_is_kept(path):
+    assert all(not cell.outputs and cell.execution_count is None for cell in cells(nbformat.read(path, 4)))
+
+
+@pytest.mark.slow
+def test_learned_covariances_finds_the_planted_noise():
+    path = next(p for p in NOTEBOOKS if p.stem == "learned_covariances")
+    notebook = nbformat.read(path, 4)
+    NotebookClient(notebook, timeout=300, resources={"metadata": {"path": path.parent}}).execute()
+    outputs = [output for cell in cells(notebook) for output in cell.outputs]
+    text = "".join(output.get("text", "") for output in outputs)
+    assert "planted pairs among the first 3: 3" in text
+    assert sum("image/png" in output.get("data", {}) for output in outputs) == 2
+    assert "'LowRank'" in text  # what was read of a directory
+
+
+def test_outside_a_checkout_it_says_what_to_set(tmp_path, monkeypatch):
+    path = next(p for p in NOTEBOOKS if p.stem == "learned_covariances")
+    setup = cells(nbformat.read(path, 4))[0].source.replace("%matplotlib inline", "")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ValueError, match="set REPO"):
+        exec(setup, {})
