@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Float, Int
 
 from heteroscedastic import files
 from heteroscedastic import latent as latent_lib
@@ -79,12 +79,7 @@ def measures(found: finished.Finished, split: str = "test", average: Average | N
             f"{num_classes} classes; covariance matrices of an example are made up to {MAX_CLASSES}. `averaged` and"
             " pairs.py have what needs none."
         )
-    data = finished.data(found, split)
-    if data.labels.ndim != 1:
-        raise ValueError(
-            "these measures are for one label an example, under softmax; this data set has lists of labels, where"
-            " answers to different classes do not compete and p_i p_j of a softmax means nothing."
-        )
+    data = finished.with_one_label(found, split)
     scale = assembly.temperature(run, state) ** 2  # back from units of the temperature
 
     @jax.jit
@@ -127,6 +122,63 @@ def summary(average: Average) -> dict[str, float]:
     }
 
 
+class Ties(NamedTuple):
+    """Which classes the noise of a run ties together on a split."""
+
+    by: str  # the measure by which pairs are ranked
+    pairs: list[dict[str, Any]]  # rows of pairs.table, the largest first
+    names: list[str]  # of the classes of the heat map, in its order
+    block: list[dict[str, Any]]  # a row for each pair of them
+    average: Average
+    measures: Measures | None  # where there is one label an example, and no more classes than MAX_CLASSES
+    facts: dict[str, Any]  # `summary` and, with measures, known_noise.agreements
+
+
+def ties(
+    found: finished.Finished,
+    split: str = "test",
+    by: str | None = None,
+    num_pairs: int = 100,
+    group: Int[np.ndarray, "c"] | None = None,
+    num_classes: int = 20,
+) -> Ties:
+    """The pairs of classes of a finished run that its noise ties together.
+
+    Args:
+      found: the run.
+      split: of its data.
+      by: a measure of pairs.py, or "seen"; else "seen" where there are measures, and "covariance" where not.
+      num_pairs: to tell, >= 1.
+      group: classes of the heat map; else those of the first pairs.
+      num_classes: of the heat map at most, where `group` does not say.
+
+    Raises:
+      ValueError: no such split, or "seen" of too many classes or of several labels.
+    """
+    names, whole, average = found.dataset["class_names"], None, averaged(found, split)
+    if _one_label(found, split) and len(names) <= MAX_CLASSES:
+        whole = measures(found, split, average)
+    by = by or ("covariance" if whole is None else "seen")
+    if by == "seen":
+        if whole is None:
+            raise ValueError(
+                f"--by=seen needs one label an example and at most {MAX_CLASSES} classes; with --class one label is"
+                f" enough. Here choose of {', '.join(pairs.MEASURES)}."
+            )
+        first = pairs.top_of(whole.seen, whole.covariance, num_pairs)
+    else:
+        first = pairs.top(average, num_pairs, by)
+    facts = {"pairs_by": by, **summary(average)}
+    if whole is not None:
+        facts["agreement_with_known_noise"] = known_noise.agreements(whole._asdict(), found.dataset)
+    group = groups.first(first, num_classes) if group is None else group
+    some = pairs.within(average, group)
+    group = group[groups.clustered(pairs.measure("correlation", average, some.covariance, some.rows, some.cols))]
+    block = _told(found, split, average, pairs.within(average, group), whole)
+    told = _told(found, split, average, first, whole)
+    return Ties(by, told, [names[i] for i in group], block, average, whole, facts)
+
+
 def main() -> None:
     """Prints and writes the class pairs that the noise of a finished run ties together."""
     parser = argparse.ArgumentParser(description=main.__doc__)
@@ -143,9 +195,8 @@ def main() -> None:
     parser.add_argument("--data_dir", default=os.environ.get("TFDS_DATA_DIR"))
     flags = parser.parse_args()
     found = finished.load(flags.run, flags.checkpoint, flags.data_dir)
-    head = found.run.config["head"]["name"]
-    if head == "Deterministic":
-        raise ValueError(f"{flags.run} has the head {head}, which has no noise; give a run of another head.")
+    if not finished.has_noise(found.run.config):
+        raise ValueError(f"{flags.run} has the head Deterministic, which has no noise; give a run of another head.")
     out = Path(flags.run) / "analysis" / "covariance" / f"{flags.split}_{flags.checkpoint}"
     names = found.dataset["class_names"]
     group = None if flags.classes is None else groups.named(names, flags.classes)
@@ -158,39 +209,19 @@ def main() -> None:
 
 
 def _tell_pairs(found: finished.Finished, flags: argparse.Namespace, out: Path, group: np.ndarray | None) -> None:
-    names, whole = found.dataset["class_names"], None
-    average = averaged(found, flags.split)
-    if _one_label(found, flags.split) and len(names) <= MAX_CLASSES:
-        whole = measures(found, flags.split, average)
-    by = flags.by or ("covariance" if whole is None else "seen")
-    if by == "seen":
-        if whole is None:
-            raise ValueError(
-                f"--by=seen needs one label an example and at most {MAX_CLASSES} classes; with --class one label is"
-                f" enough. Here choose of {', '.join(pairs.MEASURES)}."
-            )
-        first = pairs.top_of(whole.seen, whole.covariance, flags.num_pairs)
-    else:
-        first = pairs.top(average, flags.num_pairs, by)
-    _write_pairs(out / "pairs.csv", _told(found, flags.split, average, first, whole), by, flags.top)
-    told = {"split": flags.split, "checkpoint": flags.checkpoint, "pairs_by": by, **summary(average)}
-    print("of the variance " + ", ".join(f"{told[n]:.1%} is {n}" for n in ("diagonal", "factors", "common")))
-    if whole is not None:
-        files.write_arrays(out / "measures.npz", whole._asdict())
-        told["agreement_with_known_noise"] = known_noise.agreements(whole._asdict(), found.dataset)
-    files.write_json(out / "summary.json", told)
-    diagonal = average.own / average.variance
-    columns = zip(names, average.variance.tolist(), diagonal.tolist())
+    told = ties(found, flags.split, flags.by, flags.num_pairs, group, flags.num_classes)
+    _write_pairs(out / "pairs.csv", told.pairs, told.by, flags.top)
+    print("of the variance " + ", ".join(f"{told.facts[n]:.1%} is {n}" for n in ("diagonal", "factors", "common")))
+    if told.measures is not None:
+        files.write_arrays(out / "measures.npz", told.measures._asdict())
+    files.write_json(out / "summary.json", {"split": flags.split, "checkpoint": flags.checkpoint, **told.facts})
+    variance, diagonal = told.average.variance, told.average.own / told.average.variance
+    columns = zip(found.dataset["class_names"], variance.tolist(), diagonal.tolist())
     files.write_csv(out / "classes.csv", [{"class": n, "variance": v, "diagonal": d} for n, v, d in columns])
-    group = groups.first(first, flags.num_classes) if group is None else group
-    some = pairs.within(average, group)
-    ordered = groups.clustered(pairs.measure("correlation", average, some.covariance, some.rows, some.cols))
-    block = _told(found, flags.split, average, pairs.within(average, group[ordered]), whole)
-    files.write_csv(out / "heat_map.csv", block)
+    files.write_csv(out / "heat_map.csv", told.block)
     if (heat_map := _drawing()) is not None:
         title = f"{_name(found)}: split {flags.split!r}, {flags.checkpoint} checkpoint"
-        drawn = heat_map.of_group([names[i] for i in group[ordered]], block, title)
-        heat_map.figures.write(drawn, out / "heat_map")
+        heat_map.figures.write(heat_map.of_group(told.names, told.block, title), out / "heat_map")
     print(f"wrote {out}")
 
 

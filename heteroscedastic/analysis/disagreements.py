@@ -21,7 +21,7 @@ from jaxtyping import Float, Int, UInt8
 
 from heteroscedastic import files
 from heteroscedastic import latent as latent_lib
-from heteroscedastic.analysis import finished, rank_test
+from heteroscedastic.analysis import finished, predictions, rank_test
 from heteroscedastic.training import assembly
 
 _SHOWN = 18  # images on the sheet
@@ -45,6 +45,7 @@ class Disagreements(NamedTuple):
     seen: Float[np.ndarray, "n k"]  # p_k var(u_true - u_k)
     probability: Float[np.ndarray, "n k"]
     num_examples: int  # of the split
+    num_other_way: int  # examples that the second run alone gets right
 
 
 def find(
@@ -66,16 +67,21 @@ def find(
       ValueError: the runs are not of the same data, the first has no covariances, the examples have
         several labels, or there is no such example.
     """
-    one, other = (_predictions(Path(path), on) for path in (first, second))
-    if one.data != other.data or not np.array_equal(one.ids, other.ids):
+    runs = [finished.read(path) for path in (first, second)]
+    one, other = (predictions.read(path, on) for path in (first, second))
+    fingerprints = [str(run.dataset.get("fingerprint")) for run in runs]
+    same = fingerprints[0] == fingerprints[1] and runs[0].dataset["class_names"] == runs[1].dataset["class_names"]
+    if not same or not np.array_equal(one.ids, other.ids):
         raise ValueError(
-            f"{first} and {second} saw different data (fingerprints {one.data[0][:12]} and {other.data[0][:12]},"
+            f"{first} and {second} saw different data (fingerprints {fingerprints[0][:12]} and {fingerprints[1][:12]},"
             f" {len(one.ids)} and {len(other.ids)} examples of {on}); give two runs of one data set, with the same"
             " curation, validation_fraction and seed."
         )
-    found = finished.load(first, one.checkpoint, data_dir)
-    data = finished.with_one_label(found, one.split)
-    rows = np.flatnonzero((one.predicted == data.labels) & (other.predicted != data.labels))
+    found, split = finished.evaluated(runs[0], on, data_dir)
+    data = finished.with_one_label(found, split)
+    says, other_says = predictions.likeliest(one), predictions.likeliest(other)
+    right, other_right = says == data.labels, other_says == data.labels
+    rows = np.flatnonzero(right & ~other_right)
     if not len(rows):
         raise ValueError(f"there is no example of {on} that {first} gets right and {second} wrong.")
     scale = assembly.temperature(found.run, found.state) ** 2  # back from units of the temperature
@@ -99,39 +105,17 @@ def find(
         ids=chosen.ids,
         images=chosen.inputs,
         true=chosen.labels,
-        taken_for=other.predicted[rows],
+        taken_for=other_says[rows],
         num_examples=len(data.ids),
+        num_other_way=int(np.sum(other_right & ~right)),
         **finished.by_example(found, data, read, rows),
     ), found
 
 
-class _Predictions(NamedTuple):
-    data: tuple[str, list[str]]  # fingerprint and class names
-    split: str
-    checkpoint: str
-    ids: Int[np.ndarray, "n"]
-    predicted: Int[np.ndarray, "n"]
-
-
-def _predictions(run: Path, on: str) -> _Predictions:
-    """What a run wrote down of an evaluation."""
-    if not (run / "results.json").exists():
-        raise FileNotFoundError(f"{run} holds no complete run: results.json is missing. Run main.py on it again.")
-    path = run / "predictions" / f"{on}.npz"
-    if not path.exists():
-        known = ", ".join(sorted(p.stem for p in path.parent.glob("*.npz")))
-        raise FileNotFoundError(f"{path} is missing; this run has predictions of {known}.")
-    told, settings = files.read_json(run / "dataset.json"), files.read_json(run / "config.json")["evals"][on]
-    with np.load(path, allow_pickle=False) as file:
-        # Of many classes the largest logits alone are kept, falling.
-        predicted = file["classes"][:, 0] if "classes" in file.files else file["logits"].argmax(axis=-1)
-        data = told["fingerprint"], told["class_names"]
-        return _Predictions(data, settings["split"], settings.get("checkpoint", "last"), file["ids"], predicted)
-
-
 def summary(found: Disagreements) -> dict[str, Any]:
     """How many images there are, and of each of RANKED the ranks' histogram and test."""
-    told: dict[str, Any] = {"num_examples": found.num_examples, "num_images": len(found.ids), "ranks": {}}
+    counts = {"num_examples": found.num_examples, "num_images": len(found.ids), "num_other_way": found.num_other_way}
+    told: dict[str, Any] = counts | {"ranks": {}}
     for name in RANKED:
         ranked = rank_test.ranks(getattr(found, name), found.true)
         taken = _of_each(ranked, found.taken_for)
@@ -174,19 +158,23 @@ def _of_each(values: np.ndarray, classes: np.ndarray) -> np.ndarray:
     return np.take_along_axis(values, classes[:, None], axis=-1)[:, 0]
 
 
+def captions(found: Disagreements, class_names: list[str], places: Int[np.ndarray, "m"]) -> list[str]:
+    """Of each of these images what it is, what it was taken for and the covariance of the two."""
+    covariance = [float(f"{x:.2g}") for x in _of_each(found.covariance, found.taken_for)]
+    return [
+        f"{class_names[found.true[i]]},\nnot {class_names[found.taken_for[i]]}\ncovariance {covariance[i]:,g}"
+        for i in places
+    ]
+
+
 def draw(found: Disagreements, class_names: list[str], facts: dict[str, Any], title: str, path: Path) -> list[Path]:
     """Draws the images of the largest covariances and the histograms of ranks; returns what was written."""
     from heteroscedastic.analysis import figures, sheet
 
-    covariance = _of_each(found.covariance, found.taken_for)
     top = largest(found)[:_SHOWN]
-    captions = [
-        f"{class_names[found.true[i]]},\nnot {class_names[found.taken_for[i]]}\ncovariance {covariance[i]:.2g}"
-        for i in top
-    ]
     drawn = sheet.sheet(
         found.images[top],
-        captions,
+        captions(found, class_names, top),
         title=f"{title}: right with the noise head and wrong without, the largest covariances of {len(found.ids)}",
     )
     written = figures.write(drawn, path.with_name(path.name + "_images"))
@@ -226,7 +214,10 @@ def main() -> None:
     path = Path(flags.out or Path(flags.runs[0]) / "analysis") / f"disagreements_{flags.on}"
     files.write_csv(path.with_name(path.name + ".csv"), table(found, names))
     files.write_json(path.with_name(path.name + ".json"), facts)
-    print(f"{len(found.ids)} of the {found.num_examples} images of {flags.on} are right in the first run alone.")
+    print(
+        f"{len(found.ids)} of the {found.num_examples} images of {flags.on} are right in the first run alone,"
+        f" {found.num_other_way} in the second alone."
+    )
     print(f"{'ranked by':<14}{'mean rank':>10}{'chance':>16}{'p':>10}{'first':>8}{'chance':>8}")
     for name, told in facts["ranks"].items():
         level = f"{told['expected']:.2f} ± {told['deviation']:.2f}"

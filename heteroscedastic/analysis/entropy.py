@@ -15,9 +15,7 @@ from heteroscedastic import ensembles
 from heteroscedastic import latent as latent_lib
 from heteroscedastic.analysis import finished, predictions
 from heteroscedastic.analysis.predictions import Predictions
-from heteroscedastic.data import resident
 from heteroscedastic.ensembles import EntropySplit
-from heteroscedastic.training import assembly
 
 _CHUNK_VALUES = 2**20  # utilities held at a time
 
@@ -34,26 +32,15 @@ def over_samples(
       points: see sampling.py.
 
     Raises:
-      ValueError: the data has no such split.
+      ValueError: the run has no such split.
     """
-    run, state = found.run, found.state
-    if split not in run.dataset.splits:
-        raise ValueError(f"the data has no split {split!r}; choose one of {', '.join(sorted(run.dataset.splits))}.")
-    data = run.dataset.splits[split]
+    data = finished.data(found, split)
     several = data.labels.ndim == 2
 
-    @jax.jit
-    def sums(feed, key):
-        latent, batch = run.latents(state.params, state.model_state, data_on_device, feed)
-        return _sums_over_samples(key, latent, num_samples, points, several), batch.weights
+    def read(key, latent, batch):
+        return _sums_over_samples(key, latent, num_samples, points, several)
 
-    data_on_device = jax.device_put(data)
-    key = assembly.key_for(run.config["seed"], "entropy")
-    parts = []
-    for i, feed in enumerate(resident.feeds(np.arange(len(data.ids)), run.batch_size)):
-        values, weights = sums(feed, jax.random.fold_in(key, i))
-        parts.append([np.asarray(x, np.float64)[np.asarray(weights) > 0] for x in values])
-    probs, expected = (np.concatenate(x) / num_samples for x in zip(*parts))
+    probs, expected = (x.astype(np.float64) / num_samples for x in finished.by_example(found, data, read))
     total = _entropy(probs, several)
     # In float32 a difference of equal entropies is not quite 0.
     mutual = np.maximum(total - expected, 0.0)

@@ -118,6 +118,21 @@ def load(directory: str | Path, checkpoint: str = "last", data_dir: str | None =
     return Finished(run, results, told.dataset, state)
 
 
+def evaluated(told: Told, evaluation: str, data_dir: str | None = None) -> tuple[Finished, str]:
+    """The run with the state that was evaluated, and the split that it was evaluated on.
+
+    Raises:
+      FileNotFoundError, ModuleNotFoundError, ValueError: the data that the run saw is not here.
+    """
+    settings = told.config["evals"][evaluation]
+    return load(told.directory, settings.get("checkpoint", "last"), data_dir), settings["split"]
+
+
+def has_noise(config: dict[str, Any]) -> bool:
+    """Whether the head of a run has a covariance at all."""
+    return config["head"]["name"] != "Deterministic"
+
+
 def data(found: Finished, split: str) -> Split:
     """One of the splits that a run has.
 

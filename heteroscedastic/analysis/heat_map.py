@@ -16,33 +16,41 @@ from heteroscedastic.analysis.example_covariance import Example
 _LONGEST = 22  # letters of a class name
 
 
-def of_group(names: Sequence[str], rows: Sequence[dict[str, Any]], title: str = "") -> Figure:
+_TITLES = {
+    "correlation": "correlation of the averaged covariance",
+    "seen": "what labels show: mean of $p_i p_j\\,\\mathrm{var}(u_i - u_j)$",
+}
+
+
+def of_group(
+    names: Sequence[str], rows: Sequence[dict[str, Any]], title: str = "", shown: Sequence[str] = tuple(_TITLES)
+) -> Figure:
     """The correlation of the averaged covariance of a group of classes and, beside it, what labels show of it.
 
     Args:
       names: of the classes, in the order that is drawn.
-      rows: what `pairs.table` tells of each pair of `pairs.within`. Without `seen` there is one panel;
-        pairs of which `labels_mixed` > 0 get a frame.
+      rows: what `pairs.table` tells of each pair of `pairs.within`; pairs of which `labels_mixed` > 0
+        get a frame.
       title: over all.
+      shown: which of "correlation" and "seen", where the rows have them.
     """
     columns = {name: distance.squareform(np.array([row[name] for row in rows])) for name in list(rows[0])[2:]}
+    panels = {name: _TITLES[name] for name in shown if name in columns}
     names = _short(names)
     cells, letters = max(3.4, 0.24 * len(names)), 0.075 * max(map(len, names))
-    panels = 2 if "seen" in columns else 1
     with figures.styled():
-        drawn = figures.figure(panels * (cells + letters + 1.2), cells + letters + 1.3)
-        axes = drawn.subplots(1, panels, squeeze=False)[0]
-        correlation = columns["correlation"] + np.eye(len(names))
-        _matrix(drawn, axes[0], correlation, names, 1.0, "")
-        axes[0].set_title("correlation of the averaged covariance", fontsize=12)
-        if "seen" in columns:
-            _matrix(drawn, axes[1], columns["seen"], names, None, "squared units of utility")
-            axes[1].set_title("what labels show: mean of $p_i p_j\\,\\mathrm{var}(u_i - u_j)$", fontsize=12)
+        drawn = figures.figure(len(panels) * (cells + letters + 1.2), cells + letters + 1.3)
         framed = np.argwhere(columns["labels_mixed"] > 0) if "labels_mixed" in columns else []
-        for panel, color in zip(axes, ("black", "white")):
+        for axes, (name, words) in zip(drawn.subplots(1, len(panels), squeeze=False)[0], panels.items()):
+            axes.set_title(words, fontsize=12)
+            if name == "correlation":
+                _matrix(drawn, axes, columns[name] + np.eye(len(names)), names, 1.0, "")
+            else:
+                _matrix(drawn, axes, columns[name], names, None, "squared units of utility")
+            color = "black" if name == "correlation" else "white"
             for i, j in framed:
                 frame = Rectangle((j - 0.5, i - 0.5), 1, 1, fill=False, linewidth=2, edgecolor=color, clip_on=False)
-                panel.add_patch(frame)
+                axes.add_patch(frame)
         drawn.suptitle(title + ("\nframed: labels known to be mixed" if len(framed) else ""), fontsize=13)
     return drawn
 
@@ -86,11 +94,20 @@ def _matrix(drawn: Figure, axes: Axes, values, names: Sequence[str], limit: floa
     axes.set_yticks(range(len(names)), names)
     drawn.colorbar(shown, ax=axes, fraction=0.046, pad=0.02).set_label(label)
     if few:
+        size = 8 if len(names) <= 10 else 7
         for i, j in zip(*np.nonzero(np.isfinite(values))):
             red, green, blue, _ = shown.cmap(shown.norm(values[i, j]))
             dark = 0.299 * red + 0.587 * green + 0.114 * blue < 0.5
             color = "white" if dark else "black"
-            axes.text(j, i, _number(values[i, j]), ha="center", va="center", fontsize=7, color=color)
+            axes.text(
+                j,
+                i,
+                _number(values[i, j]),
+                ha="center",
+                va="center",
+                fontsize=size,
+                color=color,
+            )
 
 
 def _number(value: float) -> str:

@@ -43,11 +43,8 @@ def agreement(measure: Float[np.ndarray, "k k"], pairs: Bool[np.ndarray, "k k"])
     num_mixed, num_pairs = int(mixed.sum()), len(mixed)
     if num_mixed in (0, num_pairs):
         return {"first": float("nan"), "auc": float("nan")}
-    threshold = np.sort(values)[-num_mixed]
-    above, tied = values > threshold, values == threshold
-    share = (num_mixed - above.sum()) / tied.sum()
-    first = (mixed & above).sum() + share * (mixed & tied).sum()
-    return {"first": float(first), "auc": scores.auroc(values, mixed)}
+    first = num_mixed * scores.precision_at(values, mixed, num_mixed)
+    return {"first": first, "auc": scores.auroc(values, mixed)}
 
 
 def rank_correlation(

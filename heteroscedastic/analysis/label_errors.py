@@ -176,6 +176,18 @@ def most_suspect(told: Labels) -> Int[np.ndarray, "n"]:
     return np.argsort(-told.suspicion.noise_free, kind="stable")
 
 
+def captions(told: Labels, class_names: list[str], places: Int[np.ndarray, "m"]) -> list[str]:
+    """Of each of these examples the label, what is suggested and, where errors are known, whether it is one."""
+
+    def known(i):
+        return f"wrong: it is {class_names[told.clean[i]]}" if told.wrong[i] else "the label is right"
+
+    lines = [[f"labelled {class_names[told.given[i]]}", f"suggested {class_names[told.suggested[i]]}"] for i in places]
+    if told.wrong.any():
+        lines = [[*said, known(i)] for said, i in zip(lines, places)]
+    return ["\n".join(said) for said in lines]
+
+
 def draw(told: Labels, class_names: list[str], facts: dict[str, Any], title: str, path: Path) -> list[Path]:
     """Draws the most suspect images and, where errors are known, precision against recall.
 
@@ -186,20 +198,17 @@ def draw(told: Labels, class_names: list[str], facts: dict[str, Any], title: str
 
     top = most_suspect(told)[:_SHOWN]
     known = told.wrong.any()
-    captions = [
-        f"labelled {class_names[told.given[i]]}\nsuggested {class_names[told.suggested[i]]}"
-        + (f"\ntruly {class_names[told.clean[i]]}" if known else "")
-        for i in top
-    ]
     how_many = f"; {told.wrong[top].sum()} of these {len(top)} are known to be wrong" if known else ""
-    drawn = sheet.sheet(told.images[top], captions, title=f"The most suspect labels of {title}{how_many}")
+    drawn = sheet.sheet(
+        told.images[top], captions(told, class_names, top), title=f"The most suspect labels of {title}{how_many}"
+    )
     written = figures.write(drawn, path.with_name(path.name + "_images"))
     if known:
         written += figures.write(_precision_picture(told, facts, title), path.with_name(path.name + "_precision"))
     return written
 
 
-_STYLES = {
+STYLES = {  # line of each score, and its words
     "noise_free": ("-", "noise-free probability"),
     "probability": ("--", "probability"),
     "margin": ("-.", "margin"),
@@ -215,7 +224,7 @@ def _precision_picture(told: Labels, facts: dict[str, Any], title: str) -> Any:
         drawn = figures.figure(8.4, 4.2)
         axes = drawn.subplots()
         for name, values in rankings(told).items():
-            (precision, recall), (style, words) = scores.precision_recall(values, told.wrong), _STYLES[name]
+            (precision, recall), (style, words) = scores.precision_recall(values, told.wrong), STYLES[name]
             average = facts["scores"][name]["average_precision"]
             axes.plot(recall, precision, linestyle=style, label=f"{words} ({average:.3f})")
         if "cleanlab_issues" in facts:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from jaxtyping import UInt8
 from matplotlib.figure import Figure
 
 from heteroscedastic import files
@@ -46,6 +47,8 @@ figcaption { font-size: .85rem; padding: .3rem .2rem; }
 .sheet { display: grid; grid-template-columns: repeat(auto-fill, minmax(8rem, 1fr)); gap: 1rem; padding: 0;
          list-style: none; }
 .sheet img { image-rendering: pixelated; max-height: 12rem; object-fit: contain; background: var(--soft); }
+.sheet figcaption { white-space: pre-line; }
+@media (max-width: 40rem) { .sheet { grid-template-columns: repeat(auto-fill, minmax(6rem, 1fr)); gap: .7rem; } }
 .note { border-left: 4px solid var(--line); padding: .3rem .8rem; background: var(--soft); }
 footer { margin-top: 3rem; padding-bottom: 2rem; font-size: .85rem; }
 """
@@ -112,9 +115,9 @@ def image(data: bytes, kind: str, alt: str, caption: str) -> str:
     )
 
 
-def sheet(images: Sequence[tuple[bytes, str, str]]) -> str:
-    """Small images side by side: PNG file, alternative text, caption of each."""
-    items = "".join(f"<li>{image(data, 'png', alt, caption)}</li>\n" for data, alt, caption in images)
+def sheet(images: Sequence[tuple[UInt8[np.ndarray, "h w c"], str, str]]) -> str:
+    """Small images side by side: pixels, alternative text, caption of each, of any lines."""
+    items = "".join(f"<li>{image(figures.png(pixels), 'png', alt, caption)}</li>\n" for pixels, alt, caption in images)
     return f'<ul class="sheet">\n{items}</ul>'
 
 

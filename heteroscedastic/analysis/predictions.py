@@ -90,6 +90,11 @@ def every_logit(told: Predictions, purpose: str) -> Float[np.ndarray, "n k"]:
     return told.logits
 
 
+def likeliest(told: Predictions) -> Int[np.ndarray, "n"]:
+    """The class of the largest logit; of several such the first."""
+    return told.logits.argmax(axis=-1) if told.classes is None else told.classes[:, 0]
+
+
 def is_correct(told: Predictions) -> Bool[np.ndarray, "n"]:
     """Whether the likeliest class is the label, for one label an example."""
     _check_single(told, "a prediction that is right or wrong")

@@ -16,7 +16,16 @@ from heteroscedastic import files
 from heteroscedastic.analysis import page, uncertainty
 from heteroscedastic.analysis.comparison import Compared
 from heteroscedastic.analysis.page import Section
-from heteroscedastic.analysis.sections import confidence, curves, entropy, hardest, overview
+from heteroscedastic.analysis.sections import (
+    confidence,
+    covariance,
+    curves,
+    disagreements,
+    entropy,
+    hardest,
+    label_errors,
+    overview,
+)
 
 SECTIONS: tuple[Callable[[Compared], Section], ...] = (
     overview.results,
@@ -26,6 +35,9 @@ SECTIONS: tuple[Callable[[Compared], Section], ...] = (
     confidence.outcomes,
     confidence.selective,
     entropy.entropies,
+    covariance.class_pairs,
+    disagreements.alone,
+    label_errors.mislabelled,
     hardest.hardest,
     overview.data,
     overview.environment,

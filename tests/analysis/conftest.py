@@ -1,45 +1,43 @@
-"""Small finished runs that the tests of this folder read."""
+"""Small finished runs that the tests of this folder read; whoever changes one copies it first."""
 
 import pytest
 
 from experiments import study
 from heteroscedastic.training import loop
 
+_SETTINGS = {"training.num_epochs": 2.0, "training.checkpoint_epochs": 1.0, "training.batch_size": 50}
+
+
+def _made(directory, config, **settings):
+    loop.train(study.config(config, _SETTINGS | settings), str(directory))
+    return directory
+
 
 @pytest.fixture(scope="session")
-def digit_runs(tmp_path_factory):
-    """Two seeds of a plain softmax and one run of a low-rank head, an epoch each."""
-    out = tmp_path_factory.mktemp("digits")
-    made = []
-    for name, seed in (("hom", 0), ("hom", 1), ("het_full", 0)):
-        settings = {"training.num_epochs": 1.0, "training.checkpoint_epochs": 0.5, "seed": seed}
-        loop.train(study.config(f"digits_{name}", settings), str(out / name / f"seed_{seed}"))
-        made.append(out / name / f"seed_{seed}")
-    return made
+def without_noise(tmp_path_factory):
+    """A plain softmax on digits with planted label noise."""
+    return _made(tmp_path_factory.mktemp("digits") / "hom" / "seed_0", "digits_hom")
+
+
+@pytest.fixture(scope="session")
+def with_noise(without_noise):
+    """A low-rank head that learns its temperature, on the same data for longer."""
+    longer = {
+        "training.num_epochs": 8.0,
+        "training.checkpoint_epochs": 4.0,
+        "head.temperature": (1.0, 4.0),
+        "predictive.num_samples": 32,
+    }
+    return _made(without_noise.parents[1] / "het_full" / "seed_0", "digits_het_full", **longer)
+
+
+@pytest.fixture(scope="session")
+def digit_runs(without_noise, with_noise):
+    """Two seeds of the softmax, and the low-rank head."""
+    return [without_noise, _made(without_noise.parent / "seed_1", "digits_hom", seed=1), with_noise]
 
 
 @pytest.fixture(scope="session")
 def several_labels_run(tmp_path_factory):
     """A run whose examples have lists of labels."""
-    path = tmp_path_factory.mktemp("several") / "run"
-    loop.train(study.config("digits_multilabel_het_pe", {"training.num_epochs": 1.0}), str(path))
-    return path
-
-
-_SETTINGS = {"training.num_epochs": 8.0, "head.temperature": 2.0, "training.batch_size": 50}
-
-
-@pytest.fixture(scope="session")
-def with_noise(tmp_path_factory):
-    """A finished run on digits with planted noise, of a low-rank head."""
-    path = tmp_path_factory.mktemp("runs") / "het_full"
-    loop.train(study.config("digits_het_full", _SETTINGS | {"predictive.num_samples": 32}), str(path))
-    return path
-
-
-@pytest.fixture(scope="session")
-def without_noise(tmp_path_factory):
-    """The same data and the plain softmax, trained for less long."""
-    path = tmp_path_factory.mktemp("runs") / "hom"
-    loop.train(study.config("digits_hom", _SETTINGS | {"training.num_epochs": 2.0}), str(path))
-    return path
+    return _made(tmp_path_factory.mktemp("several") / "run", "digits_multilabel_het_pe")

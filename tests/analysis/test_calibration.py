@@ -4,31 +4,22 @@ import pytest
 from scipy import special
 from sklearn import metrics as sklearn_metrics
 
-from experiments import study
 from heteroscedastic import files, metrics
 from heteroscedastic.analysis import calibration
 from heteroscedastic.calibration import reliability, scores
-from heteroscedastic.training import loop
 
 
-@pytest.fixture(scope="module")
-def directory(tmp_path_factory):
-    path = tmp_path_factory.mktemp("runs") / "run"
-    loop.train(study.config("digits_hom", {"training.num_epochs": 4.0, "head.temperature": 0.2}), str(path))
-    return path
-
-
-def test_before_is_what_the_run_said_and_after_is_better_where_it_was_fitted(directory):
-    found = calibration.before_and_after(directory, "valid", "valid")
-    saved = np.load(directory / "predictions" / "valid.npz")
+def test_before_is_what_the_run_said_and_after_is_better_where_it_was_fitted(without_noise):
+    found = calibration.before_and_after(without_noise, "valid", "valid")
+    saved = np.load(without_noise / "predictions" / "valid.npz")
     accuracy = (saved["logits"].argmax(-1) == saved["labels"]).mean()
     assert found["before"]["accuracy"] == found["after"]["accuracy"] == pytest.approx(accuracy)
     assert found["after"]["nll"] <= found["before"]["nll"]
 
 
-def test_before_agrees_with_the_results_of_the_run(directory):
-    told = files.read_json(directory / "results.json")["evals"]["test"]
-    found = calibration.before_and_after(directory, "valid", "test")["before"]
+def test_before_agrees_with_the_results_of_the_run(without_noise):
+    told = files.read_json(without_noise / "results.json")["evals"]["test"]
+    found = calibration.before_and_after(without_noise, "valid", "test")["before"]
     assert told.keys() <= found.keys()
     for name in metrics.MULTICLASS:
         assert found[name] == pytest.approx(told[name], rel=1e-4)
@@ -71,18 +62,11 @@ def test_a_class_without_examples_has_no_error():
         assert without[name] == pytest.approx(with_it[name], rel=1e-5)
 
 
-@pytest.fixture(scope="module")
-def multilabel_directory(tmp_path_factory):
-    path = tmp_path_factory.mktemp("runs") / "run"
-    loop.train(study.config("digits_multilabel_hom", {"training.num_epochs": 1.0}), str(path))
-    return path
-
-
-def test_of_several_labels_the_temperature_is_of_the_log_odds(multilabel_directory):
-    fitted = calibration.before_and_after(multilabel_directory, "valid", "valid")
+def test_of_several_labels_the_temperature_is_of_the_log_odds(several_labels_run):
+    fitted = calibration.before_and_after(several_labels_run, "valid", "valid")
     assert fitted["after"]["nll"] <= fitted["before"]["nll"]
-    found = calibration.before_and_after(multilabel_directory, "valid", "test")
-    told = files.read_json(multilabel_directory / "results.json")["evals"]["test"]
+    found = calibration.before_and_after(several_labels_run, "valid", "test")
+    told = files.read_json(several_labels_run / "results.json")["evals"]["test"]
     for name in set(metrics.MULTILABEL) - {"gap", "gap_error"}:
         assert found["before"][name] == pytest.approx(told[name], rel=1e-4)
     assert abs(found["before"]["gap"] - told["gap"]) <= told["gap_error"] + 1e-6
@@ -99,9 +83,9 @@ def test_of_several_labels_it_tells_what_the_yes_and_no_say():
     assert found["nll"] == pytest.approx(sum(sklearn_metrics.log_loss(hot[:, c], probs[:, c]) for c in range(4)))
 
 
-def test_predictions_that_are_missing_or_of_another_kind_are_told(directory, tmp_path):
+def test_predictions_that_are_missing_or_of_another_kind_are_told(without_noise, tmp_path):
     with pytest.raises(FileNotFoundError, match="test_best"):
-        calibration.before_and_after(directory, "valid", "test_worst")
+        calibration.before_and_after(without_noise, "valid", "test_worst")
     (tmp_path / "predictions").mkdir()
     np.savez(tmp_path / "predictions" / "test.npz", ids=[0], labels=[1], logits=[[0.0, 1.0]], classes=[[0, 1]])
     with pytest.raises(ValueError, match="needs every one"):

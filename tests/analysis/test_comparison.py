@@ -49,7 +49,8 @@ def test_what_differs_between_the_configs(digit_runs):
     assert found["head.name"] == [["Deterministic"], ["LowRank"]]
     assert found["head.num_factors"] == [[None], [6]]
     assert "seed" not in found
-    assert not any(name.startswith(("data.", "backbone.", "training.")) for name in found)
+    assert found["training.num_epochs"] == [[2.0], [8.0]]
+    assert not any(name.startswith(("data.", "backbone.", "curation")) for name in found)
     assert comparison.differences(comparison.groups(digit_runs[:2])) == {}
 
 

@@ -1,6 +1,7 @@
 import csv
 import dataclasses
 import json
+import shutil
 import sys
 
 import jax
@@ -8,19 +9,27 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from experiments import study
 from heteroscedastic import latent as latent_lib
 from heteroscedastic.analysis import average, covariance, example_covariance, finished, known_noise, pairs
 from heteroscedastic.data import augment, resident
-from heteroscedastic.training import loop
 
 
 @pytest.fixture(scope="module")
-def directory(tmp_path_factory):
-    path = tmp_path_factory.mktemp("runs") / "run"
-    settings = {"training.num_epochs": 8.0, "head.temperature": (1.0, 4.0), "training.batch_size": 50}
-    loop.train(study.config("digits_het_full", settings | {"predictive.num_samples": 32}), str(path))
-    return path
+def found(with_noise):
+    return finished.load(with_noise)
+
+
+@pytest.fixture(scope="module")
+def moved(with_noise):
+    """The best checkpoint, which has another temperature than the last one learned."""
+    found = finished.load(with_noise, "best")
+    head = found.state.params["head"] | {"temperature": jnp.float32(0.7)}
+    return found._replace(state=found.state._replace(params=found.state.params | {"head": head}))
+
+
+@pytest.fixture(scope="module")
+def measured(moved):
+    return covariance.measures(moved, "valid")
 
 
 def temperature(found):
@@ -28,21 +37,17 @@ def temperature(found):
     return 1.0 + 3.0 / (1.0 + np.exp(-np.asarray(found.state.params["head"]["temperature"])))
 
 
-def test_results_tell_the_temperature_that_was_learned(directory):
-    found = finished.load(directory)
+def test_results_tell_the_temperature_that_was_learned(found):
     assert found.results["temperature"] == pytest.approx(temperature(found), rel=1e-6)
     assert abs(found.results["temperature"] - 2.5) > 0.01  # it starts in the middle
 
 
-def test_measures_are_plain_averages_in_units_of_the_utilities(directory):
-    found = finished.load(directory, "best")
-    head = found.state.params["head"] | {"temperature": jnp.float32(0.7)}  # whatever the last one learned
-    found = found._replace(state=found.state._replace(params=found.state.params | {"head": head}))
+def test_measures_are_plain_averages_in_units_of_the_utilities(moved, measured):
+    found, averaged = moved, measured
     split = found.run.dataset.splits["valid"]
     inputs = jnp.stack([augment.value_range(jax.random.key(0), jnp.asarray(x), low=-1, high=1) for x in split.inputs])
     latent = found.run.model.apply({"params": found.state.params}, inputs, jnp.ones(len(inputs), bool))
     latent = latent_lib.temper(latent, 1 / float(temperature(found)))  # the temperature taken back
-    averaged = covariance.measures(found, "valid")
     expected = np.mean(latent_lib.covariance(latent), axis=0)
     np.testing.assert_allclose(averaged.covariance, expected, rtol=1e-3, atol=1e-4)
     deviations = np.sqrt(np.diag(expected))
@@ -55,16 +60,14 @@ def test_measures_are_plain_averages_in_units_of_the_utilities(directory):
     np.testing.assert_allclose(averaged.seen, seen, rtol=0.2, atol=0.1 * seen.max())
 
 
-def test_the_confusions_are_read_from_the_run(directory):
-    found = finished.load(directory)
+def test_the_confusions_are_read_from_the_run(found):
     shares = known_noise.confusions(found.dataset)
     np.testing.assert_array_equal(shares, shares.T)
     assert np.count_nonzero(shares) == 6  # three pairs, either way
     assert shares[shares > 0] == pytest.approx(0.4, abs=0.08)
 
 
-def test_several_labels_an_example_are_told(directory):
-    found = finished.load(directory)
+def test_several_labels_an_example_are_told(found):
     splits = {"test": found.run.dataset.splits["test"]._replace(labels=np.zeros((1, 2), int))}
     run = dataclasses.replace(found.run, dataset=found.run.dataset._replace(splits=splits))
     with pytest.raises(ValueError, match="one label an example"):
@@ -76,8 +79,7 @@ def test_a_run_that_is_not_complete_is_told(tmp_path):
         finished.load(tmp_path)
 
 
-def test_features_and_head_are_the_run(directory):
-    found = finished.load(directory)
+def test_features_and_head_are_the_run(found):
     run, params = found.run, found.state.params
     feed = next(resident.feeds(np.arange(20), 20))
     features, _ = run.features(params, found.state.model_state, run.dataset.splits["valid"], feed)
@@ -85,21 +87,19 @@ def test_features_and_head_are_the_run(directory):
     jax.tree.map(np.testing.assert_array_equal, run.model.head.apply({"params": params["head"]}, features), latent)
 
 
-def test_seen_of_pairs_is_seen_of_all(directory):
-    found = finished.load(directory)
+def test_seen_of_pairs_is_seen_of_all(moved, measured):
     rows, cols = np.array([1, 7, 3, 3]), np.array([7, 1, 3, 9])
-    expected = covariance.measures(found, "valid").seen[rows, cols]
-    np.testing.assert_allclose(pairs.seen(found, "valid", rows, cols), expected, rtol=1e-4)
+    np.testing.assert_allclose(pairs.seen(moved, "valid", rows, cols), measured.seen[rows, cols], rtol=1e-4)
 
 
-def test_the_parts_of_the_trace(directory):
-    averaged = covariance.averaged(finished.load(directory), "valid")
+def test_the_parts_of_the_trace(found):
+    averaged = covariance.averaged(found, "valid")
     matrix = average.rows(averaged, np.arange(10))
-    found = covariance.summary(averaged)
-    assert found["diagonal"] + found["factors"] == pytest.approx(1)
-    assert found["mean_variance"] == pytest.approx(np.trace(matrix) / 10)
-    assert found["common"] == pytest.approx(matrix.sum() / 10 / np.trace(matrix))
-    assert 0 < found["diagonal"] < 1
+    told = covariance.summary(averaged)
+    assert told["diagonal"] + told["factors"] == pytest.approx(1)
+    assert told["mean_variance"] == pytest.approx(np.trace(matrix) / 10)
+    assert told["common"] == pytest.approx(matrix.sum() / 10 / np.trace(matrix))
+    assert 0 < told["diagonal"] < 1
 
 
 def run_main(monkeypatch, *flags):
@@ -112,11 +112,11 @@ def read(path):
         return list(csv.DictReader(file))
 
 
-def test_the_command_tells_pairs_and_writes_under_analysis_alone(directory, monkeypatch, capsys):
-    before = {p for p in directory.rglob("*") if p.is_file()}
-    run_main(monkeypatch, f"--run={directory}", "--split=valid", "--num_pairs=7", "--top=3")
-    written = {p for p in directory.rglob("*") if p.is_file()} - before
-    out = directory / "analysis" / "covariance" / "valid_last"
+def test_the_command_tells_pairs_and_writes_under_analysis_alone(with_noise, monkeypatch, capsys):
+    before = {p for p in with_noise.rglob("*") if p.is_file()}
+    run_main(monkeypatch, f"--run={with_noise}", "--split=valid", "--num_pairs=7", "--top=3")
+    written = {p for p in with_noise.rglob("*") if p.is_file()} - before
+    out = with_noise / "analysis" / "covariance" / "valid_last"
     assert {p.parent for p in written} == {out}
     names = {"pairs.csv", "classes.csv", "summary.json", "heat_map.csv", "heat_map.png", "heat_map.svg", "measures.npz"}
     assert {p.name for p in written} == names
@@ -130,27 +130,26 @@ def test_the_command_tells_pairs_and_writes_under_analysis_alone(directory, monk
     assert json.loads((out / "summary.json").read_text())["agreement_with_known_noise"]["seen"]["auc"] > 0.5
 
 
-def test_the_command_tells_a_named_group_by_table_4(directory, monkeypatch):
-    flags = [f"--run={directory}", "--split=valid", "--by=covariance", "--classes", "two", "nine", "one"]
+def test_the_command_tells_a_named_group_by_table_4(with_noise, monkeypatch):
+    flags = [f"--run={with_noise}", "--split=valid", "--by=covariance", "--classes", "two", "nine", "one"]
     run_main(monkeypatch, *flags)
-    out = directory / "analysis" / "covariance" / "valid_last"
+    out = with_noise / "analysis" / "covariance" / "valid_last"
     sizes = [abs(float(row["covariance"])) for row in read(out / "pairs.csv")]
     assert len(sizes) == 45
     assert sizes == sorted(sizes, reverse=True)
     assert {row[n] for row in read(out / "heat_map.csv") for n in ("class", "other")} == {"one", "two", "nine"}
 
 
-def test_the_command_tells_the_neighbours_of_a_class(directory, monkeypatch):
-    run_main(monkeypatch, f"--run={directory}", "--split=valid", "--class=three", "--num_pairs=4")
-    found = read(directory / "analysis" / "covariance" / "valid_last" / "neighbours_of_class_3.csv")
+def test_the_command_tells_the_neighbours_of_a_class(with_noise, monkeypatch):
+    run_main(monkeypatch, f"--run={with_noise}", "--split=valid", "--class=three", "--num_pairs=4")
+    found = read(with_noise / "analysis" / "covariance" / "valid_last" / "neighbours_of_class_3.csv")
     assert {row["class"] for row in found} == {"three"}
     seen = [float(row["seen"]) for row in found]
     assert seen == sorted(seen, reverse=True)
     assert len(seen) == len({row["other"] for row in found} - {"three"}) == 4
 
 
-def test_the_covariance_of_an_example_is_its_own(directory, monkeypatch):
-    found = finished.load(directory)
+def test_the_covariance_of_an_example_is_its_own(with_noise, found, monkeypatch):
     split = found.run.dataset.splits["test"]
     chosen, classes = int(split.ids[30]), np.array([7, 1, 4])
     feed = resident.Feed(np.array([30]), np.ones(1), np.int32(0))
@@ -163,36 +162,34 @@ def test_the_covariance_of_an_example_is_its_own(directory, monkeypatch):
     assert (np.diff(likeliest.probs) <= 0).all()
     assert likeliest.probs[0] >= example.probs.max()
 
-    run_main(monkeypatch, f"--run={directory}", f"--id={chosen}", "--classes", "seven", "one", "four")
-    path = directory / "analysis" / "covariance" / "test_last" / f"example_{chosen}"
+    run_main(monkeypatch, f"--run={with_noise}", f"--id={chosen}", "--classes", "seven", "one", "four")
+    path = with_noise / "analysis" / "covariance" / "test_last" / f"example_{chosen}"
     told = [float(row["covariance"]) for row in read(path.with_suffix(".csv"))]
     np.testing.assert_allclose(told, example.covariance[np.triu_indices(3)], rtol=1e-4, atol=1e-4)
     assert path.with_suffix(".png").exists()
 
 
-def test_what_is_not_there_is_told(directory, monkeypatch):
+def test_what_is_not_there_is_told(with_noise, monkeypatch):
     for flags, message in (
         (["--split=dev"], "no split 'dev', but test, train, valid"),
         (["--id=123456"], "no example of id 123456"),
         (["--class=ten"], "no class 'ten'"),
     ):
         with pytest.raises(ValueError, match=message):
-            run_main(monkeypatch, f"--run={directory}", *flags)
+            run_main(monkeypatch, f"--run={with_noise}", *flags)
 
 
-def test_a_head_without_noise_is_told_and_nothing_is_written(tmp_path, monkeypatch):
-    loop.train(study.config("digits_hom", {"training.num_epochs": 0.1}), str(tmp_path))
+def test_a_head_without_noise_is_told_and_nothing_is_written(without_noise, tmp_path, monkeypatch):
+    shutil.copytree(without_noise, tmp_path / "run", ignore=shutil.ignore_patterns("analysis"))
     with pytest.raises(ValueError, match="Deterministic, which has no noise"):
-        run_main(monkeypatch, f"--run={tmp_path}")
-    assert not (tmp_path / "analysis").exists()
+        run_main(monkeypatch, f"--run={tmp_path / 'run'}")
+    assert not (tmp_path / "run" / "analysis").exists()
 
 
-def test_several_labels_have_covariances_but_nothing_that_a_softmax_sees(tmp_path, monkeypatch):
-    settings = {"training.num_epochs": 0.1}
-    loop.train(study.config("digits_multilabel_het_pe", settings), str(tmp_path))
-    run_main(monkeypatch, f"--run={tmp_path}", "--split=valid")
-    out = tmp_path / "analysis" / "covariance" / "valid_last"
+def test_several_labels_have_covariances_but_nothing_that_a_softmax_sees(several_labels_run, monkeypatch):
+    run_main(monkeypatch, f"--run={several_labels_run}", "--split=valid")
+    out = several_labels_run / "analysis" / "covariance" / "valid_last"
     assert "seen" not in read(out / "pairs.csv")[0]
     assert not (out / "measures.npz").exists()
     with pytest.raises(ValueError, match="--by=seen needs one label"):
-        run_main(monkeypatch, f"--run={tmp_path}", "--split=valid", "--by=seen")
+        run_main(monkeypatch, f"--run={several_labels_run}", "--split=valid", "--by=seen")

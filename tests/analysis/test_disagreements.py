@@ -55,7 +55,7 @@ def test_covariances_are_rows_of_the_whole_matrix_in_units_of_the_utilities(both
     difference = own + own[at, found.true][:, None] - 2 * whole[at, found.true]
     np.testing.assert_allclose(found.seen, found.probability * difference, rtol=1e-2, atol=1e-3)
     np.testing.assert_allclose(found.probability.sum(axis=-1), 1, rtol=1e-4)
-    assert assembly.temperature(het.run, het.state) == 2.0
+    assert assembly.temperature(het.run, het.state) > 1.2  # so that units make a difference
 
 
 def test_the_summary_counts_every_image_once(found):
@@ -71,7 +71,7 @@ def test_runs_that_do_not_compare_are_told(with_noise, without_noise, tmp_path):
         disagreements.find(without_noise, with_noise)
     with pytest.raises(ValueError, match="no example of test"):
         disagreements.find(with_noise, with_noise)
-    with pytest.raises(FileNotFoundError, match=r"predictions of test, test_best, valid, valid_best"):
+    with pytest.raises(FileNotFoundError, match=r"no predictions of 'validation'.* test, test_best, valid, valid_best"):
         disagreements.find(with_noise, without_noise, "validation")
     with pytest.raises(FileNotFoundError, match="no complete run"):
         disagreements.find(with_noise, tmp_path)

@@ -31,7 +31,7 @@ def test_the_split_is_that_of_plain_samples(het, split):
     found = split
     probs = np.asarray(jax.nn.softmax(drawn(het, "valid", 2000)), np.float64)
     total, expected = stats.entropy(probs.mean(0), axis=-1), stats.entropy(probs, axis=-1).mean(0)
-    np.testing.assert_allclose(found.total, total, atol=0.03)
+    np.testing.assert_allclose(found.total, total, atol=0.05)
     np.testing.assert_allclose(found.expected, expected, atol=0.05)
     np.testing.assert_allclose(found.mutual.mean(), (total - expected).mean(), rtol=0.08)
     assert found.mutual.mean() > 0.005
@@ -45,7 +45,7 @@ def test_the_parts_add_up_and_none_is_below_zero(split):
 
 def test_chunks_and_a_short_last_one_change_nothing_but_rounding(het, monkeypatch):
     whole = entropy.over_samples(het, "valid", 24, points="independent")
-    monkeypatch.setattr(entropy, "_CHUNK_VALUES", 7 * 64 * 10)  # of 24 samples 7, 7, 7 and 3
+    monkeypatch.setattr(entropy, "_CHUNK_VALUES", 7 * 50 * 10)  # of 24 samples 7, 7, 7 and 3
     parts = entropy.over_samples(het, "valid", 24, points="independent")
     np.testing.assert_allclose(parts.total, whole.total, rtol=1e-5)
     np.testing.assert_allclose(parts.mutual, whole.mutual, atol=1e-5)
@@ -80,5 +80,5 @@ def test_members_are_of_the_same_examples(digit_runs):
 
 
 def test_a_split_that_is_not_there_is_told(het):
-    with pytest.raises(ValueError, match="no split 'validation'; choose one of test, train, valid"):
+    with pytest.raises(ValueError, match="no split 'validation', but test, train, valid"):
         entropy.over_samples(het, "validation")

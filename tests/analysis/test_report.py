@@ -7,12 +7,13 @@ import pytest
 pytest.importorskip("matplotlib", reason="a report holds pictures, and these need matplotlib, of the extra `analysis`")
 
 import browser
+from sklearn import datasets
 from test_page import Reader
 
 from experiments import report as study_report
 from experiments import study
 from heteroscedastic import files
-from heteroscedastic.analysis import comparison, predictions, report, uncertainty
+from heteroscedastic.analysis import comparison, covariance, finished, predictions, report, uncertainty
 
 NAME = '<b>one & "two"</b>'
 
@@ -97,6 +98,43 @@ def test_the_hardest_images_are_those_of_the_largest_loss(page, renamed):
     assert f"loss {losses.max():.2f}" in Reader(page.read_text()).text
 
 
+def test_the_class_pairs_are_those_of_the_first_run_that_has_noise(page, renamed):
+    assert "plain: its head has no noise" in Reader(page.read_text()).text
+    told = json.loads((page.parent / "pictures" / "class_pairs_1_low_rank.json").read_text())
+    found = finished.load(renamed[2])
+    seen = covariance.measures(found, "test").seen[np.triu_indices(10, 1)]
+    np.testing.assert_allclose([row["seen"] for row in told["pairs"]], np.sort(seen)[::-1][:10], rtol=1e-4)
+    diagonal = covariance.summary(covariance.averaged(found, "test"))["diagonal"]
+    assert told["diagonal"] == pytest.approx(diagonal)
+    assert f"{100 * diagonal:.1f} % is of the diagonal" in Reader(page.read_text()).text
+    assert sum(row["labels_mixed"] > 0 for row in told["pairs"]) <= 3  # pairs were confused
+    assert set(told["agreement_with_known_noise"]) == set(covariance.Measures._fields)
+
+
+def test_the_most_suspect_labels_are_told_with_what_is_known_of_them(page):
+    target = datasets.load_digits().target
+    for name in ("0_plain", "1_low_rank"):
+        told = json.loads((page.parent / "pictures" / f"mislabelled_{name}.json").read_text())
+        words = [NAME, "one", "two", "three", "four", "five", "six", "seven", "eight", "nine"]
+        assert [row["clean"] for row in told["first"]] == [words[target[row["id"]]] for row in told["first"]]
+        assert told["checkpoint"] == "best"
+        precision = told["scores"]["noise_free"]["precision_at_errors"]
+        assert precision > 1.5 * told["num_known_errors"] / told["num_examples"]
+        assert f"{precision:.3f}" in Reader(page.read_text()).text
+        for row in told["first"]:
+            known = "the label is right" if row["label"] == row["clean"] else f"wrong: it is {row['clean']}"
+            assert f"labelled {row['label']}\nsuggested {row['suggested']}\n{known}" in Reader(page.read_text()).text
+
+
+def test_what_one_head_alone_gets_right_is_counted_from_the_predictions(page, renamed):
+    plain, noisy = (predictions.is_correct(predictions.read(renamed[i], "test")) for i in (0, 2))  # of seed 0
+    told = json.loads((page.parent / "pictures" / "right_alone.json").read_text())
+    assert told["num_images"] == len(told["images"]) == np.sum(noisy & ~plain)
+    assert told["num_other_way"] == np.sum(plain & ~noisy)
+    first = told["images"][0]
+    assert f"{first['true']},\nnot {first['taken_for']}" in Reader(page.read_text()).text
+
+
 @pytest.mark.skipif(browser.CHROMIUM is None, reason=browser.NO_CHROMIUM)
 @pytest.mark.parametrize("width", [375, 1280])
 def test_a_browser_shows_all_of_it(page, width):
@@ -124,6 +162,8 @@ def test_of_several_labels_there_are_answers(several_labels_run, tmp_path):
     assert "lists of labels" in found.text
     assert "yes/no answers" in found.text
     assert "No ensemble of ParameterEfficient: one run" in found.text
+    assert "The first pairs by covariance" in found.text
+    assert "The most suspect labels of ParameterEfficient are not told: this is for one label" in found.text
 
 
 def test_without_its_data_a_run_is_told_but_for_what_needs_them(renamed, tmp_path, monkeypatch):
@@ -136,6 +176,8 @@ def test_without_its_data_a_run_is_told_but_for_what_needs_them(renamed, tmp_pat
     assert "The images are not shown: " in text
     assert "is not told over latent samples: " in text
     assert "Which labels are wrong is not known: " in text
+    assert "The most suspect labels of Deterministic are not told: " in text
+    assert "here are 0 with noise and 1 without" in text
 
 
 @pytest.mark.parametrize(
@@ -161,6 +203,8 @@ def test_a_paper_that_says_something_else_is_told(tmp_path):
 
 
 def test_a_table_of_a_study_is_told_with_the_papers_numbers(digit_runs, tmp_path):
+    config = files.read_json(digit_runs[0] / "config.json")
+    settings = {f"training.{name}": value for name, value in config["training"].items()}
     chosen = study.Table(
         claim="Two methods.",
         rows=(
@@ -170,7 +214,7 @@ def test_a_table_of_a_study_is_told_with_the_papers_numbers(digit_runs, tmp_path
         metrics=("accuracy", "nll"),
         regimes={"last": study.Regime(select="valid", report="test")},
         select_metric="nll",
-        scales={"cpu": study.Scale((0, 1), {"training.num_epochs": 1.0, "training.checkpoint_epochs": 0.5})},
+        scales={"cpu": study.Scale((0, 1), settings)},
         reference="hom",
         paper=dict(table="table_1", where={"epochs": 90}, columns={"accuracy": "top1"}, note="elsewhere"),
     )

@@ -66,9 +66,7 @@ def _found(areas) -> str:
 
 
 def _over_samples(compared: Compared, run: Told) -> ensembles.EntropySplit:
-    settings = run.config["evals"][compared.on]
-    found = finished.load(run.directory, settings.get("checkpoint", "last"), compared.data_dir)
-    return entropy.over_samples(found, settings["split"])
+    return entropy.over_samples(*finished.evaluated(run, compared.on, compared.data_dir))
 
 
 def _picture(name, splits, of, compared) -> Picture:

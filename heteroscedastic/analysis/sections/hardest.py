@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 from scipy import special
 
-from heteroscedastic.analysis import figures, finished, page, predictions
+from heteroscedastic.analysis import finished, page, predictions
 from heteroscedastic.analysis.comparison import Compared, Group
 from heteroscedastic.analysis.page import Section
 from heteroscedastic.analysis.predictions import Predictions
@@ -80,7 +80,7 @@ def _sheet(examples, images) -> str:
     for example in examples:
         label, said = _words(example)
         alt = f"Example {example['id']}, labelled {label}"
-        shown.append((figures.png(images[example["id"]]), alt, f"{label}; said {said}; loss {example['loss']:.2f}"))
+        shown.append((images[example["id"]], alt, f"{label}\nsaid {said}\nloss {example['loss']:.2f}"))
     return page.sheet(shown)
 
 
@@ -91,5 +91,5 @@ def _table(group: Group, examples) -> str:
 
 def _words(example) -> tuple[str, str]:
     label = ", ".join(example["labels"]) or "nothing"
-    said = ", ".join(f"{name} {100 * share:.0f} %" for name, share in example["says"].items())
+    said = ", ".join(f"{name}\u00a0{100 * share:.0f}\u00a0%" for name, share in example["says"].items())
     return label, said or "nothing"

@@ -1,0 +1,94 @@
+"""The pairs of classes that the noise of the runs ties together."""
+
+from typing import Any
+
+import numpy as np
+
+from heteroscedastic.analysis import covariance, finished, heat_map, known_noise, page
+from heteroscedastic.analysis.comparison import Compared
+from heteroscedastic.analysis.page import Picture, Section
+
+_NUM_CLASSES = 12  # of a heat map, so that its numbers are read on a phone
+_NUM_PAIRS = 10
+_SEEN = "p₁p₂ var(u₁ - u₂)"
+_COLUMNS = {
+    "seen": _SEEN,
+    "covariance": "covariance",
+    "correlation": "correlation",
+    "labels_mixed": "labels mixed",
+}
+_PANELS = {"correlation": "correlation of the averaged covariance", "seen": f"mean of {_SEEN}"}
+
+
+def class_pairs(compared: Compared) -> Section:
+    """Of the first run of each group: the pairs of classes, heat maps, parts of the variance, agreement with noise."""
+    parts: list[Any] = [
+        page.paragraph(
+            "Pairs of classes whose utilities the noise ties together, by the first run of each group, averaged over"
+            f" the examples of {compared.on}; in units of the utilities. A softmax sees of a pair the variance of the"
+            f" difference of its utilities, where both classes are probable: {_SEEN}."
+        )
+    ]
+    numbers: dict[str, Any] = {}
+    for i, group in enumerate(compared.groups):
+        run = group.runs[0]
+        if not finished.has_noise(run.config):
+            parts.append(page.note(f"{group.name}: its head has no noise, which could tie classes together."))
+            continue
+        try:
+            found, split = finished.evaluated(run, compared.on, compared.data_dir)
+            told = covariance.ties(found, split, num_pairs=_NUM_PAIRS, num_classes=_NUM_CLASSES)
+        except finished.NOT_HERE as error:
+            parts.append(page.note(f"The class pairs of {group.name} are not told: {error}"))
+            continue
+        title = f"{group.name}, seed {run.config['seed']}"
+        numbers[page.file_name("class_pairs", i, group.name)] = {"pairs": told.pairs, **told.facts}
+        parts += [f"<h3>{page.text(title)}</h3>", page.paragraph(_shares(told.facts))]
+        parts += [_heat_map(told, name, title, i, group.name) for name in _PANELS if name in told.block[0]]
+        parts += [_table(told), *_agreement(told, found.dataset)]
+    return Section("Classes that the noise ties together", parts, numbers)
+
+
+def _shares(facts: dict[str, Any]) -> str:
+    return (
+        f"Of the variance of the utilities {100 * facts['diagonal']:.1f} % is of the diagonal and"
+        f" {100 * facts['factors']:.1f} % of the factors of the covariance; {100 * facts['common']:.1f} % is common to"
+        " all classes, which a softmax does not see."
+    )
+
+
+def _heat_map(told: covariance.Ties, name: str, title: str, place: int, group: str) -> Picture:
+    first = ", ".join(f"{row['class']} and {row['other']}" for row in told.pairs[:3])
+    framed = " Framed: labels known to be mixed." if any(row.get("labels_mixed") for row in told.block) else ""
+    return Picture(
+        page.file_name("class_pairs", name, place, group),
+        f"{title}: {_PANELS[name]}, of the classes of the first pairs, those that vary together side by side.{framed}",
+        f"Heat map of {_PANELS[name]} between {', '.join(told.names)}; the first pairs are {first}.",
+        heat_map.of_group(told.names, told.block, title, (name,)),
+        told.block,
+    )
+
+
+def _table(told: covariance.Ties) -> str:
+    columns = [name for name in _COLUMNS if name in told.pairs[0]]
+    rows = [[f"{row['class']}, {row['other']}", *(f"{row[name]:.3g}" for name in columns)] for row in told.pairs]
+    head = ["classes", *(_COLUMNS[name] for name in columns)]
+    return page.table(f"The first pairs by {_COLUMNS.get(told.by, told.by)}", head, rows)
+
+
+def _agreement(told: covariance.Ties, description: dict[str, Any]) -> list[str]:
+    """How well each measure finds the confusions of labels that are known."""
+    if (found := told.facts.get("agreement_with_known_noise")) is None:
+        return [page.note("No label noise is known, so there are no confusions to agree with.")]
+    mixed = np.count_nonzero(np.triu(known_noise.confusions(description)))
+    pairs = len(description["class_names"]) * (len(description["class_names"]) - 1) // 2
+    rows = [
+        [name.replace("_", " "), *(_number(a[x]) for x in ("first", "auc", "rho", "p"))] for name, a in found.items()
+    ]
+    caption = f"Agreement with the known label noise, which mixes {mixed} of {pairs} pairs"
+    head = ["measure", f"mixed among the first {mixed}", "AUROC", "rank correlation", "p of it"]
+    return [page.table(caption, head, rows)]
+
+
+def _number(value: float) -> str:
+    return "-" if np.isnan(value) else f"{value:.3g}"
