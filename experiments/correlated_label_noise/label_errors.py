@@ -4,7 +4,7 @@ python -m experiments.correlated_label_noise.label_errors --table=planted_noise 
 table that validation chose, and prints for each method, regime and score of the training labels
 (analysis/label_errors.py), mean and standard deviation over seeds: average precision, and the precision
 among as many labels as are wrong. Differences of average precision are paired by seed, ± half their
-95 % interval: from the same runs ranked by `probability`, and from the reference row ranked by it.
+95 % interval: from the same runs ranked by `margin`, and from the reference row ranked by it.
 """
 
 import argparse
@@ -18,8 +18,8 @@ from experiments import study
 from experiments.correlated_label_noise.noise_pairs import chosen_checkpoint
 from heteroscedastic.analysis import comparison, finished, label_errors
 
-_COLUMNS = ("regime", "method", "score", "average precision", "- own probability", "- {}", "precision at errors")
-_USUAL = "probability"
+_COLUMNS = ("regime", "method", "score", "average precision", "- own margin", "- {}", "precision at errors")
+_USUAL = "margin"  # the better of the usual scores for a plain softmax
 
 
 def main() -> None:

@@ -9,7 +9,7 @@ def summaries(*values):
     return {
         seed: {
             name: {"average_precision": v + add, "precision_at_errors": 0.5}
-            for name, add in (("probability", 0), ("x", 0.1))
+            for name, add in (("margin", 0), ("x", 0.1))
         }
         for seed, v in enumerate(values)
     }
@@ -19,7 +19,7 @@ def test_differences_are_paired_by_the_seeds_that_both_have():
     reference, found = summaries(0.2, 0.3, 0.7), summaries(0.4, 0.6)
     usual, other = label_errors._lines(found, reference)
     mean, half = table.paired([0.4, 0.6], [0.2, 0.3])
-    assert usual == ["probability", table.spread([0.4, 0.6]), "", f"{mean:+.4f} ± {half:.4f}", table.spread([0.5, 0.5])]
+    assert usual == ["margin", table.spread([0.4, 0.6]), "", f"{mean:+.4f} ± {half:.4f}", table.spread([0.5, 0.5])]
     assert other[2] == "+0.1000 ± 0.0000"
     assert other[3] == f"{0.35:+.4f} ± {half:.4f}"
 
