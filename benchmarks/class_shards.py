@@ -30,7 +30,7 @@ def crossings(text):
     return found
 
 
-def measure(num_classes, head, class_shards, points, num_samples):
+def measure(num_classes, head, class_shards, points, num_samples, parameters="replicated"):
     """A step on all devices beside one on the first of them."""
     import tempfile
 
@@ -65,7 +65,9 @@ def measure(num_classes, head, class_shards, points, num_samples):
         store.write(f"{directory}/noise.npz", Dataset({"train": split, "test": split}, names))
 
         def built(shards):
-            training = dict(batch_size=16, num_steps=1, checkpoint_epochs=1.0, class_shards=shards)
+            training = dict(
+                batch_size=16, num_steps=1, checkpoint_epochs=1.0, class_shards=shards, parameters=parameters
+            )
             return assembly.build({**config, "training": training}, directory)
 
         one, many = built(1), built(class_shards)
@@ -101,6 +103,7 @@ def measure(num_classes, head, class_shards, points, num_samples):
         uncut=[jax.tree_util.keystr(k) for k, x in jax.tree.leaves_with_path(head) if "class" not in x.spec],
         difference=max(jax.tree.leaves(differences)),
         padding_is_zero=all(jax.tree.leaves(untouched)),
+        sizes=[_size(x.sharding.shard_shape(x.shape)) for x in jax.tree.leaves(state.params["head"])],
         seconds=min(times),
     )
 

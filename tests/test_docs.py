@@ -47,10 +47,8 @@ def flags_of(path):
     """The flags that a program declares, with argparse or absl; itself, or in a neighbour that it imports."""
     found = set()
     for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.Call) and node.args and isinstance(node.args[0], ast.Constant):
-            value = node.args[0].value
-            if isinstance(value, str):
-                found.add(value.lstrip("-"))
+        if isinstance(node, ast.Call) and getattr(node.func, "attr", "").startswith(("add_argument", "DEFINE_")):
+            found.add(ast.literal_eval(node.args[0]).lstrip("-"))
         elif isinstance(node, ast.ImportFrom):
             neighbours = [path.with_name(f"{alias.name}.py") for alias in node.names]
             found |= set().union(*(flags_of(p) for p in neighbours if p.exists() and p != path))

@@ -249,7 +249,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=main.__doc__)
     parser.add_argument("--run", required=True, help="directory of a finished run")
     parser.add_argument("--split", default="train")
-    parser.add_argument("--checkpoint", default="best", choices=("best", "last"), help="best is better for heads with noise")
+    parser.add_argument("--checkpoint", default="best", choices=("best", "last"), help="which state of the run")
     parser.add_argument("--out", help="directory; RUN/analysis if not given")
     parser.add_argument("--data_dir", default=os.environ.get("TFDS_DATA_DIR"))
     flags = parser.parse_args()

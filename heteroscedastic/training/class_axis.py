@@ -1,6 +1,6 @@
 """A class axis that several devices divide: at work it is longer than the classes, by some that never are.
 
-They are in no checkpoint, so that a run continues on any number of devices.
+They are in no checkpoint, so that a run continues on any number of devices, and is read on one.
 """
 
 from collections.abc import Callable

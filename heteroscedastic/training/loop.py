@@ -63,7 +63,7 @@ def train(config: dict[str, Any], directory: str, data_dir: str | None = None) -
             return done
         hosts.from_first(lambda: workdir.claim_data(path, run.description))
         owner = provenance.owner(config, run.description["fingerprint"])
-        hosts.agree(owner, "configs or data")
+        hosts.agree(f"{owner} {run.layout}", "configs or data")
         say(f"{num_parameters:,} parameters, {run.total_steps:,} steps of {run.batch_size} on {provenance.device()}.")
         trainer = _Trainer(run, path, placement, owner)
         with Terminated() as trainer.terminated, trainer.checkpoints:

@@ -19,9 +19,10 @@ class Placement:
     Batches are global: they are cut along the mesh whatever the number of devices, so no number
     that a run reports depends on it but for rounding.
 
-    With several class shards what the head computes for a class stays on its shard: parameters,
-    utilities and noise. The compiler propagates that from the parameters; maxima and sums over
-    classes cross, one number an example and sample.
+    With several class shards what the head computes for a class in training stays on its shard:
+    parameters, utilities and noise. The compiler propagates that from the parameters; maxima and
+    sums over classes cross, one number an example and sample (where the noise is on the features, one
+    for each of them). Evaluation gathers the logits of a batch, without samples.
     """
 
     def __init__(self, batch_size: int, parameters: str = "replicated", class_shards: int = 1):
@@ -36,7 +37,8 @@ class Placement:
         devices = jax.device_count()
         if devices % class_shards:
             raise ValueError(
-                f"config.training.class_shards is {class_shards}, but must divide the number of devices, {devices}."
+                f"config.training.class_shards is {class_shards}, but must divide the number of devices, {devices};"
+                " a run may continue with another number of shards."
             )
         if batch_size % (devices // class_shards):
             raise ValueError(
@@ -60,7 +62,8 @@ class Placement:
         over, any_axis = ("batch", "class"), self._parameters == "sharded"
         if class_axis >= 0 and self._class_shards > 1:
             if leaf.shape[class_axis] % self._class_shards == 0:
-                cuts[class_axis], over = "class", ("batch",)
+                # Cut over the batch's devices too, what they compute of it would cross, by example and class.
+                cuts[class_axis], any_axis = "class", False
             else:  # as it is saved; no device could hold all of them
                 any_axis = True
         number = math.prod(self._mesh.shape[name] for name in over)

@@ -9,6 +9,8 @@ from typing import Any
 
 import jax
 
+from heteroscedastic.training import schema
+
 _PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy")
 
 
@@ -22,8 +24,8 @@ def provenance() -> dict[str, Any]:
 
 
 def owner(config: dict[str, Any], fingerprint: str) -> str:
-    """Whose a checkpoint is: a run of this config on these data."""
-    return hashlib.sha256(json.dumps([config, fingerprint], sort_keys=True).encode()).hexdigest()
+    """Whose a checkpoint is: a run of this config on these data, on any layout of devices."""
+    return hashlib.sha256(json.dumps([schema.without_layout(config), fingerprint], sort_keys=True).encode()).hexdigest()
 
 
 def device() -> str:

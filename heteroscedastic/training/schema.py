@@ -32,6 +32,12 @@ _LOSS_OF = {
 }
 
 
+def without_layout(config: dict[str, Any]) -> dict[str, Any]:
+    """What makes a run the run that it is, wherever its arrays lie."""
+    training = config.get("training", {})
+    return {**config, "training": {k: v for k, v in training.items() if k not in LAYOUT}}
+
+
 def check(config: dict[str, Any]) -> None:
     """Raises a ValueError where a section or a setting is missing, unread or out of range."""
     unread, missing = sorted(set(config) - set(_SECTIONS)), sorted(set(_SECTIONS) - set(config))

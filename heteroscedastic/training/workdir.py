@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from heteroscedastic import files
-from heteroscedastic.training import hosts
+from heteroscedastic.training import hosts, schema
 
 
 class WorkdirError(ValueError):
@@ -49,7 +49,7 @@ def _check_ours(workdir: Path, config: dict[str, Any]) -> None:
     if path.exists():
         config = json.loads(json.dumps(config))
         found = _read(path, "head", f"bring it back, or remove {workdir} to begin again")
-        if found != config:
+        if schema.without_layout(found) != schema.without_layout(config):
             raise WorkdirError(
                 f"{workdir} holds a run of another config; give another --workdir or remove it."
                 f" The difference (theirs -> yours):\n{difference(found, config)}"
