@@ -98,16 +98,8 @@ def _matrix(drawn: Figure, axes: Axes, values, names: Sequence[str], limit: floa
         for i, j in zip(*np.nonzero(np.isfinite(values))):
             red, green, blue, _ = shown.cmap(shown.norm(values[i, j]))
             dark = 0.299 * red + 0.587 * green + 0.114 * blue < 0.5
-            color = "white" if dark else "black"
-            axes.text(
-                j,
-                i,
-                _number(values[i, j]),
-                ha="center",
-                va="center",
-                fontsize=size,
-                color=color,
-            )
+            told = _number(values[i, j])
+            axes.text(j, i, told, ha="center", va="center", fontsize=size, color="white" if dark else "black")
 
 
 def _number(value: float) -> str:

@@ -10,7 +10,7 @@ from heteroscedastic.analysis.page import Picture, Section
 
 _NUM_CLASSES = 12  # of a heat map, so that its numbers are read on a phone
 _NUM_PAIRS = 10
-_SEEN = "p₁p₂ var(u₁ - u₂)"
+_SEEN = "p₁p₂ var(u₁\u00a0-\u00a0u₂)"
 _COLUMNS = {
     "seen": _SEEN,
     "covariance": "covariance",

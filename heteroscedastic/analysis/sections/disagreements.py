@@ -10,7 +10,7 @@ _NUM_SHOWN = 12
 _TITLE = "Images that one head alone gets right"
 _RANKED = {
     "covariance": "size of the covariance",
-    "seen": "p₂ var(u₁ - u₂)",
+    "seen": "p₂ var(u₁\u00a0-\u00a0u₂)",
     "probability": "probability alone",
 }
 
