@@ -30,9 +30,10 @@ class Chance(NamedTuple):
     """The mean rank of the classes that images were taken for, and what chance would make of it."""
 
     mean: float
-    expected: float  # over the renamings, as is its deviation
+    of_classes: float  # with the mean ranks of its true class for each image, which is what is tested
+    expected: float  # of that over the renamings, as is its deviation
     deviation: float
-    p: float  # one-sided, of a mean as small
+    p: float  # one-sided, of one as small
 
 
 def chance(
@@ -47,9 +48,10 @@ def chance(
     covariance is that of both classes, which are often taken for one another; and one class may have
     large covariances with all, another be a common mistake. So neither images nor true classes are
     independent draws. Under chance, therefore, classes are named anew all at once, as what an image is
-    and as what it is taken for: the mean rank by true and other class keeps its form under other
-    names, the confusions stay. No rank is known of a true class without images, so true classes take
-    one another's names, and the other classes theirs.
+    and as what it is taken for: the table of mean ranks by true and other class gets other names, and
+    that of how many images are taken for what stays. What the ranks of an image have beyond those of
+    its class is no evidence here. No rank is known of a true class without images, so true classes
+    take one another's names, and the other classes theirs.
 
     Args:
       ranked: of `ranks`.
@@ -73,7 +75,8 @@ def chance(
         order = draws.permutation(len(labels))
         name[labels], name[absent] = labels[order], draws.permutation(absent)
         renamed[i] = weights @ means[order[rows], name[others]]
-    mean = weights @ means[rows, others]
+    of_classes = weights @ means[rows, others]
     # Rounding must not part what is equal.
-    p = (1 + np.sum(renamed <= mean * (1 + 1e-9))) / (1 + num)
-    return Chance(float(mean), float(renamed.mean()), float(renamed.std()), float(p))
+    p = (1 + np.sum(renamed <= of_classes * (1 + 1e-9))) / (1 + num)
+    mean = np.mean(ranked[np.arange(len(true)), taken_for], dtype=np.float64)
+    return Chance(float(mean), float(of_classes), float(renamed.mean()), float(renamed.std()), float(p))
