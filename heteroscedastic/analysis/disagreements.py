@@ -64,8 +64,9 @@ def find(
 
     Raises:
       FileNotFoundError: a run is not complete, or has no such predictions.
-      ValueError: the runs are not of the same data, the first has no covariances, the examples have
-        several labels, or there is no such example.
+      ValueError: the runs are not of the same data or predictions not of its examples, a file is damaged
+        or of another version, the first has no covariances, the examples have several labels, or there
+        is no such example.
     """
     runs = [finished.read(path) for path in (first, second)]
     one, other = (predictions.read(path, on) for path in (first, second))
@@ -79,6 +80,11 @@ def find(
         )
     found, split = finished.evaluated(runs[0], on, data_dir)
     data = finished.with_one_label(found, split)
+    if not np.array_equal(one.ids, data.ids):
+        raise ValueError(
+            f"{one.source} tells {len(one.ids)} examples, which are not the {len(data.ids)} of the split {split!r} in"
+            " their order, so another version of this project wrote them; make the run again with this one."
+        )
     says, other_says = predictions.likeliest(one), predictions.likeliest(other)
     right, other_right = says == data.labels, other_says == data.labels
     rows = np.flatnonzero(right & ~other_right)
@@ -167,6 +173,19 @@ def captions(found: Disagreements, class_names: list[str], places: Int[np.ndarra
     ]
 
 
+def bars(
+    counts: Int[np.ndarray, "r"],
+) -> tuple[Float[np.ndarray, "e"], Int[np.ndarray, "m"], Float[np.ndarray, "m"]]:
+    """Edges and heights of at most fifty bars, and their heights by chance, of how many images have ranks 1, 2, ...
+
+    A bar is of a whole number of ranks, the last one of those that are left.
+    """
+    num = len(counts)
+    firsts = np.arange(0, num, -(-num // _MOST_BARS))
+    edges = np.append(firsts, num) + 0.5
+    return edges, np.add.reduceat(counts, firsts), counts.sum() * np.diff(edges) / num
+
+
 def draw(found: Disagreements, class_names: list[str], facts: dict[str, Any], title: str, path: Path) -> list[Path]:
     """Draws the images of the largest covariances and the histograms of ranks; returns what was written."""
     from heteroscedastic.analysis import figures, sheet
@@ -185,12 +204,12 @@ def draw(found: Disagreements, class_names: list[str], facts: dict[str, Any], ti
         for axes, (name, words) in zip(panels, RANKED.items()):
             told = facts["ranks"][name]
             num = len(told["counts"])
-            edges = np.linspace(0.5, num + 0.5, min(num, _MOST_BARS) + 1)
-            axes.hist(np.arange(1, num + 1), edges, weights=told["counts"], rwidth=0.9)
-            level = len(found.ids) / (len(edges) - 1)
-            axes.axhline(level, color=figures.COLORS[1], linestyle="--", label="chance")
-            test = f"mean rank {told['mean']:.2f}\nchance {told['expected']:.2f} ± {told['deviation']:.2f}"
-            axes.text(0.97, 0.95, f"{test}\np = {told['p']:.2g}", transform=axes.transAxes, ha="right", va="top")
+            edges, heights, level = bars(np.array(told["counts"]))
+            axes.bar(edges[:-1], heights, 0.9 * np.diff(edges), align="edge")
+            axes.stairs(level, edges, baseline=None, color=figures.COLORS[1], linestyle="--", label="chance")
+            chance = f"chance {told['expected']:.2f} ± {told['deviation']:.2f}\np = {told['p']:.2g}"
+            test = f"mean rank {told['mean']:.2f}\nof classes {told['of_classes']:.2f}\n{chance}"
+            axes.text(0.97, 0.95, test, transform=axes.transAxes, ha="right", va="top")
             axes.set(title=words, xlabel=f"rank among the other {num} classes")
             axes.xaxis.get_major_locator().set_params(integer=True)
             axes.grid(visible=False, axis="x")
@@ -218,11 +237,11 @@ def main() -> None:
         f"{len(found.ids)} of the {found.num_examples} images of {flags.on} are right in the first run alone,"
         f" {found.num_other_way} in the second alone."
     )
-    print(f"{'ranked by':<14}{'mean rank':>10}{'chance':>16}{'p':>10}{'first':>8}{'chance':>8}")
+    print(f"{'ranked by':<14}{'mean rank':>10}{'of classes':>12}{'chance':>16}{'p':>10}{'first':>8}{'chance':>8}")
     for name, told in facts["ranks"].items():
         level = f"{told['expected']:.2f} ± {told['deviation']:.2f}"
         print(
-            f"{name:<14}{told['mean']:>10.2f}{level:>16}{told['p']:>10.2g}"
+            f"{name:<14}{told['mean']:>10.2f}{told['of_classes']:>12.2f}{level:>16}{told['p']:>10.2g}"
             f"{told['first']:>8.1%}{told['chance_of_first']:>8.1%}"
         )
     written = draw(found, names, facts, f"{run.run.config['data']['name']}, {flags.on}", path)

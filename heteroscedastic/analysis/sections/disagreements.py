@@ -45,8 +45,9 @@ def alone(compared: Compared) -> Section:
         page.sheet(list(zip(found.images[top], alts, disagreements.captions(found, names, top)))),
         page.table(
             f"Rank of what {plain[0].name} predicts (2) among the {len(names) - 1:,} classes but the true one (1),"
-            f" the largest first, by {noisy[0].name}; p: of a mean rank as small by chance",
-            ["ranked by", "mean rank", "by chance", "p", "first", "first by chance"],
+            f" the largest first, by {noisy[0].name}; of classes: with the mean ranks of its true class for each image,"
+            " and p: of one as small by chance",
+            ["ranked by", "mean rank", "of classes", "by chance", "p", "first", "first by chance"],
             [_rank(_RANKED[name], told) for name, told in facts["ranks"].items()],
         ),
     ]
@@ -56,4 +57,4 @@ def alone(compared: Compared) -> Section:
 def _rank(words: str, told: dict[str, Any]) -> list[str]:
     chance = f"{told['expected']:.2f} ± {told['deviation']:.2f}"
     firsts = (f"{100 * told[x]:.1f} %" for x in ("first", "chance_of_first"))
-    return [words, f"{told['mean']:.2f}", chance, f"{told['p']:.2g}", *firsts]
+    return [words, f"{told['mean']:.2f}", f"{told['of_classes']:.2f}", chance, f"{told['p']:.2g}", *firsts]
