@@ -13,7 +13,7 @@ from heteroscedastic.data import resident
 from heteroscedastic.data.dataset import Split
 from heteroscedastic.training import assembly
 from heteroscedastic.training.assembly import Run
-from heteroscedastic.training.checkpoint import Checkpoints
+from heteroscedastic.training.checkpoint import CheckpointError, Checkpoints
 from heteroscedastic.training.state import TrainState
 
 
@@ -85,8 +85,8 @@ def build(told: Told, data_dir: str | None = None) -> Run:
     return run
 
 
-# What building a run raises where its data or its version is not here.
-NOT_HERE = (FileNotFoundError, ModuleNotFoundError, ValueError)
+# What building or loading a run raises where its data, its version or its checkpoint is not here.
+NOT_HERE = (FileNotFoundError, ModuleNotFoundError, ValueError, CheckpointError)
 
 
 def clean_labels(told: Told, evaluation: str, data_dir: str | None = None) -> dict[int, Any]:
@@ -106,6 +106,7 @@ def load(directory: str | Path, checkpoint: str = "last", data_dir: str | None =
     Raises:
       FileNotFoundError: the directory holds no complete run.
       ValueError: the data is not what the run saw.
+      CheckpointError: the checkpoint is missing, or cannot be read.
     """
     told = read(directory)
     path, results = told.directory, told.results
@@ -113,7 +114,7 @@ def load(directory: str | Path, checkpoint: str = "last", data_dir: str | None =
     step = results["best_step"] if checkpoint == "best" else results["step"]
     if step is None:
         raise ValueError(f"{path} has no best checkpoint, as it had no validation.")
-    with Checkpoints(path / "checkpoints") as checkpoints:
+    with Checkpoints(path / "checkpoints", read_only=True) as checkpoints:
         state, _ = checkpoints.at(step, jax.tree.map(_on_one_device, jax.eval_shape(run.init)))
     return Finished(run, results, told.dataset, state)
 
@@ -123,6 +124,7 @@ def evaluated(told: Told, evaluation: str, data_dir: str | None = None) -> tuple
 
     Raises:
       FileNotFoundError, ModuleNotFoundError, ValueError: the data that the run saw is not here.
+      CheckpointError: nor is the checkpoint.
     """
     settings = told.config["evals"][evaluation]
     return load(told.directory, settings.get("checkpoint", "last"), data_dir), settings["split"]

@@ -12,6 +12,7 @@ import pytest
 from heteroscedastic import latent as latent_lib
 from heteroscedastic.analysis import average, covariance, example_covariance, finished, known_noise, pairs
 from heteroscedastic.data import augment, resident
+from heteroscedastic.training.checkpoint import CheckpointError
 
 
 @pytest.fixture(scope="module")
@@ -128,6 +129,24 @@ def test_the_command_tells_pairs_and_writes_under_analysis_alone(with_noise, mon
         assert seen[0] == pytest.approx(np.max(measures["seen"]), rel=1e-4)
     assert len(capsys.readouterr().out.splitlines()) == 2 + 3 + 2
     assert json.loads((out / "summary.json").read_text())["agreement_with_known_noise"]["seen"]["auc"] > 0.5
+
+
+def test_the_command_leaves_what_a_run_under_way_has_half_written(with_noise, tmp_path, monkeypatch):
+    run = shutil.copytree(with_noise, tmp_path / "run", ignore=shutil.ignore_patterns("analysis"))
+    half = run / "checkpoints" / "99.orbax-checkpoint-tmp"
+    half.mkdir()
+    (half / "array").write_text("half")
+    before = set(run.rglob("*"))
+    run_main(monkeypatch, f"--run={run}", "--class=three")
+    assert before == {p for p in run.rglob("*") if "analysis" not in p.relative_to(run).parts}
+
+
+def test_the_command_makes_no_checkpoints_where_there_are_none(with_noise, tmp_path, monkeypatch):
+    run = shutil.copytree(with_noise, tmp_path / "run", ignore=shutil.ignore_patterns("analysis", "checkpoints"))
+    before = set(run.rglob("*"))
+    with pytest.raises(CheckpointError, match="checkpoints is missing"):
+        run_main(monkeypatch, f"--run={run}")
+    assert before == set(run.rglob("*"))
 
 
 def test_the_command_tells_a_named_group_by_table_4(with_noise, monkeypatch):
