@@ -11,7 +11,7 @@ from jaxtyping import Int
 from heteroscedastic import files
 from heteroscedastic.data import resident
 from heteroscedastic.data.dataset import Split
-from heteroscedastic.training import assembly
+from heteroscedastic.training import assembly, workdir
 from heteroscedastic.training.assembly import Run
 from heteroscedastic.training.checkpoint import CheckpointError, Checkpoints
 from heteroscedastic.training.state import TrainState
@@ -50,7 +50,8 @@ def read(directory: str | Path) -> Told:
             f" Train it to the end: python main.py --config=CONFIG --workdir={path}"
         )
     wanted = {"config": ("seed", "data", "head", "evals"), "results": ("evals", "step"), "dataset": ("class_names",)}
-    return Told(path, **{name: _object(path / f"{name}.json", keys) for name, keys in wanted.items()})
+    found = {name: _object(path / f"{name}.json", keys) for name, keys in wanted.items()}
+    return Told(path, **found | {"results": workdir.as_measured(found["results"])})
 
 
 def _object(path: Path, keys: tuple[str, ...]) -> dict[str, Any]:
