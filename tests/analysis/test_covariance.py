@@ -205,6 +205,14 @@ def test_a_head_without_noise_is_told_and_nothing_is_written(without_noise, tmp_
     assert not (tmp_path / "run" / "analysis").exists()
 
 
+@pytest.mark.parametrize("flag", ["--classes=two", "--num_classes=1", "--top=0", "--num_pairs=0"])
+def test_too_few_of_anything_is_told_and_nothing_is_written(tmp_path, monkeypatch, with_noise, flag):
+    shutil.copytree(with_noise, tmp_path / "run", ignore=shutil.ignore_patterns("analysis"))
+    with pytest.raises(ValueError, match="must be 1 or more, --num_classes and the classes of --classes 2 or more"):
+        run_main(monkeypatch, f"--run={tmp_path / 'run'}", flag)
+    assert not (tmp_path / "run" / "analysis").exists()
+
+
 def test_several_labels_have_covariances_but_nothing_that_a_softmax_sees(several_labels_run, monkeypatch):
     run_main(monkeypatch, f"--run={several_labels_run}", "--split=valid")
     out = several_labels_run / "analysis" / "covariance" / "valid_last"
