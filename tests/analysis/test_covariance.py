@@ -188,6 +188,19 @@ def test_the_covariance_of_an_example_is_its_own(with_noise, found, monkeypatch)
     assert path.with_suffix(".png").exists()
 
 
+def test_the_picture_of_an_example_tells_the_label_without_planted_noise(found):
+    from heteroscedastic.analysis import heat_map
+
+    split, clean = found.run.dataset.splits["valid"], found.run.clean_labels["valid"]
+    for noisy in (True, False):
+        row = np.flatnonzero((split.labels != clean) == noisy)[0]
+        example = example_covariance.of(found, "valid", int(split.ids[row]))
+        assert (example.labels, example.clean_labels) == ((split.labels[row],), (clean[row],))
+        names = found.dataset["class_names"]
+        title = heat_map.of_example(example, names, "").axes[0].get_title()
+        assert title == f"label: {names[split.labels[row]]}" + f"\nclean label: {names[clean[row]]}" * noisy
+
+
 def test_what_is_not_there_is_told(with_noise, monkeypatch):
     for flags, message in (
         (["--split=dev"], "no split 'dev', but test, train, valid"),
