@@ -4,12 +4,12 @@ import copy
 import importlib
 import importlib.util
 import itertools
-import json
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from heteroscedastic import files
 from heteroscedastic.metrics import LOWER_IS_BETTER
+from heteroscedastic.training import workdir
 
 
 class Row(NamedTuple):
@@ -155,6 +155,6 @@ def _results(job: Job) -> dict[str, Any] | None:
     path = job.directory / "results.json"
     if not path.exists():
         return None
-    if files.read_json(job.directory / "config.json") != json.loads(json.dumps(job.config)):
+    if files.read_json(job.directory / "config.json") != files.plain(job.config):
         raise ValueError(f"{job.directory} holds a run of another config than this table's; remove it to run it again.")
-    return files.read_json(path)
+    return workdir.as_measured(files.read_json(path))

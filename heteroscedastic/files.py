@@ -18,8 +18,24 @@ def read_json(path: str | Path) -> Any:
 
 
 def write_json(path: str | Path, value: Any) -> None:
-    """Writes the file whole or not at all."""
-    write_whole(path, lambda file: file.write(json.dumps(value, indent=1).encode() + b"\n"))
+    """Writes what `plain` makes of a value, whole or not at all."""
+    text = json.dumps(plain(value), indent=1, allow_nan=False)
+    write_whole(path, lambda file: file.write(text.encode() + b"\n"))
+
+
+def plain(value: Any) -> Any:
+    """As JSON knows it: named tuples as objects, arrays as lists, nan and infinities as null."""
+    if hasattr(value, "_asdict"):
+        return plain(value._asdict())
+    if isinstance(value, dict):
+        return {str(name): plain(v) for name, v in value.items()}
+    if isinstance(value, np.ndarray):
+        return plain(value.tolist())
+    if isinstance(value, list | tuple):
+        return [plain(v) for v in value]
+    if isinstance(value, float | np.floating):
+        return float(value) if np.isfinite(value) else None
+    return value.item() if isinstance(value, np.generic) else value
 
 
 def write_csv(path: str | Path, rows: Sequence[dict[str, Any]]) -> None:

@@ -194,6 +194,10 @@ def main() -> None:
     parser.add_argument("--id", type=int, help="of an example: its own covariance alone is told")
     parser.add_argument("--data_dir", default=os.environ.get("TFDS_DATA_DIR"))
     flags = parser.parse_args()
+    if min(flags.top, flags.num_pairs) < 1 or min(flags.num_classes, len(flags.classes or "two")) < 2:
+        raise ValueError(
+            "--top and --num_pairs must be 1 or more, --num_classes and the classes of --classes 2 or more."
+        )
     found = finished.load(flags.run, flags.checkpoint, flags.data_dir)
     if not finished.has_noise(found.run.config):
         raise ValueError(f"{flags.run} has the head Deterministic, which has no noise; give a run of another head.")

@@ -11,9 +11,9 @@ from jaxtyping import Int
 from heteroscedastic import files
 from heteroscedastic.data import resident
 from heteroscedastic.data.dataset import Split
-from heteroscedastic.training import assembly
+from heteroscedastic.training import assembly, workdir
 from heteroscedastic.training.assembly import Run
-from heteroscedastic.training.checkpoint import Checkpoints
+from heteroscedastic.training.checkpoint import CheckpointError, Checkpoints
 from heteroscedastic.training.state import TrainState
 
 
@@ -50,7 +50,8 @@ def read(directory: str | Path) -> Told:
             f" Train it to the end: python main.py --config=CONFIG --workdir={path}"
         )
     wanted = {"config": ("seed", "data", "head", "evals"), "results": ("evals", "step"), "dataset": ("class_names",)}
-    return Told(path, **{name: _object(path / f"{name}.json", keys) for name, keys in wanted.items()})
+    found = {name: _object(path / f"{name}.json", keys) for name, keys in wanted.items()}
+    return Told(path, **found | {"results": workdir.as_measured(found["results"])})
 
 
 def _object(path: Path, keys: tuple[str, ...]) -> dict[str, Any]:
@@ -85,8 +86,8 @@ def build(told: Told, data_dir: str | None = None) -> Run:
     return run
 
 
-# What building a run raises where its data or its version is not here.
-NOT_HERE = (FileNotFoundError, ModuleNotFoundError, ValueError)
+# What building or loading a run raises where its data, its version or its checkpoint is not here.
+NOT_HERE = (FileNotFoundError, ModuleNotFoundError, ValueError, CheckpointError)
 
 
 def clean_labels(told: Told, evaluation: str, data_dir: str | None = None) -> dict[int, Any]:
@@ -106,6 +107,7 @@ def load(directory: str | Path, checkpoint: str = "last", data_dir: str | None =
     Raises:
       FileNotFoundError: the directory holds no complete run.
       ValueError: the data is not what the run saw.
+      CheckpointError: the checkpoint is missing, or cannot be read.
     """
     told = read(directory)
     path, results = told.directory, told.results
@@ -113,7 +115,7 @@ def load(directory: str | Path, checkpoint: str = "last", data_dir: str | None =
     step = results["best_step"] if checkpoint == "best" else results["step"]
     if step is None:
         raise ValueError(f"{path} has no best checkpoint, as it had no validation.")
-    with Checkpoints(path / "checkpoints") as checkpoints:
+    with Checkpoints(path / "checkpoints", read_only=True) as checkpoints:
         state, _ = checkpoints.at(step, jax.tree.map(_on_one_device, jax.eval_shape(run.init)))
     return Finished(run, results, told.dataset, state)
 
@@ -123,6 +125,7 @@ def evaluated(told: Told, evaluation: str, data_dir: str | None = None) -> tuple
 
     Raises:
       FileNotFoundError, ModuleNotFoundError, ValueError: the data that the run saw is not here.
+      CheckpointError: nor is the checkpoint.
     """
     settings = told.config["evals"][evaluation]
     return load(told.directory, settings.get("checkpoint", "last"), data_dir), settings["split"]

@@ -66,10 +66,10 @@ def of_example(example: Example, class_names: Sequence[str], title: str = "") ->
         image = example.image if example.image.shape[-1] == 3 else example.image[..., 0]
         picture.imshow(image, cmap="gray")
         picture.set_axis_off()
-        labels = ", ".join(class_names[i] for i in example.labels) or "none"
+        labels, clean = (", ".join(class_names[i] for i in x) or "none" for x in (example.labels, example.clean_labels))
         told = f"label: {labels}"
-        if example.clean_label is not None and example.labels != (example.clean_label,):
-            told += f"\nclean label: {class_names[example.clean_label]}"
+        if clean != labels:
+            told += f"\nclean label: {clean}"
         picture.set_title("\n".join(textwrap.fill(line, 26) for line in told.split("\n")), fontsize=10)
         limit = np.abs(example.covariance).max()
         _matrix(drawn, matrix, example.covariance, names, limit, "covariance, squared units of utility")

@@ -31,6 +31,19 @@ def confusions(description: dict[str, Any]) -> Float[np.ndarray, "k k"]:
     return mixed(description, rows, cols).reshape(num_classes, num_classes)
 
 
+def most_mixed(confusion: Float[np.ndarray, "k k"]) -> Bool[np.ndarray, "k k"]:
+    """The pairs that a measure is to find: those that are mixed at all.
+
+    Where every pair is, as under human noise, they are a tenth of the pairs, rounded up, three at
+    least: the most mixed ones, with those that tie with the last of them.
+    """
+    sizes = confusion[np.triu_indices(len(confusion), 1)]
+    count = max(3, -(-len(sizes) // 10))
+    if not sizes.all() or count >= len(sizes):
+        return confusion > 0
+    return confusion >= np.sort(sizes)[-count]
+
+
 def agreement(measure: Float[np.ndarray, "k k"], pairs: Bool[np.ndarray, "k k"]) -> dict[str, float]:
     """How well the sizes of a measure rank the pairs that are mixed before those that are not.
 
@@ -82,15 +95,20 @@ def _centred_ranks(values: np.ndarray) -> np.ndarray:
 def agreements(
     measures: dict[str, Float[np.ndarray, "k k"]], description: dict[str, Any]
 ) -> dict[str, dict[str, float]] | None:
-    """`agreement` and `rank_correlation` of each measure with the confusions of dataset.json.
+    """`agreement`, on `most_mixed`, and `rank_correlation` of each measure with the confusions of dataset.json.
 
-    Of many classes there are fewer permutations. None where no noise is known.
+    Of many classes there are fewer permutations.
+
+    Returns:
+      Of each measure what both say, and `to_find`: m, how many pairs are the most mixed. None where no noise is known.
     """
     known = confusions(description)
     if not known.any():
         return None
+    wanted = most_mixed(known)
+    to_find = {"to_find": int(np.count_nonzero(np.triu(wanted, 1)))}
     num_permutations = int(np.clip(10**9 // known.size, 99, 9999))
     return {
-        name: agreement(values, known > 0) | rank_correlation(values, known, num_permutations)
+        name: to_find | agreement(values, wanted) | rank_correlation(values, known, num_permutations)
         for name, values in measures.items()
     }

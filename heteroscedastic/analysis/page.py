@@ -162,22 +162,9 @@ def write_beside(sections: Sequence[Section], directory: str | Path) -> list[Pat
                 written += figures.write(part.drawn, out / part.name)
         pictured = {part.name: part.numbers for part in section.parts if isinstance(part, Picture)}
         for name, numbers in (pictured | section.numbers).items():
-            files.write_json(out / f"{name}.json", plain(numbers))
+            files.write_json(out / f"{name}.json", numbers)
             written.append(out / f"{name}.json")
     return written
-
-
-def plain(value: Any) -> Any:
-    """As JSON knows it: named tuples as objects, arrays as lists, nan and infinities as null."""
-    if hasattr(value, "_asdict"):
-        return plain(value._asdict())
-    if isinstance(value, dict):
-        return {str(name): plain(v) for name, v in value.items()}
-    if isinstance(value, np.ndarray | list | tuple):
-        return [plain(v) for v in value]
-    if isinstance(value, float | np.floating):
-        return float(value) if np.isfinite(value) else None
-    return value.item() if isinstance(value, np.generic) else value
 
 
 def file_name(*words: Any) -> str:

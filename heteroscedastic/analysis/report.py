@@ -26,6 +26,7 @@ from heteroscedastic.analysis.sections import (
     label_errors,
     overview,
 )
+from heteroscedastic.training.checkpoint import CheckpointError
 
 SECTIONS: tuple[Callable[[Compared], Section], ...] = (
     overview.results,
@@ -113,7 +114,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     compared = uncertainty.compared_by(flags)
     try:
         path = write(compared, flags.out, read_paper(flags.paper))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, CheckpointError) as error:
         raise SystemExit(str(error)) from None
     print(f"wrote {path}, {path.stat().st_size / 1e6:.1f} MB")
 

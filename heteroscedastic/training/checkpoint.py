@@ -29,22 +29,31 @@ class Checkpoints:
 
     A checkpoint is a state and a small dictionary beside it. Kept are the last two and the
     best. Writing goes on in the background; a half-written checkpoint has another name, is
-    never read, and goes when the directory is opened again. A digest of every bit is saved beside
+    never read, and goes when the directory is opened to write again. A digest of every bit is saved beside
     the arrays, of which TensorStore keeps no checksum.
     """
 
-    def __init__(self, directory: Path, owner: str | None = None):
+    def __init__(self, directory: Path, owner: str | None = None, read_only: bool = False):
         """Opens the directory.
 
         Args:
           directory: of the checkpoints alone.
           owner: whose they are; those of another owner are not read. None reads anybody's.
+          read_only: leaves everything as it is, also what a run under way has half written.
+
+        Raises:
+          CheckpointError: there is no directory, and it is for reading alone.
         """
+        if read_only and not directory.is_dir():
+            raise CheckpointError(f"{directory} is missing, and with it the checkpoints; bring it back, or run again.")
         self._owner = owner
         self._saved: int | None = None
         self._kept = _LastAndBest()
         options = ocp.CheckpointManagerOptions(
-            preservation_policy=self._kept, cleanup_tmp_directories=True, enable_async_checkpointing=True
+            preservation_policy=self._kept,
+            create=not read_only,
+            cleanup_tmp_directories=not read_only,
+            enable_async_checkpointing=True,
         )
         self._directory = directory
         self._manager = ocp.CheckpointManager(directory.absolute(), options=options)

@@ -4,6 +4,7 @@ import contextlib
 import fcntl
 import importlib.util
 import json
+import math
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -33,7 +34,8 @@ def claimed(workdir: Path, config: dict[str, Any]) -> Iterator[dict[str, Any] | 
         def claim():
             _check_ours(workdir, config)
             if (workdir / "results.json").exists():
-                return _read(workdir / "results.json", "evals", "remove it, and the same command writes it again")
+                remedy = "remove it, and the same command writes it again"
+                return as_measured(_read(workdir / "results.json", "evals", remedy))
             stack.enter_context(_locked(workdir))
             files.sweep(workdir)
             _check_ours(workdir, config)  # again, now that nobody else can change it
@@ -47,8 +49,8 @@ def claimed(workdir: Path, config: dict[str, Any]) -> Iterator[dict[str, Any] | 
 def _check_ours(workdir: Path, config: dict[str, Any]) -> None:
     path = workdir / "config.json"
     if path.exists():
-        config = json.loads(json.dumps(config))
-        found = _read(path, "head", f"bring it back, or remove {workdir} to begin again")
+        config = files.plain(config)
+        found = files.plain(_read(path, "head", f"bring it back, or remove {workdir} to begin again"))
         if schema.without_layout(found) != schema.without_layout(config):
             raise WorkdirError(
                 f"{workdir} holds a run of another config; give another --workdir or remove it."
@@ -102,6 +104,15 @@ def _read(path: Path, key: str, remedy: str) -> dict[str, Any]:
     if not isinstance(found, dict) or key not in found:
         raise WorkdirError(f"{path} is damaged (it has no {key}); {remedy}.")
     return found
+
+
+def as_measured(results: dict[str, Any]) -> dict[str, Any]:
+    """Results as read, where a metric that was not finite, which JSON has no word for, is nan again."""
+    evals = {
+        name: {metric: math.nan if value is None else value for metric, value in told.items()}
+        for name, told in results["evals"].items()
+    }
+    return {**results, "evals": evals}
 
 
 def difference(theirs: Any, ours: Any, at: str = "config") -> str:

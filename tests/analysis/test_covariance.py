@@ -12,6 +12,7 @@ import pytest
 from heteroscedastic import latent as latent_lib
 from heteroscedastic.analysis import average, covariance, example_covariance, finished, known_noise, pairs
 from heteroscedastic.data import augment, resident
+from heteroscedastic.training.checkpoint import CheckpointError
 
 
 @pytest.fixture(scope="module")
@@ -130,6 +131,24 @@ def test_the_command_tells_pairs_and_writes_under_analysis_alone(with_noise, mon
     assert json.loads((out / "summary.json").read_text())["agreement_with_known_noise"]["seen"]["auc"] > 0.5
 
 
+def test_the_command_leaves_what_a_run_under_way_has_half_written(with_noise, tmp_path, monkeypatch):
+    run = shutil.copytree(with_noise, tmp_path / "run", ignore=shutil.ignore_patterns("analysis"))
+    half = run / "checkpoints" / "99.orbax-checkpoint-tmp"
+    half.mkdir()
+    (half / "array").write_text("half")
+    before = set(run.rglob("*"))
+    run_main(monkeypatch, f"--run={run}", "--class=three")
+    assert before == {p for p in run.rglob("*") if "analysis" not in p.relative_to(run).parts}
+
+
+def test_the_command_makes_no_checkpoints_where_there_are_none(with_noise, tmp_path, monkeypatch):
+    run = shutil.copytree(with_noise, tmp_path / "run", ignore=shutil.ignore_patterns("analysis", "checkpoints"))
+    before = set(run.rglob("*"))
+    with pytest.raises(CheckpointError, match="checkpoints is missing"):
+        run_main(monkeypatch, f"--run={run}")
+    assert before == set(run.rglob("*"))
+
+
 def test_the_command_tells_a_named_group_by_table_4(with_noise, monkeypatch):
     flags = [f"--run={with_noise}", "--split=valid", "--by=covariance", "--classes", "two", "nine", "one"]
     run_main(monkeypatch, *flags)
@@ -169,6 +188,19 @@ def test_the_covariance_of_an_example_is_its_own(with_noise, found, monkeypatch)
     assert path.with_suffix(".png").exists()
 
 
+def test_the_picture_of_an_example_tells_the_label_without_planted_noise(found):
+    from heteroscedastic.analysis import heat_map
+
+    split, clean = found.run.dataset.splits["valid"], found.run.clean_labels["valid"]
+    for noisy in (True, False):
+        row = np.flatnonzero((split.labels != clean) == noisy)[0]
+        example = example_covariance.of(found, "valid", int(split.ids[row]))
+        assert (example.labels, example.clean_labels) == ((split.labels[row],), (clean[row],))
+        names = found.dataset["class_names"]
+        title = heat_map.of_example(example, names, "").axes[0].get_title()
+        assert title == f"label: {names[split.labels[row]]}" + f"\nclean label: {names[clean[row]]}" * noisy
+
+
 def test_what_is_not_there_is_told(with_noise, monkeypatch):
     for flags, message in (
         (["--split=dev"], "no split 'dev', but test, train, valid"),
@@ -183,6 +215,14 @@ def test_a_head_without_noise_is_told_and_nothing_is_written(without_noise, tmp_
     shutil.copytree(without_noise, tmp_path / "run", ignore=shutil.ignore_patterns("analysis"))
     with pytest.raises(ValueError, match="Deterministic, which has no noise"):
         run_main(monkeypatch, f"--run={tmp_path / 'run'}")
+    assert not (tmp_path / "run" / "analysis").exists()
+
+
+@pytest.mark.parametrize("flag", ["--classes=two", "--num_classes=1", "--top=0", "--num_pairs=0"])
+def test_too_few_of_anything_is_told_and_nothing_is_written(tmp_path, monkeypatch, with_noise, flag):
+    shutil.copytree(with_noise, tmp_path / "run", ignore=shutil.ignore_patterns("analysis"))
+    with pytest.raises(ValueError, match="must be 1 or more, --num_classes and the classes of --classes 2 or more"):
+        run_main(monkeypatch, f"--run={tmp_path / 'run'}", flag)
     assert not (tmp_path / "run" / "analysis").exists()
 
 

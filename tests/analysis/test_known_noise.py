@@ -79,6 +79,29 @@ def test_measures_agree_with_the_noise_that_a_run_knows():
     measure = np.zeros((4, 4))
     measure[0, 1] = measure[1, 0] = -2.0
     found = known_noise.agreements({"one": measure, "none": np.zeros((4, 4))}, description)
-    assert found["one"]["first"] == found["one"]["auc"] == found["one"]["rho"] == 1
+    assert found["one"]["first"] == found["one"]["auc"] == found["one"]["rho"] == found["one"]["to_find"] == 1
     assert found["none"]["auc"] == 0.5
     assert known_noise.agreements({"one": measure}, {**description, "label_noise": [[0, 0, 6]]}) is None
+
+
+def test_where_every_pair_is_mixed_the_most_mixed_are_to_find():
+    known = symmetric(np.random.default_rng(3), 10)
+    np.fill_diagonal(known, 0)
+    upper = np.triu_indices(10, 1)
+    wanted = known_noise.most_mixed(known)
+    assert wanted[upper].sum() == 5  # a tenth of 45, rounded up
+    assert known[upper][wanted[upper]].min() > known[upper][~wanted[upper]].max()
+    assert known_noise.agreement(known, wanted) == {"first": 5.0, "auc": 1.0}
+    tied = np.round(known, 1) + 0.1 * ~np.eye(10, dtype=bool)
+    assert known_noise.most_mixed(tied)[upper].sum() >= 5
+    assert not known_noise.most_mixed(tied).diagonal().any()
+    known[0, 1] = known[1, 0] = 0
+    np.testing.assert_array_equal(known_noise.most_mixed(known), known > 0)
+    assert known_noise.most_mixed(1 - np.eye(5) + np.diag([1], 4) + np.diag([1], -4)).sum() == 20  # 3 pairs, and ties
+
+
+def test_agreement_is_told_where_every_pair_is_mixed():
+    counts = [[i, j, 50 if i == j else 1 + i * j] for i in range(5) for j in range(5)]
+    description = {"class_names": list("abcde"), "label_noise": counts}
+    found = known_noise.agreements({"one": known_noise.confusions(description)}, description)["one"]
+    assert (found["to_find"], found["first"], found["auc"]) == (3, 3.0, 1.0)

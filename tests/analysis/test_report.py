@@ -180,6 +180,21 @@ def test_without_its_data_a_run_is_told_but_for_what_needs_them(renamed, tmp_pat
     assert "here are 0 with noise and 1 without" in text
 
 
+@pytest.mark.parametrize("lost", ["all", "a step"])
+def test_without_its_checkpoints_a_run_is_told_but_for_what_needs_them(renamed, tmp_path, lost):
+    copy = shutil.copytree(renamed[2], tmp_path / "run")
+    for path in [copy / "checkpoints"] if lost == "all" else (copy / "checkpoints").iterdir():
+        shutil.rmtree(path)
+    before = set(copy.rglob("*"))
+    report.main(["--runs", str(copy), "--out", str(tmp_path / "report")])
+    text = Reader((tmp_path / "report" / "index.html").read_text()).text
+    why = "checkpoints is missing" if lost == "all" else "cannot be read"
+    for what in ("is not told over latent samples: ", "The class pairs of LowRank are not told: "):
+        assert why in text.split(what)[1].split("\n")[0]
+    assert why in text.split("The most suspect labels of LowRank are not told: ")[1]
+    assert set(copy.rglob("*")) == before
+
+
 @pytest.mark.parametrize(
     ("flags", "message"),
     [

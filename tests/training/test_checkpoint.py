@@ -43,9 +43,10 @@ def copy(saved, tmp_path):
     return shutil.copytree(saved, tmp_path / "checkpoints")
 
 
-def test_a_checkpoint_comes_back_as_it_was(saved):
+@pytest.mark.parametrize("read_only", [False, True])
+def test_a_checkpoint_comes_back_as_it_was(saved, read_only):
     for owner in ("run", None):
-        with Checkpoints(saved, owner) as checkpoints:
+        with Checkpoints(saved, owner, read_only) as checkpoints:
             state, told = checkpoints.last(state_of(step=2))
         assert_same(state, state_of())
         assert told == TOLD

@@ -1,6 +1,7 @@
 import json
 import resource
 
+import numpy as np
 import pytest
 
 from heteroscedastic.training import workdir
@@ -84,3 +85,12 @@ def test_what_a_kill_left_half_written_is_removed(begun):
     (begun / "predictions" / ".test.npz.123.tmp").write_bytes(b"half")
     begin_again(begun)
     assert not list((begun / "predictions").iterdir())
+
+
+def test_a_metric_that_is_nan_is_nan_again_for_who_reads_the_results(begun):
+    workdir.files.write_json(
+        begun / "results.json", {"evals": {"test": {"nll": float("nan"), "ece": 0.5}}, "best_step": None}
+    )
+    with workdir.claimed(begun, CONFIG) as done:
+        assert np.isnan(done["evals"]["test"]["nll"])
+        assert (done["evals"]["test"]["ece"], done["best_step"]) == (0.5, None)

@@ -85,8 +85,11 @@ def _agreement(told: covariance.Ties, description: dict[str, Any]) -> list[str]:
     rows = [
         [name.replace("_", " "), *(_number(a[x]) for x in ("first", "auc", "rho", "p"))] for name, a in found.items()
     ]
+    to_find = next(iter(found.values()))["to_find"]
     caption = f"Agreement with the known label noise, which mixes {mixed} of {pairs} pairs"
-    head = ["measure", f"mixed among the first {mixed}", "AUROC", "rank correlation", "p of it"]
+    if to_find < mixed:
+        caption += f"; to find are the {to_find} most mixed, a tenth of them and three at least"
+    head = ["measure", f"of these among the first {to_find}", "AUROC", "rank correlation", "p of it"]
     return [page.table(caption, head, rows)]
 
 
