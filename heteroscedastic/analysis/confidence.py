@@ -10,7 +10,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 
 from heteroscedastic.analysis import predictions
 from heteroscedastic.analysis.predictions import Predictions
@@ -28,6 +28,7 @@ class Diagram(NamedTuple):
 
     edges: Float[np.ndarray, "e"]
     count: Float[np.ndarray, "m"]  # predictions, of all runs
+    examples: Int[np.ndarray, "m"]  # that those are of, each once
     confidence: Float[np.ndarray, "m"]  # mean stated probability
     accuracy: Float[np.ndarray, "m"]  # share that is right
     low: Float[np.ndarray, "m"]  # of the accuracy: 95 % percentile band over resampled examples
@@ -57,6 +58,7 @@ def reliability_diagram(
     return Diagram(
         edges=_EDGES,
         count=total.weight,
+        examples=np.count_nonzero(sums.weight, axis=0),
         confidence=_ratio(total.confidence, total.weight),
         accuracy=_ratio(total.correct, total.weight),
         low=low,

@@ -11,7 +11,6 @@ import functools
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
 from typing import Any, NamedTuple
 
 import jax
@@ -22,7 +21,7 @@ from jaxtyping import Float, Int
 from heteroscedastic import files
 from heteroscedastic import latent as latent_lib
 from heteroscedastic.analysis import average as average_lib
-from heteroscedastic.analysis import example_covariance, finished, groups, known_noise, pairs
+from heteroscedastic.analysis import drawing, example_covariance, finished, groups, known_noise, pairs
 from heteroscedastic.analysis.average import Average
 from heteroscedastic.data import resident
 from heteroscedastic.training import assembly, evaluate
@@ -223,7 +222,9 @@ def _tell_pairs(found: finished.Finished, flags: argparse.Namespace, out: Path, 
     columns = zip(found.dataset["class_names"], variance.tolist(), diagonal.tolist())
     files.write_csv(out / "classes.csv", [{"class": n, "variance": v, "diagonal": d} for n, v, d in columns])
     files.write_csv(out / "heat_map.csv", told.block)
-    if (heat_map := _drawing()) is not None:
+    if drawing.possible():
+        from heteroscedastic.analysis import heat_map
+
         title = f"{_name(found)}: split {flags.split!r}, {flags.checkpoint} checkpoint"
         heat_map.figures.write(heat_map.of_group(told.names, told.block, title), out / "heat_map")
     print(f"wrote {out}")
@@ -247,7 +248,9 @@ def _tell_example(found: finished.Finished, flags: argparse.Namespace, out: Path
     names = found.dataset["class_names"]
     example = example_covariance.of(found, flags.split, flags.id, group, flags.num_classes)
     files.write_csv(out.with_suffix(".csv"), example_covariance.table(example, names))
-    if (heat_map := _drawing()) is not None:
+    if drawing.possible():
+        from heteroscedastic.analysis import heat_map
+
         title = f"{_name(found)}: example {flags.id} of the split {flags.split!r}"
         heat_map.figures.write(heat_map.of_example(example, names, title), out)
     print(f"wrote {out}.csv")
@@ -282,16 +285,6 @@ def _write_pairs(path: Path, rows: list[dict[str, Any]], by: str, num_printed: i
     for names, row in zip(told, rows):
         values = "".join(f"{value:>{len(c)}.4g}" for c, value in zip(columns, list(row.values())[2:]))
         print(f"{names:<{width}}{values}")
-
-
-def _drawing() -> ModuleType | None:
-    """What draws, where there is matplotlib."""
-    try:
-        from heteroscedastic.analysis import heat_map
-    except ModuleNotFoundError as error:
-        print(f"no pictures: {error}")
-        return None
-    return heat_map
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ from jaxtyping import Float, Int, UInt8
 
 from heteroscedastic import files
 from heteroscedastic import latent as latent_lib
-from heteroscedastic.analysis import finished, predictions, rank_test
+from heteroscedastic.analysis import drawing, finished, predictions, rank_test
 from heteroscedastic.training import assembly
 
 _SHOWN = 18  # images on the sheet
@@ -244,8 +244,9 @@ def main() -> None:
             f"{name:<14}{told['mean']:>10.2f}{told['of_classes']:>12.2f}{level:>16}{told['p']:>10.2g}"
             f"{told['first']:>8.1%}{told['chance_of_first']:>8.1%}"
         )
-    written = draw(found, names, facts, f"{run.run.config['data']['name']}, {flags.on}", path)
-    print(f"wrote {path}.csv, .json and {', '.join(p.name for p in written)}")
+    title = f"{run.run.config['data']['name']}, {flags.on}"
+    written = draw(found, names, facts, title, path) if drawing.possible() else []
+    print(f"wrote {', '.join([f'{path}.csv', '.json', *(p.name for p in written)])}")
 
 
 if __name__ == "__main__":

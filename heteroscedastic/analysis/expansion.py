@@ -18,6 +18,7 @@ from jaxtyping import Array, Float
 from scipy import special
 
 from heteroscedastic import files
+from heteroscedastic.analysis import drawing
 from heteroscedastic.latent import LatentGaussian
 from heteroscedastic.predictive import taylor
 
@@ -249,8 +250,9 @@ def main() -> None:
     print(f"{'deviation':<12}{'label variance':>16}{'other variance':>16}{'covariance':>12}")
     for row in rows:
         print("{deviation:<12g}{of_label:>16.5f}{of_other:>16.5f}{of_covariance:>12.5f}".format(**row))
-    draw(numbers, out)
-    print(f"wrote {out}: variance_slopes and covariance_slopes as .csv, .png and .svg, agreement.json")
+    written = draw(numbers, out) if drawing.possible() else []
+    names = ["variance_slopes.csv", "covariance_slopes.csv", "agreement.json", *(p.name for p in written)]
+    print(f"wrote {out}: {', '.join(names)}")
 
 
 def _rows(columns):

@@ -24,7 +24,7 @@ from scipy import special
 
 from heteroscedastic import files
 from heteroscedastic import latent as latent_lib
-from heteroscedastic.analysis import finished
+from heteroscedastic.analysis import drawing, finished
 from heteroscedastic.calibration import scores
 
 _SHOWN = 24  # images on the sheet
@@ -265,8 +265,9 @@ def main() -> None:
     else:
         print(f"{facts['num_known_errors']} known to be wrong.")
         _print_scores(facts)
-    written = draw(told, names, facts, f"{found.run.config['data']['name']}, {flags.split}", path)
-    print(f"wrote {path}.csv, .json and {', '.join(p.name for p in written)}")
+    title = f"{found.run.config['data']['name']}, {flags.split}"
+    written = draw(told, names, facts, title, path) if drawing.possible() else []
+    print(f"wrote {', '.join([f'{path}.csv', '.json', *(p.name for p in written)])}")
 
 
 def _print_scores(facts: dict[str, Any]) -> None:

@@ -16,7 +16,7 @@ from heteroscedastic.calibration.selective import RiskCoverage
 from heteroscedastic.ensembles import EntropySplit
 
 _WIDTH, _HEIGHT = 4.6, 3.4  # inches
-FEW = 10  # predictions in a bin, below which its share says little
+FEW = 10  # examples in a bin, each once however many runs there are, below which its share says little
 _KINDS = {"right": figures.COLORS[0], "wrong": figures.COLORS[1], "noisy": figures.COLORS[3]}
 _LABELS = {"right": "right", "wrong": "wrong", "noisy": "label known to be wrong"}
 
@@ -34,7 +34,7 @@ def reliability(diagrams: dict[str, Diagram], title: str, several: bool = False)
         upper, lower = drawn.subplots(2, sharex=True, height_ratios=(3, 1))
         upper.plot([0, 1], [0, 1], color="0.5", linewidth=1, linestyle="--", label="perfect")
         for (name, told), color, marker in zip(diagrams.items(), figures.COLORS, "os^D"):
-            many, few = told.count >= FEW, (told.count > 0) & (told.count < FEW)
+            many, few = told.examples >= FEW, (told.examples > 0) & (told.examples < FEW)
             x = told.confidence[many]
             upper.fill_between(x, told.low[many], told.high[many], color=color, alpha=0.18, linewidth=0)
             label = f"{name}: ECE {100 * told.error:.1f} %"

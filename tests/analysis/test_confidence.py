@@ -68,6 +68,22 @@ def test_the_runs_of_an_example_are_resampled_together():
     np.testing.assert_allclose(thrice.high, one.high)
 
 
+def test_ten_runs_of_one_example_are_one_example_and_have_no_band():
+    logits = np.array([[5.0, 0.0], *[[0.0, 0.5]] * 20], np.float32)
+    told = Predictions(None, np.arange(21), np.array([0] + [1, 0] * 10), logits)
+    found = confidence.reliability_diagram([told] * 10)
+    there = found.count > 0
+    np.testing.assert_array_equal(found.examples[there], [20, 1])
+    np.testing.assert_array_equal(found.count[there], [200, 10])
+    pytest.importorskip("matplotlib", reason="pictures need matplotlib, of the extra `analysis`")
+    from heteroscedastic.analysis import pictures
+
+    upper = pictures.reliability({"as trained": found}, "title").axes[0]
+    full, hollow = (line for line in upper.lines if line.get_marker() == "o")
+    assert (len(full.get_xdata()), hollow.get_fillstyle()) == (1, "none")
+    np.testing.assert_allclose(hollow.get_xdata(), 1 / (1 + np.exp(-5)), rtol=1e-5)
+
+
 def test_of_several_labels_each_answer_is_stated_and_an_example_stays_whole():
     told, holds = lists(300)
     found = confidence.reliability_diagram([told])

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 from scipy import special
 from sklearn import datasets
-from subprocesses import run_without
 
 from heteroscedastic import files
 from heteroscedastic.analysis import finished, label_errors
@@ -180,10 +179,3 @@ def test_without_known_errors_it_draws_images_and_says_so(with_noise, tmp_path, 
     assert "no error of them is known" in capsys.readouterr().out
     assert not list(tmp_path.glob("*precision*"))
     assert (tmp_path / "label_errors_test_last_images.png").exists()
-
-
-def test_without_matplotlib_there_are_the_numbers(with_noise, tmp_path):
-    program = "import sys; from heteroscedastic.analysis import label_errors; label_errors.main()"
-    done = run_without({"matplotlib"}, program, f"--run={with_noise}", f"--out={tmp_path}")
-    assert "heteroscedastic[analysis]" in done.stderr
-    assert {p.name for p in tmp_path.iterdir()} == {"label_errors_train_best.csv", "label_errors_train_best.json"}

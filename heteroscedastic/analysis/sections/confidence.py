@@ -28,7 +28,7 @@ def reliability(compared: Compared) -> Section:
             Picture(
                 page.file_name("reliability", i, group.name),
                 f"{group.name} on {compared.on}: {what} of {_runs(told)} together; bands hold 95 % of 1,000 draws of"
-                f" the examples with replacement; hollow: fewer than {pictures.FEW} predictions, no band.{scaled}",
+                f" the examples with replacement; hollow: fewer than {pictures.FEW} examples, no band.{scaled}",
                 f"Reliability diagram of {group.name} with a histogram of its stated probabilities; expected"
                 f" calibration error {errors}.",
                 pictures.reliability(diagrams, f"Reliability of {group.name}, {compared.on}", compared.several),
