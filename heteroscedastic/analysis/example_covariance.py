@@ -18,7 +18,7 @@ class Example(NamedTuple):
 
     image: UInt8[np.ndarray, "h w c"]
     labels: tuple[int, ...]  # as the run sees them
-    clean_labels: tuple[int, ...]  # without the noise that is known
+    clean_labels: tuple[int, ...]  # without the noise that is known; none where -1 says that nobody knows
     classes: Int[np.ndarray, "c"]
     probs: Float[np.ndarray, "c"]
     covariance: Float[np.ndarray, "c c"]
