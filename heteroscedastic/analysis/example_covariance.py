@@ -18,7 +18,7 @@ class Example(NamedTuple):
 
     image: UInt8[np.ndarray, "h w c"]
     labels: tuple[int, ...]  # as the run sees them
-    clean_labels: tuple[int, ...]  # without the noise that is known
+    clean_labels: tuple[int, ...]  # without the noise that is known; none where -1 says that nobody knows
     classes: Int[np.ndarray, "c"]
     probs: Float[np.ndarray, "c"]
     covariance: Float[np.ndarray, "c c"]
@@ -62,16 +62,16 @@ def of(
     entries = latent_lib.covariance_entries(latent, rows, cols)[0] * assembly.temperature(run, state) ** 2
     return Example(
         image=one.inputs[0],
-        labels=_listed(one.labels[0]),
-        clean_labels=_listed(run.clean_labels[split][places[0]]),
+        labels=_listed(one.labels),
+        clean_labels=_listed(run.clean_labels[split][places]),
         classes=classes,
         probs=probs[classes],
         covariance=np.asarray(entries, np.float64).reshape(len(classes), -1),
     )
 
 
-def _listed(labels: Int[np.ndarray, "*m"]) -> tuple[int, ...]:
-    return tuple(int(x) for x in np.atleast_1d(labels) if x >= 0)
+def _listed(labels: Int[np.ndarray, "1 *m"]) -> tuple[int, ...]:
+    return tuple(int(x) for x in labels.ravel() if x >= 0)
 
 
 def correlation(covariance: Float[np.ndarray, "c c"]) -> Float[np.ndarray, "c c"]:

@@ -32,16 +32,24 @@ def clustered(correlation: Float[np.ndarray, "p"]) -> Int[np.ndarray, "c"]:
 
 
 def named(class_names: Sequence[str], wanted: Sequence[str]) -> Int[np.ndarray, "c"]:
-    """The classes of these names.
+    """The classes of these names, or of these numbers where no class has such a name; classes are counted from 0.
+
+    Of equal names the first is meant; the others are told by their numbers.
 
     Raises:
-      ValueError: a name that no class has, with those that are like it; one that is given twice.
+      ValueError: a name that no class has, with those that are like it; a class that is given twice.
     """
-    places = {name: i for i, name in reversed(list(enumerate(class_names)))}  # of equal names the first
+    numbers = {str(i): i for i in range(len(class_names))}
+    places = numbers | {name: i for i, name in reversed(list(enumerate(class_names)))}
+    found = []
     for name in wanted:
         if name not in places:
             like = difflib.get_close_matches(name, class_names, n=5, cutoff=0.3) or list(class_names[:5])
-            raise ValueError(f"there is no class {name!r}; classes with such names are {', '.join(map(repr, like))}.")
-    if len(set(wanted)) < len(wanted):
+            raise ValueError(
+                f"there is no class {name!r}; classes with such names are {', '.join(map(repr, like))}, and numbers go"
+                f" from 0 to {len(class_names) - 1}."
+            )
+        found.append(places[name])
+    if len(set(found)) < len(found):
         raise ValueError(f"a class is named twice in {', '.join(map(repr, wanted))}.")
-    return np.array([places[name] for name in wanted], int)
+    return np.array(found, int)

@@ -68,7 +68,7 @@ def of_example(example: Example, class_names: Sequence[str], title: str = "") ->
         picture.set_axis_off()
         labels, clean = (", ".join(class_names[i] for i in x) or "none" for x in (example.labels, example.clean_labels))
         told = f"label: {labels}"
-        if clean != labels:
+        if clean not in (labels, "none"):  # none is not known
             told += f"\nclean label: {clean}"
         picture.set_title("\n".join(textwrap.fill(line, 26) for line in told.split("\n")), fontsize=10)
         limit = np.abs(example.covariance).max()

@@ -137,7 +137,7 @@ def test_the_command_leaves_what_a_run_under_way_has_half_written(with_noise, tm
     half.mkdir()
     (half / "array").write_text("half")
     before = set(run.rglob("*"))
-    run_main(monkeypatch, f"--run={run}", "--class=three")
+    run_main(monkeypatch, f"--run={run}", "--class=3")
     assert before == {p for p in run.rglob("*") if "analysis" not in p.relative_to(run).parts}
 
 

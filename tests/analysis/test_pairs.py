@@ -123,6 +123,12 @@ def test_a_single_pair_and_a_single_class_have_an_order():
 def test_classes_are_found_by_name_and_others_told():
     names = ["crane", "tench, Tinca tinca", "cat", "crane"]
     assert groups.named(names, ["tench, Tinca tinca", "crane"]).tolist() == [1, 0]
+    assert groups.named(names, ["3", "crane", "2"]).tolist() == [3, 0, 2]
+    assert groups.named(["1", "2", "0"], ["1", "0"]).tolist() == [0, 2]  # a name is meant before a number
+    with pytest.raises(ValueError, match="named twice"):
+        groups.named(names, ["crane", "0"])
+    with pytest.raises(ValueError, match=r"no class '4'.* from 0 to 3"):
+        groups.named(names, ["4"])
     with pytest.raises(ValueError, match=r"no class 'cats'; .* 'cat'"):
         groups.named(names, ["cats"])
     with pytest.raises(ValueError, match="named twice"):

@@ -62,16 +62,17 @@ def _said(compared: Compared, told: list[Predictions], row: int) -> dict[str, An
     labels = [names[c] for c in np.atleast_1d(first.labels[row]) if c >= 0]
     if first.several:
         probs = np.mean([special.expit(p.logits[row].astype(np.float64)) for p in told], axis=0)
-        says = {names[c]: float(probs[c]) for c in np.argsort(-probs) if probs[c] > 0.5}
+        shares = {int(c): float(probs[c]) for c in np.argsort(-probs) if probs[c] > 0.5}
     else:
-        shares: dict[str, float] = {}
+        totals: dict[int, float] = {}  # by number, as classes may share a name
         for p in told:
             classes = np.arange(p.logits.shape[-1]) if p.classes is None else p.classes[row]
             logits = p.logits[row].astype(np.float64)
             total = special.logsumexp(logits) if p.log_normalizer is None else p.log_normalizer[row]
-            for c, share in zip(classes, np.exp(logits - total) / len(told)):
-                shares[names[c]] = shares.get(names[c], 0.0) + float(share)
-        says = dict(sorted(shares.items(), key=lambda item: -item[1])[:2])
+            for c, share in zip(classes.tolist(), np.exp(logits - total) / len(told)):
+                totals[c] = totals.get(c, 0.0) + float(share)
+        shares = dict(sorted(totals.items(), key=lambda item: -item[1])[:2])
+    says = [{"class": c, "name": names[c], "probability": share} for c, share in shares.items()]
     return {"id": int(first.ids[row]), "labels": labels, "says": says}
 
 
@@ -91,5 +92,5 @@ def _table(group: Group, examples) -> str:
 
 def _words(example) -> tuple[str, str]:
     label = ", ".join(example["labels"]) or "nothing"
-    said = ", ".join(f"{name}\u00a0{100 * share:.0f}\u00a0%" for name, share in example["says"].items())
+    said = ", ".join(f"{c['name']}\u00a0{100 * c['probability']:.0f}\u00a0%" for c in example["says"])
     return label, said or "nothing"
