@@ -205,7 +205,7 @@ def draw(found: Disagreements, class_names: list[str], facts: dict[str, Any], ti
             told = facts["ranks"][name]
             num = len(told["counts"])
             edges, heights, level = bars(np.array(told["counts"]))
-            axes.bar(edges[:-1], heights, 0.9 * np.diff(edges), align="edge")
+            axes.bar((edges[:-1] + edges[1:]) / 2, heights, 0.9 * np.diff(edges))
             axes.stairs(level, edges, baseline=None, color=figures.COLORS[1], linestyle="--", label="chance")
             chance = f"chance {told['expected']:.2f} ± {told['deviation']:.2f}\np = {told['p']:.2g}"
             test = f"mean rank {told['mean']:.2f}\nof classes {told['of_classes']:.2f}\n{chance}"
