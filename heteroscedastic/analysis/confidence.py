@@ -21,6 +21,7 @@ _EDGES = reliability.equal_edges(_NUM_BINS)
 _FINE_EDGES = reliability.equal_edges(20)  # of histograms
 _NUM_RESAMPLES = 1000
 _LEVEL = 0.95
+_BLOCK_VALUES = 2**24  # answers times bins that are counted at a time
 
 
 class Diagram(NamedTuple):
@@ -67,8 +68,14 @@ def reliability_diagram(
     )
 
 
-@jax.jit
 def _sums_by_example(stated, held):
+    size = max(1, _BLOCK_VALUES // (stated.shape[1] * _NUM_BINS))
+    blocks = [slice(start, start + size) for start in range(0, max(1, len(stated)), size)]
+    return jax.tree.map(lambda *x: np.concatenate(x), *(_sums_of_block(stated[b], held[b]) for b in blocks))
+
+
+@jax.jit
+def _sums_of_block(stated, held):
     return jax.vmap(lambda s, h: reliability.sums(s, h, jnp.ones(len(s)), _EDGES))(stated, held)
 
 

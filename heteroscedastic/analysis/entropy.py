@@ -5,11 +5,12 @@ information of the label and which sample it is. Under a heteroscedastic head th
 the noise of the utilities adds; between members of an ensemble it is what training left open.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Float
 
 from heteroscedastic import ensembles
 from heteroscedastic import latent as latent_lib
@@ -18,6 +19,7 @@ from heteroscedastic.analysis.predictions import Predictions
 from heteroscedastic.ensembles import EntropySplit
 
 _CHUNK_VALUES = 2**20  # utilities held at a time
+_BLOCK_VALUES = 2**20  # logits of members held in float64 at a time
 
 
 def over_samples(
@@ -53,14 +55,33 @@ def over_members(members: Sequence[Predictions]) -> EntropySplit:
     Raises:
       ValueError: fewer than two members, other examples, or not every logit.
     """
+    split = ensembles.sigmoid_entropy_split if members and members[0].several else ensembles.entropy_split
+    return EntropySplit(*map(np.concatenate, zip(*map(split, _blocks(members)))))
+
+
+def mean_of_members(members: Sequence[Predictions]) -> Predictions:
+    """What models trained apart predict together: the mean of their probabilities, its logits in float32.
+
+    Raises:
+      ValueError: as `over_members`.
+    """
+    mean = ensembles.mean_log_odds if members and members[0].several else ensembles.log_mean
+    logits = np.concatenate([mean(block).astype(np.float32) for block in _blocks(members)])
+    return members[0]._replace(logits=logits)
+
+
+def _blocks(members: Sequence[Predictions]) -> Iterator[Float[np.ndarray, "m b k"]]:
+    """The logits of all members, a block of examples at a time."""
     if len(members) < 2:
         raise ValueError(f"an ensemble needs two runs or more, but there is {len(members)}.")
     first = members[0]
     for other in members[1:]:
         if not np.array_equal(first.ids, other.ids):
             raise ValueError(f"{first.source} and {other.source} are of different examples; take one split's.")
-    logits = np.stack([predictions.every_logit(p, "the mean of members") for p in members])
-    return ensembles.sigmoid_entropy_split(logits) if first.several else ensembles.entropy_split(logits)
+    logits = [predictions.every_logit(p, "the mean of members") for p in members]
+    size = max(1, _BLOCK_VALUES // (len(members) * logits[0].shape[-1]))
+    for start in range(0, max(1, len(first.ids)), size):
+        yield np.stack([x[start : start + size] for x in logits])
 
 
 def _sums_over_samples(key, latent, num_samples, points, several):

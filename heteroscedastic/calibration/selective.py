@@ -5,13 +5,15 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Bool, Float
 
+_MAX_POINTS = 1000  # of a curve
+
 
 class RiskCoverage(NamedTuple):
-    """The share of errors among the i most confident examples, i = 1 to n."""
+    """The share of errors among the i most confident examples, i = 1 to n; of many, at 1,000 i from 1 to n."""
 
-    coverage: Float[np.ndarray, "n"]  # i / n
-    risk: Float[np.ndarray, "n"]  # fraction of these that is wrong
-    area: float  # AURC, the mean of the risk over i
+    coverage: Float[np.ndarray, "m"]  # i / n
+    risk: Float[np.ndarray, "m"]  # fraction of these that is wrong
+    area: float  # AURC, the mean of the risk over every i
     optimum: float  # the area if every right example came before every wrong one
 
     @property
@@ -21,7 +23,7 @@ class RiskCoverage(NamedTuple):
 
 
 def risk_coverage(confidence: Float[np.ndarray, "n"], correct: Bool[np.ndarray, "n"]) -> RiskCoverage:
-    """Risk at every coverage; of examples of one confidence it is the mean over all their orders.
+    """Risk by coverage; of examples of one confidence it is the mean over all their orders.
 
     Args:
       confidence: of any one order.
@@ -44,4 +46,5 @@ def risk_coverage(confidence: Float[np.ndarray, "n"], correct: Bool[np.ndarray, 
     risk = np.interp(taken, ends, errors[ends]) / taken
     num_wrong = int(np.sum(~correct))
     best = np.maximum(taken - (n - num_wrong), 0) / taken
-    return RiskCoverage(taken / n, risk, float(np.mean(risk)), float(np.mean(best)))
+    shown = np.linspace(0, n - 1, min(n, _MAX_POINTS)).round().astype(int)
+    return RiskCoverage(taken[shown] / n, risk[shown], float(np.mean(risk)), float(np.mean(best)))

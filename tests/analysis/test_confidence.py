@@ -98,6 +98,14 @@ def test_of_several_labels_each_answer_is_stated_and_an_example_stays_whole():
     np.testing.assert_allclose([found.low[last], found.high[last]], [low[0], high[0]])
 
 
+@pytest.mark.parametrize("told", [[lists(101)[0]], [calibrated(101), calibrated(101, seed=1)]])
+def test_blocks_and_a_short_last_one_change_nothing(told, monkeypatch):
+    whole = confidence.reliability_diagram(told)
+    monkeypatch.setattr(confidence, "_BLOCK_VALUES", 2 * 15 * 8)  # of 101 examples 8 at a time, and 5
+    for one, other in zip(confidence.reliability_diagram(told), whole):
+        np.testing.assert_array_equal(one, other)
+
+
 def test_kinds_part_the_examples_and_each_adds_up():
     runs, noisy = [calibrated(200), calibrated(200, seed=1)], [RNG.random(200) < 0.2 for _ in range(2)]
     found = confidence.outcomes(runs, noisy)

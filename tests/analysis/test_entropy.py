@@ -1,9 +1,12 @@
+import tracemalloc
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from scipy import special, stats
 
+from heteroscedastic import ensembles
 from heteroscedastic import latent as latent_lib
 from heteroscedastic.analysis import entropy, finished, predictions
 from heteroscedastic.data import resident
@@ -77,6 +80,37 @@ def test_members_are_of_the_same_examples(digit_runs):
         entropy.over_members(told[:1])
     with pytest.raises(ValueError, match="of different examples"):
         entropy.over_members([told[0], predictions.read(digit_runs[1], "valid")])
+
+
+def members(several, n, k, number=3):
+    draws = np.random.default_rng(0)
+    labels = np.zeros((n, 2), np.int32) if several else np.zeros(n, np.int32)
+    logits = (3 * draws.normal(size=(n, k)).astype(np.float32) for _ in range(number))
+    return [predictions.Predictions(None, np.arange(n), labels, x) for x in logits]
+
+
+@pytest.mark.parametrize("several", [False, True])
+def test_blocks_of_examples_change_nothing(several, monkeypatch):
+    told = members(several, 23, 4)
+    logits = np.stack([p.logits for p in told])
+    split = ensembles.sigmoid_entropy_split if several else ensembles.entropy_split
+    mean = ensembles.mean_log_odds if several else ensembles.log_mean
+    monkeypatch.setattr(entropy, "_BLOCK_VALUES", 3 * 4 * 5)  # of 23 examples 5, 5, 5, 5 and 3
+    for part, whole in zip(entropy.over_members(told), split(logits)):
+        np.testing.assert_allclose(part, whole, rtol=1e-13)
+    np.testing.assert_allclose(entropy.mean_of_members(told).logits, mean(logits), rtol=1e-6)
+
+
+@pytest.mark.parametrize("several", [False, True])
+def test_the_memory_of_an_ensemble_is_that_of_a_block(several, monkeypatch):
+    monkeypatch.setattr(entropy, "_BLOCK_VALUES", 2**14)
+    told = members(several, 4000, 100)  # 1.6 MB each
+    tracemalloc.start()
+    entropy.over_members(told)
+    entropy.mean_of_members(told)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 3 * told[0].logits.nbytes + 20 * 2**14 * 8
 
 
 def test_a_split_that_is_not_there_is_told(het):

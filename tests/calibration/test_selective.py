@@ -43,6 +43,19 @@ def test_only_the_order_of_the_confidence_counts():
     np.testing.assert_allclose(one.risk, other.risk)
 
 
+def test_of_many_examples_the_curve_is_thin_and_the_area_that_of_all():
+    draws = np.random.default_rng(2)
+    confidence = draws.random(5003)
+    correct = draws.random(5003) < confidence
+    found = selective.risk_coverage(confidence, correct)
+    whole = np.cumsum(~correct[np.argsort(-confidence)]) / np.arange(1, 5004)
+    assert len(found.risk) == len(found.coverage) == 1000
+    assert (found.coverage[0], found.coverage[-1]) == (1 / 5003, 1)
+    assert np.diff(found.coverage).max() < 1.2 / 1000
+    np.testing.assert_allclose(found.risk, whole[np.round(found.coverage * 5003).astype(int) - 1])
+    assert found.area == pytest.approx(whole.mean())
+
+
 def test_no_example_is_an_error():
     with pytest.raises(ValueError, match="one example or more"):
         selective.risk_coverage(np.zeros(0), np.zeros(0, bool))

@@ -97,9 +97,7 @@ def _finds_errors(split: ensembles.EntropySplit, told: Predictions) -> list[floa
 
 
 def _ensemble_row(told: list[Predictions]) -> list[str]:
-    logits = np.stack([p.logits for p in told])
-    mean = ensembles.mean_log_odds(logits) if told[0].several else ensembles.log_mean(logits)
-    together = told[0]._replace(logits=mean)
+    together = entropy.mean_of_members(told)
     of_members = [float(predictions.losses(p).mean()) for p in told]
     error = confidence.reliability_diagram([together]).error
     return [f"{predictions.losses(together).mean():.4f}", comparison.spread(of_members), f"{100 * error:.2f} %"]
