@@ -73,7 +73,9 @@ def measure(num_classes, head, class_shards, points, num_samples, parameters="re
         one, many = built(1), built(class_shards)
     feed = next(resident.feeds(np.arange(16), 16))
     before = jax.jit(one.init)()
-    alone, _, _ = jax.jit(one.train_step)(before, one.dataset.splits["train"], feed)
+    step = jax.jit(one.train_step).lower(before, one.dataset.splits["train"], feed).compile()
+    alone, _, _ = step(before, one.dataset.splits["train"], feed)
+    on_one = step.memory_analysis().temp_size_in_bytes
 
     placement, classes = Placement(16, **many.layout), many.class_axis
     at_work = class_axis.padded(classes, before)
@@ -99,6 +101,7 @@ def measure(num_classes, head, class_shards, points, num_samples, parameters="re
     head = compiled.output_shardings[0].params["head"]
     return dict(
         temporaries=compiled.memory_analysis().temp_size_in_bytes,
+        temporaries_on_one=on_one,
         crossings=crossings(compiled.as_text()),
         uncut=[jax.tree_util.keystr(k) for k, x in jax.tree.leaves_with_path(head) if "class" not in x.spec],
         difference=max(jax.tree.leaves(differences)),

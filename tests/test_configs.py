@@ -1,4 +1,4 @@
-"""Every config trains two steps, and passes a check of its shapes at full size."""
+"""Every config passes a check of its shapes at full size; .ci/run trains two steps of each."""
 
 import os
 from pathlib import Path
@@ -7,7 +7,7 @@ import pytest
 
 from experiments import study
 from heteroscedastic.data import store
-from heteroscedastic.training import assembly, loop, smoke
+from heteroscedastic.training import assembly
 
 CONFIGS = sorted(p.stem for p in (Path(__file__).parents[1] / "configs").glob("*.py"))
 PACK = os.environ.get("TFDS_DATA_DIR")
@@ -30,14 +30,6 @@ PARAMETERS = {  # by hand: MLP 64-128-128, ConvNet 16-32-64 or ResNet-18, then (
 
 def test_every_config_has_its_count():
     assert set(PARAMETERS) == set(CONFIGS)
-
-
-@pytest.mark.parametrize("name", CONFIGS)
-def test_every_config_trains_two_steps(name, tmp_path):
-    results = loop.train(smoke.smoke(study.config(name, {}), PACK), str(tmp_path / name), PACK)
-    assert results["step"] == 2
-    for metrics in results["evals"].values():
-        assert metrics["nll"] > 0
 
 
 @pytest.mark.parametrize("name", CONFIGS)

@@ -39,7 +39,7 @@ def test_what_is_padded_and_trimmed_is_as_it_was(config):
     assert sum(x.size for x in jax.tree.leaves(padded.params)) > assembly.num_parameters(state)
 
 
-@pytest.mark.parametrize("config", HEADS)
+@pytest.mark.parametrize("config", ["digits_het_pe", "digits_het_xl"])
 def test_classes_that_only_make_room_change_nothing_and_get_nothing(config):
     one, many = built(config, 1), built(config, 4)
     state = jax.jit(one.init)()
@@ -57,8 +57,7 @@ def test_classes_that_only_make_room_change_nothing_and_get_nothing(config):
 @pytest.mark.slow
 def test_no_array_of_samples_and_classes_crosses_and_a_step_is_that_of_one_device():
     benchmark = load("class_shards")
-    layouts = [(21_843, "LowRank", *layout) for layout in ((1, 1), (8, 8), (8, 4))]
-    layouts += [(100_000, "ParameterEfficient", *layout) for layout in ((1, 1), (8, 8))]
+    layouts = [(21_843, "LowRank", 8, 8), (21_843, "LowRank", 8, 4), (100_000, "ParameterEfficient", 8, 8)]
 
     def measured(num_classes, head, num_devices, class_shards):
         return benchmark.in_a_process(
@@ -67,10 +66,7 @@ def test_no_array_of_samples_and_classes_crosses_and_a_step_is_that_of_one_devic
 
     with concurrent.futures.ThreadPoolExecutor(2) as pool:
         found = dict(zip(layouts, pool.map(lambda layout: measured(*layout), layouts)))
-    for (num_classes, head, num_devices, class_shards), told in found.items():
-        if num_devices == 1:
-            assert not told["crossings"]
-            continue
+    for (num_classes, _, num_devices, class_shards), told in found.items():
         assert not told["uncut"]
         assert told["padding_is_zero"]
         assert told["difference"] < 1e-4
@@ -79,7 +75,7 @@ def test_no_array_of_samples_and_classes_crosses_and_a_step_is_that_of_one_devic
             # Gradients are summed over the batch's shards; but for those, nothing with an axis of classes.
             is_gradient = class_shards < num_devices and int(np.prod(shape)) in told["sizes"]
             assert is_gradient or max(shape, default=0) < num_classes // class_shards, shape
-        alone = found[num_classes, head, 1, 1]["temporaries"]
+        alone = told["temporaries_on_one"]
         print(f"{num_classes:,} classes, {class_shards} shards: {alone / told['temporaries']:.1f} times less memory")
         assert told["temporaries"] < alone / (0.6 * class_shards)
 

@@ -95,7 +95,7 @@ def test_where_one_of_two_is_killed_the_other_leaves_and_a_restart_continues(alo
 
 
 @pytest.mark.slow
-def test_sigterm_to_one_of_two_saves_on_both_and_a_restart_continues(alone, data_dir, tmp_path):
+def test_sigterm_to_one_of_two_saves_on_both(data_dir, tmp_path):
     directory = tmp_path / "run"
     processes = start_hosts(2, directory, data_dir)
     lines = directory / "metrics.jsonl"
@@ -106,11 +106,6 @@ def test_sigterm_to_one_of_two_saves_on_both_and_a_restart_continues(alone, data
     told = [p.communicate(timeout=120) for p in processes]
     assert [p.returncode for p in processes] == [128 + signal.SIGTERM] * 2, told
     assert "is saved in" in told[0][0]
-    again = start_hosts(2, directory, data_dir)
-    told = [p.communicate(timeout=300) for p in again]
-    assert [p.returncode for p in again] == [0, 0], told
-    assert "continuing from step" in told[0][0]
-    assert_agree(alone, directory)
 
 
 @pytest.mark.slow

@@ -56,6 +56,7 @@ def test_an_absent_example_changes_neither_loss_nor_gradient_nor_statistics_nor_
     sgd = optimizer.sgd(optax.constant_schedule(0.1))
     state = TrainState(jnp.zeros((), jnp.int32), params, variables, sgd.init(params))
 
+    @jax.jit
     def step(batch):
         state_after, sums, _ = train_step(
             state, batch, key(), objective=bound(weigh), optimizer=sgd, metric=metrics.multiclass
