@@ -22,8 +22,10 @@ def name(path):
 @pytest.mark.parametrize("page", WITH_PYTHON, ids=name)
 def test_every_block_of_python_runs(page):
     everything = {}
-    for block in re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL):
+    blocks = re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL)
+    for block in blocks:  # one that raises, or whose own assertions fail, fails here
         exec(compile(block, name(page), "exec"), everything)
+    assert blocks
 
 
 def commands(page):
@@ -50,7 +52,8 @@ def flags_of(path):
         if isinstance(node, ast.Call) and getattr(node.func, "attr", "").startswith(("add_argument", "DEFINE_")):
             found.add(ast.literal_eval(node.args[0]).lstrip("-"))
         elif isinstance(node, ast.ImportFrom):
-            neighbours = [path.with_name(f"{alias.name}.py") for alias in node.names]
+            names = [alias.name for alias in node.names] + [node.module.split(".")[-1]]
+            neighbours = [path.with_name(f"{each}.py") for each in names]
             found |= set().union(*(flags_of(p) for p in neighbours if p.exists() and p != path))
     return found
 

@@ -7,15 +7,11 @@ among as many labels as are wrong. Differences of average precision are paired b
 95 % interval: from the same runs ranked by `margin`, and from the reference row ranked by it.
 """
 
-import argparse
-import os
-from pathlib import Path
-
 import jax
 import numpy as np
 
 from experiments import study
-from experiments.correlated_label_noise.noise_pairs import chosen_checkpoint
+from experiments.correlated_label_noise.noise_pairs import chosen_checkpoint, told_by_flags
 from heteroscedastic.analysis import comparison, finished, label_errors
 
 _COLUMNS = ("regime", "method", "score", "average precision", "- own margin", "- {}", "precision at errors")
@@ -24,14 +20,7 @@ _USUAL = "margin"  # the better of the usual scores for a plain softmax
 
 def main() -> None:
     """Prints how well known label errors are found."""
-    parser = argparse.ArgumentParser(description=main.__doc__)
-    parser.add_argument("--table", default="planted_noise")
-    parser.add_argument("--scale", default="cpu")
-    parser.add_argument("--out", default="runs")
-    parser.add_argument("--data_dir", default=os.environ.get("TFDS_DATA_DIR"))
-    flags = parser.parse_args()
-    chosen = study.table("correlated_label_noise", flags.table)
-    runs = study.made(chosen, flags.scale, Path(flags.out) / "correlated_label_noise" / flags.table)
+    chosen, runs, data_dir = told_by_flags(main.__doc__)
     print("| " + " | ".join(_COLUMNS).format(chosen.reference) + " |")
     print("|" + " --- |" * len(_COLUMNS))
     for regime_name, regime in study.tested(chosen).items():
@@ -42,7 +31,7 @@ def main() -> None:
             found = {}
             for (method, seed), made in sorted(tuned.items()):
                 if method == row:
-                    run = finished.load(made.job.directory, checkpoint, flags.data_dir)
+                    run = finished.load(made.job.directory, checkpoint, data_dir)
                     found[seed] = label_errors.summary(label_errors.labels(run))["scores"]
                     jax.clear_caches()
             if row == chosen.reference:

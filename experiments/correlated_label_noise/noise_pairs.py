@@ -20,15 +20,7 @@ from heteroscedastic.analysis import comparison, covariance, finished, known_noi
 
 def main() -> None:
     """Prints the agreement of learned covariances with the planted noise."""
-    parser = argparse.ArgumentParser(description=main.__doc__)
-    parser.add_argument("--table", default="planted_noise")
-    parser.add_argument("--scale", default="cpu")
-    parser.add_argument("--out", default="runs")
-    parser.add_argument("--data_dir", default=os.environ.get("TFDS_DATA_DIR"))
-    flags = parser.parse_args()
-    chosen = study.table("correlated_label_noise", flags.table)
-    out = Path(flags.out) / "correlated_label_noise" / flags.table
-    runs = study.made(chosen, flags.scale, out)
+    chosen, runs, data_dir = told_by_flags(main.__doc__)
     print("| regime | method | measure | pairs first | rank AUC | rank correlation | largest p | seeds |")
     print("|" + " --- |" * 8)
     for name, regime in study.tested(chosen).items():
@@ -39,7 +31,7 @@ def main() -> None:
             for (method, _), made in sorted(tuned.items()):
                 if method != row.name:
                     continue
-                run = finished.load(made.job.directory, checkpoint, flags.data_dir)
+                run = finished.load(made.job.directory, checkpoint, data_dir)
                 known = known_noise.confusions(run.dataset)
                 for measure, values in covariance.measures(run)._asdict().items():
                     if values[~np.eye(len(values), dtype=bool)].any():
@@ -52,6 +44,19 @@ def main() -> None:
                 told = [comparison.spread(v, 2) if np.isfinite(v).all() else "-" for v in (first, auc, rho)]
                 cells = [name, row.name, measure, *told, f"{max(p):.2g}", str(len(agreements))]
                 print("| " + " | ".join(cells) + " |", flush=True)
+
+
+def told_by_flags(description: str) -> tuple[study.Table, list[study.Made], str | None]:
+    """The table that the command names, its runs, and where their data lie."""
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("--table", default="planted_noise")
+    parser.add_argument("--scale", default="cpu")
+    parser.add_argument("--out", default="runs")
+    parser.add_argument("--data_dir", default=os.environ.get("TFDS_DATA_DIR"))
+    flags = parser.parse_args()
+    chosen = study.table("correlated_label_noise", flags.table)
+    runs = study.made(chosen, flags.scale, Path(flags.out) / "correlated_label_noise" / flags.table)
+    return chosen, runs, flags.data_dir
 
 
 def chosen_checkpoint(runs: list[study.Made], regime: study.Regime) -> str:
