@@ -11,7 +11,7 @@ from heteroscedastic import curation
 
 
 class Predictions(NamedTuple):
-    """Of one evaluation; see training/evaluate.py for what is kept above 2,000 classes."""
+    """Of one evaluation; see training/step.py for what is kept above 2,000 classes."""
 
     source: Path
     ids: Int[np.ndarray, "n"]
@@ -73,7 +73,7 @@ def is_noisy(told: Predictions, clean: dict[int, Any]) -> Bool[np.ndarray, "n *k
     if not told.several:
         return labels != told.labels
     holds = answers(told)[1]
-    return curation.multi_hot(labels, holds.shape[-1]) != holds
+    return curation.multi_hot(labels.reshape(len(labels), -1), holds.shape[-1]) != holds
 
 
 def every_logit(told: Predictions, purpose: str) -> Float[np.ndarray, "n k"]:
@@ -136,15 +136,22 @@ def answers(told: Predictions, temperature: float = 1.0) -> tuple[Float[np.ndarr
 
 
 def losses(told: Predictions) -> Float[np.ndarray, "n"]:
-    """Minus the log-probability of the labels, in nats an example; of several, summed over the classes."""
+    """Minus the log-probability of the labels, in nats an example; of yes/no answers, summed over the classes."""
+    if told.classes is not None:
+        own = told.label_logits.astype(np.float64)
+        return told.log_normalizer - (np.where(_once(told.labels), own, 0.0).sum(axis=-1) if told.several else own)
     if told.several:
-        logits = every_logit(told, "the loss of an example").astype(np.float64)
+        logits = told.logits.astype(np.float64)
         holds = curation.multi_hot(told.labels, logits.shape[-1])
         return -np.sum(special.log_expit(np.where(holds, logits, -logits)), axis=-1)
-    if told.classes is not None:
-        return told.log_normalizer.astype(np.float64) - told.label_logits
     log_probs = special.log_softmax(told.logits.astype(np.float64), axis=-1)
     return -np.take_along_axis(log_probs, told.labels[:, None], axis=-1)[:, 0]
+
+
+def _once(labels: Int[np.ndarray, "n m"]) -> Bool[np.ndarray, "n m"]:
+    """Where a list names a label for the first time."""
+    before = np.tril(labels[:, :, None] == labels[:, None, :], -1).any(axis=-1)
+    return (labels >= 0) & ~before
 
 
 def _check_single(told: Predictions, what: str) -> None:

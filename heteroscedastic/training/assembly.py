@@ -81,8 +81,10 @@ def build(config: dict[str, Any], data_dir: str | None = None) -> Run:
     model = Classifier(backbone=named("backbone", backbones), head=named("head", heads))
     model_at_work = _with_places(model, num_places).clone(num_classes=num_classes)
     average = named("predictive", predictive)
-    single = labels.ndim == 1
-    train_metric, eval_metric = [metrics.multiclass] * 2 if single else [metrics.multilabel, metrics.ranked_multilabel]
+    yes_no = schema.answers_yes_or_no(config)
+    train_metric, eval_metric = metrics.multilabel, metrics.ranked_multilabel
+    if labels.ndim == 1:
+        train_metric = eval_metric = metrics.multiclass_sigmoid if yes_no else metrics.multiclass
     class_counts = jnp.asarray(np.bincount(labels[labels >= 0], minlength=num_classes), jnp.float32)
 
     batch_size = training["batch_size"]
@@ -128,7 +130,7 @@ def build(config: dict[str, Any], data_dir: str | None = None) -> Run:
 
     def one_eval_step(params, model_state, split, feed, key):
         latent, batch = applied(params, model_state, split, feed, model_at_work)
-        return eval_step(latent, batch, key, predictive=predicted, metric=eval_metric)
+        return eval_step(latent, batch, key, predictive=predicted, metric=eval_metric, yes_no=yes_no)
 
     return Run(
         config=config,
