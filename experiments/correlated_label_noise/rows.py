@@ -1,5 +1,6 @@
 """Tables of Collier et al. (2021), Correlated Input-Dependent Label Noise, arXiv:2105.10305."""
 
+from experiments.correlated_label_noise import paper_tables
 from experiments.study import Regime, Row, Scale, Table
 
 
@@ -149,3 +150,4 @@ TABLES = {
         reference="sampled_1000",
     ),
 }
+TABLES |= paper_tables.TABLES
