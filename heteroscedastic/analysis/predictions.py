@@ -37,7 +37,7 @@ def read(run: str | Path, name: str) -> Predictions:
 
     Raises:
       FileNotFoundError: the run has no such predictions.
-      ValueError: the file is damaged or of another version.
+      ValueError: the file is damaged, of another version, or of lists of right labels under a softmax.
     """
     path = Path(run) / "predictions" / f"{name}.npz"
     if not path.exists():
@@ -53,6 +53,11 @@ def read(run: str | Path, name: str) -> Predictions:
             found = dict(file)
     except Exception as error:  # of zip, zlib or numpy, whichever comes upon the damage first
         raise ValueError(f"{path} is damaged ({error}); bring it back, or make the run again.") from None
+    if "right_labels" in found:
+        raise ValueError(
+            f"{path} is of examples of which lists of labels are right, under a softmax of one label; results.json"
+            " tells the accuracy of it, and nothing else here is defined of it: choose another evaluation."
+        )
     unknown = sorted(set(found) - set(Predictions._fields))
     missing = sorted({"ids", "labels", "logits"} - set(found))
     if unknown or missing:

@@ -42,8 +42,9 @@ class Predictions(NamedTuple):
 
     ids: Int[Array, "b"]
     weights: Float[Array, "b"]
-    labels: Int[Array, "b"] | Int[Array, "b m"]
+    labels: Int[Array, "b"] | Int[Array, "b m"] | None  # None where there are right ones instead
     logits: Float[Array, "b c"]  # of every class, or the largest, falling
+    right_labels: Int[Array, "b m"] | None = None  # lists of what is right, under a softmax
     classes: Int[Array, "b c"] | None = None  # whose logits they are; None is every one, in order
     label_logits: Float[Array, "b"] | Float[Array, "b m"] | None = None  # the labels' own, nan at padding
     # Of all classes log sum exp under softmax; of yes/no answers sum log(1 + exp), the loss of an example without
@@ -86,10 +87,13 @@ def eval_step(
     logits = predictive(key, latent)
     sums = metric(logits, batch.labels, batch.weights)
     labels = batch.labels[:, None] if yes_no and batch.labels.ndim == 1 else batch.labels
-    return sums, bounded(Predictions(batch.ids, batch.weights, labels, logits))
+    predictions = bounded(Predictions(batch.ids, batch.weights, labels, logits), yes_no)
+    if labels.ndim == 2 and not yes_no:
+        predictions = predictions._replace(labels=None, right_labels=labels)
+    return sums, predictions
 
 
-def bounded(predictions: Predictions) -> Predictions:
+def bounded(predictions: Predictions, yes_no: bool) -> Predictions:
     """The predictions with no more of the logits than is kept; on the device, so that a split's fit in memory."""
     _, _, labels, logits, *_ = predictions
     if logits.shape[-1] <= _MAX_CLASSES:
@@ -98,10 +102,9 @@ def bounded(predictions: Predictions) -> Predictions:
     own = jnp.take_along_axis(logits, jnp.maximum(lists, 0), axis=-1)
     own = jnp.where(lists >= 0, own, jnp.nan)
     largest, classes = jax.lax.top_k(logits, _NUM_KEPT)  # of equal ones the first
-    if labels.ndim == 2:
-        log_normalizer = jnp.sum(jax.nn.softplus(logits), axis=-1)
-    else:
-        log_normalizer, own = jax.nn.logsumexp(logits, axis=-1), own[:, 0]
     return predictions._replace(
-        logits=largest, classes=classes.astype(jnp.int32), label_logits=own, log_normalizer=log_normalizer
+        logits=largest,
+        classes=classes.astype(jnp.int32),
+        label_logits=own if labels.ndim == 2 else own[:, 0],
+        log_normalizer=jnp.sum(jax.nn.softplus(logits), axis=-1) if yes_no else jax.nn.logsumexp(logits, axis=-1),
     )

@@ -14,7 +14,7 @@ LISTS = np.stack([LABELS, np.where(RNG.random(40) < 0.5, (LABELS + 1) % 2500, -1
 def written(tmp_path, labels=LABELS, logits=LOGITS):
     """Predictions as a run keeps them."""
     ids = np.arange(len(labels), dtype=np.int32)
-    kept = evaluate.arrays(step.bounded(step.Predictions(ids, np.ones(len(labels)), labels, logits)))
+    kept = evaluate.arrays(step.bounded(step.Predictions(ids, np.ones(len(labels)), labels, logits), labels.ndim == 2))
     (tmp_path / "predictions").mkdir(exist_ok=True)
     np.savez(tmp_path / "predictions" / "test.npz", **kept)
     return predictions.read(tmp_path, "test")
@@ -95,6 +95,9 @@ def test_files_that_are_missing_damaged_or_of_another_version_are_told(tmp_path)
     with pytest.raises(FileNotFoundError, match="it has those of test: choose one"):
         predictions.read(tmp_path, "valid")
     path = tmp_path / "predictions" / "test.npz"
+    np.savez(path, ids=[0], right_labels=[[1, 0]], logits=[[1.0, 0.0]])
+    with pytest.raises(ValueError, match="lists of labels are right, under a softmax"):
+        predictions.read(tmp_path, "test")
     np.savez(path, ids=[0], probabilities=[[1.0]])
     with pytest.raises(ValueError, match=r"lacks \['labels', 'logits'\] and has \['probabilities'\]"):
         predictions.read(tmp_path, "test")

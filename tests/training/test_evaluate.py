@@ -47,7 +47,7 @@ def test_the_metrics_of_a_split_do_not_depend_on_its_batches():
 
 def test_up_to_2000_classes_every_logit_is_written():
     made = predictions(4, 2000)
-    written = evaluate.arrays(step.bounded(made))
+    written = evaluate.arrays(step.bounded(made, False))
     assert set(written) == {"ids", "labels", "logits"}
     np.testing.assert_array_equal(written["logits"], made.logits)
 
@@ -104,3 +104,19 @@ def test_one_label_an_example_under_the_sigmoid_is_written_as_a_list_of_one():
         yes_no=True,
     )
     np.testing.assert_array_equal(found.labels, made.labels[:, None])
+
+
+def test_lists_of_right_labels_under_a_softmax_are_not_taken_for_answers():
+    made = predictions(4, 7, lists=True)
+    batch = Batch(None, *map(jnp.asarray, (made.labels, made.weights, made.ids)), {})
+    sums, found = step.eval_step(
+        LatentGaussian(jnp.asarray(made.logits)),
+        batch,
+        key(),
+        predictive=lambda key, x: x.loc,
+        metric=metrics.of_evaluation(True, False, batch.labels),
+        yes_no=False,
+    )
+    assert set(evaluate.arrays(jax.tree.map(np.asarray, found))) == {"ids", "right_labels", "logits"}
+    hits = [np.argmax(row) in labels for row, labels in zip(made.logits, made.labels)]
+    assert metrics.means(sums)["accuracy"] == np.mean(hits)

@@ -1,0 +1,104 @@
+"""What a stream reads and does, as graphs of tf.data."""
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import tensorflow as tf
+
+from heteroscedastic.data import lanes, ops
+from heteroscedastic.data.sources import Source
+
+_PLACES = 64  # more than the operations of a chain
+_EVALUATION = 2**31  # in place of the epoch
+_READ_AHEAD = 1 << 20  # bytes of every file that is open
+_as_written = tf.autograph.experimental.do_not_convert
+
+
+def stored(
+    source: Source, readings: Sequence[lanes.Reading], window: int, share: int, num_steps: int, max_labels: int
+) -> tf.data.Dataset:
+    """(position, encoded image, labels) by step, `share` of every lane in turn; position -1 where it has no more."""
+
+    def whole(values):
+        return tf.constant(values, tf.int64)
+
+    def joined(name):
+        return whole(np.concatenate([getattr(r, name) for r in readings]))
+
+    paths = tf.constant(source.records.files(source.part.split).paths)
+    runs, shuffled = [joined(name) for name in ("file", "skip", "take", "first")], joined("shuffled")
+    run_ends, ends = (whole(np.cumsum([0, *(len(getattr(r, n)) for r in readings)])) for n in ("file", "shuffled"))
+    drops, missing = whole([r.drop for r in readings]), whole([num_steps * share - len(r.ids) for r in readings])
+    mask = None if source.mask is None else tf.constant(source.mask)
+
+    @_as_written
+    def run(i):
+        file, skip, take, first = (x[i] for x in runs)
+        records = tf.data.TFRecordDataset(paths[file], buffer_size=_READ_AHEAD).skip(skip).take(take)
+        return tf.data.Dataset.zip((tf.data.Dataset.range(first, first + take), records))
+
+    @_as_written
+    def is_kept(position, record):
+        return mask[position]
+
+    parsed = source.parser(max_labels)
+
+    @_as_written
+    def in_order(order, found):
+        positions, serialized = found
+        images, labels = parsed(positions, serialized)
+        return tuple(tf.gather(x, order) for x in (positions, images, labels))
+
+    @_as_written
+    def lane(i):
+        found = tf.data.Dataset.range(run_ends[i], run_ends[i + 1]).flat_map(run)
+        if mask is not None:
+            found = found.filter(is_kept)
+        order = tf.data.Dataset.from_tensor_slices(shuffled[ends[i] : ends[i + 1]])
+        windows = tf.data.Dataset.zip((order.batch(window), found.batch(window)))
+        found = windows.map(in_order).unbatch()
+        no_labels = tf.fill((max_labels + 1,) if source.is_list else (), -1)
+        nothing = tf.data.Dataset.from_tensors((tf.constant(-1, tf.int64), "", no_labels)).repeat(missing[i])
+        return found.skip(drops[i]).concatenate(nothing)
+
+    return tf.data.Dataset.range(len(readings)).interleave(
+        lane, cycle_length=len(readings), block_length=share, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True
+    )
+
+
+def present(shape: Sequence[int | None], chain: Sequence[Callable], seed: int, epoch: int | None) -> Callable:
+    """(position, encoded image) -> image.
+
+    What an operation draws follows from the seed, the epoch, the position and its place in the chain.
+    """
+    key = tf.constant(((seed << 32) + (_EVALUATION if epoch is None else epoch)) % 2**63, tf.int64)
+
+    @_as_written
+    def image_of(position, encoded):
+        example = {"image": encoded, "shape": shape}
+        for place, op in enumerate(chain):
+            example = op(example, tf.stack((key, position * _PLACES + place)))
+        return ops.decode(example, None)["image"]
+
+    return image_of
+
+
+def spec(image_of: Callable) -> tf.TensorSpec:
+    """What `present` gives; nothing is read."""
+    traced = tf.function(image_of, autograph=False)
+    return traced.get_concrete_function(tf.TensorSpec((), tf.int64), tf.TensorSpec((), tf.string)).structured_outputs
+
+
+def example(image_of: Callable, spec: tf.TensorSpec, left_out: Sequence[int]) -> Callable:
+    """(position, encoded image, labels) -> image, labels, weight, id; weight 0 where it is none or left out."""
+    lost = tf.constant(left_out, tf.int64)
+
+    @_as_written
+    def of(position, encoded, labels):
+        is_there = position >= 0
+        if left_out:
+            is_there &= ~tf.reduce_any(position == lost)
+        image = tf.cond(is_there, lambda: image_of(position, encoded), lambda: tf.zeros(spec.shape, spec.dtype))
+        return image, labels, tf.cast(is_there, tf.float32), tf.cast(position, tf.int32)
+
+    return of
