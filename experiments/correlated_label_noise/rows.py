@@ -43,6 +43,16 @@ _CIFAR_ON_CPU = {
     "training.num_epochs": 75.0,
 }
 
+# Fewer and smaller images, and a small network, so that a run takes minutes.
+_TINY_IMAGENET_ON_CPU = {
+    "data.max_classes": 20,
+    "head.num_classes": 20,
+    "data.train": "resize(32)|pad_crop(4)|flip_lr|value_range(-1, 1)",
+    "data.eval": "resize(32)|value_range(-1, 1)",
+    "backbone": dict(name="ResNet8"),
+    "training.num_epochs": 30.0,
+}
+
 # The one that validation chose on the worst labels (table human_noise); under other labels it is not tuned again.
 _AS_ON_THE_WORST_LABELS = {"head.temperature": (4.0,)}
 
@@ -97,6 +107,17 @@ TABLES = {
         "Noise heads help less where three people's majority leaves 9 % of the labels wrong.", "aggre_label"
     ),
     "human_noise_clean": _human_noise("Where labels are clean, noise heads cost nothing.", "label"),
+    "tiny_imagenet": Table(
+        claim="Correlated noise helps where labels are clean and classes are alike, through the streaming pipeline.",
+        rows=tuple(Row(name, f"tiny_imagenet_{name}") for name in ("hom", "het_full", "het_pe")),
+        metrics=("accuracy", "top5_accuracy", "nll", "ece"),
+        regimes=_REGIMES,
+        select_metric="nll",
+        grid={"head.temperature": (1.0, 4.0)},
+        scales={"cpu": Scale((0, 1, 2), _TINY_IMAGENET_ON_CPU), "gpu": Scale((0, 1, 2))},
+        reference="hom",
+        test="unpaired t-test",
+    ),
     "several_labels": Table(
         claim="Where an example has several labels, some missing and some wrong, noise heads help,"
         " and correlated noise more than independent.",
