@@ -65,8 +65,9 @@ def build(config: dict[str, Any], data_dir: str | None = None) -> Run:
     schema.check(config)
     seed = config["seed"]
     stored = stored_data(config, data_dir)
-    data = dataset_lib.curate(stored, seed, _within("curation", chain, curation, config["curation"]))
-    data = dataset_lib.hold_out(data, seed, config["data"]["validation_fraction"])
+    data_seed = config["data"].get("seed", seed)
+    data = dataset_lib.curate(stored, data_seed, _within("curation", chain, curation, config["curation"]))
+    data = dataset_lib.hold_out(data, data_seed, config["data"]["validation_fraction"])
     labels = data.splits["train"].labels
     num_classes = len(data.class_names)
     schema.check_task(config, data)

@@ -17,7 +17,7 @@ LAYOUT = ("parameters", "class_shards")  # of training: where arrays lie, which 
 _NAMED = ("backbone", "head", "predictive", "smoothing", "loss", "weighting", "optimizer", "schedule")
 # Sections of plain settings: those that must be there, those that may.
 _PLAIN = {
-    "data": (("name", "train", "eval", "validation_fraction"), DATA_CHOICES),
+    "data": (("name", "train", "eval", "validation_fraction"), ("seed", *DATA_CHOICES)),
     "training": (("batch_size", "checkpoint_epochs"), ("num_epochs", "num_steps", *LAYOUT)),
     "validation": (("split", "metric"), ()),
     "eval": (("split",), ("checkpoint",)),
@@ -57,8 +57,10 @@ def check(config: dict[str, Any]) -> None:
         _check_choice(f"evals.{name}.checkpoint", settings.get("checkpoint", "last"), ("last", "best"))
     if config["validation"] is None and any(e.get("checkpoint") == "best" for e in config["evals"].values()):
         raise ValueError("config.evals asks for the best checkpoint, but config.validation is None.")
-    if not isinstance(config["seed"], int) or config["seed"] < 0:
-        raise ValueError(f"config.seed is {config['seed']!r}, but must be a whole number >= 0.")
+    # That of the data is of curation and of what is held out; runs of one differ by their start and order alone.
+    for name, seed in (("seed", config["seed"]), ("data.seed", config["data"].get("seed", 0))):
+        if not isinstance(seed, int) or seed < 0:
+            raise ValueError(f"config.{name} is {seed!r}, but must be a whole number >= 0.")
     _check_training(config["training"])
 
 
