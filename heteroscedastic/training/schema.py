@@ -4,7 +4,7 @@ from typing import Any
 
 from heteroscedastic import metrics
 from heteroscedastic.data.dataset import Dataset
-from heteroscedastic.training import placement
+from heteroscedastic.training import init, placement
 
 DATA_CHOICES = (
     "label",
@@ -23,6 +23,7 @@ _PLAIN = {
     "eval": (("split",), ("checkpoint",)),
 }
 _SECTIONS = ("seed", "data", "curation", *_NAMED, "training", "validation", "evals")
+_MAY_BE = ("init",)  # absent is the start that the seed gives
 _LOSS_OF = {
     "softmax": "cross_entropy",
     "taylor": "cross_entropy",
@@ -40,16 +41,18 @@ def without_layout(config: dict[str, Any]) -> dict[str, Any]:
 
 def check(config: dict[str, Any]) -> None:
     """Raises a ValueError where a section or a setting is missing, unread or out of range."""
-    unread, missing = sorted(set(config) - set(_SECTIONS)), sorted(set(_SECTIONS) - set(config))
+    unread, missing = sorted(set(config) - {*_SECTIONS, *_MAY_BE}), sorted(set(_SECTIONS) - set(config))
     if unread or missing:
         raise ValueError(
-            f"the config has no section {missing} and nobody reads {unread}; its sections are {list(_SECTIONS)}."
+            f"the config has no section {missing} and nobody reads {unread}; its sections are {[*_SECTIONS, *_MAY_BE]}."
         )
     for section in _NAMED:
         if not isinstance(config[section], dict) or "name" not in config[section]:
             raise ValueError(f"config.{section} is {config[section]!r}, but must be a section with a name.")
     for section in ("data", "training"):
         _check_settings(section, section, config[section])
+    if config.get("init") is not None:
+        init.check(config["init"])
     if config["validation"] is not None:
         _check_settings("validation", "validation", config["validation"])
     for name, settings in config["evals"].items():
