@@ -5,6 +5,7 @@ The one place that imports tensorflow_datasets.
 
 import os
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -28,18 +29,11 @@ class Prepared:
           FileNotFoundError: the folder holds no prepared version of it.
           ValueError: it is no set of images with one label each.
         """
-        tfds = _library()
+        tfds = library()
         self.where = f"{name} in {data_dir}"
-        try:
-            self._builder = tfds.builder(name, data_dir=data_dir)
-        except tfds.core.DatasetNotFoundError:
-            raise FileNotFoundError("it holds no prepared version") from None
-        except Exception as error:  # of damaged JSON, protocol buffers, or a name that is none
-            raise ValueError(f"{self.where} cannot be read ({error}); prepare it again.") from None
+        self._builder = builder(name, data_dir)
         info = self._builder.info
         self.sizes = {split: info.splits[split].num_examples for split in info.splits}
-        if not self.sizes:
-            raise FileNotFoundError(f"it holds no {info.full_name}")
         named = isinstance(info.features, tfds.features.FeaturesDict)
         features = dict(info.features.items()) if named else {}
         image, label = features.get("image"), features.get("label")
@@ -59,7 +53,7 @@ class Prepared:
 
     def read(self, part: Slice) -> Part:
         """The examples of a slice, in the order of the files."""
-        tf, tfds = _tensorflow(), _library()
+        tf, tfds = tensorflow(), library()
         try:
             examples = self._builder.as_dataset(
                 split=f"{part.split}[{part.start}:{part.stop}]",
@@ -89,7 +83,27 @@ def preparation(name: str, data_dir: str) -> str:
     return f'python -c "import tensorflow_datasets as tfds; {call}"'
 
 
-def _tensorflow():
+def builder(name: str, data_dir: str) -> Any:
+    """The builder of a prepared set.
+
+    Raises:
+      FileNotFoundError: the folder holds no prepared version of it.
+      ValueError: it cannot be read.
+    """
+    tfds = library()
+    try:
+        found = tfds.builder(name, data_dir=data_dir)
+    except tfds.core.DatasetNotFoundError:
+        raise FileNotFoundError("it holds no prepared version") from None
+    except Exception as error:  # of damaged JSON, protocol buffers, or a name that is none
+        raise ValueError(f"{name} in {data_dir} cannot be read ({error}); prepare it again.") from None
+    if not found.info.splits:
+        raise FileNotFoundError(f"it holds no {found.info.full_name}")
+    return found
+
+
+def tensorflow() -> Any:
+    """TensorFlow, which leaves the GPUs to JAX."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # it tells at length of what it lacks
     import tensorflow as tf
 
@@ -97,8 +111,9 @@ def _tensorflow():
     return tf
 
 
-def _library():
-    _tensorflow()
+def library() -> Any:
+    """TensorFlow Datasets."""
+    tensorflow()
     import tensorflow_datasets as tfds
 
     return tfds
