@@ -151,10 +151,11 @@ class Checkpoints:
         directory = (self._directory / str(step)).absolute()
 
         def read():
-            with ocp.Checkpointer(ocp.PyTreeCheckpointHandler()) as reader:
-                form = reader.metadata(directory / "state").item_metadata.tree
-                as_numpy = jax.tree.map(lambda _: ocp.RestoreArgs(restore_type=np.ndarray), form)
-                found = reader.restore(directory / "state", args=ocp.args.PyTreeRestore(restore_args=as_numpy))
+            reader = ocp.PyTreeCheckpointHandler()
+            form = reader.metadata(directory / "state").tree
+            as_numpy = jax.tree.map(lambda _: ocp.RestoreArgs(restore_type=np.ndarray), form)
+            found = reader.restore(directory / "state", args=ocp.args.PyTreeRestore(restore_args=as_numpy))
+            reader.close()
             return TrainState(**found), json.loads((directory / "told" / "metadata").read_text())
 
         state, told = self._agreed(step, read)
