@@ -25,6 +25,7 @@ PARAMETERS = {  # by hand: MLP 64-128-128, ConvNet 16-32-64 or ResNet-18, then (
     "digits_multilabel_hom": 23_408 + 650,
     "digits_multilabel_het_diag": 23_408 + 2 * 650,
     "digits_multilabel_het_pe": 23_408 + 3 * 650 + 60,
+    "vtab": 23_500_352 + 2_049 * 100,
 }
 
 

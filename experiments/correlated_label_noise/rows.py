@@ -1,5 +1,6 @@
 """Tables of Collier et al. (2021), Correlated Input-Dependent Label Noise, arXiv:2105.10305."""
 
+from experiments.correlated_label_noise import transfer
 from experiments.study import Regime, Row, Scale, Table
 
 
@@ -143,3 +144,5 @@ TABLES = {
         reference="sampled_1000",
     ),
 }
+
+TABLES |= transfer.TABLES
