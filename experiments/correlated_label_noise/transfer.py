@@ -34,7 +34,7 @@ _NO_FLIP = ("svhn",)
 _NO_CROP = tuple(name for name, task in vtab.TASKS.items() if task.group == "structured")
 _BACKBONE = dict(name="ResNet8")  # of the runs that a CPU can make
 _UPSTREAM = "{runs}/transfer_upstream/{scale}/%s/untuned/seed_{seed}"
-_JFT = "{runs}/table_3/{scale}/%s/untuned/seed_{seed}"
+_JFT = "{runs}/table_3_jft/{scale}/%s/untuned/seed_{seed}"
 _REGIMES = {"1,000 examples": Regime(select="train", report="test")}  # nothing is chosen
 
 

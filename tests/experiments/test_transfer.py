@@ -86,3 +86,26 @@ def test_a_row_is_made_from_what_another_table_made(tmp_path):
     (made,) = study.made(table, "cpu", tmp_path / "study" / "table")
     assert made.results["init"]["workdir"].endswith("study/upstream/cpu/seed_0")
     assert transfer.accuracies([made])["hom"]["digits"][0] == made.results["evals"]["test"]["accuracy"]
+
+
+def test_a_task_of_vtab_is_streamed_from_its_prepared_set(tmp_path):
+    pytest.importorskip("tensorflow_datasets")  # which vtab_sources imports
+    from vtab_sources import clevr, stored
+
+    stored("clevr", tmp_path, lambda number: clevr(number, varied=True), {"train": 40, "validation": 9, "test": 3})
+    vtab.prepare("clevr_count", str(tmp_path), num_train=20, num_valid=4)
+    tiny = {
+        "data.train": "resize(8)|value_range(-1, 1)",
+        "data.eval": "resize(8)|value_range(-1, 1)",
+        "data.lanes": 4,
+        "backbone": dict(name="MLP", widths=(8,)),
+        "training.batch_size": 8,
+        "training.num_steps": 4,
+        "init": None,
+    }
+    results = loop.train(
+        study.config("vtab", transfer.of_vtab("clevr_count") | tiny), str(tmp_path / "run"), str(tmp_path)
+    )
+    assert results["step"] == 4
+    with np.load(tmp_path / "run" / "predictions" / "test.npz") as file:
+        assert sorted(file["labels"].tolist()) == sorted(i % 8 for i in range(9))
