@@ -55,8 +55,9 @@ def _tell(chosen, regime, flags):
         for kind, number in (("single", 1), ("ensemble", flags.size)):
             size = ensemble.of_size(found.told, number, max(len(made), flags.max_subsets))
             lines.append((row, kind, at, size))
-    metrics, paper = list(lines[0][-1].mean), _paper()
-    told = [metric for metric in metrics if metric in _COLUMNS and paper]
+    table = files.read_json(Path(__file__).with_name("paper.json"))["tables"]["table_7"]
+    metrics, paper = list(lines[0][-1].mean), {row["id"]: row for row in table["rows"]}
+    told = [metric for metric in metrics if metric in _COLUMNS]
     heads = ["method", "chosen", "subsets", *metrics, *(f"paper {_COLUMNS[metric]}" for metric in told)]
     print("| " + " | ".join(heads) + " |\n|" + " --- |" * len(heads))
     for row, kind, at, size in lines:
@@ -64,18 +65,13 @@ def _tell(chosen, regime, flags):
         theirs = paper.get(f"{_PAPER.get(row)}_{kind}", {})
         cells = [what, at, str(size.num_subsets), *(ensemble.shown_as(size, metric) for metric in metrics)]
         print("| " + " | ".join(cells + [str(theirs.get(_COLUMNS[metric], "-")) for metric in told]) + " |")
+    print(f"\nPaper: {table['title']}; top-1 in %.")
     if sets != {1}:
         print(
-            f"\nThe members of a method saw {' or '.join(map(str, sorted(sets)))} different training sets (what is held"
+            f"The members of a method saw {' or '.join(map(str, sorted(sets)))} different training sets (what is held"
             " out, and planted noise, follow from the seed unless config.data.seed tells), so part of what an ensemble"
             " gains here is from that."
         )
-
-
-def _paper():
-    """The rows of Table 7 by id."""
-    numbers = files.read_json(Path(__file__).with_name("paper.json"))["tables"]
-    return {row["id"]: row for row in numbers["table_7"]["rows"]} if "table_7" in numbers else {}
 
 
 if __name__ == "__main__":

@@ -214,7 +214,7 @@ def main() -> None:
     runs = study.made(chosen, flags.scale, Path(flags.out) / "correlated_label_noise" / flags.table)
     complete = sum(run.results is not None for run in runs)
     print(f"{chosen.claim}\n\n{complete} of {len(runs)} runs are complete.\n")
-    numbers = files.read_json(Path(__file__).with_name("paper.json"))["tables"].get("table_6", {"rows": []})
+    numbers = files.read_json(Path(__file__).with_name("paper.json"))["tables"]["table_6"]
     by_id = {row["id"]: f"{row['vtab1k']} ± {row['std']['vtab1k']}" for row in numbers["rows"]}
     heads = {row.name.partition("_from_")[2]: row.paper for row in chosen.rows}
     paper = {head: by_id[row] for head, row in heads.items() if row in by_id} if flags.table == "table_6" else {}

@@ -22,7 +22,7 @@ from heteroscedastic.analysis.predictions import Predictions
 
 _METRICS = {  # by whether an example has several labels
     False: ("accuracy", "top5_accuracy", "nll", "brier", "ece"),
-    True: ("nll", "brier", "gap", "one_against_all_ece"),
+    True: ("top1_hit", "nll", "brier", "gap", "one_against_all_ece"),
 }
 
 
@@ -52,11 +52,19 @@ def members(directories: Sequence[str | Path], on: str = "test") -> Members:
 
     Raises:
       FileNotFoundError, ValueError: a run is not finished, or given twice, or is the repetition of
-        another; or they were evaluated on other examples, labels or classes.
+        another; they were evaluated on other examples, labels or classes, or on lists of right labels
+        under a softmax.
     """
     found = [run for group in comparison.groups(directories) for run in group.runs]
     runs = tuple(sorted(found, key=lambda run: str(run.directory)))
-    return Members(runs, tuple(comparison.compare([Group("ensemble", runs)], on).told[0]))
+    told = tuple(comparison.compare([Group("ensemble", runs)], on).told[0])
+    for run, predicted in zip(runs, told):
+        if predicted.several and run.config["loss"]["name"] == "cross_entropy":
+            raise ValueError(
+                f"{run.directory} has one label an example, but {on!r} lists of right ones (ReaL); ensembles are not"
+                " evaluated on such lists, so name another evaluation."
+            )
+    return Members(runs, told)
 
 
 def num_training_sets(found: Members) -> int:

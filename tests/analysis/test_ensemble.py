@@ -93,6 +93,14 @@ def test_runs_that_are_no_ensemble_are_told(digit_runs, several_labels_run, tmp_
         ensemble.members([digit_runs[2], other])
 
 
+def test_lists_of_right_labels_under_a_softmax_are_no_yes_or_no(digit_runs, tmp_path):
+    run = shutil.copytree(digit_runs[0], tmp_path / "run", ignore=shutil.ignore_patterns("checkpoints"))
+    kept = dict(np.load(run / "predictions" / "test.npz"))
+    np.savez(run / "predictions" / "test.npz", **kept | {"labels": kept["labels"][:, None]})
+    with pytest.raises(ValueError, match="lists of right ones"):
+        ensemble.members([run])
+
+
 def test_largest_logits_alone_are_refused():
     kept = [p._replace(classes=np.zeros((60, 4), np.int32)) for p in told()]
     for members in (kept, kept[:1]):
