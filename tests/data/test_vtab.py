@@ -76,7 +76,7 @@ def test_a_task_is_written_once_and_loads_as_any_set(tmp_path, monkeypatch, caps
     assert "clevr_count: there already" in told
     assert "dtd: task 'dtd' needs 'dtd', which is not in" in told
     assert "download_and_prepare" in told
-    with pytest.raises(FileNotFoundError, match="heteroscedastic.data.vtab --tasks dtd --data_dir"):
+    with pytest.raises(FileNotFoundError, match=r"heteroscedastic\.data\.vtab --tasks dtd --data_dir"):
         store.load("vtab_dtd", str(tmp_path))
     with pytest.raises(ValueError, match="fewer than the 800 examples"):
         vtab.prepare("clevr_distance", str(tmp_path))
