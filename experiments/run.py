@@ -7,6 +7,7 @@ table. Each run is what main.py would do, in a directory of its own.
 import argparse
 import concurrent.futures
 import contextlib
+import fnmatch
 import multiprocessing
 import os
 import signal
@@ -86,11 +87,19 @@ def main() -> None:
     parser.add_argument("--study", required=True)
     parser.add_argument("--table", required=True)
     parser.add_argument("--scale", default="cpu", help="how much is run: cpu, gpu or paper, where the table has it")
+    parser.add_argument(
+        "--rows", nargs="+", metavar="PATTERN", help="rows such as het_full or 'dtd_*'; all if not given"
+    )
     parser.add_argument("--jobs", type=int, default=1, help="runs at once")
     parser.add_argument("--out", default="runs", help="the runs lie in OUT/STUDY/TABLE")
     parser.add_argument("--data_dir", default=os.environ.get("TFDS_DATA_DIR"))
     flags = parser.parse_args()
     table = study.table(flags.study, flags.table)
+    if flags.rows:
+        rows = tuple(row for row in table.rows if any(fnmatch.fnmatchcase(row.name, pattern) for pattern in flags.rows))
+        if not rows:
+            raise SystemExit(f"no row is called {flags.rows}; the rows are {[row.name for row in table.rows]}.")
+        table = table._replace(rows=rows)
     runs = study.made(table, flags.scale, Path(flags.out) / flags.study / flags.table)
     # Seed by seed, so that a table of fewer seeds is complete sooner.
     left = sorted((made.job for made in runs if made.results is None), key=lambda job: job.seed)

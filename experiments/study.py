@@ -13,7 +13,11 @@ from heteroscedastic.training import workdir
 
 
 class Row(NamedTuple):
-    """A method."""
+    """A method.
+
+    In overrides that are texts, {runs} stands for the directory of the study's tables, {scale} for the
+    scale and {seed} for the seed, so that a row may start from what another table made.
+    """
 
     name: str
     config: str  # file of configs/, without .py
@@ -92,11 +96,21 @@ def jobs(chosen: Table, scale: str, out: Path) -> list[Job]:
     found = []
     points = [tuple(zip(chosen.grid, values)) for values in itertools.product(*chosen.grid.values())]
     for row, point, seed in itertools.product(chosen.rows, points, chosen.scales[scale].seeds):
-        settings = {**chosen.scales[scale].overrides, **row.overrides, **dict(point), "seed": seed}
+        places = {"{runs}": str(out.parent), "{scale}": scale, "{seed}": str(seed)}
+        settings = {**chosen.scales[scale].overrides, **_filled(row.overrides, places), **dict(point), "seed": seed}
         slug = ",".join(f"{name}={value}" for name, value in point) or "untuned"
         directory = out / scale / row.name / slug / f"seed_{seed}"
         found.append(Job(row.name, point, seed, directory, config(row.config, settings)))
     return found
+
+
+def _filled(overrides: dict[str, Any], places: dict[str, str]) -> dict[str, Any]:
+    def filled(value):
+        for place, text in places.items() if isinstance(value, str) else ():
+            value = value.replace(place, text)
+        return value
+
+    return {name: filled(value) for name, value in overrides.items()}
 
 
 def config(name: str, overrides: dict[str, Any]) -> dict[str, Any]:

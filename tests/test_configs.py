@@ -49,6 +49,7 @@ PARAMETERS = {  # by hand: MLP 64-128-128, ConvNet 16-32-64 or ResNet-18, then (
     "jft_hom": 23_500_352 + 2_049 * 18_291,
     "jft_het_diag": 23_500_352 + 2 * 2_049 * 18_291,
     "jft_het_pe": 23_500_352 + 3 * 2_049 * 18_291 + 18_291 * 50,
+    "vtab": 23_500_352 + 2_049 * 100,
     "tiny_imagenet_hom": 11_168_832 + 102_600,
     "tiny_imagenet_het_full": 11_168_832 + 2 * 102_600 + 513 * 200 * 15,
     "tiny_imagenet_het_pe": 11_168_832 + 3 * 102_600 + 200 * 15,

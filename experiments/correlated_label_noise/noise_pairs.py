@@ -48,15 +48,24 @@ def main() -> None:
 
 def told_by_flags(description: str) -> tuple[study.Table, list[study.Made], str | None]:
     """The table that the command names, its runs, and where their data lie."""
+    flags = flags_of_table(description).parse_args()
+    return *table_of(flags), flags.data_dir
+
+
+def flags_of_table(description: str) -> argparse.ArgumentParser:
+    """What names a table and its runs."""
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--table", default="planted_noise")
     parser.add_argument("--scale", default="cpu")
     parser.add_argument("--out", default="runs")
     parser.add_argument("--data_dir", default=os.environ.get("TFDS_DATA_DIR"))
-    flags = parser.parse_args()
+    return parser
+
+
+def table_of(flags: argparse.Namespace) -> tuple[study.Table, list[study.Made]]:
+    """The table that the flags name, and its runs."""
     chosen = study.table("correlated_label_noise", flags.table)
-    runs = study.made(chosen, flags.scale, Path(flags.out) / "correlated_label_noise" / flags.table)
-    return chosen, runs, flags.data_dir
+    return chosen, study.made(chosen, flags.scale, Path(flags.out) / "correlated_label_noise" / flags.table)
 
 
 def chosen_checkpoint(runs: list[study.Made], regime: study.Regime) -> str:

@@ -1,6 +1,6 @@
 """Tables of Collier et al. (2021), Correlated Input-Dependent Label Noise, arXiv:2105.10305."""
 
-from experiments.correlated_label_noise import paper_tables
+from experiments.correlated_label_noise import paper_tables, transfer
 from experiments.study import Regime, Row, Scale, Table
 
 
@@ -92,6 +92,34 @@ TABLES = {
         ),
         test="unpaired t-test",
     ),
+    "ensembles": Table(
+        claim="Members with a low-rank head, trained on the same noisy labels from different starts, make a better"
+        " ensemble than members without noise.",
+        rows=tuple(row for row in _methods("digits") if row.name in ("hom", "het_full")),
+        metrics=("accuracy", "nll", "ece"),
+        regimes=_REGIMES,
+        select_metric="nll",
+        grid={"head.temperature": (1.0, 2.0, 8.0)},
+        # As planted_noise, but for the noise and the validation examples, which all seeds share here.
+        scales={
+            "cpu": Scale(
+                tuple(range(8)),
+                {
+                    "data": dict(
+                        name="digits",
+                        seed=0,
+                        train="shift(1)|value_range(-1, 1)",
+                        eval="value_range(-1, 1)",
+                        validation_fraction=0.2,
+                    ),
+                    "training.num_epochs": 200.0,
+                    "training.checkpoint_epochs": 5.0,
+                },
+            )
+        },
+        reference="hom",
+        test="unpaired t-test",
+    ),
     "human_noise": Table(
         claim="Modelling input-dependent, correlated noise helps against the label noise that people make.",
         rows=_methods("cifar10_n"),
@@ -171,4 +199,4 @@ TABLES = {
         reference="sampled_1000",
     ),
 }
-TABLES |= paper_tables.TABLES
+TABLES |= paper_tables.TABLES | transfer.TABLES

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray, Shaped
 
 Image = Shaped[Array, "h w c"]
+Resized = Shaped[Array, "size size c"]  # in pixels of the result
 
 
 def pad_crop(key: PRNGKeyArray, image: Image, *, size: int) -> Image:
@@ -22,9 +23,45 @@ def flip_lr(key: PRNGKeyArray, image: Image) -> Image:
     return jnp.where(jax.random.bernoulli(key), image[:, ::-1], image)
 
 
+def to_rgb(key: PRNGKeyArray, image: Image) -> Shaped[Array, "h w 3"]:
+    """Three channels: a grey image has the same one three times."""
+    if image.shape[-1] not in (1, 3):
+        raise ValueError(f"to_rgb is for images of 1 or 3 channels, but these have {image.shape[-1]}.")
+    return jnp.broadcast_to(image, (*image.shape[:2], 3))
+
+
+def resize(key: PRNGKeyArray, image: Image, *, size: int) -> Resized:
+    """Resizes to `size` by `size` pixels, bilinearly with antialiasing; pixels of whole numbers are rounded."""
+    _check_size(size)
+    resized = jax.image.resize(image.astype(jnp.float32), (size, size, image.shape[-1]), "bilinear", antialias=True)
+    is_float = jnp.issubdtype(image.dtype, jnp.floating)
+    return resized.astype(image.dtype) if is_float else jnp.clip(jnp.round(resized), 0, 255).astype(image.dtype)
+
+
+def random_crop(key: PRNGKeyArray, image: Image, *, size: int) -> Resized:
+    """A random window of `size` by `size` pixels."""
+    _check_size(size, image)
+    room = jnp.array([side - size + 1 for side in image.shape[:2]])
+    top, left = jax.random.randint(key, (2,), 0, room)
+    return jax.lax.dynamic_slice(image, (top, left, 0), (size, size, image.shape[-1]))
+
+
+def central_crop(key: PRNGKeyArray, image: Image, *, size: int) -> Resized:
+    """The `size` by `size` pixels in the middle; where it is between two, the upper and the left."""
+    _check_size(size, image)
+    top, left = ((side - size) // 2 for side in image.shape[:2])
+    return image[top : top + size, left : left + size]
+
+
 def value_range(key: PRNGKeyArray, image: Image, *, low: float, high: float) -> Float[Array, "h w c"]:
     """Maps 0 to 255 onto low to high, as float32."""
     return low + (high - low) / 255.0 * image.astype(jnp.float32)
+
+
+def _check_size(size: int, image: Image | None = None) -> None:
+    largest = min(image.shape[:2]) if image is not None else size
+    if not 1 <= size <= largest:
+        raise ValueError(f"size is {size}, but must be >= 1" + (f" and <= {largest}." if image is not None else "."))
 
 
 def _random_window(key: PRNGKeyArray, image: Image, size: int, mode: str) -> Image:

@@ -79,6 +79,8 @@ def folder(name: str, data_dir: str) -> Path:
 
 def preparation(name: str, data_dir: str) -> str:
     """The command that prepares a set; unlike `tfds build`, it needs no Apache Beam."""
+    if name.startswith("vtab_"):  # made of another set, see vtab.py
+        return f"python -m heteroscedastic.data.vtab --tasks {name.removeprefix('vtab_')} --data_dir={data_dir}"
     call = f"tfds.builder({name!r}, data_dir={str(data_dir)!r}).download_and_prepare()"
     return f'python -c "import tensorflow_datasets as tfds; {call}"'
 

@@ -10,14 +10,20 @@ which is not needed after that:
     variables = model.init(key, images, present)
     variables = convert.from_torch(np.load("resnet50.npz"), variables)
 
+What config.init.weights names, to start a run from, is written of such a file by
+
+    python -m heteroscedastic.models.convert --state_dict=resnet50.npz --backbone=ResNet50 --out=DIR/resnet50.npz
+
 The outputs are equal for equal inputs: give the images scaled as the weights were trained on
 (torchvision: RGB in [0, 1], less (0.485, 0.456, 0.406), over (0.229, 0.224, 0.225)).
 
 Of heads, the layout is that of edward2.jax (MCSoftmaxDenseFA and MCSigmoidDenseFA).
 """
 
+import argparse
 import re
 from collections.abc import Collection, Mapping
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -25,6 +31,11 @@ import jax.numpy as jnp
 import numpy as np
 from flax import linen as nn
 from flax import traverse_util
+
+from heteroscedastic import files
+from heteroscedastic.bind import bind
+from heteroscedastic.models import backbones, heads
+from heteroscedastic.models.classifier import Classifier
 
 _OUTSIDE = {"stem": "conv1", "stem_norm": "bn1", "head/loc": "fc"}
 _INSIDE = {"shortcut": "downsample.0", "shortcut_norm": "downsample.1"}
@@ -72,7 +83,7 @@ def from_torch(state_dict: Mapping[str, Any], variables: Mapping[str, Any], *, w
         given -= {"fc.weight", "fc.bias"}
     arrays = {name: np.asarray(state_dict[name]) for name in given}
     expected = {name: _theirs(flat[path].shape) for name, path in paths.items()}
-    _check_fit("The state dict does not fit the variables", arrays, expected)
+    check_fit("The state dict does not fit the variables", arrays, expected)
     new = {paths[n]: jnp.array(x.transpose(_AXES[x.ndim]), flat[paths[n]].dtype) for n, x in arrays.items()}
     return traverse_util.unflatten_dict({**flat, **new})
 
@@ -125,7 +136,7 @@ def from_edward2(tree: Mapping[str, Any], head: nn.Module) -> dict[str, Any]:
     features = jax.ShapeDtypeStruct((1, given["loc_layer/kernel"].shape[0]), jnp.float32)
     template = jax.eval_shape(head.init, jax.random.key(0), features)["params"]
     layout = _edward2_layout(template, head)
-    _check_fit("The layer does not fit the head", given, {name: shape for name, (_, shape) in layout.items()})
+    check_fit("The layer does not fit the head", given, {name: shape for name, (_, shape) in layout.items()})
     new = {path: given[name].T if path == "shared_loadings" else given[name] for name, (path, _) in layout.items()}
     flat = traverse_util.flatten_dict(template, sep="/")
     return traverse_util.unflatten_dict(
@@ -172,7 +183,8 @@ def _edward2_layout(params: Mapping[str, Any], head: nn.Module) -> dict[str, tup
     return layout
 
 
-def _check_fit(message: str, found: Mapping[str, Any], expected: Mapping[str, tuple[int, ...]]) -> None:
+def check_fit(message: str, found: Mapping[str, Any], expected: Mapping[str, tuple[int, ...]]) -> None:
+    """Raises a ValueError where arrays are not of these names and shapes; tells up to eight of a kind."""
     problems = {
         "lacks": expected.keys() - found.keys(),
         "has, though not expected,": found.keys() - expected.keys(),
@@ -219,3 +231,52 @@ def _theirs(shape: tuple[int, ...]) -> tuple[int, ...]:
 def _listed(names: Collection[str]) -> str:
     rest = len(names) - 8
     return ", ".join(sorted(names)[:8]) + (f" and {rest} more" if rest > 0 else "")
+
+
+def named_weights(state_dict: Mapping[str, Any], backbone: str, *, with_fc: bool = False) -> dict[str, np.ndarray]:
+    """The weights of a state dict by our names, such as params/backbone/stem/kernel, for config.init.weights.
+
+    Args:
+      state_dict: as for `from_torch`.
+      backbone: name of a residual network of version 1, with the imagenet stem.
+      with_fc: whether `fc` goes along, as the head's `loc`.
+
+    Raises:
+      ValueError: there is no such backbone, or the weights are not its own.
+    """
+    if with_fc and "fc.weight" not in state_dict:
+        raise ValueError("with_fc needs fc.weight and fc.bias, and the state dict has none.")
+    num_classes = len(state_dict["fc.weight"]) if with_fc else 1
+    model = Classifier(bind(backbones, name=backbone), heads.Deterministic(num_classes))
+    inputs = jax.ShapeDtypeStruct((1, 224, 224, 3), jnp.float32), jax.ShapeDtypeStruct((1,), bool)
+    template = jax.eval_shape(model.init, jax.random.key(0), *inputs)
+    if not with_fc:
+        template = {**template, "params": {"backbone": template["params"]["backbone"]}}
+    converted = from_torch(state_dict, template, with_fc=with_fc)
+    return {name: np.asarray(x) for name, x in traverse_util.flatten_dict(converted, sep="/").items()}
+
+
+def main() -> None:
+    """Writes public weights of a residual network as a run starts from them (config.init.weights)."""
+    parser = argparse.ArgumentParser(description=main.__doc__)
+    parser.add_argument("--state_dict", required=True, metavar="NPZ", help="PyTorch's names -> arrays, see this module")
+    parser.add_argument("--backbone", required=True, help="such as ResNet50")
+    parser.add_argument("--with_fc", action="store_true", help="also the dense layer of the classes")
+    parser.add_argument("--out", required=True, metavar="NPZ")
+    flags = parser.parse_args()
+    if Path(flags.out).exists():
+        raise SystemExit(f"{flags.out} is there already; remove it to write it again.")
+    try:
+        with np.load(flags.state_dict, allow_pickle=False) as file:
+            arrays = named_weights(dict(file), flags.backbone, with_fc=flags.with_fc)
+    except (OSError, ValueError) as error:
+        raise SystemExit(
+            f"{flags.state_dict}: {error} A state dict becomes an .npz file, where PyTorch is installed, with"
+            ' np.savez("FILE.npz", **{k: v.numpy() for k, v in model.state_dict().items()}).'
+        ) from None
+    files.write_arrays(flags.out, arrays)
+    print(f"wrote {flags.out}: {len(arrays)} arrays, {sum(x.size for x in arrays.values()):,} numbers")
+
+
+if __name__ == "__main__":
+    main()

@@ -142,6 +142,26 @@ class Checkpoints:
         self._agreed(step, lambda: self._check_bits(state, told))
         return state, {name: value for name, value in told.items() if name not in ("owner", "digest")}
 
+    def whole(self, step: int) -> TrainState:
+        """The checkpoint of a step as numpy arrays, of whatever model and devices it is; every host reads all of it.
+
+        Raises:
+          CheckpointError: it is missing or damaged, on all hosts where it is so on one.
+        """
+        directory = (self._directory / str(step)).absolute()
+
+        def read():
+            reader = ocp.PyTreeCheckpointHandler()
+            form = reader.metadata(directory / "state").tree
+            as_numpy = jax.tree.map(lambda _: ocp.RestoreArgs(restore_type=np.ndarray), form)
+            found = reader.restore(directory / "state", args=ocp.args.PyTreeRestore(restore_args=as_numpy))
+            reader.close()
+            return TrainState(**found), json.loads((directory / "told" / "metadata").read_text())
+
+        state, told = self._agreed(step, read)
+        self._agreed(step, lambda: self._check_bits(state, told))
+        return state
+
     def _agreed(self, step: int, read: Callable[[], Any]) -> Any:
         """What `read` returns, unless it fails on any host."""
         found, error = None, None

@@ -13,7 +13,7 @@ import jax
 import numpy as np
 
 from heteroscedastic import files, metrics
-from heteroscedastic.training import assembly, class_axis, evaluate, hosts, provenance, workdir
+from heteroscedastic.training import assembly, class_axis, evaluate, hosts, init, provenance, workdir
 from heteroscedastic.training.assembly import Run
 from heteroscedastic.training.checkpoint import CheckpointError, Checkpoints
 from heteroscedastic.training.hosts import say
@@ -45,6 +45,7 @@ def train(config: dict[str, Any], directory: str, data_dir: str | None = None) -
       What results.json holds.
 
     Raises:
+      InitError: what config.init names is not there or does not fit.
       WorkdirError: the directory holds another run or a damaged file, or another process is at
         work on it.
       CheckpointError: a checkpoint that is needed cannot be read, or one could not be written.
@@ -53,9 +54,13 @@ def train(config: dict[str, Any], directory: str, data_dir: str | None = None) -
       SystemExit: after SIGTERM, once the state is saved.
     """
     run = assembly.build(config, data_dir)
-    num_parameters = assembly.num_parameters(assembly.check_shapes(run))
+    shapes = assembly.check_shapes(run)
+    num_parameters = assembly.num_parameters(shapes)
     placement = Placement(run.batch_size, **run.layout)
     path = Path(directory)
+    settings = config.get("init")
+    if settings and not hosts.from_first(lambda: (path / "config.json").exists()):
+        init.read(settings, shapes)  # so that one that does not fit is told before the directory is claimed
     with workdir.claimed(path, config) as done:
         if done is not None:
             say(f"{path} holds this run, complete; nothing to do.")
@@ -101,7 +106,13 @@ class _Trainer:
             self.state, self.told = self.at_work(found[0]), found[1]
             say(f"continuing from step {int(self.state.step)}.")
         else:
-            self.state = jax.jit(lambda: pad(run.init()), out_shardings=at_work)()
+            source = init.read(run.config["init"], saved) if run.config.get("init") else None
+            start = jax.jit(lambda arrays: pad(init.applied(run.init(), arrays)), out_shardings=at_work)
+            self.state = start(source.arrays if source else {})
+            if source:
+                hosts.agree(source.told["digest"], "arrays to start from (config.init)")
+                self.told["init"] = source.told
+                say(f"starting from {init.words(source.told)}: {source.told['num_arrays']} arrays.")
         # Now, as the checkout may be another one when the run ends.
         self.provenance = provenance.provenance()
         commits = self.told.get("commits", [])
@@ -223,6 +234,7 @@ class _Trainer:
             "best_step": best_step,
             "temperature": assembly.temperature(self.run, self.state),
             "seconds": time.monotonic() - self.began,
+            **({"init": self.told["init"]} if "init" in self.told else {}),
             **self._left_out(),
             **self.provenance,
             "commit": " then ".join(map(str, self.told["commits"])),

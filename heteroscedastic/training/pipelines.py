@@ -73,10 +73,11 @@ def _streaming(config: dict[str, Any], data_dir: str | None) -> Pipeline:
 def _curate(config: dict[str, Any]) -> Callable[[Dataset], Dataset]:
     """Curation, then a validation split where one is to be made."""
     links = within("curation", chain, curation, config["curation"])
+    seed = config["data"].get("seed", config["seed"])
 
     def curate(stored):
-        data = dataset_lib.curate(stored, config["seed"], links)
-        return dataset_lib.hold_out(data, config["seed"], config["data"]["validation_fraction"])
+        data = dataset_lib.curate(stored, seed, links)
+        return dataset_lib.hold_out(data, seed, config["data"]["validation_fraction"])
 
     return curate
 

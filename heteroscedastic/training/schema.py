@@ -4,7 +4,7 @@ from typing import Any
 
 from heteroscedastic import metrics
 from heteroscedastic.data.pipeline import Pipeline
-from heteroscedastic.training import placement
+from heteroscedastic.training import init, placement
 
 DATA_CHOICES = (
     "label",
@@ -19,12 +19,13 @@ LAYOUT = ("parameters", "class_shards")  # of training: where arrays lie, which 
 _NAMED = ("backbone", "head", "predictive", "smoothing", "loss", "weighting", "optimizer", "schedule")
 # Sections of plain settings: those that must be there, those that may.
 _PLAIN = {
-    "data": (("name", "train", "eval", "validation_fraction"), ("pipeline", *DATA_CHOICES, *STREAMING)),
+    "data": (("name", "train", "eval", "validation_fraction"), ("pipeline", "seed", *DATA_CHOICES, *STREAMING)),
     "training": (("batch_size", "checkpoint_epochs"), ("num_epochs", "num_steps", *LAYOUT)),
     "validation": (("split", "metric"), ()),
     "eval": (("split",), ("checkpoint",)),
 }
 _SECTIONS = ("seed", "data", "curation", *_NAMED, "training", "validation", "evals")
+_MAY_BE = ("init",)  # absent is the start that the seed gives
 _LOSS_OF = {
     "softmax": "cross_entropy",
     "taylor": "cross_entropy",
@@ -52,10 +53,10 @@ def is_streaming(data: dict[str, Any]) -> bool:
 
 def check(config: dict[str, Any]) -> None:
     """Raises a ValueError where a section or a setting is missing, unread or out of range."""
-    unread, missing = sorted(set(config) - set(_SECTIONS)), sorted(set(_SECTIONS) - set(config))
+    unread, missing = sorted(set(config) - {*_SECTIONS, *_MAY_BE}), sorted(set(_SECTIONS) - set(config))
     if unread or missing:
         raise ValueError(
-            f"the config has no section {missing} and nobody reads {unread}; its sections are {list(_SECTIONS)}."
+            f"the config has no section {missing} and nobody reads {unread}; its sections are {[*_SECTIONS, *_MAY_BE]}."
         )
     for section in _NAMED:
         if not isinstance(config[section], dict) or "name" not in config[section]:
@@ -63,6 +64,8 @@ def check(config: dict[str, Any]) -> None:
     for section in ("data", "training"):
         _check_settings(section, section, config[section])
     _check_data(config["data"])
+    if config.get("init") is not None:
+        init.check(config["init"])
     if config["validation"] is not None:
         _check_settings("validation", "validation", config["validation"])
     for name, settings in config["evals"].items():
@@ -70,8 +73,10 @@ def check(config: dict[str, Any]) -> None:
         _check_choice(f"evals.{name}.checkpoint", settings.get("checkpoint", "last"), ("last", "best"))
     if config["validation"] is None and any(e.get("checkpoint") == "best" for e in config["evals"].values()):
         raise ValueError("config.evals asks for the best checkpoint, but config.validation is None.")
-    if not isinstance(config["seed"], int) or config["seed"] < 0:
-        raise ValueError(f"config.seed is {config['seed']!r}, but must be a whole number >= 0.")
+    # That of the data is of curation and of what is held out; runs of one differ by their start and order alone.
+    for name, seed in (("seed", config["seed"]), ("data.seed", config["data"].get("seed", 0))):
+        if not isinstance(seed, int) or seed < 0:
+            raise ValueError(f"config.{name} is {seed!r}, but must be a whole number >= 0.")
     _check_training(config["training"])
 
 

@@ -28,6 +28,8 @@ def smoke(config: dict[str, Any], data_dir: str | None = None) -> dict[str, Any]
     if not store.is_there(config["data"]["name"], data_dir):
         say(f"no data set {config['data']['name']!r} in {data_dir or 'any --data_dir'}; digits stand in for it.")
         _stand_in(config)
+    if config.pop("init", None):
+        say("a smoke run is of another size than what config.init names, so it starts afresh.")
     config["data"]["max_examples"] = _NUM_EXAMPLES
     for section, limits in _LARGEST.items():
         for name, limit in limits.items():

@@ -1,6 +1,7 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import PIL.Image
 import pytest
 
 from heteroscedastic.data import augment
@@ -68,3 +69,55 @@ def test_the_range_of_values_is_linear_from_low_to_high(low, high):
     values = augment.value_range(KEYS[0], jnp.asarray(image), low=low, high=high)
     assert values.dtype == jnp.float32
     np.testing.assert_allclose(values.ravel(), np.linspace(low, high, 256), atol=1e-6 * max(abs(low), abs(high)))
+
+
+@pytest.mark.parametrize("size", [1, 2, 3])
+def test_every_window_of_a_random_crop_is_drawn_equally_often(size):
+    image = np.random.default_rng(0).integers(1, 256, (3, 4, 2)).astype(np.uint8)
+    drawn = draws(augment.random_crop, image, size=size)
+    possible = [image[i : i + size, j : j + size] for i in range(4 - size) for j in range(5 - size)]
+    share = [(drawn == window).all(axis=(1, 2, 3)).mean() for window in possible]
+    assert sum(share) == pytest.approx(1)
+    rate = 1 / len(possible)
+    assert np.abs(np.array(share) - rate).max() <= 5 * np.sqrt(rate * (1 - rate) / NUM_KEYS)
+
+
+def test_the_middle_is_cropped():
+    image = jnp.arange(20).reshape(4, 5, 1)
+    np.testing.assert_array_equal(augment.central_crop(KEYS[0], image, size=2)[..., 0], [[6, 7], [11, 12]])
+    np.testing.assert_array_equal(augment.central_crop(KEYS[0], image[:, :4], size=4), image[:, :4])
+
+
+@pytest.mark.parametrize("size", [7, 16, 40])
+def test_resizing_is_that_of_pillow(size):
+    image = np.random.default_rng(1).integers(0, 256, (12, 20, 3)).astype(np.uint8)
+    found = np.asarray(augment.resize(KEYS[0], jnp.asarray(image), size=size))
+    pillow = np.asarray(PIL.Image.fromarray(image).resize((size, size), PIL.Image.Resampling.BILINEAR))
+    assert found.dtype == np.uint8
+    assert np.abs(found.astype(int) - pillow.astype(int)).max() <= 1  # both round, in other places
+
+
+def test_resizing_keeps_constants_and_images_of_that_size():
+    image = np.random.default_rng(1).integers(0, 256, (8, 8, 1)).astype(np.uint8)
+    np.testing.assert_array_equal(augment.resize(KEYS[0], jnp.asarray(image), size=8), image)
+    flat = jnp.full((5, 9, 3), 77, jnp.uint8)
+    np.testing.assert_array_equal(augment.resize(KEYS[0], flat, size=6), np.full((6, 6, 3), 77))
+    assert augment.resize(KEYS[0], flat.astype(jnp.float32) + 0.25, size=2)[0, 0, 0] == pytest.approx(77.25)
+
+
+def test_grey_becomes_three_channels_and_colours_stay():
+    grey = jnp.arange(6, dtype=jnp.uint8).reshape(2, 3, 1)
+    coloured = augment.to_rgb(KEYS[0], grey)
+    np.testing.assert_array_equal(coloured, np.repeat(grey, 3, axis=-1))
+    np.testing.assert_array_equal(augment.to_rgb(KEYS[0], coloured), coloured)
+    with pytest.raises(ValueError, match="but these have 2"):
+        augment.to_rgb(KEYS[0], jnp.zeros((2, 2, 2)))
+
+
+@pytest.mark.parametrize("op", [augment.random_crop, augment.central_crop, augment.resize])
+def test_a_size_that_is_none_is_an_error(op):
+    with pytest.raises(ValueError, match="size is 0"):
+        op(KEYS[0], jnp.asarray(IMAGE), size=0)
+    if op is not augment.resize:
+        with pytest.raises(ValueError, match="size is 4, but must be >= 1 and <= 3"):
+            op(KEYS[0], jnp.asarray(IMAGE), size=4)

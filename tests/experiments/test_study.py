@@ -142,6 +142,19 @@ def jobs_of_a_second(directory, num_runs, **settings):
     return [study.Job("hom", (), i, directory / f"seed_{i}", config | {"seed": i}) for i in range(num_runs)]
 
 
+def test_some_rows_alone_are_made(tmp_path, monkeypatch, capsys):
+    made = []
+    monkeypatch.setattr(run, "make", lambda jobs, *_: made.extend(jobs) or 0)
+    flags = ["run", "--study=correlated_label_noise", "--table=planted_noise", f"--out={tmp_path}", "--rows"]
+    monkeypatch.setattr("sys.argv", [*flags, "hom", "het_*e*"])
+    run.main()
+    assert {job.row for job in made} == {"hom", "het_pe"}
+    assert f"{len(made)} runs, 0 complete" in capsys.readouterr().out
+    monkeypatch.setattr("sys.argv", [*flags, "het_two"])
+    with pytest.raises(SystemExit, match=r"the rows are \['hom', 'het_diag'"):
+        run.main()
+
+
 def test_a_run_that_is_killed_fails_its_table_and_not_the_driver(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(run, "run", kill_this_process)
     assert run.make(jobs_of_a_second(tmp_path, 2), 1, None) == 2

@@ -345,3 +345,30 @@ def test_a_tree_that_is_no_layer_of_edward2_is_told():
     tree = {"multiclass_head": edward2_layer(0)}
     with pytest.raises(ValueError, match="no loc_layer/kernel of two axes"):
         convert.from_edward2(tree, EDWARD2[0][0])
+
+
+def test_the_command_writes_what_a_run_starts_from(tmp_path, monkeypatch, capsys):
+    state = random_state_dict(*NETS["ResNet18"][:2], num_classes=7)
+    np.savez(tmp_path / "theirs.npz", **state)
+    flags = ["convert", f"--state_dict={tmp_path}/theirs.npz", "--backbone=ResNet18"]
+
+    def written(name, *more):
+        monkeypatch.setattr("sys.argv", [*flags, *more, f"--out={tmp_path}/{name}.npz"])
+        convert.main()
+        return dict(np.load(tmp_path / f"{name}.npz"))
+
+    ours = written("ours")
+    assert {name.split("/")[1] for name in ours} == {"backbone"}
+    np.testing.assert_array_equal(ours["params/backbone/stem/kernel"], state["conv1.weight"].transpose(2, 3, 1, 0))
+    np.testing.assert_array_equal(
+        ours["batch_stats/backbone/stage4_block2/norm2/var"], state["layer4.1.bn2.running_var"]
+    )
+    whole = written("whole", "--with_fc")
+    np.testing.assert_array_equal(whole["params/head/loc/kernel"], state["fc.weight"].T)
+    assert {name: whole[name] for name in ours}.keys() == ours.keys()
+    with pytest.raises(SystemExit, match="is there already"):
+        written("ours")
+    flags[-1] = "--backbone=ResNet50"
+    with pytest.raises(SystemExit, match=r"does not fit the variables: it lacks .*savez"):
+        written("other")
+    assert not (tmp_path / "other.npz").exists()

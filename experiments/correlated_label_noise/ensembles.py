@@ -1,0 +1,78 @@
+"""Single models beside deep ensembles of them, in the shape of Table 7.
+
+python -m experiments.correlated_label_noise.ensembles --table=ensembles --size=4 reads the runs of the
+table that validation chose, seed by seed, and prints for each method and regime: single models, mean
+and standard deviation over seeds; and ensembles of four of them (analysis/ensemble.py), mean and
+standard deviation over all subsets of four seeds, or --max_subsets of them drawn where there are more.
+Subsets share members: their deviation tells how much depends on which four were taken, and is no
+error of the mean.
+"""
+
+from collections import Counter
+from pathlib import Path
+
+from experiments import study
+from experiments.correlated_label_noise.noise_pairs import flags_of_table, table_of
+from heteroscedastic import files
+from heteroscedastic.analysis import ensemble
+
+_PAPER = {"hom": "hom", "het_full": "het"}  # our row -> the beginning of the paper's
+_COLUMNS = {"accuracy": "top1", "nll": "nll", "ece": "ece"}  # our metric -> the paper's
+
+
+def main() -> None:
+    """Prints single models and ensembles of a table's rows."""
+    parser = flags_of_table(main.__doc__)
+    parser.set_defaults(table="ensembles")
+    parser.add_argument("--size", type=int, default=4, help="members of an ensemble")
+    parser.add_argument("--rows", nargs="+", help="methods; all of the table if not given")
+    parser.add_argument("--max_subsets", type=int, default=128, help="ensembles of a method, drawn if there are more")
+    flags = parser.parse_args()
+    chosen, runs = table_of(flags)
+    rows = flags.rows or [row.name for row in chosen.rows]
+    unknown = sorted(set(rows) - {row.name for row in chosen.rows})
+    if unknown:
+        raise SystemExit(f"there are no rows {unknown}; choose among {[row.name for row in chosen.rows]}.")
+    for name, regime in study.tested(chosen).items():
+        tuned = study.tuned(runs, regime, chosen.select_metric)
+        print(f"\n**{name}**\n")
+        try:
+            _tell({row: [m for (r, _), m in sorted(tuned.items()) if r == row] for row in rows}, regime, flags)
+        except (FileNotFoundError, ValueError) as error:
+            raise SystemExit(str(error)) from None
+
+
+def _tell(chosen, regime, flags):
+    """One regime; `chosen` has the runs of each row."""
+    lines, sets = [], set()
+    for row, made in chosen.items():
+        found = ensemble.members([run.job.directory for run in made], regime.report) if made else None
+        if not found or len(made) < flags.size:
+            raise ValueError(f"{row} has {len(made)} seeds with a complete grid, but an ensemble is of {flags.size}.")
+        sets.add(ensemble.num_training_sets(found))
+        points = Counter(", ".join(str(v) for _, v in run.job.point) or "-" for run in made)
+        at = ", ".join(f"{point} ({n}x)" for point, n in points.most_common())
+        for kind, number in (("single", 1), ("ensemble", flags.size)):
+            size = ensemble.of_size(found.told, number, max(len(made), flags.max_subsets))
+            lines.append((row, kind, at, size))
+    table = files.read_json(Path(__file__).with_name("paper.json"))["tables"]["table_7"]
+    metrics, paper = list(lines[0][-1].mean), {row["id"]: row for row in table["rows"]}
+    told = [metric for metric in metrics if metric in _COLUMNS]
+    heads = ["method", "chosen", "subsets", *metrics, *(f"paper {_COLUMNS[metric]}" for metric in told)]
+    print("| " + " | ".join(heads) + " |\n|" + " --- |" * len(heads))
+    for row, kind, at, size in lines:
+        what = f"{row}, {'single model' if kind == 'single' else f'ensemble of {flags.size}'}"
+        theirs = paper.get(f"{_PAPER.get(row)}_{kind}", {})
+        cells = [what, at, str(size.num_subsets), *(ensemble.shown_as(size, metric) for metric in metrics)]
+        print("| " + " | ".join(cells + [str(theirs.get(_COLUMNS[metric], "-")) for metric in told]) + " |")
+    print(f"\nPaper: {table['title']}; top-1 in %.")
+    if sets != {1}:
+        print(
+            f"The members of a method saw {' or '.join(map(str, sorted(sets)))} different training sets (what is held"
+            " out, and planted noise, follow from the seed unless config.data.seed tells), so part of what an ensemble"
+            " gains here is from that."
+        )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,225 @@
+"""Backbones trained under each head, fine-tuned with a plain one: section 4.2, Table 6.
+
+    python -m experiments.run --study=correlated_label_noise --table=transfer_upstream
+    python -m experiments.run --study=correlated_label_noise --table=transfer
+    python -m experiments.correlated_label_noise.transfer --table=transfer
+
+The second makes runs that start from those of the first and, as the first, continues where it stopped;
+the third prints for each upstream head the mean accuracy over tasks, of all and of each group, and every
+task: mean and standard deviation over seeds, and the difference from the first head paired by seed, ±
+half its 95 % interval, with p of an unpaired t-test. A row is named TASK_from_HEAD and starts from that
+head's run of the same seed. These tables are of a CPU's size; the paper's own, 19 tasks of VTAB-1k, is
+
+    python -m experiments.run --study=correlated_label_noise --table=table_6 --scale=paper
+
+where --rows 'cifar100_*' 'dtd_*' makes some tasks alone. With --scale=try, minutes show that all works.
+"""
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from experiments import study
+from experiments.study import Regime, Row, Scale, Table
+from experiments.table import unpaired_p
+from heteroscedastic import files
+from heteroscedastic.analysis.comparison import paired, spread
+from heteroscedastic.data import vtab
+
+_SMALL = 96  # pixels a side, below which BiT takes the smaller resolution
+_NO_FLIP = ("svhn",)
+# Distances, counts, places and angles: a crop or a mirror changes them.
+_NO_CROP = tuple(name for name, task in vtab.TASKS.items() if task.group == "structured")
+_BACKBONE = dict(name="ResNet8")  # of the runs that a CPU can make
+_UPSTREAM = "{runs}/transfer_upstream/{scale}/%s/untuned/seed_{seed}"
+_JFT = "{runs}/table_3_jft/{scale}/%s/untuned/seed_{seed}"
+_REGIMES = {"1,000 examples": Regime(select="train", report="test")}  # nothing is chosen
+
+
+def of_vtab(name: str) -> dict[str, Any]:
+    """The overrides of configs/vtab.py for a task."""
+    task = vtab.TASKS[name]
+    large, small = (160, 128) if task.side and task.side < _SMALL else (448, 384)
+    varied = f"resize({small})" if name in _NO_CROP else f"resize({large})|random_crop({small})"
+    flipped = "" if name in _NO_CROP + _NO_FLIP else "|flip_lr"
+    return {
+        "data.name": f"vtab_{name}",
+        "data.train": f"{varied}{flipped}|value_range(-1, 1)",
+        "data.eval": f"resize({small})|value_range(-1, 1)",
+        "head.num_classes": task.num_classes,
+    }
+
+
+def _at_hand(name: str, colour: str = "", mirror: str = "") -> dict[str, Any]:
+    """The first 1,000 images of a set of ten classes, at the 32 pixels of the upstream runs."""
+    return {
+        "data": dict(
+            name=name,
+            splits=dict(train="train[:1000]", test="test"),
+            # The crop is 4/5 of the side, as BiT's 128 of 160.
+            train=f"{colour}resize(40)|random_crop(32)|{mirror}value_range(-1, 1)",
+            eval=f"{colour}resize(32)|value_range(-1, 1)",
+            validation_fraction=0.0,
+        ),
+        "head.num_classes": 10,
+        "backbone": _BACKBONE,
+    }
+
+
+def _rows(tasks: dict[str, dict[str, Any]], upstream: dict[str, tuple[str, str | None]]) -> tuple[Row, ...]:
+    """Every task from every head; `upstream` has the directory of its run and the paper's row."""
+    return tuple(
+        Row(f"{task}_from_{head}", "vtab", overrides | {"init.workdir": workdir}, paper)
+        for task, overrides in tasks.items()
+        for head, (workdir, paper) in upstream.items()
+    )
+
+
+_HEADS = ("hom", "het_diag", "het_full")
+_TINY_IMAGENET = {
+    "data.max_classes": 50,
+    "data.train": "resize(32)|pad_crop(4)|flip_lr|value_range(-1, 1)",
+    "data.eval": "resize(32)|value_range(-1, 1)",
+    "head.num_classes": 50,
+    "backbone": _BACKBONE,
+}
+_DIAGONAL = {
+    "head": dict(name="Diagonal", num_classes=50, temperature=1.0),
+    "predictive": dict(name="softmax", num_samples=128, points="sobol"),
+}
+_CLAIM = "A backbone that was trained under a heteroscedastic head transfers better, under a plain one."
+
+TABLES = {
+    "table_6": Table(
+        claim=_CLAIM,
+        rows=_rows(
+            {name: of_vtab(name) for name in vtab.TASKS},
+            {
+                "hom": (_JFT % "hom", "homoscedastic"),
+                "het_diag": (_JFT % "het_diag", "het_diag"),
+                "het_pe": (_JFT % "het_pe", "het_pe"),
+            },
+        ),
+        metrics=("accuracy",),
+        regimes=_REGIMES,
+        select_metric="nll",
+        scales={"paper": Scale((0, 1, 2, 3, 4))},
+        test="unpaired t-test",
+    ),
+    "transfer_upstream": Table(
+        claim="Backbones to start from: 50 classes of Tiny-ImageNet at 32 pixels, every head at temperature 1.",
+        rows=(
+            Row("hom", "tiny_imagenet_hom", _TINY_IMAGENET),
+            Row("het_diag", "tiny_imagenet_hom", _TINY_IMAGENET | _DIAGONAL),
+            Row("het_full", "tiny_imagenet_het_full", _TINY_IMAGENET | {"head.temperature": 1.0}),
+        ),
+        metrics=("accuracy", "top5_accuracy", "nll", "ece"),
+        regimes={"last epoch": Regime(select="valid", report="test")},
+        select_metric="nll",
+        scales={
+            "cpu": Scale((0, 1, 2, 3, 4), {"training.num_epochs": 30.0}),
+            "try": Scale((0,), {"training.num_epochs": 2.0}),
+        },
+        reference="hom",
+        test="unpaired t-test",
+    ),
+    "transfer": Table(
+        claim=_CLAIM,
+        rows=_rows(
+            {"cifar10": _at_hand("cifar10", mirror="flip_lr|"), "digits": _at_hand("digits", colour="to_rgb|")},
+            {head: (_UPSTREAM % head, None) for head in _HEADS},
+        ),
+        metrics=("accuracy", "nll"),
+        regimes=_REGIMES,
+        select_metric="nll",
+        scales={
+            "cpu": Scale((0, 1, 2, 3, 4), {"training.batch_size": 128}),
+            "try": Scale((0,), {"training.batch_size": 128, "training.num_steps": 16}),
+        },
+    ),
+}
+
+
+def accuracies(runs: list[study.Made]) -> dict[str, dict[str, dict[int, float]]]:
+    """Of each head and task, by seed, the accuracy on the test images of what is complete."""
+    found: dict[str, dict[str, dict[int, float]]] = {}
+    for run in runs:
+        task, _, head = run.job.row.partition("_from_")
+        of_task = found.setdefault(head, {}).setdefault(task, {})
+        if run.results:
+            of_task[run.job.seed] = run.results["evals"]["test"]["accuracy"]
+    return found
+
+
+def scores(of_head: dict[str, dict[int, float]], tasks: list[str]) -> dict[int, float]:
+    """By seed, the unweighted mean over tasks, of seeds that have all of them."""
+    seeds = set.intersection(*(set(of_head[task]) for task in tasks)) if tasks else set()
+    return {seed: float(np.mean([of_head[task][seed] for task in tasks])) for seed in sorted(seeds)}
+
+
+def text(found: dict[str, dict[str, dict[int, float]]], paper: dict[str, str]) -> str:
+    """Means over tasks, of all and by group, and every task, in Markdown; the first head is the reference.
+
+    Args:
+      found: as of `accuracies`.
+      paper: its number of a head, for the mean over all tasks.
+    """
+    heads, tasks = list(found), list(next(iter(found.values())))
+    whole = [task for task in tasks if all(found[head][task] for head in heads)]
+    groups = {"all": whole}
+    for task in whole:
+        if task in vtab.TASKS:
+            groups.setdefault(vtab.TASKS[task].group, []).append(task)
+    lines = []
+    if len(groups) > 1 or len(whole) > 1:
+        lines += _table("mean over", {f"{name} ({len(of)})": of for name, of in groups.items()}, found, paper)
+        lines.append("")
+    lines += _table("task", {task: [task] for task in whole}, found, {})
+    missing = [task for task in tasks if task not in whole]
+    if missing:
+        lines += ["", f"Not complete for every head, and in no mean: {', '.join(missing)}."]
+    return "\n".join(lines)
+
+
+def _table(title, columns, found, paper):
+    reference = next(iter(found))
+    heads = [title, *columns]
+    lines = []
+    for head, of_head in found.items():
+        cells = [f"from {head}"]
+        for tasks in columns.values():
+            ours, theirs = scores(of_head, tasks), scores(found[reference], tasks)
+            cell = spread([100 * x for x in ours.values()], 2)
+            both = sorted(set(ours) & set(theirs))
+            if head != reference and both:
+                mean, half = paired([100 * ours[s] for s in both], [100 * theirs[s] for s in both])
+                p = unpaired_p(list(ours.values()), list(theirs.values()))
+                cell += f" ({mean:+.2f}" + (f" ± {half:.2f}, p {p:.2g})" if len(both) > 1 else ")")
+            cells.append(cell)
+        lines.append("| " + " | ".join(cells + ([paper.get(head, "-")] if paper else [])) + " |")
+    heads += ["paper, all"] if paper else []
+    return ["| " + " | ".join(heads) + " |", "|" + " --- |" * len(heads), *lines]
+
+
+def main() -> None:
+    """Prints the accuracies of fine-tuned runs by the head that their backbone was trained under, in %."""
+    parser = argparse.ArgumentParser(description=main.__doc__)
+    parser.add_argument("--table", default="transfer", choices=("table_6", "transfer"))
+    parser.add_argument("--scale", default="cpu")
+    parser.add_argument("--out", default="runs")
+    flags = parser.parse_args()
+    chosen = TABLES[flags.table]
+    runs = study.made(chosen, flags.scale, Path(flags.out) / "correlated_label_noise" / flags.table)
+    complete = sum(run.results is not None for run in runs)
+    print(f"{chosen.claim}\n\n{complete} of {len(runs)} runs are complete.\n")
+    numbers = files.read_json(Path(__file__).with_name("paper.json"))["tables"]["table_6"]
+    by_id = {row["id"]: f"{row['vtab1k']} ± {row['std']['vtab1k']}" for row in numbers["rows"]}
+    heads = {row.name.partition("_from_")[2]: row.paper for row in chosen.rows}
+    paper = {head: by_id[row] for head, row in heads.items() if row in by_id} if flags.table == "table_6" else {}
+    print(text(accuracies(runs), paper))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,183 @@
+"""Finished runs as one deep ensemble: python -m heteroscedastic.analysis.ensemble --runs DIR DIR DIR DIR --on=test
+
+The probability of an ensemble is the mean of its members' (Lakshminarayanan et al. 2017,
+arXiv:1612.01474; section 4.3 of Collier et al. 2021, arXiv:2105.10305). That of a member is the mean
+over the samples of its latent already, so together it is the mean over members and samples.
+"""
+
+import argparse
+import itertools
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from heteroscedastic import files
+from heteroscedastic.analysis import calibration, comparison, entropy, predictions
+from heteroscedastic.analysis.comparison import Group
+from heteroscedastic.analysis.finished import Told
+from heteroscedastic.analysis.predictions import Predictions
+
+_METRICS = {  # by whether an example has several labels
+    False: ("accuracy", "top5_accuracy", "nll", "brier", "ece"),
+    True: ("top1_hit", "nll", "brier", "gap", "one_against_all_ece"),
+}
+
+
+class Members(NamedTuple):
+    """Runs that may be one ensemble, by the name of their directories, so that their order changes nothing."""
+
+    runs: tuple[Told, ...]
+    told: tuple[Predictions, ...]
+
+
+class Size(NamedTuple):
+    """Ensembles of so many of the members."""
+
+    num_members: int
+    num_subsets: int  # that were evaluated
+    every_subset: bool  # whether these are all there are, or drawn
+    mean: dict[str, float]  # of each metric over the subsets
+    std: dict[str, float]  # and its deviation, nan of one; subsets share members, so this is no error of the mean
+
+
+def members(directories: Sequence[str | Path], on: str = "test") -> Members:
+    """The runs in these directories, once it is sure that they predicted the same examples.
+
+    Args:
+      directories: of finished runs, of one config or of several.
+      on: the evaluation.
+
+    Raises:
+      FileNotFoundError, ValueError: a run is not finished, or given twice, or is the repetition of
+        another; they were evaluated on other examples, labels or classes, or on lists of right labels
+        under a softmax.
+    """
+    found = [run for group in comparison.groups(directories) for run in group.runs]
+    runs = tuple(sorted(found, key=lambda run: str(run.directory)))
+    told = tuple(comparison.compare([Group("ensemble", runs)], on).told[0])
+    for run, predicted in zip(runs, told):
+        if predicted.several and run.config["loss"]["name"] == "cross_entropy":
+            raise ValueError(
+                f"{run.directory} has one label an example, but {on!r} lists of right ones (ReaL); ensembles are not"
+                " evaluated on such lists, so name another evaluation."
+            )
+    return Members(runs, told)
+
+
+def num_training_sets(found: Members) -> int:
+    """How many sets of training examples and labels the members saw; one, if they differ by their start alone."""
+    return len({run.dataset["fingerprint"] for run in found.runs})
+
+
+def metrics(chosen: Sequence[Predictions]) -> dict[str, float]:
+    """Of one ensemble; of one member those that its own results.json tells, to rounding.
+
+    Raises:
+      ValueError: not every logit is there, as above 2,000 classes.
+    """
+    together = chosen[0] if len(chosen) == 1 else entropy.mean_of_members(chosen)
+    found = calibration.measures(predictions.every_logit(together, "an ensemble"), together.labels)
+    return {name: found[name] for name in _METRICS[together.several]}
+
+
+def by_size(told: Sequence[Predictions], max_subsets: int = 64, seed: int = 0) -> list[Size]:
+    """Ensembles of 1 to all members.
+
+    Args:
+      told: what the members predict, of the same examples.
+      max_subsets: that are evaluated of any one size; where there are more, so many are drawn.
+      seed: of the draw.
+    """
+    return [of_size(told, number, max_subsets, seed) for number in range(1, len(told) + 1)]
+
+
+def of_size(told: Sequence[Predictions], number: int, max_subsets: int = 64, seed: int = 0) -> Size:
+    """Ensembles of `number` members, see `by_size`."""
+    subsets = _subsets(len(told), number, max_subsets, seed)
+    found = [metrics([told[i] for i in subset]) for subset in subsets]
+    columns = {name: [values[name] for values in found] for name in found[0]}
+    return Size(
+        num_members=number,
+        num_subsets=len(subsets),
+        every_subset=len(subsets) == math.comb(len(told), number),
+        mean={name: float(np.mean(values)) for name, values in columns.items()},
+        std={n: float(np.std(v, ddof=1)) if len(v) > 1 else math.nan for n, v in columns.items()},
+    )
+
+
+def shown_as(size: Size, metric: str) -> str:
+    """The mean of a metric over subsets, and its deviation where there are several."""
+    return f"{size.mean[metric]:.4f}" + (f" ± {size.std[metric]:.4f}" if size.num_subsets > 1 else "")
+
+
+def _subsets(total: int, number: int, most: int, seed: int) -> list[tuple[int, ...]]:
+    """All subsets of this size where there are no more than `most`, or `most` different ones by the seed."""
+    if not 1 <= number <= total:
+        raise ValueError(f"an ensemble of {number} cannot be made of {total} runs.")
+    if most < 1:
+        raise ValueError(f"max_subsets is {most}, but must be >= 1.")
+    if math.comb(total, number) <= most:
+        return list(itertools.combinations(range(total), number))
+    draws, found = np.random.Generator(np.random.Philox(key=[seed, number])), set()
+    while len(found) < most:
+        found.add(tuple(sorted(draws.choice(total, number, replace=False).tolist())))
+    return sorted(found)
+
+
+def main() -> None:
+    """Evaluates finished runs as one ensemble, by the number of its members."""
+    parser = argparse.ArgumentParser(description=main.__doc__)
+    parser.add_argument("--runs", nargs="+", required=True, metavar="DIR", help="directories of finished runs")
+    parser.add_argument("--on", default="test", help="evaluation that is told, such as test_best")
+    parser.add_argument("--max_subsets", type=int, default=64, help="ensembles of one size, drawn if there are more")
+    parser.add_argument("--seed", type=int, default=0, help="of that draw")
+    parser.add_argument("--out", help="directory for the numbers as JSON and CSV; printed alone if not given")
+    flags = parser.parse_args()
+    try:
+        found = members(flags.runs, flags.on)
+        sizes = by_size(found.told, flags.max_subsets, flags.seed)
+    except (FileNotFoundError, ValueError) as error:
+        raise SystemExit(str(error)) from None
+    names, sets = list(sizes[0].mean), num_training_sets(found)
+    print(f"{len(found.runs)} runs on {flags.on}, {len(found.told[0].ids):,} examples.")
+    if sets > 1:
+        print(
+            f"They were trained on {sets} different sets of examples or labels (what is held out, and noise that is"
+            " planted, follow from the seed), so part of what the ensemble gains may be from that."
+        )
+    print(f"{'members':>7}{'subsets':>9}" + "".join(f"{name:>20}" for name in names))
+    for size in sizes:
+        number = f"{size.num_subsets}{'' if size.every_subset else '*'}"
+        cells = "".join(f"{shown_as(size, name):>20}" for name in names)
+        print(f"{size.num_members:>7}{number:>9}{cells}")
+    if not all(size.every_subset for size in sizes):
+        print(f"* drawn by seed {flags.seed}; elsewhere all subsets.")
+    if flags.out:
+        _write(Path(flags.out), flags.on, flags.seed, found, sizes)
+
+
+def _write(out: Path, on: str, seed: int, found: Members, sizes: list[Size]) -> None:
+    told: dict[str, Any] = {
+        "on": on,
+        "members": [str(run.directory) for run in found.runs],
+        "num_training_sets": num_training_sets(found),
+        "seed_of_subsets": seed,
+        "by_size": sizes,
+    }
+    path = out / f"ensemble_{on}"
+    files.write_json(path.with_name(path.name + ".json"), told)
+    rows = [
+        {"members": s.num_members, "subsets": s.num_subsets, "every_subset": s.every_subset}
+        | {name: s.mean[name] for name in s.mean}
+        | {f"{name}_std": s.std[name] for name in s.std}
+        for s in sizes
+    ]
+    files.write_csv(path.with_name(path.name + ".csv"), rows)
+    print(f"wrote {path}.json, .csv")
+
+
+if __name__ == "__main__":
+    main()

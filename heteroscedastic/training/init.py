@@ -1,0 +1,161 @@
+"""Where a run starts from: config.init names another run, or weights in a file, whose backbone it takes over.
+
+    c.init = dict(workdir="runs/upstream", checkpoint="last", head=False)
+    c.init = dict(weights="resnet50.npz")
+
+Parameters and batch statistics of the backbone are taken before the first step; a run that continues
+has its own. The head is taken only where `head` says so, and is otherwise that of a run without init.
+"""
+
+import hashlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from flax import traverse_util
+
+from heteroscedastic import files
+from heteroscedastic.models import convert
+from heteroscedastic.training.checkpoint import CheckpointError, Checkpoints
+from heteroscedastic.training.state import TrainState
+
+_PARTS = ("backbone", "head")
+
+
+class InitError(ValueError):
+    """What config.init names is not there, not finished, or does not fit the model."""
+
+
+class Source(NamedTuple):
+    """What a run starts from."""
+
+    arrays: dict[str, np.ndarray]  # by name, such as params/backbone/stem/kernel; of the parts that are taken
+    told: dict[str, Any]  # where they come from, for results.json
+
+
+def check(settings: Any) -> None:
+    """Raises a ValueError where config.init is no such section."""
+    if not isinstance(settings, Mapping) or ("workdir" in settings) == ("weights" in settings):
+        raise ValueError(f"config.init is {settings!r}, but must name one of workdir, a run, and weights, a file.")
+    known = ("weights", "head") if "weights" in settings else ("workdir", "checkpoint", "head")
+    unread = sorted(set(settings) - set(known))
+    if unread:
+        raise ValueError(f"nobody reads {unread} of config.init; its settings are {list(known)}.")
+    if settings.get("checkpoint", "last") not in ("last", "best"):
+        raise ValueError(f"config.init.checkpoint is {settings['checkpoint']!r}; choose one of last, best.")
+    if not isinstance(settings.get("head", False), bool):
+        raise ValueError(f"config.init.head is {settings['head']!r}, but must be True or False.")
+
+
+def read(settings: Mapping[str, Any], template: TrainState) -> Source:
+    """What config.init names, once it is sure that it fits; every host reads all of it.
+
+    Args:
+      settings: config.init.
+      template: shapes of the run's own state, as it is saved.
+
+    Raises:
+      InitError: it is missing, not finished, damaged, or does not fit; names every leaf.
+    """
+    head = settings.get("head", False)
+    if "weights" in settings:
+        found, told = _of_file(Path(settings["weights"]))
+    else:
+        found, told = _of_run(Path(settings["workdir"]), settings.get("checkpoint", "last"))
+    parts = _PARTS if head else _PARTS[:1]
+    arrays = {name: array for name, array in found.items() if name.split("/")[1] in parts}
+    expected = {
+        n: x.shape for n, x in _named(template.params, template.model_state).items() if n.split("/")[1] in parts
+    }
+    try:
+        convert.check_fit(f"What config.init names does not fit the model ({words(told)})", arrays, expected)
+    except ValueError as error:
+        where = "give config.backbone" + (" and config.head" if head else "") + " the settings that it was made with"
+        rest = ", or start the head afresh with config.init.head=False" if head else ""
+        raise InitError(f"{error} To mend it, {where}{rest}.") from None
+    return Source(arrays, told | {"head": head, "num_arrays": len(arrays), "digest": _digest(arrays)})
+
+
+def applied(state: TrainState, arrays: Mapping[str, Any]) -> TrainState:
+    """The state of a first step with these arrays in place of its own, in its dtypes."""
+    if not arrays:
+        return state
+
+    def replaced(name, own):
+        return arrays[name].astype(own.dtype) if name in arrays else own
+
+    own = _named(state.params, state.model_state)
+    new = traverse_util.unflatten_dict({name: replaced(name, x) for name, x in own.items()}, sep="/")
+    params = new.pop("params")
+    return state._replace(params=params, model_state={name: new.get(name, {}) for name in state.model_state})
+
+
+def _named(params: Any, model_state: Any) -> dict[str, Any]:
+    return traverse_util.flatten_dict({"params": params, **model_state}, sep="/")
+
+
+def _of_run(workdir: Path, checkpoint: str) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    name = f"config.init.workdir, {workdir}"
+    if not workdir.is_dir():
+        raise InitError(f"{name}, is no directory; name that of a finished run, from here or from the root.")
+    if not (workdir / "results.json").exists():
+        raise InitError(
+            f"{name}, holds no complete run, as results.json is missing; train it to the end first:"
+            f" python main.py --config=CONFIG --workdir={workdir}"
+        )
+    try:
+        results, dataset = (files.read_json(workdir / f"{file}.json") for file in ("results", "dataset"))
+        step = results["best_step" if checkpoint == "best" else "step"]
+        fingerprint = dataset["fingerprint"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise InitError(f"{name}, is damaged ({error!r} of results.json or dataset.json); make it again.") from None
+    if step is None:
+        raise InitError(f"{name}, has no best checkpoint, as it had no validation; set config.init.checkpoint='last'.")
+    try:
+        with Checkpoints(workdir / "checkpoints", read_only=True) as checkpoints:
+            state = checkpoints.whole(step)
+    except CheckpointError as error:
+        raise InitError(f"{name}: {error}.") from error
+    told = {
+        "workdir": str(workdir),
+        "checkpoint": checkpoint,
+        "step": step,
+        "fingerprint": fingerprint,
+        "commit": results.get("commit"),
+    }
+    return _named(state.params, state.model_state), told
+
+
+def _of_file(path: Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    if not path.exists():
+        raise InitError(
+            f"config.init.weights, {path}, is missing; python -m heteroscedastic.models.convert writes such a file from"
+            " public weights."
+        )
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            arrays = dict(file)
+    except Exception as error:  # of zip, zlib or numpy, whichever comes upon the damage first
+        raise InitError(f"config.init.weights, {path}, is no readable .npz file ({error}).") from None
+    strange = sorted(name for name in arrays if name.count("/") < 2 or name.split("/")[1] not in _PARTS)
+    if strange:
+        raise InitError(
+            f"config.init.weights, {path}, has {', '.join(strange[:3])} where names such as params/backbone/stem/kernel"
+            " are expected; python -m heteroscedastic.models.convert writes such a file from public weights."
+        )
+    return arrays, {"weights": str(path)}
+
+
+def words(told: Mapping[str, Any]) -> str:
+    """What a source is called."""
+    return told["weights"] if "weights" in told else f"{told['workdir']}, step {told['step']}"
+
+
+def _digest(arrays: Mapping[str, np.ndarray]) -> str:
+    """Of all names and bits."""
+    digest = hashlib.sha256()
+    for name, array in sorted(arrays.items()):
+        digest.update(f"{name} {array.dtype} {array.shape}".encode())
+        digest.update(np.ascontiguousarray(array))
+    return digest.hexdigest()
