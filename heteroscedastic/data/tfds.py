@@ -28,7 +28,7 @@ class Prepared:
           FileNotFoundError: the folder holds no prepared version of it.
           ValueError: it is no set of images with one label each.
         """
-        tfds = _library()
+        tfds = library()
         self.where = f"{name} in {data_dir}"
         try:
             self._builder = tfds.builder(name, data_dir=data_dir)
@@ -59,7 +59,7 @@ class Prepared:
 
     def read(self, part: Slice) -> Part:
         """The examples of a slice, in the order of the files."""
-        tf, tfds = _tensorflow(), _library()
+        tf, tfds = _tensorflow(), library()
         try:
             examples = self._builder.as_dataset(
                 split=f"{part.split}[{part.start}:{part.stop}]",
@@ -97,8 +97,11 @@ def _tensorflow():
     return tf
 
 
-def _library():
+def library():
+    """TensorFlow Datasets, which knows our builders too."""
     _tensorflow()
     import tensorflow_datasets as tfds
+
+    import heteroscedastic.data.builders  # noqa: F401, as they are found by name
 
     return tfds

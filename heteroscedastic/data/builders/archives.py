@@ -3,7 +3,7 @@
 import tarfile
 import zlib
 from collections.abc import Iterator, Sequence
-from typing import IO, Any
+from typing import Any
 
 _DAMAGE = (tarfile.TarError, EOFError, OSError, zlib.error)
 
@@ -11,7 +11,7 @@ _DAMAGE = (tarfile.TarError, EOFError, OSError, zlib.error)
 class Member:
     """A file of an archive, read when it is asked for; it is gone once the next one is reached."""
 
-    def __init__(self, name: str, size: int, file: IO[bytes], where: str):
+    def __init__(self, name: str, size: int, file: Any, where: str):
         self.name, self.file, self._size, self._where = name, file, size, where
 
     def read(self) -> bytes:
@@ -30,11 +30,11 @@ class Member:
 
     def members(self) -> Iterator["Member"]:
         """The files of the archive that it is."""
-        return _members(self.file, f"{self._where}: {self.name}")
+        return _members(self.file, f"{self._where}: {self.name}", "r:")
 
 
 def members(path: Any) -> Iterator[Member]:
-    """The files of a tar archive, compressed or not, in its order.
+    """The files of a tar archive, in its order; one whose name ends in gz is compressed.
 
     Args:
       path: of the archive, with the methods of pathlib; it may lie in a cloud.
@@ -43,7 +43,7 @@ def members(path: Any) -> Iterator[Member]:
       ValueError: it is damaged or cut short; names the last file that was whole.
     """
     with path.open("rb") as file:
-        yield from _members(file, str(path))
+        yield from _members(file, str(path), "r:gz" if path.name.endswith("gz") else "r:")
 
 
 def content(path: Any, name: str) -> bytes:
@@ -65,10 +65,10 @@ def check_present(directory: Any, names: Sequence[str], instructions: str) -> No
         raise FileNotFoundError(f"{directory} lacks {', '.join(missing)}.\n{instructions}")
 
 
-def _members(file: IO[bytes], where: str) -> Iterator[Member]:
+def _members(file: Any, where: str, mode: str) -> Iterator[Member]:
     last = "its beginning"
     try:
-        with tarfile.open(fileobj=file, mode="r:*") as tar:
+        with tarfile.open(fileobj=file, mode=mode) as tar:
             while (info := tar.next()) is not None:
                 tar.members.clear()  # it would remember millions
                 if info.isdir():

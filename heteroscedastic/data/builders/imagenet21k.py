@@ -1,5 +1,6 @@
 """ImageNet-21k: 14 million images of the autumn 2011 release of ImageNet, read out of its one archive."""
 
+import collections
 import hashlib
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -111,7 +112,7 @@ def class_names(wnids: Sequence[str], listed: Sequence[str] | None, whole: bool,
     Raises:
       ValueError: there are other synsets than there must be.
     """
-    twice = sorted({w for w in wnids if wnids.count(w) > 1}) if len(set(wnids)) < len(wnids) else []
+    twice = [wnid for wnid, times in collections.Counter(wnids).items() if times > 1]
     if twice or not wnids:
         found = f"the synsets {twice[:3]} twice" if twice else "no synset"
         raise ValueError(f"{where} has {found}; download it again.")
