@@ -4,6 +4,7 @@ The one place that imports tensorflow_datasets.
 """
 
 import os
+import textwrap
 from pathlib import Path
 
 import numpy as np
@@ -36,6 +37,7 @@ class Prepared:
             raise FileNotFoundError("it holds no prepared version") from None
         except Exception as error:  # of damaged JSON, protocol buffers, or a name that is none
             raise ValueError(f"{self.where} cannot be read ({error}); prepare it again.") from None
+        self.version = str(self._builder.version)
         info = self._builder.info
         self.sizes = {split: info.splits[split].num_examples for split in info.splits}
         if not self.sizes:
@@ -86,7 +88,16 @@ def folder(name: str, data_dir: str) -> Path:
 def preparation(name: str, data_dir: str) -> str:
     """The command that prepares a set; unlike `tfds build`, it needs no Apache Beam."""
     call = f"tfds.builder({name!r}, data_dir={str(data_dir)!r}).download_and_prepare()"
-    return f'python -c "import tensorflow_datasets as tfds; {call}"'
+    return f'python -c "import tensorflow_datasets as tfds, heteroscedastic.data.builders; {call}"'
+
+
+def instructions(name: str) -> str:
+    """What must be downloaded by hand before a set can be prepared; empty if nothing, or if it has no builder."""
+    tfds = library()
+    try:
+        return textwrap.dedent(tfds.builder_cls(name).MANUAL_DOWNLOAD_INSTRUCTIONS or "").strip()
+    except tfds.core.DatasetNotFoundError:
+        return ""
 
 
 def _tensorflow():
