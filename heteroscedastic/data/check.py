@@ -18,21 +18,14 @@ import numpy as np
 
 from heteroscedastic import files
 from heteroscedastic.bind import chain
-from heteroscedastic.data import augment, encoded, resident, slices, store, tfds, views
+from heteroscedastic.data import augment, encoded, resident, slices, store, tfds, views, wanted
 from heteroscedastic.data.dataset import Split
 from heteroscedastic.data.slices import Slice
 from heteroscedastic.data.stored import Part, Stored
+from heteroscedastic.data.wanted import Wanted
 
 _ROWS, _DRAWS = 8, 6
 _SEARCHED = 2000  # examples that those of the first `max_classes` are looked for in
-
-
-class Wanted(NamedTuple):
-    """A set, and what a config takes of it."""
-
-    name: str
-    label: str  # field that holds the labels
-    splits: dict[str, str]  # our names to slices of stored splits; none are all that are stored
 
 
 class Report(NamedTuple):
@@ -42,22 +35,10 @@ class Report(NamedTuple):
     problems: list[str]  # each a reason why the config does not run
 
 
-def wanted(data: Mapping[str, Any]) -> list[Wanted]:
-    """The sets that config.data names: its own, and those that entries of `splits` name."""
-    label = data.get("label", "label")
-    sets = {(data["name"], label): {}}
-    for split, entry in (data.get("splits") or {}).items():
-        if isinstance(entry, str):
-            sets[data["name"], label][split] = entry
-        else:
-            sets.setdefault((entry["name"], entry.get("label", label)), {})[split] = entry["split"]
-    return [Wanted(*key, splits) for key, splits in sets.items()]
-
-
 def report(config: Mapping[str, Any], data_dir: str | None) -> Report:
     """Looks at every set that a config names."""
     lines, problems = [], []
-    for one in wanted(config["data"]):
+    for one in wanted.sets(config["data"]):
         try:
             found = store.stored(one.name, data_dir)
         except (FileNotFoundError, ValueError) as error:

@@ -22,16 +22,24 @@ _MOST_IN_A_LIST = 4  # one less than so many boxes or labels; the first example 
 _VERSION = "1.0.0"  # of a set that is known by its schema alone
 
 
-def write(name: str, data_dir: str, splits: Sequence[str], *, label: str = "label", num_classes: int = 10) -> None:
+def write(
+    name: str,
+    data_dir: str,
+    splits: Sequence[str],
+    *,
+    label: str = "label",
+    several: bool = False,
+    num_classes: int = 10,
+) -> None:
     """Prepares the copy.
 
     Args:
-      name: as TFDS says it. Of a set that has no builder the schema is that of sets of one label or, where `label`
-        is "labels", of several.
+      name: as TFDS says it.
       data_dir: where the copy goes, in place of the set.
       splits: that are to be written.
-      label: field of the labels, for a set without builder.
-      num_classes: where neither builder nor schema says how many.
+      label: field of the labels, of a set that has no builder.
+      several: such a set has lists of them.
+      num_classes: where no builder says how many.
 
     Raises:
       ModuleNotFoundError: without TensorFlow Datasets.
@@ -44,7 +52,7 @@ def write(name: str, data_dir: str, splits: Sequence[str], *, label: str = "labe
         config = builder.builder_config.name if builder.builder_config else None
         name = builder.name
     except library.core.DatasetNotFoundError:
-        features, version, config = _schema(label), _VERSION, None
+        features, version, config = _schema(label, several), _VERSION, None
     _name_classes(features, num_classes)
     images = digits.digits().splits["train"].inputs[..., 0]
     library.disable_progress_bar()
@@ -61,11 +69,11 @@ def write(name: str, data_dir: str, splits: Sequence[str], *, label: str = "labe
         )
 
 
-def _schema(label: str) -> Any:
+def _schema(label: str, several: bool) -> Any:
     library = tfds.library()
     one = library.features.ClassLabel()
     fields = {"image": library.features.Image(encoding_format="jpeg"), "file_name": library.features.Text()}
-    fields[label] = library.features.Sequence(one) if label == "labels" else one
+    fields[label] = library.features.Sequence(one) if several else one
     return library.features.FeaturesDict(fields)
 
 

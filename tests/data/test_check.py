@@ -11,7 +11,7 @@ from PIL import Image
 
 from experiments import study
 from heteroscedastic.bind import chain
-from heteroscedastic.data import augment, check, sample, store, views
+from heteroscedastic.data import augment, check, sample, store, views, wanted
 
 ROOT = Path(__file__).parents[2]
 needs_library = pytest.mark.skipif(not find_spec("tensorflow_datasets"), reason="needs TensorFlow Datasets")
@@ -42,12 +42,12 @@ def test_sets_of_other_names_are_wanted_once_with_what_is_taken_of_them():
         real=dict(name="imagenet2012_real", split="validation", label="real_label"),
         v2=dict(name="imagenet_v2", split="test"),
     )
-    assert check.wanted(dict(name="imagenet2012", splits=splits)) == [
+    assert wanted.sets(dict(name="imagenet2012", splits=splits)) == [
         ("imagenet2012", "label", dict(train="train[50000:]", valid="train[:50000]")),
         ("imagenet2012_real", "real_label", dict(real="validation")),
         ("imagenet_v2", "label", dict(v2="test")),
     ]
-    assert check.wanted(dict(name="digits")) == [("digits", "label", {})]
+    assert wanted.sets(dict(name="digits")) == [("digits", "label", {})]
 
 
 @pytest.mark.parametrize(

@@ -57,7 +57,7 @@ def _flat(feature):
 
 
 def test_labels_are_of_the_first_classes_and_lists_are_short_or_empty(tmp_path):
-    sample.write("jft", str(tmp_path), ["train"], label="labels", num_classes=18_291)
+    sample.write("jft", str(tmp_path), ["train"], label="labels", several=True, num_classes=18_291)
     features = tfds.library().builder("jft", data_dir=tmp_path).info.features
     assert features["labels"].feature.num_classes == 18_291
     lists = [e["labels"].tolist() for e in examples("jft", tmp_path, "train")]
@@ -66,7 +66,7 @@ def test_labels_are_of_the_first_classes_and_lists_are_short_or_empty(tmp_path):
     assert max(map(max, filter(None, lists))) < sample.MAX_CLASSES
 
 
-def test_what_has_no_builder_has_one_label_or_several_as_its_field_is_called(tmp_path):
+def test_what_has_no_builder_has_one_label_unless_it_is_told_otherwise(tmp_path):
     sample.write("private", str(tmp_path), ["train", "test"], num_classes=7)
     for split in ("train", "test"):
         assert {int(e["label"]) for e in examples("private", tmp_path, split)} <= set(range(7))

@@ -7,7 +7,6 @@ from xml.etree import ElementTree
 
 import numpy as np
 import tensorflow_datasets as tfds
-from PIL import Image
 from tensorflow_datasets.datasets.imagenet2012 import imagenet2012_dataset_builder as imagenet2012
 
 from heteroscedastic.data.builders import archives
@@ -151,6 +150,8 @@ def _validation(path: Any) -> Iterator[tuple[str, str, bytes]]:
 
 
 def _size(content: bytes, file_name: str, path: Any) -> tuple[int, int]:
+    from PIL import Image  # which no other builder needs
+
     try:
         with Image.open(io.BytesIO(content)) as image:
             return image.size
