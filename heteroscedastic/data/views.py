@@ -1,72 +1,105 @@
-"""Examples as evaluation and as training see them, on one sheet. Needs Pillow."""
+"""Training examples of a config as evaluation and as training see them, on one sheet. Needs Pillow."""
 
-import functools
-import io
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+import jax
 import numpy as np
-from jaxtyping import Shaped, UInt8
 
-_SMALLEST, _LARGEST = 96, 224  # sides of a view on the sheet, in pixels
-_GAP, _LINE = 6, 16
-_CHARACTER = 6.2  # its width
-_PAPER, _INK = (255, 255, 255), (0, 0, 0)
+from heteroscedastic.bind import chain
+from heteroscedastic.data import contact_sheet, encoded, resident, slices, store
+from heteroscedastic.data.dataset import Split
 
-
-class Row(NamedTuple):
-    """One example."""
-
-    caption: str
-    views: list[UInt8[np.ndarray, "h w c"]]  # grey, or red, green and blue
+_ROWS, _DRAWS = 8, 6
+_SEARCHED = 2000  # examples that those of the first `max_classes` are looked for in
+_CHOICES = ("label", "splits", "max_classes", "max_examples", "max_labels")  # of the examples of a stream
+_Chain = Sequence[Callable]
 
 
-def pixels(image: Shaped[np.ndarray, "h w c"], chain: Sequence[Callable]) -> UInt8[np.ndarray, "h w c"]:
-    """What a chain makes of an image, as a screen shows it: its last `value_range` is taken back."""
-    if image.dtype == np.uint8:
-        return image
-    ranges = [link.keywords for link in chain if _name(link) == "value_range"]
-    low, high = (ranges[-1]["low"], ranges[-1]["high"]) if ranges else (image.min(), image.max())
-    share = (image.astype(np.float32) - low) / ((high - low) or 1.0)
-    return np.round(255 * np.clip(share, 0, 1)).astype(np.uint8)
+class _Seen(NamedTuple):
+    """An example."""
+
+    id: int
+    labels: np.ndarray
+    views: list[np.ndarray]  # of evaluation, then of training
 
 
-def sheet(title: str, columns: Sequence[str], rows: Sequence[Row]) -> bytes:
-    """A PNG file: a line of text above every row, a heading above every column."""
-    from PIL import Image, ImageDraw
+def sheet(config: Mapping[str, Any], data_dir: str | None) -> bytes:
+    """A PNG file: one row an example, the view of evaluation and several draws of the training chain.
 
-    sides = [max(view.shape[0] for row in rows for view in row.views), max(v.shape[1] for r in rows for v in r.views)]
-    scale = _LARGEST / max(sides) if max(sides) > _LARGEST else max(1, -(-_SMALLEST // min(sides)))
-    height, width = (round(scale * side) for side in sides)
-    bottom, across = place(len(rows), len(columns), height, width)
-    paper = Image.new("RGB", (across, bottom - _LINE), _PAPER)
-    draw = ImageDraw.Draw(paper)
+    Labels are the stored ones, before curation.
 
-    def text(x, y, words, room):
-        words = words.encode("latin-1", "replace").decode("latin-1")
-        most = int(room / _CHARACTER)
-        draw.text((x, y), words if len(words) <= most else words[: most - 3] + "...", fill=_INK)
-
-    text(_GAP, 0, title, across)
-    for number, column in enumerate(columns):
-        text(place(0, number, height, width)[1], _LINE, column, width)
-    for number, row in enumerate(rows):
-        text(_GAP, place(number, 0, height, width)[0] - _LINE, row.caption, across)
-        for column, view in enumerate(row.views):
-            top, left = place(number, column, height, width)
-            picture = Image.fromarray(view[..., 0] if view.shape[-1] == 1 else view[..., :3])
-            size = [round(scale * side) for side in picture.size]
-            how = Image.Resampling.NEAREST if scale >= 1 else Image.Resampling.BILINEAR
-            paper.paste(picture.resize(size, how), (left, top))
-    file = io.BytesIO()
-    paper.save(file, format="png")
-    return file.getvalue()
+    Raises:
+      ValueError, FileNotFoundError: the data cannot be read, or a chain is none.
+    """
+    streaming = config["data"].get("pipeline") == "streaming"
+    if streaming:
+        from heteroscedastic.data import ops as operations
+    else:
+        from heteroscedastic.data import augment as operations
+    train, evaluation = (chain(operations, config["data"][name]) for name in ("train", "eval"))
+    seen, names = (_of_stream if streaming else _of_stored)(config, data_dir, train, evaluation)
+    rows = []
+    for one in seen:
+        told = "; ".join(names[k] for k in np.atleast_1d(one.labels) if k >= 0) or "no label"
+        views = [contact_sheet.pixels(v, train if i else evaluation) for i, v in enumerate(one.views)]
+        rows.append(contact_sheet.Row(f"{one.id}: {told}", views))
+    columns = ["evaluation", *(f"training {epoch}" for epoch in range(_DRAWS))]
+    return contact_sheet.draw(f"{config['data']['name']}: {config['data']['train']}", columns, rows)
 
 
-def place(row: int, column: int, height: int, width: int) -> tuple[int, int]:
-    """Top and left of a view on the sheet, where views are of this size."""
-    return 3 * _LINE + _GAP + row * (_LINE + height + _GAP), _GAP + column * (width + _GAP)
+def _of_stored(
+    config: Mapping[str, Any], data_dir: str | None, train: _Chain, evaluation: _Chain
+) -> tuple[list[_Seen], Sequence[str]]:
+    data = config["data"]
+    found = store.stored(data["name"], data_dir)
+    part = slices.parse((data.get("splits") or {}).get("train", "train"), found.sizes)
+    read = found.read(part._replace(stop=min(part.stop, part.start + _SEARCHED)))
+    labels = read.fields[data.get("label", "label")]
+    known = (labels.reshape(len(labels), -1) < data.get("max_classes", np.inf)).all(axis=1)
+    chosen = _spread(np.flatnonzero(known))
+    images = [read.images[row] for row in chosen]
+    if isinstance(read.images, list):
+        images = encoded.decode(images, found.num_channels, found.where)
+    split = Split(np.stack(images), labels[chosen], read.ids[chosen]).with_int32()
+    rows = np.arange(len(chosen))
+
+    def seen(links, epoch):
+        feed = next(resident.feeds(rows, len(rows), epoch))
+        return np.asarray(resident.batch(jax.random.key(config["seed"]), split, feed, chain=links).inputs)
+
+    views = [seen(evaluation, 0), *(seen(train, epoch) for epoch in range(_DRAWS))]
+    return [_Seen(int(split.ids[r]), split.labels[r], [v[r] for v in views]) for r in rows], found.class_names
 
 
-def _name(link: Any) -> str:
-    return (link.func if isinstance(link, functools.partial) else link).__name__
+def _of_stream(
+    config: Mapping[str, Any], data_dir: str | None, train: _Chain, evaluation: _Chain
+) -> tuple[list[_Seen], Sequence[str]]:
+    from heteroscedastic.data import graph, sources
+
+    choices = {name: value for name, value in config["data"].items() if name in _CHOICES}
+    chosen = sources.choose(config["data"]["name"], data_dir, lambda data: data, reads_labels=False, **choices)
+    source, max_labels = chosen.sources["train"], choices.get("max_labels", 16)
+    views = [graph.present(source, evaluation, config["seed"], None, max_labels)]
+    views += [graph.present(source, train, config["seed"], epoch, max_labels) for epoch in range(_DRAWS)]
+    seen = []
+    for position, record in _records(source, _spread(source.kept[:_SEARCHED])):
+        found = [view(position, record) for view in views]
+        seen.append(_Seen(int(position), np.asarray(found[0][1]), [np.asarray(one[0]) for one in found]))
+    return seen, chosen.class_names
+
+
+def _records(source: Any, positions: np.ndarray) -> Iterator[tuple[Any, Any]]:
+    """(position, serialized example) of a stream's source."""
+    from heteroscedastic.data import tfds
+
+    paths = list(source.records.files(source.part.split).paths)
+    stored = tfds.tensorflow().data.TFRecordDataset(paths).enumerate()
+    wanted = set(positions.tolist())
+    for position, record in stored.skip(min(wanted)).take(max(wanted) - min(wanted) + 1):
+        if int(position) in wanted:
+            yield position, record
+
+
+def _spread(rows: np.ndarray) -> np.ndarray:
+    return rows[np.unique(np.linspace(0, len(rows) - 1, min(_ROWS, len(rows))).astype(int))]

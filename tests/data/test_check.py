@@ -11,7 +11,7 @@ from PIL import Image
 
 from experiments import study
 from heteroscedastic.bind import chain
-from heteroscedastic.data import augment, check, sample, store, views, wanted
+from heteroscedastic.data import augment, check, contact_sheet, sample, store, views, wanted
 
 ROOT = Path(__file__).parents[2]
 needs_library = pytest.mark.skipif(not find_spec("tensorflow_datasets"), reason="needs TensorFlow Datasets")
@@ -73,14 +73,16 @@ def test_what_is_missing_is_told_with_the_command_and_the_files_that_prepare_it(
 
 def test_the_sheet_shows_the_view_of_evaluation_and_draws_of_training():
     config = study.config("digits_het_pe", {"data.eval": "value_range(-2, 3)"})
-    with Image.open(io.BytesIO(check.sheet(config, None))) as opened:
+    with Image.open(io.BytesIO(views.sheet(config, None))) as opened:
         drawn = np.asarray(opened)
     data = store.load("digits")
-    for place, row in enumerate(np.linspace(0, 1199, check._ROWS).astype(int)):
-        top, left = views.place(place, 0, 96, 96)
+    for place, row in enumerate(np.linspace(0, 1199, views._ROWS).astype(int)):
+        top, left = contact_sheet.place(place, 0, 96, 96)
         shown = drawn[top : top + 96, left : left + 96, 0]
         np.testing.assert_array_equal(shown[6::12, 6::12], data.splits["train"].inputs[row, ..., 0])
-    draws = [drawn[t : t + 96, x : x + 96].tobytes() for t, x in (views.place(0, i, 96, 96) for i in range(1, 7))]
+    draws = [
+        drawn[t : t + 96, x : x + 96].tobytes() for t, x in (contact_sheet.place(0, i, 96, 96) for i in range(1, 7))
+    ]
     assert len(set(draws)) > 1
 
 
@@ -91,7 +93,7 @@ def test_pixels_are_those_before_the_range_was_changed(text):
     seen = image
     for link in links:
         seen = np.asarray(link(jax.random.key(0), jnp.asarray(seen)))
-    np.testing.assert_array_equal(views.pixels(seen, chain(augment, text)), image)
+    np.testing.assert_array_equal(contact_sheet.pixels(seen, chain(augment, text)), image)
 
 
 @needs_library
@@ -101,7 +103,7 @@ def test_a_prepared_set_is_told_with_its_version_and_drawn(tmp_path):
     lines, problems = said(config, str(tmp_path))
     assert not problems
     assert f"cifar10_n in {tmp_path}, version 1.0.4: train 32, test 32 examples; 10 classes" in lines
-    with Image.open(io.BytesIO(check.sheet(config, str(tmp_path)))) as opened:
+    with Image.open(io.BytesIO(views.sheet(config, str(tmp_path)))) as opened:
         assert opened.width > 7 * 96
 
 
