@@ -43,6 +43,14 @@ def chain(module: ModuleType, text: str) -> list[Callable]:
     return [_link(module, node) for node in _links(text)]
 
 
+def within(section: str, fn: Callable, /, *args: Any, **settings: Any) -> Any:
+    """fn's value; its error names the section of the config."""
+    try:
+        return fn(*args, **settings)
+    except ValueError as error:
+        raise ValueError(f"config.{section}: {error}") from None
+
+
 def _links(text: str) -> list[ast.expr]:
     if not text.strip():
         return []

@@ -4,6 +4,7 @@ A function of a batch returns a NamedTuple of sums; parts of a data set merge by
 `jax.tree.map(jnp.add, a, b)`; `means` reads the metrics off the merged sums.
 """
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -44,6 +45,13 @@ class MulticlassSums(NamedTuple):
     reliability: reliability.ReliabilitySums  # 15 bins on [0, 1] (reading X2)
     centered: reliability.ReliabilitySums  # 15 bins on [1/K, 1], confidences at their centres
     centered_100: reliability.ReliabilitySums  # and 100 bins
+
+
+class ListedSums(NamedTuple):
+    """Sums over examples of which a list of labels are right, under a model of one label."""
+
+    weight: Float[Array, ""]
+    correct: Float[Array, ""]
 
 
 class MultilabelSums(NamedTuple):
@@ -94,6 +102,20 @@ def multiclass(logits: Float[Array, "b k"], labels: Int[Array, "b"], weights: Fl
     )
 
 
+def listed(logits: Float[Array, "b k"], labels: Int[Array, "b m"], weights: Float[Array, "b"]) -> ListedSums:
+    """Sums of whether the likeliest class is among those that are right.
+
+    Args:
+      logits: of one label an example.
+      labels: the right classes, padded with -1.
+      weights: 0 means absent, as examples of an empty list are to be.
+
+    Source: Beyer et al. (2020), arXiv:2006.07159, ReaL accuracy.
+    """
+    hit = jnp.any(labels == jnp.argmax(logits, axis=-1)[:, None], axis=-1)
+    return ListedSums(jnp.sum(weights), losses.weighted_sum(hit.astype(logits.dtype), weights))
+
+
 def multilabel(logits: Float[Array, "b k"], labels: Int[Array, "b m"], weights: Float[Array, "b"]) -> MultilabelSums:
     """Sums over yes/no answers whose log-odds are the logits.
 
@@ -121,7 +143,14 @@ def ranked_multilabel(logits: Float[Array, "b k"], labels: Int[Array, "b m"], we
     return RankedSums(multilabel(logits, labels, weights), ranking.sums(logits, targets, weights, _SCORE_EDGES))
 
 
-def means(sums: MulticlassSums | MultilabelSums | RankedSums) -> dict[str, float]:
+def of_evaluation(is_single: bool, labels: Int[Array, "*b"]) -> Callable:
+    """The sums to take of a model of one label an example, or of several, where the labels are these."""
+    if is_single:
+        return multiclass if labels.ndim == 1 else listed
+    return ranked_multilabel
+
+
+def means(sums: MulticlassSums | ListedSums | MultilabelSums | RankedSums) -> dict[str, float]:
     """Metrics by name; shares are fractions, NLL is in nats an example.
 
     `gap`, global average precision (reading C6), is from counts in bins of the score, and the
@@ -135,6 +164,8 @@ def means(sums: MulticlassSums | MultilabelSums | RankedSums) -> dict[str, float
     def mean(total: Any) -> float:
         return float(total) / weight if weight else float("nan")
 
+    if isinstance(sums, ListedSums):
+        return {"accuracy": mean(sums.correct)}
     if isinstance(sums, MultilabelSums):
         return {name: mean(getattr(sums, name)) for name in _ANSWERS}
     return {

@@ -25,6 +25,9 @@ PARAMETERS = {  # by hand: MLP 64-128-128, ConvNet 16-32-64 or ResNet-18, then (
     "digits_multilabel_hom": 23_408 + 650,
     "digits_multilabel_het_diag": 23_408 + 2 * 650,
     "digits_multilabel_het_pe": 23_408 + 3 * 650 + 60,
+    "tiny_imagenet_hom": 11_168_832 + 102_600,
+    "tiny_imagenet_het_full": 11_168_832 + 2 * 102_600 + 513 * 200 * 15,
+    "tiny_imagenet_het_pe": 11_168_832 + 3 * 102_600 + 200 * 15,
 }
 
 
@@ -54,7 +57,7 @@ def words(name):
     }[name]
 
 
-@pytest.mark.parametrize("prefix", ["cifar10_n_", "digits_multilabel_", "digits_"])
+@pytest.mark.parametrize("prefix", ["cifar10_n_", "digits_multilabel_", "digits_", "tiny_imagenet_"])
 def test_configs_of_one_data_set_differ_only_where_their_names_say(prefix):
     others = [p for p in ("digits_multilabel_",) if p != prefix]
     names = [n for n in CONFIGS if n.startswith(prefix) and not any(n.startswith(o) for o in others)]

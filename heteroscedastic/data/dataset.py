@@ -166,11 +166,14 @@ def description(dataset: Dataset, stored: Dataset) -> dict[str, Any]:
     }
     labels = dataset.splits["train"].labels
     if labels.ndim == 1:
-        pairs, counts = np.unique(
-            np.stack([clean_labels(dataset, stored, "train"), labels]), axis=1, return_counts=True
-        )
-        told["label_noise"] = [[int(a), int(b), int(n)] for (a, b), n in zip(pairs.T, counts)]
+        told["label_noise"] = label_noise(clean_labels(dataset, stored, "train"), labels)
     return told
+
+
+def label_noise(clean: Int[np.ndarray, "n"], labels: Int[np.ndarray, "n"]) -> list[list[int]]:
+    """(clean label, label that training sees, how often) for each pair of classes that occurs."""
+    pairs, counts = np.unique(np.stack([clean, labels]), axis=1, return_counts=True)
+    return [[int(a), int(b), int(n)] for (a, b), n in zip(pairs.T, counts)]
 
 
 def clean_labels(dataset: Dataset, stored: Dataset, split: str) -> Int[np.ndarray, "n"] | Int[np.ndarray, "n m"]:

@@ -3,8 +3,9 @@
 The host sends the rows of a step; gathering and augmentation happen inside it.
 """
 
+import dataclasses
 from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -12,7 +13,9 @@ import numpy as np
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from heteroscedastic.batch import Batch
-from heteroscedastic.data.dataset import Split
+from heteroscedastic.data import dataset as dataset_lib
+from heteroscedastic.data.dataset import Dataset, Split
+from heteroscedastic.data.pipeline import Places
 
 
 class Feed(NamedTuple):
@@ -66,3 +69,67 @@ def batch(key: PRNGKeyArray, split: Split, feed: Feed, *, chain: Sequence[Callab
         ids=chosen.ids,
         extras=chosen.extras,
     )
+
+
+@dataclasses.dataclass(frozen=True)
+class Resident:
+    """The pipeline over a data set in memory."""
+
+    dataset: Dataset
+    stored: Dataset  # before curation
+    seed: int
+    batch_size: int
+    training_chain: Sequence[Callable]
+    chain: Sequence[Callable]
+
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        return self.dataset.class_names
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        return {name: len(split.ids) for name, split in self.dataset.splits.items()}
+
+    @property
+    def is_single(self) -> bool:
+        return self.dataset.splits["train"].labels.ndim == 1
+
+    @property
+    def class_counts(self) -> Float[np.ndarray, "k"]:
+        labels = self.dataset.splits["train"].labels
+        return np.bincount(labels[labels >= 0], minlength=len(self.class_names)).astype(np.float32)
+
+    @property
+    def description(self) -> dict[str, Any]:
+        return dataset_lib.description(self.dataset, self.stored)
+
+    @property
+    def clean_labels(self) -> dict[str, np.ndarray]:
+        return {name: dataset_lib.clean_labels(self.dataset, self.stored, name) for name in self.dataset.splits}
+
+    @property
+    def arrays(self) -> dict[str, Split]:
+        return dict(self.dataset.splits)
+
+    def training_feeds(self, epoch: int, start: int, places: Places) -> Iterator[Feed]:
+        rows = order(self.seed, epoch, self.sizes["train"])
+        return (_at(feed, places) for feed in feeds(rows, self.batch_size, epoch, start))
+
+    def feeds(self, split: str, places: Places) -> Iterator[Feed]:
+        return (_at(feed, places) for feed in feeds(np.arange(self.sizes[split]), self.batch_size))
+
+    def example(self, split: str, training: bool) -> Feed:
+        return next(feeds(np.zeros(self.batch_size, np.int32), self.batch_size))
+
+    def training_batch(self, key: PRNGKeyArray, arrays: Split, feed: Feed) -> Batch:
+        return batch(key, arrays, feed, chain=self.training_chain)
+
+    def batch(self, key: PRNGKeyArray, arrays: Split, feed: Feed) -> Batch:
+        return batch(key, arrays, feed, chain=self.chain)
+
+    def left_out(self) -> dict[str, list[int]]:
+        return {}
+
+
+def _at(feed: Feed, places: Places) -> Feed:
+    return feed._replace(rows=feed.rows[places], weights=feed.weights[places])

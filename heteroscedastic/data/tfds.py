@@ -6,6 +6,7 @@ The one place that imports tensorflow_datasets.
 import os
 import textwrap
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -31,17 +32,10 @@ class Prepared:
         """
         tfds = library()
         self.where = f"{name} in {data_dir}"
-        try:
-            self._builder = tfds.builder(name, data_dir=data_dir)
-        except tfds.core.DatasetNotFoundError:
-            raise FileNotFoundError("it holds no prepared version") from None
-        except Exception as error:  # of damaged JSON, protocol buffers, or a name that is none
-            raise ValueError(f"{self.where} cannot be read ({error}); prepare it again.") from None
+        self._builder = builder(name, data_dir)
         self.version = str(self._builder.version)
         info = self._builder.info
         self.sizes = {split: info.splits[split].num_examples for split in info.splits}
-        if not self.sizes:
-            raise FileNotFoundError(f"it holds no {info.full_name}")
         named = isinstance(info.features, tfds.features.FeaturesDict)
         features = dict(info.features.items()) if named else {}
         image, label = features.get("image"), features.get("label")
@@ -61,7 +55,7 @@ class Prepared:
 
     def read(self, part: Slice) -> Part:
         """The examples of a slice, in the order of the files."""
-        tf, tfds = _tensorflow(), library()
+        tf, tfds = tensorflow(), library()
         try:
             examples = self._builder.as_dataset(
                 split=f"{part.split}[{part.start}:{part.stop}]",
@@ -100,7 +94,27 @@ def instructions(name: str) -> str:
         return ""
 
 
-def _tensorflow():
+def builder(name: str, data_dir: str) -> Any:
+    """The builder of a prepared set.
+
+    Raises:
+      FileNotFoundError: the folder holds no prepared version of it.
+      ValueError: it cannot be read.
+    """
+    tfds = library()
+    try:
+        found = tfds.builder(name, data_dir=data_dir)
+    except tfds.core.DatasetNotFoundError:
+        raise FileNotFoundError("it holds no prepared version") from None
+    except Exception as error:  # of damaged JSON, protocol buffers, or a name that is none
+        raise ValueError(f"{name} in {data_dir} cannot be read ({error}); prepare it again.") from None
+    if not found.info.splits:
+        raise FileNotFoundError(f"it holds no {found.info.full_name}")
+    return found
+
+
+def tensorflow() -> Any:
+    """TensorFlow, which leaves the GPUs to JAX."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # it tells at length of what it lacks
     import tensorflow as tf
 
@@ -108,9 +122,9 @@ def _tensorflow():
     return tf
 
 
-def library():
+def library() -> Any:
     """TensorFlow Datasets, which knows our builders too."""
-    _tensorflow()
+    tensorflow()
     import tensorflow_datasets as tfds
 
     import heteroscedastic.data.builders  # noqa: F401, as they are found by name

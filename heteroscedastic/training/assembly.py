@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -12,14 +12,14 @@ import numpy as np
 from flax import linen as nn
 from jaxtyping import PRNGKeyArray
 
-from heteroscedastic import curation, losses, metrics, predictive, smoothing, weighting
-from heteroscedastic.bind import bind, chain
-from heteroscedastic.data import augment, resident, store
-from heteroscedastic.data import dataset as dataset_lib
+from heteroscedastic import losses, metrics, predictive, smoothing, weighting
+from heteroscedastic.bind import bind, within
+from heteroscedastic.data import resident
 from heteroscedastic.data.dataset import Dataset
+from heteroscedastic.data.pipeline import Pipeline
 from heteroscedastic.models import backbones, heads
 from heteroscedastic.models.classifier import Classifier
-from heteroscedastic.training import class_axis, schedules, schema
+from heteroscedastic.training import class_axis, pipelines, schedules, schema
 from heteroscedastic.training import optimizer as optimizers
 from heteroscedastic.training.class_axis import ClassAxis
 from heteroscedastic.training.objective import objective
@@ -32,9 +32,10 @@ class Run:
     """What a config stands for."""
 
     config: dict[str, Any]
-    dataset: Dataset
+    pipeline: Pipeline
+    dataset: Dataset  # in memory; of a stream, each split once it is asked for
     description: dict[str, Any]  # of the data, for dataset.json
-    clean_labels: dict[str, np.ndarray]  # by split, in its order: without known noise
+    clean_labels: Mapping[str, np.ndarray]  # by split, in its order: without known noise
     model: nn.Module
     predictive: Callable
     init: Callable[[], TrainState]  # as it is saved
@@ -64,29 +65,22 @@ def build(config: dict[str, Any], data_dir: str | None = None) -> Run:
     config = _with_tuples(config)
     schema.check(config)
     seed = config["seed"]
-    stored = stored_data(config, data_dir)
-    data = dataset_lib.curate(stored, seed, _within("curation", chain, curation, config["curation"]))
-    data = dataset_lib.hold_out(data, seed, config["data"]["validation_fraction"])
-    labels = data.splits["train"].labels
-    num_classes = len(data.class_names)
-    schema.check_task(config, data)
+    pipeline = pipelines.build(config, data_dir)
+    num_classes = len(pipeline.class_names)
+    schema.check_task(config, pipeline)
 
     def named(section, module):
-        return _within(section, bind, module, **config[section])
+        return within(section, bind, module, **config[section])
 
-    train_chain = _within("data.train", chain, augment, config["data"]["train"])
-    eval_chain = _within("data.eval", chain, augment, config["data"]["eval"])
     training = config["training"]
     num_places = class_axis.places(num_classes, training.get("class_shards", 1))
     model = Classifier(backbone=named("backbone", backbones), head=named("head", heads))
     model_at_work = _with_places(model, num_places).clone(num_classes=num_classes)
     average = named("predictive", predictive)
-    single = labels.ndim == 1
-    train_metric, eval_metric = [metrics.multiclass] * 2 if single else [metrics.multilabel, metrics.ranked_multilabel]
-    class_counts = jnp.asarray(np.bincount(labels[labels >= 0], minlength=num_classes), jnp.float32)
+    train_metric = metrics.multiclass if pipeline.is_single else metrics.multilabel
 
     batch_size = training["batch_size"]
-    steps_per_epoch = resident.steps_per_epoch(len(labels), batch_size)
+    steps_per_epoch = resident.steps_per_epoch(pipeline.sizes["train"], batch_size)
     total_steps = training.get("num_steps") or max(1, round(training["num_epochs"] * steps_per_epoch))
     checkpoint_steps = max(1, round(training["checkpoint_epochs"] * steps_per_epoch))
     schedule = functools.partial(named("schedule", schedules), total_steps=total_steps, steps_per_epoch=steps_per_epoch)
@@ -102,14 +96,13 @@ def build(config: dict[str, Any], data_dir: str | None = None) -> Run:
         weighting=named("weighting", weighting),
         predictive=predicted,
         loss=named("loss", losses),
-        class_counts=class_counts,
+        class_counts=jnp.asarray(pipeline.class_counts, jnp.float32),
     )
 
     def init_of(number):
         def init():
-            example = resident.Feed(np.zeros(batch_size, np.int32), np.ones(batch_size, np.float32), np.int32(0))
-            key = key_for(seed, "init")
-            inputs = resident.batch(key, data.splits["train"], example, chain=train_chain)
+            key, example = key_for(seed, "init"), pipeline.example("train", training=True)
+            inputs = pipeline.training_batch(key, pipeline.arrays["train"], example)
             variables = _with_places(model, number).init(key, inputs.inputs, inputs.weights > 0)
             params = variables.pop("params")
             return TrainState(jnp.zeros((), jnp.int32), params, variables, optimizer.init(params))
@@ -117,24 +110,26 @@ def build(config: dict[str, Any], data_dir: str | None = None) -> Run:
         return init
 
     def one_train_step(state, split, feed):
-        batch = resident.batch(key_for(seed, "augment"), split, feed, chain=train_chain)
+        batch = pipeline.training_batch(key_for(seed, "augment"), split, feed)
         key = jax.random.fold_in(key_for(seed, "train"), state.step)
         return train_step(state, batch, key, objective=loss_of, optimizer=optimizer, metric=train_metric)
 
     def applied(params, model_state, split, feed, model=model, method="__call__"):
-        batch = resident.batch(key_for(seed, "eval"), split, feed, chain=eval_chain)
+        batch = pipeline.batch(key_for(seed, "eval"), split, feed)
         variables = {"params": params, **model_state}
         return model.apply(variables, batch.inputs, batch.weights > 0, train=False, method=method), batch
 
     def one_eval_step(params, model_state, split, feed, key):
         latent, batch = applied(params, model_state, split, feed, model_at_work)
-        return eval_step(latent, batch, key, predictive=predicted, metric=eval_metric)
+        metric = metrics.of_evaluation(pipeline.is_single, batch.labels)
+        return eval_step(latent, batch, key, predictive=predicted, metric=metric)
 
     return Run(
         config=config,
-        dataset=data,
-        description=dataset_lib.description(data, stored),
-        clean_labels={name: dataset_lib.clean_labels(data, stored, name) for name in data.splits},
+        pipeline=pipeline,
+        dataset=pipeline.dataset,
+        description=pipeline.description,
+        clean_labels=pipeline.clean_labels,
         model=model,
         predictive=average,
         init=init_of(num_classes),
@@ -157,12 +152,6 @@ def _with_places(model: Classifier, number: int) -> Classifier:
     return model.clone(head=model.head.clone(num_classes=number))
 
 
-def stored_data(config: dict[str, Any], data_dir: str | None = None) -> Dataset:
-    """The data set that a config names, before curation and without a validation split of its making."""
-    choices = {name: value for name, value in config["data"].items() if name in schema.DATA_CHOICES}
-    return _within("data", store.load, config["data"]["name"], data_dir, **choices)
-
-
 def key_for(seed: int, purpose: str) -> PRNGKeyArray:
     """The key of one purpose of a run."""
     return jax.random.fold_in(jax.random.key(seed), zlib.crc32(purpose.encode()))
@@ -182,12 +171,13 @@ def check_shapes(run: Run) -> TrainState:
     """The shapes of the state; a step of training and of evaluation are traced, none is compiled."""
     saved = jax.eval_shape(run.init)
     state = jax.eval_shape(functools.partial(class_axis.padded, run.class_axis), saved)
-    feed = next(resident.feeds(np.arange(run.batch_size), run.batch_size))
-    splits = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), run.dataset.splits)
-    jax.eval_shape(run.train_step, state, splits["train"], feed)
+    pipeline = run.pipeline
+    arrays = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), pipeline.arrays)
+    jax.eval_shape(run.train_step, state, arrays["train"], pipeline.example("train", training=True))
     evaluated = {settings["split"] for settings in run.config["evals"].values()}
     for name in sorted(evaluated):
-        jax.eval_shape(run.eval_step, state.params, state.model_state, splits[name], feed, jax.random.key(0))
+        feed = pipeline.example(name, training=False)
+        jax.eval_shape(run.eval_step, state.params, state.model_state, arrays[name], feed, jax.random.key(0))
     return saved
 
 
@@ -196,11 +186,3 @@ def _with_tuples(value: Any) -> Any:
     if isinstance(value, dict):
         return {name: _with_tuples(v) for name, v in value.items()}
     return tuple(_with_tuples(v) for v in value) if isinstance(value, list | tuple) else value
-
-
-def _within(section: str, fn: Callable, *args: Any, **settings: Any) -> Any:
-    """fn's value; its error names the section."""
-    try:
-        return fn(*args, **settings)
-    except ValueError as error:
-        raise ValueError(f"config.{section}: {error}") from None

@@ -13,7 +13,6 @@ import jax
 import numpy as np
 
 from heteroscedastic import files, metrics
-from heteroscedastic.data import resident
 from heteroscedastic.training import assembly, class_axis, evaluate, hosts, provenance, workdir
 from heteroscedastic.training.assembly import Run
 from heteroscedastic.training.checkpoint import CheckpointError, Checkpoints
@@ -79,7 +78,8 @@ class _Trainer:
     def __init__(self, run: Run, path: Path, placement: Placement, owner: str):
         self.run, self.path, self.placement = run, path, placement
         self.terminated = Terminated()
-        self.splits = placement.put(run.dataset.splits, placement.replicated)
+        self.arrays = placement.put(run.pipeline.arrays, placement.replicated)
+        self.places = placement.places(run.batch_size)
         pad, trim = (functools.partial(f, run.class_axis) for f in (class_axis.padded, class_axis.trimmed))
         saved = jax.eval_shape(run.init)
         as_saved, at_work = (placement.of_state(x, run.class_axis) for x in (saved, jax.eval_shape(pad, saved)))
@@ -116,9 +116,9 @@ class _Trainer:
         pending: collections.deque = collections.deque()
         while step < run.total_steps:
             epoch, start = divmod(step, run.steps_per_epoch)
-            order = resident.order(run.config["seed"], epoch, len(run.dataset.splits["train"].ids))
-            for feed in resident.feeds(order, run.batch_size, epoch, start):
-                self.state, part, _ = self.train_step(self.state, self.splits["train"], self._placed(feed))
+            for feed in run.pipeline.training_feeds(epoch, start, self.places):
+                feed = self.placement.feed(feed, run.batch_size)
+                self.state, part, _ = self.train_step(self.state, self.arrays["train"], feed)
                 step += 1
                 pending.append((step, part))
                 ends = step % run.checkpoint_steps == 0 or step == run.total_steps
@@ -138,10 +138,6 @@ class _Trainer:
                 if step == run.total_steps:
                     break
 
-    def _placed(self, feed: resident.Feed) -> resident.Feed:
-        cut, replicated = self.placement.cut, self.placement.replicated
-        return self.placement.put(feed, resident.Feed(rows=cut, weights=cut, epoch=replicated))
-
     def _stops(self, step: int) -> bool:
         """Whether this step is the last for now; the hosts of a run answer alike."""
         if jax.process_count() == 1:
@@ -157,8 +153,8 @@ class _Trainer:
         """The sums of an interval that SIGTERM cut in two."""
         if self.told["sums"] is None:
             return None
-        feed = next(resident.feeds(np.arange(1), self.run.batch_size))
-        shapes = jax.eval_shape(self.run.train_step, self.state, self.splits["train"], feed)[1]
+        feed = self.run.pipeline.example("train", training=True)
+        shapes = jax.eval_shape(self.run.train_step, self.state, self.arrays["train"], feed)[1]
         if len(jax.tree.leaves(shapes)) != len(self.told["sums"]):
             logging.warning("this checkpoint was saved by another version; the interval's metrics begin again.")
             return None
@@ -193,11 +189,12 @@ class _Trainer:
 
     def _evaluate(self, name: str, split: str, state: TrainState) -> tuple[Any, Any]:
         run = self.run
-        feeds = resident.feeds(np.arange(len(run.dataset.splits[split].ids)), run.batch_size)
 
         def step(feed, key):
-            return self.eval_step(state.params, state.model_state, self.splits[split], self._placed(feed), key)
+            feed = self.placement.feed(feed, run.batch_size)
+            return self.eval_step(state.params, state.model_state, self.arrays[split], feed, key)
 
+        feeds = run.pipeline.feeds(split, self.places)
         return evaluate.evaluate(step, feeds, assembly.key_for(run.config["seed"], f"eval {name}"))
 
     def results(self) -> dict[str, Any]:
@@ -226,9 +223,16 @@ class _Trainer:
             "best_step": best_step,
             "temperature": assembly.temperature(self.run, self.state),
             "seconds": time.monotonic() - self.began,
+            **self._left_out(),
             **self.provenance,
             "commit": " then ".join(map(str, self.told["commits"])),
         }
+
+    def _left_out(self) -> dict[str, Any]:
+        """Ids of images that could not be decoded, by split, where there are any."""
+        found = hosts.from_all(self.run.pipeline.left_out())
+        ids = {split: sorted({i for one in found for i in one.get(split, ())}) for split in self.run.pipeline.sizes}
+        return {"left_out": {split: of for split, of in ids.items() if of}} if any(ids.values()) else {}
 
     def _best(self, step: int) -> TrainState:
         try:

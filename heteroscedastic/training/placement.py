@@ -78,6 +78,21 @@ class Placement:
             return jax.device_put(tree, shardings)
         return jax.tree.map(_part, tree, jax.tree.broadcast(shardings, tree))
 
+    def places(self, batch_size: int) -> np.ndarray:
+        """The places of a global batch that devices of this process hold, in order."""
+        cuts = self.cut.addressable_devices_indices_map((batch_size,)).values()
+        return np.unique(np.concatenate([np.arange(batch_size)[cut] for cut in cuts]))
+
+    def feed(self, part: Any, batch_size: int) -> Any:
+        """The global feed of a step, of which each process gives its places; single numbers are everywhere the same."""
+
+        def put(x):
+            if not x.ndim:
+                return self.put(x, self.replicated)
+            return jax.make_array_from_process_local_data(self.cut, x, (batch_size, *x.shape[1:]))
+
+        return jax.tree.map(put, part)
+
 
 def _part(array: Any, sharding: NamedSharding) -> jax.Array:
     array = np.asarray(array)

@@ -3,7 +3,7 @@
 from typing import Any
 
 from heteroscedastic import metrics
-from heteroscedastic.data.dataset import Dataset
+from heteroscedastic.data.pipeline import Pipeline
 from heteroscedastic.training import placement
 
 DATA_CHOICES = (
@@ -12,12 +12,14 @@ DATA_CHOICES = (
     "max_classes",
     "max_examples",
 )  # which examples and labels of a set; absent is its default
+STREAMING = ("lanes", "window", "max_labels", "max_corrupt")  # of data, for the streaming pipeline alone
+PIPELINES = ("resident", "streaming")
 LAYOUT = ("parameters", "class_shards")  # of training: where arrays lie, which changes no result but by rounding
 # Sections that name code, whose settings `bind` checks.
 _NAMED = ("backbone", "head", "predictive", "smoothing", "loss", "weighting", "optimizer", "schedule")
 # Sections of plain settings: those that must be there, those that may.
 _PLAIN = {
-    "data": (("name", "train", "eval", "validation_fraction"), DATA_CHOICES),
+    "data": (("name", "train", "eval", "validation_fraction"), ("pipeline", *DATA_CHOICES, *STREAMING)),
     "training": (("batch_size", "checkpoint_epochs"), ("num_epochs", "num_steps", *LAYOUT)),
     "validation": (("split", "metric"), ()),
     "eval": (("split",), ("checkpoint",)),
@@ -38,6 +40,11 @@ def without_layout(config: dict[str, Any]) -> dict[str, Any]:
     return {**config, "training": {k: v for k, v in training.items() if k not in LAYOUT}}
 
 
+def is_streaming(data: dict[str, Any]) -> bool:
+    """Whether config.data asks for the streaming pipeline."""
+    return data.get("pipeline", "resident") == "streaming"
+
+
 def check(config: dict[str, Any]) -> None:
     """Raises a ValueError where a section or a setting is missing, unread or out of range."""
     unread, missing = sorted(set(config) - set(_SECTIONS)), sorted(set(_SECTIONS) - set(config))
@@ -50,6 +57,7 @@ def check(config: dict[str, Any]) -> None:
             raise ValueError(f"config.{section} is {config[section]!r}, but must be a section with a name.")
     for section in ("data", "training"):
         _check_settings(section, section, config[section])
+    _check_data(config["data"])
     if config["validation"] is not None:
         _check_settings("validation", "validation", config["validation"])
     for name, settings in config["evals"].items():
@@ -73,6 +81,18 @@ def _check_settings(kind: str, name: str, settings: Any) -> None:
         raise ValueError(f"config.{name} needs a value for {', '.join(missing)}.")
 
 
+def _check_data(data: dict[str, Any]) -> None:
+    _check_choice("data.pipeline", data.get("pipeline", "resident"), PIPELINES)
+    if is_streaming(data):
+        if "lanes" not in data:
+            raise ValueError(
+                "config.data needs lanes for the streaming pipeline: a divisor of the batch size, and a multiple of"
+                " any number of hosts to come."
+            )
+    elif unread := sorted(set(data) & set(STREAMING)):
+        raise ValueError(f"config.data.{unread[0]} is the streaming pipeline's, but config.data.pipeline is not.")
+
+
 def _check_training(training: dict[str, Any]) -> None:
     if (training.get("num_epochs") is None) == (training.get("num_steps") is None):
         raise ValueError("config.training needs num_epochs or num_steps, one of them.")
@@ -91,14 +111,14 @@ def _check_choice(name: str, value: Any, choices: tuple[str, ...]) -> None:
         raise ValueError(f"config.{name} is {value!r}; choose one of {', '.join(choices)}.")
 
 
-def check_task(config: dict[str, Any], data: Dataset) -> None:
+def check_task(config: dict[str, Any], data: Pipeline) -> None:
     """Raises a ValueError where the config does not suit the data."""
     name, num_classes = config["data"]["name"], len(data.class_names)
     if config["head"].get("num_classes") != num_classes:
         raise ValueError(
             f"config.head.num_classes is {config['head'].get('num_classes')}, but {name} has {num_classes} classes."
         )
-    single = data.splits["train"].labels.ndim == 1
+    single = data.is_single
     labels = f"{name} has one label an example" if single else f"{name} has lists of labels"
     loss, average = config["loss"]["name"], config["predictive"]["name"]
     if loss in _LOSS_OF.values() and (loss == "cross_entropy") != single:
@@ -111,8 +131,8 @@ def check_task(config: dict[str, Any], data: Dataset) -> None:
         )
     validation = config["validation"]
     splits = [e["split"] for e in config["evals"].values()] + ([validation["split"]] if validation else [])
-    unknown = sorted(set(splits) - set(data.splits))
+    unknown = sorted(set(splits) - set(data.sizes))
     if unknown:
-        raise ValueError(f"splits {unknown} are evaluated, but the data set has {sorted(data.splits)}.")
+        raise ValueError(f"splits {unknown} are evaluated, but the data set has {sorted(data.sizes)}.")
     if validation:
         _check_choice("validation.metric", validation["metric"], metrics.MULTICLASS if single else metrics.MULTILABEL)

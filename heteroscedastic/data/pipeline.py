@@ -1,0 +1,50 @@
+"""What a run asks of its data, be it resident or a stream."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+from jaxtyping import Float, Int, PRNGKeyArray
+
+from heteroscedastic.batch import Batch
+from heteroscedastic.data.dataset import Dataset
+
+Places = Int[np.ndarray, "part"]  # rising places of a global batch, such as those that one host holds
+
+
+@runtime_checkable
+class Pipeline(Protocol):
+    """Batches in training and evaluation: the host makes feeds, and a step makes batches of them."""
+
+    class_names: tuple[str, ...]
+    sizes: Mapping[str, int]  # examples of every split
+    is_single: bool  # whether a training example has one label, not a list of them
+    class_counts: Float[np.ndarray, "k"]  # labels in training; 0 where nobody asked for them
+    description: dict[str, Any]  # for dataset.json
+    dataset: Dataset  # in memory
+    clean_labels: Mapping[str, np.ndarray]  # by split, in its order: without known noise
+    arrays: dict[str, Any]  # by split, what the devices hold all the time
+
+    def training_feeds(self, epoch: int, start: int, places: Places) -> Iterator[Any]:
+        """An epoch from step `start` on, every example once, at these places of each batch."""
+        ...
+
+    def feeds(self, split: str, places: Places) -> Iterator[Any]:
+        """A split in a fixed order, every example once, at these places of each batch."""
+        ...
+
+    def example(self, split: str, training: bool) -> Any:
+        """A global feed of the shapes of all others."""
+        ...
+
+    def training_batch(self, key: PRNGKeyArray, arrays: Any, feed: Any) -> Batch:
+        """What a step of training sees of a feed; inside it."""
+        ...
+
+    def batch(self, key: PRNGKeyArray, arrays: Any, feed: Any) -> Batch:
+        """What a step of evaluation sees of a feed; inside it."""
+        ...
+
+    def left_out(self) -> dict[str, list[int]]:
+        """By split, ids of the examples that this process met and could not decode."""
+        ...

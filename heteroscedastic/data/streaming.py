@@ -1,0 +1,275 @@
+"""The pipeline of a data set that does not fit: every host reads, decodes and augments its part.
+
+Feeds are batches, made by tf.data from the record files of TensorFlow Datasets in the order of
+lanes.py. The device does no more than the last `value_range` of a chain, so uint8 goes there.
+"""
+
+import functools
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+import tensorflow as tf
+from jaxtyping import PRNGKeyArray
+
+from heteroscedastic.batch import Batch
+from heteroscedastic.data import augment, graph, lanes, ops, records, resident
+from heteroscedastic.data.dataset import Dataset, Split
+from heteroscedastic.data.pipeline import Places
+from heteroscedastic.data.sources import Chosen
+
+
+class Streaming:
+    """The pipeline over record files."""
+
+    def __init__(
+        self,
+        chosen: Chosen,
+        *,
+        seed: int,
+        batch_size: int,
+        training_chain: Sequence[Callable],
+        chain: Sequence[Callable],
+        lanes: int,
+        window: int = 128,
+        max_labels: int = 16,
+        max_corrupt: int = 100,
+    ):
+        """Settings of config.data.
+
+        Args:
+          chosen: the examples of every split.
+          seed: of the order, and of what operations draw.
+          batch_size: of the global batch, a multiple of `lanes`.
+          training_chain: operations of ops.py.
+          chain: of evaluation.
+          lanes: parts of a split that are read side by side, a multiple of any number of hosts to come.
+          window: records of a lane that are shuffled together, and held in memory, undecoded.
+          max_labels: the longest list of labels of an example.
+          max_corrupt: images that may fail to decode, on each host.
+
+        Raises:
+          ValueError: the batch is no multiple of the lanes, or another setting is out of range.
+        """
+        for name, value, least in (
+            ("lanes", lanes, 1),
+            ("window", window, 1),
+            ("max_labels", max_labels, 1),
+            ("max_corrupt", max_corrupt, 0),
+        ):
+            if not isinstance(value, int) or value < least:
+                raise ValueError(f"{name} is {value!r}, but must be a whole number >= {least}.")
+        if batch_size % lanes:
+            raise ValueError(f"lanes is {lanes}, but must divide config.training.batch_size, {batch_size}.")
+        sources, self.class_names, self.class_counts, self.description = chosen
+        self.sizes = {name: len(source.kept) for name, source in sources.items()}
+        self.is_single = not sources["train"].is_list
+        self.arrays = dict.fromkeys(sources, ())
+        self._sources, self._seed, self._batch_size = sources, seed, batch_size
+        self._chains = {True: _parted(training_chain), False: _parted(chain)}
+        self._lanes, self._window, self._share = lanes, window, batch_size // lanes
+        self._max_labels, self._max_corrupt = max_labels, max_corrupt
+        self._left_out: dict[str, list[int]] = {name: [] for name in sources}
+
+    @property
+    def dataset(self) -> Dataset:
+        """Splits as evaluation sees them, each decoded into memory when it is asked for."""
+        return Dataset(_InMemory(self.sizes, self._read), self.class_names)
+
+    @property
+    def clean_labels(self) -> Mapping[str, np.ndarray]:
+        """Labels before curation."""
+        return _InMemory(self.sizes, lambda split: self._sources[split].clean_labels(self._max_labels))
+
+    def training_feeds(self, epoch: int, start: int, places: Places) -> Iterator[Batch]:
+        return self._feeds("train", places, epoch, start)
+
+    def feeds(self, split: str, places: Places) -> Iterator[Batch]:
+        return self._feeds(split, places, None, 0)
+
+    def example(self, split: str, training: bool) -> Batch:
+        spec = self._spec(split, training)
+        return Batch(*(np.zeros((self._batch_size, *x.shape), x.dtype.as_numpy_dtype) for x in spec), {})
+
+    def training_batch(self, key: PRNGKeyArray, arrays: Any, feed: Batch) -> Batch:
+        return _on_device(key, feed, self._chains[True][1])
+
+    def batch(self, key: PRNGKeyArray, arrays: Any, feed: Batch | resident.Feed) -> Batch:
+        on_device = self._chains[False][1]
+        if isinstance(feed, resident.Feed):  # of a split that was read into memory
+            return resident.batch(key, arrays, feed, chain=on_device)
+        return _on_device(key, feed, on_device)
+
+    def left_out(self) -> dict[str, list[int]]:
+        return {split: sorted(ids) for split, ids in self._left_out.items() if ids}
+
+    def ids(self, split: str, places: Places, epoch: int | None = None, start: int = 0) -> np.ndarray:
+        """The ids of every step from `start` on, -1 where there is none; nothing is read.
+
+        Args:
+          split: to be told of.
+          places: of each batch.
+          epoch: of training; None is evaluation.
+          start: the first step.
+        """
+        steps = self._num_steps(split) - start
+        told = np.full((len(places) // self._share, steps * self._share), -1, np.int64)
+        for row, found in zip(told, self._readings(split, places, epoch, start)):
+            row[: len(found.ids)] = found.ids
+        return told.reshape(-1, steps, self._share).transpose(1, 0, 2).reshape(steps, -1)
+
+    def _num_steps(self, split: str) -> int:
+        return resident.steps_per_epoch(self.sizes[split], self._batch_size)
+
+    def _readings(self, split: str, places: Places, epoch: int | None, start: int) -> list[lanes.Reading]:
+        """What is read of the lanes that fill these places."""
+        mine = np.unique(places // self._share)
+        if len(mine) * self._share != len(places):
+            raise ValueError(
+                f"config.data.lanes is {self._lanes}, but must be a multiple of the {self._batch_size // len(places)}"
+                " parts that the hosts of this run cut a batch into."
+            )
+        source = self._sources[split]
+        cut = lanes.cut(source.kept, self._lanes)
+
+        def draws(lane):
+            return None if epoch is None else lanes.draws(self._seed, epoch, lane)
+
+        return [
+            lanes.reading(
+                cut[i], source.records.files(source.part.split).lengths, start * self._share, self._window, draws(i)
+            )
+            for i in mine
+        ]
+
+    def _feeds(self, split: str, places: Places, epoch: int | None, start: int) -> Iterator[Batch]:
+        ids = self.ids(split, places, epoch, start)
+        step = 0
+        while step < len(ids):
+            try:
+                for feed in self._batches(split, places, epoch, start + step):
+                    if not np.array_equal(feed.ids, ids[step]):
+                        raise ValueError(
+                            f"{self._sources[split].records.where}: {split} is damaged: there are other examples than"
+                            " its metadata tell; prepare it again."
+                        )
+                    yield self._checked(split, feed)
+                    step += 1
+            except tf.errors.InvalidArgumentError as error:
+                self._leave_out(split, places, epoch, start + step, error)
+            except tf.errors.OpError as error:
+                where = self._sources[split].records.where
+                raise ValueError(f"{where}: {split} cannot be read ({error.message}); prepare it again.") from None
+            else:
+                return
+
+    def _batches(self, split: str, places: Places, epoch: int | None, start: int) -> Iterator[Batch]:
+        example = self._example(split, epoch)
+        batches = (
+            self._records(split, places, epoch, start)
+            .map(example, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
+            .batch(len(places), drop_remainder=True)
+            .prefetch(tf.data.AUTOTUNE)
+        )
+        for found in batches.as_numpy_iterator():
+            yield Batch(*found, {})
+
+    def _checked(self, split: str, feed: Batch) -> Batch:
+        """The feed, once no list of labels was cut; a list without labels tells a model of one nothing."""
+        labels, weights = records.checked(feed.labels, feed.ids, self._sources[split].where), feed.weights
+        if self.is_single and labels.ndim == 2:
+            weights = weights * (labels[:, 0] >= 0)
+        return feed._replace(labels=labels, weights=weights)
+
+    def _records(self, split: str, places: Places, epoch: int | None, start: int) -> tf.data.Dataset:
+        readings = self._readings(split, places, epoch, start)
+        num_steps = self._num_steps(split) - start
+        return graph.records(self._sources[split], readings, self._window, self._share, num_steps)
+
+    def _present(self, split: str, epoch: int | None) -> Callable:
+        chain, _ = self._chains[epoch is not None]
+        return graph.present(self._sources[split], chain, self._seed, epoch, self._max_labels)
+
+    def _spec(self, split: str, training: bool) -> graph.Spec:
+        """Shapes and types of an example."""
+        found = graph.spec(self._present(split, 0 if training else None))
+        if not found.image.shape.is_fully_defined():
+            raise ValueError(
+                f"config.data.{'train' if training else 'eval'} makes images of {found.image.shape}, but all must be of"
+                " one size; end it with a crop or resize to one."
+            )
+        return found
+
+    def _example(self, split: str, epoch: int | None) -> Callable:
+        present = self._present(split, epoch)
+        return graph.with_absent(present, self._spec(split, epoch is not None), self._left_out[split])
+
+    def _leave_out(
+        self, split: str, places: Places, epoch: int | None, step: int, error: tf.errors.InvalidArgumentError
+    ) -> None:
+        """Finds the images of a step that cannot be decoded, and leaves them out from now on.
+
+        Raises:
+          ValueError: all of them can be, so the chain has failed; or they are too many by now.
+        """
+        source, found = self._sources[split], []
+        decoded = graph.present(source, [], 0, None, self._max_labels)
+        for position, record in self._records(split, places, epoch, step).take(len(places)):
+            try:
+                if position >= 0:
+                    decoded(position, record)
+            except tf.errors.InvalidArgumentError:
+                found.append(int(position))
+        found = sorted(set(found) - set(self._left_out[split]))
+        if not found:
+            raise ValueError(f"{source.where}: the chain fails on an image of step {step}: {error.message}") from None
+        self._left_out[split] += found
+        logging.warning("%s: images of ids %s cannot be decoded and are left out.", source.where, found)
+        if sum(map(len, self._left_out.values())) > self._max_corrupt:
+            raise ValueError(
+                f"{source.where}: more than {self._max_corrupt} images cannot be decoded, now those of ids {found};"
+                " prepare the set again, or raise config.data.max_corrupt."
+            ) from None
+
+    def _read(self, split: str) -> Split:
+        """A split as evaluation sees it, in the order of ids, without what is absent."""
+        feeds = list(self.feeds(split, np.arange(self._batch_size)))
+        inputs, labels, weights, ids = (np.concatenate(x) for x in zip(*(feed[:4] for feed in feeds)))
+        rows = np.argsort(np.where(weights > 0, ids, np.iinfo(ids.dtype).max), kind="stable")[
+            : int((weights > 0).sum())
+        ]
+        return Split(inputs[rows], labels[rows], ids[rows])
+
+
+class _InMemory(Mapping):
+    """What is read of a split, once somebody asks for it."""
+
+    def __init__(self, names: Mapping[str, Any], read: Callable[[str], Any]):
+        self._names, self._read = names, functools.cache(read)
+
+    def __getitem__(self, split: str) -> Any:
+        if split not in self._names:
+            raise KeyError(split)
+        return self._read(split)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+
+def _parted(chain: Sequence[Callable]) -> tuple[list[Callable], list[Callable]]:
+    """What the host does of a chain, and what the device does: the last `value_range`."""
+    if chain and chain[-1].func is ops.value_range:
+        return list(chain[:-1]), [functools.partial(augment.value_range, **chain[-1].keywords)]
+    return list(chain), []
+
+
+def _on_device(key: PRNGKeyArray, feed: Batch, chain: Sequence[Callable]) -> Batch:
+    inputs = feed.inputs
+    for op in chain:
+        inputs = jax.vmap(functools.partial(op, key))(inputs)
+    return feed._replace(inputs=inputs)

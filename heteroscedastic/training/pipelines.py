@@ -1,0 +1,85 @@
+"""The data that a config names, as a pipeline."""
+
+from collections.abc import Callable
+from typing import Any
+
+from heteroscedastic import curation
+from heteroscedastic.bind import chain, within
+from heteroscedastic.data import augment, store, tfds
+from heteroscedastic.data import dataset as dataset_lib
+from heteroscedastic.data.dataset import Dataset
+from heteroscedastic.data.pipeline import Pipeline
+from heteroscedastic.data.resident import Resident
+from heteroscedastic.training import schema
+
+
+def build(config: dict[str, Any], data_dir: str | None = None) -> Pipeline:
+    """The pipeline of a config.
+
+    Raises:
+      ValueError, FileNotFoundError, ModuleNotFoundError: says which section, what was found and what was expected.
+    """
+    return _streaming(config, data_dir) if schema.is_streaming(config["data"]) else _resident(config, data_dir)
+
+
+def stored_data(config: dict[str, Any], data_dir: str | None = None) -> Dataset:
+    """The data set that a config names, before curation and without a validation split of its making."""
+    return within("data", store.load, config["data"]["name"], data_dir, **_words(config, schema.DATA_CHOICES))
+
+
+def _resident(config: dict[str, Any], data_dir: str | None) -> Resident:
+    stored = stored_data(config, data_dir)
+    return Resident(
+        dataset=_curate(config)(stored),
+        stored=stored,
+        seed=config["seed"],
+        batch_size=config["training"]["batch_size"],
+        training_chain=within("data.train", chain, augment, config["data"]["train"]),
+        chain=within("data.eval", chain, augment, config["data"]["eval"]),
+    )
+
+
+def _streaming(config: dict[str, Any], data_dir: str | None) -> Pipeline:
+    try:
+        tfds.library()
+    except ModuleNotFoundError as error:
+        raise ModuleNotFoundError(
+            f"config.data.pipeline is 'streaming', which reads by TensorFlow, and that is not installed ({error})."
+            ' Either pip install -e ".[tensorflow]", or take the resident pipeline, if the data fits into memory.'
+        ) from None
+    from heteroscedastic.data import ops, sources, streaming
+
+    chosen = within(
+        "data",
+        sources.choose,
+        config["data"]["name"],
+        data_dir,
+        _curate(config),
+        reads_labels=bool(config["curation"].strip()) or config["weighting"]["name"] != "equal",
+        **_words(config, (*schema.DATA_CHOICES, "max_labels")),
+    )
+    return within(
+        "data",
+        streaming.Streaming,
+        chosen,
+        seed=config["seed"],
+        batch_size=config["training"]["batch_size"],
+        training_chain=within("data.train", chain, ops, config["data"]["train"]),
+        chain=within("data.eval", chain, ops, config["data"]["eval"]),
+        **_words(config, schema.STREAMING),
+    )
+
+
+def _curate(config: dict[str, Any]) -> Callable[[Dataset], Dataset]:
+    """Curation, then a validation split where one is to be made."""
+    links = within("curation", chain, curation, config["curation"])
+
+    def curate(stored):
+        data = dataset_lib.curate(stored, config["seed"], links)
+        return dataset_lib.hold_out(data, config["seed"], config["data"]["validation_fraction"])
+
+    return curate
+
+
+def _words(config: dict[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
+    return {name: value for name, value in config["data"].items() if name in names}
