@@ -6,6 +6,7 @@ and scikit-learn.
 
 import contextlib
 import io
+import logging
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -29,6 +30,7 @@ def write(
     *,
     label: str = "label",
     several: bool = False,
+    size: int | None = None,
     num_classes: int = 10,
 ) -> None:
     """Prepares the copy.
@@ -39,6 +41,7 @@ def write(
       splits: that are to be written.
       label: field of the labels, of a set that has no builder.
       several: such a set has lists of them.
+      size: height and width of its images; None is several of them.
       num_classes: where no builder says how many.
 
     Raises:
@@ -52,11 +55,11 @@ def write(
         config = builder.builder_config.name if builder.builder_config else None
         name = builder.name
     except library.core.DatasetNotFoundError:
-        features, version, config = _schema(label, several), _VERSION, None
+        features, version, config = _schema(label, several, size), _VERSION, None
     _name_classes(features, num_classes)
     images = digits.digits().splits["train"].inputs[..., 0]
     library.disable_progress_bar()
-    with contextlib.redirect_stdout(io.StringIO()):  # it tells of downloads
+    with contextlib.redirect_stdout(io.StringIO()), _quiet():  # it tells of downloads, and of folders being empty
         library.dataset_builders.store_as_tfds_dataset(
             name=name,
             version=version,
@@ -69,10 +72,22 @@ def write(
         )
 
 
-def _schema(label: str, several: bool) -> Any:
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    logger = logging.getLogger("absl")
+    before = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(before)
+
+
+def _schema(label: str, several: bool, size: int | None) -> Any:
     library = tfds.library()
     one = library.features.ClassLabel()
-    fields = {"image": library.features.Image(encoding_format="jpeg"), "file_name": library.features.Text()}
+    image = library.features.Image(shape=(size, size, 3), encoding_format="jpeg")
+    fields = {"image": image, "file_name": library.features.Text()}
     fields[label] = library.features.Sequence(one) if several else one
     return library.features.FeaturesDict(fields)
 
