@@ -92,14 +92,12 @@ class Records:
     def labels(self, part: Slice, label: str, max_labels: int) -> Int[np.ndarray, "n"] | Int[np.ndarray, "n m"]:
         """The labels of a slice, in order; no image is decoded."""
         files = tf.data.TFRecordDataset(list(self.files(part.split).paths), buffer_size=1 << 20)
-        found = (
-            files.skip(part.start)
-            .take(part.stop - part.start)
-            .map(
-                lambda record: padded(self.parsed(record, (label,))[label], max_labels),
-                num_parallel_calls=tf.data.AUTOTUNE,
-            )
-        )
+
+        @tf.autograph.experimental.do_not_convert
+        def of(record):
+            return padded(self.parsed(record, (label,))[label], max_labels)
+
+        found = files.skip(part.start).take(part.stop - part.start).map(of, num_parallel_calls=tf.data.AUTOTUNE)
         try:
             labels = np.concatenate(list(found.batch(_AT_ONCE).as_numpy_iterator()))
         except tf.errors.OpError as error:

@@ -4,6 +4,7 @@ The host sends the rows of a step; gathering and augmentation happen inside it.
 """
 
 import dataclasses
+import functools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -94,16 +95,16 @@ class Resident:
     def is_single(self) -> bool:
         return self.dataset.splits["train"].labels.ndim == 1
 
-    @property
+    @functools.cached_property
     def class_counts(self) -> Float[np.ndarray, "k"]:
         labels = self.dataset.splits["train"].labels
         return np.bincount(labels[labels >= 0], minlength=len(self.class_names)).astype(np.float32)
 
-    @property
+    @functools.cached_property
     def description(self) -> dict[str, Any]:
         return dataset_lib.description(self.dataset, self.stored)
 
-    @property
+    @functools.cached_property
     def clean_labels(self) -> dict[str, np.ndarray]:
         return {name: dataset_lib.clean_labels(self.dataset, self.stored, name) for name in self.dataset.splits}
 

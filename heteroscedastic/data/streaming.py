@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import tensorflow as tf
 from jaxtyping import PRNGKeyArray
@@ -79,7 +80,7 @@ class Streaming:
         return Dataset(_InMemory(self.sizes, self._read), self.class_names)
 
     @property
-    def clean_labels(self) -> Mapping[str, np.ndarray]:
+    def clean_labels(self) -> Mapping:
         """Labels before curation."""
         return _InMemory(self.sizes, lambda split: self._sources[split].clean_labels(self._max_labels))
 
@@ -272,4 +273,4 @@ def _on_device(key: PRNGKeyArray, feed: Batch, chain: Sequence[Callable]) -> Bat
     inputs = feed.inputs
     for op in chain:
         inputs = jax.vmap(functools.partial(op, key))(inputs)
-    return feed._replace(inputs=inputs)
+    return jax.tree.map(jnp.asarray, feed._replace(inputs=inputs))

@@ -8,7 +8,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from flax import linen as nn
 from jaxtyping import PRNGKeyArray
 
@@ -35,7 +34,7 @@ class Run:
     pipeline: Pipeline
     dataset: Dataset  # in memory; of a stream, each split once it is asked for
     description: dict[str, Any]  # of the data, for dataset.json
-    clean_labels: Mapping[str, np.ndarray]  # by split, in its order: without known noise
+    clean_labels: Mapping  # arrays, by split, in its order: without known noise
     model: nn.Module
     predictive: Callable
     init: Callable[[], TrainState]  # as it is saved
