@@ -225,5 +225,6 @@ def _window(example: Example, top: Any, left: Any, height: Any, width: Any, dct_
 
 
 def _resized(image: tf.Tensor, size: Any, method: str, antialias: bool) -> tf.Tensor:
-    resized = tf.image.resize(image, size, method=method, antialias=antialias)
-    return tf.saturate_cast(tf.round(resized), tf.uint8)
+    resized = tf.image.resize(image, size, method=method, antialias=antialias) + 0.5
+    # Bilinear weights are positive, so nothing leaves the range; bicubic ones are not.
+    return tf.cast(resized if method == "bilinear" else tf.clip_by_value(resized, 0.0, 255.5), tf.uint8)

@@ -9,7 +9,7 @@ from jaxtyping import Int
 from heteroscedastic.data import tfds
 from heteroscedastic.data.slices import Slice
 
-_AT_ONCE = 4096
+_AT_ONCE = 256
 
 
 class Files(NamedTuple):
@@ -39,7 +39,6 @@ class Records:
                 f"  {tfds.preparation(name, data_dir)}"
             ) from None
         info, self._types = builder.info, tfds.library().features
-        self._encoded = {"image": tfds.library().decode.SkipDecoding()}
         self.where, self.full_name = f"{name} in {data_dir}", info.full_name
         if info.file_format.value != "tfrecord":
             raise ValueError(
@@ -84,22 +83,28 @@ class Records:
         feature = self._features[label]
         return tuple((feature.feature if self.is_list(label) else feature).names)
 
-    def parsed(self, record: tf.Tensor, names: tuple[str, ...]) -> dict[str, tf.Tensor]:
-        """Fields of a serialized example; an image stays encoded."""
-        chosen = self._types.FeaturesDict({name: self._features[name] for name in names})
-        return chosen.deserialize_example(record, decoders=self._encoded if "image" in names else None)
+    def parsed(self, records: tf.Tensor, label: str, max_labels: int) -> tuple[tf.Tensor, tf.Tensor]:
+        """Encoded images and labels of serialized examples [n].
+
+        Lists of labels are padded with -1 to one more than there may be, so that more is seen.
+        """
+        one = tf.io.FixedLenFeature((), tf.int64)
+        several = tf.io.FixedLenSequenceFeature((), tf.int64, allow_missing=True, default_value=-1)
+        of_label = several if self.is_list(label) else one
+        told = tf.io.parse_example(records, {"image": tf.io.FixedLenFeature((), tf.string), label: of_label})
+        return told["image"], padded(tf.cast(told[label], tf.int32), max_labels)
 
     def labels(self, part: Slice, label: str, max_labels: int) -> Int[np.ndarray, "n"] | Int[np.ndarray, "n m"]:
         """The labels of a slice, in order; no image is decoded."""
         files = tf.data.TFRecordDataset(list(self.files(part.split).paths), buffer_size=1 << 20)
 
         @tf.autograph.experimental.do_not_convert
-        def of(record):
-            return padded(self.parsed(record, (label,))[label], max_labels)
+        def of(records):
+            return self.parsed(records, label, max_labels)[1]
 
-        found = files.skip(part.start).take(part.stop - part.start).map(of, num_parallel_calls=tf.data.AUTOTUNE)
+        found = files.skip(part.start).take(part.stop - part.start).batch(_AT_ONCE).map(of)
         try:
-            labels = np.concatenate(list(found.batch(_AT_ONCE).as_numpy_iterator()))
+            labels = np.concatenate(list(found.as_numpy_iterator()))
         except tf.errors.OpError as error:
             raise ValueError(f"{self.where} is damaged ({error.message}); prepare it again.") from None
         if len(labels) != part.stop - part.start:
@@ -108,13 +113,11 @@ class Records:
 
 
 def padded(labels: tf.Tensor, max_labels: int) -> tf.Tensor:
-    """A class as it is; a list of classes padded with -1 to one more than there may be, so that more is seen."""
-    labels = tf.cast(labels, tf.int32)
-    if labels.shape.rank == 0:
+    """Classes as they are; lists of them [n, m] padded with -1, or cut, to one more than there may be."""
+    if labels.shape.rank == 1:
         return labels
-    kept = labels[: max_labels + 1]
-    filled = tf.pad(kept, ((0, max_labels + 1 - tf.shape(kept)[0]),), constant_values=-1)
-    return tf.ensure_shape(filled, (max_labels + 1,))
+    filled = tf.pad(labels, ((0, 0), (0, max_labels + 1)), constant_values=-1)
+    return tf.ensure_shape(filled[:, : max_labels + 1], (None, max_labels + 1))
 
 
 def checked(labels: np.ndarray, ids: np.ndarray, where: str) -> np.ndarray:

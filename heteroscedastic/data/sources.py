@@ -43,19 +43,15 @@ class Source(NamedTuple):
         return np.isin(np.arange(self.records.sizes[self.part.split]), self.kept)
 
     def parser(self, max_labels: int) -> Callable:
-        """(serialized example, its position) -> its encoded image and its labels."""
+        """(positions [n], serialized examples [n]) -> encoded images, labels."""
         if self.labels is None:
+            return lambda positions, records: self.records.parsed(records, self.label, max_labels)
+        # Made here, outside of any graph, where they would be constants.
+        kept, labels = tf.constant(self.kept, tf.int64), tf.constant(self.labels, tf.int32)
 
-            def parsed(record, position):
-                told = self.records.parsed(record, ("image", self.label))
-                return told["image"], padded(told[self.label], max_labels)
-        else:
-            # Made here, outside of any graph, where they would be constants.
-            kept, labels = tf.constant(self.kept, tf.int64), tf.constant(self.labels, tf.int32)
-
-            def parsed(record, position):
-                row = tf.searchsorted(kept, position[None])[0]
-                return self.records.parsed(record, ("image",))["image"], padded(labels[row], max_labels)
+        def parsed(positions, records):
+            images, _ = self.records.parsed(records, self.label, max_labels)
+            return images, padded(tf.gather(labels, tf.searchsorted(kept, positions)), max_labels)
 
         return parsed
 

@@ -91,8 +91,10 @@ class Streaming:
         return self._feeds(split, places, None, 0)
 
     def example(self, split: str, training: bool) -> Batch:
-        spec = self._spec(split, training)
-        return Batch(*(np.zeros((self._batch_size, *x.shape), x.dtype.as_numpy_dtype) for x in spec), {})
+        spec, size = self._spec(split, training), self._batch_size
+        lists = (self._max_labels,) if self._sources[split].is_list else ()
+        image, ids = np.zeros((size, *spec.shape), spec.dtype.as_numpy_dtype), np.zeros(size, np.int32)
+        return Batch(image, np.zeros((size, *lists), np.int32), np.zeros(size, np.float32), ids, {})
 
     def training_batch(self, key: PRNGKeyArray, arrays: Any, feed: Batch) -> Batch:
         return _on_device(key, feed, self._chains[True][1])
@@ -169,7 +171,7 @@ class Streaming:
     def _batches(self, split: str, places: Places, epoch: int | None, start: int) -> Iterator[Batch]:
         example = self._example(split, epoch)
         batches = (
-            self._records(split, places, epoch, start)
+            self._stored(split, places, epoch, start)
             .map(example, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
             .batch(len(places), drop_remainder=True)
             .prefetch(tf.data.AUTOTUNE)
@@ -184,28 +186,27 @@ class Streaming:
             weights = weights * (labels[:, 0] >= 0)
         return feed._replace(labels=labels, weights=weights)
 
-    def _records(self, split: str, places: Places, epoch: int | None, start: int) -> tf.data.Dataset:
-        readings = self._readings(split, places, epoch, start)
-        num_steps = self._num_steps(split) - start
-        return graph.records(self._sources[split], readings, self._window, self._share, num_steps)
+    def _stored(self, split: str, places: Places, epoch: int | None, start: int) -> tf.data.Dataset:
+        readings, steps = self._readings(split, places, epoch, start), self._num_steps(split) - start
+        return graph.stored(self._sources[split], readings, self._window, self._share, steps, self._max_labels)
 
     def _present(self, split: str, epoch: int | None) -> Callable:
         chain, _ = self._chains[epoch is not None]
-        return graph.present(self._sources[split], chain, self._seed, epoch, self._max_labels)
+        return graph.present(self._sources[split].records.image_shape, chain, self._seed, epoch)
 
-    def _spec(self, split: str, training: bool) -> graph.Spec:
-        """Shapes and types of an example."""
+    def _spec(self, split: str, training: bool) -> tf.TensorSpec:
+        """Shape and type of an image."""
         found = graph.spec(self._present(split, 0 if training else None))
-        if not found.image.shape.is_fully_defined():
+        if not found.shape.is_fully_defined():
             raise ValueError(
-                f"config.data.{'train' if training else 'eval'} makes images of {found.image.shape}, but all must be of"
+                f"config.data.{'train' if training else 'eval'} makes images of {found.shape}, but all must be of"
                 " one size; end it with a crop or resize to one."
             )
         return found
 
     def _example(self, split: str, epoch: int | None) -> Callable:
-        present = self._present(split, epoch)
-        return graph.with_absent(present, self._spec(split, epoch is not None), self._left_out[split])
+        spec = self._spec(split, epoch is not None)
+        return graph.example(self._present(split, epoch), spec, self._left_out[split])
 
     def _leave_out(
         self, split: str, places: Places, epoch: int | None, step: int, error: tf.errors.InvalidArgumentError
@@ -216,11 +217,11 @@ class Streaming:
           ValueError: all of them can be, so the chain has failed; or they are too many by now.
         """
         source, found = self._sources[split], []
-        decoded = graph.present(source, [], 0, None, self._max_labels)
-        for position, record in self._records(split, places, epoch, step).take(len(places)):
+        decoded = graph.present(source.records.image_shape, [], 0, None)
+        for position, image, _ in self._stored(split, places, epoch, step).take(len(places)):
             try:
                 if position >= 0:
-                    decoded(position, record)
+                    decoded(position, image)
             except tf.errors.InvalidArgumentError:
                 found.append(int(position))
         found = sorted(set(found) - set(self._left_out[split]))

@@ -1,0 +1,161 @@
+"""The streaming pipeline beside bare decoding: python benchmarks/input.py --data_dir=DIR.
+
+Images a second of one core, of whatever JPEG set TFDS has prepared. Bare is what cannot be left out
+of a crop: a draw of the window, decoding it and nothing else, and resizing, of files in memory. The
+same with the whole image decoded before the crop stands beside it. Ours reads record files, parses,
+shuffles, keeps to its order, flips and batches too. They are taken in turn, so that other work on the
+machine hits all alike; the ratio is the median over turns.
+"""
+
+import argparse
+import json
+import os
+import shutil
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+
+_BATCH = 64
+_CROP = "inception_crop({size}{how})"
+
+
+def copied(name: str, data_dir: str, out: str, times: int) -> int:
+    """A prepared set whose split train has its files so many times, and its number of examples."""
+    source = max((p for p in (Path(data_dir) / name).iterdir() if p.is_dir()), key=lambda p: p.name)
+    folder = Path(out) / name / source.name
+    folder.mkdir(parents=True)
+    for path in source.iterdir():
+        if path.is_file() and ".tfrecord" not in path.name:
+            shutil.copyfile(path, folder / path.name)
+    info = json.loads((folder / "dataset_info.json").read_text())
+    (train,) = (split for split in info["splits"] if split["name"] == "train")
+    info["splits"], files = [train], sorted(source.glob("*-train.tfrecord-*"))
+    stem, number = files[0].name.split(".tfrecord-")[0], len(files) * times
+    for i in range(number):
+        (folder / f"{stem}.tfrecord-{i:05}-of-{number:05}").symlink_to(files[i % len(files)].resolve())
+    train["shardLengths"] = train["shardLengths"] * times
+    train["numBytes"] = str(int(train["numBytes"]) * times)
+    train.pop("filepathTemplate", None)
+    (folder / "dataset_info.json").write_text(json.dumps(info))
+    return sum(map(int, train["shardLengths"]))
+
+
+def bare(images: list[bytes], size: int, whole: bool, dct_method: str) -> Callable[[int], None]:
+    """Windows of so many images, the same ones again and again."""
+    import tensorflow as tf
+
+    @tf.autograph.experimental.do_not_convert
+    def window(number, image):
+        begin, extent, _ = tf.image.stateless_sample_distorted_bounding_box(
+            tf.io.extract_jpeg_shape(image),
+            tf.constant([[[0.0, 0.0, 1.0, 1.0]]]),
+            seed=tf.stack((0, number)),
+            min_object_covered=0.0,
+            aspect_ratio_range=(3 / 4, 4 / 3),
+            area_range=(0.08, 1.0),
+            max_attempts=100,
+        )
+        if whole:
+            pixels = tf.io.decode_jpeg(image, channels=3, dct_method=dct_method)
+            pixels = tf.slice(pixels, begin, tf.stack((extent[0], extent[1], -1)))
+        else:
+            at = tf.stack((begin[0], begin[1], extent[0], extent[1]))
+            pixels = tf.image.decode_and_crop_jpeg(image, at, channels=3, dct_method=dct_method)
+        return tf.image.resize(pixels, (size, size))
+
+    @tf.autograph.experimental.do_not_convert
+    def counted(number, pixels):
+        return number + 1
+
+    numbered = tf.data.Dataset.from_tensor_slices(images).repeat().enumerate()
+
+    def run(number):
+        windows = numbered.take(number).map(window, num_parallel_calls=tf.data.AUTOTUNE)
+        assert int(windows.prefetch(8).reduce(np.int64(0), counted)) == number
+
+    return run
+
+
+def ours(data_dir: str, name: str, size: int, dct_method: str) -> Callable[[int], None]:
+    """So many images of the pipeline, one epoch after the other."""
+    from heteroscedastic.bind import chain
+    from heteroscedastic.data import ops, sources, streaming
+
+    how = f", dct_method={dct_method!r}" if dct_method else ""
+    text = f"{_CROP.format(size=size, how=how)}|flip_lr|value_range(-1, 1)"
+
+    def made(number):
+        splits = {"train": f"train[:{number}]"}
+        chosen = sources.choose(name, data_dir, lambda data: data, reads_labels=False, splits=splits)
+        links = chain(ops, text)
+        return streaming.Streaming(chosen, seed=0, batch_size=_BATCH, training_chain=links, chain=links, lanes=16)
+
+    epochs: Iterator[int] = iter(range(10**9))
+
+    def run(number):
+        seen = sum(feed.weights.sum() for feed in made(number).training_feeds(next(epochs), 0, np.arange(_BATCH)))
+        assert seen == number
+
+    return run
+
+
+def rate(run: Callable[[int], None], few: int, many: int) -> float:
+    """Images a second of the processor, of what comes on top of a few: without starting."""
+    seconds = []
+    for number in (few, many):
+        began = time.process_time()
+        run(number)
+        seconds.append(time.process_time() - began)
+    return (many - few) / (seconds[1] - seconds[0])
+
+
+def main() -> None:
+    """Prints a line for each turn, then medians."""
+    parser = argparse.ArgumentParser(description=main.__doc__)
+    parser.add_argument(
+        "--data_dir", default=os.environ.get("TFDS_DATA_DIR"), required="TFDS_DATA_DIR" not in os.environ
+    )
+    parser.add_argument("--name", default="imagenet2012", help="a prepared set of JPEG images of several sizes")
+    parser.add_argument("--size", type=int, default=224, help="pixels of a side")
+    parser.add_argument("--turns", type=int, default=7)
+    parser.add_argument(
+        "--times", type=int, default=16, help="how often each image is seen in a turn, at best a multiple of 16"
+    )
+    parser.add_argument("--core", type=int, help="the core to run on; the last one that is allowed if not given")
+    flags = parser.parse_args()
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    core = max(os.sched_getaffinity(0)) if flags.core is None else flags.core
+    os.sched_setaffinity(0, {core})  # before TensorFlow makes its threads
+
+    with tempfile.TemporaryDirectory() as out:
+        number = copied(flags.name, flags.data_dir, out, flags.times)
+        from heteroscedastic.data import tfds
+        from heteroscedastic.data.records import Records
+
+        tf, records = tfds.tensorflow(), Records(flags.name, out)
+        paths = sorted(set(map(os.path.realpath, records.files("train").paths)))
+        stored = next(iter(tf.data.TFRecordDataset(paths).batch(10**6)))
+        images = records.parsed(stored, "label", 1)[0].numpy().tolist()
+        forms = {
+            "bare": bare(images, flags.size, False, ""),
+            "ours": ours(out, flags.name, flags.size, ""),
+            "whole": bare(images, flags.size, True, ""),
+            "bare, accurate": bare(images, flags.size, False, "INTEGER_ACCURATE"),
+            "ours, accurate": ours(out, flags.name, flags.size, "INTEGER_ACCURATE"),
+        }
+        print(f"{len(images)} files of {np.mean(list(map(len, images))) / 1e3:.0f} KB, core {core}", flush=True)
+        turns = []
+        for _ in range(flags.turns):
+            turns.append({name: rate(run, _BATCH, number) for name, run in forms.items()})
+            print("  ".join(f"{name} {value:,.0f}" for name, value in turns[-1].items()), flush=True)
+    for name in forms:
+        to = statistics.median(turn[name] / turn["bare"] for turn in turns)
+        print(f"{name:16} {statistics.median(turn[name] for turn in turns):7,.0f} images/s  {to:.2f} of bare")
+
+
+if __name__ == "__main__":
+    main()
