@@ -2,8 +2,8 @@
 
 python -m heteroscedastic.data.check --config=configs/X.py --data_dir=DIR --out=OUT looks at every set that the config
 names, tells versions, examples and classes, and draws OUT/X.png: examples with their labels, first as
-evaluation sees them, then as training does, drawn several times. It exits with 1 where something is missing or does
-not suit the config. Nothing is downloaded.
+evaluation sees them, then as training does, drawn several times; their labels are the stored ones, before curation. It
+exits with 1 where something is missing or does not suit the config. Nothing is downloaded.
 """
 
 import argparse
@@ -43,6 +43,9 @@ def report(config: Mapping[str, Any], data_dir: str | None) -> Report:
         except FileNotFoundError as error:
             lines.append(f"{one.name}: MISSING")
             problems.append(f"{one.name}: {error}{_by_hand(one.name, data_dir)}")
+            continue
+        except ModuleNotFoundError as error:
+            problems.append(f'{one.name}: needs TensorFlow Datasets: pip install -e ".[tensorflow]" ({error})')
             continue
         except ValueError as error:
             problems.append(str(error))
@@ -105,14 +108,17 @@ def main() -> None:
     flags = parser.parse_args()
     config = runpy.run_path(flags.config)["get_config"]().to_dict()
     lines, problems = report(config, flags.data_dir)
+    if flags.out:
+        path = Path(flags.out) / f"{Path(flags.config).stem}.png"
+        try:
+            content = views.sheet(config, flags.data_dir)
+            files.write_whole(path, lambda file: file.write(content))
+            lines.append(f"wrote {path}")
+        except (FileNotFoundError, ModuleNotFoundError, ValueError) as error:
+            problems = problems or [str(error)]
     print("\n".join(lines))
     if problems:
         raise SystemExit("\n\n".join(problems))
-    if flags.out:
-        path = Path(flags.out) / f"{Path(flags.config).stem}.png"
-        content = views.sheet(config, flags.data_dir)
-        files.write_whole(path, lambda file: file.write(content))
-        print(f"wrote {path}")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Training examples of a config as evaluation and as training see them, on one sheet. Needs Pillow."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -75,30 +75,29 @@ def _of_stored(
 def _of_stream(
     config: Mapping[str, Any], data_dir: str | None, train: _Chain, evaluation: _Chain
 ) -> tuple[list[_Seen], Sequence[str]]:
-    from heteroscedastic.data import graph, sources
+    from heteroscedastic.data import sources, streaming
 
     choices = {name: value for name, value in config["data"].items() if name in _CHOICES}
+    if choices.get("splits"):
+        choices["splits"] = {"train": choices["splits"]["train"]}  # the others may lie in sets that are not there
     chosen = sources.choose(config["data"]["name"], data_dir, lambda data: data, reads_labels=False, **choices)
-    source, max_labels = chosen.sources["train"], choices.get("max_labels", 16)
-    views = [graph.present(source, evaluation, config["seed"], None, max_labels)]
-    views += [graph.present(source, train, config["seed"], epoch, max_labels) for epoch in range(_DRAWS)]
-    seen = []
-    for position, record in _records(source, _spread(source.kept[:_SEARCHED])):
-        found = [view(position, record) for view in views]
-        seen.append(_Seen(int(position), np.asarray(found[0][1]), [np.asarray(one[0]) for one in found]))
-    return seen, chosen.class_names
-
-
-def _records(source: Any, positions: np.ndarray) -> Iterator[tuple[Any, Any]]:
-    """(position, serialized example) of a stream's source."""
-    from heteroscedastic.data import tfds
-
-    paths = list(source.records.files(source.part.split).paths)
-    stored = tfds.tensorflow().data.TFRecordDataset(paths).enumerate()
-    wanted = set(positions.tolist())
-    for position, record in stored.skip(min(wanted)).take(max(wanted) - min(wanted) + 1):
-        if int(position) in wanted:
-            yield position, record
+    source = chosen.sources["train"]
+    ids = _spread(source.kept[:_SEARCHED])
+    stream = streaming.Streaming(
+        chosen._replace(sources={"train": source._replace(kept=ids)}),
+        seed=config["seed"],
+        batch_size=len(ids),
+        training_chain=train,
+        chain=evaluation,
+        lanes=1,
+        max_labels=choices.get("max_labels", 16),
+    )
+    places = np.arange(len(ids))
+    feeds = [next(iter(stream.feeds("train", places)))]
+    feeds += [next(iter(stream.training_feeds(epoch, 0, places))) for epoch in range(_DRAWS)]
+    views = [feed.inputs[np.argsort(feed.ids)] for feed in feeds]  # as each epoch has its own order
+    labels = feeds[0].labels[np.argsort(feeds[0].ids)]
+    return [_Seen(int(ids[i]), labels[i], [view[i] for view in views]) for i in places], chosen.class_names
 
 
 def _spread(rows: np.ndarray) -> np.ndarray:

@@ -11,7 +11,7 @@ from PIL import Image
 
 from experiments import study
 from heteroscedastic.bind import chain
-from heteroscedastic.data import augment, check, contact_sheet, sample, store, views, wanted
+from heteroscedastic.data import augment, check, contact_sheet, sample, store, tfds, views, wanted
 
 ROOT = Path(__file__).parents[2]
 needs_library = pytest.mark.skipif(not find_spec("tensorflow_datasets"), reason="needs TensorFlow Datasets")
@@ -119,3 +119,44 @@ def test_the_command_ends_with_1_where_something_is_missing_and_draws_where_noth
     assert caught.value.code != 0
     assert "cifar10_n: MISSING" in capsys.readouterr().out
     assert not (tmp_path / "cifar10_n_hom.png").exists()
+
+
+@needs_library
+def test_a_stream_is_told_and_drawn_as_it_is_read(tmp_path):
+    import tensorflow as tf
+
+    sample.write("imagenet2012", str(tmp_path), ["train", "validation"])
+    data = dict(
+        pipeline="streaming",
+        name="imagenet2012",
+        splits=dict(train="train[8:]", test="validation", v2=dict(name="imagenet_v2", split="test")),
+        train="inception_crop(40)|value_range(-1, 1)",
+        eval="resize(40)|value_range(-1, 1)",
+        lanes=4,
+    )
+    config = study.config("digits_het_pe", {"head.num_classes": 1000}) | {"data": data}
+    lines, problems = said(config, str(tmp_path))
+    assert f"imagenet2012/5.1.0 in {tmp_path}: train 32, validation 32 examples; 1,000 classes by 'label'" in lines
+    assert "imagenet_v2: MISSING" in lines
+    assert f"tfds.builder('imagenet_v2', data_dir='{tmp_path}').download_and_prepare()" in problems
+    assert problems.count("\n\n") == 0
+    with Image.open(io.BytesIO(views.sheet(config, str(tmp_path)))) as opened:
+        drawn = np.asarray(opened)
+    stored = tfds.library().builder("imagenet2012", data_dir=str(tmp_path)).as_dataset(split="train[8:]")
+    for row, example in enumerate(e for i, e in enumerate(stored) if i in np.linspace(0, 23, 8).astype(int)):
+        top, left = contact_sheet.place(row, 0, 120, 120)
+        shown = drawn[top + 1 : top + 120 : 3, left + 1 : left + 120 : 3].astype(int)
+        resized = tf.image.resize(example["image"], (40, 40), antialias=True)
+        assert np.abs(shown - resized).max() <= 1
+    others = [contact_sheet.place(0, column, 120, 120) for column in range(7)]
+    assert len({drawn[top : top + 120, left : left + 120].tobytes() for top, left in others}) == 7
+
+
+def test_a_stream_without_tensorflow_says_what_it_needs(monkeypatch):
+    monkeypatch.setattr(tfds, "library", _absent)
+    config = config_of("digits_het_pe", dict(pipeline="streaming", lanes=1))
+    assert "digits: needs TensorFlow Datasets" in said(config, "anywhere")[1]
+
+
+def _absent():
+    raise ModuleNotFoundError("No module named 'tensorflow_datasets'")
