@@ -1,9 +1,18 @@
 """Shapes in signatures are checked on every call of every test."""
 
+import os
+import tempfile
+
 import pytest
 from jaxtyping import install_import_hook
 
 install_import_hook("heteroscedastic", "typechecking.checked")
+
+# What several tests compile, some in processes of their own, is compiled once; no run of the tests knows another's.
+if "PYTEST_XDIST_WORKER" not in os.environ:
+    _COMPILED = tempfile.TemporaryDirectory()
+    os.environ["JAX_COMPILATION_CACHE_DIR"] = _COMPILED.name
+    os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0.2"
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -198,7 +198,9 @@ def test_two_processes_do_not_write_one_run(undisturbed, data_dir, tmp_path):
     directory = tmp_path / "run"
     first = start_without(EXTRAS, MAIN, *arguments(directory, data_dir))
     until_lines(first, directory, 1)
+    first.send_signal(signal.SIGSTOP)  # it would end before the second has begun
     second = run_without(EXTRAS, MAIN, *arguments(directory, data_dir))
+    first.send_signal(signal.SIGCONT)
     assert "another process is at work on" in second.stderr
     first.communicate(timeout=300)
     assert_same_bits(outcome(directory), outcome(undisturbed))
