@@ -94,6 +94,12 @@ def _by_hand(name: str, data_dir: str | None) -> str:
         instructions = tfds.instructions(name)
     except ModuleNotFoundError:
         return ""
+    if instructions is None:
+        return (
+            f"\nTensorFlow Datasets has no builder of {name!r}, so a program of its own must write it; of images with"
+            f" lists of labels,\n  python -m heteroscedastic.data.builders.multilabel --name={name}"
+            f" --data_dir={data_dir or 'DIR'} --split train=FILES --class_names=FILE"
+        )
     if not instructions:
         return ""
     return f"\nBy hand, into {Path(data_dir or 'DIR') / 'downloads' / 'manual'}, which is manual_dir:\n{instructions}"

@@ -85,13 +85,13 @@ def preparation(name: str, data_dir: str) -> str:
     return f'python -c "import tensorflow_datasets as tfds, heteroscedastic.data.builders; {call}"'
 
 
-def instructions(name: str) -> str:
-    """What must be downloaded by hand before a set can be prepared; empty if nothing, or if it has no builder."""
+def instructions(name: str) -> str | None:
+    """What must be downloaded by hand before a set can be prepared; None of a set that has no builder."""
     tfds = library()
     try:
         return textwrap.dedent(tfds.builder_cls(name).MANUAL_DOWNLOAD_INSTRUCTIONS or "").strip()
     except tfds.core.DatasetNotFoundError:
-        return ""
+        return None
 
 
 def builder(name: str, data_dir: str) -> Any:

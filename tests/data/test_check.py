@@ -69,6 +69,9 @@ def test_what_is_missing_is_told_with_the_command_and_the_files_that_prepare_it(
     assert f"tfds.builder('webvision', data_dir='{tmp_path}').download_and_prepare()" in problems
     assert f"By hand, into {tmp_path}/downloads/manual" in problems
     assert "google_resized_256.tar" in problems
+    _, problems = said(study.config("digits_het_pe", {"data.name": "jft"}), str(tmp_path))
+    assert "TensorFlow Datasets has no builder of 'jft'" in problems
+    assert f"heteroscedastic.data.builders.multilabel --name=jft --data_dir={tmp_path}" in problems
 
 
 def test_the_sheet_shows_the_view_of_evaluation_and_draws_of_training():

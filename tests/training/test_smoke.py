@@ -4,6 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from subprocesses import run_without
 
 from experiments import study
 from heteroscedastic.data import sample
@@ -111,3 +112,15 @@ def test_a_stream_takes_its_sets_where_they_are_as_large_as_its_slices_say(tmp_p
     assert shrunk["data"]["splits"] == fits
     _, elsewhere = smoke.smoke(streamed("digits_het_pe", IMAGENET, **{"head.num_classes": 1000}), str(tmp_path))
     assert elsewhere != str(tmp_path)
+
+
+def test_a_stream_without_tensorflow_says_so(tmp_path):
+    program = """
+from experiments import study
+from heteroscedastic.training import loop, smoke
+config = study.config("tiny_imagenet_hom", {})
+loop.train(*smoke.smoke(config)[:1], sys.argv[1])
+"""
+    done = run_without({"tensorflow", "tensorflow_datasets"}, program, str(tmp_path / "run"))
+    assert "config.data.pipeline is 'streaming', which reads by TensorFlow, and that is not installed" in done.stderr
+    assert not (tmp_path / "run").exists()
