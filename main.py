@@ -28,7 +28,7 @@ def main(argv: list[str]) -> None:
         hosts.start(_COORDINATOR.value, _NUM_PROCESSES.value, _PROCESS_ID.value)
     config, data_dir = _CONFIG.value.to_dict(), _DATA_DIR.value or os.environ.get("TFDS_DATA_DIR")
     if _SMOKE.value:
-        config = smoke.smoke(config, data_dir)
+        config, data_dir = smoke.smoke(config, data_dir)
     try:
         loop.train(config, _WORKDIR.value, data_dir)
     except Exception:

@@ -55,3 +55,29 @@ def parse(expression: str, sizes: Mapping[str, int]) -> Slice:
     if not 0 <= first < last <= size:
         raise ValueError(f"{expression!r} is {first} to {last} of {size} examples, so none or beyond them.")
     return Slice(split, first, last)
+
+
+def shares(expressions: Mapping[str, str]) -> dict[str, str]:
+    """The same parts of sets of another size: bounds in examples become shares, evenly spaced in the same order.
+
+    Of "train[50000:]" and "train[:50000]" come "train[50%:]" and "train[:50%]". What is a share or
+    no such expression stays.
+
+    Args:
+      expressions: by what they are called; all that are taken of one set.
+    """
+    found = {name: _EXPRESSION.fullmatch(expression) for name, expression in expressions.items()}
+    counted = {name: m.groups() for name, m in found.items() if m and not (m[3] or m[5])}
+    bounds: dict[str, set[int]] = {}
+    for split, start, _, stop, _ in counted.values():
+        bounds.setdefault(split, set()).update(int(b) for b in (start, stop) if b is not None)
+
+    def share(split, bound):
+        ordered = sorted(bounds[split], key=lambda b: (b < 0, b))  # those below zero count from the end
+        return "" if bound is None else f"{round(100 * (ordered.index(int(bound)) + 1) / (len(ordered) + 1))}%"
+
+    made = dict(expressions)
+    for name, (split, start, _, stop, _) in counted.items():
+        if start is not None or stop is not None:
+            made[name] = f"{split}[{share(split, start)}:{share(split, stop)}]"
+    return made

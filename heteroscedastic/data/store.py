@@ -41,7 +41,7 @@ def load(
       FileNotFoundError: none of the three has it; says where it was looked for and what prepares it.
       ValueError: what is stored is damaged, not sound, or not what was asked for.
     """
-    return _chosen(_stored(name, data_dir), label, splits, max_classes, max_examples)
+    return _chosen(stored(name, data_dir), label, splits, max_classes, max_examples)
 
 
 def is_there(name: str, data_dir: str | None = None) -> bool:
@@ -109,7 +109,8 @@ def _is_blank(values: np.ndarray) -> bool:
     return np.issubdtype(values.dtype, np.integer) and bool((values == -1).all())
 
 
-def _stored(name: str, data_dir: str | None) -> Stored:
+def stored(name: str, data_dir: str | None = None) -> Stored:
+    """What lies under this name, before anything is chosen of it; see `load`."""
     path = Path(data_dir) / f"{name}.npz" if data_dir else None
     return archive.read(path) if path and path.exists() else _source(name, data_dir)
 

@@ -4,6 +4,7 @@ The one place that imports tensorflow_datasets.
 """
 
 import os
+import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,7 @@ class Prepared:
         tfds = library()
         self.where = f"{name} in {data_dir}"
         self._builder = builder(name, data_dir)
+        self.version = str(self._builder.version)
         info = self._builder.info
         self.sizes = {split: info.splits[split].num_examples for split in info.splits}
         named = isinstance(info.features, tfds.features.FeaturesDict)
@@ -82,7 +84,16 @@ def preparation(name: str, data_dir: str) -> str:
     if name.startswith("vtab_"):  # made of another set, see vtab.py
         return f"python -m heteroscedastic.data.vtab --tasks {name.removeprefix('vtab_')} --data_dir={data_dir}"
     call = f"tfds.builder({name!r}, data_dir={str(data_dir)!r}).download_and_prepare()"
-    return f'python -c "import tensorflow_datasets as tfds; {call}"'
+    return f'python -c "import tensorflow_datasets as tfds, heteroscedastic.data.builders; {call}"'
+
+
+def instructions(name: str) -> str | None:
+    """What must be downloaded by hand before a set can be prepared; None of a set that has no builder."""
+    tfds = library()
+    try:
+        return textwrap.dedent(tfds.builder_cls(name).MANUAL_DOWNLOAD_INSTRUCTIONS or "").strip()
+    except tfds.core.DatasetNotFoundError:
+        return None
 
 
 def builder(name: str, data_dir: str) -> Any:
@@ -114,8 +125,10 @@ def tensorflow() -> Any:
 
 
 def library() -> Any:
-    """TensorFlow Datasets."""
+    """TensorFlow Datasets, which knows our builders too."""
     tensorflow()
     import tensorflow_datasets as tfds
+
+    import heteroscedastic.data.builders  # noqa: F401, as they are found by name
 
     return tfds

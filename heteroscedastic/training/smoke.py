@@ -1,16 +1,26 @@
 """Any config, shrunk until a laptop runs it in seconds."""
 
+import atexit
 import copy
+import math
+import re
+import shutil
+import tempfile
 from typing import Any
 
 import jax
 
-from heteroscedastic.data import store
+from heteroscedastic.data import sample, slices, store, tfds, wanted
 from heteroscedastic.models import backbones
+from heteroscedastic.training import schema
 from heteroscedastic.training.hosts import say
 
 _NUM_CLASSES = 64
 _NUM_EXAMPLES = 200  # of every split
+_MOST_CLASSES = 1000  # of a stored set, above which few of those examples are of the first classes
+_SIZE = 32  # of the images of a stream, in pixels
+_CROPS = "inception_crop", "random_crop", "central_crop", "efficientnet_center_crop", "resize", "resize_small"
+_SIZED = rf"\b((?:{'|'.join(_CROPS)})\((?:size=)?)(\d+)"
 _LARGEST = {
     "head": {"num_factors": 4, "hidden_width": 64},
     "predictive": {"num_samples": 16},
@@ -18,14 +28,19 @@ _LARGEST = {
 }
 
 
-def smoke(config: dict[str, Any], data_dir: str | None = None) -> dict[str, Any]:
+def smoke(config: dict[str, Any], data_dir: str | None = None) -> tuple[dict[str, Any], str | None]:
     """The config with two steps of 8 examples, the smallest backbone of its family, less of everything.
 
     Where its data set is not there, digits that a library ships stand in, with one label or
-    several as the data set has.
+    several as the data set has; for a stream they are written as the record files of the set itself.
+
+    Returns:
+      The config, and where its data lies: data_dir, or a directory that goes with the process.
     """
     config = copy.deepcopy(config)
-    if not store.is_there(config["data"]["name"], data_dir):
+    if schema.is_streaming(config["data"]):
+        data_dir = _stream(config, data_dir)
+    elif not store.is_there(config["data"]["name"], data_dir):
         say(f"no data set {config['data']['name']!r} in {data_dir or 'any --data_dir'}; digits stand in for it.")
         _stand_in(config)
     if config.pop("init", None):
@@ -42,9 +57,66 @@ def smoke(config: dict[str, Any], data_dir: str | None = None) -> dict[str, Any]
     devices = jax.device_count()
     batch_size = -(-config["training"]["batch_size"] // devices) * devices
     config["training"] |= {"num_epochs": None, "num_steps": 2, "batch_size": batch_size}
+    if "lanes" in config["data"]:
+        config["data"]["lanes"] = math.gcd(config["data"]["lanes"], batch_size)
     if devices % config["training"].get("class_shards", 1):  # that it was made for are not here
         del config["training"]["class_shards"]
-    return config
+    return config, data_dir
+
+
+def _stream(config: dict[str, Any], data_dir: str | None) -> str | None:
+    """Makes the images of a stream small; where its sets lie, or their copies."""
+    data = config["data"]
+    sizes = [int(size) for _, size in re.findall(_SIZED, data["train"])]
+    scale = _SIZE / sizes[-1] if sizes else 1
+    for name in ("train", "eval"):
+        data[name] = re.sub(_SIZED, lambda found: f"{found[1]}{max(1, round(int(found[2]) * scale))}", data[name])
+    try:
+        tfds.library()
+    except ModuleNotFoundError:
+        return data_dir  # as the pipeline says what it needs
+    if config["head"]["num_classes"] <= _MOST_CLASSES and _is_at_hand(data, data_dir):
+        return data_dir
+    directory = tempfile.mkdtemp(prefix="smoke-")
+    atexit.register(shutil.rmtree, directory, ignore_errors=True)
+    say(f"copies of {', '.join(sorted({s.name for s in wanted.sets(data)}))} with digits for images stand in for them.")
+    of_sets: dict[str, dict[str, str]] = {}
+    for one in wanted.sets(data):
+        of_sets.setdefault(one.name, {}).update(one.splits)
+    for name, splits in of_sets.items():
+        splits = splits or {split: split for split in _splits(config)}
+        sample.write(
+            name,
+            directory,
+            sorted({expression.partition("[")[0] for expression in splits.values()}),
+            label=data.get("label", "label"),
+            several=config["loss"]["name"] == "sigmoid_cross_entropy",
+            size=None if sizes else _SIZE,
+            num_classes=config["head"]["num_classes"],
+        )
+        for split, expression in slices.shares(splits).items():
+            entry = data.setdefault("splits", {}).get(split)
+            data["splits"][split] = {**entry, "split": expression} if isinstance(entry, dict) else expression
+    return directory
+
+
+def _is_at_hand(data: dict[str, Any], data_dir: str | None) -> bool:
+    """Whether all sets of a stream are there, and as large as its slices say."""
+    try:
+        for one in wanted.sets(data):
+            splits = tfds.builder(one.name, data_dir or "").info.splits
+            sizes = {split: splits[split].num_examples for split in splits}
+            for expression in one.splits.values():
+                slices.parse(expression, sizes)
+    except (FileNotFoundError, ValueError):
+        return False
+    return True
+
+
+def _splits(config: dict[str, Any]) -> set[str]:
+    """Those that a config trains on and evaluates."""
+    told = (*config["evals"].values(), config["validation"] or {})
+    return {"train", *(settings["split"] for settings in told if "split" in settings)} - {"valid"}
 
 
 def _stand_in(config: dict[str, Any]) -> None:

@@ -53,3 +53,21 @@ def test_a_slice_of_nothing_is_an_error(expression):
 def test_an_unknown_split_lists_those_there_are():
     with pytest.raises(ValueError, match=r"'valid\[:5\]' names no stored split; there are train, test, un-labelled"):
         slices.parse("valid[:5]", SIZES)
+
+
+@pytest.mark.parametrize(
+    ("given", "made"),
+    [
+        (dict(train="train[50000:]", valid="train[:50000]"), dict(train="train[50%:]", valid="train[:50%]")),
+        (dict(train="train[:800]", valid="train[800:1000]"), dict(train="train[:33%]", valid="train[33%:67%]")),
+        (dict(train="train[:-5000]", valid="train[-5000:]"), dict(train="train[:50%]", valid="train[50%:]")),
+        (dict(a="train[10:-10]", test="test[:100]"), dict(a="train[33%:67%]", test="test[:50%]")),
+        (dict(train="train", few="train[:1%]", bad="?"), dict(train="train", few="train[:1%]", bad="?")),
+    ],
+)
+def test_shares_keep_the_order_of_bounds_and_what_is_apart_stays_apart(given, made):
+    assert slices.shares(given) == made
+    sizes = {"train": 32, "test": 32}
+    parts = [slices.parse(e, sizes) for e in slices.shares(given).values() if e != "?" and "1%" not in e]
+    rows = [(p.split, i) for p in parts for i in range(p.start, p.stop)]
+    assert len(rows) == len(set(rows))

@@ -1,0 +1,112 @@
+import re
+import sys
+
+import numpy as np
+import pytest
+
+from heteroscedastic.data import sample, tfds
+
+library = pytest.importorskip("tensorflow_datasets")
+import tensorflow as tf  # noqa: E402
+
+from heteroscedastic.data.builders import multilabel  # noqa: E402
+
+NAMES = ("cat", "dog", "owl")
+LISTS = ([0], [2, 0, 2], [], [1, 2])
+
+
+def image(i):
+    digit = np.random.default_rng(i).integers(0, 256, (8, 8)).astype(np.uint8)
+    return sample.image(digit, (None, None, 3), "jpeg", i)
+
+
+def record(i, labels, **changes):
+    """An example of TFRecords, serialized."""
+    fields = {
+        "image/encoded": tf.train.Feature(bytes_list=tf.train.BytesList(value=[image(i)])),
+        "image/class/label": tf.train.Feature(int64_list=tf.train.Int64List(value=labels)),
+        "image/filename": tf.train.Feature(bytes_list=tf.train.BytesList(value=[b"%d.jpg" % i])),
+    } | changes
+    kept = {name: value for name, value in fields.items() if value is not None}
+    return tf.train.Example(features=tf.train.Features(feature=kept)).SerializeToString()
+
+
+def write_records(path, records):
+    with tf.io.TFRecordWriter(str(path)) as file:
+        for one in records:
+            file.write(one)
+
+
+def opened(folder):
+    builder = tfds.library().builder(folder.parent.name, data_dir=folder.parent.parent)
+    undecoded = {"image": library.decode.SkipDecoding()}
+    read = {s: library.as_numpy(builder.as_dataset(split=s, decoders=undecoded)) for s in builder.info.splits}
+    return builder.info.features, {s: {e["file_name"].decode(): e for e in es} for s, es in read.items()}
+
+
+def command(monkeypatch, *flags):
+    monkeypatch.setattr(sys, "argv", ["multilabel", *flags])
+    multilabel.main()
+
+
+def test_records_become_a_set_that_is_found_by_name(tmp_path, monkeypatch):
+    (tmp_path / "names.txt").write_text("\n".join(NAMES) + "\n")
+    for part in range(2):
+        write_records(tmp_path / f"train-{part}", [record(i, LISTS[i]) for i in (2 * part, 2 * part + 1)])
+    write_records(tmp_path / "test-0", [record(9, [1], **{"image/filename": None, "image/class/label": None})])
+    flags = [f"--split=train={tmp_path}/train-*", f"--split=test={tmp_path}/test-0"]
+    command(monkeypatch, "--name=pets", f"--data_dir={tmp_path}", f"--class_names={tmp_path}/names.txt", *flags)
+    features, splits = opened(tmp_path / "pets" / "1.0.0")
+    assert tuple(features["labels"].feature.names) == NAMES
+    assert {n: e["labels"].tolist() for n, e in splits["train"].items()} == {
+        "0.jpg": [0],
+        "1.jpg": [0, 2],
+        "2.jpg": [],
+        "3.jpg": [1, 2],
+    }
+    assert {n: e["labels"].tolist() for n, e in splits["test"].items()} == {"test-0-0": []}
+    assert all(e["image"] == image(int(n[0])) for n, e in splits["train"].items())
+    with pytest.raises(FileExistsError, match=r"pets/1.0.0 is there already"):
+        command(monkeypatch, "--name=pets", f"--data_dir={tmp_path}", "--num_classes=3", *flags)
+
+
+def test_python_writes_the_same_in_as_many_files_as_are_asked_for(tmp_path):
+    given = [(f"{i}.jpg", image(i), labels) for i, labels in enumerate(LISTS)]
+    folder = multilabel.write("pets", tmp_path, {"train": iter(given)}, NAMES, version="2.1.0", num_shards=2)
+    assert folder == tmp_path / "pets" / "2.1.0"
+    assert len(list(folder.glob("*.tfrecord*"))) == 2
+    _, splits = opened(folder)
+    assert {n: e["labels"].tolist() for n, e in splits["train"].items()} == {
+        name: sorted(set(labels)) for name, _, labels in given
+    }
+
+
+def bytes_feature(*values):
+    return tf.train.Feature(bytes_list=tf.train.BytesList(value=values))
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"image/encoded": None}, r"record 1 has 0 values of image/encoded.*\['image/class/label', 'image/filename'\]"),
+        ({"image/encoded": bytes_feature(b"GIF89a")}, r"train: the image of 1.jpg is no JPEG or PNG"),
+        ({"image/class/label": bytes_feature(b"cat")}, r"record 1: image/class/label must be a list of int64"),
+        ({}, r"train: 1.jpg has labels \[0, 3\], but classes are 0 to 2"),
+    ],
+)
+def test_a_record_that_is_not_as_it_must_be_is_named_and_nothing_is_written(tmp_path, changes, told):
+    write_records(tmp_path / "a", [record(0, [0]), record(1, [3, 0], **changes)])
+    with pytest.raises(ValueError, match=told):
+        multilabel.write("pets", tmp_path / "out", {"train": multilabel.examples([tmp_path / "a"])}, NAMES)
+    assert not list((tmp_path / "out").rglob("*.tfrecord*"))
+
+
+def test_damaged_records_are_named(tmp_path):
+    write_records(tmp_path / "a", [record(0, [0]), record(1, [1])])
+    whole = (tmp_path / "a").read_bytes()
+    (tmp_path / "a").write_bytes(whole[:-5])
+    with pytest.raises(ValueError, match=rf"{re.escape(str(tmp_path))}/a: record 1 is damaged"):
+        list(multilabel.examples([tmp_path / "a"]))
+    write_records(tmp_path / "a", [b"\xff\xff nothing"])
+    with pytest.raises(ValueError, match=r"a: record 0 is no tf.train.Example"):
+        list(multilabel.examples([tmp_path / "a"]))
