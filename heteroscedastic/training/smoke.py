@@ -75,7 +75,7 @@ def _stream(config: dict[str, Any], data_dir: str | None) -> str | None:
         tfds.library()
     except ModuleNotFoundError:
         return data_dir  # as the pipeline says what it needs
-    if config["head"]["num_classes"] <= _MOST_CLASSES and _is_at_hand(data, data_dir):
+    if data_dir and config["head"]["num_classes"] <= _MOST_CLASSES and _is_at_hand(data, data_dir):
         return data_dir
     directory = tempfile.mkdtemp(prefix="smoke-")
     atexit.register(shutil.rmtree, directory, ignore_errors=True)
@@ -100,11 +100,11 @@ def _stream(config: dict[str, Any], data_dir: str | None) -> str | None:
     return directory
 
 
-def _is_at_hand(data: dict[str, Any], data_dir: str | None) -> bool:
+def _is_at_hand(data: dict[str, Any], data_dir: str) -> bool:
     """Whether all sets of a stream are there, and as large as its slices say."""
     try:
         for one in wanted.sets(data):
-            splits = tfds.builder(one.name, data_dir or "").info.splits
+            splits = tfds.builder(one.name, data_dir).info.splits
             sizes = {split: splits[split].num_examples for split in splits}
             for expression in one.splits.values():
                 slices.parse(expression, sizes)

@@ -1,4 +1,3 @@
-import json
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -8,7 +7,7 @@ from subprocesses import run_without
 
 from experiments import study
 from heteroscedastic.data import sample
-from heteroscedastic.training import loop, smoke
+from heteroscedastic.training import loop, pipelines, smoke
 
 
 @pytest.mark.parametrize(("num_classes", "left"), [(10, None), (64, None), (200, 64)])
@@ -80,14 +79,12 @@ def test_copies_stand_in_for_all_sets_of_a_stream_that_are_not_there(tmp_path):
     assert shrunk["data"]["splits"]["train"] == "train[50%:]"
     assert shrunk["data"]["splits"]["real"] == dict(name="imagenet2012_real", split="validation", label="real_label")
     assert {p.name for p in Path(data_dir).iterdir()} >= {"imagenet2012", "imagenet2012_real", "imagenet_v2"}
-    results = loop.train(shrunk, str(tmp_path / "run"), data_dir)
-    assert results["step"] == 2
-    told = json.loads((tmp_path / "run" / "dataset.json").read_text())
-    assert told["num_examples"] == {"train": 16, "valid": 16, "test": 32, "real": 32, "v2": 32}
-    real = np.load(tmp_path / "run" / "predictions" / "real.npz")
-    assert real["labels"].ndim == 2
+    found = pipelines.build(shrunk, data_dir)
+    assert found.description["num_examples"] == {"train": 16, "valid": 16, "test": 32, "real": 32, "v2": 32}
+    feeds = list(found.feeds("real", np.arange(8)))
+    assert all(feed.inputs.shape == (8, 32, 32, 3) and feed.labels.shape == (8, 16) for feed in feeds)
     # of four lists one has no label, and tells a model of one class nothing
-    assert len(real["ids"]) == 24
+    assert sum(feed.weights.sum() for feed in feeds) == 24
 
 
 @needs_library
@@ -117,7 +114,7 @@ def test_a_stream_takes_its_sets_where_they_are_as_large_as_its_slices_say(tmp_p
 def test_a_stream_without_tensorflow_says_so(tmp_path):
     program = """
 from experiments import study
-from heteroscedastic.training import loop, smoke
+from heteroscedastic.training import loop, pipelines, smoke
 config = study.config("tiny_imagenet_hom", {})
 loop.train(*smoke.smoke(config)[:1], sys.argv[1])
 """
