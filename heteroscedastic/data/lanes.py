@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Int
 
-Ids = Int[np.ndarray, "n"]
+Ids = Int[np.ndarray, "_"]  # positions in the stored split
 
 
 class Reading(NamedTuple):

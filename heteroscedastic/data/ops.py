@@ -27,7 +27,7 @@ __all__ = [
 ]
 
 Example = dict[str, Any]
-_BLOCK = 16  # pixels: where a crop ends at a multiple, libjpeg smooths colours without their neighbours
+_BLOCK = 16  # pixels, from multiples of which libjpeg decodes
 
 
 def decode(example: Example, seed: Any, *, dct_method: str = "") -> Example:
@@ -209,9 +209,9 @@ def _window(example: Example, top: Any, left: Any, height: Any, width: Any, dct_
         return tf.slice(image, (top, left, 0), (height, width, -1))
 
     def of_jpeg():
-        whole = _shape(example)[1]
+        # Colours of half the width are smoothed with a neighbour, which must be decoded too where it is not.
         before = tf.cast((left > 0) & (left % _BLOCK == 0), tf.int32)
-        after = tf.cast((left + width < whole) & ((left + width) % _BLOCK == 0), tf.int32)
+        after = tf.cast((left + width < _shape(example)[1]) & ((left + width) % 2 == 0), tf.int32)
         wider = tf.stack((top, left - before, height, before + width + after))
         pixels = tf.image.decode_and_crop_jpeg(image, wider, channels=channels, dct_method=dct_method)
         return pixels[:, before : before + width]
