@@ -32,7 +32,7 @@ def paper(chosen: study.Table, regime: study.Regime, numbers: dict[str, Any]) ->
     columns = [m for m in chosen.metrics if table.has_paper(chosen, regime, m)]
     if not columns:
         return None
-    told = {row.name: {m: table.paper_number(chosen, row, m, numbers) for m in columns} for row in chosen.rows}
+    told = {row.name: {m: table.paper_number(chosen, regime, row, m, numbers) for m in columns} for row in chosen.rows}
     title = numbers["tables"][chosen.paper["table"]]["title"]
     return {"note": f"{title} ({chosen.paper['note']}).", "numbers": told}
 

@@ -23,6 +23,7 @@ class Row(NamedTuple):
     config: str  # file of configs/, without .py
     overrides: dict[str, Any] = {}  # setting by dotted name
     paper: str | None = None  # id of the row in the paper's table
+    where: dict[str, Any] = {}  # column -> value, where rows of that table share an id
 
 
 class Scale(NamedTuple):
@@ -35,8 +36,9 @@ class Scale(NamedTuple):
 class Regime(NamedTuple):
     """Which evaluation chooses the tuned setting, and which is reported."""
 
-    select: str  # on validation
+    select: str | None  # on validation; None where there is nothing to choose
     report: str  # on test
+    prefix: str = ""  # of the paper's columns about what is reported
 
 
 class Table(NamedTuple):
@@ -52,6 +54,7 @@ class Table(NamedTuple):
     reference: str | None = None  # the row that others are compared with
     paper: dict[str, Any] | None = None  # table, where (column -> value), columns (metric -> column), note
     test: str | None = None  # the paper's own: "unpaired t-test"
+    runs: str | None = None  # another table, where its rows of the same name are the same runs
 
 
 class Job(NamedTuple):
@@ -80,7 +83,14 @@ def table(study: str, name: str) -> Table:
 
 
 def jobs(chosen: Table, scale: str, out: Path) -> list[Job]:
-    """Every run of a table at a scale, whether it has been made or not."""
+    """Every run of a table at a scale, whether it has been made or not.
+
+    Args:
+      chosen: the table.
+      scale: one of its scales.
+      out: directory of the table; its runs lie in the one beside it where it shares another's.
+    """
+    out = out.with_name(chosen.runs) if chosen.runs else out
     if scale not in chosen.scales:
         raise ValueError(f"this table has no scale {scale!r}; choose one of {', '.join(chosen.scales)}.")
     found = []
@@ -149,7 +159,7 @@ def tuned(runs: list[Made], regime: Regime, metric: str) -> dict[tuple[str, int]
 
     Args:
       runs: of a table.
-      regime: whose `select` evaluation chooses.
+      regime: whose `select` evaluation chooses, where a grid has more than one point.
       metric: that chooses; a nan only where every run of the grid has one.
     """
     sign = -1 if metric in LOWER_IS_BETTER else 1
@@ -162,7 +172,7 @@ def tuned(runs: list[Made], regime: Regime, metric: str) -> dict[tuple[str, int]
         return (score == score, score)
 
     complete = {key: group for key, group in groups.items() if all(run.results for run in group)}
-    return {key: max(group, key=rank) for key, group in complete.items()}
+    return {key: max(group, key=rank) if len(group) > 1 else group[0] for key, group in complete.items()}
 
 
 def _results(job: Job) -> dict[str, Any] | None:

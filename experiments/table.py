@@ -77,7 +77,7 @@ def _regime(chosen, regime, tuned, numbers):
     for metric in chosen.metrics:
         columns += [metric, f"{metric} - {chosen.reference}"] if chosen.reference else [metric]
         columns += ["p"] if chosen.test and chosen.reference else []
-        columns += [f"paper {chosen.paper['columns'][metric]}"] if has_paper(chosen, regime, metric) else []
+        columns += [f"paper {paper_column(chosen, regime, metric)}"] if has_paper(chosen, regime, metric) else []
     lines = ["| " + " | ".join(columns) + " |", "|" + " --- |" * len(columns)]
     seeds = {row.name: {s: tuned[r, s] for r, s in tuned if r == row.name} for row in chosen.rows}
     for row in chosen.rows:
@@ -98,8 +98,20 @@ def _regime(chosen, regime, tuned, numbers):
                     p = unpaired_p(list(values.values()), list(theirs.values()))
                     cells.append("" if same or np.isnan(p) else f"{p:.2g}")
             if has_paper(chosen, regime, metric):
-                cells.append(paper_number(chosen, row, metric, numbers))
+                cells.append(paper_number(chosen, regime, row, metric, numbers))
         lines.append("| " + " | ".join(cells) + " |")
+    return lines + _quoted(chosen, regime, columns, numbers)
+
+
+def _quoted(chosen, regime, columns, numbers):
+    """Rows that the paper quotes from others."""
+    rows = numbers["tables"][chosen.paper["table"]]["rows"] if chosen.paper else []
+    lines = []
+    for row in rows:
+        if row.get("quoted"):
+            told = {f"paper {column}": row[column] for column in row if column.startswith(regime.prefix)}
+            cells = [told.get(column) for column in columns[1:]]
+            lines.append("| " + " | ".join([row["method"], *("" if c is None else str(c) for c in cells)]) + " |")
     return lines
 
 
@@ -130,15 +142,27 @@ def has_paper(chosen, regime, metric):
     return bool(chosen.paper) and metric in chosen.paper["columns"] and regime in study.tested(chosen).values()
 
 
-def paper_number(chosen: study.Table, row: study.Row, metric: str, numbers: dict[str, Any]) -> str:
+def paper_column(chosen: study.Table, regime: study.Regime, metric: str) -> str:
+    """What the paper calls a metric of what a regime reports."""
+    return regime.prefix + chosen.paper["columns"][metric]
+
+
+def paper_row(chosen: study.Table, row: study.Row, numbers: dict[str, Any]) -> dict[str, Any] | None:
+    """The row of the paper's table, None where it has none."""
+    wanted = {"id": row.paper, **chosen.paper["where"], **row.where}
+    rows = numbers["tables"][chosen.paper["table"]]["rows"]
+    return next((found for found in rows if all(found.get(k) == v for k, v in wanted.items())), None)
+
+
+def paper_number(
+    chosen: study.Table, regime: study.Regime, row: study.Row, metric: str, numbers: dict[str, Any]
+) -> str:
     """The paper's number and spread, "-" where it has none."""
-    for candidate in numbers["tables"][chosen.paper["table"]]["rows"]:
-        wanted = {"id": row.paper, **chosen.paper["where"]}
-        if all(candidate.get(k) == v for k, v in wanted.items()):
-            column = chosen.paper["columns"][metric]
-            spread = candidate.get("std", {}).get(column)
-            return f"{candidate[column]}" + (f" ± {spread}" if spread is not None else "")
-    return "-"
+    found, column = paper_row(chosen, row, numbers), paper_column(chosen, regime, metric)
+    if found is None or found.get(column) is None:
+        return "-"
+    spread = found.get("std", {}).get(column)
+    return f"{found[column]}" + (f" ± {spread}" if spread is not None else "")
 
 
 def main() -> None:

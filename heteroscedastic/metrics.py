@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from heteroscedastic import losses
+from heteroscedastic import losses, smoothing
 from heteroscedastic.calibration import ranking, reliability
 
 _RELIABILITY = {  # of one binning, by its bins
@@ -79,22 +79,38 @@ def multiclass(logits: Float[Array, "b k"], labels: Int[Array, "b"], weights: Fl
     score as high. Where the logits hold a nan, every class does.
     """
     log_probs = jax.nn.log_softmax(logits, axis=-1)
-    probs = jnp.exp(log_probs)
-    own = jnp.take_along_axis(log_probs, labels[:, None], axis=-1)
-    others_above = jnp.sum(~(log_probs < own), axis=-1) - 1
-    correct = (others_above < 1).astype(logits.dtype)
-    hot = jax.nn.one_hot(labels, logits.shape[-1])
+    nll = -jnp.take_along_axis(log_probs, labels[:, None], axis=-1)[:, 0]
+    return _multiclass(log_probs, jnp.exp(log_probs), nll, labels, weights)
+
+
+def multiclass_sigmoid(
+    logits: Float[Array, "b k"], labels: Int[Array, "b"], weights: Float[Array, "b"]
+) -> MulticlassSums:
+    """The same where the logits are log-odds of K yes/no answers, of which one is yes.
+
+    The class of the highest is predicted, and its probability of holding is the confidence. NLL
+    and Brier score are summed over the answers.
+    """
+    nll = losses.sigmoid_cross_entropy(logits, jax.nn.one_hot(labels, logits.shape[-1]))
+    return _multiclass(logits, jax.nn.sigmoid(logits), nll, labels, weights)
+
+
+def _multiclass(scores, probs, nll, labels, weights):
+    own = jnp.take_along_axis(scores, labels[:, None], axis=-1)
+    others_above = jnp.sum(~(scores < own), axis=-1) - 1
+    correct = (others_above < 1).astype(scores.dtype)
+    hot = jax.nn.one_hot(labels, scores.shape[-1])
     confidence = jnp.max(probs, axis=-1)
 
     def by_center(num_bins):
-        edges = reliability.equal_edges(num_bins, 1 / logits.shape[-1])
+        edges = reliability.equal_edges(num_bins, 1 / scores.shape[-1])
         return reliability.sums(reliability.centered(confidence, edges), correct, weights, edges)
 
     return MulticlassSums(
         weight=jnp.sum(weights),
         correct=losses.weighted_sum(correct, weights),
-        correct_top5=losses.weighted_sum((others_above < 5).astype(logits.dtype), weights),
-        nll=losses.weighted_sum(-own[:, 0], weights),
+        correct_top5=losses.weighted_sum((others_above < 5).astype(scores.dtype), weights),
+        nll=losses.weighted_sum(nll, weights),
         brier=losses.weighted_sum(jnp.sum(jnp.square(probs - hot), axis=-1), weights),
         reliability=reliability.sums(confidence, correct, weights, _EDGES),
         centered=by_center(15),
@@ -124,7 +140,7 @@ def multilabel(logits: Float[Array, "b k"], labels: Int[Array, "b m"], weights: 
       labels: the classes that hold, padded with -1.
       weights: 0 means absent.
     """
-    targets = jnp.max(jax.nn.one_hot(labels, logits.shape[-1]), axis=-2)
+    targets = smoothing.multi_hot(labels, logits.shape[-1])
     right = ((logits > 0) == (targets > 0)).astype(logits.dtype)
     top1 = jnp.take_along_axis(targets, jnp.argmax(logits, axis=-1)[:, None], axis=-1)[:, 0]
     return MultilabelSums(
@@ -139,15 +155,22 @@ def multilabel(logits: Float[Array, "b k"], labels: Int[Array, "b m"], weights: 
 
 def ranked_multilabel(logits: Float[Array, "b k"], labels: Int[Array, "b m"], weights: Float[Array, "b"]) -> RankedSums:
     """`multilabel`, and the sums of global average precision."""
-    targets = jnp.max(jax.nn.one_hot(labels, logits.shape[-1]), axis=-2)
+    targets = smoothing.multi_hot(labels, logits.shape[-1])
     return RankedSums(multilabel(logits, labels, weights), ranking.sums(logits, targets, weights, _SCORE_EDGES))
 
 
-def of_evaluation(is_single: bool, labels: Int[Array, "*b"]) -> Callable:
-    """The sums to take of a model of one label an example, or of several, where the labels are these."""
-    if is_single:
-        return multiclass if labels.ndim == 1 else listed
-    return ranked_multilabel
+def of_training(is_single: bool, yes_no: bool) -> Callable:
+    """The sums to take in training, of one label an example or of several; `yes_no` where logits are log-odds."""
+    if not is_single:
+        return multilabel
+    return multiclass_sigmoid if yes_no else multiclass
+
+
+def of_evaluation(is_single: bool, yes_no: bool, labels: Int[Array, "*b"]) -> Callable:
+    """The sums to take of a model that was trained on such, where the labels are these."""
+    if not is_single:
+        return ranked_multilabel
+    return of_training(is_single, yes_no) if labels.ndim == 1 else listed
 
 
 def means(sums: MulticlassSums | ListedSums | MultilabelSums | RankedSums) -> dict[str, float]:

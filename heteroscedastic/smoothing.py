@@ -6,10 +6,13 @@ from jaxtyping import Array, Float, Int
 
 from heteroscedastic.batch import Batch
 
+__all__ = ["hard", "uniform"]  # what config.smoothing may name
+
 
 def hard(batch: Batch, num_classes: int) -> Float[Array, "*b k"]:
     """One for every label of an example, zero elsewhere; several labels where they are lists."""
-    return _multi_hot(batch.labels, batch.weights.ndim, num_classes)
+    in_lists = batch.labels.ndim > batch.weights.ndim
+    return multi_hot(batch.labels, num_classes) if in_lists else jax.nn.one_hot(batch.labels, num_classes)
 
 
 def uniform(batch: Batch, num_classes: int, *, rate: float, over: str = "all") -> Float[Array, "*b k"]:
@@ -38,6 +41,13 @@ def uniform(batch: Batch, num_classes: int, *, rate: float, over: str = "all") -
     raise ValueError(f"smoothing over {over!r} is unknown; choose 'all' or 'wrong'.")
 
 
-def _multi_hot(labels: Int[Array, "..."], batch_ndim: int, num_classes: int) -> Float[Array, "*b k"]:
-    hot = jax.nn.one_hot(labels, num_classes)  # a padded label, -1, is a row of zeros
-    return jnp.max(hot, axis=-2) if labels.ndim > batch_ndim else hot
+def multi_hot(labels: Int[Array, "*b m"], num_classes: int) -> Float[Array, "*b k"]:
+    """One for every label of a list, zero elsewhere; -1 is padding.
+
+    Place after place of the lists, so that there is no array of places and classes.
+    """
+    classes = jnp.arange(num_classes)
+    holds = jnp.zeros((*labels.shape[:-1], num_classes), bool)
+    for place in range(labels.shape[-1]):
+        holds |= labels[..., place, None] == classes
+    return holds.astype(jnp.float32)

@@ -3,6 +3,7 @@
 import os
 from pathlib import Path
 
+import full_size
 import pytest
 
 from experiments import study
@@ -25,11 +26,35 @@ PARAMETERS = {  # by hand: MLP 64-128-128, ConvNet 16-32-64 or ResNet-18, then (
     "digits_multilabel_hom": 23_408 + 650,
     "digits_multilabel_het_diag": 23_408 + 2 * 650,
     "digits_multilabel_het_pe": 23_408 + 3 * 650 + 60,
+    # ResNet-152v2 of 58,136,128 (Table 10, reading C12), 2,048 features.
+    "imagenet_hom": 60_185_128,
+    "imagenet_het_diag": 60_185_128 + 2_049_000,
+    "imagenet_het_diag_taylor": 60_185_128 + 2_049_000,
+    "imagenet_het_full": 92_969_128,
+    "imagenet_hom_equal_params": 93_200_628,
+    "imagenet_hom_sigmoid": 60_185_128,
+    "imagenet_het_full_sigmoid": 92_969_128,
+    # ResNet-50 as torchvision has it; the trainable ones of the public code (58,341,032) with noise.
+    "imagenet_resnet50_hom": 25_557_032,
+    "imagenet_resnet50_het_full": 25_557_032 + 16 * 2_049_000,
+    # Inception-ResNet-v2 as Keras has it, 1,536 features.
+    "webvision_hom": 55_813_192,
+    "webvision_het_diag": 55_813_192 + 1_537_000,
+    "webvision_het_full": 55_813_192 + 16 * 1_537_000,
+    # 44.8 million for v(x) (reading C2), and the shared V.
+    "imagenet21k_hom": 58_136_128 + 44_756_307,
+    "imagenet21k_het_diag": 58_136_128 + 2 * 44_756_307,
+    "imagenet21k_het_pe": 58_136_128 + 3 * 44_756_307 + 21_843 * 50,
+    # ResNet-50v2: as version 1.5 without its dense layer, stem and shortcut normalisation, but with a last one.
+    "jft_hom": 23_500_352 + 2_049 * 18_291,
+    "jft_het_diag": 23_500_352 + 2 * 2_049 * 18_291,
+    "jft_het_pe": 23_500_352 + 3 * 2_049 * 18_291 + 18_291 * 50,
     "vtab": 23_500_352 + 2_049 * 100,
     "tiny_imagenet_hom": 11_168_832 + 102_600,
     "tiny_imagenet_het_full": 11_168_832 + 2 * 102_600 + 513 * 200 * 15,
     "tiny_imagenet_het_pe": 11_168_832 + 3 * 102_600 + 200 * 15,
 }
+SEVERAL_LABELS = ("imagenet21k_", "jft_")
 
 
 def test_every_config_has_its_count():
@@ -39,6 +64,9 @@ def test_every_config_has_its_count():
 @pytest.mark.parametrize("name", CONFIGS)
 def test_every_config_has_sound_shapes_at_full_size(name):
     config = study.config(name, {})
+    if full_size.CROP.search(config["data"]["train"]):  # a set that is nowhere as a whole
+        assert full_size.num_parameters(config, name.startswith(SEVERAL_LABELS)) == PARAMETERS[name]
+        return
     if not store.is_there(config["data"]["name"], PACK):
         pytest.skip(f"needs {config['data']['name']} in TFDS_DATA_DIR")
     config["data"]["max_examples"] = 1000
@@ -55,13 +83,28 @@ def words(name):
         "het_full": {"head", "predictive"},
         "het_pe": {"head", "predictive"},
         "het_xl": {"head", "predictive"},
+        "hom_equal_params": {"head", "predictive"},
+        "hom_sigmoid": {"head", "predictive", "loss"},
+        "het_full_sigmoid": {"head", "predictive", "loss"},
     }[name]
 
 
-@pytest.mark.parametrize("prefix", ["cifar10_n_", "digits_multilabel_", "digits_", "tiny_imagenet_"])
+PREFIXES = (  # the longer ones first
+    "cifar10_n_",
+    "digits_multilabel_",
+    "digits_",
+    "imagenet_resnet50_",
+    "imagenet_",
+    "imagenet21k_",
+    "jft_",
+    "tiny_imagenet_",
+    "webvision_",
+)
+
+
+@pytest.mark.parametrize("prefix", PREFIXES)
 def test_configs_of_one_data_set_differ_only_where_their_names_say(prefix):
-    others = [p for p in ("digits_multilabel_",) if p != prefix]
-    names = [n for n in CONFIGS if n.startswith(prefix) and not any(n.startswith(o) for o in others)]
+    names = [n for n in CONFIGS if next((p for p in PREFIXES if n.startswith(p)), None) == prefix]
     first = study.config(names[0], {})
     assert len(names) > 1
     for name in names[1:]:

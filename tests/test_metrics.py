@@ -28,7 +28,11 @@ def several(n=40, k=6, seed=0):
     return logits, jnp.asarray(lists), jnp.asarray(rng.integers(0, 3, n), jnp.float32)
 
 
-CASES = [(metrics.multiclass, single), (metrics.ranked_multilabel, several)]
+CASES = [
+    (metrics.multiclass, single),
+    (metrics.multiclass_sigmoid, single),
+    (metrics.ranked_multilabel, several),
+]
 
 
 def plain_multilabel(logits, labels, weights):
@@ -66,6 +70,30 @@ def test_multiclass_metrics_agree_with_scikit_learn_and_numpy(seed):
         "brier": np.average(np.square(probs - np.eye(8)[labels]).sum(-1), weights=weights),
     }
     np.testing.assert_allclose([found[name] for name in stated], list(stated.values()), rtol=1e-5)
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_of_one_label_under_the_sigmoid_classes_rank_alike_and_answers_are_summed(seed):
+    logits, labels, weights = single(seed=seed)
+    found = metrics.means(metrics.multiclass_sigmoid(logits, labels, weights))
+    softmax = metrics.means(metrics.multiclass(logits, labels, weights))
+    answers = plain_multilabel(logits, labels[:, None], weights)
+    confidence = special.expit(np.asarray(logits, np.float64)).max(axis=-1)
+    stated = {
+        "accuracy": softmax["accuracy"],
+        "top5_accuracy": softmax["top5_accuracy"],
+        "nll": answers["nll"],
+        "brier": answers["brier"],
+        "confidence": np.average(confidence, weights=weights),
+    }
+    assert found["accuracy"] == answers["top1_hit"]
+    np.testing.assert_allclose([found[name] for name in stated], list(stated.values()), rtol=1e-5)
+
+
+def test_log_odds_rank_where_their_probabilities_are_all_one():
+    logits = jnp.array([[30.0, 40.0, 20.0]])
+    for label, right in enumerate([0, 1, 0]):
+        assert metrics.means(metrics.multiclass_sigmoid(logits, jnp.array([label]), jnp.ones(1)))["accuracy"] == right
 
 
 def test_calibration_is_that_of_the_likeliest_class():
@@ -188,7 +216,11 @@ def test_the_metrics_of_nothing_are_no_numbers(metric, case):
 
 @pytest.mark.parametrize(
     ("metric", "case", "names"),
-    [(metrics.multiclass, single, metrics.MULTICLASS), (metrics.ranked_multilabel, several, metrics.MULTILABEL)],
+    [
+        (metrics.multiclass, single, metrics.MULTICLASS),
+        (metrics.multiclass_sigmoid, single, metrics.MULTICLASS),
+        (metrics.ranked_multilabel, several, metrics.MULTILABEL),
+    ],
 )
 def test_the_announced_names_are_those_of_the_means(metric, case, names):
     assert tuple(metrics.means(metric(*case()))) == names

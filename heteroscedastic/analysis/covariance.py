@@ -155,7 +155,7 @@ def ties(
       ValueError: no such split, or "seen" of too many classes or of several labels.
     """
     names, whole, average = found.dataset["class_names"], None, averaged(found, split)
-    if _one_label(found, split) and len(names) <= MAX_CLASSES:
+    if not finished.answers_yes_or_no(found) and len(names) <= MAX_CLASSES:
         whole = measures(found, split, average)
     by = by or ("covariance" if whole is None else "seen")
     if by == "seen":
@@ -233,7 +233,7 @@ def _tell_pairs(found: finished.Finished, flags: argparse.Namespace, out: Path, 
 def _tell_class(found: finished.Finished, flags: argparse.Namespace, out: Path, chosen: int) -> None:
     average = averaged(found, flags.split)
     near = pairs.of_class(average, chosen)
-    by = flags.by or ("seen" if _one_label(found, flags.split) else "covariance")
+    by = flags.by or ("covariance" if finished.answers_yes_or_no(found) else "seen")
     if by == "seen":
         sizes = pairs.seen(found, flags.split, near.rows, near.cols)
     else:
@@ -260,7 +260,7 @@ def _told(
     found: finished.Finished, split: str, average: Average, some: pairs.Pairs, whole: Measures | None = None
 ) -> list[dict[str, Any]]:
     seen = None if whole is None else whole.seen[some.rows, some.cols]
-    if seen is None and _one_label(found, split):
+    if seen is None and not finished.answers_yes_or_no(found):
         seen = pairs.seen(found, split, some.rows, some.cols)
     noisy = any(clean != label for clean, label, _ in found.dataset.get("label_noise", ()))
     mixed = known_noise.mixed(found.dataset, some.rows, some.cols) if noisy else None
@@ -270,10 +270,6 @@ def _told(
 def _name(found: finished.Finished) -> str:
     config = found.run.config
     return f"{config['head']['name']} on {config['data']['name']}, seed {config['seed']}"
-
-
-def _one_label(found: finished.Finished, split: str) -> bool:
-    return finished.data(found, split).labels.ndim == 1
 
 
 def _write_pairs(path: Path, rows: list[dict[str, Any]], by: str, num_printed: int) -> None:

@@ -37,7 +37,7 @@ def over_samples(
       ValueError: the run has no such split.
     """
     data = finished.data(found, split)
-    several = data.labels.ndim == 2
+    several = finished.answers_yes_or_no(found)
 
     def read(key, latent, batch):
         return _sums_over_samples(key, latent, num_samples, points, several)

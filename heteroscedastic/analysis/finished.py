@@ -11,7 +11,7 @@ from jaxtyping import Int
 from heteroscedastic import files
 from heteroscedastic.data import resident
 from heteroscedastic.data.dataset import Split
-from heteroscedastic.training import assembly, workdir
+from heteroscedastic.training import assembly, schema, workdir
 from heteroscedastic.training.assembly import Run
 from heteroscedastic.training.checkpoint import CheckpointError, Checkpoints
 from heteroscedastic.training.state import TrainState
@@ -136,6 +136,11 @@ def has_noise(config: dict[str, Any]) -> bool:
     return config["head"]["name"] != "Deterministic"
 
 
+def answers_yes_or_no(found: Finished) -> bool:
+    """Whether probabilities are those of a yes/no answer a class, under a sigmoid."""
+    return schema.answers_yes_or_no(found.run.config)
+
+
 def data(found: Finished, split: str) -> Split:
     """One of the splits that a run has.
 
@@ -152,11 +157,11 @@ def with_one_label(found: Finished, split: str) -> Split:
     """One of the splits that a run has.
 
     Raises:
-      ValueError: it has no such split, or its examples have several labels.
+      ValueError: it has no such split, or the run answers yes or no for each class.
     """
     chosen = data(found, split)
-    if chosen.labels.ndim != 1:
-        raise ValueError("this is for one label an example, under softmax; this data set has lists of labels.")
+    if answers_yes_or_no(found):
+        raise ValueError("this is for one label an example, under softmax; this run answers yes or no for each class.")
     return chosen
 
 

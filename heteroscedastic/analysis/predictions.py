@@ -11,7 +11,7 @@ from heteroscedastic import curation
 
 
 class Predictions(NamedTuple):
-    """Of one evaluation; see training/evaluate.py for what is kept above 2,000 classes."""
+    """Of one evaluation; see training/step.py for what is kept above 2,000 classes."""
 
     source: Path
     ids: Int[np.ndarray, "n"]
@@ -37,7 +37,7 @@ def read(run: str | Path, name: str) -> Predictions:
 
     Raises:
       FileNotFoundError: the run has no such predictions.
-      ValueError: the file is damaged or of another version.
+      ValueError: the file is damaged, of another version, or of lists of right labels under a softmax.
     """
     path = Path(run) / "predictions" / f"{name}.npz"
     if not path.exists():
@@ -53,6 +53,11 @@ def read(run: str | Path, name: str) -> Predictions:
             found = dict(file)
     except Exception as error:  # of zip, zlib or numpy, whichever comes upon the damage first
         raise ValueError(f"{path} is damaged ({error}); bring it back, or make the run again.") from None
+    if "right_labels" in found:
+        raise ValueError(
+            f"{path} is of examples of which lists of labels are right, under a softmax of one label; results.json"
+            " tells the accuracy of it, and nothing else here is defined of it: choose another evaluation."
+        )
     unknown = sorted(set(found) - set(Predictions._fields))
     missing = sorted({"ids", "labels", "logits"} - set(found))
     if unknown or missing:
@@ -73,7 +78,7 @@ def is_noisy(told: Predictions, clean: dict[int, Any]) -> Bool[np.ndarray, "n *k
     if not told.several:
         return labels != told.labels
     holds = answers(told)[1]
-    return curation.multi_hot(labels, holds.shape[-1]) != holds
+    return curation.multi_hot(labels.reshape(len(labels), -1), holds.shape[-1]) != holds
 
 
 def every_logit(told: Predictions, purpose: str) -> Float[np.ndarray, "n k"]:
@@ -136,15 +141,22 @@ def answers(told: Predictions, temperature: float = 1.0) -> tuple[Float[np.ndarr
 
 
 def losses(told: Predictions) -> Float[np.ndarray, "n"]:
-    """Minus the log-probability of the labels, in nats an example; of several, summed over the classes."""
+    """Minus the log-probability of the labels, in nats an example; of yes/no answers, summed over the classes."""
+    if told.classes is not None:
+        own = told.label_logits.astype(np.float64)
+        return told.log_normalizer - (np.where(_once(told.labels), own, 0.0).sum(axis=-1) if told.several else own)
     if told.several:
-        logits = every_logit(told, "the loss of an example").astype(np.float64)
+        logits = told.logits.astype(np.float64)
         holds = curation.multi_hot(told.labels, logits.shape[-1])
         return -np.sum(special.log_expit(np.where(holds, logits, -logits)), axis=-1)
-    if told.classes is not None:
-        return told.log_normalizer.astype(np.float64) - told.label_logits
     log_probs = special.log_softmax(told.logits.astype(np.float64), axis=-1)
     return -np.take_along_axis(log_probs, told.labels[:, None], axis=-1)[:, 0]
+
+
+def _once(labels: Int[np.ndarray, "n m"]) -> Bool[np.ndarray, "n m"]:
+    """Where a list names a label for the first time."""
+    before = np.tril(labels[:, :, None] == labels[:, None, :], -1).any(axis=-1)
+    return (labels >= 0) & ~before
 
 
 def _check_single(told: Predictions, what: str) -> None:

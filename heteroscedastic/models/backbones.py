@@ -1,6 +1,7 @@
 """Every backbone by name: (inputs, present, train) -> features."""
 
 from heteroscedastic.models.convnet import ConvNet
+from heteroscedastic.models.inception_resnet import InceptionResNetV2, InceptionResNetV2Small
 from heteroscedastic.models.mlp import MLP
 from heteroscedastic.models.resnet import (
     ResNet8,
@@ -26,6 +27,7 @@ _FAMILIES = (  # the smallest first
     (ResNet18V2, ResNet34V2, ResNet50V2, ResNet101V2, ResNet152V2),
     (ResNet8, ResNet20, ResNet32, ResNet44, ResNet56),
     (WideResNet28x10,),
+    (InceptionResNetV2Small, InceptionResNetV2),
     (MLP,),
     (ConvNet,),
 )

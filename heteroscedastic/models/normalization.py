@@ -17,6 +17,7 @@ class BatchNorm(nn.Module):
       epsilon: added to the variance.
       dtype: of the result; statistics and parameters are float32.
       zero_scale: whether the scale starts at zero, so that a residual block starts as the identity.
+      use_scale: whether there is a scale; the shift is always there.
 
     Source: Ioffe and Szegedy (2015), arXiv:1502.03167.
     """
@@ -26,6 +27,7 @@ class BatchNorm(nn.Module):
     epsilon: float = 1e-5
     dtype: DTypeLike = jnp.float32
     zero_scale: bool = False
+    use_scale: bool = True
 
     @nn.compact
     def __call__(
@@ -40,7 +42,7 @@ class BatchNorm(nn.Module):
         """
         channels = inputs.shape[-1]
         first = nn.initializers.zeros if self.zero_scale else nn.initializers.ones
-        scale = self.param("scale", first, (channels,), jnp.float32)
+        scale = self.param("scale", first, (channels,), jnp.float32) if self.use_scale else 1.0
         bias = self.param("bias", nn.initializers.zeros, (channels,), jnp.float32)
         running = {
             name: self.variable("batch_stats", name, start, (channels,), jnp.float32)

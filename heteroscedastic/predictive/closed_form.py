@@ -45,7 +45,9 @@ def deterministic(key: PRNGKeyArray | None, latent: LatentGaussian) -> Float[Arr
     return latent.loc
 
 
-def sigmoid(key: PRNGKeyArray | None, latent: LatentGaussian) -> Float[Array, "*b k"]:
+def sigmoid(
+    key: PRNGKeyArray | None, latent: LatentGaussian, *, num_samples: int | None = None, points: str | None = None
+) -> Float[Array, "*b k"]:
     """Log-odds of E[sigmoid(u)], one for each of several labels, in closed form.
 
     Within 1e-4 nats of the exact log p and log(1 - p) for |loc| <= 60 and standard deviations up to 60, in
@@ -54,6 +56,8 @@ def sigmoid(key: PRNGKeyArray | None, latent: LatentGaussian) -> Float[Array, "*
     Args:
       key: ignored.
       latent: parameters of the utilities u.
+      num_samples: ignored as the key is, so that a config goes from `sigmoid_sampled` to this by the name alone.
+      points: likewise.
 
     Returns:
       Log-odds in nats.

@@ -76,7 +76,8 @@ def build(config: dict[str, Any], data_dir: str | None = None) -> Run:
     model = Classifier(backbone=named("backbone", backbones), head=named("head", heads))
     model_at_work = _with_places(model, num_places).clone(num_classes=num_classes)
     average = named("predictive", predictive)
-    train_metric = metrics.multiclass if pipeline.is_single else metrics.multilabel
+    yes_no = schema.answers_yes_or_no(config)
+    train_metric = metrics.of_training(pipeline.is_single, yes_no)
 
     batch_size = training["batch_size"]
     steps_per_epoch = resident.steps_per_epoch(pipeline.sizes["train"], batch_size)
@@ -120,8 +121,8 @@ def build(config: dict[str, Any], data_dir: str | None = None) -> Run:
 
     def one_eval_step(params, model_state, split, feed, key):
         latent, batch = applied(params, model_state, split, feed, model_at_work)
-        metric = metrics.of_evaluation(pipeline.is_single, batch.labels)
-        return eval_step(latent, batch, key, predictive=predicted, metric=metric)
+        metric = metrics.of_evaluation(pipeline.is_single, yes_no, batch.labels)
+        return eval_step(latent, batch, key, predictive=predicted, metric=metric, yes_no=yes_no)
 
     return Run(
         config=config,

@@ -55,7 +55,10 @@ def _groups(params: Any, group: str) -> Any:
     """Which leaves belong to a group: "covariance", "penalised", or neither."""
     flat, treedef = jax.tree_util.tree_flatten_with_path(params)
     paths = ["/".join(str(k.key) for k in path) for path, _ in flat]
-    normalised = {p.removesuffix("/scale") for p in paths if p.endswith("/scale")}
+    scaled, shifted, multiplied = (
+        {p.removesuffix(f"/{name}") for p in paths if p.endswith(f"/{name}")} for name in ("scale", "bias", "kernel")
+    )
+    normalised = scaled | (shifted - multiplied)  # a normalisation may have a shift alone
 
     def of(path):
         if path.endswith(_COVARIANCE):

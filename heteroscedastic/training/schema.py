@@ -35,6 +35,11 @@ _LOSS_OF = {
 }
 
 
+def answers_yes_or_no(config: dict[str, Any]) -> bool:
+    """Whether logits are log-odds, a yes/no answer a class, be there one label an example or several."""
+    return config["loss"]["name"] == "sigmoid_cross_entropy"
+
+
 def without_layout(config: dict[str, Any]) -> dict[str, Any]:
     """What makes a run the run that it is, wherever its arrays lie."""
     training = config.get("training", {})
@@ -126,7 +131,7 @@ def check_task(config: dict[str, Any], data: Pipeline) -> None:
     single = data.is_single
     labels = f"{name} has one label an example" if single else f"{name} has lists of labels"
     loss, average = config["loss"]["name"], config["predictive"]["name"]
-    if loss in _LOSS_OF.values() and (loss == "cross_entropy") != single:
+    if loss == "cross_entropy" and not single:
         raise ValueError(f"config.loss is {loss!r}, which does not suit the data: {labels}.")
     if _LOSS_OF.get(average, loss) != loss and loss in _LOSS_OF.values():
         raise ValueError(f"config.predictive {average!r} goes with config.loss {_LOSS_OF[average]!r}, not {loss!r}.")

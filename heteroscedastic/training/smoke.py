@@ -12,7 +12,7 @@ from heteroscedastic.training.hosts import say
 _NUM_CLASSES = 64
 _NUM_EXAMPLES = 200  # of every split
 _LARGEST = {
-    "head": {"num_factors": 4},
+    "head": {"num_factors": 4, "hidden_width": 64},
     "predictive": {"num_samples": 16},
     "training": {"batch_size": 8},
 }

@@ -13,6 +13,9 @@ from heteroscedastic.batch import Batch
 from heteroscedastic.latent import LatentGaussian
 from heteroscedastic.training.state import TrainState
 
+_MAX_CLASSES = 2000
+_NUM_KEPT = 100
+
 
 class StepSums(NamedTuple):
     """Sums of a step of training."""
@@ -31,12 +34,22 @@ class Values(NamedTuple):
 
 
 class Predictions(NamedTuple):
-    """Of each example of an evaluation; rows of weight 0 stand for none."""
+    """Of each example of an evaluation; rows of weight 0 stand for none.
+
+    Labels of yes/no answers are lists, of which one label an example makes lists of one. Above
+    2,000 classes only the 100 largest logits are kept, and what tells the loss of the labels.
+    """
 
     ids: Int[Array, "b"]
     weights: Float[Array, "b"]
-    labels: Int[Array, "b"] | Int[Array, "b m"]
-    logits: Float[Array, "b k"]
+    labels: Int[Array, "b"] | Int[Array, "b m"] | None  # None where there are right ones instead
+    logits: Float[Array, "b c"]  # of every class, or the largest, falling
+    right_labels: Int[Array, "b m"] | None = None  # lists of what is right, under a softmax
+    classes: Int[Array, "b c"] | None = None  # whose logits they are; None is every one, in order
+    label_logits: Float[Array, "b"] | Float[Array, "b m"] | None = None  # the labels' own, nan at padding
+    # Of all classes log sum exp under softmax; of yes/no answers sum log(1 + exp), the loss of an example without
+    # labels. Less the labels' logits either is the loss of an example.
+    log_normalizer: Float[Array, "b"] | None = None
 
 
 def train_step(
@@ -68,9 +81,30 @@ def train_step(
 
 
 def eval_step(
-    latent: LatentGaussian, batch: Batch, key: PRNGKeyArray, *, predictive: Callable, metric: Callable
+    latent: LatentGaussian, batch: Batch, key: PRNGKeyArray, *, predictive: Callable, metric: Callable, yes_no: bool
 ) -> tuple[Any, Predictions]:
-    """Sums over the batch, and the prediction of each example."""
+    """Sums over the batch, and the prediction of each example; `yes_no` where the logits are log-odds."""
     logits = predictive(key, latent)
     sums = metric(logits, batch.labels, batch.weights)
-    return sums, Predictions(batch.ids, batch.weights, batch.labels, logits)
+    labels = batch.labels[:, None] if yes_no and batch.labels.ndim == 1 else batch.labels
+    predictions = bounded(Predictions(batch.ids, batch.weights, labels, logits), yes_no)
+    if labels.ndim == 2 and not yes_no:
+        predictions = predictions._replace(labels=None, right_labels=labels)
+    return sums, predictions
+
+
+def bounded(predictions: Predictions, yes_no: bool) -> Predictions:
+    """The predictions with no more of the logits than is kept; on the device, so that a split's fit in memory."""
+    _, _, labels, logits, *_ = predictions
+    if logits.shape[-1] <= _MAX_CLASSES:
+        return predictions
+    lists = labels if labels.ndim == 2 else labels[:, None]
+    own = jnp.take_along_axis(logits, jnp.maximum(lists, 0), axis=-1)
+    own = jnp.where(lists >= 0, own, jnp.nan)
+    largest, classes = jax.lax.top_k(logits, _NUM_KEPT)  # of equal ones the first
+    return predictions._replace(
+        logits=largest,
+        classes=classes.astype(jnp.int32),
+        label_logits=own if labels.ndim == 2 else own[:, 0],
+        log_normalizer=jnp.sum(jax.nn.softplus(logits), axis=-1) if yes_no else jax.nn.logsumexp(logits, axis=-1),
+    )

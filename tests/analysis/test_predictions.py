@@ -14,7 +14,7 @@ LISTS = np.stack([LABELS, np.where(RNG.random(40) < 0.5, (LABELS + 1) % 2500, -1
 def written(tmp_path, labels=LABELS, logits=LOGITS):
     """Predictions as a run keeps them."""
     ids = np.arange(len(labels), dtype=np.int32)
-    kept = evaluate.arrays(step.Predictions(ids, np.ones(len(labels)), labels, logits))
+    kept = evaluate.arrays(step.bounded(step.Predictions(ids, np.ones(len(labels)), labels, logits), labels.ndim == 2))
     (tmp_path / "predictions").mkdir(exist_ok=True)
     np.savez(tmp_path / "predictions" / "test.npz", **kept)
     return predictions.read(tmp_path, "test")
@@ -28,6 +28,15 @@ def test_what_is_told_of_the_kept_logits_is_what_all_of_them_tell(tmp_path):
     kept, every = written(tmp_path), whole()
     assert kept.classes is not None
     for told in (predictions.losses, predictions.confidence, predictions.is_correct):
+        np.testing.assert_allclose(told(kept), told(every), rtol=1e-5)
+    np.testing.assert_array_equal(predictions.likeliest(kept), predictions.likeliest(every))
+
+
+def test_of_yes_or_no_answers_the_kept_logits_tell_the_loss_and_the_likeliest(tmp_path):
+    lists = np.concatenate([LISTS, LISTS[:, :1]], axis=-1)  # a repeated label is one
+    kept, every = written(tmp_path, lists), whole(lists)
+    assert kept.classes is not None
+    for told in (predictions.losses, predictions.likeliest):
         np.testing.assert_allclose(told(kept), told(every), rtol=1e-5)
 
 
@@ -73,6 +82,9 @@ def test_noisy_is_what_differs_from_the_clean_label():
     np.testing.assert_array_equal(
         predictions.is_noisy(lists, clean), [[False] * 3, [False, True, False], [True, False, False]]
     )
+    # One label an example, under the sigmoid, is a list of one; what it is copied from is a label.
+    ones, clean = lists._replace(labels=np.array([[0], [1], [2]])), {7: np.int32(0), 3: np.int32(1), 5: np.int32(0)}
+    np.testing.assert_array_equal(predictions.is_noisy(ones, clean), [[False] * 3, [False] * 3, [True, False, True]])
 
 
 def test_files_that_are_missing_damaged_or_of_another_version_are_told(tmp_path):
@@ -83,6 +95,9 @@ def test_files_that_are_missing_damaged_or_of_another_version_are_told(tmp_path)
     with pytest.raises(FileNotFoundError, match="it has those of test: choose one"):
         predictions.read(tmp_path, "valid")
     path = tmp_path / "predictions" / "test.npz"
+    np.savez(path, ids=[0], right_labels=[[1, 0]], logits=[[1.0, 0.0]])
+    with pytest.raises(ValueError, match="lists of labels are right, under a softmax"):
+        predictions.read(tmp_path, "test")
     np.savez(path, ids=[0], probabilities=[[1.0]])
     with pytest.raises(ValueError, match=r"lacks \['labels', 'logits'\] and has \['probabilities'\]"):
         predictions.read(tmp_path, "test")

@@ -1,3 +1,5 @@
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -7,6 +9,7 @@ from gaussians import key
 from heteroscedastic.models import backbones, heads
 from heteroscedastic.models.classifier import Classifier
 from heteroscedastic.models.convnet import ConvNet
+from heteroscedastic.models.inception_resnet import InceptionResNetV2, InceptionResNetV2Small
 from heteroscedastic.models.mlp import MLP
 from heteroscedastic.models.resnet import ResNet
 
@@ -64,6 +67,7 @@ def num_parameters(backbone, head, pixels):
         ("ResNet101", 1000, 224, 44_549_160),
         ("ResNet152", 1000, 224, 60_192_808),
         ("ResNet152V2", 1000, 224, 60_185_128),  # Collier et al. (2021), Table 10, reading C12
+        ("InceptionResNetV2", 1000, 299, 55_813_192),  # 55,873,736 in Keras, of which 60,544 are moving statistics
         ("WideResNet28x10", 10, 32, 36_479_194),  # 36.5M in Zagoruyko and Komodakis (2016), Table 5
     ],
 )
@@ -117,3 +121,53 @@ def test_a_residual_block_of_version_1_starts_as_the_identity():
 def test_unknown_settings_list_the_choices(settings):
     with pytest.raises(ValueError, match="must be one of"):
         ResNet(**settings)
+
+
+def test_inception_has_the_moving_statistics_of_keras_and_its_grids():
+    def shapes(backbone, pixels):
+        images, present = jnp.zeros((2, pixels, pixels, 3)), jnp.ones(2, bool)
+        return jax.eval_shape(
+            lambda: backbone.init_with_output(key(), images, present, capture_intermediates=True, mutable=True)
+        )
+
+    features, variables = shapes(InceptionResNetV2(), 299)
+    assert features.shape == (2, 1536)
+    assert sum(x.size for x in jax.tree.leaves(variables["batch_stats"])) == 55_873_736 - 55_813_192
+    of = {name: seen["__call__"][0].shape for name, seen in variables["intermediates"].items() if "block1" in name}
+    grids = {"stage1_block1": (2, 35, 35, 320), "stage2_block1": (2, 17, 17, 1088), "stage3_block1": (2, 8, 8, 2080)}
+    assert {name: of[name] for name in grids} == grids
+    assert shapes(InceptionResNetV2(num_blocks=(1, 1, 1)), 75)[0].shape == (2, 1536)  # the smallest image it takes
+
+
+def test_inception_says_which_images_it_takes():
+    with pytest.raises(ValueError, match=r"images are 74x80.*padding='SAME'"):
+        jax.eval_shape(InceptionResNetV2().init, key(), jnp.zeros((2, 74, 80, 3)), jnp.ones(2, bool))
+    with pytest.raises(ValueError, match="must be three numbers >= 1"):
+        InceptionResNetV2(num_blocks=(1, 2, 0))
+
+
+def test_of_inception_an_absent_example_changes_nothing():
+    backbone, present = InceptionResNetV2Small(), jnp.array([True, True, True, False])
+    shapes = jax.eval_shape(backbone.init, key(), INPUTS[:4], present)
+    rng = np.random.default_rng(0)
+    variables = jax.tree.map(lambda x: np.asarray(0.1 * rng.normal(size=x.shape), np.float32), shapes)
+
+    @jax.jit
+    def run(inputs):
+        features, state = backbone.apply(variables, inputs, present, train=True, mutable=["batch_stats"])
+        return features[:3], state
+
+    same = functools.partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-5)
+    jax.tree.map(same, run(INPUTS[:4].at[3].set(1e3)), run(INPUTS[:4]))
+
+
+def test_inception_can_compute_activations_again():
+    backbone, present = InceptionResNetV2Small(remat=True), jnp.ones(2, bool)
+    variables = jax.eval_shape(backbone.init, key(), INPUTS[:2], present)
+
+    def loss(params, stats):
+        variables = {"params": params, "batch_stats": stats}
+        return backbone.apply(variables, INPUTS[:2], present, train=True, mutable=["batch_stats"])[0].sum()
+
+    traced = jax.make_jaxpr(jax.grad(loss))(variables["params"], variables["batch_stats"])
+    assert sum("remat" in e.primitive.name or "checkpoint" in e.primitive.name for e in traced.eqns) >= 3

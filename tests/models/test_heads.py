@@ -77,6 +77,7 @@ def plain_moments(head, variables, features):
         (heads.LowRank(K, num_factors=R, edward2=True), 2 * BASE + (D + 1) * K * R),
         (heads.ParameterEfficient(K, num_factors=R, edward2=True), 3 * BASE + K * R + K),
         (heads.Deterministic(K, temperature=(0.3, 3.0)), BASE + 1),
+        (heads.Deterministic(K, hidden_width=R), (D + 1) * R + (R + 1) * K),
     ],
 )
 def test_parameters_are_as_many_as_the_formula_says(head, expected):
@@ -95,6 +96,20 @@ def test_the_papers_counts_come_out():
         for h in (heads.Deterministic(1000), heads.LowRank(1000, num_factors=15))
     ]
     assert extra[1] - extra[0] == 92_969_128 - 60_185_128
+    # Table 10: with a hidden layer of 11,500 units it has 93,200,628.
+    wide = heads.Deterministic(1000, hidden_width=11_500)
+    shapes = jax.eval_shape(wide.init, key(), jnp.zeros((1, 2048)))
+    assert sum(x.size for x in jax.tree.leaves(shapes)) - extra[0] == 93_200_628 - 60_185_128
+
+
+def test_a_hidden_layer_comes_before_the_utilities_and_their_temperature():
+    features = jax.random.normal(key(), (4, D))
+    head = heads.Deterministic(K, hidden_width=R, temperature=2.0)
+    variables = random_variables(head, features)
+    params = jax.tree.map(np.asarray, variables["params"])
+    hidden = np.maximum(np.asarray(features) @ params["hidden"]["kernel"] + params["hidden"]["bias"], 0)
+    expected = (hidden @ params["loc"]["kernel"] + params["loc"]["bias"]) / 2
+    np.testing.assert_allclose(head.apply(variables, features).loc, expected, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("head", [h for h in NOISY if h.noise_on == "features"], ids=told)

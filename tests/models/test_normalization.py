@@ -28,6 +28,12 @@ def test_it_is_the_librarys_masked_normalisation(present):
     )
 
 
+def test_without_a_scale_it_is_the_same_with_one_parameter_less():
+    plain = BatchNorm(use_scale=False).init(key(), X, PRESENT, True)
+    assert set(plain["params"]) == {"bias"}
+    np.testing.assert_array_equal(run(BatchNorm(use_scale=False), X, PRESENT)[0], run(BatchNorm(), X, PRESENT)[0])
+
+
 def test_groups_are_batches_of_their_own():
     grouped, state = run(BatchNorm(group_size=4), X, PRESENT)
     parts = [run(BatchNorm(), X[i : i + 4], PRESENT[i : i + 4]) for i in (0, 4)]

@@ -1,10 +1,14 @@
+import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from gaussians import key
 from scipy import special
 
 from heteroscedastic import metrics
-from heteroscedastic.training import evaluate
+from heteroscedastic.batch import Batch
+from heteroscedastic.latent import LatentGaussian
+from heteroscedastic.training import evaluate, step
 from heteroscedastic.training.step import Predictions
 
 
@@ -24,14 +28,14 @@ def predictions(num_examples, num_classes, lists=False, seed=0):
 def test_the_metrics_of_a_split_do_not_depend_on_its_batches():
     whole = predictions(23, 7)
 
-    def step(rows, key):
+    def one(rows, key):
         weights = (rows >= 0).astype(np.float32)
         part = Predictions(whole.ids[rows], weights, whole.labels[rows], whole.logits[rows])
         return metrics.multiclass(*map(jnp.asarray, (part.logits, part.labels, part.weights))), part
 
     def run(size):
         rows = np.pad(np.arange(23), (0, -23 % size), constant_values=-1)
-        return evaluate.evaluate(step, rows.reshape(-1, size), key())
+        return evaluate.evaluate(one, rows.reshape(-1, size), key())
 
     expected = metrics.means(run(23)[0])
     for size in (1, 5, 8):
@@ -43,22 +47,76 @@ def test_the_metrics_of_a_split_do_not_depend_on_its_batches():
 
 def test_up_to_2000_classes_every_logit_is_written():
     made = predictions(4, 2000)
-    np.testing.assert_array_equal(evaluate.arrays(made)["logits"], made.logits)
+    written = evaluate.arrays(step.bounded(made, False))
+    assert set(written) == {"ids", "labels", "logits"}
+    np.testing.assert_array_equal(written["logits"], made.logits)
 
 
-def test_above_2000_classes_the_largest_and_the_labels_own_are_enough():
-    for lists in (False, True):
-        made = predictions(4, 2001, lists)
-        written = evaluate.arrays(made)
-        assert written["logits"].shape == (4, 100)
-        rows = np.arange(4)[:, None]
-        np.testing.assert_array_equal(written["logits"], -np.sort(-made.logits)[:, :100])
-        np.testing.assert_array_equal(made.logits[rows, written["classes"]], written["logits"])
-        np.testing.assert_allclose(written["log_normalizer"], special.logsumexp(made.logits, axis=-1), rtol=1e-6)
-        own = written["label_logits"]
-        assert own.shape == made.labels.shape
-        np.testing.assert_array_equal(np.isnan(own), made.labels < 0)
-        exact = np.take_along_axis(made.logits, np.maximum(made.labels.reshape(4, -1), 0), axis=-1)
-        np.testing.assert_array_equal(
-            own.reshape(4, -1)[made.labels.reshape(4, -1) >= 0], exact[made.labels.reshape(4, -1) >= 0]
+def plain(ids, labels, logits):
+    """What the file holds above 2,000 classes, from all logits of a split at once."""
+    lists = labels.reshape(len(labels), -1)
+    own = np.where(lists >= 0, np.take_along_axis(logits, np.maximum(lists, 0), axis=-1), np.nan)
+    classes = np.argsort(-logits, axis=-1, kind="stable")[:, :100]
+    several = np.logaddexp(0, logits.astype(np.float64)).sum(axis=-1)
+    return {
+        "ids": ids,
+        "labels": labels,
+        "logits": np.take_along_axis(logits, classes, axis=-1),
+        "classes": classes.astype(np.int32),
+        "label_logits": own.reshape(labels.shape),
+        "log_normalizer": several if labels.ndim == 2 else special.logsumexp(logits, axis=-1),
+    }
+
+
+@pytest.mark.parametrize("lists", [False, True])
+def test_above_2000_classes_the_file_is_that_of_all_logits_though_no_batch_keeps_them(lists):
+    made = predictions(10, 2001, lists)
+    made.logits[:, 5:2000:7] = made.logits[:, :1]  # many are equal
+    metric = metrics.ranked_multilabel if lists else metrics.multiclass
+
+    @jax.jit
+    def one(rows, key):
+        parts = [jnp.asarray(x)[rows] for x in (made.labels, made.logits)]
+        batch = Batch(None, parts[0], (rows >= 0).astype(jnp.float32), jnp.asarray(made.ids)[rows], {})
+        return step.eval_step(
+            LatentGaussian(parts[1]), batch, key, predictive=lambda key, x: x.loc, metric=metric, yes_no=lists
         )
+
+    _, found = evaluate.evaluate(one, np.pad(np.arange(10), (0, 2), constant_values=-1).reshape(3, 4), key())
+    assert found.logits.shape == (10, 100)
+    written, expected = evaluate.arrays(found), plain(made.ids, made.labels, made.logits)
+    assert set(written) == set(expected)
+    for name, array in expected.items():
+        same = dict(rtol=1e-6) if name == "log_normalizer" else dict(rtol=0)
+        np.testing.assert_allclose(written[name], array, err_msg=name, **same)
+        assert written[name].dtype == (np.float32 if name == "log_normalizer" else array.dtype)
+
+
+def test_one_label_an_example_under_the_sigmoid_is_written_as_a_list_of_one():
+    made = predictions(4, 7)
+    batch = Batch(None, *map(jnp.asarray, (made.labels, made.weights, made.ids)), {})
+    _, found = step.eval_step(
+        LatentGaussian(jnp.asarray(made.logits)),
+        batch,
+        key(),
+        predictive=lambda key, x: x.loc,
+        metric=metrics.multiclass_sigmoid,
+        yes_no=True,
+    )
+    np.testing.assert_array_equal(found.labels, made.labels[:, None])
+
+
+def test_lists_of_right_labels_under_a_softmax_are_not_taken_for_answers():
+    made = predictions(4, 7, lists=True)
+    batch = Batch(None, *map(jnp.asarray, (made.labels, made.weights, made.ids)), {})
+    sums, found = step.eval_step(
+        LatentGaussian(jnp.asarray(made.logits)),
+        batch,
+        key(),
+        predictive=lambda key, x: x.loc,
+        metric=metrics.of_evaluation(True, False, batch.labels),
+        yes_no=False,
+    )
+    assert set(evaluate.arrays(jax.tree.map(np.asarray, found))) == {"ids", "right_labels", "logits"}
+    hits = [np.argmax(row) in labels for row, labels in zip(made.logits, made.labels)]
+    assert metrics.means(sums)["accuracy"] == np.mean(hits)

@@ -11,6 +11,7 @@ import pytest
 from small_runs import assert_same_bits, outcome, small
 from subprocesses import EXTRAS, MAIN, run_without, start_without
 
+from heteroscedastic.analysis import predictions
 from heteroscedastic.data import store
 from heteroscedastic.training import assembly, evaluate, loop, workdir
 from heteroscedastic.training.checkpoint import CheckpointError, Checkpoints
@@ -256,6 +257,21 @@ def test_a_run_leaves_what_the_design_says(tmp_path):
     assert best["step"] == results["best_step"]
 
 
+def test_one_label_an_example_may_be_learned_as_yes_or_no_answers(tmp_path):
+    """The question of Table 11: the highest log-odds predict, and the file holds lists of one label."""
+    config = small(loss=dict(name="sigmoid_cross_entropy"), predictive=dict(name="sigmoid"))
+    told = loop.train(config, str(tmp_path / "run"))["evals"]["test"]
+    saved = np.load(tmp_path / "run" / "predictions" / "test.npz")
+    logits, labels = saved["logits"].astype(np.float64), saved["labels"]
+    assert labels.shape == (597, 1)
+    holds = np.arange(10) == labels
+    assert told["accuracy"] == pytest.approx((logits.argmax(-1) == labels[:, 0]).mean(), abs=1e-9)
+    assert told["accuracy"] > 0.5
+    assert told["nll"] == pytest.approx(np.logaddexp(0, np.where(holds, -logits, logits)).sum(-1).mean(), rel=1e-4)
+    read = predictions.read(tmp_path / "run", "test")
+    assert told["nll"] == pytest.approx(predictions.losses(read).mean(), rel=1e-4)
+
+
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
@@ -266,7 +282,8 @@ def test_a_run_leaves_what_the_design_says(tmp_path):
         ({"predictive.num_samples": 0}, "num_samples is 0"),
         ({"predictive": dict(name="deterministic")}, "was given a latent with noise"),
         ({"predictive": dict(name="sigmoid_sampled", num_samples=8)}, "goes with config.loss"),
-        ({"loss": dict(name="sigmoid_cross_entropy")}, "which does not suit the data: digits has one label"),
+        ({"loss": dict(name="sigmoid_cross_entropy")}, "'softmax' goes with config.loss 'cross_entropy', not 'sig"),
+        ({"data.name": "digits_pairs", "curation": ""}, "does not suit the data: digits_pairs has lists of labels"),
         ({"backbone": dict(widths=(8,))}, "config.backbone is .* must be a section with a name"),
         ({"data": dict(name="digits", train="")}, "config.data needs a value for eval, validation_fraction"),
         ({"loss": dict(name="hinge")}, "choose one of cross_entropy, sigmoid_cross_entropy"),

@@ -28,6 +28,7 @@ class Network(nn.Module):
         hidden = nn.Conv(2, (3, 3))(images)
         hidden = nn.BatchNorm(use_running_average=True)(hidden)
         hidden = nn.GroupNorm(num_groups=1)(hidden)
+        hidden = nn.GroupNorm(num_groups=1, use_scale=False, name="NormWithoutScale")(hidden)
         hidden = nn.LayerNorm()(nn.Dense(3)(hidden.mean(axis=(1, 2))))
         return self.head(hidden)
 
