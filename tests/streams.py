@@ -11,39 +11,42 @@ NAMES = ("cat", "dog", "owl")
 NUM_TRAIN, NUM_TEST = 41, 9
 
 
-def photograph(draws, file_format="JPEG"):
-    """A file of a smooth image of a random size."""
+def photograph(draws, size=None):
+    """A file of a smooth image: a JPEG of a random size, or a PNG of this one."""
     coarse = draws.integers(0, 256, (4, 5, 3)).astype(np.uint8)
-    size = tuple(int(x) for x in draws.integers(40, 90, 2))
+    file_format, size = ("PNG", size) if size else ("JPEG", tuple(map(int, draws.integers(40, 90, 2))))
     file = io.BytesIO()
     Image.fromarray(coarse).resize(size, Image.Resampling.BICUBIC).save(file, file_format)
     return file.getvalue()
 
 
-def examples(number, seed, corrupt=()):
+def examples(number, seed, corrupt, size):
     """Photographs with a class, a second opinion and a list of classes; those named are cut off."""
     draws = np.random.default_rng(seed)
     for i in range(number):
-        image = photograph(draws)
-        yield {
-            "image": image[: len(image) // 2] if i in corrupt else image,
-            "label": int(draws.integers(3)),
-            "human": int(draws.integers(3)),
-            "labels": np.flatnonzero(draws.random(3) < 0.4).tolist(),
-        }
+        image = photograph(draws, size)
+        yield (
+            i,
+            {
+                "image": image[: len(image) // 2] if i in corrupt else image,
+                "label": int(draws.integers(3)),
+                "human": int(draws.integers(3)),
+                "labels": np.flatnonzero(draws.random(3) < 0.4).tolist(),
+            },
+        )
 
 
-def prepare(directory, name="pets", corrupt=(), names=NAMES):
+def prepare(directory, name="pets", corrupt=(), names=NAMES, size=None):
     """A set in three files, of uneven lengths."""
     import tensorflow_datasets as tfds
 
     one = tfds.features.ClassLabel(names=list(names))
-    features = {"image": tfds.features.Image(shape=(None, None, 3)), "label": one, "human": one}
+    features = {"image": tfds.features.Image(shape=(*(size or (None, None))[::-1], 3)), "label": one, "human": one}
     tfds.dataset_builders.store_as_tfds_dataset(
         name,
         version="1.0.0",
         features=tfds.features.FeaturesDict(features | {"labels": tfds.features.Sequence(one)}),
-        split_datasets={"train": examples(NUM_TRAIN, 0, corrupt), "test": examples(NUM_TEST, 1)},
+        split_datasets={"train": examples(NUM_TRAIN, 0, corrupt, size), "test": examples(NUM_TEST, 1, (), size)},
         data_dir=directory,
         download_config=tfds.download.DownloadConfig(num_shards=3),
         disable_shuffling=True,

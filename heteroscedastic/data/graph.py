@@ -1,5 +1,6 @@
 """What a stream reads and does, as graphs of tf.data."""
 
+import functools
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -66,39 +67,36 @@ def stored(
     )
 
 
-def present(shape: Sequence[int | None], chain: Sequence[Callable], seed: int, epoch: int | None) -> Callable:
-    """(position, encoded image) -> image.
+def image(shape: Sequence[int | None], chain: Sequence[Callable]) -> Callable:
+    """(key, position, encoded image) -> image, traced once.
 
-    What an operation draws follows from the seed, the epoch, the position and its place in the chain.
+    What an operation draws follows from the key, the position and its place in the chain.
     """
-    key = tf.constant(((seed << 32) + (_EVALUATION if epoch is None else epoch)) % 2**63, tf.int64)
 
-    @_as_written
-    def image_of(position, encoded):
+    def of(key, position, encoded):
         example = {"image": encoded, "shape": shape}
         for place, op in enumerate(chain):
             example = op(example, tf.stack((key, position * _PLACES + place)))
         return ops.decode(example, None)["image"]
 
-    return image_of
+    numbers = [tf.TensorSpec((), tf.int64)] * 2
+    return tf.function(of, [*numbers, tf.TensorSpec((), tf.string)], autograph=False).get_concrete_function()
 
 
-def spec(image_of: Callable) -> tf.TensorSpec:
-    """What `present` gives; nothing is read."""
-    traced = tf.function(image_of, autograph=False)
-    return traced.get_concrete_function(tf.TensorSpec((), tf.int64), tf.TensorSpec((), tf.string)).structured_outputs
+def key(seed: int, epoch: int | None) -> tf.Tensor:
+    """What the draws of an epoch begin from; None is evaluation."""
+    return tf.constant(((seed << 32) + (_EVALUATION if epoch is None else epoch)) % 2**63, tf.int64)
 
 
-def example(image_of: Callable, spec: tf.TensorSpec, left_out: Sequence[int]) -> Callable:
+def example(image_of: Callable, key: tf.Tensor, left_out: Sequence[int]) -> Callable:
     """(position, encoded image, labels) -> image, labels, weight, id; weight 0 where it is none or left out."""
-    lost = tf.constant(left_out, tf.int64)
+    lost, spec = tf.constant(left_out, tf.int64), image_of.structured_outputs
 
     @_as_written
     def of(position, encoded, labels):
-        is_there = position >= 0
-        if left_out:
-            is_there &= ~tf.reduce_any(position == lost)
-        image = tf.cond(is_there, lambda: image_of(position, encoded), lambda: tf.zeros(spec.shape, spec.dtype))
-        return image, labels, tf.cast(is_there, tf.float32), tf.cast(position, tf.int32)
+        is_there = (position >= 0) & ~tf.reduce_any(position == lost)
+        nothing = functools.partial(tf.zeros, spec.shape, spec.dtype)
+        found = tf.cond(is_there, lambda: image_of(key, position, encoded), nothing)
+        return found, labels, tf.cast(is_there, tf.float32), tf.cast(position, tf.int32)
 
     return of

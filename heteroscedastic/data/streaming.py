@@ -72,6 +72,7 @@ class Streaming:
         self._chains = {True: _parted(training_chain), False: _parted(chain)}
         self._lanes, self._window, self._share = lanes, window, batch_size // lanes
         self._max_labels, self._max_corrupt = max_labels, max_corrupt
+        self._images: dict[tuple[str, bool], Callable] = {}  # by split, and whether it is of training
         self._left_out: dict[str, list[int]] = {name: [] for name in sources}
 
     @property
@@ -91,7 +92,7 @@ class Streaming:
         return self._feeds(split, places, None, 0)
 
     def example(self, split: str, training: bool) -> Batch:
-        spec, size = self._spec(split, training), self._batch_size
+        spec, size = self._image(split, training).structured_outputs, self._batch_size
         lists = (self._max_labels,) if self._sources[split].is_list else ()
         image, ids = np.zeros((size, *spec.shape), spec.dtype.as_numpy_dtype), np.zeros(size, np.int32)
         return Batch(image, np.zeros((size, *lists), np.int32), np.zeros(size, np.float32), ids, {})
@@ -121,14 +122,14 @@ class Streaming:
         told = np.full((len(places) // self._share, steps * self._share), -1, np.int64)
         for row, found in zip(told, self._readings(split, places, epoch, start)):
             row[: len(found.ids)] = found.ids
-        return told.reshape(-1, steps, self._share).transpose(1, 0, 2).reshape(steps, -1)
+        return told.reshape(len(told), steps, self._share).swapaxes(0, 1).reshape(steps, len(places))
 
     def _num_steps(self, split: str) -> int:
         return resident.steps_per_epoch(self.sizes[split], self._batch_size)
 
     def _readings(self, split: str, places: Places, epoch: int | None, start: int) -> list[lanes.Reading]:
         """What is read of the lanes that fill these places."""
-        mine = np.unique(places // self._share)
+        mine = np.unique(places // self._share).tolist()
         if len(mine) * self._share != len(places):
             raise ValueError(
                 f"config.data.lanes is {self._lanes}, but must be a multiple of the {self._batch_size // len(places)}"
@@ -169,7 +170,8 @@ class Streaming:
                 return
 
     def _batches(self, split: str, places: Places, epoch: int | None, start: int) -> Iterator[Batch]:
-        example = self._example(split, epoch)
+        image_of, key = self._image(split, epoch is not None), graph.key(self._seed, epoch)
+        example = graph.example(image_of, key, self._left_out[split])
         batches = (
             self._stored(split, places, epoch, start)
             .map(example, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
@@ -190,23 +192,18 @@ class Streaming:
         readings, steps = self._readings(split, places, epoch, start), self._num_steps(split) - start
         return graph.stored(self._sources[split], readings, self._window, self._share, steps, self._max_labels)
 
-    def _present(self, split: str, epoch: int | None) -> Callable:
-        chain, _ = self._chains[epoch is not None]
-        return graph.present(self._sources[split].records.image_shape, chain, self._seed, epoch)
-
-    def _spec(self, split: str, training: bool) -> tf.TensorSpec:
-        """Shape and type of an image."""
-        found = graph.spec(self._present(split, 0 if training else None))
-        if not found.shape.is_fully_defined():
-            raise ValueError(
-                f"config.data.{'train' if training else 'eval'} makes images of {found.shape}, but all must be of"
-                " one size; end it with a crop or resize to one."
-            )
-        return found
-
-    def _example(self, split: str, epoch: int | None) -> Callable:
-        spec = self._spec(split, epoch is not None)
-        return graph.example(self._present(split, epoch), spec, self._left_out[split])
+    def _image(self, split: str, training: bool) -> Callable:
+        """What the host does with an image."""
+        if (split, training) not in self._images:
+            made = graph.image(self._sources[split].records.image_shape, self._chains[training][0])
+            shape = made.structured_outputs.shape
+            if not shape.is_fully_defined():
+                raise ValueError(
+                    f"config.data.{'train' if training else 'eval'} makes images of {shape}, but all must be of one"
+                    " size; end it with a crop or resize to one."
+                )
+            self._images[split, training] = made
+        return self._images[split, training]
 
     def _leave_out(
         self, split: str, places: Places, epoch: int | None, step: int, error: tf.errors.InvalidArgumentError
@@ -217,11 +214,11 @@ class Streaming:
           ValueError: all of them can be, so the chain has failed; or they are too many by now.
         """
         source, found = self._sources[split], []
-        decoded = graph.present(source.records.image_shape, [], 0, None)
+        decoded, key = graph.image(source.records.image_shape, []), graph.key(0, None)
         for position, image, _ in self._stored(split, places, epoch, step).take(len(places)):
             try:
                 if position >= 0:
-                    decoded(position, image)
+                    decoded(key, position, image)
             except tf.errors.InvalidArgumentError:
                 found.append(int(position))
         found = sorted(set(found) - set(self._left_out[split]))

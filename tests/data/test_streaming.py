@@ -1,0 +1,250 @@
+import functools
+import logging
+import shutil
+
+import numpy as np
+import pytest
+from streams import NAMES, NUM_TEST, NUM_TRAIN, examples, prepare, stream
+
+tf = pytest.importorskip("tensorflow")
+pytest.importorskip("tensorflow_datasets")
+
+from heteroscedastic import curation  # noqa: E402
+from heteroscedastic.data import dataset, store  # noqa: E402
+
+BATCH = 8
+ALL = np.arange(BATCH)
+CORRUPT = (3, 30)
+
+
+@pytest.fixture(scope="module")
+def data_dir(tmp_path_factory):
+    directory = tmp_path_factory.mktemp("tfds")
+    prepare(directory)
+    prepare(directory, "broken", CORRUPT)
+    prepare(directory, "birds", names=("cat", "dog", "eagle"))
+    prepare(directory, "few", names=(*NAMES, "cow"))
+    prepare(directory, "same", size=(20, 24))
+    return directory
+
+
+def joined(hosts):
+    """The global feeds that the hosts' parts make."""
+    return [[np.concatenate(x) for x in zip(*(part[:4] for part in parts))] for parts in zip(*hosts)]
+
+
+def training(pipeline, hosts=1, epoch=0, start=0):
+    return joined([list(pipeline.training_feeds(epoch, start, part)) for part in np.split(ALL, hosts)])
+
+
+def assert_same(one, other):
+    assert len(one) == len(other)
+    for a, b in zip(one, other):
+        for x, y in zip(a, b):
+            np.testing.assert_array_equal(x, y)
+
+
+@pytest.mark.parametrize(("start", "stop", "hosts"), [(0, NUM_TRAIN, (2, 4)), (3, 36, ()), (0, 5, (4,))])
+def test_every_example_is_seen_once_and_a_batch_is_the_same_whatever_the_number_of_hosts(data_dir, start, stop, hosts):
+    pipeline = stream(data_dir, splits={"train": f"train[{start}:{stop}]"})
+    whole = training(pipeline)
+    ids = np.concatenate([ids[weights > 0] for _, _, weights, ids in whole])
+    np.testing.assert_array_equal(np.sort(ids), np.arange(start, stop))
+    assert len(whole) == -(-(stop - start) // BATCH)
+    for number in hosts:
+        assert_same(training(pipeline, number), whole)
+
+
+def test_a_later_start_is_the_rest_of_the_epoch_on_any_number_of_hosts(data_dir):
+    pipeline = stream(data_dir)
+    whole = training(pipeline, epoch=1)
+    for start, hosts in ((1, 1), (3, 4), (len(whole), 1)):
+        assert_same(training(pipeline, hosts, epoch=1, start=start), whole[start:])
+
+
+def test_the_ids_that_are_told_are_those_that_are_read(data_dir):
+    pipeline = stream(data_dir)
+    for places, start in ((ALL[:4], 0), (ALL[6:], 3)):
+        read = [feed.ids for feed in pipeline.training_feeds(2, start, places)]
+        np.testing.assert_array_equal(pipeline.ids("train", places, 2, start), read)
+
+
+def test_evaluation_is_exact_and_in_a_fixed_order(data_dir):
+    for batch_size in (8, 32):
+        pipeline = stream(data_dir, batch_size=batch_size)
+        feeds = list(pipeline.feeds("test", np.arange(batch_size)))
+        weights = np.concatenate([feed.weights for feed in feeds])
+        ids = np.concatenate([feed.ids for feed in feeds])
+        np.testing.assert_array_equal(np.sort(ids[weights > 0]), np.arange(NUM_TEST))
+        assert set(weights) == {0.0, 1.0}
+        assert_same([f[:4] for f in feeds], [f[:4] for f in pipeline.feeds("test", np.arange(batch_size))])
+
+
+def test_what_an_example_looks_like_follows_from_seed_epoch_and_id_and_not_from_its_batch(data_dir):
+    def images(epoch=0, **settings):
+        pipeline = stream(data_dir, **settings)
+        places = np.arange(settings.get("batch_size", BATCH))
+        feeds = list(pipeline.training_feeds(epoch, 0, places))
+        return {int(i): x for feed in feeds for i, x, w in zip(feed.ids, feed.inputs, feed.weights) if w}
+
+    one = images()
+    other = images(batch_size=6, settings={"lanes": 3, "window": 2})
+    assert set(one) == set(other)
+    assert all(np.array_equal(one[i], other[i]) for i in one)
+    for elsewhere in (images(epoch=1), images(seed=1)):
+        assert np.mean([np.array_equal(one[i], elsewhere[i]) for i in one]) < 0.1
+
+
+def test_orders_differ_by_epoch_and_seed(data_dir):
+    orders = {tuple(stream(data_dir, seed=s).ids("train", ALL, e).ravel()) for s in (0, 1) for e in (0, 1)}
+    assert len(orders) == 4
+
+
+def test_images_that_cannot_be_decoded_are_named_and_left_out(data_dir, caplog):
+    pipeline = stream(data_dir, "broken")
+    with caplog.at_level(logging.WARNING):
+        one = training(pipeline)
+    assert pipeline.left_out() == {"train": list(CORRUPT)}
+    assert "cannot be decoded and are left out" in caplog.text
+    assert all(str(i) in caplog.text for i in CORRUPT)
+    seen = np.concatenate([ids[weights > 0] for _, _, weights, ids in one])
+    np.testing.assert_array_equal(np.sort(seen), np.setdiff1d(np.arange(NUM_TRAIN), CORRUPT))
+    # All others are where they are in a set that is whole, and look as they do there.
+    for (images, _, weights, ids), (theirs, _, _, expected) in zip(one, training(stream(data_dir))):
+        np.testing.assert_array_equal(ids, expected)
+        np.testing.assert_array_equal(images[weights > 0], theirs[weights > 0])
+    with pytest.raises(ValueError, match=r"broken.*more than 1 images cannot be decoded.*max_corrupt"):
+        training(stream(data_dir, "broken", settings={"max_corrupt": 1}))
+
+
+def test_files_that_are_not_what_their_metadata_tell_are_an_error(data_dir, tmp_path):
+    for damage in ("cut", "exchanged"):
+        shutil.copytree(data_dir / "pets", tmp_path / damage / "pets")
+        files = sorted((tmp_path / damage / "pets").rglob("*-train.tfrecord*"))
+        if damage == "cut":
+            files[0].write_bytes(files[0].read_bytes()[:3000])
+        else:
+            shutil.copyfile(files[1], files[0])
+        with pytest.raises(ValueError, match=r"pets in .*train.*prepare it again"):
+            training(stream(tmp_path / damage))
+
+
+def test_a_chain_that_fails_or_makes_several_sizes_is_an_error_of_the_chain(data_dir):
+    with pytest.raises(ValueError, match=r"the chain fails on an image of step 0"):
+        training(stream(data_dir, training="central_crop(1000)"))
+    with pytest.raises(ValueError, match=r"config.data.train makes images of .*one size"):
+        training(stream(data_dir, training="flip_lr"))
+
+
+def test_lanes_that_do_not_suit_the_batch_or_the_hosts_are_an_error(data_dir):
+    with pytest.raises(ValueError, match=r"lanes is 4, but must divide config.training.batch_size, 6"):
+        stream(data_dir, batch_size=6)
+    with pytest.raises(ValueError, match="lanes is 2, but must be a multiple of the 4 parts"):
+        next(stream(data_dir, settings={"lanes": 2}).training_feeds(0, 0, ALL[:2]))
+
+
+def curated(links=(), fraction=0.0):
+    return lambda data: dataset.hold_out(dataset.curate(data, 0, links), 0, fraction)
+
+
+PAIRS = functools.partial(curation.confuse_pairs, pairs=((0, 1),), rate=0.5)
+SUBSET = functools.partial(curation.subset, num_examples=20)
+
+
+@pytest.mark.parametrize(
+    ("curate", "choices"),
+    [
+        (curated([SUBSET, PAIRS]), {"max_examples": 30}),
+        (curated([PAIRS], 0.25), {}),
+        (curated(), {"max_classes": 2}),
+        (curated(), {"label": "human", "splits": {"train": "train[:50%]", "valid": "train[50%:]"}}),
+    ],
+    ids=["subset", "held out", "classes", "human"],
+)
+def test_examples_labels_and_noise_are_those_of_the_resident_pipeline(data_dir, curate, choices):
+    stored = store.load("same", str(data_dir), **choices)
+    expected = curate(stored)
+    streamed = stream(data_dir, "same", curate=curate, reads_labels=True, **choices)
+    assert streamed.class_names == expected.class_names
+    assert set(streamed.sizes) == set(expected.splits)
+    for split, (images, labels, ids, _) in expected.splits.items():
+        rows = np.argsort(ids)
+        found = streamed.dataset.splits[split]
+        np.testing.assert_array_equal(found.ids, ids[rows])
+        np.testing.assert_array_equal(found.labels, labels[rows])
+        resized = tf.image.resize(images[rows], (8, 8), antialias=True).numpy()
+        np.testing.assert_allclose(found.inputs, resized, atol=0.51)
+        clean = dataset.clean_labels(expected, stored, split)
+        np.testing.assert_array_equal(streamed.clean_labels[split], clean[rows])
+    trained = np.concatenate([f.labels[f.weights > 0] for f in streamed.training_feeds(0, 0, ALL)])
+    np.testing.assert_array_equal(streamed.class_counts, np.bincount(trained, minlength=len(expected.class_names)))
+    told = dataset.description(expected, stored)
+    assert streamed.description["num_examples"] == told["num_examples"]
+    assert streamed.description["label_noise"] == told["label_noise"]
+
+
+def test_the_fingerprint_tells_other_examples_and_labels_apart(data_dir):
+    others = [
+        {},
+        {"splits": {"train": "train[1:]", "test": "test"}},
+        {"label": "human"},
+        {"max_classes": 2},
+        {"curate": curated([PAIRS]), "reads_labels": True},
+    ]
+    prints = [stream(data_dir, **choices).description["fingerprint"] for choices in others]
+    assert len(set(prints)) == len(prints)
+    assert prints[0] == stream(data_dir, batch_size=32, seed=3).description["fingerprint"]
+
+
+def test_lists_of_labels_are_padded_and_one_that_is_too_long_is_named(data_dir):
+    several = {"label": "labels", "splits": {"train": "train"}}
+    pipeline = stream(data_dir, **several)
+    assert not pipeline.is_single
+    for feed in pipeline.training_feeds(0, 0, ALL):
+        assert feed.labels.shape == (BATCH, 3)
+        listed = [y[y >= 0].tolist() for y in feed.labels]
+        assert [sorted(y) for y in listed] == listed
+        assert all((y[len(of) :] == -1).all() for y, of in zip(feed.labels, listed))
+    with pytest.raises(ValueError, match=r"example of id \d+ has more than 1 labels; raise config.data.max_labels"):
+        training(stream(data_dir, max_labels=1, **several))
+
+
+def test_right_answers_of_another_set_stand_in_lists_and_empty_ones_are_absent(data_dir):
+    splits = {"train": "train", "real": {"name": "birds", "split": "test", "label": "labels"}}
+    feeds = list(stream(data_dir, splits=splits).feeds("real", ALL))
+    found = {int(i): (y[y >= 0].tolist(), w) for f in feeds for i, y, w in zip(f.ids, f.labels, f.weights) if i >= 0}
+    stored = {i: x["labels"] for i, x in examples(NUM_TEST, 1, (), None)}
+    assert {i: y for i, (y, _) in found.items()} == stored
+    assert {i for i, (_, w) in found.items() if w == 0} == {i for i, y in stored.items() if not y}
+    assert any(not y for y in stored.values())
+
+
+def test_sets_of_other_classes_do_not_go_together(data_dir, caplog):
+    with pytest.raises(ValueError, match="split 'other' has 4 classes, but train 3"):
+        stream(data_dir, splits={"train": "train", "other": {"name": "few", "split": "test"}})
+    with caplog.at_level(logging.WARNING):
+        stream(data_dir, splits={"train": "train", "other": {"name": "birds", "split": "test"}})
+    assert (
+        "1 classes of split 'other' are called otherwise than in train, as class 2: 'eagle', not 'owl'" in caplog.text
+    )
+
+
+@pytest.mark.parametrize(
+    ("choices", "message"),
+    [
+        ({"splits": {"train": {"slice": "train"}}}, "splits.train is"),
+        ({"splits": {"test": "test"}}, "no split 'train'"),
+        ({"label": "colour"}, "no field 'colour' of labels; those are label, human, labels|no field 'colour'"),
+        ({"max_classes": 0}, "max_classes is 0"),
+        ({"settings": {"window": 0}}, "window is 0"),
+        ({"splits": {"train": "train", "valid": "test"}, "curate": curated((), 0.5)}, "validation_fraction makes"),
+    ],
+)
+def test_what_was_not_meant_is_an_error(data_dir, choices, message):
+    with pytest.raises(ValueError, match=message):
+        stream(data_dir, **choices)
+
+
+def test_a_set_that_is_not_prepared_says_what_prepares_it(data_dir):
+    with pytest.raises(FileNotFoundError, match=r"tfds.builder\('absent'.*download_and_prepare"):
+        stream(data_dir, "absent")
