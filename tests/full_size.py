@@ -7,11 +7,11 @@ import re
 import jax
 import jax.numpy as jnp
 
-from heteroscedastic import losses, predictive, smoothing, weighting
+from heteroscedastic import curation, losses, predictive, smoothing, weighting
 from heteroscedastic.batch import Batch
-from heteroscedastic.bind import bind
+from heteroscedastic.bind import bind, chain
 from heteroscedastic.models import backbones, heads
-from heteroscedastic.training import optimizer, schedules
+from heteroscedastic.training import optimizer, schedules, schema
 
 CROP = re.compile(r"(?:inception|random)_crop\((\d+)")  # which tells the size of images
 _BATCH = 2
@@ -25,11 +25,13 @@ def num_parameters(config, several):
       config: with a chain whose crop tells the size of images.
       several: whether examples have lists of labels.
     """
+    schema.check(config)
+    chain(curation, config["curation"])
     pixels = int(CROP.search(config["data"]["train"])[1])
     width, backbone = _backbone(json.dumps(config["backbone"]), pixels)
     head = jax.eval_shape(_step(json.dumps(config), several), jax.ShapeDtypeStruct((_BATCH, width), jnp.float32))
     params = {"backbone": backbone, "head": head}
-    schedule = functools.partial(bind(schedules, **config["schedule"]), total_steps=9, steps_per_epoch=3)
+    schedule = functools.partial(bind(schedules, **config["schedule"]), total_steps=90, steps_per_epoch=1)
     update = bind(optimizer, **config["optimizer"])(schedule)
     updates, _ = jax.eval_shape(lambda params: update.update(params, update.init(params), params), params)
     assert jax.tree.structure(updates) == jax.tree.structure(params)

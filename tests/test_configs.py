@@ -1,5 +1,6 @@
 """Every config passes a check of its shapes at full size; .ci/run trains two steps of each."""
 
+import functools
 import os
 from pathlib import Path
 
@@ -7,8 +8,10 @@ import full_size
 import pytest
 
 from experiments import study
+from heteroscedastic import predictive
+from heteroscedastic.bind import bind
 from heteroscedastic.data import store
-from heteroscedastic.training import assembly
+from heteroscedastic.training import assembly, schedules
 
 CONFIGS = sorted(p.stem for p in (Path(__file__).parents[1] / "configs").glob("*.py"))
 PACK = os.environ.get("TFDS_DATA_DIR")
@@ -72,6 +75,33 @@ def test_every_config_has_sound_shapes_at_full_size(name):
     config["data"]["max_examples"] = 1000
     state = assembly.check_shapes(assembly.build(config, PACK))
     assert assembly.num_parameters(state) == PARAMETERS[name]
+
+
+@pytest.mark.parametrize("name", [n for n in CONFIGS if study.config(n, {})["predictive"]["name"] == "sigmoid_sampled"])
+def test_the_closed_form_is_one_word_away(name):
+    settings = study.config(name, {"predictive.name": "sigmoid"})["predictive"]
+    assert bind(predictive, **settings).func is predictive.sigmoid
+
+
+@pytest.mark.parametrize(
+    ("name", "num_epochs", "milestones"),
+    [  # Collier et al. (2021), Appendix B
+        ("imagenet_hom", 90, (30, 60, 80)),
+        ("imagenet_hom", 270, (90, 180, 240)),
+        ("imagenet21k_hom", 90, (30, 60, 80)),
+        ("webvision_hom", 95, (40, 80)),
+        ("jft_hom", 30, (10, 20, 25)),
+    ],
+)
+def test_the_learning_rate_falls_at_the_papers_epochs(name, num_epochs, milestones):
+    settings, steps_per_epoch = study.config(name, {})["schedule"], 1203
+    rate = functools.partial(
+        bind(schedules, **settings), total_steps=num_epochs * steps_per_epoch, steps_per_epoch=steps_per_epoch
+    )
+    for i, epoch in enumerate(milestones):
+        step = epoch * steps_per_epoch
+        for at, passed in ((step - 1, i), (step, i + 1)):
+            assert float(rate(at)) == pytest.approx(settings["learning_rate"] * 0.1**passed)
 
 
 def words(name):
