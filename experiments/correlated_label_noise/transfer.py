@@ -176,10 +176,11 @@ def text(found: dict[str, dict[str, dict[int, float]]], paper: dict[str, str]) -
     if len(groups) > 1 or len(whole) > 1:
         lines += _table("mean over", {f"{name} ({len(of)})": of for name, of in groups.items()}, found, paper)
         lines.append("")
-    lines += _table("task", {task: [task] for task in whole}, found, {})
+    if whole:
+        lines += [*_table("task", {task: [task] for task in whole}, found, {}), ""]
     missing = [task for task in tasks if task not in whole]
     if missing:
-        lines += ["", f"Not complete for every head, and in no mean: {', '.join(missing)}."]
+        lines.append(f"Not complete for every head, and in no mean: {', '.join(missing)}.")
     return "\n".join(lines)
 
 
