@@ -41,5 +41,5 @@ def get_config() -> ConfigDict:
     c.schedule = dict(name="steps", learning_rate=0.003, milestones=(0.3, 0.6, 0.9), factor=0.1, warmup_steps=100)
     c.training = dict(batch_size=512, num_epochs=None, num_steps=500, checkpoint_epochs=50.0)
     c.validation = None
-    c.evals = dict(train=dict(split="train"), test=dict(split="test"))
+    c.evals = dict(test=dict(split="test"))
     return c

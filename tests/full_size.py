@@ -13,6 +13,7 @@ from heteroscedastic.bind import bind, chain
 from heteroscedastic.models import backbones, heads
 from heteroscedastic.training import optimizer, schedules, schema
 
+CROP = re.compile(r"(?:inception|random)_crop\((\d+)")  # which tells the size of images
 _BATCH = 2
 _PRESENT = jnp.ones(_BATCH, bool)
 
@@ -26,7 +27,7 @@ def num_parameters(config, several):
     """
     schema.check(config)
     chain(curation, config["curation"])
-    pixels = int(re.search(r"inception_crop\((\d+)", config["data"]["train"])[1])
+    pixels = int(CROP.search(config["data"]["train"])[1])
     width, backbone = _backbone(json.dumps(config["backbone"]), pixels)
     head = jax.eval_shape(_step(json.dumps(config), several), jax.ShapeDtypeStruct((_BATCH, width), jnp.float32))
     params = {"backbone": backbone, "head": head}

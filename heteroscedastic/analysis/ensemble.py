@@ -19,6 +19,7 @@ from heteroscedastic.analysis import calibration, comparison, entropy, predictio
 from heteroscedastic.analysis.comparison import Group
 from heteroscedastic.analysis.finished import Told
 from heteroscedastic.analysis.predictions import Predictions
+from heteroscedastic.training import schema
 
 _METRICS = {  # by whether an example has several labels
     False: ("accuracy", "top5_accuracy", "nll", "brier", "ece"),
@@ -59,7 +60,7 @@ def members(directories: Sequence[str | Path], on: str = "test") -> Members:
     runs = tuple(sorted(found, key=lambda run: str(run.directory)))
     told = tuple(comparison.compare([Group("ensemble", runs)], on).told[0])
     for run, predicted in zip(runs, told):
-        if predicted.several and run.config["loss"]["name"] == "cross_entropy":
+        if predicted.several and not schema.answers_yes_or_no(run.config):
             raise ValueError(
                 f"{run.directory} has one label an example, but {on!r} lists of right ones (ReaL); ensembles are not"
                 " evaluated on such lists, so name another evaluation."

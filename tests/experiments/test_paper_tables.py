@@ -9,7 +9,7 @@ from heteroscedastic import losses, predictive
 from heteroscedastic.bind import bind
 
 NUMBERS = json.loads((study.Path(rows.__file__).parent / "paper.json").read_text())
-PAPER = {name: chosen for name, chosen in rows.TABLES.items() if "paper" in chosen.scales}
+PAPER = {name: chosen for name, chosen in rows.TABLES.items() if chosen.paper and "paper" in chosen.scales}
 OF_SEVERAL_RUNS = ("hom_ensemble", "het_ensemble")  # of the rows of single models, see ensembles.py
 
 
