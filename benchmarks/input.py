@@ -24,7 +24,7 @@ _CROP = "inception_crop({size}{how})"
 
 
 def copied(name: str, data_dir: str, out: str, times: int) -> int:
-    """A prepared set whose split train has its files so many times, and its number of examples."""
+    """A prepared set whose split train has all files of all splits so many times; its number of examples."""
     source = max((p for p in (Path(data_dir) / name).iterdir() if p.is_dir()), key=lambda p: p.name)
     folder = Path(out) / name / source.name
     folder.mkdir(parents=True)
@@ -32,16 +32,13 @@ def copied(name: str, data_dir: str, out: str, times: int) -> int:
         if path.is_file() and ".tfrecord" not in path.name:
             shutil.copyfile(path, folder / path.name)
     info = json.loads((folder / "dataset_info.json").read_text())
-    (train,) = (split for split in info["splits"] if split["name"] == "train")
-    info["splits"], files = [train], sorted(source.glob("*-train.tfrecord-*"))
-    stem, number = files[0].name.split(".tfrecord-")[0], len(files) * times
-    for i in range(number):
-        (folder / f"{stem}.tfrecord-{i:05}-of-{number:05}").symlink_to(files[i % len(files)].resolve())
-    train["shardLengths"] = train["shardLengths"] * times
-    train["numBytes"] = str(int(train["numBytes"]) * times)
-    train.pop("filepathTemplate", None)
+    files = [path for split in info["splits"] for path in sorted(source.glob(f"*-{split['name']}.tfrecord-*"))] * times
+    lengths = [length for split in info["splits"] for length in split["shardLengths"]] * times
+    for i, path in enumerate(files):
+        (folder / f"{name}-train.tfrecord-{i:05}-of-{len(files):05}").symlink_to(path.resolve())
+    info["splits"] = [{"name": "train", "shardLengths": lengths, "numBytes": "0"}]
     (folder / "dataset_info.json").write_text(json.dumps(info))
-    return sum(map(int, train["shardLengths"]))
+    return sum(map(int, lengths))
 
 
 def bare(images: list[bytes], size: int, whole: bool, dct_method: str) -> Callable[[int], None]:

@@ -119,7 +119,7 @@ def _multiclass(scores, probs, nll, labels, weights):
 
 
 def listed(logits: Float[Array, "b k"], labels: Int[Array, "b m"], weights: Float[Array, "b"]) -> ListedSums:
-    """Sums of whether the likeliest class is among those that are right.
+    """Sums of whether the likeliest class is among those that are right; ties count against them.
 
     Args:
       logits: of one label an example.
@@ -128,7 +128,9 @@ def listed(logits: Float[Array, "b k"], labels: Int[Array, "b m"], weights: Floa
 
     Source: Beyer et al. (2020), arXiv:2006.07159, ReaL accuracy.
     """
-    hit = jnp.any(labels == jnp.argmax(logits, axis=-1)[:, None], axis=-1)
+    right = jnp.max(jax.nn.one_hot(labels, logits.shape[-1]), axis=-2) > 0
+    best, best_other = (jnp.max(jnp.where(of, logits, -jnp.inf), axis=-1) for of in (right, ~right))
+    hit = best > best_other
     return ListedSums(jnp.sum(weights), losses.weighted_sum(hit.astype(logits.dtype), weights))
 
 

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import streams
 from benches import load
 from gaussians import key
 
@@ -80,3 +81,16 @@ def test_the_benchmark_of_covariances_tells_time_and_memory(noise_on, monkeypatc
     told = re.search(r"before ([\d,]+) MiB, peak ([\d,]+) MiB", capsys.readouterr().out)
     before, peak = (int(x.replace(",", "")) for x in told.groups())
     assert 0 < before <= peak
+
+
+def test_the_benchmark_of_the_input_sees_every_image_as_often_as_it_says(tmp_path):
+    pytest.importorskip("tensorflow_datasets")
+    streams.prepare(tmp_path, "pets")
+    benchmark = load("input")
+    number = benchmark.copied("pets", str(tmp_path), str(tmp_path / "copies"), 2)
+    assert number == 2 * (streams.NUM_TRAIN + streams.NUM_TEST)
+    benchmark.ours(str(tmp_path / "copies"), "pets", 16, "")(number)  # both hold their own count
+    images = [streams.photograph(np.random.default_rng(i)) for i in range(3)]
+    for whole in (False, True):
+        benchmark.bare(images, 16, whole, "")(7)
+    assert benchmark.rate(lambda n: sum(range(n)), 10, 2_000_000) > 1000

@@ -32,6 +32,7 @@ CASES = [
     (metrics.multiclass, single),
     (metrics.multiclass_sigmoid, single),
     (metrics.ranked_multilabel, several),
+    (metrics.listed, several),
 ]
 
 
@@ -143,6 +144,24 @@ def test_global_average_precision_is_of_all_answers_pooled(seed):
     of_answers = np.repeat(np.asarray(weights), 6)
     stated = sklearn_metrics.average_precision_score(np.ravel(holds), np.ravel(logits), sample_weight=of_answers)
     assert abs(found["gap"] - stated) <= found["gap_error"] < 0.02
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_an_answer_is_right_where_the_likeliest_class_is_listed(seed):
+    logits, lists, weights = several(seed=seed)
+    hits = [row.argmax() in of for row, of in zip(np.asarray(logits), np.asarray(lists).tolist())]
+    found = metrics.means(metrics.listed(logits, lists, weights))
+    np.testing.assert_allclose(found["accuracy"], np.average(hits, weights=weights), rtol=1e-6)
+
+
+def test_lists_of_one_label_make_the_accuracy_of_single_labels():
+    logits, labels, weights = single()
+    tied = logits.at[:10].set(0.0).at[10:15, 0].set(jnp.nan)
+    lists = jnp.pad(labels[:, None], ((0, 0), (0, 2)), constant_values=-1)
+    one, other = (
+        metrics.means(f(tied, of, weights)) for f, of in ((metrics.multiclass, labels), (metrics.listed, lists))
+    )
+    assert other["accuracy"] == one["accuracy"]
 
 
 @pytest.mark.parametrize(("metric", "case"), CASES)

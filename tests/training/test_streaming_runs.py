@@ -1,0 +1,154 @@
+"""Whole runs over streams."""
+
+import json
+import logging
+import signal
+import socket
+import sys
+import time
+
+import jax
+import numpy as np
+import pytest
+from streams import NUM_TEST, NUM_TRAIN, prepare
+from subprocesses import EXTRAS, run_without, start_without
+
+pytest.importorskip("tensorflow_datasets")
+
+from experiments import study
+from heteroscedastic.analysis import calibration, finished
+from heteroscedastic.training import assembly, evaluate, loop
+
+SPLITS = {"train": "train", "test": "test"}
+
+
+def config(name="same", **data):
+    """Three classes of small images, in five epochs of six steps."""
+    section = dict(
+        pipeline="streaming",
+        name=name,
+        splits=SPLITS,
+        train="flip_lr|value_range(-1, 1)",
+        eval="value_range(-1, 1)",
+        validation_fraction=0.0,
+        lanes=4,
+        window=5,
+    )
+    made = study.config("digits_hom", {})
+    made["data"], made["curation"], made["validation"] = section | data, "", None
+    made["head"]["num_classes"] = 3
+    made["evals"] = {"test": {"split": "test"}, "train": {"split": "train"}}
+    made["training"] |= dict(batch_size=8, num_epochs=5.0, num_steps=None, checkpoint_epochs=0.5)
+    return made
+
+
+@pytest.fixture(scope="module")
+def data_dir(tmp_path_factory):
+    directory = tmp_path_factory.mktemp("tfds")
+    prepare(directory, "same", size=(20, 24))
+    prepare(directory, "broken", (3, 30))
+    return str(directory)
+
+
+def test_evaluation_is_that_of_the_resident_pipeline(data_dir):
+    streaming, in_memory = config(), config()
+    for word in ("pipeline", "lanes", "window"):
+        del in_memory["data"][word]
+    found = []
+    for made in (streaming, in_memory):
+        run = assembly.build(made, data_dir)
+        state = jax.jit(run.init)()
+        step = jax.jit(run.eval_step)
+
+        def one(feed, key, run=run, state=state, step=step):
+            return step(state.params, state.model_state, run.pipeline.arrays["test"], feed, key)
+
+        sums, told = evaluate.evaluate(one, run.pipeline.feeds("test", np.arange(8)), jax.random.key(0))
+        rows = np.argsort(told.ids)
+        found.append((sums, jax.tree.map(lambda x, rows=rows: x[rows], told)))
+    assert len(found[0][1].ids) == NUM_TEST
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5), *found)
+
+
+def test_what_could_not_be_decoded_is_told_with_the_results_and_the_rest_is_read_by_analysis(
+    data_dir, tmp_path, caplog
+):
+    made = config("broken", train="inception_crop(8)|flip_lr|value_range(-1, 1)", eval="resize(8)|value_range(-1, 1)")
+    made["training"]["num_epochs"] = 1.0
+    with caplog.at_level(logging.WARNING):
+        results = loop.train(made, str(tmp_path / "run"), data_dir)
+    assert results["left_out"] == {"train": [3, 30]}
+    assert "cannot be decoded" in caplog.text
+    predictions = np.load(tmp_path / "run" / "predictions" / "train.npz")
+    np.testing.assert_array_equal(np.sort(predictions["ids"]), np.setdiff1d(np.arange(NUM_TRAIN), (3, 30)))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "argv", ["calibration", f"--run={tmp_path / 'run'}", "--fit=test"])
+        calibration.main()
+    again = finished.load(tmp_path / "run", data_dir=data_dir)
+    split = finished.data(again, "test")
+    averaged = finished.by_example(again, split, lambda key, latent, batch: (latent.loc, batch.ids))
+    told = dict(np.load(tmp_path / "run" / "predictions" / "test.npz"))
+    rows = np.argsort(told["ids"])
+    np.testing.assert_array_equal(averaged[1], told["ids"][rows])
+    log_probs = jax.nn.log_softmax(averaged[0], axis=-1)
+    np.testing.assert_allclose(log_probs, jax.nn.log_softmax(told["logits"][rows], axis=-1), atol=1e-4)
+
+
+def test_without_tensorflow_a_stream_says_what_to_do(data_dir, tmp_path):
+    program = (
+        "import sys; from experiments import study; from heteroscedastic.training import assembly\n"
+        "config = study.config('tiny_imagenet_hom', {})\n"
+        "assembly.build(config, sys.argv[1])\n"
+    )
+    done = run_without(EXTRAS, program, data_dir)
+    assert "config.data.pipeline is 'streaming'" in done.stderr
+    assert "pip install -e" in done.stderr
+
+
+PROGRAM = """
+import json, sys
+from heteroscedastic.training import hosts, loop
+config, directory, data_dir, coordinator, number, index = sys.argv[1:]
+if int(number) > 1:
+    hosts.start(coordinator, int(number), int(index))
+loop.train(json.loads(config), directory, data_dir)
+"""
+
+
+def start(number, directory, data_dir):
+    with socket.socket() as free:
+        free.bind(("localhost", 0))
+        coordinator = f"localhost:{free.getsockname()[1]}"
+    common = (json.dumps(config()), str(directory), data_dir, coordinator, str(number))
+    return [start_without({"tensorboard"}, PROGRAM, *common, str(i)) for i in range(number)]
+
+
+@pytest.mark.slow
+def test_two_processes_that_are_killed_go_on_as_one_with_the_next_example(data_dir, tmp_path):
+    (alone,) = start(1, tmp_path / "alone", data_dir)
+    together = start(2, tmp_path / "together", data_dir)
+    lines = tmp_path / "together" / "metrics.jsonl"
+    while not lines.exists() or len(lines.read_text().splitlines()) < 3:
+        assert together[0].poll() is None, together[0].communicate()
+        time.sleep(0.001)
+    for process in together:
+        process.kill()
+    assert {p.wait() for p in together} == {-signal.SIGKILL}
+    assert alone.wait() == 0, alone.communicate()
+    (rest,) = start(1, tmp_path / "together", data_dir)
+    output, errors = rest.communicate(timeout=300)
+    assert rest.returncode == 0, errors
+    assert "continuing from step" in output
+    # A line tells of three steps, half an epoch: another example in one of them would show.
+    one, other = (
+        [json.loads(line) for line in (tmp_path / name / "metrics.jsonl").read_text().splitlines()]
+        for name in ("alone", "together")
+    )
+    assert [line["step"] for line in other] == [line["step"] for line in one]
+    for a, b in zip(one, other):
+        assert b == pytest.approx(a, rel=1e-3, abs=1e-4, nan_ok=True)
+    for name in ("test", "train"):
+        a, b = (np.load(tmp_path / run / "predictions" / f"{name}.npz") for run in ("alone", "together"))
+        np.testing.assert_array_equal(a["ids"], b["ids"])
+        np.testing.assert_allclose(a["logits"], b["logits"], rtol=1e-3, atol=1e-3)
