@@ -5,6 +5,8 @@ from heteroscedastic.models.inception_resnet import InceptionResNetV2, Inception
 from heteroscedastic.models.mlp import MLP
 from heteroscedastic.models.resnet import (
     ResNet8,
+    ResNet10,
+    ResNet10V2,
     ResNet18,
     ResNet18V2,
     ResNet20,
@@ -23,8 +25,8 @@ from heteroscedastic.models.resnet import (
 )
 
 _FAMILIES = (  # the smallest first
-    (ResNet18, ResNet34, ResNet50, ResNet101, ResNet152),
-    (ResNet18V2, ResNet34V2, ResNet50V2, ResNet101V2, ResNet152V2),
+    (ResNet10, ResNet18, ResNet34, ResNet50, ResNet101, ResNet152),
+    (ResNet10V2, ResNet18V2, ResNet34V2, ResNet50V2, ResNet101V2, ResNet152V2),
     (ResNet8, ResNet20, ResNet32, ResNet44, ResNet56),
     (WideResNet28x10,),
     (InceptionResNetV2Small, InceptionResNetV2),

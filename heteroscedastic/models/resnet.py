@@ -147,6 +147,12 @@ class ResNet18(ResNet):
     bottleneck: bool = False
 
 
+class ResNet10(ResNet18):
+    """Version 1.5 of 10 layers."""
+
+    stage_sizes: tuple[int, ...] = (1, 1, 1, 1)
+
+
 class ResNet34(ResNet):
     """Version 1.5 of 34 layers."""
 
@@ -167,6 +173,12 @@ class ResNet152(ResNet):
     """Version 1.5 of 152 layers."""
 
     stage_sizes: tuple[int, ...] = (3, 8, 36, 3)
+
+
+class ResNet10V2(ResNet10):
+    """Version 2 of 10 layers."""
+
+    version: int = 2
 
 
 class ResNet18V2(ResNet18):

@@ -61,6 +61,7 @@ def num_parameters(backbone, head, pixels):
 @pytest.mark.parametrize(
     ("name", "num_classes", "pixels", "expected"),
     [
+        ("ResNet10", 1000, 224, 9_536 + 73_984 + 230_144 + 919_040 + 3_673_088 + 513_000),  # stem, stages, dense
         ("ResNet18", 1000, 224, 11_689_512),  # as the torchvision models have
         ("ResNet34", 1000, 224, 21_797_672),
         ("ResNet50", 1000, 224, 25_557_032),
