@@ -30,7 +30,8 @@ def stored(
     runs, shuffled = [joined(name) for name in ("file", "skip", "take", "first")], joined("shuffled")
     run_ends, ends = (whole(np.cumsum([0, *(len(getattr(r, n)) for r in readings)])) for n in ("file", "shuffled"))
     drops, missing = whole([r.drop for r in readings]), whole([num_steps * share - len(r.ids) for r in readings])
-    mask = None if source.mask is None else tf.constant(source.mask)
+    mask = source.mask
+    mask = None if mask is None else tf.constant(mask)
 
     @_as_written
     def run(i):

@@ -211,7 +211,7 @@ def _window(example: Example, top: Any, left: Any, height: Any, width: Any, dct_
     def of_jpeg():
         # Colours of half the width are smoothed with a neighbour, which must be decoded too where it is not.
         before = tf.cast((left > 0) & (left % _BLOCK == 0), tf.int32)
-        after = tf.cast((left + width < _shape(example)[1]) & ((left + width) % 2 == 0), tf.int32)
+        after = tf.cast((left + width < tf.io.extract_jpeg_shape(image)[1]) & ((left + width) % 2 == 0), tf.int32)
         wider = tf.stack((top, left - before, height, before + width + after))
         pixels = tf.image.decode_and_crop_jpeg(image, wider, channels=channels, dct_method=dct_method)
         return pixels[:, before : before + width]

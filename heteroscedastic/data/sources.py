@@ -40,7 +40,9 @@ class Source(NamedTuple):
         """Which positions of the stored split are kept; None where all from the first to the last are."""
         if self.kept[-1] - self.kept[0] == len(self.kept) - 1:
             return None
-        return np.isin(np.arange(self.records.sizes[self.part.split]), self.kept)
+        mask = np.zeros(self.records.sizes[self.part.split], bool)
+        mask[self.kept] = True
+        return mask
 
     def parser(self, max_labels: int) -> Callable:
         """(positions [n], serialized examples [n]) -> encoded images, labels."""

@@ -47,7 +47,7 @@ class Streaming:
           training_chain: operations of ops.py.
           chain: of evaluation.
           lanes: parts of a split that are read side by side, a multiple of any number of hosts to come.
-          window: records of a lane that are shuffled together, and held in memory, undecoded.
+          window: records of a lane that are shuffled together, and held in memory as they are stored.
           max_labels: the longest list of labels of an example.
           max_corrupt: images that may fail to decode, on each host.
 

@@ -95,6 +95,22 @@ def test_what_could_not_be_decoded_is_told_with_the_results_and_the_rest_is_read
     np.testing.assert_allclose(log_probs, jax.nn.log_softmax(told["logits"][rows], axis=-1), atol=1e-4)
 
 
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        ({"pipeline": "stream"}, "data.pipeline is 'stream'; choose one of resident, streaming"),
+        ({"lanes": 0}, "config.data: lanes is 0, but must be a whole number"),
+        ({"pipeline": "resident"}, "config.data.lanes is the streaming pipeline's"),
+        ({"train": "shift(1)"}, "config.data.train: ops has no 'shift'; choose one of central_crop"),
+        ({"splits": {"train": "train"}}, "splits \\['test'\\] are evaluated, but the data set has \\['train'\\]"),
+        ({"lanes": 3}, "config.data: lanes is 3, but must divide config.training.batch_size, 8"),
+    ],
+)
+def test_a_config_that_asks_for_no_stream_there_is_says_so(data_dir, data, message):
+    with pytest.raises(ValueError, match=message):
+        assembly.build(config(**data), data_dir)
+
+
 def test_without_tensorflow_a_stream_says_what_to_do(data_dir, tmp_path):
     program = (
         "import sys; from experiments import study; from heteroscedastic.training import assembly\n"
