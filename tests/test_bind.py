@@ -49,7 +49,7 @@ def test_a_class_is_constructed_with_its_settings():
     [
         (losses, ["cross_entropy", "sigmoid_cross_entropy"]),  # __all__ hides the helpers
         (heads, ["Deterministic", "Diagonal", "LowRank", "ParameterEfficient"]),
-        (augment, ["flip_lr", "pad_crop", "shift", "value_range"]),
+        (augment, ["central_crop", "flip_lr", "pad_crop", "random_crop", "resize", "shift", "to_rgb", "value_range"]),
         (optimizer, ["sgd"]),
         (schedules, ["constant", "cosine", "steps"]),
     ],
@@ -168,7 +168,7 @@ def test_what_does_not_parse_is_no_chain(text):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("flip_lr|nothing(4)", "augment has no 'nothing'; choose one of flip_lr, pad_crop"),
+        ("flip_lr|nothing(4)", "augment has no 'nothing'; choose one of central_crop, flip_lr"),
         ("eval('1')", "augment has no 'eval'"),
         ("pad_crop(4, sise=4)", "pad_crop has no setting 'sise'"),
         ("pad_crop", "pad_crop needs a value for 'size'"),

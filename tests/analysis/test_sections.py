@@ -23,7 +23,8 @@ def compared(several=False, data_dir=None, predict=lambda rng: 3 * rng.normal(si
     runs, told = [], []
     for seed in (0, 1):
         logits = predict(rng).astype(np.float32)
-        kept = evaluate.arrays(step.Predictions(np.arange(N), np.ones(N), labels, logits))
+        whole = step.Predictions(np.arange(N), np.ones(N), labels, logits)
+        kept = {name: np.asarray(x) for name, x in evaluate.arrays(step.bounded(whole, several)).items()}
         told.append(Predictions(Path(f"seed_{seed}"), **kept))
         config = {"seed": seed, "data": {"name": "nowhere"}, "evals": {"test": {"split": "test"}}}
         results = {"evals": {"test": {"nll": 1.0 + seed}}, "step": 3}
@@ -50,10 +51,14 @@ def test_of_the_largest_logits_of_one_label_everything_is_told_but_scaling_and_e
 
 
 def test_of_the_largest_logits_of_several_labels_each_section_says_what_it_lacks():
-    for make in (confidence.reliability, confidence.outcomes, confidence.selective, hardest.hardest):
-        section = make(compared(several=True))
+    runs = compared(several=True)
+    for make in (confidence.reliability, confidence.outcomes, confidence.selective):
+        section = make(runs)
         assert "every one" in notes(section)
         assert not any(isinstance(p, Picture) for p in section.parts)
+    found = hardest.hardest(runs).numbers["hardest_0_one"]  # by the loss, which is kept whole
+    losses = np.mean([p.log_normalizer - p.label_logits[:, 0] for p in runs.told[0]], axis=0)
+    assert [e["id"] for e in found] == np.argsort(-losses)[: len(found)].tolist()
 
 
 def test_the_two_likeliest_classes_are_of_all_runs_together_and_two_though_they_share_a_name():
