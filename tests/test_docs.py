@@ -61,6 +61,9 @@ def flags_of(path):
 @pytest.mark.parametrize("page", PAGES, ids=name)
 def test_every_command_is_one(page):
     for words in commands(page):
+        if words[0] == "-c":
+            compile(words[1], name(page), "exec")
+            continue
         if words[0] == "-m":
             module = words[1]
             if not module.startswith(("heteroscedastic", "experiments")):
