@@ -53,7 +53,8 @@ _TINY_IMAGENET_ON_CPU = {
     "training.num_epochs": 30.0,
 }
 
-# The one that validation chose on the worst labels (table human_noise); under other labels it is not tuned again.
+# What early stopping chose on the worst labels in the first runs (table human_noise); under other labels it is not
+# tuned again.
 _AS_ON_THE_WORST_LABELS = {"head.temperature": (4.0,)}
 
 
