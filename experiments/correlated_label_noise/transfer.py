@@ -135,7 +135,8 @@ TABLES = {
         regimes=_REGIMES,
         select_metric="nll",
         scales={
-            # Ten times BiT's rate, as a new head on 64 features moves too slowly by that.
+            # Ten times BiT's rate, as a new head on 64 features moves too slowly by that. It was picked on one seed of
+            # the digits whose test numbers were seen; choose it on train[:800] and train[800:] before a claim is made.
             "cpu": Scale((0, 1, 2, 3, 4), {"training.batch_size": 128, "schedule.learning_rate": 0.03}),
             "try": Scale((0,), {"training.batch_size": 128, "training.num_steps": 16}),
         },
