@@ -31,6 +31,7 @@ class Scale(NamedTuple):
 
     seeds: tuple[int, ...]
     overrides: dict[str, Any] = {}
+    later: dict[str, tuple[Any, ...]] = {}  # what seeds after the first tune over, where less than the grid
 
 
 class Regime(NamedTuple):
@@ -94,14 +95,20 @@ def jobs(chosen: Table, scale: str, out: Path) -> list[Job]:
     if scale not in chosen.scales:
         raise ValueError(f"this table has no scale {scale!r}; choose one of {', '.join(chosen.scales)}.")
     found = []
-    points = [tuple(zip(chosen.grid, values)) for values in itertools.product(*chosen.grid.values())]
-    for row, point, seed in itertools.product(chosen.rows, points, chosen.scales[scale].seeds):
+    first, later = _points(chosen.grid), _points(chosen.grid | chosen.scales[scale].later)
+    seeds = chosen.scales[scale].seeds
+    points = [(point, seed) for i, seed in enumerate(seeds) for point in (later if i else first)]
+    for row, (point, seed) in itertools.product(chosen.rows, points):
         places = {"{runs}": str(out.parent), "{scale}": scale, "{seed}": str(seed)}
         settings = {**chosen.scales[scale].overrides, **_filled(row.overrides, places), **dict(point), "seed": seed}
         slug = ",".join(f"{name}={value}" for name, value in point) or "untuned"
         directory = out / scale / row.name / slug / f"seed_{seed}"
         found.append(Job(row.name, point, seed, directory, config(row.config, settings)))
     return found
+
+
+def _points(grid: dict[str, tuple[Any, ...]]) -> list[tuple[tuple[str, Any], ...]]:
+    return [tuple(zip(grid, values)) for values in itertools.product(*grid.values())]
 
 
 def _filled(overrides: dict[str, Any], places: dict[str, str]) -> dict[str, Any]:

@@ -53,6 +53,9 @@ _TINY_IMAGENET_ON_CPU = {
     "training.num_epochs": 30.0,
 }
 
+# Where nothing asks for memorising, fewer epochs.
+_CIFAR_IN_HALF_THE_TIME = _CIFAR_ON_CPU | {"training.num_epochs": 40.0}
+
 # What early stopping chose on the worst labels in the first runs (table human_noise); under other labels it is not
 # tuned again.
 _AS_ON_THE_WORST_LABELS = {"head.temperature": (4.0,)}
@@ -67,7 +70,7 @@ def _human_noise(claim: str, label: str) -> Table:
         regimes=_REGIMES,
         select_metric="nll",
         grid=_AS_ON_THE_WORST_LABELS,
-        scales={"cpu": Scale((0, 1, 2), _CIFAR_ON_CPU | {"data.label": label})},
+        scales={"cpu": Scale((0, 1, 2), _CIFAR_IN_HALF_THE_TIME | {"data.label": label})},
         reference="hom",
         test="unpaired t-test",
     )
@@ -128,7 +131,11 @@ TABLES = {
         regimes=_REGIMES,
         select_metric="nll",
         grid={"head.temperature": (1.0, 4.0, 16.0)},
-        scales={"cpu": Scale((0, 1, 2), _CIFAR_ON_CPU), "gpu": Scale((0, 1, 2, 3, 4))},
+        scales={
+            # The first seed chose no temperature of 1, of no method and in no regime.
+            "cpu": Scale((0, 1, 2), _CIFAR_ON_CPU, later={"head.temperature": (4.0, 16.0)}),
+            "gpu": Scale((0, 1, 2, 3, 4)),
+        },
         reference="hom",
         test="unpaired t-test",
     ),
@@ -176,7 +183,7 @@ TABLES = {
         regimes=_REGIMES,
         select_metric="nll",
         grid=_AS_ON_THE_WORST_LABELS,
-        scales={"cpu": Scale((0, 1, 2), _CIFAR_ON_CPU)},
+        scales={"cpu": Scale((0, 1, 2), _CIFAR_IN_HALF_THE_TIME)},
         reference="independent_1000",
     ),
     "closed_form": Table(

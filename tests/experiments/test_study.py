@@ -67,6 +67,14 @@ def test_a_seed_whose_grid_is_not_complete_is_left_out():
     assert ("hom", runs[0].job.seed) not in study.tuned(runs, TINY.regimes["last"], "nll")
 
 
+def test_later_seeds_tune_over_less_where_the_scale_says_so():
+    narrow = Scale((5, 6, 7), {"training.num_epochs": 1.0}, later={"head.temperature": (4.0,)})
+    jobs = study.jobs(TINY._replace(scales={"cpu": narrow}), "cpu", study.Path("out"))
+    found = {(job.seed, job.point[0][1]) for job in jobs if job.row == "hom"}
+    assert found == {(5, 1.0), (5, 4.0), (6, 4.0), (7, 4.0)}
+    assert len(jobs) == 8
+
+
 def test_differences_are_paired_by_seed():
     text = table.text(TINY, made(VALUES), PAPER)
     hom, het = [0.70, 0.80, 0.75], [0.75, 0.84, 0.78]
