@@ -1,23 +1,69 @@
-"""Files that are there whole or not at all."""
+"""Files on disks and in buckets, that are there whole or not at all."""
 
 import contextlib
 import csv
+import importlib.util
 import io
 import json
 import os
+import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import IO, Any
 
 import numpy as np
 
+# One way to a bucket whether TensorFlow is installed or not, and the one that is tested. Epath looks at this once.
+if importlib.util.find_spec("gcsfs"):
+    os.environ.setdefault("EPATH_USE_TF", "0")
 
-def read_json(path: str | Path) -> Any:
+Place = PurePath  # a Path, or one of a bucket, which has the same methods
+
+
+def place(name: str | os.PathLike) -> Place:
+    """A path on a disk, or in a bucket where its name is gs://BUCKET/...; both have the methods of pathlib.
+
+    Raises:
+      ValueError: a scheme other than gs.
+      ModuleNotFoundError: what reads and writes buckets is not installed.
+    """
+    scheme, found, _ = os.fspath(name).partition("://")
+    if not found:
+        return Path(name)
+    if scheme != "gs":
+        raise ValueError(f"{name} is in {scheme}://, but buckets are read and written as gs://BUCKET/... alone.")
+    if not importlib.util.find_spec("gcsfs"):
+        raise ModuleNotFoundError(f"{name} is in a bucket, which needs: pip install 'heteroscedastic[cloud]'.")
+    import fsspec
+    from etils import epath
+
+    # What other hosts write is to be seen.
+    fsspec.config.conf.setdefault("gcs", {}).setdefault("use_listings_cache", False)
+    return epath.Path(name)
+
+
+def in_bucket(path: Place) -> bool:
+    """Whether a path is in a bucket, where there are no locks, no renaming and nothing half written."""
+    return "://" in os.fspath(path)
+
+
+def absolute(path: Place) -> Place:
+    """The path from the root; of a bucket it is so already, which its own method does not know."""
+    return path if in_bucket(path) else path.absolute()
+
+
+def read_json(path: str | Place) -> Any:
     """A JSON file."""
-    return json.loads(Path(path).read_text())
+    return json.loads(place(path).read_text())
 
 
-def write_json(path: str | Path, value: Any) -> None:
+def read_arrays(path: str | Place) -> dict[str, np.ndarray]:
+    """Every array of an .npz file; one that holds objects, which only running its code could make, is an error."""
+    with place(path).open("rb") as file, np.load(file, allow_pickle=False) as arrays:
+        return dict(arrays)
+
+
+def write_json(path: str | Place, value: Any) -> None:
     """Writes what `plain` makes of a value, whole or not at all."""
     text = json.dumps(plain(value), indent=1, allow_nan=False)
     write_whole(path, lambda file: file.write(text.encode() + b"\n"))
@@ -38,7 +84,7 @@ def plain(value: Any) -> Any:
     return value.item() if isinstance(value, np.generic) else value
 
 
-def write_csv(path: str | Path, rows: Sequence[dict[str, Any]]) -> None:
+def write_csv(path: str | Place, rows: Sequence[dict[str, Any]]) -> None:
     """Writes rows under the names of the first one, whole or not at all."""
     text = io.StringIO()
     table = csv.DictWriter(text, list(rows[0]) if rows else [], lineterminator="\n")
@@ -47,14 +93,20 @@ def write_csv(path: str | Path, rows: Sequence[dict[str, Any]]) -> None:
     write_whole(path, lambda file: file.write(text.getvalue().encode()))
 
 
-def write_arrays(path: str | Path, arrays: dict[str, np.ndarray]) -> None:
+def write_arrays(path: str | Place, arrays: dict[str, np.ndarray]) -> None:
     """Writes a compressed .npz file whole or not at all."""
     write_whole(path, lambda file: np.savez_compressed(file, **arrays))
 
 
-def write_whole(path: str | Path, write: Callable[[IO[bytes]], Any]) -> None:
-    """Lets `write` fill a file that takes the place of `path` only once it is complete."""
-    path = Path(path)
+def write_whole(path: str | Place, write: Callable[[IO[bytes]], Any]) -> None:
+    """Lets `write` fill a file that takes the place of `path` only once it is complete.
+
+    Raises:
+      OSError: it could not be written; names it.
+    """
+    path = place(path)
+    if in_bucket(path):
+        return _upload(path, write)
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
@@ -68,14 +120,26 @@ def write_whole(path: str | Path, write: Callable[[IO[bytes]], Any]) -> None:
         raise
 
 
-def sweep(directory: str | Path) -> None:
-    """Removes what a kill left of files that were being written."""
-    for path in Path(directory).rglob(".*.tmp"):
+def _upload(path: Place, write: Callable[[IO[bytes]], Any]) -> None:
+    """What is uploaded is seen once it is complete."""
+    with tempfile.TemporaryFile() as file:
+        write(file)
+        file.seek(0)
+        try:
+            path.write_bytes(file.read())
+        except Exception as error:  # after the client's own attempts, of whatever kind it raises
+            told = str(error).partition("\n")[0]  # the rest is a page of the service
+            raise OSError(f"{path} could not be written ({type(error).__name__}: {told})") from error
+
+
+def sweep(directory: Place) -> None:
+    """Removes what a kill left of files that were being written; in a bucket there is nothing."""
+    for path in () if in_bucket(directory) else directory.rglob(".*.tmp"):
         path.unlink(missing_ok=True)
 
 
 @contextlib.contextmanager
-def named(path: str | Path) -> Iterator[None]:
+def named(path: str | Place) -> Iterator[None]:
     """A full disk says which file it struck."""
     try:
         yield

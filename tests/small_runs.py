@@ -18,10 +18,15 @@ def outcome(directory):
     """What a run found, without its clock."""
     results = json.loads((directory / "results.json").read_text())
     lines = (directory / "metrics.jsonl").read_text().splitlines()
-    predictions = {p.name: dict(np.load(p)) for p in sorted((directory / "predictions").glob("*.npz"))}
+    predictions = {p.name: _arrays(p) for p in sorted((directory / "predictions").glob("*.npz"))}
     return {k: results[k] for k in ("evals", "step", "best_step")}, lines, predictions
 
 
 def assert_same_bits(a, b):
     assert a[:2] == b[:2]
     jax.tree.map(np.testing.assert_array_equal, a[2], b[2])
+
+
+def _arrays(path):
+    with path.open("rb") as file, np.load(file) as arrays:
+        return dict(arrays)

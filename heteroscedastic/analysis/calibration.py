@@ -6,7 +6,6 @@ applied to another.
 
 import argparse
 import functools
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -44,14 +43,14 @@ def measures(logits: np.ndarray, labels: np.ndarray) -> dict[str, float]:
     return _of_one_label(logits, labels) if labels.ndim == 1 else _of_several(logits, labels)
 
 
-def before_and_after(run: str | Path, fit: str, on: str) -> dict[str, Any]:
+def before_and_after(run: str | files.Place, fit: str, on: str) -> dict[str, Any]:
     """The temperature fitted on the evaluation `fit`, and the measures of `on` without and with it.
 
     Raises:
       FileNotFoundError: the run has no such predictions.
       ValueError: the predictions do not hold every logit.
     """
-    (fit_logits, fit_labels), (logits, labels) = (_every(Path(run), name) for name in (fit, on))
+    (fit_logits, fit_labels), (logits, labels) = (_every(files.place(run), name) for name in (fit, on))
     temperature = fitted(fit_logits, fit_labels)
     return {
         "temperature": temperature,
@@ -120,7 +119,7 @@ def _told(logits, labels):
     return metrics.means(functools.reduce(evaluate.merged, sums, None))
 
 
-def _every(run: Path, name: str) -> tuple[np.ndarray, np.ndarray]:
+def _every(run: files.Place, name: str) -> tuple[np.ndarray, np.ndarray]:
     found = predictions.read(run, name)
     return predictions.every_logit(found, "calibration"), found.labels
 
@@ -137,7 +136,7 @@ def main() -> None:
     print(f"{flags.on:<24}{'before':>10}{'after':>10}")
     for name, value in found["before"].items():
         print(f"{name:<24}{value:>10.4f}{found['after'][name]:>10.4f}")
-    path = Path(flags.run) / "analysis" / "calibration" / f"{flags.fit}_{flags.on}.json"
+    path = files.place(flags.run) / "analysis" / "calibration" / f"{flags.fit}_{flags.on}.json"
     files.write_json(path, found)
     print(f"wrote {path}")
 

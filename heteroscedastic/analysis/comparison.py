@@ -2,12 +2,12 @@
 
 import json
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 from scipy import stats
 
+from heteroscedastic import files
 from heteroscedastic.analysis import finished, predictions
 from heteroscedastic.analysis.finished import Told
 from heteroscedastic.analysis.predictions import Predictions
@@ -20,7 +20,7 @@ class Group(NamedTuple):
     runs: tuple[Told, ...]
 
 
-def groups(directories: Sequence[str | Path], names: Sequence[str] | None = None) -> list[Group]:
+def groups(directories: Sequence[str | files.Place], names: Sequence[str] | None = None) -> list[Group]:
     """The runs of these directories, those of one config but for the seed together, in order of appearance.
 
     Args:
@@ -32,7 +32,7 @@ def groups(directories: Sequence[str | Path], names: Sequence[str] | None = None
         given twice, two of a group have the same seed, or there are more or fewer names than groups.
     """
     found: dict[str, list[Told]] = {}
-    paths = [Path(d).resolve() for d in directories]
+    paths = [files.place(d).resolve() for d in directories]
     for path, given in zip(paths, directories):
         if paths.count(path) > 1:
             raise ValueError(f"{given} is given twice; give each run once.")

@@ -10,7 +10,6 @@ import argparse
 import functools
 import os
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
@@ -200,7 +199,7 @@ def main() -> None:
     found = finished.load(flags.run, flags.checkpoint, flags.data_dir)
     if not finished.has_noise(found.run.config):
         raise ValueError(f"{flags.run} has the head Deterministic, which has no noise; give a run of another head.")
-    out = Path(flags.run) / "analysis" / "covariance" / f"{flags.split}_{flags.checkpoint}"
+    out = files.place(flags.run) / "analysis" / "covariance" / f"{flags.split}_{flags.checkpoint}"
     names = found.dataset["class_names"]
     group = None if flags.classes is None else groups.named(names, flags.classes)
     if flags.id is not None:
@@ -211,7 +210,9 @@ def main() -> None:
         _tell_pairs(found, flags, out, group)
 
 
-def _tell_pairs(found: finished.Finished, flags: argparse.Namespace, out: Path, group: np.ndarray | None) -> None:
+def _tell_pairs(
+    found: finished.Finished, flags: argparse.Namespace, out: files.Place, group: np.ndarray | None
+) -> None:
     told = ties(found, flags.split, flags.by, flags.num_pairs, group, flags.num_classes)
     _write_pairs(out / "pairs.csv", told.pairs, told.by, flags.top)
     print("of the variance " + ", ".join(f"{told.facts[n]:.1%} is {n}" for n in ("diagonal", "factors", "common")))
@@ -230,7 +231,7 @@ def _tell_pairs(found: finished.Finished, flags: argparse.Namespace, out: Path, 
     print(f"wrote {out}")
 
 
-def _tell_class(found: finished.Finished, flags: argparse.Namespace, out: Path, chosen: int) -> None:
+def _tell_class(found: finished.Finished, flags: argparse.Namespace, out: files.Place, chosen: int) -> None:
     average = averaged(found, flags.split)
     near = pairs.of_class(average, chosen)
     by = flags.by or ("covariance" if finished.answers_yes_or_no(found) else "seen")
@@ -244,7 +245,9 @@ def _tell_class(found: finished.Finished, flags: argparse.Namespace, out: Path, 
     print(f"wrote {path}")
 
 
-def _tell_example(found: finished.Finished, flags: argparse.Namespace, out: Path, group: np.ndarray | None) -> None:
+def _tell_example(
+    found: finished.Finished, flags: argparse.Namespace, out: files.Place, group: np.ndarray | None
+) -> None:
     names = found.dataset["class_names"]
     example = example_covariance.of(found, flags.split, flags.id, group, flags.num_classes)
     files.write_csv(out.with_suffix(".csv"), example_covariance.table(example, names))
@@ -272,7 +275,7 @@ def _name(found: finished.Finished) -> str:
     return f"{config['head']['name']} on {config['data']['name']}, seed {config['seed']}"
 
 
-def _write_pairs(path: Path, rows: list[dict[str, Any]], by: str, num_printed: int) -> None:
+def _write_pairs(path: files.Place, rows: list[dict[str, Any]], by: str, num_printed: int) -> None:
     files.write_csv(path, rows)
     columns = [f"{name:>{max(len(name), 9) + 2}}" for name in list(rows[0])[2:]]
     told = [f"{row['class']}, {row['other']}" for row in rows[:num_printed]]

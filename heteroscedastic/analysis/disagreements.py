@@ -11,7 +11,6 @@ the same is told of that; and of p alone, which needs no covariance and is the r
 
 import argparse
 import os
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
@@ -49,7 +48,7 @@ class Disagreements(NamedTuple):
 
 
 def find(
-    first: str | Path, second: str | Path, on: str = "test", data_dir: str | None = None
+    first: str | files.Place, second: str | files.Place, on: str = "test", data_dir: str | None = None
 ) -> tuple[Disagreements, finished.Finished]:
     """The examples of an evaluation that the first of two finished runs gets right and the second wrong.
 
@@ -186,7 +185,9 @@ def bars(
     return edges, np.add.reduceat(counts, firsts), counts.sum() * np.diff(edges) / num
 
 
-def draw(found: Disagreements, class_names: list[str], facts: dict[str, Any], title: str, path: Path) -> list[Path]:
+def draw(
+    found: Disagreements, class_names: list[str], facts: dict[str, Any], title: str, path: files.Place
+) -> list[files.Place]:
     """Draws the images of the largest covariances and the histograms of ranks; returns what was written."""
     from heteroscedastic.analysis import figures, sheet
 
@@ -230,7 +231,7 @@ def main() -> None:
     flags = parser.parse_args()
     found, run = find(*flags.runs, flags.on, flags.data_dir)
     facts, names = {"on": flags.on} | summary(found), run.dataset["class_names"]
-    path = Path(flags.out or Path(flags.runs[0]) / "analysis") / f"disagreements_{flags.on}"
+    path = files.place(flags.out or f"{flags.runs[0]}/analysis") / f"disagreements_{flags.on}"
     files.write_csv(path.with_name(path.name + ".csv"), table(found, names))
     files.write_json(path.with_name(path.name + ".json"), facts)
     print(

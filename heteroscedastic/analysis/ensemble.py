@@ -9,7 +9,6 @@ import argparse
 import itertools
 import math
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -44,7 +43,7 @@ class Size(NamedTuple):
     std: dict[str, float]  # and its deviation, nan of one; subsets share members, so this is no error of the mean
 
 
-def members(directories: Sequence[str | Path], on: str = "test") -> Members:
+def members(directories: Sequence[str | files.Place], on: str = "test") -> Members:
     """The runs in these directories, once it is sure that they predicted the same examples.
 
     Args:
@@ -157,10 +156,10 @@ def main() -> None:
     if not all(size.every_subset for size in sizes):
         print(f"* drawn by seed {flags.seed}; elsewhere all subsets.")
     if flags.out:
-        _write(Path(flags.out), flags.on, flags.seed, found, sizes)
+        _write(files.place(flags.out), flags.on, flags.seed, found, sizes)
 
 
-def _write(out: Path, on: str, seed: int, found: Members, sizes: list[Size]) -> None:
+def _write(out: files.Place, on: str, seed: int, found: Members, sizes: list[Size]) -> None:
     told: dict[str, Any] = {
         "on": on,
         "members": [str(run.directory) for run in found.runs],

@@ -8,7 +8,6 @@ the whole square of (s_j, s_k), of which s_j + s_k <= 1 is possible (readings C3
 """
 
 import argparse
-from pathlib import Path
 from typing import NamedTuple
 
 import jax
@@ -176,7 +175,7 @@ def all_numbers() -> Numbers:
     )
 
 
-def draw(numbers: Numbers, out: Path) -> list[Path]:
+def draw(numbers: Numbers, out: files.Place) -> list[files.Place]:
     """Draws both figures; returns what was written."""
     from heteroscedastic.analysis import figures
 
@@ -227,7 +226,7 @@ def main() -> None:
     """Writes and draws what noise does to the log-likelihood of a label."""
     parser = argparse.ArgumentParser(description=main.__doc__)
     parser.add_argument("--out", required=True, help="directory")
-    out = Path(parser.parse_args().out)
+    out = files.place(parser.parse_args().out)
     numbers = all_numbers()
     told = numbers.variances._asdict() | {
         f"{name}_at_{deviation:g}": getattr(exact, name)

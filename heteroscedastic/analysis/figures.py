@@ -2,7 +2,6 @@
 
 import io
 from contextlib import AbstractContextManager
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -44,7 +43,7 @@ def figure(width: float, height: float, **settings: Any) -> Figure:
     return Figure(figsize=(width, height), layout="constrained", **settings)
 
 
-def write(drawn: Figure, path: str | Path) -> list[Path]:
+def write(drawn: Figure, path: str | files.Place) -> list[files.Place]:
     """Writes PATH.png and PATH.svg, each whole or not at all.
 
     Args:
@@ -54,7 +53,7 @@ def write(drawn: Figure, path: str | Path) -> list[Path]:
     Returns:
       What was written.
     """
-    path, written = Path(path), []
+    path, written = files.place(path), []
     metadata = {"png": {"Software": None}, "svg": {"Date": None}}
     for suffix, told in metadata.items():
         target = path.with_name(f"{path.name}.{suffix}")

@@ -1,7 +1,6 @@
 """A finished run, as its files tell it."""
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
@@ -20,7 +19,7 @@ from heteroscedastic.training.state import TrainState
 class Told(NamedTuple):
     """What the small files of a finished run say; nothing is built or trained to read them."""
 
-    directory: Path
+    directory: files.Place
     config: dict[str, Any]
     results: dict[str, Any]
     dataset: dict[str, Any]
@@ -35,14 +34,14 @@ class Finished(NamedTuple):
     state: TrainState
 
 
-def read(directory: str | Path) -> Told:
+def read(directory: str | files.Place) -> Told:
     """What the small files of a run say.
 
     Raises:
       FileNotFoundError: the directory holds no complete run.
       ValueError: a file is damaged, or of a version that wrote other things.
     """
-    path = Path(directory)
+    path = files.place(directory)
     if not (path / "results.json").exists():
         begun = "its training is not finished" if (path / "config.json").exists() else "and config.json too"
         raise FileNotFoundError(
@@ -54,7 +53,7 @@ def read(directory: str | Path) -> Told:
     return Told(path, **found | {"results": workdir.as_measured(found["results"])})
 
 
-def _object(path: Path, keys: tuple[str, ...]) -> dict[str, Any]:
+def _object(path: files.Place, keys: tuple[str, ...]) -> dict[str, Any]:
     try:
         found = files.read_json(path)
     except FileNotFoundError:
@@ -101,7 +100,7 @@ def clean_labels(told: Told, evaluation: str, data_dir: str | None = None) -> di
     return dict(zip(run.dataset.splits[split].ids.tolist(), run.clean_labels[split]))
 
 
-def load(directory: str | Path, checkpoint: str = "last", data_dir: str | None = None) -> Finished:
+def load(directory: str | files.Place, checkpoint: str = "last", data_dir: str | None = None) -> Finished:
     """The run in a directory, with the state of its last or its best checkpoint.
 
     Raises:

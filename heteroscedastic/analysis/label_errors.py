@@ -13,7 +13,6 @@ measured it made the noise-free score of heads with noise better, and that of a 
 import argparse
 import importlib.util
 import os
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
@@ -189,7 +188,9 @@ def captions(told: Labels, class_names: list[str], places: Int[np.ndarray, "m"])
     return ["\n".join(said) for said in lines]
 
 
-def draw(told: Labels, class_names: list[str], facts: dict[str, Any], title: str, path: Path) -> list[Path]:
+def draw(
+    told: Labels, class_names: list[str], facts: dict[str, Any], title: str, path: files.Place
+) -> list[files.Place]:
     """Draws the most suspect images and, where errors are known, precision against recall.
 
     Returns:
@@ -256,7 +257,7 @@ def main() -> None:
     found = finished.load(flags.run, flags.checkpoint, flags.data_dir)
     names, told = found.dataset["class_names"], labels(found, flags.split)
     facts = {"split": flags.split, "checkpoint": flags.checkpoint, "ranked_by": "noise_free"} | summary(told)
-    path = Path(flags.out or Path(flags.run) / "analysis") / f"label_errors_{flags.split}_{flags.checkpoint}"
+    path = files.place(flags.out or f"{flags.run}/analysis") / f"label_errors_{flags.split}_{flags.checkpoint}"
     files.write_csv(path.with_name(path.name + ".csv"), table(told, names))
     files.write_json(path.with_name(path.name + ".json"), facts)
     print(f"{len(told.ids)} labels of {flags.split}, {flags.checkpoint} checkpoint;", end=" ")

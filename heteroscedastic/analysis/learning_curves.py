@@ -2,23 +2,24 @@
 
 import json
 from collections.abc import Sequence
-from pathlib import Path
 
 import numpy as np
 
+from heteroscedastic import files
 
-def read(run: str | Path) -> dict[str, np.ndarray]:
+
+def read(run: str | files.Place) -> dict[str, np.ndarray]:
     """Every quantity of metrics.jsonl by its name, one value a line, nan where a line does not tell it.
 
     Raises:
       FileNotFoundError: the run has no such file.
       ValueError: a line is damaged.
     """
-    path = Path(run) / "metrics.jsonl"
+    path = files.place(run) / "metrics.jsonl"
     if not path.exists():
         raise FileNotFoundError(f"{path} is missing, so the course of this run is lost; make the run again.")
     lines = []
-    for number, line in enumerate(path.read_text(errors="replace").splitlines(), 1):
+    for number, line in enumerate(path.read_bytes().decode(errors="replace").splitlines(), 1):
         try:
             lines.append({name: float(value) for name, value in json.loads(line).items()})
         except (ValueError, TypeError, AttributeError):

@@ -4,7 +4,6 @@ import base64
 import html
 import re
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -153,9 +152,9 @@ def page(title: str, introduction: str, sections: Sequence[Section]) -> str:
 """
 
 
-def write_beside(sections: Sequence[Section], directory: str | Path) -> list[Path]:
+def write_beside(sections: Sequence[Section], directory: str | files.Place) -> list[files.Place]:
     """Writes every picture as PNG and SVG and the numbers behind it as JSON, each whole; returns what was written."""
-    written, out = [], Path(directory)
+    written, out = [], files.place(directory)
     for section in sections:
         for part in section.parts:
             if isinstance(part, Picture):

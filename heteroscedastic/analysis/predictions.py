@@ -1,19 +1,18 @@
 """The predictions that a run wrote down, and what follows from each by itself."""
 
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
 from scipy import special
 
-from heteroscedastic import curation
+from heteroscedastic import curation, files
 
 
 class Predictions(NamedTuple):
     """Of one evaluation; see training/step.py for what is kept above 2,000 classes."""
 
-    source: Path
+    source: files.Place
     ids: Int[np.ndarray, "n"]
     labels: Int[np.ndarray, "n"] | Int[np.ndarray, "n m"]  # lists are padded with -1
     logits: Float[np.ndarray, "n c"]  # of every class, or the largest of each example, falling
@@ -27,19 +26,19 @@ class Predictions(NamedTuple):
         return self.labels.ndim == 2
 
 
-def names(run: str | Path) -> list[str]:
+def names(run: str | files.Place) -> list[str]:
     """The evaluations of which a run has predictions."""
-    return sorted(path.stem for path in (Path(run) / "predictions").glob("*.npz"))
+    return sorted(path.stem for path in (files.place(run) / "predictions").glob("*.npz"))
 
 
-def read(run: str | Path, name: str) -> Predictions:
+def read(run: str | files.Place, name: str) -> Predictions:
     """The predictions of one evaluation of a run.
 
     Raises:
       FileNotFoundError: the run has no such predictions.
       ValueError: the file is damaged, of another version, or of lists of right labels under a softmax.
     """
-    path = Path(run) / "predictions" / f"{name}.npz"
+    path = files.place(run) / "predictions" / f"{name}.npz"
     if not path.exists():
         known = names(run)
         remedy = (
@@ -49,8 +48,7 @@ def read(run: str | Path, name: str) -> Predictions:
         )
         raise FileNotFoundError(f"{run} has no predictions of {name!r} ({path.name} is missing); {remedy}.")
     try:
-        with np.load(path, allow_pickle=False) as file:
-            found = dict(file)
+        found = files.read_arrays(path)
     except Exception as error:  # of zip, zlib or numpy, whichever comes upon the damage first
         raise ValueError(f"{path} is damaged ({error}); bring it back, or make the run again.") from None
     if "right_labels" in found:

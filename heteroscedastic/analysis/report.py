@@ -9,7 +9,6 @@ A section is a function (Compared) -> Section; a further one is a line of SECTIO
 
 import functools
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 from heteroscedastic import files
@@ -51,7 +50,7 @@ def sections(compared: Compared, paper: dict[str, Any] | None = None) -> list[Se
     return [bound.get(make, make)(compared) for make in SECTIONS]
 
 
-def write(compared: Compared, out: str | Path, paper: dict[str, Any] | None = None) -> Path:
+def write(compared: Compared, out: str | files.Place, paper: dict[str, Any] | None = None) -> files.Place:
     """Writes the page and, before it, what lies beside it; nothing where a section fails.
 
     Args:
@@ -64,8 +63,8 @@ def write(compared: Compared, out: str | Path, paper: dict[str, Any] | None = No
     """
     made = sections(compared, paper)
     text = page.page(_title(compared), _introduction(compared), made)
-    page.write_beside(made, Path(out) / "pictures")
-    path = Path(out) / "index.html"
+    page.write_beside(made, files.place(out) / "pictures")
+    path = files.place(out) / "index.html"
     files.write_whole(path, lambda file: file.write(text.encode()))
     return path
 

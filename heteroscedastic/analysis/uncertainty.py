@@ -6,8 +6,8 @@ one run or of several side by side; beside each picture its numbers as JSON.
 
 import argparse
 import os
-from pathlib import Path
 
+from heteroscedastic import files
 from heteroscedastic.analysis import comparison, page
 from heteroscedastic.analysis.comparison import Compared
 from heteroscedastic.analysis.sections import confidence, curves, entropy
@@ -43,7 +43,7 @@ def main() -> None:
     if flags.out is None and len(flags.runs) > 1:
         raise SystemExit("several runs need --out, a directory for their pictures.")
     compared = compared_by(flags)
-    out = Path(flags.out) if flags.out else Path(flags.runs[0]) / "analysis" / "uncertainty"
+    out = files.place(flags.out) if flags.out else files.place(flags.runs[0]) / "analysis" / "uncertainty"
     for path in page.write_beside([section(compared) for section in SECTIONS], out):
         print(f"wrote {path}")
 

@@ -6,10 +6,10 @@ SPLIT_NAME for anything else by example. `num_channels` is that of encoded image
 """
 
 from collections.abc import Mapping
-from pathlib import Path
 
 import numpy as np
 
+from heteroscedastic import files
 from heteroscedastic.data import encoded
 from heteroscedastic.data.dataset import Dataset
 from heteroscedastic.data.slices import Slice
@@ -66,15 +66,14 @@ class Archive:
         return Part(images, {name: values[rows] for name, values in fields.items()}, ids)
 
 
-def read(path: Path) -> Archive:
+def read(path: files.Place) -> Archive:
     """An .npz file.
 
     Raises:
       ValueError: it is damaged, or lacks an array.
     """
     try:
-        with np.load(path, allow_pickle=False) as file:
-            arrays = {name: file[name] for name in file.files}
+        arrays = files.read_arrays(path)
     except Exception as error:  # a damaged archive fails in the zip, zlib, ast or tokenize module, or here
         raise ValueError(f"{path} is no readable .npz file ({error}); write it again.") from None
     return Archive(arrays, str(path))

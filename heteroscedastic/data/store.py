@@ -3,7 +3,6 @@
 import argparse
 import os
 from collections.abc import Mapping
-from pathlib import Path
 
 import numpy as np
 
@@ -46,16 +45,16 @@ def load(
 
 def is_there(name: str, data_dir: str | None = None) -> bool:
     """Whether `load` would find something of this name."""
-    places = [Path(data_dir) / f"{name}.npz", tfds.folder(name, data_dir)] if data_dir else []
+    places = [files.place(data_dir) / f"{name}.npz", tfds.folder(name, data_dir)] if data_dir else []
     return name in _SHIPPED or any(place.exists() for place in places)
 
 
-def read(path: Path) -> Dataset:
+def read(path: files.Place) -> Dataset:
     """A data set from an .npz file."""
     return _chosen(archive.read(path))
 
 
-def write(path: Path, data: Dataset) -> None:
+def write(path: files.Place, data: Dataset) -> None:
     """Writes the .npz file that `read` reads; an interrupted write leaves no file."""
     files.write_arrays(path, archive.of_dataset(data))
 
@@ -111,7 +110,7 @@ def _is_blank(values: np.ndarray) -> bool:
 
 def stored(name: str, data_dir: str | None = None) -> Stored:
     """What lies under this name, before anything is chosen of it; see `load`."""
-    path = Path(data_dir) / f"{name}.npz" if data_dir else None
+    path = files.place(data_dir) / f"{name}.npz" if data_dir else None
     return archive.read(path) if path and path.exists() else _source(name, data_dir)
 
 
@@ -119,7 +118,7 @@ def _source(name: str, data_dir: str | None) -> Stored:
     """The set that TFDS prepared or a library ships, which an .npz file can be written from."""
     looked = "nowhere on disk, as neither --data_dir nor TFDS_DATA_DIR is set"
     if data_dir:
-        looked = f"in {Path(data_dir) / name}.npz and {tfds.folder(name, data_dir)}"
+        looked = f"in {files.place(data_dir) / name}.npz and {tfds.folder(name, data_dir)}"
     if data_dir and tfds.folder(name, data_dir).is_dir():
         try:
             return tfds.Prepared(name, data_dir)
@@ -162,7 +161,7 @@ def main() -> None:
     out = flags.out or flags.data_dir
     if not out:
         parser.error("give --data_dir or --out.")
-    path = Path(out) / f"{flags.name}.npz"
+    path = files.place(out) / f"{flags.name}.npz"
     if path.exists():
         raise SystemExit(f"{path} is there already; remove it to write it again.")
     source = _source(flags.name, flags.data_dir)

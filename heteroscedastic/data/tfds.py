@@ -5,11 +5,11 @@ The one place that imports tensorflow_datasets.
 
 import os
 import textwrap
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from heteroscedastic import files
 from heteroscedastic.data.slices import Slice
 from heteroscedastic.data.stored import Part
 
@@ -74,9 +74,9 @@ class Prepared:
         return Part(images, fields, np.arange(part.start, part.stop))
 
 
-def folder(name: str, data_dir: str) -> Path:
+def folder(name: str, data_dir: str) -> files.Place:
     """Where TFDS keeps all versions of a set; `name` may end in /config or :version."""
-    return Path(data_dir) / name.partition("/")[0].partition(":")[0]
+    return files.place(data_dir) / name.partition("/")[0].partition(":")[0]
 
 
 def preparation(name: str, data_dir: str) -> str:

@@ -267,8 +267,7 @@ def main() -> None:
     if Path(flags.out).exists():
         raise SystemExit(f"{flags.out} is there already; remove it to write it again.")
     try:
-        with np.load(flags.state_dict, allow_pickle=False) as file:
-            arrays = named_weights(dict(file), flags.backbone, with_fc=flags.with_fc)
+        arrays = named_weights(files.read_arrays(flags.state_dict), flags.backbone, with_fc=flags.with_fc)
     except (OSError, ValueError) as error:
         raise SystemExit(
             f"{flags.state_dict}: {error} A state dict becomes an .npz file, where PyTorch is installed, with"

@@ -6,7 +6,6 @@ import hashlib
 import json
 import logging
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -14,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 import orbax.checkpoint as ocp
 
+from heteroscedastic import files
 from heteroscedastic.training import hosts
 from heteroscedastic.training.state import TrainState
 
@@ -33,7 +33,7 @@ class Checkpoints:
     the arrays, of which TensorStore keeps no checksum.
     """
 
-    def __init__(self, directory: Path, owner: str | None = None, read_only: bool = False):
+    def __init__(self, directory: files.Place, owner: str | None = None, read_only: bool = False):
         """Opens the directory.
 
         Args:
@@ -55,8 +55,8 @@ class Checkpoints:
             cleanup_tmp_directories=not read_only,
             enable_async_checkpointing=True,
         )
-        self._directory = directory
-        self._manager = ocp.CheckpointManager(directory.absolute(), options=options)
+        self._directory = files.absolute(directory)
+        self._manager = ocp.CheckpointManager(self._directory, options=options)
 
     def save(self, state: TrainState, told: dict[str, Any], best_step: int | None = None) -> None:
         """Saves under the state's step.
@@ -148,7 +148,7 @@ class Checkpoints:
         Raises:
           CheckpointError: it is missing or damaged, on all hosts where it is so on one.
         """
-        directory = (self._directory / str(step)).absolute()
+        directory = self._directory / str(step)
 
         def read():
             reader = ocp.PyTreeCheckpointHandler()

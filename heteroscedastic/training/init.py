@@ -9,7 +9,6 @@ has its own. The head is taken only where `head` says so, and is otherwise that 
 
 import hashlib
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -60,9 +59,9 @@ def read(settings: Mapping[str, Any], template: TrainState) -> Source:
     """
     head = settings.get("head", False)
     if "weights" in settings:
-        found, told = _of_file(Path(settings["weights"]))
+        found, told = _of_file(files.place(settings["weights"]))
     else:
-        found, told = _of_run(Path(settings["workdir"]), settings.get("checkpoint", "last"))
+        found, told = _of_run(files.place(settings["workdir"]), settings.get("checkpoint", "last"))
     parts = _PARTS if head else _PARTS[:1]
     arrays = {name: array for name, array in found.items() if name.split("/")[1] in parts}
     expected = {
@@ -95,7 +94,7 @@ def _named(params: Any, model_state: Any) -> dict[str, Any]:
     return traverse_util.flatten_dict({"params": params, **model_state}, sep="/")
 
 
-def _of_run(workdir: Path, checkpoint: str) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+def _of_run(workdir: files.Place, checkpoint: str) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
     name = f"config.init.workdir, {workdir}"
     if not workdir.is_dir():
         raise InitError(f"{name}, is no directory; name that of a finished run, from here or from the root.")
@@ -127,15 +126,14 @@ def _of_run(workdir: Path, checkpoint: str) -> tuple[dict[str, np.ndarray], dict
     return _named(state.params, state.model_state), told
 
 
-def _of_file(path: Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+def _of_file(path: files.Place) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
     if not path.exists():
         raise InitError(
             f"config.init.weights, {path}, is missing; python -m heteroscedastic.models.convert writes such a file from"
             " public weights."
         )
     try:
-        with np.load(path, allow_pickle=False) as file:
-            arrays = dict(file)
+        arrays = files.read_arrays(path)
     except Exception as error:  # of zip, zlib or numpy, whichever comes upon the damage first
         raise InitError(f"config.init.weights, {path}, is no readable .npz file ({error}).") from None
     strange = sorted(name for name in arrays if name.count("/") < 2 or name.split("/")[1] not in _PARTS)

@@ -6,7 +6,6 @@ import logging
 import math
 import signal
 import time
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -38,7 +37,7 @@ def train(config: dict[str, Any], directory: str, data_dir: str | None = None) -
 
     Args:
       config: nested dicts and plain values.
-      directory: of the run; one that all hosts share, where there are several.
+      directory: of the run, on a disk or as gs://BUCKET/...; one that all hosts share, where there are several.
       data_dir: where data sets lie.
 
     Returns:
@@ -57,7 +56,7 @@ def train(config: dict[str, Any], directory: str, data_dir: str | None = None) -
     shapes = assembly.check_shapes(run)
     num_parameters = assembly.num_parameters(shapes)
     placement = Placement(run.batch_size, **run.layout)
-    path = Path(directory)
+    path = files.place(directory)
     settings = config.get("init")
     if settings and not hosts.from_first(lambda: (path / "config.json").exists()):
         init.read(settings, shapes)  # so that one that does not fit is told before the directory is claimed
@@ -80,7 +79,7 @@ def train(config: dict[str, Any], directory: str, data_dir: str | None = None) -
 class _Trainer:
     """A run under way: its state, its best step, and the sums since the last checkpoint."""
 
-    def __init__(self, run: Run, path: Path, placement: Placement, owner: str):
+    def __init__(self, run: Run, path: files.Place, placement: Placement, owner: str):
         self.run, self.path, self.placement = run, path, placement
         self.terminated = Terminated()
         self.arrays = placement.put(run.pipeline.arrays, placement.replicated)

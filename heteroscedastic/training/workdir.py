@@ -5,9 +5,7 @@ import fcntl
 import importlib.util
 import json
 import math
-import os
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 from heteroscedastic import files
@@ -19,7 +17,7 @@ class WorkdirError(ValueError):
 
 
 @contextlib.contextmanager
-def claimed(workdir: Path, config: dict[str, Any]) -> Iterator[dict[str, Any] | None]:
+def claimed(workdir: files.Place, config: dict[str, Any]) -> Iterator[dict[str, Any] | None]:
     """The directory is this run's own, and no other process's, while the context lasts.
 
     Yields:
@@ -46,7 +44,7 @@ def claimed(workdir: Path, config: dict[str, Any]) -> Iterator[dict[str, Any] | 
         yield hosts.from_first(claim)
 
 
-def _check_ours(workdir: Path, config: dict[str, Any]) -> None:
+def _check_ours(workdir: files.Place, config: dict[str, Any]) -> None:
     path = workdir / "config.json"
     if path.exists():
         config = files.plain(config)
@@ -61,8 +59,11 @@ def _check_ours(workdir: Path, config: dict[str, Any]) -> None:
 
 
 @contextlib.contextmanager
-def _locked(workdir: Path) -> Iterator[None]:
-    """Held by one process at a time; let go when it ends, however it ends."""
+def _locked(workdir: files.Place) -> Iterator[None]:
+    """Held by one process at a time; let go when it ends, however it ends. In a bucket there are no locks."""
+    if files.in_bucket(workdir):
+        yield
+        return
     workdir.mkdir(parents=True, exist_ok=True)
     with (workdir / ".lock").open("a") as file:
         try:
@@ -76,7 +77,7 @@ def _locked(workdir: Path) -> Iterator[None]:
         yield
 
 
-def claim_data(workdir: Path, description: dict[str, Any]) -> None:
+def claim_data(workdir: files.Place, description: dict[str, Any]) -> None:
     """Records the data of a run.
 
     Raises:
@@ -95,7 +96,7 @@ def claim_data(workdir: Path, description: dict[str, Any]) -> None:
         files.write_json(path, description)
 
 
-def _read(path: Path, key: str, remedy: str) -> dict[str, Any]:
+def _read(path: files.Place, key: str, remedy: str) -> dict[str, Any]:
     """A JSON object that has the key."""
     try:
         found = files.read_json(path)
@@ -131,7 +132,7 @@ class Writer:
     Of several hosts the first one writes.
     """
 
-    def __init__(self, workdir: Path, step: int):
+    def __init__(self, workdir: files.Place, step: int):
         """Drops the lines after `step`, which a continued run writes again (events it only adds).
 
         Raises:
@@ -139,11 +140,12 @@ class Writer:
         """
         self._events = None
         self._path = workdir / "metrics.jsonl"
+        self._lines: list[str] = []
         if not hosts.is_first():
             return
         if self._path.exists():
-            kept = [line for line in _whole_lines(self._path) if _step_of(line, self._path) <= step]
-            files.write_whole(self._path, lambda file: file.writelines(line.encode() for line in kept))
+            self._lines = [line for line in _whole_lines(self._path) if _step_of(line, self._path) <= step]
+            self._save()
         # clu.metric_writers imports TensorFlow, and tensorboard, which may come without each other.
         if all(map(importlib.util.find_spec, ("tensorflow", "tensorboard"))):
             import tensorflow as tf
@@ -156,21 +158,25 @@ class Writer:
         """Adds a line, on disk when this returns, so before the checkpoint that follows it."""
         if not hosts.is_first():
             return
-        with files.named(self._path), self._path.open("a") as file:
-            file.write(json.dumps({"step": step, **values}) + "\n")
-            file.flush()
-            os.fsync(file.fileno())
+        self._lines.append(json.dumps({"step": step, **values}) + "\n")
+        self._save()
         if self._events:
             self._events.write_scalars(step, values)
             self._events.flush()
 
+    def _save(self) -> None:
+        # All of them, as nothing can be added to a file in a bucket.
+        files.write_whole(self._path, lambda file: file.writelines(line.encode() for line in self._lines))
 
-def _whole_lines(path: Path) -> list[str]:
+
+def _whole_lines(path: files.Place) -> list[str]:
     """The lines of a file, less a last one cut off by a kill or a full disk."""
-    return [line for line in path.read_text(errors="replace").splitlines(keepends=True) if line.endswith("\n")]
+    return [
+        line for line in path.read_bytes().decode(errors="replace").splitlines(keepends=True) if line.endswith("\n")
+    ]
 
 
-def _step_of(line: str, path: Path) -> int:
+def _step_of(line: str, path: files.Place) -> int:
     try:
         return json.loads(line)["step"]
     except (ValueError, TypeError, KeyError):

@@ -75,7 +75,7 @@ def test_a_line_that_the_disk_has_no_room_for_names_the_file_and_spoils_nothing(
             writer.write(40, {"loss": 0.5})
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-    assert path.read_bytes() == whole + b'{"ste'
+    assert path.read_bytes() == whole
     begin_again(begun)
     assert path.read_bytes() == whole
 

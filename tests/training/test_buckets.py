@@ -1,0 +1,116 @@
+import signal
+import sys
+import time
+
+import numpy as np
+import pytest
+from buckets import served
+from small_runs import assert_same_bits, outcome, small
+from subprocesses import EXTRAS, MAIN, start_without
+
+from heteroscedastic import files
+from heteroscedastic.analysis import finished, learning_curves, predictions
+from heteroscedastic.training import loop, workdir
+from heteroscedastic.training.checkpoint import Checkpoints
+from heteroscedastic.training.workdir import WorkdirError
+
+
+@pytest.fixture(scope="module")
+def bucket():
+    with served() as found, pytest.MonkeyPatch.context() as patch:
+        for name, value in found.environment.items():
+            patch.setenv(name, value)
+        patch.setitem(sys.modules, "tensorboard", None)  # TensorFlow writes events, and knows the real service alone
+        yield found
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """A run on a disk that nothing befell."""
+    path = tmp_path_factory.mktemp("whole") / "run"
+    loop.train(small(), str(path))
+    return path
+
+
+@pytest.mark.slow
+def test_a_run_in_a_bucket_is_the_run_on_a_disk_and_is_read_like_it(bucket, whole):
+    loop.train(small(), "gs://bucket/run")
+    assert_same_bits(outcome(files.place("gs://bucket/run")), outcome(whole))
+    names = {path.name for path in files.place("gs://bucket/run").iterdir()}
+    assert names == {p.name for p in whole.iterdir() if not p.name.startswith((".", "events"))}
+    again = loop.train(small(), "gs://bucket/run")
+    assert again == finished.read("gs://bucket/run").results
+    with pytest.raises(WorkdirError, match="another config"):
+        loop.train(small() | {"seed": 1}, "gs://bucket/run")
+    there, here = (finished.load(place) for place in ("gs://bucket/run", whole))
+    np.testing.assert_array_equal(
+        there.state.params["head"]["loc"]["kernel"], here.state.params["head"]["loc"]["kernel"]
+    )
+    assert predictions.names("gs://bucket/run") == predictions.names(whole)
+    np.testing.assert_array_equal(
+        predictions.read("gs://bucket/run", "test").logits, predictions.read(whole, "test").logits
+    )
+    curves = learning_curves.read("gs://bucket/run")
+    np.testing.assert_array_equal(curves["train/loss"], learning_curves.read(whole)["train/loss"])
+
+
+@pytest.mark.slow
+def test_a_bucket_that_is_down_for_a_while_delays_a_run(bucket, whole, monkeypatch):
+    save = Checkpoints.save
+
+    def save_while_it_is_down(self, *arguments):
+        bucket.down_until = time.monotonic() + 2.0
+        save(self, *arguments)
+
+    monkeypatch.setattr(Checkpoints, "save", save_while_it_is_down)
+    before = bucket.refused
+    loop.train(small(), "gs://bucket/delayed")
+    assert bucket.refused > before
+    assert_same_bits(outcome(files.place("gs://bucket/delayed")), outcome(whole))
+
+
+@pytest.mark.slow
+def test_a_bucket_that_refuses_ends_a_run_that_continues_once_it_takes_files_again(bucket, whole, monkeypatch):
+    write = workdir.Writer.write
+
+    def refused(self, step, values):
+        if step == 30:
+            bucket.answer, bucket.down_until = 403, time.monotonic() + 1000
+        write(self, step, values)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(workdir.Writer, "write", refused)
+        with pytest.raises(OSError, match=r"metrics.jsonl could not be written.*Forbidden"):
+            loop.train(small(), "gs://bucket/refused")
+    bucket.answer, bucket.down_until = 503, 0.0
+    loop.train(small(), "gs://bucket/refused")
+    assert_same_bits(outcome(files.place("gs://bucket/refused")), outcome(whole))
+
+
+@pytest.mark.slow
+def test_a_killed_run_in_a_bucket_continues(bucket):
+    """It may be killed while a checkpoint is half uploaded."""
+    command = [
+        "--config=configs/digits_het_pe.py",
+        "--config.training.num_epochs=4.0",
+        "--config.training.checkpoint_epochs=0.2",
+    ]
+    process = start_without(EXTRAS - {"sklearn"}, MAIN, *command, "--workdir=gs://bucket/killed")
+    directory = files.place("gs://bucket/killed/checkpoints")
+    deadline = time.monotonic() + 200
+    while not (directory.exists() and len(list(directory.iterdir())) > 1):
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    ended = start_without(EXTRAS - {"sklearn"}, MAIN, *command, "--workdir=gs://bucket/killed")
+    output, errors = ended.communicate(timeout=300)
+    assert ended.returncode == 0, errors
+    assert "continuing from step" in output
+    assert finished.read("gs://bucket/killed").results["step"] == 60
+
+
+def test_another_kind_of_bucket_is_an_error_that_says_which_one_is_known():
+    with pytest.raises(ValueError, match=r"s3://.*gs://BUCKET"):
+        loop.train(small(), "s3://bucket/run")
