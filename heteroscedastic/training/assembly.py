@@ -82,6 +82,7 @@ def build(config: dict[str, Any], data_dir: str | None = None) -> Run:
     batch_size = training["batch_size"]
     steps_per_epoch = resident.steps_per_epoch(pipeline.sizes["train"], batch_size)
     total_steps = training.get("num_steps") or max(1, round(training["num_epochs"] * steps_per_epoch))
+    schema.check_profile(training, total_steps)
     checkpoint_steps = max(1, round(training["checkpoint_epochs"] * steps_per_epoch))
     schedule = functools.partial(named("schedule", schedules), total_steps=total_steps, steps_per_epoch=steps_per_epoch)
     optimizer = named("optimizer", optimizers)(schedule)

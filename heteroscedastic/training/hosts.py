@@ -32,6 +32,11 @@ def start(coordinator_address: str | None, num_processes: int | None, process_id
     )
 
 
+def is_alone() -> bool:
+    """Whether this is the only process."""
+    return jax.process_count() == 1
+
+
 def is_first() -> bool:
     """Whether this is the process that writes and speaks."""
     return jax.process_index() == 0
@@ -43,7 +48,7 @@ def from_first(fn: Callable[[], Any]) -> Any:
     Raises:
       HostError: elsewhere, where the first process raised.
     """
-    if jax.process_count() == 1:
+    if is_alone():
         return fn()
     told, error = {}, None
     if is_first():
@@ -64,7 +69,7 @@ def from_first(fn: Callable[[], Any]) -> Any:
 
 def from_all(value: Any) -> list[Any]:
     """The value of every process, as JSON, on all of them."""
-    if jax.process_count() == 1:
+    if is_alone():
         return [value]
     data = np.frombuffer(json.dumps(value).encode(), np.uint8)
     lengths = multihost_utils.process_allgather(np.int32(len(data)))
@@ -78,11 +83,16 @@ def agree(value: str, what: str) -> None:
         raise HostError(f"the hosts of this run have different {what}; give the same command and the same data to all.")
 
 
+def largest(*values: float) -> tuple[float, ...]:
+    """Of each value the largest of all processes."""
+    if is_alone():
+        return values
+    return tuple(multihost_utils.process_allgather(np.float32(values)).max(axis=0).tolist())
+
+
 def any_says(flag: bool) -> bool:
     """Whether it is so on any process."""
-    if jax.process_count() == 1:
-        return flag
-    return bool(np.any(multihost_utils.process_allgather(np.bool_(flag))))
+    return bool(largest(flag)[0])
 
 
 def say(text: str) -> None:

@@ -15,13 +15,14 @@ from heteroscedastic import files, metrics
 from heteroscedastic.training import assembly, class_axis, evaluate, hosts, init, provenance, workdir
 from heteroscedastic.training.assembly import Run
 from heteroscedastic.training.checkpoint import CheckpointError, Checkpoints
+from heteroscedastic.training.clock import Clock
 from heteroscedastic.training.hosts import say
 from heteroscedastic.training.placement import Placement
 from heteroscedastic.training.state import TrainState
-from heteroscedastic.training.termination import Terminated
+from heteroscedastic.training.termination import Agreement, Terminated
+from heteroscedastic.training.trace import Trace
 
 _LAG = 8  # steps that may be under way before the oldest is waited for and checked
-_STEPS_BETWEEN_AGREEMENTS = 16  # of several hosts, on whether to stop
 _SECONDS_BETWEEN_LINES = 10.0
 
 
@@ -52,6 +53,7 @@ def train(config: dict[str, Any], directory: str, data_dir: str | None = None) -
       NotFiniteError: names the step; the last good checkpoint stays.
       SystemExit: after SIGTERM, once the state is saved.
     """
+    since = time.monotonic()
     run = assembly.build(config, data_dir)
     shapes = assembly.check_shapes(run)
     num_parameters = assembly.num_parameters(shapes)
@@ -68,7 +70,7 @@ def train(config: dict[str, Any], directory: str, data_dir: str | None = None) -
         owner = provenance.owner(config, run.description["fingerprint"])
         hosts.agree(f"{owner} {run.layout}", "configs or data")
         say(f"{num_parameters:,} parameters, {run.total_steps:,} steps of {run.batch_size} on {provenance.device()}.")
-        trainer = _Trainer(run, path, placement, owner)
+        trainer = _Trainer(run, path, placement, owner, since)
         with Terminated() as trainer.terminated, trainer.checkpoints:
             trainer.train()
             results = {"num_parameters": num_parameters, **trainer.results()}
@@ -79,7 +81,7 @@ def train(config: dict[str, Any], directory: str, data_dir: str | None = None) -
 class _Trainer:
     """A run under way: its state, its best step, and the sums since the last checkpoint."""
 
-    def __init__(self, run: Run, path: files.Place, placement: Placement, owner: str):
+    def __init__(self, run: Run, path: files.Place, placement: Placement, owner: str, since: float):
         self.run, self.path, self.placement = run, path, placement
         self.terminated = Terminated()
         self.arrays = placement.put(run.pipeline.arrays, placement.replicated)
@@ -99,7 +101,7 @@ class _Trainer:
         )
         self.eval_step = jax.jit(run.eval_step, out_shardings=placement.replicated)
         self.checkpoints = Checkpoints(path / "checkpoints", owner)
-        self.told: dict[str, Any] = {"best_step": None, "best_score": None, "seconds": 0.0, "sums": None}
+        self.told: dict[str, Any] = {"best_step": None, "best_score": None, "clock": None, "sums": None}
         found = self.checkpoints.last(self.template)
         if found:
             self.state, self.told = self.at_work(found[0]), found[1]
@@ -117,27 +119,38 @@ class _Trainer:
         commits = self.told.get("commits", [])
         self.told["commits"] = [*commits, *{self.provenance["commit"]}.difference(commits[-1:])]
         self.writer = workdir.Writer(path, int(self.state.step))
-        self.began = time.monotonic() - self.told["seconds"]
+        self.clock = Clock(since, self.told.get("clock"))
+        self.agreement = Agreement(int(self.state.step))
+        self.trace = Trace(run.config["training"].get("profile_steps"), path)
 
     def train(self) -> None:
         """From the state's step to the last, with a checkpoint at every interval's end."""
         run, step, last_line = self.run, int(self.state.step), 0.0
         sums = self._interrupted_sums()
         pending: collections.deque = collections.deque()
+
+        def is_idle():
+            return not pending or pending[-1][1].loss.is_ready()
+
         while step < run.total_steps:
             epoch, start = divmod(step, run.steps_per_epoch)
-            for feed in run.pipeline.training_feeds(epoch, start, self.places):
+            feeds = run.pipeline.training_feeds(epoch, start, self.places)
+            for feed in self.clock.waited_for(feeds, is_idle):
                 feed = self.placement.feed(feed, run.batch_size)
-                self.state, part, _ = self.train_step(self.state, self.arrays["train"], feed)
                 step += 1
+                self.trace.before(step, self.state)
+                self.state, part, _ = self.train_step(self.state, self.arrays["train"], feed)
+                self.clock.starts()
+                self.trace.after(step, self.state)
                 pending.append((step, part))
                 ends = step % run.checkpoint_steps == 0 or step == run.total_steps
-                stops = self._stops(step)  # read once: it may be set at any moment
+                stops = self.agreement.stops(self.terminated, step, ends)  # read once: it may be set at any moment
                 while len(pending) > (0 if ends or stops else _LAG):
                     sums = evaluate.merged(sums, _finite(*pending.popleft()))
                 if ends:
                     self._finish_interval(step, sums)
                     sums, last_line = None, time.monotonic()
+                    self.clock.begins_interval()
                 elif stops:
                     self._save(step, sums)
                 elif time.monotonic() - last_line > _SECONDS_BETWEEN_LINES:
@@ -147,12 +160,6 @@ class _Trainer:
                     self._leave(step)
                 if step == run.total_steps:
                     break
-
-    def _stops(self, step: int) -> bool:
-        """Whether this step is the last for now; the hosts of a run answer alike."""
-        if jax.process_count() == 1:
-            return self.terminated.is_set()
-        return step % _STEPS_BETWEEN_AGREEMENTS == 0 and hosts.any_says(self.terminated.is_set())
 
     def _leave(self, step: int) -> None:
         self.checkpoints.wait()
@@ -191,11 +198,12 @@ class _Trainer:
                 self.told |= {"best_step": step, "best_score": score}
         self.writer.write(step, {"epoch": step / self.run.steps_per_epoch, **values})
         self._save(step, None)
-        say(f"{self._progress(step)}  {shown}")
+        say(f"{self._progress(step)}  {shown}  {self.clock.bound()}")
 
     def _save(self, step: int, sums: Any) -> None:
-        self.told |= {"seconds": time.monotonic() - self.began, "sums": _sums_to_json(sums)}
-        self.checkpoints.save(self.as_saved(self.state), self.told, self.told["best_step"])
+        self.told |= {"clock": self.clock.told(), "sums": _sums_to_json(sums)}
+        with self.clock.counts("checkpoints"):
+            self.checkpoints.save(self.as_saved(self.state), self.told, self.told["best_step"])
 
     def _evaluate(self, name: str, split: str, state: TrainState) -> tuple[Any, Any]:
         run = self.run
@@ -205,11 +213,14 @@ class _Trainer:
             return self.eval_step(state.params, state.model_state, self.arrays[split], feed, key)
 
         feeds = run.pipeline.feeds(split, self.places)
-        return evaluate.evaluate(step, feeds, assembly.key_for(run.config["seed"], f"eval {name}"))
+        with self.clock.counts("evaluation"):
+            return evaluate.evaluate(step, feeds, assembly.key_for(run.config["seed"], f"eval {name}"))
 
     def results(self) -> dict[str, Any]:
         """Every evaluation of the config, with predictions written down."""
-        self.checkpoints.wait()
+        self.clock.starts()  # where no step was left to do
+        with self.clock.counts("checkpoints"):
+            self.checkpoints.wait()
         step, states = int(self.state.step), {"last": self.state}
         best_step = self.told["best_step"]
         evals = {}
@@ -232,7 +243,8 @@ class _Trainer:
             "step": step,
             "best_step": best_step,
             "temperature": assembly.temperature(self.run, self.state),
-            "seconds": time.monotonic() - self.began,
+            "seconds": self.clock.seconds(),
+            "goodput": self.clock.goodput(),
             **({"init": self.told["init"]} if "init" in self.told else {}),
             **self._left_out(),
             **self.provenance,
@@ -255,7 +267,7 @@ class _Trainer:
             ) from error
 
     def _progress(self, step: int) -> str:
-        elapsed = time.monotonic() - self.began
+        elapsed = self.clock.seconds()
         rate = step * self.run.batch_size / elapsed
         left = (self.run.total_steps - step) * elapsed / step
         epoch = step / self.run.steps_per_epoch

@@ -25,7 +25,7 @@ def provenance() -> dict[str, Any]:
 
 def owner(config: dict[str, Any], fingerprint: str) -> str:
     """Whose a checkpoint is: a run of this config on these data, on any layout of devices."""
-    return hashlib.sha256(json.dumps([schema.without_layout(config), fingerprint], sort_keys=True).encode()).hexdigest()
+    return hashlib.sha256(json.dumps([schema.identity(config), fingerprint], sort_keys=True).encode()).hexdigest()
 
 
 def device() -> str:

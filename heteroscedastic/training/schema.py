@@ -15,12 +15,13 @@ DATA_CHOICES = (
 STREAMING = ("lanes", "window", "max_labels", "max_corrupt")  # of data, for the streaming pipeline alone
 PIPELINES = ("resident", "streaming")
 LAYOUT = ("parameters", "class_shards")  # of training: where arrays lie, which changes no result but by rounding
+WATCHING = ("profile_steps",)  # of training: what is told of a run, which changes none
 # Sections that name code, whose settings `bind` checks.
 _NAMED = ("backbone", "head", "predictive", "smoothing", "loss", "weighting", "optimizer", "schedule")
 # Sections of plain settings: those that must be there, those that may.
 _PLAIN = {
     "data": (("name", "train", "eval", "validation_fraction"), ("pipeline", "seed", *DATA_CHOICES, *STREAMING)),
-    "training": (("batch_size", "checkpoint_epochs"), ("num_epochs", "num_steps", *LAYOUT)),
+    "training": (("batch_size", "checkpoint_epochs"), ("num_epochs", "num_steps", *LAYOUT, *WATCHING)),
     "validation": (("split", "metric"), ()),
     "eval": (("split",), ("checkpoint",)),
 }
@@ -40,10 +41,10 @@ def answers_yes_or_no(config: dict[str, Any]) -> bool:
     return config["loss"]["name"] == "sigmoid_cross_entropy"
 
 
-def without_layout(config: dict[str, Any]) -> dict[str, Any]:
-    """What makes a run the run that it is, wherever its arrays lie."""
+def identity(config: dict[str, Any]) -> dict[str, Any]:
+    """What makes a run the run that it is, wherever its arrays lie and however it is watched."""
     training = config.get("training", {})
-    return {**config, "training": {k: v for k, v in training.items() if k not in LAYOUT}}
+    return {**config, "training": {k: v for k, v in training.items() if k not in (*LAYOUT, *WATCHING)}}
 
 
 def is_streaming(data: dict[str, Any]) -> bool:
@@ -114,6 +115,16 @@ def _check_training(training: dict[str, Any]) -> None:
         value = training.get(name)
         if value is not None and not value > 0:
             raise ValueError(f"config.training.{name} is {value}, but must be > 0.")
+
+
+def check_profile(training: dict[str, Any], total_steps: int) -> None:
+    """Raises a ValueError where config.training.profile_steps are not steps of the run."""
+    steps = training.get("profile_steps")
+    if steps is not None and not (len(steps) == 2 and 1 <= steps[0] <= steps[1] <= total_steps):
+        raise ValueError(
+            f"config.training.profile_steps is {steps}, but must be the first and the last step to trace, of"
+            f" {total_steps:,}."
+        )
 
 
 def _check_choice(name: str, value: Any, choices: tuple[str, ...]) -> None:

@@ -54,6 +54,7 @@ def smoke(config: dict[str, Any], data_dir: str | None = None) -> tuple[dict[str
         config["head"]["num_classes"] = config["data"]["max_classes"] = _NUM_CLASSES
     for_small_images = config["backbone"].get("stem") == "cifar" and not config["backbone"]["name"].endswith("V2")
     config["backbone"]["name"] = "ResNet8" if for_small_images else backbones.smallest(config["backbone"]["name"])
+    config["training"].pop("profile_steps", None)
     devices = jax.device_count()
     batch_size = -(-config["training"]["batch_size"] // devices) * devices
     config["training"] |= {"num_epochs": None, "num_steps": 2, "batch_size": batch_size}

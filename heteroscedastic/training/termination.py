@@ -2,6 +2,11 @@
 
 import signal
 import threading
+import time
+
+from heteroscedastic.training import hosts
+
+_SECONDS_BETWEEN_AGREEMENTS = 2.0  # a notice of preemption leaves half a minute, and a checkpoint wants most of it
 
 
 class Terminated(threading.Event):
@@ -16,3 +21,32 @@ class Terminated(threading.Event):
     def __exit__(self, *_):
         if self._can:
             signal.signal(signal.SIGTERM, self._before)
+
+
+class Agreement:
+    """Whether the hosts of a run stop, which they do all after the same step.
+
+    They ask each other at steps about two seconds apart, which they count alike.
+    """
+
+    def __init__(self, step: int):
+        """From this step on."""
+        self._step, self._asked_at, self._due = step, time.monotonic(), 0
+
+    def stops(self, terminated: Terminated, step: int, asks: bool = False) -> bool:
+        """Whether this step is the last for now.
+
+        Args:
+          terminated: on this host; one that is stops all.
+          step: that is done.
+          asks: also where it is not time yet; the same on all hosts.
+        """
+        if hosts.is_alone():
+            return terminated.is_set()
+        if step < self._due and not asks:
+            return False
+        now = time.monotonic()
+        stops, seconds = hosts.largest(terminated.is_set(), (now - self._asked_at) / max(1, step - self._step))
+        self._step, self._asked_at = step, now
+        self._due = step + max(1, int(_SECONDS_BETWEEN_AGREEMENTS / max(seconds, 1e-3)))
+        return bool(stops)

@@ -49,7 +49,7 @@ def _check_ours(workdir: files.Place, config: dict[str, Any]) -> None:
     if path.exists():
         config = files.plain(config)
         found = files.plain(_read(path, "head", f"bring it back, or remove {workdir} to begin again"))
-        if schema.without_layout(found) != schema.without_layout(config):
+        if schema.identity(found) != schema.identity(config):
             raise WorkdirError(
                 f"{workdir} holds a run of another config; give another --workdir or remove it."
                 f" The difference (theirs -> yours):\n{difference(found, config)}"

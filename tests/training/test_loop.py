@@ -2,6 +2,7 @@ import json
 import logging
 import os
 import random
+import re
 import signal
 import time
 
@@ -320,3 +321,21 @@ def test_a_section_or_setting_that_nobody_reads_is_an_error(tmp_path):
     config["training"]["parameters"] = "scattered"
     with pytest.raises(ValueError, match="choose one of replicated, sharded"):
         loop.train(config, str(tmp_path / "run"))
+
+
+def test_a_few_steps_are_traced_where_the_config_says_so_and_the_run_stays_the_run_that_it_was(tmp_path, capsys):
+    config = small(**{"training.num_epochs": None, "training.num_steps": 12})
+    config["training"]["profile_steps"] = (4, 13)
+    with pytest.raises(ValueError, match="the first and the last step to trace, of 12"):
+        loop.train(config, str(tmp_path / "run"))
+    config["training"]["profile_steps"] = (4, 6)
+    done = loop.train(config, str(tmp_path / "run"))
+    traces = list((tmp_path / "run" / "profile").rglob("*.xplane.pb"))
+    assert len(traces) == 1
+    assert traces[0].stat().st_size > 1000
+    told = capsys.readouterr().out
+    assert "steps 4 to 6 are traced: tensorboard --logdir=" in told
+    assert re.search(r"(compute|input)-bound \(\d+% waiting for data\)", told)
+    assert done["goodput"]["wall"] == pytest.approx(done["seconds"], abs=1)
+    del config["training"]["profile_steps"]
+    assert loop.train(config, str(tmp_path / "run"))["evals"] == done["evals"]
