@@ -50,6 +50,8 @@ def test_imports_point_down(path):
     packages, rooms = ROOMS[room(path)]
     # metrics.py reads calibration errors off its sums
     rooms = rooms | ({"calibration"} if path.name == "metrics.py" else set())
+    # files.py reaches into buckets, where a path names one
+    packages = packages | ({"etils", "fsspec"} if path.name == "files.py" else set())
     for name in imports(path):
         first, *rest = name.split(".")
         if first == "heteroscedastic":
