@@ -24,12 +24,12 @@ def main(argv: list[str]) -> None:
     from heteroscedastic.training import hosts, loop, smoke
 
     logging.set_verbosity(logging.WARNING)  # Orbax tells of every file it writes
-    if _HOSTS.value:
-        hosts.start(_COORDINATOR.value, _NUM_PROCESSES.value, _PROCESS_ID.value)
     config, data_dir = _CONFIG.value.to_dict(), _DATA_DIR.value or os.environ.get("TFDS_DATA_DIR")
-    if _SMOKE.value:
-        config, data_dir = smoke.smoke(config, data_dir)
     try:
+        if _HOSTS.value:
+            hosts.start(_COORDINATOR.value, _NUM_PROCESSES.value, _PROCESS_ID.value)
+        if _SMOKE.value:
+            config, data_dir = smoke.smoke(config, data_dir)
         loop.train(config, _WORKDIR.value, data_dir)
     except Exception:
         if not _HOSTS.value:

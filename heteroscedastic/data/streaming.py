@@ -165,7 +165,10 @@ class Streaming:
                 self._leave_out(split, places, epoch, start + step, error)
             except tf.errors.OpError as error:
                 where = self._sources[split].records.where
-                raise ValueError(f"{where}: {split} cannot be read ({error.message}); prepare it again.") from None
+                raise ValueError(
+                    f"{where}: {split} cannot be read ({error.message}); bring back what is missing, or prepare it"
+                    " again."
+                ) from None
             else:
                 return
 

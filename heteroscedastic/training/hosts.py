@@ -1,6 +1,8 @@
 """Several processes that make one run together: the first one writes, and all agree."""
 
 import json
+import sys
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -13,23 +15,46 @@ FAREWELL = (
     " continues from the last checkpoint."
 )
 _HEARTBEAT_SECONDS = 20  # a host silent for so long is lost
+_SECONDS_TO_COME = 300  # of the other processes, as those of a slice do not start at one moment
 
 
 class HostError(RuntimeError):
     """Another host of the run failed or was lost."""
 
 
-def start(coordinator_address: str | None, num_processes: int | None, process_id: int | None) -> None:
+def start(
+    coordinator_address: str | None,
+    num_processes: int | None,
+    process_id: int | None,
+    seconds_to_come: int = _SECONDS_TO_COME,
+) -> None:
     """Joins the processes of a run; before anything else of jax.
 
     Args:
       coordinator_address: host:port of the first process; None asks the cluster (TPU pods, Slurm).
       num_processes: of the run.
       process_id: of this one, from 0.
+      seconds_to_come: in which all must have come; else this process says so and ends, by JAX's own hand.
     """
+
+    def tell():
+        print(
+            f"not all processes of this run came within {seconds_to_come} s; start the same command on all hosts.",
+            file=sys.stderr,
+            flush=True,
+        )
+
+    late = threading.Timer(0.9 * seconds_to_come, tell)  # before JAX ends the process, which nothing outlives
+    late.daemon = True
+    late.start()
     jax.distributed.initialize(
-        coordinator_address, num_processes, process_id, heartbeat_timeout_seconds=_HEARTBEAT_SECONDS
+        coordinator_address,
+        num_processes,
+        process_id,
+        initialization_timeout=seconds_to_come,
+        heartbeat_timeout_seconds=_HEARTBEAT_SECONDS,
     )
+    late.cancel()
 
 
 def is_alone() -> bool:

@@ -38,15 +38,17 @@ def alone(tmp_path_factory, data_dir):
     return directory
 
 
-def start_hosts(number, directory, data_dir, *more):
+def start_hosts(number, directory, data_dir, *more, seconds_between=0.0):
     with socket.socket() as free:
         free.bind(("localhost", 0))
         coordinator = f"--coordinator=localhost:{free.getsockname()[1]}"
     common = (*ARGUMENTS, *more, f"--workdir={directory}", "--hosts", coordinator, f"--num_processes={number}")
     data_dirs = data_dir if isinstance(data_dir, list) else [data_dir] * number
-    return [
-        start_without(EXTRAS, MAIN, *common, f"--process_id={i}", f"--data_dir={data_dirs[i]}") for i in range(number)
-    ]
+    processes = []
+    for i in range(number):
+        processes.append(start_without(EXTRAS, MAIN, *common, f"--process_id={i}", f"--data_dir={data_dirs[i]}"))
+        time.sleep(seconds_between)
+    return processes
 
 
 def assert_agree(one, other):
@@ -92,6 +94,59 @@ def test_where_one_of_two_is_killed_the_other_leaves_and_a_restart_continues(alo
     assert "continuing from step" in told[0][0]
     assert (directory / "checkpoints_damaged" / str(newest)).is_dir()
     assert_agree(alone, directory)
+
+
+@pytest.mark.slow
+def test_a_host_that_comes_late_and_is_slow_delays_a_run(alone, data_dir, tmp_path):
+    """It is stopped for longer than a step, and for less than makes it a lost one."""
+    first, late = start_hosts(2, tmp_path / "run", data_dir, seconds_between=5)
+    lines = tmp_path / "run" / "metrics.jsonl"
+    while not lines.exists():
+        assert first.poll() is None, first.communicate()
+        time.sleep(0.01)
+    for _ in range(3):
+        late.send_signal(signal.SIGSTOP)
+        time.sleep(3)
+        late.send_signal(signal.SIGCONT)
+        time.sleep(0.1)
+    told = [p.communicate(timeout=300) for p in (first, late)]
+    assert [first.returncode, late.returncode] == [0, 0], told
+    assert_agree(alone, tmp_path / "run")
+
+
+@pytest.mark.slow
+def test_a_host_that_is_stopped_for_long_is_lost_and_leaves_once_it_goes_on(alone, data_dir, tmp_path):
+    directory = tmp_path / "run"
+    staying, stopped = start_hosts(2, directory, data_dir)
+    lines = directory / "metrics.jsonl"
+    while not lines.exists() or len(lines.read_text().splitlines()) < 2:
+        assert staying.poll() is None, staying.communicate()
+        time.sleep(0.01)
+    stopped.send_signal(signal.SIGSTOP)
+    began = time.monotonic()
+    _, errors = staying.communicate(timeout=SECONDS_TO_LEAVE)
+    # Which of the two comes first: its connection, whose error we tell, or JAX, which ends it at once.
+    assert "the same command on all of them continues" in errors or "detected fatal errors" in errors
+    stopped.send_signal(signal.SIGCONT)
+    stopped.communicate(timeout=SECONDS_TO_LEAVE)
+    assert time.monotonic() - began < 2 * SECONDS_TO_LEAVE
+    assert 0 not in (staying.returncode, stopped.returncode)
+    again = start_hosts(2, directory, data_dir)
+    told = [p.communicate(timeout=300) for p in again]
+    assert [p.returncode for p in again] == [0, 0], told
+    assert_agree(alone, directory)
+
+
+def test_a_host_that_comes_back_alone_says_so(tmp_path):
+    """It waits for the others as long as it is told to."""
+    with socket.socket() as free:
+        free.bind(("localhost", 0))
+        address = f"localhost:{free.getsockname()[1]}"
+    program = f"from heteroscedastic.training import hosts; hosts.start({address!r}, 2, 0, seconds_to_come=3)"
+    done = run_without(EXTRAS, program)
+    assert done.returncode != 0
+    assert "not all processes of this run came within 3 s" in done.stderr
+    assert "start the same command on all hosts" in done.stderr
 
 
 @pytest.mark.slow

@@ -2,6 +2,7 @@
 
 import json
 import logging
+import shutil
 import signal
 import socket
 import sys
@@ -17,7 +18,7 @@ pytest.importorskip("tensorflow_datasets")
 
 from experiments import study
 from heteroscedastic.analysis import calibration, finished
-from heteroscedastic.training import assembly, evaluate, loop
+from heteroscedastic.training import assembly, evaluate, loop, workdir
 
 SPLITS = {"train": "train", "test": "test"}
 
@@ -93,6 +94,25 @@ def test_what_could_not_be_decoded_is_told_with_the_results_and_the_rest_is_read
     np.testing.assert_array_equal(averaged[1], told["ids"][rows])
     log_probs = jax.nn.log_softmax(averaged[0], axis=-1)
     np.testing.assert_allclose(log_probs, jax.nn.log_softmax(told["logits"][rows], axis=-1), atol=1e-4)
+
+
+def test_a_file_of_records_that_vanishes_ends_a_run_that_continues_once_it_is_back(data_dir, tmp_path, monkeypatch):
+    directory = shutil.copytree(data_dir, tmp_path / "data")
+    (record, *_) = sorted((directory / "same").rglob("*-train.tfrecord-*"))
+    write = workdir.Writer.write
+
+    def without(self, step, values):
+        write(self, step, values)
+        if step == 9:
+            record.rename(tmp_path / "away")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(workdir.Writer, "write", without)
+        with pytest.raises(ValueError, match=rf"train cannot be read \(.*{record.name}.*; bring back what is missing"):
+            loop.train(config(), str(tmp_path / "run"), str(directory))
+    (tmp_path / "away").rename(record)
+    again = loop.train(config(), str(tmp_path / "run"), str(directory))
+    assert again["evals"] == loop.train(config(), str(tmp_path / "whole"), str(directory))["evals"]
 
 
 @pytest.mark.parametrize(
