@@ -10,6 +10,7 @@ from subprocesses import EXTRAS, MAIN, start_without
 
 from heteroscedastic import files
 from heteroscedastic.analysis import finished, learning_curves, predictions
+from heteroscedastic.data import store
 from heteroscedastic.training import loop, workdir
 from heteroscedastic.training.checkpoint import Checkpoints
 from heteroscedastic.training.workdir import WorkdirError
@@ -109,6 +110,17 @@ def test_a_killed_run_in_a_bucket_continues(bucket):
     assert ended.returncode == 0, errors
     assert "continuing from step" in output
     assert finished.read("gs://bucket/killed").results["step"] == 60
+
+
+def test_data_in_a_bucket_is_the_data_on_a_disk(bucket):
+    here = store.load("digits")
+    assert not store.is_there("mine", "gs://bucket/data")
+    store.write(files.place("gs://bucket/data/mine.npz"), here)
+    assert store.is_there("mine", "gs://bucket/data")
+    there = store.load("mine", "gs://bucket/data")
+    for split in here.splits:
+        np.testing.assert_array_equal(there.splits[split].inputs, here.splits[split].inputs)
+        np.testing.assert_array_equal(there.splits[split].labels, here.splits[split].labels)
 
 
 def test_another_kind_of_bucket_is_an_error_that_says_which_one_is_known():
