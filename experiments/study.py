@@ -156,6 +156,18 @@ def made(chosen: Table, scale: str, out: Path) -> list[Made]:
     return [Made(job, _results(job)) for job in jobs(chosen, scale, out)]
 
 
+def at(chosen: Table, runs: list[Made], point: str) -> list[Made]:
+    """The runs at one point of the grid, such as "1.0", in place of tuning.
+
+    Raises:
+      ValueError: there are none.
+    """
+    found = [run for run in runs if ",".join(str(value) for _, value in run.job.point) == point]
+    if not found:
+        raise ValueError(f"no run has {point} of {', '.join(chosen.grid)}; the grid is {chosen.grid}.")
+    return found
+
+
 def tested(chosen: Table) -> dict[str, Regime]:
     """The regimes that are told on other data than they were chosen on."""
     return {name: regime for name, regime in chosen.regimes.items() if regime.select != regime.report}

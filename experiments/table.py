@@ -182,9 +182,7 @@ def main() -> None:
         chosen = chosen._replace(reference=flags.reference)
     runs = study.made(chosen, flags.scale, Path(flags.out) / flags.study / flags.table)
     if flags.at:
-        runs = [run for run in runs if ",".join(str(value) for _, value in run.job.point) == flags.at]
-        if not runs:
-            raise SystemExit(f"no run has {flags.at} of {', '.join(chosen.grid)}; the grid is {chosen.grid}.")
+        runs = study.at(chosen, runs, flags.at)
     numbers = files.read_json(Path(study.__file__).parent / flags.study / "paper.json") if chosen.paper else {}
     print(text(chosen, runs, numbers))
 

@@ -57,6 +57,7 @@ def flags_of_table(description: str) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--table", default="planted_noise")
     parser.add_argument("--scale", default="cpu")
+    parser.add_argument("--at", help="one point of the grid, such as 1.0, for all rows in place of tuning")
     parser.add_argument("--out", default="runs")
     parser.add_argument("--data_dir", default=os.environ.get("TFDS_DATA_DIR"))
     return parser
@@ -65,7 +66,8 @@ def flags_of_table(description: str) -> argparse.ArgumentParser:
 def table_of(flags: argparse.Namespace) -> tuple[study.Table, list[study.Made]]:
     """The table that the flags name, and its runs."""
     chosen = study.table("correlated_label_noise", flags.table)
-    return chosen, study.made(chosen, flags.scale, Path(flags.out) / "correlated_label_noise" / flags.table)
+    runs = study.made(chosen, flags.scale, Path(flags.out) / "correlated_label_noise" / flags.table)
+    return chosen, study.at(chosen, runs, flags.at) if flags.at else runs
 
 
 def chosen_checkpoint(runs: list[study.Made], regime: study.Regime) -> str:
