@@ -1,0 +1,91 @@
+"""A run on a GPU cluster with Slurm: one process a GPU, and back into the queue when its time is up.
+
+python -m launch.slurm --nodes=4 --gpus_per_node=8 --time=24:00:00 --config=configs/X.py --workdir=DIR submits one job
+that runs main.py on all GPUs as one run, in this checkout and with this Python, which all nodes must see. Two minutes
+before its time is up, or when it is preempted, it saves, leaves, and is queued again, until the run is complete.
+"""
+
+import argparse
+import shlex
+import sys
+from collections.abc import Sequence
+
+from launch import accelerators, command
+from launch.command import Done, Shell
+
+# https://slurm.schedmd.com/sbatch.html. Without "B:" the signal goes to what srun started and not to this script, which
+# lives to queue the job again: Slurm does so itself after preemption or the loss of a node, but not after the time.
+# jax.distributed finds the others by SLURM_ variables, and takes the GPU that is the task's number on its node
+# (https://docs.jax.dev/en/latest/multi_process.html), so each task must see all GPUs of the node.
+_SCRIPT = """\
+#!/bin/bash
+#SBATCH --job-name={name}
+#SBATCH --nodes={nodes}
+#SBATCH --ntasks-per-node={gpus}
+#SBATCH --gpus-per-node={gpus}
+{options}
+#SBATCH --output={log}
+#SBATCH --open-mode=append
+#SBATCH --requeue
+#SBATCH --signal=TERM@{grace}
+
+cd {root} || exit 1
+{exports}
+srun --kill-on-bad-exit=1{cpus} {main}
+code=$?
+if [ $code -eq {saved} ]; then
+    scontrol requeue "$SLURM_JOB_ID"
+fi
+exit $code
+"""
+
+
+def script(flags: argparse.Namespace, rest: Sequence[str]) -> str:
+    """The batch script of a job."""
+    cpus = {"cpus-per-task": flags.cpus_per_task}
+    given = {"time": flags.time, **cpus, "partition": flags.partition, "account": flags.account}
+    return _SCRIPT.format(
+        name=flags.name,
+        nodes=flags.nodes,
+        gpus=flags.gpus_per_node,
+        options="\n".join(f"#SBATCH --{name}={value}" for name, value in given.items() if value is not None),
+        log=flags.log,
+        grace=flags.grace,
+        root=shlex.quote(str(command.ROOT)),
+        exports="\n".join(f"export {shlex.quote(each)}" for each in command.settings(accelerators.GPU_ENVIRONMENT)),
+        cpus=f" --cpus-per-task={flags.cpus_per_task}" if flags.cpus_per_task else "",  # srun does not take it over
+        main=shlex.join(command.main_words(flags, rest, flags.python)),
+        saved=command.SAVED,
+    )
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Submits a run of a config to a GPU cluster with Slurm."""
+    parser = argparse.ArgumentParser(prog="python -m launch.slurm", description=main.__doc__, allow_abbrev=False)
+    command.add_flags(parser)
+    parser.add_argument("--name", default="heteroscedastic", help="of the job")
+    parser.add_argument("--nodes", type=int, default=1)
+    parser.add_argument("--gpus_per_node", type=int, default=8)
+    parser.add_argument("--cpus_per_task", type=int, help="of each process, which decodes its part of a stream")
+    parser.add_argument("--time", default="24:00:00", help="after which the job is queued again")
+    parser.add_argument("--partition")
+    parser.add_argument("--account")
+    parser.add_argument("--grace", type=int, default=120, metavar="SECONDS", help="to save before the time is up")
+    parser.add_argument("--log", default="%x-%j.out", help="as sbatch's --output")
+    parser.add_argument("--python", default=sys.executable, help="that all nodes see, with jax for their GPUs")
+    flags, rest = command.parse(parser, arguments)
+    command.check(flags, parser)
+    told = [flags.name, flags.time, flags.partition, flags.account, flags.log]
+    if any(set(" \n") & set(value or "") for value in told):
+        parser.error("--name, --time, --partition, --account and --log must have no space in them.")
+    shell = Shell(flags.dry_run)
+    done = shell.ask(["sbatch", "--parsable"], given=script(flags, rest), assumed=Done(0))
+    if done.code:
+        sys.exit(f"sbatch did not take the job, and nothing is left of it: {done.errors.strip()}")
+    job = done.output.strip().partition(";")[0]
+    shell.say(f"job {job}; its log is {flags.log}. The same command, once it is over, continues an unfinished run.")
+    shell.say(f"watch it with squeue --job={job}, end it with scancel {job}.")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,118 @@
+"""Jobs that a fake sbatch takes, and what their scripts do where srun and scontrol are played."""
+
+import os
+import re
+import subprocess
+import sys
+
+import fakes
+import pytest
+from subprocesses import ROOT
+
+from launch import accelerators
+
+FLAGS = ["--config=configs/digits_hom.py", "--workdir=runs/x", "--nodes=4", "--gpus_per_node=2"]
+_WRITE = """
+import json, os, sys
+from pathlib import Path
+with (Path(os.environ["FAKE"]) / "calls").open("a") as calls:
+    calls.write(json.dumps(["{name}", *sys.argv[1:], os.environ.get("XLA_FLAGS"), os.getcwd()]) + "\\n")
+"""
+_SBATCH = _WRITE.format(name="sbatch") + "(Path(os.environ['FAKE']) / 'script').write_text(sys.stdin.read())\n"
+
+
+def launch(environment, *more):
+    words = [sys.executable, "-S", "-m", "launch.slurm", *FLAGS, *more]
+    return subprocess.run(words, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=60, check=False)
+
+
+def test_one_job_is_submitted_and_told(tmp_path):
+    environment = fakes.program(tmp_path, "sbatch", _SBATCH + "print('4711;cluster')")
+    done = launch(environment, "--account=us", "--partition=gpu", "--time=12:00:00", "--cpus_per_task=16")
+    assert done.returncode == 0, done.stderr
+    assert "job 4711;" in done.stderr
+    assert "scancel 4711" in done.stderr
+    assert [words[:2] for words in fakes.calls(tmp_path)] == [["sbatch", "--parsable"]]
+    options = re.findall(r"^#SBATCH --(.*)$", (tmp_path / "script").read_text(), re.MULTILINE)
+    assert set(options) >= {
+        "nodes=4",
+        "ntasks-per-node=2",
+        "gpus-per-node=2",
+        "time=12:00:00",
+        "cpus-per-task=16",
+        "account=us",
+        "partition=gpu",
+        "requeue",
+        "signal=TERM@120",
+        "open-mode=append",
+    }
+
+
+def test_a_dry_run_prints_the_script_that_would_be_submitted_and_submits_nothing(tmp_path):
+    environment = fakes.program(tmp_path, "sbatch", _SBATCH + "print(1)")
+    told = launch(environment, "--dry_run")
+    assert fakes.calls(tmp_path) == []
+    assert told.stderr == ""
+    first, _, script = told.stdout.partition("\n")
+    assert first == "sbatch --parsable"
+    launch(environment)
+    assert script.rstrip("\n") == (tmp_path / "script").read_text().rstrip("\n")
+
+
+def test_a_job_that_is_not_taken_is_told(tmp_path):
+    environment = fakes.program(tmp_path, "sbatch", "import sys; sys.exit('sbatch: error: invalid partition')")
+    done = launch(environment)
+    assert done.returncode == 1
+    assert "sbatch did not take the job, and nothing is left of it: sbatch: error: invalid partition" in done.stderr
+
+
+@pytest.mark.parametrize(("code", "again"), [(0, False), (143, True), (1, False)])
+def test_the_job_goes_back_into_the_queue_only_once_it_has_saved(tmp_path, code, again):
+    """The script itself, run by bash."""
+    fakes.program(tmp_path, "srun", _WRITE.format(name="srun") + f"sys.exit({code})")
+    fakes.program(tmp_path, "scontrol", _WRITE.format(name="scontrol"))
+    environment = fakes.program(tmp_path, "sbatch", _SBATCH + "print(1)")
+    assert launch(environment, "--config.seed=3", "--config.data.train=pad_crop(4)|flip_lr").returncode == 0
+    (tmp_path / "calls").unlink()
+    done = subprocess.run(["bash", tmp_path / "script"], env={**environment, "SLURM_JOB_ID": "7"}, check=False)
+    assert done.returncode == code
+    (name, *words, flags, folder), *after = fakes.calls(tmp_path)
+    assert (name, folder) == ("srun", str(ROOT))
+    assert words[words.index("main.py") :] == [
+        "main.py",
+        *FLAGS[:2],
+        "--config.seed=3",
+        "--config.data.train=pad_crop(4)|flip_lr",
+        "--hosts",
+    ]
+    assert flags == "--xla_gpu_enable_latency_hiding_scheduler=true"
+    assert [words[:3] for words in after] == ([["scontrol", "requeue", "7"]] if again else [])
+
+
+def test_what_slurm_would_cut_in_two_is_refused(tmp_path):
+    done = launch(fakes.program(tmp_path, "sbatch", _SBATCH), "--account=a b")
+    assert done.returncode == 2
+    assert fakes.calls(tmp_path) == []
+
+
+def test_jax_knows_the_flags_and_finds_itself_in_a_job():
+    """Unknown flags of XLA end a process; coordinator, number and place are read from Slurm's variables."""
+    program = """
+import jax
+jax.distributed.initialize()
+print(jax.process_count(), jax.process_index(), float(jax.jit(lambda x: x + 1)(1.0)))
+"""
+    variables = {
+        "SLURM_JOB_ID": "4711",
+        "SLURM_STEP_NODELIST": "localhost",
+        "SLURM_NTASKS": "1",
+        "SLURM_PROCID": "0",
+        "SLURM_LOCALID": "0",
+        "SLURM_STEP_NUM_NODES": "1",
+    }
+    environment = {**os.environ, **variables, **accelerators.GPU_ENVIRONMENT}
+    done = subprocess.run(
+        [sys.executable, "-c", program], env=environment, capture_output=True, text=True, timeout=300, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "1 0 2.0\n"

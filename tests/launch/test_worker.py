@@ -1,0 +1,110 @@
+"""The host's side: a run that outlives the connection, in processes of their own."""
+
+import os
+import subprocess
+import sys
+import time
+
+import pytest
+from subprocesses import ROOT
+
+PYTHON = [sys.executable, "-S"]
+
+
+@pytest.fixture
+def worker(tmp_path):
+    """Calls worker.py in a home of its own, and ends what it leaves."""
+
+    def call(*words, **settings):
+        command = [*PYTHON, str(ROOT / "launch" / "worker.py"), *words]
+        environment = {**os.environ, "HOME": str(tmp_path)}
+        return subprocess.run(
+            command, env=environment, capture_output=True, text=True, timeout=60, check=False, **settings
+        )
+
+    yield call
+    call("stop")
+
+
+def program(text):
+    return [*PYTHON, "-u", "-c", text]
+
+
+def wait_for(path):
+    while not path.exists():
+        time.sleep(0.02)
+
+
+def test_a_run_is_followed_to_its_end_and_its_exit_status(worker):
+    worker("start", *program("import time; print('one'); time.sleep(1); print('two'); raise SystemExit(7)"))
+    assert worker("status").stdout == "at work\n"
+    followed = worker("follow")
+    assert (followed.stdout, followed.returncode) == ("one\ntwo\n", 7)
+    assert worker("status").stdout == "ended 7\n"
+    assert worker("follow", "1").stdout == "two\n"  # of a connection made again
+
+
+def test_one_is_at_work_at_a_time(worker, tmp_path):
+    worker("start", *program("import time; time.sleep(60)"))
+    again = worker("start", *program("open('second', 'w')"), cwd=tmp_path)
+    assert again.stdout == "a run is at work here already\n"
+    worker("stop")
+    assert not (tmp_path / "second").exists()
+
+
+def test_it_runs_where_it_is_started_with_its_words_as_they_are(worker, tmp_path):
+    words = ["--config.data.train=inception_crop(224)|flip_lr; touch x", "*", ""]
+    worker("start", *program("import sys; print(sys.argv[1:]); print(open('here').read())"), *words, cwd=tmp_path)
+    assert worker("follow").returncode == 1  # there is no such file
+    (tmp_path / "here").write_text("here")
+    worker("start", *program("import sys; print(sys.argv[1:]); print(open('here').read())"), *words, cwd=tmp_path)
+    assert worker("follow").stdout == f"{words}\nhere\n"
+
+
+def test_who_follows_may_be_killed_and_the_run_goes_on(worker, tmp_path):
+    text = f"import time; time.sleep(1.5); open({str(tmp_path / 'done')!r}, 'w')"
+    worker("start", *program(text))
+    command = [*PYTHON, str(ROOT / "launch" / "worker.py"), "follow"]
+    follower = subprocess.Popen(command, env={**os.environ, "HOME": str(tmp_path)}, start_new_session=True)
+    time.sleep(0.3)
+    follower.kill()
+    follower.wait()
+    wait_for(tmp_path / "done")
+    assert worker("follow").returncode == 0
+
+
+def test_stopping_lets_it_save(worker, tmp_path):
+    text = (
+        "import signal, sys, time\n"
+        f"signal.signal(signal.SIGTERM, lambda *_: (open({str(tmp_path / 'saved')!r}, 'w'), sys.exit(143)))\n"
+        f"open({str(tmp_path / 'ready')!r}, 'w')\n"
+        "time.sleep(60)\n"
+    )
+    worker("start", *program(text))
+    wait_for(tmp_path / "ready")
+    worker("stop")
+    assert (tmp_path / "saved").exists()
+    assert worker("status").stdout == "ended 143\n"
+
+
+def test_a_run_that_nobody_could_tell_the_end_of_was_killed(worker, tmp_path):
+    worker("start", *program("import time; time.sleep(60)"))
+    session = int((tmp_path / "heteroscedastic_run" / "session").read_text())
+    os.killpg(session, 9)
+    while worker("status").stdout == "at work\n":
+        time.sleep(0.1)
+    assert worker("status").stdout == "ended 137\n"
+    assert worker("follow").returncode == 137
+
+
+def test_a_command_that_is_not_there_is_told(worker):
+    worker("start", "no_such_program")
+    followed = worker("follow")
+    assert followed.returncode == 127
+    assert "no_such_program" in followed.stdout
+
+
+def test_where_nothing_ran_there_is_nothing(worker):
+    assert worker("status").stdout == "nothing\n"
+    assert worker("stop").returncode == 0
+    assert worker("start").returncode == 1
