@@ -3,6 +3,7 @@
 import os
 import sys
 import traceback
+import warnings
 
 from absl import app, flags, logging
 from ml_collections import config_flags
@@ -28,6 +29,9 @@ def main(argv: list[str]) -> None:
     try:
         if _HOSTS.value:
             hosts.start(_COORDINATOR.value, _NUM_PROCESSES.value, _PROCESS_ID.value)
+            if not hosts.is_first():  # the first one warns for all of them
+                logging.set_verbosity(logging.ERROR)
+                warnings.simplefilter("ignore")
         if _SMOKE.value:
             config, data_dir = smoke.smoke(config, data_dir)
         loop.train(config, _WORKDIR.value, data_dir)

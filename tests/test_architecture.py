@@ -26,6 +26,25 @@ ROOMS = {  # room -> packages of others, rooms of ours
     ),
 }
 FILES = sorted(PACKAGE.rglob("*.py"))
+LAUNCHERS = sorted((ROOT / "launch").rglob("*.py"))
+CODE = [
+    ROOT / "main.py",
+    *FILES,
+    *LAUNCHERS,
+    *(p for d in ("experiments", "benchmarks", "docs", ".ci") for p in ROOT.glob(f"{d}/**/*.py")),
+]
+# What reads a file by running it, or takes words for a program.
+UNSAFE_IMPORTS = {"pickle", "dill", "joblib", "cloudpickle", "shelve", "marshal", "torch", "yaml", "runpy", "code"}
+UNSAFE_CALLS = {
+    *("eval", "exec", "compile", "__import__", "import_module", "exec_module", "run_path", "run_module"),
+    *("system", "popen", "getoutput", "getstatusoutput", "extract", "extractall", "unpack_archive"),
+}
+ALLOWED = {  # file and word -> why
+    ("heteroscedastic/data/check.py", "runpy"): "a config is a program, and --config names it",
+    ("heteroscedastic/data/check.py", "run_path"): "the same",
+    ("experiments/study.py", "exec_module"): "the same, of configs/ alone",
+    ("experiments/study.py", "import_module"): "of the folders beside it that hold a rows.py",
+}
 
 
 def room(path):
@@ -61,8 +80,59 @@ def test_imports_point_down(path):
             assert first in packages or first in sys.stdlib_module_names, f"{path.name} imports {name}"
 
 
+@pytest.mark.parametrize("path", LAUNCHERS, ids=lambda p: p.name)
+def test_launchers_need_no_packages(path):
+    """They run where there is gcloud or sbatch, and no jax."""
+    for name in imports(path):
+        assert name.split(".")[0] in {"launch", *sys.stdlib_module_names}, f"{path.name} imports {name}"
+
+
+def unsafe(path):
+    """Words of a file that can make data, or words, into code."""
+    for name in imports(path):
+        yield from UNSAFE_IMPORTS & {name.split(".")[0]}
+    for node in ast.walk(ast.parse(path.read_text())):
+        if not isinstance(node, ast.Call):
+            continue
+        settings = {k.arg: ast.unparse(k.value) for k in node.keywords}
+        word = node.func.id if isinstance(node.func, ast.Name) else getattr(node.func, "attr", "")
+        own = isinstance(node.func, ast.Name) or word not in ("eval", "exec", "compile")  # Image.eval, re.compile
+        if word in UNSAFE_CALLS and own:
+            yield word
+        if settings.get("shell", "False") != "False":
+            yield "shell"
+        if ast.unparse(node.func) in ("np.load", "numpy.load") and settings.get("allow_pickle") != "False":
+            yield "np.load"
+        if settings.get("allow_pickle", "False") != "False":
+            yield "allow_pickle"
+
+
+def test_no_file_and_no_word_becomes_code_but_where_it_is_said_why():
+    found = {(str(path.relative_to(ROOT)), word) for path in CODE for word in unsafe(path)}
+    assert found == set(ALLOWED)
+
+
+@pytest.mark.parametrize(
+    ("line", "word"),
+    [
+        ("import pickle", "pickle"),
+        ("from joblib import load", "joblib"),
+        ("import numpy as np; np.load('x.npz')", "np.load"),
+        ("import numpy as np; np.load('x.npz', allow_pickle=True)", "allow_pickle"),
+        ("import numpy as np; np.load('x.npz', allow_pickle=flag)", "np.load"),
+        ("eval('1')", "eval"),
+        ("import os; os.system('x')", "system"),
+        ("import subprocess; subprocess.run('x', shell=True)", "shell"),
+        ("tar.extractall('x')", "extractall"),
+    ],
+)
+def test_what_is_unsafe_is_seen(tmp_path, line, word):
+    (tmp_path / "a.py").write_text(line)
+    assert word in set(unsafe(tmp_path / "a.py"))
+
+
 def test_files_are_of_one_subject():
-    long = {str(p.relative_to(ROOT)): n for p in FILES if (n := len(p.read_text().splitlines())) > 300}
+    long = {str(p.relative_to(ROOT)): n for p in [*FILES, *LAUNCHERS] if (n := len(p.read_text().splitlines())) > 300}
     assert not long
 
 

@@ -23,7 +23,7 @@ def parts(directory: Path, evaluation: str) -> list[float]:
     """The columns of the table for one run; accuracy and confidence are those of the confused classes."""
     noise = files.read_json(directory / "dataset.json")["label_noise"]
     partner = {clean: seen for clean, seen, _ in noise if clean != seen}
-    with np.load(directory / "predictions" / f"{evaluation}.npz") as file:
+    with np.load(directory / "predictions" / f"{evaluation}.npz", allow_pickle=False) as file:
         probs, labels = special.softmax(file["logits"].astype(np.float64), axis=-1), file["labels"]
     own = probs[np.arange(len(labels)), labels]
     other = probs[np.arange(len(labels)), [partner.get(c, c) for c in labels]]

@@ -50,6 +50,7 @@ def read(directory: str | files.Place) -> Told:
         )
     wanted = {"config": ("seed", "data", "head", "evals"), "results": ("evals", "step"), "dataset": ("class_names",)}
     found = {name: _object(path / f"{name}.json", keys) for name, keys in wanted.items()}
+    schema.check_evaluations(found["config"]["evals"])  # predictions are read, and figures written, by these names
     return Told(path, **found | {"results": workdir.as_measured(found["results"])})
 
 

@@ -1,7 +1,10 @@
 """Which data sets a config names."""
 
+import re
 from collections.abc import Mapping
 from typing import Any, NamedTuple
+
+_NAME = re.compile(r"\w[\w.+-]*(/\w[\w.+-]*)*(:[\w.*]+)?")  # as TFDS says it: name/config:version
 
 
 class Wanted(NamedTuple):
@@ -13,7 +16,12 @@ class Wanted(NamedTuple):
 
 
 def sets(data: Mapping[str, Any]) -> list[Wanted]:
-    """The sets that config.data names: its own, and those that entries of `splits` name."""
+    """The sets that config.data names: its own, and those that entries of `splits` name.
+
+    Raises:
+      ValueError: a name is none, but leads out of where data sets lie.
+    """
+    check_names(data)
     label = data.get("label", "label")
     found = {(data["name"], label): {}}
     for split, entry in (data.get("splits") or {}).items():
@@ -22,3 +30,11 @@ def sets(data: Mapping[str, Any]) -> list[Wanted]:
         else:
             found.setdefault((entry["name"], entry.get("label", label)), {})[split] = entry["split"]
     return [Wanted(*key, splits) for key, splits in found.items()]
+
+
+def check_names(data: Mapping[str, Any]) -> None:
+    """Raises a ValueError where a set is called by what is no name, but leads out of where data sets lie."""
+    others = [entry.get("name") for entry in (data.get("splits") or {}).values() if isinstance(entry, Mapping)]
+    for name in (data["name"], *(other for other in others if other is not None)):
+        if not isinstance(name, str) or not _NAME.fullmatch(name):
+            raise ValueError(f"config.data names a set {name!r}, but a name is such as cifar10, or imagenet21k/any.")

@@ -20,6 +20,7 @@ from jaxtyping import Array, ArrayLike, Float
 from heteroscedastic import latent as latent_lib
 from heteroscedastic.latent import LatentGaussian
 
+__all__ = ["Deterministic", "Diagonal", "LowRank", "ParameterEfficient"]
 _MIN_SCALE = 1e-3
 
 

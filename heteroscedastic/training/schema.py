@@ -1,8 +1,10 @@
 """What a config must hold, whatever code it names; checked before anything else."""
 
+import re
 from typing import Any
 
 from heteroscedastic import metrics
+from heteroscedastic.data import wanted
 from heteroscedastic.data.pipeline import Pipeline
 from heteroscedastic.training import init, placement
 
@@ -69,6 +71,7 @@ def check(config: dict[str, Any]) -> None:
         init.check(config["init"])
     if config["validation"] is not None:
         _check_settings("validation", "validation", config["validation"])
+    check_evaluations(config["evals"])
     for name, settings in config["evals"].items():
         _check_settings("eval", f"evals.{name}", settings)
         _check_choice(f"evals.{name}.checkpoint", settings.get("checkpoint", "last"), ("last", "best"))
@@ -79,6 +82,17 @@ def check(config: dict[str, Any]) -> None:
         if not isinstance(seed, int) or seed < 0:
             raise ValueError(f"config.{name} is {seed!r}, but must be a whole number >= 0.")
     _check_training(config["training"])
+
+
+def check_evaluations(evals: Any) -> None:
+    """Raises a ValueError where an evaluation is called by what is no name of a file, or leads out of a directory."""
+    if not isinstance(evals, dict):
+        raise ValueError(f"config.evals is {evals!r}, but must be a section of evaluations by name.")
+    for name in evals:
+        if not isinstance(name, str) or not re.fullmatch(r"\w[\w.+-]*", name):
+            raise ValueError(
+                f"config.evals has {name!r}, but a name is of letters, digits, and _ . + - after the first."
+            )
 
 
 def _check_settings(kind: str, name: str, settings: Any) -> None:
@@ -93,6 +107,7 @@ def _check_settings(kind: str, name: str, settings: Any) -> None:
 
 
 def _check_data(data: dict[str, Any]) -> None:
+    wanted.check_names(data)
     _check_choice("data.pipeline", data.get("pipeline", "resident"), PIPELINES)
     if is_streaming(data):
         if "lanes" not in data:

@@ -1,0 +1,259 @@
+"""What somebody else wrote runs nothing: names, overrides, cached arrays, a workdir's files, archives."""
+
+import io
+import json
+import pickle
+import sys
+import tarfile
+
+import numpy as np
+import pytest
+from absl import flags
+from ml_collections import config_flags
+from small_runs import small
+
+from heteroscedastic import bind, curation, files, losses, predictive, smoothing, weighting
+from heteroscedastic.analysis import finished, predictions
+from heteroscedastic.data import archive, augment, wanted
+from heteroscedastic.data.builders import archives
+from heteroscedastic.models import backbones, convert, heads
+from heteroscedastic.training import loop, optimizer, schedules, schema, smoke
+
+MODULES = {
+    "loss": losses,
+    "predictive": predictive,
+    "smoothing": smoothing,
+    "weighting": weighting,
+    "head": heads,
+    "backbone": backbones,
+    "optimizer": optimizer,
+    "schedule": schedules,
+}
+
+
+class Payload:
+    """Makes a file when it is unpickled."""
+
+    def __init__(self, path):
+        self.path = str(path)
+
+    def __reduce__(self):
+        return open, (self.path, "w")
+
+
+@pytest.fixture
+def payload(tmp_path):
+    """A pickle that works, and the file that it would make."""
+    made = tmp_path / "made"
+    pickle.loads(pickle.dumps(Payload(made)))
+    made.unlink()
+    return Payload(made), made
+
+
+def write_npz(path, payload, **arrays):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    held = np.empty(1, object)
+    held[0] = payload
+    np.savez(path, payload=held, **arrays)
+
+
+READERS = {
+    "a data set": lambda path: archive.read(path),
+    "predictions": lambda path: predictions.read(path.parents[1], path.stem),
+    "weights to start from": lambda path: loop.train(
+        {**small(), "init": {"weights": str(path)}}, str(path.parent / "run"), None
+    ),
+}
+
+
+@pytest.mark.parametrize("reader", READERS)
+def test_a_pickle_in_an_npz_is_an_error_and_runs_nothing(tmp_path, payload, reader):
+    path = tmp_path / "predictions" / "test.npz"
+    write_npz(path, payload[0], labels=np.zeros(1), logits=np.zeros((1, 2)), ids=np.zeros(1))
+    with pytest.raises(ValueError, match=r"test\.npz(.|\n)*allow_pickle=False"):
+        READERS[reader](path)
+    assert not payload[1].exists()
+
+
+def test_a_pickle_in_a_state_dict_is_an_error_and_runs_nothing(tmp_path, payload, monkeypatch):
+    write_npz(tmp_path / "theirs.npz", payload[0])
+    words = [f"--state_dict={tmp_path / 'theirs.npz'}", "--backbone=ResNet18", f"--out={tmp_path / 'ours.npz'}"]
+    monkeypatch.setattr(sys, "argv", ["convert", *words])
+    with pytest.raises((SystemExit, ValueError), match="allow_pickle=False"):
+        convert.main()
+    assert not payload[1].exists()
+
+
+NAMES = [
+    "__import__",
+    "jax",
+    "jnp",
+    "np",
+    "__builtins__",
+    "__doc__",
+    "weighted_mean",
+    "weighted_mean.__globals__",
+    "eval",
+]
+NAMES += [
+    "os.system",
+    "_Head",
+    "standard_deviations",
+    "LatentGaussian",
+    "Any",
+    "bind",
+    "",
+    "softmax.__call__",
+]
+
+
+@pytest.mark.parametrize("name", NAMES, ids=str)
+@pytest.mark.parametrize("section", MODULES)
+def test_a_config_names_nothing_but_what_an_arrow_offers(section, name):
+    with pytest.raises(ValueError, match="choose one of"):
+        bind.bind(MODULES[section], name=name)
+
+
+def test_what_an_arrow_offers_is_its_own_public_code():
+    for module in (*MODULES.values(), augment, curation):
+        for name, found in bind._choices(module).items():
+            assert not name.startswith("_")
+            assert found.__module__.startswith("heteroscedastic.")
+
+
+@pytest.mark.parametrize("name", ["__import__", "weighted_mean", "jax", "cross_entropy.__globals__"])
+def test_a_workdir_whose_config_names_other_code_is_an_error(tmp_path, name):
+    files.write_json(tmp_path / "config.json", {**small(), "loss": {"name": name}})
+    files.write_json(tmp_path / "results.json", {"evals": {"test": {}}, "step": 1})
+    files.write_json(tmp_path / "dataset.json", {"class_names": ["a"], "fingerprint": ""})
+    with pytest.raises(ValueError, match="choose one of"):
+        finished.load(tmp_path)
+
+
+OUTSIDE = ["../x", "../../x", "/tmp/x", "a/../../x", "..", ".", "", ".hidden", "a/b", "a\\b", "a\n"]
+
+
+@pytest.mark.parametrize("name", OUTSIDE)
+def test_an_evaluation_stays_in_the_workdir(tmp_path, name):
+    config = small()
+    config["evals"] = {name: {"split": "test"}}
+    with pytest.raises(ValueError, match=r"config\.evals has"):
+        loop.train(config, str(tmp_path / "inside" / "run"))
+    assert list(tmp_path.iterdir()) == []
+    for file, content in {
+        "config": config,
+        "results": {"evals": {name: {}}, "step": 1},
+        "dataset": {"class_names": ["a"]},
+    }.items():
+        files.write_json(tmp_path / f"{file}.json", content)
+    with pytest.raises(ValueError, match=r"config\.evals has"):
+        finished.read(tmp_path)
+
+
+@pytest.mark.parametrize("name", [*(n for n in OUTSIDE if n != "a/b"), "digits/../../x", None, 3])
+@pytest.mark.parametrize("where", ["name", "splits"])
+def test_a_data_set_stays_where_data_sets_lie(tmp_path, name, where):
+    data = {"name": name} if where == "name" else {"name": "a", "splits": {"x": {"name": name, "split": "test"}}}
+    if where == "splits" and name is None:
+        return  # which is the set's own
+    with pytest.raises(ValueError, match=r"config\.data names a set"):
+        wanted.sets(data)
+    config = small()
+    config["data"] |= {**data, "pipeline": "streaming", "lanes": 8}
+    for check in (schema.check, lambda c: smoke.smoke(c, None)):
+        with pytest.raises(ValueError, match=r"config\.data names a set"):
+            check(config)
+
+
+@pytest.mark.parametrize("name", ["cifar10", "imagenet21k/any", "cifar10:3.*.*", "vtab_dtd", "plant_leaves/a.b:1.0.0"])
+def test_names_of_data_sets_are_let_through(name):
+    assert wanted.sets({"name": name})[0].name == name
+
+
+HOSTILE = "__import__('pathlib').Path({path!r}).touch()"
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [
+        "seed",
+        "curation",
+        "head.temperature",
+        "head.name",
+        "training.num_steps",
+        "training.num_epochs",
+        "schedule.milestones",
+    ],
+)
+def test_an_override_is_a_value_and_runs_nothing(tmp_path, setting):
+    """ml_collections parses by the type that the config has: text as it is, None and tuples by ast.literal_eval."""
+    values, text = flags.FlagValues(), HOSTILE.format(path=str(tmp_path / "made"))
+    config_flags.DEFINE_config_file("config", flag_values=values)
+    words = ["main.py", "--config=configs/digits_het_full.py", f"--config.{setting}={text}"]
+    try:
+        values(words)
+    except (flags.Error, ValueError, TypeError):
+        pass
+    else:
+        config = values.config.to_dict()
+        for part in setting.split("."):
+            config = config[part]
+        assert config in (text, (text,))  # which the schema, bind or the chain then refuses
+    assert not (tmp_path / "made").exists()
+
+
+@pytest.mark.parametrize("setting", ["a[__import__('os')]", "__class__", "seed.__class__", "to_dict", "head.update"])
+def test_an_override_of_what_is_no_setting_is_an_error(setting):
+    values = flags.FlagValues()
+    config_flags.DEFINE_config_file("config", flag_values=values)
+    with pytest.raises((flags.Error, AttributeError, KeyError, ValueError, TypeError)):
+        values(["main.py", "--config=configs/digits_het_full.py", f"--config.{setting}=1"])
+
+
+@pytest.mark.parametrize("section", ["curation", "data.train"])
+def test_a_chain_is_parsed_and_runs_nothing(tmp_path, section):
+    made = tmp_path / "made"
+    config = small()
+    text = f"subset(num_examples={HOSTILE.format(path=str(made))})"
+    if section == "curation":
+        config["curation"] = text
+    else:
+        config["data"]["train"] = text.replace("subset", "pad_crop").replace("num_examples", "size")
+    with pytest.raises(ValueError, match="no plain number, string or tuple"):
+        loop.train(config, str(tmp_path / "run"))
+    assert list(tmp_path.iterdir()) == []
+
+
+def members_of(kinds):
+    file = io.BytesIO()
+    with tarfile.open(fileobj=file, mode="w") as opened:
+        for name, kind in kinds.items():
+            info = tarfile.TarInfo(name)
+            info.type, info.linkname, info.size = kind, "/etc/passwd", 4 if kind == tarfile.REGTYPE else 0
+            opened.addfile(info, io.BytesIO(b"evil"))
+    return file.getvalue()
+
+
+def test_names_in_an_archive_are_no_paths(tmp_path):
+    """They are read, and nothing is unpacked: not above the archive, not at the root, not inside another archive."""
+    names = ["../../evil", "/tmp/heteroscedastic_evil", "a/../../evil", "evil"]
+    (tmp_path / "deep" / "er").mkdir(parents=True)
+    path = tmp_path / "deep" / "er" / "a.tar"
+    path.write_bytes(members_of(dict.fromkeys(names, tarfile.REGTYPE)))
+    assert [(m.name, m.read()) for m in archives.members(path)] == [(name, b"evil") for name in names]
+    assert [p for p in tmp_path.rglob("*") if p.is_file()] == [path]
+
+
+@pytest.mark.parametrize("kind", [tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.CHRTYPE, tarfile.FIFOTYPE])
+def test_what_is_no_file_in_an_archive_is_an_error(tmp_path, kind):
+    (tmp_path / "a.tar").write_bytes(members_of({"n01440764.tar": kind}))
+    with pytest.raises(ValueError, match=r"n01440764\.tar is no file but a link or a device"):
+        list(archives.members(tmp_path / "a.tar"))
+
+
+def test_a_config_of_a_workdir_is_data(tmp_path):
+    """It is JSON, so that there is no word in it that could be code; one that is no JSON is told."""
+    (tmp_path / "config.json").write_text("__import__('os').system('true')")
+    with pytest.raises(ValueError, match="is damaged"):
+        loop.train(small(), str(tmp_path))
+    assert json.loads(json.dumps(small())) == files.plain(small())
