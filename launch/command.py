@@ -1,7 +1,6 @@
 """What launchers share: what is to be run, how main.py is called, and a shell that can only tell what it would do."""
 
 import argparse
-import os
 import shlex
 import subprocess
 import sys
@@ -66,6 +65,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--config", help="file of configs/; --config.a.b=c changes a setting, as for main.py")
     parser.add_argument("--workdir", help="directory of the run, one that all hosts share")
     parser.add_argument("--data_dir", help="where data sets lie, for all hosts")
+    parser.add_argument("--smoke", action="store_true", help="two small steps of it")
     parser.add_argument("--dry_run", action="store_true", help="print the commands that would be run, and run none")
 
 
@@ -73,8 +73,8 @@ def parse(parser: argparse.ArgumentParser, arguments: Sequence[str] | None) -> t
     """The flags, and those of main.py that are passed on."""
     flags, rest = parser.parse_known_args(arguments)
     for word in rest:
-        if word != "--smoke" and not word.startswith("--config."):
-            parser.error(f"nobody reads {word!r}; passed on are --smoke and --config.SETTING=VALUE.")
+        if not word.startswith("--config."):
+            parser.error(f"nobody reads {word!r}; passed on is --config.SETTING=VALUE.")
     return flags, rest
 
 
@@ -82,24 +82,17 @@ def check(flags: argparse.Namespace, parser: argparse.ArgumentParser) -> None:
     """Ends the program where it is not said what to run."""
     if not flags.config or not flags.workdir:
         parser.error("give --config and --workdir.")
-    if os.path.isabs(flags.config) or not (ROOT / flags.config.partition(":")[0]).is_file():
+    path = Path(flags.config)
+    if path.is_absolute() or ".." in path.parts or not (ROOT / path).is_file():
         parser.error(f"--config is {flags.config}, but must be a file of this checkout, such as configs/digits_hom.py.")
 
 
 def main_words(flags: argparse.Namespace, rest: Sequence[str], python: str) -> list[str]:
     """The command that every host runs, in a checkout."""
-    data_dir = [f"--data_dir={flags.data_dir}"] if flags.data_dir else []
-    # A log must not wait in a buffer while somebody reads it.
-    return [
-        python,
-        "-u",
-        "main.py",
-        f"--config={flags.config}",
-        f"--workdir={flags.workdir}",
-        *data_dir,
-        *rest,
-        "--hosts",
-    ]
+    words = [python, "-u", "main.py"]  # a log must not wait in a buffer while somebody reads it
+    words += [f"--config={flags.config}", f"--workdir={flags.workdir}"]
+    words += [f"--data_dir={flags.data_dir}"] if flags.data_dir else []
+    return [*words, *(["--smoke"] if flags.smoke else []), *rest, "--hosts"]
 
 
 def settings(environment: Mapping[str, str]) -> list[str]:

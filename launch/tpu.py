@@ -112,12 +112,15 @@ class Run:
         return None
 
 
-def _check_committed(shell: Shell) -> None:
-    done = shell.ask(["git", "-C", str(command.ROOT), "status", "--porcelain", "--untracked-files=no"])
-    if done.code:
-        raise LaunchError(f"the hosts get the last commit of this checkout, but git says: {done.errors.strip()}")
-    if done.output:
-        raise LaunchError(f"the hosts get the last commit, which these changes are no part of:\n{done.output.rstrip()}")
+def _check_committed(shell: Shell, config: str) -> None:
+    """Before anything costs: the hosts get the last commit of this checkout."""
+    git = ["git", "-C", str(command.ROOT)]
+    changes = shell.ask([*git, "status", "--porcelain", "--untracked-files=no"])
+    known = shell.ask([*git, "ls-files", "--error-unmatch", config])
+    if changes.code or known.code:
+        raise LaunchError(f"the hosts get the last commit, but git says: {(changes.errors or known.errors).strip()}")
+    if changes.output:
+        raise LaunchError(f"the hosts get the last commit, which lacks these changes:\n{changes.output.rstrip()}")
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -160,7 +163,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         if not flags.delete:
-            _check_committed(shell)
+            _check_committed(shell, flags.config)
             _complete(shell, place, flags, rest)
         if flags.keep and not flags.delete:
             shell.say(f"{flags.name} stays, and costs until --delete deletes it.")

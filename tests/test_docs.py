@@ -66,7 +66,7 @@ def test_every_command_is_one(page):
             continue
         if words[0] == "-m":
             module = words[1]
-            if not module.startswith(("heteroscedastic", "experiments")):
+            if not module.startswith(("heteroscedastic", "experiments", "launch")):
                 continue
             path, rest = Path(importlib.util.find_spec(module).origin), words[2:]
         else:

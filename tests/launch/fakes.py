@@ -7,12 +7,11 @@ import sys
 # A cloud of one slice. `plays` has, of each act, what the next calls come to; then all goes well.
 _GCLOUD = """
 import json, os, sys
-from pathlib import Path
-place = Path(os.environ["FAKE"])
-words = sys.argv[1:]
-with (place / "calls").open("a") as calls:
+place, words = os.environ["FAKE"], sys.argv[1:]
+with open(f"{place}/calls", "a") as calls:
     calls.write(json.dumps(words) + "\\n")
-world = json.loads((place / "world").read_text())
+with open(f"{place}/world") as file:
+    world = json.load(file)
 verb, queued = words[3], world.setdefault("queued", words[2] == "queued-resources")  # by the first call
 command = next((w for w in words if w.startswith("--command=")), "")
 of_command = ("uv pip", "follow", "status", "stop", "start")
@@ -56,7 +55,8 @@ elif act == "status":
     output, code = (play or "at work", 0) if world["state"] == ready else ("", 255)
 elif play:
     code, errors = 1, play
-(place / "world").write_text(json.dumps(world))
+with open(f"{place}/world", "w") as file:
+    json.dump(world, file)
 print(output)
 print(errors, file=sys.stderr)
 sys.exit(code)

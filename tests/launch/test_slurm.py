@@ -23,7 +23,7 @@ _SBATCH = _WRITE.format(name="sbatch") + "(Path(os.environ['FAKE']) / 'script').
 
 def launch(environment, *more):
     words = [sys.executable, "-S", "-m", "launch.slurm", *FLAGS, *more]
-    return subprocess.run(words, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run(words, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300, check=False)
 
 
 def test_one_job_is_submitted_and_told(tmp_path):

@@ -19,7 +19,10 @@ FLAGS = (
 )
 GIT = """
 import sys
-print(" M heteroscedastic/losses.py" if "status" in sys.argv and {dirty} else "", end="")
+if "status" in sys.argv and {dirty} == "changed":
+    print(" M heteroscedastic/losses.py")
+if "ls-files" in sys.argv and {dirty} == "new":
+    sys.exit("error: pathspec 'configs/imagenet21k_het_pe.py' did not match any file(s) known to git")
 if "bundle" in sys.argv:
     open(sys.argv[-2], "w").close()
 """
@@ -31,11 +34,11 @@ def launch(folder, environment, *more):
     return subprocess.Popen(words, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
-def launched(folder, *more, dirty=False, state=None, **plays):
+def launched(folder, *more, dirty=None, state=None, **plays):
     """Exit status, output and errors of a launch in a cloud that plays so."""
-    fakes.program(folder, "git", GIT.format(dirty=dirty))
+    fakes.program(folder, "git", GIT.format(dirty=repr(dirty)))
     process = launch(folder, fakes.cloud(folder, state, **plays), *more)
-    output, errors = process.communicate(timeout=60)
+    output, errors = process.communicate(timeout=300)
     return process.returncode, output, errors
 
 
@@ -86,7 +89,7 @@ def test_a_dry_run_prints_what_a_run_calls_and_calls_nothing(tmp_path, more):
         fakes.program(tmp_path, name, "raise SystemExit('called')")
     environment = fakes.program(tmp_path, "ssh", "raise SystemExit('called')")
     process = launch(tmp_path, environment, *more, "--dry_run")
-    told, errors = process.communicate(timeout=60)
+    told, errors = process.communicate(timeout=300)
     assert process.returncode == 0, errors
     assert errors == ""
     printed = [shlex.split(line) for line in told.splitlines()]
@@ -96,7 +99,7 @@ def test_a_dry_run_prints_what_a_run_calls_and_calls_nothing(tmp_path, more):
     assert [w for w in printed if w[0] == "gcloud"] == [
         ["TEMPORARY/heteroscedastic.bundle" if w == temporary else w for w in words] for words in called
     ]
-    assert [w[3] for w in printed if w[0] == "git"] == ["status", "bundle"]
+    assert [w[3] for w in printed if w[0] == "git"] == ["status", "ls-files", "bundle"]
 
 
 def test_one_that_is_preempted_is_made_again_and_the_same_command_continues(tmp_path):
@@ -244,23 +247,24 @@ def test_deleting_what_is_not_there_is_no_error(tmp_path):
 
 @pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
 def test_interrupted_it_leaves_the_run_at_work_and_says_so(tmp_path, sent):
-    fakes.program(tmp_path, "git", GIT.format(dirty=False))
+    fakes.program(tmp_path, "git", GIT.format(dirty=None))
     environment = fakes.cloud(tmp_path, "READY", follow=["dropped"] * 10_000)
     process = launch(tmp_path, environment, "--poll=5")
     while "status" not in acts(tmp_path):
         assert process.poll() is None
         time.sleep(0.02)
     process.send_signal(sent)
-    _, errors = process.communicate(timeout=60)
+    _, errors = process.communicate(timeout=300)
     assert process.returncode == 1
     assert "interrupted. slice, if it is there, goes on, and costs" in errors
     assert fakes.state(tmp_path) == "READY"
 
 
-def test_changes_that_are_not_committed_would_not_reach_the_hosts(tmp_path):
-    code, _, errors = launched(tmp_path, dirty=True)
+@pytest.mark.parametrize(("dirty", "told"), [("changed", "M heteroscedastic/losses.py"), ("new", "known to git")])
+def test_changes_that_are_not_committed_would_not_reach_the_hosts(tmp_path, dirty, told):
+    code, _, errors = launched(tmp_path, dirty=dirty)
     assert code == 1
-    assert "M heteroscedastic/losses.py" in errors
+    assert told in errors
     assert acts(tmp_path) == []
 
 
@@ -284,9 +288,9 @@ def test_what_cannot_be_meant_is_told_before_anything_is_called(tmp_path, flags,
 
 
 def test_without_gcloud_it_says_so(tmp_path):
-    environment = fakes.program(tmp_path, "git", GIT.format(dirty=False))
+    environment = fakes.program(tmp_path, "git", GIT.format(dirty=None))
     process = launch(tmp_path, {**environment, "PATH": str(tmp_path / "bin")})
-    assert "there is no program 'gcloud' here" in process.communicate(timeout=60)[1]
+    assert "there is no program 'gcloud' here" in process.communicate(timeout=300)[1]
 
 
 def test_calls_are_words_that_a_shell_reads_back(tmp_path):

@@ -19,7 +19,7 @@ def worker(tmp_path):
         command = [*PYTHON, str(ROOT / "launch" / "worker.py"), *words]
         environment = {**os.environ, "HOME": str(tmp_path)}
         return subprocess.run(
-            command, env=environment, capture_output=True, text=True, timeout=60, check=False, **settings
+            command, env=environment, capture_output=True, text=True, timeout=300, check=False, **settings
         )
 
     yield call
