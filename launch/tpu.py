@@ -32,7 +32,7 @@ _INSTALL = " && ".join(
         "cd heteroscedastic",
         "python3 -m pip install -q --user uv",
         "python3 -m uv venv -q --python 3.12 .venv",
-        "python3 -m uv pip install -q --python .venv/bin/python -c constraints.txt -e '.[data,tensorflow]' 'jax[tpu]'",
+        "python3 -m uv pip install -q -c constraints.txt -e '.[cloud,data,tensorflow]' 'jax[tpu]'",
     )
 )
 
@@ -160,7 +160,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         shell, flags.name, flags.zone or kind.zone, project=flags.project, queued=flags.queued, poll=flags.poll
     )
     goes_on = f"{flags.name}, if it is there, goes on, and costs. The same command follows it; --delete deletes it."
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    for each in (signal.SIGINT, signal.SIGTERM):  # the first is ignored in what a script starts in the background
+        signal.signal(each, signal.default_int_handler)
     try:
         if not flags.delete:
             _check_committed(shell, flags.config)
