@@ -1,7 +1,7 @@
 """What each kind of accelerator needs: a zone that has it, the software of its hosts, and flags of its compiler.
 
 Zones: https://cloud.google.com/tpu/docs/regions-zones (of TPU v3, more than one host is in europe-west4-a alone).
-Software: https://cloud.google.com/tpu/docs/supported-tpu-configurations and, by kind, the pages on v5e and v6e.
+Software: https://cloud.google.com/tpu/docs/runtimes.
 A kind is what a type begins with: v3-32 has 32 cores on 16 chips (4x4), v5litepod-32 and v6e-32 have 32 chips.
 
 An unknown flag ends a run as it starts, and which there are depends on the version of jaxlib or libtpu; so only those

@@ -7,6 +7,7 @@ from typing import NamedTuple
 from launch.accelerators import Kind
 from launch.command import Done, LaunchError, Shell, UnknownError
 
+_LOOKS = 20  # before a cloud that could be reached before is given up
 _NO_CAPACITY = ("no more capacity", "not enough resources", "insufficient capacity")  # as gcloud says it, in lower case
 
 
@@ -48,7 +49,7 @@ class Slice:
         self.shell, self.name, self.poll = shell, name, poll
         self._where = [f"--zone={zone}", *([f"--project={project}"] if project else []), "--quiet"]
         self._form = _QUEUED if queued else _AT_ONCE
-        self._assumed = Done(1, errors="NOT_FOUND")
+        self._assumed, self._looks = Done(1, errors="NOT_FOUND"), 1
 
     def _words(self, verb: str, *more: str, group: str | None = None) -> list[str]:
         return ["gcloud", "compute", "tpus", group or self._form.group, verb, *more, *self._where]
@@ -57,15 +58,20 @@ class Slice:
         """As gcloud says it; None if there is no such slice.
 
         Raises:
-          UnknownError: gcloud cannot tell.
+          UnknownError: gcloud cannot tell; where it once could, not for twenty looks.
         """
         words = self._words("describe", self.name, f"--format=value({self._form.state})")
-        done = self.shell.ask(words, assumed=self._assumed)
-        if done.code == 0:
-            return done.output.strip()
-        if "NOT_FOUND" in done.errors or "not found" in done.errors:
-            return None
-        raise UnknownError(f"gcloud cannot tell whether {self.name} is there: {done.errors.strip()}")
+        for left in reversed(range(self._looks)):
+            done = self.shell.ask(words, assumed=self._assumed)
+            is_absent = "NOT_FOUND" in done.errors or "not found" in done.errors
+            if done.code == 0 or is_absent:
+                self._looks = _LOOKS  # from now on it may be this machine that is cut off for a while
+                return None if is_absent else done.output.strip()
+            told = f"gcloud cannot tell whether {self.name} is there: {done.errors.strip()}"
+            if left:
+                self.shell.say(told)
+                time.sleep(self.poll)
+        raise UnknownError(told)
 
     def is_ready(self) -> bool:
         """Whether it can be worked on."""

@@ -101,11 +101,8 @@ class Run:
             if found and found[2]:
                 return int(found[2])
             misses = 0 if found else misses + 1
-            try:
-                if not self.place.is_ready():
-                    return None
-            except UnknownError as error:  # this machine may be what is cut off
-                self.shell.say(str(error))
+            if not self.place.is_ready():
+                return None
             self.shell.say("the connection was lost; the run goes on without it.")
             lines = " 10"
             time.sleep(self.place.poll)

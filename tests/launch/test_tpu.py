@@ -192,6 +192,20 @@ def test_a_cloud_that_cannot_be_reached_for_a_while_is_waited_for(tmp_path):
     assert acts(tmp_path).count("create") == 1
 
 
+def test_a_cloud_that_cannot_be_reached_at_all_is_told_at_once(tmp_path):
+    code, _, errors = launched(tmp_path, describe=["cut off"])
+    assert code == 1
+    assert "gcloud cannot tell whether slice is there: ERROR: no route to host" in errors
+    assert acts(tmp_path) == ["describe"]
+
+
+def test_while_nobody_knows_what_is_there_nothing_is_deleted(tmp_path):
+    code, _, errors = launched(tmp_path, follow=["dropped"], describe=[None, None, *["cut off"] * 20])
+    assert code == 1
+    assert "slice, if it is there, goes on, and costs. The same command follows it" in errors
+    assert fakes.state(tmp_path) == "READY"
+
+
 def test_a_slice_that_is_there_is_found_and_its_run_followed(tmp_path):
     code, _, errors = launched(tmp_path, state="READY")
     assert code == 0, errors
