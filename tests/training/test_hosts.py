@@ -60,9 +60,10 @@ def assert_agree(one, other):
         assert theirs[name]["accuracy"] == pytest.approx(metrics["accuracy"], abs=0.01)
 
 
-def _warnings(errors):
-    """Lines that are not the compiler's own."""
-    return [line for line in errors.splitlines() if not re.match(r"[IWE]\d{4} |WARNING: All log messages", line)]
+def _own(text):
+    """Lines that are not those of the libraries beneath jax, which no program of Python hears of."""
+    beneath = r"[IWE]\d{4} |WARNING: All log messages|\[Gloo\]"
+    return [line for line in text.splitlines() if not re.match(beneath, line)]
 
 
 @pytest.mark.slow
@@ -81,8 +82,7 @@ def test_four_processes_that_come_one_after_the_other_and_one_of_them_slow_agree
     told = [p.communicate(timeout=300) for p in processes]
     assert [p.returncode for p in processes] == [0] * 4, told
     assert "on 4 x" in told[0][0]
-    assert [output for output, _ in told[1:]] == [""] * 3  # the first one speaks, and warns
-    assert [_warnings(errors) for _, errors in told[1:]] == [[]] * 3
+    assert [_own(text) for others in told[1:] for text in others] == [[]] * 6  # the first one speaks, and warns
     assert_agree(alone, tmp_path / "run")
 
 
