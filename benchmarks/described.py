@@ -1,0 +1,51 @@
+"""A stream that is not there: shapes of what the host would send, so that a step can be compiled without data."""
+
+import functools
+import re
+from typing import Any
+
+import jax
+import numpy as np
+
+from heteroscedastic.batch import Batch
+from heteroscedastic.bind import chain
+from heteroscedastic.data import augment
+
+_SIZED = re.compile(r"(?:inception_crop|random_crop|resize)\((\d+)")
+_NUM_EXAMPLES = 1_000_000  # of every split; the schedule alone knows it
+_MAX_LABELS = 16  # of a list, as a stream has them where nothing is said
+
+
+class Described:
+    """The streaming pipeline of a config whose images end at one size, as far as a step sees it."""
+
+    def __init__(self, config: dict[str, Any], lists: bool):
+        """Settings of a config.
+
+        Args:
+          config: whose training chain ends with value_range, the one operation of the device.
+          lists: whether examples have lists of labels.
+        """
+        data = config["data"]
+        *_, last = data["train"].split("|")
+        (self._ranged,) = chain(augment, last)
+        self._pixels = int(_SIZED.findall(data["train"])[-1])
+        self._batch_size, self._max_labels = config["training"]["batch_size"], data.get("max_labels", _MAX_LABELS)
+        told = (*config["evals"].values(), config["validation"] or {"split": "train"})
+        self.is_single = not lists
+        self.class_names = tuple(f"class {i}" for i in range(config["head"]["num_classes"]))
+        self.class_counts = np.ones(len(self.class_names), np.float32)
+        self.sizes = dict.fromkeys(["train", *(settings["split"] for settings in told)], _NUM_EXAMPLES)
+        self.arrays = dict.fromkeys(self.sizes, ())
+        self.description, self.clean_labels, self.dataset = {}, {}, None
+
+    def example(self, split: str, training: bool) -> Batch:
+        size, lists = self._batch_size, () if self.is_single else (self._max_labels,)
+        images = np.zeros((size, self._pixels, self._pixels, 3), np.uint8)
+        ids = np.zeros(size, np.int32)
+        return Batch(images, np.zeros((size, *lists), np.int32), np.ones(size, np.float32), ids, {})
+
+    def training_batch(self, key: Any, arrays: Any, feed: Batch) -> Batch:
+        return feed._replace(inputs=jax.vmap(functools.partial(self._ranged, key))(feed.inputs))
+
+    batch = training_batch
