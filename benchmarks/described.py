@@ -2,6 +2,7 @@
 
 import functools
 import re
+from collections.abc import Iterator
 from typing import Any
 
 import jax
@@ -10,10 +11,17 @@ import numpy as np
 from heteroscedastic.batch import Batch
 from heteroscedastic.bind import chain
 from heteroscedastic.data import augment
+from heteroscedastic.data.dataset import Dataset
+from heteroscedastic.data.pipeline import Places
 
 _SIZED = re.compile(r"(?:inception_crop|random_crop|resize)\((\d+)")
 _NUM_EXAMPLES = 1_000_000  # of every split; the schedule alone knows it
 _MAX_LABELS = 16  # of a list, as a stream has them where nothing is said
+
+
+def pixels(config: dict[str, Any]) -> int:
+    """The side of the images that the host sends."""
+    return int(_SIZED.findall(config["data"]["train"])[-1])
 
 
 class Described:
@@ -29,7 +37,7 @@ class Described:
         data = config["data"]
         *_, last = data["train"].split("|")
         (self._ranged,) = chain(augment, last)
-        self._pixels = int(_SIZED.findall(data["train"])[-1])
+        self._pixels = pixels(config)
         self._batch_size, self._max_labels = config["training"]["batch_size"], data.get("max_labels", _MAX_LABELS)
         told = (*config["evals"].values(), config["validation"] or {"split": "train"})
         self.is_single = not lists
@@ -37,7 +45,16 @@ class Described:
         self.class_counts = np.ones(len(self.class_names), np.float32)
         self.sizes = dict.fromkeys(["train", *(settings["split"] for settings in told)], _NUM_EXAMPLES)
         self.arrays = dict.fromkeys(self.sizes, ())
-        self.description, self.clean_labels, self.dataset = {}, {}, None
+        self.description, self.clean_labels, self.dataset = {}, {}, Dataset({}, self.class_names)
+
+    def training_feeds(self, epoch: int, start: int, places: Places) -> Iterator[Batch]:
+        return iter(())
+
+    def feeds(self, split: str, places: Places) -> Iterator[Batch]:
+        return iter(())
+
+    def left_out(self) -> dict[str, list[int]]:
+        return {}
 
     def example(self, split: str, training: bool) -> Batch:
         size, lists = self._batch_size, () if self.is_single else (self._max_labels,)

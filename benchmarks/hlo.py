@@ -112,13 +112,21 @@ def crossings(text: str) -> dict[str, Crossing]:
     return told
 
 
-def cycles(text: str) -> int:
-    """The cycles that the compiler of a TPU expects of its operations, one after the other."""
-    return sum(
-        number * int(expected[1])
-        for one, number, _ in times(text, into_fusions=False)
-        if (expected := _CYCLES.search(one.rest))
-    )
+class Cycles(NamedTuple):
+    """That the compiler of a TPU expects of a step, its operations one after the other."""
+
+    all: int
+    in_loops: int  # of them
+
+
+def cycles(text: str) -> Cycles:
+    """The cycles of a step; what crosses between devices has none."""
+    expected = [
+        (number * int(found[1]), in_loop)
+        for one, number, in_loop in times(text, into_fusions=False)
+        if (found := _CYCLES.search(one.rest))
+    ]
+    return Cycles(sum(n for n, _ in expected), sum(n for n, in_loop in expected if in_loop))
 
 
 def _bits(dtype: str) -> int:

@@ -12,6 +12,7 @@ often as they run, over the clock. What crosses has no cycles there, so it is be
 
 import argparse
 import fnmatch
+import gzip
 import json
 import os
 import re
@@ -45,8 +46,8 @@ def clock(chip):
     return chip["peak"] / (chip["mxus"] * 128 * 128 * 2)
 
 
-def measure(program, slice_name):
-    """What the compiler says of a program on a slice."""
+def measure(program, slice_name, keep=None):
+    """What the compiler says of a program on a slice; its text is kept in a directory."""
     import jax
     from jax.experimental import topologies
 
@@ -60,9 +61,12 @@ def measure(program, slice_name):
     placement = Placement(run.batch_size, num_microbatches=run.num_microbatches, **run.layout, devices=devices)
     shapes = compiled.shapes(run, placement)
     at_work = jax.tree.map(lambda x: x.sharding, shapes[0])
-    began = time.monotonic()
+    began = time.process_time()
     lowered = compiled.train_step(run, placement, at_work, donates=True).lower(*shapes)
     made = lowered.compile()
+    if keep:
+        with gzip.open(Path(keep) / f"{program.name} {slice_name}.hlo.gz", "wt") as file:
+            file.write(made.as_text())
     memory, cost, text = made.memory_analysis(), made.cost_analysis(), made.as_text()
     sizes = {
         kind: getattr(memory, f"{name}_size_in_bytes")
@@ -80,8 +84,8 @@ def measure(program, slice_name):
         flops=cost["flops"],
         bytes_accessed=cost["bytes accessed"],
         optimal_seconds=cost.get("optimal_seconds"),
-        cycles=hlo.cycles(text),
-        compile_seconds=round(time.monotonic() - began),
+        cycles=hlo.cycles(text)._asdict(),
+        compile_seconds=round(time.process_time() - began),
         versions=dict(jax=jax.__version__, libtpu=_libtpu()),
     )
 
@@ -92,9 +96,9 @@ def _libtpu():
     return importlib.metadata.version("libtpu")
 
 
-def in_a_process(name, slice_name):
+def in_a_process(*settings):
     """`measure` where a compiler that gives up ends no other row."""
-    command = [sys.executable, "-m", "benchmarks.pods", "--measure", json.dumps([name, slice_name])]
+    command = [sys.executable, "-m", "benchmarks.pods", "--measure", json.dumps(settings)]
     try:
         done = subprocess.run(
             command, env=os.environ | _QUIET, cwd=ROOT, capture_output=True, text=True, check=False, timeout=_TIMEOUT
@@ -124,7 +128,7 @@ def line(row):
     chip = CHIPS[row["slice"].partition(":")[0]]
     cells = [row["name"], ", ".join(row["tables"]) or "-", row["slice"]]
     if "error" in row:
-        return "| " + " | ".join([*cells, f"does not compile: {row['error']}"] + [""] * 9) + " |"
+        return "| " + " | ".join([*cells, f"does not compile: {row['error']}"] + [""] * 10) + " |"
     of = row["bytes"]
     cells += [row["batch"] // row["devices"]]
     cells += [f"{of[kind] / 1e9:.2f}" for kind in ("arguments", "temporaries")]
@@ -134,7 +138,8 @@ def line(row):
     cells += [", ".join(f"{kind} {x['bytes'] / 1e6:,.0f}" for kind, x in crossing.items())]
     cells += [f"{sum(x['in_loops'] for x in crossing.values()) / 1e6:,.0f}"]
     cells += [f"{1e3 * row['flops'] / chip['peak']:,.0f}", f"{1e3 * row['bytes_accessed'] / chip['bandwidth']:,.0f}"]
-    cells += [f"{1e3 * row['cycles'] / clock(chip):,.0f}", row["compile_seconds"]]
+    cells += [f"{1e3 * row['cycles'][of] / clock(chip):,.0f}" for of in ("all", "in_loops")]
+    cells += [row["compile_seconds"]]
     return "| " + " | ".join(map(str, cells)) + " |"
 
 
@@ -147,11 +152,12 @@ COLUMNS = (
     "temporaries, GB",
     "in all, GiB",
     "crosses, MB",
-    "of that in loops",
-    "ms, operations at peak",
-    "ms, bytes at peak",
+    "of that in loops, MB",
+    "ms, operations at peak, loops once",
+    "ms, bytes at peak, loops once",
     "ms, the compiler's cycles",
-    "s to compile",
+    "of that in loops, ms",
+    "s of the processor to compile",
 )
 
 
@@ -165,13 +171,14 @@ def main():
     parser = argparse.ArgumentParser(description=main.__doc__)
     parser.add_argument("--rows", nargs="+", default=["*"], help="patterns of names")
     parser.add_argument("--slice", nargs="+", default=["*"], help="patterns of slices, as v3:* or v5e:*")
+    parser.add_argument("--keep", help="a directory for the text of what is compiled")
     parser.add_argument("--tell", action="store_true", help="compile nothing")
-    parser.add_argument("--measure", type=json.loads, help="one name and slice, as JSON")
+    parser.add_argument("--measure", type=json.loads, help="name, slice and directory of one, as JSON")
     flags = parser.parse_args()
     if flags.measure:
-        name, slice_name = flags.measure
+        name, slice_name, keep = flags.measure
         (program,) = (p for p in programs() if p.name == name)
-        print(json.dumps(measure(program, slice_name)))
+        print(json.dumps(measure(program, slice_name, keep)))
         return
     rows = files.read_json(RESULTS) if RESULTS.exists() else []
     chosen = [
@@ -185,7 +192,7 @@ def main():
     for program, slice_name in () if flags.tell else chosen:
         if (program.name, slice_name) in done:
             continue
-        found = in_a_process(program.name, slice_name)
+        found = in_a_process(program.name, slice_name, flags.keep)
         rows.append(dict(name=program.name, tables=program.tables, slice=slice_name, **found))
         files.write_json(RESULTS, rows)
         print(line(rows[-1]), flush=True)

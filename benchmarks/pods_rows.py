@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from benchmarks.described import pixels
 from experiments import study
 from experiments.correlated_label_noise import paper_tables, transfer
 
@@ -86,15 +87,13 @@ def _structure(config):
         head["num_classes"] = "few"  # from 2 to 397, beside 2,048 features
     training = {k: v for k, v in config["training"].items() if "num_" not in k and "checkpoint" not in k}
     named = {k: config[k] for k in ("backbone", "predictive", "smoothing", "loss", "weighting")}
-    chain = config["data"]["train"].split("|")
-    pixels = [op for op in chain if op.partition("(")[0] in ("inception_crop", "random_crop", "resize")][-1:]
-    return dict(optimizer=optimizer, head=head, training=training, pixels=pixels, **named)
+    return dict(optimizer=optimizer, head=head, training=training, pixels=pixels(config), **named)
 
 
 def _told(config_name, overrides, config):
     """The differences that are not constants, in words."""
     if config_name == "vtab":
-        return ["384 pixels" if "(384" in config["data"]["train"] else "128 pixels"]
+        return [f"{pixels(config)} pixels"]
     if "predictive" in overrides:
         chosen = overrides["predictive"]
         return ["closed form"] if chosen["name"] == "sigmoid" else [f"{chosen['points']} {chosen['num_samples']}"]
