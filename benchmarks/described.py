@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from heteroscedastic.batch import Batch
@@ -63,6 +64,7 @@ class Described:
         return Batch(images, np.zeros((size, *lists), np.int32), np.ones(size, np.float32), ids, {})
 
     def training_batch(self, key: Any, arrays: Any, feed: Batch) -> Batch:
-        return feed._replace(inputs=jax.vmap(functools.partial(self._ranged, key))(feed.inputs))
+        inputs = jax.vmap(functools.partial(self._ranged, key))(feed.inputs)
+        return jax.tree.map(jnp.asarray, feed._replace(inputs=inputs))
 
     batch = training_batch
