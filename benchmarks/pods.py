@@ -26,7 +26,6 @@ from heteroscedastic import files
 
 ROOT = Path(__file__).parents[1]
 RESULTS = Path(__file__).with_name("pods.json")
-_TIMEOUT = 3600  # seconds
 _QUIET = {  # libtpu asks the cloud what machine this is, and takes minutes where there is none
     "TPU_SKIP_MDS_QUERY": "1",
     "TPU_ACCELERATOR_TYPE": "v3-8",
@@ -96,15 +95,16 @@ def _libtpu():
     return importlib.metadata.version("libtpu")
 
 
+def results():
+    """The rows that are there, by name and slice."""
+    rows = files.read_json(RESULTS) if RESULTS.exists() else []
+    return {(row["name"], row["slice"]): row for row in rows}
+
+
 def in_a_process(*settings):
     """`measure` where a compiler that gives up ends no other row."""
     command = [sys.executable, "-m", "benchmarks.pods", "--measure", json.dumps(settings)]
-    try:
-        done = subprocess.run(
-            command, env=os.environ | _QUIET, cwd=ROOT, capture_output=True, text=True, check=False, timeout=_TIMEOUT
-        )
-    except subprocess.TimeoutExpired:
-        return dict(error=f"not compiled within {_TIMEOUT} s")
+    done = subprocess.run(command, env=os.environ | _QUIET, cwd=ROOT, capture_output=True, text=True, check=False)
     if done.returncode:
         return dict(error=reason(done.stderr))
     return json.loads(done.stdout.splitlines()[-1])
@@ -180,7 +180,6 @@ def main():
         (program,) = (p for p in programs() if p.name == name)
         print(json.dumps(measure(program, slice_name, keep)))
         return
-    rows = files.read_json(RESULTS) if RESULTS.exists() else []
     chosen = [
         (program, slice_name)
         for program in programs()
@@ -188,16 +187,15 @@ def main():
         if any(fnmatch.fnmatch(program.name, p) for p in flags.rows)
         and any(fnmatch.fnmatch(slice_name, p) for p in flags.slice)
     ]
-    done = {(row["name"], row["slice"]) for row in rows}
     for program, slice_name in () if flags.tell else chosen:
-        if (program.name, slice_name) in done:
+        if (program.name, slice_name) in results():
             continue
         found = in_a_process(program.name, slice_name, flags.keep)
-        rows.append(dict(name=program.name, tables=program.tables, slice=slice_name, **found))
-        files.write_json(RESULTS, rows)
-        print(line(rows[-1]), flush=True)
-    names = {(program.name, slice_name) for program, slice_name in chosen}
-    print("\n" + tell([row for row in rows if (row["name"], row["slice"]) in names]))
+        row = dict(name=program.name, tables=program.tables, slice=slice_name, **found)
+        files.write_json(RESULTS, [*results().values(), row])
+        print(line(row), flush=True)
+    there, names = results(), [(program.name, slice_name) for program, slice_name in chosen]
+    print("\n" + tell([there[name] for name in names if name in there]))
 
 
 if __name__ == "__main__":

@@ -119,7 +119,7 @@ def test_a_part_of_absent_examples_alone_has_no_say_in_batch_statistics():
 def test_with_noise_the_step_is_the_same_in_distribution():
     model = Classifier(backbones.MLP(widths=(16,)), heads.LowRank(5, num_factors=2))
     average = functools.partial(predictive.softmax, num_samples=4)
-    keys = jax.random.split(key(), 2000)
+    keys = jax.random.split(key(), 500)
 
     def moments(number):
         state, sums, values = stepped(model, average, number, batch(UNEVEN), keys=keys)
@@ -131,7 +131,7 @@ def test_with_noise_the_step_is_the_same_in_distribution():
     assert np.all(np.abs(whole.mean(axis=1) - parts.mean(axis=1)) <= 5.5 * spread + 1e-6)
     # Examples at the same place of two parts have noise of their own.
     for of in (losses_of_whole, losses_of_parts):
-        assert abs(np.corrcoef(of[:, 0], of[:, 1])[0, 1]) < 0.1
+        assert abs(np.corrcoef(of[:, 0], of[:, 1])[0, 1]) < 0.2
 
 
 def test_parts_take_every_example_once_and_do_not_depend_on_the_devices():
