@@ -1,6 +1,6 @@
 """A step of training with its classes cut over several devices: memory, what crosses, and whether it is the same.
 
-python benchmarks/class_shards.py prints a line for each number of classes and of devices: the
+python -m benchmarks.class_shards prints a line for each number of classes and of devices: the
 temporaries that the compiler plans for on each device, what crosses between them (how many
 operations, and the largest array of each kind), the largest difference of a parameter after one step
 from a step on one device, relative to the largest number of its array, and the time of a step.
@@ -10,24 +10,16 @@ The devices are virtual ones of this machine's CPU, so times are no speed-up; th
 import argparse
 import json
 import os
-import re
 import subprocess
 import sys
 import time
+from pathlib import Path
 
+from benchmarks import hlo
+
+ROOT = Path(__file__).parents[1]
 SIZES = ((21_843, "LowRank"), (100_000, "ParameterEfficient"))
 LAYOUTS = ((1, 1), (2, 2), (4, 4), (8, 8), (8, 4), (8, 2))  # devices, class shards
-_CROSSING = re.compile(r" = (.*?) (all-gather|all-reduce|reduce-scatter|all-to-all|collective-permute)(?:-start)?\(")
-_ARRAY = re.compile(r"[a-z0-9]+\[([0-9,]*)\]")
-
-
-def crossings(text):
-    """The arrays that collective operations of a compiled program put out: kind -> shapes."""
-    found = {}
-    for arrays, kind in _CROSSING.findall(text):
-        shapes = [tuple(map(int, filter(None, dims.split(",")))) for dims in _ARRAY.findall(arrays)]
-        found.setdefault(kind, []).extend(shapes)
-    return found
 
 
 def measure(num_classes, head, class_shards, points, num_samples, parameters="replicated"):
@@ -102,7 +94,7 @@ def measure(num_classes, head, class_shards, points, num_samples, parameters="re
     return dict(
         temporaries=compiled.memory_analysis().temp_size_in_bytes,
         temporaries_on_one=on_one,
-        crossings=crossings(compiled.as_text()),
+        crossings=shapes_by_kind(hlo.crossing(compiled.as_text())),
         uncut=[jax.tree_util.keystr(k) for k, x in jax.tree.leaves_with_path(head) if "class" not in x.spec],
         difference=max(jax.tree.leaves(differences)),
         padding_is_zero=all(jax.tree.leaves(untouched)),
@@ -111,12 +103,17 @@ def measure(num_classes, head, class_shards, points, num_samples, parameters="re
     )
 
 
+def shapes_by_kind(arrays):
+    """The shapes of what crosses: kind -> shapes."""
+    return {kind: [x.shape for x in arrays if x.kind == kind] for kind in sorted({x.kind for x in arrays})}
+
+
 def in_a_process(num_devices, **settings):
     """`measure` where there are so many devices."""
     flags = f"--xla_force_host_platform_device_count={num_devices}"
     environment = {**os.environ, "XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"}
-    command = [sys.executable, __file__, "--measure", json.dumps(settings)]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    command = [sys.executable, "-m", "benchmarks.class_shards", "--measure", json.dumps(settings)]
+    done = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, check=False)
     if done.returncode:
         raise RuntimeError(done.stderr)
     return json.loads(done.stdout.splitlines()[-1])

@@ -11,7 +11,12 @@ import pytest
 from experiments import study
 
 ROOT = Path(__file__).parents[1]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *sorted(ROOT.glob("experiments/*/README.md"))]
+PAGES = [
+    ROOT / "README.md",
+    ROOT / "benchmarks" / "README.md",
+    *sorted((ROOT / "docs").glob("*.md")),
+    *sorted(ROOT.glob("experiments/*/README.md")),
+]
 WITH_PYTHON = [p for p in PAGES if "```python" in p.read_text()]
 
 
@@ -66,7 +71,7 @@ def test_every_command_is_one(page):
             continue
         if words[0] == "-m":
             module = words[1]
-            if not module.startswith(("heteroscedastic", "experiments", "launch")):
+            if not module.startswith(("heteroscedastic", "experiments", "benchmarks", "launch")):
                 continue
             path, rest = Path(importlib.util.find_spec(module).origin), words[2:]
         else:

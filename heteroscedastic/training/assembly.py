@@ -45,18 +45,20 @@ class Run:
     features: Callable  # (params, model_state, split, feed) -> features, batch
     schedule: Callable  # step -> learning rate
     batch_size: int
+    num_microbatches: int  # parts of a batch that follow each other
     layout: dict[str, Any]  # how it lies on several devices, see placement.py
     steps_per_epoch: int
     total_steps: int
     checkpoint_steps: int
 
 
-def build(config: dict[str, Any], data_dir: str | None = None) -> Run:
+def build(config: dict[str, Any], data_dir: str | None = None, pipeline: Pipeline | None = None) -> Run:
     """The functions that a config names, bound and checked.
 
     Args:
       config: nested dicts and plain values.
       data_dir: where data sets lie.
+      pipeline: in place of the one that the config names, where its data is not there.
 
     Raises:
       ValueError, FileNotFoundError: says which section, what was found and what was expected.
@@ -64,7 +66,7 @@ def build(config: dict[str, Any], data_dir: str | None = None) -> Run:
     config = _with_tuples(config)
     schema.check(config)
     seed = config["seed"]
-    pipeline = pipelines.build(config, data_dir)
+    pipeline = pipelines.build(config, data_dir) if pipeline is None else pipeline
     num_classes = len(pipeline.class_names)
     schema.check_task(config, pipeline)
 
@@ -80,6 +82,7 @@ def build(config: dict[str, Any], data_dir: str | None = None) -> Run:
     train_metric = metrics.of_training(pipeline.is_single, yes_no)
 
     batch_size = training["batch_size"]
+    num_microbatches = training.get("microbatches", 1)
     steps_per_epoch = resident.steps_per_epoch(pipeline.sizes["train"], batch_size)
     total_steps = training.get("num_steps") or max(1, round(training["num_epochs"] * steps_per_epoch))
     schema.check_profile(training, total_steps)
@@ -111,9 +114,16 @@ def build(config: dict[str, Any], data_dir: str | None = None) -> Run:
         return init
 
     def one_train_step(state, split, feed):
-        batch = pipeline.training_batch(key_for(seed, "augment"), split, feed)
-        key = jax.random.fold_in(key_for(seed, "train"), state.step)
-        return train_step(state, batch, key, objective=loss_of, optimizer=optimizer, metric=train_metric)
+        return train_step(
+            state,
+            feed,
+            jax.random.fold_in(key_for(seed, "train"), state.step),
+            objective=loss_of,
+            optimizer=optimizer,
+            metric=train_metric,
+            batch_of=functools.partial(pipeline.training_batch, key_for(seed, "augment"), split),
+            num_microbatches=num_microbatches,
+        )
 
     def applied(params, model_state, split, feed, model=model, method="__call__"):
         batch = pipeline.batch(key_for(seed, "eval"), split, feed)
@@ -141,6 +151,7 @@ def build(config: dict[str, Any], data_dir: str | None = None) -> Run:
         features=functools.partial(applied, method="features"),
         schedule=schedule,
         batch_size=batch_size,
+        num_microbatches=num_microbatches,
         layout={name: training[name] for name in schema.LAYOUT if name in training},
         steps_per_epoch=steps_per_epoch,
         total_steps=total_steps,

@@ -12,7 +12,7 @@ import jax
 import numpy as np
 
 from heteroscedastic import files, metrics
-from heteroscedastic.training import assembly, class_axis, evaluate, hosts, init, provenance, workdir
+from heteroscedastic.training import assembly, class_axis, compiled, evaluate, hosts, init, provenance, workdir
 from heteroscedastic.training.assembly import Run
 from heteroscedastic.training.checkpoint import CheckpointError, Checkpoints
 from heteroscedastic.training.clock import Clock
@@ -57,7 +57,7 @@ def train(config: dict[str, Any], directory: str, data_dir: str | None = None) -
     run = assembly.build(config, data_dir)
     shapes = assembly.check_shapes(run)
     num_parameters = assembly.num_parameters(shapes)
-    placement = Placement(run.batch_size, **run.layout)
+    placement = Placement(run.batch_size, num_microbatches=run.num_microbatches, **run.layout)
     path = files.place(directory)
     settings = config.get("init")
     if settings and not hosts.from_first(lambda: (path / "config.json").exists()):
@@ -95,10 +95,8 @@ class _Trainer:
             self.at_work = jax.jit(pad, out_shardings=at_work)
             self.as_saved = jax.jit(trim, out_shardings=as_saved)
         # A CPU checkpoint may share memory with the state, so there its buffers are not reused.
-        donated = () if jax.default_backend() == "cpu" else (0,)
-        self.train_step = jax.jit(
-            run.train_step, donate_argnums=donated, out_shardings=(at_work, placement.replicated, None)
-        )
+        donates = jax.default_backend() != "cpu"
+        self.train_step = compiled.train_step(run, placement, at_work, donates)
         self.eval_step = jax.jit(run.eval_step, out_shardings=placement.replicated)
         self.checkpoints = Checkpoints(path / "checkpoints", owner)
         self.told: dict[str, Any] = {"best_step": None, "best_score": None, "clock": None, "sums": None}

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import jax.numpy as jnp
 from flax import linen as nn
 from jaxtyping import Array, Float, PRNGKeyArray
 
@@ -16,6 +17,7 @@ class Outputs(NamedTuple):
     model_state: Any
     logits: Float[Array, "b k"]
     losses: Float[Array, "b"]
+    mass: Float[Array, ""]  # sum(w), class weights included
 
 
 def objective(
@@ -56,4 +58,4 @@ def objective(
     targets = smoothing(batch, logits.shape[-1])
     values = loss(logits, targets)
     weights = batch.weights * weighting(targets, class_counts)
-    return losses.weighted_mean(values, weights), Outputs(updated, logits, values)
+    return losses.weighted_mean(values, weights), Outputs(updated, logits, values, jnp.sum(weights))

@@ -1,6 +1,7 @@
 """Where the arrays of a run lie: on a mesh of all devices of all hosts, batches cut along it."""
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -25,28 +26,43 @@ class Placement:
     for each of them). Evaluation gathers the logits of a batch, without samples.
     """
 
-    def __init__(self, batch_size: int, parameters: str = "replicated", class_shards: int = 1):
-        """Settings of config.training.
+    def __init__(
+        self,
+        batch_size: int,
+        parameters: str = "replicated",
+        class_shards: int = 1,
+        num_microbatches: int = 1,
+        devices: Sequence[jax.Device] | None = None,
+    ):
+        """Settings of config.training, and the devices.
 
         Args:
-          batch_size: of the global batch, a multiple of the devices that cut it.
+          batch_size: of the global batch; each microbatch of it is a multiple of the devices that cut it.
           parameters: "replicated", or "sharded": parameters and the optimizer's state are cut
             too, each along its longest axis that the devices divide, and gathered where they are used.
           class_shards: devices that the class axis is cut over; the others cut the batch.
+          num_microbatches: parts of a batch that follow each other; a device works on its own examples of each.
+          devices: None is all there are; others may be of a machine that is compiled for and not there.
         """
-        devices = jax.device_count()
-        if devices % class_shards:
+        number = jax.device_count() if devices is None else len(devices)
+        if number % class_shards:
             raise ValueError(
-                f"config.training.class_shards is {class_shards}, but must divide the number of devices, {devices};"
+                f"config.training.class_shards is {class_shards}, but must divide the number of devices, {number};"
                 " a run may continue with another number of shards."
             )
-        if batch_size % (devices // class_shards):
+        cutting = number // class_shards
+        if batch_size % cutting:
             raise ValueError(
-                f"config.training.batch_size is {batch_size}, but must be a multiple of {devices // class_shards}, the"
-                f" {devices} devices over class_shards."
+                f"config.training.batch_size is {batch_size}, but must be a multiple of {cutting}, the"
+                f" {number} devices over class_shards."
             )
-        shape = (devices // class_shards, class_shards)
-        self._mesh = jax.make_mesh(shape, ("batch", "class"), axis_types=(AxisType.Auto,) * 2)
+        if batch_size // cutting % num_microbatches:
+            raise ValueError(
+                f"config.training.microbatches is {num_microbatches}, but must divide the {batch_size // cutting}"
+                f" examples that each of {cutting} devices has of a batch of {batch_size}."
+            )
+        shape = (cutting, class_shards)
+        self._mesh = jax.make_mesh(shape, ("batch", "class"), axis_types=(AxisType.Auto,) * 2, devices=devices)
         self._parameters, self._class_shards = parameters, class_shards
         self.replicated = NamedSharding(self._mesh, PartitionSpec())
         self.cut = NamedSharding(self._mesh, PartitionSpec("batch"))

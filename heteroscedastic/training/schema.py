@@ -23,7 +23,7 @@ _NAMED = ("backbone", "head", "predictive", "smoothing", "loss", "weighting", "o
 # Sections of plain settings: those that must be there, those that may.
 _PLAIN = {
     "data": (("name", "train", "eval", "validation_fraction"), ("pipeline", "seed", *DATA_CHOICES, *STREAMING)),
-    "training": (("batch_size", "checkpoint_epochs"), ("num_epochs", "num_steps", *LAYOUT, *WATCHING)),
+    "training": (("batch_size", "checkpoint_epochs"), ("num_epochs", "num_steps", "microbatches", *LAYOUT, *WATCHING)),
     "validation": (("split", "metric"), ()),
     "eval": (("split",), ("checkpoint",)),
 }
@@ -123,13 +123,20 @@ def _check_training(training: dict[str, Any]) -> None:
     if (training.get("num_epochs") is None) == (training.get("num_steps") is None):
         raise ValueError("config.training needs num_epochs or num_steps, one of them.")
     _check_choice("training.parameters", training.get("parameters", "replicated"), placement.PARAMETERS)
-    shards = training.get("class_shards", 1)
-    if not isinstance(shards, int) or shards < 1:
-        raise ValueError(f"config.training.class_shards is {shards!r}, but must be a whole number >= 1.")
+    for name in ("class_shards", "microbatches"):
+        value = training.get(name, 1)
+        if not isinstance(value, int) or value < 1:
+            raise ValueError(f"config.training.{name} is {value!r}, but must be a whole number >= 1.")
     for name in ("batch_size", "num_epochs", "num_steps", "checkpoint_epochs"):
         value = training.get(name)
         if value is not None and not value > 0:
             raise ValueError(f"config.training.{name} is {value}, but must be > 0.")
+    number = training.get("microbatches", 1)
+    if training["batch_size"] % number:
+        raise ValueError(
+            f"config.training.microbatches is {number}, but must divide config.training.batch_size,"
+            f" {training['batch_size']}."
+        )
 
 
 def check_profile(training: dict[str, Any], total_steps: int) -> None:

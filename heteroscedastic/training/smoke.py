@@ -24,7 +24,7 @@ _SIZED = rf"\b((?:{'|'.join(_CROPS)})\((?:size=)?)(\d+)"
 _LARGEST = {
     "head": {"num_factors": 4, "hidden_width": 64},
     "predictive": {"num_samples": 16},
-    "training": {"batch_size": 8},
+    "training": {"batch_size": 8, "microbatches": 2},
 }
 
 
@@ -56,7 +56,8 @@ def smoke(config: dict[str, Any], data_dir: str | None = None) -> tuple[dict[str
     config["backbone"]["name"] = "ResNet8" if for_small_images else backbones.smallest(config["backbone"]["name"])
     config["training"].pop("profile_steps", None)
     devices = jax.device_count()
-    batch_size = -(-config["training"]["batch_size"] // devices) * devices
+    parts = devices * config["training"].get("microbatches", 1)
+    batch_size = -(-config["training"]["batch_size"] // parts) * parts
     config["training"] |= {"num_epochs": None, "num_steps": 2, "batch_size": batch_size}
     if "lanes" in config["data"]:
         config["data"]["lanes"] = math.gcd(config["data"]["lanes"], batch_size)

@@ -11,6 +11,7 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 from heteroscedastic import losses
 from heteroscedastic.batch import Batch
 from heteroscedastic.latent import LatentGaussian
+from heteroscedastic.training import microbatches
 from heteroscedastic.training.state import TrainState
 
 _MAX_CLASSES = 2000
@@ -54,30 +55,55 @@ class Predictions(NamedTuple):
 
 def train_step(
     state: TrainState,
-    batch: Batch,
+    feed: Any,
     key: PRNGKeyArray,
     *,
     objective: Callable,
     optimizer: optax.GradientTransformation,
     metric: Callable,
+    batch_of: Callable[[Any], Batch] = lambda feed: feed,
+    num_microbatches: int = 1,
 ) -> tuple[TrainState, StepSums, Values]:
-    """The next state, sums over the batch, and values of each example."""
-    value_and_grad = jax.value_and_grad(objective, has_aux=True)
-    (_, outputs), grads = value_and_grad(state.params, state.model_state, batch, key)
-    updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
+    """The next state, sums over the batch, and values of each example.
+
+    Args:
+      state: the last one.
+      feed: of the whole batch.
+      key: of the latent's noise.
+      objective: (params, model_state, batch, key) -> loss, outputs.
+      optimizer: of the parameters.
+      metric: (logits, labels, weights) -> sums.
+      batch_of: feed -> batch, of the examples of a part of a feed too.
+      num_microbatches: parts that the batch is cut into and that follow each other, see microbatches.py.
+    """
+
+    def part(feed, key):
+        batch = batch_of(feed)
+        value_and_grad = jax.value_and_grad(objective, has_aux=True)
+        (_, outputs), gradient = value_and_grad(state.params, state.model_state, batch, key)
+        sums = microbatches.Sums(
+            weight=jnp.sum(batch.weights),
+            loss=losses.weighted_sum(outputs.losses, batch.weights),
+            metrics=metric(outputs.logits, batch.labels, batch.weights),
+        )
+        values = Values(batch.ids, batch.weights, outputs.losses)
+        return microbatches.Part(gradient, outputs.model_state, outputs.mass, sums), values
+
+    whole, values = microbatches.whole(part, feed, key, num_microbatches)
+    updates, opt_state = optimizer.update(whole.gradient, state.opt_state, state.params)
     state = TrainState(
         step=state.step + 1,
         params=optax.apply_updates(state.params, updates),
-        model_state=outputs.model_state,
+        model_state=whole.model_state,
         opt_state=opt_state,
         scores=state.scores,
     )
     sums = StepSums(
-        loss=losses.weighted_sum(outputs.losses, batch.weights),
-        gradient_norm=optax.global_norm(grads) * jnp.sum(batch.weights),
-        metrics=metric(outputs.logits, batch.labels, batch.weights),
+        loss=whole.sums.loss,
+        gradient_norm=optax.global_norm(whole.gradient) * whole.sums.weight,
+        metrics=whole.sums.metrics,
     )
-    return state, sums, Values(batch.ids, batch.weights, outputs.losses)
+    return state, sums, values
 
 
 def eval_step(

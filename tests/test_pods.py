@@ -1,0 +1,178 @@
+"""Steps compiled for machines that are not there: which, and what is read off the compiler's text."""
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from benchmarks import hlo, pods, pods_rows
+from benchmarks.described import Described
+from experiments import study
+from heteroscedastic.training import assembly, compiled
+from heteroscedastic.training.placement import Placement
+
+TEXT = """
+HloModule jit_step, is_scheduled=true
+
+%add (x: f32[], y: f32[]) -> f32[] {
+  %x = f32[] parameter(0)
+  %y = f32[] parameter(1)
+  ROOT %sum = f32[] add(%x, %y)
+}
+
+%fused (p: bf16[8,4]) -> bf16[2,4] {
+  %p = bf16[8,4]{1,0} parameter(0)
+  ROOT %scatter = bf16[2,4]{1,0:T(8,128)} reduce-scatter(%p), dimensions={0}, to_apply=%add
+}
+
+%body (t: (s32[], f32[3,5])) -> (s32[], f32[3,5]) {
+  %t = (s32[], f32[3,5]{1,0}) parameter(0)
+  %a = f32[3,5]{1,0:T(8,128)} get-tuple-element(%t), index=1
+  %r = f32[3,5]{1,0:T(8,128)} all-reduce(%a), channel_id=2, to_apply=%add
+  %w = f32[3,5]{1,0} add(%r, %a), backend_config={"window_config":{"estimated_cycles":"50","iteration_bounds":["1"]}}
+  ROOT %out = (s32[], f32[3,5]{1,0}) tuple(%i, %w)
+}
+
+%condition (t: (s32[], f32[3,5])) -> pred[] {
+  %limit = s32[]{:T(256)} constant(1000)
+  %t = (s32[], f32[3,5]{1,0}) parameter(0)
+  %i = s32[]{:T(256)} get-tuple-element(%t), index=0
+  ROOT %lt = pred[]{:T(1024)} compare(%i, %limit), direction=LT
+}
+
+ENTRY %main (p: f32[3,5], q: bf16[8,4]) -> f32[3,5] {
+  %p = f32[3,5]{1,0} parameter(0)
+  %g = (f32[7]{0}, /*index=1*/pred[2]{0}) all-reduce(%p, %p), channel_id=1, to_apply=%add
+  %s = (f32[2]{0}, f32[16]{0}) all-gather-start(%p), dimensions={0}
+  %d = f32[16]{0} all-gather-done(%s)
+  %f = bf16[2,4]{1,0} fusion(%q), calls=%fused, backend_config={"window_config":{"estimated_cycles":"300"}}
+  %loop = (s32[], f32[3,5]{1,0}) while(%init), condition=%condition, body=%body, metadata={op_name="while"}
+  ROOT %out = f32[3,5]{1,0} get-tuple-element(%loop), index=1
+}
+"""
+
+
+def test_what_crosses_is_counted_by_kind_and_as_often_as_a_loop_runs_it():
+    found = hlo.crossings(TEXT)
+    assert found == {
+        "all-gather": hlo.Crossing(1, 64, (16,), 0),  # of one that starts and ends apart, once
+        "all-reduce": hlo.Crossing(1002, 30 + 60_000, (3, 5), 60_000),
+        "reduce-scatter": hlo.Crossing(1, 16, (2, 4), 0),  # also where it is fused
+    }
+
+
+def test_cycles_are_those_of_whole_operations_as_often_as_a_loop_runs_them():
+    assert hlo.cycles(TEXT) == hlo.Cycles(50_300, 50_000)
+
+
+def test_loops_of_this_compiler_are_read_too():
+    def program(x):
+        return jax.lax.scan(lambda c, _: (jnp.sin(c) @ c, None), x, length=37)[0]
+
+    text = jax.jit(program).lower(jnp.ones((4, 4))).compile().as_text()
+    counted = {one.opcode: number for one, number, in_loop in hlo.times(text, into_fusions=True) if in_loop}
+    assert counted["dot" if "dot" in counted else "custom-call"] == 37
+
+
+def test_every_row_of_the_papers_tables_is_compiled_once():
+    rows = pods_rows.programs()
+    names = [program.name for program in rows]
+    assert len(set(names)) == len(names)
+    told = {table for program in rows for table in program.tables}
+    assert told == {"1", "2", "3", "6", "7", "8", "9", "10", "11"}
+    by_name = {program.name: program for program in rows}
+    # 90 and 270 epochs are one program; temperatures are constants of one.
+    assert by_name["imagenet_het_full"].tables == ("1", "9", "10", "11")
+    assert "imagenet21k_het_diag_tau_1" not in names
+    assert by_name["jft_het_pe"].slices[0] == "v3:16x16"
+    samples = {p.config["predictive"].get("num_samples") for p in rows if p.name.startswith("imagenet_het_full")}
+    assert samples == {1, 10, 100, 128, 1000, 10_000}
+
+
+@pytest.mark.parametrize("name", ["digits_multilabel_het_pe", "digits_het_full"])
+def test_a_stream_that_is_not_there_has_the_shapes_of_one(name):
+    config = study.config(name, {"data.train": "inception_crop(32)|flip_lr|value_range(-1, 1)"})
+    config["training"]["batch_size"] = 8
+    config["backbone"] = dict(name="ConvNet", widths=(4,))
+    run = assembly.build(config, pipeline=Described(config, lists="multilabel" in name))
+    feed = run.pipeline.example("train", training=True)
+    batch = jax.eval_shape(lambda feed: run.pipeline.training_batch(jax.random.key(0), (), feed), feed)
+    assert feed.inputs.dtype == np.uint8
+    assert (batch.inputs.shape, batch.inputs.dtype) == ((8, 32, 32, 3), jnp.float32)
+    placement = Placement(run.batch_size, num_microbatches=run.num_microbatches, **run.layout)
+    shapes = compiled.shapes(run, placement)
+    step = compiled.train_step(run, placement, jax.tree.map(lambda x: x.sharding, shapes[0]), donates=True)
+    state, _, values = jax.eval_shape(step, *shapes)
+    assert jax.tree.map(jnp.shape, state) == jax.tree.map(jnp.shape, shapes[0])
+    assert values.losses.shape == (8,)
+
+
+ROW = dict(
+    name="a",
+    tables=["1"],
+    slice="v3:4x4",
+    devices=32,
+    batch=1024,
+    bytes=dict(arguments=3e9, outputs=2e9, aliased=2e9, temporaries=4e9, code=0),
+    crossings={"all-reduce": dict(count=1, bytes=5e6, largest=[1], in_loops=1e6)},
+    flops=61.5e9,
+    bytes_accessed=450e6,
+    cycles=dict(all=938_415, in_loops=469_207),
+    compile_seconds=80,
+)
+
+
+def test_a_row_tells_memory_what_crosses_and_times():
+    cells = pods.line(ROW).split(" | ")
+    assert cells[3:] == ["32", "3.00", "4.00", "6.5 of 16", "all-reduce 5", "1", "1", "1", "1", "0", "80 |"]
+    large = {**ROW, "bytes": {**ROW["bytes"], "temporaries": 15e9}}
+    assert "16.8 of 16, **too much**" in pods.line(large)
+    assert len(cells) == len(pods.COLUMNS)
+
+
+def test_a_row_that_does_not_compile_is_a_row_and_is_not_compiled_again(tmp_path, monkeypatch, capsys):
+    asked = []
+
+    def fails(name, *settings):
+        asked.append(name)
+        errors = "trace\nRESOURCE_EXHAUSTED: Ran out of memory in memory space hbm. Used 20G\n  at x"
+        return dict(error=pods.reason(errors))
+
+    monkeypatch.setattr(pods, "in_a_process", fails)
+    monkeypatch.setattr(pods, "RESULTS", tmp_path / "pods.json")
+    for _ in range(2):
+        monkeypatch.setattr("sys.argv", ["pods", "--rows", "imagenet21k_het_pe*", "--slice", "v3:*"])
+        pods.main()
+    assert len(asked) == len(set(asked)) == 8
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert "does not compile: RESOURCE_EXHAUSTED: Ran out of memory in memory space hbm. Used 20G" in last
+    assert last.count(" | ") == len(pods.COLUMNS) - 1
+    assert len(json.loads((tmp_path / "pods.json").read_text())) == 8
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not importlib.util.find_spec("libtpu"), reason="needs libtpu: pip install -e .[tpu-compile]")
+def test_a_small_step_is_compiled_for_a_slice_that_is_not_there(tmp_path):
+    program = (
+        "import json; from experiments import study\n"
+        "from benchmarks import pods; from benchmarks.pods_rows import Program\n"
+        "config = study.config('digits_het_full', {'data.train': 'inception_crop(32)|value_range(-1, 1)',"
+        " 'backbone': {'name': 'MLP', 'widths': (32,)}, 'predictive.num_samples': 100})\n"
+        "config['training']['batch_size'] = 64\n"
+        "print(json.dumps(pods.measure(Program('small', (), config, (), False), 'v3:2x2')))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], env=os.environ | pods._QUIET, cwd=pods.ROOT, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert (found["devices"], found["batch"]) == (8, 64)
+    assert set(found["crossings"]) == {"all-reduce"}
+    assert found["cycles"]["all"] > found["cycles"]["in_loops"] > 0
+    assert 0 < pods.total(found) < 2**30

@@ -1,0 +1,221 @@
+"""A batch in parts that follow each other: the step of the whole batch."""
+
+import functools
+import json
+import os
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from gaussians import key
+from small_runs import outcome, small
+from subprocesses import EXTRAS, run_without
+
+from experiments import study
+from heteroscedastic import losses, predictive, smoothing, weighting
+from heteroscedastic.batch import Batch
+from heteroscedastic.data import resident
+from heteroscedastic.models import backbones, heads
+from heteroscedastic.models.classifier import Classifier
+from heteroscedastic.models.resnet import ResNet
+from heteroscedastic.training import assembly, loop, microbatches, optimizer, schema
+from heteroscedastic.training.objective import objective
+from heteroscedastic.training.placement import Placement
+from heteroscedastic.training.smoke import smoke
+from heteroscedastic.training.state import TrainState
+from heteroscedastic.training.step import train_step
+
+SIZE = 24
+PRESENT = np.ones(SIZE, np.float32)
+UNEVEN = np.where(np.arange(SIZE) % 4 == 3, 0.0, 1.0).astype(np.float32)  # the last of four parts is absent
+UNEVEN[:6] = [2.0, 0.5, 0.0, 0.0, 0.0, 1.0]
+PLAIN = Classifier(backbones.MLP(widths=(16,)), heads.Deterministic(5))
+SUMS = functools.partial(np.testing.assert_allclose, rtol=2e-5, atol=2e-6)
+
+
+def batch(weights):
+    rng = np.random.default_rng(0)
+    return Batch(
+        inputs=jnp.asarray(rng.normal(size=(SIZE, 8, 8, 1)), jnp.float32),
+        labels=jnp.asarray(rng.integers(0, 5, SIZE), jnp.int32),
+        weights=jnp.asarray(weights),
+        ids=jnp.arange(SIZE),
+        extras={},
+    )
+
+
+def few_sums(logits, labels, weights):
+    return dict(weight=jnp.sum(weights), correct=jnp.sum(weights * (jnp.argmax(logits, axis=-1) == labels)))
+
+
+def stepped(model, average, number, batch, weigh=weighting.equal, keys=None):
+    """The step of a batch in so many parts, from a fixed state; for each of several keys, if they are given."""
+    variables = jax.jit(model.init)(key(), batch.inputs, jnp.ones(len(batch.ids), bool))
+    params = variables.pop("params")
+    sgd = optimizer.sgd(optax.constant_schedule(0.1), l2=1e-3, clip_norm=1.0)
+    state = TrainState(jnp.zeros((), jnp.int32), params, variables, sgd.init(params))
+    loss_of = functools.partial(
+        objective,
+        model=model,
+        smoothing=smoothing.hard,
+        weighting=weigh,
+        predictive=average,
+        loss=losses.cross_entropy,
+        class_counts=jnp.array([1.0, 2.0, 3.0, 4.0, 5.0]),
+    )
+
+    def step(key):
+        return train_step(
+            state,
+            batch,
+            key,
+            objective=loss_of,
+            optimizer=sgd,
+            metric=few_sums,
+            num_microbatches=number,
+        )
+
+    return jax.jit(step)(key()) if keys is None else jax.jit(jax.vmap(step))(keys)
+
+
+@functools.cache
+def plain(number, is_uneven):
+    weigh = weighting.inverse_frequency if is_uneven else weighting.equal
+    return stepped(PLAIN, predictive.deterministic, number, batch(UNEVEN if is_uneven else PRESENT), weigh)
+
+
+@pytest.mark.parametrize("is_uneven", [False, True], ids=["all present", "unevenly absent, with class weights"])
+@pytest.mark.parametrize("number", [4, 24])
+def test_without_noise_and_batch_statistics_the_step_is_that_of_the_whole_batch(number, is_uneven):
+    whole, parts = plain(1, is_uneven), plain(number, is_uneven)
+    jax.tree.map(SUMS, parts, whole)  # state, sums, and the values of each example in their order
+
+
+def test_batch_statistics_are_those_of_groups_of_a_part():
+    def model(group_size):
+        backbone = ResNet(
+            stage_sizes=(1,), bottleneck=False, stem="cifar", width=4, stem_width=4, group_size=group_size
+        )
+        return Classifier(backbone, heads.Deterministic(5))
+
+    whole = batch(PRESENT)
+    by_part = jax.tree.map(lambda *x: jnp.concatenate(x), *(microbatches.cut(whole, 4, i) for i in range(4)))
+    parts = stepped(model(None), predictive.deterministic, 4, whole)
+    groups = stepped(model(SIZE // 4), predictive.deterministic, 1, by_part)
+    jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-5), parts[:2], groups[:2])
+
+
+def test_a_part_of_absent_examples_alone_has_no_say_in_batch_statistics():
+    model = Classifier(backbones.ConvNet(widths=(4, 8)), heads.Deterministic(5))
+    weights = np.where(np.arange(SIZE) % 2, 0.0, 1.0).astype(np.float32)
+    half = jax.tree.map(lambda x: x[::2], batch(PRESENT))
+    parts = stepped(model, predictive.deterministic, 2, batch(weights))
+    alone = stepped(model, predictive.deterministic, 1, half)
+    jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-5), parts[:2], alone[:2])
+
+
+def test_with_noise_the_step_is_the_same_in_distribution():
+    model = Classifier(backbones.MLP(widths=(16,)), heads.LowRank(5, num_factors=2))
+    average = functools.partial(predictive.softmax, num_samples=4)
+    keys = jax.random.split(key(), 500)
+
+    def moments(number):
+        state, sums, values = stepped(model, average, number, batch(UNEVEN), keys=keys)
+        told = np.concatenate([np.reshape(x, (len(keys), -1)) for x in jax.tree.leaves((state.params, sums.loss))], 1)
+        return np.stack([told, np.square(told)]), np.asarray(values.losses)
+
+    (whole, losses_of_whole), (parts, losses_of_parts) = moments(1), moments(4)
+    spread = np.sqrt((whole.var(axis=1) + parts.var(axis=1)) / len(keys))
+    assert np.all(np.abs(whole.mean(axis=1) - parts.mean(axis=1)) <= 5.5 * spread + 1e-6)
+    # Examples at the same place of two parts have noise of their own.
+    for of in (losses_of_whole, losses_of_parts):
+        assert abs(np.corrcoef(of[:, 0], of[:, 1])[0, 1]) < 0.2
+
+
+def test_parts_take_every_example_once_and_do_not_depend_on_the_devices():
+    feed = resident.Feed(np.arange(24), np.ones(24), np.int32(3))
+    parts = [microbatches.cut(feed, 4, i) for i in range(4)]
+    assert sorted(np.concatenate([part.rows for part in parts])) == list(range(24))
+    assert all(part.epoch == 3 for part in parts)
+    for device in np.split(np.arange(24), 3):  # of which each has as many of every part
+        assert [len(np.intersect1d(device, part.rows)) for part in parts] == [2] * 4
+
+
+def test_a_run_in_parts_is_the_run_of_whole_batches(tmp_path):
+    config = study.config("digits_hom", {"training.num_epochs": 2.0, "training.checkpoint_epochs": 1.0})
+    config["backbone"] = dict(name="MLP", widths=(32,))
+    loop.train(config, str(tmp_path / "whole"))
+    config["training"]["microbatches"] = 4
+    loop.train(config, str(tmp_path / "parts"))
+    whole, parts = (outcome(tmp_path / name)[0]["evals"]["test"] for name in ("whole", "parts"))
+    assert parts["nll"] == pytest.approx(whole["nll"], rel=1e-4)
+    assert json.loads((tmp_path / "parts" / "config.json").read_text())["training"]["microbatches"] == 4
+
+
+PROGRAM = """
+import json, jax, numpy as np
+from benchmarks import hlo
+from experiments import study
+from heteroscedastic.data import resident
+from heteroscedastic.training import assembly, compiled
+from heteroscedastic.training.placement import Placement
+config = study.config("digits_hom", {"backbone": dict(name="MLP", widths=(32,))})
+config["training"] |= dict(batch_size=64, microbatches=4)
+run = assembly.build(config)
+placement = Placement(run.batch_size, num_microbatches=run.num_microbatches)
+shapes = compiled.shapes(run, placement)
+at_work = jax.tree.map(lambda x: x.sharding, shapes[0])
+step = compiled.train_step(run, placement, at_work, donates=False).lower(*shapes).compile()
+state = placement.put(jax.jit(run.init)(), at_work)
+arrays = placement.put(run.pipeline.arrays["train"], placement.replicated)
+feed = placement.feed(next(resident.feeds(np.arange(60), 64)), 64)
+state, sums, values = step(state, arrays, feed)
+print(json.dumps(dict(
+    devices=jax.device_count(), loss=float(sums.loss), norm=float(sums.gradient_norm),
+    ids=np.asarray(values.ids).tolist(), losses=np.asarray(values.losses).tolist(),
+    crossings={kind: x.largest for kind, x in hlo.crossings(step.as_text()).items()},
+)))
+"""
+
+
+@pytest.mark.slow
+def test_on_eight_devices_no_example_crosses_and_the_step_is_that_of_one():
+    told = {}
+    for number in (1, 8):
+        flags = {**os.environ, "XLA_FLAGS": f"--xla_force_host_platform_device_count={number}", "JAX_PLATFORMS": "cpu"}
+        done = run_without(EXTRAS - {"sklearn"}, PROGRAM, env=flags)
+        assert done.returncode == 0, done.stderr
+        told[number] = json.loads(done.stdout.splitlines()[-1])
+    one, eight = told[1], told[8]
+    assert (one["devices"], eight["devices"], one["ids"]) == (1, 8, eight["ids"])
+    for name in ("loss", "norm", "losses"):
+        np.testing.assert_allclose(eight[name], one[name], rtol=1e-4)
+    assert not one["crossings"]
+    assert set(eight["crossings"]) == {"all-reduce"}  # of gradients and sums
+
+
+@pytest.mark.parametrize("number", [0, -1, 1.5, "two"])
+def test_a_number_of_parts_that_is_none_is_an_error(number):
+    config = small()
+    config["training"]["microbatches"] = number
+    with pytest.raises(ValueError, match=r"microbatches is .* whole number >= 1"):
+        schema.check(config)
+
+
+def test_parts_that_do_not_divide_the_batch_are_an_error():
+    config = small()
+    config["training"] |= dict(batch_size=64, microbatches=3)
+    with pytest.raises(ValueError, match=r"microbatches is 3, but must divide config\.training\.batch_size, 64"):
+        schema.check(config)
+    with pytest.raises(ValueError, match="microbatches is 3, but must divide the 64 examples that each of 1 devices"):
+        Placement(64, num_microbatches=3)
+
+
+def test_smoke_keeps_parts():
+    config = small()
+    config["training"]["microbatches"] = 32
+    shrunk, _ = smoke(config)
+    assert (shrunk["training"]["batch_size"], shrunk["training"]["microbatches"]) == (8, 2)
+    assembly.check_shapes(assembly.build(shrunk))
