@@ -93,8 +93,10 @@ def difference(one, other):
     """The largest of a parameter, relative to the largest number of its array."""
     import numpy as np
 
-    with np.load(one) as ours, np.load(other) as theirs:
-        return max(float(np.abs(ours[k] - theirs[k]).max() / np.abs(ours[k]).max()) for k in ours.files)
+    from heteroscedastic import files
+
+    ours, theirs = files.read_arrays(one), files.read_arrays(other)
+    return max(float(np.abs(ours[k] - theirs[k]).max() / np.abs(ours[k]).max()) for k in ours)
 
 
 def main():

@@ -114,7 +114,7 @@ def test_where_one_of_two_is_killed_the_other_leaves_and_a_restart_continues(alo
 
 
 @pytest.mark.slow
-def test_a_host_that_is_stopped_for_long_is_lost_and_leaves_once_it_goes_on(alone, data_dir, tmp_path):
+def test_a_host_that_is_stopped_for_long_is_lost_and_leaves_once_it_goes_on(data_dir, tmp_path):
     directory = tmp_path / "run"
     staying, stopped = start_hosts(2, directory, data_dir)
     lines = directory / "metrics.jsonl"
@@ -130,10 +130,6 @@ def test_a_host_that_is_stopped_for_long_is_lost_and_leaves_once_it_goes_on(alon
     stopped.communicate(timeout=SECONDS_TO_LEAVE)
     assert time.monotonic() - began < 2 * SECONDS_TO_LEAVE
     assert 0 not in (staying.returncode, stopped.returncode)
-    again = start_hosts(2, directory, data_dir)
-    told = [p.communicate(timeout=300) for p in again]
-    assert [p.returncode for p in again] == [0, 0], told
-    assert_agree(alone, directory)
 
 
 def test_a_host_that_comes_back_alone_says_so(tmp_path):
