@@ -43,7 +43,7 @@ def place(name: str | os.PathLike) -> Place:
 
 
 def in_bucket(path: Place) -> bool:
-    """Whether a path is in a bucket, where there are no locks, no renaming and nothing half written."""
+    """Whether a path is in a bucket, where there are no locks, nothing is half written and renaming is copying."""
     return "://" in os.fspath(path)
 
 
