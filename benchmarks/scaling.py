@@ -93,7 +93,7 @@ def difference(one, other):
     """The largest of a parameter, relative to the largest number of its array."""
     import numpy as np
 
-    with np.load(one) as ours, np.load(other) as theirs:
+    with np.load(one, allow_pickle=False) as ours, np.load(other, allow_pickle=False) as theirs:
         return max(float(np.abs(ours[k] - theirs[k]).max() / np.abs(ours[k]).max()) for k in ours.files)
 
 
