@@ -36,6 +36,7 @@ class Clock:
         if self._to_start is not None:
             self._seconds["start"] += time.monotonic() - self._to_start - sum(self._seconds.values())
             self._to_start = None
+            self.begins_interval()
 
     def told(self) -> dict[str, Any]:
         """For a checkpoint."""
@@ -70,7 +71,8 @@ class Clock:
     def bound(self) -> str:
         """Whether input or computing holds up the steps since the interval began."""
         before, after = self._interval, self._now()
-        waited = (after["input"] - before["input"]) / max(after["training"] - before["training"], 1e-9)
+        training = after["training"] - before["training"]
+        waited = min(1.0, (after["input"] - before["input"]) / training) if training > 0 else 0.0
         return f"{'input' if waited > _INPUT_BOUND else 'compute'}-bound ({waited:.0%} waiting for data)"
 
     def _now(self) -> dict[str, float]:

@@ -92,6 +92,15 @@ def test_a_run_says_whether_data_holds_it_up(moment, wait, said):
     assert clock.bound().startswith(said)
 
 
+def test_what_went_before_the_first_step_holds_up_no_interval(moment):
+    clock = Clock(moment.now - 50)
+    for i in clock.waited_for(feeds(moment, [30, 0.01, 0.01]), lambda: True):
+        moment.now += 1.0
+        if i == 0:
+            clock.starts()
+    assert clock.bound() == "compute-bound (1% waiting for data)"
+
+
 def test_a_clock_of_a_real_process_never_tells_more_than_there_was():
     began = time.monotonic()
     clock = Clock(began)
