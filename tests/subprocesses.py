@@ -1,5 +1,6 @@
 """Programs in processes of their own, where what comes with extras is not installed."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -20,6 +21,12 @@ class Without:
         return getattr(self.finder, name)
 sys.meta_path[:] = [Without(finder) for finder in sys.meta_path]
 """
+
+
+def with_devices(number):
+    """The environment of a program that sees so many virtual devices."""
+    flags = f"--xla_force_host_platform_device_count={number} {os.environ.get('XLA_FLAGS', '')}"
+    return {**os.environ, "XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"}
 
 
 def start_without(absent, program, *arguments, **settings):

@@ -40,4 +40,4 @@ def digit_runs(without_noise, with_noise):
 @pytest.fixture(scope="session")
 def several_labels_run(tmp_path_factory):
     """A run whose examples have lists of labels."""
-    return _made(tmp_path_factory.mktemp("several") / "run", "digits_multilabel_het_pe")
+    return _made(tmp_path_factory.mktemp("several") / "run", "digits_multilabel_het_pe", **{"backbone.widths": (4, 8)})

@@ -3,14 +3,13 @@
 import concurrent.futures
 import functools
 import json
-import os
 
 import jax
 import numpy as np
 import pytest
 from benches import load
 from small_runs import outcome, small
-from subprocesses import EXTRAS, MAIN, run_without
+from subprocesses import EXTRAS, MAIN, run_without, with_devices
 
 from experiments import study
 from heteroscedastic.analysis import finished
@@ -57,7 +56,7 @@ def test_classes_that_only_make_room_change_nothing_and_get_nothing(config):
 @pytest.mark.slow
 def test_no_array_of_samples_and_classes_crosses_and_a_step_is_that_of_one_device():
     benchmark = load("class_shards")
-    layouts = [(21_843, "LowRank", 8, 8), (21_843, "LowRank", 8, 4), (100_000, "ParameterEfficient", 8, 8)]
+    layouts = [(21_843, "LowRank", 8, 4), (100_000, "ParameterEfficient", 8, 8)]
 
     def measured(num_classes, head, num_devices, class_shards):
         return benchmark.in_a_process(
@@ -93,9 +92,8 @@ def test_a_run_with_cut_classes_is_that_of_one_device_and_is_read_on_one(tmp_pat
         f"def get_config():\n    c = ConfigDict(json.loads({json.dumps(config)!r}))\n"
         "    c.training.class_shards, c.training.parameters = 4, 'sharded'\n    return c\n"
     )
-    flags = {**os.environ, "XLA_FLAGS": "--xla_force_host_platform_device_count=8"}
     arguments = f"--config={tmp_path}/config.py", f"--workdir={tmp_path}/eight", f"--data_dir={data_dir}"
-    done = run_without(EXTRAS, MAIN, *arguments, env=flags)
+    done = run_without(EXTRAS, MAIN, *arguments, env=with_devices(8))
     assert "on 8 x" in done.stdout, done.stderr
     one, eight = (outcome(tmp_path / name)[0]["evals"]["test"] for name in ("one", "eight"))
     assert eight["nll"] == pytest.approx(one["nll"], rel=1e-3)

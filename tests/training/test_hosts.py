@@ -8,7 +8,7 @@ import socket
 import time
 
 import pytest
-from subprocesses import EXTRAS, MAIN, run_without, start_without
+from subprocesses import EXTRAS, MAIN, run_without, start_without, with_devices
 
 from heteroscedastic.data import store
 
@@ -189,7 +189,6 @@ def test_parameters_cut_over_eight_devices_agree_with_whole_ones(alone, data_dir
         "config['training']['parameters'] = 'sharded'\n"
         "loop.train(config, sys.argv[1], sys.argv[2])\n"
     )
-    flags = {**os.environ, "XLA_FLAGS": "--xla_force_host_platform_device_count=8"}
-    done = run_without(EXTRAS, program, str(tmp_path / "run"), str(data_dir), env=flags)
+    done = run_without(EXTRAS, program, str(tmp_path / "run"), str(data_dir), env=with_devices(8))
     assert "on 8 x" in done.stdout, done.stderr
     assert_agree(alone, tmp_path / "run")

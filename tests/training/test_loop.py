@@ -10,7 +10,7 @@ import jax
 import numpy as np
 import pytest
 from small_runs import assert_same_bits, outcome, small
-from subprocesses import EXTRAS, MAIN, run_without, start_without
+from subprocesses import EXTRAS, MAIN, run_without, start_without, with_devices
 
 from heteroscedastic.analysis import predictions
 from heteroscedastic.data import store
@@ -103,8 +103,7 @@ def test_sigterm_saves_and_leaves_and_the_rest_is_the_same_bits(undisturbed, dat
 
 @pytest.mark.slow
 def test_eight_devices_agree_with_one(undisturbed, data_dir, tmp_path):
-    flags = {**os.environ, "XLA_FLAGS": "--xla_force_host_platform_device_count=8"}
-    done = run_without(EXTRAS, MAIN, *arguments(tmp_path / "run", data_dir), env=flags)
+    done = run_without(EXTRAS, MAIN, *arguments(tmp_path / "run", data_dir), env=with_devices(8))
     assert "on 8 x" in done.stdout, done.stderr
     one, eight = outcome(undisturbed), outcome(tmp_path / "run")
     for ours, theirs in list(zip(one[1], eight[1]))[:4]:

@@ -2,7 +2,6 @@
 
 import functools
 import json
-import os
 
 import jax
 import jax.numpy as jnp
@@ -11,7 +10,7 @@ import optax
 import pytest
 from gaussians import key
 from small_runs import outcome, small
-from subprocesses import EXTRAS, run_without
+from subprocesses import EXTRAS, run_without, with_devices
 
 from experiments import study
 from heteroscedastic import losses, predictive, smoothing, weighting
@@ -184,8 +183,7 @@ print(json.dumps(dict(
 def test_on_eight_devices_no_example_crosses_and_the_step_is_that_of_one():
     told = {}
     for number in (1, 8):
-        flags = {**os.environ, "XLA_FLAGS": f"--xla_force_host_platform_device_count={number}", "JAX_PLATFORMS": "cpu"}
-        done = run_without(EXTRAS - {"sklearn"}, PROGRAM, env=flags)
+        done = run_without(EXTRAS - {"sklearn"}, PROGRAM, env=with_devices(number))
         assert done.returncode == 0, done.stderr
         told[number] = json.loads(done.stdout.splitlines()[-1])
     one, eight = told[1], told[8]
