@@ -4,7 +4,9 @@ python -m experiments.correlated_label_noise.label_errors --table=planted_noise 
 table that validation chose, and prints for each method, regime and score of the training labels
 (analysis/label_errors.py), mean and standard deviation over seeds: average precision, and the precision
 among as many labels as are wrong. Differences of average precision are paired by seed, ± half their
-95 % interval: from the same runs ranked by `margin`, and from the reference row ranked by it.
+95 % interval: from the same runs ranked by `margin`, and from the reference row ranked by it. A second
+table tells what was memorised: the shares of right and of wrong labels that are predicted as they stand, in
+training and in validation, where none can be memorised.
 """
 
 import jax
@@ -15,6 +17,7 @@ from experiments.correlated_label_noise.noise_pairs import chosen_checkpoint, to
 from heteroscedastic.analysis import comparison, finished, label_errors
 
 _COLUMNS = ("regime", "method", "score", "average precision", "- own margin", "- {}", "precision at errors")
+_MEMORISED = ("regime", "method", "right, training", "wrong, training", "right, validation", "wrong, validation")
 _USUAL = "margin"  # the better of the usual scores for a plain softmax
 
 
@@ -23,28 +26,44 @@ def main() -> None:
     chosen, runs, data_dir = told_by_flags(main.__doc__)
     print("| " + " | ".join(_COLUMNS).format(chosen.reference) + " |")
     print("|" + " --- |" * len(_COLUMNS))
+    memorised = []
     for regime_name, regime in study.tested(chosen).items():
         checkpoint, reference = chosen_checkpoint(runs, regime), {}
         tuned = study.tuned(runs, regime, chosen.select_metric)
         rows = sorted((row.name for row in chosen.rows), key=lambda name: name != chosen.reference)
         for row in rows:
-            found = {}
+            found, held_out = {}, {}
             for (method, seed), made in sorted(tuned.items()):
                 if method == row:
                     run = finished.load(made.job.directory, checkpoint, data_dir)
-                    found[seed] = label_errors.summary(label_errors.labels(run))["scores"]
+                    found[seed] = label_errors.summary(label_errors.labels(run))
+                    if "scores" not in found[seed]:
+                        raise SystemExit(
+                            f"{made.job.directory}: no training label is known to be wrong; name a table with noise."
+                        )
+                    held_out[seed] = label_errors.summary(label_errors.labels(run, "valid"))
                     jax.clear_caches()
             if row == chosen.reference:
                 reference = found
             for line in _lines(found, reference):
                 print("| " + " | ".join([regime_name, row, *line]) + " |", flush=True)
+            memorised.append([regime_name, row, *_predicted(found), *_predicted(held_out)])
+    print()
+    for line in (_MEMORISED, ["---"] * len(_MEMORISED), *memorised):
+        print("| " + " | ".join(line) + " |")
+
+
+def _predicted(told: dict[int, dict]) -> list[str]:
+    """Of the right and the wrong labels, how many are predicted as they stand, over the seeds that have some."""
+    shares = [facts["given_predicted"] for facts in told.values() if "given_predicted" in facts]
+    return [comparison.spread([share[of] for share in shares]) for of in ("right", "wrong")]
 
 
 def _lines(found: dict[int, dict], reference: dict[int, dict]) -> list[list[str]]:
     """Of each score, by seed, the cells after the method."""
 
     def values(of, score, measure="average_precision"):
-        return [of[seed][score][measure] for seed in seeds]
+        return [of[seed]["scores"][score][measure] for seed in seeds]
 
     def difference(score, of):
         if score == _USUAL and of is found:
@@ -61,7 +80,7 @@ def _lines(found: dict[int, dict], reference: dict[int, dict]) -> list[list[str]
             "" if found is reference else difference(score, reference),
             comparison.spread(values(found, score, "precision_at_errors")),
         ]
-        for score in (found[seeds[0]] if seeds else ())
+        for score in (found[seeds[0]]["scores"] if seeds else ())
     ]
 
 

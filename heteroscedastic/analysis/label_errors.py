@@ -135,7 +135,9 @@ def summary(told: Labels) -> dict[str, Any]:
     Returns:
       By score `average_precision`, `auroc` and `precision_at_errors`: of as many of the highest as
       there are errors. `suggestion_right`: share of the errors of which the suggested class is the
-      clean one. `cleanlab_issues`, where it is installed: number, precision and recall.
+      clean one. `given_predicted`: share of the `right` and of the `wrong` labels that the run predicts; in
+      training wrong ones above their share in validation are memorised. `cleanlab_issues`, where it is
+      installed: number, precision and recall.
     """
     wrong = told.wrong
     num_errors = int(wrong.sum())
@@ -151,6 +153,9 @@ def summary(told: Labels) -> dict[str, Any]:
         for name, values in rankings(told).items()
     }
     found["suggestion_right"] = float(np.mean(told.suggested[wrong] == told.clean[wrong]))
+    predicted = np.argmax(told.log_probs, axis=-1) == told.given
+    right = float(np.mean(predicted[~wrong])) if not wrong.all() else None
+    found["given_predicted"] = {"right": right, "wrong": float(np.mean(predicted[wrong]))}
     if has_cleanlab():
         issues = cleanlab_issues(told)
         number, hits = int(issues.sum()), int(np.sum(issues & wrong))
@@ -276,6 +281,7 @@ def _print_scores(facts: dict[str, Any]) -> None:
     for name, told in facts["scores"].items():
         print(f"{name:<20}{told['average_precision']:>20.4f}{told['auroc']:>10.4f}{told['precision_at_errors']:>22.4f}")
     print(f"the suggested class is the clean one for {facts['suggestion_right']:.1%} of the wrong labels")
+    print(f"{facts['given_predicted']['wrong']:.1%} of the wrong labels are predicted as they stand")
     if "cleanlab_issues" in facts:
         number, precision, recall = facts["cleanlab_issues"].values()
         print(f"cleanlab's find_label_issues: {number} labels, precision {precision:.4f}, recall {recall:.4f}")

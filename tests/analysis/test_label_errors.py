@@ -113,6 +113,17 @@ def test_planted_errors_are_found_far_above_chance(told):
     assert found["average_precision"] > 2 * told.wrong.mean()
 
 
+def test_what_is_memorised_is_the_share_of_labels_predicted_as_they_stand(told):
+    at_random = np.random.default_rng(0).permutation(len(told.ids))
+    as_given, as_true = (np.eye(10)[classes] for classes in (told.given, told.clean))
+    shares = [label_errors.summary(told._replace(log_probs=x))["given_predicted"] for x in (as_given, as_true)]
+    assert shares == [{"right": 1.0, "wrong": 1.0}, {"right": 1.0, "wrong": 0.0}]
+    found = label_errors.summary(told)["given_predicted"]
+    assert found["right"] > 0.8 > found["wrong"]
+    wrong = label_errors.summary(told._replace(log_probs=told.log_probs[at_random]))["given_predicted"]
+    assert wrong["right"] < found["right"]
+
+
 def test_the_table_has_every_label_once_the_most_suspect_first(told, het):
     names = het.dataset["class_names"]
     rows = label_errors.table(told, names)

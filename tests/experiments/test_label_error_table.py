@@ -8,8 +8,11 @@ def summaries(*values):
     """Of two scores, by seed."""
     return {
         seed: {
-            name: {"average_precision": v + add, "precision_at_errors": 0.5}
-            for name, add in (("margin", 0), ("x", 0.1))
+            "scores": {
+                name: {"average_precision": v + add, "precision_at_errors": 0.5}
+                for name, add in (("margin", 0), ("x", 0.1))
+            },
+            "given_predicted": {"right": 0.9, "wrong": v},
         }
         for seed, v in enumerate(values)
     }
@@ -31,3 +34,7 @@ def test_the_reference_is_not_compared_with_itself_nor_what_is_missing():
     one = label_errors._lines(summaries(0.5), reference)[1]
     assert one[2] == "+0.1000"
     assert float(one[3]) == pytest.approx(0.4)
+
+
+def test_what_was_memorised_is_told_over_seeds():
+    assert label_errors._predicted(summaries(0.2, 0.3)) == [table.spread([0.9, 0.9]), table.spread([0.2, 0.3])]

@@ -55,6 +55,7 @@ def _known(facts: dict[str, Any]) -> list[str]:
     ]
     said = (
         f"{errors:,} of the {number:,} labels ({100 * errors / number:.1f} %) are known to be wrong; for"
-        f" {100 * facts['suggestion_right']:.1f} % of them the suggested class is the clean one."
+        f" {100 * facts['suggestion_right']:.1f} % of them the suggested class is the clean one, and"
+        f" {100 * facts['given_predicted']['wrong']:.1f} % are predicted as they stand."
     )
     return [page.paragraph(said), page.table("Finding the labels that are known to be wrong", head, rows)]
