@@ -34,6 +34,14 @@ def test_a_row_is_a_task_from_a_head_and_starts_from_its_run_of_the_same_seed(tm
     assert len(started) == 3
 
 
+def test_a_rate_is_chosen_without_test_images_and_on_none_that_were_trained_on(tmp_path):
+    jobs = study.jobs(transfer.TABLES["transfer_rate"], "cpu", tmp_path / "transfer_rate")
+    assert {job.config["data"]["name"] for job in jobs} == {"cifar10", "digits"}
+    assert all(job.config["data"]["splits"] == dict(train="train[:800]", test="train[800:1000]") for job in jobs)
+    of_table = study.jobs(transfer.TABLES["transfer"], "cpu", tmp_path / "transfer")
+    assert all(job.config["data"]["splits"] == dict(train="train[:1000]", test="test") for job in of_table)
+
+
 FOUND = {
     "hom": {"dtd": {0: 0.5, 1: 0.6}, "svhn": {0: 0.7, 1: 0.8}, "eurosat": {0: 0.9, 1: 0.9}, "dmlab": {0: 0.3}},
     "het_pe": {"dtd": {0: 0.6, 1: 0.6}, "svhn": {0: 0.8, 1: 1.0}, "eurosat": {0: 0.9, 1: 0.8}, "dmlab": {}},
