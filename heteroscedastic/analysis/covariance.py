@@ -27,6 +27,7 @@ from heteroscedastic.training import assembly, evaluate
 
 MAX_CLASSES = 2000  # of which matrices of an example are made
 _NUMBERS = 2**25  # of the matrices of a batch
+_NUM_PERMUTATIONS = 999
 
 
 class Measures(NamedTuple):
@@ -120,6 +121,23 @@ def summary(average: Average) -> dict[str, float]:
     }
 
 
+def with_probabilities(whole: Measures) -> dict[str, dict[str, float]]:
+    """Whether the sizes of each measure follow those of p_i p_j, which a plain softmax has too.
+
+    `seen` does, as they are in it. Labels say nothing of the noise between classes that are never both probable, so
+    what the other measures say of such a pair is of the initial weights, the regularisation and shared features; see
+    docs/identifiability.md.
+
+    Returns:
+      Of each, over pairs of classes, Spearman's `rho` and the `p` of known_noise.rank_correlation.
+    """
+    return {
+        name: known_noise.rank_correlation(values, whole.overlap, _NUM_PERMUTATIONS)
+        for name, values in whole._asdict().items()
+        if name != "overlap"
+    }
+
+
 class Ties(NamedTuple):
     """Which classes the noise of a run ties together on a split."""
 
@@ -129,7 +147,7 @@ class Ties(NamedTuple):
     block: list[dict[str, Any]]  # a row for each pair of them
     average: Average
     measures: Measures | None  # where there is one label an example, and no more classes than MAX_CLASSES
-    facts: dict[str, Any]  # `summary` and, with measures, known_noise.agreements
+    facts: dict[str, Any]  # `summary` and, with measures, known_noise.agreements and `with_probabilities`
 
 
 def ties(
@@ -169,6 +187,7 @@ def ties(
     facts = {"pairs_by": by, **summary(average)}
     if whole is not None:
         facts["agreement_with_known_noise"] = known_noise.agreements(whole._asdict(), found.dataset)
+        facts["with_probabilities"] = with_probabilities(whole)
     group = groups.first(first, num_classes) if group is None else group
     some = pairs.within(average, group)
     group = group[groups.clustered(pairs.measure("correlation", average, some.covariance, some.rows, some.cols))]
@@ -217,6 +236,8 @@ def _tell_pairs(
     _write_pairs(out / "pairs.csv", told.pairs, told.by, flags.top)
     print("of the variance " + ", ".join(f"{told.facts[n]:.1%} is {n}" for n in ("diagonal", "factors", "common")))
     if told.measures is not None:
+        said = (f"{n} {v['rho']:.2f} (p {v['p']:.2g})" for n, v in told.facts["with_probabilities"].items())
+        print("rank correlation with p_i p_j: " + ", ".join(said))
         files.write_arrays(out / "measures.npz", told.measures._asdict())
     files.write_json(out / "summary.json", {"split": flags.split, "checkpoint": flags.checkpoint, **told.facts})
     variance, diagonal = told.average.variance, told.average.own / told.average.variance

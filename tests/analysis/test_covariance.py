@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from scipy import stats
 
 from heteroscedastic import latent as latent_lib
 from heteroscedastic.analysis import average, covariance, example_covariance, finished, known_noise, pairs
@@ -126,8 +127,14 @@ def test_the_command_tells_pairs_and_writes_under_analysis_alone(with_noise, mon
     assert seen == sorted(seen, reverse=True)
     with np.load(out / "measures.npz") as measures:
         assert seen[0] == pytest.approx(np.max(measures["seen"]), rel=1e-4)
-    assert len(capsys.readouterr().out.splitlines()) == 2 + 3 + 2
+    assert len(capsys.readouterr().out.splitlines()) == 2 + 3 + 3
     assert json.loads((out / "summary.json").read_text())["agreement_with_known_noise"]["seen"]["auc"] > 0.5
+    kept = np.load(out / "measures.npz")
+    upper = np.triu_indices(10, 1)
+    for name, said in json.loads((out / "summary.json").read_text())["with_probabilities"].items():
+        expected = stats.spearmanr(np.abs(kept[name][upper]), kept["overlap"][upper]).statistic
+        assert said["rho"] == pytest.approx(expected, abs=1e-5)
+        assert 0.001 <= said["p"] <= 1
 
 
 def test_the_command_leaves_what_a_run_under_way_has_half_written(with_noise, tmp_path, monkeypatch):
