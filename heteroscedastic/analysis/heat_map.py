@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from scipy.spatial import distance
 
-from heteroscedastic.analysis import figures
+from heteroscedastic.analysis import figures, known_noise
 from heteroscedastic.analysis.example_covariance import Example
 
 _LONGEST = 22  # letters of a class name
@@ -29,8 +29,8 @@ def of_group(
 
     Args:
       names: of the classes, in the order that is drawn.
-      rows: what `pairs.table` tells of each pair of `pairs.within`; pairs of which `labels_mixed` > 0
-        get a frame.
+      rows: what `pairs.table` tells of each pair of `pairs.within`; of those with
+        `labels_mixed` > 0 the ones of known_noise.most_mixed get a frame.
       title: over all.
       shown: which of "correlation" and "seen", where the rows have them.
     """
@@ -40,7 +40,7 @@ def of_group(
     cells, letters = max(3.4, 0.24 * len(names)), 0.075 * max(map(len, names))
     with figures.styled():
         drawn = figures.figure(len(panels) * (cells + letters + 1.2), cells + letters + 1.3)
-        framed = np.argwhere(columns["labels_mixed"] > 0) if "labels_mixed" in columns else []
+        framed = np.argwhere(known_noise.most_mixed(columns["labels_mixed"])) if "labels_mixed" in columns else []
         for axes, (name, words) in zip(drawn.subplots(1, len(panels), squeeze=False)[0], panels.items()):
             axes.set_title(words, fontsize=12)
             if name == "correlation":
@@ -51,7 +51,7 @@ def of_group(
             for i, j in framed:
                 frame = Rectangle((j - 0.5, i - 0.5), 1, 1, fill=False, linewidth=2, edgecolor=color, clip_on=False)
                 axes.add_patch(frame)
-        drawn.suptitle(title + ("\nframed: labels known to be mixed" if len(framed) else ""), fontsize=13)
+        drawn.suptitle(title + ("\nframed: labels known to be mixed most" if len(framed) else ""), fontsize=13)
     return drawn
 
 

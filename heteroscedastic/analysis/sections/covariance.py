@@ -43,7 +43,7 @@ def class_pairs(compared: Compared) -> Section:
             continue
         title = f"{group.name}, seed {run.config['seed']}"
         numbers[page.file_name("class_pairs", i, group.name)] = {"pairs": told.pairs, **told.facts}
-        parts += [f"<h3>{page.text(title)}</h3>", page.paragraph(_shares(told.facts))]
+        parts += [f"<h3>{page.text(title)}</h3>", page.paragraph(_shares(told.facts) + _probabilities(told.facts))]
         parts += [_heat_map(told, name, title, i, group.name) for name in _PANELS if name in told.block[0]]
         parts += [_table(told), *_agreement(told, found.dataset)]
     return Section("Classes that the noise ties together", parts, numbers)
@@ -57,9 +57,18 @@ def _shares(facts: dict[str, Any]) -> str:
     )
 
 
+def _probabilities(facts: dict[str, Any]) -> str:
+    if (found := facts.get("with_probabilities", {}).get("covariance")) is None:
+        return ""
+    return (
+        " Of its sizes over pairs the averaged covariance has, with those of p₁p₂, a rank correlation of"
+        f" {_number(found['rho'])} (p {_number(found['p'])}, by renamed classes)."
+    )
+
+
 def _heat_map(told: covariance.Ties, name: str, title: str, place: int, group: str) -> Picture:
     first = ", ".join(f"{row['class']} and {row['other']}" for row in told.pairs[:3])
-    framed = " Framed: labels known to be mixed." if any(row.get("labels_mixed") for row in told.block) else ""
+    framed = " Framed: labels known to be mixed most." if any(row.get("labels_mixed") for row in told.block) else ""
     return Picture(
         page.file_name("class_pairs", name, place, group),
         f"{title}: {_PANELS[name]}, of the classes of the first pairs, those that vary together side by side.{framed}",
