@@ -53,7 +53,7 @@ _TINY_IMAGENET_ON_CPU = {
     "training.num_epochs": 30.0,
 }
 
-# Fewer epochs, for time: at temperature 4 nothing is memorised in them.
+# Fewer epochs, for time: few wrong labels are memorised in them.
 _CIFAR_IN_LESS_TIME = _CIFAR_ON_CPU | {"training.num_epochs": 30.0}
 
 # What early stopping chose on the worst labels in the first runs (table human_noise).
