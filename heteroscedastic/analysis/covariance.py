@@ -27,7 +27,6 @@ from heteroscedastic.training import assembly, evaluate
 
 MAX_CLASSES = 2000  # of which matrices of an example are made
 _NUMBERS = 2**25  # of the matrices of a batch
-_NUM_PERMUTATIONS = 999
 
 
 class Measures(NamedTuple):
@@ -121,23 +120,6 @@ def summary(average: Average) -> dict[str, float]:
     }
 
 
-def with_probabilities(whole: Measures) -> dict[str, dict[str, float]]:
-    """Whether the sizes of each measure follow those of p_i p_j, which a plain softmax has too.
-
-    `seen` does, as they are in it. Labels say nothing of the noise between classes that are never both probable, so
-    what the other measures say of such a pair is of the initial weights, the regularisation and shared features; see
-    docs/identifiability.md.
-
-    Returns:
-      Of each, over pairs of classes, Spearman's `rho` and the `p` of known_noise.rank_correlation.
-    """
-    return {
-        name: known_noise.rank_correlation(values, whole.overlap, _NUM_PERMUTATIONS)
-        for name, values in whole._asdict().items()
-        if name != "overlap"
-    }
-
-
 class Ties(NamedTuple):
     """Which classes the noise of a run ties together on a split."""
 
@@ -147,7 +129,7 @@ class Ties(NamedTuple):
     block: list[dict[str, Any]]  # a row for each pair of them
     average: Average
     measures: Measures | None  # where there is one label an example, and no more classes than MAX_CLASSES
-    facts: dict[str, Any]  # `summary` and, with measures, known_noise.agreements and `with_probabilities`
+    facts: dict[str, Any]  # `summary` and, with measures, what known_noise.py tells of them
 
 
 def ties(
@@ -187,7 +169,7 @@ def ties(
     facts = {"pairs_by": by, **summary(average)}
     if whole is not None:
         facts["agreement_with_known_noise"] = known_noise.agreements(whole._asdict(), found.dataset)
-        facts["with_probabilities"] = with_probabilities(whole)
+        facts["with_probabilities"] = known_noise.with_probabilities(whole._asdict())
     group = groups.first(first, num_classes) if group is None else group
     some = pairs.within(average, group)
     group = group[groups.clustered(pairs.measure("correlation", average, some.covariance, some.rows, some.cols))]

@@ -1,4 +1,4 @@
-"""Known label noise, and how well a measure of pairs of classes agrees with it."""
+"""Known label noise, and how well a measure of pairs of classes agrees with it, or with the probabilities."""
 
 from typing import Any
 
@@ -112,3 +112,17 @@ def agreements(
         name: to_find | agreement(values, wanted) | rank_correlation(values, known, num_permutations)
         for name, values in measures.items()
     }
+
+
+def with_probabilities(measures: dict[str, Float[np.ndarray, "k k"]]) -> dict[str, dict[str, float]]:
+    """Whether the sizes of each measure follow those of `overlap`, p_i p_j, which a plain softmax has too.
+
+    `seen` does, as they are in it. Labels say nothing of the noise between classes that are never both probable, so
+    what the other measures say of such a pair is of the initial weights, the regularisation and shared features; see
+    docs/identifiability.md.
+
+    Returns:
+      `rank_correlation` of every other measure, with 999 permutations.
+    """
+    overlap = measures["overlap"]
+    return {name: rank_correlation(values, overlap, 999) for name, values in measures.items() if name != "overlap"}
