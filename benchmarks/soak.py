@@ -1,4 +1,4 @@
-"""A run with a fault every minute: python benchmarks/soak.py --out=DIR --epochs=2000 --hosts=2.
+"""A run with a fault every minute: python benchmarks/soak.py --out=DIR --hosts=2.
 
 The same small run is made twice, undisturbed and with faults that a seed draws: a process killed,
 asked to leave, stopped for a while; a disk that is full for a while; a checkpoint damaged before
@@ -77,7 +77,7 @@ def start(directory: Path, epochs: float, number: int) -> list[Host]:
         "--config=configs/digits_het_pe.py",
         f"--config.training.num_epochs={epochs}",
         "--config.training.checkpoint_epochs=5",
-        "--config.predictive.num_samples=32",
+        "--config.predictive.num_samples=1024",  # so that an hour has thousands of epochs, not tens of thousands
         f"--workdir={directory}",
     ]
     if number == 1:
@@ -218,7 +218,7 @@ def main() -> None:
     """Makes both runs and compares them."""
     parser = argparse.ArgumentParser(description=main.__doc__)
     parser.add_argument("--out", required=True, help="an empty directory")
-    parser.add_argument("--epochs", type=float, default=2000.0)
+    parser.add_argument("--epochs", type=float, default=6000.0, help="of each of the two runs")
     parser.add_argument("--hosts", type=int, default=1)
     parser.add_argument("--every", type=float, default=60.0, help="seconds between faults on average")
     parser.add_argument("--seed", type=int, default=0)
