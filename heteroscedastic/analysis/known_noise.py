@@ -119,7 +119,7 @@ def with_probabilities(measures: dict[str, Float[np.ndarray, "k k"]]) -> dict[st
 
     `seen` does, as they are in it. Labels say nothing of the noise between classes that are never both probable, so
     what the other measures say of such a pair is of the initial weights, the regularisation and shared features; see
-    docs/identifiability.md.
+    docs/identifiability.md. This is of all pairs: a measure may have the right ones first and follow no further.
 
     Returns:
       `rank_correlation` of every other measure, with 999 permutations.

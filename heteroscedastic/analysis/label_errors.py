@@ -154,7 +154,7 @@ def summary(told: Labels) -> dict[str, Any]:
     }
     found["suggestion_right"] = float(np.mean(told.suggested[wrong] == told.clean[wrong]))
     predicted = np.argmax(told.log_probs, axis=-1) == told.given
-    right = float(np.mean(predicted[~wrong])) if not wrong.all() else None
+    right = float(np.mean(predicted[~wrong])) if not wrong.all() else float("nan")
     found["given_predicted"] = {"right": right, "wrong": float(np.mean(predicted[wrong]))}
     if has_cleanlab():
         issues = cleanlab_issues(told)

@@ -109,6 +109,9 @@ def test_the_class_pairs_are_those_of_the_first_run_that_has_noise(page, renamed
     assert f"{100 * diagonal:.1f} % is of the diagonal" in Reader(page.read_text()).text
     assert sum(row["labels_mixed"] > 0 for row in told["pairs"]) <= 3  # pairs were confused
     assert set(told["agreement_with_known_noise"]) == set(covariance.Measures._fields)
+    assert (
+        f"rank correlation of {told['with_probabilities']['covariance']['rho']:.3g} (p" in Reader(page.read_text()).text
+    )
 
 
 def test_the_most_suspect_labels_are_told_with_what_is_known_of_them(page):

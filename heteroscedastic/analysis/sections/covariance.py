@@ -61,7 +61,7 @@ def _probabilities(facts: dict[str, Any]) -> str:
     if (found := facts.get("with_probabilities", {}).get("covariance")) is None:
         return ""
     return (
-        " Of its sizes over pairs the averaged covariance has, with those of p₁p₂, a rank correlation of"
+        " Over pairs of classes, the size of the averaged covariance and the average of p₁p₂ have a rank correlation of"
         f" {_number(found['rho'])} (p {_number(found['p'])}, by renamed classes)."
     )
 
