@@ -90,6 +90,7 @@ def main() -> None:
     parser.add_argument(
         "--rows", nargs="+", metavar="PATTERN", help="rows such as het_full or 'dtd_*'; all if not given"
     )
+    parser.add_argument("--beside_kept", action="store_true", help="no run whose results the repository keeps")
     parser.add_argument("--jobs", type=int, default=1, help="runs at once")
     parser.add_argument("--out", default="runs", help="the runs lie in OUT/STUDY/TABLE")
     parser.add_argument("--data_dir", default=os.environ.get("TFDS_DATA_DIR"))
@@ -100,7 +101,8 @@ def main() -> None:
         if not rows:
             raise SystemExit(f"no row is called {flags.rows}; the rows are {[row.name for row in table.rows]}.")
         table = table._replace(rows=rows)
-    runs = study.made(table, flags.scale, Path(flags.out) / flags.study / flags.table)
+    kept = study.kept(study.kept_at(flags.study, flags.table, flags.scale)) if flags.beside_kept else {}
+    runs = study.made(table, flags.scale, Path(flags.out) / flags.study / flags.table, kept)
     # Seed by seed, so that a table of fewer seeds is complete sooner.
     left = sorted((made.job for made in runs if made.results is None), key=lambda job: job.seed)
     print(f"{len(runs)} runs, {len(runs) - len(left)} complete, {flags.jobs} at once.", flush=True)

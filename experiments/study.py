@@ -1,9 +1,11 @@
-"""What a table of a study is made of: rows, a grid to tune over, seeds; and where its runs lie."""
+"""What a table of a study is made of: rows, a grid to tune over, seeds; where its runs lie, what is kept of them."""
 
 import copy
+import hashlib
 import importlib
 import importlib.util
 import itertools
+import json
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -66,6 +68,7 @@ class Job(NamedTuple):
     seed: int
     directory: Path
     config: dict[str, Any]
+    fingerprint: str  # of the config, wherever the tables lie
 
 
 def table(study: str, name: str) -> Table:
@@ -100,10 +103,12 @@ def jobs(chosen: Table, scale: str, out: Path) -> list[Job]:
     points = [(point, seed) for i, seed in enumerate(seeds) for point in (later if i else first)]
     for row, (point, seed) in itertools.product(chosen.rows, points):
         places = {"{runs}": str(out.parent), "{scale}": scale, "{seed}": str(seed)}
-        settings = {**chosen.scales[scale].overrides, **_filled(row.overrides, places), **dict(point), "seed": seed}
+        settings = {**chosen.scales[scale].overrides, **row.overrides, **dict(point), "seed": seed}
         slug = ",".join(f"{name}={value}" for name, value in point) or "untuned"
         directory = out / scale / row.name / slug / f"seed_{seed}"
-        found.append(Job(row.name, point, seed, directory, config(row.config, settings)))
+        text = json.dumps(files.plain(config(row.config, settings)), sort_keys=True)
+        fingerprint = hashlib.sha256(text.encode()).hexdigest()
+        found.append(Job(row.name, point, seed, directory, config(row.config, _filled(settings, places)), fingerprint))
     return found
 
 
@@ -147,13 +152,29 @@ class Made(NamedTuple):
     results: dict[str, Any] | None
 
 
-def made(chosen: Table, scale: str, out: Path) -> list[Made]:
+def made(chosen: Table, scale: str, out: Path, kept: dict[str, dict[str, Any]] | None = None) -> list[Made]:
     """Every run of a table at a scale, with what is there of it.
+
+    Args:
+      chosen: the table.
+      scale: one of its scales.
+      out: directory of the table.
+      kept: results by fingerprint, of runs that do not lie there.
 
     Raises:
       ValueError: a directory holds a run of another config.
     """
-    return [Made(job, _results(job)) for job in jobs(chosen, scale, out)]
+    return [Made(job, _results(job) or (kept or {}).get(job.fingerprint)) for job in jobs(chosen, scale, out)]
+
+
+def kept_at(study: str, table: str, scale: str) -> Path:
+    """Where experiments.keep puts what the runs of a table found."""
+    return Path(__file__).parent / study / "results" / f"{table}.{scale}.json"
+
+
+def kept(path: Path) -> dict[str, dict[str, Any]]:
+    """Results by the fingerprint of their run; none where nothing is kept."""
+    return {name: workdir.as_measured(found) for name, found in files.read_json(path).items()} if path.exists() else {}
 
 
 def at(chosen: Table, runs: list[Made], point: str) -> list[Made]:

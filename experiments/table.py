@@ -2,7 +2,8 @@
 
 For each regime: the mean and standard deviation over seeds of every row, each seed at the
 setting its own validation chose; the difference from the reference row, paired by seed, with
-its 95 % interval; the paper's own test where it has one, and its number; what is missing.
+its 95 % interval; the paper's own test where it has one, and its number; what is missing. Of runs that are not
+in OUT it tells what experiments.keep has put into the repository.
 Intervals and tests are of each comparison on its own, not corrected for their number.
 """
 
@@ -180,11 +181,15 @@ def main() -> None:
         if flags.reference not in {row.name for row in chosen.rows}:
             raise SystemExit(f"there is no row {flags.reference!r}; the rows are {[row.name for row in chosen.rows]}.")
         chosen = chosen._replace(reference=flags.reference)
-    runs = study.made(chosen, flags.scale, Path(flags.out) / flags.study / flags.table)
+    path = study.kept_at(flags.study, flags.table, flags.scale)
+    kept = study.kept(path)
+    runs = study.made(chosen, flags.scale, Path(flags.out) / flags.study / flags.table, kept)
     if flags.at:
         runs = study.at(chosen, runs, flags.at)
     numbers = files.read_json(Path(study.__file__).parent / flags.study / "paper.json") if chosen.paper else {}
     print(text(chosen, runs, numbers))
+    if num_kept := sum(run.results is not None and run.results is kept.get(run.job.fingerprint) for run in runs):
+        print(f"{num_kept} of the runs are not in {flags.out}; {path} has what they found.")
 
 
 if __name__ == "__main__":

@@ -147,7 +147,7 @@ def test_a_run_that_fails_is_told_and_logged(tmp_path):
 
 def jobs_of_a_second(directory, num_runs, **settings):
     config = study.config("digits_hom", {"training.num_epochs": 1.0, **settings})
-    return [study.Job("hom", (), i, directory / f"seed_{i}", config | {"seed": i}) for i in range(num_runs)]
+    return [study.Job("hom", (), i, directory / f"seed_{i}", config | {"seed": i}, str(i)) for i in range(num_runs)]
 
 
 def test_some_rows_alone_are_made(tmp_path, monkeypatch, capsys):
