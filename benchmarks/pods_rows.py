@@ -1,4 +1,4 @@
-"""The programs that the paper's tables compile to, each with the slice that it ran on there."""
+"""The programs that the paper's tables compile to, each with the slice that it ran on there, and some beside them."""
 
 import json
 from pathlib import Path
@@ -20,7 +20,7 @@ SLICES = {
 }
 LISTS = ("imagenet21k", "jft")  # whose images have lists of labels
 _CLOSED = {"predictive": dict(name="sigmoid")}
-# What the paper did not run: other numbers of samples, and what does without them.
+# What the paper did not run, compiled for its slice alone: other numbers of samples, and what does without them.
 BESIDE = {
     "imagenet21k_het_pe": ({"predictive.num_samples": 100}, {"predictive.num_samples": 10_000}, _CLOSED),
     "jft_het_pe": ({"predictive.num_samples": 100}, {"predictive.num_samples": 10_000}, _CLOSED),
@@ -74,7 +74,8 @@ def _add(found, config_name, overrides, config, *tables):
     prefix = next(p for p in SLICES if config_name.startswith(p))
     key = json.dumps([_structure(config), prefix], sort_keys=True)
     name = " ".join([config_name, *_told(config_name, overrides, config)])
-    before = found.get(key, Program(name, (), config, SLICES[prefix], prefix in LISTS))
+    slices = SLICES[prefix] if tables else SLICES[prefix][:1]
+    before = found.get(key, Program(name, (), config, slices, prefix in LISTS))
     merged = tuple(dict.fromkeys([*before.tables, *(_short(table) for table in tables)]))
     found[key] = before._replace(tables=merged)
 
