@@ -47,7 +47,7 @@ def main() -> None:
     flags = parser.parse_args()
     chosen = study.table(flags.study, flags.table)
     path = study.kept_at(flags.study, flags.table, flags.scale)
-    before, kept = study.kept(path), {}
+    before, kept = study.kept(flags.study, flags.table, flags.scale), {}
     for run in study.made(chosen, flags.scale, Path(flags.out) / flags.study / flags.table):
         name = run.job.fingerprint
         if found := told(chosen, run) if run.results else before.get(name):

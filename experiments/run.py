@@ -101,7 +101,7 @@ def main() -> None:
         if not rows:
             raise SystemExit(f"no row is called {flags.rows}; the rows are {[row.name for row in table.rows]}.")
         table = table._replace(rows=rows)
-    kept = study.kept(study.kept_at(flags.study, flags.table, flags.scale)) if flags.beside_kept else {}
+    kept = study.kept(flags.study, flags.table, flags.scale) if flags.beside_kept else {}
     runs = study.made(table, flags.scale, Path(flags.out) / flags.study / flags.table, kept)
     # Seed by seed, so that a table of fewer seeds is complete sooner.
     left = sorted((made.job for made in runs if made.results is None), key=lambda job: job.seed)

@@ -172,8 +172,9 @@ def kept_at(study: str, table: str, scale: str) -> Path:
     return Path(__file__).parent / study / "results" / f"{table}.{scale}.json"
 
 
-def kept(path: Path) -> dict[str, dict[str, Any]]:
+def kept(study: str, table: str, scale: str) -> dict[str, dict[str, Any]]:
     """Results by the fingerprint of their run; none where nothing is kept."""
+    path = kept_at(study, table, scale)
     return {name: workdir.as_measured(found) for name, found in files.read_json(path).items()} if path.exists() else {}
 
 

@@ -181,14 +181,14 @@ def main() -> None:
         if flags.reference not in {row.name for row in chosen.rows}:
             raise SystemExit(f"there is no row {flags.reference!r}; the rows are {[row.name for row in chosen.rows]}.")
         chosen = chosen._replace(reference=flags.reference)
-    path = study.kept_at(flags.study, flags.table, flags.scale)
-    kept = study.kept(path)
+    kept = study.kept(flags.study, flags.table, flags.scale)
     runs = study.made(chosen, flags.scale, Path(flags.out) / flags.study / flags.table, kept)
     if flags.at:
         runs = study.at(chosen, runs, flags.at)
     numbers = files.read_json(Path(study.__file__).parent / flags.study / "paper.json") if chosen.paper else {}
     print(text(chosen, runs, numbers))
     if num_kept := sum(run.results is not None and run.results is kept.get(run.job.fingerprint) for run in runs):
+        path = study.kept_at(flags.study, flags.table, flags.scale)
         print(f"{num_kept} of the runs are not in {flags.out}; {path} has what they found.")
 
 

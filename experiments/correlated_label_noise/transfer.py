@@ -232,7 +232,8 @@ def main() -> None:
     parser.add_argument("--out", default="runs")
     flags = parser.parse_args()
     chosen = TABLES[flags.table]
-    runs = study.made(chosen, flags.scale, Path(flags.out) / "correlated_label_noise" / flags.table)
+    kept = study.kept("correlated_label_noise", flags.table, flags.scale)
+    runs = study.made(chosen, flags.scale, Path(flags.out) / "correlated_label_noise" / flags.table, kept)
     complete = sum(run.results is not None for run in runs)
     print(f"{chosen.claim}\n\n{complete} of {len(runs)} runs are complete.\n")
     numbers = files.read_json(Path(__file__).with_name("paper.json"))["tables"]["table_6"]

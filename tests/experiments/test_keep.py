@@ -124,4 +124,4 @@ def test_what_the_repository_keeps_is_of_runs_that_its_tables_have():
     for path in Path(study.__file__).parent.glob("*/results/*.json"):
         name, scale = path.name.split(".")[:2]
         jobs = study.jobs(study.table(path.parents[1].name, name), scale, Path("runs") / name)
-        assert set(study.kept(path)) <= {job.fingerprint for job in jobs}
+        assert set(study.kept(path.parents[1].name, name, scale)) <= {job.fingerprint for job in jobs}
