@@ -49,8 +49,14 @@ def _drawn(draw: Callable, key: PRNGKeyArray, shape: tuple[int, ...]) -> Array:
     So it is of JAX's counters since version 0.5, where a number depends on its place alone.
     """
     *rows, width = shape
-    keys = jax.vmap(jax.random.fold_in, (None, 0))(key, jnp.arange(math.prod(rows)))
-    return jax.vmap(lambda one: draw(one, (width,)))(keys).reshape(shape)
+
+    def row(place):
+        return draw(jax.random.fold_in(key, place), (width,))
+
+    # Axis by axis: one axis made of several would be cut elsewhere than they are, and gathered from all devices.
+    for _ in rows:
+        row = jax.vmap(row)
+    return row(jnp.arange(math.prod(rows)).reshape(rows))
 
 
 def antithetic(key: PRNGKeyArray, num_points: int, ranks: Int[Array, "*n"]) -> Source:

@@ -1,4 +1,7 @@
 import functools
+import json
+import subprocess
+import sys
 
 import jax
 import jax.numpy as jnp
@@ -7,6 +10,7 @@ import pytest
 from gaussians import key
 from scipy import stats
 from scipy.stats import qmc
+from subprocesses import ROOT, with_devices
 
 from heteroscedastic import digital_nets, predictive, sampling
 from heteroscedastic import latent as latent_lib
@@ -57,6 +61,41 @@ def test_a_longer_axis_begins_as_a_shorter_one(kind):
     ranks = jnp.broadcast_to(jnp.concatenate([jnp.arange(20), UNRANKED]), (2, 3, 40))
     longer, shorter = drawn(key(), kind, 32, ranks), drawn(key(), kind, 32, ranks[..., :23])
     np.testing.assert_array_equal(longer[..., :23], shorter)
+
+
+_ON_EIGHT_DEVICES = """
+import json, jax, numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from benchmarks import hlo
+from heteroscedastic import sampling
+
+def program(kind, num_devices):
+    examples = NamedSharding(Mesh(np.array(jax.devices()[:num_devices]), ("batch",)), PartitionSpec("batch"))
+    draw = lambda ranks: sampling.named(kind)(jax.random.key(0), 32, ranks)(jax.numpy.arange(4)).sum(axis=0)
+    ranks = jax.ShapeDtypeStruct((128, 500), np.int32)
+    return jax.jit(draw, in_shardings=examples, out_shardings=examples).lower(ranks).compile()
+
+for kind in ("independent", "antithetic", "sobol"):
+    one, eight = program(kind, 1), program(kind, 8)
+    sizes = [p.memory_analysis().temp_size_in_bytes for p in (one, eight)]
+    print(json.dumps([kind, *sizes, sorted(hlo.crossings(eight.as_text()))]))
+"""
+
+
+def test_a_device_draws_the_points_of_its_own_examples_alone():
+    told = subprocess.run(
+        [sys.executable, "-c", _ON_EIGHT_DEVICES],
+        cwd=ROOT,
+        env=with_devices(8),
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    found = [json.loads(line) for line in told.stdout.splitlines()]
+    assert [kind for kind, *_ in found] == list(KINDS)
+    for kind, one, eight, crossings in found:
+        assert not crossings, kind
+        assert eight < one / 6, kind
 
 
 def test_antithetic_points_come_in_pairs():
