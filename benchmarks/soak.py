@@ -26,6 +26,7 @@ from typing import Any, NamedTuple
 ROOT = Path(__file__).parents[1]
 _SECONDS_TO_LEAVE = 120.0  # of a host, once another is lost
 _SECONDS_TO_SETTLE = 40.0  # of a process, before it is looked at for growth
+_DAMAGED: dict[Path, int] = {}  # the last checkpoint of a run that was damaged
 _LEFT_ALONE = {0, 128 + signal.SIGTERM}  # exit codes that need no word
 
 
@@ -135,8 +136,10 @@ def damage(draw: random.Random, hosts: list[Host], directory: Path) -> str:
     """The newest checkpoint is cut in half while all are killed."""
     kill_all(draw, hosts, directory)
     steps = [int(p.name) for p in (directory / "checkpoints").glob("*") if p.name.isdigit()]
-    if len(steps) < 2:  # the last whole one is not to be taken
+    # A run keeps its last two and the best, which may be long ago: of the last two one is left whole.
+    if len(steps) < 2 or max(steps) <= _DAMAGED.get(directory, -1):
         return "all hosts killed"
+    _DAMAGED[directory] = max(steps)
     for path in (directory / "checkpoints" / str(max(steps)) / "state").rglob("*"):
         if path.is_file():
             os.truncate(path, path.stat().st_size // 2)

@@ -1,5 +1,6 @@
 import functools
 import re
+import shutil
 import sys
 
 import jax
@@ -94,3 +95,29 @@ def test_the_benchmark_of_the_input_sees_every_image_as_often_as_it_says(tmp_pat
     for whole in (False, True):
         benchmark.bare(images, 16, whole, "")(7)
     assert benchmark.rate(lambda n: sum(range(n)), 10, 2_000_000) > 1000
+
+
+def test_the_soak_never_damages_both_of_the_last_two_checkpoints(tmp_path):
+    soak = load("soak")
+
+    def saved(*steps):
+        for step in steps:
+            (tmp_path / "checkpoints" / str(step) / "state").mkdir(parents=True)
+            (tmp_path / "checkpoints" / str(step) / "state" / "array").write_bytes(bytes(100))
+
+    def halved():
+        return {p.parents[1].name for p in tmp_path.glob("checkpoints/*/state/array") if p.stat().st_size == 50}
+
+    saved(75)
+    assert "damaged" not in soak.damage(None, [], tmp_path)  # the only one
+    saved(1500, 1575)
+    assert soak.damage(None, [], tmp_path).endswith("checkpoint 1575 damaged")
+    shutil.rmtree(tmp_path / "checkpoints" / "1575")  # the run sets it aside and goes on from the one before
+    for _ in range(2):
+        assert "damaged" not in soak.damage(None, [], tmp_path)
+    assert not halved()
+    saved(1575)
+    assert "damaged" not in soak.damage(None, [], tmp_path)
+    saved(1650)
+    assert soak.damage(None, [], tmp_path).endswith("checkpoint 1650 damaged")
+    assert halved() == {"1650"}
