@@ -30,6 +30,7 @@ _QUIET = {  # libtpu asks the cloud what machine this is, and takes minutes wher
     "TPU_SKIP_MDS_QUERY": "1",
     "TPU_ACCELERATOR_TYPE": "v3-8",
     "TPU_WORKER_HOSTNAMES": "localhost",
+    "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",  # no chip is used, so others may compile beside
     "JAX_PLATFORMS": "cpu",
 }
 # Of a device, from cloud.google.com/tpu/docs ("TPU v3", "TPU v5e"): memory in GiB; bytes/s and FLOP/s in bfloat16,
