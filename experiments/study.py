@@ -6,6 +6,7 @@ import importlib
 import importlib.util
 import itertools
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -59,6 +60,8 @@ class Table(NamedTuple):
     paper: dict[str, Any] | None = None  # table, where (column -> value), columns (metric -> column), note
     test: str | None = None  # the paper's own: "unpaired t-test"
     runs: str | None = None  # another table, where its rows of the same name are the same runs
+    # (table, run of each (row, seed), the study's paper.json) -> Markdown, where it is not a line a row
+    layout: Callable[["Table", dict[tuple[str, int], "Made"], dict[str, Any]], list[str]] | None = None
 
 
 class Job(NamedTuple):

@@ -2,7 +2,8 @@
 
 For each regime: the mean and standard deviation over seeds of every row, each seed at the
 setting its own validation chose; the difference from the reference row, paired by seed, with
-its 95 % interval; the paper's own test where it has one, and its number; what is missing. Of runs that are not
+its 95 % interval; the paper's own test where it has one, and its number; what is missing. A table with a
+layout of its own, as that of transfer by head and task, is told so. Of runs that are not
 in OUT it tells what experiments.keep has put into the repository.
 Intervals and tests are of each comparison on its own, not corrected for their number.
 """
@@ -39,7 +40,8 @@ def text(chosen: study.Table, runs: list[study.Made], numbers: dict[str, Any]) -
     lines = [chosen.claim]
     for name, regime in chosen.regimes.items():
         tuned = study.tuned(runs, regime, chosen.select_metric)
-        lines += ["", f"**{name}**", "", *_regime(chosen, regime, tuned, numbers)]
+        laid_out = chosen.layout(chosen, tuned, numbers) if chosen.layout else _regime(chosen, regime, tuned, numbers)
+        lines += ["", f"**{name}**", "", *laid_out]
     missing = [run.job for run in runs if run.results is None]
     complete = [run.results for run in runs if run.results]
     if chosen.paper:
@@ -55,8 +57,9 @@ def text(chosen: study.Table, runs: list[study.Made], numbers: dict[str, Any]) -
             "",
             f"{len(seconds)} runs, {sum(seconds) / 3600:.1f} hours of them in all ({np.median(seconds):.0f} s"
             f" at the median), on {', '.join(devices)}, {', '.join(versions)}, commit {', '.join(commits)}.",
-            f"Seconds of a run at the median: {', '.join(_seconds(chosen, runs))}.",
         ]
+        if not chosen.layout:
+            lines.append(f"Seconds of a run at the median: {', '.join(_seconds(chosen, runs))}.")
     return "\n".join(lines)
 
 
@@ -178,6 +181,8 @@ def main() -> None:
     flags = parser.parse_args()
     chosen = study.table(flags.study, flags.table)
     if flags.reference:
+        if chosen.layout:
+            raise SystemExit("the rows of this table are told together, and no other can be --reference.")
         if flags.reference not in {row.name for row in chosen.rows}:
             raise SystemExit(f"there is no row {flags.reference!r}; the rows are {[row.name for row in chosen.rows]}.")
         chosen = chosen._replace(reference=flags.reference)

@@ -3,22 +3,20 @@
     python -m experiments.run --study=correlated_label_noise --table=transfer_upstream
     python -m experiments.run --study=correlated_label_noise --table=transfer_rate
     python -m experiments.run --study=correlated_label_noise --table=transfer
-    python -m experiments.correlated_label_noise.transfer --table=transfer
+    python -m experiments.table --study=correlated_label_noise --table=transfer
 
-The second, of which python -m experiments.table tells the outcome, tries learning rates on held-out examples;
-it and the third make runs that start from those of the first and, as the first, continue where they stopped;
-the last prints for each upstream head the mean accuracy over tasks, of all and of each group, and every
-task: mean and standard deviation over seeds, and the difference from the first head paired by seed, ±
-half its 95 % interval, with p of an unpaired t-test. A row is named TASK_from_HEAD and starts from that
-head's run of the same seed. These tables are of a CPU's size; the paper's own, 19 tasks of VTAB-1k, is
+The second tries learning rates on held-out examples; it and the third make runs that start from those of
+the first and, as the first, continue where they stopped; the last prints for each upstream head the mean
+accuracy over tasks, of all and of each group, and every task, in %: mean and standard deviation over seeds, and the
+difference from the first head paired by seed, ± half its 95 % interval, with p of an unpaired t-test. A row
+is named TASK_from_HEAD and starts from that head's run of the same seed. These tables are of a CPU's size;
+the paper's own, 19 tasks of VTAB-1k, is
 
     python -m experiments.run --study=correlated_label_noise --table=table_6 --scale=paper
 
 where --rows 'cifar100_*' 'dtd_*' makes some tasks alone. With --scale=try, minutes show that all works.
 """
 
-import argparse
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -26,7 +24,6 @@ import numpy as np
 from experiments import study
 from experiments.study import Regime, Row, Scale, Table
 from experiments.table import unpaired_p
-from heteroscedastic import files
 from heteroscedastic.analysis.comparison import paired, spread
 from heteroscedastic.data import vtab
 
@@ -96,6 +93,78 @@ _FIRST_1000 = dict(train="train[:1000]", test="test")
 _HELD_OUT = dict(train="train[:800]", test="train[800:1000]")  # of the same 1,000
 _CLAIM = "A backbone that was trained under a heteroscedastic head transfers better, under a plain one."
 
+
+def accuracies(chosen: Table, tuned: dict[tuple[str, int], study.Made]) -> dict[str, dict[str, dict[int, float]]]:
+    """Of each head and task, by seed, the accuracy on the test images."""
+    found: dict[str, dict[str, dict[int, float]]] = {}
+    for row in chosen.rows:
+        task, _, head = row.name.partition("_from_")
+        of_task = found.setdefault(head, {}).setdefault(task, {})
+        of_task |= {
+            s: made.results["evals"]["test"]["accuracy"] for (name, s), made in tuned.items() if name == row.name
+        }
+    return found
+
+
+def by_head(chosen: Table, tuned: dict[tuple[str, int], study.Made], numbers: dict[str, Any]) -> list[str]:
+    """The layout of a table whose rows are tasks from heads."""
+    rows = numbers["tables"][chosen.paper["table"]]["rows"] if chosen.paper else []
+    by_id = {row["id"]: f"{row['vtab1k']} ± {row['std']['vtab1k']}" for row in rows}
+    heads = {row.name.partition("_from_")[2]: row.paper for row in chosen.rows}
+    return text(accuracies(chosen, tuned), {head: by_id[row] for head, row in heads.items() if row in by_id})
+
+
+def scores(of_head: dict[str, dict[int, float]], tasks: list[str]) -> dict[int, float]:
+    """By seed, the unweighted mean over tasks, of seeds that have all of them."""
+    seeds = set.intersection(*(set(of_head[task]) for task in tasks)) if tasks else set()
+    return {seed: float(np.mean([of_head[task][seed] for task in tasks])) for seed in sorted(seeds)}
+
+
+def text(found: dict[str, dict[str, dict[int, float]]], paper: dict[str, str]) -> list[str]:
+    """Means over tasks, of all and by group, and every task, in Markdown; the first head is the reference.
+
+    Args:
+      found: as of `accuracies`.
+      paper: its number of a head, for the mean over all tasks.
+    """
+    heads, tasks = list(found), list(next(iter(found.values())))
+    whole = [task for task in tasks if all(found[head][task] for head in heads)]
+    groups = {"all": whole}
+    for task in whole:
+        if task in vtab.TASKS:
+            groups.setdefault(vtab.TASKS[task].group, []).append(task)
+    lines = []
+    if len(groups) > 1 or len(whole) > 1:
+        lines += _table("mean over", {f"{name} ({len(of)})": of for name, of in groups.items()}, found, paper)
+        lines.append("")
+    if whole:
+        lines += [*_table("task", {task: [task] for task in whole}, found, {}), ""]
+    missing = [task for task in tasks if task not in whole]
+    if missing:
+        lines.append(f"Not complete for every head, and in no mean: {', '.join(missing)}.")
+    return lines
+
+
+def _table(title, columns, found, paper):
+    reference = next(iter(found))
+    heads = [title, *columns]
+    lines = []
+    for head, of_head in found.items():
+        cells = [f"from {head}"]
+        for tasks in columns.values():
+            ours, theirs = scores(of_head, tasks), scores(found[reference], tasks)
+            cell = spread([100 * x for x in ours.values()], 2)
+            both = sorted(set(ours) & set(theirs))
+            if head != reference and both:
+                mean, half = paired([100 * ours[s] for s in both], [100 * theirs[s] for s in both])
+                p = unpaired_p(list(ours.values()), list(theirs.values()))
+                cell += f" ({mean:+.2f}" + (f" ± {half:.2f}, p {p:.2g})" if len(both) > 1 else ")")
+            cells.append(cell)
+        lines.append("| " + " | ".join(cells + ([paper.get(head, "-")] if paper else [])) + " |")
+    heads += ["paper, all"] if paper else []
+    return ["| " + " | ".join(heads) + " |", "|" + " --- |" * len(heads), *lines]
+
+
 TABLES = {
     "table_6": Table(
         claim=_CLAIM,
@@ -111,7 +180,8 @@ TABLES = {
         regimes=_REGIMES,
         select_metric="nll",
         scales={"paper": Scale((0, 1, 2, 3, 4))},
-        test="unpaired t-test",
+        paper=dict(table="table_6", where={}, columns={}, note="the same settings"),
+        layout=by_head,
     ),
     "transfer_upstream": Table(
         claim="Backbones to start from: 50 classes of Tiny-ImageNet at 32 pixels, every head at temperature 1.",
@@ -158,90 +228,6 @@ TABLES = {
             "cpu": Scale((0, 1, 2, 3, 4), {"training.batch_size": 128, "schedule.learning_rate": 0.03}),
             "try": Scale((0,), {"training.batch_size": 128, "training.num_steps": 16}),
         },
+        layout=by_head,
     ),
 }
-
-
-def accuracies(runs: list[study.Made]) -> dict[str, dict[str, dict[int, float]]]:
-    """Of each head and task, by seed, the accuracy on the test images of what is complete."""
-    found: dict[str, dict[str, dict[int, float]]] = {}
-    for run in runs:
-        task, _, head = run.job.row.partition("_from_")
-        of_task = found.setdefault(head, {}).setdefault(task, {})
-        if run.results:
-            of_task[run.job.seed] = run.results["evals"]["test"]["accuracy"]
-    return found
-
-
-def scores(of_head: dict[str, dict[int, float]], tasks: list[str]) -> dict[int, float]:
-    """By seed, the unweighted mean over tasks, of seeds that have all of them."""
-    seeds = set.intersection(*(set(of_head[task]) for task in tasks)) if tasks else set()
-    return {seed: float(np.mean([of_head[task][seed] for task in tasks])) for seed in sorted(seeds)}
-
-
-def text(found: dict[str, dict[str, dict[int, float]]], paper: dict[str, str]) -> str:
-    """Means over tasks, of all and by group, and every task, in Markdown; the first head is the reference.
-
-    Args:
-      found: as of `accuracies`.
-      paper: its number of a head, for the mean over all tasks.
-    """
-    heads, tasks = list(found), list(next(iter(found.values())))
-    whole = [task for task in tasks if all(found[head][task] for head in heads)]
-    groups = {"all": whole}
-    for task in whole:
-        if task in vtab.TASKS:
-            groups.setdefault(vtab.TASKS[task].group, []).append(task)
-    lines = []
-    if len(groups) > 1 or len(whole) > 1:
-        lines += _table("mean over", {f"{name} ({len(of)})": of for name, of in groups.items()}, found, paper)
-        lines.append("")
-    if whole:
-        lines += [*_table("task", {task: [task] for task in whole}, found, {}), ""]
-    missing = [task for task in tasks if task not in whole]
-    if missing:
-        lines.append(f"Not complete for every head, and in no mean: {', '.join(missing)}.")
-    return "\n".join(lines)
-
-
-def _table(title, columns, found, paper):
-    reference = next(iter(found))
-    heads = [title, *columns]
-    lines = []
-    for head, of_head in found.items():
-        cells = [f"from {head}"]
-        for tasks in columns.values():
-            ours, theirs = scores(of_head, tasks), scores(found[reference], tasks)
-            cell = spread([100 * x for x in ours.values()], 2)
-            both = sorted(set(ours) & set(theirs))
-            if head != reference and both:
-                mean, half = paired([100 * ours[s] for s in both], [100 * theirs[s] for s in both])
-                p = unpaired_p(list(ours.values()), list(theirs.values()))
-                cell += f" ({mean:+.2f}" + (f" ± {half:.2f}, p {p:.2g})" if len(both) > 1 else ")")
-            cells.append(cell)
-        lines.append("| " + " | ".join(cells + ([paper.get(head, "-")] if paper else [])) + " |")
-    heads += ["paper, all"] if paper else []
-    return ["| " + " | ".join(heads) + " |", "|" + " --- |" * len(heads), *lines]
-
-
-def main() -> None:
-    """Prints the accuracies of fine-tuned runs by the head that their backbone was trained under, in %."""
-    parser = argparse.ArgumentParser(description=main.__doc__)
-    parser.add_argument("--table", default="transfer", choices=("table_6", "transfer"))
-    parser.add_argument("--scale", default="cpu")
-    parser.add_argument("--out", default="runs")
-    flags = parser.parse_args()
-    chosen = TABLES[flags.table]
-    kept = study.kept("correlated_label_noise", flags.table, flags.scale)
-    runs = study.made(chosen, flags.scale, Path(flags.out) / "correlated_label_noise" / flags.table, kept)
-    complete = sum(run.results is not None for run in runs)
-    print(f"{chosen.claim}\n\n{complete} of {len(runs)} runs are complete.\n")
-    numbers = files.read_json(Path(__file__).with_name("paper.json"))["tables"]["table_6"]
-    by_id = {row["id"]: f"{row['vtab1k']} ± {row['std']['vtab1k']}" for row in numbers["rows"]}
-    heads = {row.name.partition("_from_")[2]: row.paper for row in chosen.rows}
-    paper = {head: by_id[row] for head, row in heads.items() if row in by_id} if flags.table == "table_6" else {}
-    print(text(accuracies(runs), paper))
-
-
-if __name__ == "__main__":
-    main()

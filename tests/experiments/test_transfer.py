@@ -1,3 +1,5 @@
+from pathlib import Path
+
 import numpy as np
 import pytest
 from scipy import stats
@@ -6,6 +8,8 @@ from small_runs import small
 from experiments import run, study
 from experiments.correlated_label_noise import transfer
 from experiments.study import Scale
+from experiments.table import text
+from heteroscedastic import files
 from heteroscedastic.bind import chain
 from heteroscedastic.data import vtab
 from heteroscedastic.training import loop
@@ -56,15 +60,15 @@ def test_the_score_is_the_unweighted_mean_over_tasks_of_seeds_that_have_all():
 
 
 def test_groups_differences_and_what_is_missing_are_told():
-    text = transfer.text(FOUND, {"hom": "70.46"})
-    assert "| mean over | all (3) | natural (2) | specialized (1) | paper, all |" in text
+    told = "\n".join(transfer.text(FOUND, {"hom": "70.46"}))
+    assert "| mean over | all (3) | natural (2) | specialized (1) | paper, all |" in told
     ours, theirs = [100 * 2.3 / 3, 100 * 2.4 / 3], [100 * 2.1 / 3, 100 * 2.3 / 3]
-    assert f"{np.mean(theirs):.2f} ± {np.std(theirs, ddof=1):.2f}" in text
+    assert f"{np.mean(theirs):.2f} ± {np.std(theirs, ddof=1):.2f}" in told
     half = stats.t.ppf(0.975, 1) * np.std(np.subtract(ours, theirs), ddof=1) / np.sqrt(2)
     assert (
-        f"({np.mean(ours) - np.mean(theirs):+.2f} ± {half:.2f}, p {stats.ttest_ind(ours, theirs).pvalue:.2g})" in text
+        f"({np.mean(ours) - np.mean(theirs):+.2f} ± {half:.2f}, p {stats.ttest_ind(ours, theirs).pvalue:.2g})" in told
     )
-    assert "Not complete for every head, and in no mean: dmlab." in text
+    assert "Not complete for every head, and in no mean: dmlab." in told
 
 
 def test_a_row_is_made_from_what_another_table_made(tmp_path):
@@ -94,7 +98,36 @@ def test_a_row_is_made_from_what_another_table_made(tmp_path):
     assert run.run(made.job, None) is None
     (made,) = study.made(table, "cpu", tmp_path / "study" / "table")
     assert made.results["init"]["workdir"].endswith("study/upstream/cpu/seed_0")
-    assert transfer.accuracies([made])["hom"]["digits"][0] == made.results["evals"]["test"]["accuracy"]
+    assert transfer.accuracies(table, {("digits_from_hom", 0): made}) == {
+        "hom": {"digits": {0: made.results["evals"]["test"]["accuracy"]}}
+    }
+
+
+def test_the_table_of_transfer_is_told_by_head_with_the_papers_means():
+    table = transfer.TABLES["table_6"]
+
+    def made(row, seed):
+        task, _, head = row.partition("_from_")
+        accuracy = list(vtab.TASKS).index(task) / 20 + (0.01 if head == "het_pe" else 0.0) + seed / 1000
+        job = study.Job(row, (), seed, None, {}, "")
+        results = {"evals": {"test": {"accuracy": accuracy}}, "seconds": 1.0, "device": "1 x tpu"}
+        # A task that one head lacks is in no mean.
+        return study.Made(job, None if row == "dmlab_from_het_diag" else results)
+
+    numbers = files.read_json(Path(transfer.__file__).with_name("paper.json"))
+    told = text(table, [made(row.name, seed) for row in table.rows for seed in (0, 1)], numbers)
+    rows = numbers["tables"]["table_6"]["rows"]
+    means = {row["id"]: f"| {row['vtab1k']} ± {row['std']['vtab1k']} |" for row in rows}
+    lines = [line for line in told.splitlines() if line.startswith("| from ")]
+    assert [line.split(" |")[0] for line in lines] == ["| from hom", "| from het_diag", "| from het_pe"] * 2
+    for line, row in zip(lines, ("homoscedastic", "het_diag", "het_pe")):
+        assert line.endswith(means[row])
+    assert "all (18)" in told
+    assert "(+1.00 ± 0.00, p " in lines[2]
+    assert "in no mean: dmlab." in told
+    assert "Missing: 2 of 114 runs" in told
+    assert "112 runs" in told
+    assert "at the median:" not in told
 
 
 def test_a_task_of_vtab_is_streamed_from_its_prepared_set(tmp_path):
