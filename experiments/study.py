@@ -72,7 +72,7 @@ class Job(NamedTuple):
     seed: int
     directory: Path
     config: dict[str, Any]
-    fingerprint: str  # of the config, wherever the tables lie
+    fingerprint: str  # of the config, wherever the tables lie and the run keeps its arrays
 
 
 def table(study: str, name: str) -> Table:
@@ -110,7 +110,7 @@ def jobs(chosen: Table, scale: str, out: Path) -> list[Job]:
         settings = {**chosen.scales[scale].overrides, **row.overrides, **dict(point), "seed": seed}
         slug = ",".join(f"{name}={value}" for name, value in point) or "untuned"
         directory = out / scale / row.name / slug / f"seed_{seed}"
-        text = json.dumps(files.plain(config(row.config, settings)), sort_keys=True)
+        text = json.dumps(schema.identity(files.plain(config(row.config, settings))), sort_keys=True)
         fingerprint = hashlib.sha256(text.encode()).hexdigest()
         found.append(Job(row.name, point, seed, directory, config(row.config, _filled(settings, places)), fingerprint))
     return found

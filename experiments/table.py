@@ -21,7 +21,7 @@ from scipy import stats
 from experiments import study
 from heteroscedastic import files
 from heteroscedastic.analysis import calibration
-from heteroscedastic.analysis.comparison import paired, spread
+from heteroscedastic.analysis.comparison import difference, spread
 
 
 def unpaired_p(ours: list[float], theirs: list[float]) -> float:
@@ -94,10 +94,8 @@ def _regime(chosen, regime, tuned, numbers):
             if chosen.reference:
                 others = seeds[chosen.reference]
                 theirs = {s: value(run, regime, metric) for s, run in others.items()}
-                both = sorted(set(values) & set(theirs))
                 same = row.name == chosen.reference
-                mean, half = paired([values[s] for s in both], [theirs[s] for s in both])
-                cells.append("" if same or not both else f"{mean:+.4f} ± {half:.4f}")
+                cells.append("" if same else difference(values, theirs))
                 if chosen.test:
                     p = unpaired_p(list(values.values()), list(theirs.values()))
                     cells.append("" if same or np.isnan(p) else f"{p:.2g}")

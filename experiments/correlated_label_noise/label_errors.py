@@ -10,7 +10,6 @@ training and in validation, where none can be memorised.
 """
 
 import jax
-import numpy as np
 
 from experiments import study
 from experiments.correlated_label_noise.noise_pairs import chosen_checkpoint, told_by_flags
@@ -63,22 +62,20 @@ def _lines(found: dict[int, dict], reference: dict[int, dict]) -> list[list[str]
     """Of each score, by seed, the cells after the method."""
 
     def values(of, score, measure="average_precision"):
-        return [of[seed]["scores"][score][measure] for seed in seeds]
+        return {seed: of[seed]["scores"][score][measure] for seed in seeds}
 
     def difference(score, of):
-        if score == _USUAL and of is found:
-            return ""
-        mean, half = comparison.paired(values(found, score), values(of, _USUAL))
-        return f"{mean:+.4f}" + ("" if np.isnan(half) else f" ± {half:.4f}")
+        same = score == _USUAL and of is found
+        return "" if same else comparison.difference(values(found, score), values(of, _USUAL))
 
     seeds = sorted(set(found) & set(reference))
     return [
         [
             score,
-            comparison.spread(values(found, score)),
+            comparison.spread(list(values(found, score).values())),
             difference(score, found),
             "" if found is reference else difference(score, reference),
-            comparison.spread(values(found, score, "precision_at_errors")),
+            comparison.spread(list(values(found, score, "precision_at_errors").values())),
         ]
         for score in (found[seeds[0]]["scores"] if seeds else ())
     ]

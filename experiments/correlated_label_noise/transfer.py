@@ -24,7 +24,7 @@ import numpy as np
 from experiments import study
 from experiments.study import Regime, Row, Scale, Table
 from experiments.table import unpaired_p
-from heteroscedastic.analysis.comparison import paired, spread
+from heteroscedastic.analysis.comparison import difference, spread
 from heteroscedastic.data import vtab
 
 _SMALL = 96  # pixels a side, below which BiT takes the smaller resolution
@@ -115,9 +115,9 @@ def by_head(chosen: Table, tuned: dict[tuple[str, int], study.Made], numbers: di
 
 
 def scores(of_head: dict[str, dict[int, float]], tasks: list[str]) -> dict[int, float]:
-    """By seed, the unweighted mean over tasks, of seeds that have all of them."""
+    """By seed, the unweighted mean over tasks in %, of seeds that have all of them."""
     seeds = set.intersection(*(set(of_head[task]) for task in tasks)) if tasks else set()
-    return {seed: float(np.mean([of_head[task][seed] for task in tasks])) for seed in sorted(seeds)}
+    return {seed: 100 * float(np.mean([of_head[task][seed] for task in tasks])) for seed in sorted(seeds)}
 
 
 def text(found: dict[str, dict[str, dict[int, float]]], paper: dict[str, str]) -> list[str]:
@@ -153,12 +153,10 @@ def _table(title, columns, found, paper):
         cells = [f"from {head}"]
         for tasks in columns.values():
             ours, theirs = scores(of_head, tasks), scores(found[reference], tasks)
-            cell = spread([100 * x for x in ours.values()], 2)
-            both = sorted(set(ours) & set(theirs))
-            if head != reference and both:
-                mean, half = paired([100 * ours[s] for s in both], [100 * theirs[s] for s in both])
+            cell = spread(list(ours.values()), 2)
+            if head != reference and (told := difference(ours, theirs, 2)):
                 p = unpaired_p(list(ours.values()), list(theirs.values()))
-                cell += f" ({mean:+.2f}" + (f" ± {half:.2f}, p {p:.2g})" if len(both) > 1 else ")")
+                cell += f" ({told}" + (")" if np.isnan(p) else f", p {p:.2g})")
             cells.append(cell)
         lines.append("| " + " | ".join(cells + ([paper.get(head, "-")] if paper else [])) + " |")
     heads += ["paper, all"] if paper else []

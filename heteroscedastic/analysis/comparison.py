@@ -1,7 +1,7 @@
 """Several finished runs beside each other: which are seeds of one config, may they be compared, how do they differ."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -172,6 +172,13 @@ def spread(values: Sequence[float], digits: int = 4) -> str:
         return "missing"
     deviation = f" ± {np.std(values, ddof=1):.{digits}f}" if len(values) > 1 else ""
     return f"{np.mean(values):.{digits}f}{deviation}"
+
+
+def difference(ours: Mapping[int, float], theirs: Mapping[int, float], digits: int = 4) -> str:
+    """Mean difference of values of the same seed, ± half its 95 % interval where several are; "" where none is."""
+    both = sorted(set(ours) & set(theirs))
+    mean, half = paired([ours[seed] for seed in both], [theirs[seed] for seed in both])
+    return (f"{mean:+.{digits}f}" if both else "") + (f" ± {half:.{digits}f}" if len(both) > 1 else "")
 
 
 def paired(ours: Sequence[float], theirs: Sequence[float]) -> tuple[float, float]:

@@ -134,6 +134,14 @@ def test_differences_are_paired():
     assert np.isnan(comparison.paired([1.0], [0.5])[1])
 
 
+def test_a_difference_is_told_of_the_seeds_that_both_have():
+    ours, theirs = {0: 0.75, 1: 0.84, 2: 0.78, 7: 0.1}, {0: 0.70, 1: 0.80, 2: 0.75, 5: 0.9}
+    interval = stats.ttest_rel([0.75, 0.84, 0.78], [0.70, 0.80, 0.75]).confidence_interval(0.95)
+    assert comparison.difference(ours, theirs, 3) == f"+0.040 ± {(interval.high - interval.low) / 2:.3f}"
+    assert comparison.difference({0: 0.5}, {0: 0.75, 1: 0.1}) == "-0.2500"
+    assert comparison.difference({0: 0.5}, {1: 0.1}) == ""
+
+
 def test_settings_are_dotted():
     assert comparison.settings({"a": {"b": 1, "c": {}}, "d": None}) == {"a.b": 1, "a.c": {}, "d": None}
     assert json.dumps(comparison.settings({})) == '{"": {}}'

@@ -54,8 +54,8 @@ FOUND = {
 
 
 def test_the_score_is_the_unweighted_mean_over_tasks_of_seeds_that_have_all():
-    assert transfer.scores(FOUND["hom"], ["dtd", "svhn", "eurosat"]) == pytest.approx({0: 2.1 / 3, 1: 2.3 / 3})
-    assert transfer.scores(FOUND["hom"], ["dtd", "dmlab"]) == pytest.approx({0: 0.4})
+    assert transfer.scores(FOUND["hom"], ["dtd", "svhn", "eurosat"]) == pytest.approx({0: 210 / 3, 1: 230 / 3})
+    assert transfer.scores(FOUND["hom"], ["dtd", "dmlab"]) == pytest.approx({0: 40.0})
     assert transfer.scores(FOUND["hom"], []) == {}
 
 

@@ -1,7 +1,6 @@
 """What was run and what came out: metrics, settings that differ, data, environment."""
 
 import json
-import math
 import re
 from typing import Any
 
@@ -98,10 +97,7 @@ def _rows(compared, told) -> tuple[list[str], list[list[str]]]:
     for metric, by_group in told.items():
         row = [_arrow(metric), *(comparison.spread(list(values.values())) for values in by_group)]
         for values in by_group[1:]:
-            seeds = sorted(set(values) & set(by_group[0]))
-            mean, half = comparison.paired([values[s] for s in seeds], [by_group[0][s] for s in seeds])
-            interval = "" if math.isnan(half) else f" ± {half:.4f}"
-            row.append(f"{mean:+.4f}{interval}" if seeds else "no seed in common")
+            row.append(comparison.difference(values, by_group[0]) or "no seed in common")
         rows.append(row)
     return head, rows
 
