@@ -30,7 +30,7 @@ def groups(chosen: study.Table, runs: list[study.Made], regime: study.Regime) ->
 def paper(chosen: study.Table, regime: study.Regime, numbers: dict[str, Any]) -> dict[str, Any] | None:
     """The paper's numbers by row and metric, for report.write; None where it has none for this regime."""
     columns = [m for m in chosen.metrics if table.has_paper(chosen, regime, m)]
-    if not columns:
+    if not columns or chosen.layout:  # whose rows the paper tells together
         return None
     told = {row.name: {m: table.paper_number(chosen, regime, row, m, numbers) for m in columns} for row in chosen.rows}
     title = numbers["tables"][chosen.paper["table"]]["title"]

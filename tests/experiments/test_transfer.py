@@ -5,7 +5,7 @@ import pytest
 from scipy import stats
 from small_runs import small
 
-from experiments import run, study
+from experiments import report, run, study
 from experiments.correlated_label_noise import transfer
 from experiments.study import Scale
 from experiments.table import text
@@ -128,6 +128,7 @@ def test_the_table_of_transfer_is_told_by_head_with_the_papers_means():
     assert "Missing: 2 of 114 runs" in told
     assert "112 runs" in told
     assert "at the median:" not in told
+    assert report.paper(table, *table.regimes.values(), numbers) is None  # which is of rows, not of means over them
 
 
 def test_a_task_of_vtab_is_streamed_from_its_prepared_set(tmp_path):
