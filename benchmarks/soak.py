@@ -30,7 +30,8 @@ ROOT = Path(__file__).parents[1]
 _SECONDS_TO_LEAVE = 360.0
 _SECONDS_TO_SETTLE = 40.0  # of a process, before it is looked at for growth
 # What a process may gain from the first half of its life to the second: what it compiles for the last evaluations
-# takes some 40 MiB, of which a short life has nearly all in its second half.
+# takes some 40 MiB, of which a short life has nearly all in its second half; and the library that writes checkpoints
+# loses some 40 KiB with each (README.md).
 _MOST_MEBIBYTES, _MOST_FILES = 64.0, 0
 _DAMAGED: dict[Path, int] = {}  # the last checkpoint of a run that was damaged
 _LEFT_ALONE = {0, EXIT_CODE}  # exit codes that need no word
