@@ -3,8 +3,8 @@
 The same small run is made twice, undisturbed and with faults that a seed draws: a process killed,
 asked to leave, stopped for a while; a disk that is full for a while; a checkpoint damaged before
 a kill. What ends is started again by the same command. At the end the metrics of every interval
-and of every evaluation must be those of the undisturbed run, bit for bit, and neither run's memory nor
-its open files may grow with its steps.
+and of every evaluation must be those of the undisturbed run, bit for bit, and neither run's open files
+may grow with its steps, nor its memory but for what a checkpoint leaves behind (checkpoint_memory.py).
 """
 
 import argparse
@@ -31,7 +31,7 @@ _SECONDS_TO_LEAVE = 360.0
 _SECONDS_TO_SETTLE = 40.0  # of a process, before it is looked at for growth
 # What a process may gain from the first half of its life to the second: what it compiles for the last evaluations
 # takes some 40 MiB, of which a short life has nearly all in its second half; and the library that writes checkpoints
-# loses some 40 KiB with each (README.md).
+# loses some 40 KiB with each (checkpoint_memory.py).
 _MOST_MEBIBYTES, _MOST_FILES = 64.0, 0
 _DAMAGED: dict[Path, int] = {}  # the last checkpoint of a run that was damaged
 _LEFT_ALONE = {0, EXIT_CODE}  # exit codes that need no word
@@ -228,7 +228,7 @@ def main() -> None:
     """Makes both runs and compares them."""
     parser = argparse.ArgumentParser(description=main.__doc__)
     parser.add_argument("--out", required=True, help="an empty directory")
-    parser.add_argument("--epochs", type=float, default=6000.0, help="of each of the two runs")
+    parser.add_argument("--epochs", type=float, default=7000.0, help="of each of the two runs")
     parser.add_argument("--hosts", type=int, default=1)
     parser.add_argument("--every", type=float, default=60.0, help="seconds between faults on average")
     parser.add_argument("--seed", type=int, default=0)

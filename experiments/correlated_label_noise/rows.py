@@ -71,7 +71,10 @@ def _human_noise(claim: str, label: str, later: dict[str, tuple[Any, ...]]) -> T
         regimes=_REGIMES,
         select_metric="nll",
         grid={"head.temperature": (1.0, 4.0)},
-        scales={"cpu": Scale((0, 1, 2), _CIFAR_ON_CPU | {"data.label": label}, later)},
+        scales={
+            "cpu": Scale((0, 1, 2), _CIFAR_ON_CPU | {"data.label": label}, later),
+            "short": Scale((0, 1, 2), _CIFAR_IN_LESS_TIME | {"data.label": label}),
+        },
         reference="hom",
         test="unpaired t-test",
     )

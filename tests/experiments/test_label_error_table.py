@@ -22,13 +22,7 @@ def test_differences_are_paired_by_the_seeds_that_both_have():
     reference, found = summaries(0.2, 0.3, 0.7), summaries(0.4, 0.6)
     usual, other = label_errors._lines(found, reference)
     mean, half = paired([0.4, 0.6], [0.2, 0.3])
-    assert usual == [
-        "margin",
-        spread([0.4, 0.6]),
-        "",
-        f"{mean:+.4f} ± {half:.4f}",
-        spread([0.5, 0.5]),
-    ]
+    assert usual == ["margin", spread([0.4, 0.6]), "", f"{mean:+.4f} ± {half:.4f}", spread([0.5, 0.5])]
     assert other[2] == "+0.1000 ± 0.0000"
     assert other[3] == f"{0.35:+.4f} ± {half:.4f}"
 
@@ -43,7 +37,4 @@ def test_the_reference_is_not_compared_with_itself_nor_what_is_missing():
 
 
 def test_what_was_memorised_is_told_over_seeds():
-    assert label_errors._predicted(summaries(0.2, 0.3)) == [
-        spread([0.9, 0.9]),
-        spread([0.2, 0.3]),
-    ]
+    assert label_errors._predicted(summaries(0.2, 0.3)) == [spread([0.9, 0.9]), spread([0.2, 0.3])]

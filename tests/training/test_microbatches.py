@@ -31,7 +31,7 @@ PRESENT = np.ones(SIZE, np.float32)
 UNEVEN = np.where(np.arange(SIZE) % 4 == 3, 0.0, 1.0).astype(np.float32)  # the last of four parts is absent
 UNEVEN[:6] = [2.0, 0.5, 0.0, 0.0, 0.0, 1.0]
 PLAIN = Classifier(backbones.MLP(widths=(16,)), heads.Deterministic(5))
-SUMS = functools.partial(np.testing.assert_allclose, rtol=2e-5, atol=2e-6)
+assert_same_sums = functools.partial(np.testing.assert_allclose, rtol=2e-5, atol=2e-6)
 
 
 def batch(weights):
@@ -89,7 +89,7 @@ def plain(number, is_uneven):
 @pytest.mark.parametrize("number", [4, 24])
 def test_without_noise_and_batch_statistics_the_step_is_that_of_the_whole_batch(number, is_uneven):
     whole, parts = plain(1, is_uneven), plain(number, is_uneven)
-    jax.tree.map(SUMS, parts, whole)  # state, sums, and the values of each example in their order
+    jax.tree.map(assert_same_sums, parts, whole)  # state, sums, and the values of each example in their order
 
 
 def test_batch_statistics_are_those_of_groups_of_a_part():
