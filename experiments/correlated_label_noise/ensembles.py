@@ -4,6 +4,7 @@ python -m experiments.correlated_label_noise.ensembles --table=ensembles --size=
 table that validation chose, seed by seed, and prints for each method and regime: single models, mean
 and standard deviation over seeds; and ensembles of four of them (analysis/ensemble.py), mean and
 standard deviation over all subsets of four seeds, or --max_subsets of them drawn where there are more.
+Temperatures are fitted on what validation chose by, where the seeds of a method hold out the same examples.
 Subsets share members: their deviation tells how much depends on which four were taken, and is no
 error of the mean.
 """
@@ -46,17 +47,20 @@ def _tell(chosen, regime, flags):
     """One regime; `chosen` has the runs of each row."""
     lines, sets = [], set()
     for row, made in chosen.items():
-        found = ensemble.members([run.job.directory for run in made], regime.report) if made else None
+        fit, directories = regime.fit or regime.select, [run.job.directory for run in made]
+        found = ensemble.members(directories, regime.report, fit) if made else None
         if not found or len(made) < flags.size:
             raise ValueError(f"{row} has {len(made)} seeds with a complete grid, but an ensemble is of {flags.size}.")
         sets.add(ensemble.num_training_sets(found))
         points = Counter(", ".join(str(v) for _, v in run.job.point) or "-" for run in made)
         at = ", ".join(f"{point} ({n}x)" for point, n in points.most_common())
         for kind, number in (("single", 1), ("ensemble", flags.size)):
-            size = ensemble.of_size(found.told, number, max(len(made), flags.max_subsets))
+            most = max(len(made), flags.max_subsets)
+            size = ensemble.of_size(found.told, number, most, held_out=found.held_out)
             lines.append((row, kind, at, size))
     table = files.read_json(Path(__file__).with_name("paper.json"))["tables"]["table_7"]
-    metrics, paper = list(lines[0][-1].mean), {row["id"]: row for row in table["rows"]}
+    metrics = [name for name in lines[0][-1].mean if all(name in line[-1].mean for line in lines)]
+    paper = {row["id"]: row for row in table["rows"]}
     told = [metric for metric in metrics if metric in _COLUMNS]
     heads = ["method", "chosen", "subsets", *metrics, *(f"paper {_COLUMNS[metric]}" for metric in told)]
     print("| " + " | ".join(heads) + " |\n|" + " --- |" * len(heads))

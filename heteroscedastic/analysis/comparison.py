@@ -122,7 +122,9 @@ class Compared(NamedTuple):
         return self.told[0][0].several
 
 
-def compare(compared: list[Group], on: str = "test", fit: str = "valid", data_dir: str | None = None) -> Compared:
+def compare(
+    compared: list[Group], on: str = "test", fit: str | None = "valid", data_dir: str | None = None
+) -> Compared:
     """These groups, once it is sure that they may be compared on an evaluation.
 
     Raises:
@@ -132,7 +134,7 @@ def compare(compared: list[Group], on: str = "test", fit: str = "valid", data_di
     told = [[predictions.read(run.directory, on) for run in group.runs] for group in compared]
     _check_same(compared, told, on)
     runs = [run for group in compared for run in group.runs]
-    if not all(fit in predictions.names(run.directory) for run in runs):
+    if fit is None or not all(fit in predictions.names(run.directory) for run in runs):
         return Compared(compared, on, None, told, None, data_dir)
     fitted = [[predictions.read(run.directory, fit) for run in group.runs] for group in compared]
     return Compared(compared, on, fit, told, fitted, data_dir)

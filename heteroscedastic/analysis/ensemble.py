@@ -3,6 +3,10 @@
 The probability of an ensemble is the mean of its members' (Lakshminarayanan et al. 2017,
 arXiv:1612.01474; section 4.3 of Collier et al. 2021, arXiv:2105.10305). That of a member is the mean
 over the samples of its latent already, so together it is the mean over members and samples.
+
+Temperature scaling is of the mean: one temperature for the ensemble, fitted on what it predicts together on held-out
+examples. Members that are scaled one by one would make a mean that is again less sure than it is right (Rahaman and
+Thiery 2021, arXiv:2007.08792).
 """
 
 import argparse
@@ -24,6 +28,7 @@ _METRICS = {  # by whether an example has several labels
     False: ("accuracy", "top5_accuracy", "nll", "brier", "ece"),
     True: ("top1_hit", "nll", "brier", "gap", "one_against_all_ece"),
 }
+_SCALED = {False: ("nll", "ece"), True: ("nll", "one_against_all_ece")}  # told after temperature scaling too
 
 
 class Members(NamedTuple):
@@ -31,6 +36,7 @@ class Members(NamedTuple):
 
     runs: tuple[Told, ...]
     told: tuple[Predictions, ...]
+    held_out: tuple[Predictions, ...] | None  # for temperatures; None where the members held out different examples
 
 
 class Size(NamedTuple):
@@ -43,12 +49,13 @@ class Size(NamedTuple):
     std: dict[str, float]  # and its deviation, nan of one; subsets share members, so this is no error of the mean
 
 
-def members(directories: Sequence[str | files.Place], on: str = "test") -> Members:
+def members(directories: Sequence[str | files.Place], on: str = "test", fit: str | None = "valid") -> Members:
     """The runs in these directories, once it is sure that they predicted the same examples.
 
     Args:
       directories: of finished runs, of one config or of several.
       on: the evaluation.
+      fit: the one that a temperature is fitted on, if any.
 
     Raises:
       FileNotFoundError, ValueError: a run is not finished, or given twice, or is the repetition of
@@ -57,14 +64,21 @@ def members(directories: Sequence[str | files.Place], on: str = "test") -> Membe
     """
     found = [run for group in comparison.groups(directories) for run in group.runs]
     runs = tuple(sorted(found, key=lambda run: str(run.directory)))
-    told = tuple(comparison.compare([Group("ensemble", runs)], on).told[0])
+    compared = comparison.compare([Group("ensemble", runs)], on, fit)
+    told = tuple(compared.told[0])
     for run, predicted in zip(runs, told):
         if predicted.several and not schema.answers_yes_or_no(run.config):
             raise ValueError(
                 f"{run.directory} has one label an example, but {on!r} lists of right ones (ReaL); ensembles are not"
                 " evaluated on such lists, so name another evaluation."
             )
-    return Members(runs, told)
+    held_out = tuple(compared.fitted_on[0]) if compared.fitted_on else None
+    return Members(runs, told, held_out if held_out and _same_examples(held_out) else None)
+
+
+def _same_examples(told: Sequence[Predictions]) -> bool:
+    first = told[0]
+    return all(np.array_equal(p.ids, first.ids) and np.array_equal(p.labels, first.labels) for p in told[1:])
 
 
 def num_training_sets(found: Members) -> int:
@@ -72,32 +86,59 @@ def num_training_sets(found: Members) -> int:
     return len({run.dataset["fingerprint"] for run in found.runs})
 
 
-def metrics(chosen: Sequence[Predictions]) -> dict[str, float]:
+def metrics(chosen: Sequence[Predictions], held_out: Sequence[Predictions] | None = None) -> dict[str, float]:
     """Of one ensemble; of one member those that its own results.json tells, to rounding.
+
+    Args:
+      chosen: what its members predict.
+      held_out: what the same members predict of the examples that a temperature is fitted on; then "scaled_" and a
+        name is the metric at that temperature.
 
     Raises:
       ValueError: not every logit is there, as above 2,000 classes.
     """
+    logits, labels = _together(chosen)
+    several = labels.ndim == 2
+    found = calibration.measures(logits, labels)
+    told = {name: found[name] for name in _METRICS[several]}
+    if held_out is not None:
+        scaled = calibration.measures(logits.astype(np.float64) / calibration.fitted(*_together(held_out)), labels)
+        told |= {f"scaled_{name}": scaled[name] for name in _SCALED[several]}
+    return told
+
+
+def _together(chosen: Sequence[Predictions]) -> tuple[np.ndarray, np.ndarray]:
     together = chosen[0] if len(chosen) == 1 else entropy.mean_of_members(chosen)
-    found = calibration.measures(predictions.every_logit(together, "an ensemble"), together.labels)
-    return {name: found[name] for name in _METRICS[together.several]}
+    return predictions.every_logit(together, "an ensemble"), together.labels
 
 
-def by_size(told: Sequence[Predictions], max_subsets: int = 64, seed: int = 0) -> list[Size]:
+def by_size(
+    told: Sequence[Predictions],
+    max_subsets: int = 64,
+    seed: int = 0,
+    held_out: Sequence[Predictions] | None = None,
+) -> list[Size]:
     """Ensembles of 1 to all members.
 
     Args:
       told: what the members predict, of the same examples.
       max_subsets: that are evaluated of any one size; where there are more, so many are drawn.
       seed: of the draw.
+      held_out: of the same members, see `metrics`.
     """
-    return [of_size(told, number, max_subsets, seed) for number in range(1, len(told) + 1)]
+    return [of_size(told, number, max_subsets, seed, held_out) for number in range(1, len(told) + 1)]
 
 
-def of_size(told: Sequence[Predictions], number: int, max_subsets: int = 64, seed: int = 0) -> Size:
+def of_size(
+    told: Sequence[Predictions],
+    number: int,
+    max_subsets: int = 64,
+    seed: int = 0,
+    held_out: Sequence[Predictions] | None = None,
+) -> Size:
     """Ensembles of `number` members, see `by_size`."""
     subsets = _subsets(len(told), number, max_subsets, seed)
-    found = [metrics([told[i] for i in subset]) for subset in subsets]
+    found = [metrics([told[i] for i in s], held_out and [held_out[i] for i in s]) for s in subsets]
     columns = {name: [values[name] for values in found] for name in found[0]}
     return Size(
         num_members=number,
@@ -132,26 +173,29 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=main.__doc__)
     parser.add_argument("--runs", nargs="+", required=True, metavar="DIR", help="directories of finished runs")
     parser.add_argument("--on", default="test", help="evaluation that is told, such as test_best")
+    parser.add_argument("--fit", default="valid", help="evaluation that a temperature is fitted on")
     parser.add_argument("--max_subsets", type=int, default=64, help="ensembles of one size, drawn if there are more")
     parser.add_argument("--seed", type=int, default=0, help="of that draw")
     parser.add_argument("--out", help="directory for the numbers as JSON and CSV; printed alone if not given")
     flags = parser.parse_args()
     try:
-        found = members(flags.runs, flags.on)
-        sizes = by_size(found.told, flags.max_subsets, flags.seed)
+        found = members(flags.runs, flags.on, flags.fit)
+        sizes = by_size(found.told, flags.max_subsets, flags.seed, found.held_out)
     except (FileNotFoundError, ValueError) as error:
         raise SystemExit(str(error)) from None
-    names, sets = list(sizes[0].mean), num_training_sets(found)
+    widths, sets = {name: max(20, len(name) + 2) for name in sizes[0].mean}, num_training_sets(found)
     print(f"{len(found.runs)} runs on {flags.on}, {len(found.told[0].ids):,} examples.")
     if sets > 1:
         print(
             f"They were trained on {sets} different sets of examples or labels (what is held out, and noise that is"
             " planted, follow from the seed), so part of what the ensemble gains may be from that."
         )
-    print(f"{'members':>7}{'subsets':>9}" + "".join(f"{name:>20}" for name in names))
+    if found.held_out is None:
+        print(f"Nothing is told after temperature scaling: not all runs tell {flags.fit!r} of the same examples.")
+    print(f"{'members':>7}{'subsets':>9}" + "".join(f"{name:>{width}}" for name, width in widths.items()))
     for size in sizes:
         number = f"{size.num_subsets}{'' if size.every_subset else '*'}"
-        cells = "".join(f"{shown_as(size, name):>20}" for name in names)
+        cells = "".join(f"{shown_as(size, name):>{width}}" for name, width in widths.items())
         print(f"{size.num_members:>7}{number:>9}{cells}")
     if not all(size.every_subset for size in sizes):
         print(f"* drawn by seed {flags.seed}; elsewhere all subsets.")

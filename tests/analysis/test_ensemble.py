@@ -8,7 +8,7 @@ import pytest
 from scipy import special
 
 from heteroscedastic import files
-from heteroscedastic.analysis import ensemble, predictions
+from heteroscedastic.analysis import calibration, ensemble, predictions
 
 LOGITS = 2 * np.random.default_rng(0).normal(size=(5, 60, 4)).astype(np.float32)
 LABELS = np.random.default_rng(1).integers(0, 4, 60).astype(np.int32)
@@ -27,6 +27,39 @@ def test_one_member_is_the_run_itself(digit_runs, several_labels_run):
             del found["one_against_all_ece"]
         for name, value in found.items():
             assert value == pytest.approx(own[name], rel=1e-5, abs=1e-6), name
+
+
+def test_one_member_after_scaling_is_the_run_after_scaling(digit_runs, several_labels_run):
+    for run, second in ((digit_runs[0], "ece"), (several_labels_run, "one_against_all_ece")):
+        alone = ensemble.members([run])
+        found = ensemble.metrics(alone.told, alone.held_out)
+        after = calibration.before_and_after(run, "valid", "test")["after"]
+        assert {name for name in found if name.startswith("scaled_")} == {"scaled_nll", f"scaled_{second}"}
+        assert found["scaled_nll"] == pytest.approx(after["nll"])
+        assert found[f"scaled_{second}"] == pytest.approx(after[second])
+        assert found["nll"] == ensemble.metrics(alone.told)["nll"]
+
+
+def test_one_temperature_is_fitted_to_what_the_members_say_together():
+    mean = np.log(special.softmax(LOGITS[:3].astype(np.float64), axis=-1).mean(0))
+    rows, held, rest = np.arange(30), slice(0, 30), slice(30, 60)
+    of = lambda part, t: -special.log_softmax(mean[part] / t, axis=-1)[rows, LABELS[part]].mean()  # noqa: E731
+    best = min(np.geomspace(0.5, 100, 40_001), key=lambda t: of(held, t))
+    parts = [told(LOGITS[:3, part], LABELS[part]) for part in (rest, held)]
+    found = ensemble.metrics(*parts)
+    assert found["scaled_nll"] == pytest.approx(of(rest, best), abs=1e-5)
+    fitted = ensemble.metrics(parts[1], parts[1])
+    assert fitted["scaled_nll"] <= fitted["nll"]
+    for subset in ensemble.by_size(parts[0], held_out=parts[1])[-1:]:
+        assert subset.mean == pytest.approx(found)
+
+
+def test_members_that_held_out_other_examples_have_no_temperature(digit_runs):
+    assert ensemble.members(digit_runs).held_out is None  # validation follows from the seed
+    same = [digit_runs[0], digit_runs[2]]  # two of one seed
+    assert len(ensemble.members(same).held_out) == 2
+    assert ensemble.members(same, fit=None).held_out is None
+    assert ensemble.members(same, fit="nothing").held_out is None
 
 
 def test_an_ensemble_is_never_worse_in_nll_than_its_members_are_on_average(digit_runs):
@@ -115,6 +148,7 @@ def test_the_command_writes_what_it_prints(digit_runs, tmp_path, monkeypatch, ca
     printed = capsys.readouterr().out
     assert "3 runs on test, 597 examples" in printed
     assert "trained on 2 different sets" in printed  # two of the three share a seed
+    assert "Nothing is told after temperature scaling: not all runs tell 'valid' of the same examples" in printed
     found = json.loads((tmp_path / "ensemble_test.json").read_text())
     assert [size["num_members"] for size in found["by_size"]] == [1, 2, 3]
     lines = (tmp_path / "ensemble_test.csv").read_text().splitlines()

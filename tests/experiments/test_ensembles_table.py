@@ -1,0 +1,33 @@
+import pytest
+
+from experiments import run, study
+from experiments.correlated_label_noise import ensembles, rows
+from heteroscedastic.analysis import ensemble
+
+TABLE = rows.TABLES["ensembles"]
+T = "head.temperature"
+SHORT = {"training.num_epochs": 1.0, "training.checkpoint_epochs": 1.0}
+FEW = TABLE._replace(scales={"cpu": study.Scale((0, 1), TABLE.scales["cpu"].overrides | SHORT)})
+
+
+@pytest.mark.slow
+def test_single_models_and_ensembles_are_told_with_the_paper_and_after_scaling(tmp_path, monkeypatch, capsys):
+    monkeypatch.setitem(rows.TABLES, "few", FEW)
+    jobs = [j for j in study.jobs(FEW, "cpu", tmp_path / "correlated_label_noise" / "few") if dict(j.point)[T] == 2.0]
+    monkeypatch.setattr("sys.argv", ["ensembles", "--table=few", "--size=2", "--at=2.0", f"--out={tmp_path}"])
+    assert [run.run(job, None) for job in jobs] == [None] * 4
+    ensembles.main()
+    printed = capsys.readouterr().out
+    first = printed[printed.index("**last epoch**") :]
+    lines = [line for line in first.splitlines() if line.startswith("|")]
+    heads, _, *cells = ([cell.strip() for cell in line.strip("|").split("|")] for line in lines)
+    assert [row[0] for row in cells] == [
+        f"{method}, {kind}" for method in ("hom", "het_full") for kind in ("single model", "ensemble of 2")
+    ]
+    members = ensemble.members([job.directory for job in jobs if job.row == "hom"])
+    told = dict(zip(heads, cells[1]))
+    for name, value in ensemble.metrics(members.told, members.held_out).items():
+        assert told[name] == f"{value:.4f}"
+    assert {"scaled_nll", "scaled_ece"} <= set(told)
+    assert told["chosen"] == "2.0 (2x)"
+    assert float(told["paper nll"]) == 0.877
