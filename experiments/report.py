@@ -60,7 +60,7 @@ def main() -> None:
     told = paper(chosen, regime, numbers)
     if told:
         told["numbers"] = {row.name: told["numbers"][row.name] for row in rows}
-    compared = comparison.compare(rows, regime.report, regime.select, flags.data_dir)
+    compared = comparison.compare(rows, regime.report, regime.fitted_on, flags.data_dir)
     print(f"wrote {report.write(compared, flags.out, told)}")
 
 

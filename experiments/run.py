@@ -86,7 +86,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=main.__doc__)
     parser.add_argument("--study", required=True)
     parser.add_argument("--table", required=True)
-    parser.add_argument("--scale", default="cpu", help="how much is run: cpu, gpu or paper, where the table has it")
+    parser.add_argument(
+        "--scale", default="cpu", help="how much is run, such as cpu, gpu or paper, where the table has it"
+    )
     parser.add_argument(
         "--rows", nargs="+", metavar="PATTERN", help="rows such as het_full or 'dtd_*'; all if not given"
     )

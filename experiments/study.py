@@ -45,6 +45,11 @@ class Regime(NamedTuple):
     prefix: str = ""  # of the paper's columns about what is reported
     fit: str | None = None  # that temperatures are fitted on; `select` if not given
 
+    @property
+    def fitted_on(self) -> str | None:
+        """The evaluation that temperatures are fitted on; None where nothing is held out."""
+        return self.fit or self.select
+
 
 class Table(NamedTuple):
     """Rows under the same conditions. Every row is tuned over the same grid, seed by seed."""

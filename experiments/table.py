@@ -122,14 +122,14 @@ def value(run: study.Made, regime: study.Regime, metric: str) -> float:
 
     Args:
       run: that is complete.
-      regime: whose `fit`, or else `select`, evaluation a temperature is fitted on.
+      regime: whose `fitted_on` is the evaluation that a temperature is fitted on.
       metric: of results.json, or of the predictions (analysis/calibration.py); "scaled_" and its
         name is the metric after temperature scaling.
     """
     told = run.results["evals"][regime.report]
     if metric in told:
         return told[metric]
-    found = _calibration(run.job.directory, regime.fit or regime.select, regime.report)
+    found = _calibration(run.job.directory, regime.fitted_on, regime.report)
     scaled = metric.startswith("scaled_")
     return found["after" if scaled else "before"][metric.removeprefix("scaled_")]
 

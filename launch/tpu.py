@@ -142,7 +142,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--spot", action="store_true", help="cheaper, and may be preempted at any time")
     parser.add_argument("--queued", action="store_true", help="ask by way of the queue (queued resources)")
     parser.add_argument("--patience", type=float, default=24, metavar="HOURS", help="to wait for a slice")
-    parser.add_argument("--restarts", type=int, default=2, help="on one slice, after main.py failed there")
+    parser.add_argument("--restarts", type=int, default=2, help="in all, after main.py failed")
     parser.add_argument("--poll", type=float, default=30, metavar="SECONDS", help="between two looks at the slice")
     parser.add_argument("--keep", action="store_true", help="leave the slice there in the end")
     parser.add_argument("--delete", action="store_true", help="only delete the slice, whatever it does")

@@ -4,7 +4,7 @@ python -m experiments.correlated_label_noise.ensembles --table=ensembles --size=
 table that validation chose, seed by seed, and prints for each method and regime: single models, mean
 and standard deviation over seeds; and ensembles of four of them (analysis/ensemble.py), mean and
 standard deviation over all subsets of four seeds, or --max_subsets of them drawn where there are more.
-Temperatures are fitted on what validation chose by, where the seeds of a method hold out the same examples.
+Temperatures are fitted on what the table's are, where the seeds of every method hold out the same examples.
 Subsets share members: their deviation tells how much depends on which four were taken, and is no
 error of the mean.
 """
@@ -45,13 +45,14 @@ def main() -> None:
 
 def _tell(chosen, regime, flags):
     """One regime; `chosen` has the runs of each row."""
-    lines, sets = [], set()
+    lines, sets, fits = [], set(), set()
     for row, made in chosen.items():
-        fit, directories = regime.fit or regime.select, [run.job.directory for run in made]
-        found = ensemble.members(directories, regime.report, fit) if made else None
+        directories = [run.job.directory for run in made]
+        found = ensemble.members(directories, regime.report, regime.fitted_on) if made else None
         if not found or len(made) < flags.size:
             raise ValueError(f"{row} has {len(made)} seeds with a complete grid, but an ensemble is of {flags.size}.")
         sets.add(ensemble.num_training_sets(found))
+        fits.add(found.fit)
         points = Counter(", ".join(str(v) for _, v in run.job.point) or "-" for run in made)
         at = ", ".join(f"{point} ({n}x)" for point, n in points.most_common())
         for kind, number in (("single", 1), ("ensemble", flags.size)):
@@ -69,7 +70,7 @@ def _tell(chosen, regime, flags):
         theirs = paper.get(f"{_PAPER.get(row)}_{kind}", {})
         cells = [what, at, str(size.num_subsets), *(ensemble.shown_as(size, metric) for metric in metrics)]
         print("| " + " | ".join(cells + [str(theirs.get(_COLUMNS[metric], "-")) for metric in told]) + " |")
-    print(f"\nPaper: {table['title']}; top-1 in %.")
+    print(f"\n{ensemble.temperatures(fits.pop() if len(fits) == 1 else None)}\nPaper: {table['title']}; top-1 in %.")
     if sets != {1}:
         print(
             f"The members of a method saw {' or '.join(map(str, sorted(sets)))} different training sets (what is held"

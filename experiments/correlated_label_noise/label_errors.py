@@ -17,7 +17,7 @@ from heteroscedastic.analysis import comparison, finished, label_errors
 
 _COLUMNS = ("regime", "method", "score", "average precision", "- own margin", "- {}", "precision at errors")
 _MEMORISED = ("regime", "method", "right, training", "wrong, training", "right, validation", "wrong, validation")
-_USUAL = "margin"  # the better of the usual scores for a plain softmax
+_USUAL = "margin"  # the better of the usual scores for a plain softmax under planted noise
 
 
 def main() -> None:

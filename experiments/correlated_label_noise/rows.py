@@ -35,6 +35,7 @@ _NOISY = {
     "early stopping, noisy validation": Regime(select="valid_best", report="valid_best"),
     "last epoch, noisy validation": Regime(select="valid", report="valid"),
 }
+_METRICS = ("accuracy", "nll", "scaled_nll", "ece", "scaled_ece")  # before and after temperature scaling
 # A small network, as few images as it can memorise (of a quarter it fits half in 30 epochs), and nothing that
 # keeps it from memorising wrong labels.
 _CIFAR_ON_CPU = {
@@ -67,7 +68,7 @@ def _human_noise(claim: str, label: str, later: dict[str, tuple[Any, ...]]) -> T
     return Table(
         claim=claim,
         rows=_methods("cifar10_n"),
-        metrics=("accuracy", "nll", "scaled_nll", "ece", "scaled_ece"),
+        metrics=_METRICS,
         regimes=_REGIMES,
         select_metric="nll",
         grid={"head.temperature": (1.0, 4.0)},
@@ -85,7 +86,7 @@ TABLES = {
         claim="Modelling correlated label noise helps on clean test images, and the learned"
         " covariance shows which classes were confused.",
         rows=_methods("digits"),
-        metrics=("accuracy", "nll", "scaled_nll", "ece", "scaled_ece"),
+        metrics=_METRICS,
         regimes=_REGIMES | _NOISY,
         select_metric="nll",
         grid={"head.temperature": (0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0)},
@@ -104,7 +105,7 @@ TABLES = {
         claim="Members with a low-rank head, trained on the same noisy labels from different starts, make a better"
         " ensemble than members without noise.",
         rows=tuple(row for row in _methods("digits") if row.name in ("hom", "het_full")),
-        metrics=("accuracy", "nll", "ece"),
+        metrics=_METRICS,
         regimes=_REGIMES,
         select_metric="nll",
         grid={"head.temperature": (1.0, 2.0, 8.0)},
@@ -131,7 +132,7 @@ TABLES = {
     "human_noise": Table(
         claim="Modelling input-dependent, correlated noise helps against the label noise that people make.",
         rows=_methods("cifar10_n"),
-        metrics=("accuracy", "nll", "scaled_nll", "ece", "scaled_ece"),
+        metrics=_METRICS,
         regimes=_REGIMES,
         select_metric="nll",
         grid={"head.temperature": (1.0, 4.0, 16.0)},
@@ -177,7 +178,7 @@ TABLES = {
     "num_samples": Table(
         claim="A few quasi-random points train and predict as well as many independent samples.",
         rows=_points("digits_het_full"),
-        metrics=("accuracy", "nll", "ece"),
+        metrics=_METRICS,
         regimes=_REGIMES,
         select_metric="nll",
         grid={"head.temperature": (1.0, 8.0)},
@@ -187,7 +188,7 @@ TABLES = {
     "num_samples_cifar": Table(
         claim="On images under human label noise too, a few quasi-random points do as well as many samples.",
         rows=_points("cifar10_n_het_full"),
-        metrics=("accuracy", "nll", "ece"),
+        metrics=_METRICS,
         regimes=_REGIMES,
         select_metric="nll",
         grid=_AS_ON_THE_WORST_LABELS,

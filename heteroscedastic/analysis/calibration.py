@@ -14,7 +14,7 @@ import numpy as np
 from scipy import special
 
 from heteroscedastic import curation, files, metrics
-from heteroscedastic.analysis import predictions
+from heteroscedastic.analysis import finished, predictions
 from heteroscedastic.calibration import recalibration, reliability, scores
 from heteroscedastic.training import evaluate
 
@@ -128,15 +128,25 @@ def main() -> None:
     """Prints the calibration of a finished run before and after temperature scaling, and writes it beside."""
     parser = argparse.ArgumentParser(description=main.__doc__)
     parser.add_argument("--run", required=True, help="directory of a finished run")
-    parser.add_argument("--fit", default="valid", help="evaluation that the temperature is fitted on")
+    parser.add_argument(
+        "--fit", help="evaluation to fit a temperature on; the held-out one of the same weights if not given"
+    )
     parser.add_argument("--on", default="test", help="evaluation that is told")
     flags = parser.parse_args()
-    found = before_and_after(flags.run, flags.fit, flags.on)
-    print(f"temperature {found['temperature']:.3f}, fitted on {flags.fit}")
+    try:
+        fit = flags.fit or finished.held_out(finished.read(flags.run), flags.on)
+        if fit is None:
+            raise ValueError(
+                f"{flags.run} evaluated no held-out examples by the weights of {flags.on!r}; name others by --fit."
+            )
+        found = before_and_after(flags.run, fit, flags.on)
+    except (FileNotFoundError, ValueError) as error:
+        raise SystemExit(str(error)) from None
+    print(f"temperature {found['temperature']:.3f}, fitted on {fit}")
     print(f"{flags.on:<24}{'before':>10}{'after':>10}")
     for name, value in found["before"].items():
         print(f"{name:<24}{value:>10.4f}{found['after'][name]:>10.4f}")
-    path = files.place(flags.run) / "analysis" / "calibration" / f"{flags.fit}_{flags.on}.json"
+    path = files.place(flags.run) / "analysis" / "calibration" / f"{fit}_{flags.on}.json"
     files.write_json(path, found)
     print(f"wrote {path}")
 

@@ -107,7 +107,7 @@ class Compared(NamedTuple):
 
     groups: list[Group]
     on: str  # the evaluation that is told
-    fit: str | None  # the one that temperatures are fitted on; None where a run has none
+    fit: str | None  # the one that temperatures are fitted on; None where a run lacks it
     told: list[list[Predictions]]  # of `on`, by group and run
     fitted_on: list[list[Predictions]] | None  # of `fit`
     data_dir: str | None = None
@@ -122,10 +122,15 @@ class Compared(NamedTuple):
         return self.told[0][0].several
 
 
-def compare(
-    compared: list[Group], on: str = "test", fit: str | None = "valid", data_dir: str | None = None
-) -> Compared:
+def compare(compared: list[Group], on: str = "test", fit: str | None = None, data_dir: str | None = None) -> Compared:
     """These groups, once it is sure that they may be compared on an evaluation.
+
+    Args:
+      compared: the groups.
+      on: the evaluation.
+      fit: the one that temperatures are fitted on; that of `finished.held_out` unless given. Where a run has no
+        predictions of it, `Compared.fit` is None.
+      data_dir: where data is read from again.
 
     Raises:
       FileNotFoundError, ValueError: predictions are missing, damaged or of another version, or
@@ -134,6 +139,7 @@ def compare(
     told = [[predictions.read(run.directory, on) for run in group.runs] for group in compared]
     _check_same(compared, told, on)
     runs = [run for group in compared for run in group.runs]
+    fit = fit or finished.held_out(runs[0], on)
     if fit is None or not all(fit in predictions.names(run.directory) for run in runs):
         return Compared(compared, on, None, told, None, data_dir)
     fitted = [[predictions.read(run.directory, fit) for run in group.runs] for group in compared]

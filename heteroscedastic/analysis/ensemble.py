@@ -36,7 +36,8 @@ class Members(NamedTuple):
 
     runs: tuple[Told, ...]
     told: tuple[Predictions, ...]
-    held_out: tuple[Predictions, ...] | None  # for temperatures; None where the members held out different examples
+    fit: str | None  # the evaluation that temperatures are fitted on, None where not all predicted the same examples
+    held_out: tuple[Predictions, ...] | None  # its predictions
 
 
 class Size(NamedTuple):
@@ -49,13 +50,13 @@ class Size(NamedTuple):
     std: dict[str, float]  # and its deviation, nan of one; subsets share members, so this is no error of the mean
 
 
-def members(directories: Sequence[str | files.Place], on: str = "test", fit: str | None = "valid") -> Members:
+def members(directories: Sequence[str | files.Place], on: str = "test", fit: str | None = None) -> Members:
     """The runs in these directories, once it is sure that they predicted the same examples.
 
     Args:
       directories: of finished runs, of one config or of several.
       on: the evaluation.
-      fit: the one that a temperature is fitted on, if any.
+      fit: the one that a temperature is fitted on; the held-out one of the same weights unless given.
 
     Raises:
       FileNotFoundError, ValueError: a run is not finished, or given twice, or is the repetition of
@@ -72,8 +73,9 @@ def members(directories: Sequence[str | files.Place], on: str = "test", fit: str
                 f"{run.directory} has one label an example, but {on!r} lists of right ones (ReaL); ensembles are not"
                 " evaluated on such lists, so name another evaluation."
             )
-    held_out = tuple(compared.fitted_on[0]) if compared.fitted_on else None
-    return Members(runs, told, held_out if held_out and _same_examples(held_out) else None)
+    if compared.fitted_on is None or not _same_examples(compared.fitted_on[0]):
+        return Members(runs, told, None, None)
+    return Members(runs, told, compared.fit, tuple(compared.fitted_on[0]))
 
 
 def _same_examples(told: Sequence[Predictions]) -> bool:
@@ -87,7 +89,7 @@ def num_training_sets(found: Members) -> int:
 
 
 def metrics(chosen: Sequence[Predictions], held_out: Sequence[Predictions] | None = None) -> dict[str, float]:
-    """Of one ensemble; of one member those that its own results.json tells, to rounding.
+    """Of one ensemble, as analysis/calibration.py tells them of a run: results.json's to rounding, and an exact gap.
 
     Args:
       chosen: what its members predict.
@@ -149,6 +151,13 @@ def of_size(
     )
 
 
+def temperatures(fit: str | None) -> str:
+    """What temperatures were fitted on, in words."""
+    if fit is None:
+        return "Not told after temperature scaling: the runs predicted no held-out examples that are the same for all."
+    return f"Temperatures are fitted on {fit}."
+
+
 def shown_as(size: Size, metric: str) -> str:
     """The mean of a metric over subsets, and its deviation where there are several."""
     return f"{size.mean[metric]:.4f}" + (f" ± {size.std[metric]:.4f}" if size.num_subsets > 1 else "")
@@ -173,7 +182,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=main.__doc__)
     parser.add_argument("--runs", nargs="+", required=True, metavar="DIR", help="directories of finished runs")
     parser.add_argument("--on", default="test", help="evaluation that is told, such as test_best")
-    parser.add_argument("--fit", default="valid", help="evaluation that a temperature is fitted on")
+    parser.add_argument(
+        "--fit", help="evaluation to fit a temperature on; the held-out one of the same weights if not given"
+    )
     parser.add_argument("--max_subsets", type=int, default=64, help="ensembles of one size, drawn if there are more")
     parser.add_argument("--seed", type=int, default=0, help="of that draw")
     parser.add_argument("--out", help="directory for the numbers as JSON and CSV; printed alone if not given")
@@ -190,8 +201,7 @@ def main() -> None:
             f"They were trained on {sets} different sets of examples or labels (what is held out, and noise that is"
             " planted, follow from the seed), so part of what the ensemble gains may be from that."
         )
-    if found.held_out is None:
-        print(f"Nothing is told after temperature scaling: not all runs tell {flags.fit!r} of the same examples.")
+    print(temperatures(found.fit))
     print(f"{'members':>7}{'subsets':>9}" + "".join(f"{name:>{width}}" for name, width in widths.items()))
     for size in sizes:
         number = f"{size.num_subsets}{'' if size.every_subset else '*'}"
@@ -206,6 +216,7 @@ def main() -> None:
 def _write(out: files.Place, on: str, seed: int, found: Members, sizes: list[Size]) -> None:
     told: dict[str, Any] = {
         "on": on,
+        "fit": found.fit,
         "members": [str(run.directory) for run in found.runs],
         "num_training_sets": num_training_sets(found),
         "seed_of_subsets": seed,

@@ -54,6 +54,17 @@ def read(directory: str | files.Place) -> Told:
     return Told(path, **found | {"results": workdir.as_measured(found["results"])})
 
 
+def held_out(told: Told, on: str) -> str | None:
+    """The evaluation whose predictions a temperature for `on` is fitted on: of the held-out split, by the same weights.
+
+    None where the run has no such evaluation.
+    """
+    evals, validation = told.config["evals"], told.config.get("validation")
+    split = validation["split"] if validation else "valid"
+    checkpoint = evals.get(on, {}).get("checkpoint", "last")
+    return next((n for n, e in evals.items() if (e["split"], e.get("checkpoint", "last")) == (split, checkpoint)), None)
+
+
 def _object(path: files.Place, keys: tuple[str, ...]) -> dict[str, Any]:
     try:
         found = files.read_json(path)

@@ -6,8 +6,8 @@ has learned and so grants them to a wrong label; its location need not explain t
 without noise the two are the same. experiments/correlated_label_noise/README.md has what is measured.
 
 The scores of training examples come from a network that has seen their labels, and one that has
-memorised them suspects none. The best checkpoint by validation has memorised less than the last. Where that was
-measured it made the noise-free score of heads with noise better, and that of a plain softmax worse.
+memorised them suspects none. The best checkpoint by validation has memorised less than the last: where that was
+measured it ranks wrong labels better by this score, but for a plain softmax under planted noise.
 """
 
 import argparse

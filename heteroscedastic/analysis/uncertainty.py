@@ -21,7 +21,9 @@ def flags_of_runs(description: str | None) -> argparse.ArgumentParser:
     parser.add_argument("--runs", nargs="+", required=True, metavar="DIR", help="directories of finished runs")
     parser.add_argument("--names", nargs="+", metavar="NAME", help="one for each config, seeds counted together")
     parser.add_argument("--on", default="test", help="evaluation that is told")
-    parser.add_argument("--fit", default="valid", help="evaluation that the temperature is fitted on")
+    parser.add_argument(
+        "--fit", help="evaluation to fit a temperature on; the held-out one of the same weights if not given"
+    )
     parser.add_argument("--data_dir", default=os.environ.get("TFDS_DATA_DIR"))
     return parser
 

@@ -1,3 +1,5 @@
+import shutil
+
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -90,3 +92,17 @@ def test_predictions_that_are_missing_or_of_another_kind_are_told(without_noise,
     np.savez(tmp_path / "predictions" / "test.npz", ids=[0], labels=[1], logits=[[0.0, 1.0]], classes=[[0, 1]])
     with pytest.raises(ValueError, match="needs every one"):
         calibration.before_and_after(tmp_path, "test", "test")
+
+
+def test_the_command_fits_on_what_is_held_out_by_the_same_weights(without_noise, tmp_path, monkeypatch, capsys):
+    run = shutil.copytree(without_noise, tmp_path / "run", ignore=shutil.ignore_patterns("checkpoints"))
+    monkeypatch.setattr("sys.argv", ["calibration", f"--run={run}", "--on=test_best"])
+    calibration.main()
+    found = calibration.before_and_after(run, "valid_best", "test_best")
+    assert f"temperature {found['temperature']:.3f}, fitted on valid_best" in capsys.readouterr().out
+    assert files.read_json(run / "analysis" / "calibration" / "valid_best_test_best.json") == found
+    config = files.read_json(run / "config.json")
+    del config["evals"]["valid_best"]
+    files.write_json(run / "config.json", config)
+    with pytest.raises(SystemExit, match=r"no held-out examples by the weights of 'test_best'.*--fit"):
+        calibration.main()

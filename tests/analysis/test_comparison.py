@@ -93,6 +93,21 @@ def test_without_the_evaluation_to_fit_on_nothing_is_fitted(digit_runs):
     assert comparison.compare(comparison.groups(digit_runs), fit="nowhere").fitted_on is None
 
 
+def test_temperatures_are_fitted_on_what_is_held_out_by_the_same_weights(digit_runs):
+    told = finished.read(digit_runs[0])
+    assert finished.held_out(told, "test") == "valid"
+    assert finished.held_out(told, "test_best") == "valid_best"
+    assert finished.held_out(told, "unknown") == "valid"
+    assert comparison.compare(comparison.groups(digit_runs), "test_best").fit == "valid_best"
+    config = told.config
+    other = config["evals"] | {"wide": {"split": "dev"}, "valid_best": {"split": "other", "checkpoint": "best"}}
+    changed = told._replace(config=config | {"evals": other})
+    assert finished.held_out(changed, "test_best") is None
+    assert finished.held_out(changed._replace(config=changed.config | {"validation": None}), "test") == "valid"
+    by_dev = changed.config | {"validation": {"split": "dev", "metric": "nll"}}
+    assert finished.held_out(changed._replace(config=by_dev), "test") == "wide"
+
+
 def test_a_run_that_is_not_finished_damaged_or_of_another_version_says_what_to_do(digit_runs, tmp_path):
     with pytest.raises(FileNotFoundError, match=r"holds no complete run.*python main.py --config"):
         finished.read(tmp_path)

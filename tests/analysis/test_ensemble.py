@@ -57,8 +57,13 @@ def test_one_temperature_is_fitted_to_what_the_members_say_together():
 def test_members_that_held_out_other_examples_have_no_temperature(digit_runs):
     assert ensemble.members(digit_runs).held_out is None  # validation follows from the seed
     same = [digit_runs[0], digit_runs[2]]  # two of one seed
-    assert len(ensemble.members(same).held_out) == 2
-    assert ensemble.members(same, fit=None).held_out is None
+    found = ensemble.members(same)
+    assert (found.fit, len(found.held_out)) == ("valid", 2)
+    best = ensemble.members(same, "test_best")
+    assert best.fit == "valid_best"
+    places = [run.directory / "predictions" / "valid_best.npz" for run in best.runs]
+    assert [predicted.source for predicted in best.held_out] == places
+    assert ensemble.members(same, "test_best", "valid").fit == "valid"
     assert ensemble.members(same, fit="nothing").held_out is None
 
 
@@ -148,8 +153,9 @@ def test_the_command_writes_what_it_prints(digit_runs, tmp_path, monkeypatch, ca
     printed = capsys.readouterr().out
     assert "3 runs on test, 597 examples" in printed
     assert "trained on 2 different sets" in printed  # two of the three share a seed
-    assert "Nothing is told after temperature scaling: not all runs tell 'valid' of the same examples" in printed
+    assert "Not told after temperature scaling: the runs predicted no held-out examples that are the same" in printed
     found = json.loads((tmp_path / "ensemble_test.json").read_text())
+    assert found["fit"] is None
     assert [size["num_members"] for size in found["by_size"]] == [1, 2, 3]
     lines = (tmp_path / "ensemble_test.csv").read_text().splitlines()
     assert len(lines) == 4

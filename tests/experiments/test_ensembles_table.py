@@ -29,5 +29,6 @@ def test_single_models_and_ensembles_are_told_with_the_paper_and_after_scaling(t
     for name, value in ensemble.metrics(members.told, members.held_out).items():
         assert told[name] == f"{value:.4f}"
     assert {"scaled_nll", "scaled_ece"} <= set(told)
+    assert "Temperatures are fitted on valid." in first
     assert told["chosen"] == "2.0 (2x)"
     assert float(told["paper nll"]) == 0.877

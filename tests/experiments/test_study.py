@@ -99,6 +99,10 @@ def test_every_table_of_every_study_names_configs_and_settings_that_exist():
             for scale in chosen.scales:
                 jobs = study.jobs(chosen, scale, study.Path("out"))
                 assert len({job.directory for job in jobs}) == len(jobs)
+                for regime in chosen.regimes.values():
+                    names = {regime.report, regime.select, regime.fit} - {None}
+                    assert all(names <= set(job.config["evals"]) for job in jobs)
+                    assert regime.fitted_on or not any(metric.startswith("scaled_") for metric in chosen.metrics)
             numbers = json.loads((path.parent / "paper.json").read_text())
             if chosen.paper:
                 assert chosen.paper["table"] in numbers["tables"]
