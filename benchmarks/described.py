@@ -46,7 +46,8 @@ class Described:
         self.class_counts = np.ones(len(self.class_names), np.float32)
         self.sizes = dict.fromkeys(["train", *(settings["split"] for settings in told)], _NUM_EXAMPLES)
         self.arrays = dict.fromkeys(self.sizes, ())
-        self.description, self.clean_labels, self.dataset = {}, {}, Dataset({}, self.class_names)
+        self.description, self.kept, self.clean_labels = {}, {}, {}
+        self.dataset = Dataset({}, self.class_names)
 
     def training_feeds(self, epoch: int, start: int, places: Places) -> Iterator[Batch]:
         return iter(())

@@ -42,8 +42,11 @@ def over_samples(
     def read(key, latent, batch):
         return _sums_over_samples(key, latent, num_samples, points, several)
 
-    probs, expected = (x.astype(np.float64) / num_samples for x in finished.by_example(found, data, read))
-    total = _entropy(probs, several)
+    def entropies(sums):  # of a batch, as the probabilities of all examples may be too many to hold
+        probs, expected = (x.astype(np.float64) / num_samples for x in sums)
+        return _entropy(probs, several), expected
+
+    total, expected = finished.by_example(found, data, read, then=entropies)
     # In float32 a difference of equal entropies is not quite 0.
     mutual = np.maximum(total - expected, 0.0)
     return EntropySplit(total, total - mutual, mutual)

@@ -63,7 +63,7 @@ def of(
     return Example(
         image=one.inputs[0],
         labels=_listed(one.labels),
-        clean_labels=_listed(run.clean_labels[split][places]),
+        clean_labels=_listed(finished.clean_labels_of(run, split, one.ids)),
         classes=classes,
         probs=probs[classes],
         covariance=np.asarray(entries, np.float64).reshape(len(classes), -1),

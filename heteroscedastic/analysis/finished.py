@@ -108,8 +108,15 @@ def clean_labels(told: Told, evaluation: str, data_dir: str | None = None) -> di
       FileNotFoundError, ModuleNotFoundError, ValueError: the data that the run saw is not here.
     """
     split = told.config["evals"][evaluation]["split"]
-    run = build(told, data_dir)
-    return dict(zip(run.dataset.splits[split].ids.tolist(), run.clean_labels[split]))
+    pipeline = build(told, data_dir).pipeline
+    return dict(zip(pipeline.kept[split].tolist(), pipeline.clean_labels[split], strict=True))
+
+
+def clean_labels_of(run: Run, split: str, ids: Int[np.ndarray, "n"]) -> Int[np.ndarray, "n"] | Int[np.ndarray, "n m"]:
+    """The labels of these examples of a split, before any noise that is known."""
+    kept = run.pipeline.kept[split]
+    rising = np.argsort(kept)
+    return run.pipeline.clean_labels[split][rising[np.searchsorted(kept, ids, sorter=rising)]]
 
 
 def load(directory: str | files.Place, checkpoint: str = "last", data_dir: str | None = None) -> Finished:
@@ -170,13 +177,18 @@ def with_one_label(found: Finished, split: str) -> Split:
     Raises:
       ValueError: it has no such split, or the run answers yes or no for each class.
     """
-    chosen = data(found, split)
-    if answers_yes_or_no(found):
+    if answers_yes_or_no(found):  # before images are read
         raise ValueError("this is for one label an example, under softmax; this run answers yes or no for each class.")
-    return chosen
+    return data(found, split)
 
 
-def by_example(found: Finished, split: Split, read: Callable, rows: Int[np.ndarray, "m"] | None = None) -> Any:
+def by_example(
+    found: Finished,
+    split: Split,
+    read: Callable,
+    rows: Int[np.ndarray, "m"] | None = None,
+    then: Callable[[Any], Any] = lambda part: part,
+) -> Any:
     """What `read` makes of the latents of examples of a split, which are not augmented.
 
     Args:
@@ -184,6 +196,7 @@ def by_example(found: Finished, split: Split, read: Callable, rows: Int[np.ndarr
       split: of the run.
       read: (key, latent, batch) -> any tree of values by example. Compiled.
       rows: places in the split; all of them, in order, if not given.
+      then: of such a tree of a batch, in numpy: what is kept of it.
 
     Returns:
       The tree in numpy, an entry an example.
@@ -198,7 +211,7 @@ def by_example(found: Finished, split: Split, read: Callable, rows: Int[np.ndarr
     on_device, key, parts = jax.device_put(split), assembly.key_for(run.config["seed"], "analysis"), []
     for i, feed in enumerate(resident.feeds(np.arange(len(split.ids)) if rows is None else rows, run.batch_size)):
         part = values(state, on_device, feed, jax.random.fold_in(key, i))
-        parts.append(jax.tree.map(lambda x, present=feed.weights > 0: np.asarray(x)[present], part))
+        parts.append(then(jax.tree.map(lambda x, present=feed.weights > 0: np.asarray(x)[present], part)))
     return jax.tree.map(lambda *x: np.concatenate(x), *parts)
 
 

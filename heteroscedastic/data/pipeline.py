@@ -22,7 +22,8 @@ class Pipeline(Protocol):
     class_counts: Float[np.ndarray, "k"]  # labels in training; 0 where nobody asked for them
     description: dict[str, Any]  # for dataset.json
     dataset: Dataset  # in memory
-    clean_labels: Mapping  # arrays, by split, in its order: without known noise
+    kept: Mapping  # ids of every example, by split, those among them too that cannot be decoded
+    clean_labels: Mapping  # arrays, by split, in the order of `kept`: without known noise
     arrays: dict[str, Any]  # by split, what the devices hold all the time
 
     def training_feeds(self, epoch: int, start: int, places: Places) -> Iterator[Any]:

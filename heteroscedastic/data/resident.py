@@ -104,6 +104,10 @@ class Resident:
     def description(self) -> dict[str, Any]:
         return dataset_lib.description(self.dataset, self.stored)
 
+    @property
+    def kept(self) -> dict[str, np.ndarray]:
+        return {name: split.ids for name, split in self.dataset.splits.items()}
+
     @functools.cached_property
     def clean_labels(self) -> dict[str, np.ndarray]:
         return {name: dataset_lib.clean_labels(self.dataset, self.stored, name) for name in self.dataset.splits}

@@ -17,8 +17,9 @@ import tensorflow as tf
 from jaxtyping import PRNGKeyArray
 
 from heteroscedastic.batch import Batch
-from heteroscedastic.data import augment, graph, lanes, ops, records, resident
+from heteroscedastic.data import augment, graph, in_memory, lanes, ops, records, resident
 from heteroscedastic.data.dataset import Dataset, Split
+from heteroscedastic.data.in_memory import InMemory
 from heteroscedastic.data.pipeline import Places
 from heteroscedastic.data.sources import Chosen
 
@@ -80,12 +81,16 @@ class Streaming:
     @property
     def dataset(self) -> Dataset:
         """Splits as evaluation sees them, each decoded into memory when it is asked for."""
-        return Dataset(_InMemory(self.sizes, self._read), self.class_names)
+        return Dataset(InMemory(self.sizes, self._read), self.class_names)
+
+    @property
+    def kept(self) -> dict[str, np.ndarray]:
+        return {name: source.kept for name, source in self._sources.items()}
 
     @property
     def clean_labels(self) -> Mapping:
         """Labels before curation."""
-        return _InMemory(self.sizes, lambda split: self._sources[split].clean_labels(self._max_labels))
+        return InMemory(self.sizes, lambda split: self._sources[split].clean_labels(self._max_labels))
 
     def training_feeds(self, epoch: int, start: int, places: Places) -> Iterator[Batch]:
         return self._feeds("train", places, epoch, start)
@@ -258,31 +263,10 @@ class Streaming:
             ) from None
 
     def _read(self, split: str) -> Split:
-        """A split as evaluation sees it, in the order of ids, without what is absent."""
-        feeds = list(self.feeds(split, np.arange(self._batch_size)))
-        inputs, labels, weights, ids = (np.concatenate(x) for x in zip(*(feed[:4] for feed in feeds)))
-        rows = np.argsort(np.where(weights > 0, ids, np.iinfo(ids.dtype).max), kind="stable")[
-            : int((weights > 0).sum())
-        ]
-        return Split(inputs[rows], labels[rows], ids[rows])
-
-
-class _InMemory(Mapping):
-    """What is read of a split, once somebody asks for it."""
-
-    def __init__(self, names: Mapping[str, Any], read: Callable[[str], Any]):
-        self._names, self._read = names, functools.cache(read)
-
-    def __getitem__(self, split: str) -> Any:
-        if split not in self._names:
-            raise KeyError(split)
-        return self._read(split)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._names)
-
-    def __len__(self) -> int:
-        return len(self._names)
+        """A split as evaluation sees it."""
+        source = self._sources[split]
+        in_memory.check_room(source.where, len(source.kept), self.example(split, False).inputs[0])
+        return in_memory.gathered(self.feeds(split, np.arange(self._batch_size)), source.kept)
 
 
 def _parted(chain: Sequence[Callable]) -> tuple[list[Callable], list[Callable]]:

@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -34,7 +34,6 @@ class Run:
     pipeline: Pipeline
     dataset: Dataset  # in memory; of a stream, each split once it is asked for
     description: dict[str, Any]  # of the data, for dataset.json
-    clean_labels: Mapping  # arrays, by split, in its order: without known noise
     model: nn.Module
     predictive: Callable
     init: Callable[[], TrainState]  # as it is saved
@@ -140,7 +139,6 @@ def build(config: dict[str, Any], data_dir: str | None = None, pipeline: Pipelin
         pipeline=pipeline,
         dataset=pipeline.dataset,
         description=pipeline.description,
-        clean_labels=pipeline.clean_labels,
         model=model,
         predictive=average,
         init=init_of(num_classes),

@@ -130,6 +130,13 @@ def test_a_run_that_is_not_finished_damaged_or_of_another_version_says_what_to_d
         finished.build(finished.read(other))
 
 
+def test_clean_labels_are_found_by_id(digit_runs):
+    run = finished.build(finished.read(digit_runs[0]))
+    ids, labels = run.pipeline.kept["valid"], run.pipeline.clean_labels["valid"]
+    some = np.random.default_rng(0).permutation(len(ids))[:50]
+    np.testing.assert_array_equal(finished.clean_labels_of(run, "valid", ids[some]), labels[some])
+
+
 def test_the_clean_labels_are_those_before_the_noise(digit_runs):
     told = finished.read(digit_runs[0])
     run = finished.build(told)

@@ -197,7 +197,7 @@ def test_the_covariance_of_an_example_is_its_own(with_noise, found, monkeypatch)
 def test_the_picture_of_an_example_tells_the_label_without_planted_noise(found):
     from heteroscedastic.analysis import heat_map
 
-    split, clean = found.run.dataset.splits["valid"], found.run.clean_labels["valid"]
+    split, clean = found.run.dataset.splits["valid"], found.run.pipeline.clean_labels["valid"]
     for noisy in (True, False):
         row = np.flatnonzero((split.labels != clean) == noisy)[0]
         example = example_covariance.of(found, "valid", int(split.ids[row]))

@@ -95,7 +95,7 @@ def test_the_known_errors_are_the_labels_that_noise_changed(with_noise, told):
 
 
 def test_held_out_labels_have_the_same_noise_and_clean_ones_none(het):
-    clean, splits = het.run.clean_labels, het.run.dataset.splits
+    clean, splits = het.run.pipeline.clean_labels, het.run.dataset.splits
     np.testing.assert_array_equal(clean["valid"], datasets.load_digits().target[splits["valid"].ids])
     assert (clean["valid"] != splits["valid"].labels).any()
     np.testing.assert_array_equal(clean["test"], splits["test"].labels)

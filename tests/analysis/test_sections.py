@@ -61,6 +61,18 @@ def test_of_the_largest_logits_of_several_labels_each_section_says_what_it_lacks
     assert [e["id"] for e in found] == np.argsort(-losses)[: len(found)].tolist()
 
 
+def test_of_the_largest_logits_of_several_labels_the_hardest_are_said_by_their_own_classes():
+    def predict(rng):
+        hot = np.full((N, K), -20.0)
+        hot[:, 1500], hot[:, 1000] = 4.0, 2.0
+        return hot
+
+    says = hardest.hardest(compared(several=True, predict=predict)).numbers["hardest_0_one"][0]["says"]
+    expected = {1500: 1 / (1 + np.exp(-4)), 1000: 1 / (1 + np.exp(-2))}
+    assert {told["class"]: told["probability"] for told in says} == pytest.approx(expected, rel=1e-5)
+    assert [told["name"] for told in says] == ["class 1500", "class 1000"]
+
+
 def test_the_two_likeliest_classes_are_of_all_runs_together_and_two_though_they_share_a_name():
     hot = np.full((N, K), -20.0)
     hot[:, 3], hot[:, 5] = 1.0, 0.0

@@ -107,6 +107,11 @@ def test_images_that_cannot_be_decoded_are_named_and_left_out(data_dir, caplog):
     assert pipeline.left_out() == {"train": list(CORRUPT)}
     assert "cannot be decoded and are left out" in caplog.text
     assert all(str(i) in caplog.text for i in CORRUPT)
+    # Each label is still that of its own example, though one list of them is shorter than the other.
+    clean = dict(zip(pipeline.kept["train"].tolist(), pipeline.clean_labels["train"], strict=True))
+    whole = pipeline.dataset.splits["train"]
+    assert len(clean) == NUM_TRAIN == len(whole.ids) + len(CORRUPT)
+    np.testing.assert_array_equal([clean[i] for i in whole.ids.tolist()], whole.labels)
     seen = np.concatenate([ids[weights > 0] for _, _, weights, ids in one])
     np.testing.assert_array_equal(np.sort(seen), np.setdiff1d(np.arange(NUM_TRAIN), CORRUPT))
     # All others are where they are in a set that is whole, and look as they do there.

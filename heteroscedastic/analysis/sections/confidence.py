@@ -55,17 +55,18 @@ def outcomes(compared: Compared) -> Section:
     for name, told_by_group in evaluations.items():
         for i, (group, told) in enumerate(zip(compared.groups, told_by_group)):
             try:
+                found = confidence.outcomes(told)
+            except ValueError as error:  # before clean labels are read
+                parts.append(page.note(f"{group.name} on {name}: {error}"))
+                continue
+            try:
                 clean = [finished.clean_labels(run, name, compared.data_dir) for run in group.runs]
                 noisy = [predictions.is_noisy(p, labels) for p, labels in zip(told, clean)]
                 some = any(x.any() for x in noisy)
                 said = "" if some else f" No label of {name} is known to be wrong."
+                found = confidence.outcomes(told, noisy) if some else found
             except finished.NOT_HERE as error:
                 some, said = False, f" Which labels are wrong is not known: {error}"
-            try:
-                found = confidence.outcomes(told, noisy if some else None)
-            except ValueError as error:
-                parts.append(page.note(f"{group.name} on {name}: {error}"))
-                continue
             means = {kind: float(v.mean()) for kind, v in found.confidence.items() if len(v)}
             what = "the likelier answer to each yes/no question" if compared.several else "the likeliest class"
             parts.append(

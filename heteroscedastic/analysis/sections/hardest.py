@@ -60,18 +60,18 @@ def _said(compared: Compared, told: list[Predictions], row: int) -> dict[str, An
     """What an example is called, and what the runs say of it: the two likeliest classes over them, and how sure."""
     first, names = told[0], compared.class_names
     labels = [names[c] for c in np.atleast_1d(first.labels[row]) if c >= 0]
-    if first.several:
-        probs = np.mean([special.expit(p.logits[row].astype(np.float64)) for p in told], axis=0)
-        shares = {int(c): float(probs[c]) for c in np.argsort(-probs) if probs[c] > 0.5}
-    else:
-        totals: dict[int, float] = {}  # by number, as classes may share a name
-        for p in told:
-            classes = np.arange(p.logits.shape[-1]) if p.classes is None else p.classes[row]
-            logits = p.logits[row].astype(np.float64)
-            total = special.logsumexp(logits) if p.log_normalizer is None else p.log_normalizer[row]
-            for c, share in zip(classes.tolist(), np.exp(logits - total) / len(told)):
-                totals[c] = totals.get(c, 0.0) + float(share)
-        shares = dict(sorted(totals.items(), key=lambda item: -item[1])[:2])
+    totals: dict[int, float] = {}  # by number, as classes may share a name; 0 of a run that keeps likelier ones alone
+    for p in told:
+        classes = np.arange(p.logits.shape[-1]) if p.classes is None else p.classes[row]
+        logits = p.logits[row].astype(np.float64)
+        if p.several:
+            probs = special.expit(logits)
+        else:
+            probs = np.exp(logits - (special.logsumexp(logits) if p.log_normalizer is None else p.log_normalizer[row]))
+        for c, share in zip(classes.tolist(), probs / len(told)):
+            totals[c] = totals.get(c, 0.0) + float(share)
+    found = sorted(totals.items(), key=lambda item: -item[1])
+    shares = dict([item for item in found if item[1] > 0.5] if first.several else found[:2])
     says = [{"class": c, "name": names[c], "probability": share} for c, share in shares.items()]
     return {"id": int(first.ids[row]), "labels": labels, "says": says}
 
