@@ -7,7 +7,6 @@ table has no more is kept no longer.
 """
 
 import argparse
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -48,7 +47,7 @@ def main() -> None:
     chosen = study.table(flags.study, flags.table)
     path = study.kept_at(flags.study, flags.table, flags.scale)
     before, kept = study.kept(flags.study, flags.table, flags.scale), {}
-    for run in study.made(chosen, flags.scale, Path(flags.out) / flags.study / flags.table):
+    for run in study.made(chosen, flags.scale, files.place(flags.out) / flags.study / flags.table):
         name = run.job.fingerprint
         if found := told(chosen, run) if run.results else before.get(name):
             kept[name] = dict(row=run.job.row, point=dict(run.job.point), seed=run.job.seed) | found

@@ -53,15 +53,18 @@ def main() -> None:
     if name not in chosen.regimes:
         raise SystemExit(f"this table has no regime {name!r}; choose one of {', '.join(chosen.regimes)}.")
     regime = chosen.regimes[name]
-    rows = groups(chosen, study.made(chosen, flags.scale, Path(flags.runs) / flags.study / flags.table), regime)
+    rows = groups(chosen, study.made(chosen, flags.scale, files.place(flags.runs) / flags.study / flags.table), regime)
     if not rows:
         raise SystemExit("no row has a complete grid; run python -m experiments.run first.")
     numbers = files.read_json(Path(study.__file__).parent / flags.study / "paper.json") if chosen.paper else {}
     told = paper(chosen, regime, numbers)
     if told:
         told["numbers"] = {row.name: told["numbers"][row.name] for row in rows}
-    compared = comparison.compare(rows, regime.report, regime.fitted_on, flags.data_dir)
-    print(f"wrote {report.write(compared, flags.out, told)}")
+    try:
+        compared = comparison.compare(rows, regime.report, regime.fitted_on, flags.data_dir)
+        print(f"wrote {report.write(compared, flags.out, told)}")
+    except (FileNotFoundError, ValueError) as error:
+        raise SystemExit(str(error)) from None
 
 
 if __name__ == "__main__":

@@ -14,10 +14,10 @@ import signal
 import threading
 import time
 import traceback
-from pathlib import Path
 from typing import Any
 
-from experiments import study
+from experiments import row, study
+from heteroscedastic import files
 
 
 def run(job: study.Job, data_dir: str | None) -> str | None:
@@ -94,19 +94,26 @@ def main() -> None:
     )
     parser.add_argument("--beside_kept", action="store_true", help="no run whose results the repository keeps")
     parser.add_argument("--jobs", type=int, default=1, help="runs at once")
+    parser.add_argument("--print", action="store_true", help="what main.py is given for each, and run nothing")
     parser.add_argument("--out", default="runs", help="the runs lie in OUT/STUDY/TABLE")
     parser.add_argument("--data_dir", default=os.environ.get("TFDS_DATA_DIR"))
     flags = parser.parse_args()
     table = study.table(flags.study, flags.table)
     if flags.rows:
-        rows = tuple(row for row in table.rows if any(fnmatch.fnmatchcase(row.name, pattern) for pattern in flags.rows))
+        rows = tuple(r for r in table.rows if any(fnmatch.fnmatchcase(r.name, pattern) for pattern in flags.rows))
         if not rows:
-            raise SystemExit(f"no row is called {flags.rows}; the rows are {[row.name for row in table.rows]}.")
+            raise SystemExit(f"no row is called {flags.rows}; the rows are {[r.name for r in table.rows]}.")
         table = table._replace(rows=rows)
     kept = study.kept(flags.study, flags.table, flags.scale) if flags.beside_kept else {}
-    runs = study.made(table, flags.scale, Path(flags.out) / flags.study / flags.table, kept)
+    runs = study.made(table, flags.scale, files.place(flags.out) / flags.study / flags.table, kept)
     # Seed by seed, so that a table of fewer seeds is complete sooner.
     left = sorted((made.job for made in runs if made.results is None), key=lambda job: job.seed)
+    if flags.print:
+        for job in left:
+            print(f"--config={row.name(flags.table, job.directory)} --workdir={job.directory}")
+        return
+    if files.in_bucket(files.place(flags.out)):
+        raise SystemExit(f"{flags.out} is in a bucket; --print tells what main.py or a launcher is given for each run.")
     print(f"{len(runs)} runs, {len(runs) - len(left)} complete, {flags.jobs} at once.", flush=True)
     failed = make(left, flags.jobs, flags.data_dir)
     if failed:

@@ -75,7 +75,7 @@ class Job(NamedTuple):
     row: str
     point: tuple[tuple[str, Any], ...]  # of the grid
     seed: int
-    directory: Path
+    directory: files.Place
     config: dict[str, Any]
     fingerprint: str  # of the config, wherever the tables lie and the run keeps its arrays
 
@@ -95,7 +95,7 @@ def table(study: str, name: str) -> Table:
     return tables[name]
 
 
-def jobs(chosen: Table, scale: str, out: Path) -> list[Job]:
+def jobs(chosen: Table, scale: str, out: files.Place) -> list[Job]:
     """Every run of a table at a scale, whether it has been made or not.
 
     Args:
@@ -161,7 +161,7 @@ class Made(NamedTuple):
     results: dict[str, Any] | None
 
 
-def made(chosen: Table, scale: str, out: Path, kept: dict[str, dict[str, Any]] | None = None) -> list[Made]:
+def made(chosen: Table, scale: str, out: files.Place, kept: dict[str, dict[str, Any]] | None = None) -> list[Made]:
     """Every run of a table at a scale, with what is there of it.
 
     Args:

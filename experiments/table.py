@@ -135,7 +135,7 @@ def value(run: study.Made, regime: study.Regime, metric: str) -> float:
 
 
 @functools.cache
-def _calibration(directory: Path, fit: str, on: str) -> dict[str, Any]:
+def _calibration(directory: files.Place, fit: str, on: str) -> dict[str, Any]:
     return calibration.before_and_after(directory, fit, on)
 
 
@@ -185,7 +185,7 @@ def main() -> None:
             raise SystemExit(f"there is no row {flags.reference!r}; the rows are {[row.name for row in chosen.rows]}.")
         chosen = chosen._replace(reference=flags.reference)
     kept = study.kept(flags.study, flags.table, flags.scale)
-    runs = study.made(chosen, flags.scale, Path(flags.out) / flags.study / flags.table, kept)
+    runs = study.made(chosen, flags.scale, files.place(flags.out) / flags.study / flags.table, kept)
     if flags.at:
         runs = study.at(chosen, runs, flags.at)
     numbers = files.read_json(Path(study.__file__).parent / flags.study / "paper.json") if chosen.paper else {}

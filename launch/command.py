@@ -86,9 +86,14 @@ def check(flags: argparse.Namespace, parser: argparse.ArgumentParser) -> None:
     """Ends the program where it is not said what to run."""
     if not flags.config or not flags.workdir:
         parser.error("give --config and --workdir.")
-    path = Path(flags.config)
+    path = Path(config_file(flags.config))
     if path.is_absolute() or ".." in path.parts or not (ROOT / path).is_file():
         parser.error(f"--config is {flags.config}, but must be a file of this checkout, such as configs/digits_hom.py.")
+
+
+def config_file(config: str) -> str:
+    """The file of a --config; what stands after a colon is told to it."""
+    return config.partition(":")[0]
 
 
 def main_words(flags: argparse.Namespace, rest: Sequence[str], python: str) -> list[str]:

@@ -124,7 +124,7 @@ def _check_committed(shell: Shell, config: str) -> None:
     """Before anything costs: the hosts get the last commit of this checkout."""
     git = ["git", "-C", str(command.ROOT)]
     changes = shell.ask([*git, "status", "--porcelain", "--untracked-files=no"])
-    known = shell.ask([*git, "ls-files", "--error-unmatch", config])
+    known = shell.ask([*git, "ls-files", "--error-unmatch", command.config_file(config)])
     if changes.code or known.code:
         raise LaunchError(f"the hosts get the last commit, but git says: {(changes.errors or known.errors).strip()}")
     if changes.output:

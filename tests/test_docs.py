@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from experiments import study
+from experiments import row, study
 
 ROOT = Path(__file__).parents[1]
 PAGES = [
@@ -85,4 +85,7 @@ def test_every_command_is_one(page):
             elif word.startswith("--") and flag != "config":
                 assert flag in flags_of(path), (words, flag)
             elif flag == "config" and "X" not in word:
-                assert (ROOT / config).exists(), words
+                file, _, of_table = config.partition(":")
+                assert (ROOT / file).exists(), words
+                if of_table:
+                    assert row.get_config(of_table).to_dict()

@@ -7,7 +7,6 @@ noise itself asks for a confidence of 0.6.
 """
 
 import argparse
-from pathlib import Path
 
 import numpy as np
 from scipy import special
@@ -19,7 +18,7 @@ from heteroscedastic.analysis import comparison
 _COLUMNS = ("nll, other classes", "nll, confused", "of it the pair", "of it within", "accuracy", "confidence")
 
 
-def parts(directory: Path, evaluation: str) -> list[float]:
+def parts(directory: files.Place, evaluation: str) -> list[float]:
     """The columns of the table for one run; accuracy and confidence are those of the confused classes."""
     noise = files.read_json(directory / "dataset.json")["label_noise"]
     partner = {clean: seen for clean, seen, _ in noise if clean != seen}
@@ -48,7 +47,7 @@ def main() -> None:
     parser.add_argument("--out", default="runs")
     flags = parser.parse_args()
     chosen = study.table("correlated_label_noise", "planted_noise")
-    runs = study.made(chosen, flags.scale, Path(flags.out) / "correlated_label_noise" / "planted_noise")
+    runs = study.made(chosen, flags.scale, files.place(flags.out) / "correlated_label_noise" / "planted_noise")
     print(f"| regime | method | {' | '.join(_COLUMNS)} |")
     print("|" + " --- |" * (len(_COLUMNS) + 2))
     for name, regime in study.tested(chosen).items():

@@ -10,13 +10,13 @@ among the examples that a run was trained on; with --all_labels, where labels ar
 
 import argparse
 import os
-from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
 
 from experiments import study
+from heteroscedastic import files
 from heteroscedastic.analysis import comparison, covariance, finished, known_noise
 from heteroscedastic.data import dataset, store
 from heteroscedastic.data.slices import Slice
@@ -39,8 +39,8 @@ def main() -> None:
             for (method, _), made in sorted(tuned.items()):
                 if method != row.name:
                     continue
+                known = confusions(made.job.directory, described)
                 run = finished.load(made.job.directory, checkpoint, data_dir)
-                known = known_noise.confusions(described or run.dataset)
                 for measure, values in covariance.measures(run)._asdict().items():
                     if values[~np.eye(len(values), dtype=bool)].any():
                         found = known_noise.agreement(values, known_noise.most_mixed(known))
@@ -52,6 +52,27 @@ def main() -> None:
                 told = [comparison.spread(v, 2) if np.isfinite(v).all() else "-" for v in (first, auc, rho)]
                 cells = [name, row.name, measure, *told, f"{max(p):.2g}", str(len(agreements))]
                 print("| " + " | ".join(cells) + " |", flush=True)
+
+
+def confusions(directory: files.Place, described: dict[str, Any] | None = None) -> np.ndarray:
+    """How often the classes of a run were confused, by `described` or its own dataset.json; nothing is evaluated.
+
+    Raises:
+      SystemExit: no noise is known, or the classes are more than a covariance is told of.
+    """
+    told = described or finished.read(directory).dataset
+    if len(told["class_names"]) > covariance.MAX_CLASSES:
+        raise SystemExit(
+            f"{directory} has {len(told['class_names']):,} classes, but pairs are measured of up to"
+            f" {covariance.MAX_CLASSES:,} alone."
+        )
+    known = known_noise.confusions(told)
+    if not known.any():
+        raise SystemExit(
+            f"{directory}: no training label is known to be wrong; name a table with noise, or give --all_labels where"
+            " labels are stored beside clean ones."
+        )
+    return known
 
 
 def all_labels(data: dict[str, Any], data_dir: str | None) -> dict[str, Any]:
@@ -88,7 +109,7 @@ def flags_of_table(description: str) -> argparse.ArgumentParser:
 def table_of(flags: argparse.Namespace) -> tuple[study.Table, list[study.Made]]:
     """The table that the flags name, and its runs."""
     chosen = study.table("correlated_label_noise", flags.table)
-    runs = study.made(chosen, flags.scale, Path(flags.out) / "correlated_label_noise" / flags.table)
+    runs = study.made(chosen, flags.scale, files.place(flags.out) / "correlated_label_noise" / flags.table)
     return chosen, study.at(chosen, runs, flags.at) if flags.at else runs
 
 

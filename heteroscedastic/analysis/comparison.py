@@ -75,6 +75,11 @@ def _check_same(compared: list[Group], told: list[list[Predictions]], on: str) -
     runs = [run for group in compared for run in group.runs]
     first, *others = zip(runs, (p for group in told for p in group))
     for run, found in others:
+        if found.several != first[1].several:
+            raise ValueError(
+                f"{first[0].directory} and {run.directory}: one answers by a softmax, the other yes or no for each"
+                " class; report them apart."
+            )
         if run.dataset["class_names"] != first[0].dataset["class_names"]:
             raise ValueError(f"{first[0].directory} and {run.directory} have other classes; report them apart.")
         same_ids = np.array_equal(found.ids, first[1].ids)

@@ -73,6 +73,8 @@ def rank_correlation(
     """
     upper = np.triu_indices(len(measure), 1)
     wanted = _centred_ranks(confusion[upper])
+    if not wanted.any():  # no pair is confused, or all alike; before permutations are drawn
+        return {"rho": float("nan"), "p": float("nan")}
     draws = np.random.Generator(np.random.Philox(key=0))
     orders = [np.arange(len(measure)), *(draws.permutation(len(measure)) for _ in range(num_permutations))]
     ranked = np.zeros(measure.shape)

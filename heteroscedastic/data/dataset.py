@@ -101,6 +101,8 @@ def curate(dataset: Dataset, seed: int, chain: Sequence[Callable]) -> Dataset:
     """The data set with its training split curated."""
     if "train" not in dataset.splits:
         raise ValueError(f"the data set has no split 'train', only {sorted(dataset.splits)}.")
+    if not chain:
+        return dataset
     train = dataset.splits["train"]
     ids, labels = train.ids, train.labels
     made = Counter()

@@ -191,6 +191,9 @@ def _curated(
     for split, (_, seen, ids, _) in made.splits.items():
         if split in others - {"train"}:
             raise ValueError(f"validation_fraction makes a split {split!r}, but splits has one; set it to 0.")
+        if split == "train" and ids is train.kept and seen is known:  # neither curated nor held out
+            found[split] = train
+            continue
         rows = np.argsort(ids)
         source = train._replace(kept=ids[rows])
         before = known[np.searchsorted(train.kept, source.kept)]

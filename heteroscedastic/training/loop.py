@@ -1,6 +1,5 @@
 """The one loop: places arrays, compiles, trains, saves, continues, evaluates."""
 
-import collections
 import functools
 import itertools
 import logging
@@ -21,8 +20,8 @@ from heteroscedastic.training.placement import Placement
 from heteroscedastic.training.state import TrainState
 from heteroscedastic.training.termination import EXIT_CODE, Agreement, StoppedError, Terminated
 from heteroscedastic.training.trace import Trace
+from heteroscedastic.training.under_way import UnderWay
 
-_LAG = 8  # steps that may be under way before the oldest is waited for and checked
 _SECONDS_BETWEEN_LINES = 10.0
 
 
@@ -131,26 +130,22 @@ class _Trainer:
         if self.told["sums"] is not None and self._ends_interval(step):
             self._finish_interval(step, sums)
             sums = None
-        pending: collections.deque = collections.deque()
-
-        def is_idle():
-            return not pending or pending[-1][1].loss.is_ready()
-
+        under_way = UnderWay()
         while step < run.total_steps:
             epoch, start = divmod(step, run.steps_per_epoch)
             feeds = run.pipeline.training_feeds(epoch, start, self.places)
-            for feed in self.clock.waited_for(feeds, is_idle):
+            for feed in self.clock.waited_for(feeds, under_way.is_idle):
                 feed = self.placement.feed(feed, run.batch_size)
                 step += 1
                 self.trace.before(step, self.state)
                 self.state, part, _ = self.train_step(self.state, self.arrays["train"], feed)
                 self.clock.starts()
                 self.trace.after(step, self.state)
-                pending.append((step, part))
+                under_way.add(step, part)
                 ends = self._ends_interval(step)
                 stops = self.agreement.stops(self.terminated, step, ends)  # read once: it may be set at any moment
-                while len(pending) > (0 if ends or stops else _LAG):
-                    sums = evaluate.merged(sums, _finite(*pending.popleft()))
+                for done in under_way.done(everything=ends or stops):
+                    sums = evaluate.merged(sums, _finite(*done))
                 if stops:
                     self._leave(sums)
                 if ends:

@@ -48,6 +48,13 @@ def test_one_job_is_submitted_and_told(tmp_path):
     }
 
 
+def test_a_run_of_a_table_is_a_config_too(tmp_path):
+    config = "experiments/row.py:table_8@/shared/runs/correlated_label_noise/table_1_270/paper/hom/untuned/seed_0"
+    told = launch(fakes.program(tmp_path, "sbatch", _SBATCH), f"--config={config}", "--dry_run")
+    assert told.returncode == 0, told.stderr
+    assert f"--config={config}" in told.stdout
+
+
 def test_a_dry_run_prints_the_script_that_would_be_submitted_and_submits_nothing(tmp_path):
     environment = fakes.program(tmp_path, "sbatch", _SBATCH + "print(1)")
     told = launch(environment, "--dry_run")

@@ -302,6 +302,7 @@ def test_changes_that_are_not_committed_would_not_reach_the_hosts(tmp_path, dirt
         (["--accelerator=v3"], "--accelerator is 'v3', but must be v3, v5litepod, v6e and a size"),
         (["--accelerator=h100-8"], "--accelerator is 'h100-8'"),
         (["--config=configs/none.py"], "must be a file of this checkout"),
+        (["--config=experiments/none.py:table_8@gs://b/r"], "must be a file of this checkout"),
         (["--name=-rf"], "--name must be of small letters"),
         (["--learning_rate=1"], "nobody reads '--learning_rate=1'"),
         (["--process_id=1"], "nobody reads '--process_id=1'"),

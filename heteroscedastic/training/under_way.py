@@ -1,0 +1,34 @@
+"""Steps that were dispatched and not looked at: enough of them to keep a device busy, few enough to stop in time."""
+
+import collections
+import time
+from collections.abc import Iterator
+from typing import Any
+
+_MOST = 8
+_SECONDS = 2.0  # that they may take together: a notice of preemption leaves half a minute
+
+
+class UnderWay:
+    """Of a run, the oldest first. At first one, until it is known how long a step takes."""
+
+    def __init__(self):
+        self._steps: collections.deque = collections.deque()
+        self._most, self._since = 1, time.monotonic()
+
+    def add(self, step: int, sums: Any) -> None:
+        """A step that was dispatched, and what it will have."""
+        self._steps.append((step, sums))
+
+    def is_idle(self) -> bool:
+        """Whether the device has nothing to do."""
+        return not self._steps or self._steps[-1][1].loss.is_ready()
+
+    def done(self, everything: bool) -> Iterator[tuple[int, Any]]:
+        """Waits for the oldest until few enough are left, or none, and gives each once it is done."""
+        while len(self._steps) > (0 if everything else self._most):
+            step, sums = self._steps.popleft()
+            sums.loss.block_until_ready()
+            since, self._since = self._since, time.monotonic()
+            self._most = max(1, min(_MOST, int(_SECONDS / max(self._since - since, 1e-3))))
+            yield step, sums
