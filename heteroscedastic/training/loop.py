@@ -130,7 +130,7 @@ class _Trainer:
         if self.told["sums"] is not None and self._ends_interval(step):
             self._finish_interval(step, sums)
             sums = None
-        under_way = UnderWay()
+        under_way = UnderWay(hosts.is_alone())
         while step < run.total_steps:
             epoch, start = divmod(step, run.steps_per_epoch)
             feeds = run.pipeline.training_feeds(epoch, start, self.places)

@@ -10,11 +10,16 @@ _SECONDS = 2.0  # that they may take together: a notice of preemption leaves hal
 
 
 class UnderWay:
-    """Of a run, the oldest first. At first one, until it is known how long a step takes."""
+    """Of a run, the oldest first."""
 
-    def __init__(self):
+    def __init__(self, alone: bool):
+        """Of one process there is at first one step, until it is known how long it takes.
+
+        Of several all look at a step after as many others, lest one that finds it not finite leaves before the rest;
+        they agree on when to stop, see termination.py.
+        """
         self._steps: collections.deque = collections.deque()
-        self._most, self._since = 1, time.monotonic()
+        self._alone, self._most, self._since = alone, 1 if alone else _MOST, time.monotonic()
 
     def add(self, step: int, sums: Any) -> None:
         """A step that was dispatched, and what it will have."""
@@ -30,5 +35,6 @@ class UnderWay:
             step, sums = self._steps.popleft()
             sums.loss.block_until_ready()
             since, self._since = self._since, time.monotonic()
-            self._most = max(1, min(_MOST, int(_SECONDS / max(self._since - since, 1e-3))))
+            if self._alone:
+                self._most = max(1, min(_MOST, int(_SECONDS / max(self._since - since, 1e-3))))
             yield step, sums

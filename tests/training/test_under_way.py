@@ -18,11 +18,11 @@ class Loss:
         return self.is_done
 
 
-def made(monkeypatch, seconds, steps):
+def made(monkeypatch, seconds, steps, alone=True):
     """How many steps are under way after each, and those that were given."""
     clock = SimpleNamespace(now=0.0)
     monkeypatch.setattr(under_way, "time", SimpleNamespace(monotonic=lambda: clock.now))
-    found, left, given = UnderWay(), [], []
+    found, left, given = UnderWay(alone), [], []
     for step in range(steps):
         found.add(step, SimpleNamespace(loss=Loss(clock, seconds)))
         given += [step for step, _ in found.done(everything=False)]
@@ -46,8 +46,16 @@ def test_slow_steps_are_as_few_as_take_two_seconds(monkeypatch):
         assert given == list(range(40))
 
 
+def test_of_several_processes_each_has_as_many_however_slow(monkeypatch):
+    for seconds in (0.01, 30.0):
+        left, given = made(monkeypatch, seconds, 40, alone=False)
+        assert left[:8] == list(range(1, 9))
+        assert set(left[8:]) == {8}
+        assert given == list(range(40))
+
+
 def test_a_device_with_a_step_under_way_is_not_idle():
-    found = UnderWay()
+    found = UnderWay(alone=True)
     assert found.is_idle()
     found.add(1, SimpleNamespace(loss=Loss(SimpleNamespace(now=0.0), 1.0)))
     assert not found.is_idle()
