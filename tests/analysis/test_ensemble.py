@@ -116,7 +116,7 @@ def test_runs_that_are_no_ensemble_are_told(digit_runs, several_labels_run, tmp_
         ensemble.members([digit_runs[0], digit_runs[0]])
     with pytest.raises(ValueError, match=r"on other examples in 'valid'.*--on=test"):
         ensemble.members(digit_runs, "valid")
-    with pytest.raises(ValueError, match="on other examples in 'test'"):
+    with pytest.raises(ValueError, match="one answers by a softmax, the other yes or no"):
         ensemble.members([digit_runs[0], several_labels_run])
     with pytest.raises(FileNotFoundError, match="holds no complete run"):
         ensemble.members([digit_runs[0], tmp_path])
