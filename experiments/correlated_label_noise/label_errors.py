@@ -12,8 +12,9 @@ training and in validation, where none can be memorised.
 import jax
 
 from experiments import study
-from experiments.correlated_label_noise.noise_pairs import chosen_checkpoint, confusions, told_by_flags
-from heteroscedastic.analysis import comparison, finished, label_errors
+from experiments.correlated_label_noise.noise_pairs import chosen_checkpoint, told_by_flags
+from heteroscedastic import files
+from heteroscedastic.analysis import comparison, finished, known_noise, label_errors
 
 _COLUMNS = ("regime", "method", "score", "average precision", "- own margin", "- {}", "precision at errors")
 _MEMORISED = ("regime", "method", "right, training", "wrong, training", "right, validation", "wrong, validation")
@@ -34,7 +35,7 @@ def main() -> None:
             found, held_out = {}, {}
             for (method, seed), made in sorted(tuned.items()):
                 if method == row:
-                    confusions(made.job.directory)  # there are some
+                    _check_known(made.job.directory)
                     run = finished.load(made.job.directory, checkpoint, data_dir)
                     found[seed] = label_errors.summary(label_errors.labels(run))
                     held_out[seed] = label_errors.summary(label_errors.labels(run, "valid"))
@@ -47,6 +48,11 @@ def main() -> None:
     print()
     for line in (_MEMORISED, ["---"] * len(_MEMORISED), *memorised):
         print("| " + " | ".join(line) + " |")
+
+
+def _check_known(directory: files.Place) -> None:
+    if not known_noise.share(finished.read(directory).dataset):  # before anything is evaluated
+        raise SystemExit(f"{directory}: no training label is known to be wrong; name a table with noise.")
 
 
 def _predicted(told: dict[int, dict]) -> list[str]:

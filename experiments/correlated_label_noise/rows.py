@@ -130,6 +130,35 @@ TABLES = {
         reference="hom",
         test="unpaired t-test",
     ),
+    "ensembles_cifar": Table(
+        claim="On images under human label noise, members with a low-rank head make a better ensemble than members"
+        " without noise.",
+        rows=tuple(row for row in _methods("cifar10_n") if row.name in ("hom", "het_full")),
+        metrics=_METRICS,
+        regimes=_REGIMES,
+        select_metric="nll",
+        grid=_AS_ON_THE_WORST_LABELS,
+        # As human_noise, but for the images held out for validation, which all seeds share here.
+        scales={
+            "cpu": Scale(
+                (0, 1, 2, 3),
+                _CIFAR_ON_CPU
+                | {
+                    "data": dict(
+                        name="cifar10_n",
+                        seed=0,
+                        label="worse_label",
+                        splits=_CIFAR_ON_CPU["data.splits"],
+                        train=_CIFAR_ON_CPU["data.train"],
+                        eval="value_range(-1, 1)",
+                        validation_fraction=0.1,
+                    )
+                },
+            )
+        },
+        reference="hom",
+        test="unpaired t-test",
+    ),
     "human_noise": Table(
         claim="Modelling input-dependent, correlated noise helps against the label noise that people make.",
         rows=_methods("cifar10_n"),

@@ -268,8 +268,7 @@ def _told(
     seen = None if whole is None else whole.seen[some.rows, some.cols]
     if seen is None and not finished.answers_yes_or_no(found):
         seen = pairs.seen(found, split, some.rows, some.cols)
-    noisy = any(clean != label for clean, label, _ in found.dataset.get("label_noise", ()))
-    mixed = known_noise.mixed(found.dataset, some.rows, some.cols) if noisy else None
+    mixed = known_noise.mixed(found.dataset, some.rows, some.cols) if known_noise.share(found.dataset) else None
     return pairs.table(average, some, found.dataset["class_names"], seen, mixed)
 
 

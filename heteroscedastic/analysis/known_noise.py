@@ -9,6 +9,15 @@ from scipy import sparse, stats
 from heteroscedastic.calibration import scores
 
 
+def share(description: dict[str, Any]) -> float | None:
+    """The share of training labels that differ from the clean ones, of dataset.json; None where it does not tell."""
+    counts = description.get("label_noise")
+    if not counts:
+        return None
+    clean, seen, number = np.array(counts).T
+    return float(number[clean != seen].sum() / number.sum())
+
+
 def mixed(
     description: dict[str, Any], rows: Int[np.ndarray, "p"], cols: Int[np.ndarray, "p"]
 ) -> Float[np.ndarray, "p"]:

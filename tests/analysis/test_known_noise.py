@@ -6,6 +6,11 @@ from sklearn import metrics as sklearn_metrics
 from heteroscedastic.analysis import known_noise
 
 
+def test_the_known_noise_is_a_share_of_the_training_labels():
+    assert known_noise.share({"label_noise": [[0, 0, 6], [0, 1, 2], [1, 1, 2]]}) == pytest.approx(0.2)
+    assert known_noise.share({}) is None
+
+
 def test_confusions_are_shares_of_the_examples_of_both_classes():
     noise = [[0, 0, 6], [0, 1, 2], [1, 0, 1], [1, 1, 3], [2, 2, 5]]
     shares = known_noise.confusions({"class_names": ["a", "b", "c", "d"], "label_noise": noise})

@@ -85,8 +85,3 @@ def test_the_two_likeliest_classes_are_of_all_runs_together_and_two_though_they_
     says = hardest.hardest(runs).numbers["hardest_0_one"][0]["says"]
     assert {told["class"]: told["probability"] for told in says} == pytest.approx({3: 0.5, 5: 0.5}, abs=1e-4)
     assert [told["name"] for told in says] == ["crane", "crane"]
-
-
-def test_the_known_noise_is_a_share_of_the_training_labels():
-    assert overview.noise_share({"label_noise": [[0, 0, 6], [0, 1, 2], [1, 1, 2]]}) == pytest.approx(0.2)
-    assert overview.noise_share({}) is None

@@ -1,5 +1,8 @@
+from types import SimpleNamespace
+
 import pytest
 
+from experiments import study
 from experiments.correlated_label_noise import label_errors
 from heteroscedastic.analysis.comparison import paired, spread
 
@@ -38,3 +41,16 @@ def test_the_reference_is_not_compared_with_itself_nor_what_is_missing():
 
 def test_what_was_memorised_is_told_over_seeds():
     assert label_errors._predicted(summaries(0.2, 0.3)) == [spread([0.9, 0.9]), spread([0.2, 0.3])]
+
+
+@pytest.mark.parametrize("told", [{}, {"label_noise": [[0, 0, 6], [1, 1, 2]]}])
+def test_where_no_label_is_known_to_be_wrong_nothing_is_evaluated(told, tmp_path, monkeypatch, capsys):
+    made = SimpleNamespace(job=SimpleNamespace(directory=tmp_path, config={"evals": {"test": {}, "test_best": {}}}))
+    monkeypatch.setattr(
+        label_errors, "told_by_flags", lambda _: (study.table("correlated_label_noise", "planted_noise"), [made], None)
+    )
+    monkeypatch.setattr(label_errors.study, "tuned", lambda *_: {("hom", 0): made})
+    monkeypatch.setattr(label_errors.finished, "read", lambda _: SimpleNamespace(dataset=told))
+    monkeypatch.setattr(label_errors.finished, "load", lambda *_: pytest.fail("a run was loaded"))
+    with pytest.raises(SystemExit, match="no training label is known to be wrong; name a table with noise"):
+        label_errors.main()

@@ -4,10 +4,8 @@ import json
 import re
 from typing import Any
 
-import numpy as np
-
 from heteroscedastic import metrics
-from heteroscedastic.analysis import calibration, comparison, page, predictions
+from heteroscedastic.analysis import calibration, comparison, known_noise, page, predictions
 from heteroscedastic.analysis.comparison import Compared
 from heteroscedastic.analysis.page import Section
 
@@ -152,22 +150,13 @@ def data(compared: Compared) -> Section:
         for run in group.runs:
             told = run.dataset
             sizes = ", ".join(f"{n} {size:,}" for n, size in told.get("num_examples", {}).items())
-            noise, fingerprint = noise_share(told), told.get("fingerprint", "unknown")[:12]
+            noise, fingerprint = known_noise.share(told), told.get("fingerprint", "unknown")[:12]
             share = "not known" if noise is None else f"{100 * noise:.1f} %"
             rows.append([f"{group.name}, seed {run.config['seed']}", sizes, share, fingerprint])
     names = compared.class_names
     listed = page.details(f"The {len(names):,} classes", page.paragraph(", ".join(names[:2000])))
     head = ["run", "examples", "training labels known to be wrong", "fingerprint"]
     return Section("Data", [page.table("What each run saw", head, rows), listed])
-
-
-def noise_share(description: dict[str, Any]) -> float | None:
-    """The share of training labels that differ from the clean ones, of dataset.json; None where it does not tell."""
-    counts = description.get("label_noise")
-    if not counts:
-        return None
-    clean, seen, number = np.array(counts).T
-    return float(number[clean != seen].sum() / number.sum())
 
 
 def environment(compared: Compared) -> Section:
