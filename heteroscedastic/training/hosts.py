@@ -1,6 +1,8 @@
 """Several processes that make one run together: the first one writes, and all agree."""
 
+import atexit
 import json
+import subprocess
 import sys
 import threading
 from collections.abc import Callable
@@ -10,9 +12,15 @@ import jax
 import numpy as np
 from jax.experimental import multihost_utils
 
-FAREWELL = (
-    "this process stops, for its own error or for the loss of another host; the same command on all of them"
-    " continues from the last checkpoint."
+_FAREWELL = (
+    "this process ended before its run did, by its own error, by a signal or for the loss of another host; the same"
+    " command on all of them continues from the last checkpoint."
+)
+# It says so where its input ends without a word. JAX ends a process that lost another one by abort(), at which no
+# Python of that process is run.
+_WITNESS = (
+    "import signal, sys; signal.signal(signal.SIGTERM, signal.SIG_IGN);"
+    " sys.stdin.read(1) or print(sys.argv[1], file=sys.stderr, flush=True)"
 )
 _HEARTBEAT_SECONDS = 20  # a host silent for so long is lost
 _SECONDS_TO_COME = 300  # of the other processes, as those of a slice do not start at one moment
@@ -30,12 +38,18 @@ def start(
 ) -> None:
     """Joins the processes of a run; before anything else of jax.
 
+    If this process ends otherwise than by an orderly exit, however that is, its standard error says how to go on.
+
     Args:
       coordinator_address: host:port of the first process; None asks the cluster (TPU pods, Slurm).
       num_processes: of the run.
       process_id: of this one, from 0.
       seconds_to_come: in which all must have come; else this process says so and ends, by JAX's own hand.
     """
+    witness = [sys.executable, "-I", "-S", "-c", _WITNESS, _FAREWELL]
+    # Of its own session, as it is not to be interrupted with this one.
+    process = subprocess.Popen(witness, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, start_new_session=True)
+    atexit.register(process.communicate, b".")
 
     def tell():
         print(

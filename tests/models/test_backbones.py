@@ -100,7 +100,7 @@ def test_the_papers_low_rank_model_has_its_parameters():
 
 
 @pytest.mark.parametrize("version", [1, 2])
-def test_rematerialisation_changes_no_gradient(version):
+def test_rematerialisation_computes_every_block_again_and_changes_no_gradient(version):
     def gradient(remat):
         backbone = ResNet(version=version, stem="cifar", remat=remat, **SMALL)
         present = jnp.ones(6, bool)
@@ -110,9 +110,17 @@ def test_rematerialisation_changes_no_gradient(version):
             apply = {**variables, "params": params}
             return backbone.apply(apply, INPUTS, present, train=True, mutable=["batch_stats"])[0].sum()
 
-        return jax.jit(jax.grad(loss))(variables["params"])
+        traced = jax.jit(jax.grad(loss)).trace(variables["params"])
+        return num_remats(traced.jaxpr), traced.lower().compile()(variables["params"])
 
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-4), gradient(True), gradient(False))
+    (num_blocks, again), (none, usual) = gradient(True), gradient(False)
+    assert (num_blocks, none) == (sum(SMALL["stage_sizes"]), 0)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-4), again, usual)
+
+
+def num_remats(traced):
+    """How many parts of a gradient are computed again."""
+    return sum("remat" in e.primitive.name or "checkpoint" in e.primitive.name for e in traced.eqns)
 
 
 def test_bfloat16_computes_in_it_and_keeps_parameters_statistics_and_features_in_float32():
@@ -189,4 +197,4 @@ def test_inception_can_compute_activations_again():
         return backbone.apply(variables, INPUTS[:2], present, train=True, mutable=["batch_stats"])[0].sum()
 
     traced = jax.make_jaxpr(jax.grad(loss))(variables["params"], variables["batch_stats"])
-    assert sum("remat" in e.primitive.name or "checkpoint" in e.primitive.name for e in traced.eqns) >= 3
+    assert num_remats(traced) >= 3
