@@ -238,15 +238,22 @@ def main():
 
 
 def print_table(steps, flags, noise):
-    """Medians over the turns; ratios and differences are of one turn."""
+    """Medians over the turns, with the quartiles of ratios and differences, which are of one turn."""
 
     def median(of, *others):
         return statistics.median(map(of, *(other.seconds for other in others)))
 
+    def spread(text, of, *others):
+        values = list(map(of, *(other.seconds for other in others)))
+        low, middle, high = np.quantile(values, (0.25, 0.5, 0.75))
+        return f"{middle:{text}} ({low:{text}} to {high:{text}})"
+
     device = jax.devices()[0]
     of_chip = peak(device, flags.dtype)
     print(f"{flags.model}, {flags.pixels} pixels, batch {flags.batch}, {flags.dtype}, {noise},")
-    print(f"jax {jax.__version__}, {device.device_kind}, {platform.machine()}, medians of {flags.repeats} turns;")
+    print(
+        f"jax {jax.__version__}, {device.device_kind}, {platform.machine()}, {flags.repeats} turns: medians, quartiles;"
+    )
     print(f"a step without noise is {steps[0].operations / 1e9:,.1f} GFLOP")
     columns = ["parameters", "temporaries, MB", "ms a step", "images/s", "against plain", "the head adds", "GFLOP/s"]
     columns += [] if of_chip is None else [f"of the chip's {of_chip} TFLOP/s"]
@@ -255,16 +262,15 @@ def print_table(steps, flags, noise):
     flax, base = steps[:2]
     for step in steps:
         taken = median(lambda s: s, step)
-        against = median(lambda other, s: other / s, flax, step)
         cells = [f"{step.num_parameters:,}", f"{step.temporaries / 1e6:,.0f}", f"{1e3 * taken:,.1f}"]
-        cells += [f"{flags.batch / taken:,.1f}", f"{against:.3f}"]
+        cells += [f"{flags.batch / taken:,.1f}", spread(".3f", lambda other, s: other / s, flax, step)]
         if step in (flax, base):
             rate = flax.operations / taken
             cells += ["", f"{rate / 1e9:,.0f}"] + ([] if of_chip is None else [f"{rate / of_chip / 1e12:.1%}"])
         else:
             extra = 1e3 * median(lambda own, s: s - own, base, step)
-            share = median(lambda own, s: s / own - 1, base, step)
-            cells += [f"{extra:+,.1f} ms, {share:+.1%}", ""] + ([] if of_chip is None else [""])
+            share = spread("+.1%", lambda own, s: s / own - 1, base, step)
+            cells += [f"{extra:+,.1f} ms, {share}", ""] + ([] if of_chip is None else [""])
         print(f"| {step.name} | {' | '.join(cells)} |")
 
 

@@ -1,3 +1,4 @@
+import io
 import os
 import shutil
 import sys
@@ -8,9 +9,10 @@ import pytest
 from subprocesses import EXTRAS, MAIN, run_without
 
 from heteroscedastic.analysis import known_noise
-from heteroscedastic.data import archive, dataset, store, tfds
+from heteroscedastic.data import archive, dataset, sample, store, tfds
 
 library = pytest.importorskip("tensorflow_datasets")
+Image = pytest.importorskip("PIL.Image")
 PACK = os.environ.get("TFDS_DATA_DIR", "")
 NAMES = ("cat", "dog", "owl")
 
@@ -274,3 +276,30 @@ def test_an_archive_tells_splits_apart_whose_names_begin_alike():
 
     found = archive.Archive({"class_names": np.array(["a"])} | arrays("train", 3) | arrays("train_more", 5), "here")
     assert found.sizes == {"train": 3, "train_more": 5}
+
+
+@pytest.mark.parametrize(
+    ("name", "label", "splits"),
+    [
+        ("fashion_mnist", "label", dict(train="train", test="test")),
+        ("eurosat", "label", dict(train="train[:75%]", test="train[75%:]")),  # which has one split alone
+        ("cifar100", "label", dict(train="train", test="test")),
+        ("cifar100_n", "noise_label", dict(train="train", test="test")),
+    ],
+)
+def test_sets_of_these_names_are_read_with_the_features_of_their_builders(name, label, splits, tmp_path):
+    sample.write(name, str(tmp_path / "tfds"), sorted({split.partition("[")[0] for split in splits.values()}))
+    builder = library.builder(name, data_dir=str(tmp_path / "tfds"))
+    data = store.load(name, str(tmp_path / "tfds"), label=label, splits=splits)
+    assert data.class_names == tuple(builder.info.features[label].names)
+    for split, expression in splits.items():
+        encoded = {"image": library.decode.SkipDecoding()}  # TensorFlow decodes JPEG with other roundings
+        theirs = list(library.as_numpy(builder.as_dataset(split=expression, decoders=encoded)))
+        shape = builder.info.features["image"].shape
+        colours = "L" if shape[-1] == 1 else "RGB"
+        images = [np.asarray(Image.open(io.BytesIO(e["image"])).convert(colours)).reshape(shape) for e in theirs]
+        np.testing.assert_array_equal(data.splits[split].inputs, images)
+        seen = label if split == "train" else "label"
+        np.testing.assert_array_equal(data.splits[split].labels, [e[seen] for e in theirs])
+    out = cached(name, str(tmp_path / "tfds"), tmp_path / "npz")
+    assert_same(store.load(name, out, label=label, splits=splits), data)
