@@ -5,6 +5,9 @@ asked to leave, stopped for a while; a disk that is full for a while; a checkpoi
 a kill. What ends is started again by the same command. At the end the metrics of every interval
 and of every evaluation must be those of the undisturbed run, bit for bit, and neither run's open files
 may grow with its steps, nor its memory but for what a checkpoint leaves behind (checkpoint_memory.py).
+Without --config it is of digits, in memory; a stream, and whatever else main.py is to be given, is
+
+python benchmarks/soak.py --out=DIR --epochs=60 --config=configs/tiny_imagenet_het_full.py --config.data.max_classes=20
 """
 
 import argparse
@@ -35,6 +38,11 @@ _SECONDS_TO_SETTLE = 40.0  # of a process, before it is looked at for growth
 _MOST_MEBIBYTES, _MOST_FILES = 64.0, 0
 _DAMAGED: dict[Path, int] = {}  # the last checkpoint of a run that was damaged
 _LEFT_ALONE = {0, EXIT_CODE}  # exit codes that need no word
+_USUAL = (
+    "--config=configs/digits_het_pe.py",
+    "--config.training.checkpoint_epochs=5",
+    "--config.predictive.num_samples=1024",  # so that an hour has thousands of epochs, not tens of thousands
+)
 
 
 class Sample(NamedTuple):
@@ -77,17 +85,9 @@ class Host:
         return middle[1] - middle[0], files[1] - files[0]
 
 
-def start(directory: Path, epochs: float, number: int) -> list[Host]:
-    """The processes of the run, begun or continued."""
-    command = [
-        sys.executable,
-        "main.py",
-        "--config=configs/digits_het_pe.py",
-        f"--config.training.num_epochs={epochs}",
-        "--config.training.checkpoint_epochs=5",
-        "--config.predictive.num_samples=1024",  # so that an hour has thousands of epochs, not tens of thousands
-        f"--workdir={directory}",
-    ]
+def start(directory: Path, what: list[str], number: int) -> list[Host]:
+    """The processes of the run, begun or continued; `what` is to be trained."""
+    command = [sys.executable, "main.py", *what, f"--workdir={directory}"]
     if number == 1:
         return [Host(command)]
     with socket.socket() as free:
@@ -163,7 +163,7 @@ FAULTS: tuple[Callable[[random.Random, list[Host], Path], str], ...] = (
 )
 
 
-def made(directory: Path, epochs: float, number: int, every: float | None, seed: int) -> dict[str, Any]:
+def made(directory: Path, what: list[str], number: int, every: float | None, seed: int) -> dict[str, Any]:
     """The run to its end; with a fault every so many seconds, if any, and what each came to."""
     draw, told, lives = random.Random(seed), [], []
     began = time.monotonic()
@@ -171,7 +171,7 @@ def made(directory: Path, epochs: float, number: int, every: float | None, seed:
     def next_fault():
         return time.monotonic() + draw.expovariate(1 / every) if every else float("inf")
 
-    due, hosts = next_fault(), start(directory, epochs, number)
+    due, hosts = next_fault(), start(directory, what, number)
     while True:
         time.sleep(1.0)
         for host in hosts:
@@ -188,7 +188,7 @@ def made(directory: Path, epochs: float, number: int, every: float | None, seed:
             print(f"  {_clock(began)} left with {codes}: {' | '.join(words)[:160]}", flush=True)
             if not every and not set(codes) <= _LEFT_ALONE:
                 raise SystemExit("the undisturbed run failed:\n" + "".join(hosts[0].said))
-            due, hosts = next_fault(), start(directory, epochs, number)  # what was due meanwhile is not made up for
+            due, hosts = next_fault(), start(directory, what, number)  # what was due meanwhile is not made up for
         elif time.monotonic() > due:
             said = draw.choice(FAULTS)(draw, hosts, directory)
             told.append(said)
@@ -232,11 +232,12 @@ def main() -> None:
     parser.add_argument("--hosts", type=int, default=1)
     parser.add_argument("--every", type=float, default=60.0, help="seconds between faults on average")
     parser.add_argument("--seed", type=int, default=0)
-    flags = parser.parse_args()
+    flags, given = parser.parse_known_args()
+    what = [*(given or _USUAL), f"--config.training.num_epochs={flags.epochs}"]
     out, told = Path(flags.out), {}
     for name, every in (("undisturbed", None), ("disturbed", flags.every)):
         print(name, flush=True)
-        told[name] = made(out / name, flags.epochs, flags.hosts, every, flags.seed)
+        told[name] = made(out / name, what, flags.hosts, every, flags.seed)
     told["same"] = outcome(out / "undisturbed") == outcome(out / "disturbed")
     print(json.dumps(told, indent=1))
     (out / "soak.json").write_text(json.dumps(told, indent=1))
