@@ -7,10 +7,10 @@
 
 The second tries learning rates on held-out examples; it and the third make runs that start from those of
 the first and, as the first, continue where they stopped; the last prints for each upstream head the mean
-accuracy over tasks, of all and of each group, and every task, in %: mean and standard deviation over seeds, and the
-difference from the first head paired by seed, ± half its 95 % interval, with p of an unpaired t-test. A row
-is named TASK_from_HEAD and starts from that head's run of the same seed. These tables are of a CPU's size;
-the paper's own, 19 tasks of VTAB-1k, is
+accuracy over tasks, of all and of each group, and every task, in %: mean and standard deviation over the seeds that
+every head has, and the difference from the first head paired by seed, ± half its 95 % interval, with p of an unpaired
+t-test. A row is named TASK_from_HEAD and starts from that head's run of the same seed. These tables are of a CPU's
+size; the paper's own, 19 tasks of VTAB-1k, is
 
     python -m experiments.run --study=correlated_label_noise --table=table_6 --scale=paper
 
@@ -114,10 +114,13 @@ def by_head(chosen: Table, tuned: dict[tuple[str, int], study.Made], numbers: di
     return text(accuracies(chosen, tuned), paper)
 
 
-def scores(of_head: dict[str, dict[int, float]], tasks: list[str]) -> dict[int, float]:
-    """By seed, the unweighted mean over tasks in %, of seeds that have all of them."""
-    seeds = set.intersection(*(set(of_head[task]) for task in tasks)) if tasks else set()
-    return {seed: 100 * float(np.mean([of_head[task][seed] for task in tasks])) for seed in sorted(seeds)}
+def scores(found: dict[str, dict[str, dict[int, float]]], tasks: list[str]) -> dict[str, dict[int, float]]:
+    """Of each head, by seed, the unweighted mean over tasks in %; of the seeds that every head has of every task."""
+    seeds = set.intersection(*(set(of_head[task]) for of_head in found.values() for task in tasks)) if tasks else set()
+    return {
+        head: {seed: 100 * float(np.mean([of_head[task][seed] for task in tasks])) for seed in sorted(seeds)}
+        for head, of_head in found.items()
+    }
 
 
 def text(found: dict[str, dict[str, dict[int, float]]], paper: dict[str, str]) -> list[str]:
@@ -125,42 +128,45 @@ def text(found: dict[str, dict[str, dict[int, float]]], paper: dict[str, str]) -
 
     Args:
       found: as of `accuracies`.
-      paper: its number of a head, for the mean over all tasks.
+      paper: its number of a head, for the mean over all tasks; not told beside a mean over fewer.
     """
-    heads, tasks = list(found), list(next(iter(found.values())))
-    whole = [task for task in tasks if all(found[head][task] for head in heads)]
+    tasks = list(next(iter(found.values())))
+    seeds = {task: set(next(iter(scores(found, [task]).values()))) for task in tasks}
+    wanted = set.union(*seeds.values())
+    whole = [task for task in tasks if wanted and seeds[task] == wanted]
     groups = {"all": whole}
     for task in whole:
         if task in vtab.TASKS:
             groups.setdefault(vtab.TASKS[task].group, []).append(task)
     lines = []
     if len(groups) > 1 or len(whole) > 1:
-        lines += _table("mean over", {f"{name} ({len(of)})": of for name, of in groups.items()}, found, paper)
-        lines.append("")
-    if whole:
-        lines += [*_table("task", {task: [task] for task in whole}, found, {}), ""]
-    missing = [task for task in tasks if task not in whole]
-    if missing:
-        lines.append(f"Not complete for every head, and in no mean: {', '.join(missing)}.")
+        columns = {f"{name} ({len(of)})": of for name, of in groups.items()}
+        lines += [*_table("mean over", columns, found, paper if whole == tasks else {}), ""]
+    if any(seeds.values()):
+        lines += [*_table("task", {task: [task] for task in tasks if seeds[task]}, found, {}), ""]
+    if whole != tasks:
+        told = ", ".join(f"{task} ({len(seeds[task])} of {len(wanted)} seeds)" for task in tasks if task not in whole)
+        lines.append(f"Not complete for every head, and in no mean: {told}.")
     return lines
 
 
 def _table(title, columns, found, paper):
+    by_column = [scores(found, tasks) for tasks in columns.values()]
     reference = next(iter(found))
-    heads = [title, *columns]
-    lines = []
-    for head, of_head in found.items():
+    heads = [title, *columns, *(["paper, all"] if paper else [])]
+    num_seeds = ["seeds", *(str(len(of[reference])) for of in by_column), *(["-"] if paper else [])]
+    lines = ["| " + " | ".join(heads) + " |", "|" + " --- |" * len(heads), "| " + " | ".join(num_seeds) + " |"]
+    for head in found:
         cells = [f"from {head}"]
-        for tasks in columns.values():
-            ours, theirs = scores(of_head, tasks), scores(found[reference], tasks)
+        for of in by_column:
+            ours, theirs = of[head], of[reference]
             cell = spread(list(ours.values()), 2)
-            if head != reference and (told := difference(ours, theirs, 2)):
+            if head != reference:
                 p = unpaired_p(list(ours.values()), list(theirs.values()))
-                cell += f" ({told}" + (")" if np.isnan(p) else f", p {p:.2g})")
+                cell += f" ({difference(ours, theirs, 2)}" + (")" if np.isnan(p) else f", p {p:.2g})")
             cells.append(cell)
         lines.append("| " + " | ".join(cells + ([paper.get(head, "-")] if paper else [])) + " |")
-    heads += ["paper, all"] if paper else []
-    return ["| " + " | ".join(heads) + " |", "|" + " --- |" * len(heads), *lines]
+    return lines
 
 
 TABLES = {

@@ -53,22 +53,45 @@ FOUND = {
 }
 
 
-def test_the_score_is_the_unweighted_mean_over_tasks_of_seeds_that_have_all():
-    assert transfer.scores(FOUND["hom"], ["dtd", "svhn", "eurosat"]) == pytest.approx({0: 210 / 3, 1: 230 / 3})
-    assert transfer.scores(FOUND["hom"], ["dtd", "dmlab"]) == pytest.approx({0: 40.0})
-    assert transfer.scores(FOUND["hom"], []) == {}
+def test_the_score_is_the_unweighted_mean_over_tasks_of_seeds_that_all_heads_have():
+    told = transfer.scores(FOUND, ["dtd", "svhn", "eurosat"])
+    assert told["hom"] == pytest.approx({0: 210 / 3, 1: 230 / 3})
+    assert told["het_pe"] == pytest.approx({0: 230 / 3, 1: 240 / 3})
+    assert transfer.scores(FOUND, ["dtd", "dmlab"]) == {"hom": {}, "het_pe": {}}
+    assert transfer.scores(FOUND, []) == {"hom": {}, "het_pe": {}}
 
 
 def test_groups_differences_and_what_is_missing_are_told():
     told = "\n".join(transfer.text(FOUND, {"hom": "70.46"}))
-    assert "| mean over | all (3) | natural (2) | specialized (1) | paper, all |" in told
+    assert "| mean over | all (3) | natural (2) | specialized (1) |\n" in told
+    assert "70.46" not in told  # which is of all tasks
     ours, theirs = [100 * 2.3 / 3, 100 * 2.4 / 3], [100 * 2.1 / 3, 100 * 2.3 / 3]
     assert f"{np.mean(theirs):.2f} ± {np.std(theirs, ddof=1):.2f}" in told
     half = stats.t.ppf(0.975, 1) * np.std(np.subtract(ours, theirs), ddof=1) / np.sqrt(2)
     assert (
         f"({np.mean(ours) - np.mean(theirs):+.2f} ± {half:.2f}, p {stats.ttest_ind(ours, theirs).pvalue:.2g})" in told
     )
-    assert "Not complete for every head, and in no mean: dmlab." in told
+    assert "Not complete for every head, and in no mean: dmlab (0 of 2 seeds)." in told
+
+
+def test_of_a_task_that_is_partly_finished_the_same_seeds_of_every_head_are_told_and_it_is_in_no_mean():
+    found = {
+        "hom": {"dtd": {0: 0.5, 1: 0.6}, "svhn": {0: 0.7, 1: 0.8}, "dmlab": {0: 0.2, 1: 0.9}},
+        "het_pe": {"dtd": {0: 0.6, 1: 0.6}, "svhn": {0: 0.8, 1: 1.0}, "dmlab": {0: 0.3}},
+    }
+    lines = transfer.text(found, {"hom": "70.46", "het_pe": "71.34"})
+    assert lines[0] == "| mean over | all (2) | natural (2) |"
+    assert lines[2] == "| seeds | 2 | 2 |"
+    assert lines[6] == "| task | dtd | svhn | dmlab |"
+    assert lines[8] == "| seeds | 2 | 2 | 1 |"
+    assert lines[9].endswith("| 20.00 |")
+    assert lines[10].endswith("| 30.00 (+10.00) |")
+    assert lines[-1] == "Not complete for every head, and in no mean: dmlab (1 of 2 seeds)."
+    found["het_pe"]["dmlab"] |= {1: 0.9}
+    assert (
+        transfer.text(found, {"hom": "70.46"})[0]
+        == "| mean over | all (3) | natural (2) | structured (1) | paper, all |"
+    )
 
 
 def test_a_row_is_made_from_what_another_table_made(tmp_path):
@@ -103,16 +126,15 @@ def test_a_row_is_made_from_what_another_table_made(tmp_path):
     }
 
 
-def test_the_table_of_transfer_is_told_by_head_with_the_papers_means():
+def test_the_table_of_transfer_is_told_by_head_with_the_papers_means_once_they_are_of_the_same_tasks():
     table = transfer.TABLES["table_6"]
 
-    def made(row, seed):
+    def made(row, seed, without=()):
         task, _, head = row.partition("_from_")
         accuracy = list(vtab.TASKS).index(task) / 20 + (0.01 if head == "het_pe" else 0.0) + seed / 1000
         job = study.Job(row, (), seed, None, {}, "")
         results = {"evals": {"test": {"accuracy": accuracy}}, "seconds": 1.0, "device": "1 x tpu"}
-        # A task that one head lacks is in no mean.
-        return study.Made(job, None if row == "dmlab_from_het_diag" else results)
+        return study.Made(job, None if row in without else results)
 
     numbers = files.read_json(Path(transfer.__file__).with_name("paper.json"))
     told = text(table, [made(row.name, seed) for row in table.rows for seed in (0, 1)], numbers)
@@ -122,13 +144,18 @@ def test_the_table_of_transfer_is_told_by_head_with_the_papers_means():
     assert [line.split(" |")[0] for line in lines] == ["| from hom", "| from het_diag", "| from het_pe"] * 2
     for line, row in zip(lines, ("homoscedastic", "het_diag", "het_pe")):
         assert line.endswith(means[row])
-    assert "all (18)" in told
+    assert "all (19)" in told
     assert "(+1.00 ± 0.00, p " in lines[2]
-    assert "in no mean: dmlab." in told
-    assert "Missing: 2 of 114 runs" in told
-    assert "112 runs" in told
+    assert "in no mean" not in told
+    assert "114 runs" in told
     assert "at the median:" not in told
     assert report.paper(table, *table.regimes.values(), numbers) is None  # which is of rows, not of means over them
+    lacking = [made(row.name, seed, ["dmlab_from_het_diag"]) for row in table.rows for seed in (0, 1)]
+    told = text(table, lacking, numbers)
+    assert "all (18)" in told
+    assert not any(mean in told for mean in means.values())
+    assert "in no mean: dmlab (0 of 2 seeds)." in told
+    assert "Missing: 2 of 114 runs" in told
 
 
 def test_a_task_of_vtab_is_streamed_from_its_prepared_set(tmp_path):
