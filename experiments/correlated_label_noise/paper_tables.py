@@ -141,7 +141,8 @@ TABLES = {
     ),
     "table_11": _at_270_epochs(
         11,
-        "Under a sigmoid correlated noise helps as it does under a softmax.",
+        "Under a sigmoid correlated noise helps as it does under a softmax. Top-1 alone is told: NLL is of one answer"
+        " under a softmax and of 1,000 under a sigmoid, before temperature scaling and after it.",
         _rows(
             "imagenet",
             "hom",
@@ -153,6 +154,6 @@ TABLES = {
             het_full="het_full_softmax",
         ),
         "hom",
-        metrics=("nll",),  # of K answers under a sigmoid, of one under a softmax
+        metrics=(),
     ),
 }

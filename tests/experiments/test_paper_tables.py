@@ -35,6 +35,15 @@ def test_every_column_of_the_papers_table_is_a_metric_here(name):
     assert whole
 
 
+def test_likelihoods_of_one_answer_and_of_many_do_not_stand_beside_each_other():
+    of_both = []
+    for name, chosen in rows.TABLES.items():
+        if len({study.config(row.config, row.overrides)["loss"]["name"] for row in chosen.rows}) > 1:
+            assert set(chosen.metrics) <= {"accuracy", "top5_accuracy"}
+            of_both.append(name)
+    assert of_both == ["table_11"]
+
+
 def jobs():
     return [job for name, chosen in PAPER.items() for job in study.jobs(chosen, "paper", study.Path("runs") / name)]
 
