@@ -29,7 +29,8 @@ def get_config() -> ConfigDict:
     )
     c.curation = ""
     # Table 7's code, uncertainty-baselines, is the source of what the paper does not say (reading C8).
-    c.backbone = dict(name="ResNet50", dtype="bfloat16")  # v1.5, statistics of the global batch (C13)
+    # v1.5, statistics of the global batch (C13).
+    c.backbone = dict(name="ResNet50", dtype="bfloat16", start="keras")
     c.head = dict(name="LowRank", num_classes=1000, num_factors=15, temperature=1.5)  # Table 7
     c.predictive = dict(name="softmax", num_samples=5000, points="independent")
     c.smoothing = dict(name="hard")

@@ -29,7 +29,8 @@ def get_config() -> ConfigDict:
     )
     c.curation = ""
     # Table 7's code, uncertainty-baselines, is the source of what the paper does not say (reading C8).
-    c.backbone = dict(name="ResNet50", dtype="bfloat16")  # v1.5, statistics of the global batch (C13)
+    # v1.5, statistics of the global batch (C13).
+    c.backbone = dict(name="ResNet50", dtype="bfloat16", start="keras")
     c.head = dict(name="Deterministic", num_classes=1000, temperature=1.0)
     c.predictive = dict(name="deterministic")
     c.smoothing = dict(name="hard")

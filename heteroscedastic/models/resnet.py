@@ -32,6 +32,9 @@ class ResNet(nn.Module):
       dtype: of the computation; parameters, statistics and features are float32.
       remat: whether activations of a block are computed again for the gradient, to save memory.
       group_size: of the batch statistics, see BatchNorm.
+      start: "identity", normal kernels by the fan-out (He et al. 2015, arXiv:1502.01852) and a last scale of
+        zero in each block of version 1 (Goyal et al. 2017); or "keras", its `he_normal` (by the fan-in, cut off at two
+        deviations) and all scales one, as in the public code of Table 7 of Collier et al. (2021).
     """
 
     stage_sizes: tuple[int, ...] = (3, 4, 6, 3)
@@ -43,9 +46,15 @@ class ResNet(nn.Module):
     dtype: str = "float32"
     remat: bool = False
     group_size: int | None = None
+    start: str = "identity"
 
     def __post_init__(self):
-        choices = {"version": (1, 2), "stem": ("imagenet", "cifar"), "dtype": ("float32", "bfloat16")}
+        choices = {
+            "version": (1, 2),
+            "stem": ("imagenet", "cifar"),
+            "dtype": ("float32", "bfloat16"),
+            "start": tuple(_STARTS),
+        }
         for name, known in choices.items():
             if getattr(self, name) not in known:
                 raise ValueError(f"{name} is {getattr(self, name)!r}, but must be one of {known}.")
@@ -55,7 +64,7 @@ class ResNet(nn.Module):
     def __call__(
         self, inputs: Float[Array, "b h w c"], present: Bool[Array, "b"], train: bool = False
     ) -> Float[Array, "b d"]:
-        conv = functools.partial(nn.Conv, use_bias=False, dtype=self.dtype, kernel_init=_HE_NORMAL)
+        conv = functools.partial(nn.Conv, use_bias=False, dtype=self.dtype, kernel_init=_STARTS[self.start])
         norm = functools.partial(BatchNorm, dtype=self.dtype, group_size=self.group_size)
         x = inputs.astype(self.dtype)
         if self.stem == "imagenet":
@@ -76,6 +85,7 @@ class ResNet(nn.Module):
                     bottleneck=self.bottleneck,
                     conv=conv,
                     norm=norm,
+                    zero_last=self.start == "identity",
                     name=f"stage{stage + 1}_block{i + 1}",
                 )(x, present, train)
         if self.version == 2:
@@ -83,7 +93,10 @@ class ResNet(nn.Module):
         return jnp.mean(x.astype(jnp.float32), axis=(1, 2))
 
 
-_HE_NORMAL = nn.initializers.variance_scaling(2.0, "fan_out", "normal")
+_STARTS = {
+    "identity": nn.initializers.variance_scaling(2.0, "fan_out", "normal"),
+    "keras": nn.initializers.he_normal(),
+}
 
 
 class _Block(nn.Module):
@@ -92,6 +105,7 @@ class _Block(nn.Module):
     bottleneck: bool
     conv: Callable
     norm: Callable
+    zero_last: bool  # of version 1
 
     @property
     def convolutions(self) -> tuple[tuple[int, int, int], ...]:
@@ -122,7 +136,7 @@ class _BlockV1(_Block):
         last = len(self.convolutions) - 1
         for i in range(last + 1):
             x = self.convolved(x, i)
-            x = self.norm(name=f"norm{i + 1}", zero_scale=i == last)(x, present, train)
+            x = self.norm(name=f"norm{i + 1}", zero_scale=self.zero_last and i == last)(x, present, train)
             x = x if i == last else jax.nn.relu(x)
         return jax.nn.relu(x + shortcut)
 

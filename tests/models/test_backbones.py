@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax.traverse_util import flatten_dict
 from gaussians import key
 
 from heteroscedastic.models import backbones, heads
@@ -144,7 +145,23 @@ def test_a_residual_block_of_version_1_starts_as_the_identity():
     np.testing.assert_allclose(block, jax.nn.relu(stem), rtol=1e-5)
 
 
-@pytest.mark.parametrize("settings", [dict(version=3), dict(stem="patch"), dict(dtype="float8")])
+@pytest.mark.parametrize("start", ["identity", "keras"])
+def test_kernels_and_scales_start_as_they_say(start):
+    variables = ResNet(stage_sizes=(1, 1), width=32, start=start).init(key(), INPUTS, jnp.ones(6, bool))
+    of = {"/".join(name): np.asarray(x) for name, x in flatten_dict(variables["params"]).items()}
+    for kernel in (x for name, x in of.items() if name.endswith("kernel")):
+        height, width, channels, features = kernel.shape
+        deviation = np.sqrt(2 / (height * width * (channels if start == "keras" else features)))
+        assert abs(kernel.mean()) < 4 * deviation / np.sqrt(kernel.size)
+        np.testing.assert_allclose(kernel.std(), deviation, rtol=4 / np.sqrt(2 * kernel.size))
+        # A normal that is cut off at two deviations has 0.8796 of its own.
+        assert (np.abs(kernel).max() <= 2.001 / 0.8796 * deviation) == (start == "keras")
+    for name, scale in of.items():
+        if name.endswith("scale"):
+            np.testing.assert_array_equal(scale, 0.0 if start == "identity" and "/norm3/" in name else 1.0)
+
+
+@pytest.mark.parametrize("settings", [dict(version=3), dict(stem="patch"), dict(dtype="float8"), dict(start="zero")])
 def test_unknown_settings_list_the_choices(settings):
     with pytest.raises(ValueError, match="must be one of"):
         ResNet(**settings)
