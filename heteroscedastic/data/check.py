@@ -18,7 +18,7 @@ from absl import flags as absl_flags
 from ml_collections import config_flags
 
 from heteroscedastic import files
-from heteroscedastic.data import slices, store, tfds, views, wanted
+from heteroscedastic.data import slices, store, tfds, views, vtab, wanted
 from heteroscedastic.data.slices import Slice
 from heteroscedastic.data.wanted import Wanted
 
@@ -95,15 +95,9 @@ def _of_stream(one: Wanted, data_dir: str | None) -> _Found:
 def _by_hand(name: str, data_dir: str | None) -> str:
     """What must be downloaded by hand for a set, and where it goes."""
     try:
-        instructions = tfds.instructions(name)
+        instructions = tfds.instructions(vtab.source(name))
     except ModuleNotFoundError:
         return ""
-    if instructions is None:
-        return (
-            f"\nTensorFlow Datasets has no builder of {name!r}, so a program of its own must write it; of images with"
-            f" lists of labels,\n  python -m heteroscedastic.data.builders.multilabel --name={name}"
-            f" --data_dir={data_dir or 'DIR'} --split train=FILES --class_names=FILE"
-        )
     if not instructions:
         return ""
     return f"\nBy hand, into {Path(data_dir or 'DIR') / 'downloads' / 'manual'}, which is manual_dir:\n{instructions}"

@@ -6,7 +6,7 @@ import numpy as np
 import tensorflow as tf
 from jaxtyping import Int
 
-from heteroscedastic.data import tfds
+from heteroscedastic.data import tfds, vtab
 from heteroscedastic.data.slices import Slice
 
 _AT_ONCE = 256
@@ -36,7 +36,7 @@ class Records:
         except FileNotFoundError as error:
             raise FileNotFoundError(
                 f"no data set {name!r} in {tfds.folder(name, data_dir)} ({error}); prepare it with\n"
-                f"  {tfds.preparation(name, data_dir)}"
+                f"  {vtab.preparation(name, data_dir)}"
             ) from None
         info, self._types = builder.info, tfds.library().features
         self.where, self.full_name = f"{name} in {data_dir}", info.full_name

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from heteroscedastic import files
-from heteroscedastic.data import archive, dataset, digits, encoded, slices, tfds
+from heteroscedastic.data import archive, dataset, digits, encoded, slices, tfds, vtab
 from heteroscedastic.data.archive import Archive
 from heteroscedastic.data.dataset import Dataset, Split
 from heteroscedastic.data.slices import Slice
@@ -141,7 +141,7 @@ def _source(name: str, data_dir: str | None) -> Stored:
             ) from None
     raise FileNotFoundError(
         f"no data set {name!r}: looked {looked}, and no library ships it ({', '.join(_SHIPPED)} are shipped)."
-        f" If TensorFlow Datasets has it, prepare it with\n  {tfds.preparation(name, data_dir or 'DIR')}\n"
+        f" For TensorFlow Datasets prepare it with\n  {vtab.preparation(name, data_dir or 'DIR')}\n"
         f"which needs the extra [tensorflow] of this package, and give --data_dir={data_dir or 'DIR'}."
         f" Images of your own go into DIR/{name}.npz; README.md tells its fields."
     )

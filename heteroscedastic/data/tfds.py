@@ -76,22 +76,34 @@ class Prepared:
 
 def folder(name: str, data_dir: str) -> files.Place:
     """Where TFDS keeps all versions of a set; `name` may end in /config or :version."""
-    return files.place(data_dir) / name.partition("/")[0].partition(":")[0]
+    return files.place(data_dir) / _name(name)
+
+
+def _name(name: str) -> str:
+    return name.partition("/")[0].partition(":")[0]
 
 
 def preparation(name: str, data_dir: str) -> str:
-    """The command that prepares a set; unlike `tfds build`, it needs no Apache Beam."""
-    if name.startswith("vtab_"):  # made of another set, see vtab.py
-        return f"python -m heteroscedastic.data.vtab --tasks {name.removeprefix('vtab_')} --data_dir={data_dir}"
-    call = f"tfds.builder({name!r}, data_dir={str(data_dir)!r}).download_and_prepare()"
-    return f'python -c "import tensorflow_datasets as tfds, heteroscedastic.data.builders; {call}"'
+    """What prepares a set that is no task of VTAB (see vtab.py); unlike `tfds build`, it needs no Apache Beam."""
+    try:
+        is_known = instructions(name) is not None
+    except ModuleNotFoundError:
+        is_known = True  # for all that is known here
+    if is_known:
+        call = f"tfds.builder({name!r}, data_dir={str(data_dir)!r}).download_and_prepare()"
+        return f'python -c "import tensorflow_datasets as tfds, heteroscedastic.data.builders; {call}"'
+    return (
+        f"a program of its own, as TensorFlow Datasets has no builder of {name!r}; of images with lists of labels,\n"
+        f"  python -m heteroscedastic.data.builders.multilabel --name={name} --data_dir={data_dir} --split train=FILES"
+        " --class_names=FILE"
+    )
 
 
 def instructions(name: str) -> str | None:
     """What must be downloaded by hand before a set can be prepared; None of a set that has no builder."""
     tfds = library()
     try:
-        return textwrap.dedent(tfds.builder_cls(name).MANUAL_DOWNLOAD_INSTRUCTIONS or "").strip()
+        return textwrap.dedent(tfds.builder_cls(_name(name)).MANUAL_DOWNLOAD_INSTRUCTIONS or "").strip()
     except tfds.core.DatasetNotFoundError:
         return None
 

@@ -102,6 +102,20 @@ TASKS = {
 }
 
 
+def source(name: str) -> str:
+    """The set of TFDS that a set is made of: itself, where it is not `vtab_TASK`."""
+    task = TASKS.get(name.removeprefix("vtab_")) if name.startswith("vtab_") else None
+    return task.source if task else name
+
+
+def preparation(name: str, data_dir: str) -> str:
+    """What prepares a set, a command a line: of `vtab_TASK` that of its source, and its own."""
+    first = tfds.preparation(source(name), data_dir)
+    if source(name) == name:
+        return first
+    return f"{first}\n  python -m heteroscedastic.data.vtab --tasks {name.removeprefix('vtab_')} --data_dir={data_dir}"
+
+
 def prepare(name: str, data_dir: str, *, num_train: int = NUM_TRAIN, num_valid: int = NUM_VALID) -> None:
     """Writes the set `vtab_NAME` beside its source, whole or not at all.
 

@@ -91,9 +91,26 @@ def test_what_is_missing_is_told_with_the_command_and_the_files_that_prepare_it(
     assert f"tfds.builder('webvision', data_dir='{tmp_path}').download_and_prepare()" in problems
     assert f"By hand, into {tmp_path}/downloads/manual" in problems
     assert "google_resized_256.tar" in problems
-    _, problems = said(study.config("digits_het_pe", {"data.name": "jft"}), str(tmp_path))
-    assert "TensorFlow Datasets has no builder of 'jft'" in problems
-    assert f"heteroscedastic.data.builders.multilabel --name=jft --data_dir={tmp_path}" in problems
+
+
+@needs_library
+@pytest.mark.parametrize("config", ["jft_het_pe", "digits_het_pe"])
+def test_of_a_set_without_a_builder_none_is_named(config, tmp_path):
+    _, problems = said(study.config(config, {"data.name": "jft"}), str(tmp_path))
+    assert problems.count("TensorFlow Datasets has no builder of 'jft'") == 1
+    assert problems.count(f"heteroscedastic.data.builders.multilabel --name=jft --data_dir={tmp_path}") == 1
+    assert "tfds.builder(" not in problems
+
+
+@needs_library
+def test_a_task_of_vtab_is_made_of_its_source_with_what_that_needs(tmp_path):
+    for task, name in (("cifar100", "cifar100"), ("resisc45", "resisc45"), ("eurosat", "eurosat/rgb")):
+        _, problems = said(study.config("vtab", {"data.name": f"vtab_{task}"}), str(tmp_path))
+        first, second = (problems.index(x) for x in (f"tfds.builder('{name}'", f"data.vtab --tasks {task} "))
+        assert first < second
+        assert "no builder" not in problems
+        assert "multilabel" not in problems
+        assert ("By hand" in problems) == (task == "resisc45")
 
 
 def test_the_sheet_shows_the_view_of_evaluation_and_draws_of_training():
