@@ -134,8 +134,9 @@ def efficientnet_random_crop(
 
 
 def _efficientnet_center(shape: tf.Tensor, size: int, padding: int) -> tuple[tf.Tensor, tf.Tensor]:
-    """Corner and extent of the middle."""
+    """Corner and extent of the middle, a pixel at least."""
     side = tf.cast(size / (size + padding) * tf.cast(tf.reduce_min(shape[:2]), tf.float32), tf.int32)
+    side = tf.maximum(side, 1)
     return (shape[:2] - side + 1) // 2, tf.stack((side, side))
 
 

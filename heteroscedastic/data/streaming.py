@@ -253,7 +253,7 @@ class Streaming:
                 found.append(int(position))
         found = sorted(set(found) - set(self._left_out[split]))
         if not found:
-            raise ValueError(f"{source.where}: the chain fails on an image of step {step}: {error.message}") from None
+            raise self._failure(split, epoch, of_step, error) from None
         self._left_out[split] += found
         logging.warning("%s: images of ids %s cannot be decoded and are left out.", source.where, found)
         if sum(map(len, self._left_out.values())) > self._max_corrupt:
@@ -261,6 +261,21 @@ class Streaming:
                 f"{source.where}: more than {self._max_corrupt} images cannot be decoded, now those of ids {found};"
                 " prepare the set again, or raise config.data.max_corrupt."
             ) from None
+
+    def _failure(
+        self, split: str, epoch: int | None, of_step: Sequence[tuple], error: tf.errors.InvalidArgumentError
+    ) -> ValueError:
+        """That of the chain, which names the first image that fails alone as all did together."""
+        image_of, key = self._image(split, epoch is not None), graph.key(self._seed, epoch)
+        which = "an image"
+        for position, image, _ in of_step:
+            try:
+                if position >= 0 and int(position) not in self._left_out[split]:
+                    image_of(key, position, image)
+            except tf.errors.InvalidArgumentError as found:
+                which, error = f"the image of id {int(position)}", found
+                break
+        return ValueError(f"{self._sources[split].where}: the chain fails on {which} of {split}: {error.message}")
 
     def _read(self, split: str) -> Split:
         """A split as evaluation sees it."""

@@ -97,6 +97,15 @@ def test_a_random_crop_of_efficientnet_takes_a_tenth_or_more_and_else_the_middle
         np.testing.assert_array_equal(crop, middle)
 
 
+@pytest.mark.parametrize("shape", [(1, 40), (40, 1), (1, 1)])
+def test_an_image_of_one_pixel_in_a_row_has_a_middle(shape):
+    file = io.BytesIO()
+    Image.fromarray(np.full((*shape, 3), 200, np.uint8)).save(file, "JPEG")
+    for text in ("efficientnet_center_crop(16)", "efficientnet_random_crop(16)"):
+        for crop in applied(text, encoded(file.getvalue()), [(0, i) for i in range(3)]):
+            np.testing.assert_array_equal(crop, np.full((16, 16, 3), 200))
+
+
 def test_a_crop_of_the_file_is_the_crop_of_its_pixels():
     seeds = [(4, i) for i in range(20)]
     crops = ("inception_crop", "efficientnet_center_crop", "efficientnet_random_crop", "central_crop", "random_crop")

@@ -1,5 +1,6 @@
 import functools
 import logging
+import re
 import shutil
 
 import numpy as np
@@ -156,9 +157,12 @@ def test_what_is_known_to_be_undecodable_is_left_out_unasked(data_dir, caplog):
     assert not caplog.text
 
 
-def test_a_chain_that_fails_or_makes_several_sizes_is_an_error_of_the_chain(data_dir):
-    with pytest.raises(ValueError, match=r"the chain fails on an image of step 0"):
-        training(stream(data_dir, training="central_crop(1000)"))
+def test_a_chain_that_fails_names_the_image_and_one_of_several_sizes_is_an_error(data_dir):
+    sides = {i: min(tf.io.decode_jpeg(x["image"]).shape[:2]) for i, x in examples(NUM_TRAIN, 0, (), None)}
+    smallest, next_one = sorted(set(sides.values()))[:2]
+    with pytest.raises(ValueError, match=r"the chain fails on the image of id \d+ of train: ") as caught:
+        training(stream(data_dir, training=f"central_crop({next_one})"))
+    assert sides[int(re.search(r"of id (\d+)", str(caught.value))[1])] == smallest
     with pytest.raises(ValueError, match=r"config.data.train makes images of .*one size"):
         training(stream(data_dir, training="flip_lr"))
 
