@@ -16,7 +16,8 @@ def get_config() -> ConfigDict:
     c.seed = 0
     c.init = dict(workdir="runs/jft_hom", checkpoint="last", head=False)
     # The rules are BiT-HyperRule, Kolesnikov et al. (2020), arXiv:1912.11370, section 3.3, for fewer than 20,000
-    # examples; those from 20,000 on take 10,000 steps, from 500,000 on 20,000, and mixup of 0.1.
+    # examples. The steps for more are in experiments/correlated_label_noise/transfer.py; the mixup of 0.1 that the rule
+    # has for 20,000 and more is not built.
     c.data = dict(
         pipeline="streaming",
         name="vtab_cifar100",  # written by python -m heteroscedastic.data.vtab

@@ -37,6 +37,11 @@ _JFT = "{runs}/table_3_jft/{scale}/%s/untuned/seed_{seed}"
 _REGIMES = {"1,000 examples": Regime(select=None, report="test")}
 
 
+def num_steps(num_examples: int) -> int:
+    """Of fine-tuning on so many training examples. Source: BiT-HyperRule, arXiv:1912.11370, section 3.3."""
+    return 500 if num_examples < 20_000 else 10_000 if num_examples < 500_000 else 20_000
+
+
 def of_vtab(name: str) -> dict[str, Any]:
     """The overrides of configs/vtab.py for a task."""
     task = vtab.TASKS[name]
@@ -48,6 +53,7 @@ def of_vtab(name: str) -> dict[str, Any]:
         "data.train": f"{varied}{flipped}|value_range(-1, 1)",
         "data.eval": f"resize({small})|value_range(-1, 1)",
         "head.num_classes": task.num_classes,
+        "training.num_steps": num_steps(vtab.NUM_TRAIN + vtab.NUM_VALID),
     }
 
 

@@ -1,4 +1,5 @@
 import json
+import re
 
 import pytest
 
@@ -52,6 +53,94 @@ def test_a_directory_is_of_one_config_whichever_tables_have_it():
     configs = {}
     for job in jobs():
         assert configs.setdefault(job.directory, job.config) == job.config
+
+
+OF_PAPER = {  # which of the paper's settings
+    "table_3_imagenet21k": "imagenet21k_resnet152",
+    "table_3_jft": "jft_resnet50",
+} | {
+    name: NUMBERS["tables"][chosen.paper["table"]]["setting"]
+    for name, chosen in PAPER.items()
+    if chosen.paper["table"] not in ("table_3", "table_6", "table_7")
+}
+
+
+def of_row(value, row, otherwise=None):
+    """What is told of a row: the value, or in a dict that of the longest key which the row's name begins with."""
+    if not isinstance(value, dict):
+        return value
+    keys = [key for key in value if row.startswith(key)]
+    return value[max(keys, key=len)] if keys else otherwise
+
+
+@pytest.mark.parametrize("name", sorted(OF_PAPER))
+def test_every_run_has_the_papers_settings(name):
+    """Appendix B; `None` is what it does not tell."""
+    told, chosen = NUMBERS["settings"][OF_PAPER[name]], PAPER[name]
+    by_name = {row.name: row for row in chosen.rows}
+    jobs = study.jobs(chosen, "paper", study.Path("runs") / name)
+    assert {job.seed for job in jobs} == set(range(told["repeats"] or 5))
+    for job in jobs:
+        row, config = by_name[job.row], job.config
+        head, training, optimizer, schedule = (config[s] for s in ("head", "training", "optimizer", "schedule"))
+        epochs = chosen.paper["where"].get("epochs", told["epochs"])
+        assert (training["num_epochs"], training["num_steps"]) == (epochs, None)
+        assert epochs in (told["epochs"] if isinstance(told["epochs"], list) else [told["epochs"]])
+        milestones = of_row(told["lr_milestones_epochs"], str(epochs))
+        assert [m * epochs for m in schedule["milestones"]] == pytest.approx(milestones)
+        assert (schedule["name"], schedule["learning_rate"]) == ("steps", told["learning_rate"])
+        assert schedule["factor"] == told["lr_decay_factor"]
+        warmup = {unit: told["warmup"].get(unit, 0) for unit in ("epochs", "steps")}
+        assert {unit: schedule.get(f"warmup_{unit}", 0) for unit in warmup} == warmup
+        assert training["batch_size"] == of_row(told["batch_size"], "per_gpu")  # of one worker (C9)
+        assert (optimizer["name"], optimizer["momentum"], optimizer["nesterov"]) == ("sgd", told["momentum"], False)
+        assert optimizer["clip_norm"] == told["gradient_clip_l2"]
+        l2, covariance_l2 = told["l2_weight"], None
+        if isinstance(l2, dict):
+            covariance_l2, l2 = (l2[key] for key in sorted(l2, reverse=True))
+        assert (optimizer["l2"], optimizer["covariance_l2"]) == (l2, covariance_l2)
+        assert config["backbone"]["name"] == told["architecture"].split(" ")[0].replace("-", "").replace("v2", "V2")
+        if told["input_size"]:
+            assert f"inception_crop({told['input_size'][0]})" in config["data"]["train"]
+            assert config["data"]["train"].endswith("value_range({}, {})".format(*told["input_scaling"]))
+        assert head["num_classes"] == (told["num_classes"] if isinstance(told["num_classes"], int) else 18_291)
+        assert head.get("num_factors") == of_row(told["rank"], row.paper)
+        temperature = of_row(told["temperature"], row.paper, otherwise=1.0)
+        assert temperature is None or head["temperature"] == temperature
+        samples = row.where.get("mc_samples", of_row(told["mc_samples_train"], row.paper))
+        assert samples in (s if isinstance(s := told["mc_samples_eval"], list) else [s])
+        if head["name"] == "Deterministic":
+            assert config["predictive"] == {"name": "deterministic"}
+        elif samples:  # without any are the rows of Table 8, of which the sampled one is of Table 1
+            assert config["predictive"]["num_samples"] == samples
+            assert config["predictive"]["points"] == "independent"
+        assert config["smoothing"] == {"name": "hard"}
+
+
+def test_every_run_of_table_7_has_the_settings_of_its_public_code():
+    told = NUMBERS["external"]["uncertainty_baselines_imagenet"]["values"]
+    jobs = study.jobs(PAPER["table_7"], "paper", study.Path("runs") / "table_7")
+    assert {(job.row, job.seed) for job in jobs} == {(row, seed) for row in ("hom", "het_full") for seed in range(4)}
+    for job in jobs:
+        head, training, optimizer, schedule = (job.config[s] for s in ("head", "training", "optimizer", "schedule"))
+        assert training["num_epochs"] == of_row(told["epochs"], job.row)
+        assert told["batch"].endswith(f"= {training['batch_size']}")
+        assert told["lr"].endswith(f"= {schedule['learning_rate']}")
+        assert told["decay"].startswith(f"{schedule['factor']} at ")
+        at = [int(found) / 90 for found in re.findall(r"(\d+)/90", told["decay"])]
+        assert (schedule["name"], schedule["milestones"]) == ("steps", pytest.approx(at))
+        assert schedule["warmup_epochs"] == told["warmup_epochs"]
+        assert (optimizer["momentum"], optimizer["nesterov"]) == (told["momentum"], told["nesterov"])
+        assert optimizer["l2"] == float(told["l2"].split(" ")[0])
+        assert (optimizer["covariance_l2"], optimizer["clip_norm"]) == (None, None)
+        assert "he_normal" in told["architecture"]
+        assert job.config["backbone"] == dict(name="ResNet50", dtype="bfloat16", start="keras")
+        assert job.config["data"]["splits"]["train"] == "train"
+        if job.row == "het_full":
+            assert (head["temperature"], head["num_factors"]) == (told["temperature"], told["rank"])
+            assert job.config["predictive"]["num_samples"] == told["mc_samples"]
+        else:
+            assert (head["name"], head["temperature"]) == ("Deterministic", 1.0)
 
 
 def settings_of_shape(section):

@@ -31,6 +31,26 @@ def test_every_task_has_its_classes_and_bits_resolution(name):
     assert ("flip_lr" in config["data"]["train"]) == (crops and name != "svhn")
 
 
+def test_the_steps_of_fine_tuning_follow_from_the_number_of_training_examples():
+    numbers = (1, 1_000, 19_999, 20_000, 499_999, 500_000, 10**8)
+    assert [transfer.num_steps(n) for n in numbers] == [500] * 3 + [10_000] * 2 + [20_000] * 2
+
+
+def test_every_task_is_fine_tuned_by_bits_rule():
+    """Kolesnikov et al. (2020), arXiv:1912.11370, section 3.3, and the warm-up of its public code."""
+    for job in study.jobs(transfer.TABLES["table_6"], "paper", Path("table_6")):
+        optimizer, schedule, training = (job.config[name] for name in ("optimizer", "schedule", "training"))
+        assert (training["num_steps"], training["num_epochs"], training["batch_size"]) == (500, None, 512)
+        assert (schedule["name"], schedule["learning_rate"], schedule["factor"]) == ("steps", 0.003, 0.1)
+        assert (schedule["milestones"], schedule["warmup_steps"]) == ((0.3, 0.6, 0.9), 100)
+        assert (optimizer["name"], optimizer["momentum"], optimizer["nesterov"]) == ("sgd", 0.9, False)
+        assert (optimizer["l2"], optimizer["clip_norm"]) == (0.0, None)
+        assert job.config["head"] | {"num_classes": 0} == dict(
+            name="Deterministic", num_classes=0, temperature=1.0, zero_start=True
+        )
+    assert {job.seed for job in study.jobs(transfer.TABLES["table_6"], "paper", Path("table_6"))} == set(range(5))
+
+
 def test_a_row_is_a_task_from_a_head_and_starts_from_its_run_of_the_same_seed(tmp_path):
     jobs = study.jobs(transfer.TABLES["table_6"], "paper", tmp_path / "study" / "table_6")
     assert len(jobs) == 19 * 3 * 5
