@@ -4,7 +4,9 @@ import functools
 import os
 from pathlib import Path
 
+import benches
 import full_size
+import jax
 import pytest
 
 from experiments import study
@@ -75,6 +77,19 @@ def test_every_config_has_sound_shapes_at_full_size(name):
     config["data"]["max_examples"] = 1000
     state = assembly.check_shapes(assembly.build(config, PACK))
     assert assembly.num_parameters(state) == PARAMETERS[name]
+
+
+@pytest.mark.parametrize("name", ["imagenet21k_het_pe", "jft_het_pe"])
+def test_the_evaluation_of_very_many_classes_is_sound_at_full_size_and_keeps_the_largest_logits(name):
+    config = study.config(name, {})
+    run = assembly.build(config, pipeline=benches.load("described").Described(config, lists=True))
+    state, feed = jax.eval_shape(run.init), run.pipeline.example("test", training=False)
+    _, told = jax.eval_shape(run.eval_step, state.params, state.model_state, (), feed, jax.random.key(0))
+    assert assembly.num_parameters(state) == PARAMETERS[name]
+    size = config["training"]["batch_size"]
+    assert told.logits.shape == told.classes.shape == (size, 100)
+    assert told.label_logits.shape == feed.labels.shape
+    assert told.log_normalizer.shape == (size,)
 
 
 @pytest.mark.parametrize("name", [n for n in CONFIGS if study.config(n, {})["predictive"]["name"] == "sigmoid_sampled"])

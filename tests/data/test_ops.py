@@ -1,3 +1,4 @@
+import colorsys
 import io
 
 import jax.numpy as jnp
@@ -176,3 +177,62 @@ def test_a_jitter_of_nothing_changes_nothing_and_one_of_brightness_only_the_mean
     assert np.abs(levels - 128).max() <= 32 + 1
     assert np.abs(levels - 128).max() > 28
     assert abs(levels.mean() - 128) < 4
+
+
+def jittered(image, **limits):
+    """What 300 draws make of an image, whose other properties are left alone."""
+    settings = dict(brightness=0.0, saturation=0.0, hue=0.0, contrast=0.0) | limits
+    text = f"color_jitter({', '.join(f'{name}={value}' for name, value in settings.items())})"
+    example = {"image": tf.constant(image), "shape": image.shape}
+    return np.array(applied(text, example, [(0, i) for i in range(300)])).astype(float)
+
+
+def assert_covers(found, low, high, slack):
+    """Draws are uniform between these bounds, but for rounding to whole levels."""
+    width = high - low
+    assert low - slack <= found.min() < low + 0.05 * width
+    assert high - 0.05 * width < found.max() <= high + slack
+    np.testing.assert_allclose(found.mean(), (low + high) / 2, atol=0.1 * width)
+
+
+COLOUR = np.tile(np.uint8((180, 120, 100)), (4, 4, 1))  # a red of saturation 4/9
+GREY = np.repeat(np.arange(0, 256, 17, dtype=np.uint8).reshape(4, 4, 1), 3, axis=-1)
+
+
+def test_a_jitter_of_saturation_multiplies_how_far_the_channels_are_from_the_largest():
+    found = jittered(COLOUR, saturation=0.5)
+    np.testing.assert_allclose(found[..., 0], 180, atol=1)
+    factors = (180 - found[:, 0, 0, 2]) / 80
+    np.testing.assert_allclose(
+        (180 - found[..., 1]) / 60, np.broadcast_to(factors[:, None, None], (300, 4, 4)), atol=0.04
+    )
+    assert_covers(factors, 0.5, 1.5, 0.02)
+    np.testing.assert_allclose(jittered(GREY, saturation=0.5), np.broadcast_to(GREY, (300, *GREY.shape)), atol=1)
+
+
+def test_a_jitter_of_hue_turns_it_and_leaves_saturation_and_value():
+    found = jittered(COLOUR, hue=0.2)
+    np.testing.assert_allclose(found.max(axis=-1), 180, atol=1)
+    np.testing.assert_allclose(found.min(axis=-1), 100, atol=1)
+    turned = np.array([colorsys.rgb_to_hsv(*(x[0, 0] / 255))[0] for x in found]) - 1 / 24  # its own is a 24th
+    assert_covers((turned + 0.5) % 1 - 0.5, -0.2, 0.2, 0.01)
+    np.testing.assert_allclose(jittered(GREY, hue=0.2), np.broadcast_to(GREY, (300, *GREY.shape)), atol=1)
+
+
+def test_a_jitter_of_contrast_multiplies_the_distance_from_the_mean_of_each_channel():
+    image = np.uint8([[[110, 40, 150], [130, 60, 190]]])
+    found = jittered(image, contrast=0.5)
+    np.testing.assert_allclose(found.mean(axis=(1, 2)), np.broadcast_to((120, 50, 170), (300, 3)), atol=1)
+    factors = (found[:, 0, 1, 2] - found[:, 0, 0, 2]) / 40
+    np.testing.assert_allclose((found[:, 0, 1, :2] - found[:, 0, 0, :2]) / 20, factors[:, None].repeat(2, 1), atol=0.1)
+    assert_covers(factors, 0.5, 1.5, 0.04)
+
+
+def test_a_jitter_draws_each_property_for_itself():
+    image = np.uint8([[[110, 40, 150], [130, 60, 190]]])
+    found = jittered(image, brightness=0.1, contrast=0.5)
+    level, factor = found[:, 0, :, 0].mean(axis=1) - 120, (found[:, 0, 1, 2] - found[:, 0, 0, 2]) / 40
+    assert abs(np.corrcoef(level, factor)[0, 1]) < 0.2
+    found = [colorsys.rgb_to_hsv(*(x[0, 0] / 255))[:2] for x in jittered(COLOUR, saturation=0.5, hue=0.1)]
+    hue, saturation = np.transpose(found)
+    assert abs(np.corrcoef((hue + 0.5) % 1, saturation)[0, 1]) < 0.2

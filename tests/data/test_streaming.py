@@ -96,6 +96,20 @@ def test_what_an_example_looks_like_follows_from_seed_epoch_and_id_and_not_from_
         assert np.mean([np.array_equal(one[i], elsewhere[i]) for i in one]) < 0.1
 
 
+def test_each_place_of_a_chain_draws_for_itself(data_dir):
+    def images(chain):
+        feeds = stream(data_dir, "same", training=chain, evaluation="value_range(0, 255)").training_feeds(0, 0, ALL)
+        return {int(i): x for feed in feeds for i, x, w in zip(feed.ids, feed.inputs, feed.weights) if w}
+
+    as_stored, once, twice = (images(chain) for chain in ("decode", "flip_lr", "flip_lr|flip_lr"))
+    flipped = {i for i in once if not np.array_equal(once[i], as_stored[i])}
+    of_two = {i for i in twice if not np.array_equal(twice[i], as_stored[i])}
+    assert all(np.array_equal(twice[i], as_stored[i][:, ::-1]) for i in of_two)
+    # Were the draws of both the same, two mirrors would undo each other.
+    for found in (flipped, of_two, flipped ^ of_two):
+        assert NUM_TRAIN / 4 < len(found) < 3 * NUM_TRAIN / 4
+
+
 def test_orders_differ_by_epoch_and_seed(data_dir):
     orders = {tuple(stream(data_dir, seed=s).ids("train", ALL, e).ravel()) for s in (0, 1) for e in (0, 1)}
     assert len(orders) == 4
