@@ -2,6 +2,7 @@
 
 import json
 import logging
+import re
 import shutil
 import signal
 import socket
@@ -158,8 +159,15 @@ def test_without_tensorflow_a_stream_says_what_to_do(data_dir, tmp_path):
 
 
 PROGRAM = """
-import json, sys
+import json, sys, zlib
+from heteroscedastic.data import streaming
 from heteroscedastic.training import hosts, loop
+feeds = streaming.Streaming.training_feeds
+def told(self, *which):
+    for feed in feeds(self, *which):
+        print("fed", feed.ids.tolist(), zlib.crc32(feed.inputs.tobytes()), flush=True)
+        yield feed
+streaming.Streaming.training_feeds = told
 config, directory, data_dir, coordinator, number, index = sys.argv[1:]
 if int(number) > 1:
     hosts.start(coordinator, int(number), int(index))
@@ -186,12 +194,16 @@ def test_two_processes_that_are_killed_go_on_as_one_with_the_next_example(data_d
     for process in together:
         process.kill()
     assert {p.wait() for p in together} == {-signal.SIGKILL}
-    assert alone.wait() == 0, alone.communicate()
+    whole, errors = alone.communicate(timeout=300)
+    assert alone.returncode == 0, errors
     (rest,) = start(1, tmp_path / "together", data_dir)
     output, errors = rest.communicate(timeout=300)
     assert rest.returncode == 0, errors
-    assert "continuing from step" in output
-    # A line tells of three steps, half an epoch: another example in one of them would show.
+    # From there on every step has the examples of the run that was left alone, bit for bit.
+    step = int(re.search(r"continuing from step (\d+)", output)[1])
+    one, other = ([line for line in text.splitlines() if line.startswith("fed ")] for text in (whole, output))
+    assert len(one) == 30 > step > 0
+    assert other == one[step:]
     one, other = (
         [json.loads(line) for line in (tmp_path / name / "metrics.jsonl").read_text().splitlines()]
         for name in ("alone", "together")
