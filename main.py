@@ -38,6 +38,7 @@ def main(argv: list[str]) -> None:
         if not _HOSTS.value:
             raise
         traceback.print_exc()
+        hosts.farewell()
         os._exit(1)  # an orderly exit would wait for the other hosts
 
 

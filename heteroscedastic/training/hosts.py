@@ -16,7 +16,7 @@ _FAREWELL = (
     "this process ended before its run did, by its own error, by a signal or for the loss of another host; the same"
     " command on all of them continues from the last checkpoint."
 )
-# It says so where its input ends without a word. JAX ends a process that lost another one by abort(), at which no
+# Says so where its input ends without a word. JAX ends a process that lost another one by abort(), at which no
 # Python of that process is run.
 _WITNESS = (
     "import signal, sys; signal.signal(signal.SIGTERM, signal.SIG_IGN);"
@@ -24,6 +24,7 @@ _WITNESS = (
 )
 _HEARTBEAT_SECONDS = 20  # a host silent for so long is lost
 _SECONDS_TO_COME = 300  # of the other processes, as those of a slice do not start at one moment
+_witness: subprocess.Popen | None = None  # of this process, once it has joined others
 
 
 class HostError(RuntimeError):
@@ -46,10 +47,11 @@ def start(
       process_id: of this one, from 0.
       seconds_to_come: in which all must have come; else this process says so and ends, by JAX's own hand.
     """
-    witness = [sys.executable, "-I", "-S", "-c", _WITNESS, _FAREWELL]
+    global _witness
+    command = [sys.executable, "-I", "-S", "-c", _WITNESS, _FAREWELL]
     # Of its own session, as it is not to be interrupted with this one.
-    process = subprocess.Popen(witness, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, start_new_session=True)
-    atexit.register(process.communicate, b".")
+    _witness = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, start_new_session=True)
+    atexit.register(_witness.communicate, b".")
 
     def tell():
         print(
@@ -71,6 +73,13 @@ def start(
         heartbeat_timeout_seconds=_HEARTBEAT_SECONDS,
     )
     late.cancel()
+
+
+def farewell() -> None:
+    """Says how to go on, before an end that is not orderly; at once, as what starts a process may not wait for more."""
+    print(_FAREWELL, file=sys.stderr, flush=True)
+    if _witness:
+        _witness.communicate(b".")
 
 
 def is_alone() -> bool:
