@@ -220,7 +220,7 @@ TABLES = {
         metrics=("accuracy", "nll"),
         regimes={"200 held-out examples": Regime(select="test", report="test")},
         select_metric="nll",
-        grid={"schedule.learning_rate": (0.003, 0.01, 0.03, 0.1)},  # BiT's first
+        grid={"schedule.learning_rate": (0.003, 0.01, 0.03, 0.1, 0.3, 1.0)},  # BiT's first
         scales={"cpu": Scale((0,), {"training.batch_size": 128})},
     ),
     "transfer": Table(
