@@ -233,7 +233,7 @@ TABLES = {
         regimes=_REGIMES,
         select_metric="nll",
         scales={
-            # A rule has one rate for all tasks: that of transfer_rate whose NLL, the mean over both tasks, is lowest. BiT's
+            # A rule has one rate for all tasks: that of transfer_rate with the lowest NLL, the mean over both. BiT's
             # is a 33rd of it; a new head on 64 features moves too slowly by that.
             "cpu": Scale((0, 1, 2, 3, 4), {"training.batch_size": 128, "schedule.learning_rate": 0.1}),
             "try": Scale((0,), {"training.batch_size": 128, "training.num_steps": 16}),
