@@ -230,6 +230,10 @@ def _results(job: Job) -> dict[str, Any] | None:
     if not path.exists():
         return None
     found, wanted = (files.read_json(job.directory / "config.json"), files.plain(job.config))
+    # What it started from, where that lies beside it, is the same by whatever path both were named, and if both moved.
+    runs, start = str(job.directory.parents[4]), (wanted.get("init") or {}).get("workdir", "")
+    if start.startswith(runs) and (found.get("init") or {}).get("workdir", "").endswith(start.removeprefix(runs)):
+        found["init"]["workdir"] = start
     if schema.identity(found) != schema.identity(wanted):
         raise ValueError(f"{job.directory} holds a run of another config than this table's; remove it to run it again.")
     return workdir.as_measured(files.read_json(path))

@@ -13,6 +13,7 @@ from subprocesses import ROOT
 
 from experiments import run, study, table
 from experiments.study import Regime, Row, Scale, Table
+from heteroscedastic import files
 
 TINY = Table(
     claim="Two methods.",
@@ -140,6 +141,25 @@ def test_runs_are_made_once_and_found_again(tmp_path):
     changed = small._replace(scales={"cpu": Scale((0,), {"training.num_epochs": None, "training.num_steps": 3})})
     with pytest.raises(ValueError, match="another config"):
         study.made(changed, "cpu", tmp_path)
+
+
+def test_runs_that_start_from_others_are_found_by_any_path_to_both(tmp_path, monkeypatch):
+    row = Row("hom", "vtab", {"init.workdir": "{runs}/upstream/{scale}/seed_{seed}"})
+    table = TINY._replace(rows=(row,), grid={}, scales={"cpu": Scale((0,))})
+    (job,) = study.jobs(table, "cpu", tmp_path / "runs" / "study" / "tiny")
+    files.write_json(job.directory / "config.json", job.config)
+    files.write_json(job.directory / "results.json", {"evals": {}})
+
+    def found(out):
+        return study.made(table, "cpu", Path(out) / "study" / "tiny")[0].results
+
+    monkeypatch.chdir(tmp_path)
+    assert found("runs") == found(tmp_path / "runs") == {"evals": {}}
+    (tmp_path / "runs").rename("moved")
+    assert found("moved") == {"evals": {}}
+    other = table._replace(rows=(row._replace(overrides={"init.workdir": "{runs}/other/{scale}/seed_{seed}"}),))
+    with pytest.raises(ValueError, match="another config"):
+        study.made(other, "cpu", Path("moved") / "study" / "tiny")
 
 
 def test_a_run_that_fails_is_told_and_logged(tmp_path):
