@@ -23,6 +23,8 @@ def get_config() -> ConfigDict:
         eval="resize_small(256)|central_crop(224)|value_range(-1, 1)",  # not said; as is usual
         validation_fraction=0.0,
         lanes=512,
+        max_corrupt=100,  # images that cannot be decoded, above which a run stops
+        max_labels=16,  # of an image, above which a run stops
     )
     c.curation = ""
     # bfloat16 is that of the public code; batch statistics are those of the global batch (C13).

@@ -22,6 +22,7 @@ def get_config() -> ConfigDict:
         eval="value_range(-1, 1)",
         validation_fraction=0.0,
         lanes=16,
+        max_corrupt=100,  # images that cannot be decoded, above which a run stops
         window=1024,  # of the 2,250 records of a lane, 2 KB each
     )
     c.curation = ""

@@ -28,6 +28,7 @@ def get_config() -> ConfigDict:
         eval="resize(128)|value_range(-1, 1)",
         validation_fraction=0.0,
         lanes=16,
+        max_corrupt=100,  # images that cannot be decoded, above which a run stops
     )
     c.curation = ""
     c.backbone = dict(name="ResNet50V2")

@@ -26,6 +26,7 @@ def get_config() -> ConfigDict:
         eval="efficientnet_center_crop(299)|value_range(-1, 1)",
         validation_fraction=0.0,
         lanes=64,
+        max_corrupt=100,  # images that cannot be decoded, above which a run stops
     )
     c.curation = ""
     c.backbone = dict(name="InceptionResNetV2", dtype="float32")  # on GPUs in the paper

@@ -2,19 +2,37 @@
 
 import numpy as np
 import tensorflow_datasets as tfds
+from tensorflow_datasets.testing import mocking
 
 
 def stored(name, data_dir, examples, splits):
-    """A prepared set with the features of a source and these examples."""
+    """A prepared set with the features of a source, maybe of one of its configs, and these examples."""
     source = tfds.builder(name, data_dir=data_dir / "empty", try_gcs=False)
     tfds.dataset_builders.store_as_tfds_dataset(
-        name=name,
+        name=source.name,
+        config=source.builder_config.name if source.builder_config else None,
         version=source.version,
         features=source.info.features,
         split_datasets={split: list(enumerate(examples(number))) for split, number in splits.items()},
         data_dir=data_dir,
         disable_shuffling=True,
     )
+
+
+def random(name, data_dir):
+    """Of a number, so many examples with the features of a source, each field at random."""
+    features = tfds.builder(name, data_dir=data_dir / "empty", try_gcs=False).info.features
+    return lambda number: map(_in_order, mocking.RandomFakeGenerator(features, number, constant_dynamic_shape=True))
+
+
+def _in_order(fields):
+    """With the corners of boxes as they must be, the upper left one first."""
+    for name, value in fields.items():
+        if isinstance(value, dict):
+            _in_order(value)
+        elif name.endswith("bbox"):
+            fields[name] = np.sort(np.reshape(value, (-1, 2, 2)), axis=1).reshape(np.shape(value))
+    return fields
 
 
 def clevr(number, varied=False):

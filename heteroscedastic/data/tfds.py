@@ -94,8 +94,8 @@ def preparation(name: str, data_dir: str) -> str:
         return f'python -c "import tensorflow_datasets as tfds, heteroscedastic.data.builders; {call}"'
     return (
         f"a program of its own, as TensorFlow Datasets has no builder of {name!r}; of images with lists of labels,\n"
-        f"  python -m heteroscedastic.data.builders.multilabel --name={name} --data_dir={data_dir} --split train=FILES"
-        " --class_names=FILE"
+        f"  python -m heteroscedastic.data.builders.multilabel --name={name} --data_dir={data_dir} --class_names=FILE"
+        " --split train=FILES --split validation=FILES --split test=FILES"
     )
 
 

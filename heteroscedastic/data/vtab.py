@@ -166,7 +166,7 @@ def _classes(features: Any, task: Task) -> dict[str, Any]:
     """What a ClassLabel is made of: names where the source has them."""
     if callable(task.label):
         return {"num_classes": task.num_classes}
-    found = features.get(task.label)
+    found = dict(features.items()).get(task.label)
     if getattr(found, "num_classes", None) != task.num_classes:
         raise ValueError(
             f"{task.source} has no field {task.label!r} of {task.num_classes} classes, but {sorted(features)};"

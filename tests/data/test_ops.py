@@ -1,4 +1,5 @@
 import colorsys
+import contextlib
 import io
 
 import jax.numpy as jnp
@@ -55,6 +56,20 @@ def test_a_window_is_what_the_whole_image_has_there_to_the_pixel(file_format, su
     for top, left, height, width in [*edges, *drawn]:
         found = window(*(tf.constant(x, tf.int32) for x in (top, left, height, width)))
         np.testing.assert_array_equal(found, whole[top : top + height, left : left + width])
+
+
+@pytest.mark.parametrize("crop", ["inception_crop", "efficientnet_random_crop", "random_crop"])
+def test_a_jpeg_is_decoded_no_further_than_a_window_reaches(crop):
+    cut = encoded(FILE[: len(FILE) * 3 // 4])
+    with pytest.raises(tf.errors.InvalidArgumentError):
+        ops.decode(cut, None)
+    draws, found = [(0, i) for i in range(20)], 0
+    whole = applied(f"{crop}(16)", encoded(FILE), draws)
+    for seed, expected in zip(draws, whole, strict=True):
+        with contextlib.suppress(tf.errors.InvalidArgumentError):  # of a window in the lower part
+            np.testing.assert_array_equal(applied(f"{crop}(16)", cut, [seed])[0], expected)
+            found += 1
+    assert 0 < found < len(draws)
 
 
 def windows(text):

@@ -1,11 +1,10 @@
 import io
-import os
 import shutil
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
+from pack import PACK, needs
 from subprocesses import EXTRAS, MAIN, run_without
 
 from heteroscedastic.analysis import known_noise
@@ -13,14 +12,7 @@ from heteroscedastic.data import archive, dataset, sample, store, tfds
 
 library = pytest.importorskip("tensorflow_datasets")
 Image = pytest.importorskip("PIL.Image")
-PACK = os.environ.get("TFDS_DATA_DIR", "")
 NAMES = ("cat", "dog", "owl")
-
-
-def needs(name):
-    """Skips where a prepared set is not at hand."""
-    found = PACK and (Path(PACK) / name).is_dir()
-    return pytest.mark.skipif(not found, reason=f"needs {name} in TFDS_DATA_DIR")
 
 
 def pets(n, seed):

@@ -1,6 +1,6 @@
 import numpy as np
 import pytest
-from vtab_sources import clevr, dsprites, stored
+from vtab_sources import clevr, dsprites, random, stored
 
 from heteroscedastic.data import store, vtab
 
@@ -21,6 +21,26 @@ def test_the_sources_have_these_labels_and_images(name, tmp_path):
     if isinstance(task.label, str):
         assert features[task.label].num_classes == task.num_classes
     assert features["image"].shape[:2] == (task.side, task.side) or task.side is None
+
+
+@pytest.mark.parametrize("name", vtab.TASKS)
+def test_every_task_is_prepared_from_its_source_and_loads(name, tmp_path):
+    task = vtab.TASKS[name]
+    examples = {"clevr": clevr, "dsprites": dsprites}.get(task.source) or random(task.source, tmp_path)
+    stored(task.source, tmp_path, examples, dict.fromkeys(("train", "validation", "test"), 20))
+    vtab.prepare(name, str(tmp_path), num_train=2, num_valid=2)
+    data = store.load(f"vtab_{name}", str(tmp_path))
+    train, valid, test = (
+        list(tfds.load(task.source, data_dir=tmp_path, split=split, download=False).as_numpy_iterator())
+        for split in (task.train, task.valid, task.test)
+    )
+    for split, fields in (("train", [*train[:2], *valid[:2]]), ("test", test)):
+        labels = [task.label(one) if callable(task.label) else one[task.label] for one in fields]
+        np.testing.assert_array_equal(data.splits[split].labels, labels)
+        for image, one in zip(data.splits[split].inputs, fields, strict=True):
+            # Two libraries decode the same JPEG of random pixels differently by so much.
+            np.testing.assert_allclose(image, np.broadcast_to(one["image"] * task.scale, image.shape), atol=16)
+    assert len(data.class_names) == task.num_classes
 
 
 def scene(depths):

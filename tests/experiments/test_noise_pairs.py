@@ -1,18 +1,12 @@
-import os
-from pathlib import Path
-
 import numpy as np
 import pytest
+from pack import PACK, needs
 
 from experiments.correlated_label_noise import noise_pairs
 from heteroscedastic.analysis import known_noise
 
-PACK = os.environ.get("TFDS_DATA_DIR")
 
-
-@pytest.mark.skipif(
-    not PACK or not (Path(PACK) / "cifar10_n").exists(), reason="needs cifar10_n in TFDS_DATA_DIR, with human labels"
-)
+@needs("cifar10_n")
 def test_people_confuse_cars_with_trucks_and_cats_with_dogs():
     told = noise_pairs.all_labels({"name": "cifar10_n", "label": "worse_label"}, PACK)
     counts = np.array(told["label_noise"])

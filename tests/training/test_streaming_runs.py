@@ -12,6 +12,7 @@ import time
 import jax
 import numpy as np
 import pytest
+from pack import PACK, needs
 from streams import NUM_TEST, NUM_TRAIN, prepare
 from subprocesses import EXTRAS, run_without, start_without
 
@@ -19,6 +20,7 @@ pytest.importorskip("tensorflow_datasets")
 
 from experiments import study
 from heteroscedastic.analysis import calibration, finished
+from heteroscedastic.data import tfds
 from heteroscedastic.training import assembly, evaluate, loop, workdir
 
 SPLITS = {"train": "train", "test": "test"}
@@ -175,18 +177,31 @@ loop.train(json.loads(config), directory, data_dir)
 """
 
 
-def start(number, directory, data_dir):
+def start(number, directory, data_dir, made):
     with socket.socket() as free:
         free.bind(("localhost", 0))
         coordinator = f"localhost:{free.getsockname()[1]}"
-    common = (json.dumps(config()), str(directory), data_dir, coordinator, str(number))
+    common = (json.dumps(made), str(directory), data_dir, coordinator, str(number))
     return [start_without({"tensorboard"}, PROGRAM, *common, str(i)) for i in range(number)]
 
 
+def few_photographs():
+    """The first three classes of Tiny-ImageNet, 30 steps of them."""
+    ops = dict(train="resize(32)|pad_crop(4)|flip_lr|value_range(-1, 1)", eval="resize(32)|value_range(-1, 1)")
+    made = config("tiny_imagenet", splits=dict(train="train[:90%]", test="validation"), max_classes=3, **ops)
+    made["backbone"], made["evals"] = dict(name="ResNet8"), {"test": {"split": "test"}}
+    made["training"] |= dict(batch_size=16, num_epochs=None, num_steps=30, checkpoint_epochs=0.1)
+    return made
+
+
 @pytest.mark.slow
-def test_two_processes_that_are_killed_go_on_as_one_with_the_next_example(data_dir, tmp_path):
-    (alone,) = start(1, tmp_path / "alone", data_dir)
-    together = start(2, tmp_path / "together", data_dir)
+@pytest.mark.parametrize("images", ["generated", pytest.param("photographs", marks=needs("tiny_imagenet"))])
+def test_two_processes_that_are_killed_go_on_as_one_with_the_next_example(data_dir, tmp_path, images):
+    made = config()
+    if images == "photographs":
+        made, data_dir = few_photographs(), PACK
+    (alone,) = start(1, tmp_path / "alone", data_dir, made)
+    together = start(2, tmp_path / "together", data_dir, made)
     lines = tmp_path / "together" / "metrics.jsonl"
     while not lines.exists() or len(lines.read_text().splitlines()) < 3:
         assert together[0].poll() is None, together[0].communicate()
@@ -196,7 +211,7 @@ def test_two_processes_that_are_killed_go_on_as_one_with_the_next_example(data_d
     assert {p.wait() for p in together} == {-signal.SIGKILL}
     whole, errors = alone.communicate(timeout=300)
     assert alone.returncode == 0, errors
-    (rest,) = start(1, tmp_path / "together", data_dir)
+    (rest,) = start(1, tmp_path / "together", data_dir, made)
     output, errors = rest.communicate(timeout=300)
     assert rest.returncode == 0, errors
     # From there on every step has the examples of the run that was left alone, bit for bit.
@@ -211,7 +226,41 @@ def test_two_processes_that_are_killed_go_on_as_one_with_the_next_example(data_d
     assert [line["step"] for line in other] == [line["step"] for line in one]
     for a, b in zip(one, other):
         assert b == pytest.approx(a, rel=1e-3, abs=1e-4, nan_ok=True)
-    for name in ("test", "train"):
+    for name in made["evals"]:
         a, b = (np.load(tmp_path / run / "predictions" / f"{name}.npz") for run in ("alone", "together"))
         np.testing.assert_array_equal(a["ids"], b["ids"])
         np.testing.assert_allclose(a["logits"], b["logits"], rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.slow
+def test_what_either_of_two_processes_cannot_decode_is_told_of_the_run(data_dir, tmp_path):
+    made = config("broken", train="inception_crop(8)|flip_lr|value_range(-1, 1)", eval="resize(8)|value_range(-1, 1)")
+    made["training"]["num_epochs"], made["evals"] = 1.0, {"test": {"split": "test"}}
+    both = start(2, tmp_path / "run", data_dir, made)
+    said = [process.communicate(timeout=300) for process in both]
+    assert [process.returncode for process in both] == [0, 0], said
+    assert json.loads((tmp_path / "run" / "results.json").read_text())["left_out"] == {"train": [3, 30]}
+    # Each was found by one process alone.
+    assert sorted(re.findall(r"images of ids \[(.*?)\] cannot", errors) for _, errors in said) == [["3"], ["30"]]
+
+
+@pytest.mark.slow
+@needs("coco")
+def test_a_row_of_jft_runs_on_the_public_set_of_its_form(tmp_path):
+    (tmp_path / "coco").symlink_to(f"{PACK}/coco")
+    tfds.library().builder("coco_labels", data_dir=tmp_path).download_and_prepare()
+    splits = dict(train="train[8:]", valid="train[:8]", test="validation")
+    small = {"backbone": dict(name="ResNet8"), "predictive.num_samples": 8, "head.num_factors": 3, "data.lanes": 4}
+    view = {"data.train": "inception_crop(32)|flip_lr|value_range(-1, 1)", "data.eval": "resize(32)|value_range(-1, 1)"}
+    made = study.config(
+        "jft_het_pe",
+        {"data.name": "coco_labels", "data.splits": splits, "head.num_classes": 80, **small, **view}
+        | {"training.batch_size": 16, "training.num_epochs": 1.0, "schedule.warmup_steps": 2},
+    )
+    results = loop.train(made, str(tmp_path / "run"), str(tmp_path))
+    assert results["step"] == 6
+    assert 0 < results["evals"]["test"]["gap"] < 1
+    assert np.isfinite(results["evals"]["test"]["nll"])
+    labels = np.load(tmp_path / "run" / "predictions" / "test.npz")["labels"]
+    assert labels.shape[0] == 60
+    assert (labels >= 0).sum() > 60

@@ -10,10 +10,15 @@ and is opened by its name, without code of its own: data.name="my_set", data.lab
 set, and head.num_classes must be the same. `write` makes such a folder from Python, and
 
     python -m heteroscedastic.data.builders.multilabel --name=my_set --data_dir=DIR
-        --split train=FILES-train-* --split validation=FILES-validation-* --class_names=FILE
+        --split train=FILES-train-* --split validation=FILES-validation-* --split test=FILES-test-* --class_names=FILE
 
 from TFRecords of tf.train.Example with image/encoded (bytes), image/class/label (a list of int64) and, if it has one,
-image/filename. `coco_labels` is a public set of this form.
+image/filename. A config of JFT takes these three splits; those of another set are told as those of `coco_labels`, which
+is a public one of this form:
+
+    python main.py --config=configs/jft_het_pe.py --workdir=runs/coco_het_pe --config.data.name=coco_labels
+        --config.head.num_classes=80 --config.data.splits.train='train[5%:]' --config.data.splits.valid='train[:5%]'
+        --config.data.splits.test=validation
 """
 
 import argparse
