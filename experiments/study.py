@@ -62,7 +62,8 @@ class Table(NamedTuple):
     scales: dict[str, Scale]
     grid: dict[str, tuple[Any, ...]] = {}  # values to tune over, of settings by dotted name
     reference: str | None = None  # the row that others are compared with
-    paper: dict[str, Any] | None = None  # table, where (column -> value), columns (metric -> column), note
+    # table, where (column -> value), columns (metric -> column), note; beside, ids of rows that are told without runs
+    paper: dict[str, Any] | None = None
     test: str | None = None  # the paper's own: "unpaired t-test"
     runs: str | None = None  # another table, where its rows of the same name are the same runs
     # (table, run of each (row, seed), the study's paper.json) -> Markdown, where it is not a line a row

@@ -102,15 +102,15 @@ def _regime(chosen, regime, tuned, numbers):
             if has_paper(chosen, regime, metric):
                 cells.append(paper_number(chosen, regime, row, metric, numbers))
         lines.append("| " + " | ".join(cells) + " |")
-    return lines + _quoted(chosen, regime, columns, numbers)
+    return lines + _of_the_paper_alone(chosen, regime, columns, numbers)
 
 
-def _quoted(chosen, regime, columns, numbers):
-    """Rows that the paper quotes from others."""
+def _of_the_paper_alone(chosen, regime, columns, numbers):
+    """Rows that the paper quotes from others, and those that are of several runs of another."""
     rows = numbers["tables"][chosen.paper["table"]]["rows"] if chosen.paper else []
     lines = []
     for row in rows:
-        if row.get("quoted"):
+        if row.get("quoted") or row["id"] in chosen.paper.get("beside", ()):
             told = {f"paper {column}": row[column] for column in row if column.startswith(regime.prefix)}
             cells = [told.get(column) for column in columns[1:]]
             lines.append("| " + " | ".join([row["method"], *("" if c is None else str(c) for c in cells)]) + " |")

@@ -50,7 +50,10 @@ def _tell(chosen, regime, flags):
         directories = [run.job.directory for run in made]
         found = ensemble.members(directories, regime.report, regime.fitted_on) if made else None
         if not found or len(made) < flags.size:
-            raise ValueError(f"{row} has {len(made)} seeds with a complete grid, but an ensemble is of {flags.size}.")
+            raise ValueError(
+                f"{row} has {len(made)} seeds with a complete grid in {flags.out}, but an ensemble is of {flags.size};"
+                " it is of what the runs predict, which experiments.run makes and experiments.keep does not keep."
+            )
         sets.add(ensemble.num_training_sets(found))
         fits.add(found.fit)
         points = Counter(", ".join(str(v) for _, v in run.job.point) or "-" for run in made)

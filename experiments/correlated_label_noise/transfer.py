@@ -154,6 +154,9 @@ def text(found: dict[str, dict[str, dict[int, float]]], paper: dict[str, str]) -
     if whole != tasks:
         told = ", ".join(f"{task} ({len(seeds[task])} of {len(wanted)} seeds)" for task in tasks if task not in whole)
         lines.append(f"Not complete for every head, and in no mean: {told}.")
+        if paper:
+            theirs = ", ".join(f"{number} from {head}" for head, number in paper.items())
+            lines.append(f"The paper's mean over all {len(tasks)}: {theirs}.")
     return lines
 
 

@@ -100,7 +100,8 @@ def _by_hand(name: str, data_dir: str | None) -> str:
         return ""
     if not instructions:
         return ""
-    return f"\nBy hand, into {Path(data_dir or 'DIR') / 'downloads' / 'manual'}, which is manual_dir:\n{instructions}"
+    manual = files.place(data_dir or "DIR") / "downloads" / "manual"
+    return f"\nBy hand, into {manual}, which is manual_dir:\n{instructions}"
 
 
 def _config(words: list[str]) -> dict[str, Any]:

@@ -99,6 +99,7 @@ def test_of_a_set_without_a_builder_none_is_named(config, tmp_path):
     _, problems = said(study.config(config, {"data.name": "jft"}), str(tmp_path))
     assert problems.count("TensorFlow Datasets has no builder of 'jft'") == 1
     assert problems.count(f"heteroscedastic.data.builders.multilabel --name=jft --data_dir={tmp_path}") == 1
+    assert all(f"--split {split}=FILES" in problems for split in ("train", "validation", "test"))
     assert "tfds.builder(" not in problems
 
 

@@ -32,3 +32,9 @@ def test_single_models_and_ensembles_are_told_with_the_paper_and_after_scaling(t
     assert "Temperatures are fitted on valid." in first
     assert told["chosen"] == "2.0 (2x)"
     assert float(told["paper nll"]) == 0.877
+
+
+def test_where_the_runs_are_not_there_it_is_told_that_nothing_else_will_do(tmp_path, monkeypatch):
+    monkeypatch.setattr("sys.argv", ["ensembles", "--table=ensembles", f"--out={tmp_path}"])
+    with pytest.raises(SystemExit, match=r"hom has 0 seeds .* what the runs predict, which experiments.run makes"):
+        ensembles.main()

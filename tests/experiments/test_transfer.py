@@ -84,7 +84,8 @@ def test_the_score_is_the_unweighted_mean_over_tasks_of_seeds_that_all_heads_hav
 def test_groups_differences_and_what_is_missing_are_told():
     told = "\n".join(transfer.text(FOUND, {"hom": "70.46"}))
     assert "| mean over | all (3) | natural (2) | specialized (1) |\n" in told
-    assert "70.46" not in told  # which is of all tasks
+    assert "70.46 |" not in told  # which is of all tasks
+    assert told.endswith("The paper's mean over all 4: 70.46 from hom.")
     ours, theirs = [100 * 2.3 / 3, 100 * 2.4 / 3], [100 * 2.1 / 3, 100 * 2.3 / 3]
     assert f"{np.mean(theirs):.2f} ± {np.std(theirs, ddof=1):.2f}" in told
     half = stats.t.ppf(0.975, 1) * np.std(np.subtract(ours, theirs), ddof=1) / np.sqrt(2)
@@ -106,7 +107,8 @@ def test_of_a_task_that_is_partly_finished_the_same_seeds_of_every_head_are_told
     assert lines[8] == "| seeds | 2 | 2 | 1 |"
     assert lines[9].endswith("| 20.00 |")
     assert lines[10].endswith("| 30.00 (+10.00) |")
-    assert lines[-1] == "Not complete for every head, and in no mean: dmlab (1 of 2 seeds)."
+    assert lines[-2] == "Not complete for every head, and in no mean: dmlab (1 of 2 seeds)."
+    assert lines[-1] == "The paper's mean over all 3: 70.46 from hom, 71.34 from het_pe."
     found["het_pe"]["dmlab"] |= {1: 0.9}
     assert (
         transfer.text(found, {"hom": "70.46"})[0]
