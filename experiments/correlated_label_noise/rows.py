@@ -190,8 +190,11 @@ TABLES = {
         metrics=("accuracy", "top5_accuracy", "nll", "scaled_nll", "ece", "scaled_ece"),
         regimes=_REGIMES,
         select_metric="nll",
-        grid={"head.temperature": (1.0, 4.0, 0.25)},  # the last once validation had chosen 1 everywhere
-        scales={"cpu": Scale((0, 1, 2), _TINY_IMAGENET_ON_CPU), "gpu": Scale((0, 1, 2))},
+        grid={"head.temperature": (0.25, 1.0, 4.0), "schedule.learning_rate": (0.1, 0.4)},
+        scales={
+            "cpu": Scale((0, 1, 2), _TINY_IMAGENET_ON_CPU, {"schedule.learning_rate": (0.1,)}),
+            "gpu": Scale((0, 1, 2)),
+        },
         reference="hom",
         test="unpaired t-test",
     ),
