@@ -192,7 +192,8 @@ TABLES = {
         select_metric="nll",
         grid={"head.temperature": (0.25, 1.0, 4.0), "schedule.learning_rate": (0.1, 0.4)},
         scales={
-            "cpu": Scale((0, 1, 2), _TINY_IMAGENET_ON_CPU, {"schedule.learning_rate": (0.1,)}),
+            # The later seeds at the temperature that the first chose for every method.
+            "cpu": Scale((0, 1, 2), _TINY_IMAGENET_ON_CPU, {"head.temperature": (1.0,)}),
             "gpu": Scale((0, 1, 2)),
         },
         reference="hom",
