@@ -1,13 +1,13 @@
 """Every config passes a check of its shapes at full size; .ci/run trains two steps of each."""
 
 import functools
-import os
 from pathlib import Path
 
 import benches
 import full_size
 import jax
 import pytest
+from pack import PACK
 
 from experiments import study
 from heteroscedastic import predictive
@@ -16,7 +16,6 @@ from heteroscedastic.data import store
 from heteroscedastic.training import assembly, schedules
 
 CONFIGS = sorted(p.stem for p in (Path(__file__).parents[1] / "configs").glob("*.py"))
-PACK = os.environ.get("TFDS_DATA_DIR")
 PARAMETERS = {  # by hand: MLP 64-128-128, ConvNet 16-32-64 or ResNet-18, then (D+1)K for loc, d and so on
     "cifar10_n_hom": 11_168_832 + 5_130,
     "cifar10_n_het_diag": 11_168_832 + 2 * 5_130,
