@@ -20,7 +20,7 @@ pytest.importorskip("tensorflow_datasets")
 
 from experiments import study
 from heteroscedastic.analysis import calibration, finished
-from heteroscedastic.data import tfds
+from heteroscedastic.data import store, tfds
 from heteroscedastic.training import assembly, evaluate, loop, workdir
 
 SPLITS = {"train": "train", "test": "test"}
@@ -195,10 +195,10 @@ def few_photographs():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("images", ["generated", pytest.param("photographs", marks=needs("tiny_imagenet"))])
-def test_two_processes_that_are_killed_go_on_as_one_with_the_next_example(data_dir, tmp_path, images):
+def test_two_processes_that_are_killed_go_on_as_one_with_the_next_example(data_dir, tmp_path):
+    """On photographs where they are at hand, else on generated images."""
     made = config()
-    if images == "photographs":
+    if store.is_there("tiny_imagenet", PACK):
         made, data_dir = few_photographs(), PACK
     (alone,) = start(1, tmp_path / "alone", data_dir, made)
     together = start(2, tmp_path / "together", data_dir, made)
