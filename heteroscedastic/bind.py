@@ -44,14 +44,16 @@ def chain(module: ModuleType, text: str) -> list[Callable]:
 
 
 def within(section: str, fn: Callable, /, *args: Any, **settings: Any) -> Any:
-    """fn's value; its error names the section of the config."""
+    """fn's value; its error names the section of the config, or a narrower one that it names already."""
     try:
         return fn(*args, **settings)
     except ValueError as error:
-        raise ValueError(f"config.{section}: {error}") from None
+        raise ValueError(str(error) if str(error).startswith("config.") else f"config.{section}: {error}") from None
 
 
 def _links(text: str) -> list[ast.expr]:
+    if not isinstance(text, str):
+        raise ValueError(f"{text!r} is no chain such as 'pad_crop(4)|flip_lr', which is a text.")
     if not text.strip():
         return []
     try:

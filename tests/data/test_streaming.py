@@ -1,4 +1,5 @@
 import functools
+import itertools
 import logging
 import re
 import shutil
@@ -137,27 +138,72 @@ def test_images_that_cannot_be_decoded_are_named_and_left_out(data_dir, caplog):
         training(stream(data_dir, "broken", settings={"max_corrupt": 1}))
 
 
-def test_files_that_are_not_what_their_metadata_tell_are_an_error(data_dir, tmp_path):
-    for damage in ("cut", "exchanged"):
-        shutil.copytree(data_dir / "pets", tmp_path / damage / "pets")
-        files = sorted((tmp_path / damage / "pets").rglob("*-train.tfrecord*"))
-        if damage == "cut":
-            files[0].write_bytes(files[0].read_bytes()[:3000])
-        else:
-            shutil.copyfile(files[1], files[0])
-        with pytest.raises(ValueError, match=r"pets in .*train.*prepare it again"):
-            training(stream(tmp_path / damage))
-
-
-def test_a_file_that_lacks_its_last_record_is_damaged(data_dir, tmp_path):
-    shutil.copytree(data_dir / "pets", tmp_path / "pets")
-    file = sorted((tmp_path / "pets").rglob("*-train.tfrecord*"))[0]
-    records = list(tf.data.TFRecordDataset(str(file)).as_numpy_iterator())
-    with tf.io.TFRecordWriter(str(file)) as writer:
-        for record in records[:-1]:
+def rewritten(path, change):
+    """The file with other records."""
+    records = change(list(tf.data.TFRecordDataset(str(path)).as_numpy_iterator()))
+    with tf.io.TFRecordWriter(str(path)) as writer:
+        for record in records:
             writer.write(record)
-    with pytest.raises(ValueError, match=r"pets in .*train is damaged.*prepare it again"):
-        training(stream(tmp_path))
+
+
+def flip_a_bit(path):
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
+FAULTS = {  # what is done to a file, and what is said of it
+    "empty": (lambda path: path.write_bytes(b""), "holds 0 records, but the metadata promise {}"),
+    "one record less": (lambda path: rewritten(path, lambda x: x[:-1]), "holds {less} records, but .* promise {}"),
+    "one record more": (lambda path: rewritten(path, lambda x: x + x[:1]), "holds {more} records, but .* promise {}"),
+    "cut": (lambda path: path.write_bytes(path.read_bytes()[:-5]), r"holds {less} records before .* \(.*promise {}"),
+    "damaged": (flip_a_bit, r"holds \d+ records before it is damaged \(.*, but the metadata promise {}"),
+    "missing": (lambda path: path.unlink(), "is missing, but the metadata promise {} records in it"),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_file_that_does_not_hold_the_records_that_were_promised_is_named_with_both_numbers(data_dir, tmp_path, fault):
+    shutil.copytree(data_dir / "same", tmp_path / "same")
+    whole = stream(tmp_path, "same")
+    damage, said = FAULTS[fault]
+    for split, number in (("train", 1), ("test", 2)):
+        path = sorted((tmp_path / "same").rglob(f"*-{split}.tfrecord*"))[number]
+        promised = whole._sources[split].records.files(split).lengths[number]
+        damage(path)
+        told = said.format(promised, less=promised - 1, more=promised + 1)
+        with pytest.raises(ValueError, match=rf"^same in .*: {split} cannot be read: {path} {told}[^\n]*$"):
+            list(whole.training_feeds(0, 0, ALL) if split == "train" else whole.feeds(split, ALL))
+        with pytest.raises(ValueError, match=rf"{split} cannot be read: {path} {told}"):
+            stream(tmp_path, "same", splits={"train": split}, reads_labels=True)
+        with pytest.raises(ValueError, match=rf"{split} cannot be read: {path} {told}"):
+            store.load("same", str(tmp_path), splits={"train": split})
+
+
+def test_records_missing_in_one_file_are_not_made_up_for_by_those_too_many_in_another(data_dir, tmp_path):
+    shutil.copytree(data_dir / "same", tmp_path / "same")
+    first, second, _ = sorted((tmp_path / "same").rglob("*-train.tfrecord*"))
+    rewritten(first, lambda records: records[1:])
+    rewritten(second, lambda records: records + records[:1])
+    for read in (lambda: stream(tmp_path, "same", reads_labels=True), lambda: training(stream(tmp_path, "same"))):
+        with pytest.raises(ValueError, match=rf"train cannot be read: {first} holds 13 records, but"):
+            read()
+
+
+def test_a_record_that_is_no_image_with_a_label_is_an_error(data_dir, tmp_path):
+    shutil.copytree(data_dir / "same", tmp_path / "same")
+    path = sorted((tmp_path / "same").rglob("*-train.tfrecord*"))[0]
+    rewritten(path, lambda records: [b"", *records[1:]])
+    with pytest.raises(ValueError, match=r"^same in .*: train holds a record that is no image with 'label' \(.*image"):
+        training(stream(tmp_path, "same"))
+
+
+def test_a_stream_that_ends_early_for_another_reason_is_an_error_too(data_dir, monkeypatch):
+    pipeline = stream(data_dir)
+    batches = pipeline._batches
+    monkeypatch.setattr(pipeline, "_batches", lambda *which: itertools.islice(batches(*which), 2))
+    with pytest.raises(ValueError, match="train ended after 2 of 6 batches"):
+        training(pipeline)
 
 
 def test_what_is_known_to_be_undecodable_is_left_out_unasked(data_dir, caplog):
