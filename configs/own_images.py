@@ -1,7 +1,7 @@
-"""A low-rank head on images of your own: DIR/NAME.npz as README.md describes it, with --config.data.name=NAME.
+"""A low-rank head on images of your own, DIR/mine.npz as README.md describes it; --config.data.name=X is DIR/X.npz.
 
 Question:  what does a model learn from these images, with their labels just as they are in the file?
-Command:   python main.py --config=configs/own_images.py --workdir=runs/own_images --config.data.name=mine --data_dir=DIR
+Command:   python main.py --config=configs/own_images.py --workdir=runs/own_images --data_dir=DIR
 Cost:      depends on the images; the backbone is one for small images, of up to about 64 pixels
 Expected:  depends on the labels
 """

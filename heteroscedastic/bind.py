@@ -52,8 +52,6 @@ def within(section: str, fn: Callable, /, *args: Any, **settings: Any) -> Any:
 
 
 def _links(text: str) -> list[ast.expr]:
-    if not isinstance(text, str):
-        raise ValueError(f"{text!r} is no chain such as 'pad_crop(4)|flip_lr', which is a text.")
     if not text.strip():
         return []
     try:

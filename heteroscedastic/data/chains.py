@@ -1,5 +1,6 @@
 """Chains of a config, such as "pad_crop(4)|flip_lr": functions found by name, their settings checked when bound."""
 
+import inspect
 from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any, NamedTuple
@@ -84,6 +85,8 @@ def bound(functions: ModuleType, text: Any) -> list[Callable]:
     Raises:
       ValueError: the text is no chain of them, or a setting is out of range; names the link.
     """
+    if not isinstance(text, str):
+        raise ValueError(f"{text!r} is no chain such as 'pad_crop(4)|flip_lr', which is a text.")
     links = bind.chain(functions, text)
     for link in links:
         _check(link)
@@ -118,7 +121,8 @@ def _check(link: Callable) -> None:
         rule = _RULES_OF.get((link.func.__name__, setting)) or _RULES[setting]
         if not rule.holds(value):
             raise ValueError(f"{words(link)}: {setting} is {value!r}, but must be {rule.words}.")
-    settings = (link.func.__kwdefaults__ or {}) | link.keywords
+    defaults = {name: parameter.default for name, parameter in inspect.signature(link.func).parameters.items()}
+    settings = defaults | link.keywords
     for (low, high), may_be_equal in _RISING.items():
         if low in settings:
             first, last = np.float32(settings[low]), np.float32(settings[high])  # as they are used

@@ -133,7 +133,7 @@ class Records:
         """
         files = self.files(split)
         some = Files(*(tuple(values[i] for i in dict.fromkeys(numbers.tolist())) for values in files))
-        which = tfds.damage(some) or f"({tfds.first_line(error)})"
+        which = tfds.damage(some) or f"({tfds.one_line(error)})"
         return ValueError(
             f"{self.where}: {split} cannot be read: {which}; bring back what is missing, or prepare it again."
         )

@@ -240,7 +240,7 @@ class Streaming:
         except tf.errors.InvalidArgumentError as unread:
             raise ValueError(
                 f"{source.where}: {split} holds a record that is no image with {source.label!r}"
-                f" ({tfds.first_line(unread)}); prepare it again."
+                f" ({tfds.one_line(unread)}); prepare it again."
             ) from None
         for position, image, _ in of_step:
             try:
@@ -273,7 +273,7 @@ class Streaming:
                 which, error = f"the image of id {int(position)}", found
                 break
         return ValueError(
-            f"{self._sources[split].where}: the chain fails on {which} of {split}: {tfds.first_line(error)}"
+            f"{self._sources[split].where}: the chain fails on {which} of {split}: {tfds.one_line(error)}"
         )
 
     def _read(self, split: str) -> Split:

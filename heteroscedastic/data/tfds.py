@@ -5,6 +5,7 @@ The one place that imports tensorflow_datasets.
 
 import contextlib
 import os
+import re
 import textwrap
 from typing import Any, NamedTuple
 
@@ -75,7 +76,7 @@ class Prepared:
             names = ["image", *self._fields]
             batches = list(examples.map(lambda e: {n: e[n] for n in names}).batch(_AT_ONCE).as_numpy_iterator())
         except tf.errors.OpError as error:
-            raise self._unreadable(part.split, f"({first_line(error)})") from None
+            raise self._unreadable(part.split, f"({one_line(error)})") from None
         images = [image for batch in batches for image in batch["image"]]
         expected = part.stop - part.start
         if len(images) != expected:
@@ -104,15 +105,16 @@ def damage(record_files: Files) -> str | None:
         try:
             found = int(records.reduce(np.int64(0), lambda count, _: count + 1))
         except tf.errors.OpError as error:
-            found, reason = _whole_records(records), f" before it is damaged ({first_line(error)})"
+            found, reason = _whole_records(records), f" before it is damaged ({one_line(error)})"
         if reason or found != promised:
             return f"{path} holds {found:,} records{reason}, but the metadata promise {promised:,}"
     return None
 
 
-def first_line(error: Any) -> str:
-    """What an error of TensorFlow says, without its graph."""
-    return error.message.partition("\n")[0]
+def one_line(error: Any) -> str:
+    """What an error of TensorFlow says, without where in its graph."""
+    told = error.message.partition("\n\t [[")[0].strip().rpartition("\n")[-1]
+    return re.sub(r"^\{\{[^}]*\}\} |Error in user-defined function passed to .* with iterator: \S+: ", "", told)
 
 
 def _whole_records(records: Any) -> int:

@@ -65,7 +65,7 @@ def _streaming(config: dict[str, Any], data_dir: str | None) -> Pipeline:
         reads_labels=bool(config["curation"].strip()) or config["weighting"]["name"] != "equal",
         **_words(config, (*schema.DATA_CHOICES, "max_labels")),
     )
-    return within(
+    pipeline = within(
         "data",
         streaming.Streaming,
         chosen,
@@ -75,6 +75,12 @@ def _streaming(config: dict[str, Any], data_dir: str | None) -> Pipeline:
         chain=links["eval"],
         **_words(config, schema.STREAMING),
     )
+    # What a chain makes of an image is found out here, not first inside of JAX, which adds to its errors.
+    pipeline.example("train", training=True)
+    for settings in config["evals"].values():
+        if settings["split"] in pipeline.sizes:
+            pipeline.example(settings["split"], training=False)
+    return pipeline
 
 
 def _curate(config: dict[str, Any]) -> Callable[[Dataset], Dataset]:

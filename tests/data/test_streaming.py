@@ -165,19 +165,23 @@ FAULTS = {  # what is done to a file, and what is said of it
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_file_that_does_not_hold_the_records_that_were_promised_is_named_with_both_numbers(data_dir, tmp_path, fault):
     shutil.copytree(data_dir / "same", tmp_path / "same")
-    whole = stream(tmp_path, "same")
-    damage, said = FAULTS[fault]
-    for split, number in (("train", 1), ("test", 2)):
+    pipeline, (damage, said) = stream(tmp_path, "same"), FAULTS[fault]
+    readers = {
+        "train": [
+            lambda: training(pipeline),
+            lambda: stream(tmp_path, "same", reads_labels=True),
+            lambda: store.load("same", str(tmp_path)),
+        ],
+        "test": [lambda: list(pipeline.feeds("test", ALL))],
+    }
+    for split, number in (("test", 2), ("train", 1)):
         path = sorted((tmp_path / "same").rglob(f"*-{split}.tfrecord*"))[number]
-        promised = whole._sources[split].records.files(split).lengths[number]
+        promised = pipeline._sources[split].records.files(split).lengths[number]
         damage(path)
         told = said.format(promised, less=promised - 1, more=promised + 1)
-        with pytest.raises(ValueError, match=rf"^same in .*: {split} cannot be read: {path} {told}[^\n]*$"):
-            list(whole.training_feeds(0, 0, ALL) if split == "train" else whole.feeds(split, ALL))
-        with pytest.raises(ValueError, match=rf"{split} cannot be read: {path} {told}"):
-            stream(tmp_path, "same", splits={"train": split}, reads_labels=True)
-        with pytest.raises(ValueError, match=rf"{split} cannot be read: {path} {told}"):
-            store.load("same", str(tmp_path), splits={"train": split})
+        for read in readers[split]:
+            with pytest.raises(ValueError, match=rf"^same in .*: {split} cannot be read: {path} {told}[^\n]*$"):
+                read()
 
 
 def test_records_missing_in_one_file_are_not_made_up_for_by_those_too_many_in_another(data_dir, tmp_path):
@@ -298,6 +302,81 @@ def test_lists_of_labels_are_padded_and_one_that_is_too_long_is_named(data_dir):
         assert all((y[len(of) :] == -1).all() for y, of in zip(feed.labels, listed))
     with pytest.raises(ValueError, match=r"example of id \d+ has more than 1 labels; raise config.data.max_labels"):
         training(stream(data_dir, max_labels=1, **several))
+
+
+def relabelled(directory, split, number, field, values):
+    """Gives one example of a set other labels, as they are stored."""
+    path = sorted(directory.rglob(f"*-{split}.tfrecord*"))[0]
+
+    def change(records):
+        example = tf.train.Example.FromString(records[number])
+        example.features.feature[field].int64_list.value[:] = values
+        return [*records[:number], example.SerializeToString(), *records[number + 1 :]]
+
+    rewritten(path, change)
+
+
+WRONG = [([99], 99), ([-1], -1), ([-5], -5), ([2**40 + 1], 2**40 + 1), ([-(2**63)], -(2**63))]
+
+
+@pytest.mark.parametrize(("stored", "value"), WRONG)
+def test_a_label_of_a_stream_that_is_no_class_is_named_with_its_id_and_split(data_dir, tmp_path, stored, value):
+    shutil.copytree(data_dir / "same", tmp_path / "same")
+    relabelled(tmp_path / "same", "train", 4, "label", stored)
+    relabelled(tmp_path / "same", "test", 2, "label", stored)
+    pipeline = stream(tmp_path, "same")
+    message = "^same in .*: {}: the example of id {} has label {}, but the 3 classes are 0 to 2.$"
+    for read in (
+        lambda: training(pipeline),
+        lambda: stream(tmp_path, "same", reads_labels=True),
+        lambda: stream(tmp_path, "same", max_classes=2),  # though only examples of the first two are taken
+    ):
+        with pytest.raises(ValueError, match=message.format("train", 4, value)):
+            read()
+    with pytest.raises(ValueError, match=message.format("test", 2, value)):
+        list(pipeline.feeds("test", ALL))
+    with pytest.raises(ValueError, match=rf"same in .*: train_labels: the example of id 4 has label {value}, but"):
+        store.load("same", str(tmp_path))
+
+
+@pytest.mark.parametrize(("stored", "value"), [([1, 99], 99), ([-1, 2], -1), ([-5], -5), ([0, 2**40 + 1], 2**40 + 1)])
+def test_a_list_of_a_stream_that_holds_no_class_is_named(data_dir, tmp_path, stored, value):
+    shutil.copytree(data_dir / "same", tmp_path / "same")
+    relabelled(tmp_path / "same", "train", 4, "labels", stored)
+    relabelled(tmp_path / "same", "test", 2, "labels", stored)
+    message = "{}: the example of id {} has label {}, but the 3 classes are 0 to 2; only the end of a list is padded"
+    with pytest.raises(ValueError, match=message.format("train", 4, value)):
+        training(stream(tmp_path, "same", label="labels", splits={"train": "train"}))
+    # Right answers beside one label, as ReaL's.
+    splits = {"train": "train", "real": {"split": "test", "label": "labels"}}
+    with pytest.raises(ValueError, match=message.format("test", 2, value)):
+        list(stream(tmp_path, "same", splits=splits).feeds("real", ALL))
+
+
+def test_human_labels_and_the_clean_ones_beside_them_are_checked_and_only_these_may_be_unknown(data_dir, tmp_path):
+    shutil.copytree(data_dir / "same", tmp_path / "same")
+    relabelled(tmp_path / "same", "train", 4, "label", [-1])
+    human = {"label": "human", "splits": {"train": "train"}, "reads_labels": True}
+    found = stream(tmp_path, "same", **human)
+    assert found.clean_labels["train"][4] == -1
+    assert sum(n for _, _, n in found.description["label_noise"]) == NUM_TRAIN - 1
+    relabelled(tmp_path / "same", "train", 5, "label", [3])
+    with pytest.raises(ValueError, match="the example of id 5 has label 3, but the 3 classes"):
+        stream(tmp_path, "same", **human)
+    relabelled(tmp_path / "same", "train", 5, "label", [0])
+    relabelled(tmp_path / "same", "train", 6, "human", [-1])
+    with pytest.raises(ValueError, match="the example of id 6 has label -1, but the 3 classes"):
+        stream(tmp_path, "same", **human)
+
+
+def test_a_class_that_a_list_of_a_stream_names_twice_counts_once(data_dir, tmp_path):
+    shutil.copytree(data_dir / "same", tmp_path / "same")
+    several = {"label": "labels", "splits": {"train": "train"}, "reads_labels": True}
+    found = []
+    for labels in ([2, 0], [2, 0, 2]):
+        relabelled(tmp_path / "same", "train", 4, "labels", labels)
+        found.append(stream(tmp_path, "same", **several).class_counts)
+    np.testing.assert_array_equal(*found)
 
 
 def test_right_answers_of_another_set_stand_in_lists_and_empty_ones_are_absent(data_dir):
