@@ -6,7 +6,7 @@ import shutil
 
 import numpy as np
 import pytest
-from streams import NAMES, NUM_TEST, NUM_TRAIN, examples, prepare, stream
+from streams import NAMES, NUM_TEST, NUM_TRAIN, examples, prepare, relabelled, rewritten, stream
 
 tf = pytest.importorskip("tensorflow")
 pytest.importorskip("tensorflow_datasets")
@@ -138,12 +138,9 @@ def test_images_that_cannot_be_decoded_are_named_and_left_out(data_dir, caplog):
         training(stream(data_dir, "broken", settings={"max_corrupt": 1}))
 
 
-def rewritten(path, change):
-    """The file with other records."""
-    records = change(list(tf.data.TFRecordDataset(str(path)).as_numpy_iterator()))
-    with tf.io.TFRecordWriter(str(path)) as writer:
-        for record in records:
-            writer.write(record)
+def first(directory, split):
+    """The first file of a split."""
+    return sorted((directory / "same").rglob(f"*-{split}.tfrecord*"))[0]
 
 
 def flip_a_bit(path):
@@ -304,26 +301,14 @@ def test_lists_of_labels_are_padded_and_one_that_is_too_long_is_named(data_dir):
         training(stream(data_dir, max_labels=1, **several))
 
 
-def relabelled(directory, split, number, field, values):
-    """Gives one example of a set other labels, as they are stored."""
-    path = sorted(directory.rglob(f"*-{split}.tfrecord*"))[0]
-
-    def change(records):
-        example = tf.train.Example.FromString(records[number])
-        example.features.feature[field].int64_list.value[:] = values
-        return [*records[:number], example.SerializeToString(), *records[number + 1 :]]
-
-    rewritten(path, change)
-
-
 WRONG = [([99], 99), ([-1], -1), ([-5], -5), ([2**40 + 1], 2**40 + 1), ([-(2**63)], -(2**63))]
 
 
 @pytest.mark.parametrize(("stored", "value"), WRONG)
 def test_a_label_of_a_stream_that_is_no_class_is_named_with_its_id_and_split(data_dir, tmp_path, stored, value):
     shutil.copytree(data_dir / "same", tmp_path / "same")
-    relabelled(tmp_path / "same", "train", 4, "label", stored)
-    relabelled(tmp_path / "same", "test", 2, "label", stored)
+    relabelled(first(tmp_path, "train"), 4, "label", stored)
+    relabelled(first(tmp_path, "test"), 2, "label", stored)
     pipeline = stream(tmp_path, "same")
     message = "^same in .*: {}: the example of id {} has label {}, but the 3 classes are 0 to 2.$"
     for read in (
@@ -342,8 +327,8 @@ def test_a_label_of_a_stream_that_is_no_class_is_named_with_its_id_and_split(dat
 @pytest.mark.parametrize(("stored", "value"), [([1, 99], 99), ([-1, 2], -1), ([-5], -5), ([0, 2**40 + 1], 2**40 + 1)])
 def test_a_list_of_a_stream_that_holds_no_class_is_named(data_dir, tmp_path, stored, value):
     shutil.copytree(data_dir / "same", tmp_path / "same")
-    relabelled(tmp_path / "same", "train", 4, "labels", stored)
-    relabelled(tmp_path / "same", "test", 2, "labels", stored)
+    relabelled(first(tmp_path, "train"), 4, "labels", stored)
+    relabelled(first(tmp_path, "test"), 2, "labels", stored)
     message = "{}: the example of id {} has label {}, but the 3 classes are 0 to 2; only the end of a list is padded"
     with pytest.raises(ValueError, match=message.format("train", 4, value)):
         training(stream(tmp_path, "same", label="labels", splits={"train": "train"}))
@@ -355,16 +340,16 @@ def test_a_list_of_a_stream_that_holds_no_class_is_named(data_dir, tmp_path, sto
 
 def test_human_labels_and_the_clean_ones_beside_them_are_checked_and_only_these_may_be_unknown(data_dir, tmp_path):
     shutil.copytree(data_dir / "same", tmp_path / "same")
-    relabelled(tmp_path / "same", "train", 4, "label", [-1])
+    relabelled(first(tmp_path, "train"), 4, "label", [-1])
     human = {"label": "human", "splits": {"train": "train"}, "reads_labels": True}
     found = stream(tmp_path, "same", **human)
     assert found.clean_labels["train"][4] == -1
     assert sum(n for _, _, n in found.description["label_noise"]) == NUM_TRAIN - 1
-    relabelled(tmp_path / "same", "train", 5, "label", [3])
+    relabelled(first(tmp_path, "train"), 5, "label", [3])
     with pytest.raises(ValueError, match="the example of id 5 has label 3, but the 3 classes"):
         stream(tmp_path, "same", **human)
-    relabelled(tmp_path / "same", "train", 5, "label", [0])
-    relabelled(tmp_path / "same", "train", 6, "human", [-1])
+    relabelled(first(tmp_path, "train"), 5, "label", [0])
+    relabelled(first(tmp_path, "train"), 6, "human", [-1])
     with pytest.raises(ValueError, match="the example of id 6 has label -1, but the 3 classes"):
         stream(tmp_path, "same", **human)
 
@@ -374,7 +359,7 @@ def test_a_class_that_a_list_of_a_stream_names_twice_counts_once(data_dir, tmp_p
     several = {"label": "labels", "splits": {"train": "train"}, "reads_labels": True}
     found = []
     for labels in ([2, 0], [2, 0, 2]):
-        relabelled(tmp_path / "same", "train", 4, "labels", labels)
+        relabelled(first(tmp_path, "train"), 4, "labels", labels)
         found.append(stream(tmp_path, "same", **several).class_counts)
     np.testing.assert_array_equal(*found)
 
