@@ -44,11 +44,11 @@ def chain(module: ModuleType, text: str) -> list[Callable]:
 
 
 def within(section: str, fn: Callable, /, *args: Any, **settings: Any) -> Any:
-    """fn's value; its error names the section of the config."""
+    """fn's value; its error names the section of the config, or a narrower one that it names already."""
     try:
         return fn(*args, **settings)
     except ValueError as error:
-        raise ValueError(f"config.{section}: {error}") from None
+        raise ValueError(str(error) if str(error).startswith("config.") else f"config.{section}: {error}") from None
 
 
 def _links(text: str) -> list[ast.expr]:

@@ -30,7 +30,7 @@ from heteroscedastic.training.step import eval_step, train_step
 class Run:
     """What a config stands for."""
 
-    config: dict[str, Any]
+    config: dict[str, Any]  # with head.num_classes, whether it was given or is that of the data
     pipeline: Pipeline
     dataset: Dataset  # in memory; of a stream, each split once it is asked for
     description: dict[str, Any]  # of the data, for dataset.json
@@ -67,6 +67,8 @@ def build(config: dict[str, Any], data_dir: str | None = None, pipeline: Pipelin
     seed = config["seed"]
     pipeline = pipelines.build(config, data_dir) if pipeline is None else pipeline
     num_classes = len(pipeline.class_names)
+    if config["head"].get("num_classes") is None:  # as many as the data has; recorded as if it had been given
+        config = {**config, "head": {**config["head"], "num_classes": num_classes}}
     schema.check_task(config, pipeline)
 
     def named(section, module):
