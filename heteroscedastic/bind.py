@@ -1,18 +1,28 @@
-"""How a config names code: a name in a module, and settings as its keyword-only arguments."""
+"""How a config names code: a name in a module, and settings as its keyword-only arguments.
+
+The type of a setting is that of its annotation. Its range is checked by what it is bound to, with `check_number`.
+"""
 
 import ast
 import functools
 import inspect
-from collections.abc import Callable
+import operator
+import types
+import typing
+from collections.abc import Callable, Mapping
+from numbers import Integral, Real
 from types import ModuleType
 from typing import Any
+
+_LARGEST = 3.4028234e38  # of float32, in which the device computes
 
 
 def bind(module: ModuleType, /, *, name: str, **settings: Any) -> Callable:
     """The function of this name with its settings bound, or the class of this name constructed.
 
     Raises:
-      ValueError: an unknown name, an unknown setting or a missing one; lists the choices.
+      ValueError: an unknown name, an unknown setting or a missing one, with the choices; or a value of another type
+        than its annotation.
     """
     choices = _choices(module)
     where = module.__name__.rpartition(".")[2]
@@ -29,6 +39,9 @@ def bind(module: ModuleType, /, *, name: str, **settings: Any) -> Callable:
     missing = [n for n, p in known.items() if p.default is inspect.Parameter.empty and n not in settings]
     if missing:
         raise ValueError(f"{where}.{name} needs a value for {', '.join(map(repr, missing))}.")
+    for setting, value in settings.items():
+        if not _is_of(known[setting].annotation, value):
+            raise ValueError(_refusal(f"{where}.{name}: {setting}", value, _words(known[setting].annotation)))
     return target(**settings) if inspect.isclass(target) else functools.partial(target, **settings)
 
 
@@ -48,16 +61,93 @@ def within(section: str, fn: Callable, /, *args: Any, **settings: Any) -> Any:
     try:
         return fn(*args, **settings)
     except ValueError as error:
-        raise ValueError(str(error) if str(error).startswith("config.") else f"config.{section}: {error}") from None
+        raise ValueError(str(error) if str(error).startswith("config.") else f"config.{section}: {error}") from error
+
+
+def check_number(
+    name: str,
+    value: Any,
+    *,
+    whole: bool = False,
+    above: float | None = None,
+    at_least: float | None = None,
+    below: float | None = None,
+    at_most: float | None = None,
+) -> None:
+    """Raises a ValueError that names the setting unless its value is a finite number of this kind and range."""
+    bounds = {">": above, ">=": at_least, "<": below, "<=": at_most}
+    if not (_is_of(int if whole else float, value) and _is_within(value, bounds)):
+        raise ValueError(_refusal(name, value, _range(whole, bounds)))
+
+
+def check_seed(name: str, value: Any) -> None:
+    """Raises a ValueError unless it is in [0, 2**32): JAX takes larger seeds for smaller ones."""
+    check_number(name, value, whole=True, at_least=0, below=2**32)
+
+
+def check_numbers(name: str, values: Any, **settings: Any) -> None:
+    """Raises a ValueError that names the setting unless it is a sequence of one or more such numbers."""
+    if not isinstance(values, tuple | list) or not values:
+        raise ValueError(_refusal(name, values, "a tuple of one or more numbers"))
+    for value in values:
+        check_number(f"an entry of {name}, {values},", value, **settings)
+
+
+def _is_within(value: Any, bounds: Mapping[str, float | None]) -> bool:
+    holds = {">": operator.gt, ">=": operator.ge, "<": operator.lt, "<=": operator.le}
+    return all(bound is None or holds[sign](value, bound) for sign, bound in bounds.items())
+
+
+def _range(whole: bool, bounds: Mapping[str, float | None]) -> str:
+    told = " and ".join(f"{sign} {bound:,}" for sign, bound in bounds.items() if bound is not None)
+    return f"{_words(int if whole else float)} {told}".strip()
+
+
+def _refusal(name: str, value: Any, expected: str) -> str:
+    shown = " ".join(repr(value).split())
+    return f"{name} is {shown if len(shown) <= 200 else shown[:200] + ' ...'}; it must be {expected}."
+
+
+def _is_of(annotation: Any, value: Any) -> bool:
+    """Whether a value is of an annotated type. True is no number, and a tuple may have become a list."""
+    origin, parts = typing.get_origin(annotation), typing.get_args(annotation)
+    if origin in (typing.Union, types.UnionType):
+        return any(_is_of(part, value) for part in parts)
+    if origin is tuple or annotation is tuple:
+        if not isinstance(value, tuple | list):
+            return False
+        expected = [parts[0]] * len(value) if parts[1:] == (...,) else parts
+        return not parts or (len(expected) == len(value) and all(map(_is_of, expected, value)))
+    if annotation is int:
+        return isinstance(value, Integral) and not isinstance(value, bool)
+    if annotation is float:
+        return isinstance(value, Real) and not isinstance(value, bool) and -_LARGEST <= value <= _LARGEST
+    if annotation in (bool, str, types.NoneType):
+        return isinstance(value, annotation)
+    return True  # of what no config holds
+
+
+def _words(annotation: Any) -> str:
+    origin, parts = typing.get_origin(annotation), typing.get_args(annotation)
+    if origin in (typing.Union, types.UnionType):
+        return ", or ".join(_words(part) for part in parts)
+    if origin is tuple:
+        number = "" if parts[1:] == (...,) else f"{len(parts)} "
+        return f"a tuple of {number}{_words(parts[0]).removeprefix('a ')}s"
+    named = {int: "a whole number", float: "a finite number", bool: "True or False", str: "a string"}
+    return named.get(annotation, "None" if annotation is types.NoneType else "a tuple")
 
 
 def _links(text: str) -> list[ast.expr]:
+    if not isinstance(text, str):
+        raise ValueError(f"{text!r} is no chain such as 'pad_crop(4)|flip_lr', but must be a string.")
     if not text.strip():
         return []
     try:
         node = ast.parse(text.strip(), mode="eval").body
-    except SyntaxError as error:
-        raise ValueError(f"{text!r} is no chain such as 'pad_crop(4)|flip_lr': {error.msg}.") from None
+    except (SyntaxError, ValueError, MemoryError, RecursionError) as error:  # the last ones where it nests too deep
+        why = getattr(error, "msg", None) or str(error) or "it nests too deep"
+        raise ValueError(f"{text[:200]!r} is no chain such as 'pad_crop(4)|flip_lr': {why}.") from None
     links = []
     while isinstance(node, ast.BinOp) and isinstance(node.op, ast.BitOr):
         links.append(node.right)

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from heteroscedastic.batch import Batch
+from heteroscedastic.bind import check_number
 
 __all__ = ["hard", "uniform"]  # what config.smoothing may name
 
@@ -26,8 +27,7 @@ def uniform(batch: Batch, num_classes: int, *, rate: float, over: str = "all") -
         2016); "wrong" gives every wrong class rate/(K-1), the true one 1 - rate. The same
         target when rate_wrong = rate_all (K-1)/K.
     """
-    if not 0 <= rate < 1:
-        raise ValueError(f"smoothing rate is {rate}, but must be in [0, 1).")
+    check_number("rate", rate, at_least=0, below=1)
     if batch.labels.ndim != batch.weights.ndim:
         raise ValueError("smoothing 'uniform' needs one label an example; these have lists of labels.")
     if num_classes < 2:
@@ -38,7 +38,7 @@ def uniform(batch: Batch, num_classes: int, *, rate: float, over: str = "all") -
             return (1 - rate) * targets + rate / num_classes
         case "wrong":
             return (1 - rate) * targets + rate / (num_classes - 1) * (1 - targets)
-    raise ValueError(f"smoothing over {over!r} is unknown; choose 'all' or 'wrong'.")
+    raise ValueError(f"over is {over!r}; choose 'all' or 'wrong'.")
 
 
 def multi_hot(labels: Int[Array, "*b m"], num_classes: int) -> Float[Array, "*b k"]:

@@ -65,12 +65,12 @@ def test_lists_of_labels_are_one_at_each_and_padding_and_repeats_are_nothing():
 
 @pytest.mark.parametrize("rate", [-0.1, 1.0, 1.5, float("nan")])
 def test_a_rate_that_is_no_share_below_one_is_an_error(rate):
-    with pytest.raises(ValueError, match="smoothing rate is"):
+    with pytest.raises(ValueError, match=r"rate is .*; it must be a finite number >= 0 and < 1"):
         smoothing.uniform(batch_of([0]), 3, rate=rate)
 
 
 def test_an_unknown_convention_lists_the_known_ones():
-    with pytest.raises(ValueError, match=r"'some' is unknown; choose 'all' or 'wrong'"):
+    with pytest.raises(ValueError, match=r"over is 'some'; choose 'all' or 'wrong'"):
         smoothing.uniform(batch_of([0]), 3, rate=0.1, over="some")
 
 

@@ -54,20 +54,7 @@ class Streaming:
           max_labels: the longest list of labels of an example.
           max_corrupt: images that may fail to decode, of those that all hosts knew of at the last checkpoint, and those
             that one has met since.
-
-        Raises:
-          ValueError: the batch is no multiple of the lanes, or another setting is out of range.
         """
-        for name, value, least in (
-            ("lanes", lanes, 1),
-            ("window", window, 1),
-            ("max_labels", max_labels, 1),
-            ("max_corrupt", max_corrupt, 0),
-        ):
-            if isinstance(value, bool) or not isinstance(value, int) or value < least:
-                raise ValueError(f"{name} is {value!r}, but must be a whole number >= {least}.")
-        if batch_size % lanes:
-            raise ValueError(f"lanes is {lanes}, but must divide config.training.batch_size, {batch_size}.")
         sources, self.class_names, self.class_counts, self.description = chosen
         self.sizes = {name: len(source.kept) for name, source in sources.items()}
         self.is_single = not sources["train"].is_list

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 from jaxtyping import Array, Bool, Float
 
+from heteroscedastic.bind import check_numbers
 from heteroscedastic.models.normalization import BatchNorm
 
 
@@ -12,10 +13,14 @@ class ConvNet(nn.Module):
     """Convolution, BatchNorm and ReLU, halving the image at each layer after the first; then the mean.
 
     Attributes:
-      widths: channels of the layers; the last is the number of features.
+      widths: channels of the layers, one or more; the last is the number of features.
     """
 
     widths: tuple[int, ...] = (16, 32, 64)
+
+    def __post_init__(self):
+        check_numbers("widths", self.widths, whole=True, at_least=1, below=2**20)
+        super().__post_init__()
 
     @nn.compact
     def __call__(

@@ -14,7 +14,8 @@ import jax.numpy as jnp
 from flax import linen as nn
 from jaxtyping import Array, Bool, Float
 
-from heteroscedastic.models.normalization import BatchNorm
+from heteroscedastic.bind import check_numbers
+from heteroscedastic.models.normalization import BatchNorm, check_group_size
 
 _Tower = tuple[tuple[int, int, int], ...]  # (channels, height, width) of convolutions, one after the other
 _35: tuple[_Tower, ...] = (((32, 1, 1),), ((32, 1, 1), (32, 3, 3)), ((32, 1, 1), (48, 3, 3), (64, 3, 3)))
@@ -53,8 +54,10 @@ class InceptionResNetV2(nn.Module):
         for name, known in {"padding": ("VALID", "SAME"), "dtype": ("float32", "bfloat16")}.items():
             if getattr(self, name) not in known:
                 raise ValueError(f"{name} is {getattr(self, name)!r}, but must be one of {known}.")
-        if len(self.num_blocks) != 3 or min(self.num_blocks) < 1:
-            raise ValueError(f"num_blocks is {self.num_blocks}, but must be three numbers >= 1.")
+        check_numbers("num_blocks", self.num_blocks, whole=True, at_least=1, at_most=1000)
+        if len(self.num_blocks) != 3:
+            raise ValueError(f"num_blocks is {self.num_blocks}; it must be three numbers, one for each stage.")
+        check_group_size(self.group_size)
         super().__post_init__()
 
     @nn.compact

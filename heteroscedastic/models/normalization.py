@@ -5,6 +5,14 @@ from flax import linen as nn
 from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float
 
+from heteroscedastic.bind import check_number
+
+
+def check_group_size(value: int | None) -> None:
+    """Raises a ValueError where it is no number of examples."""
+    if value is not None:
+        check_number("group_size", value, whole=True, at_least=1)
+
 
 class BatchNorm(nn.Module):
     """Batch normalisation over the examples that are present, in float32.
@@ -29,6 +37,10 @@ class BatchNorm(nn.Module):
     dtype: DTypeLike = jnp.float32
     zero_scale: bool = False
     use_scale: bool = True
+
+    def __post_init__(self):
+        check_group_size(self.group_size)
+        super().__post_init__()
 
     @nn.compact
     def __call__(
@@ -61,7 +73,7 @@ class BatchNorm(nn.Module):
         """Mean and variance as each example meets them; updates the running averages."""
         batch = x.shape[0]
         size = batch if self.group_size is None else min(self.group_size, batch)
-        if size < 1 or batch % size:
+        if batch % size:
             raise ValueError(f"group_size is {self.group_size}, but a batch of {batch} must be a multiple of it.")
         axes = tuple(range(1, x.ndim - 1))
         weights = present.astype(jnp.float32).reshape(-1, size)

@@ -16,7 +16,8 @@ import jax.numpy as jnp
 from flax import linen as nn
 from jaxtyping import Array, Bool, Float
 
-from heteroscedastic.models.normalization import BatchNorm
+from heteroscedastic.bind import check_number, check_numbers
+from heteroscedastic.models.normalization import BatchNorm, check_group_size
 
 
 class ResNet(nn.Module):
@@ -58,6 +59,12 @@ class ResNet(nn.Module):
         for name, known in choices.items():
             if getattr(self, name) not in known:
                 raise ValueError(f"{name} is {getattr(self, name)!r}, but must be one of {known}.")
+        check_numbers("stage_sizes", self.stage_sizes, whole=True, at_least=1, at_most=1000)
+        if len(self.stage_sizes) > 10:
+            raise ValueError(f"stage_sizes is {self.stage_sizes}; there can be at most 10 stages.")
+        for name in ("stem_width", "width"):
+            check_number(name, getattr(self, name), whole=True, at_least=1, below=2**20)
+        check_group_size(self.group_size)
         super().__post_init__()
 
     @nn.compact

@@ -12,6 +12,7 @@ from flax import linen as nn
 from jaxtyping import PRNGKeyArray
 
 from heteroscedastic import losses, metrics, predictive, smoothing, weighting
+from heteroscedastic.batch import Batch
 from heteroscedastic.bind import bind, within
 from heteroscedastic.data import resident
 from heteroscedastic.data.dataset import Dataset
@@ -24,6 +25,17 @@ from heteroscedastic.training.class_axis import ClassAxis
 from heteroscedastic.training.objective import objective
 from heteroscedastic.training.state import TrainState
 from heteroscedastic.training.step import eval_step, train_step
+
+_MODULES = {  # by the section that names a part of one
+    "backbone": backbones,
+    "head": heads,
+    "predictive": predictive,
+    "smoothing": smoothing,
+    "loss": losses,
+    "weighting": weighting,
+    "optimizer": optimizers,
+    "schedule": schedules,
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,14 +83,11 @@ def build(config: dict[str, Any], data_dir: str | None = None, pipeline: Pipelin
         config = {**config, "head": {**config["head"], "num_classes": num_classes}}
     schema.check_task(config, pipeline)
 
-    def named(section, module):
-        return within(section, bind, module, **config[section])
-
-    training = config["training"]
+    parts, training = _parts(config), config["training"]
     num_places = class_axis.places(num_classes, training.get("class_shards", 1))
-    model = Classifier(backbone=named("backbone", backbones), head=named("head", heads))
+    model = Classifier(backbone=parts["backbone"], head=parts["head"])
     model_at_work = _with_places(model, num_places).clone(num_classes=num_classes)
-    average = named("predictive", predictive)
+    average = parts["predictive"]
     yes_no = schema.answers_yes_or_no(config)
     train_metric = metrics.of_training(pipeline.is_single, yes_no)
 
@@ -86,10 +95,10 @@ def build(config: dict[str, Any], data_dir: str | None = None, pipeline: Pipelin
     num_microbatches = training.get("microbatches", 1)
     steps_per_epoch = resident.steps_per_epoch(pipeline.sizes["train"], batch_size)
     total_steps = training.get("num_steps") or max(1, round(training["num_epochs"] * steps_per_epoch))
-    schema.check_profile(training, total_steps)
+    schema.check_steps(training, total_steps)
     checkpoint_steps = max(1, round(training["checkpoint_epochs"] * steps_per_epoch))
-    schedule = functools.partial(named("schedule", schedules), total_steps=total_steps, steps_per_epoch=steps_per_epoch)
-    optimizer = named("optimizer", optimizers)(schedule)
+    schedule = functools.partial(parts["schedule"], total_steps=total_steps, steps_per_epoch=steps_per_epoch)
+    optimizer = parts["optimizer"](schedule)
 
     def predicted(key, latent):
         return average(key, latent)[..., :num_classes]
@@ -97,10 +106,10 @@ def build(config: dict[str, Any], data_dir: str | None = None, pipeline: Pipelin
     loss_of = functools.partial(
         objective,
         model=model_at_work,
-        smoothing=named("smoothing", smoothing),
-        weighting=named("weighting", weighting),
+        smoothing=parts["smoothing"],
+        weighting=parts["weighting"],
         predictive=predicted,
-        loss=named("loss", losses),
+        loss=parts["loss"],
         class_counts=jnp.asarray(pipeline.class_counts, jnp.float32),
     )
 
@@ -157,6 +166,47 @@ def build(config: dict[str, Any], data_dir: str | None = None, pipeline: Pipelin
         total_steps=total_steps,
         checkpoint_steps=checkpoint_steps,
     )
+
+
+_ANY_NUMBER_OF_CLASSES = 1000  # for a config that takes as many as the data has
+
+
+def check(config: dict[str, Any]) -> None:
+    """Traces what a config names, on two examples of eight features, and builds nothing.
+
+    Raises:
+      ValueError: the config is wrong whatever its data; says which section, what was found and what was expected.
+    """
+    config = _with_tuples(config)
+    schema.check(config)
+    pipelines.check(config)
+    num_classes = config["head"].get("num_classes") or _ANY_NUMBER_OF_CLASSES
+    config = {**config, "head": {**config["head"], "num_classes": num_classes}}
+    parts, training = _parts(config), config["training"]
+    total_steps = training.get("num_steps") or 2**31 - 1  # at most; which it is follows from the data
+    schema.check_steps(training, total_steps)
+    schedule = functools.partial(parts["schedule"], total_steps=total_steps, steps_per_epoch=1)
+    jax.eval_shape(schedule, 0)
+    parts["optimizer"](schedule)
+
+    def traced(features):
+        key, ones = jax.random.key(0), jnp.ones(len(features))
+        latent, _ = parts["head"].init_with_output(key, features)
+        targets = parts["smoothing"](Batch(None, jnp.zeros(len(features), jnp.int32), ones, ones, {}), num_classes)
+        weights = parts["weighting"](targets, jnp.ones(num_classes))
+        return weights * parts["loss"](parts["predictive"](key, latent), targets)
+
+    jax.eval_shape(traced, jax.ShapeDtypeStruct((2, 8), jnp.float32))
+
+
+def _parts(config: dict[str, Any]) -> dict[str, Any]:
+    """What each section with a name stands for; an error of a function names its section, whenever it is called."""
+
+    def part(section, module):
+        bound = within(section, bind, module, **config[section])
+        return bound if isinstance(bound, nn.Module) else functools.partial(within, section, bound)
+
+    return {section: part(section, module) for section, module in _MODULES.items()}
 
 
 def _with_places(model: Classifier, number: int) -> Classifier:

@@ -6,6 +6,8 @@ from typing import Any
 import jax
 import optax
 
+from heteroscedastic.bind import check_number
+
 # What maps to the low-rank covariance (reading C14): kernels of V(x) or v(x), and V itself.
 _COVARIANCE = ("factor_loadings/kernel", "factor_scale/kernel", "shared_loadings")
 
@@ -30,18 +32,17 @@ def sgd(
       schedule: step -> learning rate.
       momentum: in [0, 1).
       nesterov: whether the momentum looks ahead.
-      l2: >= 0.
+      l2: in [0, 1e4].
       covariance_l2: in place of l2 for the parameters that map to the low-rank covariance;
         None is l2 for them too.
       clip_norm: largest global norm of the gradient; None does not clip.
     """
-    if not 0 <= momentum < 1:
-        raise ValueError(f"momentum is {momentum}, but must be in [0, 1).")
-    if not l2 >= 0 or not (covariance_l2 is None or covariance_l2 >= 0):
-        raise ValueError(f"l2 is {l2} and covariance_l2 {covariance_l2}, but both must be >= 0.")
-    if clip_norm is not None and not clip_norm > 0:
-        raise ValueError(f"clip_norm is {clip_norm}, but must be > 0, or None for no clipping.")
     covariance_l2 = l2 if covariance_l2 is None else covariance_l2
+    check_number("momentum", momentum, at_least=0, below=1)
+    check_number("l2", l2, at_least=0, at_most=1e4)
+    check_number("covariance_l2", covariance_l2, at_least=0, at_most=1e4)
+    if clip_norm is not None:
+        check_number("clip_norm", clip_norm, above=0)
     return optax.chain(
         optax.add_decayed_weights(2 * l2, lambda params: _groups(params, "penalised")),
         optax.add_decayed_weights(2 * covariance_l2, lambda params: _groups(params, "covariance")),

@@ -22,6 +22,22 @@ def build(config: dict[str, Any], data_dir: str | None = None) -> Pipeline:
     return _streaming(config, data_dir) if schema.is_streaming(config["data"]) else _resident(config, data_dir)
 
 
+def check(config: dict[str, Any]) -> None:
+    """Raises a ValueError where curation or a chain of operations does not bind; nothing is read.
+
+    The operations of a stream are those of TensorFlow: without it they are not looked at.
+    """
+    within("curation", chain, curation, config["curation"])
+    operations = augment
+    if schema.is_streaming(config["data"]):
+        try:
+            from heteroscedastic.data import ops as operations
+        except ModuleNotFoundError:
+            return
+    for name in ("train", "eval"):
+        within(f"data.{name}", chain, operations, config["data"][name])
+
+
 def stored_data(config: dict[str, Any], data_dir: str | None = None) -> Dataset:
     """The data set that a config names, before curation and without a validation split of its making."""
     return within("data", store.load, config["data"]["name"], data_dir, **_words(config, schema.DATA_CHOICES))

@@ -4,6 +4,7 @@ import re
 from typing import Any
 
 from heteroscedastic import metrics
+from heteroscedastic.bind import check_number, check_seed
 from heteroscedastic.data import wanted
 from heteroscedastic.data.pipeline import Pipeline
 from heteroscedastic.training import init, placement
@@ -28,6 +29,28 @@ _PLAIN = {
     "validation": (("split", "metric"), ()),
     "eval": (("split",), ("checkpoint",)),
 }
+_COUNT = dict(whole=True, at_least=1, below=2**31)
+_NUMBERS = {  # settings of plain sections that are numbers, by section
+    "data": {
+        "validation_fraction": dict(at_least=0, below=1),
+        "max_classes": _COUNT,
+        "max_examples": _COUNT,
+        "lanes": _COUNT,
+        "window": _COUNT,
+        "max_labels": _COUNT,
+        "max_corrupt": _COUNT | dict(at_least=0),
+    },
+    "training": {
+        "batch_size": dict(whole=True, at_least=1, at_most=2**20),
+        "num_epochs": dict(above=0),
+        "num_steps": _COUNT,
+        "checkpoint_epochs": dict(above=0),
+        "microbatches": _COUNT,
+        "class_shards": _COUNT,
+    },
+}
+_MAY_BE_NONE = ("num_epochs", "num_steps", "max_classes", "max_examples")  # of them
+_STRINGS = ("label", "train", "eval", "split", "metric")  # settings of plain sections, of any
 _SECTIONS = ("seed", "data", "curation", *_NAMED, "training", "validation", "evals")
 _MAY_BE = ("init",)  # absent is the start that the seed gives
 _LOSS_OF = {
@@ -58,14 +81,16 @@ def is_streaming(data: dict[str, Any]) -> bool:
 
 def check(config: dict[str, Any]) -> None:
     """Raises a ValueError where a section or a setting is missing, unread or out of range."""
-    unread, missing = sorted(set(config) - {*_SECTIONS, *_MAY_BE}), sorted(set(_SECTIONS) - set(config))
+    unread, missing = _strange(config, (*_SECTIONS, *_MAY_BE)), sorted(set(_SECTIONS) - set(config))
     if unread or missing:
         raise ValueError(
             f"the config has no section {missing} and nobody reads {unread}; its sections are {[*_SECTIONS, *_MAY_BE]}."
         )
     for section in _NAMED:
-        if not isinstance(config[section], dict) or "name" not in config[section]:
-            raise ValueError(f"config.{section} is {config[section]!r}, but must be a section with a name.")
+        named = config[section]
+        if not isinstance(named, dict) or not isinstance(named.get("name"), str) or not all(map(_is_string, named)):
+            raise ValueError(f"config.{section} is {named!r}, but must be a section with a name.")
+    _check_string("curation", config["curation"])
     for section in ("data", "training"):
         _check_settings(section, section, config[section])
     _check_data(config["data"])
@@ -80,10 +105,18 @@ def check(config: dict[str, Any]) -> None:
     if config["validation"] is None and any(e.get("checkpoint") == "best" for e in config["evals"].values()):
         raise ValueError("config.evals asks for the best checkpoint, but config.validation is None.")
     # That of the data is of curation and of what is held out; runs of one differ by their start and order alone.
-    for name, seed in (("seed", config["seed"]), ("data.seed", config["data"].get("seed", 0))):
-        if not isinstance(seed, int) or seed < 0:
-            raise ValueError(f"config.{name} is {seed!r}, but must be a whole number >= 0.")
+    check_seed("config.seed", config["seed"])
+    check_seed("config.data.seed", config["data"].get("seed", 0))
     _check_training(config["training"])
+    batch_size = config["training"]["batch_size"]
+    for section, name in (("training", "microbatches"), ("data", "lanes")):
+        if batch_size % (number := config[section].get(name, 1)):
+            raise ValueError(
+                f"config.{section}.{name} is {number}, but must divide config.training.batch_size, {batch_size}."
+            )
+    loss, average = config["loss"]["name"], config["predictive"]["name"]
+    if _LOSS_OF.get(average, loss) != loss and loss in _LOSS_OF.values():
+        raise ValueError(f"config.predictive {average!r} goes with config.loss {_LOSS_OF[average]!r}, not {loss!r}.")
 
 
 def check_evaluations(evals: Any) -> None:
@@ -101,15 +134,43 @@ def _check_settings(kind: str, name: str, settings: Any) -> None:
     required, optional = _PLAIN[kind]
     if not isinstance(settings, dict):
         raise ValueError(f"config.{name} is {settings!r}, but must be a section with {', '.join(required)}.")
-    unread, missing = sorted(set(settings) - {*required, *optional}), sorted(set(required) - set(settings))
+    unread, missing = _strange(settings, (*required, *optional)), sorted(set(required) - set(settings))
     if unread:
         raise ValueError(f"nobody reads {unread} of config.{name}; its settings are {[*required, *optional]}.")
     if missing:
         raise ValueError(f"config.{name} needs a value for {', '.join(missing)}.")
+    for setting in set(settings) & set(_STRINGS):
+        _check_string(f"{name}.{setting}", settings[setting])
+    for setting, kind_of_number in _NUMBERS.get(kind, {}).items():
+        if setting in settings and not (settings[setting] is None and setting in _MAY_BE_NONE):
+            check_number(f"config.{name}.{setting}", settings[setting], **kind_of_number)
+
+
+def _strange(settings: dict[str, Any], known: tuple[str, ...]) -> list[str]:
+    return sorted(set(settings) - set(known), key=str)
+
+
+def _is_string(value: Any) -> bool:
+    return isinstance(value, str)
+
+
+def _check_string(name: str, value: Any) -> None:
+    if not _is_string(value):
+        raise ValueError(f"config.{name} is {value!r}; it must be a string.")
 
 
 def _check_data(data: dict[str, Any]) -> None:
+    splits, streams = data.get("splits"), is_streaming(data)
+    if not (splits is None or isinstance(splits, dict)):
+        raise ValueError(f"config.data.splits is {splits!r}; it must be None, or a section of slices by name.")
     wanted.check_names(data)
+    for name, entry in (splits or {}).items():
+        told = entry if streams and isinstance(entry, dict) else {"split": entry}
+        if "split" not in told or not {*told} <= {"name", "split", "label"} or not all(map(_is_string, told.values())):
+            other = ", or a section of split, name and label where they are of another set" if streams else ""
+            raise ValueError(
+                f"config.data.splits.{name} is {entry!r}; it must be a slice such as 'train[:90%]'{other}."
+            )
     _check_choice("data.pipeline", data.get("pipeline", "resident"), PIPELINES)
     if is_streaming(data):
         if "lanes" not in data:
@@ -125,30 +186,25 @@ def _check_training(training: dict[str, Any]) -> None:
     if (training.get("num_epochs") is None) == (training.get("num_steps") is None):
         raise ValueError("config.training needs num_epochs or num_steps, one of them.")
     _check_choice("training.parameters", training.get("parameters", "replicated"), placement.PARAMETERS)
-    for name in ("class_shards", "microbatches"):
-        value = training.get(name, 1)
-        if not isinstance(value, int) or value < 1:
-            raise ValueError(f"config.training.{name} is {value!r}, but must be a whole number >= 1.")
-    for name in ("batch_size", "num_epochs", "num_steps", "checkpoint_epochs"):
-        value = training.get(name)
-        if value is not None and not value > 0:
-            raise ValueError(f"config.training.{name} is {value}, but must be > 0.")
-    number = training.get("microbatches", 1)
-    if training["batch_size"] % number:
+
+
+def check_steps(training: dict[str, Any], total_steps: int) -> None:
+    """Raises a ValueError where a run has more steps than its counter holds, or traces others than its own."""
+    if total_steps >= 2**31:
         raise ValueError(
-            f"config.training.microbatches is {number}, but must divide config.training.batch_size,"
-            f" {training['batch_size']}."
+            f"config.training.num_epochs is {training['num_epochs']}, which are {total_steps:,} steps of"
+            f" config.training.batch_size {training['batch_size']}; a run has fewer than {2**31:,}."
         )
-
-
-def check_profile(training: dict[str, Any], total_steps: int) -> None:
-    """Raises a ValueError where config.training.profile_steps are not steps of the run."""
     steps = training.get("profile_steps")
-    if steps is not None and not (len(steps) == 2 and 1 <= steps[0] <= steps[1] <= total_steps):
+    if steps is not None and not (_is_pair(steps) and 1 <= steps[0] <= steps[1] <= total_steps):
         raise ValueError(
-            f"config.training.profile_steps is {steps}, but must be the first and the last step to trace, of"
+            f"config.training.profile_steps is {steps!r}; it must be None, or the first and the last step to trace, of"
             f" {total_steps:,}."
         )
+
+
+def _is_pair(value: Any) -> bool:
+    return isinstance(value, tuple | list) and len(value) == 2 and all(type(x) is int for x in value)
 
 
 def _check_choice(name: str, value: Any, choices: tuple[str, ...]) -> None:
@@ -165,11 +221,9 @@ def check_task(config: dict[str, Any], data: Pipeline) -> None:
         )
     single = data.is_single
     labels = f"{name} has one label an example" if single else f"{name} has lists of labels"
-    loss, average = config["loss"]["name"], config["predictive"]["name"]
+    loss = config["loss"]["name"]
     if loss == "cross_entropy" and not single:
         raise ValueError(f"config.loss is {loss!r}, which does not suit the data: {labels}.")
-    if _LOSS_OF.get(average, loss) != loss and loss in _LOSS_OF.values():
-        raise ValueError(f"config.predictive {average!r} goes with config.loss {_LOSS_OF[average]!r}, not {loss!r}.")
     if not single and config["weighting"]["name"] != "equal":
         raise ValueError(
             f"config.weighting is {config['weighting']['name']!r}, which does not suit the data: {labels}."

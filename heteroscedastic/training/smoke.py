@@ -12,7 +12,7 @@ import jax
 
 from heteroscedastic.data import sample, slices, store, tfds, wanted
 from heteroscedastic.models import backbones
-from heteroscedastic.training import schema
+from heteroscedastic.training import assembly, schema
 from heteroscedastic.training.hosts import say
 
 _NUM_CLASSES = 64
@@ -42,13 +42,23 @@ def smoke(config: dict[str, Any], data_dir: str | None = None) -> tuple[dict[str
     Where its data set is not there, digits that a library ships stand in, with one label or
     several as the data set has; for a stream they are written as the record files of the set itself.
 
+    The config is checked before it is shrunk: with its data where that is there, else whatever the data.
+
     Returns:
       The config, and where its data lies: data_dir, or a directory that goes with the process.
+
+    Raises:
+      ValueError: as training would.
     """
     config = copy.deepcopy(config)
-    if schema.is_streaming(config["data"]):
-        data_dir = _stream(config, data_dir)
-    elif not store.is_there(config["data"]["name"], data_dir):
+    assembly.check(config)
+    streams = schema.is_streaming(config["data"])
+    is_there = (_is_streamed if streams else _is_stored)(config["data"], data_dir)
+    if is_there:
+        _check_with_data(config, data_dir)
+    if streams:
+        data_dir = _stream(config, data_dir, is_there)
+    elif not is_there:
         say(f"no data set {config['data']['name']!r} in {data_dir or 'any --data_dir'}; digits stand in for it.")
         _stand_in(config)
     if config.pop("init", None):
@@ -76,7 +86,15 @@ def smoke(config: dict[str, Any], data_dir: str | None = None) -> tuple[dict[str
     return config, data_dir
 
 
-def _stream(config: dict[str, Any], data_dir: str | None) -> str | None:
+def _check_with_data(config: dict[str, Any], data_dir: str | None) -> None:
+    """Raises a ValueError where the config does not suit its data, of which the first examples are read."""
+    data, training = dict(config["data"]), dict(config["training"])
+    data["max_examples"] = min(_NUM_EXAMPLES, data.get("max_examples") or _NUM_EXAMPLES)
+    training.pop("profile_steps", None)  # steps of more examples
+    assembly.check_shapes(assembly.build({**config, "data": data, "training": training}, data_dir))
+
+
+def _stream(config: dict[str, Any], data_dir: str | None, is_there: bool) -> str | None:
     """Makes the images of a stream small; where its sets lie, or their copies."""
     data = config["data"]
     sizes = [int(size) for _, size in re.findall(_SIZED, data["train"])]
@@ -88,7 +106,7 @@ def _stream(config: dict[str, Any], data_dir: str | None) -> str | None:
     except ModuleNotFoundError:
         return data_dir  # as the pipeline says what it needs
     num_classes = config["head"].get("num_classes") or _NUM_CLASSES
-    if data_dir and num_classes <= _MOST_CLASSES and _is_at_hand(data, data_dir):
+    if is_there and num_classes <= _MOST_CLASSES:
         return data_dir
     directory = tempfile.mkdtemp(prefix="smoke-")
     atexit.register(shutil.rmtree, directory, ignore_errors=True)
@@ -113,15 +131,21 @@ def _stream(config: dict[str, Any], data_dir: str | None) -> str | None:
     return directory
 
 
-def _is_at_hand(data: dict[str, Any], data_dir: str) -> bool:
+def _is_stored(data: dict[str, Any], data_dir: str | None) -> bool:
+    return store.is_there(data["name"], data_dir)
+
+
+def _is_streamed(data: dict[str, Any], data_dir: str | None) -> bool:
     """Whether all sets of a stream are there, and as large as its slices say."""
+    if not data_dir:
+        return False
     try:
         for one in wanted.sets(data):
             splits = tfds.builder(one.name, data_dir).info.splits
             sizes = {split: splits[split].num_examples for split in splits}
             for expression in one.splits.values():
                 slices.parse(expression, sizes)
-    except (FileNotFoundError, ValueError):
+    except (FileNotFoundError, ModuleNotFoundError, ValueError):
         return False
     return True
 

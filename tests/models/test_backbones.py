@@ -186,7 +186,7 @@ def test_inception_has_the_moving_statistics_of_keras_and_its_grids():
 def test_inception_says_which_images_it_takes():
     with pytest.raises(ValueError, match=r"images are 74x80.*padding='SAME'"):
         jax.eval_shape(InceptionResNetV2().init, key(), jnp.zeros((2, 74, 80, 3)), jnp.ones(2, bool))
-    with pytest.raises(ValueError, match="must be three numbers >= 1"):
+    with pytest.raises(ValueError, match=r"num_blocks, \(1, 2, 0\), is 0; it must be a whole number >= 1"):
         InceptionResNetV2(num_blocks=(1, 2, 0))
 
 

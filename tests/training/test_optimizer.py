@@ -174,12 +174,12 @@ def test_the_penalty_enters_the_momentum():
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        (dict(momentum=1.0), r"momentum is 1.0, but must be in \[0, 1\)"),
+        (dict(momentum=1.0), "momentum is 1.0; it must be a finite number >= 0 and < 1"),
         (dict(momentum=-0.1), "momentum is -0.1"),
         (dict(momentum=float("nan")), "momentum is nan"),
         (dict(l2=-1e-4), "l2 is -0.0001"),
-        (dict(covariance_l2=-1e-4), "covariance_l2 -0.0001"),
-        (dict(clip_norm=0.0), "clip_norm is 0.0, but must be > 0, or None"),
+        (dict(covariance_l2=-1e-4), "covariance_l2 is -0.0001"),
+        (dict(clip_norm=0.0), "clip_norm is 0.0; it must be a finite number > 0"),
         (dict(clip_norm=-1.0), "clip_norm is -1.0"),
         (dict(clip_norm=float("nan")), "clip_norm is nan"),
     ],

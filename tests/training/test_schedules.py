@@ -80,14 +80,20 @@ def test_rates_are_proportional_to_the_learning_rate(schedule, settings):
 
 @every_schedule
 @pytest.mark.parametrize(
-    "warmup", [dict(warmup_steps=-1), dict(warmup_epochs=-0.5), dict(warmup_steps=3, warmup_epochs=1.0)]
+    "warmup",
+    [
+        dict(warmup_steps=-1),
+        dict(warmup_epochs=-0.5),
+        dict(warmup_epochs=float("nan")),
+        dict(warmup_steps=3, warmup_epochs=1.0),
+    ],
 )
 def test_a_warm_up_that_is_negative_or_told_twice_is_an_error(schedule, settings, warmup):
-    with pytest.raises(ValueError, match="give one of them, >= 0"):
+    with pytest.raises(ValueError, match=r"warmup_.* is .*(; it must be a .* number >= 0|; give one of them)"):
         schedule(0, 60, 10, learning_rate=0.4, **settings, **warmup)
 
 
 @pytest.mark.parametrize("milestones", [(0.0,), (1.0,), (0.5, 0.2), (30.0, 60.0), (-0.1, 0.5), (float("nan"),)])
 def test_milestones_that_are_no_rising_fractions_are_an_error(milestones):
-    with pytest.raises(ValueError, match=r"milestones are .* rising fractions of training"):
+    with pytest.raises(ValueError, match=r"milestones(,.* is .* > 0 and < 1| are .* must rise)"):
         schedules.steps(0, 60, 10, learning_rate=0.4, milestones=milestones)

@@ -6,15 +6,53 @@ import pytest
 from subprocesses import run_without
 
 from experiments import study
-from heteroscedastic.data import sample
+from heteroscedastic.data import sample, store
+from heteroscedastic.data.dataset import Dataset
 from heteroscedastic.training import assembly, loop, pipelines, smoke
 
 
 @pytest.mark.parametrize(("num_classes", "left"), [(10, None), (64, None), (200, 64)])
-def test_of_many_classes_the_data_keeps_as_many_as_the_head(num_classes, left):
-    config, _ = smoke.smoke(study.config("digits_hom", {"head.num_classes": num_classes}))
+def test_of_many_classes_the_data_keeps_as_many_as_the_head(tmp_path, num_classes, left):
+    digits = store.load("digits")
+    names = tuple(f"class {i}" for i in range(num_classes))
+    store.write(tmp_path / "mine.npz", Dataset(digits.splits, names))
+    given = study.config("digits_hom", {"data.name": "mine", "head.num_classes": num_classes})
+    config, _ = smoke.smoke(given, str(tmp_path))
     assert config["head"]["num_classes"] == min(num_classes, 64)
     assert config["data"].get("max_classes") == left
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        ({"predictive.num_samples": 1000}, r"config\.predictive: num_samples is 1000, .* take 1024"),
+        ({"predictive.num_samples": 32.0}, r"config\.predictive: .*num_samples is 32\.0; it must be a whole number"),
+        ({"head.num_factors": -40}, r"config\.head: num_factors is -40"),
+        ({"training.batch_size": 0}, r"config\.training\.batch_size is 0"),
+        ({"training.num_epochs": float("inf")}, r"config\.training\.num_epochs is inf; it must be a finite number > 0"),
+        ({"training.profile_steps": (5, 3)}, r"config\.training\.profile_steps is \(5, 3\)"),
+        ({"data.train": "pad_crop(2)|nothing"}, r"config\.data\.train: augment has no 'nothing'"),
+        ({"curation": "confuse(3)"}, r"config\.curation: curation has no 'confuse'"),
+        ({"smoothing": dict(name="uniform", rate=1.5)}, r"config\.smoothing: rate is 1\.5"),
+        ({"schedule.warmup_epochs": float("nan")}, r"config\.schedule: .*warmup_epochs is nan"),
+        ({"optimizer.l2": -1.0}, r"config\.optimizer: l2 is -1\.0"),
+        ({"init": dict(weights="a.npz", checkpoint="first")}, r"nobody reads \['checkpoint'\] of config\.init"),
+    ],
+)
+@pytest.mark.parametrize("name", ["digits", "absent"])
+def test_what_smoke_would_shrink_is_checked_before(name, overrides, message):
+    config = study.config("digits_het_full", {"data.name": name})
+    for dotted, value in overrides.items():
+        section, _, setting = dotted.partition(".")
+        config[section] = {**config[section], setting: value} if setting else value
+    with pytest.raises(ValueError, match=message) as caught:
+        smoke.smoke(config)
+    assert "\n" not in str(caught.value)
+
+
+def test_with_its_data_a_config_is_checked_against_it_before_it_is_shrunk():
+    with pytest.raises(ValueError, match=r"config\.head\.num_classes is 100, but digits has 10 classes"):
+        smoke.smoke(study.config("digits_hom", {"head.num_classes": 100}))
 
 
 def test_digits_stand_in_for_data_that_is_not_there(tmp_path):
@@ -56,6 +94,7 @@ IMAGENET = dict(
     validation_fraction=0.0,
     lanes=128,
 )
+IN_BATCHES = {"head.num_classes": 1000, "training.batch_size": 128}
 
 
 def streamed(name, data, **overrides):
@@ -65,7 +104,7 @@ def streamed(name, data, **overrides):
 
 @needs_library
 def test_copies_stand_in_for_all_sets_of_a_stream_that_are_not_there(tmp_path):
-    config = streamed("digits_het_pe", IMAGENET, **{"head.num_classes": 1000})
+    config = streamed("digits_het_pe", IMAGENET, **IN_BATCHES)
     config["evals"] = {name: dict(split=name) for name in ("real", "v2")}
     shrunk, data_dir = smoke.smoke(config, str(tmp_path))
     assert shrunk["data"] | {"splits": None} == IMAGENET | {
@@ -91,7 +130,9 @@ def test_copies_stand_in_for_all_sets_of_a_stream_that_are_not_there(tmp_path):
 def test_copies_have_lists_of_labels_where_the_set_has_and_one_size_where_the_chain_needs_it(tmp_path):
     data = dict(pipeline="streaming", name="private", label="labels", validation_fraction=0.0, lanes=6)
     data |= dict(train="flip_lr|value_range(-1, 1)", eval="value_range(-1, 1)")
-    config = streamed("digits_multilabel_hom", data, **{"head.num_classes": 18_000, "validation": None})
+    config = streamed(
+        "digits_multilabel_hom", data, **{"head.num_classes": 18_000, "validation": None, "training.batch_size": 48}
+    )
     config["evals"] = dict(test=dict(split="test"))
     shrunk, data_dir = smoke.smoke(config)
     assert (shrunk["data"]["splits"], shrunk["data"]["lanes"]) == (dict(train="train", test="test"), 2)
@@ -103,11 +144,11 @@ def test_copies_have_lists_of_labels_where_the_set_has_and_one_size_where_the_ch
 def test_a_stream_takes_its_sets_where_they_are_as_large_as_its_slices_say(tmp_path):
     sample.write("imagenet2012", str(tmp_path), ["train", "validation"])
     fits = dict(train="train[8:]", test="validation", valid="train[:8]")
-    config = streamed("digits_het_pe", IMAGENET | {"splits": fits}, **{"head.num_classes": 1000})
+    config = streamed("digits_het_pe", IMAGENET | {"splits": fits}, **IN_BATCHES)
     shrunk, data_dir = smoke.smoke(config, str(tmp_path))
     assert data_dir == str(tmp_path)
     assert shrunk["data"]["splits"] == fits
-    _, elsewhere = smoke.smoke(streamed("digits_het_pe", IMAGENET, **{"head.num_classes": 1000}), str(tmp_path))
+    _, elsewhere = smoke.smoke(streamed("digits_het_pe", IMAGENET, **IN_BATCHES), str(tmp_path))
     assert elsewhere != str(tmp_path)
 
 

@@ -137,11 +137,11 @@ def test_a_file_of_records_that_vanishes_ends_a_run_that_continues_once_it_is_ba
     ("data", "message"),
     [
         ({"pipeline": "stream"}, "data.pipeline is 'stream'; choose one of resident, streaming"),
-        ({"lanes": 0}, "config.data: lanes is 0, but must be a whole number"),
+        ({"lanes": 0}, "config.data.lanes is 0; it must be a whole number >= 1"),
         ({"pipeline": "resident"}, "config.data.lanes is the streaming pipeline's"),
         ({"train": "shift(1)"}, "config.data.train: ops has no 'shift'; choose one of central_crop"),
         ({"splits": {"train": "train"}}, "splits \\['test'\\] are evaluated, but the data set has \\['train'\\]"),
-        ({"lanes": 3}, "config.data: lanes is 3, but must divide config.training.batch_size, 8"),
+        ({"lanes": 3}, "config.data.lanes is 3, but must divide config.training.batch_size, 8"),
     ],
 )
 def test_a_config_that_asks_for_no_stream_there_is_says_so(data_dir, data, message):
