@@ -18,6 +18,8 @@ from heteroscedastic.training import hosts
 from heteroscedastic.training.state import TrainState
 
 _NUM_LAST = 2  # so that one is whole should the other be damaged
+# What training/loop.py saves beside the arrays, where no digest tells that it is whole.
+_FORM = {"best_step": int | None, "best_score": int | float | None, "clock": dict | None, "sums": list | None}
 
 
 class CheckpointError(RuntimeError):
@@ -85,9 +87,14 @@ class Checkpoints:
         try:
             yield
         except Exception as error:  # of the disk, as Python or TensorStore tells it
+            remedy = (
+                "those before it stay, and once that is mended the same command continues from them"
+                if any(self._directory.glob("[0-9]*"))
+                else f"{self._directory} was removed, renamed or never filled; if it was renamed, move it back, and the"
+                " same command continues"
+            )
             raise CheckpointError(
-                f"checkpoint of step {self._saved} could not be written ({_first_line(error)}); those before it stay,"
-                " and once that is mended the same command continues from them."
+                f"checkpoint of step {self._saved} could not be written ({_first_line(error)}); {remedy}."
             ) from error
 
     def last(self, template: TrainState) -> tuple[TrainState, dict[str, Any]] | None:
@@ -183,6 +190,8 @@ class Checkpoints:
     def _check_bits(self, state: TrainState, told: dict[str, Any]) -> None:
         """And flipped bits, or another run."""
         if not {"owner", "digest"} & set(told):  # saved before there were any; one flipped bit spoils one name
+            if wrong := [name for name, kinds in _FORM.items() if not isinstance(told.get(name, ...), kinds)]:
+                raise ValueError(f"beside its arrays, {', '.join(wrong)} is missing or damaged")
             return
         if told.get("digest") != _digest(state, {k: v for k, v in told.items() if k != "digest"}):
             raise ValueError("its bits are not those that were saved")
@@ -213,6 +222,24 @@ class Checkpoints:
             if kind is None:
                 raise
             logging.warning("%s", error)  # beside what is raised already
+
+
+def owners(directory: files.Place) -> set[str]:
+    """The owners of the checkpoints in a directory, as far as they can be read."""
+    return {told["owner"] for told in map(_told, directory.glob("*/told/metadata")) if told.get("owner")}
+
+
+def saved_lines(directory: files.Place, step: int) -> list[str]:
+    """The lines of metrics.jsonl that the checkpoint of a step has; none where it cannot be read."""
+    return list(_told(directory / str(step) / "told" / "metadata").get("metrics") or ())
+
+
+def _told(path: files.Place) -> dict[str, Any]:
+    try:
+        found = files.read_json(path)
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 class _LastAndBest:
