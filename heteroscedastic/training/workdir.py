@@ -145,11 +145,7 @@ def _as_begun(workdir: files.Place, config: dict[str, Any], description: dict[st
 def check_present(workdir: files.Place) -> None:
     """Raises a WorkdirError where the directory is no more what was claimed, before anything is written there."""
     if not (workdir / "config.json").exists():
-        raise WorkdirError(
-            f"{workdir} was removed or renamed while its run was at work (config.json is missing). If it was renamed,"
-            " the same command with its new name as --workdir continues from the last checkpoint; if it was removed,"
-            f" the same command begins again, once nothing is left of {workdir}."
-        )
+        raise WorkdirError(checkpoint.removed(workdir))
 
 
 def write_predictions(workdir: files.Place, name: str, arrays: dict[str, np.ndarray], owner: str) -> None:
