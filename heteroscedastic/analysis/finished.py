@@ -73,7 +73,7 @@ def build(told: Told, data_dir: str | None = None) -> Run:
         run = assembly.build(told.config, data_dir)
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         told_as = error if isinstance(error, ValueError) else f"{error!r} of config.json"
-        raise ValueError(f"{told.directory} cannot be built by this version: {told_as}") from error
+        raise ValueError(f"{told.directory / 'config.json'} cannot be built by this version: {told_as}") from error
     if provenance.data_key(run.description) != provenance.data_key(told.dataset):
         raise ValueError(f"{told.directory} saw other data than is found now; give the --data_dir of that run.")
     return run

@@ -173,7 +173,7 @@ class Checkpoints:
             error = raised
         if hosts.any_says(error is not None):
             reason = _first_line(error) if error else "another host cannot read it"
-            raise CheckpointError(f"checkpoint of step {step} cannot be read ({reason})") from error
+            raise CheckpointError(f"checkpoint of step {step} cannot be read ({reason}; it lies in {self._directory})") from error
         return found
 
     def _check_form(self, step: int, state: TrainState, abstract: TrainState) -> None:
