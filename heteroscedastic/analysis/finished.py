@@ -10,7 +10,7 @@ from jaxtyping import Int
 from heteroscedastic import files
 from heteroscedastic.data import resident
 from heteroscedastic.data.dataset import Split
-from heteroscedastic.training import assembly, provenance, run_record, schema
+from heteroscedastic.training import assembly, run_record, schema
 from heteroscedastic.training.assembly import Run
 from heteroscedastic.training.checkpoint import CheckpointError, Checkpoints
 from heteroscedastic.training.state import TrainState
@@ -74,7 +74,9 @@ def build(told: Told, data_dir: str | None = None) -> Run:
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         told_as = error if isinstance(error, ValueError) else f"{error!r} of config.json"
         raise ValueError(f"{told.directory / 'config.json'} cannot be built by this version: {told_as}") from error
-    if provenance.data_key(run.description) != provenance.data_key(told.dataset):
+    now, then = run.description, told.dataset
+    kind = "fingerprint" if "examples_fingerprint" in then else "examples_fingerprint"  # without names, as it was then
+    if now.get(kind, now["fingerprint"]) != then.get("fingerprint"):
         raise ValueError(f"{told.directory} saw other data than is found now; give the --data_dir of that run.")
     return run
 

@@ -17,7 +17,7 @@ from heteroscedastic.training.state import TrainState
 
 _NUM_LAST = 2  # so that one is whole should the other be damaged
 # What training/loop.py saves beside the arrays, where no digest tells that it is whole.
-_FORM = {"best_step": int | None, "best_score": int | float | None, "clock": dict | None, "sums": list | None}
+_FORM = {"best_step": int, "best_score": int | float, "clock": dict, "sums": list, "metrics": list}
 
 
 class CheckpointError(RuntimeError):
@@ -173,7 +173,9 @@ class Checkpoints:
             error = raised
         if hosts.any_says(error is not None):
             reason = _first_line(error) if error else "another host cannot read it"
-            raise CheckpointError(f"checkpoint of step {step} cannot be read ({reason}; it lies in {self._directory})") from error
+            raise CheckpointError(
+                f"checkpoint of step {step} cannot be read ({reason}; it lies in {self._directory})"
+            ) from error
         return found
 
     def _check_form(self, step: int, state: TrainState, abstract: TrainState) -> None:
@@ -186,8 +188,8 @@ class Checkpoints:
     def _check_bits(self, state: TrainState, told: dict[str, Any]) -> None:
         """And flipped bits, or another run."""
         if not {"owner", "digest"} & set(told):  # saved before there were any; one flipped bit spoils one name
-            if wrong := [name for name, kinds in _FORM.items() if not isinstance(told.get(name, ...), kinds)]:
-                raise ValueError(f"beside its arrays, {', '.join(wrong)} is missing or damaged")
+            if wrong := [name for name, kinds in _FORM.items() if not isinstance(told.get(name), kinds | None)]:
+                raise ValueError(f"beside its arrays, {', '.join(wrong)} is damaged")
             return
         if told.get("digest") != bits.digest(state, {k: v for k, v in told.items() if k != "digest"}):
             raise ValueError("its bits are not those that were saved")

@@ -101,7 +101,7 @@ class _Trainer:
         self.told: dict[str, Any] = {"best_step": None, "best_score": None, "clock": None, "sums": None}
         found = self.checkpoints.last(self.template)
         if found:
-            self.state, self.told = self.at_work(found[0]), found[1]
+            self.state, self.told = self.at_work(found[0]), self.told | found[1]
             run.pipeline.leave_out(self.told.get("left_out", {}))
             say(f"continuing from step {int(self.state.step)}.")
         else:
