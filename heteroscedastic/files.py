@@ -2,6 +2,7 @@
 
 import contextlib
 import csv
+import fnmatch
 import importlib.util
 import io
 import json
@@ -149,10 +150,20 @@ def _upload(path: Place, write: Callable[[IO[bytes]], Any]) -> None:
             raise OSError(f"{path} could not be written ({type(error).__name__}: {told})") from error
 
 
-def sweep(directory: Place) -> None:
-    """Removes what a kill left of files that were being written; in a bucket there is nothing."""
-    for path in () if in_bucket(directory) else directory.rglob(".*.tmp"):
-        path.unlink(missing_ok=True)
+def sweep(directory: Place, pattern: str) -> None:
+    """Removes what a kill left of files that `write_whole` was writing; in a bucket there is nothing.
+
+    Args:
+      directory: that holds them; what it links to, or has in other directories, is left alone.
+      pattern: of the names that the files would have had.
+    """
+    if in_bucket(directory) or not directory.is_dir() or directory.is_symlink():
+        return
+    for path in directory.glob(".*.tmp"):
+        name, _, process = path.name[1:].removesuffix(".tmp").rpartition(".")
+        is_ours = process.isdigit() and fnmatch.fnmatchcase(name, pattern)
+        if is_ours and path.is_file() and not path.is_symlink():
+            path.unlink(missing_ok=True)
 
 
 @contextlib.contextmanager

@@ -21,7 +21,7 @@ from jaxtyping import Float, Int, UInt8
 from heteroscedastic import files
 from heteroscedastic import latent as latent_lib
 from heteroscedastic.analysis import drawing, finished, predictions, rank_test
-from heteroscedastic.training import assembly
+from heteroscedastic.training import assembly, provenance
 
 _SHOWN = 18  # images on the sheet
 _MOST_BARS = 50
@@ -70,7 +70,7 @@ def find(
     runs = [finished.read(path) for path in (first, second)]
     one, other = (predictions.read(path, on) for path in (first, second))
     fingerprints = [str(run.dataset.get("fingerprint")) for run in runs]
-    same = fingerprints[0] == fingerprints[1] and runs[0].dataset["class_names"] == runs[1].dataset["class_names"]
+    same = provenance.data_key(runs[0].dataset) == provenance.data_key(runs[1].dataset)
     if not same or not np.array_equal(one.ids, other.ids):
         raise ValueError(
             f"{first} and {second} saw different data (fingerprints {fingerprints[0][:12]} and {fingerprints[1][:12]},"

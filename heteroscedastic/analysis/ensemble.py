@@ -11,6 +11,7 @@ Thiery 2021, arXiv:2007.08792).
 
 import argparse
 import itertools
+import json
 import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -22,7 +23,7 @@ from heteroscedastic.analysis import calibration, comparison, entropy, predictio
 from heteroscedastic.analysis.comparison import Group
 from heteroscedastic.analysis.finished import Told
 from heteroscedastic.analysis.predictions import Predictions
-from heteroscedastic.training import schema
+from heteroscedastic.training import provenance, schema
 
 _METRICS = {  # by whether an example has several labels
     False: ("accuracy", "top5_accuracy", "nll", "brier", "ece"),
@@ -85,7 +86,7 @@ def _same_examples(told: Sequence[Predictions]) -> bool:
 
 def num_training_sets(found: Members) -> int:
     """How many sets of training examples and labels the members saw; one, if they differ by their start alone."""
-    return len({run.dataset["fingerprint"] for run in found.runs})
+    return len({json.dumps(provenance.data_key(run.dataset)) for run in found.runs})
 
 
 def metrics(chosen: Sequence[Predictions], held_out: Sequence[Predictions] | None = None) -> dict[str, float]:

@@ -67,17 +67,17 @@ def train(config: dict[str, Any], directory: str, data_dir: str | None = None) -
         if done is not None:
             say(f"{path} holds this run, complete; nothing to do.")
             return done
-        hosts.from_first(lambda: workdir.claim_data(path, run.description))
-        owner = provenance.owner(config, run.description["fingerprint"])
-        hosts.agree(f"{owner} {run.layout}", "configs or data")
+        ours = provenance.owner(config, run.description["fingerprint"])
+        hosts.agree(f"{ours} {run.layout}", "configs or data")
+        owner = hosts.from_first(lambda: workdir.claim_data(path, config, run.description))
         say(f"{num_parameters:,} parameters, {run.total_steps:,} steps of {run.batch_size} on {provenance.device()}.")
         for line in dataset.curation_lines(run.description):
             say(line)
         trainer = _Trainer(run, path, placement, owner, since)
         with Terminated() as trainer.terminated, trainer.checkpoints:
             trainer.train()
-            results = {"num_parameters": num_parameters, **trainer.results()}
-        hosts.from_first(lambda: files.write_json(path / "results.json", results))
+            results = provenance.stamped({"num_parameters": num_parameters, **trainer.results()}, owner)
+        hosts.from_first(lambda: workdir.write_results(path, results))
         return results
 
 
@@ -85,7 +85,7 @@ class _Trainer:
     """A run under way: its state, its best step, and the sums since the last checkpoint."""
 
     def __init__(self, run: Run, path: files.Place, placement: Placement, owner: str, since: float):
-        self.run, self.path, self.placement = run, path, placement
+        self.run, self.path, self.placement, self.owner = run, path, placement, owner
         self.terminated = Terminated()
         self.arrays = placement.put(run.pipeline.arrays, placement.replicated)
         self.places = placement.places(run.batch_size)
@@ -105,7 +105,7 @@ class _Trainer:
         self.told: dict[str, Any] = {"best_step": None, "best_score": None, "clock": None, "sums": None}
         found = self.checkpoints.last(self.template)
         if found:
-            self.state, self.told = self.at_work(found[0]), found[1]
+            self.state, self.told = self.at_work(found[0]), self.told | found[1]
             run.pipeline.leave_out(self.told.get("left_out", {}))
             say(f"continuing from step {int(self.state.step)}.")
         else:
@@ -122,7 +122,8 @@ class _Trainer:
         self.told["commits"] = [*commits, *{self.provenance["commit"]}.difference(commits[-1:])]
         self.saved_step = int(self.state.step) if found else None
         # The line of an interval that was cut at its end, or in validation, is written again.
-        self.writer = workdir.Writer(path, int(self.state.step) - (self.told["sums"] is not None))
+        step = int(self.state.step) - (self.told["sums"] is not None)
+        self.writer = workdir.Writer(path, step, self.told.get("metrics", None if found else []))
         self.clock = Clock(since, self.told.get("clock"))
         self.agreement = Agreement(int(self.state.step))
         self.trace = Trace(run.config["training"].get("profile_steps"), path, int(self.state.step))
@@ -218,6 +219,7 @@ class _Trainer:
         self.saved_step = step
         listed = None if sums is None else [x.tolist() for x in jax.tree.leaves(sums)]
         self.told |= {"clock": self.clock.told(), "sums": listed, "left_out": self._left_out()}
+        self.told["metrics"] = list(self.writer.lines)
         self.run.pipeline.leave_out(self.told["left_out"])  # of all hosts, as a restart will know them
         with self.clock.counts("checkpoints"):
             self.checkpoints.save(self.as_saved(self.state), self.told, self.told["best_step"])
@@ -254,7 +256,7 @@ class _Trainer:
                 states["best"] = self._best(best_step)
             sums, predictions = self._evaluate(name, settings["split"], states[which])
             if hosts.is_first():
-                files.write_arrays(self.path / "predictions" / f"{name}.npz", evaluate.arrays(predictions))
+                workdir.write_predictions(self.path, name, evaluate.arrays(predictions), self.owner)
             evals[name] = metrics.means(sums)
             told = "  ".join(f"{k} {v:.4f}" for k, v in evals[name].items())
             say(f"{name} ({settings['split']}, {which} checkpoint): {told}")
@@ -265,6 +267,7 @@ class _Trainer:
             "temperature": assembly.temperature(self.run, self.state),
             "seconds": self.clock.seconds(),
             "goodput": self.clock.goodput(),
+            "metrics_digest": self.writer.digest(),
             **({"init": self.told["init"]} if "init" in self.told else {}),
             **({"left_out": left_out} if (left_out := self._left_out()) else {}),
             **self.provenance,
