@@ -39,7 +39,7 @@ def test_every_second_is_told_once(moment):
     for i in clock.waited_for(feeds(moment, [1, 10, 4]), lambda: next(idle)):
         moment.now += 20
         if i == 0:
-            clock.starts()  # what was compiled is start too
+            clock.starts(1)  # what was compiled is start too
     with clock.counts("evaluation"):
         moment.now += 7
     with clock.counts("checkpoints"):
@@ -63,13 +63,13 @@ def test_every_second_is_told_once(moment):
 def test_what_a_kill_undid_and_the_time_until_somebody_came_are_lost(moment):
     clock = Clock(moment.now)
     moment.now += 5
-    clock.starts()
+    clock.starts(1)
     moment.now += 30
     saved = clock.told()
     moment.now += 100  # that no checkpoint knows of, and nobody at work
     clock = Clock(moment.now, saved)
     moment.now += 3
-    clock.starts()
+    clock.starts(1)
     moment.now += 20
     told = clock.goodput()
     assert told["lost"] == pytest.approx(100)
@@ -83,7 +83,7 @@ def test_what_a_kill_undid_and_the_time_until_somebody_came_are_lost(moment):
 )
 def test_a_run_says_whether_data_holds_it_up(moment, wait, said):
     clock = Clock(moment.now)
-    clock.starts()
+    clock.starts(1)
     with clock.counts("evaluation"):
         moment.now += 1000  # which is no time between evaluations
     clock.begins_interval()
@@ -95,7 +95,7 @@ def test_a_run_says_whether_data_holds_it_up(moment, wait, said):
 def test_the_host_that_waits_most_holds_up_all(moment, monkeypatch):
     monkeypatch.setattr(clock_lib.hosts, "largest", lambda *here: tuple(x + 4.0 for x in here))  # of another one
     clock = Clock(moment.now)
-    clock.starts()
+    clock.starts(1)
     for _ in clock.waited_for(feeds(moment, [0.1] * 10), lambda: True):
         moment.now += 0.9
     assert clock.bound() == "input-bound (50% waiting for data)"
@@ -108,7 +108,7 @@ def test_what_went_before_the_first_step_holds_up_no_interval(moment):
     for i in clock.waited_for(feeds(moment, [30, 0.01, 0.01]), lambda: True):
         moment.now += 1.0
         if i == 0:
-            clock.starts()
+            clock.starts(1)
     assert clock.bound() == "compute-bound (1% waiting for data)"
 
 
@@ -116,7 +116,7 @@ def test_a_clock_of_a_real_process_never_tells_more_than_there_was():
     began = time.monotonic()
     clock = Clock(began)
     time.sleep(0.01)
-    clock.starts()
+    clock.starts(1)
     told = clock.goodput()
     assert 0 <= told["steps"] <= told["wall"]
     assert 0 <= told["lost"] < 0.01
