@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-_INTERRUPTED = 130  # what a shell reports of a program that SIGINT ended
+INTERRUPTED = 130  # what a shell reports of a program that SIGINT ended
 _PACKAGE = Path(__file__).resolve().parent
 _OURS = (_PACKAGE, *(_PACKAGE.parent / name for name in ("main.py", "configs", "experiments")))
 
@@ -47,7 +47,7 @@ def one_line(debug: bool | None = None) -> Iterator[None]:
         yield
     except KeyboardInterrupt:
         print("interrupted.", file=sys.stderr)
-        raise SystemExit(_INTERRUPTED) from None
+        raise SystemExit(INTERRUPTED) from None
     except Exception as error:
         text = message(error)
         if text is None or (debug if debug is not None else "--debug" in sys.argv):

@@ -65,11 +65,11 @@ def train(
     for place in (path, *([files.place(data_dir)] if data_dir else [])):
         files.reach(place)
     run = assembly.build(config, data_dir)
+    made_with = provenance.provenance()  # now, as the checkout may be another one when the run ends
+    consistency.agree_on(provenance.of_host(made_with, config, run.description["fingerprint"]))
     shapes = assembly.check_shapes(run)
     num_parameters = assembly.num_parameters(shapes)
     placement = Placement(run.batch_size, num_microbatches=run.num_microbatches, **run.layout)
-    made_with = provenance.provenance()  # now, as the checkout may be another one when the run ends
-    consistency.agree_on(provenance.of_host(made_with, config, run.description["fingerprint"]))
     settings = config.get("init")
     if settings and not hosts.from_first(lambda: (path / "config.json").exists()):
         init.read(settings, shapes)  # so that one that does not fit is told before the directory is claimed

@@ -11,11 +11,11 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from heteroscedastic import user_errors
 from heteroscedastic.training import hosts
 
 # Of sysexits.h: a failure that passes. Not 128 + SIGTERM, which is also told of a process that SIGTERM ended unsaved.
 EXIT_CODE = 75
-INTERRUPTED = 130  # as a shell reports a program that SIGINT ended
 _SECONDS_BETWEEN_LOOKS = 0.5
 _SECONDS_OF_PATIENCE = 30.0  # with an input, where other hosts wait for what is made of it
 _SECONDS_BETWEEN_AGREEMENTS = 2.0  # a notice of preemption leaves half a minute, and a checkpoint wants most of it
@@ -65,7 +65,7 @@ class Terminated(threading.Event):
             self.set()
             if number[0] == signal.SIGINT:
                 if is_interrupted:
-                    os._exit(INTERRUPTED)
+                    os._exit(user_errors.INTERRUPTED)
                 is_interrupted = True
                 print(
                     "interrupted: saving before it leaves; Ctrl-C again ends it at once.", file=sys.stderr, flush=True
