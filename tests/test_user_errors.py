@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from small_runs import small
-from subprocesses import ROOT
+from subprocesses import EXTRAS, ROOT, run_without
 
 from heteroscedastic import config_file, files, user_errors
 from heteroscedastic.analysis import calibration, covariance
@@ -114,3 +114,29 @@ def test_a_home_directory_is_found_where_no_shell_replaced_it(tmp_path, monkeypa
     with pytest.raises(ValueError, match=re.escape("~no-such-user/x is in the home of a user that is unknown")):
         files.place("~no-such-user/x")
     assert files.place("a/~b") == ROOT.__class__("a/~b")
+
+
+def test_the_command_line_of_a_run_says_what_is_wrong_in_one_line():
+    """Each ends before jax is imported."""
+    program = """
+import os, runpy
+for words in (
+    [], ["--worksdir=x"], [*GIVEN, "extra"], [*GIVEN, "--num_processes=2"], [*GIVEN, "--debug", "--process_id=0"],
+    [*GIVEN, "--coordinator=localhost:1"], ["--config=configs/digits_hom.py"], [GIVEN[0] + "x", GIVEN[1]],
+):
+    if os.fork():
+        os.wait()
+        continue
+    sys.argv = ["main.py", *words]
+    try:
+        runpy.run_path("main.py", run_name="__main__")
+    except SystemExit as ended:
+        print(ended.code, flush=True)
+    os._exit(0)
+""".replace("GIVEN", '("--config=configs/digits_hom.py", "--workdir=none")')
+    done = run_without(EXTRAS, program)
+    lines = done.stdout.splitlines()
+    expected = ["give --config", "give --config", "unknown arguments", "--num_processes without --hosts"]
+    expected += ["--process_id without --hosts", "--coordinator without --hosts", "give --config", "did you mean"]
+    assert len(lines) == len(expected), done.stdout + done.stderr
+    assert all(line.startswith("error: ") and what in line for line, what in zip(lines, expected)), lines

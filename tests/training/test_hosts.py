@@ -198,14 +198,18 @@ def test_an_argument_that_cannot_be_meant_is_an_error_at_once(arguments, message
 
 def test_without_a_cluster_what_is_missing_is_asked_for_and_a_taken_port_is_named():
     program = (
-        "import socket; from heteroscedastic.training import hosts\n"
+        "import os, socket; from heteroscedastic.training import hosts\n"
         "taken = socket.create_server(('localhost', 0))\n"
         "address = f'localhost:{taken.getsockname()[1]}'\n"
         "for arguments in [(None, None, None), (address, None, 0), (address, 2, None), (address, 2, 0)]:\n"
+        "    if os.fork():\n"
+        "        os.wait()\n"
+        "        continue\n"
         "    try:\n"
         "        hosts.start(*arguments, seconds_to_come=30)\n"
         "    except hosts.HostError as error:\n"
-        "        print(error)\n"
+        "        print(error, flush=True)\n"
+        "        hosts.leave(error)\n"
     )
     done = run_without(EXTRAS, program)
     *missing, taken = done.stdout.splitlines()
