@@ -18,6 +18,7 @@ import numpy as np
 from jax._src import distributed  # its client of the coordinator; JAX has no public name for it
 from jax.experimental import multihost_utils
 
+from heteroscedastic import user_errors
 from heteroscedastic.user_errors import UserError
 
 _FAREWELL = (
@@ -146,9 +147,10 @@ def leave(error: Exception) -> NoReturn:
     """Ends this process with exit status 1, soon: an orderly exit would wait for the other hosts.
 
     Args:
-      error: reported already; after a ValueError the same command would fail again, so it is not suggested.
+      error: reported already; after a user's ValueError the same command would fail again, so it is not suggested.
     """
-    _dismiss_witness() if isinstance(error, ValueError) else farewell()
+    is_mistake = isinstance(error, ValueError) and user_errors.message(error) is not None  # JAX raises some, too
+    _dismiss_witness() if is_mistake else farewell()
     if client := coordinator():
         with contextlib.suppress(jax.errors.JaxRuntimeError):  # the others do not leave
             client.wait_at_barrier("heteroscedastic/leave", 1000 * _SECONDS_TO_LEAVE)
