@@ -42,6 +42,7 @@ def read(directory: str | files.Place) -> Told:
       ValueError: a file is damaged, was changed, belongs to another run, or is of a version that wrote other things.
     """
     path = files.place(directory)
+    files.reach(path)
     if not (path / "results.json").exists():
         begun = "its training is not finished" if (path / "config.json").exists() else "and config.json too"
         raise FileNotFoundError(

@@ -20,10 +20,8 @@ The outputs are equal for equal inputs: give the images scaled as the weights we
 Of heads, the layout is that of edward2.jax (MCSoftmaxDenseFA and MCSigmoidDenseFA).
 """
 
-import argparse
 import re
 from collections.abc import Collection, Mapping
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -32,7 +30,7 @@ import numpy as np
 from flax import linen as nn
 from flax import traverse_util
 
-from heteroscedastic import files
+from heteroscedastic import files, user_errors
 from heteroscedastic.bind import bind
 from heteroscedastic.models import backbones, heads
 from heteroscedastic.models.classifier import Classifier
@@ -256,15 +254,16 @@ def named_weights(state_dict: Mapping[str, Any], backbone: str, *, with_fc: bool
     return {name: np.asarray(x) for name, x in traverse_util.flatten_dict(converted, sep="/").items()}
 
 
+@user_errors.one_line()
 def main() -> None:
     """Writes public weights of a residual network as a run starts from them (config.init.weights)."""
-    parser = argparse.ArgumentParser(description=main.__doc__)
+    parser = user_errors.parser(main.__doc__)
     parser.add_argument("--state_dict", required=True, metavar="NPZ", help="PyTorch's names -> arrays, see this module")
     parser.add_argument("--backbone", required=True, help="such as ResNet50")
     parser.add_argument("--with_fc", action="store_true", help="also the dense layer of the classes")
     parser.add_argument("--out", required=True, metavar="NPZ")
     flags = parser.parse_args()
-    if Path(flags.out).exists():
+    if files.place(flags.out).exists():
         raise SystemExit(f"{flags.out} is there already; remove it to write it again.")
     try:
         arrays = named_weights(files.read_arrays(flags.state_dict), flags.backbone, with_fc=flags.with_fc)

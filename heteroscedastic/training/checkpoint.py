@@ -14,13 +14,14 @@ import orbax.checkpoint as ocp
 from heteroscedastic import files
 from heteroscedastic.training import bits, hosts
 from heteroscedastic.training.state import TrainState
+from heteroscedastic.user_errors import UserError
 
 _NUM_LAST = 2  # so that one is whole should the other be damaged
 # What training/loop.py saves beside the arrays, where no digest tells that it is whole.
 _FORM = {"best_step": int, "best_score": int | float, "clock": dict, "sums": list, "metrics": list}
 
 
-class CheckpointError(RuntimeError):
+class CheckpointError(UserError, RuntimeError):
     """A checkpoint that is needed cannot be read, or one could not be written."""
 
 
@@ -121,6 +122,20 @@ class Checkpoints:
                 f" {damaged[0][1]}. Mend or move that directory; without it the same command begins again."
             )
         return None
+
+    def told(self) -> dict[str, Any]:
+        """What is saved beside the last checkpoint, unchecked and without its arrays; empty where there is none."""
+
+        def read():
+            for step in sorted(self._manager.all_steps(), reverse=True):
+                try:
+                    return json.loads((self._directory / str(step) / "told" / "metadata").read_text())
+                except (OSError, ValueError):  # `last` reports the damage
+                    continue
+            return {}
+
+        found = hosts.from_first(read)
+        return found if isinstance(found, dict) else {}
 
     def _set_aside(self, step: int) -> str:
         aside = self._directory.parent / "checkpoints_damaged" / str(step)

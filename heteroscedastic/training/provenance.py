@@ -2,8 +2,10 @@
 
 import hashlib
 import json
+import logging
 import subprocess
-from collections.abc import Mapping
+import sys
+from collections.abc import Iterator, Mapping
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -11,19 +13,106 @@ from typing import Any
 import jax
 import numpy as np
 
+import heteroscedastic
 from heteroscedastic import files
 from heteroscedastic.training import schema
 
 _PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy")
+_COMPARED = ("jax", "jaxlib", "flax", "optax")
+_FLAGS = (
+    "jax_enable_x64",
+    "jax_default_prng_impl",
+    "jax_threefry_partitionable",
+    "jax_random_seed_offset",
+    "jax_default_matmul_precision",
+    "jax_numpy_dtype_promotion",
+)
+
+
+class ChangedError(ValueError):
+    """A run would continue under flags that change its numbers."""
 
 
 def provenance() -> dict[str, Any]:
-    """Device, versions of packages, and the commit of the code where it runs from a checkout."""
+    """Device, versions of packages, the commit of the code where it runs from a checkout, and the environment."""
     return {
         "device": device(),
         "versions": {name: metadata.version(name) for name in _PACKAGES},
         "commit": _commit(),
+        "environment": _environment(),
     }
+
+
+def _environment() -> dict[str, Any]:
+    """What numbers may depend on beside the config and the devices: code, versions, and flags of JAX."""
+    names = {"heteroscedastic": heteroscedastic.__version__, **{name: metadata.version(name) for name in _COMPARED}}
+    versions = {**names, "python": "{}.{}".format(*sys.version_info)}
+    flags = {name: getattr(jax.config, name) for name in _FLAGS if hasattr(jax.config, name)}
+    return {"code": _code(), "versions": versions, "flags": flags}
+
+
+def of_host(made_with: dict[str, Any], config: dict[str, Any], fingerprint: str) -> dict[str, Any]:
+    """What the hosts of a run must have alike, by name.
+
+    Args:
+      made_with: see `provenance`.
+      config: of the run.
+      fingerprint: of its data.
+    """
+    environment = made_with["environment"]
+    devices = f"{jax.local_device_count()} x {jax.local_devices()[0].device_kind}"
+    everything = {"code": environment["code"], **environment["versions"], **environment["flags"], "devices": devices}
+    return {**everything, "data": fingerprint, **dict(_settings(files.plain(config), "config"))}
+
+
+def _settings(tree: Any, name: str) -> Iterator[tuple[str, Any]]:
+    if not isinstance(tree, dict):
+        yield name, tree
+        return
+    for key, value in tree.items():
+        yield from _settings(value, f"{name}.{key}")
+
+
+def check_unchanged(told: dict[str, Any], made_with: dict[str, Any], allow_changed: bool) -> None:
+    """Warns where a run continues under other code or versions.
+
+    Args:
+      told: beside the last checkpoint; one that was saved by an older version does not say, and passes.
+      made_with: of now, see `provenance`.
+      allow_changed: warns of other flags, too.
+
+    Raises:
+      ChangedError: the flags are others.
+    """
+    before, environment = told.get("environment"), made_with["environment"]
+    if not before:
+        return
+    flags = _differences(before["flags"], environment["flags"])
+    if flags and not allow_changed:
+        raise ChangedError(
+            f"this run was made with other JAX flags (then -> now): {flags}. Set them back, or give --allow_changed to"
+            " continue with numbers that neither flags alone would give."
+        )
+    commits = {"commit": (told.get("commits") or [None])[-1]}, {"commit": made_with["commit"]}
+    code = {"code": before["code"][:12]}, {"code": environment["code"][:12]}
+    pairs = (commits, code, (before["versions"], environment["versions"]))
+    others = [differences for pair in pairs if (differences := _differences(*pair))]
+    if flags or others:
+        changed = ", ".join([*([flags] if flags else []), *others])
+        logging.warning("this run continues under another environment than it was saved by (then -> now): %s.", changed)
+
+
+def _differences(before: dict[str, Any], now: dict[str, Any]) -> str:
+    """Of what both know."""
+    return ", ".join(f"{k} {before[k]} -> {now[k]}" for k in before if k in now and before[k] != now[k])
+
+
+def _code() -> str:
+    """Of the names and the content of the package's source files."""
+    root, digest = Path(heteroscedastic.__file__).parent, hashlib.sha256()
+    for path in sorted(root.rglob("*.py")):
+        digest.update(f"{path.relative_to(root).as_posix()}\0{path.stat().st_size}\0".encode() + path.read_bytes())
+    return digest.hexdigest()
 
 
 def owner(config: dict[str, Any], fingerprint: str) -> str:
