@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from heteroscedastic import latent as latent_lib
+from heteroscedastic import sampling
 from heteroscedastic.latent import LatentGaussian
 
 # Utilities drawn at a time. Four MB of float32 stay in a CPU's cache, where the streamed form
@@ -16,7 +17,7 @@ _CHUNK_VALUES = 2**20
 
 
 def softmax(
-    key: PRNGKeyArray,
+    key: PRNGKeyArray | None,
     latent: LatentGaussian,
     *,
     num_samples: int,
@@ -30,9 +31,10 @@ def softmax(
     chunks and drawn again for the gradient, so memory does not grow with their number.
 
     Args:
-      key: consumed.
+      key: consumed; None for fixed points, the same for every example, so that a prediction depends
+        on its input alone.
       latent: parameters of the utilities u.
-      num_samples: samples per example, >= 1; a power of two for Sobol points.
+      num_samples: samples per example, 1 to 2**24; a power of two for Sobol points.
       points: "independent" as in the paper, "antithetic" or "sobol", see sampling.py.
       chunk_size: samples held at a time; results depend on it by rounding alone.
 
@@ -46,7 +48,7 @@ def softmax(
 
 
 def sigmoid_sampled(
-    key: PRNGKeyArray,
+    key: PRNGKeyArray | None,
     latent: LatentGaussian,
     *,
     num_samples: int,
@@ -59,9 +61,10 @@ def sigmoid_sampled(
     difference of numbers near one.
 
     Args:
-      key: consumed.
+      key: consumed; None for fixed points, the same for every example, so that a prediction depends
+        on its input alone.
       latent: parameters of the utilities u.
-      num_samples: samples per example, >= 1; a power of two for Sobol points.
+      num_samples: samples per example, 1 to 2**24; a power of two for Sobol points.
       points: "independent" as in the paper, "antithetic" or "sobol", see sampling.py.
       chunk_size: samples held at a time; results depend on it by rounding alone.
 
@@ -80,16 +83,16 @@ def _log_sigmoids(utilities: Float[Array, "*b k"]) -> Float[Array, "*b 2 k"]:
 
 def _log_mean_exp(
     log_link: Callable[[Array], Array],
-    key: PRNGKeyArray,
+    key: PRNGKeyArray | None,
     latent: LatentGaussian,
     num_samples: int,
     points: str,
     chunk_size: int | None,
 ) -> Float[Array, "..."]:
     """log((1/S) sum_s exp(log_link(u_s))), for one number a class or, leading, two."""
-    for name, value in (("num_samples", num_samples), ("chunk_size", chunk_size)):
-        if value is not None and value < 1:
-            raise ValueError(f"{name} is {value}, but must be a whole number >= 1.")
+    sampling.check_num_points(num_samples)
+    if chunk_size is not None and chunk_size < 1:
+        raise ValueError(f"chunk_size is {chunk_size}, but must be a whole number >= 1.")
     latent = latent_lib.check(latent)
     if not latent_lib.has_noise(latent):
         num_samples, points = 1, "independent"
@@ -99,12 +102,8 @@ def _log_mean_exp(
     return jnp.moveaxis(averaged, -2, 0) if averaged.ndim > latent.loc.ndim else averaged
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1, 2, 3))
+@functools.partial(jax.custom_jvp, nondiff_argnums=(0, 1, 2, 3))
 def _streamed(log_link, num_samples, points, chunk_size, key, latent):
-    return _forward(log_link, num_samples, points, chunk_size, key, latent)[0]
-
-
-def _forward(log_link, num_samples, points, chunk_size, key, latent):
     draw = latent_lib.draw(key, latent, num_samples, points)
 
     def body(carry, indices):
@@ -119,42 +118,46 @@ def _forward(log_link, num_samples, points, chunk_size, key, latent):
     shape = jax.eval_shape(log_link, latent.loc)
     start = jnp.full(shape.shape, -jnp.inf, shape.dtype), jnp.zeros(shape.shape, shape.dtype)
     top, total = _over_chunks(body, start, num_samples, chunk_size)
-    averaged = top + jnp.log(total) - jnp.log(num_samples)
-    return averaged, (key, latent, averaged)
+    return top + jnp.log(total) - jnp.log(num_samples)
 
 
-def _backward(log_link, num_samples, points, chunk_size, residuals, cotangent):
+@_streamed.defjvp
+def _streamed_jvp(log_link, num_samples, points, chunk_size, primals, tangents):
     """d log mean_s exp(l_s) = sum_s w_s d l_s, where w_s = exp(l_s) / sum_s exp(l_s).
 
     The weights sum to one over the samples, so the gradient is sound however small the
-    probability is.
+    probability is. What a chunk of samples needs is made again from its numbers, in the tangent and in its
+    transpose, which is the gradient; so nothing is kept of any.
     """
-    key, latent, averaged = residuals
+    key, latent = primals
+    averaged = _streamed(log_link, num_samples, points, chunk_size, key, latent)
     draw = latent_lib.draw(key, latent, num_samples, points)
 
+    @functools.partial(jax.checkpoint, prevent_cse=False)
     def body(total, indices):
         noise = draw(indices)
-        values, pull = jax.vjp(lambda x: log_link(latent_lib.utilities(x, noise)), latent)
+        values, change = jax.jvp(lambda x: log_link(latent_lib.utilities(x, noise)), (latent,), (tangents[1],))
         safe = jnp.where(jnp.isneginf(averaged), 0.0, averaged)
         weights = jnp.exp(values - safe) / num_samples
-        (gradient,) = pull(cotangent * weights)
-        return jax.tree.map(jnp.add, total, gradient)
+        return total + jnp.sum(weights * change, axis=0)
 
-    zeros = jax.tree.map(jnp.zeros_like, latent)
-    return None, _over_chunks(body, zeros, num_samples, chunk_size)
-
-
-_streamed.defvjp(_forward, _backward)
+    # Backwards, so that the gradient adds up from the first chunk to the last.
+    return averaged, _over_chunks(body, jnp.zeros_like(averaged), num_samples, chunk_size, reverse=True)
 
 
-def _over_chunks(body, carry, num_samples, chunk_size):
+def _over_chunks(body, carry, num_samples, chunk_size, reverse=False):
     """`body` over the numbers 0 to num_samples - 1, chunk_size of them at a time."""
     num_chunks, rest = divmod(num_samples, chunk_size)
     chunk = jnp.arange(chunk_size)
-    if num_chunks == 1:
-        carry = body(carry, chunk)
-    elif num_chunks > 1:
-        carry, _ = jax.lax.scan(
-            lambda carry, i: (body(carry, i * chunk_size + chunk), None), carry, jnp.arange(num_chunks)
-        )
-    return body(carry, num_chunks * chunk_size + jnp.arange(rest)) if rest else carry
+
+    def over_rest(carry):
+        return body(carry, num_chunks * chunk_size + jnp.arange(rest)) if rest else carry
+
+    def over_whole(carry):
+        if num_chunks == 1:
+            return body(carry, chunk)
+        return jax.lax.scan(
+            lambda carry, i: (body(carry, i * chunk_size + chunk), None), carry, jnp.arange(num_chunks), reverse=reverse
+        )[0]
+
+    return over_whole(over_rest(carry)) if reverse else over_rest(over_whole(carry))
