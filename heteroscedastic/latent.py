@@ -11,6 +11,7 @@ from jaxtyping import Array, ArrayLike, Float, Int, PRNGKeyArray
 from heteroscedastic import sampling
 
 _HIGHEST = jax.lax.Precision.HIGHEST
+_LIKELY = 32  # classes of an example whose own normals get the best points
 
 
 class LatentGaussian(NamedTuple):
@@ -131,9 +132,6 @@ def draw(
         None if ranks is None else kind(one, num_samples, ranks, shared) for one, ranks in zip(keys, _ranks(latent))
     ]
     return lambda indices: Noise(*(None if source is None else source(indices) for source in sources))
-
-
-_LIKELY = 32
 
 
 def _ranks(latent: LatentGaussian) -> Noise:

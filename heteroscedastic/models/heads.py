@@ -157,7 +157,7 @@ class Diagonal(_Head):
       edward2: whether the noise is that of the layers MC{Softmax,Sigmoid}DenseFA of edward2.jax: a
         sample has one number for the whole diagonal and not one an entry, so that the diagonal
         adds d d' to the covariance, of rank one, in place of diag(d^2); and shared factors have a
-        bias b, which moves the mean by v(x) b. For weights of that layer see `convert.from_edward2`.
+        bias b, which moves the mean by v(x) b. For weights of that layer see `edward2.from_edward2`.
 
     Source: of noise on the features Collier et al. (2023), arXiv:2301.12860; of edward2's layer its
     file edward2/jax/nn/heteroscedastic_lib.py of 2023.

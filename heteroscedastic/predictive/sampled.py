@@ -1,4 +1,9 @@
-"""Monte-Carlo averages of the softmax and the sigmoid, in log space and in constant memory."""
+"""Monte-Carlo averages of the softmax and the sigmoid, in log space and in constant memory.
+
+The gradient draws the samples again, by a rule of its own for reverse mode (`jax.grad`, `jax.vjp`). JAX has no forward
+mode beside such a rule: `jax.jvp`, `jax.jacfwd` and `jax.hessian` raise a TypeError. In their place take
+`jax.jacrev(jax.jacrev(f))`, or for log-odds the closed form `sigmoid`, which supports both modes.
+"""
 
 import functools
 from collections.abc import Callable
@@ -102,8 +107,12 @@ def _log_mean_exp(
     return jnp.moveaxis(averaged, -2, 0) if averaged.ndim > latent.loc.ndim else averaged
 
 
-@functools.partial(jax.custom_jvp, nondiff_argnums=(0, 1, 2, 3))
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1, 2, 3))
 def _streamed(log_link, num_samples, points, chunk_size, key, latent):
+    return _forward(log_link, num_samples, points, chunk_size, key, latent)[0]
+
+
+def _forward(log_link, num_samples, points, chunk_size, key, latent):
     draw = latent_lib.draw(key, latent, num_samples, points)
 
     def body(carry, indices):
@@ -118,46 +127,42 @@ def _streamed(log_link, num_samples, points, chunk_size, key, latent):
     shape = jax.eval_shape(log_link, latent.loc)
     start = jnp.full(shape.shape, -jnp.inf, shape.dtype), jnp.zeros(shape.shape, shape.dtype)
     top, total = _over_chunks(body, start, num_samples, chunk_size)
-    return top + jnp.log(total) - jnp.log(num_samples)
+    averaged = top + jnp.log(total) - jnp.log(num_samples)
+    return averaged, (key, latent, averaged)
 
 
-@_streamed.defjvp
-def _streamed_jvp(log_link, num_samples, points, chunk_size, primals, tangents):
+def _backward(log_link, num_samples, points, chunk_size, residuals, cotangent):
     """d log mean_s exp(l_s) = sum_s w_s d l_s, where w_s = exp(l_s) / sum_s exp(l_s).
 
     The weights sum to one over the samples, so the gradient is sound however small the
-    probability is. What a chunk of samples needs is made again from its numbers, in the tangent and in its
-    transpose, which is the gradient; so nothing is kept of any.
+    probability is.
     """
-    key, latent = primals
-    averaged = _streamed(log_link, num_samples, points, chunk_size, key, latent)
+    key, latent, averaged = residuals
     draw = latent_lib.draw(key, latent, num_samples, points)
 
-    @functools.partial(jax.checkpoint, prevent_cse=False)
     def body(total, indices):
         noise = draw(indices)
-        values, change = jax.jvp(lambda x: log_link(latent_lib.utilities(x, noise)), (latent,), (tangents[1],))
+        values, pull = jax.vjp(lambda x: log_link(latent_lib.utilities(x, noise)), latent)
         safe = jnp.where(jnp.isneginf(averaged), 0.0, averaged)
         weights = jnp.exp(values - safe) / num_samples
-        return total + jnp.sum(weights * change, axis=0)
+        (gradient,) = pull(cotangent * weights)
+        return jax.tree.map(jnp.add, total, gradient)
 
-    # Backwards, so that the gradient adds up from the first chunk to the last.
-    return averaged, _over_chunks(body, jnp.zeros_like(averaged), num_samples, chunk_size, reverse=True)
+    zeros = jax.tree.map(jnp.zeros_like, latent)
+    return None, _over_chunks(body, zeros, num_samples, chunk_size)
 
 
-def _over_chunks(body, carry, num_samples, chunk_size, reverse=False):
+_streamed.defvjp(_forward, _backward)
+
+
+def _over_chunks(body, carry, num_samples, chunk_size):
     """`body` over the numbers 0 to num_samples - 1, chunk_size of them at a time."""
     num_chunks, rest = divmod(num_samples, chunk_size)
     chunk = jnp.arange(chunk_size)
-
-    def over_rest(carry):
-        return body(carry, num_chunks * chunk_size + jnp.arange(rest)) if rest else carry
-
-    def over_whole(carry):
-        if num_chunks == 1:
-            return body(carry, chunk)
-        return jax.lax.scan(
-            lambda carry, i: (body(carry, i * chunk_size + chunk), None), carry, jnp.arange(num_chunks), reverse=reverse
-        )[0]
-
-    return over_whole(over_rest(carry)) if reverse else over_rest(over_whole(carry))
+    if num_chunks == 1:
+        carry = body(carry, chunk)
+    elif num_chunks > 1:
+        carry, _ = jax.lax.scan(
+            lambda carry, i: (body(carry, i * chunk_size + chunk), None), carry, jnp.arange(num_chunks)
+        )
+    return body(carry, num_chunks * chunk_size + jnp.arange(rest)) if rest else carry
