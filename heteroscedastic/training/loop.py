@@ -55,7 +55,6 @@ def train(config: dict[str, Any], directory: str, data_dir: str | None = None) -
     """
     since = time.monotonic()
     run = assembly.build(config, data_dir)
-    config = run.config
     shapes = assembly.check_shapes(run)
     num_parameters = assembly.num_parameters(shapes)
     placement = Placement(run.batch_size, num_microbatches=run.num_microbatches, **run.layout)
@@ -63,12 +62,12 @@ def train(config: dict[str, Any], directory: str, data_dir: str | None = None) -
     settings = config.get("init")
     if settings and not hosts.from_first(lambda: (path / "config.json").exists()):
         init.read(settings, shapes)  # so that one that does not fit is told before the directory is claimed
-    with workdir.claimed(path, config) as done:
+    with workdir.claimed(path, run.config) as done:
         if done is not None:
             say(f"{path} holds this run, complete; nothing to do.")
             return done
         hosts.from_first(lambda: workdir.claim_data(path, run.description))
-        owner = provenance.owner(config, run.description["fingerprint"])
+        owner = provenance.owner(run.config, run.description["fingerprint"])
         hosts.agree(f"{owner} {run.layout}", "configs or data")
         say(f"{num_parameters:,} parameters, {run.total_steps:,} steps of {run.batch_size} on {provenance.device()}.")
         for line in dataset.curation_lines(run.description):
@@ -161,9 +160,8 @@ class _Trainer:
                 if step == run.total_steps:
                     break
             if step < min(run.total_steps, (epoch + 1) * run.steps_per_epoch):  # or this would never end
-                raise ValueError(
-                    f"the training data ended at step {step:,}, but epoch {epoch} has {run.steps_per_epoch:,} steps."
-                )
+                told = f"epoch {epoch} has {run.steps_per_epoch:,} steps"
+                raise ValueError(f"the training data ended at step {step:,}, but {told}.")
 
     def _ends_interval(self, step: int) -> bool:
         return step % self.run.checkpoint_steps == 0 or step == self.run.total_steps
