@@ -160,9 +160,7 @@ class _Trainer:
                 if step == run.total_steps:
                     break
             if step < min(run.total_steps, (epoch + 1) * run.steps_per_epoch):  # or this would never end
-                raise ValueError(
-                    f"the training data ended at step {step}, but epoch {epoch} has {run.steps_per_epoch} steps."
-                )
+                raise ValueError(f"data ended at step {step}, but epoch {epoch} has {run.steps_per_epoch} steps.")
 
     def _ends_interval(self, step: int) -> bool:
         return step % self.run.checkpoint_steps == 0 or step == self.run.total_steps
