@@ -113,7 +113,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     compared = uncertainty.compared_by(flags)
     try:
         path = write(compared, flags.out, read_paper(flags.paper))
-    except (OSError, ValueError, CheckpointError) as error:
+    except (OSError, ModuleNotFoundError, ValueError, CheckpointError) as error:
         raise SystemExit(str(error)) from None
     print(f"wrote {path}, {path.stat().st_size / 1e6:.1f} MB")
 

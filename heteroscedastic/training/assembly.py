@@ -96,6 +96,7 @@ def build(config: dict[str, Any], data_dir: str | None = None, pipeline: Pipelin
     schema.check_steps(training, total_steps)
     checkpoint_steps = max(1, round(training["checkpoint_epochs"] * steps_per_epoch))
     schedule = functools.partial(parts["schedule"], total_steps=total_steps, steps_per_epoch=steps_per_epoch)
+    jax.eval_shape(schedule, 0)  # its settings are checked before the model is traced
     optimizer = parts["optimizer"](schedule)
 
     def predicted(key, latent):

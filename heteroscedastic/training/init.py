@@ -38,9 +38,12 @@ def check(settings: Any) -> None:
     if not isinstance(settings, Mapping) or ("workdir" in settings) == ("weights" in settings):
         raise ValueError(f"config.init is {settings!r}, but must name one of workdir, a run, and weights, a file.")
     known = ("weights", "head") if "weights" in settings else ("workdir", "checkpoint", "head")
-    unread = sorted(set(settings) - set(known))
+    unread = sorted(set(settings) - set(known), key=str)
     if unread:
         raise ValueError(f"nobody reads {unread} of config.init; its settings are {list(known)}.")
+    for name in {"workdir", "weights"} & set(settings):
+        if not isinstance(settings[name], str):
+            raise ValueError(f"config.init.{name} is {settings[name]!r}; it must be a path.")
     if settings.get("checkpoint", "last") not in ("last", "best"):
         raise ValueError(f"config.init.checkpoint is {settings['checkpoint']!r}; choose one of last, best.")
     if not isinstance(settings.get("head", False), bool):

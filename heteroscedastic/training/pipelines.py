@@ -92,8 +92,8 @@ def _curate(config: dict[str, Any]) -> Callable[[Dataset], Dataset]:
     seed = config["data"].get("seed", config["seed"])
 
     def curate(stored):
-        data = dataset_lib.curate(stored, seed, links)
-        return dataset_lib.hold_out(data, seed, config["data"]["validation_fraction"])
+        data = within("curation", dataset_lib.curate, stored, seed, links)
+        return within("data", dataset_lib.hold_out, data, seed, config["data"]["validation_fraction"])
 
     return curate
 

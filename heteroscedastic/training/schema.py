@@ -232,6 +232,8 @@ def check_task(config: dict[str, Any], data: Pipeline) -> None:
     splits = [e["split"] for e in config["evals"].values()] + ([validation["split"]] if validation else [])
     unknown = sorted(set(splits) - set(data.sizes))
     if unknown:
-        raise ValueError(f"splits {unknown} are evaluated, but the data set has {sorted(data.sizes)}.")
+        raise ValueError(
+            f"config.evals or config.validation: splits {unknown} are evaluated, but the data set has {sorted(data.sizes)}."
+        )
     if validation:
         _check_choice("validation.metric", validation["metric"], metrics.MULTICLASS if single else metrics.MULTILABEL)
