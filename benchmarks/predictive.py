@@ -30,6 +30,7 @@ from heteroscedastic import predictive
 from heteroscedastic.latent import LatentGaussian
 
 REFERENCE = "direct", 1_000
+EXACT_POINTS = 2**20  # Sobol points of what errors are measured against
 
 
 def direct_softmax(key, latent, *, num_samples):
@@ -81,7 +82,7 @@ def examples(batch, num_classes, rank, temperature):
 
 def exact_softmax(latent):
     """log p of each class, and where the three likeliest are."""
-    log_probs = jax.jit(functools.partial(predictive.softmax, num_samples=2**20, points="sobol"))(
+    log_probs = jax.jit(functools.partial(predictive.softmax, num_samples=EXACT_POINTS, points="sobol"))(
         jax.random.key(2**31), latent
     )
     return log_probs, jax.lax.top_k(log_probs, 3)[1]

@@ -57,7 +57,7 @@ def chain(module: ModuleType, text: str) -> list[Callable]:
 
 
 def within(section: str, fn: Callable, /, *args: Any, **settings: Any) -> Any:
-    """fn's value; its error names the section of the config."""
+    """fn's value; its error names the section of the config, or a narrower one that it names already."""
     try:
         return fn(*args, **settings)
     except ValueError as error:

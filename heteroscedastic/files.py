@@ -124,7 +124,7 @@ def _cell(value: Any) -> Any:
 
 
 def printable(text: str) -> str:
-    """The text in one line: control characters, other ends of lines and marks of direction as escapes such as \\n."""
+    """The text in one line: control characters, other ends of lines and marks of direction as escapes."""
     return "".join(c.encode("unicode_escape").decode() if _is_control(c) else c for c in text)
 
 

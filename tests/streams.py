@@ -79,3 +79,25 @@ def stream(
         max_labels=max_labels,
         **{"lanes": 4, "window": 5} | dict(settings),
     )
+
+
+def rewritten(path, change):
+    """Gives a file other records."""
+    import tensorflow as tf
+
+    records = change(list(tf.data.TFRecordDataset(str(path)).as_numpy_iterator()))
+    with tf.io.TFRecordWriter(str(path)) as writer:
+        for record in records:
+            writer.write(record)
+
+
+def relabelled(path, number, field, values):
+    """Gives one example of a file other labels, as they are stored."""
+    import tensorflow as tf
+
+    def change(records):
+        example = tf.train.Example.FromString(records[number])
+        example.features.feature[field].int64_list.value[:] = values
+        return [*records[:number], example.SerializeToString(), *records[number + 1 :]]
+
+    rewritten(path, change)

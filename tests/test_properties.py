@@ -16,29 +16,27 @@ NAN, INF = math.nan, math.inf
 QUICK = settings(
     derandomize=True, database=None, deadline=None, max_examples=20, suppress_health_check=list(HealthCheck)
 )
-HOSTILE = st.sampled_from(
-    [None, True, False, -1, 0, 1, 2, 7, -0.5, 1.5, NAN, INF, -INF, 1e-30, 1e30, 1e300, 2**31, 2**32, 2**70, -(2**70)]
-    + [
-        "",
-        "8",
-        "nan",
-        "a\nb",
-        "(",
-        "../x",
-        "\x00",
-        (),
-        (0,),
-        (4, 2),
-        (1, 1),
-        (NAN, 1.0),
-        (None,),
-        [],
-        [1],
-        {},
-        {"a": 1},
-    ]
-)
-VALUES = HOSTILE | st.integers(0, 70) | st.floats(0, 1) | st.text(max_size=5)
+NUMBERS = [0, 1, 2, 7, -1, -0.5, 1.5, NAN, INF, -INF, 1e-30, 1e30, 1e300, 2**31, 2**32, 2**70, -(2**70), True, False]
+OTHERS = [
+    None,
+    "",
+    "8",
+    "nan",
+    "a\nb",
+    "(",
+    "../x",
+    "\x00",
+    (),
+    (0,),
+    (4, 2),
+    (1, 1),
+    (NAN, 1.0),
+    (None,),
+    [1],
+    {},
+    {"a": 1},
+]
+VALUES = st.sampled_from(NUMBERS + OTHERS) | st.integers(0, 70) | st.floats(0, 1) | st.text(max_size=5)
 
 
 def with_setting(config, dotted, value):
@@ -74,7 +72,7 @@ REFUSED = {
     "curation": [None, 3, {}, "subset(num_examples=1.5)", "confuse_pairs(pairs=5, rate=0.1)"],
     "backbone.widths": [(), (0,), None, (-1,), (8, 1.5), ("8",), 8, (True,), (2**20,)],
     "head.num_factors": [-1, 2.0, 1.5, True, "6"],
-    "head.num_classes": [0, 11, 10.0, True, "10", None],
+    "head.num_classes": [0, 11, 10.0, True, "10"],
     "head.temperature": [0.0, -1.0, NAN, INF, "1", True, (1.0,), (2.0, 1.0), (0.0, NAN), None],
     "predictive.num_samples": [0, -1, True, 1.5, "8", None, 1000, 8.0, NAN],  # 1000 with Sobol points
     "predictive.chunk_size": [0, -1, True, 1.5, "8"],

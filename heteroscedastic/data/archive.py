@@ -10,7 +10,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from heteroscedastic import files
-from heteroscedastic.data import encoded
+from heteroscedastic.data import checks, encoded
 from heteroscedastic.data.dataset import Dataset
 from heteroscedastic.data.slices import Slice
 from heteroscedastic.data.stored import Part, Stored
@@ -35,7 +35,8 @@ class Archive:
             absent = ", ".join(sorted(missing)) or "any SPLIT_inputs or SPLIT_encoded"
             raise ValueError(f"{where} lacks {absent}; it has {sorted(arrays)}.")
         self._arrays, self.where = arrays, where
-        self.class_names = tuple(map(str, arrays["class_names"]))
+        self.class_names = _names(arrays["class_names"], where)
+        checks.class_names(self.class_names, where)
         self.num_channels = int(arrays.get("num_channels", 3))
         self._of_split = {split: {} for split in kinds}
         for name in arrays:  # of "train_x_labels", the split is "train_x" if there is one
@@ -43,8 +44,11 @@ class Archive:
             if owners:
                 split = max(owners, key=len)
                 self._of_split[split][name[len(split) + 1 :]] = arrays[name]
-        self.sizes = {split: len(of["labels"]) for split, of in self._of_split.items()}
+        self.sizes = {}
         for split, of in self._of_split.items():
+            if not of["labels"].ndim:
+                raise ValueError(f"{where}: {split}_labels must be integers [n] or [n, m], but are one number.")
+            self.sizes[split] = len(of["labels"])
             for field in set(of) - {"encoded"}:
                 length = of[field].shape[0] - (field == "offsets") if of[field].ndim else 0
                 if length != self.sizes[split]:
@@ -64,6 +68,20 @@ class Archive:
             images = arrays.pop("inputs")[rows]
         fields = arrays | {"label": arrays.pop("labels")}
         return Part(images, {name: values[rows] for name, values in fields.items()}, ids)
+
+
+def _names(names: np.ndarray, where: str) -> tuple[str, ...]:
+    """Class names as texts; numbers may be names too.
+
+    Raises:
+      ValueError: they are no list of names.
+    """
+    if names.ndim != 1 or names.dtype.kind not in "USiu":
+        raise ValueError(f"{where}: class_names must be texts [k], but are {names.dtype} {names.shape}.")
+    try:
+        return tuple(name.decode() if isinstance(name, bytes) else str(name) for name in names)
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{where}: class_names are bytes that are no UTF-8 ({error}).") from None
 
 
 def read(path: files.Place) -> Archive:

@@ -9,12 +9,12 @@ Resized = Shaped[Array, "size size c"]  # in pixels of the result
 
 
 def pad_crop(key: PRNGKeyArray, image: Image, *, size: int) -> Image:
-    """Pads with zeros by `size` pixels on every side and crops a random window of the old shape."""
+    """Pads with zeros by `size` pixels, fewer than the image has, on every side; crops a window of the old shape."""
     return _random_window(key, image, size, mode="constant")
 
 
 def shift(key: PRNGKeyArray, image: Image, *, size: int) -> Image:
-    """Moves the image by up to `size` whole pixels each way; the border repeats its last pixel."""
+    """Moves the image by up to `size` whole pixels each way, fewer than it has; the border repeats its last pixel."""
     return _random_window(key, image, size, mode="edge")
 
 
@@ -65,8 +65,9 @@ def _check_size(size: int, image: Image | None = None) -> None:
 
 
 def _random_window(key: PRNGKeyArray, image: Image, size: int, mode: str) -> Image:
-    if size < 0:
-        raise ValueError(f"size is {size}, but must be >= 0 pixels.")
+    side = min(image.shape[:2])
+    if not 0 <= size < side:  # a window beside the image would show nothing of it
+        raise ValueError(f"size is {size}, but must be >= 0 and below the {side} pixels of the shorter side.")
     padded = jnp.pad(image, ((size, size), (size, size), (0, 0)), mode=mode)
     top, left = jax.random.randint(key, (2,), 0, 2 * size + 1)
     return jax.lax.dynamic_slice(padded, (top, left, 0), image.shape)

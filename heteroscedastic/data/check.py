@@ -63,7 +63,7 @@ def report(config: Mapping[str, Any], data_dir: str | None) -> Report:
                 problems.append(f"{one.name}: split {split}: {error}")
         taken = min(found.num_classes, config["data"].get("max_classes") or found.num_classes)
         ours = config["head"].get("num_classes")
-        if ours != taken:
+        if ours is not None and ours != taken:
             problems.append(f"{one.name} has {taken:,} classes, but config.head.num_classes is {ours}.")
     return Report(lines, problems)
 

@@ -1,17 +1,15 @@
-"""A data set in memory: checked, curated, split, told in words."""
+"""A data set in memory: curated, split, described."""
 
 import hashlib
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
-from jaxtyping import Int, Shaped, UInt8
+from jaxtyping import Float, Int, Shaped, UInt8
 
 from heteroscedastic import curation
-
-_MOST_GROUPS = 10**7  # as the fate of a group follows from its number, and is drawn for all below it
 
 
 class Split(NamedTuple):
@@ -23,7 +21,7 @@ class Split(NamedTuple):
     """
 
     inputs: UInt8[np.ndarray, "n h w c"]
-    labels: Int[np.ndarray, "n"] | Int[np.ndarray, "n m"]  # lists are padded with -1
+    labels: Int[np.ndarray, "n"] | Int[np.ndarray, "n m"]  # lists are padded with -1, see checks.labels
     ids: Int[np.ndarray, "n"]  # positions in the stored split
     extras: dict[str, Shaped[np.ndarray, "n ..."]] = {}  # more by example; replaced, never written into
 
@@ -44,59 +42,6 @@ class Dataset(NamedTuple):
     class_names: tuple[str, ...]
 
 
-def check(dataset: Dataset, where: str) -> Dataset:
-    """The data set itself, once its shapes, types and labels are sound."""
-    num_classes = len(dataset.class_names)
-    for name, (inputs, labels, ids, extras) in dataset.splits.items():
-        if inputs.dtype != np.uint8 or inputs.ndim != 4:
-            raise ValueError(
-                f"{where}: {name}_inputs must be uint8 [n, h, w, c], but is {inputs.dtype} {inputs.shape}."
-            )
-        if labels.ndim not in (1, 2) or not np.issubdtype(labels.dtype, np.integer):
-            raise ValueError(
-                f"{where}: {name}_labels must be integers [n] or [n, m], but are {labels.dtype} {labels.shape}."
-            )
-        if not len(inputs) == len(labels) == len(ids) > 0:
-            raise ValueError(f"{where}: {name} has {len(inputs)} inputs, {len(labels)} labels and {len(ids)} ids.")
-        lowest = 0 if labels.ndim == 1 else -1
-        bad = np.unique(labels[(labels < lowest) | (labels >= num_classes)])
-        if bad.size:
-            raise ValueError(
-                f"{where}: {name}_labels hold {bad[:5].tolist()}, but the {num_classes} classes are"
-                f" 0 to {num_classes - 1}" + (", padded with -1." if lowest else ".")
-            )
-        if len(np.unique(ids)) != len(ids) or ids.min() < 0 or ids.max() >= 2**31:
-            raise ValueError(f"{where}: {name}_ids must be different numbers from 0 to 2**31 - 1.")
-        for extra, values in extras.items():
-            _check_extra(f"{where}: {name}_{extra}", extra, values, len(ids), num_classes)
-    (first, one), *others = dataset.splits.items()
-    for name, split in others:
-        if split.inputs.shape[1:] != one.inputs.shape[1:]:
-            raise ValueError(
-                f"{where}: images of {first} are {one.inputs.shape[1:]}, but those of {name} {split.inputs.shape[1:]}."
-            )
-        if split.labels.ndim != one.labels.ndim:
-            raise ValueError(f"{where}: of {first} and {name} one has a label an example and the other lists of them.")
-    return dataset
-
-
-def _check_extra(which: str, name: str, values: np.ndarray, num_examples: int, num_classes: int) -> None:
-    if values.shape[:1] != (num_examples,):
-        raise ValueError(f"{which} is {values.shape}, but there are {num_examples} examples.")
-    if values.dtype.kind not in "biuf":
-        raise ValueError(f"{which} is {values.dtype}, but must hold numbers, as it goes to the device.")
-    whole = values.dtype.kind in "iu"
-    if whole and values.size and (values.min() < -(2**31) or values.max() >= 2**31):
-        raise ValueError(f"{which} reaches from {values.min()} to {values.max()}, but must be within 32 bits.")
-    if name == "groups" and (not whole or values.ndim != 1 or values.min() < 0 or values.max() >= _MOST_GROUPS):
-        raise ValueError(
-            f"{which} must be a whole number from 0 to {_MOST_GROUPS - 1} an example, but is {values.dtype}"
-            f" {values.shape}; np.unique(groups, return_inverse=True)[1] makes such numbers of anything."
-        )
-    if name == "clean_labels" and (not whole or values.min() < -1 or values.max() >= num_classes):
-        raise ValueError(f"{which} must be classes from 0 to {num_classes - 1}.")
-
-
 def curate(dataset: Dataset, seed: int, chain: Sequence[Callable]) -> Dataset:
     """The data set with its training split curated."""
     if "train" not in dataset.splits:
@@ -109,7 +54,10 @@ def curate(dataset: Dataset, seed: int, chain: Sequence[Callable]) -> Dataset:
     for link in chain:
         # The same function twice is not the same noise twice; the order of different ones matters not.
         name = getattr(link, "func", link).__name__
-        ids, labels = link(seed + (made[name] << 32), ids, labels, len(dataset.class_names))
+        try:
+            ids, labels = link(seed + (made[name] << 32), ids, labels, len(dataset.class_names))
+        except ValueError as error:
+            raise ValueError(f"{name}: {error}") from None
         made[name] += 1
     rows = np.argsort(train.ids)[np.searchsorted(np.sort(train.ids), ids)]
     curated = train.take(rows)._replace(labels=labels, ids=ids)
@@ -121,8 +69,8 @@ def hold_out(dataset: Dataset, seed: int, fraction: float) -> Dataset:
 
     Where train has `groups`, it is this fraction of them that is held out, each as a whole.
     """
-    if not 0 <= fraction < 1:
-        raise ValueError(f"validation_fraction is {fraction}, but must be in [0, 1).")
+    if isinstance(fraction, bool) or not isinstance(fraction, int | float) or not 0 <= fraction < 1:
+        raise ValueError(f"validation_fraction is {fraction!r}, but must be in [0, 1).")
     if fraction == 0:
         return dataset
     if "valid" in dataset.splits:
@@ -147,7 +95,7 @@ def hold_out(dataset: Dataset, seed: int, fraction: float) -> Dataset:
 
 
 def description(dataset: Dataset, stored: Dataset) -> dict[str, Any]:
-    """What a run records of its data: class names, counts, a fingerprint, and the known label noise.
+    """What a run records of its data: class names, counts, a fingerprint, the known label noise, what curation changed.
 
     Args:
       dataset: as the run sees it.
@@ -169,13 +117,69 @@ def description(dataset: Dataset, stored: Dataset) -> dict[str, Any]:
     labels = dataset.splits["train"].labels
     if labels.ndim == 1:
         told["label_noise"] = label_noise(clean_labels(dataset, stored, "train"), labels)
-    return told
+    of_train = {name: split for name, split in dataset.splits.items() if name == "train" or name not in stored.splits}
+    return told | curation_changes(stored.splits["train"], of_train)
 
 
 def label_noise(clean: Int[np.ndarray, "n"], labels: Int[np.ndarray, "n"]) -> list[list[int]]:
-    """(clean label, label that training sees, how often) for each pair of classes that occurs."""
-    pairs, counts = np.unique(np.stack([clean, labels]), axis=1, return_counts=True)
+    """(clean label, label that training sees, how often) for each pair of classes that occurs.
+
+    An example whose clean label is -1, which says that nobody knows it, counts in no pair.
+    """
+    known = clean >= 0
+    pairs, counts = np.unique(np.stack([clean[known], labels[known]]), axis=1, return_counts=True)
     return [[int(a), int(b), int(n)] for (a, b), n in zip(pairs.T, counts)]
+
+
+def class_counts(labels: Int[np.ndarray, "n"] | Int[np.ndarray, "n m"], num_classes: int) -> Float[np.ndarray, "k"]:
+    """How many examples have each class; a class that a list names twice counts once."""
+    rows = np.sort(labels.reshape(len(labels), -1), axis=1)
+    counts = rows >= 0
+    counts[:, 1:] &= rows[:, 1:] != rows[:, :-1]
+    return np.bincount(rows[counts], minlength=num_classes).astype(np.float32)
+
+
+def curation_changes(stored: Split, curated: Mapping[str, Split]) -> dict[str, Any]:
+    """`curation`, for the record of a run's data: what it changed, or nothing if it changed nothing.
+
+    Args:
+      stored: the training examples before curation.
+      curated: the splits that they became, train and what was held out of it.
+
+    Returns:
+      By split, how many of its examples have other labels than before; and how many examples of
+      `stored` are in none of them.
+    """
+    order = np.argsort(stored.ids)
+    changed = {}
+    for name, split in curated.items():
+        before = stored.labels[order[np.searchsorted(stored.ids, split.ids, sorter=order)]]
+        changed[name] = int((_as_sets(before, split.labels) != _as_sets(split.labels, before)).any(axis=1).sum())
+    dropped = len(stored.ids) - sum(len(split.ids) for split in curated.values())
+    if not dropped and not any(changed.values()):
+        return {}
+    return {"curation": {"changed": changed, "dropped": dropped}}
+
+
+def curation_lines(description: Mapping[str, Any]) -> list[str]:
+    """What the record of a run's data says of curation, for its log; nothing where curation changed nothing."""
+    found, lines = description.get("curation"), []
+    if found and any(found["changed"].values()):
+        what = "labels" if "label_noise" in description else "lists of labels"
+        counts = [f"{n:,} of {description['num_examples'][split]:,} {what}" for split, n in found["changed"].items()]
+        names = [f" of split {split!r}" if len(counts) > 1 else "" for split in found["changed"]]
+        lines.append("curation changed " + " and ".join(a + b for a, b in zip(counts, names)) + ".")
+    if found and found["dropped"]:
+        left = sum(description["num_examples"][split] for split in found["changed"])
+        lines.append(f"curation dropped {found['dropped']:,} of {left + found['dropped']:,} training examples.")
+    return lines
+
+
+def _as_sets(labels: np.ndarray, others: np.ndarray) -> np.ndarray:
+    """Labels as rising rows, as wide as those or the others are."""
+    rows, theirs = (x.reshape(len(x), -1) for x in (labels, others))
+    missing = max(0, theirs.shape[1] - rows.shape[1])
+    return np.sort(np.pad(rows, ((0, 0), (0, missing)), constant_values=-1), axis=1)
 
 
 def clean_labels(dataset: Dataset, stored: Dataset, split: str) -> Int[np.ndarray, "n"] | Int[np.ndarray, "n m"]:

@@ -6,12 +6,11 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import tensorflow as tf
 
-from heteroscedastic.data import lanes, ops
+from heteroscedastic.data import chains, lanes, ops, records
 from heteroscedastic.data.sources import Source
 
 _PLACES = 64  # more than the operations of a chain
 _EVALUATION = 2**31  # in place of the epoch
-_READ_AHEAD = 1 << 20  # bytes of every file that is open
 _as_written = tf.autograph.experimental.do_not_convert
 
 
@@ -23,21 +22,12 @@ def stored(
     def whole(values):
         return tf.constant(values, tf.int64)
 
-    def joined(name):
-        return whole(np.concatenate([getattr(r, name) for r in readings]))
-
-    paths = tf.constant(source.records.files(source.part.split).paths)
-    runs, shuffled = [joined(name) for name in ("file", "skip", "take", "first")], joined("shuffled")
+    run = records.runs(source.records.files(source.part.split), readings)
+    shuffled = whole(np.concatenate([r.shuffled for r in readings]))
     run_ends, ends = (whole(np.cumsum([0, *(len(getattr(r, n)) for r in readings)])) for n in ("file", "shuffled"))
     drops, missing = whole([r.drop for r in readings]), whole([num_steps * share - len(r.ids) for r in readings])
     mask = source.mask
     mask = None if mask is None else tf.constant(mask)
-
-    @_as_written
-    def run(i):
-        file, skip, take, first = (x[i] for x in runs)
-        records = tf.data.TFRecordDataset(paths[file], buffer_size=_READ_AHEAD).skip(skip).take(take)
-        return tf.data.Dataset.zip((tf.data.Dataset.range(first, first + take), records))
 
     @_as_written
     def is_kept(position, record):
@@ -46,7 +36,7 @@ def stored(
     parsed = source.parser(max_labels)
 
     @_as_written
-    def in_order(order, found):
+    def in_order(found, order):
         positions, serialized = found
         images, labels = parsed(positions, serialized)
         return tuple(tf.gather(x, order) for x in (positions, images, labels))
@@ -57,9 +47,10 @@ def stored(
         if mask is not None:
             found = found.filter(is_kept)
         order = tf.data.Dataset.from_tensor_slices(shuffled[ends[i] : ends[i + 1]])
-        windows = tf.data.Dataset.zip((order.batch(window), found.batch(window)))
+        # What is found comes first, so that it is read to its end, where what is missing or too much shows.
+        windows = tf.data.Dataset.zip((found.batch(window), order.batch(window)))
         found = windows.map(in_order).unbatch()
-        no_labels = tf.fill((max_labels + 1,) if source.is_list else (), -1)
+        no_labels = tf.fill((max_labels + 1,) if source.is_list else (), tf.constant(-1, tf.int64))
         nothing = tf.data.Dataset.from_tensors((tf.constant(-1, tf.int64), "", no_labels)).repeat(missing[i])
         return found.skip(drops[i]).concatenate(nothing)
 
@@ -77,7 +68,10 @@ def image(shape: Sequence[int | None], chain: Sequence[Callable]) -> Callable:
     def of(key, position, encoded):
         example = {"image": encoded, "shape": shape}
         for place, op in enumerate(chain):
-            example = op(example, tf.stack((key, position * _PLACES + place)))
+            try:
+                example = op(example, tf.stack((key, position * _PLACES + place)))
+            except ValueError as error:
+                raise ValueError(f"{chains.words(op)}: {str(error).partition(chr(10))[0]}") from None
         return ops.decode(example, None)["image"]
 
     numbers = [tf.TensorSpec((), tf.int64)] * 2

@@ -156,6 +156,7 @@ def resize(example: Example, seed: Any, *, size: int, method: str = "bilinear") 
 
 def central_crop(example: Example, seed: Any, *, size: int) -> Example:
     """The `size` by `size` pixels in the middle; where it is between two, the upper and the left."""
+    _check_sides(example, size)
     height, width = (_shape(example)[i] for i in (0, 1))
     image = _window(example, (height - size) // 2, (width - size) // 2, size, size)
     return {**example, "image": tf.ensure_shape(image, (size, size, None))}
@@ -163,6 +164,7 @@ def central_crop(example: Example, seed: Any, *, size: int) -> Example:
 
 def random_crop(example: Example, seed: Any, *, size: int) -> Example:
     """A random window of `size` by `size` pixels."""
+    _check_sides(example, size)
     room = tf.maximum(_shape(example)[:2] - size, 0) + 1
     corner = tf.random.stateless_uniform((2,), seed, 0, 2**31 - 1, tf.int32) % room
     image = _window(example, corner[0], corner[1], size, size)
@@ -171,9 +173,10 @@ def random_crop(example: Example, seed: Any, *, size: int) -> Example:
 
 def pad_crop(example: Example, seed: Any, *, size: int) -> Example:
     """Pads with zeros by `size` pixels on every side and crops a random window of the old shape."""
-    if size < 0:
-        raise ValueError(f"size is {size}, but must be >= 0 pixels.")
     image = decode(example, seed)["image"]
+    if size:  # a window beside the image would show nothing of it
+        _check_sides(example, size + 1)
+        tf.debugging.assert_less(size, tf.reduce_min(tf.shape(image)[:2]), "pad_crop by as many pixels as there are")
     corner = tf.random.stateless_uniform((2,), seed, 0, 2 * size + 1, tf.int32)
     padded = tf.pad(image, ((size, size), (size, size), (0, 0)))
     cropped = tf.slice(padded, (corner[0], corner[1], 0), tf.shape(image))
@@ -207,7 +210,11 @@ def color_jitter(
 
     The defaults are those of the public code of Inception.
     """
-    image = tf.image.convert_image_dtype(decode(example, seed)["image"], tf.float32)
+    pixels = decode(example, seed)["image"]
+    _check_pixels(pixels)
+    if pixels.shape[-1] not in (3, None):
+        raise ValueError(f"colours are those of 3 channels, but these images have {pixels.shape[-1]}.")
+    image = tf.image.convert_image_dtype(pixels, tf.float32)
     draws = tf.random.stateless_uniform((4,), seed, -1.0, 1.0)
     image = tf.image.adjust_brightness(image, brightness * draws[0])
     image = tf.image.adjust_saturation(image, 1 + saturation * draws[1])
@@ -256,7 +263,23 @@ def _window(example: Example, top: Any, left: Any, height: Any, width: Any, dct_
     return pixels
 
 
+def _check_sides(example: Example, least: int) -> None:
+    """Raises a ValueError where it is known of all images that they have fewer pixels; else the graph fails on one."""
+    image = example["image"]
+    sides = (example["shape"] if image.dtype == tf.string else image.shape)[:2]
+    if any(side is not None and side < least for side in sides):
+        height, width = sides
+        raise ValueError(f"images are {height} x {width} pixels, but must have at least {least} on either side.")
+
+
+def _check_pixels(image: tf.Tensor) -> None:
+    """Raises a ValueError where pixels are no longer 0 to 255."""
+    if image.dtype != tf.uint8:
+        raise ValueError("it takes pixels from 0 to 255, so it must stand before value_range.")
+
+
 def _resized(image: tf.Tensor, size: Any, method: str, antialias: bool) -> tf.Tensor:
+    _check_pixels(image)
     resized = tf.image.resize(image, size, method=method, antialias=antialias) + 0.5
     # Bilinear weights are positive, so nothing leaves the range; bicubic ones are not.
     return tf.cast(resized if method == "bilinear" else tf.clip_by_value(resized, 0.0, 255.5), tf.uint8)

@@ -1,22 +1,18 @@
 """Sets that TensorFlow Datasets prepared, as the files of records that a stream reads in parts."""
 
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import tensorflow as tf
 from jaxtyping import Int
 
-from heteroscedastic.data import tfds, vtab
+from heteroscedastic.data import checks, lanes, tfds, vtab
 from heteroscedastic.data.slices import Slice
+from heteroscedastic.data.tfds import Files
 
 _AT_ONCE = 256
-
-
-class Files(NamedTuple):
-    """Where the examples of a stored split lie, in order."""
-
-    paths: tuple[str, ...]
-    lengths: tuple[int, ...]  # records of each
+_READ_AHEAD = 1 << 20  # bytes of every file that is open
+_OF_RUNS = ("file", "skip", "take", "first")  # of a Reading
 
 
 class Records:
@@ -55,8 +51,7 @@ class Records:
 
     def files(self, split: str) -> Files:
         """The files of a stored split."""
-        told = self._splits[split].file_instructions
-        return Files(tuple(str(x.filename) for x in told), tuple(x.examples_in_shard for x in told))
+        return tfds.files_of(self._splits[split])
 
     def has(self, label: str) -> bool:
         """Whether there is such a field."""
@@ -86,52 +81,115 @@ class Records:
     def parsed(self, records: tf.Tensor, label: str, max_labels: int) -> tuple[tf.Tensor, tf.Tensor]:
         """Encoded images and labels of serialized examples [n].
 
-        Lists of labels are padded with -1 to one more than there may be, so that more is seen.
+        Labels are int64 as they are stored, for `checked`. Lists of them are padded with -1 to one
+        more than there may be, so that more is seen.
         """
         one = tf.io.FixedLenFeature((), tf.int64)
         several = tf.io.FixedLenSequenceFeature((), tf.int64, allow_missing=True, default_value=-1)
         of_label = several if self.is_list(label) else one
         told = tf.io.parse_example(records, {"image": tf.io.FixedLenFeature((), tf.string), label: of_label})
-        return told["image"], padded(tf.cast(told[label], tf.int32), max_labels)
+        return told["image"], padded(told[label], max_labels)
 
-    def labels(self, part: Slice, label: str, max_labels: int) -> Int[np.ndarray, "n"] | Int[np.ndarray, "n m"]:
-        """The labels of a slice, in order; no image is decoded."""
-        files = tf.data.TFRecordDataset(list(self.files(part.split).paths), buffer_size=1 << 20)
+    def labels(
+        self, part: Slice, label: str, max_labels: int, *, may_be_unknown: bool = False
+    ) -> Int[np.ndarray, "n"] | Int[np.ndarray, "n m"]:
+        """The labels of a slice, in order; no image is decoded.
+
+        Args:
+          part: of a stored split.
+          label: field.
+          max_labels: the longest list.
+          may_be_unknown: see checks.labels.
+
+        Raises:
+          ValueError: names the example whose label is none, or the file that holds other records than
+            its metadata promise.
+        """
+        files, ids = self.files(part.split), np.arange(part.start, part.stop)
+        reading = lanes.reading(ids, files.lengths, 0, _AT_ONCE, None)
 
         @tf.autograph.experimental.do_not_convert
-        def of(records):
+        def of(positions, records):
             return self.parsed(records, label, max_labels)[1]
 
-        found = files.skip(part.start).take(part.stop - part.start).batch(_AT_ONCE).map(of)
+        found = tf.data.Dataset.range(len(reading.file)).flat_map(runs(files, [reading])).batch(_AT_ONCE).map(of)
         try:
             labels = np.concatenate(list(found.as_numpy_iterator()))
         except tf.errors.OpError as error:
-            raise ValueError(f"{self.where} is damaged ({error.message}); prepare it again.") from None
-        if len(labels) != part.stop - part.start:
-            raise ValueError(f"{self.where} is damaged: {part} has {len(labels)} examples; prepare it again.")
-        return checked(labels, np.arange(part.start, part.stop), f"{self.where}: {part.split}")
+            raise self.unreadable(part.split, reading.file, error) from None
+        return checked(
+            labels,
+            ids,
+            len(self.class_names(label)),
+            f"{self.where}: {part.split}",
+            may_be_unknown=may_be_unknown,
+        )
+
+    def unreadable(self, split: str, numbers: Int[np.ndarray, "_"], error: tf.errors.OpError) -> ValueError:
+        """What to raise where a split cannot be read.
+
+        It names the first of the files of these numbers that holds other records than its metadata
+        promise. They are read whole to find it, without being decoded.
+        """
+        files = self.files(split)
+        some = Files(*(tuple(values[i] for i in dict.fromkeys(numbers.tolist())) for values in files))
+        which = tfds.damage(some) or f"({tfds.one_line(error)})"
+        return ValueError(
+            f"{self.where}: {split} cannot be read: {which}; bring back what is missing, or prepare it again."
+        )
+
+
+def runs(files: Files, readings: Sequence[lanes.Reading]) -> Callable[[tf.Tensor], tf.data.Dataset]:
+    """Number of a run -> its positions and serialized examples; the runs of all readings are numbered one by one.
+
+    Reading fails where a file has fewer records than its metadata promise, or more after a run that ends it.
+    """
+    file, skip, take, first = (np.concatenate([getattr(r, n) for r in readings]) for n in _OF_RUNS)
+    # One more is asked for of a run that ends its file, so that a record too many is seen.
+    asked = take + (skip + take == np.array(files.lengths)[file])
+    paths, numbers = tf.constant(files.paths), [tf.constant(x, tf.int64) for x in (file, skip, take, asked, first)]
+
+    @tf.autograph.experimental.do_not_convert
+    def run(i):
+        file, skip, take, asked, first = (x[i] for x in numbers)
+        records = tf.data.TFRecordDataset(paths[file], buffer_size=_READ_AHEAD).skip(skip).take(asked)
+        numbered = tf.data.Dataset.zip((tf.data.Dataset.range(first, first + asked), records))
+        return numbered.apply(tf.data.experimental.assert_cardinality(take))
+
+    return run
 
 
 def padded(labels: tf.Tensor, max_labels: int) -> tf.Tensor:
     """Classes as they are; lists of them [n, m] padded with -1, or cut, to one more than there may be."""
     if labels.shape.rank == 1:
         return labels
-    filled = tf.pad(labels, ((0, 0), (0, max_labels + 1)), constant_values=-1)
+    filled = tf.pad(labels, ((0, 0), (0, max_labels + 1)), constant_values=tf.constant(-1, labels.dtype))
     return tf.ensure_shape(filled[:, : max_labels + 1], (None, max_labels + 1))
 
 
-def checked(labels: np.ndarray, ids: np.ndarray, where: str) -> np.ndarray:
-    """Labels without the one place more.
+def checked(
+    labels: Int[np.ndarray, "n"] | Int[np.ndarray, "n m"],
+    ids: Int[np.ndarray, "n"],
+    num_classes: int,
+    where: str,
+    *,
+    may_be_unknown: bool = False,
+) -> Int[np.ndarray, "n"] | Int[np.ndarray, "n l"]:
+    """Labels of `parsed` as int32, lists without the one place more, once all are classes.
+
+    Places without an example have id -1, and labels that say nothing.
 
     Raises:
-      ValueError: an example has a label there.
+      ValueError: names the first example whose label is none, or that has one in that place.
     """
-    if labels.ndim == 1:
-        return labels
-    more = np.flatnonzero(labels[:, -1] >= 0)
-    if len(more):
-        raise ValueError(
-            f"{where}: the example of id {ids[more[0]]} has more than {labels.shape[1] - 1} labels; raise"
-            " config.data.max_labels."
-        )
-    return labels[:, :-1]
+    if labels.ndim == 2:
+        more = np.flatnonzero(labels[:, -1] != -1)
+        if len(more):
+            raise ValueError(
+                f"{where}: the example of id {ids[more[0]]} has more than {labels.shape[1] - 1} labels; raise"
+                " config.data.max_labels."
+            )
+        labels = labels[:, :-1]
+    there = ids >= 0
+    checks.labels(labels[there], ids[there], num_classes, where, may_be_unknown=may_be_unknown)
+    return labels.astype(np.int32)

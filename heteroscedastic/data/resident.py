@@ -97,8 +97,7 @@ class Resident:
 
     @functools.cached_property
     def class_counts(self) -> Float[np.ndarray, "k"]:
-        labels = self.dataset.splits["train"].labels
-        return np.bincount(labels[labels >= 0], minlength=len(self.class_names)).astype(np.float32)
+        return dataset_lib.class_counts(self.dataset.splits["train"].labels, len(self.class_names))
 
     @functools.cached_property
     def description(self) -> dict[str, Any]:

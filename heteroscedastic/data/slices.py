@@ -2,9 +2,9 @@
 
 import re
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-_BOUND = r"(-?\d+(?:\.\d+)?)?(%)?"
+_BOUND = r"(-?\d{1,15}(?:\.\d{1,15})?)?(%)?"  # more digits than any set needs
 _EXPRESSION = re.compile(rf"([\w-]+)(?:\[{_BOUND}:{_BOUND}\])?")
 
 
@@ -16,7 +16,7 @@ class Slice(NamedTuple):
     stop: int
 
 
-def parse(expression: str, sizes: Mapping[str, int]) -> Slice:
+def parse(expression: Any, sizes: Mapping[str, int]) -> Slice:
     """The slice that an expression names.
 
     A percentage is rounded to the nearest example, halves to even; a negative bound counts from
@@ -29,7 +29,7 @@ def parse(expression: str, sizes: Mapping[str, int]) -> Slice:
     Raises:
       ValueError: it is no such expression, or names nothing that is there.
     """
-    found = _EXPRESSION.fullmatch(expression)
+    found = _EXPRESSION.fullmatch(expression) if isinstance(expression, str) else None
     split, start, start_unit, stop, stop_unit = found.groups() if found else (None,) * 5
     is_share = bool(start_unit or stop_unit)
     bounds = [b for b in (start, stop) if b is not None]

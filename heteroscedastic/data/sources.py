@@ -10,7 +10,7 @@ import numpy as np
 import tensorflow as tf
 from jaxtyping import Float, Int
 
-from heteroscedastic.data import dataset, slices
+from heteroscedastic.data import checks, dataset, slices
 from heteroscedastic.data.dataset import Dataset, Split
 from heteroscedastic.data.records import Records, padded
 from heteroscedastic.data.slices import Slice
@@ -53,13 +53,14 @@ class Source(NamedTuple):
 
         def parsed(positions, records):
             images, _ = self.records.parsed(records, self.label, max_labels)
-            return images, padded(tf.gather(labels, tf.searchsorted(kept, positions)), max_labels)
+            return images, padded(tf.cast(tf.gather(labels, tf.searchsorted(kept, positions)), tf.int64), max_labels)
 
         return parsed
 
     def read(self, label: str, max_labels: int) -> Labels:
-        """The stored labels of a field."""
-        return self.records.labels(self.part, label, max_labels)[self.kept - self.part.start]
+        """The stored labels of a field; where it is not the one that is learned from, -1 may say that nobody knows."""
+        read = self.records.labels(self.part, label, max_labels, may_be_unknown=label != self.label)
+        return read[self.kept - self.part.start]
 
     def clean_labels(self, max_labels: int) -> Labels:
         """The labels before curation, or those that the field's are noisy copies of."""
@@ -105,9 +106,8 @@ def choose(
       FileNotFoundError: a set is not prepared.
       ValueError: a set is damaged, or not what was asked for.
     """
-    for setting, value in (("max_classes", max_classes), ("max_examples", max_examples)):
-        if value is not None and value < 1:
-            raise ValueError(f"{setting} is {value}, but must be >= 1.")
+    checks.limit("max_classes", max_classes)
+    checks.limit("max_examples", max_examples)
     opened = {name: Records(name, data_dir)}
     sources = {}
     for split, told in (splits or {split: split for split in opened[name].sizes}).items():
@@ -121,7 +121,8 @@ def choose(
         kept = np.arange(part.start, part.stop, dtype=np.int32)
         is_cut = max_classes is not None and max_classes < len(records.class_names(field))
         if is_cut:
-            read = [records.labels(part, n, max_labels) for n in sorted({field, _usual(records, field)})]
+            fields = sorted({field, _usual(records, field)})
+            read = [records.labels(part, n, max_labels, may_be_unknown=n != field) for n in fields]
             kept = kept[np.all([(x.reshape(len(kept), -1) < max_classes).all(axis=1) for x in read], axis=0)]
         if not len(kept):
             raise ValueError(f"split {split!r} has no example of the first {max_classes} classes.")
@@ -132,17 +133,19 @@ def choose(
     train = sources["train"]
     noisy = _usual(train.records, train.label) != train.label
     labels = train.read(train.label, max_labels) if reads_labels or noisy else None
-    sources |= _curated(train, labels, set(sources), class_names, curate)
+    curated, changes = _curated(train, labels, set(sources), class_names, curate)
+    sources |= curated
     told = {
         "class_names": list(class_names),
         "num_examples": {split: len(source.kept) for split, source in sources.items()},
         "fingerprint": _fingerprint(sources, class_names),
+        **changes,
     }
     counts = np.zeros(len(class_names), np.float32)
     if labels is not None:
         train = sources["train"]
         seen = train.read(train.label, max_labels) if train.labels is None else train.labels
-        counts = np.bincount(seen[seen >= 0], minlength=len(class_names)).astype(np.float32)
+        counts = dataset.class_counts(seen, len(class_names))
         if seen.ndim == 1:
             told["label_noise"] = dataset.label_noise(train.clean_labels(max_labels), seen)
     return Chosen(sources, class_names, counts, told)
@@ -168,6 +171,7 @@ def _class_names(sources: Mapping[str, Source]) -> tuple[str, ...]:
     """Those of train, once the other splits have as many."""
     names = {split: source.records.class_names(source.label) for split, source in sources.items()}
     ours = names["train"]
+    checks.class_names(ours, sources["train"].records.where)
     for split, theirs in names.items():
         if len(theirs) != len(ours):
             raise ValueError(f"split {split!r} has {len(theirs)} classes, but train {len(ours)}.")
@@ -182,11 +186,12 @@ def _class_names(sources: Mapping[str, Source]) -> tuple[str, ...]:
 
 def _curated(
     train: Source, labels: Labels | None, others: set[str], class_names: tuple[str, ...], curate: Callable
-) -> dict[str, Source]:
-    """The splits that come of train; images take no part."""
+) -> tuple[dict[str, Source], dict[str, Any]]:
+    """The splits that come of train, and what curation changed; images take no part."""
     blank = np.zeros((len(train.kept), 1, 1, 0), np.uint8)
     known = np.zeros(len(train.kept), np.int32) if labels is None else labels
-    made = curate(Dataset({"train": Split(blank, known, train.kept)}, class_names))
+    stored = Split(blank, known, train.kept)
+    made = curate(Dataset({"train": stored}, class_names))
     found = {}
     for split, (_, seen, ids, _) in made.splits.items():
         if split in others - {"train"}:
@@ -199,7 +204,7 @@ def _curated(
         before = known[np.searchsorted(train.kept, source.kept)]
         same = before.shape == seen.shape and np.array_equal(before, seen[rows])
         found[split] = source if same else source._replace(labels=seen[rows])
-    return found
+    return found, dataset.curation_changes(stored, made.splits)
 
 
 def _fingerprint(sources: Mapping[str, Source], class_names: tuple[str, ...]) -> str:

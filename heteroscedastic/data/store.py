@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from heteroscedastic import files
-from heteroscedastic.data import archive, dataset, digits, encoded, slices, tfds, vtab
+from heteroscedastic.data import archive, checks, digits, encoded, slices, tfds, vtab
 from heteroscedastic.data.archive import Archive
 from heteroscedastic.data.dataset import Dataset, Split
 from heteroscedastic.data.slices import Slice
@@ -66,9 +66,8 @@ def _chosen(
     max_classes: int | None = None,
     max_examples: int | None = None,
 ) -> Dataset:
-    for name, value in (("max_classes", max_classes), ("max_examples", max_examples)):
-        if value is not None and value < 1:
-            raise ValueError(f"{name} is {value}, but must be >= 1.")
+    checks.limit("max_classes", max_classes)
+    checks.limit("max_examples", max_examples)
     if not splits:
         parts = {name: Slice(name, 0, size) for name, size in stored.sizes.items()}
     else:
@@ -76,17 +75,22 @@ def _chosen(
     if max_examples:
         parts = {name: part._replace(stop=min(part.stop, part.start + max_examples)) for name, part in parts.items()}
     found = {
-        name: _split(stored, stored.read(part), label if name == "train" else "label", max_classes)
+        name: _split(stored, stored.read(part), part.split, label if name == "train" else "label", max_classes)
         for name, part in parts.items()
     }
-    data = dataset.check(Dataset(found, stored.class_names[:max_classes]), stored.where)
+    data = checks.dataset(Dataset(found, stored.class_names[:max_classes]), stored.where)
     return data._replace(splits={name: split.with_int32() for name, split in found.items()})
 
 
-def _split(stored: Stored, part: Part, label: str, max_classes: int | None) -> Split:
+def _split(stored: Stored, part: Part, of: str, label: str, max_classes: int | None) -> Split:
+    """The examples of a part of the stored split `of`, their labels checked before any is left out or cast."""
     fields = dict(part.fields)
     if label not in fields:
         raise ValueError(f"{stored.where} has no field {label!r} of labels; its fields are {', '.join(fields)}.")
+    checks.example_ids(part.ids, f"{stored.where}: {of}_ids")
+    for name in {label, "label"} & set(fields):
+        where = f"{stored.where}: {of}_{'labels' if name == 'label' else name}"
+        checks.labels(fields[name], part.ids, len(stored.class_names), where, may_be_unknown=name != label)
     if max_classes is not None:
         known = [fields[name].reshape(len(part.ids), -1) < max_classes for name in {label, "label"}]
         rows = np.flatnonzero(np.concatenate(known, axis=1).all(axis=1))

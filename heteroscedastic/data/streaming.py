@@ -17,7 +17,8 @@ import tensorflow as tf
 from jaxtyping import PRNGKeyArray
 
 from heteroscedastic.batch import Batch
-from heteroscedastic.data import augment, graph, in_memory, lanes, ops, records, resident
+from heteroscedastic.bind import within
+from heteroscedastic.data import augment, graph, in_memory, lanes, ops, records, resident, tfds
 from heteroscedastic.data.dataset import Dataset, Split
 from heteroscedastic.data.in_memory import InMemory
 from heteroscedastic.data.pipeline import Places
@@ -147,37 +148,31 @@ class Streaming:
         ]
 
     def _feeds(self, split: str, places: Places, epoch: int | None, start: int) -> Iterator[Batch]:
-        ids = self.ids(split, places, epoch, start)
-        step = 0
-        while step < len(ids):
+        step, steps = start, self._num_steps(split)
+        while step < steps:  # each time round, a step was made or an image more is left out
             try:
-                with self._readable(split):
-                    for feed in self._batches(split, places, epoch, start + step):
-                        if not np.array_equal(feed.ids, ids[step]):
-                            raise ValueError(
-                                f"{self._sources[split].records.where}: {split} is damaged: there are other examples"
-                                " than its metadata tell; prepare it again."
-                            )
+                with self._readable(split, places, epoch, step):
+                    for feed in self._batches(split, places, epoch, step):
                         yield self._checked(split, feed)
                         step += 1
             except tf.errors.InvalidArgumentError as error:
-                with self._readable(split):
-                    self._leave_out(split, places, epoch, start + step, error)
+                with self._readable(split, places, epoch, step):
+                    self._leave_out(split, places, epoch, step, error)
             else:
-                return
+                break
+        if step < steps:
+            raise ValueError(f"{self._sources[split].where}: {split} ended after {step:,} of {steps:,} batches.")
 
     @contextlib.contextmanager
-    def _readable(self, split: str) -> Iterator[None]:
-        """An error of reading says of which set; one of decoding passes."""
+    def _readable(self, split: str, places: Places, epoch: int | None, step: int) -> Iterator[None]:
+        """An error of reading names the file; one of decoding passes."""
         try:
             yield
         except tf.errors.InvalidArgumentError:
             raise
         except tf.errors.OpError as error:
-            where = self._sources[split].records.where
-            raise ValueError(
-                f"{where}: {split} cannot be read ({error.message}); bring back what is missing, or prepare it again."
-            ) from None
+            numbers = np.concatenate([reading.file for reading in self._readings(split, places, epoch, step)])
+            raise self._sources[split].records.unreadable(self._sources[split].part.split, numbers, error) from None
 
     def _batches(self, split: str, places: Places, epoch: int | None, start: int) -> Iterator[Batch]:
         image_of, key = self._image(split, epoch is not None), graph.key(self._seed, epoch)
@@ -192,8 +187,9 @@ class Streaming:
             yield Batch(*found, {})
 
     def _checked(self, split: str, feed: Batch) -> Batch:
-        """The feed, once no list of labels was cut; a list without labels tells a model of one nothing."""
-        labels, weights = records.checked(feed.labels, feed.ids, self._sources[split].where), feed.weights
+        """The feed, once its labels are classes; a list without labels tells a model of one nothing."""
+        where, num_classes = self._sources[split].where, len(self.class_names)
+        labels, weights = records.checked(feed.labels, feed.ids, num_classes, where), feed.weights
         if self.is_single and labels.ndim == 2:
             weights = weights * (labels[:, 0] >= 0)
         return feed._replace(labels=labels, weights=weights)
@@ -205,12 +201,13 @@ class Streaming:
     def _image(self, split: str, training: bool) -> Callable:
         """What the host does with an image."""
         if (split, training) not in self._images:
-            made = graph.image(self._sources[split].records.image_shape, self._chains[training][0])
+            section = f"data.{'train' if training else 'eval'}"
+            made = within(section, graph.image, self._sources[split].records.image_shape, self._chains[training][0])
             shape = made.structured_outputs.shape
             if not shape.is_fully_defined():
                 raise ValueError(
-                    f"config.data.{'train' if training else 'eval'} makes images of {shape}, but all must be of one"
-                    " size; end it with a crop or resize to one."
+                    f"config.{section} makes images of {shape}, but all must be of one size; end it with a crop or"
+                    " resize to one."
                 )
             self._images[split, training] = made
         return self._images[split, training]
@@ -227,10 +224,10 @@ class Streaming:
         decoded, key = graph.image(source.records.image_shape, []), graph.key(0, None)
         try:
             of_step = list(self._stored(split, places, epoch, step).take(len(places)))
-        except (tf.errors.InvalidArgumentError, tf.errors.OutOfRangeError) as unread:
+        except tf.errors.InvalidArgumentError as unread:
             raise ValueError(
-                f"{source.where}: {split} is damaged: there are fewer examples than its metadata tell; prepare it again"
-                f" ({unread.message})."
+                f"{source.where}: {split} holds a record that is no image with {source.label!r}"
+                f" ({tfds.one_line(unread)}); prepare it again."
             ) from None
         for position, image, _ in of_step:
             try:
@@ -262,7 +259,9 @@ class Streaming:
             except tf.errors.InvalidArgumentError as found:
                 which, error = f"the image of id {int(position)}", found
                 break
-        return ValueError(f"{self._sources[split].where}: the chain fails on {which} of {split}: {error.message}")
+        return ValueError(
+            f"{self._sources[split].where}: the chain fails on {which} of {split}: {tfds.one_line(error)}"
+        )
 
     def _read(self, split: str) -> Split:
         """A split as evaluation sees it."""

@@ -3,9 +3,11 @@
 The one place that imports tensorflow_datasets.
 """
 
+import contextlib
 import os
+import re
 import textwrap
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -14,6 +16,13 @@ from heteroscedastic.data.slices import Slice
 from heteroscedastic.data.stored import Part
 
 _AT_ONCE = 1024
+
+
+class Files(NamedTuple):
+    """Where the examples of a stored split lie, in order."""
+
+    paths: tuple[str, ...]
+    lengths: tuple[int, ...]  # records of each, as the metadata promise
 
 
 class Prepared:
@@ -33,6 +42,7 @@ class Prepared:
         tfds = library()
         self.where = f"{name} in {data_dir}"
         self._builder = builder(name, data_dir)
+        self._is_records = self._builder.info.file_format.value == "tfrecord"
         self.version = str(self._builder.version)
         info = self._builder.info
         self.sizes = {split: info.splits[split].num_examples for split in info.splits}
@@ -66,12 +76,54 @@ class Prepared:
             names = ["image", *self._fields]
             batches = list(examples.map(lambda e: {n: e[n] for n in names}).batch(_AT_ONCE).as_numpy_iterator())
         except tf.errors.OpError as error:
-            raise ValueError(f"{self.where} is damaged ({error.message}); prepare it again.") from None
+            raise self._unreadable(part.split, f"({one_line(error)})") from None
         images = [image for batch in batches for image in batch["image"]]
-        if len(images) != part.stop - part.start:
-            raise ValueError(f"{self.where} is damaged: {part} has {len(images)} examples; prepare it again.")
+        expected = part.stop - part.start
+        if len(images) != expected:
+            raise self._unreadable(part.split, f"{len(images):,} of {expected:,} examples came")
         fields = {n: np.concatenate([batch[n] for batch in batches]) for n in self._fields}
         return Part(images, fields, np.arange(part.start, part.stop))
+
+    def _unreadable(self, split: str, reason: str) -> ValueError:
+        which = damage(files_of(self._builder.info.splits[split])) if self._is_records else None
+        return ValueError(f"{self.where}: {split} cannot be read: {which or reason}; prepare it again.")
+
+
+def files_of(split: Any) -> Files:
+    """The files of a stored split."""
+    found = split.file_instructions
+    return Files(tuple(str(x.filename) for x in found), tuple(x.examples_in_shard for x in found))
+
+
+def damage(record_files: Files) -> str | None:
+    """The first file that holds other records than promised, in words; None if there is none. Reads them whole."""
+    tf = tensorflow()
+    for path, promised in zip(*record_files):
+        if not tf.io.gfile.exists(path):
+            return f"{path} is missing, but the metadata promise {promised:,} records in it"
+        records, reason = tf.data.TFRecordDataset(path), ""
+        try:
+            found = int(records.reduce(np.int64(0), lambda count, _: count + 1))
+        except tf.errors.OpError as error:
+            found, reason = _whole_records(records), f" before it is damaged ({one_line(error)})"
+        if reason or found != promised:
+            return f"{path} holds {found:,} records{reason}, but the metadata promise {promised:,}"
+    return None
+
+
+def one_line(error: Any) -> str:
+    """What an error of TensorFlow says, without where in its graph."""
+    told = error.message.partition("\n\t [[")[0].strip().rpartition("\n")[-1]
+    return re.sub(r"^\{\{[^}]*\}\} |Error in user-defined function passed to .* with iterator: \S+: ", "", told)
+
+
+def _whole_records(records: Any) -> int:
+    """How many can be read before one fails."""
+    found = 0
+    with contextlib.suppress(tensorflow().errors.OpError):
+        for _ in records:
+            found += 1
+    return found
 
 
 def folder(name: str, data_dir: str) -> files.Place:

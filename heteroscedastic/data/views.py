@@ -6,8 +6,8 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from heteroscedastic.bind import chain
-from heteroscedastic.data import contact_sheet, encoded, resident, slices, store
+from heteroscedastic.bind import within
+from heteroscedastic.data import chains, checks, contact_sheet, encoded, resident, slices, store
 from heteroscedastic.data.dataset import Split
 
 _ROWS, _DRAWS = 8, 6
@@ -37,7 +37,9 @@ def sheet(config: Mapping[str, Any], data_dir: str | None) -> bytes:
         from heteroscedastic.data import ops as operations
     else:
         from heteroscedastic.data import augment as operations
-    train, evaluation = (chain(operations, config["data"][name]) for name in ("train", "eval"))
+    train, evaluation = (
+        within(f"data.{name}", chains.bound, operations, config["data"][name]) for name in ("train", "eval")
+    )
     seen, names = (_of_stream if streaming else _of_stored)(config, data_dir, train, evaluation)
     rows = []
     for one in seen:
@@ -55,8 +57,10 @@ def _of_stored(
     found = store.stored(data["name"], data_dir)
     part = slices.parse((data.get("splits") or {}).get("train", "train"), found.sizes)
     read = found.read(part._replace(stop=min(part.stop, part.start + _SEARCHED)))
-    labels = read.fields[data.get("label", "label")]
-    known = (labels.reshape(len(labels), -1) < data.get("max_classes", np.inf)).all(axis=1)
+    field = data.get("label", "label")
+    labels = read.fields[field]
+    checks.labels(labels, read.ids, len(found.class_names), f"{found.where}: {part.split}, {field}")
+    known = (labels.reshape(len(labels), -1) < (data.get("max_classes") or np.inf)).all(axis=1)
     chosen = _spread(np.flatnonzero(known))
     images = [read.images[row] for row in chosen]
     if isinstance(read.images, list):

@@ -42,7 +42,7 @@ _MODULES = {  # by the section that names a part of one
 class Run:
     """What a config stands for."""
 
-    config: dict[str, Any]
+    config: dict[str, Any]  # with head.num_classes, whether it was given or is that of the data
     pipeline: Pipeline
     dataset: Dataset  # in memory; of a stream, each split once it is asked for
     description: dict[str, Any]  # of the data, for dataset.json
@@ -79,6 +79,7 @@ def build(config: dict[str, Any], data_dir: str | None = None, pipeline: Pipelin
     seed = config["seed"]
     pipeline = pipelines.build(config, data_dir) if pipeline is None else pipeline
     num_classes = len(pipeline.class_names)
+    config = _with_num_classes(config, num_classes)
     schema.check_task(config, pipeline)
 
     parts, training = _parts(config), config["training"]
@@ -176,7 +177,9 @@ def check(config: dict[str, Any]) -> None:
     config = _with_tuples(config)
     schema.check(config)
     pipelines.check(config)
-    parts, training, num_classes = _parts(config), config["training"], config["head"]["num_classes"]
+    num_classes = config["head"].get("num_classes") or 10  # where it is that of the data, any will do
+    config = _with_num_classes(config, num_classes)
+    parts, training = _parts(config), config["training"]
     total_steps = training.get("num_steps") or 2**31 - 1  # at most; which it is follows from the data
     schema.check_steps(training, total_steps)
     schedule = functools.partial(parts["schedule"], total_steps=total_steps, steps_per_epoch=1)
@@ -191,6 +194,13 @@ def check(config: dict[str, Any]) -> None:
         return weights * parts["loss"](parts["predictive"](key, latent), targets)
 
     jax.eval_shape(traced, jax.ShapeDtypeStruct((2, 8), jnp.float32))
+
+
+def _with_num_classes(config: dict[str, Any], number: int) -> dict[str, Any]:
+    """The config with as many classes as its data has, as if it had said so, where it says nothing."""
+    if config["head"].get("num_classes") is not None:
+        return config
+    return {**config, "head": {**config["head"], "num_classes": number}}
 
 
 def _parts(config: dict[str, Any]) -> dict[str, Any]:

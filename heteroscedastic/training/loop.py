@@ -11,6 +11,7 @@ import jax
 import numpy as np
 
 from heteroscedastic import files, metrics
+from heteroscedastic.data import dataset
 from heteroscedastic.training import assembly, class_axis, compiled, evaluate, hosts, init, provenance, workdir
 from heteroscedastic.training.assembly import Run
 from heteroscedastic.training.checkpoint import CheckpointError, Checkpoints
@@ -54,6 +55,7 @@ def train(config: dict[str, Any], directory: str, data_dir: str | None = None) -
     """
     since = time.monotonic()
     run = assembly.build(config, data_dir)
+    config = run.config
     shapes = assembly.check_shapes(run)
     num_parameters = assembly.num_parameters(shapes)
     placement = Placement(run.batch_size, num_microbatches=run.num_microbatches, **run.layout)
@@ -69,6 +71,8 @@ def train(config: dict[str, Any], directory: str, data_dir: str | None = None) -
         owner = provenance.owner(config, run.description["fingerprint"])
         hosts.agree(f"{owner} {run.layout}", "configs or data")
         say(f"{num_parameters:,} parameters, {run.total_steps:,} steps of {run.batch_size} on {provenance.device()}.")
+        for line in dataset.curation_lines(run.description):
+            say(line)
         trainer = _Trainer(run, path, placement, owner, since)
         with Terminated() as trainer.terminated, trainer.checkpoints:
             trainer.train()
@@ -156,6 +160,10 @@ class _Trainer:
                     say(self._progress(step))
                 if step == run.total_steps:
                     break
+            if step < min(run.total_steps, (epoch + 1) * run.steps_per_epoch):  # or this would never end
+                raise ValueError(
+                    f"the training data ended at step {step:,}, but epoch {epoch} has {run.steps_per_epoch:,} steps."
+                )
 
     def _ends_interval(self, step: int) -> bool:
         return step % self.run.checkpoint_steps == 0 or step == self.run.total_steps

@@ -4,8 +4,8 @@ from collections.abc import Callable
 from typing import Any
 
 from heteroscedastic import curation
-from heteroscedastic.bind import chain, within
-from heteroscedastic.data import augment, store, tfds
+from heteroscedastic.bind import within
+from heteroscedastic.data import augment, chains, store, tfds
 from heteroscedastic.data import dataset as dataset_lib
 from heteroscedastic.data.dataset import Dataset
 from heteroscedastic.data.pipeline import Pipeline
@@ -44,14 +44,20 @@ def stored_data(config: dict[str, Any], data_dir: str | None = None) -> Dataset:
 
 
 def _resident(config: dict[str, Any], data_dir: str | None) -> Resident:
+    links = {name: within(f"data.{name}", chains.bound, augment, config["data"][name]) for name in ("train", "eval")}
+    curate = _curate(config)
     stored = stored_data(config, data_dir)
+    dataset = curate(stored)
+    images = dataset.splits["train"].inputs
+    for name, operations in links.items():
+        within(f"data.{name}", chains.check_shapes, operations, images.shape[1:], images.dtype)
     return Resident(
-        dataset=_curate(config)(stored),
+        dataset=dataset,
         stored=stored,
         seed=config["seed"],
         batch_size=config["training"]["batch_size"],
-        training_chain=within("data.train", chain, augment, config["data"]["train"]),
-        chain=within("data.eval", chain, augment, config["data"]["eval"]),
+        training_chain=links["train"],
+        chain=links["eval"],
     )
 
 
@@ -65,6 +71,7 @@ def _streaming(config: dict[str, Any], data_dir: str | None) -> Pipeline:
         ) from None
     from heteroscedastic.data import ops, sources, streaming
 
+    links = {name: within(f"data.{name}", chains.bound, ops, config["data"][name]) for name in ("train", "eval")}
     chosen = within(
         "data",
         sources.choose,
@@ -74,21 +81,27 @@ def _streaming(config: dict[str, Any], data_dir: str | None) -> Pipeline:
         reads_labels=bool(config["curation"].strip()) or config["weighting"]["name"] != "equal",
         **_words(config, (*schema.DATA_CHOICES, "max_labels")),
     )
-    return within(
+    pipeline = within(
         "data",
         streaming.Streaming,
         chosen,
         seed=config["seed"],
         batch_size=config["training"]["batch_size"],
-        training_chain=within("data.train", chain, ops, config["data"]["train"]),
-        chain=within("data.eval", chain, ops, config["data"]["eval"]),
+        training_chain=links["train"],
+        chain=links["eval"],
         **_words(config, schema.STREAMING),
     )
+    # What a chain makes of an image is found out here, not first inside of JAX, which adds to its errors.
+    pipeline.example("train", training=True)
+    for settings in config["evals"].values():
+        if settings["split"] in pipeline.sizes:
+            pipeline.example(settings["split"], training=False)
+    return pipeline
 
 
 def _curate(config: dict[str, Any]) -> Callable[[Dataset], Dataset]:
     """Curation, then a validation split where one is to be made."""
-    links = within("curation", chain, curation, config["curation"])
+    links = within("curation", chains.bound, curation, config["curation"])
     seed = config["data"].get("seed", config["seed"])
 
     def curate(stored):

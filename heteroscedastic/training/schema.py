@@ -233,7 +233,8 @@ def check_task(config: dict[str, Any], data: Pipeline) -> None:
     unknown = sorted(set(splits) - set(data.sizes))
     if unknown:
         raise ValueError(
-            f"config.evals or config.validation: splits {unknown} are evaluated, but the data set has {sorted(data.sizes)}."
+            f"config.evals or config.validation: splits {unknown} are evaluated, but the data set has"
+            f" {sorted(data.sizes)}."
         )
     if validation:
         _check_choice("validation.metric", validation["metric"], metrics.MULTICLASS if single else metrics.MULTILABEL)

@@ -68,7 +68,9 @@ def smoke(config: dict[str, Any], data_dir: str | None = None) -> tuple[dict[str
         for name, limit in limits.items():
             if config[section].get(name) is not None:
                 config[section][name] = min(config[section][name], limit)
-    if config["head"]["num_classes"] > _NUM_CLASSES:
+    if config["head"].get("num_classes") is None:  # as many as the data has
+        config["data"]["max_classes"] = min(config["data"].get("max_classes") or _NUM_CLASSES, _NUM_CLASSES)
+    elif config["head"]["num_classes"] > _NUM_CLASSES:
         config["head"]["num_classes"] = config["data"]["max_classes"] = _NUM_CLASSES
     for_small_images = config["backbone"].get("stem") == "cifar" and not config["backbone"]["name"].endswith("V2")
     config["backbone"]["name"] = "ResNet8" if for_small_images else backbones.smallest(config["backbone"]["name"])
@@ -103,7 +105,8 @@ def _stream(config: dict[str, Any], data_dir: str | None, is_there: bool) -> str
         tfds.library()
     except ModuleNotFoundError:
         return data_dir  # as the pipeline says what it needs
-    if is_there and config["head"]["num_classes"] <= _MOST_CLASSES:
+    num_classes = config["head"].get("num_classes") or _NUM_CLASSES
+    if is_there and num_classes <= _MOST_CLASSES:
         return data_dir
     directory = tempfile.mkdtemp(prefix="smoke-")
     atexit.register(shutil.rmtree, directory, ignore_errors=True)
@@ -120,7 +123,7 @@ def _stream(config: dict[str, Any], data_dir: str | None, is_there: bool) -> str
             label=data.get("label", "label"),
             several=config["loss"]["name"] == "sigmoid_cross_entropy",
             size=None if sizes else _SIZE,
-            num_classes=config["head"]["num_classes"],
+            num_classes=num_classes,
         )
         for split, expression in slices.shares(splits).items():
             entry = data.setdefault("splits", {}).get(split)

@@ -35,7 +35,7 @@ def test_every_window_is_drawn_equally_often_and_nothing_else(op, mode, size):
 
 
 def test_a_crop_pads_with_zeros_and_a_shift_with_the_nearest_pixel():
-    one = np.full((1, 1, 1), 9, np.uint8)
+    one = np.full((2, 2, 1), 9, np.uint8)
     crops = draws(augment.pad_crop, one, size=1)
     assert set(crops.ravel()) == {0, 9}
     assert set(draws(augment.shift, one, size=1).ravel()) == {9}

@@ -42,63 +42,6 @@ def assert_same(one, other):
     jax.tree.map(np.testing.assert_array_equal, one, other)
 
 
-@pytest.mark.parametrize("lists", [False, True])
-def test_a_sound_data_set_passes_as_it_is(lists):
-    data = data_of(lists)
-    assert dataset_lib.check(data, "here") is data
-
-
-@pytest.mark.parametrize(
-    ("field", "change", "message"),
-    [
-        ("inputs", lambda x: x / 255, r"test_inputs must be uint8 \[n, h, w, c\], but is float64 \(10, 2, 3, 1\)"),
-        ("inputs", lambda x: x[..., 0], r"test_inputs must be uint8 \[n, h, w, c\], but is uint8 \(10, 2, 3\)"),
-        ("inputs", lambda x: x[:9], "test has 9 inputs, 10 labels and 10 ids"),
-        ("labels", lambda x: x[:8], "test has 10 inputs, 8 labels and 10 ids"),
-        ("ids", lambda x: x[:7], "test has 10 inputs, 10 labels and 7 ids"),
-        ("labels", lambda x: x + 1, r"test_labels hold \[3\], but the 3 classes are 0 to 2\."),
-        ("labels", lambda x: x - 1, r"test_labels hold \[-1\], but the 3 classes are 0 to 2\."),
-        ("labels", lambda x: x[:, None] - 2, r"test_labels hold \[-2\], .* 0 to 2, padded with -1\."),
-        ("ids", lambda x: 0 * x, "test_ids must be different numbers from 0"),
-        ("ids", lambda x: x - 1 - x.min(), "test_ids must be different numbers from 0"),
-    ],
-)
-def test_what_is_not_sound_is_named_with_its_place(field, change, message):
-    data = data_of()
-    wrong = changed(data, "test", field, change(getattr(data.splits["test"], field)))
-    with pytest.raises(ValueError, match=f"^here: {message}"):
-        dataset_lib.check(wrong, "here")
-
-
-@pytest.mark.parametrize(
-    ("field", "change", "message"),
-    [
-        ("inputs", lambda x: x[:, :, :2], r"images of train are \(2, 3, 1\), but those of test \(2, 2, 1\)"),
-        ("labels", lambda x: x[:, None], "of train and test one has a label an example and the other lists"),
-        ("extras", lambda x: {"clean_labels": np.zeros(9)}, r"test_clean_labels is \(9,\), but there are 10 examples"),
-        ("extras", lambda x: {"size": np.array(3)}, r"test_size is \(\), but there are 10 examples"),
-    ],
-)
-def test_splits_that_do_not_go_together_are_named(field, change, message):
-    data = data_of()
-    wrong = changed(data, "test", field, change(getattr(data.splits["test"], field)))
-    with pytest.raises(ValueError, match=f"^here: {message}"):
-        dataset_lib.check(wrong, "here")
-
-
-def test_lists_of_labels_may_be_longer_in_one_split_than_in_another():
-    data = data_of(lists=True)
-    longer = np.pad(data.splits["test"].labels, ((0, 0), (0, 2)), constant_values=-1)
-    made = changed(data, "test", "labels", longer)
-    assert dataset_lib.check(made, "here") is made
-
-
-def test_a_split_of_nothing_is_not_sound():
-    nothing = Dataset({"test": split_of(10, 0).take(np.arange(0))}, NAMES)
-    with pytest.raises(ValueError, match="here: test has 0 inputs"):
-        dataset_lib.check(nothing, "here")
-
-
 def test_an_empty_chain_of_curation_changes_nothing():
     data = data_of()
     curated = dataset_lib.curate(data, 0, [])
@@ -307,21 +250,3 @@ def test_the_same_noise_twice_is_not_undone():
     clean, once, twice = (dataset_lib.curate(data, 0, [CONFUSE] * n).splits["train"].labels for n in range(3))
     assert (once != clean).any()
     assert (twice != clean).any()
-
-
-@pytest.mark.parametrize(
-    ("name", "values", "message"),
-    [
-        ("file", np.array(["a", "b", "c"]), "train_file is <U1, but must hold numbers"),
-        ("time", np.array([1, 2, 2**40]), "train_time reaches from 1 to .* within 32 bits"),
-        ("groups", np.array([0, -1, 2]), "train_groups must be a whole number from 0"),
-        ("groups", np.array([0, 1, 10**9]), "train_groups must be a whole number from 0"),
-        ("groups", np.array([0.0, 1.0, 2.0]), "train_groups must be a whole number from 0"),
-        ("clean_labels", np.array([0, 1, 99]), "train_clean_labels must be classes from 0 to 1"),
-        ("height", np.array([1.0, 2.0]), "but there are 3 examples"),
-    ],
-)
-def test_what_goes_along_with_the_examples_is_checked(name, values, message):
-    split = Split(np.zeros((3, 2, 2, 1), np.uint8), np.array([0, 1, 1]), np.arange(3), {name: values})
-    with pytest.raises(ValueError, match=message):
-        dataset_lib.check(Dataset({"train": split}, ("a", "b")), "mine")

@@ -1,11 +1,12 @@
 import functools
+import itertools
 import logging
 import re
 import shutil
 
 import numpy as np
 import pytest
-from streams import NAMES, NUM_TEST, NUM_TRAIN, examples, prepare, stream
+from streams import NAMES, NUM_TEST, NUM_TRAIN, examples, prepare, relabelled, rewritten, stream
 
 tf = pytest.importorskip("tensorflow")
 pytest.importorskip("tensorflow_datasets")
@@ -137,27 +138,73 @@ def test_images_that_cannot_be_decoded_are_named_and_left_out(data_dir, caplog):
         training(stream(data_dir, "broken", settings={"max_corrupt": 1}))
 
 
-def test_files_that_are_not_what_their_metadata_tell_are_an_error(data_dir, tmp_path):
-    for damage in ("cut", "exchanged"):
-        shutil.copytree(data_dir / "pets", tmp_path / damage / "pets")
-        files = sorted((tmp_path / damage / "pets").rglob("*-train.tfrecord*"))
-        if damage == "cut":
-            files[0].write_bytes(files[0].read_bytes()[:3000])
-        else:
-            shutil.copyfile(files[1], files[0])
-        with pytest.raises(ValueError, match=r"pets in .*train.*prepare it again"):
-            training(stream(tmp_path / damage))
+def first(directory, split):
+    """The first file of a split."""
+    return sorted((directory / "same").rglob(f"*-{split}.tfrecord*"))[0]
 
 
-def test_a_file_that_lacks_its_last_record_is_damaged(data_dir, tmp_path):
-    shutil.copytree(data_dir / "pets", tmp_path / "pets")
-    file = sorted((tmp_path / "pets").rglob("*-train.tfrecord*"))[0]
-    records = list(tf.data.TFRecordDataset(str(file)).as_numpy_iterator())
-    with tf.io.TFRecordWriter(str(file)) as writer:
-        for record in records[:-1]:
-            writer.write(record)
-    with pytest.raises(ValueError, match=r"pets in .*train is damaged.*prepare it again"):
-        training(stream(tmp_path))
+def flip_a_bit(path):
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
+FAULTS = {  # what is done to a file, and what is said of it
+    "empty": (lambda path: path.write_bytes(b""), "holds 0 records, but the metadata promise {}"),
+    "one record less": (lambda path: rewritten(path, lambda x: x[:-1]), "holds {less} records, but .* promise {}"),
+    "one record more": (lambda path: rewritten(path, lambda x: x + x[:1]), "holds {more} records, but .* promise {}"),
+    "cut": (lambda path: path.write_bytes(path.read_bytes()[:-5]), r"holds {less} records before .* \(.*promise {}"),
+    "damaged": (flip_a_bit, r"holds \d+ records before it is damaged \(.*, but the metadata promise {}"),
+    "missing": (lambda path: path.unlink(), "is missing, but the metadata promise {} records in it"),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_file_that_does_not_hold_the_records_that_were_promised_is_named_with_both_numbers(data_dir, tmp_path, fault):
+    shutil.copytree(data_dir / "same", tmp_path / "same")
+    pipeline, (damage, said) = stream(tmp_path, "same"), FAULTS[fault]
+    readers = {
+        "train": [
+            lambda: training(pipeline),
+            lambda: stream(tmp_path, "same", reads_labels=True),
+            lambda: store.load("same", str(tmp_path)),
+        ],
+        "test": [lambda: list(pipeline.feeds("test", ALL))],
+    }
+    for split, number in (("test", 2), ("train", 1)):
+        path = sorted((tmp_path / "same").rglob(f"*-{split}.tfrecord*"))[number]
+        promised = pipeline._sources[split].records.files(split).lengths[number]
+        damage(path)
+        told = said.format(promised, less=promised - 1, more=promised + 1)
+        for read in readers[split]:
+            with pytest.raises(ValueError, match=rf"^same in .*: {split} cannot be read: {path} {told}[^\n]*$"):
+                read()
+
+
+def test_records_missing_in_one_file_are_not_made_up_for_by_those_too_many_in_another(data_dir, tmp_path):
+    shutil.copytree(data_dir / "same", tmp_path / "same")
+    first, second, _ = sorted((tmp_path / "same").rglob("*-train.tfrecord*"))
+    rewritten(first, lambda records: records[1:])
+    rewritten(second, lambda records: records + records[:1])
+    for read in (lambda: stream(tmp_path, "same", reads_labels=True), lambda: training(stream(tmp_path, "same"))):
+        with pytest.raises(ValueError, match=rf"train cannot be read: {first} holds 13 records, but"):
+            read()
+
+
+def test_a_record_that_is_no_image_with_a_label_is_an_error(data_dir, tmp_path):
+    shutil.copytree(data_dir / "same", tmp_path / "same")
+    path = sorted((tmp_path / "same").rglob("*-train.tfrecord*"))[0]
+    rewritten(path, lambda records: [b"", *records[1:]])
+    with pytest.raises(ValueError, match=r"^same in .*: train holds a record that is no image with 'label' \(.*image"):
+        training(stream(tmp_path, "same"))
+
+
+def test_a_stream_that_ends_early_for_another_reason_is_an_error_too(data_dir, monkeypatch):
+    pipeline = stream(data_dir)
+    batches = pipeline._batches
+    monkeypatch.setattr(pipeline, "_batches", lambda *which: itertools.islice(batches(*which), 2))
+    with pytest.raises(ValueError, match="train ended after 2 of 6 batches"):
+        training(pipeline)
 
 
 def test_what_is_known_to_be_undecodable_is_left_out_unasked(data_dir, caplog):
@@ -250,6 +297,69 @@ def test_lists_of_labels_are_padded_and_one_that_is_too_long_is_named(data_dir):
         assert all((y[len(of) :] == -1).all() for y, of in zip(feed.labels, listed))
     with pytest.raises(ValueError, match=r"example of id \d+ has more than 1 labels; raise config.data.max_labels"):
         training(stream(data_dir, max_labels=1, **several))
+
+
+WRONG = [([99], 99), ([-1], -1), ([-5], -5), ([2**40 + 1], 2**40 + 1), ([-(2**63)], -(2**63))]
+
+
+@pytest.mark.parametrize(("stored", "value"), WRONG)
+def test_a_label_of_a_stream_that_is_no_class_is_named_with_its_id_and_split(data_dir, tmp_path, stored, value):
+    shutil.copytree(data_dir / "same", tmp_path / "same")
+    relabelled(first(tmp_path, "train"), 4, "label", stored)
+    relabelled(first(tmp_path, "test"), 2, "label", stored)
+    pipeline = stream(tmp_path, "same")
+    message = "^same in .*: {}: the example of id {} has label {}, but the 3 classes are 0 to 2.$"
+    for read in (
+        lambda: training(pipeline),
+        lambda: stream(tmp_path, "same", reads_labels=True),
+        lambda: stream(tmp_path, "same", max_classes=2),  # though only examples of the first two are taken
+    ):
+        with pytest.raises(ValueError, match=message.format("train", 4, value)):
+            read()
+    with pytest.raises(ValueError, match=message.format("test", 2, value)):
+        list(pipeline.feeds("test", ALL))
+    with pytest.raises(ValueError, match=rf"same in .*: train_labels: the example of id 4 has label {value}, but"):
+        store.load("same", str(tmp_path))
+
+
+@pytest.mark.parametrize(("stored", "value"), [([1, 99], 99), ([-1, 2], -1), ([-5], -5), ([0, 2**40 + 1], 2**40 + 1)])
+def test_a_list_of_a_stream_that_holds_no_class_is_named(data_dir, tmp_path, stored, value):
+    shutil.copytree(data_dir / "same", tmp_path / "same")
+    relabelled(first(tmp_path, "train"), 4, "labels", stored)
+    relabelled(first(tmp_path, "test"), 2, "labels", stored)
+    message = "{}: the example of id {} has label {}, but the 3 classes are 0 to 2; only the end of a list is padded"
+    with pytest.raises(ValueError, match=message.format("train", 4, value)):
+        training(stream(tmp_path, "same", label="labels", splits={"train": "train"}))
+    # Right answers beside one label, as ReaL's.
+    splits = {"train": "train", "real": {"split": "test", "label": "labels"}}
+    with pytest.raises(ValueError, match=message.format("test", 2, value)):
+        list(stream(tmp_path, "same", splits=splits).feeds("real", ALL))
+
+
+def test_human_labels_and_the_clean_ones_beside_them_are_checked_and_only_these_may_be_unknown(data_dir, tmp_path):
+    shutil.copytree(data_dir / "same", tmp_path / "same")
+    relabelled(first(tmp_path, "train"), 4, "label", [-1])
+    human = {"label": "human", "splits": {"train": "train"}, "reads_labels": True}
+    found = stream(tmp_path, "same", **human)
+    assert found.clean_labels["train"][4] == -1
+    assert sum(n for _, _, n in found.description["label_noise"]) == NUM_TRAIN - 1
+    relabelled(first(tmp_path, "train"), 5, "label", [3])
+    with pytest.raises(ValueError, match="the example of id 5 has label 3, but the 3 classes"):
+        stream(tmp_path, "same", **human)
+    relabelled(first(tmp_path, "train"), 5, "label", [0])
+    relabelled(first(tmp_path, "train"), 6, "human", [-1])
+    with pytest.raises(ValueError, match="the example of id 6 has label -1, but the 3 classes"):
+        stream(tmp_path, "same", **human)
+
+
+def test_a_class_that_a_list_of_a_stream_names_twice_counts_once(data_dir, tmp_path):
+    shutil.copytree(data_dir / "same", tmp_path / "same")
+    several = {"label": "labels", "splits": {"train": "train"}, "reads_labels": True}
+    found = []
+    for labels in ([2, 0], [2, 0, 2]):
+        relabelled(first(tmp_path, "train"), 4, "labels", labels)
+        found.append(stream(tmp_path, "same", **several).class_counts)
+    np.testing.assert_array_equal(*found)
 
 
 def test_right_answers_of_another_set_stand_in_lists_and_empty_ones_are_absent(data_dir):

@@ -51,7 +51,7 @@ def bound(weigh):
 
 @pytest.mark.parametrize("weigh", [weighting.equal, weighting.inverse_frequency])
 def test_an_absent_example_changes_neither_loss_nor_gradient_nor_statistics_nor_sums(weigh):
-    variables = MODEL.init(key(), batch(6).inputs, jnp.ones(6, bool))
+    variables = jax.jit(MODEL.init)(key(), batch(6).inputs, jnp.ones(6, bool))
     params = variables.pop("params")
     sgd = optimizer.sgd(optax.constant_schedule(0.1))
     state = TrainState(jnp.zeros((), jnp.int32), params, variables, sgd.init(params))
@@ -72,8 +72,8 @@ def test_an_absent_example_changes_neither_loss_nor_gradient_nor_statistics_nor_
 
 
 def test_the_loss_is_the_weighted_mean_of_the_examples():
-    variables = MODEL.init(key(), batch(6).inputs, jnp.ones(6, bool))
+    variables = jax.jit(MODEL.init)(key(), batch(6).inputs, jnp.ones(6, bool))
     params = variables.pop("params")
-    loss, outputs = bound(weighting.inverse_frequency)(params, variables, batch(6), key())
+    loss, outputs = jax.jit(bound(weighting.inverse_frequency))(params, variables, batch(6), key())
     weights = (15 / 5) / np.array([1.0, 2.0, 3.0, 4.0, 5.0])[batch(6).labels]
     np.testing.assert_allclose(loss, np.average(outputs.losses, weights=weights), rtol=1e-5)

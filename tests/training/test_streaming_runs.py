@@ -13,14 +13,14 @@ import jax
 import numpy as np
 import pytest
 from pack import PACK, needs
-from streams import NUM_TEST, NUM_TRAIN, prepare
-from subprocesses import EXTRAS, run_without, start_without
+from streams import NUM_TEST, NUM_TRAIN, prepare, relabelled
+from subprocesses import EXTRAS, MAIN, run_without, start_without
 
 pytest.importorskip("tensorflow_datasets")
 
 from experiments import study
 from heteroscedastic.analysis import calibration, finished
-from heteroscedastic.data import tfds
+from heteroscedastic.data import store, tfds
 from heteroscedastic.training import assembly, evaluate, loop, workdir
 
 SPLITS = {"train": "train", "test": "test"}
@@ -126,7 +126,7 @@ def test_a_file_of_records_that_vanishes_ends_a_run_that_continues_once_it_is_ba
 
     with monkeypatch.context() as patched:
         patched.setattr(workdir.Writer, "write", without)
-        with pytest.raises(ValueError, match=rf"train cannot be read \(.*{record.name}.*; bring back what is missing"):
+        with pytest.raises(ValueError, match=rf"train cannot be read: {record} is missing, .* bring back what is"):
             loop.train(config(), str(tmp_path / "run"), str(directory))
     (tmp_path / "away").rename(record)
     again = loop.train(config(), str(tmp_path / "run"), str(directory))
@@ -195,10 +195,10 @@ def few_photographs():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("images", ["generated", pytest.param("photographs", marks=needs("tiny_imagenet"))])
-def test_two_processes_that_are_killed_go_on_as_one_with_the_next_example(data_dir, tmp_path, images):
+def test_two_processes_that_are_killed_go_on_as_one_with_the_next_example(data_dir, tmp_path):
+    """On photographs where they are at hand, else on generated images."""
     made = config()
-    if images == "photographs":
+    if store.is_there("tiny_imagenet", PACK):
         made, data_dir = few_photographs(), PACK
     (alone,) = start(1, tmp_path / "alone", data_dir, made)
     together = start(2, tmp_path / "together", data_dir, made)
@@ -242,6 +242,40 @@ def test_what_either_of_two_processes_cannot_decode_is_told_of_the_run(data_dir,
     assert json.loads((tmp_path / "run" / "results.json").read_text())["left_out"] == {"train": [3, 30]}
     # Each was found by one process alone.
     assert sorted(re.findall(r"images of ids \[(.*?)\] cannot", errors) for _, errors in said) == [["3"], ["30"]]
+
+
+@pytest.mark.slow
+def test_what_one_of_two_hosts_reads_wrong_ends_both_and_names_what_it_was(data_dir, tmp_path):
+    made = tmp_path / "made.py"
+    made.write_text(f"from ml_collections import ConfigDict\ndef get_config(): return ConfigDict({config()!r})\n")
+    faults, running = ("a label", "an empty file"), []
+    for fault in faults:
+        directory = shutil.copytree(data_dir, tmp_path / fault)
+        *_, last = sorted((directory / "same").rglob("*-train.tfrecord-*"))  # which the second host reads alone
+        if fault == "a label":
+            relabelled(last, 3, "label", [99])
+        else:
+            last.write_bytes(b"")
+        with socket.socket() as free:
+            free.bind(("localhost", 0))
+            coordinator = f"--coordinator=localhost:{free.getsockname()[1]}"
+        words = [
+            f"--config={made}",
+            f"--workdir={directory / 'run'}",
+            f"--data_dir={directory}",
+            "--hosts",
+            coordinator,
+        ]
+        words.append("--num_processes=2")
+        running.append([start_without({"tensorboard"}, MAIN, *words, f"--process_id={i}") for i in range(2)])
+    said = [[process.communicate(timeout=180)[1] for process in pair] for pair in running]
+    for fault, pair, (_, errors) in zip(faults, running, said):
+        assert all(process.returncode not in (0, None) for process in pair), said
+        expected = (
+            "of id 30 has label 99, but the 3" if fault == "a label" else "holds 0 records, but the metadata promise"
+        )
+        assert f"same in {tmp_path / fault}: train" in errors, said
+        assert expected in errors, said
 
 
 @pytest.mark.slow

@@ -1,0 +1,47 @@
+"""A low-rank head on images of your own, DIR/mine.npz as README.md describes it; --config.data.name=X is DIR/X.npz.
+
+Question:  what does a model learn from these images, with their labels just as they are in the file?
+Command:   python main.py --config=configs/own_images.py --workdir=runs/own_images --data_dir=DIR
+Cost:      depends on the images; the backbone is one for small images, of up to about 64 pixels
+Expected:  depends on the labels
+"""
+
+from ml_collections import ConfigDict, config_dict
+
+
+def get_config() -> ConfigDict:
+    c = ConfigDict()
+    c.seed = 0
+    c.data = dict(
+        name="mine",
+        label="label",  # SPLIT_labels of the file; NAME trains on train_NAME
+        splits=dict(train="train", test="test"),
+        max_classes=config_dict.placeholder(int),
+        max_examples=config_dict.placeholder(int),
+        train="pad_crop(4)|flip_lr|value_range(-1, 1)",  # without flip_lr where left and right matter, as in text
+        eval="value_range(-1, 1)",
+        validation_fraction=0.2,
+    )
+    c.curation = ""  # every label stays as it is
+    c.backbone = dict(name="ResNet20")
+    c.head = dict(
+        name="LowRank",
+        num_classes=config_dict.placeholder(int),  # as many as the data has
+        num_factors=6,
+        temperature=1.0,
+    )
+    c.predictive = dict(name="softmax", num_samples=128, points="sobol")
+    c.smoothing = dict(name="hard")
+    c.loss = dict(name="cross_entropy")
+    c.weighting = dict(name="equal")
+    c.optimizer = dict(name="sgd", momentum=0.9, nesterov=True, l2=2.5e-4, covariance_l2=None, clip_norm=5.0)
+    c.schedule = dict(name="cosine", learning_rate=0.1, warmup_epochs=2.0)
+    c.training = dict(batch_size=64, num_epochs=60.0, num_steps=None, checkpoint_epochs=2.0)
+    c.validation = dict(split="valid", metric="nll")
+    c.evals = dict(
+        valid=dict(split="valid"),
+        valid_best=dict(split="valid", checkpoint="best"),
+        test=dict(split="test"),
+        test_best=dict(split="test", checkpoint="best"),
+    )
+    return c
