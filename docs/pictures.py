@@ -12,6 +12,7 @@ from matplotlib.patches import Rectangle
 from heteroscedastic import latent as latent_lib
 from heteroscedastic import predictive
 from heteroscedastic.analysis import covariance, figures, finished, known_noise
+from heteroscedastic.analysis import names as names_lib
 from heteroscedastic.latent import LatentGaussian
 
 _NAMES = ("lynx", "wildcat", "tabby")
@@ -62,7 +63,7 @@ def identifiability(directory: str, data_dir: str | None) -> Figure:
     """What is measured of the pairs of classes of a run, with the confused ones framed."""
     run = finished.load(directory, "best", data_dir)
     measured, known = covariance.measures(run), known_noise.confusions(run.dataset)
-    names = run.dataset["class_names"]
+    names = names_lib.of_classes(run.dataset)
     shown = {
         "covariance": (measured.covariance, figures.DIVERGING),
         "var(u_i - u_j)": (measured.difference, figures.SEQUENTIAL),

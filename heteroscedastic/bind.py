@@ -61,7 +61,8 @@ def within(section: str, fn: Callable, /, *args: Any, **settings: Any) -> Any:
     try:
         return fn(*args, **settings)
     except ValueError as error:
-        raise ValueError(str(error) if str(error).startswith("config.") else f"config.{section}: {error}") from error
+        where = "" if str(error).startswith("config.") else f"config.{section}: "  # an inner call may have said it
+        raise ValueError(f"{where}{error}".replace("\n", " ")) from error
 
 
 def check_number(

@@ -10,6 +10,7 @@ import logging
 import os
 import tempfile
 import threading
+import unicodedata
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path, PurePath
 from typing import IO, Any
@@ -42,7 +43,7 @@ def place(name: str | os.PathLike) -> Place:
     if scheme != "gs":
         raise ValueError(f"{name} is in {scheme}://, but buckets are read and written as gs://BUCKET/... alone.")
     if not importlib.util.find_spec("gcsfs"):
-        raise ModuleNotFoundError(f"{name} is in a bucket, which needs: pip install 'heteroscedastic[cloud]'.")
+        raise ModuleNotFoundError(f"{name} is in a bucket, which needs: pip install gcsfs.")
     import fsspec
     from etils import epath
 
@@ -148,12 +149,34 @@ def plain(value: Any) -> Any:
 
 
 def write_csv(path: str | Place, rows: Sequence[dict[str, Any]]) -> None:
-    """Writes rows under the names of the first one, whole or not at all."""
+    """Writes rows under the names of the first one, whole or not at all.
+
+    Texts are `printable`, and one that a spreadsheet would take for a formula gets an apostrophe in front.
+    """
     text = io.StringIO()
     table = csv.DictWriter(text, list(rows[0]) if rows else [], lineterminator="\n")
     table.writeheader()
-    table.writerows(rows)
+    table.writerows({name: _cell(value) for name, value in row.items()} for row in rows)
     write_whole(path, lambda file: file.write(text.getvalue().encode()))
+
+
+def _cell(value: Any) -> Any:
+    if not isinstance(value, str):
+        return value
+    with contextlib.suppress(ValueError):
+        float(value)  # a number may begin with a sign
+        return value
+    return ("'" if value.startswith(("=", "+", "-", "@")) else "") + printable(value)
+
+
+def printable(text: str) -> str:
+    """The text in one line: control characters, other ends of lines and marks of direction as escapes."""
+    return "".join(c.encode("unicode_escape").decode() if _is_control(c) else c for c in text)
+
+
+def _is_control(character: str) -> bool:
+    marks_of_direction = "\u202a" <= character <= "\u202e" or "\u2066" <= character <= "\u2069"
+    return marks_of_direction or unicodedata.category(character) in ("Cc", "Cs", "Zl", "Zp")
 
 
 def write_arrays(path: str | Place, arrays: dict[str, np.ndarray]) -> None:

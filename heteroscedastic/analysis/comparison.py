@@ -9,6 +9,7 @@ from scipy import stats
 
 from heteroscedastic import files
 from heteroscedastic.analysis import finished, predictions
+from heteroscedastic.analysis import names as names_lib
 from heteroscedastic.analysis.finished import Told
 from heteroscedastic.analysis.predictions import Predictions
 from heteroscedastic.training import provenance
@@ -120,7 +121,7 @@ class Compared(NamedTuple):
 
     @property
     def class_names(self) -> list[str]:
-        return self.groups[0].runs[0].dataset["class_names"]
+        return names_lib.of_classes(self.groups[0].runs[0].dataset)
 
     @property
     def several(self) -> bool:

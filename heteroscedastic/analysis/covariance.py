@@ -21,6 +21,7 @@ from heteroscedastic import files, user_errors
 from heteroscedastic import latent as latent_lib
 from heteroscedastic.analysis import average as average_lib
 from heteroscedastic.analysis import drawing, example_covariance, finished, groups, known_noise, pairs
+from heteroscedastic.analysis import names as names_lib
 from heteroscedastic.analysis.average import Average
 from heteroscedastic.data import resident
 from heteroscedastic.training import assembly, evaluate
@@ -153,7 +154,7 @@ def ties(
     Raises:
       ValueError: no such split, or "seen" of too many classes or of several labels.
     """
-    names, whole, average = found.dataset["class_names"], None, averaged(found, split)
+    names, whole, average = names_lib.of_classes(found.dataset), None, averaged(found, split)
     if not finished.answers_yes_or_no(found) and len(names) <= MAX_CLASSES:
         whole = measures(found, split, average)
     by = by or ("covariance" if whole is None else "seen")
@@ -202,7 +203,7 @@ def main() -> None:
     if not finished.has_noise(found.run.config):
         raise ValueError(f"{flags.run} has the head Deterministic, which has no noise; give a run of another head.")
     out = files.place(flags.run) / "analysis" / "covariance" / f"{flags.split}_{flags.checkpoint}"
-    names = found.dataset["class_names"]
+    names = names_lib.of_classes(found.dataset)
     group = None if flags.classes is None else groups.named(names, flags.classes)
     if flags.id is not None:
         _tell_example(found, flags, out / f"example_{flags.id}", group)
@@ -224,7 +225,7 @@ def _tell_pairs(
         files.write_arrays(out / "measures.npz", told.measures._asdict())
     files.write_json(out / "summary.json", {"split": flags.split, "checkpoint": flags.checkpoint, **told.facts})
     variance, diagonal = told.average.variance, told.average.own / told.average.variance
-    columns = zip(found.dataset["class_names"], variance.tolist(), diagonal.tolist())
+    columns = zip(names_lib.of_classes(found.dataset), variance.tolist(), diagonal.tolist())
     files.write_csv(out / "classes.csv", [{"class": n, "variance": v, "diagonal": d} for n, v, d in columns])
     files.write_csv(out / "heat_map.csv", told.block)
     if drawing.possible():
@@ -252,7 +253,7 @@ def _tell_class(found: finished.Finished, flags: argparse.Namespace, out: files.
 def _tell_example(
     found: finished.Finished, flags: argparse.Namespace, out: files.Place, group: np.ndarray | None
 ) -> None:
-    names = found.dataset["class_names"]
+    names = names_lib.of_classes(found.dataset)
     example = example_covariance.of(found, flags.split, flags.id, group, flags.num_classes)
     files.write_csv(out.with_suffix(".csv"), example_covariance.table(example, names))
     if drawing.possible():
@@ -270,7 +271,7 @@ def _told(
     if seen is None and not finished.answers_yes_or_no(found):
         seen = pairs.seen(found, split, some.rows, some.cols)
     mixed = known_noise.mixed(found.dataset, some.rows, some.cols) if known_noise.share(found.dataset) else None
-    return pairs.table(average, some, found.dataset["class_names"], seen, mixed)
+    return pairs.table(average, some, names_lib.of_classes(found.dataset), seen, mixed)
 
 
 def _name(found: finished.Finished) -> str:
@@ -281,7 +282,7 @@ def _name(found: finished.Finished) -> str:
 def _write_pairs(path: files.Place, rows: list[dict[str, Any]], by: str, num_printed: int) -> None:
     files.write_csv(path, rows)
     columns = [f"{name:>{max(len(name), 9) + 2}}" for name in list(rows[0])[2:]]
-    told = [f"{row['class']}, {row['other']}" for row in rows[:num_printed]]
+    told = [f"{names_lib.short(row['class'])}, {names_lib.short(row['other'])}" for row in rows[:num_printed]]
     width = max(len(names) for names in told)
     print(f"largest {by}\n{'classes':<{width}}" + "".join(columns))
     for names, row in zip(told, rows):

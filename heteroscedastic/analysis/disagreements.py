@@ -19,7 +19,7 @@ from jaxtyping import Float, Int, UInt8
 
 from heteroscedastic import files, user_errors
 from heteroscedastic import latent as latent_lib
-from heteroscedastic.analysis import drawing, finished, predictions, rank_test
+from heteroscedastic.analysis import drawing, finished, names, predictions, rank_test
 from heteroscedastic.training import assembly, provenance
 
 _SHOWN = 18  # images on the sheet
@@ -210,7 +210,8 @@ def draw(
             chance = f"chance {told['expected']:.2f} ± {told['deviation']:.2f}\np = {told['p']:.2g}"
             test = f"mean rank {told['mean']:.2f}\nof classes {told['of_classes']:.2f}\n{chance}"
             axes.text(0.97, 0.95, test, transform=axes.transAxes, ha="right", va="top")
-            axes.set(title=words, xlabel=f"rank among the other {num} classes")
+            axes.set_title(words, parse_math=True)
+            axes.set(xlabel=f"rank among the other {num} classes")
             axes.xaxis.get_major_locator().set_params(integer=True)
             axes.grid(visible=False, axis="x")
         panels[0].set_ylabel("images")
@@ -230,9 +231,9 @@ def main() -> None:
     parser.add_argument("--data_dir", default=os.environ.get("TFDS_DATA_DIR"))
     flags = parser.parse_args()
     found, run = find(*flags.runs, flags.on, flags.data_dir)
-    facts, names = {"on": flags.on} | summary(found), run.dataset["class_names"]
+    facts, class_names = {"on": flags.on} | summary(found), names.of_classes(run.dataset)
     path = files.place(flags.out or f"{flags.runs[0]}/analysis") / f"disagreements_{flags.on}"
-    files.write_csv(path.with_name(path.name + ".csv"), table(found, names))
+    files.write_csv(path.with_name(path.name + ".csv"), table(found, class_names))
     files.write_json(path.with_name(path.name + ".json"), facts)
     print(
         f"{len(found.ids)} of the {found.num_examples} images of {flags.on} are right in the first run alone,"
@@ -246,7 +247,7 @@ def main() -> None:
             f"{told['first']:>8.1%}{told['chance_of_first']:>8.1%}"
         )
     title = f"{run.run.config['data']['name']}, {flags.on}"
-    written = draw(found, names, facts, title, path) if drawing.possible() else []
+    written = draw(found, class_names, facts, title, path) if drawing.possible() else []
     print(f"wrote {', '.join([f'{path}.csv', '.json', *(p.name for p in written)])}")
 
 

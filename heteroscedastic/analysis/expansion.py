@@ -178,7 +178,7 @@ def draw(numbers: Numbers, out: files.Place) -> list[files.Place]:
     """Draws both figures; returns what was written."""
     from heteroscedastic.analysis import figures
 
-    with figures.styled():
+    with figures.styled(mathematics=True):
         curves = figures.figure(9, 3.8)
         curves.get_layout_engine().set(wspace=0.06)
         panels = curves.subplots(1, 2, sharey=True)

@@ -7,13 +7,16 @@ from typing import Any
 import numpy as np
 
 from heteroscedastic import files
+from heteroscedastic.analysis import names
 
 try:
     import matplotlib
     import matplotlib.image
+    import matplotlib.patches
+    import matplotlib.ticker
     from matplotlib.figure import Figure
-except ModuleNotFoundError as error:
-    raise ModuleNotFoundError("pictures need matplotlib: pip install 'heteroscedastic[analysis]'.") from error
+except ModuleNotFoundError:  # which `check` reports once something is to be drawn
+    matplotlib, Figure = None, Any
 
 # Okabe and Ito (2008): told apart with any colour vision, and in grey.
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#F0E442")
@@ -21,7 +24,6 @@ SEQUENTIAL, DIVERGING = "viridis", "RdBu_r"
 _STYLE = {
     "axes.axisbelow": True,
     "axes.grid": True,
-    "axes.prop_cycle": matplotlib.cycler(color=COLORS),
     "axes.spines.right": False,
     "axes.spines.top": False,
     "figure.dpi": 100,
@@ -33,9 +35,25 @@ _STYLE = {
 }
 
 
-def styled() -> AbstractContextManager:
-    """The context in which a figure is made."""
-    return matplotlib.rc_context(_STYLE)
+def check() -> None:
+    """Raises a ModuleNotFoundError that says what to install where there is no matplotlib."""
+    if matplotlib is None:
+        raise ModuleNotFoundError(
+            'pictures need matplotlib: pip install matplotlib, or in a checkout pip install -e ".[analysis]".'
+        )
+
+
+def styled(mathematics: bool = False) -> AbstractContextManager:
+    """The context in which a figure is made. Only with `mathematics` is text between dollars a formula."""
+    check()
+    style = {"axes.prop_cycle": matplotlib.cycler(color=COLORS), "text.parse_math": mathematics}
+    return matplotlib.rc_context(_STYLE | style)
+
+
+def label(name: str) -> str:
+    """A name, of anybody's making, as a legend shows it: matplotlib would hide one that begins with an underscore."""
+    shown = names.short(files.printable(name), 40)
+    return f" {shown}" if shown.startswith("_") else shown
 
 
 def figure(width: float, height: float, **settings: Any) -> Figure:
@@ -73,6 +91,7 @@ def svg(drawn: Figure) -> bytes:
 
 def png(image: np.ndarray) -> bytes:
     """One image, uint8 [h, w, c] of 1, 3 or 4 channels, as a PNG file of its own pixels."""
+    check()
     buffer = io.BytesIO()
     pixels = np.repeat(image, 3, axis=-1) if image.shape[-1] == 1 else image
     matplotlib.image.imsave(buffer, pixels, format="png", metadata={"Software": None})

@@ -5,16 +5,12 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-from matplotlib.patches import Rectangle
 from scipy.spatial import distance
 
 from heteroscedastic.analysis import figures, known_noise
+from heteroscedastic.analysis import names as names_lib
 from heteroscedastic.analysis.example_covariance import Example
-
-_LONGEST = 22  # letters of a class name
-
+from heteroscedastic.analysis.figures import Figure
 
 _TITLES = {
     "correlation": "correlation of the averaged covariance",
@@ -36,20 +32,22 @@ def of_group(
     """
     columns = {name: distance.squareform(np.array([row[name] for row in rows])) for name in list(rows[0])[2:]}
     panels = {name: _TITLES[name] for name in shown if name in columns}
-    names = _short(names)
+    names = [names_lib.short(name) for name in names]
     cells, letters = max(3.4, 0.24 * len(names)), 0.075 * max(map(len, names))
     with figures.styled():
         drawn = figures.figure(len(panels) * (cells + letters + 1.2), cells + letters + 1.3)
         framed = np.argwhere(known_noise.most_mixed(columns["labels_mixed"])) if "labels_mixed" in columns else []
         for axes, (name, words) in zip(drawn.subplots(1, len(panels), squeeze=False)[0], panels.items()):
-            axes.set_title(words, fontsize=12)
+            axes.set_title(words, fontsize=12, parse_math=True)
             if name == "correlation":
                 _matrix(drawn, axes, columns[name] + np.eye(len(names)), names, 1.0, "")
             else:
                 _matrix(drawn, axes, columns[name], names, None, "squared units of utility")
             color = "black" if name == "correlation" else "white"
             for i, j in framed:
-                frame = Rectangle((j - 0.5, i - 0.5), 1, 1, fill=False, linewidth=2, edgecolor=color, clip_on=False)
+                frame = figures.matplotlib.patches.Rectangle(
+                    (j - 0.5, i - 0.5), 1, 1, fill=False, linewidth=2, edgecolor=color, clip_on=False
+                )
                 axes.add_patch(frame)
         drawn.suptitle(title + ("\nframed: labels known to be mixed most" if len(framed) else ""), fontsize=13)
     return drawn
@@ -58,7 +56,7 @@ def of_group(
 def of_example(example: Example, class_names: Sequence[str], title: str = "") -> Figure:
     """An example, and the covariance of its utilities."""
     shares = [f"{p:.0%}" if p >= 0.005 else "<1%" for p in example.probs]
-    names = [f"{name}  {share}" for name, share in zip(_short([class_names[i] for i in example.classes]), shares)]
+    names = [f"{names_lib.short(class_names[i])}  {share}" for i, share in zip(example.classes, shares)]
     size = max(3.4, 0.36 * len(names)) + 0.09 * max(map(len, names))
     with figures.styled():
         drawn = figures.figure(size + 3.6, size + 0.4)
@@ -70,14 +68,16 @@ def of_example(example: Example, class_names: Sequence[str], title: str = "") ->
         told = f"label: {labels}"
         if clean not in (labels, "none"):  # none is not known
             told += f"\nclean label: {clean}"
-        picture.set_title("\n".join(textwrap.fill(line, 26) for line in told.split("\n")), fontsize=10)
+        picture.set_title(
+            "\n".join(textwrap.fill(line, 26, max_lines=4, placeholder=" …") for line in told.split("\n")), fontsize=10
+        )
         limit = np.abs(example.covariance).max()
         _matrix(drawn, matrix, example.covariance, names, limit, "covariance, squared units of utility")
         drawn.suptitle(title, fontsize=13)
     return drawn
 
 
-def _matrix(drawn: Figure, axes: Axes, values, names: Sequence[str], limit: float | None, label: str) -> None:
+def _matrix(drawn: Figure, axes: Any, values, names: Sequence[str], limit: float | None, label: str) -> None:
     """A matrix with its classes; of both signs up to the limit, or from 0 off the diagonal where there is none."""
     few = len(names) <= 12
     if limit is None:
@@ -108,7 +108,3 @@ def _number(value: float) -> str:
         return f"{value:.2g}" if abs(value) < 10 else f"{value:.0f}"
     told = f"{value:.2f}"
     return "0" if float(told) == 0 else told.replace("0.", ".", 1)
-
-
-def _short(names: Sequence[str]) -> list[str]:
-    return [name if len(name) <= _LONGEST else name[: _LONGEST - 1].rstrip() + "…" for name in names]

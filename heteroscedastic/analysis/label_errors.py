@@ -22,7 +22,7 @@ from scipy import special
 
 from heteroscedastic import files, user_errors
 from heteroscedastic import latent as latent_lib
-from heteroscedastic.analysis import drawing, finished
+from heteroscedastic.analysis import drawing, finished, names
 from heteroscedastic.calibration import scores
 
 _SHOWN = 24  # images on the sheet
@@ -260,10 +260,10 @@ def main() -> None:
     parser.add_argument("--data_dir", default=os.environ.get("TFDS_DATA_DIR"))
     flags = parser.parse_args()
     found = finished.load(flags.run, flags.checkpoint, flags.data_dir)
-    names, told = found.dataset["class_names"], labels(found, flags.split)
+    class_names, told = names.of_classes(found.dataset), labels(found, flags.split)
     facts = {"split": flags.split, "checkpoint": flags.checkpoint, "ranked_by": "noise_free"} | summary(told)
     path = files.place(flags.out or f"{flags.run}/analysis") / f"label_errors_{flags.split}_{flags.checkpoint}"
-    files.write_csv(path.with_name(path.name + ".csv"), table(told, names))
+    files.write_csv(path.with_name(path.name + ".csv"), table(told, class_names))
     files.write_json(path.with_name(path.name + ".json"), facts)
     print(f"{len(told.ids)} labels of {flags.split}, {flags.checkpoint} checkpoint;", end=" ")
     if "scores" not in facts:
@@ -272,7 +272,7 @@ def main() -> None:
         print(f"{facts['num_known_errors']} known to be wrong.")
         _print_scores(facts)
     title = f"{found.run.config['data']['name']}, {flags.split}"
-    written = draw(told, names, facts, title, path) if drawing.possible() else []
+    written = draw(told, class_names, facts, title, path) if drawing.possible() else []
     print(f"wrote {', '.join([f'{path}.csv', '.json', *(p.name for p in written)])}")
 
 
@@ -286,7 +286,7 @@ def _print_scores(facts: dict[str, Any]) -> None:
         number, precision, recall = facts["cleanlab_issues"].values()
         print(f"cleanlab's find_label_issues: {number} labels, precision {precision:.4f}, recall {recall:.4f}")
     else:
-        print("cleanlab is not installed, so it is left out: pip install 'heteroscedastic[cleanlab]'.")
+        print("cleanlab is not installed, so it is left out: pip install cleanlab.")
 
 
 if __name__ == "__main__":

@@ -8,10 +8,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import UInt8
-from matplotlib.figure import Figure
 
 from heteroscedastic import files
 from heteroscedastic.analysis import figures
+from heteroscedastic.analysis.figures import Figure
 
 _CSS = """
 :root { color-scheme: light dark; --ink: #1b1b1f; --paper: #fff; --soft: #f3f4f6; --line: #c9ccd3; --link: #00539c; }
@@ -72,8 +72,8 @@ class Section(NamedTuple):
 
 
 def text(value: Any) -> str:
-    """Anything as text that means nothing to a browser."""
-    return html.escape(str(value))
+    """Anything as text that means nothing to a browser; it may have several lines."""
+    return html.escape("\n".join(map(files.printable, str(value).split("\n"))))
 
 
 def paragraph(value: Any) -> str:

@@ -4,14 +4,13 @@ Each takes numbers that another module made, and draws them.
 """
 
 from collections.abc import Sequence
+from typing import Any
 
-import matplotlib
 import numpy as np
-from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator, PercentFormatter
 
 from heteroscedastic.analysis import figures
 from heteroscedastic.analysis.confidence import Diagram, Outcomes
+from heteroscedastic.analysis.figures import Figure
 from heteroscedastic.calibration.selective import RiskCoverage
 from heteroscedastic.ensembles import EntropySplit
 
@@ -37,7 +36,7 @@ def reliability(diagrams: dict[str, Diagram], title: str, several: bool = False)
             many, few = told.examples >= FEW, (told.examples > 0) & (told.examples < FEW)
             x = told.confidence[many]
             upper.fill_between(x, told.low[many], told.high[many], color=color, alpha=0.18, linewidth=0)
-            label = f"{name}: ECE {100 * told.error:.1f} %"
+            label = f"{figures.label(name)}: ECE {100 * told.error:.1f} %"
             upper.plot(x, told.accuracy[many], color=color, marker=marker, markersize=3.5, label=label)
             hollow = dict(color=color, marker=marker, markersize=3.5, linestyle="none", fillstyle="none", alpha=0.7)
             if few.any():  # an empty line that is not clipped would upset the layout
@@ -50,9 +49,9 @@ def reliability(diagrams: dict[str, Diagram], title: str, several: bool = False)
         stated = "stated probability of yes" if several else "confidence"
         lower.set(xlabel=stated, ylabel="share")
         for axis in (upper.xaxis, upper.yaxis):
-            axis.set_major_formatter(PercentFormatter(1, decimals=0, symbol=" %"))
-        lower.yaxis.set_major_formatter(PercentFormatter(1, symbol=" %"))
-        lower.yaxis.set_major_locator(MaxNLocator(3))
+            _in_percent(axis, decimals=0)
+        _in_percent(lower.yaxis)
+        lower.yaxis.set_major_locator(figures.matplotlib.ticker.MaxNLocator(3))
     return drawn
 
 
@@ -69,8 +68,8 @@ def outcomes(told: Outcomes, title: str) -> Figure:
                 axes.stairs(share, told.edges, color=_KINDS[kind], fill=True, alpha=0.12)
                 axes.stairs(share, told.edges, color=_KINDS[kind], linewidth=1.8, linestyle=styles[kind], label=label)
         axes.set(title=title, xlabel="confidence", ylabel="share of the kind", xlim=(0, 1))
-        axes.xaxis.set_major_formatter(PercentFormatter(1, decimals=0, symbol=" %"))
-        axes.yaxis.set_major_formatter(PercentFormatter(1, symbol=" %"))
+        _in_percent(axes.xaxis, decimals=0)
+        _in_percent(axes.yaxis)
         drawn.legend(loc="outside lower center", ncols=1, fontsize=8.5)
     return drawn
 
@@ -86,13 +85,19 @@ def risk_coverage(curves: dict[str, Sequence[RiskCoverage]], title: str) -> Figu
             if len(runs) > 1:
                 axes.plot(coverage, risks.T, color=color, linewidth=0.6, alpha=0.4)
             area = np.mean([run.area for run in runs])
-            axes.plot(coverage, risks.mean(axis=0), color=color, linewidth=2, label=f"{name}: area {100 * area:.2f} %")
+            axes.plot(
+                coverage,
+                risks.mean(axis=0),
+                color=color,
+                linewidth=2,
+                label=f"{figures.label(name)}: area {100 * area:.2f} %",
+            )
             # The few most confident alone jump about; they shall not set the scale.
             top = max(top, risks[:, coverage >= 0.1].max())
         axes.set(title=title, xlabel="share answered, most confident first", ylabel="error among them")
         axes.set(xlim=(0, 1), ylim=(0, 1.15 * top or 1))
-        axes.xaxis.set_major_formatter(PercentFormatter(1, decimals=0, symbol=" %"))
-        axes.yaxis.set_major_formatter(PercentFormatter(1, symbol=" %"))
+        _in_percent(axes.xaxis, decimals=0)
+        _in_percent(axes.yaxis)
         drawn.legend(loc="outside lower center", ncols=2, fontsize=8.5)
     return drawn
 
@@ -120,7 +125,7 @@ def entropy_parts(splits: dict[str, Sequence[EntropySplit]], title: str, of: str
         reach = np.nan_to_num(deviations) + total
         for place, x, m in zip(places, reach, mutual):
             axes.text(x + 0.02 * reach.max(), place, f"{m:.3f}", va="center", fontsize=8.5, color="#8a3c00")
-        axes.set(title=title, xlabel="entropy, nats", yticks=places, yticklabels=names)
+        axes.set(title=title, xlabel="entropy, nats", yticks=places, yticklabels=map(figures.label, names))
         axes.set(xlim=(0, 1.18 * reach.max() or 1), ylim=(len(names) - 0.5, -0.5))
         axes.grid(axis="y", visible=False)
         drawn.legend(loc="outside lower center", ncols=2, fontsize=8.5)
@@ -145,14 +150,24 @@ def curves(told: dict[str, dict[str, tuple[np.ndarray, np.ndarray]]], title: str
                     axes.plot(epochs, values.T, color=color, linewidth=0.5, alpha=0.3, linestyle=styles.get(part, "-"))
                 style = dict(color=color, linewidth=1.8, linestyle=styles.get(part, "-"))
                 marker = dict(marker="o", markersize=4) if len(epochs) == 1 else {}
-                axes.plot(epochs, values.mean(axis=0), label=f"{name}, {part}" if part else name, **style, **marker)
+                axes.plot(
+                    epochs,
+                    values.mean(axis=0),
+                    label=", ".join(filter(None, (figures.label(name), part))),
+                    **style,
+                    **marker,
+                )
         axes.set(title=title, xlabel="epoch", ylabel=quantity)
         drawn.legend(loc="outside lower center", ncols=2, fontsize=8.5)
     return drawn
+
+
+def _in_percent(axis: Any, decimals: int | None = None) -> None:
+    axis.set_major_formatter(figures.matplotlib.ticker.PercentFormatter(1, decimals, " %"))
 
 
 def _colors(number: int) -> list:
     """As many colours: the told-apart ones, or where there are more a scale."""
     if number <= len(figures.COLORS):
         return list(figures.COLORS[:number])
-    return [matplotlib.colormaps[figures.SEQUENTIAL](x) for x in np.linspace(0, 0.9, number)]
+    return [figures.matplotlib.colormaps[figures.SEQUENTIAL](x) for x in np.linspace(0, 0.9, number)]

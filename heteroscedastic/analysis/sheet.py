@@ -10,6 +10,7 @@ from heteroscedastic.analysis import figures
 
 _WIDTH, _LINE, _MARGIN = 1.55, 0.145, 0.5  # of an image, of a line of its caption, of the title; inches
 _CHARACTERS = 22  # of a line of a caption
+_MOST_LINES = 6  # that one line of words becomes
 
 
 def sheet(
@@ -36,7 +37,7 @@ def sheet(
             f"there are {len(images)} images, {len(captions)} captions and {num_columns} columns; each image needs a"
             " caption, and there must be one image and one column or more."
         )
-    captions = ["\n".join(textwrap.fill(line, _CHARACTERS) for line in text.splitlines()) for text in captions]
+    captions = ["\n".join(_wrapped(line, _CHARACTERS) for line in text.splitlines()) for text in captions]
     num_columns = min(num_columns, len(images))
     num_rows = -(-len(images) // num_columns)
     num_lines = 1 + max(text.count("\n") for text in captions)
@@ -47,7 +48,7 @@ def sheet(
             num_rows * (_WIDTH * height / width + _LINE * num_lines) + (_MARGIN if title else 0.1),
         )
         if title:
-            drawn.suptitle(textwrap.fill(title, max(40, 20 * num_columns)), fontsize=11)
+            drawn.suptitle(_wrapped(title, max(40, 20 * num_columns)), fontsize=11)
         places = drawn.subplots(num_rows, num_columns, squeeze=False).ravel()
         for place in places:
             place.set_axis_off()
@@ -56,6 +57,10 @@ def sheet(
             place.imshow(image[..., 0] if grey else image, cmap="gray" if grey else None, vmin=0, vmax=_white(images))
             place.text(0.5, -0.04, text, transform=place.transAxes, ha="center", va="top", fontsize=8, linespacing=1.15)
     return drawn
+
+
+def _wrapped(text: str, width: int) -> str:
+    return textwrap.fill(text, width, max_lines=_MOST_LINES, placeholder=" …")
 
 
 def _white(images: np.ndarray) -> int:

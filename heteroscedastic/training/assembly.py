@@ -79,8 +79,7 @@ def build(config: dict[str, Any], data_dir: str | None = None, pipeline: Pipelin
     seed = config["seed"]
     pipeline = pipelines.build(config, data_dir) if pipeline is None else pipeline
     num_classes = len(pipeline.class_names)
-    if config["head"].get("num_classes") is None:  # as many as the data has; recorded as if it had been given
-        config = {**config, "head": {**config["head"], "num_classes": num_classes}}
+    config = _with_num_classes(config, num_classes)
     schema.check_task(config, pipeline)
 
     parts, training = _parts(config), config["training"]
@@ -98,6 +97,7 @@ def build(config: dict[str, Any], data_dir: str | None = None, pipeline: Pipelin
     schema.check_steps(training, total_steps)
     checkpoint_steps = max(1, round(training["checkpoint_epochs"] * steps_per_epoch))
     schedule = functools.partial(parts["schedule"], total_steps=total_steps, steps_per_epoch=steps_per_epoch)
+    jax.eval_shape(schedule, 0)  # its settings are checked before the model is traced
     optimizer = parts["optimizer"](schedule)
 
     def predicted(key, latent):
@@ -181,7 +181,7 @@ def check(config: dict[str, Any]) -> None:
     schema.check(config)
     pipelines.check(config)
     num_classes = config["head"].get("num_classes") or _ANY_NUMBER_OF_CLASSES
-    config = {**config, "head": {**config["head"], "num_classes": num_classes}}
+    config = _with_num_classes(config, num_classes)
     parts, training = _parts(config), config["training"]
     total_steps = training.get("num_steps") or 2**31 - 1  # at most; which it is follows from the data
     schema.check_steps(training, total_steps)
@@ -197,6 +197,13 @@ def check(config: dict[str, Any]) -> None:
         return weights * parts["loss"](parts["predictive"](key, latent), targets)
 
     jax.eval_shape(traced, jax.ShapeDtypeStruct((2, 8), jnp.float32))
+
+
+def _with_num_classes(config: dict[str, Any], number: int) -> dict[str, Any]:
+    """The config with as many classes as its data has, as if it had said so, where it says nothing."""
+    if config["head"].get("num_classes") is not None:
+        return config
+    return {**config, "head": {**config["head"], "num_classes": number}}
 
 
 def _parts(config: dict[str, Any]) -> dict[str, Any]:

@@ -46,7 +46,7 @@ def sgd(
     return optax.chain(
         optax.add_decayed_weights(2 * l2, lambda params: _groups(params, "penalised")),
         optax.add_decayed_weights(2 * covariance_l2, lambda params: _groups(params, "covariance")),
-        optax.identity() if clip_norm is None else optax.clip_by_global_norm(clip_norm),
+        optax.identity() if clip_norm is None else optax.clip_by_global_norm(float(clip_norm)),
         optax.trace(momentum, nesterov) if momentum else optax.identity(),
         optax.scale_by_learning_rate(schedule),
     )

@@ -74,5 +74,5 @@ def _warmup(step: Step, steps_per_epoch: int, epochs: float, num_steps: int) -> 
     check_number("warmup_steps", num_steps, whole=True, at_least=0, below=2**31)
     if epochs and num_steps:
         raise ValueError(f"warmup_epochs is {epochs} and warmup_steps {num_steps}; give one of them.")
-    length = max(1.0, num_steps or epochs * steps_per_epoch)
+    length = max(1.0, float(num_steps or epochs * steps_per_epoch))
     return jnp.minimum(1.0, (step + 1) / length)

@@ -233,7 +233,10 @@ def check_task(config: dict[str, Any], data: Pipeline) -> None:
     splits = [e["split"] for e in config["evals"].values()] + ([validation["split"]] if validation else [])
     unknown = sorted(set(splits) - set(data.sizes))
     if unknown:
-        raise ValueError(f"splits {unknown} are evaluated, but the data set has {sorted(data.sizes)}.")
+        raise ValueError(
+            f"config.evals or config.validation: splits {unknown} are evaluated, but the data set has"
+            f" {sorted(data.sizes)}."
+        )
     if validation:
         _check_choice("validation.metric", validation["metric"], metrics.MULTICLASS if single else metrics.MULTILABEL)
 
@@ -243,9 +246,12 @@ def _check_init(settings: Any) -> None:
     if not isinstance(settings, Mapping) or ("workdir" in settings) == ("weights" in settings):
         raise ValueError(f"config.init is {settings!r}, but must name one of workdir, a run, and weights, a file.")
     known = ("weights", "head") if "weights" in settings else ("workdir", "checkpoint", "head")
-    unread = sorted(set(settings) - set(known))
+    unread = sorted(set(settings) - set(known), key=str)
     if unread:
         raise ValueError(f"nobody reads {unread} of config.init; its settings are {list(known)}.")
+    for name in {"workdir", "weights"} & set(settings):
+        if not isinstance(settings[name], str):
+            raise ValueError(f"config.init.{name} is {settings[name]!r}; it must be a path.")
     if settings.get("checkpoint", "last") not in ("last", "best"):
         raise ValueError(f"config.init.checkpoint is {settings['checkpoint']!r}; choose one of last, best.")
     if not isinstance(settings.get("head", False), bool):

@@ -3,6 +3,7 @@
 from typing import Any
 
 from heteroscedastic.analysis import disagreements, finished, page
+from heteroscedastic.analysis import names as names_lib
 from heteroscedastic.analysis.comparison import Compared
 from heteroscedastic.analysis.page import Section
 
@@ -31,7 +32,7 @@ def alone(compared: Compared) -> Section:
         found, run = disagreements.find(first, second, compared.on, compared.data_dir)
     except finished.NOT_HERE as error:
         return Section(_TITLE, [page.note(f"{noisy[0].name} and {plain[0].name} are not told: {error}")])
-    names, facts = run.dataset["class_names"], disagreements.summary(found)
+    names, facts = names_lib.of_classes(run.dataset), disagreements.summary(found)
     top = disagreements.largest(found)[:_NUM_SHOWN]
     rows = disagreements.table(found, names)
     said = (

@@ -3,6 +3,7 @@
 from typing import Any
 
 from heteroscedastic.analysis import finished, label_errors, page
+from heteroscedastic.analysis import names as names_lib
 from heteroscedastic.analysis.comparison import Compared
 from heteroscedastic.analysis.page import Section
 
@@ -28,7 +29,7 @@ def mislabelled(compared: Compared) -> Section:
         except finished.NOT_HERE as error:
             parts.append(page.note(f"The most suspect labels of {group.name} are not told: {error}"))
             continue
-        names, facts = found.dataset["class_names"], label_errors.summary(told)
+        names, facts = names_lib.of_classes(found.dataset), label_errors.summary(told)
         first = label_errors.most_suspect(told)[:_NUM_SHOWN]
         rows = label_errors.table(told, names)[:_NUM_SHOWN]
         numbers[page.file_name("mislabelled", i, group.name)] = {"checkpoint": checkpoint, **facts, "first": rows}
