@@ -28,8 +28,8 @@ FUNCTIONS = {
     "difference_variance": latent_lib.difference_variance,
     "covariance": latent_lib.covariance,
     "sample": lambda x: latent_lib.sample(key(), x, 8, "antithetic"),
-    "cross_entropy": lambda x: losses.cross_entropy(x.loc, TARGETS.astype(x.loc.dtype)),
-    "sigmoid_cross_entropy": lambda x: losses.sigmoid_cross_entropy(x.loc, TARGETS.astype(x.loc.dtype)),
+    "cross_entropy": lambda x: losses.cross_entropy(x.loc, jnp.asarray(TARGETS, x.loc.dtype)),
+    "sigmoid_cross_entropy": lambda x: losses.sigmoid_cross_entropy(x.loc, jnp.asarray(TARGETS, x.loc.dtype)),
     "gradient": jax.grad(lambda x: predictive.softmax(key(), x, num_samples=16, points="sobol")[:, 0].sum()),
     "gradient of the sigmoid": jax.grad(lambda x: predictive.sigmoid(None, x).sum()),
 }

@@ -77,6 +77,7 @@ def sigmoid(
 
 _DEGREE = 6
 _LEAST_SCALE = 1e-6  # in nats, where the sigmoid is a line
+_ROOT_HALF = 0.5**0.5  # of Python, as numpy's would be of 64 bits
 
 
 def _power_series(fn, low, high, degree):
@@ -117,15 +118,15 @@ def _moments(loc, variance):
     near = a + scale >= 0  # whether exp(-a^2 / 2) leads, else exp(loc + variance / 2)
     leading = jnp.where(near, -0.5 * jnp.square(a), loc + 0.5 * jnp.square(scale))
     base = 0.5 * jnp.where(near, 1.0, jnp.exp(-0.5 * jnp.square(a + scale)))
-    p = base * _erfcx(-a * np.sqrt(0.5))
+    p = base * _erfcx(-a * _ROOT_HALF)
     slope = curvature = jnp.zeros_like(p)
     for k in range(_DEGREE + 1):
         j = k + 1
-        x = (a + j * scale) * np.sqrt(0.5)
+        x = (a + j * scale) * _ROOT_HALF
         tail = _erfcx(jnp.abs(x))
         relative = jnp.exp(k * (loc + 0.5 * (j + 1) * jnp.square(scale))) if k else 1.0
         below = jnp.where(x >= 0, base * tail, relative * (1 - 0.5 * jnp.exp(-jnp.square(x)) * tail))
-        above = base * _erfcx((j * scale - a) * np.sqrt(0.5))
+        above = base * _erfcx((j * scale - a) * _ROOT_HALF)
         p += _FIRST[k] * (below - above)
         slope += _SLOPE[k] * (below + above)
         curvature += _CURVATURE[k] * (below - above)
@@ -184,7 +185,7 @@ def _curvatures(loc, variance):
     log_weight = jax.nn.log_sigmoid(u) - 0.5 * jnp.square(z)
     top = jnp.max(log_weight, axis=0)
     weight = jnp.exp(log_weight - top)
-    top += jnp.log(step * ((_NODES[1] - _NODES[0]) / np.sqrt(2 * np.pi)))
+    top += jnp.log(step * float((_NODES[1] - _NODES[0]) / np.sqrt(2 * np.pi)))
     total = jnp.where(scale <= _WIDEST, jnp.sum(weight, axis=0), jnp.exp(_moments(mean, variance)[0] - top))
     up, slope = jax.nn.sigmoid(u), jax.nn.sigmoid(u) * jax.nn.sigmoid(-u)
     down, bend = 1 - up, 1 - 2 * up

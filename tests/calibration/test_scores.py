@@ -1,3 +1,4 @@
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from scipy import special
@@ -184,8 +185,8 @@ def test_precision_at_a_number_of_what_is_not_a_number_is_none():
 
 def test_a_value_on_an_edge_is_in_the_bin_below_it_everywhere():
     edges = np.array([0.0, 0.5, 1.0], np.float32)
-    value, one = np.array([[0.5]], np.float32), np.ones(1, np.float32)
+    value, one = jnp.array([[0.5]]), jnp.ones(1)
     assert reliability.sums(value[0], one, one, edges).weight[0] == 1
-    assert ranking.sums(value, value > 0, one, edges).positive[0] == 1
+    assert ranking.sums(value, jnp.ones((1, 1)), one, edges).positive[0] == 1
     beside = np.array([[0.5, 0.5], [0.25, 0.75]])  # 0.5 shares a bin with 0.25
     assert scores.brier_parts(beside, np.array([0, 1]), edges).within_variance > 0
