@@ -189,6 +189,8 @@ class Writer:
         self.lines: list[str] = list(saved or ())
         if not hosts.is_first():
             return
+        if self._path.is_dir():
+            raise WorkdirError(f"{self._path} is a directory; remove it, and the same command writes the file again.")
         if self._path.exists() or self.lines:
             self.lines = _repaired(self._path, step, saved)
             self._save()
