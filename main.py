@@ -1,16 +1,24 @@
-"""Trains what a config says: python main.py --config=configs/X.py --workdir=DIR."""
+"""Trains what a config says, evaluates it, and leaves both in a directory.
+
+python main.py --config=configs/digits_het_full.py --workdir=runs/digits --config.seed=1
+"""
 
 import os
+import sys
 import traceback
 import warnings
 
 from absl import app, flags, logging
 from ml_collections import config_flags
 
+from heteroscedastic import config_file, user_errors
+
 _CONFIG = config_flags.DEFINE_config_file("config", None, "What to train; --config.a.b=c changes a setting.")
 _WORKDIR = flags.DEFINE_string("workdir", None, "Directory of the run, one that all hosts share.")
 _DATA_DIR = flags.DEFINE_string("data_dir", None, "Where data sets lie; TFDS_DATA_DIR if not given.")
 _SMOKE = flags.DEFINE_bool("smoke", False, "Shrink the config to two small steps.")
+_DEBUG = flags.DEFINE_bool("debug", False, "Show the traceback of an error.")
+_ALLOW_CHANGED = flags.DEFINE_bool("allow_changed", False, "Continue a run under other JAX flags than it began with.")
 _HOSTS = flags.DEFINE_bool("hosts", False, "The same command runs on every host of a pod or cluster, as one run.")
 _COORDINATOR = flags.DEFINE_string("coordinator", None, "With --hosts, HOST:PORT of process 0, if it is not found.")
 _NUM_PROCESSES = flags.DEFINE_integer("num_processes", None, "With --coordinator, how many processes there are.")
@@ -19,29 +27,52 @@ _PROCESS_ID = flags.DEFINE_integer("process_id", None, "With --coordinator, whic
 
 def main(argv: list[str]) -> None:
     if len(argv) > 1:
-        raise app.UsageError(f"unknown arguments {argv[1:]}")
+        raise SystemExit(f"error: unknown arguments {argv[1:]}; --help lists the flags.")
     # Imported late, so that --help and a mistyped flag answer at once.
-    from heteroscedastic.training import hosts, loop, smoke
+    with user_errors.one_line(_DEBUG.value):
+        from heteroscedastic.training import hosts, loop, smoke
 
     logging.set_verbosity(logging.WARNING)  # Orbax tells of every file it writes
     config, data_dir = _CONFIG.value.to_dict(), _DATA_DIR.value or os.environ.get("TFDS_DATA_DIR")
+    with user_errors.one_line(_DEBUG.value):
+        try:
+            if _HOSTS.value:
+                hosts.start(_COORDINATOR.value, _NUM_PROCESSES.value, _PROCESS_ID.value)
+                if not hosts.is_first():  # the first one warns for all of them
+                    logging.set_verbosity(logging.ERROR)
+                    warnings.simplefilter("ignore")
+            if _SMOKE.value:
+                config, data_dir = smoke.smoke(config, data_dir)
+            loop.train(config, _WORKDIR.value, data_dir, allow_changed=_ALLOW_CHANGED.value)
+        except Exception as error:
+            if not _HOSTS.value:
+                raise
+            text = None if _DEBUG.value else user_errors.message(error)
+            print(f"error: {text}" if text else traceback.format_exc(), file=sys.stderr, flush=True)
+            hosts.leave(error)  # an orderly exit would wait for the other hosts
+
+
+def _parsed(argv: list[str]) -> list[str]:
+    """The arguments that are no flags; a mistake in a flag ends the program with one line."""
     try:
-        if _HOSTS.value:
-            hosts.start(_COORDINATOR.value, _NUM_PROCESSES.value, _PROCESS_ID.value)
-            if not hosts.is_first():  # the first one warns for all of them
-                logging.set_verbosity(logging.ERROR)
-                warnings.simplefilter("ignore")
-        if _SMOKE.value:
-            config, data_dir = smoke.smoke(config, data_dir)
-        loop.train(config, _WORKDIR.value, data_dir)
-    except Exception:
-        if not _HOSTS.value:
+        rest = flags.FLAGS(argv)
+        if _CONFIG.value is not None:
+            _CONFIG.value.to_dict()  # raises where the file could not be read
+    except (flags.Error, AttributeError, LookupError, OSError, TypeError, ValueError) as error:
+        if "--debug" in argv:
             raise
-        traceback.print_exc()
-        hosts.farewell()
-        os._exit(1)  # an orderly exit would wait for the other hosts
+        with user_errors.one_line():
+            config_file.read(argv[1:])  # raises what is wrong with --config, if it is that
+        raise SystemExit(f"error: {error}") from None
+    if _CONFIG.value is None or not _WORKDIR.value:
+        raise SystemExit("error: give --config=configs/X.py and --workdir=DIR; --help shows an example.")
+    flags_of_hosts = {"coordinator": _COORDINATOR, "num_processes": _NUM_PROCESSES, "process_id": _PROCESS_ID}
+    given = [f"--{name}" for name, flag in flags_of_hosts.items() if flag.value is not None]
+    if given and not _HOSTS.value:
+        raise SystemExit(f"error: {', '.join(given)} without --hosts, by which several processes make one run.")
+    return rest
 
 
 if __name__ == "__main__":
-    flags.mark_flags_as_required(["config", "workdir"])
-    app.run(main)
+    __doc__ += "\nConfigs: " + ", ".join(config_file.names())
+    app.run(main, flags_parser=_parsed)

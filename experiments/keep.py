@@ -6,13 +6,12 @@ what is missing. A run is known by its whole config, not by that of a run that i
 table has no more is kept no longer.
 """
 
-import argparse
 from typing import Any
 
 import numpy as np
 
 from experiments import study, table
-from heteroscedastic import files
+from heteroscedastic import files, user_errors
 
 _OF_A_RUN = ("seconds", "device", "versions", "commit")
 
@@ -36,9 +35,10 @@ def told(chosen: study.Table, run: study.Made) -> dict[str, Any]:
     return {name: run.results[name] for name in _OF_A_RUN if name in run.results} | {"evals": evals}
 
 
+@user_errors.one_line()
 def main() -> None:
     """Adds what is finished to what is kept."""
-    parser = argparse.ArgumentParser(description=main.__doc__)
+    parser = user_errors.parser(main.__doc__)
     parser.add_argument("--study", required=True)
     parser.add_argument("--table", required=True)
     parser.add_argument("--scale", default="cpu")

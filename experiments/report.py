@@ -4,13 +4,12 @@ The rows of the table are told beside each other, each seed at the setting that 
 chose, with the paper's numbers where it has some: heteroscedastic/analysis/report.py.
 """
 
-import argparse
 import os
 from pathlib import Path
 from typing import Any
 
 from experiments import study, table
-from heteroscedastic import files
+from heteroscedastic import files, user_errors
 from heteroscedastic.analysis import comparison, finished, report
 from heteroscedastic.analysis.comparison import Group
 
@@ -37,9 +36,10 @@ def paper(chosen: study.Table, regime: study.Regime, numbers: dict[str, Any]) ->
     return {"note": f"{title} ({chosen.paper['note']}).", "numbers": told}
 
 
+@user_errors.one_line()
 def main() -> None:
     """Writes a page about a table of a study."""
-    parser = argparse.ArgumentParser(description=main.__doc__)
+    parser = user_errors.parser(main.__doc__)
     parser.add_argument("--study", required=True)
     parser.add_argument("--table", required=True)
     parser.add_argument("--scale", default="cpu")
@@ -60,11 +60,8 @@ def main() -> None:
     told = paper(chosen, regime, numbers)
     if told:
         told["numbers"] = {row.name: told["numbers"][row.name] for row in rows}
-    try:
-        compared = comparison.compare(rows, regime.report, regime.fitted_on, flags.data_dir)
-        print(f"wrote {report.write(compared, flags.out, told)}")
-    except (FileNotFoundError, ValueError) as error:
-        raise SystemExit(str(error)) from None
+    compared = comparison.compare(rows, regime.report, regime.fitted_on, flags.data_dir)
+    print(f"wrote {report.write(compared, flags.out, told)}")
 
 
 if __name__ == "__main__":

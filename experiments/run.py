@@ -4,7 +4,6 @@ What is complete is skipped, what was cut off continues, so the same command aga
 table. Each run is what main.py would do, in a directory of its own.
 """
 
-import argparse
 import concurrent.futures
 import contextlib
 import fnmatch
@@ -17,7 +16,7 @@ import traceback
 from typing import Any
 
 from experiments import row, study
-from heteroscedastic import files
+from heteroscedastic import files, user_errors
 
 
 def run(job: study.Job, data_dir: str | None) -> str | None:
@@ -81,9 +80,10 @@ def make(jobs: list[study.Job], num_workers: int, data_dir: str | None) -> int:
     return failed
 
 
+@user_errors.one_line()
 def main() -> None:
     """Runs what is not complete of a table."""
-    parser = argparse.ArgumentParser(description=main.__doc__)
+    parser = user_errors.parser(main.__doc__)
     parser.add_argument("--study", required=True)
     parser.add_argument("--table", required=True)
     parser.add_argument(

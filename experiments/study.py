@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from heteroscedastic import files
 from heteroscedastic.metrics import LOWER_IS_BETTER
-from heteroscedastic.training import schema, workdir
+from heteroscedastic.training import run_record, schema
 
 
 class Row(NamedTuple):
@@ -185,7 +185,8 @@ def kept_at(study: str, table: str, scale: str) -> Path:
 def kept(study: str, table: str, scale: str) -> dict[str, dict[str, Any]]:
     """Results by the fingerprint of their run; none where nothing is kept."""
     path = kept_at(study, table, scale)
-    return {name: workdir.as_measured(found) for name, found in files.read_json(path).items()} if path.exists() else {}
+    found = files.read_json(path) if path.exists() else {}
+    return {name: run_record.as_measured(results) for name, results in found.items()}
 
 
 def at(chosen: Table, runs: list[Made], point: str) -> list[Made]:
@@ -227,14 +228,14 @@ def tuned(runs: list[Made], regime: Regime, metric: str) -> dict[tuple[str, int]
 
 
 def _results(job: Job) -> dict[str, Any] | None:
-    path = job.directory / "results.json"
-    if not path.exists():
+    if not (job.directory / "results.json").exists():
         return None
-    found, wanted = (files.read_json(job.directory / "config.json"), files.plain(job.config))
+    record = run_record.read(job.directory)
+    found, wanted = copy.deepcopy(record.config), files.plain(job.config)
     # What it started from, where that lies beside it, is the same by whatever path both were named, and if both moved.
     runs, start = str(job.directory.parents[4]), (wanted.get("init") or {}).get("workdir", "")
     if start.startswith(runs) and (found.get("init") or {}).get("workdir", "").endswith(start.removeprefix(runs)):
         found["init"]["workdir"] = start
     if schema.identity(found) != schema.identity(wanted):
         raise ValueError(f"{job.directory} holds a run of another config than this table's; remove it to run it again.")
-    return workdir.as_measured(files.read_json(path))
+    return record.results

@@ -8,7 +8,6 @@ in OUT it tells what experiments.keep has put into the repository.
 Intervals and tests are of each comparison on its own, not corrected for their number.
 """
 
-import argparse
 import functools
 import re
 from collections import Counter
@@ -19,7 +18,7 @@ import numpy as np
 from scipy import stats
 
 from experiments import study
-from heteroscedastic import files
+from heteroscedastic import files, user_errors
 from heteroscedastic.analysis import calibration
 from heteroscedastic.analysis.comparison import difference, spread
 
@@ -167,9 +166,10 @@ def paper_number(
     return f"{found[column]}" + (f" ± {spread}" if spread is not None else "")
 
 
+@user_errors.one_line()
 def main() -> None:
     """Prints a table of a study."""
-    parser = argparse.ArgumentParser(description=main.__doc__)
+    parser = user_errors.parser(main.__doc__)
     parser.add_argument("--study", required=True)
     parser.add_argument("--table", required=True)
     parser.add_argument("--scale", default="cpu")

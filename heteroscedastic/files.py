@@ -2,11 +2,14 @@
 
 import contextlib
 import csv
+import fnmatch
 import importlib.util
 import io
 import json
+import logging
 import os
 import tempfile
+import threading
 import unicodedata
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path, PurePath
@@ -18,19 +21,25 @@ import numpy as np
 if importlib.util.find_spec("gcsfs"):
     os.environ.setdefault("EPATH_USE_TF", "0")
 
+_SECONDS_TO_REACH = 30.0  # a bucket; its own client tries for longer
 Place = PurePath  # a Path, or one of a bucket, which has the same methods
 
 
 def place(name: str | os.PathLike) -> Place:
     """A path on a disk, or in a bucket where its name is gs://BUCKET/...; both have the methods of pathlib.
 
+    On a disk ~ is a home directory, also where no shell replaced it, as in --workdir=~/runs/x.
+
     Raises:
-      ValueError: a scheme other than gs.
+      ValueError: a scheme other than gs, or the home of an unknown user.
       ModuleNotFoundError: what reads and writes buckets is not installed.
     """
     scheme, found, _ = os.fspath(name).partition("://")
     if not found:
-        return Path(name)
+        try:
+            return Path(name).expanduser()
+        except RuntimeError:
+            raise ValueError(f"{name} is in the home of a user that is unknown here; give the path in full.") from None
     if scheme != "gs":
         raise ValueError(f"{name} is in {scheme}://, but buckets are read and written as gs://BUCKET/... alone.")
     if not importlib.util.find_spec("gcsfs"):
@@ -41,6 +50,43 @@ def place(name: str | os.PathLike) -> Place:
     # What other hosts write is to be seen.
     fsspec.config.conf.setdefault("gcs", {}).setdefault("use_listings_cache", False)
     return epath.Path(name)
+
+
+def reach(path: Place) -> None:
+    """Returns at once for a path on a disk, and for one in a bucket once its service has answered.
+
+    Asked first, as a client that tries for minutes, or takes no answer for no file, says nothing meanwhile.
+
+    Raises:
+      OSError: the service cannot be reached, or refuses; names the path.
+    """
+    if not in_bucket(path):
+        return
+    import fsspec
+
+    answer: list[BaseException | None] = []
+
+    def ask():
+        try:
+            fsspec.filesystem("gs").info(f"{os.fspath(path).removeprefix('gs://').partition('/')[0]}/.reach")
+        except FileNotFoundError:
+            answer.append(None)
+        except Exception as error:  # of whatever kind its client raises
+            answer.append(error)
+        else:
+            answer.append(None)
+
+    logger = logging.getLogger("gcsfs")
+    level = logger.level
+    logger.setLevel(logging.CRITICAL)  # it logs a traceback for each attempt
+    thread = threading.Thread(target=ask, daemon=True)
+    thread.start()
+    thread.join(_SECONDS_TO_REACH)
+    logger.setLevel(level)
+    error = answer[0] if answer else TimeoutError(f"no answer within {_SECONDS_TO_REACH:.0f} s")
+    if error:
+        told = str(error).partition("\n")[0] or type(error).__name__
+        raise OSError(f"{path} cannot be reached ({told}); check the network and the credentials of Google Cloud.")
 
 
 def in_bucket(path: Place) -> bool:
@@ -172,10 +218,20 @@ def _upload(path: Place, write: Callable[[IO[bytes]], Any]) -> None:
             raise OSError(f"{path} could not be written ({type(error).__name__}: {told})") from error
 
 
-def sweep(directory: Place) -> None:
-    """Removes what a kill left of files that were being written; in a bucket there is nothing."""
-    for path in () if in_bucket(directory) else directory.rglob(".*.tmp"):
-        path.unlink(missing_ok=True)
+def sweep(directory: Place, pattern: str) -> None:
+    """Removes what a kill left of files that `write_whole` was writing; in a bucket there is nothing.
+
+    Args:
+      directory: that holds them; what it links to, or has in other directories, is left alone.
+      pattern: of the names that the files would have had.
+    """
+    if in_bucket(directory) or not directory.is_dir() or directory.is_symlink():
+        return
+    for path in directory.glob(".*.tmp"):
+        name, _, process = path.name[1:].removesuffix(".tmp").rpartition(".")
+        is_ours = process.isdigit() and fnmatch.fnmatchcase(name, pattern)
+        if is_ours and path.is_file() and not path.is_symlink():
+            path.unlink(missing_ok=True)
 
 
 @contextlib.contextmanager

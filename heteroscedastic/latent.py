@@ -1,17 +1,17 @@
 """The Gaussian over class utilities that every head puts out, and its moments."""
 
-import math
 from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int, PRNGKeyArray
+from jaxtyping import Array, ArrayLike, Float, Int, PRNGKeyArray
 
 from heteroscedastic import sampling
 
 _HIGHEST = jax.lax.Precision.HIGHEST
+_LIKELY = 32  # classes of an example whose own normals get the best points
 
 
 class LatentGaussian(NamedTuple):
@@ -24,7 +24,7 @@ class LatentGaussian(NamedTuple):
     sharded as if they had them, see `map_batch`.
     """
 
-    loc: Float[Array, "*b k"]
+    loc: Float[Array, "*b k"]  # finite, or -inf for a class that never is
     scale_diag: Float[Array, "*b n"] | None = None  # standard deviation, > 0; n = k, or the readout's width
     factor_loadings: Float[Array, "*b n r"] | None = None
     factor_scale: Float[Array, "*b n"] | None = None  # v(x), with shared_loadings
@@ -41,10 +41,11 @@ class Noise(NamedTuple):
 
 
 def check(latent: LatentGaussian) -> LatentGaussian:
-    """The latent itself, once its shapes agree.
+    """The latent itself, once its shapes agree and every loc has a meaning.
 
     Raises:
-      ValueError: names the field, its shape and the shape that was expected.
+      ValueError: names the field, its shape and the shape that was expected; or a loc is +inf or nan. Within
+        `jit`, where values are not known, such a loc makes the example's log-probabilities nan.
     """
     if jnp.ndim(latent.loc) < 1:
         raise ValueError(f"latent.loc needs a class axis, but has shape {jnp.shape(latent.loc)}.")
@@ -71,7 +72,14 @@ def check(latent: LatentGaussian) -> LatentGaussian:
                 f"latent.{name} has shape {found}, but with loc of shape {latent.loc.shape}"
                 f" it must have shape ({text})."
             )
+    if _is_known(latent.loc) and not np.all(np.asarray(latent.loc) < np.inf):
+        raise ValueError("latent.loc holds +inf or nan, but must be finite, or -inf for a class that never is.")
     return latent
+
+
+def _is_known(value: ArrayLike) -> bool:
+    """Whether the value can be read: it is not traced, and no other host holds a part of it."""
+    return not isinstance(value, jax.core.Tracer) and getattr(value, "is_fully_addressable", True)
 
 
 def has_noise(latent: LatentGaussian) -> bool:
@@ -90,24 +98,21 @@ def temper(latent: LatentGaussian, temperature: float | Float[Array, ""]) -> Lat
     """The utilities in units of the temperature: covariance(temper(l, t)) = covariance(l) / t**2.
 
     Raises:
-      ValueError: a temperature that is known and not > 0.
+      ValueError: a temperature that is no finite number > 0, where its value is known (outside of `jit`).
     """
-    if isinstance(temperature, (int, float)) and not 0 < temperature < math.inf:
+    if _is_known(temperature) and not (np.ndim(temperature) == 0 and 0 < temperature < np.inf):
         raise ValueError(f"temperature is {temperature}, but must be a finite number > 0.")
-    return map_batch(lambda x: x / temperature, latent)
+    return map_batch(lambda x: (x / temperature).astype(x.dtype), latent)
 
 
 def without_classes_from(num_classes: int, latent: LatentGaussian) -> LatentGaussian:
-    """The latent whose classes from this number on never are: with a loc of -inf they take no probability.
-
-    They make room, so that several devices can have equally many.
-    """
+    """The latent whose classes from this number on only make room: with a loc of -inf they have no probability."""
     there = jnp.arange(latent.loc.shape[-1]) < num_classes
     return latent._replace(loc=jnp.where(there, latent.loc, -jnp.inf))
 
 
 def draw(
-    key: PRNGKeyArray, latent: LatentGaussian, num_samples: int, points: str = "independent"
+    key: PRNGKeyArray | None, latent: LatentGaussian, num_samples: int, points: str = "independent"
 ) -> Callable[[Int[Array, "s"]], Noise]:
     """Where the points of samples come from: their numbers, below num_samples -> Noise.
 
@@ -115,18 +120,18 @@ def draw(
     any grouping, and again, with the same result.
 
     Args:
-      key: consumed.
+      key: consumed; every example has points of its own. None is for fixed points, the same for every example.
       latent: the best points go to the factors and the likeliest classes.
-      num_samples: in all; a power of two for Sobol points.
+      num_samples: in all, 1 to 2**24; a power of two for Sobol points.
       points: "independent", "antithetic" or "sobol".
     """
-    kind = sampling.named(points)
-    keys = jax.random.split(key, 3)
-    sources = [None if ranks is None else kind(one, num_samples, ranks) for one, ranks in zip(keys, _ranks(latent))]
+    kind, shared = sampling.named(points), key is None
+    num_samples = sampling.check_num_points(num_samples)
+    keys = jax.random.split(jax.random.key(0) if shared else key, 3)
+    sources = [
+        None if ranks is None else kind(one, num_samples, ranks, shared) for one, ranks in zip(keys, _ranks(latent))
+    ]
     return lambda indices: Noise(*(None if source is None else source(indices) for source in sources))
-
-
-_LIKELY = 32
 
 
 def _ranks(latent: LatentGaussian) -> Noise:
@@ -164,17 +169,12 @@ def utilities(latent: LatentGaussian, noise: Noise) -> Float[Array, "s *b k"]:
 
 
 def sample(
-    key: PRNGKeyArray, latent: LatentGaussian, num_samples: int, points: str = "independent"
+    key: PRNGKeyArray | None, latent: LatentGaussian, num_samples: int, points: str = "independent"
 ) -> Float[Array, "s *b k"]:
     """Samples of the utilities.
 
-    Noise is drawn per class: e ~ N(0, I), one number for each class, example and sample.
-
-    Args:
-      key: consumed.
-      latent: parameters of the utilities.
-      num_samples: >= 1.
-      points: "independent", "antithetic" or "sobol", see sampling.py.
+    Noise is drawn per class: e ~ N(0, I), one number for each class, example and sample. Arguments are
+    those of `draw`.
 
     Source: Collier et al. (2021), arXiv:2105.10305, section 2 and Algorithm 1, where one
     draw serves the whole batch; here every example has its own.

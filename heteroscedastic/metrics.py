@@ -91,7 +91,7 @@ def multiclass_sigmoid(
     The class of the highest is predicted, and its probability of holding is the confidence. NLL
     and Brier score are summed over the answers.
     """
-    nll = losses.sigmoid_cross_entropy(logits, jax.nn.one_hot(labels, logits.shape[-1]))
+    nll = losses.sigmoid_cross_entropy(logits, jax.nn.one_hot(labels, logits.shape[-1], dtype=logits.dtype))
     return _multiclass(logits, jax.nn.sigmoid(logits), nll, labels, weights)
 
 
@@ -99,7 +99,7 @@ def _multiclass(scores, probs, nll, labels, weights):
     own = jnp.take_along_axis(scores, labels[:, None], axis=-1)
     others_above = jnp.sum(~(scores < own), axis=-1) - 1
     correct = (others_above < 1).astype(scores.dtype)
-    hot = jax.nn.one_hot(labels, scores.shape[-1])
+    hot = jax.nn.one_hot(labels, scores.shape[-1], dtype=scores.dtype)
     confidence = jnp.max(probs, axis=-1)
 
     def by_center(num_bins):

@@ -6,9 +6,14 @@ different ranks, or UNRANKED. A point depends on key, num_points and its own ind
 drawn in any grouping, and again, with the same result. An entry of it depends on its rank, its place in the last axis
 and that axis's place among the others, so a longer axis begins as the shorter one does: entries can be added for
 padding, and drawn where they are used, on one device of many.
+
+A kind with `shared=True` gives every place of the leading axes the points of the first, so that a point depends on
+its rank and its place in the last axis alone. Points are float32, from 32 bits, under any setting of JAX.
 """
 
+import functools
 import math
+import operator
 from collections.abc import Callable
 
 import jax
@@ -19,10 +24,11 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 from heteroscedastic import digital_nets
 
 UNRANKED = np.iinfo(np.int32).max
+MOST_POINTS = 2**24  # points have 24 random bits, and a float32 counts no further by ones
 Source = Callable[[Int[Array, "s"]], Float[Array, "s *n"]]
 
 
-def named(kind: str) -> Callable[[PRNGKeyArray, int, Int[Array, "*n"]], Source]:
+def named(kind: str) -> Callable[..., Source]:
     """The kind of points of this name.
 
     Raises:
@@ -34,13 +40,38 @@ def named(kind: str) -> Callable[[PRNGKeyArray, int, Int[Array, "*n"]], Source]:
     return kinds[kind]
 
 
-def independent(key: PRNGKeyArray, num_points: int, ranks: Int[Array, "*n"]) -> Source:
+def check_num_points(num_points: int) -> int:
+    """The number itself.
+
+    Raises:
+      ValueError: it is no whole number from 1 to MOST_POINTS.
+    """
+    try:
+        if 1 <= operator.index(num_points) <= MOST_POINTS:
+            return num_points
+    except TypeError:
+        pass
+    raise ValueError(f"num_samples is {num_points}, but must be a whole number from 1 to 2**24 ({MOST_POINTS:,}).")
+
+
+def independent(key: PRNGKeyArray, num_points: int, ranks: Int[Array, "*n"], shared: bool = False) -> Source:
     """Independent points. Only the shape of `ranks` matters."""
+    shape = _shape(ranks, shared)
 
     def point(index):
-        return _drawn(jax.random.normal, jax.random.fold_in(key, index), ranks.shape)
+        return jnp.broadcast_to(_drawn(_NORMAL, jax.random.fold_in(key, index), shape), ranks.shape)
 
     return jax.vmap(point)
+
+
+# The default type of either would be of 64 bits where JAX is set to those.
+_BITS = functools.partial(jax.random.bits, dtype=jnp.uint32)
+_NORMAL = functools.partial(jax.random.normal, dtype=jnp.float32)
+
+
+def _shape(ranks: Int[Array, "*n"], shared: bool) -> tuple[int, ...]:
+    """The shape that is drawn: of shared points, one place of the leading axes."""
+    return (*(1,) * (ranks.ndim - 1), *ranks.shape[-1:]) if shared else ranks.shape
 
 
 def _drawn(draw: Callable, key: PRNGKeyArray, shape: tuple[int, ...]) -> Array:
@@ -59,18 +90,18 @@ def _drawn(draw: Callable, key: PRNGKeyArray, shape: tuple[int, ...]) -> Array:
     return row(jnp.arange(math.prod(rows)).reshape(rows))
 
 
-def antithetic(key: PRNGKeyArray, num_points: int, ranks: Int[Array, "*n"]) -> Source:
+def antithetic(key: PRNGKeyArray, num_points: int, ranks: Int[Array, "*n"], shared: bool = False) -> Source:
     """Points in pairs: 2i and 2i + 1 are each other's negatives, else independent."""
-    halves = independent(key, num_points, ranks)
+    halves = independent(key, num_points, ranks, shared)
 
     def points(indices):
-        signs = 1.0 - 2.0 * (indices % 2)
+        signs = 1.0 - 2.0 * (indices % 2).astype(jnp.float32)
         return signs.reshape(-1, *(1,) * ranks.ndim) * halves(indices // 2)
 
     return points
 
 
-def sobol(key: PRNGKeyArray, num_points: int, ranks: Int[Array, "*n"]) -> Source:
+def sobol(key: PRNGKeyArray, num_points: int, ranks: Int[Array, "*n"], shared: bool = False) -> Source:
     """Points of a digital net with random shifts, by the inverse normal; Sobol's where it matters.
 
     Over binary digits, entry j of point i is shift_j + C_j i. The shift has 32 random bits of its
@@ -92,12 +123,13 @@ def sobol(key: PRNGKeyArray, num_points: int, ranks: Int[Array, "*n"]) -> Source
     digits = check_power_of_two(num_points)
     good = jnp.asarray(digital_nets.columns(digits).T)
     shift_key, rest_key = jax.random.split(key)
-    shift = _drawn(jax.random.bits, shift_key, ranks.shape)
+    shape = _shape(ranks, shared)
+    shift = _drawn(_BITS, shift_key, shape)
     is_good, place = ranks < good.shape[1], jnp.minimum(ranks, good.shape[1] - 1)
     # A loop, as the compiler else makes these anew for every point.
     generators = jax.lax.map(
         lambda columns: jnp.where(is_good, columns[0][place], columns[1]),
-        (good, _nonsingular(rest_key, digits, ranks.shape)),
+        (good, _nonsingular(rest_key, digits, shape)),
     )
 
     def points(indices):
@@ -154,8 +186,8 @@ def _nonsingular(key: PRNGKeyArray, digits: int, shape: tuple[int, ...]) -> Arra
     every entry, and so tie them all to each other.
     """
     lower_key, upper_key = jax.random.split(key)
-    lower = _drawn(jax.random.bits, lower_key, (digits, *shape))
-    upper = _drawn(jax.random.bits, upper_key, (digits, *shape))
+    lower = _drawn(_BITS, lower_key, (digits, *shape))
+    upper = _drawn(_BITS, upper_key, (digits, *shape))
     # Digits count from the top bit; below the first `digits` they are random and stay so.
     ones = [np.uint32(1 << (31 - i)) for i in range(digits)]
     below = [np.uint32((1 << (31 - i)) - 1) for i in range(digits)]

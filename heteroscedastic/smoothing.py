@@ -13,7 +13,11 @@ __all__ = ["hard", "uniform"]  # what config.smoothing may name
 def hard(batch: Batch, num_classes: int) -> Float[Array, "*b k"]:
     """One for every label of an example, zero elsewhere; several labels where they are lists."""
     in_lists = batch.labels.ndim > batch.weights.ndim
-    return multi_hot(batch.labels, num_classes) if in_lists else jax.nn.one_hot(batch.labels, num_classes)
+    return (
+        multi_hot(batch.labels, num_classes)
+        if in_lists
+        else jax.nn.one_hot(batch.labels, num_classes, dtype=jnp.float32)
+    )
 
 
 def uniform(batch: Batch, num_classes: int, *, rate: float, over: str = "all") -> Float[Array, "*b k"]:

@@ -15,6 +15,7 @@ are here that are documented, apply to a run of ours, and are not what the compi
   measured: https://docs.jax.dev/en/latest/gpu_performance_tips.html
 """
 
+import re
 from collections.abc import Mapping
 from typing import NamedTuple
 
@@ -56,6 +57,6 @@ def tpu(accelerator: str) -> Kind:
       ValueError: it is of no known kind, or no type at all.
     """
     kind, _, size = accelerator.partition("-")
-    if kind not in _KINDS or not size.isdecimal():
+    if kind not in _KINDS or not re.fullmatch(r"[1-9][0-9]{0,4}", size):
         raise ValueError(f"--accelerator is {accelerator!r}, but must be {', '.join(_KINDS)} and a size: v3-32.")
     return _KINDS[kind]

@@ -1,12 +1,13 @@
 """What launchers share: what is to be run, how main.py is called, and a shell that can only tell what it would do."""
 
 import argparse
+import math
 import shlex
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, NoReturn
 
 ROOT = Path(__file__).resolve().parents[1]
 SAVED = 75  # main.py exits so after SIGTERM, once the state is saved
@@ -22,6 +23,29 @@ class UnknownError(LaunchError):
 
 class BusyError(LaunchError):
     """What is there is at other work, which must not be touched."""
+
+
+class Parser(argparse.ArgumentParser):
+    """Says what is wrong in one line, without the usage above it."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"{self.prog}: error: {message}\n")
+
+
+def number(kind: type[int] | type[float], low: float, high: float) -> Callable[[str], int | float]:
+    """The type of a flag whose value is a number from `low` to `high`, which nan is not."""
+
+    def parse(text: str) -> int | float:
+        try:
+            value = kind(text)
+        except ValueError:
+            value = math.nan
+        if not low <= value <= high:
+            what = "a whole number" if kind is int else "a number"
+            raise argparse.ArgumentTypeError(f"is {text}, but must be {what} from {low:g} to {high:g}.")
+        return value
+
+    return parse
 
 
 class Done(NamedTuple):

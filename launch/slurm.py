@@ -6,6 +6,7 @@ before its time is up, or when it is preempted, it saves, leaves, and is queued 
 """
 
 import argparse
+import re
 import shlex
 import sys
 from collections.abc import Sequence
@@ -61,22 +62,45 @@ def script(flags: argparse.Namespace, rest: Sequence[str]) -> str:
     )
 
 
+def _time(text: str) -> str:
+    """A time as Slurm takes it, such as 90 (minutes), 24:00:00 or 2-12 (days and hours)."""
+    if not re.fullmatch(r"\d{1,6}(:\d{1,2}){0,2}|\d{1,4}-\d{1,2}(:\d{1,2}){0,2}", text):
+        raise argparse.ArgumentTypeError(f"is {text}, but must be a time such as 90 (minutes), 24:00:00 or 2-12:00:00.")
+    return text
+
+
+def _seconds(time: str) -> int:
+    """Of what `_time` takes; 0 is no limit."""
+    days, has_days, rest = time.rpartition("-")
+    parts = [int(part) for part in rest.split(":")]
+    if has_days:
+        hours, minutes, seconds = (*parts, 0, 0)[:3]
+    else:
+        hours, minutes, seconds = (0, *parts, 0)[:3] if len(parts) < 3 else parts
+    return ((int(days or 0) * 24 + hours) * 60 + minutes) * 60 + seconds
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """Submits a run of a config to a GPU cluster with Slurm."""
-    parser = argparse.ArgumentParser(prog="python -m launch.slurm", description=main.__doc__, allow_abbrev=False)
+    parser = command.Parser(prog="python -m launch.slurm", description=main.__doc__, allow_abbrev=False)
     command.add_flags(parser)
     parser.add_argument("--name", default="heteroscedastic", help="of the job")
-    parser.add_argument("--nodes", type=int, default=1)
-    parser.add_argument("--gpus_per_node", type=int, default=8)
-    parser.add_argument("--cpus_per_task", type=int, help="of each process, which decodes its part of a stream")
-    parser.add_argument("--time", default="24:00:00", help="after which the job is queued again")
+    parser.add_argument("--nodes", type=command.number(int, 1, 100_000), default=1)
+    parser.add_argument("--gpus_per_node", type=command.number(int, 1, 64), default=8)
+    cpus = command.number(int, 1, 4096)
+    parser.add_argument("--cpus_per_task", type=cpus, help="of each process, which decodes its part of a stream")
+    parser.add_argument("--time", type=_time, default="24:00:00", help="after which the job is queued again")
     parser.add_argument("--partition")
     parser.add_argument("--account")
-    parser.add_argument("--grace", type=int, default=120, metavar="SECONDS", help="to save before the time is up")
+    # Slurm takes up to 65,535, and may send the signal a minute early.
+    grace = command.number(int, 1, 65_535)
+    parser.add_argument("--grace", type=grace, default=120, metavar="SECONDS", help="to save before the time is up")
     parser.add_argument("--log", default="%x-%j.out", help="as sbatch's --output")
     parser.add_argument("--python", default=sys.executable, help="that all nodes see, with jax for their GPUs")
     flags, rest = command.parse(parser, arguments)
     command.check(flags, parser)
+    if 0 < _seconds(flags.time) <= flags.grace:
+        parser.error(f"--grace is {flags.grace} s, but must be less than --time, {flags.time}.")
     told = [flags.name, flags.time, flags.partition, flags.account, flags.log]
     if any(set(" \n") & set(value or "") for value in told):
         parser.error("--name, --time, --partition, --account and --log must have no space in them.")

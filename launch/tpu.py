@@ -131,8 +131,8 @@ def _check_committed(shell: Shell, config: str) -> None:
         raise LaunchError(f"the hosts get the last commit, which lacks these changes:\n{changes.output.rstrip()}")
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m launch.tpu", description=main.__doc__, allow_abbrev=False)
+def _parser() -> command.Parser:
+    parser = command.Parser(prog="python -m launch.tpu", description=main.__doc__, allow_abbrev=False)
     command.add_flags(parser)
     parser.add_argument("--name", required=True, help="of the slice; what is called so is used, and deleted in the end")
     parser.add_argument("--accelerator", default="v3-32", help="type and size; the paper's are v3-32, v3-128, v3-512")
@@ -141,9 +141,19 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", help="software of the hosts; that of the type, unless given")
     parser.add_argument("--spot", action="store_true", help="cheaper, and may be preempted at any time")
     parser.add_argument("--queued", action="store_true", help="ask by way of the queue (queued resources)")
-    parser.add_argument("--patience", type=float, default=24, metavar="HOURS", help="to wait for a slice")
-    parser.add_argument("--restarts", type=int, default=2, help="in all, after main.py failed")
-    parser.add_argument("--poll", type=float, default=30, metavar="SECONDS", help="between two looks at the slice")
+    parser.add_argument(
+        "--patience", type=command.number(float, 0, 10_000), default=24, metavar="HOURS", help="to wait for a slice"
+    )
+    parser.add_argument(
+        "--restarts", type=command.number(int, 0, 10_000), default=2, help="in all, after main.py failed"
+    )
+    parser.add_argument(
+        "--poll",
+        type=command.number(float, 0.001, 3600),
+        default=30,
+        metavar="SECONDS",
+        help="between two looks at the slice",
+    )
     parser.add_argument("--keep", action="store_true", help="leave the slice there in the end")
     parser.add_argument("--delete", action="store_true", help="only delete the slice, whatever it does")
     return parser

@@ -133,19 +133,25 @@ def stop() -> None:
             time.sleep(_SECONDS)
 
 
+def _lines(text: str) -> int:
+    if not text.isdecimal() or not 0 < int(text) < 10**9:
+        sys.exit(f"LINES is {text}, but must be a whole number of 1 or more.")
+    return int(text)
+
+
 def main() -> None:
     """One of these."""
     action, *rest = sys.argv[1:] or [""]
     if action == "start" and rest:
         start(rest)
-    elif action == "keep":
+    elif action == "keep" and rest[1:]:
         keep(rest[0], rest[1:])
     elif action == "check":
         check(rest)
     elif action == "follow":
-        sys.exit(follow(int(rest[0]) if rest else None))
-    elif action == "tail":
-        tail(int(rest[0]))
+        sys.exit(follow(_lines(rest[0]) if rest else None))
+    elif action == "tail" and rest:
+        tail(_lines(rest[0]))
     elif action == "status":
         known = (_folder() / "log").exists()
         print("at work" if at_work() else f"ended {ended()}" if known else "nothing")

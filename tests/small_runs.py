@@ -22,6 +22,18 @@ def outcome(directory):
     return {k: results[k] for k in ("evals", "step", "best_step")}, lines, predictions
 
 
+def of_earlier_version(directory):
+    """The run with its files as they were before they carried owner and digests, so that a test may edit them."""
+    dataset, results = (json.loads((directory / f"{name}.json").read_text()) for name in ("dataset", "results"))
+    dataset["fingerprint"] = dataset.pop("examples_fingerprint", dataset["fingerprint"])
+    for name, content in (("dataset", dataset), ("results", results)):
+        new = {"owner", "digest", "config_digest", "metrics_digest"}
+        (directory / f"{name}.json").write_text(json.dumps({k: v for k, v in content.items() if k not in new}))
+    for path in (directory / "predictions").glob("*.npz"):
+        np.savez(path, **_arrays(path))
+    return directory
+
+
 def assert_same_bits(a, b):
     assert a[:2] == b[:2]
     jax.tree.map(np.testing.assert_array_equal, a[2], b[2])
@@ -29,4 +41,4 @@ def assert_same_bits(a, b):
 
 def _arrays(path):
     with path.open("rb") as file, np.load(file) as arrays:
-        return dict(arrays)
+        return {name: array for name, array in arrays.items() if name not in ("owner", "digest")}

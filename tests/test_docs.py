@@ -89,3 +89,33 @@ def test_every_command_is_one(page):
                 assert (ROOT / file).exists(), words
                 if of_table:
                     assert row.get_config(of_table).to_dict()
+
+
+def docstrings(path):
+    """What the site shows of a file: the docstrings of the module and of its public functions and classes."""
+    named = (ast.FunctionDef, ast.ClassDef)
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, (ast.Module, *named)) and not getattr(node, "name", "").startswith("_"):
+            yield getattr(node, "name", "the module"), ast.get_docstring(node) or ""
+
+
+def test_no_line_of_a_docstring_starts_as_markup():
+    wrong = [
+        f"{name(path)}: {what}: {line.strip()}"
+        for path in sorted((ROOT / "heteroscedastic").rglob("*.py"))
+        for what, text in docstrings(path)
+        for line in text.splitlines()
+        if re.match(r"\s*(>|#|[-*+] |\d+\. )", line)
+    ]
+    assert not wrong, wrong
+
+
+def test_files_that_docstrings_name_exist():
+    wrong = [
+        f"{name(path)}: {what}: {file}"
+        for path in sorted((ROOT / "heteroscedastic").rglob("*.py"))
+        for what, text in docstrings(path)
+        for file in re.findall(r"\b(?:benchmarks|configs|docs|tests)/\w[\w/]*\.(?:py|md)", text)
+        if not (ROOT / file).exists() and "/X." not in file
+    ]
+    assert not wrong, wrong

@@ -1,5 +1,7 @@
 import csv
 import json
+import socket
+import time
 
 import numpy as np
 import pytest
@@ -104,3 +106,15 @@ def test_a_table_is_read_back_whatever_its_names_hold(tmp_path):
     files.write_csv(tmp_path / "a.csv", rows)
     with (tmp_path / "a.csv").open(newline="") as file:
         assert [{**row, "share": float(row["share"])} for row in csv.DictReader(file)] == rows
+
+
+def test_a_bucket_that_does_not_answer_is_one_line_in_bounded_time(monkeypatch):
+    with socket.create_server(("localhost", 0)) as silent:  # takes connections, and says nothing
+        monkeypatch.setenv("STORAGE_EMULATOR_HOST", f"http://localhost:{silent.getsockname()[1]}")
+        monkeypatch.setattr(files, "_SECONDS_TO_REACH", 1.0)
+        began = time.monotonic()
+        with pytest.raises(OSError, match=r"gs://nobody/run cannot be reached \(.*check the network") as caught:
+            files.reach(files.place("gs://nobody/run"))
+    assert len(str(caught.value).splitlines()) == 1
+    assert time.monotonic() - began < 10
+    files.reach(files.place("a/path/on/a/disk"))

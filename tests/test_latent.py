@@ -5,6 +5,7 @@ import pytest
 from gaussians import KINDS, covariance, key, latent
 
 from heteroscedastic import latent as latent_lib
+from heteroscedastic import predictive
 from heteroscedastic.latent import LatentGaussian
 
 
@@ -98,7 +99,10 @@ def test_map_batch_leaves_what_has_no_batch_axes():
     np.testing.assert_allclose(latent_lib.covariance(first), latent_lib.covariance(one)[:1], rtol=1e-5)
 
 
-@pytest.mark.parametrize("temperature", [0.0, -1.0, float("nan"), float("inf")])
+@pytest.mark.parametrize(
+    "temperature",
+    [0.0, -1.0, float("nan"), float("inf"), np.float32(-1), np.float64("nan"), np.array(-1.0), jnp.float32(0)],
+)
 def test_a_temperature_that_is_not_positive_is_an_error(temperature):
     with pytest.raises(ValueError, match="temperature"):
         latent_lib.temper(latent("diagonal"), temperature)
@@ -123,3 +127,28 @@ def test_factor_scale_without_its_loadings_is_an_error():
     alone = LatentGaussian(loc=jnp.zeros((3, 5)), factor_scale=jnp.ones((3, 5)))
     with pytest.raises(ValueError, match="come together"):
         latent_lib.check(alone)
+
+
+@pytest.mark.parametrize("value", [np.inf, np.nan])
+def test_a_loc_without_a_meaning_is_an_error_and_under_jit_no_probability(value):
+    one = latent("diagonal")
+    one = one._replace(loc=one.loc.at[1, 2].set(value))
+
+    def log_probs(x):
+        return predictive.softmax(key(), x, num_samples=4)
+
+    with pytest.raises(ValueError, match=r"loc holds \+inf or nan"):
+        log_probs(one)
+    found = jax.jit(log_probs)(one)
+    assert np.isnan(found[1]).all()
+    assert np.isfinite(found[jnp.array([0, 2])]).all()
+
+
+@pytest.mark.parametrize("points", ["independent", "antithetic", "sobol"])
+@pytest.mark.parametrize("num_samples", [0, 2**32, 2**24 + 1, 12.5])
+def test_a_number_of_samples_that_does_not_fit_is_an_error_at_once(points, num_samples):
+    for one in (latent("diagonal"), latent("deterministic")):
+        with pytest.raises(ValueError, match=f"num_samples is {num_samples}, but must be a whole number from 1 to"):
+            predictive.softmax(key(), one, num_samples=num_samples, points=points)
+    with pytest.raises(ValueError, match="num_samples is"):
+        latent_lib.sample(key(), latent("diagonal"), num_samples, points)

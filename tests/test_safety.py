@@ -124,7 +124,7 @@ def test_what_an_arrow_offers_is_its_own_public_code():
 @pytest.mark.parametrize("name", ["__import__", "weighted_mean", "jax", "cross_entropy.__globals__"])
 def test_a_workdir_whose_config_names_other_code_is_an_error(tmp_path, name):
     files.write_json(tmp_path / "config.json", {**small(), "loss": {"name": name}})
-    files.write_json(tmp_path / "results.json", {"evals": {"test": {}}, "step": 1})
+    files.write_json(tmp_path / "results.json", {"evals": {name: {} for name in small()["evals"]}, "step": 1})
     files.write_json(tmp_path / "dataset.json", {"class_names": ["a"], "fingerprint": ""})
     with pytest.raises(ValueError, match="choose one of"):
         finished.load(tmp_path)

@@ -6,13 +6,11 @@ table planted_noise that validation chose. For a class c confused with c', -log 
 noise itself asks for a confidence of 0.6.
 """
 
-import argparse
-
 import numpy as np
 from scipy import special
 
 from experiments import study
-from heteroscedastic import files
+from heteroscedastic import files, user_errors
 from heteroscedastic.analysis import comparison
 
 _COLUMNS = ("nll, other classes", "nll, confused", "of it the pair", "of it within", "accuracy", "confidence")
@@ -40,9 +38,10 @@ def parts(directory: files.Place, evaluation: str) -> list[float]:
     return [float(np.mean(v)) for v in values]
 
 
+@user_errors.one_line()
 def main() -> None:
     """Prints the parts for every method, and their differences from the reference paired by seed."""
-    parser = argparse.ArgumentParser(description=main.__doc__)
+    parser = user_errors.parser(main.__doc__)
     parser.add_argument("--scale", default="cpu")
     parser.add_argument("--out", default="runs")
     flags = parser.parse_args()

@@ -14,13 +14,14 @@ from pathlib import Path
 
 from experiments import study
 from experiments.correlated_label_noise.noise_pairs import flags_of_table, table_of
-from heteroscedastic import files
+from heteroscedastic import files, user_errors
 from heteroscedastic.analysis import ensemble
 
 _PAPER = {"hom": "hom", "het_full": "het"}  # our row -> the beginning of the paper's
 _COLUMNS = {"accuracy": "top1", "nll": "nll", "ece": "ece"}  # our metric -> the paper's
 
 
+@user_errors.one_line()
 def main() -> None:
     """Prints single models and ensembles of a table's rows."""
     parser = flags_of_table(main.__doc__)
@@ -37,10 +38,7 @@ def main() -> None:
     for name, regime in study.tested(chosen).items():
         tuned = study.tuned(runs, regime, chosen.select_metric)
         print(f"\n**{name}**\n")
-        try:
-            _tell({row: [m for (r, _), m in sorted(tuned.items()) if r == row] for row in rows}, regime, flags)
-        except (FileNotFoundError, ValueError) as error:
-            raise SystemExit(str(error)) from None
+        _tell({row: [m for (r, _), m in sorted(tuned.items()) if r == row] for row in rows}, regime, flags)
 
 
 def _tell(chosen, regime, flags):

@@ -13,7 +13,7 @@ import jax
 
 from experiments import study
 from experiments.correlated_label_noise.noise_pairs import chosen_checkpoint, told_by_flags
-from heteroscedastic import files
+from heteroscedastic import files, user_errors
 from heteroscedastic.analysis import comparison, finished, known_noise, label_errors
 
 _COLUMNS = ("regime", "method", "score", "average precision", "- own margin", "- {}", "precision at errors")
@@ -21,6 +21,7 @@ _MEMORISED = ("regime", "method", "right, training", "wrong, training", "right, 
 _USUAL = "margin"  # the better of the usual scores for a plain softmax under planted noise
 
 
+@user_errors.one_line()
 def main() -> None:
     """Prints how well known label errors are found."""
     chosen, runs, data_dir = told_by_flags(main.__doc__)

@@ -16,12 +16,13 @@ import jax
 import numpy as np
 
 from experiments import study
-from heteroscedastic import files
+from heteroscedastic import files, user_errors
 from heteroscedastic.analysis import comparison, covariance, finished, known_noise
 from heteroscedastic.data import dataset, store
 from heteroscedastic.data.slices import Slice
 
 
+@user_errors.one_line()
 def main() -> None:
     """Prints the agreement of learned covariances with the planted noise."""
     parser = flags_of_table(main.__doc__)
@@ -97,7 +98,7 @@ def told_by_flags(description: str) -> tuple[study.Table, list[study.Made], str 
 
 def flags_of_table(description: str) -> argparse.ArgumentParser:
     """What names a table and its runs."""
-    parser = argparse.ArgumentParser(description=description)
+    parser = user_errors.parser(description)
     parser.add_argument("--table", default="planted_noise")
     parser.add_argument("--scale", default="cpu")
     parser.add_argument("--at", help="one point of the grid, such as 1.0, for all rows in place of tuning")

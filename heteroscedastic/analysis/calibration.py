@@ -4,7 +4,6 @@ Reads the predictions that a run wrote down: the temperature is fitted on one ev
 applied to another.
 """
 
-import argparse
 import functools
 from typing import Any
 
@@ -13,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from scipy import special
 
-from heteroscedastic import curation, files, metrics
+from heteroscedastic import curation, files, metrics, user_errors
 from heteroscedastic.analysis import finished, predictions
 from heteroscedastic.calibration import recalibration, reliability, scores
 from heteroscedastic.training import evaluate
@@ -124,24 +123,22 @@ def _every(run: files.Place, name: str) -> tuple[np.ndarray, np.ndarray]:
     return predictions.every_logit(found, "calibration"), found.labels
 
 
+@user_errors.one_line()
 def main() -> None:
     """Prints the calibration of a finished run before and after temperature scaling, and writes it beside."""
-    parser = argparse.ArgumentParser(description=main.__doc__)
+    parser = user_errors.parser(main.__doc__)
     parser.add_argument("--run", required=True, help="directory of a finished run")
     parser.add_argument(
         "--fit", help="evaluation to fit a temperature on; the held-out one of the same weights if not given"
     )
     parser.add_argument("--on", default="test", help="evaluation that is told")
     flags = parser.parse_args()
-    try:
-        fit = flags.fit or finished.held_out(finished.read(flags.run), flags.on)
-        if fit is None:
-            raise ValueError(
-                f"{flags.run} evaluated no held-out examples by the weights of {flags.on!r}; name others by --fit."
-            )
-        found = before_and_after(flags.run, fit, flags.on)
-    except (FileNotFoundError, ValueError) as error:
-        raise SystemExit(str(error)) from None
+    fit = flags.fit or finished.held_out(finished.read(flags.run), flags.on)
+    if fit is None:
+        raise ValueError(
+            f"{flags.run} evaluated no held-out examples by the weights of {flags.on!r}; name others by --fit."
+        )
+    found = before_and_after(flags.run, fit, flags.on)
     print(f"temperature {found['temperature']:.3f}, fitted on {fit}")
     print(f"{flags.on:<24}{'before':>10}{'after':>10}")
     for name, value in found["before"].items():

@@ -12,6 +12,7 @@ from heteroscedastic.analysis import finished, predictions
 from heteroscedastic.analysis import names as names_lib
 from heteroscedastic.analysis.finished import Told
 from heteroscedastic.analysis.predictions import Predictions
+from heteroscedastic.training import provenance
 
 
 class Group(NamedTuple):
@@ -101,7 +102,7 @@ def _check_data(runs: list[Told]) -> None:
         c = run.config
         wanted = json.dumps([c["data"], c.get("curation"), c["seed"]], sort_keys=True)
         first = seen.setdefault(wanted, run)
-        if first.dataset.get("fingerprint") != run.dataset.get("fingerprint"):
+        if provenance.data_key(first.dataset) != provenance.data_key(run.dataset):
             raise ValueError(
                 f"{first.directory} and {run.directory} ask for the same data with the same seed but saw different"
                 " data (fingerprints in dataset.json); make one of them again with the data of the other."

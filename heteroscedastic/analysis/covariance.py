@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float, Int
 
-from heteroscedastic import files
+from heteroscedastic import files, user_errors
 from heteroscedastic import latent as latent_lib
 from heteroscedastic.analysis import average as average_lib
 from heteroscedastic.analysis import drawing, example_covariance, finished, groups, known_noise, pairs
@@ -179,9 +179,10 @@ def ties(
     return Ties(by, told, [names[i] for i in group], block, average, whole, facts)
 
 
+@user_errors.one_line()
 def main() -> None:
     """Prints and writes the class pairs that the noise of a finished run ties together."""
-    parser = argparse.ArgumentParser(description=main.__doc__)
+    parser = user_errors.parser(main.__doc__)
     parser.add_argument("--run", required=True, help="directory of a finished run")
     parser.add_argument("--split", default="test")
     parser.add_argument("--checkpoint", default="last", choices=("last", "best"))

@@ -9,7 +9,6 @@ Covariances are in units of the utilities. A softmax sees p_j p_k var(u_j - u_k)
 the same is told of that; and of p alone, which needs no covariance and is the rank to beat.
 """
 
-import argparse
 import os
 from typing import Any, NamedTuple
 
@@ -18,10 +17,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float, Int, UInt8
 
-from heteroscedastic import files
+from heteroscedastic import files, user_errors
 from heteroscedastic import latent as latent_lib
 from heteroscedastic.analysis import drawing, finished, names, predictions, rank_test
-from heteroscedastic.training import assembly
+from heteroscedastic.training import assembly, provenance
 
 _SHOWN = 18  # images on the sheet
 _MOST_BARS = 50
@@ -70,7 +69,7 @@ def find(
     runs = [finished.read(path) for path in (first, second)]
     one, other = (predictions.read(path, on) for path in (first, second))
     fingerprints = [str(run.dataset.get("fingerprint")) for run in runs]
-    same = fingerprints[0] == fingerprints[1] and runs[0].dataset["class_names"] == runs[1].dataset["class_names"]
+    same = provenance.data_key(runs[0].dataset) == provenance.data_key(runs[1].dataset)
     if not same or not np.array_equal(one.ids, other.ids):
         raise ValueError(
             f"{first} and {second} saw different data (fingerprints {fingerprints[0][:12]} and {fingerprints[1][:12]},"
@@ -220,9 +219,10 @@ def draw(
     return written + figures.write(drawn, path.with_name(path.name + "_ranks"))
 
 
+@user_errors.one_line()
 def main() -> None:
     """Tells the images that one finished run gets right and another wrong, and whether its covariances knew."""
-    parser = argparse.ArgumentParser(description=main.__doc__)
+    parser = user_errors.parser(main.__doc__)
     parser.add_argument(
         "--runs", required=True, nargs=2, metavar=("HET", "HOM"), help="directories of finished runs, the first right"
     )

@@ -9,20 +9,20 @@ examples. Members that are scaled one by one would make a mean that is again les
 Thiery 2021, arXiv:2007.08792).
 """
 
-import argparse
 import itertools
+import json
 import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from heteroscedastic import files
+from heteroscedastic import files, user_errors
 from heteroscedastic.analysis import calibration, comparison, entropy, predictions
 from heteroscedastic.analysis.comparison import Group
 from heteroscedastic.analysis.finished import Told
 from heteroscedastic.analysis.predictions import Predictions
-from heteroscedastic.training import schema
+from heteroscedastic.training import provenance, schema
 
 _METRICS = {  # by whether an example has several labels
     False: ("accuracy", "top5_accuracy", "nll", "brier", "ece"),
@@ -85,7 +85,7 @@ def _same_examples(told: Sequence[Predictions]) -> bool:
 
 def num_training_sets(found: Members) -> int:
     """How many sets of training examples and labels the members saw; one, if they differ by their start alone."""
-    return len({run.dataset["fingerprint"] for run in found.runs})
+    return len({json.dumps(provenance.data_key(run.dataset)) for run in found.runs})
 
 
 def metrics(chosen: Sequence[Predictions], held_out: Sequence[Predictions] | None = None) -> dict[str, float]:
@@ -177,9 +177,10 @@ def _subsets(total: int, number: int, most: int, seed: int) -> list[tuple[int, .
     return sorted(found)
 
 
+@user_errors.one_line()
 def main() -> None:
     """Evaluates finished runs as one ensemble, by the number of its members."""
-    parser = argparse.ArgumentParser(description=main.__doc__)
+    parser = user_errors.parser(main.__doc__)
     parser.add_argument("--runs", nargs="+", required=True, metavar="DIR", help="directories of finished runs")
     parser.add_argument("--on", default="test", help="evaluation that is told, such as test_best")
     parser.add_argument(
@@ -189,11 +190,8 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0, help="of that draw")
     parser.add_argument("--out", help="directory for the numbers as JSON and CSV; printed alone if not given")
     flags = parser.parse_args()
-    try:
-        found = members(flags.runs, flags.on, flags.fit)
-        sizes = by_size(found.told, flags.max_subsets, flags.seed, found.held_out)
-    except (FileNotFoundError, ValueError) as error:
-        raise SystemExit(str(error)) from None
+    found = members(flags.runs, flags.on, flags.fit)
+    sizes = by_size(found.told, flags.max_subsets, flags.seed, found.held_out)
     widths, sets = {name: max(20, len(name) + 2) for name in sizes[0].mean}, num_training_sets(found)
     print(f"{len(found.runs)} runs on {flags.on}, {len(found.told[0].ids):,} examples.")
     if sets > 1:

@@ -7,7 +7,6 @@ that is not small. Of the paper's curves the factor 1/2 is dropped; here it stan
 the whole square of (s_j, s_k), of which s_j + s_k <= 1 is possible (readings C3 and C4).
 """
 
-import argparse
 from typing import NamedTuple
 
 import jax
@@ -16,7 +15,7 @@ import numpy as np
 from jaxtyping import Array, Float
 from scipy import special
 
-from heteroscedastic import files
+from heteroscedastic import files, user_errors
 from heteroscedastic.analysis import drawing
 from heteroscedastic.latent import LatentGaussian
 from heteroscedastic.predictive import taylor
@@ -222,9 +221,10 @@ def _triangle(axes, value, title):
     return drawn
 
 
+@user_errors.one_line()
 def main() -> None:
     """Writes and draws what noise does to the log-likelihood of a label."""
-    parser = argparse.ArgumentParser(description=main.__doc__)
+    parser = user_errors.parser(main.__doc__)
     parser.add_argument("--out", required=True, help="directory")
     out = files.place(parser.parse_args().out)
     numbers = all_numbers()

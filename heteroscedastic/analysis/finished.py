@@ -10,7 +10,7 @@ from jaxtyping import Int
 from heteroscedastic import files
 from heteroscedastic.data import resident
 from heteroscedastic.data.dataset import Split
-from heteroscedastic.training import assembly, schema, workdir
+from heteroscedastic.training import assembly, run_record, schema
 from heteroscedastic.training.assembly import Run
 from heteroscedastic.training.checkpoint import CheckpointError, Checkpoints
 from heteroscedastic.training.state import TrainState
@@ -39,19 +39,17 @@ def read(directory: str | files.Place) -> Told:
 
     Raises:
       FileNotFoundError: the directory holds no complete run.
-      ValueError: a file is damaged, or of a version that wrote other things.
+      ValueError: a file is damaged, was changed, belongs to another run, or is of a version that wrote other things.
     """
     path = files.place(directory)
+    files.reach(path)
     if not (path / "results.json").exists():
         begun = "its training is not finished" if (path / "config.json").exists() else "and config.json too"
         raise FileNotFoundError(
             f"{path} holds no complete run: results.json is missing, {begun}."
             f" Train it to the end: python main.py --config=CONFIG --workdir={path}"
         )
-    wanted = {"config": ("seed", "data", "head", "evals"), "results": ("evals", "step"), "dataset": ("class_names",)}
-    found = {name: _object(path / f"{name}.json", keys) for name, keys in wanted.items()}
-    schema.check_evaluations(found["config"]["evals"])  # predictions are read, and figures written, by these names
-    return Told(path, **found | {"results": workdir.as_measured(found["results"])})
+    return Told(path, **run_record.read(path)._asdict())
 
 
 def held_out(told: Told, on: str) -> str | None:
@@ -65,22 +63,6 @@ def held_out(told: Told, on: str) -> str | None:
     return next((n for n, e in evals.items() if (e["split"], e.get("checkpoint", "last")) == (split, checkpoint)), None)
 
 
-def _object(path: files.Place, keys: tuple[str, ...]) -> dict[str, Any]:
-    try:
-        found = files.read_json(path)
-    except FileNotFoundError:
-        raise FileNotFoundError(f"{path} is missing, so this is no complete run. Run main.py on it again.") from None
-    except ValueError as error:
-        raise ValueError(f"{path} is damaged ({error}); bring it back, or make the run again.") from None
-    missing = [key for key in keys if not isinstance(found, dict) or found.get(key) in (None, [], {})]
-    if missing:
-        raise ValueError(
-            f"{path} says nothing of {', '.join(missing)}, so another version of this project wrote it;"
-            " make the run again, or read it with the commit that results.json tells."
-        )
-    return found
-
-
 def build(told: Told, data_dir: str | None = None) -> Run:
     """The run itself, with the data that it saw.
 
@@ -90,9 +72,12 @@ def build(told: Told, data_dir: str | None = None) -> Run:
     """
     try:
         run = assembly.build(told.config, data_dir)
-    except ValueError as error:
-        raise ValueError(f"{told.directory} cannot be built by this version: {error}") from None
-    if run.description["fingerprint"] != told.dataset.get("fingerprint"):
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        told_as = error if isinstance(error, ValueError) else f"{error!r} of config.json"
+        raise ValueError(f"{told.directory / 'config.json'} cannot be built by this version: {told_as}") from error
+    now, then = run.description, told.dataset
+    kind = "fingerprint" if "examples_fingerprint" in then else "examples_fingerprint"  # without names, as it was then
+    if now.get(kind, now["fingerprint"]) != then.get("fingerprint"):
         raise ValueError(f"{told.directory} saw other data than is found now; give the --data_dir of that run.")
     return run
 
@@ -133,7 +118,7 @@ def load(directory: str | files.Place, checkpoint: str = "last", data_dir: str |
     step = results["best_step"] if checkpoint == "best" else results["step"]
     if step is None:
         raise ValueError(f"{path} has no best checkpoint, as it had no validation.")
-    with Checkpoints(path / "checkpoints", read_only=True) as checkpoints:
+    with Checkpoints(path / "checkpoints", results.get("owner"), read_only=True) as checkpoints:
         state, _ = checkpoints.at(step, jax.tree.map(_on_one_device, jax.eval_shape(run.init)))
     return Finished(run, results, told.dataset, state)
 

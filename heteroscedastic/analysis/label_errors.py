@@ -10,7 +10,6 @@ memorised them suspects none. The best checkpoint by validation has memorised le
 measured it ranks wrong labels better by this score, but for a plain softmax under planted noise.
 """
 
-import argparse
 import importlib.util
 import os
 from typing import Any, NamedTuple
@@ -21,7 +20,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Int, UInt8
 from scipy import special
 
-from heteroscedastic import files
+from heteroscedastic import files, user_errors
 from heteroscedastic import latent as latent_lib
 from heteroscedastic.analysis import drawing, finished, names
 from heteroscedastic.calibration import scores
@@ -250,9 +249,10 @@ def _precision_picture(told: Labels, facts: dict[str, Any], title: str) -> Any:
     return drawn
 
 
+@user_errors.one_line()
 def main() -> None:
     """Ranks the labels of a finished run by how likely they are wrong."""
-    parser = argparse.ArgumentParser(description=main.__doc__)
+    parser = user_errors.parser(main.__doc__)
     parser.add_argument("--run", required=True, help="directory of a finished run")
     parser.add_argument("--split", default="train")
     parser.add_argument("--checkpoint", default="best", choices=("best", "last"), help="which state of the run")

@@ -1,11 +1,11 @@
 """What a run wrote of every stretch of its training: metrics.jsonl as columns."""
 
-import json
 from collections.abc import Sequence
 
 import numpy as np
 
 from heteroscedastic import files
+from heteroscedastic.training import run_record
 
 
 def read(run: str | files.Place) -> dict[str, np.ndarray]:
@@ -13,19 +13,11 @@ def read(run: str | files.Place) -> dict[str, np.ndarray]:
 
     Raises:
       FileNotFoundError: the run has no such file.
-      ValueError: a line is damaged.
+      ValueError: a line is damaged, or the lines are not those that the run wrote.
     """
-    path = files.place(run) / "metrics.jsonl"
-    if not path.exists():
-        raise FileNotFoundError(f"{path} is missing, so the course of this run is lost; make the run again.")
-    lines = []
-    for number, line in enumerate(path.read_bytes().decode(errors="replace").splitlines(), 1):
-        try:
-            lines.append({name: float(value) for name, value in json.loads(line).items()})
-        except (ValueError, TypeError, AttributeError):
-            raise ValueError(f"{path} is damaged in line {number}: {line.strip()[:80]!r}; remove that line.") from None
+    lines = run_record.metrics(files.place(run))
     names = list(dict.fromkeys(name for line in lines for name in line))
-    return {name: np.array([line.get(name, np.nan) for line in lines]) for name in names}
+    return {name: np.array([float(line.get(name, np.nan)) for line in lines]) for name in names}
 
 
 def together(curves: Sequence[dict[str, np.ndarray]], name: str) -> tuple[np.ndarray, np.ndarray] | None:

@@ -7,6 +7,7 @@ from jaxtyping import Bool, Float, Int
 from scipy import special
 
 from heteroscedastic import curation, files
+from heteroscedastic.training import provenance, run_record
 
 
 class Predictions(NamedTuple):
@@ -36,7 +37,8 @@ def read(run: str | files.Place, name: str) -> Predictions:
 
     Raises:
       FileNotFoundError: the run has no such predictions.
-      ValueError: the file is damaged, of another version, or of lists of right labels under a softmax.
+      ValueError: the file is damaged, was changed, belongs to another run, is of another version, or of lists of
+        right labels under a softmax.
     """
     path = files.place(run) / "predictions" / f"{name}.npz"
     if not path.exists():
@@ -50,7 +52,9 @@ def read(run: str | files.Place, name: str) -> Predictions:
     try:
         found = files.read_arrays(path)
     except Exception as error:  # of zip, zlib or numpy, whichever comes upon the damage first
-        raise ValueError(f"{path} is damaged ({error}); bring it back, or make the run again.") from None
+        told = str(error).partition("\n")[0] or type(error).__name__
+        raise ValueError(f"{path} is damaged ({told}); {_AGAIN}.") from None
+    stamp = {key: str(found.pop(key)) for key in ("owner", "digest") if key in found}
     if "right_labels" in found:
         raise ValueError(
             f"{path} is of examples of which lists of labels are right, under a softmax of one label; results.json"
@@ -62,7 +66,76 @@ def read(run: str | files.Place, name: str) -> Predictions:
         raise ValueError(
             f"{path} is of another version: it lacks {missing} and has {unknown}; make the run again with this one."
         )
+    record = run_record.read_if_complete(files.place(run))
+    if fault := _fault(len(record.dataset["class_names"]) if record else None, **found):
+        raise ValueError(f"{path} is damaged ({fault}); {_AGAIN}.")
+    _check_stamp(record.results.get("owner") if record else None, path, found, stamp)
     return Predictions(path, **found)
+
+
+_AGAIN = "remove the run's results.json and run main.py on it again, which evaluates it again"
+
+
+def _check_stamp(owner: str | None, path: files.Place, found: dict[str, np.ndarray], stamp: dict[str, str]) -> None:
+    """Raises a ValueError where the predictions are not what the run of this owner wrote."""
+    if owner and not stamp:
+        raise ValueError(f"{path} was not written by this run, as it has no owner; {_AGAIN}.")
+    if not stamp:
+        return
+    told = stamp.get("owner", "")
+    if str(provenance.stamped_arrays(path.stem, found, told)["digest"]) != stamp.get("digest"):
+        raise ValueError(f"{path} was changed or renamed after the run wrote it; {_AGAIN}.")
+    if owner and told != owner:
+        raise ValueError(f"{path} belongs to another run; {_AGAIN}.")
+
+
+def _fault(
+    num_classes: int | None,
+    ids: np.ndarray,
+    labels: np.ndarray,
+    logits: np.ndarray,
+    classes: np.ndarray | None = None,
+    label_logits: np.ndarray | None = None,
+    log_normalizer: np.ndarray | None = None,
+) -> str | None:
+    """What is wrong with the arrays of a file, in words."""
+    whole = {"ids": ids, "labels": labels, "classes": classes}
+    real = {"logits": logits, "label_logits": label_logits, "log_normalizer": log_normalizer}
+    for expected, kind, arrays in (("whole numbers", np.integer, whole), ("floats", np.floating, real)):
+        for name, array in arrays.items():
+            if array is not None and not np.issubdtype(array.dtype, kind):
+                return f"{name} are {array.dtype}, not {expected}"
+    if logits.ndim != 2 or not logits.size:
+        return f"logits have shape {logits.shape}, not one row for each example"
+    n = len(logits)
+    shapes = {
+        "ids": (ids, (n,)),
+        "labels": (labels, (n, *labels.shape[1:2])),
+        "classes": (classes, logits.shape),
+        "label_logits": (label_logits, labels.shape),
+        "log_normalizer": (log_normalizer, (n,)),
+    }
+    for name, (array, shape) in shapes.items():
+        if array is not None and array.shape != shape:
+            return f"{name} have shape {array.shape} beside {n} rows of logits, not {shape}"
+    if len(np.unique(ids)) != n:
+        return "an id occurs twice"
+    if label_logits is not None:
+        real["label_logits"] = np.where(labels < 0, 0, label_logits)  # of the padding of lists there are none
+    for name, array in real.items():
+        if array is not None and not np.isfinite(array).all():
+            row = np.argwhere(~np.isfinite(array))[0][0]
+            return f"{name} of id {ids[row]} are not finite"
+    most = num_classes or (logits.shape[1] if classes is None else np.inf)
+    if classes is None and logits.shape[1] != most:
+        return f"there are logits of {logits.shape[1]} classes, not of {most}"
+    wrong = (labels < (-1 if labels.ndim == 2 else 0)) | (labels >= most)  # lists are padded with -1
+    if wrong.any():
+        place = tuple(np.argwhere(wrong)[0])
+        return f"id {ids[place[0]]} has label {labels[place]}, which is none of {most} classes"
+    if classes is not None and ((classes < 0) | (classes >= most)).any():
+        return "a logit is of no class"
+    return None
 
 
 def is_noisy(told: Predictions, clean: dict[int, Any]) -> Bool[np.ndarray, "n *k"]:

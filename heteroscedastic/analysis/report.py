@@ -11,7 +11,7 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from heteroscedastic import files
+from heteroscedastic import files, user_errors
 from heteroscedastic.analysis import page, uncertainty
 from heteroscedastic.analysis.comparison import Compared
 from heteroscedastic.analysis.page import Section
@@ -25,7 +25,6 @@ from heteroscedastic.analysis.sections import (
     label_errors,
     overview,
 )
-from heteroscedastic.training.checkpoint import CheckpointError
 
 SECTIONS: tuple[Callable[[Compared], Section], ...] = (
     overview.results,
@@ -104,6 +103,7 @@ def read_paper(path: str | None) -> dict[str, Any] | None:
     return found
 
 
+@user_errors.one_line()
 def main(arguments: Sequence[str] | None = None) -> None:
     """Writes a page about finished runs that is one file."""
     parser = uncertainty.flags_of_runs(main.__doc__)
@@ -111,10 +111,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--paper", metavar="FILE", help="JSON of a paper's numbers by name of a group and metric")
     flags = parser.parse_args(arguments)
     compared = uncertainty.compared_by(flags)
-    try:
-        path = write(compared, flags.out, read_paper(flags.paper))
-    except (OSError, ModuleNotFoundError, ValueError, CheckpointError) as error:
-        raise SystemExit(str(error)) from None
+    path = write(compared, flags.out, read_paper(flags.paper))
     print(f"wrote {path}, {path.stat().st_size / 1e6:.1f} MB")
 
 

@@ -7,7 +7,7 @@ one run or of several side by side; beside each picture its numbers as JSON.
 import argparse
 import os
 
-from heteroscedastic import files
+from heteroscedastic import files, user_errors
 from heteroscedastic.analysis import comparison, page
 from heteroscedastic.analysis.comparison import Compared
 from heteroscedastic.analysis.sections import confidence, curves, entropy
@@ -17,7 +17,7 @@ SECTIONS = (curves.curves, confidence.reliability, confidence.outcomes, confiden
 
 def flags_of_runs(description: str | None) -> argparse.ArgumentParser:
     """What commands over several runs ask for."""
-    parser = argparse.ArgumentParser(description=description)
+    parser = user_errors.parser(description)
     parser.add_argument("--runs", nargs="+", required=True, metavar="DIR", help="directories of finished runs")
     parser.add_argument("--names", nargs="+", metavar="NAME", help="one for each config, seeds counted together")
     parser.add_argument("--on", default="test", help="evaluation that is told")
@@ -29,14 +29,12 @@ def flags_of_runs(description: str | None) -> argparse.ArgumentParser:
 
 
 def compared_by(flags: argparse.Namespace) -> Compared:
-    """The runs that the flags name; an error that a user can mend ends the program with it."""
-    try:
-        groups = comparison.groups(flags.runs, flags.names)
-        return comparison.compare(groups, flags.on, flags.fit, flags.data_dir)
-    except (FileNotFoundError, ValueError) as error:
-        raise SystemExit(str(error)) from None
+    """The runs that the flags name."""
+    groups = comparison.groups(flags.runs, flags.names)
+    return comparison.compare(groups, flags.on, flags.fit, flags.data_dir)
 
 
+@user_errors.one_line()
 def main() -> None:
     """Draws how far the probabilities of finished runs can be trusted, and writes the numbers beside."""
     parser = flags_of_runs(main.__doc__)

@@ -11,17 +11,26 @@ from heteroscedastic.calibration import scores
 _LARGEST = 100.0
 
 
-def temperature(logits: Float[np.ndarray, "n k"], labels: Int[np.ndarray, "n"]) -> float:
+def temperature(logits: Float[np.ndarray, "n k"], labels: Int[np.ndarray, "n"] | Float[np.ndarray, "n k"]) -> float:
     """The t > 0 for which softmax(logits / t) has the largest likelihood of the labels.
 
     The likelihood is concave in 1/t, so there is one maximum. Where it lies beyond 1/100 or 100
     (every prediction right, say, wants t to be 0) that limit is returned.
 
+    Args:
+      logits: of each class.
+      labels: the true class; or soft labels, distributions over the classes.
+
     Raises:
-      ValueError: there is no example, or a label has no finite likelihood at any t.
+      ValueError: there is no example, a label is no class, a soft label is no distribution, or a label has no
+        finite likelihood at any t.
 
     Source: Guo et al. (2017), arXiv:1706.04599, section 4.2.
     """
+    if labels.ndim == 1 and not ((labels >= 0) & (labels < logits.shape[-1])).all():
+        raise ValueError(f"a label is not from 0 to {logits.shape[-1] - 1}, the last of the classes of the logits.")
+    if labels.ndim == 2 and not ((labels >= 0).all() and np.allclose(labels.sum(axis=-1), 1, atol=1e-3)):
+        raise ValueError("a soft label is no distribution: its shares must be >= 0 and sum to 1.")
     return _likeliest(scores.log_likelihood, logits, labels)
 
 

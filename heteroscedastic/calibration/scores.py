@@ -111,18 +111,33 @@ def precision_recall(
 def precision_at(values: Float[np.ndarray, "n"], positive: Bool[np.ndarray, "n"], count: int) -> float:
     """Share of positives among the `count` highest, ties at the end shared evenly.
 
-    Where there are `count` positives it is their recall too.
+    Where there are `count` positives it is their recall too. A nan among the values makes it nan.
+
+    Raises:
+      ValueError: count is not from 1 to the number of values.
     """
+    if not 1 <= count <= len(values):
+        raise ValueError(f"count is {count}, but must be from 1 to the number of values, {len(values)}.")
+    if np.isnan(values).any():
+        return float("nan")
     threshold = np.sort(values)[-count]
     above, tied = values > threshold, values == threshold
     share = (count - above.sum()) / tied.sum()
     return float((positive[above].sum() + share * positive[tied].sum()) / count)
 
 
-def log_likelihood(logits: Float[np.ndarray, "n k"], labels: Int[np.ndarray, "n"]) -> float:
-    """Mean log-probability of the labels under the softmax, in nats."""
+def log_likelihood(logits: Float[np.ndarray, "n k"], labels: Int[np.ndarray, "n"] | Float[np.ndarray, "n k"]) -> float:
+    """Mean log-probability of the labels under the softmax, in nats.
+
+    Args:
+      logits: of each class.
+      labels: the true class; or a distribution over classes, which counts each class by its share.
+    """
     log_probs = special.log_softmax(logits.astype(np.float64), axis=-1)
-    return float(np.mean(np.take_along_axis(log_probs, labels[:, None], axis=-1)))
+    if labels.ndim == 1:
+        return float(np.mean(np.take_along_axis(log_probs, labels[:, None], axis=-1)))
+    # A class without a share counts nothing, whatever its logit, -inf included.
+    return float(np.mean(np.sum(labels * np.where(labels == 0, 0.0, log_probs), axis=-1)))
 
 
 def sigmoid_log_likelihood(logits: Float[np.ndarray, "n k"], holds: Bool[np.ndarray, "n k"]) -> float:

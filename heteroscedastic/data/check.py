@@ -7,17 +7,12 @@ exits with 1 where something is missing or does not suit the config. Nothing is 
 setting, as for main.py.
 """
 
-import argparse
 import os
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from absl import flags as absl_flags
-from ml_collections import config_flags
-
-from heteroscedastic import files
+from heteroscedastic import config_file, files, user_errors
 from heteroscedastic.data import slices, store, tfds, views, vtab, wanted
 from heteroscedastic.data.slices import Slice
 from heteroscedastic.data.wanted import Wanted
@@ -104,37 +99,21 @@ def _by_hand(name: str, data_dir: str | None) -> str:
     return f"\nBy hand, into {manual}, which is manual_dir:\n{instructions}"
 
 
-def _config(words: list[str]) -> dict[str, Any]:
-    """The config of a file, and of what the other words change in it."""
-    values = absl_flags.FlagValues()
-    found = config_flags.DEFINE_config_file("config", flag_values=values)
-    try:
-        values([sys.argv[0], *words])
-    except (
-        absl_flags.Error,
-        OSError,
-        AttributeError,
-        LookupError,
-        TypeError,
-        ValueError,
-    ) as error:  # of a setting it has not
-        raise SystemExit(str(error)) from None
-    return found.value.to_dict()
-
-
+@user_errors.one_line()
 def main() -> None:
     """Tells which data a config needs and what of it is there; exits with 1 where something is missing."""
-    parser = argparse.ArgumentParser(description=main.__doc__)
+    parser = user_errors.parser(main.__doc__)
     parser.add_argument("--config", required=True, help="file of configs/")
     parser.add_argument("--data_dir", default=os.environ.get("TFDS_DATA_DIR"), help="where data sets lie")
     parser.add_argument("--out", help="where the sheet of examples goes; none is drawn if not given")
     flags, rest = parser.parse_known_args()
     if unread := [word for word in rest if not word.startswith("--config.")]:
         parser.error(f"nobody reads {unread}.")
-    config = _config([f"--config={flags.config}", *rest])
+    config = config_file.read([f"--config={flags.config}", *rest])
+    files.reach(files.place(flags.data_dir or "."))
     lines, problems = report(config, flags.data_dir)
     if flags.out:
-        path = Path(flags.out) / f"{Path(flags.config).stem}.png"
+        path = files.place(flags.out) / f"{Path(flags.config).stem}.png"
         try:
             content = views.sheet(config, flags.data_dir)
             files.write_whole(path, lambda file: file.write(content))

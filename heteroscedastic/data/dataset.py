@@ -1,6 +1,7 @@
 """A data set in memory: curated, split, described."""
 
 import hashlib
+import json
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -112,7 +113,8 @@ def description(dataset: Dataset, stored: Dataset) -> dict[str, Any]:
     told = {
         "class_names": list(dataset.class_names),
         "num_examples": {name: len(split.ids) for name, split in dataset.splits.items()},
-        "fingerprint": digest.hexdigest(),
+        "fingerprint": hashlib.sha256(json.dumps([digest.hexdigest(), dataset.class_names]).encode()).hexdigest(),
+        "examples_fingerprint": digest.hexdigest(),  # without class names: the fingerprint of runs of earlier versions
     }
     labels = dataset.splits["train"].labels
     if labels.ndim == 1:

@@ -1,12 +1,11 @@
 """Data sets by name: an .npz file, a set that TensorFlow Datasets prepared, or one that a library ships."""
 
-import argparse
 import os
 from collections.abc import Mapping
 
 import numpy as np
 
-from heteroscedastic import files
+from heteroscedastic import files, user_errors
 from heteroscedastic.data import archive, checks, digits, encoded, slices, tfds, vtab
 from heteroscedastic.data.archive import Archive
 from heteroscedastic.data.dataset import Dataset, Split
@@ -155,9 +154,10 @@ def _command(name: str) -> str:
     return f"python -m heteroscedastic.data.store --name={name} --data_dir=DIR"
 
 
+@user_errors.one_line()
 def main() -> None:
     """Writes a data set as an .npz file, for machines without TensorFlow and scikit-learn."""
-    parser = argparse.ArgumentParser(description=main.__doc__)
+    parser = user_errors.parser(main.__doc__)
     parser.add_argument("--name", required=True)
     parser.add_argument("--data_dir", default=os.environ.get("TFDS_DATA_DIR"), help="where the prepared set lies")
     parser.add_argument("--out", help="where the file goes; --data_dir if not given")

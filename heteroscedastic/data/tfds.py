@@ -169,7 +169,7 @@ def builder(name: str, data_dir: str) -> Any:
     """
     tfds = library()
     try:
-        found = tfds.builder(name, data_dir=data_dir)
+        found = tfds.builder(name, data_dir=str(files.place(data_dir)))
     except tfds.core.DatasetNotFoundError:
         raise FileNotFoundError("it holds no prepared version") from None
     except Exception as error:  # of damaged JSON, protocol buffers, or a name that is none

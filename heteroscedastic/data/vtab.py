@@ -9,14 +9,13 @@ Source: Zhai et al. (2019), arXiv:1910.04867; labels and splits are those of its
 (google-research/task_adaptation): the first 800 and the first 200 of its own training and validation parts.
 """
 
-import argparse
 import os
 from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from heteroscedastic import files, user_errors
 from heteroscedastic.data import slices, tfds
 
 NUM_TRAIN, NUM_VALID = 800, 200
@@ -197,9 +196,10 @@ def _numbered(source: Any, task: Task, *parts: slices.Slice) -> Iterator[tuple[i
             number += 1
 
 
+@user_errors.one_line()
 def main() -> None:
     """Prepares tasks of VTAB-1k out of sets that TFDS has prepared; those that are there are left alone."""
-    parser = argparse.ArgumentParser(description=main.__doc__)
+    parser = user_errors.parser(main.__doc__)
     parser.add_argument("--tasks", nargs="+", default=list(TASKS), choices=list(TASKS), metavar="TASK")
     parser.add_argument("--data_dir", default=os.environ.get("TFDS_DATA_DIR"), help="where TFDS prepares sets")
     flags = parser.parse_args()
@@ -207,12 +207,13 @@ def main() -> None:
         parser.error("give --data_dir or set TFDS_DATA_DIR.")
     failed = []
     for name in flags.tasks:
-        if (Path(flags.data_dir) / f"vtab_{name}" / _VERSION).is_dir():
+        folder = files.place(flags.data_dir) / f"vtab_{name}"
+        if (folder / _VERSION).is_dir():
             print(f"{name}: there already", flush=True)
             continue
         try:
-            prepare(name, flags.data_dir)
-            print(f"{name}: wrote {Path(flags.data_dir) / f'vtab_{name}'}", flush=True)
+            prepare(name, str(folder.parent))
+            print(f"{name}: wrote {folder}", flush=True)
         except (FileNotFoundError, ValueError) as error:
             failed.append(name)
             print(f"{name}: {error}", flush=True)

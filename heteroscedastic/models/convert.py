@@ -17,22 +17,19 @@ What config.init.weights names, to start a run from, is written of such a file b
 The outputs are equal for equal inputs: give the images scaled as the weights were trained on
 (torchvision: RGB in [0, 1], less (0.485, 0.456, 0.406), over (0.229, 0.224, 0.225)).
 
-Of heads, the layout is that of edward2.jax (MCSoftmaxDenseFA and MCSigmoidDenseFA).
+Of heads, see `edward2.py` beside this.
 """
 
-import argparse
 import re
 from collections.abc import Collection, Mapping
-from pathlib import Path
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from flax import linen as nn
 from flax import traverse_util
 
-from heteroscedastic import files
+from heteroscedastic import files, user_errors
 from heteroscedastic.bind import bind
 from heteroscedastic.models import backbones, heads
 from heteroscedastic.models.classifier import Classifier
@@ -41,15 +38,6 @@ _OUTSIDE = {"stem": "conv1", "stem_norm": "bn1", "head/loc": "fc"}
 _INSIDE = {"shortcut": "downsample.0", "shortcut_norm": "downsample.1"}
 _INSIDE |= {f"{ours}{i}": f"{theirs}{i}" for ours, theirs in (("conv", "conv"), ("norm", "bn")) for i in (1, 2, 3)}
 _FIELDS = {"kernel": "weight", "scale": "weight", "bias": "bias", "mean": "running_mean", "var": "running_var"}
-_EDWARD2 = {
-    "loc": "loc_layer",
-    "scale_diag": "diag_layer",
-    "factor_loadings": "scale_layer",
-    "factor_scale": "scale_layer_heteroscedastic",
-    "shared_loadings": "scale_layer_homoscedastic/kernel",
-    "shared_bias": "scale_layer_homoscedastic/bias",
-    "temperature": "pre_sigmoid_temperature",
-}
 _AXES = {1: (0,), 2: (1, 0), 4: (2, 3, 1, 0)}  # of theirs, in our order
 
 
@@ -106,81 +94,6 @@ def to_torch(variables: Mapping[str, Any]) -> dict[str, np.ndarray]:
         if path[-1] == "var":  # what strict loading wants beside it
             arrays[name.replace("running_var", "num_batches_tracked")] = np.zeros((), np.int64)
     return arrays
-
-
-def from_edward2(tree: Mapping[str, Any], head: nn.Module) -> dict[str, Any]:
-    """The parameters of a head out of those of a layer of edward2.jax.
-
-        head = heads.ParameterEfficient(num_classes=10, num_factors=6, temperature=0.9, edward2=True)
-        params["head"] = convert.from_edward2(theirs["multiclass_head"], head)
-
-    Utilities are equal in distribution, and equal for equal standard normals. The layer takes its
-    logits from probabilities of at least 1e-7, our predictives from any.
-
-    Args:
-      tree: parameters of MCSoftmaxDenseFA or MCSigmoidDenseFA, as nested dicts: `loc_layer` and so on.
-      head: of the same settings and with `edward2=True`: LowRank, or ParameterEfficient for
-        `parameter_efficient`, or Diagonal for `num_factors=0`; `noise_on="features"` for a
-        `latent_dim`; and as `temperature` the number, or the bounds for `tune_temperature` (where
-        None stands there, 0.3 and 3.0).
-
-    Returns:
-      `params` of the head, in float32. Of a HeteroscedasticDense they are `params/utilities`.
-
-    Raises:
-      ValueError: another kind of head, or names or shapes that do not fit, of which up to eight of a kind are told.
-    """
-    given = {name: np.asarray(array) for name, array in traverse_util.flatten_dict(tree, sep="/").items()}
-    if np.ndim(given.get("loc_layer/kernel")) != 2:
-        raise ValueError("The layer has no loc_layer/kernel of two axes, so it is none of edward2's for these heads.")
-    features = jax.ShapeDtypeStruct((1, given["loc_layer/kernel"].shape[0]), jnp.float32)
-    template = jax.eval_shape(head.init, jax.random.key(0), features)["params"]
-    layout = _edward2_layout(template, head)
-    check_fit("The layer does not fit the head", given, {name: shape for name, (_, shape) in layout.items()})
-    new = {path: given[name].T if path == "shared_loadings" else given[name] for name, (path, _) in layout.items()}
-    flat = traverse_util.flatten_dict(template, sep="/")
-    return traverse_util.unflatten_dict(
-        {path: jnp.array(array.reshape(flat[path].shape), flat[path].dtype) for path, array in new.items()}, sep="/"
-    )
-
-
-def to_edward2(params: Mapping[str, Any], head: nn.Module) -> dict[str, Any]:
-    """The parameters of edward2's layer that are those of this head, as nested dicts.
-
-    Args:
-      params: of the head.
-      head: as for `from_edward2`.
-
-    Raises:
-      ValueError: another kind of head.
-    """
-    flat = traverse_util.flatten_dict(params, sep="/")
-    arrays = {}
-    for name, (path, shape) in _edward2_layout(params, head).items():
-        array = np.asarray(flat[path])
-        arrays[name] = np.array((array.T if path == "shared_loadings" else array).reshape(shape))
-    return traverse_util.unflatten_dict(arrays, sep="/")
-
-
-def _edward2_layout(params: Mapping[str, Any], head: nn.Module) -> dict[str, tuple[str, tuple[int, ...]]]:
-    """edward2's name of each parameter -> its path here, its shape there."""
-    if not getattr(head, "edward2", False):
-        raise ValueError(
-            f"The noise of {head} is not that of edward2's layers, and the same parameters would mean another"
-            " covariance: give a head with noise and edward2=True."
-        )
-    layout = {}
-    for path, array in traverse_util.flatten_dict(params, sep="/").items():
-        module, _, field = path.partition("/")
-        name, shape = f"{_EDWARD2[module]}/{field}".rstrip("/"), array.shape
-        if module == "factor_loadings":
-            shape = (*shape[:-2], shape[-2] * shape[-1])
-        elif module == "shared_loadings":
-            shape = shape[::-1]
-        elif module == "temperature":
-            shape = (1,)
-        layout[name] = path, shape
-    return layout
 
 
 def check_fit(message: str, found: Mapping[str, Any], expected: Mapping[str, tuple[int, ...]]) -> None:
@@ -256,15 +169,16 @@ def named_weights(state_dict: Mapping[str, Any], backbone: str, *, with_fc: bool
     return {name: np.asarray(x) for name, x in traverse_util.flatten_dict(converted, sep="/").items()}
 
 
+@user_errors.one_line()
 def main() -> None:
     """Writes public weights of a residual network as a run starts from them (config.init.weights)."""
-    parser = argparse.ArgumentParser(description=main.__doc__)
+    parser = user_errors.parser(main.__doc__)
     parser.add_argument("--state_dict", required=True, metavar="NPZ", help="PyTorch's names -> arrays, see this module")
     parser.add_argument("--backbone", required=True, help="such as ResNet50")
     parser.add_argument("--with_fc", action="store_true", help="also the dense layer of the classes")
     parser.add_argument("--out", required=True, metavar="NPZ")
     flags = parser.parse_args()
-    if Path(flags.out).exists():
+    if files.place(flags.out).exists():
         raise SystemExit(f"{flags.out} is there already; remove it to write it again.")
     try:
         arrays = named_weights(files.read_arrays(flags.state_dict), flags.backbone, with_fc=flags.with_fc)

@@ -1,14 +1,14 @@
 """Heads: features -> LatentGaussian. A head owns parameters and nothing else.
 
-All compute in float32 whatever the dtype of the features, and put the utilities in units of
-the temperature.
+All compute in float32 whatever the dtype of the features (in float64 for features of that), and put the utilities
+in units of the temperature.
 
 Source: Collier et al. (2021), arXiv:2105.10305, section 2 and Algorithm 1. The standard
 deviations are softplus(affine) + 1e-3, as in the authors' public layer; the paper's are
 affine (reading C7).
 """
 
-import math
+import numbers
 from collections.abc import Mapping
 from typing import Any
 
@@ -22,11 +22,21 @@ from heteroscedastic.latent import LatentGaussian
 
 __all__ = ["Deterministic", "Diagonal", "LowRank", "ParameterEfficient"]
 _MIN_SCALE = 1e-3
+_TEMPERATURES = (1e-4, 1e4)  # utilities in units of less or more lose their digits, or overflow, in float32
 
 
 def standard_deviations(affine: Float[ArrayLike, "*b n"]) -> Float[Array, "*b n"]:
     """Those of independent noise, > 0, from what the dense layer `scale_diag` puts out."""
     return jax.nn.softplus(affine) + _MIN_SCALE
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, numbers.Real | jax.Array) and not isinstance(value, bool) and jnp.ndim(value) == 0
+
+
+def _dtype(features: Float[Array, "*b d"]) -> jnp.dtype:
+    """Of the computation: float32, or float64 for features of that."""
+    return jnp.promote_types(features.dtype, jnp.float32)
 
 
 def _as_matrices(features, kernel, dimensions, **settings):
@@ -44,9 +54,9 @@ class _Head(nn.Module):
 
     Attributes:
       num_classes: K.
-      temperature: a number > 0; or bounds 0 < lower < upper between which it is learned, as
-        lower + (upper - lower) sigmoid(theta). The parameter `temperature` is theta, 0 at first,
-        which is the middle.
+      temperature: a number from 1e-4 to 1e4; or bounds lower < upper in that range between which it is
+        learned, as lower + (upper - lower) sigmoid(theta). The parameter `temperature` is theta, 0 at
+        first, which is the middle.
 
     Source: of the learned temperature Collier et al. (2023), arXiv:2301.12860.
     """
@@ -57,16 +67,22 @@ class _Head(nn.Module):
     def __post_init__(self):
         if self.num_classes < 1:
             raise ValueError(f"num_classes is {self.num_classes}, but must be >= 1.")
-        if self.learns_temperature:
-            bounds = tuple(self.temperature)
-            if not (len(bounds) == 2 and 0 < bounds[0] < bounds[1] < math.inf):
-                raise ValueError(f"temperature is {bounds}, but bounds must be finite with 0 < lower < upper.")
-        elif not 0 < self.temperature < math.inf:
-            raise ValueError(f"temperature is {self.temperature}, but must be > 0 and finite, or its bounds.")
+        self._check_temperature()
         for name in ("num_factors", "hidden_width"):
             if getattr(self, name, 0) < 0:
                 raise ValueError(f"{name} is {getattr(self, name)}, but must be >= 0.")
         super().__post_init__()
+
+    def _check_temperature(self) -> None:
+        least, most = _TEMPERATURES
+        if self.learns_temperature:
+            bounds = tuple(self.temperature)
+            if not (len(bounds) == 2 and all(map(_is_number, bounds)) and least <= bounds[0] < bounds[1] <= most):
+                raise ValueError(f"temperature is {bounds}, but bounds must have {least} <= lower < upper <= {most}.")
+        elif not (_is_number(self.temperature) and least <= self.temperature <= most):
+            raise ValueError(
+                f"temperature is {self.temperature}, but must be a number from {least} to {most}, or its bounds."
+            )
 
     @property
     def learns_temperature(self) -> bool:
@@ -84,10 +100,10 @@ class _Head(nn.Module):
     def __call__(self, features: Float[Array, "*b d"]) -> LatentGaussian:
         features = self.before_utilities(features)
         start = nn.initializers.zeros if self.starts_at_zero else nn.initializers.lecun_normal()
-        loc = nn.Dense(self.num_classes, dtype=jnp.float32, kernel_init=start, name="loc")
+        loc = nn.Dense(self.num_classes, dtype=_dtype(features), kernel_init=start, name="loc")
         latent = self.with_noise(LatentGaussian(loc=loc(features)), features, loc.get_variable("params", "kernel"))
         if self.learns_temperature:
-            self.param("temperature", nn.initializers.zeros, ())
+            self.param("temperature", nn.initializers.zeros, (), jnp.float32)
         return latent_lib.temper(latent, self.temperature_of(self.variables["params"]))
 
     @property
@@ -141,7 +157,7 @@ class Diagonal(_Head):
       edward2: whether the noise is that of the layers MC{Softmax,Sigmoid}DenseFA of edward2.jax: a
         sample has one number for the whole diagonal and not one an entry, so that the diagonal
         adds d d' to the covariance, of rank one, in place of diag(d^2); and shared factors have a
-        bias b, which moves the mean by v(x) b. For weights of that layer see `convert.from_edward2`.
+        bias b, which moves the mean by v(x) b. For weights of that layer see `edward2.from_edward2`.
 
     Source: of noise on the features Collier et al. (2023), arXiv:2301.12860; of edward2's layer its
     file edward2/jax/nn/heteroscedastic_lib.py of 2023.
@@ -175,7 +191,7 @@ class Diagonal(_Head):
         latent = latent._replace(scale_diag=None, factor_loadings=loadings)
         if latent.factor_scale is None:
             return latent
-        bias = self.param("shared_bias", nn.initializers.zeros, latent.factor_scale.shape[-1:])
+        bias = self.param("shared_bias", nn.initializers.zeros, latent.factor_scale.shape[-1:], jnp.float32)
         shift = latent.factor_scale * bias
         return latent._replace(loc=latent.loc + (shift if latent.readout is None else shift @ latent.readout))
 
@@ -192,7 +208,7 @@ class LowRank(Diagonal):
         if not self.num_factors:
             return {}
         shape = (width, self.num_factors)
-        dense = nn.DenseGeneral(shape, dtype=jnp.float32, dot_general=_as_matrices, name="factor_loadings")
+        dense = nn.DenseGeneral(shape, dtype=_dtype(features), dot_general=_as_matrices, name="factor_loadings")
         return {"factor_loadings": dense(features)}
 
 
@@ -210,11 +226,12 @@ class ParameterEfficient(Diagonal):
             return {}
         # edward2's V is the kernel of a dense layer of R inputs, ours transposed.
         init = nn.initializers.lecun_normal(-1, -2) if self.edward2 else nn.initializers.glorot_uniform()
+        loadings = self.param("shared_loadings", init, (width, self.num_factors), jnp.float32)
         return {
             "factor_scale": _dense("factor_scale", features, width),
-            "shared_loadings": self.param("shared_loadings", init, (width, self.num_factors)),
+            "shared_loadings": loadings.astype(_dtype(features)),
         }
 
 
 def _dense(name: str, features: Float[Array, "*b d"], width: int) -> Float[Array, "*b n"]:
-    return nn.Dense(width, dtype=jnp.float32, name=name)(features)
+    return nn.Dense(width, dtype=_dtype(features), name=name)(features)

@@ -1,6 +1,5 @@
 """The drop-in layer for other people's Flax models."""
 
-import jax
 from flax import linen as nn
 from jaxtyping import Array, Float
 
@@ -15,13 +14,15 @@ class HeteroscedasticDense(nn.Module):
     `HeteroscedasticDense(k, num_factors=15)(features)` stands in place of `nn.Dense(k)(features)`
     and returns logits that any softmax (or sigmoid) cross-entropy takes: they are the log of
     averaged probabilities (or their log-odds). Give `rngs={"noise": key}` to `apply`, as for
-    Dropout; without it the layer uses fixed points and is deterministic.
+    Dropout. Without it every example gets the same fixed points, so that a prediction depends on its
+    features alone: not on its place in the batch, nor on the other examples.
 
     The latent is sown as `intermediates/latent`, in units of the temperature.
 
     Attributes:
       num_classes: K.
-      num_factors: rank of the correlated part; 0 leaves the diagonal.
+      num_factors: rank of the correlated part, of heads that have one: 1 or more, or None for 15, and at
+        most `num_classes`.
       head: "LowRank", "ParameterEfficient" (for many classes), "Diagonal" or "Deterministic".
       temperature: > 0; smaller is closer to the argmax of the noisy utilities. Tune it, or give
         bounds (lower, upper) between which it is learned.
@@ -36,7 +37,7 @@ class HeteroscedasticDense(nn.Module):
     """
 
     num_classes: int
-    num_factors: int = 0
+    num_factors: int | None = None
     head: str = "LowRank"
     temperature: float | tuple[float, float] = 1.0
     link: str = "softmax"
@@ -52,16 +53,28 @@ class HeteroscedasticDense(nn.Module):
 
     def setup(self):
         settings = dict(num_classes=self.num_classes, temperature=self.temperature)
-        if self.num_factors or self.head not in ("Deterministic", "Diagonal"):
+        if hasattr(getattr(heads, self.head, None), "num_factors"):
+            settings["num_factors"] = self._num_factors()
+        elif self.num_factors:
             settings["num_factors"] = self.num_factors
         if self.edward2 or self.noise_on != "utilities" or self.head != "Deterministic":
             settings |= dict(noise_on=self.noise_on, edward2=self.edward2)
         self.utilities = bind(heads, name=self.head, **settings)
 
+    def _num_factors(self) -> int:
+        if self.num_factors is None:
+            return min(15, self.num_classes)
+        if self.num_factors < 1:
+            raise ValueError(
+                f"num_factors is {self.num_factors}, but head {self.head!r} needs 1 or more; leave it out for"
+                f" {min(15, self.num_classes)}, or take head='Diagonal' for noise without correlations."
+            )
+        return self.num_factors
+
     def __call__(self, features: Float[Array, "*b d"]) -> Float[Array, "*b k"]:
         latent = self.utilities(features)
         self.sow("intermediates", "latent", latent)
-        key = self.make_rng("noise") if self.has_rng("noise") else jax.random.key(0)
+        key = self.make_rng("noise") if self.has_rng("noise") else None
         if self.link == "sigmoid":
             return predictive.sigmoid(key, latent)
         return predictive.softmax(key, latent, num_samples=self.num_samples, points=self.points)

@@ -14,6 +14,10 @@ and B_j is A_j at -m. The derivatives are of the same moments,
     dp/dv = E[sigmoid''(u)] / 2 = sum_k r_k (A_{k+1} - B_{k+1}) / 2,    r(x) = (1 - x) / (1 + x)^3,
 
 the second by Stein's lemma; neither divides by s, so both hold down to s = 0.
+
+The second derivatives of p are of the next moments: by m twice E[sigmoid''], by m and v E[sigmoid''']/2, by v twice
+E[sigmoid'''']/4. In those of the log-odds terms nearly cancel where s is small, and the errors of the polynomials
+and of float32 would be all that is left. So these moments are sums over nodes of u, and so is p beside them.
 """
 
 import jax
@@ -51,7 +55,8 @@ def sigmoid(
     """Log-odds of E[sigmoid(u)], one for each of several labels, in closed form.
 
     Within 1e-4 nats of the exact log p and log(1 - p) for |loc| <= 60 and standard deviations up to 60, in
-    float32, and finite to 1e4. Correlations between labels do not change the probability of one.
+    float32, and finite to 1e4. First derivatives are within 1e-3 of their value; second ones within 1 % where they
+    exceed 1e-3. Correlations between labels do not change the probability of one.
 
     Args:
       key: ignored.
@@ -132,14 +137,67 @@ def _log_odds(loc, variance):
     return _log_odds_and_slopes(loc, variance)[0]
 
 
-def _log_odds_and_slopes(loc, variance):
-    log_p, slope, curvature = _moments(-jnp.abs(loc), variance)
-    side = jnp.where(loc > 0, -1.0, 1.0)  # by symmetry, the odds of the less likely answer
-    p = jnp.exp(log_p)
-    return side * (log_p - jnp.log1p(-p)), slope / (1 - p), 0.5 * side * curvature / (1 - p)
-
-
 @_log_odds.defjvp
 def _log_odds_jvp(primals, tangents):
     value, by_loc, by_variance = _log_odds_and_slopes(*primals)
     return value, by_loc * tangents[0] + by_variance * tangents[1]
+
+
+@jax.custom_jvp
+def _log_odds_and_slopes(loc, variance):
+    """The log-odds and its derivatives, by loc and by variance."""
+    log_p, slope, curvature = _moments(-jnp.abs(loc), variance)
+    side = jnp.where(loc > 0, -1.0, 1.0)  # by symmetry, the odds of the less likely answer
+    p = jnp.exp(log_p)
+    found = side * (log_p - jnp.log1p(-p)), slope / (1 - p), 0.5 * side * curvature / (1 - p)
+    without_noise = loc, 1.0, -0.5 * jnp.tanh(0.5 * loc)
+    return tuple(jnp.where(variance == 0, exact, x) for exact, x in zip(without_noise, found))
+
+
+@_log_odds_and_slopes.defjvp
+def _log_odds_and_slopes_jvp(primals, tangents):
+    value, by_loc, by_variance = _log_odds_and_slopes(*primals)
+    by_loc_twice, by_both, by_variance_twice = _curvatures(*primals)
+    return (value, by_loc, by_variance), (
+        by_loc * tangents[0] + by_variance * tangents[1],
+        by_loc_twice * tangents[0] + by_both * tangents[1],
+        by_both * tangents[0] + by_variance_twice * tangents[1],
+    )
+
+
+_NODES = np.linspace(-7, 7, 141)  # in deviations, up to _WIDEST nats; the slope of the sigmoid is below e^-|u|
+_WIDEST = 8.0
+
+
+def _curvatures(loc, variance):
+    """The second derivatives of the log-odds: by loc twice, by loc and variance, by variance twice.
+
+    With r_n = E[sigmoid^(n)] / p and q = 1 - p these are r_2 / q - r_1^2 (q - p) / q^2, and likewise the others.
+    """
+    mean = -jnp.abs(loc)
+    side = jnp.where(loc > 0, -1.0, 1.0)
+    scale = jnp.sqrt(jnp.maximum(variance, _LEAST_SCALE**2))
+    # The weight sigmoid(u) of a node moves their centre to mean + variance, but not beyond 0.
+    step = jnp.minimum(scale, _WIDEST) / scale
+    z = jnp.minimum(scale, -mean / scale) + step * np.asarray(_NODES, loc.dtype).reshape(-1, *(1,) * loc.ndim)
+    u = mean + scale * z
+    log_weight = jax.nn.log_sigmoid(u) - 0.5 * jnp.square(z)
+    top = jnp.max(log_weight, axis=0)
+    weight = jnp.exp(log_weight - top)
+    top += jnp.log(step * ((_NODES[1] - _NODES[0]) / np.sqrt(2 * np.pi)))
+    total = jnp.where(scale <= _WIDEST, jnp.sum(weight, axis=0), jnp.exp(_moments(mean, variance)[0] - top))
+    up, slope = jax.nn.sigmoid(u), jax.nn.sigmoid(u) * jax.nn.sigmoid(-u)
+    down, bend = 1 - up, 1 - 2 * up
+
+    def relative(values):
+        return jnp.sum(weight * values, axis=0) / total
+
+    first, second = relative(down), relative(down * bend)
+    third, fourth = relative(down * (1 - 6 * slope)), relative(down * bend * (1 - 12 * slope))
+    p = jnp.exp(top) * total
+    q, odds = 1 - p, (1 - 2 * p) / jnp.square(1 - p)
+    return (
+        side * (second / q - odds * jnp.square(first)),
+        0.5 * (third / q - odds * first * second),
+        0.25 * side * (fourth / q - odds * jnp.square(second)),
+    )

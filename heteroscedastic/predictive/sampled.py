@@ -1,4 +1,9 @@
-"""Monte-Carlo averages of the softmax and the sigmoid, in log space and in constant memory."""
+"""Monte-Carlo averages of the softmax and the sigmoid, in log space and in constant memory.
+
+The gradient draws the samples again, by a rule of its own for reverse mode (`jax.grad`, `jax.vjp`). JAX has no forward
+mode beside such a rule: `jax.jvp`, `jax.jacfwd` and `jax.hessian` raise a TypeError. In their place take
+`jax.jacrev(jax.jacrev(f))`, or for log-odds the closed form `sigmoid`, which supports both modes.
+"""
 
 import functools
 from collections.abc import Callable
@@ -8,6 +13,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from heteroscedastic import latent as latent_lib
+from heteroscedastic import sampling
 from heteroscedastic.latent import LatentGaussian
 
 # Utilities drawn at a time. Four MB of float32 stay in a CPU's cache, where the streamed form
@@ -16,7 +22,7 @@ _CHUNK_VALUES = 2**20
 
 
 def softmax(
-    key: PRNGKeyArray,
+    key: PRNGKeyArray | None,
     latent: LatentGaussian,
     *,
     num_samples: int,
@@ -30,9 +36,10 @@ def softmax(
     chunks and drawn again for the gradient, so memory does not grow with their number.
 
     Args:
-      key: consumed.
+      key: consumed; None for fixed points, the same for every example, so that a prediction depends
+        on its input alone.
       latent: parameters of the utilities u.
-      num_samples: samples per example, >= 1; a power of two for Sobol points.
+      num_samples: samples per example, 1 to 2**24; a power of two for Sobol points.
       points: "independent" as in the paper, "antithetic" or "sobol", see sampling.py.
       chunk_size: samples held at a time; results depend on it by rounding alone.
 
@@ -46,7 +53,7 @@ def softmax(
 
 
 def sigmoid_sampled(
-    key: PRNGKeyArray,
+    key: PRNGKeyArray | None,
     latent: LatentGaussian,
     *,
     num_samples: int,
@@ -59,9 +66,10 @@ def sigmoid_sampled(
     difference of numbers near one.
 
     Args:
-      key: consumed.
+      key: consumed; None for fixed points, the same for every example, so that a prediction depends
+        on its input alone.
       latent: parameters of the utilities u.
-      num_samples: samples per example, >= 1; a power of two for Sobol points.
+      num_samples: samples per example, 1 to 2**24; a power of two for Sobol points.
       points: "independent" as in the paper, "antithetic" or "sobol", see sampling.py.
       chunk_size: samples held at a time; results depend on it by rounding alone.
 
@@ -80,16 +88,16 @@ def _log_sigmoids(utilities: Float[Array, "*b k"]) -> Float[Array, "*b 2 k"]:
 
 def _log_mean_exp(
     log_link: Callable[[Array], Array],
-    key: PRNGKeyArray,
+    key: PRNGKeyArray | None,
     latent: LatentGaussian,
     num_samples: int,
     points: str,
     chunk_size: int | None,
 ) -> Float[Array, "..."]:
     """log((1/S) sum_s exp(log_link(u_s))), for one number a class or, leading, two."""
-    for name, value in (("num_samples", num_samples), ("chunk_size", chunk_size)):
-        if value is not None and value < 1:
-            raise ValueError(f"{name} is {value}, but must be a whole number >= 1.")
+    sampling.check_num_points(num_samples)
+    if chunk_size is not None and chunk_size < 1:
+        raise ValueError(f"chunk_size is {chunk_size}, but must be a whole number >= 1.")
     latent = latent_lib.check(latent)
     if not latent_lib.has_noise(latent):
         num_samples, points = 1, "independent"

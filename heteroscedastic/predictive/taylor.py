@@ -69,7 +69,7 @@ def mean_field(key: PRNGKeyArray | None, latent: LatentGaussian) -> Float[Array,
     [0, 1] for any noise, unclipped. With two classes it is within 0.002, 0.012 and 0.04 of the
     integral when the deviation of u_1 - u_2 is 1, 3 and 10.
 
-    README.md has its error against Monte Carlo (benchmarks/approximations.py). The authors
+    README.md has its error against Monte Carlo (benchmarks/predictive.py). The authors
     below take one class against one other; against all others at once is nearer, and takes
     time and memory of K rather than K^2.
 

@@ -168,6 +168,9 @@ def build(config: dict[str, Any], data_dir: str | None = None, pipeline: Pipelin
     )
 
 
+_ANY_NUMBER_OF_CLASSES = 1000  # for a config that takes as many as the data has
+
+
 def check(config: dict[str, Any]) -> None:
     """Traces what a config names, on two examples of eight features, and builds nothing.
 
@@ -177,7 +180,7 @@ def check(config: dict[str, Any]) -> None:
     config = _with_tuples(config)
     schema.check(config)
     pipelines.check(config)
-    num_classes = config["head"].get("num_classes") or 10  # where it is that of the data, any will do
+    num_classes = config["head"].get("num_classes") or _ANY_NUMBER_OF_CLASSES
     config = _with_num_classes(config, num_classes)
     parts, training = _parts(config), config["training"]
     total_steps = training.get("num_steps") or 2**31 - 1  # at most; which it is follows from the data

@@ -2,25 +2,26 @@
 
 import contextlib
 import functools
-import hashlib
 import json
 import logging
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import orbax.checkpoint as ocp
 
 from heteroscedastic import files
-from heteroscedastic.training import hosts
+from heteroscedastic.training import bits, hosts
 from heteroscedastic.training.state import TrainState
+from heteroscedastic.user_errors import UserError
 
 _NUM_LAST = 2  # so that one is whole should the other be damaged
+# What training/loop.py saves beside the arrays, where no digest tells that it is whole.
+_FORM = {"best_step": int, "best_score": int | float, "clock": dict, "sums": list, "metrics": list}
 
 
-class CheckpointError(RuntimeError):
+class CheckpointError(UserError, RuntimeError):
     """A checkpoint that is needed cannot be read, or one could not be written."""
 
 
@@ -57,6 +58,7 @@ class Checkpoints:
         )
         self._directory = files.absolute(directory)
         self._manager = ocp.CheckpointManager(self._directory, options=options)
+        self._inode = _inode(self._directory)
 
     def save(self, state: TrainState, told: dict[str, Any], best_step: int | None = None) -> None:
         """Saves under the state's step.
@@ -72,7 +74,7 @@ class Checkpoints:
         self.wait()
         self._kept.best_step, self._saved = best_step, int(state.step)
         told = {**told, "owner": self._owner}  # a copy, as it is written in the background
-        told["digest"] = _digest(state, told)
+        told["digest"] = bits.digest(state, told)
         with self._writing():
             self._manager.save(
                 self._saved,
@@ -85,9 +87,11 @@ class Checkpoints:
         try:
             yield
         except Exception as error:  # of the disk, as Python or TensorStore tells it
+            remedy = "those before it stay, and once that is mended the same command continues from them."
+            if _inode(self._directory) != self._inode:
+                remedy = removed(self._directory.parent)
             raise CheckpointError(
-                f"checkpoint of step {self._saved} could not be written ({_first_line(error)}); those before it stay,"
-                " and once that is mended the same command continues from them."
+                f"checkpoint of step {self._saved} could not be written ({_first_line(error)}); {remedy}"
             ) from error
 
     def last(self, template: TrainState) -> tuple[TrainState, dict[str, Any]] | None:
@@ -118,6 +122,20 @@ class Checkpoints:
                 f" {damaged[0][1]}. Mend or move that directory; without it the same command begins again."
             )
         return None
+
+    def told(self) -> dict[str, Any]:
+        """What is saved beside the last checkpoint, unchecked and without its arrays; empty where there is none."""
+
+        def read():
+            for step in sorted(self._manager.all_steps(), reverse=True):
+                try:
+                    return json.loads((self._directory / str(step) / "told" / "metadata").read_text())
+                except (OSError, ValueError):  # `last` reports the damage
+                    continue
+            return {}
+
+        found = hosts.from_first(read)
+        return found if isinstance(found, dict) else {}
 
     def _set_aside(self, step: int) -> str:
         aside = self._directory.parent / "checkpoints_damaged" / str(step)
@@ -170,7 +188,9 @@ class Checkpoints:
             error = raised
         if hosts.any_says(error is not None):
             reason = _first_line(error) if error else "another host cannot read it"
-            raise CheckpointError(f"checkpoint of step {step} cannot be read ({reason})") from error
+            raise CheckpointError(
+                f"checkpoint of step {step} cannot be read ({reason}; it lies in {self._directory})"
+            ) from error
         return found
 
     def _check_form(self, step: int, state: TrainState, abstract: TrainState) -> None:
@@ -183,8 +203,10 @@ class Checkpoints:
     def _check_bits(self, state: TrainState, told: dict[str, Any]) -> None:
         """And flipped bits, or another run."""
         if not {"owner", "digest"} & set(told):  # saved before there were any; one flipped bit spoils one name
+            if wrong := [name for name, kinds in _FORM.items() if not isinstance(told.get(name), kinds | None)]:
+                raise ValueError(f"beside its arrays, {', '.join(wrong)} is damaged")
             return
-        if told.get("digest") != _digest(state, {k: v for k, v in told.items() if k != "digest"}):
+        if told.get("digest") != bits.digest(state, {k: v for k, v in told.items() if k != "digest"}):
             raise ValueError("its bits are not those that were saved")
         if self._owner is not None and told["owner"] not in (None, self._owner):
             raise ValueError("it belongs to another run")
@@ -215,6 +237,39 @@ class Checkpoints:
             logging.warning("%s", error)  # beside what is raised already
 
 
+def removed(workdir: files.Place) -> str:
+    """What to do where the directory of a run is no longer the one in which it was begun."""
+    return (
+        f"{workdir} was removed or renamed while its run was at work. If it was renamed, the same command with its new"
+        " name as --workdir continues from the last checkpoint; if it was removed, the same command begins again, once"
+        f" nothing is left of {workdir}."
+    )
+
+
+def _inode(directory: files.Place) -> int | None:
+    """Number by which a directory is known whatever its name; None where there is none, or in a bucket."""
+    is_known = not files.in_bucket(directory) and directory.exists()
+    return directory.stat().st_ino if is_known else None
+
+
+def owners(directory: files.Place) -> set[str]:
+    """The owners of the checkpoints in a directory, as far as they can be read."""
+    return {told["owner"] for told in map(_told, directory.glob("*/told/metadata")) if told.get("owner")}
+
+
+def saved_lines(directory: files.Place, step: int) -> list[str]:
+    """The lines of metrics.jsonl that the checkpoint of a step has; none where it cannot be read."""
+    return list(_told(directory / str(step) / "told" / "metadata").get("metrics") or ())
+
+
+def _told(path: files.Place) -> dict[str, Any]:
+    try:
+        found = files.read_json(path)
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
 class _LastAndBest:
     """Orbax's PreservationPolicy: the last two steps, and the one that the run calls its best.
 
@@ -227,32 +282,6 @@ class _LastAndBest:
     def should_preserve(self, checkpoints: Any, *, context: Any) -> list[bool]:
         last = sorted(c.step for c in checkpoints)[-_NUM_LAST:]
         return [c.step in last or c.step == self.best_step for c in checkpoints]
-
-
-def _digest(state: TrainState, told: dict[str, Any]) -> str:
-    """Of all values and all bits, wherever the arrays lie."""
-    leaves = jax.tree.leaves(state)
-    sums = jax.device_get(_sums_of_bits(leaves))
-    arrays = [[str(x.dtype), list(x.shape), int(s)] for x, s in zip(leaves, sums)]
-    return hashlib.sha256(json.dumps([told, arrays], sort_keys=True).encode()).hexdigest()
-
-
-@jax.jit
-def _sums_of_bits(leaves: list[jax.Array]) -> list[jax.Array]:
-    """A sum modulo 2**32 an array; with odd weights, so that no change of one element leaves it as it was.
-
-    Integers add up to the same in any order, so to the same on any number of devices.
-    """
-
-    def sum_of(x):
-        x = x.astype(jnp.uint8) if x.dtype == bool else x
-        words = jax.lax.bitcast_convert_type(x, jnp.dtype(f"uint{8 * min(x.dtype.itemsize, 4)}")).astype(jnp.uint32)
-        strides = np.cumprod((1, *words.shape[:0:-1]))[::-1]
-        axes = range(words.ndim)
-        place = sum(jax.lax.broadcasted_iota(jnp.uint32, words.shape, i) * np.uint32(strides[i]) for i in axes)
-        return jnp.sum(words * (2 * place + 1), dtype=jnp.uint32)
-
-    return [sum_of(x) for x in leaves]
 
 
 def _form(tree: Any) -> Any:

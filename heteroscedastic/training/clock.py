@@ -32,13 +32,15 @@ class Clock:
         self._began_at = told.get("began_at", time.time() - (time.monotonic() - since))
         self._to_start: float | None = since - sum(self._seconds.values())
         self._interval = self._now()
+        self._rated: tuple[int, float] | None = None  # step and seconds of training, at the last `rate`
 
-    def starts(self) -> None:
+    def starts(self, step: int) -> None:
         """The first step is under way: what went before it, and was nothing else, was the start."""
         if self._to_start is not None:
             self._seconds["start"] += time.monotonic() - self._to_start - sum(self._seconds.values())
             self._to_start = None
             self.begins_interval()
+            self._rated = step, self._interval["training"]
 
     def told(self) -> dict[str, Any]:
         """For a checkpoint."""
@@ -48,12 +50,14 @@ class Clock:
         """Of all processes, without what came to nothing."""
         return time.monotonic() - self._began
 
-    def rate(self, step: int, total_steps: int) -> tuple[float, str]:
-        """Steps a second so far, and the time to the last one, as h:mm:ss."""
-        elapsed = self.seconds()
-        minutes, seconds = divmod(round((total_steps - step) * elapsed / step), 60)
-        hours, minutes = divmod(minutes, 60)
-        return step / elapsed, f"{hours}:{minutes:02}:{seconds:02}"
+    def rate(self, step: int) -> float | None:
+        """Steps a second of training since this was asked last, or since the first step; None where there were none."""
+        training = self._now()["training"]
+        before, seconds_before = self._rated or (step, training)
+        self._rated = step, training
+        if step <= before or training <= seconds_before:
+            return None
+        return (step - before) / (training - seconds_before)
 
     @contextlib.contextmanager
     def counts(self, name: str) -> Iterator[None]:

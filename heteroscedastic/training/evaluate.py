@@ -1,5 +1,6 @@
 """A pass over a split: merged sums, and the predictions that are written down."""
 
+import logging
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -13,6 +14,19 @@ def merged(total: Any | None, part: Any) -> Any:
     """Sums of two parts of a data set, in float64 on the host; None is no part."""
     part = jax.tree.map(lambda x: np.asarray(x, np.float64), part)
     return part if total is None else jax.tree.map(np.add, total, part)
+
+
+def listed(sums: Any | None) -> list[Any] | None:
+    """Sums as JSON values."""
+    return None if sums is None else [x.tolist() for x in jax.tree.leaves(sums)]
+
+
+def unlisted(values: list[Any], form: Any) -> Any | None:
+    """What was `listed`, as a tree like `form`; None with a warning where it was of another version's form."""
+    if len(jax.tree.leaves(form)) != len(values):
+        logging.warning("this checkpoint was saved by another version; the interval's metrics begin again.")
+        return None
+    return jax.tree.unflatten(jax.tree.structure(form), map(np.float64, values))
 
 
 def evaluate(step: Callable, feeds: Iterable[Any], key: Any) -> tuple[Any, Predictions]:

@@ -1,16 +1,25 @@
 """Several processes that make one run together: the first one writes, and all agree."""
 
 import atexit
+import contextlib
 import json
+import os
+import re
+import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NoReturn
 
 import jax
 import numpy as np
+from jax._src import distributed  # its client of the coordinator; JAX has no public name for it
 from jax.experimental import multihost_utils
+
+from heteroscedastic import user_errors
+from heteroscedastic.user_errors import UserError
 
 _FAREWELL = (
     "this process ended before its run did, by its own error, by a signal or for the loss of another host; the same"
@@ -23,19 +32,24 @@ _WITNESS = (
     " sys.stdin.read(1) or print(sys.argv[1], file=sys.stderr, flush=True)"
 )
 _HEARTBEAT_SECONDS = 20  # a host silent for so long is lost
-_SECONDS_TO_COME = 300  # of the other processes, as those of a slice do not start at one moment
+SECONDS_TO_COME = 300  # of the other processes, as those of a slice do not start at one moment
+_SECONDS_TO_LEAVE = 5  # where all hosts do
 _witness: subprocess.Popen | None = None  # of this process, once it has joined others
 
 
-class HostError(RuntimeError):
+class HostError(UserError, RuntimeError):
     """Another host of the run failed or was lost."""
+
+
+class HostMistakeError(HostError, ValueError):
+    """The hosts were given what does not go together, or the first one what it cannot use."""
 
 
 def start(
     coordinator_address: str | None,
     num_processes: int | None,
     process_id: int | None,
-    seconds_to_come: int = _SECONDS_TO_COME,
+    seconds_to_come: int = SECONDS_TO_COME,
 ) -> None:
     """Joins the processes of a run; before anything else of jax.
 
@@ -46,7 +60,11 @@ def start(
       num_processes: of the run.
       process_id: of this one, from 0.
       seconds_to_come: in which all must have come; else this process says so and ends, by JAX's own hand.
+
+    Raises:
+      HostMistakeError: an argument is wrong, or one is missing and no cluster tells it.
     """
+    _check(coordinator_address, num_processes, process_id)
     global _witness
     command = [sys.executable, "-I", "-S", "-c", _WITNESS, _FAREWELL]
     # Of its own session, as it is not to be interrupted with this one.
@@ -55,7 +73,8 @@ def start(
 
     def tell():
         print(
-            f"not all processes of this run came within {seconds_to_come} s; start the same command on all hosts.",
+            f"not all processes of this run came within {seconds_to_come} s; start the same command on all hosts,"
+            " each with a --process_id of its own.",
             file=sys.stderr,
             flush=True,
         )
@@ -65,19 +84,82 @@ def start(
     late.start()
     # It would take SIGTERM, so that one before the loop hears it (termination.py) would come to nothing.
     jax.config.update("jax_enable_preemption_service", False)
-    jax.distributed.initialize(
-        coordinator_address,
-        num_processes,
-        process_id,
-        initialization_timeout=seconds_to_come,
-        heartbeat_timeout_seconds=_HEARTBEAT_SECONDS,
-    )
-    late.cancel()
+    try:
+        jax.distributed.initialize(
+            coordinator_address,
+            num_processes,
+            process_id,
+            initialization_timeout=seconds_to_come,
+            heartbeat_timeout_seconds=_HEARTBEAT_SECONDS,
+        )
+    except ValueError as error:
+        raise HostMistakeError(
+            f"--hosts finds no cluster that tells which processes there are ({str(error).rstrip('.')}); give"
+            " --coordinator=HOST:PORT, --num_processes and --process_id."
+        ) from error
+    except RuntimeError as error:
+        raise HostError(
+            f"process {process_id} cannot join the others ({first_line(error)}); see whether another program has the"
+            f" port of --coordinator={coordinator_address}."
+        ) from error
+    finally:
+        late.cancel()
+
+
+def _check(coordinator_address: str | None, num_processes: int | None, process_id: int | None) -> None:
+    """What JAX would take, and then wait for minutes."""
+    if coordinator_address is not None:
+        found = re.fullmatch(r"(\[[^\]]+\]|[^:\s]+):(\d{1,5})", coordinator_address)
+        if not found or not 0 < int(found[2]) < 2**16:
+            raise HostMistakeError(
+                f"--coordinator is {coordinator_address!r}, but must be HOST:PORT, such as node1:8476."
+            )
+        try:
+            socket.getaddrinfo(found[1].strip("[]"), int(found[2]))
+        except (OSError, UnicodeError) as error:
+            raise HostMistakeError(
+                f"--coordinator is {coordinator_address!r}, but this machine knows no host {found[1]} ({error})."
+            ) from None
+    if num_processes is not None and num_processes < 1:
+        raise HostMistakeError(f"--num_processes is {num_processes}, but must be 1 or more.")
+    if process_id is not None and not 0 <= process_id < (num_processes or process_id + 1):
+        below = f" and less than --num_processes, {num_processes}" if num_processes else ""
+        raise HostMistakeError(f"--process_id is {process_id}, but must be 0 or more{below}.")
+
+
+def first_line(error: Exception) -> str:
+    """What libraries beneath say of an error, without the pages that may follow."""
+    return str(error).partition("\n")[0] or type(error).__name__
+
+
+def coordinator() -> Any:
+    """The client of the coordinator; None where this process has not joined others."""
+    return distributed.global_state.client
 
 
 def farewell() -> None:
     """Says how to go on, before an end that is not orderly; at once, as what starts a process may not wait for more."""
     print(_FAREWELL, file=sys.stderr, flush=True)
+    _dismiss_witness()
+
+
+def leave(error: Exception) -> NoReturn:
+    """Ends this process with exit status 1, soon: an orderly exit would wait for the other hosts.
+
+    Args:
+      error: reported already; after a user's ValueError the same command would fail again, so it is not suggested.
+    """
+    is_mistake = isinstance(error, ValueError) and user_errors.message(error) is not None  # JAX raises some, too
+    _dismiss_witness() if is_mistake else farewell()
+    if client := coordinator():
+        with contextlib.suppress(jax.errors.JaxRuntimeError):  # the others do not leave
+            client.wait_at_barrier("heteroscedastic/leave", 1000 * _SECONDS_TO_LEAVE)
+            # JAX ends the others as soon as the first process, and with it the coordinator, is gone.
+            time.sleep(1.0 if is_first() else 0.0)
+    os._exit(1)
+
+
+def _dismiss_witness() -> None:
     if _witness:
         _witness.communicate(b".")
 
@@ -105,7 +187,8 @@ def from_first(fn: Callable[[], Any]) -> Any:
         try:
             told = {"value": fn()}
         except Exception as raised:
-            error, told = raised, {"error": f"{type(raised).__name__}: {raised}"}
+            error, is_mistake = raised, isinstance(raised, ValueError)
+            told = {"error": f"{type(raised).__name__}: {raised}", "mistake": is_mistake}
     data = np.frombuffer(json.dumps(told).encode(), np.uint8)
     length = int(multihost_utils.broadcast_one_to_all(np.int32(len(data))))
     data = multihost_utils.broadcast_one_to_all(np.resize(data, length))
@@ -113,7 +196,7 @@ def from_first(fn: Callable[[], Any]) -> Any:
         raise error
     told = json.loads(np.asarray(data, np.uint8).tobytes())
     if "error" in told:
-        raise HostError(f"the first process stopped: {told['error']}")
+        raise (HostMistakeError if told["mistake"] else HostError)(f"the first process stopped: {told['error']}")
     return told["value"]
 
 
@@ -130,7 +213,7 @@ def from_all(value: Any) -> list[Any]:
 def agree(value: str, what: str) -> None:
     """Raises a HostError on all hosts where they do not have the same value."""
     if any_says(from_first(lambda: value) != value):
-        raise HostError(f"the hosts of this run have different {what}; give the same command and the same data to all.")
+        raise HostMistakeError(f"the hosts of this run have different {what}; give all of them the same.")
 
 
 def largest(*values: float) -> tuple[float, ...]:

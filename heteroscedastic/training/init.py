@@ -7,8 +7,7 @@ Parameters and batch statistics of the backbone are taken before the first step;
 has its own. The head is taken only where `head` says so, and is otherwise that of a run without init.
 """
 
-import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,6 +15,7 @@ from flax import traverse_util
 
 from heteroscedastic import files
 from heteroscedastic.models import convert
+from heteroscedastic.training import provenance, run_record
 from heteroscedastic.training.checkpoint import CheckpointError, Checkpoints
 from heteroscedastic.training.state import TrainState
 
@@ -31,23 +31,6 @@ class Source(NamedTuple):
 
     arrays: dict[str, np.ndarray]  # by name, such as params/backbone/stem/kernel; of the parts that are taken
     told: dict[str, Any]  # where they come from, for results.json
-
-
-def check(settings: Any) -> None:
-    """Raises a ValueError where config.init is no such section."""
-    if not isinstance(settings, Mapping) or ("workdir" in settings) == ("weights" in settings):
-        raise ValueError(f"config.init is {settings!r}, but must name one of workdir, a run, and weights, a file.")
-    known = ("weights", "head") if "weights" in settings else ("workdir", "checkpoint", "head")
-    unread = sorted(set(settings) - set(known), key=str)
-    if unread:
-        raise ValueError(f"nobody reads {unread} of config.init; its settings are {list(known)}.")
-    for name in {"workdir", "weights"} & set(settings):
-        if not isinstance(settings[name], str):
-            raise ValueError(f"config.init.{name} is {settings[name]!r}; it must be a path.")
-    if settings.get("checkpoint", "last") not in ("last", "best"):
-        raise ValueError(f"config.init.checkpoint is {settings['checkpoint']!r}; choose one of last, best.")
-    if not isinstance(settings.get("head", False), bool):
-        raise ValueError(f"config.init.head is {settings['head']!r}, but must be True or False.")
 
 
 def read(settings: Mapping[str, Any], template: TrainState) -> Source:
@@ -76,7 +59,8 @@ def read(settings: Mapping[str, Any], template: TrainState) -> Source:
         where = "give config.backbone" + (" and config.head" if head else "") + " the settings that it was made with"
         rest = ", or start the head afresh with config.init.head=False" if head else ""
         raise InitError(f"{error} To mend it, {where}{rest}.") from None
-    return Source(arrays, told | {"head": head, "num_arrays": len(arrays), "digest": _digest(arrays)})
+    digest = provenance.digest_of_arrays(arrays)
+    return Source(arrays, told | {"head": head, "num_arrays": len(arrays), "digest": digest})
 
 
 def applied(state: TrainState, arrays: Mapping[str, Any]) -> TrainState:
@@ -107,15 +91,19 @@ def _of_run(workdir: files.Place, checkpoint: str) -> tuple[dict[str, np.ndarray
             f" python main.py --config=CONFIG --workdir={workdir}"
         )
     try:
-        results, dataset = (files.read_json(workdir / f"{file}.json") for file in ("results", "dataset"))
+        _check_inside(workdir, [workdir / f"{file}.json" for file in ("config", "results", "dataset")])
+        _, results, dataset = run_record.read(workdir)
         step = results["best_step" if checkpoint == "best" else "step"]
         fingerprint = dataset["fingerprint"]
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise InitError(f"{name}, is damaged ({error!r} of results.json or dataset.json); make it again.") from None
+    except (OSError, ValueError, KeyError) as error:
+        told = f"{error} is missing in dataset.json or results.json" if isinstance(error, KeyError) else error
+        raise InitError(f"{name}, is damaged ({told}); make it again.") from None
     if step is None:
         raise InitError(f"{name}, has no best checkpoint, as it had no validation; set config.init.checkpoint='last'.")
+    directory = workdir / "checkpoints"
+    _check_inside(workdir, [directory, directory / str(step), *(directory / str(step)).rglob("*")])
     try:
-        with Checkpoints(workdir / "checkpoints", read_only=True) as checkpoints:
+        with Checkpoints(directory, results.get("owner"), read_only=True) as checkpoints:
             state = checkpoints.whole(step)
     except CheckpointError as error:
         raise InitError(f"{name}: {error}.") from error
@@ -127,6 +115,17 @@ def _of_run(workdir: files.Place, checkpoint: str) -> tuple[dict[str, np.ndarray
         "commit": results.get("commit"),
     }
     return _named(state.params, state.model_state), told
+
+
+def _check_inside(workdir: files.Place, paths: Iterable[files.Place]) -> None:
+    """Raises an InitError where a path leads out of the run."""
+    root = files.resolved(workdir)
+    for path in paths:
+        if not files.in_bucket(path) and not path.resolve().is_relative_to(root):
+            raise InitError(
+                f"config.init.workdir, {workdir}, has a link that leads out of it, {path} to {path.resolve()}; name the"
+                " run that holds the file itself, or put a copy in place of the link."
+            )
 
 
 def _of_file(path: files.Place) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
@@ -151,12 +150,3 @@ def _of_file(path: files.Place) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
 def words(told: Mapping[str, Any]) -> str:
     """What a source is called."""
     return told["weights"] if "weights" in told else f"{told['workdir']}, step {told['step']}"
-
-
-def _digest(arrays: Mapping[str, np.ndarray]) -> str:
-    """Of all names and bits."""
-    digest = hashlib.sha256()
-    for name, array in sorted(arrays.items()):
-        digest.update(f"{name} {array.dtype} {array.shape}".encode())
-        digest.update(np.ascontiguousarray(array))
-    return digest.hexdigest()

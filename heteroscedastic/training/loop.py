@@ -2,17 +2,25 @@
 
 import functools
 import itertools
-import logging
 import math
 import time
 from typing import Any
 
 import jax
-import numpy as np
 
 from heteroscedastic import files, metrics
 from heteroscedastic.data import dataset
-from heteroscedastic.training import assembly, class_axis, compiled, evaluate, hosts, init, provenance, workdir
+from heteroscedastic.training import (
+    assembly,
+    compiled,
+    consistency,
+    evaluate,
+    hosts,
+    init,
+    progress,
+    provenance,
+    workdir,
+)
 from heteroscedastic.training.assembly import Run
 from heteroscedastic.training.checkpoint import CheckpointError, Checkpoints
 from heteroscedastic.training.clock import Clock
@@ -21,16 +29,12 @@ from heteroscedastic.training.placement import Placement
 from heteroscedastic.training.state import TrainState
 from heteroscedastic.training.termination import EXIT_CODE, Agreement, StoppedError, Terminated
 from heteroscedastic.training.trace import Trace
-from heteroscedastic.training.under_way import UnderWay
-
-_SECONDS_BETWEEN_LINES = 10.0
+from heteroscedastic.training.under_way import NotFiniteError, UnderWay, finite
 
 
-class NotFiniteError(ArithmeticError):
-    """The loss or its gradient stopped being a number."""
-
-
-def train(config: dict[str, Any], directory: str, data_dir: str | None = None) -> dict[str, Any]:
+def train(
+    config: dict[str, Any], directory: str, data_dir: str | None = None, *, allow_changed: bool = False
+) -> dict[str, Any]:
     """Trains what the config says, evaluates it, and leaves both in the directory.
 
     The same call again continues where it stopped, with the same result; on a complete run
@@ -40,26 +44,34 @@ def train(config: dict[str, Any], directory: str, data_dir: str | None = None) -
       config: nested dicts and plain values.
       directory: of the run, on a disk or as gs://BUCKET/...; one that all hosts share, where there are several.
       data_dir: where data sets lie.
+      allow_changed: continues under other JAX flags than the run had, with a warning.
 
     Returns:
       What results.json holds.
 
     Raises:
+      ChangedError: the run was under other JAX flags, which change its numbers.
+      HostMistakeError: the hosts of the run differ in code, versions, flags, devices, data or config, or do not share
+        the directory.
       InitError: what config.init names is not there or does not fit.
       WorkdirError: the directory holds another run or a damaged file, or another process is at
         work on it.
       CheckpointError: a checkpoint that is needed cannot be read, or one could not be written.
       OSError: another file could not be written; names it, and the same call continues.
       NotFiniteError: names the step; the last good checkpoint stays.
-      SystemExit: after SIGTERM, once the state is saved.
+      SystemExit: after SIGTERM, SIGINT or SIGHUP, once the state is saved.
     """
     since = time.monotonic()
+    path = files.place(directory)
+    for place in (path, *([files.place(data_dir)] if data_dir else [])):
+        files.reach(place)
     run = assembly.build(config, data_dir)
     config = run.config
+    made_with = provenance.provenance()  # now, as the checkout may be another one when the run ends
+    consistency.agree_on(provenance.of_host(made_with, config, run.description["fingerprint"]))
     shapes = assembly.check_shapes(run)
     num_parameters = assembly.num_parameters(shapes)
     placement = Placement(run.batch_size, num_microbatches=run.num_microbatches, **run.layout)
-    path = files.place(directory)
     settings = config.get("init")
     if settings and not hosts.from_first(lambda: (path / "config.json").exists()):
         init.read(settings, shapes)  # so that one that does not fit is told before the directory is claimed
@@ -67,112 +79,122 @@ def train(config: dict[str, Any], directory: str, data_dir: str | None = None) -
         if done is not None:
             say(f"{path} holds this run, complete; nothing to do.")
             return done
-        hosts.from_first(lambda: workdir.claim_data(path, run.description))
-        owner = provenance.owner(config, run.description["fingerprint"])
-        hosts.agree(f"{owner} {run.layout}", "configs or data")
+        consistency.check_shared(path)
+        owner = hosts.from_first(lambda: workdir.claim_data(path, config, run.description))
         say(f"{num_parameters:,} parameters, {run.total_steps:,} steps of {run.batch_size} on {provenance.device()}.")
         for line in dataset.curation_lines(run.description):
             say(line)
-        trainer = _Trainer(run, path, placement, owner, since)
+        checkpoints = Checkpoints(path / "checkpoints", owner)
+        # Before arrays are read, whose types the flags change.
+        provenance.check_unchanged(checkpoints.told(), made_with, allow_changed)
+        trainer = _Trainer(run, path, placement, checkpoints, made_with, owner, since)
         with Terminated() as trainer.terminated, trainer.checkpoints:
             trainer.train()
-            results = {"num_parameters": num_parameters, **trainer.results()}
-        hosts.from_first(lambda: files.write_json(path / "results.json", results))
+            results = provenance.stamped({"num_parameters": num_parameters, **trainer.results()}, owner)
+        hosts.from_first(lambda: workdir.write_results(path, results))
         return results
 
 
 class _Trainer:
     """A run under way: its state, its best step, and the sums since the last checkpoint."""
 
-    def __init__(self, run: Run, path: files.Place, placement: Placement, owner: str, since: float):
-        self.run, self.path, self.placement = run, path, placement
-        self.terminated = Terminated()
+    def __init__(
+        self,
+        run: Run,
+        path: files.Place,
+        placement: Placement,
+        checkpoints: Checkpoints,
+        made_with: dict[str, Any],
+        owner: str,
+        since: float,
+    ):
+        self.run, self.path, self.placement, self.checkpoints = run, path, placement, checkpoints
+        self.provenance, self.owner, self.terminated = made_with, owner, Terminated()
         self.arrays = placement.put(run.pipeline.arrays, placement.replicated)
         self.places = placement.places(run.batch_size)
-        pad, trim = (functools.partial(f, run.class_axis) for f in (class_axis.padded, class_axis.trimmed))
-        saved = jax.eval_shape(run.init)
-        as_saved, at_work = (placement.of_state(x, run.class_axis) for x in (saved, jax.eval_shape(pad, saved)))
-        self.template = jax.tree.map(lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s), saved, as_saved)
-        self.at_work, self.as_saved = pad, trim
-        if as_saved != at_work:
-            self.at_work = jax.jit(pad, out_shardings=at_work)
-            self.as_saved = jax.jit(trim, out_shardings=as_saved)
-        # A CPU checkpoint may share memory with the state, so there its buffers are not reused.
-        donates = jax.default_backend() != "cpu"
-        self.train_step = compiled.train_step(run, placement, at_work, donates)
-        self.eval_step = jax.jit(run.eval_step, out_shardings=placement.replicated)
-        self.checkpoints = Checkpoints(path / "checkpoints", owner)
+        self.programs = compiled.programs(run, placement)
         self.told: dict[str, Any] = {"best_step": None, "best_score": None, "clock": None, "sums": None}
-        found = self.checkpoints.last(self.template)
+        found = self.checkpoints.last(self.programs.template)
         if found:
-            self.state, self.told = self.at_work(found[0]), found[1]
+            self.state, self.told = self.programs.at_work(found[0]), self.told | found[1]
             run.pipeline.leave_out(self.told.get("left_out", {}))
             say(f"continuing from step {int(self.state.step)}.")
         else:
-            source = init.read(run.config["init"], saved) if run.config.get("init") else None
-            start = jax.jit(lambda arrays: pad(init.applied(run.init(), arrays)), out_shardings=at_work)
-            self.state = start(source.arrays if source else {})
+            source = init.read(run.config["init"], self.programs.template) if run.config.get("init") else None
+            self.state = self.programs.start(source.arrays if source else {})
             if source:
                 hosts.agree(source.told["digest"], "arrays to start from (config.init)")
                 self.told["init"] = source.told
                 say(f"starting from {init.words(source.told)}: {source.told['num_arrays']} arrays.")
-        # Now, as the checkout may be another one when the run ends.
-        self.provenance = provenance.provenance()
         commits = self.told.get("commits", [])
         self.told["commits"] = [*commits, *{self.provenance["commit"]}.difference(commits[-1:])]
-        self.saved_step = int(self.state.step) if found else None
+        self.told["environment"] = self.provenance["environment"]
+        self.saved_step = int(self.state.step)  # a start is made again as fast as it is read
         # The line of an interval that was cut at its end, or in validation, is written again.
-        self.writer = workdir.Writer(path, int(self.state.step) - (self.told["sums"] is not None))
+        step = int(self.state.step) - (self.told["sums"] is not None)
+        self.writer = workdir.Writer(path, step, self.told.get("metrics", None if found else []))
         self.clock = Clock(since, self.told.get("clock"))
+        self.progress = progress.Progress(run, self.clock)
         self.agreement = Agreement(int(self.state.step))
         self.trace = Trace(run.config["training"].get("profile_steps"), path, int(self.state.step))
 
     def train(self) -> None:
         """From the state's step to the last, with a checkpoint at every interval's end."""
-        run, step, last_line = self.run, int(self.state.step), 0.0
+        run, step = self.run, int(self.state.step)
         sums = self._interrupted_sums()
         if self.told["sums"] is not None and self._ends_interval(step):
             self._finish_interval(step, sums)
             sums = None
-        under_way = UnderWay(hosts.is_alone())
-        while step < run.total_steps:
-            epoch, start = divmod(step, run.steps_per_epoch)
-            feeds = run.pipeline.training_feeds(epoch, start, self.places)
-            for feed in self.clock.waited_for(feeds, under_way.is_idle):
-                feed = self.placement.feed(feed, run.batch_size)
-                step += 1
-                self.trace.before(step, self.state)
-                self.state, part, _ = self.train_step(self.state, self.arrays["train"], feed)
-                self.clock.starts()
-                self.trace.after(step, self.state)
-                under_way.add(step, part)
-                ends = self._ends_interval(step)
-                stops = self.agreement.stops(self.terminated, step, ends)  # read once: it may be set at any moment
-                for done in under_way.done(everything=ends or stops):
-                    sums = evaluate.merged(sums, _finite(*done))
-                if stops:
-                    self._leave(sums)
-                if ends:
-                    self._finish_interval(step, sums)
-                    sums, last_line = None, time.monotonic()
-                elif time.monotonic() - last_line > _SECONDS_BETWEEN_LINES:
-                    last_line = time.monotonic()
-                    say(self._progress(step))
-                if step == run.total_steps:
-                    break
-            if step < min(run.total_steps, (epoch + 1) * run.steps_per_epoch):  # or this would never end
-                raise ValueError(
-                    f"the training data ended at step {step:,}, but epoch {epoch} has {run.steps_per_epoch:,} steps."
-                )
+        under_way, train_step = UnderWay(hosts.is_alone()), self._first_step
+        try:
+            while step < run.total_steps:
+                epoch, start = divmod(step, run.steps_per_epoch)
+                feeds = self.terminated.feeds(run.pipeline.training_feeds(epoch, start, self.places))
+                for feed in self.clock.waited_for(feeds, under_way.is_idle):
+                    feed = self.placement.feed(feed, run.batch_size)
+                    self.trace.before(step + 1, self.state)
+                    self.state, part, _ = train_step(self.state, self.arrays["train"], feed)
+                    step, train_step = step + 1, self.programs.train_step
+                    self.clock.starts(step)
+                    self.trace.after(step, self.state)
+                    under_way.add(step, part)
+                    ends = self._ends_interval(step)
+                    stops = self.agreement.stops(self.terminated, step, ends)  # read once: it may be set at any moment
+                    for done in under_way.done(everything=ends or stops):
+                        sums = evaluate.merged(sums, finite(*done))
+                    if stops:
+                        self._leave(step, sums)
+                    if ends:
+                        self._finish_interval(step, sums)
+                        sums = None
+                    elif self.progress.is_due():
+                        say(self.progress.line(step))
+                    if step == run.total_steps:
+                        break
+                if step < min(run.total_steps, (epoch + 1) * run.steps_per_epoch):  # or this would never end
+                    raise ValueError(
+                        f"the training data ended at step {step:,}, but epoch {epoch} has"
+                        f" {run.steps_per_epoch:,} steps."
+                    )
+        except StoppedError:  # while an input did not come, or the first step was compiled
+            for done in under_way.done(everything=True):
+                sums = evaluate.merged(sums, finite(*done))
+            self._leave(step, sums)
+
+    def _first_step(self, *arguments: Any) -> Any:
+        say("compiling the training step.")
+        made = self.terminated.unless_set(functools.partial(self.programs.train_step, *arguments))
+        self.progress.restart()
+        return made
 
     def _ends_interval(self, step: int) -> bool:
         return step % self.run.checkpoint_steps == 0 or step == self.run.total_steps
 
-    def _leave(self, sums: Any = None) -> None:
-        step = int(self.state.step)
+    def _leave(self, step: int, sums: Any = None) -> None:
         self._save(step, sums)
         self.checkpoints.wait()
-        say(f"terminated: step {step} is saved in {self.path}; the same command continues.")
+        saved = f"step {step} is saved in {self.path}" if step else "no step was made"
+        say(f"terminated: {saved}; the same command continues.")
         raise SystemExit(EXIT_CODE)
 
     def _interrupted_sums(self) -> Any:
@@ -181,10 +203,7 @@ class _Trainer:
             return None
         feed = self.run.pipeline.example("train", training=True)
         shapes = jax.eval_shape(self.run.train_step, self.state, self.arrays["train"], feed)[1]
-        if len(jax.tree.leaves(shapes)) != len(self.told["sums"]):
-            logging.warning("this checkpoint was saved by another version; the interval's metrics begin again.")
-            return None
-        return jax.tree.unflatten(jax.tree.structure(shapes), map(np.float64, self.told["sums"]))
+        return evaluate.unlisted(self.told["sums"], shapes)
 
     def _finish_interval(self, step: int, sums: Any) -> None:
         """Metrics of the interval and of validation, then a checkpoint; where SIGTERM comes first, that before them."""
@@ -209,18 +228,18 @@ class _Trainer:
         self.writer.write(step, {"epoch": step / self.run.steps_per_epoch, **values})
         bound = self.clock.bound()
         self._save(step, None)
-        say(f"{self._progress(step)}  {shown}  {bound}")
+        say(f"{self.progress.line(step)}  {shown}  {bound}")
         self.clock.begins_interval()
 
     def _save(self, step: int, sums: Any) -> None:
         if step == self.saved_step:  # or with the sums of an interval that is finished only now; if lost, it is again
             return
         self.saved_step = step
-        listed = None if sums is None else [x.tolist() for x in jax.tree.leaves(sums)]
-        self.told |= {"clock": self.clock.told(), "sums": listed, "left_out": self._left_out()}
+        self.told |= {"clock": self.clock.told(), "sums": evaluate.listed(sums), "left_out": self._left_out()}
+        self.told["metrics"] = list(self.writer.lines)
         self.run.pipeline.leave_out(self.told["left_out"])  # of all hosts, as a restart will know them
         with self.clock.counts("checkpoints"):
-            self.checkpoints.save(self.as_saved(self.state), self.told, self.told["best_step"])
+            self.checkpoints.save(self.programs.as_saved(self.state), self.told, self.told["best_step"])
 
     def _evaluate(self, name: str, split: str, state: TrainState, training_sums: Any = None) -> tuple[Any, Any]:
         run, agreement, counter = self.run, Agreement(0), itertools.count(1)
@@ -228,22 +247,30 @@ class _Trainer:
         def step(feed, key):
             if agreement.stops(self.terminated, next(counter)):
                 raise StoppedError
-            feed = self.placement.feed(feed, run.batch_size)
-            return self.eval_step(state.params, state.model_state, self.arrays[split], feed, key)
+            arguments = (
+                state.params,
+                state.model_state,
+                self.arrays[split],
+                self.placement.feed(feed, run.batch_size),
+                key,
+            )
+            return self.terminated.unless_set(functools.partial(self.programs.eval_step, *arguments))  # it may compile
 
-        feeds = run.pipeline.feeds(split, self.places)
+        feeds, began = self.terminated.feeds(run.pipeline.feeds(split, self.places)), time.monotonic()
         try:
             with self.clock.counts("evaluation"):
-                return evaluate.evaluate(step, feeds, assembly.key_for(run.config["seed"], f"eval {name}"))
+                found = evaluate.evaluate(step, feeds, assembly.key_for(run.config["seed"], f"eval {name}"))
         except StoppedError:
-            self._leave(training_sums)
+            self._leave(int(self.state.step), training_sums)
+        self.progress.evaluated(split, time.monotonic() - began)
+        return found
 
     def results(self) -> dict[str, Any]:
         """Every evaluation of the config, with predictions written down."""
-        self.clock.starts()  # where no step was left to do
+        step, states = int(self.state.step), {"last": self.state}
+        self.clock.starts(step)  # where no step was left to do
         with self.clock.counts("checkpoints"):
             self.checkpoints.wait()
-        step, states = int(self.state.step), {"last": self.state}
         best_step = self.told["best_step"]
         evals = {}
         for name, settings in self.run.config["evals"].items():
@@ -254,10 +281,9 @@ class _Trainer:
                 states["best"] = self._best(best_step)
             sums, predictions = self._evaluate(name, settings["split"], states[which])
             if hosts.is_first():
-                files.write_arrays(self.path / "predictions" / f"{name}.npz", evaluate.arrays(predictions))
+                workdir.write_predictions(self.path, name, evaluate.arrays(predictions), self.owner)
             evals[name] = metrics.means(sums)
-            told = "  ".join(f"{k} {v:.4f}" for k, v in evals[name].items())
-            say(f"{name} ({settings['split']}, {which} checkpoint): {told}")
+            say(progress.table(f"{name} ({settings['split']}, {which} checkpoint):", evals[name]))
         return {
             "evals": evals,
             "step": step,
@@ -265,6 +291,7 @@ class _Trainer:
             "temperature": assembly.temperature(self.run, self.state),
             "seconds": self.clock.seconds(),
             "goodput": self.clock.goodput(),
+            "metrics_digest": self.writer.digest(),
             **({"init": self.told["init"]} if "init" in self.told else {}),
             **({"left_out": left_out} if (left_out := self._left_out()) else {}),
             **self.provenance,
@@ -279,25 +306,9 @@ class _Trainer:
 
     def _best(self, step: int) -> TrainState:
         try:
-            return self.at_work(self.checkpoints.at(step, self.template)[0])
+            return self.programs.at_work(self.checkpoints.at(step, self.programs.template)[0])
         except CheckpointError as error:
             raise CheckpointError(
                 f"{error}; it is the best one, and evaluations of config.evals ask for it. Bring it back from a copy,"
                 " or begin again in another --workdir."
             ) from error
-
-    def _progress(self, step: int) -> str:
-        rate, left = self.clock.rate(step, self.run.total_steps)
-        told = f"{rate * self.run.batch_size:,.0f} examples/s  {left} left"
-        return f"step {step:,}/{self.run.total_steps:,}  epoch {step / self.run.steps_per_epoch:.1f}  {told}"
-
-
-def _finite(step: int, sums: Any) -> Any:
-    """The sums, once loss and gradient are known to be finite."""
-    for name, value in (("loss", sums.loss), ("gradient", sums.gradient_norm)):
-        if not np.isfinite(value):
-            raise NotFiniteError(
-                f"the {name} is {float(value)} at step {step}; the last good checkpoint stays. Lower the"
-                " learning rate, or set optimizer.clip_norm."
-            )
-    return sums

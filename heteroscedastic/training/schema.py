@@ -1,13 +1,14 @@
 """What a config must hold, whatever code it names; checked before anything else."""
 
 import re
+from collections.abc import Mapping
 from typing import Any
 
 from heteroscedastic import metrics
 from heteroscedastic.bind import check_number, check_seed
 from heteroscedastic.data import wanted
 from heteroscedastic.data.pipeline import Pipeline
-from heteroscedastic.training import init, placement
+from heteroscedastic.training import placement
 
 DATA_CHOICES = (
     "label",
@@ -95,7 +96,7 @@ def check(config: dict[str, Any]) -> None:
         _check_settings(section, section, config[section])
     _check_data(config["data"])
     if config.get("init") is not None:
-        init.check(config["init"])
+        _check_init(config["init"])
     if config["validation"] is not None:
         _check_settings("validation", "validation", config["validation"])
     check_evaluations(config["evals"])
@@ -238,3 +239,20 @@ def check_task(config: dict[str, Any], data: Pipeline) -> None:
         )
     if validation:
         _check_choice("validation.metric", validation["metric"], metrics.MULTICLASS if single else metrics.MULTILABEL)
+
+
+def _check_init(settings: Any) -> None:
+    """Raises a ValueError where config.init is no such section."""
+    if not isinstance(settings, Mapping) or ("workdir" in settings) == ("weights" in settings):
+        raise ValueError(f"config.init is {settings!r}, but must name one of workdir, a run, and weights, a file.")
+    known = ("weights", "head") if "weights" in settings else ("workdir", "checkpoint", "head")
+    unread = sorted(set(settings) - set(known), key=str)
+    if unread:
+        raise ValueError(f"nobody reads {unread} of config.init; its settings are {list(known)}.")
+    for name in {"workdir", "weights"} & set(settings):
+        if not isinstance(settings[name], str):
+            raise ValueError(f"config.init.{name} is {settings[name]!r}; it must be a path.")
+    if settings.get("checkpoint", "last") not in ("last", "best"):
+        raise ValueError(f"config.init.checkpoint is {settings['checkpoint']!r}; choose one of last, best.")
+    if not isinstance(settings.get("head", False), bool):
+        raise ValueError(f"config.init.head is {settings['head']!r}, but must be True or False.")

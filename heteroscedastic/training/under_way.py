@@ -5,8 +5,31 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
+
+from heteroscedastic.user_errors import UserError
+
 _MOST = 8
 _SECONDS = 2.0  # that they may take together: a notice of preemption leaves half a minute
+
+
+class NotFiniteError(UserError, ArithmeticError):
+    """The loss or its gradient stopped being a number."""
+
+
+def finite(step: int, sums: Any) -> Any:
+    """The sums of a step, once loss and gradient are known to be finite.
+
+    Raises:
+      NotFiniteError: one is not; names the step.
+    """
+    for name, value in (("loss", sums.loss), ("gradient", sums.gradient_norm)):
+        if not np.isfinite(value):
+            raise NotFiniteError(
+                f"the {name} is {float(value)} at step {step}; the last good checkpoint stays. Lower the"
+                " learning rate, or set optimizer.clip_norm."
+            )
+    return sums
 
 
 class UnderWay:

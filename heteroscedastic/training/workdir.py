@@ -3,17 +3,23 @@
 import contextlib
 import fcntl
 import importlib.util
+import itertools
 import json
-import math
-from collections.abc import Iterator
+import logging
+from collections.abc import Iterator, Sequence
 from typing import Any
 
+import numpy as np
+
 from heteroscedastic import files
-from heteroscedastic.training import hosts, schema
+from heteroscedastic.training import checkpoint, hosts, provenance, run_record, schema
+from heteroscedastic.training.run_record import WorkdirError
+
+_REWRITTEN = "remove it, and the same command writes it again"
+_MOST_DIFFERENCES = 5  # in an error
 
 
-class WorkdirError(ValueError):
-    """The directory holds something that this run must not touch."""
+_WRITTEN = ("config.json", "dataset.json", "metrics.jsonl", "results.json")
 
 
 @contextlib.contextmanager
@@ -32,10 +38,14 @@ def claimed(workdir: files.Place, config: dict[str, Any]) -> Iterator[dict[str, 
         def claim():
             _check_ours(workdir, config)
             if (workdir / "results.json").exists():
-                remedy = "remove it, and the same command writes it again"
-                return as_measured(_read(workdir / "results.json", "evals", remedy))
+                run_record.read_object(workdir / "results.json", ("evals",), _REWRITTEN)
+                found = run_record.read(workdir)
+                _restore_metrics(workdir, found.results)
+                return found.results
             stack.enter_context(_locked(workdir))
-            files.sweep(workdir)
+            for name in _WRITTEN:
+                files.sweep(workdir, name)
+            files.sweep(workdir / "predictions", "*.npz")
             _check_ours(workdir, config)  # again, now that nobody else can change it
             path = workdir / "config.json"
             if not path.exists() or files.read_json(path) != files.plain(config):  # by what is no part of its identity
@@ -49,14 +59,25 @@ def _check_ours(workdir: files.Place, config: dict[str, Any]) -> None:
     path = workdir / "config.json"
     if path.exists():
         config = files.plain(config)
-        found = files.plain(_read(path, "head", f"bring it back, or remove {workdir} to begin again"))
-        if schema.identity(found) != schema.identity(config):
+        remedy = f"bring it back, or remove {workdir} to begin again"
+        found = files.plain(run_record.read_object(path, ("head",), remedy))
+        if identity(found) != identity(config):
+            lines = difference(found, config)
+            more = f"; and {len(lines) - _MOST_DIFFERENCES} more" if len(lines) > _MOST_DIFFERENCES else ""
             raise WorkdirError(
-                f"{workdir} holds a run of another config; give another --workdir or remove it."
-                f" The difference (theirs -> yours):\n{difference(found, config)}"
+                f"{workdir} holds a run of another config; give another --workdir or remove it. The difference"
+                f" (config.json -> yours): {'; '.join(lines[:_MOST_DIFFERENCES])}{more}"
             )
+    elif workdir.exists() and not workdir.is_dir():
+        raise WorkdirError(f"{workdir} is a file; give the directory of a run as --workdir.")
     elif workdir.exists() and any(not p.name.startswith(".") for p in workdir.iterdir()):
         raise WorkdirError(f"{workdir} holds files but no config.json, so no run; give another --workdir.")
+
+
+def identity(config: dict[str, Any]) -> Any:
+    """What makes a run the run that it is; the config itself where a damaged section leaves no more of it."""
+    is_whole = all(isinstance(config.get(section, {}), dict) for section in ("training", "data"))
+    return schema.identity(config) if is_whole else config
 
 
 @contextlib.contextmanager
@@ -78,53 +99,74 @@ def _locked(workdir: files.Place) -> Iterator[None]:
         yield
 
 
-def claim_data(workdir: files.Place, description: dict[str, Any]) -> None:
-    """Records the data of a run.
+def claim_data(workdir: files.Place, config: dict[str, Any], description: dict[str, Any]) -> str:
+    """Records the data of a run, with what they and the config are called together: the owner of its files.
+
+    A run that an earlier version began keeps its owner, by which its checkpoints are known.
+
+    Returns:
+      The owner.
 
     Raises:
-      WorkdirError: the run was begun on other data, or the record is damaged.
+      WorkdirError: the run was begun on other data, or the record is damaged or belongs to another run.
     """
     path = workdir / "dataset.json"
+    config_digest = provenance.digest(schema.identity(config))
     if path.exists():
-        found = _read(path, "fingerprint", "remove it, and the same command writes it again")
-        if found["fingerprint"] != description["fingerprint"]:
+        found = run_record.read_object(path, ("fingerprint",), _REWRITTEN)
+        run_record.check_dataset(path, found)
+        if provenance.data_key(found) != provenance.data_key(description):
+            names = "" if found.get("class_names") == description.get("class_names") else ", with other class names"
             raise WorkdirError(
-                f"{workdir} was begun on other data ({found['num_examples']}, fingerprint"
-                f" {found['fingerprint'][:12]}; now {description['num_examples']},"
+                f"{workdir} was begun on other data ({path.name}: {found.get('num_examples')}, fingerprint"
+                f" {found['fingerprint'][:12]}{names}; now {description['num_examples']},"
                 f" {description['fingerprint'][:12]}); give another --workdir or the old data."
             )
+        if found.get("config_digest", config_digest) != config_digest:
+            raise WorkdirError(f"{path} belongs to a run of another config; {_REWRITTEN}.")
+        if "owner" in found:
+            return found["owner"]
+        logging.warning("%s was begun by an earlier version; whether its files belong together is not known.", workdir)
     else:
-        files.write_json(path, description)
+        found = _as_begun(workdir, config, description)
+    owner = provenance.owner(config, found["fingerprint"])
+    files.write_json(path, provenance.stamped({**found, "config_digest": config_digest}, owner))
+    return owner
 
 
-def _read(path: files.Place, key: str, remedy: str) -> dict[str, Any]:
-    """A JSON object that has the key."""
-    try:
-        found = files.read_json(path)
-    except ValueError as error:  # of JSON or UTF-8
-        raise WorkdirError(f"{path} is damaged ({error}); {remedy}.") from None
-    if not isinstance(found, dict) or key not in found:
-        raise WorkdirError(f"{path} is damaged (it has no {key}); {remedy}.")
-    return found
+def _as_begun(workdir: files.Place, config: dict[str, Any], description: dict[str, Any]) -> dict[str, Any]:
+    """The description, in the form of earlier versions where the checkpoints are those of one."""
+    former = {name: value for name, value in description.items() if name != "examples_fingerprint"}
+    former["fingerprint"] = description.get("examples_fingerprint", description["fingerprint"])
+    is_former = provenance.owner(config, former["fingerprint"]) in checkpoint.owners(workdir / "checkpoints")
+    return former if is_former else description
 
 
-def as_measured(results: dict[str, Any]) -> dict[str, Any]:
-    """Results as read, where a metric that was not finite, which JSON has no word for, is nan again."""
-    evals = {
-        name: {metric: math.nan if value is None else value for metric, value in told.items()}
-        for name, told in results["evals"].items()
-    }
-    return {**results, "evals": evals}
+def check_present(workdir: files.Place) -> None:
+    """Raises a WorkdirError where the directory is no more what was claimed, before anything is written there."""
+    if not (workdir / "config.json").exists():
+        raise WorkdirError(checkpoint.removed(workdir))
 
 
-def difference(theirs: Any, ours: Any, at: str = "config") -> str:
-    """Where two trees of JSON values differ, a line each."""
+def write_predictions(workdir: files.Place, name: str, arrays: dict[str, np.ndarray], owner: str) -> None:
+    """Writes the predictions of an evaluation, with the owner of the run."""
+    check_present(workdir)
+    files.write_arrays(workdir / "predictions" / f"{name}.npz", provenance.stamped_arrays(name, arrays, owner))
+
+
+def write_results(workdir: files.Place, results: dict[str, Any]) -> None:
+    """Writes results.json, which makes a run complete."""
+    check_present(workdir)
+    files.write_json(workdir / "results.json", results)
+
+
+def difference(theirs: Any, ours: Any, at: str = "config") -> list[str]:
+    """Where two trees of JSON values differ."""
     if isinstance(theirs, dict) and isinstance(ours, dict):
         keys = sorted(set(theirs) | set(ours))
         absent = "(absent)"
-        parts = [difference(theirs.get(k, absent), ours.get(k, absent), f"{at}.{k}") for k in keys]
-        return "\n".join(p for p in parts if p)
-    return "" if theirs == ours else f"  {at}: {json.dumps(theirs)} -> {json.dumps(ours)}"
+        return [line for k in keys for line in difference(theirs.get(k, absent), ours.get(k, absent), f"{at}.{k}")]
+    return [] if theirs == ours else [f"{at}: {json.dumps(theirs)} -> {json.dumps(ours)}"]
 
 
 class Writer:
@@ -133,19 +175,22 @@ class Writer:
     Of several hosts the first one writes.
     """
 
-    def __init__(self, workdir: files.Place, step: int):
+    def __init__(self, workdir: files.Place, step: int, saved: Sequence[str] | None = None):
         """Drops the lines after `step`, which a continued run writes again (events it only adds).
 
-        Raises:
-          WorkdirError: a line is damaged.
+        Args:
+          workdir: of the run.
+          step: that it continues from.
+          saved: the lines up to there as the checkpoint has them; they replace damaged and missing ones. None is a
+            checkpoint of an earlier version, and what is damaged is dropped.
         """
         self._events = None
-        self._path = workdir / "metrics.jsonl"
-        self._lines: list[str] = []
+        self._workdir, self._path = workdir, workdir / "metrics.jsonl"
+        self.lines: list[str] = list(saved or ())
         if not hosts.is_first():
             return
-        if self._path.exists():
-            self._lines = [line for line in _whole_lines(self._path) if _step_of(line, self._path) <= step]
+        if self._path.exists() or self.lines:
+            self.lines = _repaired(self._path, step, saved)
             self._save()
         # clu.metric_writers imports TensorFlow, and tensorboard, which may come without each other.
         if all(map(importlib.util.find_spec, ("tensorflow", "tensorboard"))):
@@ -157,30 +202,75 @@ class Writer:
 
     def write(self, step: int, values: dict[str, float]) -> None:
         """Adds a line, on disk when this returns, so before the checkpoint that follows it."""
+        self.lines.append(json.dumps({"step": step, **values}) + "\n")
         if not hosts.is_first():
             return
-        self._lines.append(json.dumps({"step": step, **values}) + "\n")
         self._save()
         if self._events:
             self._events.write_scalars(step, values)
             self._events.flush()
 
+    def digest(self) -> str:
+        """Digest of all lines."""
+        return provenance.digest([json.loads(line) for line in self.lines])
+
     def _save(self) -> None:
-        # All of them, as nothing can be added to a file in a bucket.
-        files.write_whole(self._path, lambda file: file.writelines(line.encode() for line in self._lines))
+        check_present(self._workdir)
+        _write_lines(self._path, self.lines)
 
 
-def _whole_lines(path: files.Place) -> list[str]:
-    """The lines of a file, less a last one cut off by a kill or a full disk."""
-    return [
-        line for line in path.read_bytes().decode(errors="replace").splitlines(keepends=True) if line.endswith("\n")
-    ]
+def _write_lines(path: files.Place, lines: Sequence[str]) -> None:
+    # All of them, as nothing can be added to a file in a bucket.
+    files.write_whole(path, lambda file: file.writelines(line.encode() for line in lines))
 
 
-def _step_of(line: str, path: files.Place) -> int:
+def _repaired(path: files.Place, step: int, saved: Sequence[str] | None) -> list[str]:
+    """The lines up to a step, one of each step, rising; reports in one log line what was not so."""
+    lines, damaged = _lines_by_step(path)
+    lines = [(number, line) for number, line in lines if number <= step]
+    found = [line for _, line in lines]
+    whole = [line for _, line in sorted(dict(lines).items())] if saved is None else list(saved)
+    faults = {
+        "damaged": damaged,
+        "missing": len(set(whole) - set(found)),
+        "of no step that the run wrote": len(set(found) - set(whole)),
+        "out of order or twice": sum(a[0] >= b[0] for a, b in itertools.pairwise(lines)),
+    }
+    if any(faults.values()):
+        told = ", ".join(f"{number} {kind}" for kind, number in faults.items() if number)
+        remedy = "they were left out" if saved is None else "they were restored from the checkpoint"
+        logging.warning("%s had lines that were not as the run wrote them (%s); %s.", path, told, remedy)
+    return whole
+
+
+def _restore_metrics(workdir: files.Place, results: dict[str, Any]) -> None:
+    """Writes metrics.jsonl of a complete run again where its lines are not those that the run wrote."""
+    if "metrics_digest" not in results:
+        return
     try:
-        return json.loads(line)["step"]
-    except (ValueError, TypeError, KeyError):
-        raise WorkdirError(
-            f"{path} is damaged; mend or remove this line, and the same command continues: {line.strip()[:80]}"
-        ) from None
+        run_record.metrics(workdir)
+        return
+    except (OSError, WorkdirError) as error:
+        fault = error
+    path = workdir / "metrics.jsonl"
+    saved = checkpoint.saved_lines(workdir / "checkpoints", results["step"])
+    whole = dict(_lines_by_step(path)[0]) | {json.loads(line)["step"]: line for line in saved}
+    lines = [line for _, line in sorted(whole.items())]
+    if provenance.digest([json.loads(line) for line in lines]) != results["metrics_digest"]:
+        logging.warning("%s cannot be restored, as the last checkpoint lacks what is lost: %s", path, fault)
+        return
+    with _locked(workdir):
+        _write_lines(path, lines)
+    logging.warning("%s was not as the run wrote it, and is restored from the last checkpoint.", path)
+
+
+def _lines_by_step(path: files.Place) -> tuple[list[tuple[int, str]], int]:
+    """Step and text of every whole line, and how many are damaged; a last one cut off by a kill is not counted."""
+    try:
+        text = path.read_bytes().decode(errors="replace")
+    except OSError:
+        return [], 0
+    whole = [line for line in text.splitlines(keepends=True) if line.endswith("\n")]
+    parsed = [(run_record.parsed_line(line), line) for line in whole]
+    found = [(values["step"], line) for values, line in parsed if values]
+    return found, len(parsed) - len(found)

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 from scipy import special
 from sklearn import metrics as sklearn_metrics
+from small_runs import of_earlier_version
 
 from heteroscedastic import files, metrics
 from heteroscedastic.analysis import calibration
@@ -101,6 +102,7 @@ def test_the_command_fits_on_what_is_held_out_by_the_same_weights(without_noise,
     found = calibration.before_and_after(run, "valid_best", "test_best")
     assert f"temperature {found['temperature']:.3f}, fitted on valid_best" in capsys.readouterr().out
     assert files.read_json(run / "analysis" / "calibration" / "valid_best_test_best.json") == found
+    of_earlier_version(run)
     config = files.read_json(run / "config.json")
     del config["evals"]["valid_best"]
     files.write_json(run / "config.json", config)

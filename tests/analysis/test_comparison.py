@@ -4,6 +4,7 @@ import shutil
 import numpy as np
 import pytest
 from scipy import stats
+from small_runs import of_earlier_version
 
 from heteroscedastic import files
 from heteroscedastic.analysis import comparison, finished
@@ -11,7 +12,7 @@ from heteroscedastic.analysis import comparison, finished
 
 def changed(run, to, file=None, **values):
     """A copy of a run that says something else in one of its files; None takes it away."""
-    shutil.copytree(run, to, ignore=shutil.ignore_patterns("checkpoints"))
+    of_earlier_version(shutil.copytree(run, to, ignore=shutil.ignore_patterns("checkpoints")))
     if file:
         told = files.read_json(to / f"{file}.json") | values
         files.write_json(to / f"{file}.json", {name: value for name, value in told.items() if value is not None})

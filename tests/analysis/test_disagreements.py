@@ -5,6 +5,7 @@ import sys
 import numpy as np
 import pytest
 from sklearn import datasets
+from small_runs import of_earlier_version
 
 from heteroscedastic import files
 from heteroscedastic import latent as latent_lib
@@ -79,7 +80,7 @@ def test_runs_that_do_not_compare_are_told(with_noise, without_noise, tmp_path):
 
 @pytest.mark.parametrize("what", ["fingerprint", "ids"])
 def test_runs_of_other_data_are_told(what, with_noise, without_noise, tmp_path):
-    shutil.copytree(without_noise, tmp_path / "other", ignore=shutil.ignore_patterns("checkpoints"))
+    of_earlier_version(shutil.copytree(without_noise, tmp_path / "other", ignore=shutil.ignore_patterns("checkpoints")))
     if what == "fingerprint":
         told = files.read_json(tmp_path / "other" / "dataset.json") | {"fingerprint": "0" * 64}
         files.write_json(tmp_path / "other" / "dataset.json", told)
@@ -93,7 +94,7 @@ def test_runs_of_other_data_are_told(what, with_noise, without_noise, tmp_path):
 
 def test_predictions_of_other_examples_than_the_data_are_told(with_noise, without_noise, tmp_path):
     for run in (with_noise, without_noise):
-        shutil.copytree(run, tmp_path / run.parent.name)
+        of_earlier_version(shutil.copytree(run, tmp_path / run.parent.name))
         path = tmp_path / run.parent.name / "predictions" / "test.npz"
         files.write_arrays(path, {name: values[::-1] for name, values in dict(np.load(path)).items()})
     with pytest.raises(ValueError, match="not the 597 of the split 'test' in their order"):
@@ -102,7 +103,7 @@ def test_predictions_of_other_examples_than_the_data_are_told(with_noise, withou
 
 @pytest.mark.parametrize("what", ["dataset", "predictions"])
 def test_runs_of_another_version_are_told(what, with_noise, without_noise, tmp_path):
-    shutil.copytree(without_noise, tmp_path / "other", ignore=shutil.ignore_patterns("checkpoints"))
+    of_earlier_version(shutil.copytree(without_noise, tmp_path / "other", ignore=shutil.ignore_patterns("checkpoints")))
     if what == "dataset":
         told = files.read_json(tmp_path / "other" / "dataset.json")
         files.write_json(tmp_path / "other" / "dataset.json", {k: v for k, v in told.items() if k != "class_names"})

@@ -6,6 +6,7 @@ import shutil
 import numpy as np
 import pytest
 from scipy import special
+from small_runs import of_earlier_version
 
 from heteroscedastic import files
 from heteroscedastic.analysis import calibration, ensemble, predictions
@@ -121,7 +122,7 @@ def test_runs_that_are_no_ensemble_are_told(digit_runs, several_labels_run, tmp_
     with pytest.raises(FileNotFoundError, match="holds no complete run"):
         ensemble.members([digit_runs[0], tmp_path])
     other = tmp_path / "other"
-    shutil.copytree(digit_runs[2], other, ignore=shutil.ignore_patterns("checkpoints"))
+    of_earlier_version(shutil.copytree(digit_runs[2], other, ignore=shutil.ignore_patterns("checkpoints")))
     for name, change in (
         ("dataset", {"fingerprint": "0" * 64}),
         ("config", {"weighting": {"name": "inverse_frequency"}}),
@@ -133,6 +134,7 @@ def test_runs_that_are_no_ensemble_are_told(digit_runs, several_labels_run, tmp_
 
 def test_lists_of_right_labels_under_a_softmax_are_no_yes_or_no(digit_runs, tmp_path):
     run = shutil.copytree(digit_runs[0], tmp_path / "run", ignore=shutil.ignore_patterns("checkpoints"))
+    of_earlier_version(run)
     kept = dict(np.load(run / "predictions" / "test.npz"))
     np.savez(run / "predictions" / "test.npz", **kept | {"labels": kept["labels"][:, None]})
     with pytest.raises(ValueError, match="lists of right ones"):

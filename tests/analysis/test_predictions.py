@@ -104,3 +104,26 @@ def test_files_that_are_missing_damaged_or_of_another_version_are_told(tmp_path)
     path.write_bytes(b"PK nothing")
     with pytest.raises(ValueError, match="is damaged"):
         predictions.read(tmp_path, "test")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (dict(labels=np.array([0, -5, 1])), "id 1 has label -5, which is none of 2 classes"),
+        (dict(labels=np.array([0, 1, 2])), "id 2 has label 2, which is none of 2 classes"),
+        (dict(labels=np.array([[0, -1], [1, -2], [0, 1]])), "id 1 has label -2"),
+        (dict(logits=np.array([[0, 1], [np.nan, 0], [0, 1]])), "logits of id 1 are not finite"),
+        (dict(logits=np.array([[0, 1], [0, 1], [0, -np.inf]])), "logits of id 2 are not finite"),
+        (dict(labels=np.array([0, 1])), "labels have shape"),
+        (dict(ids=np.array([0, 1, 1])), "an id occurs twice"),
+        (dict(labels=np.array([0.0, 1.0, 0.0])), "labels are float64, not whole numbers"),
+    ],
+)
+def test_arrays_that_no_run_writes_are_refused_in_one_line(tmp_path, change, message):
+    (tmp_path / "predictions").mkdir()
+    arrays = dict(ids=np.arange(3), labels=np.array([0, 1, 0]), logits=np.eye(3, 2))
+    np.savez(tmp_path / "predictions" / "test.npz", **arrays)
+    predictions.read(tmp_path, "test")
+    np.savez(tmp_path / "predictions" / "test.npz", **arrays | change)
+    with pytest.raises(ValueError, match=rf"test.npz is damaged \({message}.*remove the run's results.json"):
+        predictions.read(tmp_path, "test")

@@ -3,6 +3,7 @@ import shutil
 
 import numpy as np
 import pytest
+from small_runs import of_earlier_version
 
 pytest.importorskip("matplotlib", reason="a report holds pictures, and these need matplotlib, of the extra `analysis`")
 
@@ -24,7 +25,7 @@ def renamed(digit_runs, tmp_path_factory):
     out = tmp_path_factory.mktemp("named")
     copies = []
     for i, run in enumerate(digit_runs):
-        copies.append(shutil.copytree(run, out / str(i)))
+        copies.append(of_earlier_version(shutil.copytree(run, out / str(i))))
         told = files.read_json(copies[-1] / "dataset.json")
         names = told["class_names"]
         files.write_json(copies[-1] / "dataset.json", told | {"class_names": [NAME, *names[1:]]})

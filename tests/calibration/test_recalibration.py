@@ -77,3 +77,31 @@ def test_a_label_that_no_temperature_makes_possible_is_an_error(value):
     logits[7, 1] = value
     with pytest.raises(ValueError, match="no temperature gives the labels a finite likelihood"):
         recalibration.temperature(logits, np.ones(20, int))
+
+
+def test_soft_labels_of_one_class_are_that_class_and_shares_are_that_many_examples():
+    logits, labels = drawn(1.7, n=300)
+    assert recalibration.temperature(logits, np.eye(5)[labels]) == recalibration.temperature(logits, labels)
+    others = np.roll(labels, 1)
+    shares = 0.75 * np.eye(5)[labels] + 0.25 * np.eye(5)[others]
+    repeated = recalibration.temperature(np.tile(logits, (4, 1)), np.concatenate([labels, labels, labels, others]))
+    assert recalibration.temperature(logits, shares) == pytest.approx(repeated, rel=1e-4)
+
+
+def test_a_class_without_a_share_may_be_impossible():
+    logits = np.array([[0.0, 1.0, -np.inf], [2.0, 0.0, -np.inf]])
+    assert np.isfinite(recalibration.temperature(logits, np.array([[0.3, 0.7, 0.0], [0.8, 0.2, 0.0]])))
+
+
+@pytest.mark.parametrize(
+    ("labels", "message"),
+    [
+        (np.array([0, 5]), "not from 0 to 2"),
+        (np.array([0, -1]), "not from 0 to 2"),
+        (np.array([[0.5, 0.2, 0.1], [1.0, 0.0, 0.0]]), "no distribution"),
+        (np.array([[1.5, -0.5, 0.0], [1.0, 0.0, 0.0]]), "no distribution"),
+    ],
+)
+def test_labels_that_are_no_classes_or_distributions_are_errors(labels, message):
+    with pytest.raises(ValueError, match=message):
+        recalibration.temperature(np.zeros((2, 3)), labels)

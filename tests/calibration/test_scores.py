@@ -3,7 +3,7 @@ import pytest
 from scipy import special
 from sklearn import metrics as sklearn_metrics
 
-from heteroscedastic.calibration import reliability, scores
+from heteroscedastic.calibration import ranking, reliability, scores
 
 
 def case(seed, n=200, k=4):
@@ -170,3 +170,22 @@ def test_log_odds_without_end_count_nothing_where_they_are_right_and_all_where_w
     logits = np.array([[np.inf, -np.inf, -1e4]])
     assert scores.sigmoid_log_likelihood(logits, np.array([[True, False, False]])) == 0
     assert scores.sigmoid_log_likelihood(logits, np.array([[True, False, True]])) == -1e4
+
+
+@pytest.mark.parametrize("count", [0, -1, 4])
+def test_precision_at_a_number_that_there_is_not_is_an_error(count):
+    with pytest.raises(ValueError, match=f"count is {count}, but must be from 1 to the number of values, 3"):
+        scores.precision_at(np.arange(3.0), np.ones(3, bool), count)
+
+
+def test_precision_at_a_number_of_what_is_not_a_number_is_none():
+    assert np.isnan(scores.precision_at(np.array([0.1, np.nan, 0.3]), np.array([True, False, True]), 2))
+
+
+def test_a_value_on_an_edge_is_in_the_bin_below_it_everywhere():
+    edges = np.array([0.0, 0.5, 1.0], np.float32)
+    value, one = np.array([[0.5]], np.float32), np.ones(1, np.float32)
+    assert reliability.sums(value[0], one, one, edges).weight[0] == 1
+    assert ranking.sums(value, value > 0, one, edges).positive[0] == 1
+    beside = np.array([[0.5, 0.5], [0.25, 0.75]])  # 0.5 shares a bin with 0.25
+    assert scores.brier_parts(beside, np.array([0, 1]), edges).within_variance > 0

@@ -215,6 +215,14 @@ def test_the_fingerprint_is_that_of_the_values_however_they_lie_in_memory():
     assert fingerprint(data._replace(splits=laid_out)) == fingerprint(data)
 
 
+def test_the_fingerprint_changes_with_the_class_names_and_that_of_the_examples_does_not():
+    split = dataset_lib.Split(np.zeros((2, 1, 1, 1), np.uint8), np.arange(2, dtype=np.int32), np.arange(2))
+    data = dataset_lib.Dataset({"train": split}, ("a", "b"))
+    one, other = (dataset_lib.description(d, d) for d in (data, data._replace(class_names=("b", "a"))))
+    assert one["fingerprint"] != other["fingerprint"]
+    assert one["examples_fingerprint"] == other["examples_fingerprint"]
+
+
 def test_the_fingerprint_tells_the_splits_apart():
     data = data_of()
     swapped = data._replace(splits={"train": data.splits["test"], "test": data.splits["train"]})

@@ -66,7 +66,7 @@ def test_records_become_a_set_that_is_found_by_name(tmp_path, monkeypatch):
     }
     assert {n: e["labels"].tolist() for n, e in splits["test"].items()} == {"test-0-0": []}
     assert all(e["image"] == image(int(n[0])) for n, e in splits["train"].items())
-    with pytest.raises(FileExistsError, match=r"pets/1.0.0 is there already"):
+    with pytest.raises(SystemExit, match=r"pets/1.0.0 is there already"):
         command(monkeypatch, "--name=pets", f"--data_dir={tmp_path}", "--num_classes=3", *flags)
 
 

@@ -148,15 +148,17 @@ def test_runs_that_start_from_others_are_found_by_any_path_to_both(tmp_path, mon
     table = TINY._replace(rows=(row,), grid={}, scales={"cpu": Scale((0,))})
     (job,) = study.jobs(table, "cpu", tmp_path / "runs" / "study" / "tiny")
     files.write_json(job.directory / "config.json", job.config)
-    files.write_json(job.directory / "results.json", {"evals": {}})
+    evals = {name: {"accuracy": 0.5} for name in job.config["evals"]}
+    files.write_json(job.directory / "results.json", {"evals": evals, "step": 1})
+    files.write_json(job.directory / "dataset.json", {"class_names": ["a", "b"]})
 
     def found(out):
-        return study.made(table, "cpu", Path(out) / "study" / "tiny")[0].results
+        return study.made(table, "cpu", Path(out) / "study" / "tiny")[0].results["evals"]
 
     monkeypatch.chdir(tmp_path)
-    assert found("runs") == found(tmp_path / "runs") == {"evals": {}}
+    assert found("runs") == found(tmp_path / "runs") == evals
     (tmp_path / "runs").rename("moved")
-    assert found("moved") == {"evals": {}}
+    assert found("moved") == evals
     other = table._replace(rows=(row._replace(overrides={"init.workdir": "{runs}/other/{scale}/seed_{seed}"}),))
     with pytest.raises(ValueError, match="another config"):
         study.made(other, "cpu", Path("moved") / "study" / "tiny")

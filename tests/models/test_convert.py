@@ -6,7 +6,7 @@ from gaussians import key
 
 from heteroscedastic import files
 from heteroscedastic import latent as latent_lib
-from heteroscedastic.models import backbones, convert, heads
+from heteroscedastic.models import backbones, convert, edward2, heads
 from heteroscedastic.models.classifier import Classifier
 from heteroscedastic.models.convnet import ConvNet
 from heteroscedastic.models.resnet import ResNet
@@ -309,7 +309,7 @@ def test_utilities_are_those_of_edward2s_layer_for_the_same_normals(head, settin
     tree = edward2_layer(**settings)
     rng = np.random.default_rng(1)
     features, diag, factors = (rng.normal(size=size) for size in ((4, D), (6, 4, 1), (6, 4, R)))
-    latent = head.apply({"params": convert.from_edward2(tree, head)}, jnp.asarray(features, jnp.float32))
+    latent = head.apply({"params": edward2.from_edward2(tree, head)}, jnp.asarray(features, jnp.float32))
     shared = factors if settings.get("parameter_efficient") else None
     own = np.concatenate([factors, diag], -1) if shared is None and settings["num_factors"] else diag
     noise = latent_lib.Noise(None, *(None if x is None else jnp.asarray(x, jnp.float32) for x in (own, shared)))
@@ -320,7 +320,7 @@ def test_utilities_are_those_of_edward2s_layer_for_the_same_normals(head, settin
 @pytest.mark.parametrize(("head", "settings"), EDWARD2)
 def test_every_parameter_of_edward2s_layer_comes_back(head, settings):
     tree = edward2_layer(**settings)
-    back = convert.to_edward2(convert.from_edward2(tree, head), head)
+    back = edward2.to_edward2(edward2.from_edward2(tree, head), head)
     assert jax.tree.structure(back) == jax.tree.structure(tree)
     jax.tree.map(np.testing.assert_array_equal, back, tree)
 
@@ -338,13 +338,64 @@ def test_every_parameter_of_edward2s_layer_comes_back(head, settings):
 )
 def test_a_layer_of_edward2_that_does_not_fit_is_told(head, settings, told):
     with pytest.raises(ValueError, match=told):
-        convert.from_edward2(edward2_layer(**settings), head)
+        edward2.from_edward2(edward2_layer(**settings), head)
+
+
+TENSORFLOW = [  # a head, and the layer's parts: name -> numbers of each class
+    (heads.Diagonal(K, temperature=0.9), {"scale_layer": 1}),  # MCSoftmaxDense
+    (heads.LowRank(K, num_factors=R, temperature=0.9), {"diag_layer": 1, "scale_layer": R}),
+    (
+        heads.ParameterEfficient(K, num_factors=R, temperature=(0.3, 3.0)),
+        {"diag_layer": 1, "scale_layer_heteroscedastic": 1},
+    ),
+]
+
+
+@pytest.mark.parametrize(("head", "parts"), TENSORFLOW)
+@pytest.mark.parametrize("prefix", ["", "MCSoftmaxDenseFA/MCSoftmaxDenseFA_"])
+def test_mean_and_covariance_are_those_of_the_layer_of_tensorflow(head, parts, prefix):
+    rng = np.random.default_rng(0)
+    sizes = {"loc_layer": (D, K)} | {name: (D, K * count) for name, count in parts.items()}
+    if "scale_layer_heteroscedastic" in parts:
+        sizes["scale_layer_homoscedastic"] = (R, K)
+    layer = {name: (rng.normal(size=size), rng.normal(size=size[1])) for name, size in sizes.items()}
+    weights = {
+        f"{prefix}{name}/{field}:0": x.astype(np.float32)
+        for name, pair in layer.items()
+        for field, x in zip(("kernel", "bias"), pair)
+    }
+    temperature = 0.9
+    if head.learns_temperature:
+        weights["pre_sigmoid_temperature:0"] = np.float32(0.4)
+        temperature = 0.3 + 2.7 / (1 + np.exp(-0.4))
+    features = rng.normal(size=(4, D))
+    out = {n: features @ w + b for n, (w, b) in layer.items() if n != "scale_layer_homoscedastic"}
+    own = np.log1p(np.exp(out.get("diag_layer", out.get("scale_layer")))) + 1e-3
+    mean, loadings = out["loc_layer"], np.zeros((4, K, 1))
+    if "scale_layer_homoscedastic" in layer:  # v * (V e + b), e standard normal
+        shared, bias = layer["scale_layer_homoscedastic"]
+        mean = mean + out["scale_layer_heteroscedastic"] * bias
+        loadings = out["scale_layer_heteroscedastic"][..., None] * shared.T
+    elif "diag_layer" in layer:
+        loadings = out["scale_layer"].reshape(4, K, R)
+    covariance = loadings @ loadings.transpose(0, 2, 1) + own[..., None] ** 2 * np.eye(K)
+    params = edward2.from_edward2(weights, head, library="tensorflow")
+    latent = head.apply({"params": params}, jnp.asarray(features, jnp.float32))
+    np.testing.assert_allclose(latent.loc, mean / temperature, rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(latent_lib.covariance(latent), covariance / temperature**2, rtol=1e-4, atol=1e-3)
+
+
+def test_a_layer_of_tensorflow_needs_a_head_of_independent_noise_per_class():
+    with pytest.raises(ValueError, match=r"independent per class: give a .* edward2=False"):
+        edward2.from_edward2(edward2_layer(R), EDWARD2[1][0], library="tensorflow")
+    with pytest.raises(ValueError, match="choose 'jax' or 'tensorflow'"):
+        edward2.from_edward2(edward2_layer(R), EDWARD2[1][0], library="torch")
 
 
 def test_a_tree_that_is_no_layer_of_edward2_is_told():
     tree = {"multiclass_head": edward2_layer(0)}
     with pytest.raises(ValueError, match="no loc_layer/kernel of two axes"):
-        convert.from_edward2(tree, EDWARD2[0][0])
+        edward2.from_edward2(tree, EDWARD2[0][0])
 
 
 def test_the_command_writes_what_a_run_starts_from(tmp_path, monkeypatch, capsys):

@@ -45,6 +45,14 @@ def test_noise_is_new_with_a_key_and_fixed_without():
     np.testing.assert_array_equal(layer.apply(variables, FEATURES), layer.apply(variables, FEATURES))
 
 
+@pytest.mark.parametrize(("num_classes", "num_factors"), [(5, 5), (40, 15)])
+@pytest.mark.parametrize("head", ["LowRank", "ParameterEfficient"])
+def test_a_head_with_factors_has_fifteen_unless_told_and_no_more_than_classes(head, num_classes, num_factors):
+    shapes = jax.eval_shape(HeteroscedasticDense(num_classes, head=head).init, key(), FEATURES)["params"]["utilities"]
+    loadings = shapes["factor_loadings"]["bias"] if head == "LowRank" else shapes["shared_loadings"]
+    assert loadings.shape == (num_classes, num_factors)
+
+
 def test_the_latent_can_be_read():
     layer = HeteroscedasticDense(5, num_factors=3)
     variables = layer.init(key(), FEATURES)
@@ -79,6 +87,9 @@ def test_a_model_with_it_trains():
         (dict(head="Full"), "choose one of"),
         (dict(head="Diagonal", num_factors=3), "no setting 'num_factors'"),
         (dict(head="Deterministic", noise_on="features"), "no setting 'edward2', 'noise_on'"),
+        (dict(num_factors=0), "num_factors is 0, but head 'LowRank' needs 1 or more"),
+        (dict(num_factors=-2, head="ParameterEfficient"), "num_factors is -2, but head 'ParameterEfficient' needs"),
+        (dict(temperature=1e30), "temperature is 1e"),
         (dict(num_samples=0), "num_samples is 0"),
         (dict(num_samples=100), "take 128"),
         (dict(points="halton"), "points is 'halton'"),

@@ -113,3 +113,50 @@ def test_deterministic_is_loc_and_refuses_noise():
     np.testing.assert_array_equal(predictive.deterministic(None, one), one.loc)
     with pytest.raises(ValueError, match="with noise"):
         predictive.deterministic(None, latent("diagonal"))
+
+
+def exact_curvatures(mean, scale):
+    """The second derivatives of the log-odds for mean <= 0, by dense quadrature in float64."""
+    nodes = np.linspace(-14, 14 + scale, 100_001)
+    u = mean + scale * nodes
+    log_weight = special.log_expit(u) - 0.5 * nodes**2
+    log_total = special.logsumexp(log_weight)
+    p = np.exp(log_total + np.log((nodes[1] - nodes[0]) / np.sqrt(2 * np.pi)))
+    weight, up, down = np.exp(log_weight - log_total), special.expit(u), special.expit(-u)
+    slope, bend = up * down, down - up
+    first, second, third, fourth = (
+        (weight * values).sum()
+        for values in (down, down * bend, down * (1 - 6 * slope), down * bend * (1 - 12 * slope))
+    )
+    odds = (1 - 2 * p) / (1 - p) ** 2
+    by_both = (third / (1 - p) - odds * first * second) / 2
+    return second / (1 - p) - odds * first**2, by_both, (fourth / (1 - p) - odds * second**2) / 4
+
+
+def test_second_derivatives_are_within_a_hundredth_where_they_exceed_a_thousandth():
+    means, scales = np.meshgrid(MEANS[:21][::2], SCALES[::2])
+    means, scales = (np.float64(np.float32(x.ravel())) for x in (means, scales))
+    expected = np.array([exact_curvatures(m, s) for m, s in zip(means, scales)])
+    assert (np.abs(expected) > 1e-3).sum() > 80
+
+    @jax.jit
+    @jax.vmap
+    @functools.partial(jax.hessian, argnums=(0, 1))
+    def hessian(loc, variance):
+        return predictive.sigmoid(None, LatentGaussian(loc[None], jnp.sqrt(variance)[None]))[0]
+
+    for sign in (1, -1):
+        found = hessian(jnp.asarray(sign * means, jnp.float32), jnp.asarray(scales**2, jnp.float32))
+        found = np.stack([sign * found[0][0], found[0][1], sign * found[1][1]], axis=-1)
+        # The square of a square root moves the variance by its rounding, which second derivatives divide by it.
+        np.testing.assert_allclose(found[:, :2], expected[:, :2], rtol=0.01, atol=1e-5)
+        large = scales > 0.1
+        np.testing.assert_allclose(found[large, 2], expected[large, 2], rtol=0.01, atol=1e-4)
+
+
+def test_without_noise_the_derivatives_are_those_of_loc_itself():
+    loc = jnp.array([-60.0, -2.0, 0.0, 0.3, 60.0])
+    one = LatentGaussian(loc, factor_loadings=jnp.zeros((5, 2)))
+    value, pull = jax.vjp(lambda x: predictive.sigmoid(None, x), one)
+    np.testing.assert_array_equal(value, loc)
+    np.testing.assert_array_equal(pull(jnp.ones_like(value))[0].loc, 1.0)

@@ -10,7 +10,7 @@ import pytest
 from jax.experimental.compilation_cache import compilation_cache
 from small_runs import assert_same_bits, outcome, small
 
-from heteroscedastic.training import evaluate, loop, workdir
+from heteroscedastic.training import evaluate, loop, trace, workdir
 from heteroscedastic.training.checkpoint import CheckpointError, Checkpoints
 
 STEPS = 15  # an epoch
@@ -134,14 +134,23 @@ def test_a_damaged_best_checkpoint_is_told_before_results_are_written(whole, tmp
 def test_a_second_sigterm_while_saving_changes_nothing(whole, tmp_path, monkeypatch):
     def terminated_around(method):
         def wrapped(self, *args):
-            os.kill(os.getpid(), signal.SIGTERM)
+            if is_terminated:
+                os.kill(os.getpid(), signal.SIGTERM)
             method(self, *args)
-            os.kill(os.getpid(), signal.SIGTERM)
+            if is_terminated:
+                os.kill(os.getpid(), signal.SIGTERM)
 
         return wrapped
 
+    is_terminated = []
+
+    def terminated_in_the_second_epoch(self, step, state):
+        if step == STEPS + 1:
+            is_terminated.append(True)
+            os.kill(os.getpid(), signal.SIGTERM)
+
     with monkeypatch.context() as patched:
-        patched.setattr(workdir.Writer, "write", terminated_around(workdir.Writer.write))
+        patched.setattr(trace.Trace, "before", terminated_in_the_second_epoch)
         patched.setattr(Checkpoints, "save", terminated_around(Checkpoints.save))
         patched.setattr(Checkpoints, "wait", terminated_around(Checkpoints.wait))
         with pytest.raises(SystemExit):

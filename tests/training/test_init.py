@@ -5,7 +5,7 @@ import jax
 import numpy as np
 import pytest
 from flax import traverse_util
-from small_runs import small
+from small_runs import of_earlier_version, small
 
 from experiments import study
 from heteroscedastic.training import assembly, class_axis, init, loop
@@ -130,11 +130,12 @@ def test_a_source_that_is_not_there_is_told_with_what_to_do(upstream, tmp_path):
         read(workdir=tmp_path / "nowhere")
     with pytest.raises(init.InitError, match=r"nothing.npz, is missing; python -m heteroscedastic.models.convert"):
         read(weights=tmp_path / "nothing.npz")
-    copy = shutil.copytree(upstream, tmp_path / "copy")
+    copy = of_earlier_version(shutil.copytree(upstream, tmp_path / "copy"))
+    former = (copy / "results.json").read_text()
     (copy / "results.json").unlink()
     with pytest.raises(init.InitError, match=r"holds no complete run, as results.json is missing; train it to the end"):
         read(workdir=copy)
-    results = json.loads((upstream / "results.json").read_text())
+    results = json.loads(former)
     (copy / "results.json").write_text(json.dumps(results | {"best_step": None}))
     with pytest.raises(init.InitError, match="has no best checkpoint"):
         read(workdir=copy, checkpoint="best")
@@ -142,7 +143,7 @@ def test_a_source_that_is_not_there_is_told_with_what_to_do(upstream, tmp_path):
     with pytest.raises(init.InitError, match="checkpoint of step 7 cannot be read"):
         read(workdir=copy)
     (copy / "results.json").write_text("{")
-    with pytest.raises(init.InitError, match=r"is damaged .* of results.json or dataset.json"):
+    with pytest.raises(init.InitError, match=r"is damaged .*results.json is damaged"):
         read(workdir=copy)
     (tmp_path / "nothing.npz").write_bytes(b"PK")
     with pytest.raises(init.InitError, match=r"is no readable .npz file"):
@@ -175,3 +176,22 @@ def test_a_flipped_bit_of_the_source_is_told(upstream, tmp_path):
 def test_a_section_that_is_none_is_an_error(settings, message):
     with pytest.raises(ValueError, match=message):
         assembly.build(small() | {"init": settings})
+
+
+def test_no_path_leads_out_of_the_run_that_is_named(upstream, tmp_path):
+    shapes = jax.eval_shape(assembly.build(small(**SETTINGS)).init)
+    copy = of_earlier_version(shutil.copytree(upstream, tmp_path / "copy"))
+    results = json.loads((copy / "results.json").read_text())
+    for step in ("../../x", "1", -1, True):
+        (copy / "results.json").write_text(json.dumps(results | {"best_step": step}))
+        with pytest.raises(init.InitError, match=r"results.json has .* as best_step, which must be"):
+            init.read(dict(workdir=copy, checkpoint="best"), shapes)
+    (copy / "results.json").write_text(json.dumps(results))
+    state = copy / "checkpoints" / str(results["step"]) / "state"
+    state.rename(tmp_path / "elsewhere")
+    state.symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(init.InitError, match=r"has a link that leads out of it, .*state to .*elsewhere"):
+        init.read(dict(workdir=copy), shapes)
+    state.unlink()
+    (tmp_path / "elsewhere").rename(state)
+    init.read(dict(workdir=copy), shapes)

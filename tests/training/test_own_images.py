@@ -82,5 +82,5 @@ def test_a_smoke_run_takes_the_classes_of_the_file_or_of_the_digits_that_stand_i
 def test_training_data_that_ends_before_its_epoch_is_an_error_and_not_an_endless_loop(data_dir, tmp_path, monkeypatch):
     feeds = pipelines.Resident.training_feeds
     monkeypatch.setattr(pipelines.Resident, "training_feeds", lambda self, *which: iter(list(feeds(self, *which))[:1]))
-    with pytest.raises(ValueError, match="the training data ended at step 1, but epoch 0 has 3 steps"):
+    with pytest.raises(ValueError, match="data ended at step 1, but epoch 0 has 3 steps"):
         loop.train(config(), str(tmp_path / "run"), str(data_dir))

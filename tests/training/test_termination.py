@@ -1,7 +1,13 @@
-import pytest
+import os
+import signal
+import threading
+import time
 
-from heteroscedastic.training import termination
-from heteroscedastic.training.termination import Agreement, Terminated
+import pytest
+from subprocesses import EXTRAS, run_without
+
+from heteroscedastic.training import hosts, termination
+from heteroscedastic.training.termination import Agreement, StoppedError, Terminated
 
 
 @pytest.fixture
@@ -52,3 +58,102 @@ def test_one_that_is_told_stops_all(asked):
     assert asked.until(Agreement(0), 10, terminated) == 1
     asked.other = True
     assert asked.until(Agreement(0), 10) == 1
+
+
+SIGNALS = [signal.SIGTERM, signal.SIGINT, signal.SIGHUP]
+
+
+@pytest.mark.parametrize("number", SIGNALS)
+def test_each_signal_that_asks_to_leave_is_heard_and_is_what_it_was_afterwards(number):
+    before = signal.getsignal(number)
+    with Terminated() as terminated:
+        os.kill(os.getpid(), number)
+        assert terminated.is_set()
+    assert signal.getsignal(number) is before
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP])
+def test_what_was_ignored_at_the_start_stays_ignored(number):
+    """As nohup ignores SIGHUP, and a shell SIGINT of what it starts in the background."""
+    before = signal.signal(number, signal.SIG_IGN)
+    try:
+        with Terminated() as terminated:
+            os.kill(os.getpid(), number)
+            assert not terminated.is_set()
+            assert signal.getsignal(number) is signal.SIG_IGN
+    finally:
+        signal.signal(number, before)
+
+
+def in_a_moment(number):
+    threading.Timer(0.1, os.kill, (os.getpid(), number)).start()
+
+
+@pytest.mark.parametrize("number", SIGNALS)
+def test_a_signal_is_heard_while_an_input_blocks_for_ever(number):
+    def feeds():
+        yield 1
+        in_a_moment(number)
+        threading.Event().wait()
+
+    found = []
+    with Terminated() as terminated, pytest.raises(StoppedError):
+        found.extend(terminated.feeds(feeds()))
+    assert found == [1]
+
+
+def test_feeds_are_what_they_were_and_their_error_is_theirs():
+    def feeds():
+        yield from range(3)
+        raise ValueError("damaged")
+
+    found = []
+    with Terminated() as terminated, pytest.raises(ValueError, match="damaged"):
+        found.extend(terminated.feeds(feeds()))
+    with Terminated() as terminated:
+        assert list(terminated.feeds(iter(range(100)))) == list(range(100))
+
+
+def test_what_compiles_is_given_up_once_a_signal_came():
+    with Terminated() as terminated:
+        assert terminated.unless_set(lambda: 3) == 3
+        in_a_moment(signal.SIGTERM)
+        with pytest.raises(StoppedError):
+            terminated.unless_set(threading.Event().wait)
+        with pytest.raises(StoppedError):
+            terminated.unless_set(lambda: 3)  # nothing more is begun
+
+
+def test_of_several_hosts_one_whose_input_blocks_leaves_once_it_is_out_of_patience(monkeypatch):
+    monkeypatch.setattr(termination.hosts, "is_alone", lambda: False)
+    monkeypatch.setattr(termination, "_SECONDS_OF_PATIENCE", 1.0)
+
+    def late():
+        in_a_moment(signal.SIGTERM)
+        time.sleep(0.6)
+        yield 1  # in time, so that all hosts stop after the same step
+        threading.Event().wait()
+
+    with Terminated() as terminated:
+        feeds = terminated.feeds(late())
+        assert next(feeds) == 1
+        with pytest.raises(hosts.HostError, match="its input gave nothing for 1 s"):
+            next(feeds)
+
+
+def test_a_second_ctrl_c_ends_a_process_at_once_whatever_it_computes():
+    """The main thread is in C, where no handler of Python runs."""
+    program = """
+import hashlib, os, signal, threading, time
+from heteroscedastic.training.termination import Terminated
+def interrupt():
+    for _ in range(2):
+        time.sleep(0.5)
+        os.kill(os.getpid(), signal.SIGINT)
+with Terminated():
+    threading.Thread(target=interrupt, daemon=True).start()
+    hashlib.pbkdf2_hmac("sha256", b"", b"", 2**31 - 1)
+"""
+    done = run_without(EXTRAS, program)
+    assert done.returncode == 130, done.stderr
+    assert "Ctrl-C again ends it at once" in done.stderr

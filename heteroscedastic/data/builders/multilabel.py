@@ -21,7 +21,6 @@ is a public one of this form:
         --config.data.splits.test=validation
 """
 
-import argparse
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -30,6 +29,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 import tensorflow_datasets as tfds
+
+from heteroscedastic import files, user_errors
 
 _IMAGE, _LABELS, _NAME = "image/encoded", "image/class/label", "image/filename"
 _FORMATS = (b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n")
@@ -132,9 +133,10 @@ def _checked(
         yield name, {"image": image, "labels": labels.tolist(), "file_name": name}
 
 
+@user_errors.one_line()
 def main() -> None:
     """Writes TFRecords of images with several labels as a set of TensorFlow Datasets."""
-    parser = argparse.ArgumentParser(description=main.__doc__)
+    parser = user_errors.parser(main.__doc__)
     parser.add_argument("--name", required=True)
     parser.add_argument("--data_dir", default=os.environ.get("TFDS_DATA_DIR"), help="where the set goes")
     parser.add_argument("--split", action="append", required=True, metavar="NAME=FILES", help="FILES may have * in it")
@@ -146,15 +148,19 @@ def main() -> None:
         parser.error("give --data_dir.")
     if (flags.class_names is None) == (flags.num_classes is None):
         parser.error("give --class_names or --num_classes, one of them.")
-    names = Path(flags.class_names).read_text().split("\n") if flags.class_names else map(str, range(flags.num_classes))
+    names = (
+        files.place(flags.class_names).read_text().split("\n")
+        if flags.class_names
+        else map(str, range(flags.num_classes))
+    )
     splits = {}
     for given in flags.split:
         split, _, pattern = given.partition("=")
-        paths = sorted(tf.io.gfile.glob(pattern))
+        paths = sorted(tf.io.gfile.glob(str(files.place(pattern))))
         if not split or not paths:
             parser.error(f"--split {given} names no file; write it as train=DIR/train-*.")
         splits[split] = examples(paths)
-    folder = write(flags.name, flags.data_dir, splits, [n for n in names if n], version=flags.version)
+    folder = write(flags.name, str(files.place(flags.data_dir)), splits, [n for n in names if n], version=flags.version)
     print(f"wrote {folder}")
 
 

@@ -1,0 +1,82 @@
+"""Under 64 bits: float32 in gives the same float32 out, so every law holds there too; float64 gives float64."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from gaussians import key, latent
+
+from heteroscedastic import latent as latent_lib
+from heteroscedastic import losses, metrics, predictive, sampling, smoothing
+from heteroscedastic.batch import Batch
+from heteroscedastic.models.layers import HeteroscedasticDense
+
+ONE = jax.tree.map(np.asarray, latent("everything", k=2))
+TARGETS = np.eye(2, dtype=np.float32)[[0, 1, 1]]
+LABELS, WEIGHTS = np.array([0, 1, 1], np.int32), np.ones(3, np.float32)
+FUNCTIONS = {
+    **{
+        f"{name} {points}": functools.partial(getattr(predictive, name), key(), num_samples=16, points=points)
+        for name in ("softmax", "sigmoid_sampled")
+        for points in ("independent", "antithetic", "sobol")
+    },
+    "chunks": functools.partial(predictive.softmax, key(), num_samples=16, points="sobol", chunk_size=5),
+    **{name: functools.partial(getattr(predictive, name), key()) for name in ("sigmoid", "taylor", "mean_field")},
+    "temper": lambda x: latent_lib.temper(x, np.float64(2.0)),
+    "difference_variance": latent_lib.difference_variance,
+    "covariance": latent_lib.covariance,
+    "sample": lambda x: latent_lib.sample(key(), x, 8, "antithetic"),
+    "cross_entropy": lambda x: losses.cross_entropy(x.loc, TARGETS.astype(x.loc.dtype)),
+    "sigmoid_cross_entropy": lambda x: losses.sigmoid_cross_entropy(x.loc, TARGETS.astype(x.loc.dtype)),
+    "gradient": jax.grad(lambda x: predictive.softmax(key(), x, num_samples=16, points="sobol")[:, 0].sum()),
+    "gradient of the sigmoid": jax.grad(lambda x: predictive.sigmoid(None, x).sum()),
+}
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_float32_gives_the_same_and_float64_gives_float64(name):
+    expected = jax.tree.map(np.asarray, FUNCTIONS[name](jax.tree.map(jnp.asarray, ONE)))
+    with jax.enable_x64(True):
+        for dtype, tolerance in ((jnp.float32, 2e-6), (jnp.float64, 2e-4)):
+            found = FUNCTIONS[name](jax.tree.map(lambda x, dtype=dtype: jnp.asarray(x, dtype), ONE))
+            assert {x.dtype for x in jax.tree.leaves(found)} == {jnp.dtype(dtype)}
+            jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=tolerance, atol=tolerance), found, expected)
+
+
+@pytest.mark.parametrize("kind", ["independent", "antithetic", "sobol"])
+def test_points_are_the_same_bits(kind):
+    def points():
+        return np.asarray(sampling.named(kind)(key(), 16, jnp.arange(70))(jnp.arange(16)))
+
+    expected = points()
+    with jax.enable_x64(True):
+        np.testing.assert_array_equal(points(), expected)
+
+
+@pytest.mark.parametrize("metric", [metrics.multiclass, metrics.multiclass_sigmoid, metrics.listed, metrics.multilabel])
+def test_sums_of_metrics_are_float32(metric):
+    labels = LABELS if metric in (metrics.multiclass, metrics.multiclass_sigmoid) else LABELS[:, None]
+    expected = metric(jnp.asarray(ONE.loc), jnp.asarray(labels), jnp.asarray(WEIGHTS))
+    with jax.enable_x64(True):
+        found = metric(jnp.asarray(ONE.loc), jnp.asarray(labels), jnp.asarray(WEIGHTS))
+        assert {x.dtype for x in jax.tree.leaves(found)} == {jnp.dtype("float32")}
+    jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=1e-6), found, expected)
+
+
+def test_targets_are_float32():
+    with jax.enable_x64(True):
+        batch = Batch(None, jnp.asarray(LABELS), jnp.asarray(WEIGHTS), jnp.arange(3), {})
+        assert smoothing.uniform(batch, 4, rate=0.1).dtype == jnp.float32
+
+
+@pytest.mark.parametrize("head", ["Deterministic", "LowRank", "ParameterEfficient"])
+def test_parameters_of_the_layer_are_float32_and_logits_of_the_type_of_the_features(head):
+    layer = HeteroscedasticDense(2, head=head, num_samples=16, temperature=(0.3, 3.0))
+    features = np.ones((4, 7))
+    with jax.enable_x64(True):
+        for dtype in (jnp.float32, jnp.float64):
+            logits, variables = layer.init_with_output(key(), jnp.asarray(features, dtype))
+            assert (logits.shape, logits.dtype) == ((4, 2), jnp.dtype(dtype))
+            assert {x.dtype for x in jax.tree.leaves(variables["params"])} == {jnp.dtype("float32")}
