@@ -27,7 +27,7 @@ def check(config: dict[str, Any]) -> None:
 
     The operations of a stream are those of TensorFlow: without it they are not looked at.
     """
-    within("curation", chain, curation, config["curation"])
+    within("curation", chains.bound, curation, config["curation"])
     operations = augment
     if schema.is_streaming(config["data"]):
         try:
@@ -35,7 +35,7 @@ def check(config: dict[str, Any]) -> None:
         except ModuleNotFoundError:
             return
     for name in ("train", "eval"):
-        within(f"data.{name}", chain, operations, config["data"][name])
+        within(f"data.{name}", chains.bound, operations, config["data"][name])
 
 
 def stored_data(config: dict[str, Any], data_dir: str | None = None) -> Dataset:

@@ -34,6 +34,25 @@ def test_without_matplotlib_every_command_writes_its_numbers_and_says_so(with_no
     assert written == {"pairs.csv", "classes.csv", "heat_map.csv", "measures.npz", "summary.json"}
 
 
+_PAGES = """
+import importlib
+for command, *flags in (["report", "--help"], ["report", *sys.argv[1:]], ["uncertainty", *sys.argv[1:]]):
+    sys.argv = [command, *flags]
+    try:
+        importlib.import_module("heteroscedastic.analysis." + command).main()
+    except (SystemExit, ModuleNotFoundError) as error:
+        print(repr(error).splitlines()[0], flush=True)
+"""
+
+
+def test_without_matplotlib_what_is_all_pictures_says_what_to_install(with_noise, tmp_path):
+    done = run_without({"matplotlib"}, _PAGES, f"--runs={with_noise}", f"--out={tmp_path / 'out'}")
+    assert done.returncode == 0, done.stderr
+    assert "SystemExit(0)" in done.stdout  # --help needs none
+    assert done.stdout.count("pictures need matplotlib: pip install matplotlib, or in a checkout pip install -e") == 2
+    assert not (tmp_path / "out" / "index.html").exists()
+
+
 def test_with_matplotlib_nothing_is_said(capsys):
     pytest.importorskip("matplotlib", reason="pictures need matplotlib, of the extra `analysis`")
     assert drawing.possible()

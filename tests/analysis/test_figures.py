@@ -27,7 +27,7 @@ def test_the_same_picture_has_the_same_bytes(tmp_path):
 def test_a_picture_that_fails_leaves_the_old_one(tmp_path):
     kept = figures.write(line(), tmp_path / "a")[0].read_bytes()
     broken = line()
-    broken.axes[0].set_title("$\\no such command$")
+    broken.axes[0].set_title("$\\no such command$", parse_math=True)
     with pytest.raises(ValueError, match="no such"):
         figures.write(broken, tmp_path / "a")
     assert (tmp_path / "a.png").read_bytes() == kept
