@@ -94,7 +94,7 @@ def map_batch(fn: Callable[[Array], Array], latent: LatentGaussian) -> LatentGau
     return latent._replace(**{name: fn(x) for name, x in fields.items() if x is not None})
 
 
-def temper(latent: LatentGaussian, temperature: float | Float[Array, ""]) -> LatentGaussian:
+def temper(latent: LatentGaussian, temperature: float | Float[ArrayLike, ""]) -> LatentGaussian:
     """The utilities in units of the temperature: covariance(temper(l, t)) = covariance(l) / t**2.
 
     Raises:
