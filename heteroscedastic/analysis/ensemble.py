@@ -190,6 +190,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0, help="of that draw")
     parser.add_argument("--out", help="directory for the numbers as JSON and CSV; printed alone if not given")
     flags = parser.parse_args()
+    check_seed("--seed", flags.seed)
     found = members(flags.runs, flags.on, flags.fit)
     sizes = by_size(found.told, flags.max_subsets, flags.seed, found.held_out)
     widths, sets = {name: max(20, len(name) + 2) for name in sizes[0].mean}, num_training_sets(found)
