@@ -138,9 +138,7 @@ def test_a_value_that_makes_no_sense_is_refused_in_one_line_that_names_its_setti
 
 def test_commands_refuse_a_seed_that_jax_takes_for_another(monkeypatch):
     assert (jax.random.key(2**32) == jax.random.key(0)).all()
-    with pytest.raises(
-        ValueError, match=r"config\.seed is 4294967296; it must be a whole number >= 0 and < 4,294,967,296"
-    ):
+    with pytest.raises(ValueError, match=r"config\.seed is 4294967296; it must be a whole number >= 0 and <"):
         views.sheet(small(seed=2**32), None)
     monkeypatch.setattr("sys.argv", ["ensemble", "--runs", "a", "b", f"--seed={2**32}"])
     with pytest.raises(SystemExit, match="--seed is 4294967296; it must be"):

@@ -22,6 +22,7 @@ from heteroscedastic.analysis import calibration, comparison, entropy, predictio
 from heteroscedastic.analysis.comparison import Group
 from heteroscedastic.analysis.finished import Told
 from heteroscedastic.analysis.predictions import Predictions
+from heteroscedastic.bind import check_seed
 from heteroscedastic.training import provenance, schema
 
 _METRICS = {  # by whether an example has several labels
