@@ -4,12 +4,15 @@ import copy
 import math
 import os
 
+import jax
 import pytest
 from drawn import SECTIONS, drawn, variants
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from small_runs import small
 
+from heteroscedastic.analysis import ensemble
+from heteroscedastic.data import views
 from heteroscedastic.training import assembly, loop
 
 NAN, INF = math.nan, math.inf
@@ -131,6 +134,15 @@ def test_a_value_that_makes_no_sense_is_refused_in_one_line_that_names_its_setti
         assert told, f"{dotted}={value!r} is let through"
         assert "\n" not in told
         assert dotted.split(".")[-1] in told, f"{dotted}={value!r}: {told}"
+
+
+def test_commands_refuse_a_seed_that_jax_takes_for_another(monkeypatch):
+    assert (jax.random.key(2**32) == jax.random.key(0)).all()
+    with pytest.raises(ValueError, match=r"config\.seed is 4294967296; it must be a whole number >= 0 and <"):
+        views.sheet(small(seed=2**32), None)
+    monkeypatch.setattr("sys.argv", ["ensemble", "--runs", "a", "b", f"--seed={2**32}"])
+    with pytest.raises(SystemExit, match="--seed is 4294967296; it must be"):
+        ensemble.main()
 
 
 @pytest.mark.parametrize("section", SECTIONS)

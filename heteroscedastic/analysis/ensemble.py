@@ -22,6 +22,7 @@ from heteroscedastic.analysis import calibration, comparison, entropy, predictio
 from heteroscedastic.analysis.comparison import Group
 from heteroscedastic.analysis.finished import Told
 from heteroscedastic.analysis.predictions import Predictions
+from heteroscedastic.bind import check_seed
 from heteroscedastic.training import provenance, schema
 
 _METRICS = {  # by whether an example has several labels
@@ -190,6 +191,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0, help="of that draw")
     parser.add_argument("--out", help="directory for the numbers as JSON and CSV; printed alone if not given")
     flags = parser.parse_args()
+    check_seed("--seed", flags.seed)
     found = members(flags.runs, flags.on, flags.fit)
     sizes = by_size(found.told, flags.max_subsets, flags.seed, found.held_out)
     widths, sets = {name: max(20, len(name) + 2) for name in sizes[0].mean}, num_training_sets(found)

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from heteroscedastic.bind import within
+from heteroscedastic.bind import check_seed, within
 from heteroscedastic.data import chains, checks, contact_sheet, encoded, resident, slices, store
 from heteroscedastic.data.dataset import Split
 
@@ -32,6 +32,7 @@ def sheet(config: Mapping[str, Any], data_dir: str | None) -> bytes:
     Raises:
       ValueError, FileNotFoundError: the data cannot be read, or a chain is none.
     """
+    check_seed("config.seed", config["seed"])
     streaming = config["data"].get("pipeline") == "streaming"
     if streaming:
         from heteroscedastic.data import ops as operations
