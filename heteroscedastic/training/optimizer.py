@@ -30,7 +30,7 @@ def sgd(
       schedule: step -> learning rate.
       momentum: in [0, 1).
       nesterov: whether the momentum looks ahead.
-      l2: >= 0.
+      l2: 0 or more.
       covariance_l2: in place of l2 for the parameters that map to the low-rank covariance;
         None is l2 for them too.
       clip_norm: largest global norm of the gradient; None does not clip.
