@@ -105,7 +105,7 @@ def test_no_line_of_a_docstring_starts_as_markup():
         for path in sorted((ROOT / "heteroscedastic").rglob("*.py"))
         for what, text in docstrings(path)
         for line in text.splitlines()
-        if re.match(r"\s*(>|#|[-*+] |\d+\. )", line)
+        if re.match(r"\s*(\w+: +)?(>|#|[-*+] |\d+\. )", line)  # of an argument, what follows its name is a text too
     ]
     assert not wrong, wrong
 

@@ -14,7 +14,7 @@ def resampled_sums(values: Float[np.ndarray, "n c"], num_resamples: int, seed: i
 
     Args:
       values: of each example.
-      num_resamples: >= 1.
+      num_resamples: 1 or more.
       seed: of the draws, which depend on nothing else but n and num_resamples.
 
     Source: Efron (1979).

@@ -24,7 +24,7 @@ class HeteroscedasticDense(nn.Module):
       num_factors: rank of the correlated part, of heads that have one: 1 or more, or None for 15, and at
         most `num_classes`.
       head: "LowRank", "ParameterEfficient" (for many classes), "Diagonal" or "Deterministic".
-      temperature: > 0; smaller is closer to the argmax of the noisy utilities. Tune it, or give
+      temperature: 1e-4 to 1e4; smaller is closer to the argmax of the noisy utilities. Tune it, or give
         bounds (lower, upper) between which it is learned.
       link: "softmax" for one label an example; "sigmoid" for several, which needs no samples.
       num_samples: of the softmax an example, in constant memory.

@@ -250,7 +250,8 @@ def test_two_processes_do_not_write_one_run(undisturbed, data_dir, tmp_path):
 
 
 def test_a_loss_that_is_not_finite_stops_the_run_and_the_last_good_checkpoint_stays(tmp_path):
-    schedule = dict(name="steps", learning_rate=0.1, milestones=(0.55,), factor=1e30, warmup_epochs=0.0)
+    explosion = tuple(0.55 + 0.001 * i for i in range(8))
+    schedule = dict(name="steps", learning_rate=0.1, milestones=explosion, factor=1e4, warmup_epochs=0.0)
     config = small(schedule=schedule, **{"optimizer.clip_norm": None})
     with pytest.raises(loop.NotFiniteError, match=r"at step 3\d;"):  # 60 steps, the rate explodes after 33
         loop.train(config, str(tmp_path / "run"))
