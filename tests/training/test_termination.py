@@ -63,6 +63,16 @@ def test_one_that_is_told_stops_all(asked):
 SIGNALS = [signal.SIGTERM, signal.SIGINT, signal.SIGHUP]
 
 
+@pytest.fixture(autouse=True)
+def _signals_as_a_terminal_has_them():
+    """Whatever started the tests may ignore some of them, as nohup does."""
+    defaults = {signal.SIGINT: signal.default_int_handler, signal.SIGHUP: signal.SIG_DFL}
+    before = {number: signal.signal(number, handler) for number, handler in defaults.items()}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
 @pytest.mark.parametrize("number", SIGNALS)
 def test_each_signal_that_asks_to_leave_is_heard_and_is_what_it_was_afterwards(number):
     before = signal.getsignal(number)
