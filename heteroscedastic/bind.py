@@ -24,8 +24,26 @@ def bind(module: ModuleType, /, *, name: str, **settings: Any) -> Callable:
       ValueError: an unknown name, an unknown setting or a missing one, with the choices; or a value of another type
         than its annotation.
     """
+    target = _fitting(module, name, settings)
+    for setting, parameter in _settings(target).items():
+        if setting in settings and not _is_of(parameter.annotation, settings[setting]):
+            named = f"{_where(module)}.{name}: {setting}"
+            raise ValueError(_refusal(named, settings[setting], _words(parameter.annotation)))
+    return _with_settings(target, settings)
+
+
+def _with_settings(target: Callable, settings: dict[str, Any]) -> Callable:
+    return target(**settings) if inspect.isclass(target) else functools.partial(target, **settings)
+
+
+def _where(module: ModuleType) -> str:
+    return module.__name__.rpartition(".")[2]
+
+
+def _fitting(module: ModuleType, name: str, settings: dict[str, Any]) -> Callable:
+    """What has this name, once it is sure that it has all of these settings and needs no other."""
     choices = _choices(module)
-    where = module.__name__.rpartition(".")[2]
+    where = _where(module)
     if name not in choices:
         raise ValueError(f"{where} has no {name!r}; choose one of {', '.join(sorted(choices))}.")
     target = choices[name]
@@ -39,10 +57,7 @@ def bind(module: ModuleType, /, *, name: str, **settings: Any) -> Callable:
     missing = [n for n, p in known.items() if p.default is inspect.Parameter.empty and n not in settings]
     if missing:
         raise ValueError(f"{where}.{name} needs a value for {', '.join(map(repr, missing))}.")
-    for setting, value in settings.items():
-        if not _is_of(known[setting].annotation, value):
-            raise ValueError(_refusal(f"{where}.{name}: {setting}", value, _words(known[setting].annotation)))
-    return target(**settings) if inspect.isclass(target) else functools.partial(target, **settings)
+    return target
 
 
 def chain(module: ModuleType, text: str) -> list[Callable]:
@@ -177,7 +192,8 @@ def _link(module: ModuleType, node: ast.expr) -> Callable:
     twice = sorted(n for n in set(given) if given.count(n) > 1)
     if twice:
         raise ValueError(f"{shown!r} gives {', '.join(twice)} twice.")
-    return bind(module, name=call.func.id, **positional, **settings)
+    settings |= positional
+    return _with_settings(_fitting(module, call.func.id, settings), settings)  # values: data/chains.py, by the link
 
 
 def _choices(module: ModuleType) -> dict[str, Callable]:
