@@ -49,7 +49,10 @@ def read(directory: str | files.Place) -> Told:
             f"{path} holds no complete run: results.json is missing, {begun}."
             f" Train it to the end: python main.py --config=CONFIG --workdir={path}"
         )
-    return Told(path, **run_record.read(path)._asdict())
+    record = run_record.read(path)
+    if not record.results["evals"]:
+        raise ValueError(f"{path} has no evaluations to read: its config.evals is empty; give a run that has some.")
+    return Told(path, **record._asdict())
 
 
 def held_out(told: Told, on: str) -> str | None:

@@ -209,7 +209,8 @@ def _object(path: files.Place, keys: tuple[str, ...]) -> dict[str, Any]:
         found = read_object(path, (), _COPY)
     except FileNotFoundError:
         raise FileNotFoundError(f"{path} is missing, so this is no complete run. Run main.py on it again.") from None
-    if missing := [key for key in keys if found.get(key) in (None, [], {})]:
+    # A run that others start from may have no evaluations.
+    if missing := [key for key in keys if found.get(key) in (None, []) or (key != "evals" and found[key] == {})]:
         raise WorkdirError(
             f"{path} says nothing of {', '.join(missing)}, so another version of this project wrote it;"
             " make the run again, or read it with the commit that results.json tells."
