@@ -389,7 +389,6 @@ def test_sets_of_other_classes_do_not_go_together(data_dir, caplog):
         ({"splits": {"test": "test"}}, "no split 'train'"),
         ({"label": "colour"}, "no field 'colour' of labels; those are label, human, labels|no field 'colour'"),
         ({"max_classes": 0}, "max_classes is 0"),
-        ({"settings": {"window": 0}}, "window is 0"),
         ({"splits": {"train": "train", "valid": "test"}, "curate": curated((), 0.5)}, "validation_fraction makes"),
     ],
 )

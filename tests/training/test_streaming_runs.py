@@ -138,6 +138,7 @@ def test_a_file_of_records_that_vanishes_ends_a_run_that_continues_once_it_is_ba
     [
         ({"pipeline": "stream"}, "data.pipeline is 'stream'; choose one of resident, streaming"),
         ({"lanes": 0}, "config.data.lanes is 0; it must be a whole number >= 1"),
+        ({"window": 0}, "config.data.window is 0"),
         ({"pipeline": "resident"}, "config.data.lanes is the streaming pipeline's"),
         ({"train": "shift(1)"}, "config.data.train: ops has no 'shift'; choose one of central_crop"),
         ({"splits": {"train": "train"}}, "splits \\['test'\\] are evaluated, but the data set has \\['train'\\]"),
