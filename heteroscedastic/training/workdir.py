@@ -144,6 +144,8 @@ def _as_begun(workdir: files.Place, config: dict[str, Any], description: dict[st
 
 def check_present(workdir: files.Place) -> None:
     """Raises a WorkdirError where the directory is no more what was claimed, before anything is written there."""
+    if files.in_bucket(workdir):  # which has no directories that could be removed or renamed
+        return
     if not (workdir / "config.json").exists():
         raise WorkdirError(checkpoint.removed(workdir))
 
