@@ -11,18 +11,33 @@ import warnings
 from absl import app, flags, logging
 from ml_collections import config_flags
 
-from heteroscedastic import config_file, user_errors
+from heteroscedastic import user_errors
+from heteroscedastic.files import config_file
 
-_CONFIG = config_flags.DEFINE_config_file("config", None, "What to train; --config.a.b=c changes a setting.")
+_CONFIG = config_flags.DEFINE_config_file(
+    "config", None, "What to train; --config.a.b=c changes a setting."
+)
 _WORKDIR = flags.DEFINE_string("workdir", None, "Directory of the run, one that all hosts share.")
-_DATA_DIR = flags.DEFINE_string("data_dir", None, "Where data sets lie; TFDS_DATA_DIR if not given.")
+_DATA_DIR = flags.DEFINE_string(
+    "data_dir", None, "Where data sets lie; TFDS_DATA_DIR if not given."
+)
 _SMOKE = flags.DEFINE_bool("smoke", False, "Shrink the config to two small steps.")
 _DEBUG = flags.DEFINE_bool("debug", False, "Show the traceback of an error.")
-_ALLOW_CHANGED = flags.DEFINE_bool("allow_changed", False, "Continue a run under other JAX flags than it began with.")
-_HOSTS = flags.DEFINE_bool("hosts", False, "The same command runs on every host of a pod or cluster, as one run.")
-_COORDINATOR = flags.DEFINE_string("coordinator", None, "With --hosts, HOST:PORT of process 0, if it is not found.")
-_NUM_PROCESSES = flags.DEFINE_integer("num_processes", None, "With --coordinator, how many processes there are.")
-_PROCESS_ID = flags.DEFINE_integer("process_id", None, "With --coordinator, which of them this is, from 0.")
+_ALLOW_CHANGED = flags.DEFINE_bool(
+    "allow_changed", False, "Continue a run under other JAX flags than it began with."
+)
+_HOSTS = flags.DEFINE_bool(
+    "hosts", False, "The same command runs on every host of a pod or cluster, as one run."
+)
+_COORDINATOR = flags.DEFINE_string(
+    "coordinator", None, "With --hosts, HOST:PORT of process 0, if it is not found."
+)
+_NUM_PROCESSES = flags.DEFINE_integer(
+    "num_processes", None, "With --coordinator, how many processes there are."
+)
+_PROCESS_ID = flags.DEFINE_integer(
+    "process_id", None, "With --coordinator, which of them this is, from 0."
+)
 
 
 def main(argv: list[str]) -> None:
@@ -30,7 +45,8 @@ def main(argv: list[str]) -> None:
         raise SystemExit(f"error: unknown arguments {argv[1:]}; --help lists the flags.")
     # Imported late, so that --help and a mistyped flag answer at once.
     with user_errors.one_line(_DEBUG.value):
-        from heteroscedastic.training import hosts, loop, smoke
+        from heteroscedastic.distributed import hosts
+        from heteroscedastic.runs import loop, smoke
 
     logging.set_verbosity(logging.WARNING)  # Orbax tells of every file it writes
     config, data_dir = _CONFIG.value.to_dict(), _DATA_DIR.value or os.environ.get("TFDS_DATA_DIR")
@@ -65,11 +81,19 @@ def _parsed(argv: list[str]) -> list[str]:
             config_file.read(argv[1:])  # raises what is wrong with --config, if it is that
         raise SystemExit(f"error: {error}") from None
     if _CONFIG.value is None or not _WORKDIR.value:
-        raise SystemExit("error: give --config=configs/X.py and --workdir=DIR; --help shows an example.")
-    flags_of_hosts = {"coordinator": _COORDINATOR, "num_processes": _NUM_PROCESSES, "process_id": _PROCESS_ID}
+        raise SystemExit(
+            "error: give --config=configs/X.py and --workdir=DIR; --help shows an example."
+        )
+    flags_of_hosts = {
+        "coordinator": _COORDINATOR,
+        "num_processes": _NUM_PROCESSES,
+        "process_id": _PROCESS_ID,
+    }
     given = [f"--{name}" for name, flag in flags_of_hosts.items() if flag.value is not None]
     if given and not _HOSTS.value:
-        raise SystemExit(f"error: {', '.join(given)} without --hosts, by which several processes make one run.")
+        raise SystemExit(
+            f"error: {', '.join(given)} without --hosts, by which several processes make one run."
+        )
     return rest
 
 

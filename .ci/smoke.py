@@ -1,4 +1,6 @@
-"""Two steps of each of these configs, in one process: python .ci/smoke.py configs/A.py configs/B.py."""
+"""Two steps of each of these configs, in one process: python .ci/smoke.py configs/A.py
+configs/B.py.
+"""
 
 import os
 import sys
@@ -9,7 +11,7 @@ from absl import logging
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from experiments import study
-from heteroscedastic.training import loop, smoke
+from heteroscedastic.runs import loop, smoke
 
 logging.set_verbosity(logging.WARNING)
 for name in [Path(path).stem for path in sys.argv[1:]]:

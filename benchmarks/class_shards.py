@@ -1,9 +1,10 @@
-"""A step of training with its classes cut over several devices: memory, what crosses, and whether it is the same.
+"""A step of training with its classes cut over several devices: memory, what crosses, and whether
+it is the same.
 
 python -m benchmarks.class_shards prints a line for each number of classes and of devices: the
 temporaries that the compiler plans for on each device, what crosses between them (how many
-operations, and the largest array of each kind), the largest difference of a parameter after one step
-from a step on one device, relative to the largest number of its array, and the time of a step.
+operations, and the largest array of each kind), the largest difference of a parameter after one
+step from a step on one device, relative to the largest number of its array, and the time of a step.
 The devices are virtual ones of this machine's CPU, so times are no speed-up; they share its cores.
 """
 
@@ -29,10 +30,12 @@ def measure(num_classes, head, class_shards, points, num_samples, parameters="re
     import jax
     import numpy as np
 
-    from heteroscedastic.data import resident, store
+    from heteroscedastic.data import resident
     from heteroscedastic.data.dataset import Dataset, Split
-    from heteroscedastic.training import assembly, class_axis
-    from heteroscedastic.training.placement import Placement
+    from heteroscedastic.data.storage import store
+    from heteroscedastic.distributed import class_padding
+    from heteroscedastic.distributed.sharding import Placement
+    from heteroscedastic.runs import assembly
 
     rng = np.random.default_rng(0)
     labels = rng.integers(0, num_classes, 16)
@@ -40,7 +43,12 @@ def measure(num_classes, head, class_shards, points, num_samples, parameters="re
     names = tuple(f"class {i}" for i in range(num_classes))
     config = dict(
         seed=0,
-        data=dict(name="noise", train="value_range(-1, 1)", eval="value_range(-1, 1)", validation_fraction=0.0),
+        data=dict(
+            name="noise",
+            train="value_range(-1, 1)",
+            eval="value_range(-1, 1)",
+            validation_fraction=0.0,
+        ),
         curation="",
         backbone=dict(name="MLP", widths=(64,)),
         head=dict(name=head, num_classes=num_classes, num_factors=15, temperature=1.0),
@@ -48,7 +56,9 @@ def measure(num_classes, head, class_shards, points, num_samples, parameters="re
         smoothing=dict(name="hard"),
         loss=dict(name="cross_entropy"),
         weighting=dict(name="equal"),
-        optimizer=dict(name="sgd", momentum=0.9, nesterov=True, l2=1e-4, covariance_l2=None, clip_norm=1.0),
+        optimizer=dict(
+            name="sgd", momentum=0.9, nesterov=True, l2=1e-4, covariance_l2=None, clip_norm=1.0
+        ),
         schedule=dict(name="constant", learning_rate=0.1),
         validation=None,
         evals=dict(test=dict(split="test")),
@@ -58,7 +68,11 @@ def measure(num_classes, head, class_shards, points, num_samples, parameters="re
 
         def built(shards):
             training = dict(
-                batch_size=16, num_steps=1, checkpoint_epochs=1.0, class_shards=shards, parameters=parameters
+                batch_size=16,
+                num_steps=1,
+                checkpoint_epochs=1.0,
+                class_shards=shards,
+                parameters=parameters,
             )
             return assembly.build({**config, "training": training}, directory)
 
@@ -70,7 +84,7 @@ def measure(num_classes, head, class_shards, points, num_samples, parameters="re
     on_one = step.memory_analysis().temp_size_in_bytes
 
     placement, classes = Placement(16, **many.layout), many.class_axis
-    at_work = class_axis.padded(classes, before)
+    at_work = class_padding.padded(classes, before)
     shardings = placement.of_state(jax.eval_shape(lambda: at_work), classes)
     state = placement.put(at_work, shardings)
     data = placement.put(many.dataset.splits["train"], placement.replicated)
@@ -83,29 +97,40 @@ def measure(num_classes, head, class_shards, points, num_samples, parameters="re
         began = time.perf_counter()
         jax.block_until_ready(compiled(state, data, placed))
         times.append(time.perf_counter() - began)
-    saved = jax.tree.map(np.asarray, class_axis.trimmed(classes, after))
+    saved = jax.tree.map(np.asarray, class_padding.trimmed(classes, after))
 
     def relative(one, other):
         return float(np.abs(np.asarray(one) - other).max() / np.abs(one).max())
 
     differences = jax.tree.map(relative, alone.params, saved.params)
-    untouched = jax.tree.map(lambda x, y: np.array_equal(x, y), after, class_axis.padded(classes, saved))
+    untouched = jax.tree.map(
+        lambda x, y: np.array_equal(x, y), after, class_padding.padded(classes, saved)
+    )
     head = compiled.output_shardings[0].params["head"]
     return dict(
         temporaries=compiled.memory_analysis().temp_size_in_bytes,
         temporaries_on_one=on_one,
         crossings=shapes_by_kind(hlo.crossing(compiled.as_text())),
-        uncut=[jax.tree_util.keystr(k) for k, x in jax.tree.leaves_with_path(head) if "class" not in x.spec],
+        uncut=[
+            jax.tree_util.keystr(k)
+            for k, x in jax.tree.leaves_with_path(head)
+            if "class" not in x.spec
+        ],
         difference=max(jax.tree.leaves(differences)),
         padding_is_zero=all(jax.tree.leaves(untouched)),
-        sizes=[_size(x.sharding.shard_shape(x.shape)) for x in jax.tree.leaves(state.params["head"])],
+        sizes=[
+            _size(x.sharding.shard_shape(x.shape)) for x in jax.tree.leaves(state.params["head"])
+        ],
         seconds=min(times),
     )
 
 
 def shapes_by_kind(arrays):
     """The shapes of what crosses: kind -> shapes."""
-    return {kind: [x.shape for x in arrays if x.kind == kind] for kind in sorted({x.kind for x in arrays})}
+    return {
+        kind: [x.shape for x in arrays if x.kind == kind]
+        for kind in sorted({x.kind for x in arrays})
+    }
 
 
 def in_a_process(num_devices, **settings):
@@ -113,7 +138,9 @@ def in_a_process(num_devices, **settings):
     flags = f"--xla_force_host_platform_device_count={num_devices}"
     environment = {**os.environ, "XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"}
     command = [sys.executable, "-m", "benchmarks.class_shards", "--measure", json.dumps(settings)]
-    done = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        command, env=environment, cwd=ROOT, capture_output=True, text=True, check=False
+    )
     if done.returncode:
         raise RuntimeError(done.stderr)
     return json.loads(done.stdout.splitlines()[-1])
@@ -129,18 +156,42 @@ def main():
     if flags.measure:
         print(json.dumps(measure(**flags.measure)))
         return
-    columns = "classes", "head", "devices", "class shards", "MB a device", "what crosses (largest)", "difference", "s"
+    columns = (
+        "classes",
+        "head",
+        "devices",
+        "class shards",
+        "MB a device",
+        "what crosses (largest)",
+        "difference",
+        "s",
+    )
     print("| " + " | ".join(columns) + " |\n|" + " --- |" * len(columns))
     for num_classes, head in SIZES:
         for num_devices, class_shards in LAYOUTS:
-            settings = dict(num_classes=num_classes, head=head, points=flags.points, num_samples=flags.num_samples)
+            settings = dict(
+                num_classes=num_classes,
+                head=head,
+                points=flags.points,
+                num_samples=flags.num_samples,
+            )
             found = in_a_process(num_devices, class_shards=class_shards, **settings)
             crossing = "; ".join(
                 f"{kind} {len(shapes)} ({'x'.join(map(str, max(shapes, key=_size)))})"
                 for kind, shapes in sorted(found["crossings"].items())
             )
-            cells = [f"{num_classes:,}", head, num_devices, class_shards, f"{found['temporaries'] / 1e6:.0f}"]
-            cells += [crossing or "nothing", f"{found['difference']:.0e}", f"{found['seconds']:.2f}"]
+            cells = [
+                f"{num_classes:,}",
+                head,
+                num_devices,
+                class_shards,
+                f"{found['temporaries'] / 1e6:.0f}",
+            ]
+            cells += [
+                crossing or "nothing",
+                f"{found['difference']:.0e}",
+                f"{found['seconds']:.2f}",
+            ]
             print("| " + " | ".join(map(str, cells)) + " |", flush=True)
 
 

@@ -2,7 +2,8 @@
 
 python benchmarks/covariance.py --head=ParameterEfficient makes a head of 21,843 classes on 2,048 features and
 features of 1,000 examples, and finds the 100 pairs of the largest average covariance. Memory is the
-largest that the process ever had resident: in all, and beyond what it had when the head's parameters were made.
+largest that the process ever had resident: in all, and beyond what it had when the head's
+parameters were made.
 """
 
 import argparse
@@ -12,7 +13,7 @@ import time
 import jax
 import numpy as np
 
-from heteroscedastic.analysis import average, pairs
+from heteroscedastic.analysis.covariance import average, pairs
 from heteroscedastic.models import heads
 
 _BATCH = 64
@@ -21,7 +22,11 @@ _BATCH = 64
 def main() -> None:
     """Prints one line."""
     parser = argparse.ArgumentParser(description=main.__doc__)
-    parser.add_argument("--head", default="ParameterEfficient", choices=("Diagonal", "LowRank", "ParameterEfficient"))
+    parser.add_argument(
+        "--head",
+        default="ParameterEfficient",
+        choices=("Diagonal", "LowRank", "ParameterEfficient"),
+    )
     parser.add_argument("--num_classes", type=int, default=21_843)
     parser.add_argument("--num_features", type=int, default=2_048)
     parser.add_argument("--num_factors", type=int, default=15)
@@ -31,7 +36,9 @@ def main() -> None:
     factors = {} if flags.head == "Diagonal" else {"num_factors": flags.num_factors}
     head = getattr(heads, flags.head)(flags.num_classes, noise_on=flags.noise_on, **factors)
     draws = np.random.default_rng(0)
-    shapes = jax.eval_shape(head.init, jax.random.key(0), np.zeros((1, flags.num_features), np.float32))["params"]
+    shapes = jax.eval_shape(
+        head.init, jax.random.key(0), np.zeros((1, flags.num_features), np.float32)
+    )["params"]
     params = jax.tree.map(lambda x: _normal(draws, x.shape, flags.num_features), shapes)
     before, start = _peak(), time.perf_counter()
     batches = (
@@ -44,9 +51,12 @@ def main() -> None:
     seconds, peak = time.perf_counter() - start, _peak()
     size = sum(x.nbytes for x in jax.tree.leaves(params)) / 2**20
     print(
-        f"{flags.head}, {flags.num_classes} classes, {flags.num_features} features, {flags.num_factors} factors,"
-        f" noise on {flags.noise_on}, {flags.num_examples} examples: {averaged:.0f} s for the average,"
-        f" {seconds:.0f} s in all; parameters {size:,.0f} MiB, before {before:,.0f} MiB, peak {peak:,.0f} MiB"
+        f"{flags.head}, {flags.num_classes} classes, {flags.num_features} features,"
+        f" {flags.num_factors} factors,"
+        f" noise on {flags.noise_on}, {flags.num_examples} examples: {averaged:.0f} s for the"
+        " average,"
+        f" {seconds:.0f} s in all; parameters {size:,.0f} MiB, before {before:,.0f} MiB, peak"
+        f" {peak:,.0f} MiB"
     )
 
 

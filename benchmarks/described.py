@@ -1,4 +1,6 @@
-"""A stream that is not there: shapes of what the host would send, so that a step can be compiled without data."""
+"""A stream that is not there: shapes of what the host would send, so that a step can be compiled
+without data.
+"""
 
 import functools
 import re
@@ -39,12 +41,17 @@ class Described:
         *_, last = data["train"].split("|")
         (self._ranged,) = chain(augment, last)
         self._pixels = pixels(config)
-        self._batch_size, self._max_labels = config["training"]["batch_size"], data.get("max_labels", _MAX_LABELS)
+        self._batch_size, self._max_labels = (
+            config["training"]["batch_size"],
+            data.get("max_labels", _MAX_LABELS),
+        )
         told = (*config["evals"].values(), config["validation"] or {"split": "train"})
         self.is_single = not lists
         self.class_names = tuple(f"class {i}" for i in range(config["head"]["num_classes"]))
         self.class_counts = np.ones(len(self.class_names), np.float32)
-        self.sizes = dict.fromkeys(["train", *(settings["split"] for settings in told)], _NUM_EXAMPLES)
+        self.sizes = dict.fromkeys(
+            ["train", *(settings["split"] for settings in told)], _NUM_EXAMPLES
+        )
         self.arrays = dict.fromkeys(self.sizes, ())
         self.description, self.kept, self.clean_labels = {}, {}, {}
         self.dataset = Dataset({}, self.class_names)

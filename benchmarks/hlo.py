@@ -1,4 +1,5 @@
-"""What a compiled program does, read off its text: what crosses between devices, and the compiler's own cycles.
+"""What a compiled program does, read off its text: what crosses between devices, and the compiler's
+own cycles.
 
 A loop's body counts as often as the loop runs it, where its condition tells; `cost_analysis` of
 JAX counts it once.
@@ -52,7 +53,9 @@ def computations(text: str) -> tuple[dict[str, list[Instruction]], str]:
         if header := _COMPUTATION.match(line):
             current = found.setdefault(header[2], [])
             entry = header[2] if header[1] else entry
-        elif current is not None and (one := _INSTRUCTION.match(re.sub(r"/\*index=\d+\*/", "", line))):
+        elif current is not None and (
+            one := _INSTRUCTION.match(re.sub(r"/\*index=\d+\*/", "", line))
+        ):
             current.append(Instruction(one[2], one[3], one[4]))
     return found, entry
 
@@ -71,11 +74,17 @@ def times(text: str, into_fusions: bool) -> list[tuple[Instruction, int, bool]]:
         for one in found.get(name, ()):
             told.append((one, number, in_loop))
             if one.opcode == "while":
-                inner = number * trip_count(found, re.search(r"condition=%?([\w.\-]+)", one.rest)[1])
+                inner = number * trip_count(
+                    found, re.search(r"condition=%?([\w.\-]+)", one.rest)[1]
+                )
                 visit(re.search(r"body=%?([\w.\-]+)", one.rest)[1], inner, True)
-            elif one.opcode in ("call", "async-start", "conditional") or (into_fusions and one.opcode == "fusion"):
+            elif one.opcode in ("call", "async-start", "conditional") or (
+                into_fusions and one.opcode == "fusion"
+            ):
                 branches = _BRANCHES.findall(one.rest)
-                names = re.findall(r"[\w.\-]+", branches[0]) if branches else _CALLED.findall(one.rest)
+                names = (
+                    re.findall(r"[\w.\-]+", branches[0]) if branches else _CALLED.findall(one.rest)
+                )
                 for called in names:
                     visit(called, number, in_loop)
 
@@ -84,15 +93,29 @@ def times(text: str, into_fusions: bool) -> list[tuple[Instruction, int, bool]]:
 
 
 def trip_count(found: dict[str, list[Instruction]], condition: str) -> int:
-    """How often a loop runs: the constant that its counter is compared with; 1 where there is none."""
-    limits = [int(n[1]) for one in found[condition] if one.opcode == "constant" and (n := _CONSTANT.match(one.rest))]
+    """How often a loop runs: the constant that its counter is compared with; 1 where there is
+    none.
+    """
+    limits = [
+        int(n[1])
+        for one in found[condition]
+        if one.opcode == "constant" and (n := _CONSTANT.match(one.rest))
+    ]
     return max(limits, default=1)
 
 
 def crossing(text: str) -> list[Array]:
-    """What collective operations put out on a device; of one that starts and ends apart, at its end."""
+    """What collective operations put out on a device; of one that starts and ends apart, at its
+    end.
+    """
     return [
-        Array(one.opcode.removesuffix("-done"), of, tuple(int(n) for n in dims.split(",") if n), number, in_loop)
+        Array(
+            one.opcode.removesuffix("-done"),
+            of,
+            tuple(int(n) for n in dims.split(",") if n),
+            number,
+            in_loop,
+        )
         for one, number, in_loop in times(text, into_fusions=True)
         if one.opcode.removesuffix("-done") in COLLECTIVES
         for of, dims in _ARRAY.findall(one.shape)

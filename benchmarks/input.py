@@ -3,8 +3,8 @@
 Images a second of one core, of whatever JPEG set TFDS has prepared. Bare is what cannot be left out
 of a crop: a draw of the window, decoding it and nothing else, and resizing, of files in memory. The
 same with the whole image decoded before the crop stands beside it. Ours reads record files, parses,
-shuffles, keeps to its order, flips and batches too. They are taken in turn, so that other work on the
-machine hits all alike; the ratio is the median over turns.
+shuffles, keeps to its order, flips and batches too. They are taken in turn, so that other work on
+the machine hits all alike; the ratio is the median over turns.
 """
 
 import argparse
@@ -24,7 +24,9 @@ _CROP = "inception_crop({size}{how})"
 
 
 def copied(name: str, data_dir: str, out: str, times: int) -> int:
-    """A prepared set whose split train has all files of all splits so many times; its number of examples."""
+    """A prepared set whose split train has all files of all splits so many times; its number of
+    examples.
+    """
     source = max((p for p in (Path(data_dir) / name).iterdir() if p.is_dir()), key=lambda p: p.name)
     folder = Path(out) / name / source.name
     folder.mkdir(parents=True)
@@ -32,7 +34,11 @@ def copied(name: str, data_dir: str, out: str, times: int) -> int:
         if path.is_file() and ".tfrecord" not in path.name:
             shutil.copyfile(path, folder / path.name)
     info = json.loads((folder / "dataset_info.json").read_text())
-    files = [path for split in info["splits"] for path in sorted(source.glob(f"*-{split['name']}.tfrecord-*"))] * times
+    files = [
+        path
+        for split in info["splits"]
+        for path in sorted(source.glob(f"*-{split['name']}.tfrecord-*"))
+    ] * times
     lengths = [length for split in info["splits"] for length in split["shardLengths"]] * times
     for i, path in enumerate(files):
         (folder / f"{name}-train.tfrecord-{i:05}-of-{len(files):05}").symlink_to(path.resolve())
@@ -80,21 +86,28 @@ def bare(images: list[bytes], size: int, whole: bool, dct_method: str) -> Callab
 def ours(data_dir: str, name: str, size: int, dct_method: str) -> Callable[[int], None]:
     """So many images of the pipeline, one epoch after the other."""
     from heteroscedastic.bind import chain
-    from heteroscedastic.data import ops, sources, streaming
+    from heteroscedastic.data.streaming import ops, sources, stream
 
     how = f", dct_method={dct_method!r}" if dct_method else ""
     text = f"{_CROP.format(size=size, how=how)}|flip_lr|value_range(-1, 1)"
 
     def made(number):
         splits = {"train": f"train[:{number}]"}
-        chosen = sources.choose(name, data_dir, lambda data: data, reads_labels=False, splits=splits)
+        chosen = sources.choose(
+            name, data_dir, lambda data: data, reads_labels=False, splits=splits
+        )
         links = chain(ops, text)
-        return streaming.Streaming(chosen, seed=0, batch_size=_BATCH, training_chain=links, chain=links, lanes=16)
+        return stream.Streaming(
+            chosen, seed=0, batch_size=_BATCH, training_chain=links, chain=links, lanes=16
+        )
 
     epochs: Iterator[int] = iter(range(10**9))
 
     def run(number):
-        seen = sum(feed.weights.sum() for feed in made(number).training_feeds(next(epochs), 0, np.arange(_BATCH)))
+        seen = sum(
+            feed.weights.sum()
+            for feed in made(number).training_feeds(next(epochs), 0, np.arange(_BATCH))
+        )
         assert seen == number
 
     return run
@@ -114,15 +127,24 @@ def main() -> None:
     """Prints a line for each turn, then medians."""
     parser = argparse.ArgumentParser(description=main.__doc__)
     parser.add_argument(
-        "--data_dir", default=os.environ.get("TFDS_DATA_DIR"), required="TFDS_DATA_DIR" not in os.environ
+        "--data_dir",
+        default=os.environ.get("TFDS_DATA_DIR"),
+        required="TFDS_DATA_DIR" not in os.environ,
     )
-    parser.add_argument("--name", default="imagenet2012", help="a prepared set of JPEG images of several sizes")
+    parser.add_argument(
+        "--name", default="imagenet2012", help="a prepared set of JPEG images of several sizes"
+    )
     parser.add_argument("--size", type=int, default=224, help="pixels of a side")
     parser.add_argument("--turns", type=int, default=7)
     parser.add_argument(
-        "--times", type=int, default=16, help="how often each image is seen in a turn, at best a multiple of 16"
+        "--times",
+        type=int,
+        default=16,
+        help="how often each image is seen in a turn, at best a multiple of 16",
     )
-    parser.add_argument("--core", type=int, help="the core to run on; the last one that is allowed if not given")
+    parser.add_argument(
+        "--core", type=int, help="the core to run on; the last one that is allowed if not given"
+    )
     flags = parser.parse_args()
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     core = max(os.sched_getaffinity(0)) if flags.core is None else flags.core
@@ -130,8 +152,8 @@ def main() -> None:
 
     with tempfile.TemporaryDirectory() as out:
         number = copied(flags.name, flags.data_dir, out, flags.times)
-        from heteroscedastic.data import tfds
-        from heteroscedastic.data.records import Records
+        from heteroscedastic.data.storage import tfds
+        from heteroscedastic.data.streaming.records import Records
 
         tf, records = tfds.tensorflow(), Records(flags.name, out)
         paths = sorted(set(map(os.path.realpath, records.files("train").paths)))
@@ -144,14 +166,22 @@ def main() -> None:
             "bare, accurate": bare(images, flags.size, False, "INTEGER_ACCURATE"),
             "ours, accurate": ours(out, flags.name, flags.size, "INTEGER_ACCURATE"),
         }
-        print(f"{len(images)} files of {np.mean(list(map(len, images))) / 1e3:.0f} KB, core {core}", flush=True)
+        print(
+            f"{len(images)} files of {np.mean(list(map(len, images))) / 1e3:.0f} KB, core {core}",
+            flush=True,
+        )
         turns = []
         for _ in range(flags.turns):
             turns.append({name: rate(run, _BATCH, number) for name, run in forms.items()})
-            print("  ".join(f"{name} {value:,.0f}" for name, value in turns[-1].items()), flush=True)
+            print(
+                "  ".join(f"{name} {value:,.0f}" for name, value in turns[-1].items()), flush=True
+            )
     for name in forms:
         to = statistics.median(turn[name] / turn["bare"] for turn in turns)
-        print(f"{name:16} {statistics.median(turn[name] for turn in turns):7,.0f} images/s  {to:.2f} of bare")
+        print(
+            f"{name:16} {statistics.median(turn[name] for turn in turns):7,.0f} images/s  {to:.2f}"
+            " of bare"
+        )
 
 
 if __name__ == "__main__":

@@ -1,9 +1,10 @@
 """Files of a run, changed at random: python benchmarks/mutations.py --out=DIR --seed=0 --num=100
 
-Makes a small complete run and an interrupted one, then changes one file of a copy at a time: deleted, cut, with
-flipped bytes or edited values, taken from a run of another seed. The complete run is read as analysis reads it, the
-interrupted one is resumed. Each mutation must give the results of the unchanged run, bit for bit, or an error of one
-line that names the file. Prints a table of kinds, and every mutation that did neither.
+Makes a small complete run and an interrupted one, then changes one file of a copy at a time:
+deleted, cut, with flipped bytes or edited values, taken from a run of another seed. The complete
+run is read as analysis reads it, the interrupted one is resumed. Each mutation must give the
+results of the unchanged run, bit for bit, or an error of one line that names the file. Prints a
+table of kinds, and every mutation that did neither.
 """
 
 import argparse
@@ -24,9 +25,10 @@ import numpy as np
 
 from experiments import study
 from heteroscedastic import files
-from heteroscedastic.analysis import calibration, comparison, finished, learning_curves, predictions, report
-from heteroscedastic.training import loop, provenance
-from heteroscedastic.training.checkpoint import CheckpointError
+from heteroscedastic.analysis.report import build, comparison, curves_section
+from heteroscedastic.analysis.uncertainty import calibration
+from heteroscedastic.runs import loaded_run, loop, predictions, provenance
+from heteroscedastic.runs.checkpoint import CheckpointError
 
 _SETTINGS = {
     "backbone.widths": (4, 4),
@@ -35,7 +37,23 @@ _SETTINGS = {
     "training.num_epochs": 4.0,
     "training.checkpoint_epochs": 1.0,
 }
-_VALUES = (None, float("nan"), float("inf"), -1, 3, 0, 10**12, 0.5, "text", "../../x", True, [], {}, [1, "a"], {"a": 1})
+_VALUES = (
+    None,
+    float("nan"),
+    float("inf"),
+    -1,
+    3,
+    0,
+    10**12,
+    0.5,
+    "text",
+    "../../x",
+    True,
+    [],
+    {},
+    [1, "a"],
+    {"a": 1},
+)
 _JSON = ("config.json", "dataset.json", "results.json", "told/metadata")
 _ERRORS = (OSError, ValueError, CheckpointError)
 
@@ -82,24 +100,30 @@ class _Terminating(io.StringIO):
 
 
 def read(directory: Path, whole: bool = True) -> str:
-    """A digest of what is read of a complete run: by analysis, and by whoever gives its command again.
+    """A digest of what is read of a complete run: by analysis, and by whoever gives its command
+    again.
 
     Args:
       directory: of the run.
       whole: makes the report too, which takes a few seconds.
     """
-    found: dict[str, Any] = {"results": finished.read(directory).results}
+    found: dict[str, Any] = {"results": loaded_run.read(directory).results}
     for checkpoint in ("last", "best"):
-        state = finished.load(directory, checkpoint).state
-        arrays = {jax.tree_util.keystr(path): np.asarray(x) for path, x in jax.tree_util.tree_leaves_with_path(state)}
+        state = loaded_run.load(directory, checkpoint).state
+        arrays = {
+            jax.tree_util.keystr(path): np.asarray(x)
+            for path, x in jax.tree_util.tree_leaves_with_path(state)
+        }
         found[checkpoint] = provenance.digest_of_arrays(arrays)
     for name in ("valid", "test"):
         arrays = predictions.read(directory, name)._replace(source=None)._asdict()
-        found[name] = provenance.digest_of_arrays({k: x for k, x in arrays.items() if x is not None})
+        found[name] = provenance.digest_of_arrays(
+            {k: x for k, x in arrays.items() if x is not None}
+        )
     found["calibration"] = calibration.before_and_after(directory, "valid", "test")
-    found["curves"] = learning_curves.read(directory)
+    found["curves"] = curves_section.read(directory)
     if whole:
-        report.sections(comparison.compare(comparison.groups([directory])))
+        build.sections(comparison.compare(comparison.groups([directory])))
     return provenance.digest(found)
 
 
@@ -107,17 +131,23 @@ def resumed(config: dict[str, Any], directory: Path) -> str:
     """A digest of what a run finds once its command is given again."""
     evals = loop.train(config, str(directory))["evals"]
     lines = (directory / "metrics.jsonl").read_text().splitlines()
-    arrays = {p.name: provenance.digest_of_arrays(files.read_arrays(p)) for p in (directory / "predictions").iterdir()}
+    arrays = {
+        p.name: provenance.digest_of_arrays(files.read_arrays(p))
+        for p in (directory / "predictions").iterdir()
+    }
     return provenance.digest([evals, lines, arrays])
 
 
-# Each mutation changes a run, and returns what it changed: a path within the run, and a word on how.
+# Each mutation changes a run, and returns what it changed: a path within the run, and a word on
+# how.
 Mutation = Callable[[random.Random, Path, Path], tuple[Path, str]]
 
 
 def _file(draw: random.Random, run: Path, *patterns: str) -> Path:
     """A file of the run; of small files and of those of checkpoints alike often."""
-    found = sorted(p for p in run.rglob("*") if p.is_file() and p.name != ".lock" and "tfevents" not in p.name)
+    found = sorted(
+        p for p in run.rglob("*") if p.is_file() and p.name != ".lock" and "tfevents" not in p.name
+    )
     if patterns:
         return draw.choice([p for p in found if str(p).endswith(patterns)])
     small = [p for p in found if "checkpoints" not in p.parts]
@@ -147,7 +177,9 @@ def flip(draw: random.Random, run: Path, other: Path) -> tuple[Path, str]:
 
 
 def swap_file(draw: random.Random, run: Path, other: Path) -> tuple[Path, str]:
-    both = [p for p in (_file(draw, run) for _ in range(100)) if (other / p.relative_to(run)).is_file()]
+    both = [
+        p for p in (_file(draw, run) for _ in range(100)) if (other / p.relative_to(run)).is_file()
+    ]
     path = both[0] if both else run / "dataset.json"
     shutil.copyfile(other / path.relative_to(run), path)
     return path, "taken from another seed"
@@ -169,11 +201,17 @@ def swap_evaluations(draw: random.Random, run: Path, other: Path) -> tuple[Path,
     return two, f"a copy of {one.name}"
 
 
-def _edited(draw: random.Random, run: Path, edit: Callable[[random.Random, Any, Any], str]) -> tuple[Path, str]:
+def _edited(
+    draw: random.Random, run: Path, edit: Callable[[random.Random, Any, Any], str]
+) -> tuple[Path, str]:
     """A random place of a JSON file, or of a line of metrics.jsonl, edited."""
     path = _file(draw, run, *_JSON, "metrics.jsonl")
     is_lines = path.suffix == ".jsonl"
-    lines = [json.loads(x) for x in path.read_text().splitlines()] if is_lines else [json.loads(path.read_text())]
+    lines = (
+        [json.loads(x) for x in path.read_text().splitlines()]
+        if is_lines
+        else [json.loads(path.read_text())]
+    )
     node, keys = draw.choice(lines), []
     while True:
         key = draw.choice(sorted(node) if isinstance(node, dict) else range(len(node)))
@@ -190,7 +228,10 @@ def _edited(draw: random.Random, run: Path, edit: Callable[[random.Random, Any, 
 def edit_value(draw: random.Random, run: Path, other: Path) -> tuple[Path, str]:
     def edit(draw, node, key):
         old = node[key]
-        new = draw.choice([*_VALUES, str(old), [old]] + ([old + 1, -old, 2 * old] if type(old) in (int, float) else []))
+        new = draw.choice(
+            [*_VALUES, str(old), [old]]
+            + ([old + 1, -old, 2 * old] if type(old) in (int, float) else [])
+        )
         node[key] = new
         return f"{old!r:.40} -> {new!r:.40}"
 
@@ -226,7 +267,11 @@ def move_lines(draw: random.Random, run: Path, other: Path) -> tuple[Path, str]:
         "reversed": lines[::-1],
         "removed": lines[:i] + lines[i + 1 :],
         "torn": [*lines[:i], lines[i][:20] + "\n", *lines[i + 1 :]],
-        "text as step": [*lines[:i], lines[i].replace('"step": ', '"step": "x", "was": '), *lines[i + 1 :]],
+        "text as step": [
+            *lines[:i],
+            lines[i].replace('"step": ', '"step": "x", "was": '),
+            *lines[i + 1 :],
+        ],
     }[how]
     path.write_text("".join(changed))
     return path, f"line {i + 1} of {len(lines)} {how}"
@@ -240,7 +285,20 @@ def edit_arrays(draw: random.Random, run: Path, other: Path) -> tuple[Path, str]
     arrays = files.read_arrays(path)
     name = draw.choice(sorted(set(arrays) - {"owner", "digest"}))
     array = arrays[name]
-    how = draw.choice(("fewer rows", "no rows", "text", "nan", "-5", "99", "twice", "removed", "added", "rows swapped"))
+    how = draw.choice(
+        (
+            "fewer rows",
+            "no rows",
+            "text",
+            "nan",
+            "-5",
+            "99",
+            "twice",
+            "removed",
+            "added",
+            "rows swapped",
+        )
+    )
     number = array.astype(float if how == "nan" else array.dtype)
     if how in ("nan", "-5", "99"):
         number[draw.randrange(len(number))] = float(how)
@@ -264,7 +322,18 @@ def edit_arrays(draw: random.Random, run: Path, other: Path) -> tuple[Path, str]
 def rename_checkpoint(draw: random.Random, run: Path, other: Path) -> tuple[Path, str]:
     steps = sorted((run / "checkpoints").iterdir())
     path = draw.choice(steps)
-    name = draw.choice(("99", "1", "-3", f"0{path.name}", "x", f"{path.name}.orbax-checkpoint-tmp", "1e3", "10" * 20))
+    name = draw.choice(
+        (
+            "99",
+            "1",
+            "-3",
+            f"0{path.name}",
+            "x",
+            f"{path.name}.orbax-checkpoint-tmp",
+            "1e3",
+            "10" * 20,
+        )
+    )
     path.rename(path.with_name(name))
     return path, f"renamed to {name}"
 
@@ -305,7 +374,9 @@ MUTATIONS: tuple[Mutation, ...] = (
 
 
 def judged(run: Path, path: Path, act: Callable[[Path], str], expected: str) -> str:
-    """Reads or resumes a run of which the file `path` was changed: "identical", "one line", or what is wrong."""
+    """Reads or resumes a run of which the file `path` was changed: "identical", "one line", or what
+    is wrong.
+    """
     try:
         found = act(run)
     except _ERRORS as error:
@@ -315,7 +386,11 @@ def judged(run: Path, path: Path, act: Callable[[Path], str], expected: str) -> 
             return f"an error of several lines: {text!r:.400}"
         if not any(name in text for name in names):
             return f"an error that does not name the file: {type(error).__name__}: {text:.400}"
-        return "one line" if not text.startswith("[Errno") else f"an error without a remedy: {text:.400}"
+        return (
+            "one line"
+            if not text.startswith("[Errno")
+            else f"an error without a remedy: {text:.400}"
+        )
     except Exception as error:  # the bare traceback that a user would see
         return f"{type(error).__name__}: {error!s:.400}"
     return "identical" if found == expected else "other results without an error"
@@ -327,12 +402,17 @@ def tried(runs: Runs, out: Path, seed: int, num: int, whole: bool = True) -> lis
         runs.complete: lambda run: read(run, whole),
         runs.interrupted: lambda run: resumed(runs.config, run),
     }
-    expected = {source: act(shutil.copytree(source, out / f"{source.name}_unchanged")) for source, act in acts.items()}
+    expected = {
+        source: act(shutil.copytree(source, out / f"{source.name}_unchanged"))
+        for source, act in acts.items()
+    }
     outcomes = []
     for number in range(num):
         draw = random.Random(f"{seed} {number}")
         source = (runs.complete, runs.interrupted)[number % 2 if whole else number % 3 == 2]
-        mutation = MUTATIONS[number % len(MUTATIONS)] if num >= len(MUTATIONS) else draw.choice(MUTATIONS)
+        mutation = (
+            MUTATIONS[number % len(MUTATIONS)] if num >= len(MUTATIONS) else draw.choice(MUTATIONS)
+        )
         run = shutil.copytree(source, out / "run")
         path, told = mutation(draw, run, runs.other)
         change = f"{number}: {source.name} {path.relative_to(run)}: {told}"
@@ -344,17 +424,24 @@ def tried(runs: Runs, out: Path, seed: int, num: int, whole: bool = True) -> lis
 
 def table(outcomes: list[Outcome]) -> str:
     """Outcomes by kind, in Markdown."""
-    rows = ["| mutation | number | identical results | one line that names the file | neither |", "|" + " --- |" * 5]
+    rows = [
+        "| mutation | number | identical results | one line that names the file | neither |",
+        "|" + " --- |" * 5,
+    ]
     for kind in sorted({x.kind for x in outcomes}):
         found = Counter(x.result for x in outcomes if x.kind == kind)
         cells = (found.total(), found["identical"], found["one line"])
-        rows.append("| " + " | ".join(map(str, (kind, *cells, cells[0] - cells[1] - cells[2]))) + " |")
+        rows.append(
+            "| " + " | ".join(map(str, (kind, *cells, cells[0] - cells[1] - cells[2]))) + " |"
+        )
     return "\n".join(rows)
 
 
 def wrong(outcomes: list[Outcome]) -> list[str]:
     """The mutations that came to neither the same results nor an error of one line."""
-    return [f"{x.change}: {x.result}" for x in outcomes if x.result not in ("identical", "one line")]
+    return [
+        f"{x.change}: {x.result}" for x in outcomes if x.result not in ("identical", "one line")
+    ]
 
 
 def main() -> None:

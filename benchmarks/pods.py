@@ -1,13 +1,15 @@
-"""Every step of the paper compiled for its own slice of TPU, and for one of today, on a machine that has neither.
+"""Every step of the paper compiled for its own slice of TPU, and for one of today, on a machine
+that has neither.
 
 python -m benchmarks.pods compiles the training step of each row of tables 1 to 3 and 6 to 11, as a run on
-that slice would, and appends to benchmarks/pods.json what the compiler says of one device: bytes by kind, what
-crosses between devices, operations, and its own estimate of cycles. A row that is there is not compiled again; one
-that does not fit is told as such. --rows 'imagenet21k_*' and --slice 'v3:*' choose, --tell prints the table.
+that slice would, and appends to benchmarks/pods.json what the compiler says of one device: bytes by
+kind, what crosses between devices, operations, and its own estimate of cycles. A row that is there
+is not compiled again; one that does not fit is told as such. --rows 'imagenet21k_*' and --slice
+'v3:*' choose, --tell prints the table.
 
-Nothing runs: a time is the sum of the cycles that the compiler's model expects of each operation, loops counted as
-often as they run, over the clock. What crosses has no cycles there, so it is beside that. Needs libtpu, which the extra
-`tpu-compile` installs.
+Nothing runs: a time is the sum of the cycles that the compiler's model expects of each operation,
+loops counted as often as they run, over the clock. What crosses has no cycles there, so it is
+beside that. Needs libtpu, which the extra `tpu-compile` installs.
 """
 
 import argparse
@@ -33,8 +35,9 @@ _QUIET = {  # libtpu asks the cloud what machine this is, and takes minutes wher
     "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",  # no chip is used, so others may compile beside
     "JAX_PLATFORMS": "cpu",
 }
-# Of a device, from cloud.google.com/tpu/docs ("TPU v3", "TPU v5e"): memory in GiB; bytes/s and FLOP/s in bfloat16,
-# halves of a chip's on v3, where a device is a core; MXUs, of 128 x 128 multiply-adds a cycle.
+# Of a device, from cloud.google.com/tpu/docs ("TPU v3", "TPU v5e"): memory in GiB; bytes/s and
+# FLOP/s in bfloat16, halves of a chip's on v3, where a device is a core; MXUs, of 128 x 128
+# multiply-adds a cycle.
 CHIPS = {
     "v3": dict(memory=16, bandwidth=450e9, peak=61.5e12, mxus=2),
     "v5e": dict(memory=16, bandwidth=819e9, peak=197e12, mxus=4),
@@ -53,12 +56,14 @@ def measure(program, slice_name, keep=None):
 
     from benchmarks import hlo
     from benchmarks.described import Described
-    from heteroscedastic.training import assembly, compiled
-    from heteroscedastic.training.placement import Placement
+    from heteroscedastic.distributed.sharding import Placement
+    from heteroscedastic.runs import assembly, compiled
 
     devices = topologies.get_topology_desc(platform="tpu", topology_name=slice_name).devices
     run = assembly.build(program.config, pipeline=Described(program.config, program.lists))
-    placement = Placement(run.batch_size, num_microbatches=run.num_microbatches, **run.layout, devices=devices)
+    placement = Placement(
+        run.batch_size, num_microbatches=run.num_microbatches, **run.layout, devices=devices
+    )
     shapes = compiled.shapes(run, placement)
     at_work = jax.tree.map(lambda x: x.sharding, shapes[0])
     began = time.process_time()
@@ -71,7 +76,11 @@ def measure(program, slice_name, keep=None):
     sizes = {
         kind: getattr(memory, f"{name}_size_in_bytes")
         for kind, name in dict(
-            arguments="argument", outputs="output", aliased="alias", temporaries="temp", code="generated_code"
+            arguments="argument",
+            outputs="output",
+            aliased="alias",
+            temporaries="temp",
+            code="generated_code",
         ).items()
     }
     return dict(
@@ -105,7 +114,9 @@ def results():
 def in_a_process(*settings):
     """`measure` where a compiler that gives up ends no other row."""
     command = [sys.executable, "-m", "benchmarks.pods", "--measure", json.dumps(settings)]
-    done = subprocess.run(command, env=os.environ | _QUIET, cwd=ROOT, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        command, env=os.environ | _QUIET, cwd=ROOT, capture_output=True, text=True, check=False
+    )
     if done.returncode:
         return dict(error=reason(done.stderr))
     return json.loads(done.stdout.splitlines()[-1])
@@ -114,12 +125,18 @@ def in_a_process(*settings):
 def reason(errors):
     """What the compiler said last, in a line."""
     lines = [line.strip() for line in errors.splitlines() if line.strip()]
-    told = [line for line in lines if re.search(r"RESOURCE_EXHAUSTED|Ran out of memory|Error|error", line)]
+    told = [
+        line
+        for line in lines
+        if re.search(r"RESOURCE_EXHAUSTED|Ran out of memory|Error|error", line)
+    ]
     return (told or lines or ["it said nothing"])[-1][:300]
 
 
 def total(row):
-    """Bytes of a device: what comes in and goes out, once where it is one memory, and what is in between."""
+    """Bytes of a device: what comes in and goes out, once where it is one memory, and what is in
+    between.
+    """
     of = row["bytes"]
     return of["arguments"] + of["outputs"] - of["aliased"] + of["temporaries"] + of["code"]
 
@@ -134,11 +151,16 @@ def line(row):
     cells += [row["batch"] // row["devices"]]
     cells += [f"{of[kind] / 1e9:.2f}" for kind in ("arguments", "temporaries")]
     used = total(row) / 2**30
-    cells += [f"{used:.1f} of {chip['memory']}" + ("" if used <= chip["memory"] else ", **too much**")]
+    cells += [
+        f"{used:.1f} of {chip['memory']}" + ("" if used <= chip["memory"] else ", **too much**")
+    ]
     crossing = row["crossings"]
     cells += [", ".join(f"{kind} {x['bytes'] / 1e6:,.0f}" for kind, x in crossing.items())]
     cells += [f"{sum(x['in_loops'] for x in crossing.values()) / 1e6:,.0f}"]
-    cells += [f"{1e3 * row['flops'] / chip['peak']:,.0f}", f"{1e3 * row['bytes_accessed'] / chip['bandwidth']:,.0f}"]
+    cells += [
+        f"{1e3 * row['flops'] / chip['peak']:,.0f}",
+        f"{1e3 * row['bytes_accessed'] / chip['bandwidth']:,.0f}",
+    ]
     cells += [f"{1e3 * row['cycles'][of] / clock(chip):,.0f}" for of in ("all", "in_loops")]
     cells += [row["compile_seconds"]]
     return "| " + " | ".join(map(str, cells)) + " |"
@@ -164,17 +186,23 @@ COLUMNS = (
 
 def tell(rows):
     """The table, in Markdown."""
-    return "\n".join(["| " + " | ".join(COLUMNS) + " |", "|" + " --- |" * len(COLUMNS), *map(line, rows)])
+    return "\n".join(
+        ["| " + " | ".join(COLUMNS) + " |", "|" + " --- |" * len(COLUMNS), *map(line, rows)]
+    )
 
 
 def main():
     """Compiles what is chosen and not there, and prints the table."""
     parser = argparse.ArgumentParser(description=main.__doc__)
     parser.add_argument("--rows", nargs="+", default=["*"], help="patterns of names")
-    parser.add_argument("--slice", nargs="+", default=["*"], help="patterns of slices, as v3:* or v5e:*")
+    parser.add_argument(
+        "--slice", nargs="+", default=["*"], help="patterns of slices, as v3:* or v5e:*"
+    )
     parser.add_argument("--keep", help="a directory for the text of what is compiled")
     parser.add_argument("--tell", action="store_true", help="compile nothing")
-    parser.add_argument("--measure", type=json.loads, help="name, slice and directory of one, as JSON")
+    parser.add_argument(
+        "--measure", type=json.loads, help="name, slice and directory of one, as JSON"
+    )
     flags = parser.parse_args()
     if flags.measure:
         name, slice_name, keep = flags.measure

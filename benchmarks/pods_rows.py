@@ -1,4 +1,6 @@
-"""The programs that the paper's tables compile to, each with the slice that it ran on there, and some beside them."""
+"""The programs that the paper's tables compile to, each with the slice that it ran on there, and
+some beside them.
+"""
 
 import json
 from pathlib import Path
@@ -8,9 +10,9 @@ from benchmarks.described import pixels
 from experiments import study
 from experiments.correlated_label_noise import paper_tables, transfer
 
-# By the beginning of a config's name: the paper's slice of TPU v3 in chips, and one of v5e of as many. Of WebVision's
-# 32 GPUs, of Table 6 and of Table 7 no slice is told: for the first the smallest that the batch fills, for the last the
-# 32 cores of its public code.
+# By the beginning of a config's name: the paper's slice of TPU v3 in chips, and one of v5e of as
+# many. Of WebVision's 32 GPUs, of Table 6 and of Table 7 no slice is told: for the first the
+# smallest that the batch fills, for the last the 32 cores of its public code.
 SLICES = {
     "imagenet21k": ("v3:8x8", "v5e:8x8"),
     "imagenet": ("v3:4x4", "v5e:4x4"),
@@ -20,9 +22,14 @@ SLICES = {
 }
 LISTS = ("imagenet21k", "jft")  # whose images have lists of labels
 _CLOSED = {"predictive": dict(name="sigmoid")}
-# What the paper did not run, compiled for its slice alone: other numbers of samples, and what does without them.
+# What the paper did not run, compiled for its slice alone: other numbers of samples, and what does
+# without them.
 BESIDE = {
-    "imagenet21k_het_pe": ({"predictive.num_samples": 100}, {"predictive.num_samples": 10_000}, _CLOSED),
+    "imagenet21k_het_pe": (
+        {"predictive.num_samples": 100},
+        {"predictive.num_samples": 10_000},
+        _CLOSED,
+    ),
     "jft_het_pe": ({"predictive.num_samples": 100}, {"predictive.num_samples": 10_000}, _CLOSED),
     "imagenet_het_full": ({"predictive": dict(name="softmax", num_samples=128, points="sobol")},),
 }
@@ -48,7 +55,9 @@ class Program(NamedTuple):
 
 
 def programs() -> list[Program]:
-    """Every program once: rows that differ in seeds, schedules and other plain numbers compile to the same."""
+    """Every program once: rows that differ in seeds, schedules and other plain numbers compile to
+    the same.
+    """
     found: dict[str, Program] = {}
     rows = [
         (f"{name.replace('_', ' ')}", row, job.config)
@@ -82,11 +91,20 @@ def _add(found, config_name, overrides, config, *tables):
 
 def _structure(config):
     """What of a config makes another program: not numbers that are constants of it."""
-    optimizer = {k: v is None if k == "clip_norm" else bool(v) for k, v in config["optimizer"].items() if k != "name"}
-    head = {k: isinstance(v, (int, float)) if k == "temperature" else v for k, v in config["head"].items()}
+    optimizer = {
+        k: v is None if k == "clip_norm" else bool(v)
+        for k, v in config["optimizer"].items()
+        if k != "name"
+    }
+    head = {
+        k: isinstance(v, (int, float)) if k == "temperature" else v
+        for k, v in config["head"].items()
+    }
     if config["data"]["name"].startswith("vtab"):
         head["num_classes"] = "few"  # from 2 to 397, beside 2,048 features
-    training = {k: v for k, v in config["training"].items() if "num_" not in k and "checkpoint" not in k}
+    training = {
+        k: v for k, v in config["training"].items() if "num_" not in k and "checkpoint" not in k
+    }
     named = {k: config[k] for k in ("backbone", "predictive", "smoothing", "loss", "weighting")}
     return dict(optimizer=optimizer, head=head, training=training, pixels=pixels(config), **named)
 
@@ -97,7 +115,11 @@ def _told(config_name, overrides, config):
         return [f"{pixels(config)} pixels"]
     if "predictive" in overrides:
         chosen = overrides["predictive"]
-        return ["closed form"] if chosen["name"] == "sigmoid" else [f"{chosen['points']} {chosen['num_samples']}"]
+        return (
+            ["closed form"]
+            if chosen["name"] == "sigmoid"
+            else [f"{chosen['points']} {chosen['num_samples']}"]
+        )
     told = []
     for name, value in overrides.items():
         if name == "predictive.num_samples":

@@ -2,10 +2,11 @@
 
 python benchmarks/predictive.py prints, for each size and temperature, a line for each way to
 E[softmax(u)]: the time of a call, forward and with the gradient, the temporaries that the
-compiler plans for, and the error: the root mean square, over keys and examples, of log p of the three
-likeliest classes, against 2**20 Sobol points of another key. The last column is what matters: the
-time with gradient at the error of the direct form with 1,000 independent samples, over the direct form's;
-between numbers of points it is interpolated, in logarithms, and beyond them continued as samples^-1/2.
+compiler plans for, and the error: the root mean square, over keys and examples, of log p of the
+three likeliest classes, against 2**20 Sobol points of another key. The last column is what matters:
+the time with gradient at the error of the direct form with 1,000 independent samples, over the
+direct form's; between numbers of points it is interpolated, in logarithms, and beyond them
+continued as samples^-1/2.
 
 python benchmarks/predictive.py --link=sigmoid does so for the log-odds of labels, by all labels and against
 quadrature.
@@ -55,7 +56,9 @@ def softmax_forms():
         "sobol": (8, 32, 128, 512, 1_024),
     }.items():
         for size in sizes:
-            found[points, size] = functools.partial(predictive.softmax, num_samples=size, points=points)
+            found[points, size] = functools.partial(
+                predictive.softmax, num_samples=size, points=points
+            )
     return found | {("taylor", 0): predictive.taylor, ("mean_field", 0): predictive.mean_field}
 
 
@@ -74,7 +77,9 @@ def examples(batch, num_classes, rank, temperature):
     def normal(*shape):
         return jnp.asarray(draws.normal(size=shape), jnp.float32)
 
-    latent = LatentGaussian(3 * normal(batch, num_classes), jnp.exp(0.3 * normal(batch, num_classes)))
+    latent = LatentGaussian(
+        3 * normal(batch, num_classes), jnp.exp(0.3 * normal(batch, num_classes))
+    )
     if rank:
         latent = latent._replace(factor_loadings=0.3 * normal(batch, num_classes, rank))
     return latent_lib.temper(latent, temperature)
@@ -82,9 +87,9 @@ def examples(batch, num_classes, rank, temperature):
 
 def exact_softmax(latent):
     """log p of each class, and where the three likeliest are."""
-    log_probs = jax.jit(functools.partial(predictive.softmax, num_samples=EXACT_POINTS, points="sobol"))(
-        jax.random.key(2**31), latent
-    )
+    log_probs = jax.jit(
+        functools.partial(predictive.softmax, num_samples=EXACT_POINTS, points="sobol")
+    )(jax.random.key(2**31), latent)
     return log_probs, jax.lax.top_k(log_probs, 3)[1]
 
 
@@ -94,7 +99,10 @@ def exact_sigmoid(latent):
     mean = np.asarray(latent.loc, np.float64)[:, labels, None]
     scale = np.sqrt(np.asarray(latent_lib.variance(latent), np.float64))[:, labels, None]
     nodes = np.linspace(-14, 14 + scale.max(), 20_001)
-    tails = [special.logsumexp(special.log_expit(s * mean + scale * nodes) - nodes**2 / 2, axis=-1) for s in (1, -1)]
+    tails = [
+        special.logsumexp(special.log_expit(s * mean + scale * nodes) - nodes**2 / 2, axis=-1)
+        for s in (1, -1)
+    ]
     found = jnp.full(latent.loc.shape, jnp.nan).at[:, labels].set(tails[0] - tails[1])
     return found, jnp.broadcast_to(labels, (*latent.loc.shape[:-1], len(labels)))
 
@@ -112,12 +120,16 @@ def compiled(form, key, latent):
     def loss(key, latent):
         return -form(key, latent)[..., 0].mean()
 
-    return [jax.jit(f).lower(key, latent).compile() for f in (form, jax.value_and_grad(loss, argnums=1))]
+    return [
+        jax.jit(f).lower(key, latent).compile() for f in (form, jax.value_and_grad(loss, argnums=1))
+    ]
 
 
 def at_error(lines, name, error):
     """Time with gradient at which a form of this name has this error; None if it never has."""
-    points = sorted((line["error"], line["gradient"]) for key, line in lines.items() if key[0] == name)
+    points = sorted(
+        (line["error"], line["gradient"]) for key, line in lines.items() if key[0] == name
+    )
     if points[0][0] > error:
         best, needed = points[0]
         return None if len(points) == 1 else needed * (best / error) ** 2
@@ -145,7 +157,10 @@ def measured(forms, latent, exact, repeats, num_keys):
             for call, taken in zip(both, times[name]):
                 taken.append(seconds(call, key, latent))
     for name, (forward, gradient) in times.items():
-        lines[name] |= {"forward": statistics.median(forward), "gradient": statistics.median(gradient)}
+        lines[name] |= {
+            "forward": statistics.median(forward),
+            "gradient": statistics.median(gradient),
+        }
     return lines
 
 
@@ -161,15 +176,24 @@ def main():
     softmax = flags.link == "softmax"
     forms = softmax_forms() if softmax else sigmoid_forms()
     exact = exact_softmax if softmax else exact_sigmoid
-    print(f"{flags.link}, jax {jax.__version__}, {jax.devices()[0].device_kind}, {platform.machine()}")
+    print(
+        f"{flags.link}, jax {jax.__version__}, {jax.devices()[0].device_kind}, {platform.machine()}"
+    )
     for size in flags.sizes or (["8,10,5", "8,1000,15"] if softmax else ["8,21843,0"]):
         for temperature in flags.temperatures:
             batch, num_classes, rank = map(int, size.split(","))
-            lines = measured(forms, examples(batch, num_classes, rank, temperature), exact, flags.repeats, flags.keys)
+            lines = measured(
+                forms,
+                examples(batch, num_classes, rank, temperature),
+                exact,
+                flags.repeats,
+                flags.keys,
+            )
             reference = lines[REFERENCE]
             print(f"\nB {batch}, K {num_classes:,}, R {rank}, temperature {temperature}")
             print(
-                "| form | samples | forward, ms | with gradient, ms | temporaries, MB | error, nats | at equal error |"
+                "| form | samples | forward, ms | with gradient, ms | temporaries, MB | error,"
+                " nats | at equal error |"
             )
             print("| --- | --- | --- | --- | --- | --- | --- |")
             last = {name: samples for name, samples in lines}
@@ -180,7 +204,10 @@ def main():
                     told = "never" if needed is None else f"{needed / reference['gradient']:.4f}"
                 shown = f"{samples:,}" if samples else ""
                 times = f"{1e3 * line['forward']:.2f} | {1e3 * line['gradient']:.2f}"
-                print(f"| {name} | {shown} | {times} | {line['memory']:,.1f} | {line['error']:.3g} | {told} |")
+                print(
+                    f"| {name} | {shown} | {times} | {line['memory']:,.1f} | {line['error']:.3g} |"
+                    f" {told} |"
+                )
 
 
 if __name__ == "__main__":

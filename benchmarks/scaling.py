@@ -1,9 +1,11 @@
-"""The same run on more devices and more processes: are its numbers the same, and what crosses in a step?
+"""The same run on more devices and more processes: are its numbers the same, and what crosses in a
+step?
 
 python -m benchmarks.scaling prints a line for each number of processes and of devices: the loss of the last of
-eight steps, the largest difference of a parameter after them from those of one device, relative to the largest
-number of its array, and by kind the bytes that collective operations put out on each device in a step, as the
-compiled program has them. The devices are virtual ones of this machine's CPU, so no time is told.
+eight steps, the largest difference of a parameter after them from those of one device, relative to
+the largest number of its array, and by kind the bytes that collective operations put out on each
+device in a step, as the compiled program has them. The devices are virtual ones of this machine's
+CPU, so no time is told.
 """
 
 import argparse
@@ -17,7 +19,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 NUM_STEPS = 8
-# Processes, devices of each, settings of config.training; one of one device is what the lines below it are compared to.
+# Processes, devices of each, settings of config.training; one of one device is what the lines below
+# it are compared to.
 LAYOUTS = (
     (1, 1, {}),
     (1, 2, {}),
@@ -34,7 +37,9 @@ LAYOUTS = (
 
 
 def measure(directory, training):
-    """Eight steps of digits under a heteroscedastic head, with batch statistics; the parameters are left in a file."""
+    """Eight steps of digits under a heteroscedastic head, with batch statistics; the parameters are
+    left in a file.
+    """
     import functools
 
     import jax
@@ -42,8 +47,9 @@ def measure(directory, training):
 
     from benchmarks import hlo
     from experiments import study
-    from heteroscedastic.training import assembly, class_axis, compiled, hosts
-    from heteroscedastic.training.placement import Placement
+    from heteroscedastic.distributed import class_padding, hosts
+    from heteroscedastic.distributed.sharding import Placement
+    from heteroscedastic.runs import assembly, compiled
 
     config = study.config("digits_het_pe", {"backbone": dict(name="ConvNet", widths=(8, 16))})
     config["predictive"] |= dict(num_samples=32, points="sobol")
@@ -53,7 +59,9 @@ def measure(directory, training):
     shapes = compiled.shapes(run, placement)
     at_work = jax.tree.map(lambda x: x.sharding, shapes[0])
     step = compiled.train_step(run, placement, at_work, donates=False).lower(*shapes).compile()
-    pad, trim = (functools.partial(f, run.class_axis) for f in (class_axis.padded, class_axis.trimmed))
+    pad, trim = (
+        functools.partial(f, run.class_axis) for f in (class_padding.padded, class_padding.trimmed)
+    )
     state = jax.jit(lambda: pad(run.init()), out_shardings=at_work)()
     arrays = placement.put(run.pipeline.arrays["train"], placement.replicated)
     feeds = run.pipeline.training_feeds(0, 0, placement.places(run.batch_size))
@@ -106,12 +114,19 @@ def main():
     flags = parser.parse_args()
     if flags.measure:
         if addressed := flags.measure.pop("hosts"):
-            from heteroscedastic.training import hosts
+            from heteroscedastic.distributed import hosts
 
             hosts.start(*addressed)
         print(json.dumps(measure(**flags.measure)))
         return
-    columns = "processes", "devices of each", "config.training", "loss", "difference", "crosses in a step, kB a device"
+    columns = (
+        "processes",
+        "devices of each",
+        "config.training",
+        "loss",
+        "difference",
+        "crosses in a step, kB a device",
+    )
     print("| " + " | ".join(columns) + " |\n|" + " --- |" * len(columns))
     with tempfile.TemporaryDirectory() as directory:
         for i, (num_processes, num_devices, training) in enumerate(LAYOUTS):
@@ -122,7 +137,10 @@ def main():
             apart = difference(reference / "params.npz", own / "params.npz")
             settings = ", ".join(f"{name}={value}" for name, value in training.items())
             cells = [num_processes, num_devices, settings, f"{found['loss']:.6f}", f"{apart:.0e}"]
-            cells += [", ".join(f"{kind} {n / 1e3:,.0f}" for kind, n in found["crossings"].items()) or "nothing"]
+            cells += [
+                ", ".join(f"{kind} {n / 1e3:,.0f}" for kind, n in found["crossings"].items())
+                or "nothing"
+            ]
             print("| " + " | ".join(map(str, cells)) + " |", flush=True)
 
 

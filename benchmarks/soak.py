@@ -3,9 +3,10 @@
 The same small run is made twice, undisturbed and with faults that a seed draws: a process killed,
 asked to leave, stopped for a while; a disk that is full for a while; a checkpoint damaged before
 a kill. What ends is started again by the same command. At the end the metrics of every interval
-and of every evaluation must be those of the undisturbed run, bit for bit, and neither run's open files
-may grow with its steps, nor its memory but for what a checkpoint leaves behind (checkpoint_memory.py).
-Without --config it is of digits, in memory; a stream, and whatever else main.py is to be given, is
+and of every evaluation must be those of the undisturbed run, bit for bit, and neither run's open
+files may grow with its steps, nor its memory but for what a checkpoint leaves behind
+(checkpoint_memory.py). Without --config it is of digits, in memory; a stream, and whatever else
+main.py is to be given, is
 
 python benchmarks/soak.py --out=DIR --epochs=60 --config=configs/tiny_imagenet_het_full.py --config.data.max_classes=20
 """
@@ -26,22 +27,23 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from heteroscedastic.training.termination import EXIT_CODE
+from heteroscedastic.distributed.preemption import EXIT_CODE
 
 ROOT = Path(__file__).parents[1]
 # Of a host, once another is lost; one that others have yet to join waits for them for five minutes.
 _SECONDS_TO_LEAVE = 360.0
 _SECONDS_TO_SETTLE = 40.0  # of a process, before it is looked at for growth
-# What a process may gain from the first half of its life to the second: what it compiles for the last evaluations
-# takes some 40 MiB, of which a short life has nearly all in its second half; and the library that writes checkpoints
-# loses some 40 KiB with each (checkpoint_memory.py).
+# What a process may gain from the first half of its life to the second: what it compiles for the
+# last evaluations takes some 40 MiB, of which a short life has nearly all in its second half; and
+# the library that writes checkpoints loses some 40 KiB with each (checkpoint_memory.py).
 _MOST_MEBIBYTES, _MOST_FILES = 64.0, 0
 _DAMAGED: dict[Path, int] = {}  # the last checkpoint of a run that was damaged
 _LEFT_ALONE = {0, EXIT_CODE}  # exit codes that need no word
 _USUAL = (
     "--config=configs/digits_het_pe.py",
     "--config.training.checkpoint_epochs=5",
-    "--config.predictive.num_samples=1024",  # so that an hour has thousands of epochs, not tens of thousands
+    # so that an hour has thousands of epochs, not tens of thousands
+    "--config.predictive.num_samples=1024",
 )
 
 
@@ -61,7 +63,12 @@ class Host:
         self.samples: list[Sample] = []
         self.said: list[str] = []
         self.process = subprocess.Popen(
-            command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace"
+            command,
+            cwd=ROOT,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
         )
         threading.Thread(target=lambda: self.said.extend(self.process.stdout), daemon=True).start()
 
@@ -75,12 +82,17 @@ class Host:
             self.samples.append(Sample(time.monotonic() - self.began, mebibytes, files))
 
     def grown(self) -> tuple[float, int] | None:
-        """MiB and open files of the second half of its life beyond the first, medians; None if it was short."""
+        """MiB and open files of the second half of its life beyond the first, medians; None if it
+        was short.
+        """
         settled = [s for s in self.samples if s.age > _SECONDS_TO_SETTLE]
         if len(settled) < 20:
             return None
         first, second = settled[: len(settled) // 2], settled[len(settled) // 2 :]
-        middle = [sorted(part)[len(part) // 2] for part in ([s.mebibytes for s in h] for h in (first, second))]
+        middle = [
+            sorted(part)[len(part) // 2]
+            for part in ([s.mebibytes for s in h] for h in (first, second))
+        ]
         files = [sorted(s.files for s in h)[len(h) // 2] for h in (first, second)]
         return middle[1] - middle[0], files[1] - files[0]
 
@@ -133,7 +145,9 @@ def fill_disk(draw: random.Random, hosts: list[Host], _: Path) -> str:
     for room in (size, resource.RLIM_INFINITY):
         for host in hosts:
             with contextlib.suppress(ProcessLookupError):
-                resource.prlimit(host.process.pid, resource.RLIMIT_FSIZE, (room, resource.RLIM_INFINITY))
+                resource.prlimit(
+                    host.process.pid, resource.RLIMIT_FSIZE, (room, resource.RLIM_INFINITY)
+                )
         if room == size:
             time.sleep(seconds)
     return f"disk full for {seconds:.0f} s, files up to {size} bytes"
@@ -143,7 +157,8 @@ def damage(draw: random.Random, hosts: list[Host], directory: Path) -> str:
     """The newest checkpoint is cut in half while all are killed."""
     kill_all(draw, hosts, directory)
     steps = [int(p.name) for p in (directory / "checkpoints").glob("*") if p.name.isdigit()]
-    # A run keeps its last two and the best, which may be long ago: of the last two one is left whole.
+    # A run keeps its last two and the best, which may be long ago: of the last two one is left
+    # whole.
     if len(steps) < 2 or max(steps) <= _DAMAGED.get(directory, -1):
         return "all hosts killed"
     _DAMAGED[directory] = max(steps)
@@ -163,7 +178,9 @@ FAULTS: tuple[Callable[[random.Random, list[Host], Path], str], ...] = (
 )
 
 
-def made(directory: Path, what: list[str], number: int, every: float | None, seed: int) -> dict[str, Any]:
+def made(
+    directory: Path, what: list[str], number: int, every: float | None, seed: int
+) -> dict[str, Any]:
     """The run to its end; with a fault every so many seconds, if any, and what each came to."""
     draw, told, lives = random.Random(seed), [], []
     began = time.monotonic()
@@ -188,7 +205,10 @@ def made(directory: Path, what: list[str], number: int, every: float | None, see
             print(f"  {_clock(began)} left with {codes}: {' | '.join(words)[:160]}", flush=True)
             if not every and not set(codes) <= _LEFT_ALONE:
                 raise SystemExit("the undisturbed run failed:\n" + "".join(hosts[0].said))
-            due, hosts = next_fault(), start(directory, what, number)  # what was due meanwhile is not made up for
+            due, hosts = (
+                next_fault(),
+                start(directory, what, number),
+            )  # what was due meanwhile is not made up for
         elif time.monotonic() > due:
             said = draw.choice(FAULTS)(draw, hosts, directory)
             told.append(said)
@@ -211,7 +231,9 @@ def _wait_for_all(hosts: list[Host]) -> None:
         try:
             host.process.wait(max(0.1, deadline - time.monotonic()))
         except subprocess.TimeoutExpired:
-            raise SystemExit(f"a host did not leave {_SECONDS_TO_LEAVE:.0f} s after another was lost.") from None
+            raise SystemExit(
+                f"a host did not leave {_SECONDS_TO_LEAVE:.0f} s after another was lost."
+            ) from None
 
 
 def _clock(began: float) -> str:
@@ -221,7 +243,9 @@ def _clock(began: float) -> str:
 
 def outcome(directory: Path) -> tuple[Any, str]:
     """What a run found: of every evaluation, and of every interval."""
-    return json.loads((directory / "results.json").read_text())["evals"], (directory / "metrics.jsonl").read_text()
+    return json.loads((directory / "results.json").read_text())["evals"], (
+        directory / "metrics.jsonl"
+    ).read_text()
 
 
 def main() -> None:
@@ -230,7 +254,9 @@ def main() -> None:
     parser.add_argument("--out", required=True, help="an empty directory")
     parser.add_argument("--epochs", type=float, default=7000.0, help="of each of the two runs")
     parser.add_argument("--hosts", type=int, default=1)
-    parser.add_argument("--every", type=float, default=60.0, help="seconds between faults on average")
+    parser.add_argument(
+        "--every", type=float, default=60.0, help="seconds between faults on average"
+    )
     parser.add_argument("--seed", type=int, default=0)
     flags, given = parser.parse_known_args()
     what = [*(given or _USUAL), f"--config.training.num_epochs={flags.epochs}"]
@@ -247,7 +273,11 @@ def main() -> None:
 
 def failures(told: dict[str, Any]) -> list[str]:
     """What was not as it must be; growth of a life that was too short to tell is not asked for."""
-    wrong = [] if told["same"] else ["the metrics of the disturbed run are not those of the undisturbed one."]
+    wrong = (
+        []
+        if told["same"]
+        else ["the metrics of the disturbed run are not those of the undisturbed one."]
+    )
     for name in ("undisturbed", "disturbed"):
         for unit, most in (("mebibytes", _MOST_MEBIBYTES), ("files", _MOST_FILES)):
             gained = told[name][f"most_{unit}_gained"]

@@ -39,12 +39,20 @@ from heteroscedastic.training.step import train_step
 
 MODELS = {  # of the plain model, of our backbone, pixels, classes, rank; batch on a CPU
     "ResNet50": (dict(stage_sizes=(3, 4, 6, 3), bottleneck=True), {}, 224, 1000, 15, 8),
-    "ResNet18": (dict(stage_sizes=(2, 2, 2, 2), bottleneck=False), dict(stem="cifar"), 32, 10, 6, 64),
+    "ResNet18": (
+        dict(stage_sizes=(2, 2, 2, 2), bottleneck=False),
+        dict(stem="cifar"),
+        32,
+        10,
+        6,
+        64,
+    ),
 }
 LEARNING_RATE, MOMENTUM, WEIGHT_DECAY, NUM_SAMPLES = 1e-3, 0.9, 1e-4, 1_000
 # TFLOP/s without sparsity, in bfloat16 and in what JAX takes for float32 there by default (TF32; on
 # a TPU bfloat16), from the vendors' data sheets: NVIDIA A100 (June 2021), H100 (SXM column), H200
-# (SXM column); cloud.google.com/tpu/docs, "TPU v3" and "TPU v4". A core of v3, half a chip, is a device.
+# (SXM column); cloud.google.com/tpu/docs, "TPU v3" and "TPU v4". A core of v3, half a chip, is a
+# device.
 PEAKS = {
     "NVIDIA A100": {"bfloat16": 312, "float32": 156},
     "NVIDIA H100 80GB HBM3": {"bfloat16": 989, "float32": 494},
@@ -72,7 +80,9 @@ class PlainBlock(nn.Module):
         for i, (channels, kernel, strides) in enumerate(shapes, 1):
             last = i == len(shapes)
             first = nn.initializers.zeros_init() if last else nn.initializers.ones_init()
-            y = self.conv(channels, (kernel, kernel), strides, padding=(kernel - 1) // 2, name=f"conv{i}")(y)
+            y = self.conv(
+                channels, (kernel, kernel), strides, padding=(kernel - 1) // 2, name=f"conv{i}"
+            )(y)
             y = self.norm(scale_init=first, name=f"norm{i}")(y)
             y = y if last else nn.relu(y)
         if x.shape != y.shape:
@@ -96,10 +106,16 @@ class PlainResNet(nn.Module):
         he = nn.initializers.variance_scaling(2.0, "fan_out", "normal")
         conv = functools.partial(nn.Conv, use_bias=False, dtype=self.dtype, kernel_init=he)
         norm = functools.partial(
-            nn.BatchNorm, use_running_average=not train, momentum=0.9, epsilon=1e-5, dtype=self.dtype
+            nn.BatchNorm,
+            use_running_average=not train,
+            momentum=0.9,
+            epsilon=1e-5,
+            dtype=self.dtype,
         )
         if self.stem == "imagenet":
-            x = nn.relu(norm(name="stem_norm")(conv(self.width, (7, 7), 2, padding=3, name="stem")(x)))
+            x = nn.relu(
+                norm(name="stem_norm")(conv(self.width, (7, 7), 2, padding=3, name="stem")(x))
+            )
             x = nn.max_pool(x, (3, 3), (2, 2), padding=((1, 1), (1, 1)))
         else:
             x = nn.relu(norm(name="stem_norm")(conv(self.width, (3, 3), padding=1, name="stem")(x)))
@@ -107,7 +123,9 @@ class PlainResNet(nn.Module):
             for i in range(size):
                 strides = 2 if stage > 0 and i == 0 else 1
                 name = f"stage{stage + 1}_block{i + 1}"
-                x = PlainBlock(self.width * 2**stage, strides, self.bottleneck, conv, norm, name=name)(x)
+                x = PlainBlock(
+                    self.width * 2**stage, strides, self.bottleneck, conv, norm, name=name
+                )(x)
         x = nn.Dense(self.num_classes, dtype=self.dtype, name="loc")(jnp.mean(x, axis=(1, 2)))
         return x.astype(jnp.float32)
 
@@ -161,9 +179,15 @@ def ours(backbone, head, average, batch):
 
     def step(state, batch):
         key = jax.random.fold_in(jax.random.key(0), state.step)
-        return train_step(state, batch, key, objective=loss_of, optimizer=optimizer, metric=metrics.multiclass)
+        return train_step(
+            state, batch, key, objective=loss_of, optimizer=optimizer, metric=metrics.multiclass
+        )
 
-    return step, TrainState(jnp.zeros((), jnp.int32), params, variables, optimizer.init(params)), (batch,)
+    return (
+        step,
+        TrainState(jnp.zeros((), jnp.int32), params, variables, optimizer.init(params)),
+        (batch,),
+    )
 
 
 def random_batch(size, pixels, num_classes):
@@ -185,7 +209,8 @@ class Timed:
         self.name, self.state, self.arguments = name, state, arguments
         self.num_parameters = sum(x.size for x in jax.tree.leaves(state.params))
         lowered = jax.jit(step, donate_argnums=0).lower(state, *arguments)
-        # Of the program as written, where no library's call hides a convolution; a loop counts once.
+        # Of the program as written, where no library's call hides a convolution; a loop counts
+        # once.
         self.operations = lowered.cost_analysis()["flops"]
         self.call = lowered.compile()
         self.temporaries = self.call.memory_analysis().temp_size_in_bytes
@@ -212,7 +237,9 @@ def main():
     parser.add_argument("--batch", type=int, help="256; on a CPU 8 for ResNet50, 64 for ResNet18")
     parser.add_argument("--pixels", type=int, help="224 for ResNet50, 32 for ResNet18")
     parser.add_argument("--repeats", type=int, default=7 if on_cpu else 50)
-    parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32" if on_cpu else "bfloat16")
+    parser.add_argument(
+        "--dtype", choices=("float32", "bfloat16"), default="float32" if on_cpu else "bfloat16"
+    )
     flags = parser.parse_args()
     settings, ours_too, pixels, num_classes, rank, cpu_batch = MODELS[flags.model]
     flags.pixels = flags.pixels or pixels
@@ -220,15 +247,22 @@ def main():
     batch = random_batch(flags.batch, flags.pixels, num_classes)
     backbone = getattr(backbones, flags.model)(**ours_too, dtype=flags.dtype)
     sampled = functools.partial(predictive.softmax, num_samples=NUM_SAMPLES)
-    low_rank, efficient = (head(num_classes, num_factors=rank) for head in (heads.LowRank, heads.ParameterEfficient))
+    low_rank, efficient = (
+        head(num_classes, num_factors=rank) for head in (heads.LowRank, heads.ParameterEfficient)
+    )
     steps = [
         Timed("plain Flax", *plain({**settings, **ours_too}, num_classes, flags.dtype, batch)),
-        Timed("Deterministic", *ours(backbone, heads.Deterministic(num_classes), predictive.deterministic, batch)),
+        Timed(
+            "Deterministic",
+            *ours(backbone, heads.Deterministic(num_classes), predictive.deterministic, batch),
+        ),
         Timed("LowRank", *ours(backbone, low_rank, sampled, batch)),
         Timed("ParameterEfficient", *ours(backbone, efficient, sampled, batch)),
     ]
     if steps[0].num_parameters != steps[1].num_parameters:
-        raise AssertionError(f"{steps[0].num_parameters:,} parameters beside {steps[1].num_parameters:,} of ours.")
+        raise AssertionError(
+            f"{steps[0].num_parameters:,} parameters beside {steps[1].num_parameters:,} of ours."
+        )
     for _ in range(flags.repeats + 1):
         for step in steps:
             step.take()
@@ -252,21 +286,39 @@ def print_table(steps, flags, noise):
     of_chip = peak(device, flags.dtype)
     print(f"{flags.model}, {flags.pixels} pixels, batch {flags.batch}, {flags.dtype}, {noise},")
     print(
-        f"jax {jax.__version__}, {device.device_kind}, {platform.machine()}, {flags.repeats} turns: medians, quartiles;"
+        f"jax {jax.__version__}, {device.device_kind}, {platform.machine()}, {flags.repeats}"
+        " turns: medians, quartiles;"
     )
     print(f"a step without noise is {steps[0].operations / 1e9:,.1f} GFLOP")
-    columns = ["parameters", "temporaries, MB", "ms a step", "images/s", "against plain", "the head adds", "GFLOP/s"]
+    columns = [
+        "parameters",
+        "temporaries, MB",
+        "ms a step",
+        "images/s",
+        "against plain",
+        "the head adds",
+        "GFLOP/s",
+    ]
     columns += [] if of_chip is None else [f"of the chip's {of_chip} TFLOP/s"]
     print(f"| step | {' | '.join(columns)} |")
     print("| --- |" + " --- |" * len(columns))
     flax, base = steps[:2]
     for step in steps:
         taken = median(lambda s: s, step)
-        cells = [f"{step.num_parameters:,}", f"{step.temporaries / 1e6:,.0f}", f"{1e3 * taken:,.1f}"]
-        cells += [f"{flags.batch / taken:,.1f}", spread(".3f", lambda other, s: other / s, flax, step)]
+        cells = [
+            f"{step.num_parameters:,}",
+            f"{step.temporaries / 1e6:,.0f}",
+            f"{1e3 * taken:,.1f}",
+        ]
+        cells += [
+            f"{flags.batch / taken:,.1f}",
+            spread(".3f", lambda other, s: other / s, flax, step),
+        ]
         if step in (flax, base):
             rate = flax.operations / taken
-            cells += ["", f"{rate / 1e9:,.0f}"] + ([] if of_chip is None else [f"{rate / of_chip / 1e12:.1%}"])
+            cells += ["", f"{rate / 1e9:,.0f}"] + (
+                [] if of_chip is None else [f"{rate / of_chip / 1e12:.1%}"]
+            )
         else:
             extra = 1e3 * median(lambda own, s: s - own, base, step)
             share = spread("+.1%", lambda own, s: s / own - 1, base, step)

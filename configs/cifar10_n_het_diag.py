@@ -28,7 +28,9 @@ def get_config() -> ConfigDict:
     c.loss = dict(name="cross_entropy")
     c.weighting = dict(name="equal")
     # l2 is half of the usual weight decay of 5e-4 (reading X4).
-    c.optimizer = dict(name="sgd", momentum=0.9, nesterov=True, l2=2.5e-4, covariance_l2=None, clip_norm=5.0)
+    c.optimizer = dict(
+        name="sgd", momentum=0.9, nesterov=True, l2=2.5e-4, covariance_l2=None, clip_norm=5.0
+    )
     c.schedule = dict(name="cosine", learning_rate=0.1, warmup_epochs=2.0)
     c.training = dict(batch_size=128, num_epochs=60.0, num_steps=None, checkpoint_epochs=2.0)
     c.validation = dict(split="valid", metric="nll")

@@ -1,9 +1,9 @@
 """A diagonal head on handwritten digits with three pairs of classes confused, without samples.
 
-Question:  does the second-order expansion of the softmax train as well as samples do? (the paper's Table 8)
-Command:   python main.py --config=configs/digits_het_diag_taylor.py --workdir=runs/digits_het_diag_taylor
-Cost:      20 seconds on 2 CPU cores
-Expected:  test accuracy at the last epoch, seeds 0 to 2: 0.86, 0.78, 0.86 (with 100 samples 0.87, 0.79, 0.85)
+Question:  does the second-order expansion of the softmax train as well as samples do? (the paper's
+Table 8) Command:   python main.py --config=configs/digits_het_diag_taylor.py
+--workdir=runs/digits_het_diag_taylor Cost:      20 seconds on 2 CPU cores Expected:  test accuracy
+at the last epoch, seeds 0 to 2: 0.86, 0.78, 0.86 (with 100 samples 0.87, 0.79, 0.85)
 """
 
 from ml_collections import ConfigDict
@@ -25,7 +25,9 @@ def get_config() -> ConfigDict:
     c.smoothing = dict(name="hard")
     c.loss = dict(name="cross_entropy")
     c.weighting = dict(name="equal")
-    c.optimizer = dict(name="sgd", momentum=0.9, nesterov=True, l2=0.0, covariance_l2=None, clip_norm=1.0)
+    c.optimizer = dict(
+        name="sgd", momentum=0.9, nesterov=True, l2=0.0, covariance_l2=None, clip_norm=1.0
+    )
     c.schedule = dict(name="cosine", learning_rate=0.1, warmup_epochs=2.0)
     c.training = dict(batch_size=64, num_epochs=60.0, num_steps=None, checkpoint_epochs=2.0)
     c.validation = dict(split="valid", metric="nll")

@@ -1,10 +1,11 @@
 """HET-XL, noise on the features, on handwritten digits with three pairs of classes confused.
 
-Question:  does noise whose parameters do not grow with the classes do as well, without a temperature to tune?
-Command:   python main.py --config=configs/digits_het_xl.py --workdir=runs/digits_het_xl
-Cost:      half a minute on one CPU core
-Expected:  accuracy on clean test images 0.851 ± 0.023 with early stopping, 0.839 ± 0.041 at the last epoch, and a
-           learned temperature of 0.46 to 0.47 (seeds 0 to 2); digits_het_pe has 0.868 ± 0.025 and 0.858 ± 0.023
+Question:  does noise whose parameters do not grow with the classes do as well, without a
+temperature to tune? Command:   python main.py --config=configs/digits_het_xl.py
+--workdir=runs/digits_het_xl Cost:      half a minute on one CPU core Expected:  accuracy on clean
+test images 0.851 ± 0.023 with early stopping, 0.839 ± 0.041 at the last epoch, and a
+           learned temperature of 0.46 to 0.47 (seeds 0 to 2); digits_het_pe has 0.868 ± 0.025 and
+           0.858 ± 0.023
 """
 
 from ml_collections import ConfigDict
@@ -32,7 +33,9 @@ def get_config() -> ConfigDict:
     c.smoothing = dict(name="hard")
     c.loss = dict(name="cross_entropy")
     c.weighting = dict(name="equal")
-    c.optimizer = dict(name="sgd", momentum=0.9, nesterov=True, l2=0.0, covariance_l2=None, clip_norm=1.0)
+    c.optimizer = dict(
+        name="sgd", momentum=0.9, nesterov=True, l2=0.0, covariance_l2=None, clip_norm=1.0
+    )
     c.schedule = dict(name="cosine", learning_rate=0.1, warmup_epochs=2.0)
     c.training = dict(batch_size=64, num_epochs=60.0, num_steps=None, checkpoint_epochs=2.0)
     c.validation = dict(split="valid", metric="nll")

@@ -25,7 +25,9 @@ def get_config() -> ConfigDict:
     c.smoothing = dict(name="hard")
     c.loss = dict(name="cross_entropy")
     c.weighting = dict(name="equal")
-    c.optimizer = dict(name="sgd", momentum=0.9, nesterov=True, l2=0.0, covariance_l2=None, clip_norm=1.0)
+    c.optimizer = dict(
+        name="sgd", momentum=0.9, nesterov=True, l2=0.0, covariance_l2=None, clip_norm=1.0
+    )
     c.schedule = dict(name="cosine", learning_rate=0.1, warmup_epochs=2.0)
     c.training = dict(batch_size=64, num_epochs=60.0, num_steps=None, checkpoint_epochs=2.0)
     c.validation = dict(split="valid", metric="nll")

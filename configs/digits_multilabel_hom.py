@@ -1,9 +1,9 @@
 """A head without noise on two digits side by side, with labels dropped and added.
 
 Question:  how far does a plain sigmoid get?
-Command:   python main.py --config=configs/digits_multilabel_hom.py --workdir=runs/digits_multilabel_hom
-Cost:      30 seconds on 2 CPU cores
-Expected:  the table of several labels in experiments/correlated_label_noise/README.md
+Command:   python main.py --config=configs/digits_multilabel_hom.py
+--workdir=runs/digits_multilabel_hom Cost:      30 seconds on 2 CPU cores Expected:  the table of
+several labels in experiments/correlated_label_noise/README.md
 """
 
 from ml_collections import ConfigDict
@@ -25,7 +25,9 @@ def get_config() -> ConfigDict:
     c.smoothing = dict(name="hard")
     c.loss = dict(name="sigmoid_cross_entropy")
     c.weighting = dict(name="equal")
-    c.optimizer = dict(name="sgd", momentum=0.9, nesterov=True, l2=0.0, covariance_l2=None, clip_norm=1.0)
+    c.optimizer = dict(
+        name="sgd", momentum=0.9, nesterov=True, l2=0.0, covariance_l2=None, clip_norm=1.0
+    )
     c.schedule = dict(name="cosine", learning_rate=0.1, warmup_epochs=2.0)
     c.training = dict(batch_size=64, num_epochs=15.0, num_steps=None, checkpoint_epochs=1.0)
     c.validation = dict(split="valid", metric="nll")

@@ -33,11 +33,19 @@ def get_config() -> ConfigDict:
     c.smoothing = dict(name="hard")
     c.loss = dict(name="sigmoid_cross_entropy")
     c.weighting = dict(name="equal")
-    # Appendix B. The larger weight is read as that of the kernel of v(x) and of the shared V (C14); both are of
-    # sum(w^2) (X4). Of Nesterov's form nothing is said.
-    c.optimizer = dict(name="sgd", momentum=0.9, nesterov=False, l2=3e-3, covariance_l2=1e-2, clip_norm=1.0)
+    # Appendix B. The larger weight is read as that of the kernel of v(x) and of the shared V (C14);
+    # both are of sum(w^2) (X4). Of Nesterov's form nothing is said.
+    c.optimizer = dict(
+        name="sgd", momentum=0.9, nesterov=False, l2=3e-3, covariance_l2=1e-2, clip_norm=1.0
+    )
     # At 30, 60 and 80 of 90 epochs (Appendix B).
-    c.schedule = dict(name="steps", learning_rate=0.1, milestones=(1 / 3, 2 / 3, 8 / 9), factor=0.1, warmup_steps=5000)
+    c.schedule = dict(
+        name="steps",
+        learning_rate=0.1,
+        milestones=(1 / 3, 2 / 3, 8 / 9),
+        factor=0.1,
+        warmup_steps=5000,
+    )
     c.training = dict(batch_size=1024, num_epochs=90.0, num_steps=None, checkpoint_epochs=0.25)
     c.validation = dict(split="valid", metric="nll")
     c.evals = dict(

@@ -1,7 +1,8 @@
 """A plain sigmoid on ImageNet with ResNet-152: a yes/no answer a class.
 
 Question:  how far does the link alone get?
-Command:   python main.py --config=configs/imagenet_hom_sigmoid.py --workdir=runs/imagenet_hom_sigmoid \
+Command:   python main.py --config=configs/imagenet_hom_sigmoid.py
+--workdir=runs/imagenet_hom_sigmoid \
                --config.training.num_epochs=270
 Cost:      not measured; five seeds of it on a 4x4 slice of TPU v3 in the paper
 Expected:  top-1 78.2 ± 0.16 % (Table 11), where a softmax has 76.7 ± 0.13 %
@@ -18,8 +19,8 @@ def get_config() -> ConfigDict:
         name="imagenet2012",
         label="label",
         splits=dict(
-            # Held out for tuning (Section 4). That the models of the tables are trained without them is a reading
-            # (C11); train="train" is the other one.
+            # Held out for tuning (Section 4). That the models of the tables are trained without
+            # them is a reading (C11); train="train" is the other one.
             train="train[50000:]",
             valid="train[:50000]",
             test="validation",  # the official validation images are the paper's test set
@@ -40,10 +41,19 @@ def get_config() -> ConfigDict:
     c.smoothing = dict(name="hard")
     c.loss = dict(name="sigmoid_cross_entropy")
     c.weighting = dict(name="equal")
-    # Appendix B. The weight of L2 is that of sum(w^2) (reading X4); of Nesterov's form nothing is said.
-    c.optimizer = dict(name="sgd", momentum=0.9, nesterov=False, l2=1e-3, covariance_l2=None, clip_norm=None)
+    # Appendix B. The weight of L2 is that of sum(w^2) (reading X4); of Nesterov's form nothing is
+    # said.
+    c.optimizer = dict(
+        name="sgd", momentum=0.9, nesterov=False, l2=1e-3, covariance_l2=None, clip_norm=None
+    )
     # At 30, 60 and 80 of 90 epochs, which are 90, 180 and 240 of 270 (Appendix B).
-    c.schedule = dict(name="steps", learning_rate=0.1, milestones=(1 / 3, 2 / 3, 8 / 9), factor=0.1, warmup_epochs=5.0)
+    c.schedule = dict(
+        name="steps",
+        learning_rate=0.1,
+        milestones=(1 / 3, 2 / 3, 8 / 9),
+        factor=0.1,
+        warmup_epochs=5.0,
+    )
     # Table 1 has 90 and 270 epochs, tables 8 to 11 have 270.
     c.training = dict(batch_size=1024, num_epochs=90.0, num_steps=None, checkpoint_epochs=1.0)
     c.validation = dict(split="valid", metric="nll")

@@ -1,7 +1,8 @@
 """A low-rank head on ImageNet with ResNet-50, member of an ensemble.
 
 Question:  does an ensemble gain from heteroscedastic members?
-Command:   python main.py --config=configs/imagenet_resnet50_het_full.py --workdir=runs/imagenet_resnet50_het_full \
+Command:   python main.py --config=configs/imagenet_resnet50_het_full.py
+--workdir=runs/imagenet_resnet50_het_full \
                --config.training.num_epochs=180
 Cost:      not measured; on 32 cores of TPU in the public code
 Expected:  top-1 77.5 %, NLL 0.898, ECE 0.033 (Table 7, single model)
@@ -31,8 +32,8 @@ def get_config() -> ConfigDict:
         max_corrupt=100,  # images that cannot be decoded, above which a run stops
     )
     c.curation = ""
-    # Table 7's code, uncertainty-baselines, is the source of what the paper does not say (reading C8).
-    # v1.5, statistics of the global batch (C13).
+    # Table 7's code, uncertainty-baselines, is the source of what the paper does not say (reading
+    # C8). v1.5, statistics of the global batch (C13).
     c.backbone = dict(name="ResNet50", dtype="bfloat16", start="keras")
     c.head = dict(name="LowRank", num_classes=1000, num_factors=15, temperature=1.5)  # Table 7
     c.predictive = dict(name="softmax", num_samples=5000, points="independent")
@@ -40,9 +41,17 @@ def get_config() -> ConfigDict:
     c.loss = dict(name="cross_entropy")
     c.weighting = dict(name="equal")
     # The weight of L2 is that of sum(w^2).
-    c.optimizer = dict(name="sgd", momentum=0.9, nesterov=True, l2=1e-4, covariance_l2=None, clip_norm=None)
+    c.optimizer = dict(
+        name="sgd", momentum=0.9, nesterov=True, l2=1e-4, covariance_l2=None, clip_norm=None
+    )
     # 0.1 a batch of 256.
-    c.schedule = dict(name="steps", learning_rate=1.6, milestones=(1 / 3, 2 / 3, 8 / 9), factor=0.1, warmup_epochs=5.0)
+    c.schedule = dict(
+        name="steps",
+        learning_rate=1.6,
+        milestones=(1 / 3, 2 / 3, 8 / 9),
+        factor=0.1,
+        warmup_epochs=5.0,
+    )
     # In Table 7 90 epochs without noise and 180 with it, as in the public code.
     c.training = dict(batch_size=4096, num_epochs=90.0, num_steps=None, checkpoint_epochs=1.0)
     c.validation = None

@@ -1,9 +1,10 @@
-"""A low-rank head on images of your own, DIR/mine.npz as README.md describes it; --config.data.name=X is DIR/X.npz.
+"""A low-rank head on images of your own, DIR/mine.npz as README.md describes it;
+--config.data.name=X is DIR/X.npz.
 
-Question:  what does a model learn from these images, with their labels just as they are in the file?
-Command:   python main.py --config=configs/own_images.py --workdir=runs/own_images --data_dir=DIR
-Cost:      depends on the images; the backbone is one for small images, of up to about 64 pixels
-Expected:  depends on the labels
+Question:  what does a model learn from these images, with their labels just as they are in the
+file? Command:   python main.py --config=configs/own_images.py --workdir=runs/own_images
+--data_dir=DIR Cost:      depends on the images; the backbone is one for small images, of up to
+about 64 pixels Expected:  depends on the labels
 """
 
 from ml_collections import ConfigDict, config_dict
@@ -18,7 +19,8 @@ def get_config() -> ConfigDict:
         splits=dict(train="train", test="test"),
         max_classes=config_dict.placeholder(int),
         max_examples=config_dict.placeholder(int),
-        train="pad_crop(4)|flip_lr|value_range(-1, 1)",  # without flip_lr where left and right matter, as in text
+        # without flip_lr where left and right matter, as in text
+        train="pad_crop(4)|flip_lr|value_range(-1, 1)",
         eval="value_range(-1, 1)",
         validation_fraction=0.2,
     )
@@ -34,7 +36,9 @@ def get_config() -> ConfigDict:
     c.smoothing = dict(name="hard")
     c.loss = dict(name="cross_entropy")
     c.weighting = dict(name="equal")
-    c.optimizer = dict(name="sgd", momentum=0.9, nesterov=True, l2=2.5e-4, covariance_l2=None, clip_norm=5.0)
+    c.optimizer = dict(
+        name="sgd", momentum=0.9, nesterov=True, l2=2.5e-4, covariance_l2=None, clip_norm=5.0
+    )
     c.schedule = dict(name="cosine", learning_rate=0.1, warmup_epochs=2.0)
     c.training = dict(batch_size=64, num_epochs=60.0, num_steps=None, checkpoint_epochs=2.0)
     c.validation = dict(split="valid", metric="nll")

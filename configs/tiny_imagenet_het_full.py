@@ -1,9 +1,10 @@
 """A low-rank head on Tiny-ImageNet, which is streamed: 200 classes, 200 training images of each.
 
 Question:  does correlated noise help where labels are clean but classes are alike?
-Command:   python main.py --config=configs/tiny_imagenet_het_full.py --workdir=runs/tiny_imagenet_het_full
-Cost:      an hour on a GPU (not measured); the CPU-sized form is a row of the study
-Expected:  not measured at this size; experiments/correlated_label_noise/README.md has what is
+Command:   python main.py --config=configs/tiny_imagenet_het_full.py
+--workdir=runs/tiny_imagenet_het_full Cost:      an hour on a GPU (not measured); the CPU-sized form
+is a row of the study Expected:  not measured at this size;
+experiments/correlated_label_noise/README.md has what is
 """
 
 from ml_collections import ConfigDict
@@ -33,7 +34,9 @@ def get_config() -> ConfigDict:
     c.loss = dict(name="cross_entropy")
     c.weighting = dict(name="equal")
     # l2 is half of the usual weight decay of 5e-4 (reading X4).
-    c.optimizer = dict(name="sgd", momentum=0.9, nesterov=True, l2=2.5e-4, covariance_l2=None, clip_norm=5.0)
+    c.optimizer = dict(
+        name="sgd", momentum=0.9, nesterov=True, l2=2.5e-4, covariance_l2=None, clip_norm=5.0
+    )
     c.schedule = dict(name="cosine", learning_rate=0.1, warmup_epochs=2.0)
     c.training = dict(batch_size=128, num_epochs=60.0, num_steps=None, checkpoint_epochs=2.0)
     c.validation = dict(split="valid", metric="nll")

@@ -19,9 +19,12 @@ def get_config() -> ConfigDict:
         splits=dict(
             train="train",
             test="validation",
-            ilsvrc12=dict(name="imagenet2012", split="validation"),  # the same classes in the same order
+            ilsvrc12=dict(
+                name="imagenet2012", split="validation"
+            ),  # the same classes in the same order
         ),
-        # The preprocessing of EfficientNet (Appendix B). Neither size nor range is said: these are the network's own.
+        # The preprocessing of EfficientNet (Appendix B). Neither size nor range is said: these are
+        # the network's own.
         train="efficientnet_random_crop(299)|flip_lr|value_range(-1, 1)",
         eval="efficientnet_center_crop(299)|value_range(-1, 1)",
         validation_fraction=0.0,
@@ -36,11 +39,19 @@ def get_config() -> ConfigDict:
     c.loss = dict(name="cross_entropy")
     c.weighting = dict(name="equal")
     # The weight of L2 is that of sum(w^2) (reading X4); of Nesterov's form nothing is said.
-    c.optimizer = dict(name="sgd", momentum=0.9, nesterov=False, l2=4e-5, covariance_l2=None, clip_norm=None)
+    c.optimizer = dict(
+        name="sgd", momentum=0.9, nesterov=False, l2=4e-5, covariance_l2=None, clip_norm=None
+    )
     # At 40 and 80 of 95 epochs (Appendix B).
-    c.schedule = dict(name="steps", learning_rate=0.1, milestones=(40 / 95, 80 / 95), factor=0.1, warmup_epochs=2.0)
-    # 32 workers of 64 images each, asynchronous: an update sees 64 images, at weights that are a little old (C9). Here
-    # updates are of as many and follow each other.
+    c.schedule = dict(
+        name="steps",
+        learning_rate=0.1,
+        milestones=(40 / 95, 80 / 95),
+        factor=0.1,
+        warmup_epochs=2.0,
+    )
+    # 32 workers of 64 images each, asynchronous: an update sees 64 images, at weights that are a
+    # little old (C9). Here updates are of as many and follow each other.
     c.training = dict(batch_size=64, num_epochs=95.0, num_steps=None, checkpoint_epochs=1.0)
     c.validation = None  # the temperature is that of ImageNet
     c.evals = dict(

@@ -1,4 +1,6 @@
-"""Draws the pictures of these pages: python docs/pictures.py --run=DIR, of a finished run on planted noise."""
+"""Draws the pictures of these pages: python docs/pictures.py --run=DIR, of a finished run on
+planted noise.
+"""
 
 import argparse
 from pathlib import Path
@@ -11,9 +13,10 @@ from matplotlib.patches import Rectangle
 
 from heteroscedastic import latent as latent_lib
 from heteroscedastic import predictive
-from heteroscedastic.analysis import covariance, figures, finished, known_noise
-from heteroscedastic.analysis import names as names_lib
+from heteroscedastic.analysis.covariance import known_noise, summary
+from heteroscedastic.analysis.plots import figures
 from heteroscedastic.latent import LatentGaussian
+from heteroscedastic.runs import loaded_run
 
 _NAMES = ("lynx", "wildcat", "tabby")
 # Two look-alikes whose noise is opposite, as what speaks for one speaks against the other.
@@ -29,7 +32,9 @@ def method() -> Figure:
     """Utilities of one image as a cloud, and the probabilities that follow."""
     tempered = latent_lib.temper(_LATENT, _TEMPERATURE)
     samples = np.asarray(latent_lib.sample(jax.random.key(0), _LATENT, 512, "sobol"))
-    averaged = np.exp(predictive.softmax(jax.random.key(0), tempered, num_samples=4096, points="sobol"))
+    averaged = np.exp(
+        predictive.softmax(jax.random.key(0), tempered, num_samples=4096, points="sobol")
+    )
     plain = np.asarray(jax.nn.softmax(tempered.loc))
     with figures.styled():
         drawn = figures.figure(8.4, 3.4)
@@ -37,33 +42,65 @@ def method() -> Figure:
         winner = samples.argmax(axis=1)
         for i, name in enumerate(_NAMES):
             chosen = samples[winner == i]
-            cloud.scatter(chosen[:, 0], chosen[:, 1], s=7, color=figures.COLORS[i], label=f"{name} is largest")
+            cloud.scatter(
+                chosen[:, 0], chosen[:, 1], s=7, color=figures.COLORS[i], label=f"{name} is largest"
+            )
         angles = np.linspace(0, 2 * np.pi, 200)
         root = np.linalg.cholesky(np.asarray(latent_lib.covariance(_LATENT))[:2, :2])
         for radius in (1, 2):
-            ring = np.asarray(_LATENT.loc)[:2, None] + radius * root @ np.stack([np.cos(angles), np.sin(angles)])
+            ring = np.asarray(_LATENT.loc)[:2, None] + radius * root @ np.stack(
+                [np.cos(angles), np.sin(angles)]
+            )
             cloud.plot(*ring, color="black", linewidth=1, alpha=0.7)
         cloud.plot(*np.asarray(_LATENT.loc)[:2], "k+", markersize=10)
         cloud.annotate(
-            "loc", np.asarray(_LATENT.loc)[:2], (28, 28), textcoords="offset points", arrowprops={"arrowstyle": "-"}
+            "loc",
+            np.asarray(_LATENT.loc)[:2],
+            (28, 28),
+            textcoords="offset points",
+            arrowprops={"arrowstyle": "-"},
         )
-        cloud.set(xlabel=f"utility of {_NAMES[0]}", ylabel=f"utility of {_NAMES[1]}", title="u ~ N(loc, S), one image")
+        cloud.set(
+            xlabel=f"utility of {_NAMES[0]}",
+            ylabel=f"utility of {_NAMES[1]}",
+            title="u ~ N(loc, S), one image",
+        )
         cloud.legend(loc="lower left", fontsize=8, markerscale=1.5)
         places = np.arange(len(_NAMES))
         bars.bar(places - 0.2, plain, 0.38, color="0.7", label="softmax(loc / T)")
-        bars.bar(places + 0.2, averaged, 0.38, color=figures.COLORS[: len(_NAMES)], label="E softmax(u / T)")
-        for place, value in zip(np.concatenate([places - 0.2, places + 0.2]), np.concatenate([plain, averaged])):
-            bars.annotate(f"{value:.2f}", (place, value), (0, 2), textcoords="offset points", ha="center", fontsize=8)
-        bars.set(xticks=places, xticklabels=_NAMES, ylim=(0, 1.05), title="probabilities: plain (grey), averaged")
+        bars.bar(
+            places + 0.2,
+            averaged,
+            0.38,
+            color=figures.COLORS[: len(_NAMES)],
+            label="E softmax(u / T)",
+        )
+        for place, value in zip(
+            np.concatenate([places - 0.2, places + 0.2]), np.concatenate([plain, averaged])
+        ):
+            bars.annotate(
+                f"{value:.2f}",
+                (place, value),
+                (0, 2),
+                textcoords="offset points",
+                ha="center",
+                fontsize=8,
+            )
+        bars.set(
+            xticks=places,
+            xticklabels=_NAMES,
+            ylim=(0, 1.05),
+            title="probabilities: plain (grey), averaged",
+        )
         bars.grid(axis="x", visible=False)
     return drawn
 
 
 def identifiability(directory: str, data_dir: str | None) -> Figure:
     """What is measured of the pairs of classes of a run, with the confused ones framed."""
-    run = finished.load(directory, "best", data_dir)
-    measured, known = covariance.measures(run), known_noise.confusions(run.dataset)
-    names = names_lib.of_classes(run.dataset)
+    run = loaded_run.load(directory, "best", data_dir)
+    measured, known = summary.measures(run), known_noise.confusions(run.dataset)
+    names = figures.class_names(run.dataset)
     shown = {
         "covariance": (measured.covariance, figures.DIVERGING),
         "var(u_i - u_j)": (measured.difference, figures.SEQUENTIAL),
@@ -87,7 +124,9 @@ def identifiability(directory: str, data_dir: str | None) -> Figure:
 
 
 def _frame(row: int, column: int) -> Rectangle:
-    return Rectangle((column - 0.5, row - 0.5), 1, 1, fill=False, edgecolor=figures.COLORS[1], linewidth=2)
+    return Rectangle(
+        (column - 0.5, row - 0.5), 1, 1, fill=False, edgecolor=figures.COLORS[1], linewidth=2
+    )
 
 
 def main() -> None:
@@ -97,7 +136,10 @@ def main() -> None:
     parser.add_argument("--data_dir")
     parser.add_argument("--out", default=Path(__file__).parent, type=Path)
     flags = parser.parse_args()
-    for name, drawn in {"method": method(), "identifiability": identifiability(flags.run, flags.data_dir)}.items():
+    for name, drawn in {
+        "method": method(),
+        "identifiability": identifiability(flags.run, flags.data_dir),
+    }.items():
         figures.write(drawn, flags.out / name)
 
 

@@ -1,9 +1,10 @@
-"""Keeps what finished runs of a table found in the repository: python -m experiments.keep --study=S --table=T.
+"""Keeps what finished runs of a table found in the repository: python -m experiments.keep --study=S
+--table=T.
 
 experiments/S/results/T.SCALE.json has, of every run, the metrics that the table tells, so that
-experiments.table prints it where the runs themselves are not, and experiments.run --beside_kept makes
-what is missing. A run is known by its whole config, not by that of a run that it begins from; one that the
-table has no more is kept no longer.
+experiments.table prints it where the runs themselves are not, and experiments.run --beside_kept
+makes what is missing. A run is known by its whole config, not by that of a run that it begins from;
+one that the table has no more is kept no longer.
 """
 
 from typing import Any
@@ -20,7 +21,8 @@ def told(chosen: study.Table, run: study.Made) -> dict[str, Any]:
     """What a table tells of a finished run.
 
     Raises:
-      ValueError: two regimes report one evaluation after different choices, so that its metrics are not one.
+      ValueError: two regimes report one evaluation after different choices, so that its metrics are
+        not one.
     """
     evals: dict[str, dict[str, float]] = {}
     for regime in chosen.regimes.values():
@@ -31,7 +33,9 @@ def told(chosen: study.Table, run: study.Made) -> dict[str, Any]:
             value = table.value(run, regime, metric)
             before = evals.setdefault(regime.report, {}).setdefault(metric, value)
             if not np.array_equal(before, value, equal_nan=True):
-                raise ValueError(f"{metric} of {regime.report} is told in two ways, as {before} and as {value}.")
+                raise ValueError(
+                    f"{metric} of {regime.report} is told in two ways, as {before} and as {value}."
+                )
     return {name: run.results[name] for name in _OF_A_RUN if name in run.results} | {"evals": evals}
 
 
@@ -47,13 +51,18 @@ def main() -> None:
     chosen = study.table(flags.study, flags.table)
     path = study.kept_at(flags.study, flags.table, flags.scale)
     before, kept = study.kept(flags.study, flags.table, flags.scale), {}
-    for run in study.made(chosen, flags.scale, files.place(flags.out) / flags.study / flags.table):
+    for run in study.made(
+        chosen, flags.scale, files.as_path(flags.out) / flags.study / flags.table
+    ):
         name = run.job.fingerprint
         if found := told(chosen, run) if run.results else before.get(name):
             kept[name] = dict(row=run.job.row, point=dict(run.job.point), seed=run.job.seed) | found
     files.write_json(path, kept)
     new, gone = len(set(kept) - set(before)), len(set(before) - set(kept))
-    print(f"{path} keeps {len(kept)} runs, {new} of them new; {gone} are no more of the table and gone.")
+    print(
+        f"{path} keeps {len(kept)} runs, {new} of them new; {gone} are no more of the table and"
+        " gone."
+    )
 
 
 if __name__ == "__main__":

@@ -23,11 +23,14 @@ def run(job: study.Job, data_dir: str | None) -> str | None:
     """Makes one run, its words in a .log beside its directory; the error, if it fails."""
     from absl import logging
 
-    from heteroscedastic.training import loop
+    from heteroscedastic.runs import loop
 
     logging.set_verbosity(logging.WARNING)
     job.directory.parent.mkdir(parents=True, exist_ok=True)
-    with (job.directory.parent / f"{job.directory.name}.log").open("a") as log, contextlib.redirect_stdout(log):
+    with (
+        (job.directory.parent / f"{job.directory.name}.log").open("a") as log,
+        contextlib.redirect_stdout(log),
+    ):
         try:
             loop.train(job.config, str(job.directory), data_dir)
         except Exception as error:
@@ -74,7 +77,10 @@ def make(jobs: list[study.Job], num_workers: int, data_dir: str | None) -> int:
             failed += error is not None
             minutes = (time.monotonic() - began) / 60
             told = f"failed, {error}" if error else "done"
-            print(f"{i}/{len(jobs)}  {minutes:.1f} min  {waiting[future].directory}: {told}", flush=True)
+            print(
+                f"{i}/{len(jobs)}  {minutes:.1f} min  {waiting[future].directory}: {told}",
+                flush=True,
+            )
     finally:
         pool.shutdown(cancel_futures=True)
     return failed
@@ -87,33 +93,53 @@ def main() -> None:
     parser.add_argument("--study", required=True)
     parser.add_argument("--table", required=True)
     parser.add_argument(
-        "--scale", default="cpu", help="how much is run, such as cpu, gpu or paper, where the table has it"
+        "--scale",
+        default="cpu",
+        help="how much is run, such as cpu, gpu or paper, where the table has it",
     )
     parser.add_argument(
-        "--rows", nargs="+", metavar="PATTERN", help="rows such as het_full or 'dtd_*'; all if not given"
+        "--rows",
+        nargs="+",
+        metavar="PATTERN",
+        help="rows such as het_full or 'dtd_*'; all if not given",
     )
-    parser.add_argument("--beside_kept", action="store_true", help="no run whose results the repository keeps")
+    parser.add_argument(
+        "--beside_kept", action="store_true", help="no run whose results the repository keeps"
+    )
     parser.add_argument("--jobs", type=int, default=1, help="runs at once")
-    parser.add_argument("--print", action="store_true", help="what main.py is given for each, and run nothing")
+    parser.add_argument(
+        "--print", action="store_true", help="what main.py is given for each, and run nothing"
+    )
     parser.add_argument("--out", default="runs", help="the runs lie in OUT/STUDY/TABLE")
     parser.add_argument("--data_dir", default=os.environ.get("TFDS_DATA_DIR"))
     flags = parser.parse_args()
     table = study.table(flags.study, flags.table)
     if flags.rows:
-        rows = tuple(r for r in table.rows if any(fnmatch.fnmatchcase(r.name, pattern) for pattern in flags.rows))
+        rows = tuple(
+            r
+            for r in table.rows
+            if any(fnmatch.fnmatchcase(r.name, pattern) for pattern in flags.rows)
+        )
         if not rows:
-            raise SystemExit(f"no row is called {flags.rows}; the rows are {[r.name for r in table.rows]}.")
+            raise SystemExit(
+                f"no row is called {flags.rows}; the rows are {[r.name for r in table.rows]}."
+            )
         table = table._replace(rows=rows)
     kept = study.kept(flags.study, flags.table, flags.scale) if flags.beside_kept else {}
-    runs = study.made(table, flags.scale, files.place(flags.out) / flags.study / flags.table, kept)
+    runs = study.made(
+        table, flags.scale, files.as_path(flags.out) / flags.study / flags.table, kept
+    )
     # Seed by seed, so that a table of fewer seeds is complete sooner.
     left = sorted((made.job for made in runs if made.results is None), key=lambda job: job.seed)
     if flags.print:
         for job in left:
             print(f"--config={row.name(flags.table, job.directory)} --workdir={job.directory}")
         return
-    if files.in_bucket(files.place(flags.out)):
-        raise SystemExit(f"{flags.out} is in a bucket; --print tells what main.py or a launcher is given for each run.")
+    if files.in_bucket(files.as_path(flags.out)):
+        raise SystemExit(
+            f"{flags.out} is in a bucket; --print tells what main.py or a launcher is given for"
+            " each run."
+        )
     print(f"{len(runs)} runs, {len(runs) - len(left)} complete, {flags.jobs} at once.", flush=True)
     failed = make(left, flags.jobs, flags.data_dir)
     if failed:

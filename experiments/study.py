@@ -1,4 +1,6 @@
-"""What a table of a study is made of: rows, a grid to tune over, seeds; where its runs lie, what is kept of them."""
+"""What a table of a study is made of: rows, a grid to tune over, seeds; where its runs lie, what is
+kept of them.
+"""
 
 import copy
 import hashlib
@@ -12,14 +14,14 @@ from typing import Any, NamedTuple
 
 from heteroscedastic import files
 from heteroscedastic.metrics import LOWER_IS_BETTER
-from heteroscedastic.training import run_record, schema
+from heteroscedastic.runs import run_record, schema
 
 
 class Row(NamedTuple):
     """A method.
 
-    In overrides that are texts, {runs} stands for the directory of the study's tables, {scale} for the
-    scale and {seed} for the seed, so that a row may start from what another table made.
+    In overrides that are texts, {runs} stands for the directory of the study's tables, {scale} for
+    the scale and {seed} for the seed, so that a row may start from what another table made.
     """
 
     name: str
@@ -34,7 +36,9 @@ class Scale(NamedTuple):
 
     seeds: tuple[int, ...]
     overrides: dict[str, Any] = {}
-    later: dict[str, tuple[Any, ...]] = {}  # what seeds after the first tune over, where less than the grid
+    later: dict[
+        str, tuple[Any, ...]
+    ] = {}  # what seeds after the first tune over, where less than the grid
 
 
 class Regime(NamedTuple):
@@ -62,12 +66,16 @@ class Table(NamedTuple):
     scales: dict[str, Scale]
     grid: dict[str, tuple[Any, ...]] = {}  # values to tune over, of settings by dotted name
     reference: str | None = None  # the row that others are compared with
-    # table, where (column -> value), columns (metric -> column), note; beside, ids of rows that are told without runs
+    # table, where (column -> value), columns (metric -> column), note; beside, ids of rows that are
+    # told without runs
     paper: dict[str, Any] | None = None
     test: str | None = None  # the paper's own: "unpaired t-test"
     runs: str | None = None  # another table, where its rows of the same name are the same runs
-    # (table, run of each (row, seed), the study's paper.json) -> Markdown, where it is not a line a row
-    layout: Callable[["Table", dict[tuple[str, int], "Made"], dict[str, Any]], list[str]] | None = None
+    # (table, run of each (row, seed), the study's paper.json) -> Markdown, where it is not a line a
+    # row
+    layout: Callable[["Table", dict[tuple[str, int], "Made"], dict[str, Any]], list[str]] | None = (
+        None
+    )
 
 
 class Job(NamedTuple):
@@ -76,7 +84,7 @@ class Job(NamedTuple):
     row: str
     point: tuple[tuple[str, Any], ...]  # of the grid
     seed: int
-    directory: files.Place
+    directory: files.Path
     config: dict[str, Any]
     fingerprint: str  # of the config, wherever the tables lie and the run keeps its arrays
 
@@ -92,11 +100,13 @@ def table(study: str, name: str) -> Table:
         raise ValueError(f"there is no study {study!r}; choose one of {', '.join(studies)}.")
     tables = importlib.import_module(f"experiments.{study}.rows").TABLES
     if name not in tables:
-        raise ValueError(f"study {study!r} has no table {name!r}; choose one of {', '.join(tables)}.")
+        raise ValueError(
+            f"study {study!r} has no table {name!r}; choose one of {', '.join(tables)}."
+        )
     return tables[name]
 
 
-def jobs(chosen: Table, scale: str, out: files.Place) -> list[Job]:
+def jobs(chosen: Table, scale: str, out: files.Path) -> list[Job]:
     """Every run of a table at a scale, whether it has been made or not.
 
     Args:
@@ -106,7 +116,9 @@ def jobs(chosen: Table, scale: str, out: files.Place) -> list[Job]:
     """
     out = out.with_name(chosen.runs) if chosen.runs else out
     if scale not in chosen.scales:
-        raise ValueError(f"this table has no scale {scale!r}; choose one of {', '.join(chosen.scales)}.")
+        raise ValueError(
+            f"this table has no scale {scale!r}; choose one of {', '.join(chosen.scales)}."
+        )
     found = []
     first, later = _points(chosen.grid), _points(chosen.grid | chosen.scales[scale].later)
     seeds = chosen.scales[scale].seeds
@@ -116,9 +128,20 @@ def jobs(chosen: Table, scale: str, out: files.Place) -> list[Job]:
         settings = {**chosen.scales[scale].overrides, **row.overrides, **dict(point), "seed": seed}
         slug = ",".join(f"{name}={value}" for name, value in point) or "untuned"
         directory = out / scale / row.name / slug / f"seed_{seed}"
-        text = json.dumps(schema.identity(files.plain(config(row.config, settings))), sort_keys=True)
+        text = json.dumps(
+            schema.identity(files.plain(config(row.config, settings))), sort_keys=True
+        )
         fingerprint = hashlib.sha256(text.encode()).hexdigest()
-        found.append(Job(row.name, point, seed, directory, config(row.config, _filled(settings, places)), fingerprint))
+        found.append(
+            Job(
+                row.name,
+                point,
+                seed,
+                directory,
+                config(row.config, _filled(settings, places)),
+                fingerprint,
+            )
+        )
     return found
 
 
@@ -148,9 +171,13 @@ def config(name: str, overrides: dict[str, Any]) -> dict[str, Any]:
         for part in sections:
             section = section.get(part)
             if not isinstance(section, dict):
-                raise ValueError(f"configs/{name}.py has no section {part!r} for the override {dotted!r}.")
+                raise ValueError(
+                    f"configs/{name}.py has no section {part!r} for the override {dotted!r}."
+                )
         if last not in section:
-            raise ValueError(f"configs/{name}.py has no setting {dotted!r}; choose one of {', '.join(section)}.")
+            raise ValueError(
+                f"configs/{name}.py has no setting {dotted!r}; choose one of {', '.join(section)}."
+            )
         section[last] = value
     return made
 
@@ -162,7 +189,9 @@ class Made(NamedTuple):
     results: dict[str, Any] | None
 
 
-def made(chosen: Table, scale: str, out: files.Place, kept: dict[str, dict[str, Any]] | None = None) -> list[Made]:
+def made(
+    chosen: Table, scale: str, out: files.Path, kept: dict[str, dict[str, Any]] | None = None
+) -> list[Made]:
     """Every run of a table at a scale, with what is there of it.
 
     Args:
@@ -174,7 +203,10 @@ def made(chosen: Table, scale: str, out: files.Place, kept: dict[str, dict[str, 
     Raises:
       ValueError: a directory holds a run of another config.
     """
-    return [Made(job, _results(job) or (kept or {}).get(job.fingerprint)) for job in jobs(chosen, scale, out)]
+    return [
+        Made(job, _results(job) or (kept or {}).get(job.fingerprint))
+        for job in jobs(chosen, scale, out)
+    ]
 
 
 def kept_at(study: str, table: str, scale: str) -> Path:
@@ -197,13 +229,17 @@ def at(chosen: Table, runs: list[Made], point: str) -> list[Made]:
     """
     found = [run for run in runs if ",".join(str(value) for _, value in run.job.point) == point]
     if not found:
-        raise ValueError(f"no run has {point} of {', '.join(chosen.grid)}; the grid is {chosen.grid}.")
+        raise ValueError(
+            f"no run has {point} of {', '.join(chosen.grid)}; the grid is {chosen.grid}."
+        )
     return found
 
 
 def tested(chosen: Table) -> dict[str, Regime]:
     """The regimes that are told on other data than they were chosen on."""
-    return {name: regime for name, regime in chosen.regimes.items() if regime.select != regime.report}
+    return {
+        name: regime for name, regime in chosen.regimes.items() if regime.select != regime.report
+    }
 
 
 def tuned(runs: list[Made], regime: Regime, metric: str) -> dict[tuple[str, int], Made]:
@@ -224,7 +260,9 @@ def tuned(runs: list[Made], regime: Regime, metric: str) -> dict[tuple[str, int]
         return (score == score, score)
 
     complete = {key: group for key, group in groups.items() if all(run.results for run in group)}
-    return {key: max(group, key=rank) if len(group) > 1 else group[0] for key, group in complete.items()}
+    return {
+        key: max(group, key=rank) if len(group) > 1 else group[0] for key, group in complete.items()
+    }
 
 
 def _results(job: Job) -> dict[str, Any] | None:
@@ -232,10 +270,16 @@ def _results(job: Job) -> dict[str, Any] | None:
         return None
     record = run_record.read(job.directory)
     found, wanted = copy.deepcopy(record.config), files.plain(job.config)
-    # What it started from, where that lies beside it, is the same by whatever path both were named, and if both moved.
+    # What it started from, where that lies beside it, is the same by whatever path both were named,
+    # and if both moved.
     runs, start = str(job.directory.parents[4]), (wanted.get("init") or {}).get("workdir", "")
-    if start.startswith(runs) and (found.get("init") or {}).get("workdir", "").endswith(start.removeprefix(runs)):
+    if start.startswith(runs) and (found.get("init") or {}).get("workdir", "").endswith(
+        start.removeprefix(runs)
+    ):
         found["init"]["workdir"] = start
     if schema.identity(found) != schema.identity(wanted):
-        raise ValueError(f"{job.directory} holds a run of another config than this table's; remove it to run it again.")
+        raise ValueError(
+            f"{job.directory} holds a run of another config than this table's; remove it to run it"
+            " again."
+        )
     return record.results

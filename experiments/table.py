@@ -2,10 +2,10 @@
 
 For each regime: the mean and standard deviation over seeds of every row, each seed at the
 setting its own validation chose; the difference from the reference row, paired by seed, with
-its 95 % interval; the paper's own test where it has one, and its number; what is missing. A table with a
-layout of its own, as that of transfer by head and task, is told so. Of runs that are not
-in OUT it tells what experiments.keep has put into the repository.
-Intervals and tests are of each comparison on its own, not corrected for their number.
+its 95 % interval; the paper's own test where it has one, and its number; what is missing. A table
+with a layout of its own, as that of transfer by head and task, is told so. Of runs that are not in
+OUT it tells what experiments.keep has put into the repository. Intervals and tests are of each
+comparison on its own, not corrected for their number.
 """
 
 import functools
@@ -19,13 +19,17 @@ from scipy import stats
 
 from experiments import study
 from heteroscedastic import files, user_errors
-from heteroscedastic.analysis import calibration
-from heteroscedastic.analysis.comparison import difference, spread
+from heteroscedastic.analysis.report.comparison import difference, spread
+from heteroscedastic.analysis.uncertainty import calibration
 
 
 def unpaired_p(ours: list[float], theirs: list[float]) -> float:
     """p of the two-tailed unpaired t-test with equal variances, nan below two values a side."""
-    return float(stats.ttest_ind(ours, theirs).pvalue) if min(len(ours), len(theirs)) > 1 else float("nan")
+    return (
+        float(stats.ttest_ind(ours, theirs).pvalue)
+        if min(len(ours), len(theirs)) > 1
+        else float("nan")
+    )
 
 
 def text(chosen: study.Table, runs: list[study.Made], numbers: dict[str, Any]) -> str:
@@ -39,23 +43,37 @@ def text(chosen: study.Table, runs: list[study.Made], numbers: dict[str, Any]) -
     lines = [chosen.claim]
     for name, regime in chosen.regimes.items():
         tuned = study.tuned(runs, regime, chosen.select_metric)
-        laid_out = chosen.layout(chosen, tuned, numbers) if chosen.layout else _regime(chosen, regime, tuned, numbers)
+        laid_out = (
+            chosen.layout(chosen, tuned, numbers)
+            if chosen.layout
+            else _regime(chosen, regime, tuned, numbers)
+        )
         lines += ["", f"**{name}**", "", *laid_out]
     missing = [run.job for run in runs if run.results is None]
     complete = [run.results for run in runs if run.results]
     if chosen.paper:
-        lines += ["", f"Paper: {numbers['tables'][chosen.paper['table']]['title']} ({chosen.paper['note']})."]
+        lines += [
+            "",
+            f"Paper: {numbers['tables'][chosen.paper['table']]['title']} ({chosen.paper['note']}).",
+        ]
     if missing:
-        lines += ["", f"Missing: {len(missing)} of {len(runs)} runs, the first {missing[0].directory}."]
+        lines += [
+            "",
+            f"Missing: {len(missing)} of {len(runs)} runs, the first {missing[0].directory}.",
+        ]
     if complete:
         seconds = [results["seconds"] for results in complete]
         devices = sorted({results["device"] for results in complete})
         commits = sorted({_short(results.get("commit") or "unknown") for results in complete})
-        versions = sorted({f"jax {results['versions']['jax']}" for results in complete if "versions" in results})
+        versions = sorted(
+            {f"jax {results['versions']['jax']}" for results in complete if "versions" in results}
+        )
         lines += [
             "",
-            f"{len(seconds)} runs, {sum(seconds) / 3600:.1f} hours of them in all ({np.median(seconds):.0f} s"
-            f" at the median), on {', '.join(devices)}, {', '.join(versions)}, commit {', '.join(commits)}.",
+            f"{len(seconds)} runs, {sum(seconds) / 3600:.1f} hours of them in all"
+            f" ({np.median(seconds):.0f} s"
+            f" at the median), on {', '.join(devices)}, {', '.join(versions)}, commit"
+            f" {', '.join(commits)}.",
         ]
         if not chosen.layout:
             lines.append(f"Seconds of a run at the median: {', '.join(_seconds(chosen, runs))}.")
@@ -65,7 +83,8 @@ def text(chosen: study.Table, runs: list[study.Made], numbers: dict[str, Any]) -
 def _seconds(chosen: study.Table, runs: list[study.Made]) -> list[str]:
     """Of each row, over its grid and seeds."""
     found = {
-        row.name: [r.results["seconds"] for r in runs if r.results and r.job.row == row.name] for row in chosen.rows
+        row.name: [r.results["seconds"] for r in runs if r.results and r.job.row == row.name]
+        for row in chosen.rows
     }
     return [f"{name} {np.median(seconds):.0f}" for name, seconds in found.items() if seconds]
 
@@ -80,13 +99,23 @@ def _regime(chosen, regime, tuned, numbers):
     for metric in chosen.metrics:
         columns += [metric, f"{metric} - {chosen.reference}"] if chosen.reference else [metric]
         columns += ["p"] if chosen.test and chosen.reference else []
-        columns += [f"paper {paper_column(chosen, regime, metric)}"] if has_paper(chosen, regime, metric) else []
+        columns += (
+            [f"paper {paper_column(chosen, regime, metric)}"]
+            if has_paper(chosen, regime, metric)
+            else []
+        )
     lines = ["| " + " | ".join(columns) + " |", "|" + " --- |" * len(columns)]
     seeds = {row.name: {s: tuned[r, s] for r, s in tuned if r == row.name} for row in chosen.rows}
     for row in chosen.rows:
         mine = seeds[row.name]
-        points = Counter(", ".join(str(v) for _, v in run.job.point) or "-" for run in mine.values())
-        cells = [row.name, str(len(mine)), ", ".join(f"{p} ({n}x)" if n > 1 else p for p, n in points.most_common())]
+        points = Counter(
+            ", ".join(str(v) for _, v in run.job.point) or "-" for run in mine.values()
+        )
+        cells = [
+            row.name,
+            str(len(mine)),
+            ", ".join(f"{p} ({n}x)" if n > 1 else p for p, n in points.most_common()),
+        ]
         for metric in chosen.metrics:
             values = {s: value(run, regime, metric) for s, run in mine.items()}
             cells.append(spread(list(values.values())))
@@ -110,9 +139,15 @@ def _of_the_paper_alone(chosen, regime, columns, numbers):
     lines = []
     for row in rows:
         if row.get("quoted") or row["id"] in chosen.paper.get("beside", ()):
-            told = {f"paper {column}": row[column] for column in row if column.startswith(regime.prefix)}
+            told = {
+                f"paper {column}": row[column] for column in row if column.startswith(regime.prefix)
+            }
             cells = [told.get(column) for column in columns[1:]]
-            lines.append("| " + " | ".join([row["method"], *("" if c is None else str(c) for c in cells)]) + " |")
+            lines.append(
+                "| "
+                + " | ".join([row["method"], *("" if c is None else str(c) for c in cells)])
+                + " |"
+            )
     return lines
 
 
@@ -134,13 +169,17 @@ def value(run: study.Made, regime: study.Regime, metric: str) -> float:
 
 
 @functools.cache
-def _calibration(directory: files.Place, fit: str, on: str) -> dict[str, Any]:
+def _calibration(directory: files.Path, fit: str, on: str) -> dict[str, Any]:
     return calibration.before_and_after(directory, fit, on)
 
 
 def has_paper(chosen, regime, metric):
     """Whether the paper has a number for it; what is chosen and told on validation has none."""
-    return bool(chosen.paper) and metric in chosen.paper["columns"] and regime in study.tested(chosen).values()
+    return (
+        bool(chosen.paper)
+        and metric in chosen.paper["columns"]
+        and regime in study.tested(chosen).values()
+    )
 
 
 def paper_column(chosen: study.Table, regime: study.Regime, metric: str) -> str:
@@ -148,11 +187,15 @@ def paper_column(chosen: study.Table, regime: study.Regime, metric: str) -> str:
     return regime.prefix + chosen.paper["columns"][metric]
 
 
-def paper_row(chosen: study.Table, row: study.Row, numbers: dict[str, Any]) -> dict[str, Any] | None:
+def paper_row(
+    chosen: study.Table, row: study.Row, numbers: dict[str, Any]
+) -> dict[str, Any] | None:
     """The row of the paper's table, None where it has none."""
     wanted = {"id": row.paper, **chosen.paper["where"], **row.where}
     rows = numbers["tables"][chosen.paper["table"]]["rows"]
-    return next((found for found in rows if all(found.get(k) == v for k, v in wanted.items())), None)
+    return next(
+        (found for found in rows if all(found.get(k) == v for k, v in wanted.items())), None
+    )
 
 
 def paper_number(
@@ -174,23 +217,40 @@ def main() -> None:
     parser.add_argument("--table", required=True)
     parser.add_argument("--scale", default="cpu")
     parser.add_argument("--out", default="runs")
-    parser.add_argument("--reference", help="the row that others are compared with, in place of the table's own")
-    parser.add_argument("--at", help="one point of the grid, such as 1.0, for all rows in place of tuning")
+    parser.add_argument(
+        "--reference", help="the row that others are compared with, in place of the table's own"
+    )
+    parser.add_argument(
+        "--at", help="one point of the grid, such as 1.0, for all rows in place of tuning"
+    )
     flags = parser.parse_args()
     chosen = study.table(flags.study, flags.table)
     if flags.reference:
         if chosen.layout:
-            raise SystemExit("the rows of this table are told together, and no other can be --reference.")
+            raise SystemExit(
+                "the rows of this table are told together, and no other can be --reference."
+            )
         if flags.reference not in {row.name for row in chosen.rows}:
-            raise SystemExit(f"there is no row {flags.reference!r}; the rows are {[row.name for row in chosen.rows]}.")
+            raise SystemExit(
+                f"there is no row {flags.reference!r}; the rows are"
+                f" {[row.name for row in chosen.rows]}."
+            )
         chosen = chosen._replace(reference=flags.reference)
     kept = study.kept(flags.study, flags.table, flags.scale)
-    runs = study.made(chosen, flags.scale, files.place(flags.out) / flags.study / flags.table, kept)
+    runs = study.made(
+        chosen, flags.scale, files.as_path(flags.out) / flags.study / flags.table, kept
+    )
     if flags.at:
         runs = study.at(chosen, runs, flags.at)
-    numbers = files.read_json(Path(study.__file__).parent / flags.study / "paper.json") if chosen.paper else {}
+    numbers = (
+        files.read_json(Path(study.__file__).parent / flags.study / "paper.json")
+        if chosen.paper
+        else {}
+    )
     print(text(chosen, runs, numbers))
-    if num_kept := sum(run.results is not None and run.results is kept.get(run.job.fingerprint) for run in runs):
+    if num_kept := sum(
+        run.results is not None and run.results is kept.get(run.job.fingerprint) for run in runs
+    ):
         path = study.kept_at(flags.study, flags.table, flags.scale)
         print(f"{num_kept} of the runs are not in {flags.out}; {path} has what they found.")
 

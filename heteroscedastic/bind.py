@@ -1,6 +1,7 @@
 """How a config names code: a name in a module, and settings as its keyword-only arguments.
 
-The type of a setting is that of its annotation. Its range is checked by what it is bound to, with `check_number`.
+The type of a setting is that of its annotation. Its range is checked by what it is bound to, with
+`check_number`.
 """
 
 import ast
@@ -21,8 +22,8 @@ def bind(module: ModuleType, /, *, name: str, **settings: Any) -> Callable:
     """The function of this name with its settings bound, or the class of this name constructed.
 
     Raises:
-      ValueError: an unknown name, an unknown setting or a missing one, with the choices; or a value of another type
-        than its annotation.
+      ValueError: an unknown name, an unknown setting or a missing one, with the choices; or a value
+        of another type than its annotation.
     """
     target = _fitting(module, name, settings)
     for setting, parameter in _settings(target).items():
@@ -54,7 +55,9 @@ def _fitting(module: ModuleType, name: str, settings: dict[str, Any]) -> Callabl
             f"{where}.{name} has no setting {', '.join(map(repr, unknown))};"
             f" its settings are {', '.join(known) or 'none'}."
         )
-    missing = [n for n, p in known.items() if p.default is inspect.Parameter.empty and n not in settings]
+    missing = [
+        n for n, p in known.items() if p.default is inspect.Parameter.empty and n not in settings
+    ]
     if missing:
         raise ValueError(f"{where}.{name} needs a value for {', '.join(map(repr, missing))}.")
     return target
@@ -72,11 +75,15 @@ def chain(module: ModuleType, text: str) -> list[Callable]:
 
 
 def within(section: str, fn: Callable, /, *args: Any, **settings: Any) -> Any:
-    """fn's value; its error names the section of the config, or a narrower one that it names already."""
+    """fn's value; its error names the section of the config, or a narrower one that it names
+    already.
+    """
     try:
         return fn(*args, **settings)
     except ValueError as error:
-        where = "" if str(error).startswith("config.") else f"config.{section}: "  # an inner call may have said it
+        where = (
+            "" if str(error).startswith("config.") else f"config.{section}: "
+        )  # an inner call may have said it
         raise ValueError(f"{where}{error}".replace("\n", " ")) from error
 
 
@@ -90,7 +97,9 @@ def check_number(
     below: float | None = None,
     at_most: float | None = None,
 ) -> None:
-    """Raises a ValueError that names the setting unless its value is a finite number of this kind and range."""
+    """Raises a ValueError that names the setting unless its value is a finite number of this kind
+    and range.
+    """
     bounds = {">": above, ">=": at_least, "<": below, "<=": at_most}
     if not (_is_of(int if whole else float, value) and _is_within(value, bounds)):
         raise ValueError(_refusal(name, value, _range(whole, bounds)))
@@ -102,7 +111,9 @@ def check_seed(name: str, value: Any) -> None:
 
 
 def check_numbers(name: str, values: Any, **settings: Any) -> None:
-    """Raises a ValueError that names the setting unless it is a sequence of one or more such numbers."""
+    """Raises a ValueError that names the setting unless it is a sequence of one or more such
+    numbers.
+    """
     if not isinstance(values, tuple | list) or not values:
         raise ValueError(_refusal(name, values, "a tuple of one or more numbers"))
     for value in values:
@@ -121,11 +132,16 @@ def _range(whole: bool, bounds: Mapping[str, float | None]) -> str:
 
 def _refusal(name: str, value: Any, expected: str) -> str:
     shown = " ".join(repr(value).split())
-    return f"{name} is {shown if len(shown) <= 200 else shown[:200] + ' ...'}; it must be {expected}."
+    return (
+        f"{name} is {shown if len(shown) <= 200 else shown[:200] + ' ...'}; it must be {expected}."
+    )
 
 
 def _is_of(annotation: Any, value: Any) -> bool:
-    """Whether a value is of an annotated type. True is no number, and a tuple may have become a list."""
+    """Whether a value is of an annotated type.
+
+    True is no number, and a tuple may have become a list.
+    """
     origin, parts = typing.get_origin(annotation), typing.get_args(annotation)
     if origin in (typing.Union, types.UnionType):
         return any(_is_of(part, value) for part in parts)
@@ -137,7 +153,11 @@ def _is_of(annotation: Any, value: Any) -> bool:
     if annotation is int:
         return isinstance(value, Integral) and not isinstance(value, bool)
     if annotation is float:
-        return isinstance(value, Real) and not isinstance(value, bool) and -_LARGEST <= value <= _LARGEST
+        return (
+            isinstance(value, Real)
+            and not isinstance(value, bool)
+            and -_LARGEST <= value <= _LARGEST
+        )
     if annotation in (bool, str, types.NoneType):
         return isinstance(value, annotation)
     return True  # of what no config holds
@@ -150,20 +170,34 @@ def _words(annotation: Any) -> str:
     if origin is tuple:
         number = "" if parts[1:] == (...,) else f"{len(parts)} "
         return f"a tuple of {number}{_words(parts[0]).removeprefix('a ')}s"
-    named = {int: "a whole number", float: "a finite number", bool: "True or False", str: "a string"}
+    named = {
+        int: "a whole number",
+        float: "a finite number",
+        bool: "True or False",
+        str: "a string",
+    }
     return named.get(annotation, "None" if annotation is types.NoneType else "a tuple")
 
 
 def _links(text: str) -> list[ast.expr]:
     if not isinstance(text, str):
-        raise ValueError(f"{text!r} is no chain such as 'pad_crop(4)|flip_lr', but must be a string.")
+        raise ValueError(
+            f"{text!r} is no chain such as 'pad_crop(4)|flip_lr', but must be a string."
+        )
     if not text.strip():
         return []
     try:
         node = ast.parse(text.strip(), mode="eval").body
-    except (SyntaxError, ValueError, MemoryError, RecursionError) as error:  # the last ones where it nests too deep
+    except (
+        SyntaxError,
+        ValueError,
+        MemoryError,
+        RecursionError,
+    ) as error:  # the last ones where it nests too deep
         why = getattr(error, "msg", None) or str(error) or "it nests too deep"
-        raise ValueError(f"{text[:200]!r} is no chain such as 'pad_crop(4)|flip_lr': {why}.") from None
+        raise ValueError(
+            f"{text[:200]!r} is no chain such as 'pad_crop(4)|flip_lr': {why}."
+        ) from None
     links = []
     while isinstance(node, ast.BinOp) and isinstance(node.op, ast.BitOr):
         links.append(node.right)
@@ -175,25 +209,33 @@ def _link(module: ModuleType, node: ast.expr) -> Callable:
     call = node if isinstance(node, ast.Call) else ast.Call(node, [], [])
     shown = ast.unparse(node)
     if not isinstance(call.func, ast.Name) or any(k.arg is None for k in call.keywords):
-        raise ValueError(f"{shown!r} is no link of a chain; write name or name(value, setting=value).")
+        raise ValueError(
+            f"{shown!r} is no link of a chain; write name or name(value, setting=value)."
+        )
     try:
         values = [ast.literal_eval(a) for a in call.args]
         settings = {k.arg: ast.literal_eval(k.value) for k in call.keywords}
     except (ValueError, TypeError):
-        raise ValueError(f"{shown!r} has an argument that is no plain number, string or tuple.") from None
+        raise ValueError(
+            f"{shown!r} has an argument that is no plain number, string or tuple."
+        ) from None
     if "name" in settings:
         raise ValueError(f"{shown!r} gives a setting called name; nothing has one.")
     target = _choices(module).get(call.func.id)
     places = list(_settings(target)) if target else []
     if target and len(values) > len(places):
-        raise ValueError(f"{shown!r} has {len(values)} arguments, but takes {', '.join(places) or 'none'}.")
+        raise ValueError(
+            f"{shown!r} has {len(values)} arguments, but takes {', '.join(places) or 'none'}."
+        )
     positional = dict(zip(places, values))
     given = [*positional, *(k.arg for k in call.keywords)]
     twice = sorted(n for n in set(given) if given.count(n) > 1)
     if twice:
         raise ValueError(f"{shown!r} gives {', '.join(twice)} twice.")
     settings |= positional
-    return _with_settings(_fitting(module, call.func.id, settings), settings)  # values: data/chains.py, by the link
+    return _with_settings(
+        _fitting(module, call.func.id, settings), settings
+    )  # values: data/chains.py, by the link
 
 
 def _choices(module: ModuleType) -> dict[str, Callable]:

@@ -1,4 +1,5 @@
-"""Which examples, with which labels, before training: (seed, ids, labels, num_classes) -> ids, labels.
+"""Which examples, with which labels, before training: (seed, ids, labels, num_classes) -> ids,
+labels.
 
 Every random choice is keyed by the seed and the example's id, so an example meets the same
 fate in whatever company it comes. Labels are int32 [n], or [n, m] padded with -1; arrays are
@@ -51,7 +52,9 @@ def confuse_random_pairs(
 ) -> tuple[Ids, Labels]:
     """`confuse_pairs` with disjoint pairs drawn by the seed."""
     if not 0 <= 2 * num_pairs <= num_classes:
-        raise ValueError(f"num_pairs is {num_pairs}, but {num_classes} classes have at most {num_classes // 2}.")
+        raise ValueError(
+            f"num_pairs is {num_pairs}, but {num_classes} classes have at most {num_classes // 2}."
+        )
     drawn = _generator(seed, "random_pairs").permutation(num_classes)[: 2 * num_pairs].tolist()
     pairs = tuple(zip(drawn[::2], drawn[1::2]))
     return confuse_pairs(seed, ids, labels, num_classes, pairs=pairs, rate=rate)

@@ -1,8 +1,8 @@
 """Columns of digital nets that go well together: the generator matrices that sampling.py uses.
 
-In a digital net of 2**m points, digits of point i in column j are C_j i over {0, 1}; a shift adds random
-digits. Columns are unlike: an average of what depends on two of them can have up to the variance
-of independent points times half their number, and no shift mends that.
+In a digital net of 2**m points, digits of point i in column j are C_j i over {0, 1}; a shift adds
+random digits. Columns are unlike: an average of what depends on two of them can have up to the
+variance of independent points times half their number, and no shift mends that.
 """
 
 import functools
@@ -13,7 +13,8 @@ from scipy import special
 
 _NUM_SOBOL, _NUM_RANDOM, _MOST = 512, 2048, 64
 _JUDGED_DIGITS = 13
-# What is averaged over two normals: a covariance, and two classes alone at temperatures that fall to the argmax's.
+# What is averaged over two normals: a covariance, and two classes alone at temperatures that fall
+# to the argmax's.
 _JUDGES = (
     lambda a, b: a * b,
     lambda a, b: special.expit(2 * (a - b)),
@@ -41,7 +42,9 @@ def columns(digits: int) -> np.ndarray:
     tables = [_autocorrelation(judge) for judge in _JUDGES]
     chosen = [0]
     for j in range(1, len(points)):
-        if len(chosen) < _MOST and all(_ratios(table, points[chosen], points[j]).max() <= 1 for table in tables):
+        if len(chosen) < _MOST and all(
+            _ratios(table, points[chosen], points[j]).max() <= 1 for table in tables
+        ):
             chosen.append(j)
     return candidates[chosen]
 
@@ -50,7 +53,11 @@ def _sobol(digits: int) -> np.ndarray:
     """Of SciPy's Sobol sequence, with the direction numbers of Joe and Kuo (2008)."""
     from scipy.stats import qmc  # takes a second to import
 
-    engine, passed, found = qmc.Sobol(_NUM_SOBOL, scramble=False, bits=32), 0, [np.zeros((0, _NUM_SOBOL))]
+    engine, passed, found = (
+        qmc.Sobol(_NUM_SOBOL, scramble=False, bits=32),
+        0,
+        [np.zeros((0, _NUM_SOBOL))],
+    )
     for i in range(digits):
         number = 2 ** (i + 1) - 1  # whose Gray code has digit i alone
         engine.fast_forward(number - passed)
@@ -83,7 +90,9 @@ def _cells(generators: np.ndarray) -> np.ndarray:
 
 
 def _ratios(table: np.ndarray, chosen: np.ndarray, column: np.ndarray) -> np.ndarray:
-    """Variance with shifted points, of one column beside each of the chosen, over that with independent ones."""
+    """Variance with shifted points, of one column beside each of the chosen, over that with
+    independent ones.
+    """
     return table[chosen, column[None]].sum(axis=1)
 
 
@@ -108,5 +117,7 @@ def _walsh(values: np.ndarray) -> np.ndarray:
     """The Walsh-Hadamard transform of the first axis, not scaled."""
     for i in range(len(values).bit_length() - 1):
         pairs = values.reshape(-1, 2, 2**i, *values.shape[1:])
-        values = np.stack([pairs[:, 0] + pairs[:, 1], pairs[:, 0] - pairs[:, 1]], axis=1).reshape(values.shape)
+        values = np.stack([pairs[:, 0] + pairs[:, 1], pairs[:, 0] - pairs[:, 1]], axis=1).reshape(
+            values.shape
+        )
     return values

@@ -13,17 +13,21 @@ from scipy import special
 class EntropySplit(NamedTuple):
     """Of each example, in nats: total = expected + mutual.
 
-    Source: Depeweg et al. (2018), arXiv:1710.07283, Eq. 2; Lakshminarayanan et al. (2017), arXiv:1612.01474, for
-    the mean of members.
+    Source: Depeweg et al. (2018), arXiv:1710.07283, Eq. 2; Lakshminarayanan et al. (2017),
+    arXiv:1612.01474, for the mean of members.
     """
 
     total: Float[np.ndarray, "*b"]  # entropy of the mean of the members
     expected: Float[np.ndarray, "*b"]  # mean of the members' entropies
-    mutual: Float[np.ndarray, "*b"]  # mean divergence of a member from their mean, which is mutual information, >= 0
+    mutual: Float[
+        np.ndarray, "*b"
+    ]  # mean divergence of a member from their mean, which is mutual information, >= 0
 
 
 def log_mean(log_probs: Float[np.ndarray, "m *b k"]) -> Float[np.ndarray, "*b k"]:
-    """Log of the mean of the members' probabilities; logits are taken as log-probabilities up to a constant."""
+    """Log of the mean of the members' probabilities; logits are taken as log-probabilities up to a
+    constant.
+    """
     log_probs = special.log_softmax(_members(log_probs), axis=-1)
     return special.logsumexp(log_probs, axis=0) - np.log(len(log_probs))
 
@@ -48,9 +52,11 @@ def entropy_split(log_probs: Float[np.ndarray, "m *b k"]) -> EntropySplit:
 
 
 def sigmoid_entropy_split(log_odds: Float[np.ndarray, "m *b k"]) -> EntropySplit:
-    """The split for K yes/no answers, summed over them: they are taken as independent given the member.
+    """The split for K yes/no answers, summed over them: they are taken as independent given the
+    member.
 
-    Mutual information is then of each answer by itself, which is what the mean over members tells too.
+    Mutual information is then of each answer by itself, which is what the mean over members tells
+    too.
     """
     log_odds = _members(log_odds)
     answers = entropy_split(special.log_expit(np.stack([log_odds, -log_odds], axis=-1)))

@@ -25,7 +25,9 @@ class LatentGaussian(NamedTuple):
     """
 
     loc: Float[Array, "*b k"]  # finite, or -inf for a class that never is
-    scale_diag: Float[Array, "*b n"] | None = None  # standard deviation, > 0; n = k, or the readout's width
+    scale_diag: Float[Array, "*b n"] | None = (
+        None  # standard deviation, > 0; n = k, or the readout's width
+    )
     factor_loadings: Float[Array, "*b n r"] | None = None
     factor_scale: Float[Array, "*b n"] | None = None  # v(x), with shared_loadings
     shared_loadings: Float[Array, "n q"] | None = None  # V
@@ -44,15 +46,18 @@ def check(latent: LatentGaussian) -> LatentGaussian:
     """The latent itself, once its shapes agree and every loc has a meaning.
 
     Raises:
-      ValueError: names the field, its shape and the shape that was expected; or a loc is +inf or nan. Within
-        `jit`, where values are not known, such a loc makes the example's log-probabilities nan.
+      ValueError: names the field, its shape and the shape that was expected; or a loc is +inf or
+        nan. Within `jit`, where values are not known, such a loc makes the example's
+        log-probabilities nan.
     """
     if jnp.ndim(latent.loc) < 1:
         raise ValueError(f"latent.loc needs a class axis, but has shape {jnp.shape(latent.loc)}.")
     *batch, num_classes = latent.loc.shape
     width = num_classes if latent.readout is None else latent.readout.shape[0]
     if (latent.factor_scale is None) != (latent.shared_loadings is None):
-        raise ValueError("latent.factor_scale and latent.shared_loadings come together or not at all.")
+        raise ValueError(
+            "latent.factor_scale and latent.shared_loadings come together or not at all."
+        )
     expected = {
         "scale_diag": (*batch, width),
         "factor_loadings": (*batch, width, None),
@@ -73,7 +78,9 @@ def check(latent: LatentGaussian) -> LatentGaussian:
                 f" it must have shape ({text})."
             )
     if _is_known(latent.loc) and not np.all(np.asarray(latent.loc) < np.inf):
-        raise ValueError("latent.loc holds +inf or nan, but must be finite, or -inf for a class that never is.")
+        raise ValueError(
+            "latent.loc holds +inf or nan, but must be finite, or -inf for a class that never is."
+        )
     return latent
 
 
@@ -84,7 +91,9 @@ def _is_known(value: ArrayLike) -> bool:
 
 def has_noise(latent: LatentGaussian) -> bool:
     """Whether any term of the latent is random."""
-    return any(x is not None for x in (latent.scale_diag, latent.factor_loadings, latent.factor_scale))
+    return any(
+        x is not None for x in (latent.scale_diag, latent.factor_loadings, latent.factor_scale)
+    )
 
 
 def map_batch(fn: Callable[[Array], Array], latent: LatentGaussian) -> LatentGaussian:
@@ -98,7 +107,8 @@ def temper(latent: LatentGaussian, temperature: float | Float[ArrayLike, ""]) ->
     """The utilities in units of the temperature: covariance(temper(l, t)) = covariance(l) / t**2.
 
     Raises:
-      ValueError: a temperature that is no finite number > 0, where its value is known (outside of `jit`).
+      ValueError: a temperature that is no finite number > 0, where its value is known (outside of
+        `jit`).
     """
     if _is_known(temperature) and not (np.ndim(temperature) == 0 and 0 < temperature < np.inf):
         raise ValueError(f"temperature is {temperature}, but must be a finite number > 0.")
@@ -106,7 +116,9 @@ def temper(latent: LatentGaussian, temperature: float | Float[ArrayLike, ""]) ->
 
 
 def without_classes_from(num_classes: int, latent: LatentGaussian) -> LatentGaussian:
-    """The latent whose classes from this number on only make room: with a loc of -inf they have no probability."""
+    """The latent whose classes from this number on only make room: with a loc of -inf they have no
+    probability.
+    """
     there = jnp.arange(latent.loc.shape[-1]) < num_classes
     return latent._replace(loc=jnp.where(there, latent.loc, -jnp.inf))
 
@@ -116,11 +128,12 @@ def draw(
 ) -> Callable[[Int[Array, "s"]], Noise]:
     """Where the points of samples come from: their numbers, below num_samples -> Noise.
 
-    Sample i depends on the key, the latent's likeliest classes and i alone, so samples can be drawn in
-    any grouping, and again, with the same result.
+    Sample i depends on the key, the latent's likeliest classes and i alone, so samples can be drawn
+    in any grouping, and again, with the same result.
 
     Args:
-      key: consumed; every example has points of its own. None is for fixed points, the same for every example.
+      key: consumed; every example has points of its own. None is for fixed points, the same for
+        every example.
       latent: the best points go to the factors and the likeliest classes.
       num_samples: in all, 1 to 2**24; a power of two for Sobol points.
       points: "independent", "antithetic" or "sobol".
@@ -129,13 +142,18 @@ def draw(
     num_samples = sampling.check_num_points(num_samples)
     keys = jax.random.split(jax.random.key(0) if shared else key, 3)
     sources = [
-        None if ranks is None else kind(one, num_samples, ranks, shared) for one, ranks in zip(keys, _ranks(latent))
+        None if ranks is None else kind(one, num_samples, ranks, shared)
+        for one, ranks in zip(keys, _ranks(latent))
     ]
-    return lambda indices: Noise(*(None if source is None else source(indices) for source in sources))
+    return lambda indices: Noise(
+        *(None if source is None else source(indices) for source in sources)
+    )
 
 
 def _ranks(latent: LatentGaussian) -> Noise:
-    """How much depends on each normal, 0 the most: 16 factors, 16 likely classes, other factors, 16 more classes."""
+    """How much depends on each normal, 0 the most: 16 factors, 16 likely classes, other factors, 16
+    more classes.
+    """
     batch = latent.loc.shape[:-1]
     num_factors = 0 if latent.factor_loadings is None else latent.factor_loadings.shape[-1]
     num_shared = 0 if latent.shared_loadings is None else latent.shared_loadings.shape[-1]
@@ -145,11 +163,19 @@ def _ranks(latent: LatentGaussian) -> Noise:
     likely = np.arange(_LIKELY) + np.where(np.arange(_LIKELY) < half, min(num_all, half), num_all)
     diag = None
     if latent.scale_diag is not None:
-        weight = latent.loc if latent.readout is None else latent.scale_diag * jnp.linalg.norm(latent.readout, axis=-1)
+        weight = (
+            latent.loc
+            if latent.readout is None
+            else latent.scale_diag * jnp.linalg.norm(latent.readout, axis=-1)
+        )
         diag = sampling.ranked(jax.lax.stop_gradient(weight), likely[: weight.shape[-1]])
 
     def for_each(ranks):
-        return jnp.broadcast_to(jnp.asarray(ranks, jnp.int32), (*batch, len(ranks))) if len(ranks) else None
+        return (
+            jnp.broadcast_to(jnp.asarray(ranks, jnp.int32), (*batch, len(ranks)))
+            if len(ranks)
+            else None
+        )
 
     return Noise(diag, for_each(factors[:num_factors]), for_each(factors[num_factors:]))
 
@@ -173,8 +199,8 @@ def sample(
 ) -> Float[Array, "s *b k"]:
     """Samples of the utilities.
 
-    Noise is drawn per class: e ~ N(0, I), one number for each class, example and sample. Arguments are
-    those of `draw`.
+    Noise is drawn per class: e ~ N(0, I), one number for each class, example and sample. Arguments
+    are those of `draw`.
 
     Source: Collier et al. (2021), arXiv:2105.10305, section 2 and Algorithm 1, where one
     draw serves the whole batch; here every example has its own.
@@ -191,7 +217,9 @@ def covariance(latent: LatentGaussian) -> Float[Array, "*b k k"]:
     return outer + _diagonal(jnp.square(scale_diag))
 
 
-def covariance_entries(latent: LatentGaussian, rows: Int[Array, "p"], cols: Int[Array, "p"]) -> Float[Array, "*b p"]:
+def covariance_entries(
+    latent: LatentGaussian, rows: Int[Array, "p"], cols: Int[Array, "p"]
+) -> Float[Array, "*b p"]:
     """The entries (rows[i], cols[i]) of the covariance, without the matrix."""
     scale_diag, loadings = _terms(check(latent), jnp.concatenate([rows, cols]))
     p = rows.shape[0]
@@ -227,9 +255,13 @@ def variance(latent: LatentGaussian) -> Float[Array, "*b k"]:
     total = jnp.zeros_like(latent.loc)
     if latent.scale_diag is not None:
         own = jnp.square(latent.scale_diag)
-        total += own if readout is None else jnp.matmul(own, jnp.square(readout), precision=_HIGHEST)
+        total += (
+            own if readout is None else jnp.matmul(own, jnp.square(readout), precision=_HIGHEST)
+        )
     if latent.factor_scale is not None and readout is None:
-        total += jnp.square(latent.factor_scale) * jnp.sum(jnp.square(latent.shared_loadings), axis=-1)
+        total += jnp.square(latent.factor_scale) * jnp.sum(
+            jnp.square(latent.shared_loadings), axis=-1
+        )
         latent = latent._replace(factor_scale=None)
     for loadings in _loadings(latent):
         if readout is not None:
@@ -276,9 +308,15 @@ def _terms(
     batch, num_classes = latent.loc.shape[:-1], latent.loc.shape[-1]
     if latent.readout is None:
         classes = jnp.arange(num_classes) if classes is None else classes
-        latent = map_batch(lambda x: x[..., classes], latent._replace(factor_loadings=None))._replace(
-            factor_loadings=None if latent.factor_loadings is None else latent.factor_loadings[..., classes, :],
-            shared_loadings=None if latent.shared_loadings is None else latent.shared_loadings[classes],
+        latent = map_batch(
+            lambda x: x[..., classes], latent._replace(factor_loadings=None)
+        )._replace(
+            factor_loadings=None
+            if latent.factor_loadings is None
+            else latent.factor_loadings[..., classes, :],
+            shared_loadings=None
+            if latent.shared_loadings is None
+            else latent.shared_loadings[classes],
         )
     width = latent.loc.shape[-1] if latent.readout is None else latent.readout.shape[0]
     zeros = jnp.zeros((*batch, width), latent.loc.dtype)
@@ -288,8 +326,12 @@ def _terms(
         return scale_diag, jnp.concatenate(loadings, axis=-1)
     readout = latent.readout if classes is None else latent.readout[:, classes]
     own = scale_diag[..., None, :] * readout.T
-    mixed = jnp.einsum("...nm,nk->...km", jnp.concatenate(loadings, axis=-1), readout, precision=_HIGHEST)
-    return jnp.zeros((*batch, readout.shape[-1]), latent.loc.dtype), jnp.concatenate([own, mixed], axis=-1)
+    mixed = jnp.einsum(
+        "...nm,nk->...km", jnp.concatenate(loadings, axis=-1), readout, precision=_HIGHEST
+    )
+    return jnp.zeros((*batch, readout.shape[-1]), latent.loc.dtype), jnp.concatenate(
+        [own, mixed], axis=-1
+    )
 
 
 def _loadings(latent: LatentGaussian) -> list[Float[Array, "*b n r"]]:

@@ -7,14 +7,18 @@ from jaxtyping import Array, Float
 __all__ = ["cross_entropy", "sigmoid_cross_entropy"]  # what config.loss may name
 
 
-def cross_entropy(logits: Float[Array, "*b k"], targets: Float[Array, "*b k"]) -> Float[Array, "*b"]:
+def cross_entropy(
+    logits: Float[Array, "*b k"], targets: Float[Array, "*b k"]
+) -> Float[Array, "*b"]:
     """Softmax cross-entropy against a distribution over classes, in nats."""
     log_probs = jax.nn.log_softmax(logits, axis=-1)
     # A class without target counts nothing, whatever its logit, -inf included.
     return -jnp.sum(targets * jnp.where(targets == 0, 0.0, log_probs), axis=-1)
 
 
-def sigmoid_cross_entropy(logits: Float[Array, "*b k"], targets: Float[Array, "*b k"]) -> Float[Array, "*b"]:
+def sigmoid_cross_entropy(
+    logits: Float[Array, "*b k"], targets: Float[Array, "*b k"]
+) -> Float[Array, "*b"]:
     """Sum over classes of the binary cross-entropies of log-odds, in nats."""
     # An answer without weight counts nothing, whatever its logit, an infinite one included.
     positive = targets * jnp.where(targets == 0, 0.0, jax.nn.log_sigmoid(logits))

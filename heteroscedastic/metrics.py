@@ -29,7 +29,16 @@ _CENTERED = {  # by bin centre on [1/K, 1] (reading L5): name, which binning, er
 MULTICLASS = ("accuracy", "top5_accuracy", "nll", "brier", *_RELIABILITY, *_CENTERED)
 _ANSWERS = ("nll", "brier", "label_accuracy", "exact", "top1_hit")
 MULTILABEL = (*_ANSWERS, "gap", "gap_error")
-LOWER_IS_BETTER = ("nll", "brier", "ece", "mce", "overconfidence", "underconfidence", *_CENTERED, "gap_error")
+LOWER_IS_BETTER = (
+    "nll",
+    "brier",
+    "ece",
+    "mce",
+    "overconfidence",
+    "underconfidence",
+    *_CENTERED,
+    "gap_error",
+)
 _EDGES = reliability.equal_edges(15)
 _SCORE_EDGES = ranking.log_odds_edges()
 
@@ -72,7 +81,9 @@ class RankedSums(NamedTuple):
     ranking: ranking.RankingSums  # of the log-odds of all answers
 
 
-def multiclass(logits: Float[Array, "b k"], labels: Int[Array, "b"], weights: Float[Array, "b"]) -> MulticlassSums:
+def multiclass(
+    logits: Float[Array, "b k"], labels: Int[Array, "b"], weights: Float[Array, "b"]
+) -> MulticlassSums:
     """Sums of top-1, top-5, NLL, Brier score and calibration under the softmax of the logits.
 
     Ties count against the label: it is among the first n when fewer than n other classes
@@ -91,7 +102,9 @@ def multiclass_sigmoid(
     The class of the highest is predicted, and its probability of holding is the confidence. NLL
     and Brier score are summed over the answers.
     """
-    nll = losses.sigmoid_cross_entropy(logits, jax.nn.one_hot(labels, logits.shape[-1], dtype=logits.dtype))
+    nll = losses.sigmoid_cross_entropy(
+        logits, jax.nn.one_hot(labels, logits.shape[-1], dtype=logits.dtype)
+    )
     return _multiclass(logits, jax.nn.sigmoid(logits), nll, labels, weights)
 
 
@@ -118,7 +131,9 @@ def _multiclass(scores, probs, nll, labels, weights):
     )
 
 
-def listed(logits: Float[Array, "b k"], labels: Int[Array, "b m"], weights: Float[Array, "b"]) -> ListedSums:
+def listed(
+    logits: Float[Array, "b k"], labels: Int[Array, "b m"], weights: Float[Array, "b"]
+) -> ListedSums:
     """Sums of whether the likeliest class is among those that are right; ties count against them.
 
     Args:
@@ -134,7 +149,9 @@ def listed(logits: Float[Array, "b k"], labels: Int[Array, "b m"], weights: Floa
     return ListedSums(jnp.sum(weights), losses.weighted_sum(hit.astype(logits.dtype), weights))
 
 
-def multilabel(logits: Float[Array, "b k"], labels: Int[Array, "b m"], weights: Float[Array, "b"]) -> MultilabelSums:
+def multilabel(
+    logits: Float[Array, "b k"], labels: Int[Array, "b m"], weights: Float[Array, "b"]
+) -> MultilabelSums:
     """Sums over yes/no answers whose log-odds are the logits.
 
     Args:
@@ -148,21 +165,29 @@ def multilabel(logits: Float[Array, "b k"], labels: Int[Array, "b m"], weights: 
     return MultilabelSums(
         weight=jnp.sum(weights),
         nll=losses.weighted_sum(losses.sigmoid_cross_entropy(logits, targets), weights),
-        brier=losses.weighted_sum(jnp.sum(jnp.square(jax.nn.sigmoid(logits) - targets), axis=-1), weights),
+        brier=losses.weighted_sum(
+            jnp.sum(jnp.square(jax.nn.sigmoid(logits) - targets), axis=-1), weights
+        ),
         label_accuracy=losses.weighted_sum(jnp.mean(right, axis=-1), weights),
         exact=losses.weighted_sum(jnp.min(right, axis=-1), weights),
         top1_hit=losses.weighted_sum(top1, weights),
     )
 
 
-def ranked_multilabel(logits: Float[Array, "b k"], labels: Int[Array, "b m"], weights: Float[Array, "b"]) -> RankedSums:
+def ranked_multilabel(
+    logits: Float[Array, "b k"], labels: Int[Array, "b m"], weights: Float[Array, "b"]
+) -> RankedSums:
     """`multilabel`, and the sums of global average precision."""
     targets = smoothing.multi_hot(labels, logits.shape[-1])
-    return RankedSums(multilabel(logits, labels, weights), ranking.sums(logits, targets, weights, _SCORE_EDGES))
+    return RankedSums(
+        multilabel(logits, labels, weights), ranking.sums(logits, targets, weights, _SCORE_EDGES)
+    )
 
 
 def of_training(is_single: bool, yes_no: bool) -> Callable:
-    """The sums to take in training, of one label an example or of several; `yes_no` where logits are log-odds."""
+    """The sums to take in training, of one label an example or of several; `yes_no` where logits
+    are log-odds.
+    """
     if not is_single:
         return multilabel
     return multiclass_sigmoid if yes_no else multiclass
@@ -182,7 +207,9 @@ def means(sums: MulticlassSums | ListedSums | MultilabelSums | RankedSums) -> di
     exact value is no further from it than `gap_error`.
     """
     if isinstance(sums, RankedSums):
-        gap, (low, high) = (f(sums.ranking) for f in (ranking.average_precision, ranking.average_precision_bounds))
+        gap, (low, high) = (
+            f(sums.ranking) for f in (ranking.average_precision, ranking.average_precision_bounds)
+        )
         return {**means(sums.answers), "gap": gap, "gap_error": max(gap - low, high - gap)}
     weight = float(sums.weight)
 
@@ -199,5 +226,8 @@ def means(sums: MulticlassSums | ListedSums | MultilabelSums | RankedSums) -> di
         "nll": mean(sums.nll),
         "brier": mean(sums.brier),
         **{name: float(error(sums.reliability)) for name, error in _RELIABILITY.items()},
-        **{name: float(error(getattr(sums, binning))) for name, (binning, error) in _CENTERED.items()},
+        **{
+            name: float(error(getattr(sums, binning)))
+            for name, (binning, error) in _CENTERED.items()
+        },
     }

@@ -2,13 +2,15 @@
 
 Each kind is (key, num_points, ranks) -> (indices -> points). `ranks` has one entry for each normal
 of a point and says how much depends on it, 0 the most; the values that share a point have
-different ranks, or UNRANKED. A point depends on key, num_points and its own index alone, so points can be
-drawn in any grouping, and again, with the same result. An entry of it depends on its rank, its place in the last axis
-and that axis's place among the others, so a longer axis begins as the shorter one does: entries can be added for
-padding, and drawn where they are used, on one device of many.
+different ranks, or UNRANKED. A point depends on key, num_points and its own index alone, so points
+can be drawn in any grouping, and again, with the same result. An entry of it depends on its rank,
+its place in the last axis and that axis's place among the others, so a longer axis begins as the
+shorter one does: entries can be added for padding, and drawn where they are used, on one device of
+many.
 
-A kind with `shared=True` gives every place of the leading axes the points of the first, so that a point depends on
-its rank and its place in the last axis alone. Points are float32, from 32 bits, under any setting of JAX.
+A kind with `shared=True` gives every place of the leading axes the points of the first, so that a
+point depends on its rank and its place in the last axis alone. Points are float32, from 32 bits,
+under any setting of JAX.
 """
 
 import functools
@@ -51,10 +53,15 @@ def check_num_points(num_points: int) -> int:
             return num_points
     except TypeError:
         pass
-    raise ValueError(f"num_samples is {num_points}, but must be a whole number from 1 to 2**24 ({MOST_POINTS:,}).")
+    raise ValueError(
+        f"num_samples is {num_points}, but must be a whole number from 1 to 2**24"
+        f" ({MOST_POINTS:,})."
+    )
 
 
-def independent(key: PRNGKeyArray, num_points: int, ranks: Int[Array, "*n"], shared: bool = False) -> Source:
+def independent(
+    key: PRNGKeyArray, num_points: int, ranks: Int[Array, "*n"], shared: bool = False
+) -> Source:
     """Independent points. Only the shape of `ranks` matters."""
     shape = _shape(ranks, shared)
 
@@ -84,13 +91,16 @@ def _drawn(draw: Callable, key: PRNGKeyArray, shape: tuple[int, ...]) -> Array:
     def row(place):
         return draw(jax.random.fold_in(key, place), (width,))
 
-    # Axis by axis: one axis made of several would be cut elsewhere than they are, and gathered from all devices.
+    # Axis by axis: one axis made of several would be cut elsewhere than they are, and gathered from
+    # all devices.
     for _ in rows:
         row = jax.vmap(row)
     return row(jnp.arange(math.prod(rows)).reshape(rows))
 
 
-def antithetic(key: PRNGKeyArray, num_points: int, ranks: Int[Array, "*n"], shared: bool = False) -> Source:
+def antithetic(
+    key: PRNGKeyArray, num_points: int, ranks: Int[Array, "*n"], shared: bool = False
+) -> Source:
     """Points in pairs: 2i and 2i + 1 are each other's negatives, else independent."""
     halves = independent(key, num_points, ranks, shared)
 
@@ -101,7 +111,9 @@ def antithetic(key: PRNGKeyArray, num_points: int, ranks: Int[Array, "*n"], shar
     return points
 
 
-def sobol(key: PRNGKeyArray, num_points: int, ranks: Int[Array, "*n"], shared: bool = False) -> Source:
+def sobol(
+    key: PRNGKeyArray, num_points: int, ranks: Int[Array, "*n"], shared: bool = False
+) -> Source:
     """Points of a digital net with random shifts, by the inverse normal; Sobol's where it matters.
 
     Over binary digits, entry j of point i is shift_j + C_j i. The shift has 32 random bits of its
@@ -143,10 +155,11 @@ def sobol(key: PRNGKeyArray, num_points: int, ranks: Int[Array, "*n"], shared: b
 
 
 def ranked(weight: Float[Array, "*b n"], ranks: np.ndarray) -> Int[Array, "*b n"]:
-    """The first of `ranks` where the weight is largest, the next where it is next, UNRANKED elsewhere; ties in order.
+    """The first of `ranks` where the weight is largest, the next where it is next, UNRANKED
+    elsewhere; ties in order.
 
-    It is one maximum after the other, and not `top_k`: where the last axis lies on several devices only
-    the maxima cross, and XLA's `top_k` gathers even leading axes.
+    It is one maximum after the other, and not `top_k`: where the last axis lies on several devices
+    only the maxima cross, and XLA's `top_k` gathers even leading axes.
     """
     places = jnp.arange(weight.shape[-1])
 
@@ -169,7 +182,8 @@ def check_power_of_two(num_points: int) -> int:
     digits = (num_points - 1).bit_length()
     if num_points != 2**digits:
         raise ValueError(
-            f"num_samples is {num_points}, but Sobol points come in powers of two: take {2**digits}, or other points."
+            f"num_samples is {num_points}, but Sobol points come in powers of two: take"
+            f" {2**digits}, or other points."
         )
     return digits
 
@@ -202,6 +216,8 @@ def _nonsingular(key: PRNGKeyArray, digits: int, shape: tuple[int, ...]) -> Arra
 
 
 def _normal(bits: Array) -> Float[Array, "..."]:
-    """The normal quantile of uniform numbers of 32 random bits, of which 24 count; odd in the top one."""
+    """The normal quantile of uniform numbers of 32 random bits, of which 24 count; odd in the top
+    one.
+    """
     centred = (jax.lax.bitcast_convert_type(bits, jnp.int32) >> 8).astype(jnp.float32) + 0.5
     return np.float32(np.sqrt(2)) * jax.lax.erf_inv(centred * 2.0**-23)

@@ -20,7 +20,9 @@ def hard(batch: Batch, num_classes: int) -> Float[Array, "*b k"]:
     )
 
 
-def uniform(batch: Batch, num_classes: int, *, rate: float, over: str = "all") -> Float[Array, "*b k"]:
+def uniform(
+    batch: Batch, num_classes: int, *, rate: float, over: str = "all"
+) -> Float[Array, "*b k"]:
     """A share `rate` of the label's mass spread evenly over the classes.
 
     Args:
@@ -33,7 +35,9 @@ def uniform(batch: Batch, num_classes: int, *, rate: float, over: str = "all") -
     """
     check_number("rate", rate, at_least=0, below=1)
     if batch.labels.ndim != batch.weights.ndim:
-        raise ValueError("smoothing 'uniform' needs one label an example; these have lists of labels.")
+        raise ValueError(
+            "smoothing 'uniform' needs one label an example; these have lists of labels."
+        )
     if num_classes < 2:
         raise ValueError(f"smoothing 'uniform' needs two classes or more, not {num_classes}.")
     targets = hard(batch, num_classes)

@@ -18,8 +18,8 @@ class UserError(Exception):
 def message(error: BaseException) -> str | None:
     """The message of an error that a user can correct; None for a bug, whose traceback is needed.
 
-    A ValueError is a user's only where this project raises it, as a ValueError of JAX or NumPy is a bug here. So is
-    an OSError that names no file.
+    A ValueError is a user's only where this project raises it, as a ValueError of JAX or NumPy is a
+    bug here. So is an OSError that names no file.
     """
     if isinstance(error, UserError) or (isinstance(error, OSError) and error.filename):
         return str(error)
@@ -38,10 +38,12 @@ def _is_raised_here(error: BaseException) -> bool:
 
 @contextlib.contextmanager
 def one_line(debug: bool | None = None) -> Iterator[None]:
-    """Ends the program with one line and exit status 1 where a user can correct the error; also a decorator.
+    """Ends the program with one line and exit status 1 where a user can correct the error; also a
+    decorator.
 
     Args:
-      debug: raises the error as it is, with its traceback; None asks for --debug among the command's arguments.
+      debug: raises the error as it is, with its traceback; None asks for --debug among the
+        command's arguments.
     """
     try:
         yield

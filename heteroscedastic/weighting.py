@@ -13,8 +13,12 @@ def equal(targets: Float[Array, "*b k"], class_counts: Float[Array, "k"]) -> Flo
     return jnp.ones(targets.shape[:-1], targets.dtype)
 
 
-def inverse_frequency(targets: Float[Array, "*b k"], class_counts: Float[Array, "k"]) -> Float[Array, "*b"]:
-    """Every class counts the same in all: the weight of class c is N / (K n_c), over the K classes present."""
+def inverse_frequency(
+    targets: Float[Array, "*b k"], class_counts: Float[Array, "k"]
+) -> Float[Array, "*b"]:
+    """Every class counts the same in all: the weight of class c is N / (K n_c), over the K classes
+    present.
+    """
     present = class_counts > 0
     share = jnp.sum(class_counts) / jnp.maximum(jnp.sum(present), 1)
     weights = jnp.where(present, share / jnp.where(present, class_counts, 1.0), 0.0)

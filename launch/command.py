@@ -1,4 +1,6 @@
-"""What launchers share: what is to be run, how main.py is called, and a shell that can only tell what it would do."""
+"""What launchers share: what is to be run, how main.py is called, and a shell that can only tell
+what it would do.
+"""
 
 import argparse
 import math
@@ -42,7 +44,9 @@ def number(kind: type[int] | type[float], low: float, high: float) -> Callable[[
             value = math.nan
         if not low <= value <= high:
             what = "a whole number" if kind is int else "a number"
-            raise argparse.ArgumentTypeError(f"is {text}, but must be {what} from {low:g} to {high:g}.")
+            raise argparse.ArgumentTypeError(
+                f"is {text}, but must be {what} from {low:g} to {high:g}."
+            )
         return value
 
     return parse
@@ -67,7 +71,9 @@ class Shell:
         if not self.dry_run:
             print(f"launch: {text}", file=sys.stderr, flush=True)
 
-    def ask(self, words: Sequence[str], *, assumed: Done | None = None, given: str | None = None) -> Done:
+    def ask(
+        self, words: Sequence[str], *, assumed: Done | None = None, given: str | None = None
+    ) -> Done:
         """Runs a command for what it says."""
         return self._run(words, assumed or Done(0), given, subprocess.PIPE)
 
@@ -75,14 +81,18 @@ class Shell:
         """Runs a command whose output is the caller's own, and returns its exit status."""
         return self._run(words, Done(0), None, None).code
 
-    def _run(self, words: Sequence[str], assumed: Done, given: str | None, pipe: int | None) -> Done:
+    def _run(
+        self, words: Sequence[str], assumed: Done, given: str | None, pipe: int | None
+    ) -> Done:
         if self.dry_run:
             print(shlex.join(words))
             if given is not None:
                 print(given)
             return assumed
         try:
-            done = subprocess.run(words, input=given, stdout=pipe, stderr=pipe, text=True, check=False)
+            done = subprocess.run(
+                words, input=given, stdout=pipe, stderr=pipe, text=True, check=False
+            )
         except FileNotFoundError:
             sys.exit(f"there is no program {words[0]!r} here; install it, or see --dry_run.")
         return Done(done.returncode, done.stdout or "", done.stderr or "")
@@ -90,14 +100,20 @@ class Shell:
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
     """The flags of every launcher."""
-    parser.add_argument("--config", help="file of configs/; --config.a.b=c changes a setting, as for main.py")
+    parser.add_argument(
+        "--config", help="file of configs/; --config.a.b=c changes a setting, as for main.py"
+    )
     parser.add_argument("--workdir", help="directory of the run, one that all hosts share")
     parser.add_argument("--data_dir", help="where data sets lie, for all hosts")
     parser.add_argument("--smoke", action="store_true", help="two small steps of it")
-    parser.add_argument("--dry_run", action="store_true", help="print the commands that would be run, and run none")
+    parser.add_argument(
+        "--dry_run", action="store_true", help="print the commands that would be run, and run none"
+    )
 
 
-def parse(parser: argparse.ArgumentParser, arguments: Sequence[str] | None) -> tuple[argparse.Namespace, list[str]]:
+def parse(
+    parser: argparse.ArgumentParser, arguments: Sequence[str] | None
+) -> tuple[argparse.Namespace, list[str]]:
     """The flags, and those of main.py that are passed on."""
     flags, rest = parser.parse_known_args(arguments)
     for word in rest:
@@ -112,7 +128,10 @@ def check(flags: argparse.Namespace, parser: argparse.ArgumentParser) -> None:
         parser.error("give --config and --workdir.")
     path = Path(config_file(flags.config))
     if path.is_absolute() or ".." in path.parts or not (ROOT / path).is_file():
-        parser.error(f"--config is {flags.config}, but must be a file of this checkout, such as configs/digits_hom.py.")
+        parser.error(
+            f"--config is {flags.config}, but must be a file of this checkout, such as"
+            " configs/digits_hom.py."
+        )
 
 
 def config_file(config: str) -> str:

@@ -1,4 +1,6 @@
-"""A slice of Cloud TPU: found, created, asked and deleted with gcloud, at once or by way of the queue."""
+"""A slice of Cloud TPU: found, created, asked and deleted with gcloud, at once or by way of the
+queue.
+"""
 
 import time
 from collections.abc import Sequence
@@ -8,7 +10,11 @@ from launch.accelerators import Kind
 from launch.command import Done, LaunchError, Shell, UnknownError
 
 _LOOKS = 20  # before a cloud that could be reached before is given up
-_NO_CAPACITY = ("no more capacity", "not enough resources", "insufficient capacity")  # as gcloud says it, in lower case
+_NO_CAPACITY = (
+    "no more capacity",
+    "not enough resources",
+    "insufficient capacity",
+)  # as gcloud says it, in lower case
 
 
 class _Form(NamedTuple):
@@ -22,20 +28,33 @@ class _Form(NamedTuple):
     delete: tuple[str, ...]
 
 
-# https://cloud.google.com/tpu/docs/reference/rest/v2/projects.locations.nodes; a preempted slice does not come back.
+# https://cloud.google.com/tpu/docs/reference/rest/v2/projects.locations.nodes; a preempted slice
+# does not come back.
 _AT_ONCE = _Form(
-    "tpu-vm", "state", "READY", frozenset(("PREEMPTED", "TERMINATED", "STOPPED", "HIDDEN", "UNKNOWN")), "--version", ()
+    "tpu-vm",
+    "state",
+    "READY",
+    frozenset(("PREEMPTED", "TERMINATED", "STOPPED", "HIDDEN", "UNKNOWN")),
+    "--version",
+    (),
 )
 # https://cloud.google.com/tpu/docs/queued-resources; it is suspended once its slice is preempted.
 _QUEUED = _Form(
-    "queued-resources", "state.state", "ACTIVE", frozenset(("FAILED", "SUSPENDED")), "--runtime-version", ("--force",)
+    "queued-resources",
+    "state.state",
+    "ACTIVE",
+    frozenset(("FAILED", "SUSPENDED")),
+    "--runtime-version",
+    ("--force",),
 )
 
 
 class Slice:
     """One slice by its name, whether it is there or not."""
 
-    def __init__(self, shell: Shell, name: str, zone: str, *, project: str | None, queued: bool, poll: float):
+    def __init__(
+        self, shell: Shell, name: str, zone: str, *, project: str | None, queued: bool, poll: float
+    ):
         """Looks at nothing yet.
 
         Args:
@@ -65,7 +84,9 @@ class Slice:
             done = self.shell.ask(words, assumed=self._assumed)
             is_absent = "NOT_FOUND" in done.errors or "not found" in done.errors
             if done.code == 0 or is_absent:
-                self._looks = _LOOKS  # from now on it may be this machine that is cut off for a while
+                self._looks = (
+                    _LOOKS  # from now on it may be this machine that is cut off for a while
+                )
                 return None if is_absent else done.output.strip()
             told = f"gcloud cannot tell whether {self.name} is there: {done.errors.strip()}"
             if left:
@@ -78,10 +99,12 @@ class Slice:
         return self.state() == self._form.ready
 
     def acquire(self, accelerator: str, kind: Kind, spot: bool, hours: float) -> None:
-        """Returns once the slice is ready: as it is, or created, also in place of one that was preempted.
+        """Returns once the slice is ready: as it is, or created, also in place of one that was
+        preempted.
 
         Raises:
-          LaunchError: it cannot be created, or there was no room for so many hours; nothing is left of it.
+          LaunchError: it cannot be created, or there was no room for so many hours; nothing is left
+            of it.
         """
         deadline, created = time.monotonic() + hours * 3600, False
         while (state := self.state()) != self._form.ready:
@@ -91,20 +114,29 @@ class Slice:
                 if done.code:
                     self.remove()  # what a failed creation may leave
                     if not any(words in done.errors.lower() for words in _NO_CAPACITY):
-                        raise LaunchError(f"{self.name} could not be created, and is not there: {done.errors.strip()}")
+                        raise LaunchError(
+                            f"{self.name} could not be created, and is not there:"
+                            f" {done.errors.strip()}"
+                        )
                     self.shell.say(f"there is no room for {accelerator} now: {done.errors.strip()}")
                 elif self._form is _AT_ONCE:
                     continue  # gcloud has waited for it
             elif state == "FAILED" and created:
                 self.remove()
-                raise LaunchError(f"the request {self.name} failed in the queue and was deleted; see quota and type.")
+                raise LaunchError(
+                    f"the request {self.name} failed in the queue and was deleted; see quota and"
+                    " type."
+                )
             elif state in self._form.ended:
                 self.shell.say(f"{self.name} is {state}, so it is deleted and made again.")
                 self._delete()
                 continue
             if time.monotonic() > deadline:
                 self.remove()
-                raise LaunchError(f"there was no {accelerator} for {hours:g} hours; nothing is left of the request.")
+                raise LaunchError(
+                    f"there was no {accelerator} for {hours:g} hours; nothing is left of the"
+                    " request."
+                )
             time.sleep(self.poll)
 
     def _create(self, accelerator: str, kind: Kind, spot: bool, hours: float) -> Done:
@@ -112,7 +144,11 @@ class Slice:
         if self._form is _QUEUED:
             # The request ends by itself, should nobody be there to look after what it brings.
             queue = [f"--node-id={self.name}", f"--valid-until-duration={max(1, round(hours))}h"]
-        more = [f"--accelerator-type={accelerator}", f"{self._form.version}={kind.version}", *(["--spot"] * spot)]
+        more = [
+            f"--accelerator-type={accelerator}",
+            f"{self._form.version}={kind.version}",
+            *(["--spot"] * spot),
+        ]
         self._assumed = Done(0, self._form.ready)
         self.shell.say(f"creating {self.name} ({accelerator})")
         return self.shell.ask(self._words("create", self.name, *queue, *more))
@@ -131,13 +167,16 @@ class Slice:
         done = self.shell.ask(words)
         if done.code:
             raise LaunchError(
-                f"{self.name} could not be deleted and may go on costing money; delete it: {' '.join(words)}\n"
+                f"{self.name} could not be deleted and may go on costing money; delete it:"
+                f" {' '.join(words)}\n"
                 f"gcloud said: {done.errors.strip()}"
             )
         self.shell.say(f"{self.name} is deleted.")
 
     def leaves(self, looks: int = 6) -> bool:
-        """Whether it stops being ready within some looks: hosts of a preempted slice are lost before it is told."""
+        """Whether it stops being ready within some looks: hosts of a preempted slice are lost
+        before it is told.
+        """
         for look in range(looks):
             if not self.is_ready():
                 return True
@@ -146,9 +185,12 @@ class Slice:
 
     def ssh(self, worker: str, command: str) -> Sequence[str]:
         """The words that run a command on a host, or on "all" of them."""
-        # A slice that is gone does not end its connections; without an answer for two minutes they are ended here.
+        # A slice that is gone does not end its connections; without an answer for two minutes they
+        # are ended here.
         alive = ["--ssh-flag=-oServerAliveInterval=30", "--ssh-flag=-oServerAliveCountMax=4"]
-        return self._words("ssh", self.name, f"--worker={worker}", f"--command={command}", *alive, group="tpu-vm")
+        return self._words(
+            "ssh", self.name, f"--worker={worker}", f"--command={command}", *alive, group="tpu-vm"
+        )
 
     def scp(self, path: str, to: str) -> Sequence[str]:
         """The words that copy a file to every host."""

@@ -1,9 +1,10 @@
 """A run on a slice of Cloud TPU, from nothing to results, whatever becomes of the slice meanwhile.
 
 python -m launch.tpu --name=NAME --accelerator=v3-128 --config=configs/X.py --workdir=gs://BUCKET/X creates the slice
-or finds it, installs the last commit of this checkout on all hosts, runs main.py on them as one run, prints the log of
-the first, makes a slice that was preempted again and continues, and deletes it in the end. Interrupted, it leaves all
-that at work: the same command finds the slice and follows on. docs/pods.md has the rest.
+or finds it, installs the last commit of this checkout on all hosts, runs main.py on them as one
+run, prints the log of the first, makes a slice that was preempted again and continues, and deletes
+it in the end. Interrupted, it leaves all that at work: the same command finds the slice and follows
+on. docs/pods.md has the rest.
 """
 
 import argparse
@@ -23,8 +24,9 @@ from launch.worker import OTHER
 
 _MISSES = 20  # looks at a slice that is ready, but does not answer
 _WORKER = "python3 heteroscedastic/launch/worker.py"
-# A clone, not a copy, so that results.json tells the commit. Hosts may have an older Python than the package needs,
-# so uv, a package of the index, brings one. A run at work is left alone, and another than this is an error.
+# A clone, not a copy, so that results.json tells the commit. Hosts may have an older Python than
+# the package needs, so uv, a package of the index, brings one. A run at work is left alone, and
+# another than this is an error.
 _INSTALL = " && ".join(
     (
         f"if [ -d heteroscedastic ] && {_WORKER} status | grep -q 'at work'; "
@@ -46,7 +48,11 @@ class Run:
         self.shell, self.place, self.flags = shell, place, flags
         self.kind = accelerators.tpu(flags.accelerator)
         words = command.main_words(flags, rest, ".venv/bin/python")
-        words = ["env", *command.settings(self.kind.environment), *words] if self.kind.environment else words
+        words = (
+            ["env", *command.settings(self.kind.environment), *words]
+            if self.kind.environment
+            else words
+        )
         self._install = _INSTALL.replace("{words}", shlex.join(words))
         self._start = f"cd heteroscedastic && python3 launch/worker.py start {shlex.join(words)}"
 
@@ -67,13 +73,19 @@ class Run:
             if self.place.leaves():
                 self.shell.say(f"{self.place.name} was taken away; the run continues on another.")
                 continue
-            told = failed or ("its hosts do not answer" if code is None else f"main.py ended with {code}")
+            told = failed or (
+                "its hosts do not answer" if code is None else f"main.py ended with {code}"
+            )
             if code != SAVED:
                 left -= 1
-                self.shell.say(f"{told}; its hosts said last:")  # the first one may only know that another was lost
+                self.shell.say(
+                    f"{told}; its hosts said last:"
+                )  # the first one may only know that another was lost
                 self.shell.show(self.place.ssh("all", f"{_WORKER} tail 20"))
             if left < 0:
-                raise LaunchError(f"the run failed on {self.place.name}: {told}. The same command continues it.")
+                raise LaunchError(
+                    f"the run failed on {self.place.name}: {told}. The same command continues it."
+                )
             self.shell.say(f"{told}; once more from the last checkpoint.")
             self.shell.ask(self.place.ssh("all", f"{_WORKER} stop"))
 
@@ -81,9 +93,14 @@ class Run:
         """Installs and starts; what went wrong, if anything."""
         with tempfile.TemporaryDirectory() as folder:
             # A dry run says the same each time.
-            bundle = str(Path("TEMPORARY" if self.shell.dry_run else folder) / "heteroscedastic.bundle")
+            bundle = str(
+                Path("TEMPORARY" if self.shell.dry_run else folder) / "heteroscedastic.bundle"
+            )
             steps = [
-                (["git", "-C", str(command.ROOT), "bundle", "create", "-q", bundle, "HEAD"], "packing the checkout"),
+                (
+                    ["git", "-C", str(command.ROOT), "bundle", "create", "-q", bundle, "HEAD"],
+                    "packing the checkout",
+                ),
                 (self.place.scp(bundle, "heteroscedastic.bundle"), "copying it to the hosts"),
                 (self.place.ssh("all", self._install), "installing on the hosts"),
                 (self.place.ssh("all", self._start), "starting main.py on the hosts"),
@@ -93,15 +110,19 @@ class Run:
                 done = self.shell.ask(words)
                 if OTHER in done.output + done.errors:
                     raise BusyError(
-                        f"{self.place.name} is left alone: {(done.errors or done.output).strip()[-2000:]}\n"
-                        "Give another --name, follow that run with its own command, or end it with --delete."
+                        f"{self.place.name} is left alone:"
+                        f" {(done.errors or done.output).strip()[-2000:]}\n"
+                        "Give another --name, follow that run with its own command, or end it with"
+                        " --delete."
                     )
                 if done.code:
                     return f"{what} failed: {(done.errors or done.output).strip()[-2000:]}"
         return None
 
     def _watch(self) -> int | None:
-        """The exit status on the first host, after all it has said; None where it does not answer, or is gone."""
+        """The exit status on the first host, after all it has said; None where it does not answer,
+        or is gone.
+        """
         misses, lines = 0, ""
         while misses < _MISSES:
             # gcloud's status is its own, so of others than success the host itself is asked.
@@ -126,26 +147,52 @@ def _check_committed(shell: Shell, config: str) -> None:
     changes = shell.ask([*git, "status", "--porcelain", "--untracked-files=no"])
     known = shell.ask([*git, "ls-files", "--error-unmatch", command.config_file(config)])
     if changes.code or known.code:
-        raise LaunchError(f"the hosts get the last commit, but git says: {(changes.errors or known.errors).strip()}")
+        raise LaunchError(
+            "the hosts get the last commit, but git says:"
+            f" {(changes.errors or known.errors).strip()}"
+        )
     if changes.output:
-        raise LaunchError(f"the hosts get the last commit, which lacks these changes:\n{changes.output.rstrip()}")
+        raise LaunchError(
+            f"the hosts get the last commit, which lacks these changes:\n{changes.output.rstrip()}"
+        )
 
 
 def _parser() -> command.Parser:
-    parser = command.Parser(prog="python -m launch.tpu", description=main.__doc__, allow_abbrev=False)
+    parser = command.Parser(
+        prog="python -m launch.tpu", description=main.__doc__, allow_abbrev=False
+    )
     command.add_flags(parser)
-    parser.add_argument("--name", required=True, help="of the slice; what is called so is used, and deleted in the end")
-    parser.add_argument("--accelerator", default="v3-32", help="type and size; the paper's are v3-32, v3-128, v3-512")
+    parser.add_argument(
+        "--name",
+        required=True,
+        help="of the slice; what is called so is used, and deleted in the end",
+    )
+    parser.add_argument(
+        "--accelerator",
+        default="v3-32",
+        help="type and size; the paper's are v3-32, v3-128, v3-512",
+    )
     parser.add_argument("--zone", help="one that has the type, unless given")
     parser.add_argument("--project", help="gcloud's own, unless given")
     parser.add_argument("--version", help="software of the hosts; that of the type, unless given")
-    parser.add_argument("--spot", action="store_true", help="cheaper, and may be preempted at any time")
-    parser.add_argument("--queued", action="store_true", help="ask by way of the queue (queued resources)")
     parser.add_argument(
-        "--patience", type=command.number(float, 0, 10_000), default=24, metavar="HOURS", help="to wait for a slice"
+        "--spot", action="store_true", help="cheaper, and may be preempted at any time"
     )
     parser.add_argument(
-        "--restarts", type=command.number(int, 0, 10_000), default=2, help="in all, after main.py failed"
+        "--queued", action="store_true", help="ask by way of the queue (queued resources)"
+    )
+    parser.add_argument(
+        "--patience",
+        type=command.number(float, 0, 10_000),
+        default=24,
+        metavar="HOURS",
+        help="to wait for a slice",
+    )
+    parser.add_argument(
+        "--restarts",
+        type=command.number(int, 0, 10_000),
+        default=2,
+        help="in all, after main.py failed",
     )
     parser.add_argument(
         "--poll",
@@ -155,7 +202,9 @@ def _parser() -> command.Parser:
         help="between two looks at the slice",
     )
     parser.add_argument("--keep", action="store_true", help="leave the slice there in the end")
-    parser.add_argument("--delete", action="store_true", help="only delete the slice, whatever it does")
+    parser.add_argument(
+        "--delete", action="store_true", help="only delete the slice, whatever it does"
+    )
     return parser
 
 
@@ -172,13 +221,24 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if not flags.delete:
         command.check(flags, parser)
         if not all(path.startswith("gs://") for path in (flags.workdir, flags.data_dir or "gs://")):
-            parser.error("--workdir and --data_dir must be in a bucket (gs://): the disks of the hosts go with them.")
+            parser.error(
+                "--workdir and --data_dir must be in a bucket (gs://): the disks of the hosts go"
+                " with them."
+            )
     shell = Shell(flags.dry_run)
     place = Slice(
-        shell, flags.name, flags.zone or kind.zone, project=flags.project, queued=flags.queued, poll=flags.poll
+        shell,
+        flags.name,
+        flags.zone or kind.zone,
+        project=flags.project,
+        queued=flags.queued,
+        poll=flags.poll,
     )
     goes_on = f"{flags.name}, if it is there, goes on, and costs. The same command follows it; --delete deletes it."
-    for each in (signal.SIGINT, signal.SIGTERM):  # the first is ignored in what a script starts in the background
+    for each in (
+        signal.SIGINT,
+        signal.SIGTERM,
+    ):  # the first is ignored in what a script starts in the background
         signal.signal(each, signal.default_int_handler)
     try:
         if not flags.delete:

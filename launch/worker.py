@@ -1,11 +1,13 @@
-"""On each host of a slice: a run that outlives the connection that started it. Needs no package, and no new Python.
+"""On each host of a slice: a run that outlives the connection that started it. Needs no package,
+and no new Python.
 
-python3 launch/worker.py start WORDS...  runs a command, unless it is at work; an error while another is
-python3 launch/worker.py check WORDS...  is an error where the command at work is another one
-python3 launch/worker.py follow [LINES]  prints its log, from the start or the last lines on, and exits as it does
-python3 launch/worker.py tail LINES      prints the name of this host and the last lines of its log
-python3 launch/worker.py status          prints "at work", "ended CODE" or "nothing"
-python3 launch/worker.py stop            lets it save and leave, or kills it after two minutes
+python3 launch/worker.py start WORDS...  runs a command, unless it is at work; an error while
+another is python3 launch/worker.py check WORDS...  is an error where the command at work is another
+one python3 launch/worker.py follow [LINES]  prints its log, from the start or the last lines on,
+and exits as it does python3 launch/worker.py tail LINES      prints the name of this host and the
+last lines of its log python3 launch/worker.py status          prints "at work", "ended CODE" or
+"nothing" python3 launch/worker.py stop            lets it save and leave, or kills it after two
+minutes
 """
 
 import contextlib
@@ -27,7 +29,9 @@ _SECONDS_TO_LEAVE = 120.0
 
 
 def _folder() -> Path:
-    return Path.home() / "heteroscedastic_run"  # beside the checkout, which is replaced by each installation
+    return (
+        Path.home() / "heteroscedastic_run"
+    )  # beside the checkout, which is replaced by each installation
 
 
 def start(words: list[str]) -> None:
@@ -35,7 +39,9 @@ def start(words: list[str]) -> None:
     folder = _folder()
     folder.mkdir(exist_ok=True)
     with (folder / "lock").open("a") as lock:
-        if not any(_take(lock) for _ in range(3)):  # somebody who asks whether one is at work has it for a moment
+        if not any(
+            _take(lock) for _ in range(3)
+        ):  # somebody who asks whether one is at work has it for a moment
             check(words)
             print("a run is at work here already")
             return

@@ -10,21 +10,20 @@ from subprocesses import EXTRAS, MAIN, run_without
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "heteroscedastic"
 MATHEMATICS = {"jax", "numpy", "scipy", "jaxtyping"}
-ROOMS = {  # room -> packages of others, rooms of ours
-    "root": (MATHEMATICS, {"root"}),
-    "predictive": (MATHEMATICS, {"root", "predictive"}),
-    "calibration": (MATHEMATICS, {"root", "calibration"}),
-    "models": (MATHEMATICS | {"flax"}, {"root", "predictive", "models"}),
-    "data": (MATHEMATICS | {"PIL", "sklearn", "tensorflow", "tensorflow_datasets"}, {"root", "data"}),
-    "training": (
-        MATHEMATICS | {"flax", "optax", "orbax", "clu", "tensorflow"},
-        {"root", "predictive", "calibration", "models", "data", "training"},
-    ),
-    "analysis": (
-        MATHEMATICS | {"cleanlab", "matplotlib"},
-        {"root", "predictive", "calibration", "models", "data", "training", "analysis"},
-    ),
+ROOMS = {  # from the lowest to the highest: room -> packages of others
+    "calibration": MATHEMATICS,
+    "root": MATHEMATICS,
+    "predictive": MATHEMATICS,
+    "files": MATHEMATICS | {"absl", "etils", "fsspec", "ml_collections"},
+    "models": MATHEMATICS | {"flax"},
+    "data": MATHEMATICS | {"PIL", "sklearn", "tensorflow", "tensorflow_datasets"},
+    "training": MATHEMATICS | {"flax", "optax"},
+    "distributed": MATHEMATICS,
+    "runs": MATHEMATICS | {"clu", "flax", "optax", "orbax", "tensorflow"},
+    "analysis": MATHEMATICS | {"cleanlab", "matplotlib"},
 }
+# must not know each other
+STRANGERS = {("data", "models"), ("training", "data"), ("distributed", "data")}
 FILES = sorted(PACKAGE.rglob("*.py"))
 LAUNCHERS = sorted((ROOT / "launch").rglob("*.py"))
 CODE = [
@@ -34,15 +33,35 @@ CODE = [
     *(p for d in ("experiments", "benchmarks", "docs", ".ci") for p in ROOT.glob(f"{d}/**/*.py")),
 ]
 # What reads a file by running it, or takes words for a program.
-UNSAFE_IMPORTS = {"pickle", "dill", "joblib", "cloudpickle", "shelve", "marshal", "torch", "yaml", "runpy", "code"}
+UNSAFE_IMPORTS = {
+    "pickle",
+    "dill",
+    "joblib",
+    "cloudpickle",
+    "shelve",
+    "marshal",
+    "torch",
+    "yaml",
+    "runpy",
+    "code",
+}
 UNSAFE_CALLS = {
-    *("eval", "exec", "compile", "__import__", "import_module", "exec_module", "run_path", "run_module"),
+    *(
+        "eval",
+        "exec",
+        "compile",
+        "__import__",
+        "import_module",
+        "exec_module",
+        "run_path",
+        "run_module",
+    ),
     *("system", "popen", "getoutput", "getstatusoutput", "extract", "extractall", "unpack_archive"),
     "DEFINE_config_file",
 }
 ALLOWED = {  # file and word -> why
     ("main.py", "DEFINE_config_file"): "a config is a program, and --config names it",
-    ("heteroscedastic/config_file.py", "DEFINE_config_file"): "the same",
+    ("heteroscedastic/files/config_file.py", "DEFINE_config_file"): "the same",
     ("experiments/study.py", "exec_module"): "the same, of configs/ alone",
     ("experiments/study.py", "import_module"): "of the folders beside it that hold a rows.py",
 }
@@ -65,29 +84,49 @@ def test_every_room_is_in_the_table():
     assert {room(path) for path in FILES} == set(ROOMS)
 
 
+def modules():
+    """Every module of the package by name."""
+    names = {".".join(path.relative_to(ROOT).with_suffix("").parts): path for path in FILES}
+    return {name.removesuffix(".__init__"): path for name, path in names.items()}
+
+
 @pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(PACKAGE)))
 def test_imports_point_down(path):
-    packages, rooms = ROOMS[room(path)]
-    # metrics.py reads calibration errors off its sums
-    rooms = rooms | ({"calibration"} if path.name == "metrics.py" else set())
-    # files.py reaches into buckets, where a path names one
-    packages = packages | ({"etils", "fsspec"} if path.name == "files.py" else set())
-    # config_file.py takes a config, and what changes it, as main.py does
-    packages = packages | ({"absl", "ml_collections"} if path.name == "config_file.py" else set())
+    own, order = room(path), list(ROOMS)
     for name in imports(path):
         first, *rest = name.split(".")
         if first == "heteroscedastic":
             target = rest[0] if rest and (PACKAGE / rest[0]).is_dir() else "root"
-            assert target in rooms, f"{path.name} imports {name}"
+            assert order.index(target) <= order.index(own), f"{path.name} imports {name}"
+            assert (own, target) not in STRANGERS, f"{path.name} imports {name}"
         else:
-            assert first in packages or first in sys.stdlib_module_names, f"{path.name} imports {name}"
+            assert first in ROOMS[own] or first in sys.stdlib_module_names, (
+                f"{path.name} imports {name}"
+            )
+
+
+def test_no_module_imports_itself_by_way_of_others():
+    known = modules()
+    imported = {
+        name: {
+            n if n in known else n.rpartition(".")[0]
+            for n in imports(path)
+            if n.startswith("heteroscedastic.")
+        }
+        for name, path in known.items()
+    }
+    while leaves := {name for name, others in imported.items() if not others & set(imported)}:
+        imported = {name: others for name, others in imported.items() if name not in leaves}
+    assert not imported
 
 
 @pytest.mark.parametrize("path", LAUNCHERS, ids=lambda p: p.name)
 def test_launchers_need_no_packages(path):
     """They run where there is gcloud or sbatch, and no jax."""
     for name in imports(path):
-        assert name.split(".")[0] in {"launch", *sys.stdlib_module_names}, f"{path.name} imports {name}"
+        assert name.split(".")[0] in {"launch", *sys.stdlib_module_names}, (
+            f"{path.name} imports {name}"
+        )
 
 
 def unsafe(path):
@@ -99,12 +138,19 @@ def unsafe(path):
             continue
         settings = {k.arg: ast.unparse(k.value) for k in node.keywords}
         word = node.func.id if isinstance(node.func, ast.Name) else getattr(node.func, "attr", "")
-        own = isinstance(node.func, ast.Name) or word not in ("eval", "exec", "compile")  # Image.eval, re.compile
+        own = isinstance(node.func, ast.Name) or word not in (
+            "eval",
+            "exec",
+            "compile",
+        )  # Image.eval, re.compile
         if word in UNSAFE_CALLS and own:
             yield word
         if settings.get("shell", "False") != "False":
             yield "shell"
-        if ast.unparse(node.func) in ("np.load", "numpy.load") and settings.get("allow_pickle") != "False":
+        if (
+            ast.unparse(node.func) in ("np.load", "numpy.load")
+            and settings.get("allow_pickle") != "False"
+        ):
             yield "np.load"
         if settings.get("allow_pickle", "False") != "False":
             yield "allow_pickle"
@@ -147,7 +193,7 @@ print(sorted(m for m in sys.modules if m.split(".")[0] in %r))
 
 
 def test_it_trains_from_an_npz_without_the_extras(tmp_path):
-    from heteroscedastic.data import store
+    from heteroscedastic.data.storage import store
 
     store.write(tmp_path / "data" / "digits.npz", store.load("digits"))
     done = run_without(
@@ -163,7 +209,7 @@ def test_it_trains_from_an_npz_without_the_extras(tmp_path):
 
 
 def test_a_data_set_that_needs_an_extra_says_so(tmp_path):
-    program = "from heteroscedastic.data import store; store.load('digits')"
+    program = "from heteroscedastic.data.storage import store; store.load('digits')"
     done = run_without(EXTRAS, program)
     assert "pip install scikit-learn" in done.stderr
-    assert "heteroscedastic.data.store --name=digits" in done.stderr
+    assert "heteroscedastic.data.storage.store --name=digits" in done.stderr

@@ -18,7 +18,10 @@ from heteroscedastic.models.resnet import ResNet
 
 @pytest.mark.parametrize(
     "settings",
-    [dict(stage_sizes=(1, 1), bottleneck=True), dict(stage_sizes=(1, 1), bottleneck=False, stem="cifar")],
+    [
+        dict(stage_sizes=(1, 1), bottleneck=True),
+        dict(stage_sizes=(1, 1), bottleneck=False, stem="cifar"),
+    ],
     ids=["imagenet", "cifar"],
 )
 def test_the_plain_model_is_ours_without_the_mask(settings):
@@ -36,7 +39,9 @@ def test_the_plain_model_is_ours_without_the_mask(settings):
     made = jax.eval_shape(plain.init, key(), inputs)
     assert jax.tree.map(jnp.shape, theirs) == jax.tree.map(jnp.shape, made)
 
-    apply_ours, apply_plain = (functools.partial(m.apply, train=True, mutable=["batch_stats"]) for m in (ours, plain))
+    apply_ours, apply_plain = (
+        functools.partial(m.apply, train=True, mutable=["batch_stats"]) for m in (ours, plain)
+    )
     latent, updated = jax.jit(apply_ours)(variables, inputs, present)
     logits, their_updated = jax.jit(apply_plain)(theirs, inputs)
     np.testing.assert_allclose(logits, latent.loc, rtol=1e-3, atol=1e-3)
@@ -57,7 +62,9 @@ def test_time_at_equal_error_is_read_off_between_the_measured_sizes():
         ("biased", 0): dict(error=0.3, gradient=1.0),
     }
     assert benchmark.at_error(lines, "sobol", 0.2) == pytest.approx(2.0)
-    assert benchmark.at_error(lines, "slow", 0.1) == pytest.approx(8.0)  # error falls as samples^-1/2
+    assert benchmark.at_error(lines, "slow", 0.1) == pytest.approx(
+        8.0
+    )  # error falls as samples^-1/2
     assert benchmark.at_error(lines, "biased", 0.2) is None
     assert benchmark.at_error(lines, "biased", 0.3) == 1.0
 
@@ -69,8 +76,14 @@ def test_every_form_of_the_benchmark_is_measured(monkeypatch):
         (benchmark.softmax_forms(), benchmark.exact_softmax),
         (benchmark.sigmoid_forms(), benchmark.exact_sigmoid),
     ):
-        few = {name: form for name, form in forms.items() if name[1] <= 128 or name == benchmark.REFERENCE}
-        lines = benchmark.measured(few, benchmark.examples(2, 4, 1, 1.0), exact, repeats=1, num_keys=2)
+        few = {
+            name: form
+            for name, form in forms.items()
+            if name[1] <= 128 or name == benchmark.REFERENCE
+        }
+        lines = benchmark.measured(
+            few, benchmark.examples(2, 4, 1, 1.0), exact, repeats=1, num_keys=2
+        )
         assert all(np.isfinite(list(line.values())).all() for line in lines.values())
         assert lines[benchmark.REFERENCE]["error"] < 0.2
 
@@ -120,13 +133,19 @@ def test_the_soak_never_damages_both_of_the_last_two_checkpoints(tmp_path):
             (tmp_path / "checkpoints" / str(step) / "state" / "array").write_bytes(bytes(100))
 
     def halved():
-        return {p.parents[1].name for p in tmp_path.glob("checkpoints/*/state/array") if p.stat().st_size == 50}
+        return {
+            p.parents[1].name
+            for p in tmp_path.glob("checkpoints/*/state/array")
+            if p.stat().st_size == 50
+        }
 
     saved(75)
     assert "damaged" not in soak.damage(None, [], tmp_path)  # the only one
     saved(1500, 1575)
     assert soak.damage(None, [], tmp_path).endswith("checkpoint 1575 damaged")
-    shutil.rmtree(tmp_path / "checkpoints" / "1575")  # the run sets it aside and goes on from the one before
+    shutil.rmtree(
+        tmp_path / "checkpoints" / "1575"
+    )  # the run sets it aside and goes on from the one before
     for _ in range(2):
         assert "damaged" not in soak.damage(None, [], tmp_path)
     assert not halved()

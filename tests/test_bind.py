@@ -22,7 +22,9 @@ def settings_of(links):
 
 def test_a_function_is_bound_to_its_settings():
     bound = bind(smoothing, name="uniform", rate=0.3, over="wrong")
-    np.testing.assert_array_equal(bound(BATCH, 3), smoothing.uniform(BATCH, 3, rate=0.3, over="wrong"))
+    np.testing.assert_array_equal(
+        bound(BATCH, 3), smoothing.uniform(BATCH, 3, rate=0.3, over="wrong")
+    )
 
 
 def test_settings_with_a_default_may_be_left_out():
@@ -49,14 +51,30 @@ def test_a_class_is_constructed_with_its_settings():
     [
         (losses, ["cross_entropy", "sigmoid_cross_entropy"]),  # __all__ hides the helpers
         (heads, ["Deterministic", "Diagonal", "LowRank", "ParameterEfficient"]),
-        (augment, ["central_crop", "flip_lr", "pad_crop", "random_crop", "resize", "shift", "to_rgb", "value_range"]),
+        (
+            augment,
+            [
+                "central_crop",
+                "flip_lr",
+                "pad_crop",
+                "random_crop",
+                "resize",
+                "shift",
+                "to_rgb",
+                "value_range",
+            ],
+        ),
         (optimizer, ["sgd"]),
         (schedules, ["constant", "cosine", "steps"]),
     ],
 )
-@pytest.mark.parametrize("name", ["nothing", "", "jnp", "_Head", "weighted_mean", "Array", "__doc__"])
+@pytest.mark.parametrize(
+    "name", ["nothing", "", "jnp", "_Head", "weighted_mean", "Array", "__doc__"]
+)
 def test_an_unknown_name_lists_the_choices_and_no_helper_or_import_is_one(module, choices, name):
-    with pytest.raises(ValueError, match=f"has no {name!r}; choose one of {', '.join(choices)}") as caught:
+    with pytest.raises(
+        ValueError, match=f"has no {name!r}; choose one of {', '.join(choices)}"
+    ) as caught:
         bind(module, name=name)
     assert str(caught.value).startswith(module.__name__.rpartition(".")[2])
 
@@ -64,11 +82,31 @@ def test_an_unknown_name_lists_the_choices_and_no_helper_or_import_is_one(module
 @pytest.mark.parametrize(
     ("module", "settings", "message"),
     [
-        (smoothing, dict(name="uniform", rate=0.1, ovr="all"), "uniform has no setting 'ovr'; .* rate, over"),
-        (smoothing, dict(name="hard", rate=0.1), "hard has no setting 'rate'; its settings are none"),
-        (smoothing, dict(name="uniform", rate=0.1, num_classes=3), "has no setting 'num_classes'"),  # not keyword-only
-        (heads, dict(name="Diagonal", num_classes=3, num_factors=2), "Diagonal has no setting 'num_factors'"),
-        (heads, dict(name="Diagonal", num_classes=3, parent=None), "Diagonal has no setting 'parent'"),
+        (
+            smoothing,
+            dict(name="uniform", rate=0.1, ovr="all"),
+            "uniform has no setting 'ovr'; .* rate, over",
+        ),
+        (
+            smoothing,
+            dict(name="hard", rate=0.1),
+            "hard has no setting 'rate'; its settings are none",
+        ),
+        (
+            smoothing,
+            dict(name="uniform", rate=0.1, num_classes=3),
+            "has no setting 'num_classes'",
+        ),  # not keyword-only
+        (
+            heads,
+            dict(name="Diagonal", num_classes=3, num_factors=2),
+            "Diagonal has no setting 'num_factors'",
+        ),
+        (
+            heads,
+            dict(name="Diagonal", num_classes=3, parent=None),
+            "Diagonal has no setting 'parent'",
+        ),
         (smoothing, dict(name="uniform"), "uniform needs a value for 'rate'"),
         (heads, dict(name="LowRank", num_factors=2), "LowRank needs a value for 'num_classes'"),
         (schedules, dict(name="steps"), "steps needs a value for 'learning_rate', 'milestones'"),
@@ -99,13 +137,24 @@ def test_an_empty_chain_has_no_links(text):
             "pad_crop(4)|flip_lr|value_range(-1, high=1.5)",
             [("pad_crop", {"size": 4}), ("flip_lr", {}), ("value_range", {"low": -1, "high": 1.5})],
         ),
-        (augment, " shift( size = 2 ) | shift(1) ", [("shift", {"size": 2}), ("shift", {"size": 1})]),
+        (
+            augment,
+            " shift( size = 2 ) | shift(1) ",
+            [("shift", {"size": 2}), ("shift", {"size": 1})],
+        ),
         (
             curation,
             "confuse_pairs(pairs=((3, 5), (4, 9)), rate=0.4)|subset(num_examples=10)",
-            [("confuse_pairs", {"pairs": ((3, 5), (4, 9)), "rate": 0.4}), ("subset", {"num_examples": 10})],
+            [
+                ("confuse_pairs", {"pairs": ((3, 5), (4, 9)), "rate": 0.4}),
+                ("subset", {"num_examples": 10}),
+            ],
         ),
-        (curation, "confuse_pairs(((0, 1),), 1e-1)", [("confuse_pairs", {"pairs": ((0, 1),), "rate": 0.1})]),
+        (
+            curation,
+            "confuse_pairs(((0, 1),), 1e-1)",
+            [("confuse_pairs", {"pairs": ((0, 1),), "rate": 0.1})],
+        ),
     ],
 )
 def test_a_chain_is_its_links_in_order(module, text, links):
@@ -116,7 +165,9 @@ def test_a_chain_computes_what_its_functions_compute():
     image = jnp.arange(12, dtype=jnp.uint8).reshape(2, 2, 3)
     (link,) = chain(augment, "value_range(-1.0, 1.0)")
     key = jax.random.key(0)
-    np.testing.assert_array_equal(link(key, image), augment.value_range(key, image, low=-1.0, high=1.0))
+    np.testing.assert_array_equal(
+        link(key, image), augment.value_range(key, image, low=-1.0, high=1.0)
+    )
 
 
 @pytest.mark.parametrize(
@@ -159,7 +210,9 @@ def test_what_is_no_call_by_name_is_no_link(text):
         chain(augment, text)
 
 
-@pytest.mark.parametrize("text", ["pad_crop(4", "|flip_lr", "flip_lr|", "flip_lr||flip_lr", "x = 4", "flip lr", "a; b"])
+@pytest.mark.parametrize(
+    "text", ["pad_crop(4", "|flip_lr", "flip_lr|", "flip_lr||flip_lr", "x = 4", "flip lr", "a; b"]
+)
 def test_what_does_not_parse_is_no_chain(text):
     with pytest.raises(ValueError, match=r"is no chain such as 'pad_crop\(4\)|flip_lr'"):
         chain(augment, text)
@@ -185,5 +238,7 @@ def test_a_link_that_does_not_bind_says_why(text, message):
 
 
 def test_what_is_bound_may_be_bound_further():
-    schedule = functools.partial(bind(schedules, name="constant", learning_rate=0.5), total_steps=10, steps_per_epoch=5)
+    schedule = functools.partial(
+        bind(schedules, name="constant", learning_rate=0.5), total_steps=10, steps_per_epoch=5
+    )
     assert schedule(3) == 0.5

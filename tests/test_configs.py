@@ -12,11 +12,13 @@ from pack import PACK
 from experiments import study
 from heteroscedastic import predictive
 from heteroscedastic.bind import bind
-from heteroscedastic.data import store
-from heteroscedastic.training import assembly, schedules
+from heteroscedastic.data.storage import store
+from heteroscedastic.runs import assembly
+from heteroscedastic.training import schedules
 
 CONFIGS = sorted(p.stem for p in (Path(__file__).parents[1] / "configs").glob("*.py"))
-PARAMETERS = {  # by hand: MLP 64-128-128, ConvNet 16-32-64 or ResNet-18, then (D+1)K for loc, d and so on
+# by hand: MLP 64-128-128, ConvNet 16-32-64 or ResNet-18, then (D+1)K for loc, d and so on
+PARAMETERS = {
     "cifar10_n_hom": 11_168_832 + 5_130,
     "cifar10_n_het_diag": 11_168_832 + 2 * 5_130,
     "cifar10_n_het_full": 11_168_832 + 2 * 5_130 + 513 * 10 * 6,
@@ -38,7 +40,8 @@ PARAMETERS = {  # by hand: MLP 64-128-128, ConvNet 16-32-64 or ResNet-18, then (
     "imagenet_hom_equal_params": 93_200_628,
     "imagenet_hom_sigmoid": 60_185_128,
     "imagenet_het_full_sigmoid": 92_969_128,
-    # ResNet-50 as torchvision has it; the trainable ones of the public code (58,341,032) with noise.
+    # ResNet-50 as torchvision has it; the trainable ones of the public code (58,341,032) with
+    # noise.
     "imagenet_resnet50_hom": 25_557_032,
     "imagenet_resnet50_het_full": 25_557_032 + 16 * 2_049_000,
     # Inception-ResNet-v2 as Keras has it, 1,536 features.
@@ -49,7 +52,8 @@ PARAMETERS = {  # by hand: MLP 64-128-128, ConvNet 16-32-64 or ResNet-18, then (
     "imagenet21k_hom": 58_136_128 + 44_756_307,
     "imagenet21k_het_diag": 58_136_128 + 2 * 44_756_307,
     "imagenet21k_het_pe": 58_136_128 + 3 * 44_756_307 + 21_843 * 50,
-    # ResNet-50v2: as version 1.5 without its dense layer, stem and shortcut normalisation, but with a last one.
+    # ResNet-50v2: as version 1.5 without its dense layer, stem and shortcut normalisation, but with
+    # a last one.
     "jft_hom": 23_500_352 + 2_049 * 18_291,
     "jft_het_diag": 23_500_352 + 2 * 2_049 * 18_291,
     "jft_het_pe": 23_500_352 + 3 * 2_049 * 18_291 + 18_291 * 50,
@@ -71,7 +75,10 @@ def test_every_config_has_its_count():
 def own_images(tmp_path_factory):
     """Where images of somebody's own lie."""
     digits = store.load("digits")
-    rgb = {n: s._replace(inputs=s.inputs.repeat(4, 1).repeat(4, 2).repeat(3, 3)) for n, s in digits.splits.items()}
+    rgb = {
+        n: s._replace(inputs=s.inputs.repeat(4, 1).repeat(4, 2).repeat(3, 3))
+        for n, s in digits.splits.items()
+    }
     directory = tmp_path_factory.mktemp("own")
     store.write(directory / "mine.npz", digits._replace(splits=rgb))
     return str(directory)
@@ -92,11 +99,15 @@ def test_every_config_has_sound_shapes_at_full_size(name, own_images):
 
 
 @pytest.mark.parametrize("name", ["imagenet21k_het_pe", "jft_het_pe"])
-def test_the_evaluation_of_very_many_classes_is_sound_at_full_size_and_keeps_the_largest_logits(name):
+def test_the_evaluation_of_very_many_classes_is_sound_at_full_size_and_keeps_the_largest_logits(
+    name,
+):
     config = study.config(name, {})
     run = assembly.build(config, pipeline=benches.load("described").Described(config, lists=True))
     state, feed = jax.eval_shape(run.init), run.pipeline.example("test", training=False)
-    _, told = jax.eval_shape(run.eval_step, state.params, state.model_state, (), feed, jax.random.key(0))
+    _, told = jax.eval_shape(
+        run.eval_step, state.params, state.model_state, (), feed, jax.random.key(0)
+    )
     assert assembly.num_parameters(state) == PARAMETERS[name]
     size = config["training"]["batch_size"]
     assert told.logits.shape == told.classes.shape == (size, 100)
@@ -104,7 +115,9 @@ def test_the_evaluation_of_very_many_classes_is_sound_at_full_size_and_keeps_the
     assert told.log_normalizer.shape == (size,)
 
 
-@pytest.mark.parametrize("name", [n for n in CONFIGS if study.config(n, {})["predictive"]["name"] == "sigmoid_sampled"])
+@pytest.mark.parametrize(
+    "name", [n for n in CONFIGS if study.config(n, {})["predictive"]["name"] == "sigmoid_sampled"]
+)
 def test_the_closed_form_is_one_word_away(name):
     settings = study.config(name, {"predictive.name": "sigmoid"})["predictive"]
     assert bind(predictive, **settings).func is predictive.sigmoid
@@ -123,7 +136,9 @@ def test_the_closed_form_is_one_word_away(name):
 def test_the_learning_rate_falls_at_the_papers_epochs(name, num_epochs, milestones):
     settings, steps_per_epoch = study.config(name, {})["schedule"], 1203
     rate = functools.partial(
-        bind(schedules, **settings), total_steps=num_epochs * steps_per_epoch, steps_per_epoch=steps_per_epoch
+        bind(schedules, **settings),
+        total_steps=num_epochs * steps_per_epoch,
+        steps_per_epoch=steps_per_epoch,
     )
     for i, epoch in enumerate(milestones):
         step = epoch * steps_per_epoch
@@ -166,7 +181,9 @@ def test_configs_of_one_data_set_differ_only_where_their_names_say(prefix):
     assert len(names) > 1
     for name in names[1:]:
         other = study.config(name, {})
-        differing = {section for section in first | other if first.get(section) != other.get(section)}
+        differing = {
+            section for section in first | other if first.get(section) != other.get(section)
+        }
         assert differing <= words(names[0].removeprefix(prefix)) | words(name.removeprefix(prefix))
 
 

@@ -42,7 +42,9 @@ def test_classes_of_no_pair_keep_their_labels():
     np.testing.assert_array_equal(noisy[alone], LABELS[alone])
 
 
-@pytest.mark.parametrize(("drop_rate", "add_rate"), [(0.0, 0.0), (0.3, 0.05), (0.0, 0.2), (1.0, 0.0), (1.0, 1.0)])
+@pytest.mark.parametrize(
+    ("drop_rate", "add_rate"), [(0.0, 0.0), (0.3, 0.05), (0.0, 0.2), (1.0, 0.0), (1.0, 1.0)]
+)
 def test_labels_are_lost_and_added_at_their_rates_in_every_class(drop_rate, add_rate):
     _, noisy = curation.drop_and_add(0, IDS, LISTS, K, drop_rate=drop_rate, add_rate=add_rate)
     hot = curation.multi_hot(noisy, K)
@@ -130,13 +132,16 @@ def test_a_subset_does_not_depend_on_the_order_or_on_those_left_out():
 
 def test_a_smaller_subset_lies_in_a_larger_one_and_seeds_choose_differently():
     small, large, other = (
-        set(curation.subset(seed, IDS, LABELS, K, num_examples=n)[0]) for seed, n in ((0, 100), (0, 700), (1, 100))
+        set(curation.subset(seed, IDS, LABELS, K, num_examples=n)[0])
+        for seed, n in ((0, 100), (0, 700), (1, 100))
     )
     assert small < large
     assert small != other
 
 
-@pytest.mark.parametrize("ids", [IDS, IDS[::-1], np.zeros(0, np.int32)], ids=["rising", "falling", "none"])
+@pytest.mark.parametrize(
+    "ids", [IDS, IDS[::-1], np.zeros(0, np.int32)], ids=["rising", "falling", "none"]
+)
 def test_uniforms_are_uniform_and_belong_to_ids_seeds_and_purposes(ids):
     numbers = curation.uniforms(0, "one", ids)
     np.testing.assert_array_equal(numbers, curation.uniforms(0, "one", IDS)[ids])
@@ -161,7 +166,12 @@ def test_lists_are_rising_then_padded_and_as_narrow_as_can_be():
 @pytest.mark.parametrize(
     ("rule", "labels", "settings", "message"),
     [
-        (curation.confuse_pairs, LABELS, dict(pairs=PAIRS, rate=-0.1), r"rate is -0.1, but must be in \[0, 1\]"),
+        (
+            curation.confuse_pairs,
+            LABELS,
+            dict(pairs=PAIRS, rate=-0.1),
+            r"rate is -0.1, but must be in \[0, 1\]",
+        ),
         (curation.confuse_pairs, LABELS, dict(pairs=PAIRS, rate=1.1), "rate is 1.1"),
         (curation.confuse_pairs, LABELS, dict(pairs=PAIRS, rate=float("nan")), "rate is nan"),
         (curation.confuse_pairs, LABELS, dict(pairs=((0, 1), (1, 2)), rate=0.1), "disjoint pairs"),
@@ -169,7 +179,12 @@ def test_lists_are_rising_then_padded_and_as_narrow_as_can_be():
         (curation.confuse_pairs, LABELS, dict(pairs=((0, K),), rate=0.1), "outside 0 to 5"),
         (curation.confuse_pairs, LABELS, dict(pairs=((-1, 0),), rate=0.1), "outside 0 to 5"),
         (curation.confuse_pairs, LISTS, dict(pairs=PAIRS, rate=0.1), "one label an example"),
-        (curation.confuse_random_pairs, LABELS, dict(num_pairs=4, rate=0.1), "num_pairs is 4.* at most 3"),
+        (
+            curation.confuse_random_pairs,
+            LABELS,
+            dict(num_pairs=4, rate=0.1),
+            "num_pairs is 4.* at most 3",
+        ),
         (curation.confuse_random_pairs, LABELS, dict(num_pairs=-1, rate=0.1), "num_pairs is -1"),
         (curation.confuse_random_pairs, LISTS, dict(num_pairs=1, rate=0.1), "one label an example"),
         (curation.drop_and_add, LISTS, dict(drop_rate=1.5, add_rate=0.0), "drop_rate is 1.5"),

@@ -12,7 +12,9 @@ from test_architecture import CODE, ROOT, imports
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 EXTRAS = PROJECT["optional-dependencies"]
-DECLARED = [Requirement(line) for part in (PROJECT["dependencies"], *EXTRAS.values()) for line in part]
+DECLARED = [
+    Requirement(line) for part in (PROJECT["dependencies"], *EXTRAS.values()) for line in part
+]
 PINS = [
     Requirement(line)
     for text in (ROOT / "constraints.txt").read_text().splitlines()
@@ -22,12 +24,19 @@ OURS = {"heteroscedastic", "experiments", "launch", "benchmarks"}
 
 
 def test_what_is_imported_is_declared():
-    homes, declared = metadata.packages_distributions(), {canonicalize_name(r.name) for r in DECLARED}
+    homes, declared = (
+        metadata.packages_distributions(),
+        {canonicalize_name(r.name) for r in DECLARED},
+    )
     own = OURS | {p.stem for p in CODE}  # neighbours of a program
     for path in CODE:
-        for name in {name.split(".")[0] for name in imports(path)} - own - set(sys.stdlib_module_names):
+        for name in (
+            {name.split(".")[0] for name in imports(path)} - own - set(sys.stdlib_module_names)
+        ):
             found = {canonicalize_name(home) for home in homes.get(name, [name])}
-            assert found & declared, f"{Path(path).name} imports {name}, which pyproject.toml does not name"
+            assert found & declared, (
+                f"{Path(path).name} imports {name}, which pyproject.toml does not name"
+            )
 
 
 def test_every_pin_is_exact_and_once_for_each_python():
@@ -57,6 +66,8 @@ def needed(requirement, found):
 
 def test_all_that_is_installed_for_it_is_pinned():
     pinned = {canonicalize_name(pin.name) for pin in PINS} | {"setuptools", "wheel", "pip"}
-    found = set().union(*(needed(r, set()) for r in DECLARED if not r.marker or r.marker.evaluate()))
+    found = set().union(
+        *(needed(r, set()) for r in DECLARED if not r.marker or r.marker.evaluate())
+    )
     assert len(found) > 20
     assert {name for name, _ in found} <= pinned

@@ -46,6 +46,8 @@ def test_most_pairs_are_far_better_than_independent_points():
     cells = digital_nets._cells(digital_nets.columns(7))
     for judge in digital_nets._JUDGES:
         table = digital_nets._autocorrelation(judge)
-        ratios = np.array([table[cells[i], cells[j]].sum() for j in range(len(cells)) for i in range(j)])
+        ratios = np.array(
+            [table[cells[i], cells[j]].sum() for j in range(len(cells)) for i in range(j)]
+        )
         assert ratios.max() <= 1.0
         assert np.median(ratios) < 0.45

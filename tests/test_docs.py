@@ -51,10 +51,14 @@ def test_there_are_commands():
 
 
 def flags_of(path):
-    """The flags that a program declares, with argparse or absl; itself, or in a neighbour that it imports."""
+    """The flags that a program declares, with argparse or absl; itself, or in a neighbour that it
+    imports.
+    """
     found = set()
     for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.Call) and getattr(node.func, "attr", "").startswith(("add_argument", "DEFINE_")):
+        if isinstance(node, ast.Call) and getattr(node.func, "attr", "").startswith(
+            ("add_argument", "DEFINE_")
+        ):
             found.add(ast.literal_eval(node.args[0]).lstrip("-"))
         elif isinstance(node, ast.ImportFrom):
             names = [alias.name for alias in node.names] + [node.module.split(".")[-1]]
@@ -92,7 +96,9 @@ def test_every_command_is_one(page):
 
 
 def docstrings(path):
-    """What the site shows of a file: the docstrings of the module and of its public functions and classes."""
+    """What the site shows of a file: the docstrings of the module and of its public functions and
+    classes.
+    """
     named = (ast.FunctionDef, ast.ClassDef)
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, (ast.Module, *named)) and not getattr(node, "name", "").startswith("_"):
@@ -105,7 +111,9 @@ def test_no_line_of_a_docstring_starts_as_markup():
         for path in sorted((ROOT / "heteroscedastic").rglob("*.py"))
         for what, text in docstrings(path)
         for line in text.splitlines()
-        if re.match(r"\s*(\w+: +)?(>|#|[-*+] |\d+\. )", line)  # of an argument, what follows its name is a text too
+        if re.match(
+            r"\s*(\w+: +)?(>|#|[-*+] |\d+\. )", line
+        )  # of an argument, what follows its name is a text too
     ]
     assert not wrong, wrong
 

@@ -10,17 +10,23 @@ LOGITS = 3 * np.random.default_rng(0).normal(size=(5, 7, 4))
 def test_the_mean_is_of_probabilities():
     expected = np.mean(special.softmax(LOGITS, axis=-1), axis=0)
     np.testing.assert_allclose(np.exp(ensembles.log_mean(LOGITS)), expected)
-    np.testing.assert_allclose(special.expit(ensembles.mean_log_odds(LOGITS)), np.mean(special.expit(LOGITS), axis=0))
+    np.testing.assert_allclose(
+        special.expit(ensembles.mean_log_odds(LOGITS)), np.mean(special.expit(LOGITS), axis=0)
+    )
 
 
 def test_a_probability_that_no_float_holds_keeps_its_logarithm():
     far = np.array([[[0.0, -2000.0]], [[0.0, -2100.0]]])
     np.testing.assert_allclose(ensembles.log_mean(far)[0], [0.0, -2000.0 - np.log(2)])
-    np.testing.assert_allclose(ensembles.mean_log_odds(-far[..., 1:])[0, 0], 2000 + np.log(2), rtol=1e-6)
+    np.testing.assert_allclose(
+        ensembles.mean_log_odds(-far[..., 1:])[0, 0], 2000 + np.log(2), rtol=1e-6
+    )
 
 
 def test_one_member_is_its_own_mean():
-    np.testing.assert_allclose(ensembles.log_mean(LOGITS[:1]), special.log_softmax(LOGITS[0], axis=-1))
+    np.testing.assert_allclose(
+        ensembles.log_mean(LOGITS[:1]), special.log_softmax(LOGITS[0], axis=-1)
+    )
     np.testing.assert_allclose(ensembles.mean_log_odds(LOGITS[:1]), LOGITS[0])
 
 
@@ -52,7 +58,9 @@ def test_members_that_are_sure_of_different_classes_differ_by_all_there_is():
 
 def test_yes_and_no_are_two_classes_each():
     both = np.stack([LOGITS, np.zeros_like(LOGITS)], axis=-1)
-    for found, expected in zip(ensembles.sigmoid_entropy_split(LOGITS), ensembles.entropy_split(both)):
+    for found, expected in zip(
+        ensembles.sigmoid_entropy_split(LOGITS), ensembles.entropy_split(both)
+    ):
         np.testing.assert_allclose(found, expected.sum(-1))
 
 

@@ -19,7 +19,9 @@ def interrupt(file):
     raise KeyboardInterrupt
 
 
-@pytest.mark.parametrize(("write", "error"), [(fill_and_fail, RuntimeError), (interrupt, KeyboardInterrupt)])
+@pytest.mark.parametrize(
+    ("write", "error"), [(fill_and_fail, RuntimeError), (interrupt, KeyboardInterrupt)]
+)
 @pytest.mark.parametrize("old", [b"the old file", None])
 def test_a_failing_write_leaves_the_old_file_and_nothing_else(tmp_path, write, error, old):
     path = tmp_path / "file"
@@ -59,7 +61,9 @@ def test_folders_on_the_way_are_made(tmp_path):
     assert files.read_json(str(path)) == 1
 
 
-@pytest.mark.parametrize("value", [{"a": [1, 2.5, None, True], "b": {"c": "ü"}}, [], "text", 0.1 + 0.2, 1e300])
+@pytest.mark.parametrize(
+    "value", [{"a": [1, 2.5, None, True], "b": {"c": "ü"}}, [], "text", 0.1 + 0.2, 1e300]
+)
 def test_json_comes_back_as_it_was(tmp_path, value):
     files.write_json(tmp_path / "file.json", value)
     assert files.read_json(tmp_path / "file.json") == value
@@ -77,7 +81,11 @@ def test_what_json_does_not_know_is_written_as_what_it_knows(tmp_path):
     def refuse(name):
         raise AssertionError(f"{name} is not JSON")
 
-    assert json.loads(path.read_text(), parse_constant=refuse) == {"a": [[1.0, None]], "3": [None, 2, True], "b": None}
+    assert json.loads(path.read_text(), parse_constant=refuse) == {
+        "a": [[1.0, None]],
+        "3": [None, 2, True],
+        "b": None,
+    }
 
 
 def test_arrays_come_back_as_they_were(tmp_path):
@@ -113,8 +121,10 @@ def test_a_bucket_that_does_not_answer_is_one_line_in_bounded_time(monkeypatch):
         monkeypatch.setenv("STORAGE_EMULATOR_HOST", f"http://localhost:{silent.getsockname()[1]}")
         monkeypatch.setattr(files, "_SECONDS_TO_REACH", 1.0)
         began = time.monotonic()
-        with pytest.raises(OSError, match=r"gs://nobody/run cannot be reached \(.*check the network") as caught:
-            files.reach(files.place("gs://nobody/run"))
+        with pytest.raises(
+            OSError, match=r"gs://nobody/run cannot be reached \(.*check the network"
+        ) as caught:
+            files.reach(files.as_path("gs://nobody/run"))
     assert len(str(caught.value).splitlines()) == 1
     assert time.monotonic() - began < 10
-    files.reach(files.place("a/path/on/a/disk"))
+    files.reach(files.as_path("a/path/on/a/disk"))

@@ -46,7 +46,9 @@ def test_different_examples_have_independent_noise():
 def test_a_sample_depends_on_its_number_and_not_on_how_many_are_drawn():
     one = latent("everything")
     many, few = latent_lib.sample(key(), one, 7)[:3], latent_lib.sample(key(), one, 3)
-    np.testing.assert_allclose(many, few, rtol=1e-5, atol=1e-5)  # products of other shapes round otherwise
+    np.testing.assert_allclose(
+        many, few, rtol=1e-5, atol=1e-5
+    )  # products of other shapes round otherwise
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -58,10 +60,14 @@ def test_moments_agree_with_the_definition(kind, batch):
     np.testing.assert_allclose(latent_lib.covariance(one), stated, **close)
     np.testing.assert_allclose(latent_lib.variance(one), np.einsum("...ii->...i", stated), **close)
     rows, cols = jnp.array([0, 4, 2, 3]), jnp.array([0, 1, 2, 0])
-    np.testing.assert_allclose(latent_lib.covariance_entries(one, rows, cols), stated[..., rows, cols], **close)
+    np.testing.assert_allclose(
+        latent_lib.covariance_entries(one, rows, cols), stated[..., rows, cols], **close
+    )
     vectors = jnp.asarray(np.random.default_rng(1).normal(size=one.loc.shape), jnp.float32)
     times = np.einsum("...ij,...j->...i", stated, vectors)
-    np.testing.assert_allclose(latent_lib.covariance_times(one, vectors), times, rtol=1e-4, atol=2e-4)
+    np.testing.assert_allclose(
+        latent_lib.covariance_times(one, vectors), times, rtol=1e-4, atol=2e-4
+    )
     own = np.einsum("...ii->...i", stated)
     difference = own[..., :, None] + own[..., None, :] - 2 * stated
     np.testing.assert_allclose(latent_lib.difference_variance(one), difference, **close)
@@ -74,7 +80,10 @@ def test_noise_common_to_all_classes_does_not_show_in_differences_however_large(
     common = jnp.full((3, 5, 1), 1e4)
     shifted = one._replace(factor_loadings=jnp.concatenate([one.factor_loadings, common], axis=-1))
     np.testing.assert_allclose(
-        latent_lib.difference_variance(shifted), latent_lib.difference_variance(one), rtol=1e-4, atol=1e-4
+        latent_lib.difference_variance(shifted),
+        latent_lib.difference_variance(one),
+        rtol=1e-4,
+        atol=1e-4,
     )
 
 
@@ -87,7 +96,10 @@ def test_temper_is_a_change_of_units(kind):
         latent_lib.covariance(tempered), latent_lib.covariance(one) / 0.15**2, rtol=1e-4, atol=1e-4
     )
     np.testing.assert_allclose(
-        latent_lib.sample(key(), tempered, 3), latent_lib.sample(key(), one, 3) / 0.15, rtol=1e-4, atol=1e-4
+        latent_lib.sample(key(), tempered, 3),
+        latent_lib.sample(key(), one, 3) / 0.15,
+        rtol=1e-4,
+        atol=1e-4,
     )
 
 
@@ -96,12 +108,23 @@ def test_map_batch_leaves_what_has_no_batch_axes():
     first = latent_lib.map_batch(lambda x: x[:1], one)
     assert first.shared_loadings.shape == one.shared_loadings.shape
     assert first.readout.shape == one.readout.shape
-    np.testing.assert_allclose(latent_lib.covariance(first), latent_lib.covariance(one)[:1], rtol=1e-5)
+    np.testing.assert_allclose(
+        latent_lib.covariance(first), latent_lib.covariance(one)[:1], rtol=1e-5
+    )
 
 
 @pytest.mark.parametrize(
     "temperature",
-    [0.0, -1.0, float("nan"), float("inf"), np.float32(-1), np.float64("nan"), np.array(-1.0), jnp.float32(0)],
+    [
+        0.0,
+        -1.0,
+        float("nan"),
+        float("inf"),
+        np.float32(-1),
+        np.float64("nan"),
+        np.array(-1.0),
+        jnp.float32(0),
+    ],
 )
 def test_a_temperature_that_is_not_positive_is_an_error(temperature):
     with pytest.raises(ValueError, match="temperature"):
@@ -148,7 +171,9 @@ def test_a_loc_without_a_meaning_is_an_error_and_under_jit_no_probability(value)
 @pytest.mark.parametrize("num_samples", [0, 2**32, 2**24 + 1])
 def test_a_number_of_samples_that_does_not_fit_is_an_error_at_once(points, num_samples):
     for one in (latent("diagonal"), latent("deterministic")):
-        with pytest.raises(ValueError, match=f"num_samples is {num_samples}, but must be a whole number from 1 to"):
+        with pytest.raises(
+            ValueError, match=f"num_samples is {num_samples}, but must be a whole number from 1 to"
+        ):
             predictive.softmax(key(), one, num_samples=num_samples, points=points)
     with pytest.raises(ValueError, match="num_samples is"):
         latent_lib.sample(key(), latent("diagonal"), num_samples, points)

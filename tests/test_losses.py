@@ -22,7 +22,10 @@ def random_case(loss, shape, seed=0):
 def test_agreement_with_optax(shape):
     logits, targets = random_case(losses.cross_entropy, shape)
     np.testing.assert_allclose(
-        losses.cross_entropy(logits, targets), optax.losses.softmax_cross_entropy(logits, targets), rtol=1e-5, atol=1e-6
+        losses.cross_entropy(logits, targets),
+        optax.losses.softmax_cross_entropy(logits, targets),
+        rtol=1e-5,
+        atol=1e-6,
     )
     logits, targets = random_case(losses.sigmoid_cross_entropy, shape)
     np.testing.assert_allclose(
@@ -35,8 +38,12 @@ def test_agreement_with_optax(shape):
 @pytest.mark.parametrize("k", [1, 2, 10])
 def test_equal_logits_cost_the_log_of_the_number_of_answers(k):
     first = jax.nn.one_hot(0, k)
-    np.testing.assert_allclose(losses.cross_entropy(jnp.full(k, 7.0), first), np.log(k), rtol=1e-6, atol=1e-6)
-    np.testing.assert_allclose(losses.sigmoid_cross_entropy(jnp.zeros(k), first), k * np.log(2), rtol=1e-6)
+    np.testing.assert_allclose(
+        losses.cross_entropy(jnp.full(k, 7.0), first), np.log(k), rtol=1e-6, atol=1e-6
+    )
+    np.testing.assert_allclose(
+        losses.sigmoid_cross_entropy(jnp.zeros(k), first), k * np.log(2), rtol=1e-6
+    )
 
 
 def test_the_gradient_is_the_probability_less_the_target():
@@ -57,7 +64,9 @@ def test_a_shift_of_all_utilities_changes_no_softmax_cross_entropy():
 def test_the_order_of_the_classes_does_not_matter(loss):
     logits, targets = random_case(loss, (3, 5))
     order = np.array([3, 0, 4, 1, 2])
-    np.testing.assert_allclose(loss(logits[:, order], targets[:, order]), loss(logits, targets), rtol=1e-5)
+    np.testing.assert_allclose(
+        loss(logits[:, order], targets[:, order]), loss(logits, targets), rtol=1e-5
+    )
 
 
 @pytest.mark.parametrize("loss", BOTH)
@@ -72,7 +81,9 @@ def test_an_impossible_class_without_target_costs_nothing_and_leaves_the_gradien
     logits, targets = jnp.array([1.0, -jnp.inf, 0.5]), jnp.array([0.6, 0.0, 0.4])
     value, gradient = jax.value_and_grad(losses.cross_entropy)(logits, targets)
     kept = np.array([0, 2])
-    value_without, gradient_without = jax.value_and_grad(losses.cross_entropy)(logits[kept], targets[kept])
+    value_without, gradient_without = jax.value_and_grad(losses.cross_entropy)(
+        logits[kept], targets[kept]
+    )
     np.testing.assert_allclose(value, value_without, rtol=1e-6)
     np.testing.assert_allclose(gradient, [gradient_without[0], 0.0, gradient_without[1]], atol=1e-6)
 
@@ -96,7 +107,9 @@ def test_extreme_logits_have_finite_losses_and_gradients(loss, size, right):
 
 def test_weight_zero_is_absence():
     values, weights = jnp.array([1.0, 2.0, 30.0]), jnp.array([1.0, 3.0, 0.0])
-    np.testing.assert_allclose(losses.weighted_mean(values, weights), losses.weighted_mean(values[:2], weights[:2]))
+    np.testing.assert_allclose(
+        losses.weighted_mean(values, weights), losses.weighted_mean(values[:2], weights[:2])
+    )
     np.testing.assert_allclose(losses.weighted_mean(values, weights), (1 * 1 + 3 * 2) / (1 + 3))
 
 
@@ -106,7 +119,9 @@ def test_an_absent_value_may_be_anything_and_has_no_gradient(reduction, absent):
     values, weights = jnp.array([1.0, absent, 2.0]), jnp.array([0.5, 0.0, 1.5])
     value, (of_values, of_weights) = jax.value_and_grad(reduction, argnums=(0, 1))(values, weights)
     kept = np.array([0, 2])
-    without, (of_kept, _) = jax.value_and_grad(reduction, argnums=(0, 1))(values[kept], weights[kept])
+    without, (of_kept, _) = jax.value_and_grad(reduction, argnums=(0, 1))(
+        values[kept], weights[kept]
+    )
     np.testing.assert_allclose(value, without, rtol=1e-6)
     np.testing.assert_allclose(of_values, [of_kept[0], 0.0, of_kept[1]], rtol=1e-6)
     assert np.isfinite(of_weights).all()
@@ -119,7 +134,9 @@ def test_an_absent_example_has_no_gradient_by_its_logits(loss):
     gradient = jax.grad(lambda x: losses.weighted_mean(loss(x, targets), weights))(logits)
     assert not gradient[1].any()
     kept = np.array([0, 2])
-    alone = jax.grad(lambda x: losses.weighted_mean(loss(x, targets[kept]), weights[kept]))(logits[kept])
+    alone = jax.grad(lambda x: losses.weighted_mean(loss(x, targets[kept]), weights[kept]))(
+        logits[kept]
+    )
     np.testing.assert_allclose(gradient[kept], alone, atol=1e-6)
 
 
@@ -133,5 +150,7 @@ def test_the_mean_is_zero_with_zero_gradient_where_all_are_absent():
 def test_the_unit_of_the_weights_does_not_matter_to_the_mean():
     values, weights = jnp.array([1.0, 2.0, 4.0]), jnp.array([1.0, 3.0, 0.5])
     np.testing.assert_allclose(
-        losses.weighted_mean(values, 1e-3 * weights), losses.weighted_mean(values, weights), rtol=1e-6
+        losses.weighted_mean(values, 1e-3 * weights),
+        losses.weighted_mean(values, weights),
+        rtol=1e-6,
     )

@@ -40,7 +40,9 @@ def plain_multilabel(logits, labels, weights):
     """One example after the other."""
     names = ("nll", "brier", "label_accuracy", "exact", "top1_hit")
     totals = dict.fromkeys(names, 0.0)
-    for row, own, weight in zip(np.asarray(logits, np.float64), np.asarray(labels), np.asarray(weights)):
+    for row, own, weight in zip(
+        np.asarray(logits, np.float64), np.asarray(labels), np.asarray(weights)
+    ):
         holds = np.isin(np.arange(len(row)), own)
         probs = special.expit(row)
         right = (probs > 0.5) == holds
@@ -94,7 +96,12 @@ def test_of_one_label_under_the_sigmoid_classes_rank_alike_and_answers_are_summe
 def test_log_odds_rank_where_their_probabilities_are_all_one():
     logits = jnp.array([[30.0, 40.0, 20.0]])
     for label, right in enumerate([0, 1, 0]):
-        assert metrics.means(metrics.multiclass_sigmoid(logits, jnp.array([label]), jnp.ones(1)))["accuracy"] == right
+        assert (
+            metrics.means(metrics.multiclass_sigmoid(logits, jnp.array([label]), jnp.ones(1)))[
+                "accuracy"
+            ]
+            == right
+        )
 
 
 def test_calibration_is_that_of_the_likeliest_class():
@@ -142,7 +149,9 @@ def test_global_average_precision_is_of_all_answers_pooled(seed):
     found = metrics.means(metrics.ranked_multilabel(logits, labels, weights))
     holds = (labels[:, :, None] == jnp.arange(6)).any(axis=1)
     of_answers = np.repeat(np.asarray(weights), 6)
-    stated = sklearn_metrics.average_precision_score(np.ravel(holds), np.ravel(logits), sample_weight=of_answers)
+    stated = sklearn_metrics.average_precision_score(
+        np.ravel(holds), np.ravel(logits), sample_weight=of_answers
+    )
     assert abs(found["gap"] - stated) <= found["gap_error"] < 0.02
 
 
@@ -159,7 +168,8 @@ def test_lists_of_one_label_make_the_accuracy_of_single_labels():
     tied = logits.at[:10].set(0.0).at[10:15, 0].set(jnp.nan)
     lists = jnp.pad(labels[:, None], ((0, 0), (0, 2)), constant_values=-1)
     one, other = (
-        metrics.means(f(tied, of, weights)) for f, of in ((metrics.multiclass, labels), (metrics.listed, lists))
+        metrics.means(f(tied, of, weights))
+        for f, of in ((metrics.multiclass, labels), (metrics.listed, lists))
     )
     assert other["accuracy"] == one["accuracy"]
 
@@ -183,7 +193,11 @@ def test_padding_changes_nothing_whatever_its_logits(metric, case, logit):
         jnp.concatenate([labels, labels[:3]]),
         jnp.pad(weights, padding[0]),
     )
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6), padded, metric(logits, labels, weights))
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6),
+        padded,
+        metric(logits, labels, weights),
+    )
 
 
 @pytest.mark.parametrize(("metric", "case"), CASES)
@@ -207,7 +221,10 @@ def test_ties_count_against_the_label(num_tied, in_top5):
 @pytest.mark.parametrize("k", [1, 4, 5])
 def test_among_five_classes_or_fewer_the_label_is_always_in_the_top_five(k):
     logits, labels, _ = single(k=k)
-    assert metrics.means(metrics.multiclass(logits, labels, jnp.ones(len(labels))))["top5_accuracy"] == 1
+    assert (
+        metrics.means(metrics.multiclass(logits, labels, jnp.ones(len(labels))))["top5_accuracy"]
+        == 1
+    )
 
 
 @pytest.mark.parametrize("label", [0, 1])

@@ -15,7 +15,9 @@ def cells(notebook):
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda p: p.name)
 def test_no_output_is_kept(path):
-    assert all(not cell.outputs and cell.execution_count is None for cell in cells(nbformat.read(path, 4)))
+    assert all(
+        not cell.outputs and cell.execution_count is None for cell in cells(nbformat.read(path, 4))
+    )
 
 
 @pytest.mark.slow

@@ -14,8 +14,8 @@ import pytest
 from benchmarks import hlo, pods, pods_rows
 from benchmarks.described import Described
 from experiments import study
-from heteroscedastic.training import assembly, compiled
-from heteroscedastic.training.placement import Placement
+from heteroscedastic.distributed.sharding import Placement
+from heteroscedastic.runs import assembly, compiled
 
 TEXT = """
 HloModule jit_step, is_scheduled=true
@@ -76,7 +76,9 @@ def test_loops_of_this_compiler_are_read_too():
         return jax.lax.scan(lambda c, _: (jnp.sin(c) @ c, None), x, length=37)[0]
 
     text = jax.jit(program).lower(jnp.ones((4, 4))).compile().as_text()
-    counted = {one.opcode: number for one, number, in_loop in hlo.times(text, into_fusions=True) if in_loop}
+    counted = {
+        one.opcode: number for one, number, in_loop in hlo.times(text, into_fusions=True) if in_loop
+    }
     assert counted["dot" if "dot" in counted else "custom-call"] == 37
 
 
@@ -91,7 +93,11 @@ def test_every_row_of_the_papers_tables_is_compiled_once():
     assert by_name["imagenet_het_full"].tables == ("1", "9", "10", "11")
     assert "imagenet21k_het_diag_tau_1" not in names
     assert by_name["jft_het_pe"].slices[0] == "v3:16x16"
-    samples = {p.config["predictive"].get("num_samples") for p in rows if p.name.startswith("imagenet_het_full")}
+    samples = {
+        p.config["predictive"].get("num_samples")
+        for p in rows
+        if p.name.startswith("imagenet_het_full")
+    }
     assert samples == {1, 10, 100, 128, 1000, 10_000}
 
 
@@ -102,12 +108,16 @@ def test_a_stream_that_is_not_there_has_the_shapes_of_one(name):
     config["backbone"] = dict(name="ConvNet", widths=(4,))
     run = assembly.build(config, pipeline=Described(config, lists="multilabel" in name))
     feed = run.pipeline.example("train", training=True)
-    batch = jax.eval_shape(lambda feed: run.pipeline.training_batch(jax.random.key(0), (), feed), feed)
+    batch = jax.eval_shape(
+        lambda feed: run.pipeline.training_batch(jax.random.key(0), (), feed), feed
+    )
     assert feed.inputs.dtype == np.uint8
     assert (batch.inputs.shape, batch.inputs.dtype) == ((8, 32, 32, 3), jnp.float32)
     placement = Placement(run.batch_size, num_microbatches=run.num_microbatches, **run.layout)
     shapes = compiled.shapes(run, placement)
-    step = compiled.train_step(run, placement, jax.tree.map(lambda x: x.sharding, shapes[0]), donates=True)
+    step = compiled.train_step(
+        run, placement, jax.tree.map(lambda x: x.sharding, shapes[0]), donates=True
+    )
     state, _, values = jax.eval_shape(step, *shapes)
     assert jax.tree.map(jnp.shape, state) == jax.tree.map(jnp.shape, shapes[0])
     assert values.losses.shape == (8,)
@@ -130,45 +140,73 @@ ROW = dict(
 
 def test_a_row_tells_memory_what_crosses_and_times():
     cells = pods.line(ROW).split(" | ")
-    assert cells[3:] == ["32", "3.00", "4.00", "6.5 of 16", "all-reduce 5", "1", "1", "1", "1", "0", "80 |"]
+    assert cells[3:] == [
+        "32",
+        "3.00",
+        "4.00",
+        "6.5 of 16",
+        "all-reduce 5",
+        "1",
+        "1",
+        "1",
+        "1",
+        "0",
+        "80 |",
+    ]
     large = {**ROW, "bytes": {**ROW["bytes"], "temporaries": 15e9}}
     assert "16.8 of 16, **too much**" in pods.line(large)
     assert len(cells) == len(pods.COLUMNS)
 
 
-def test_a_row_that_does_not_compile_is_a_row_and_is_not_compiled_again(tmp_path, monkeypatch, capsys):
+def test_a_row_that_does_not_compile_is_a_row_and_is_not_compiled_again(
+    tmp_path, monkeypatch, capsys
+):
     asked = []
 
     def fails(name, *settings):
         asked.append(name)
-        errors = "trace\nRESOURCE_EXHAUSTED: Ran out of memory in memory space hbm. Used 20G\n  at x"
+        errors = (
+            "trace\nRESOURCE_EXHAUSTED: Ran out of memory in memory space hbm. Used 20G\n  at x"
+        )
         return dict(error=pods.reason(errors))
 
     monkeypatch.setattr(pods, "in_a_process", fails)
     monkeypatch.setattr(pods, "RESULTS", tmp_path / "pods.json")
     for _ in range(2):
-        monkeypatch.setattr("sys.argv", ["pods", "--rows", "imagenet21k_het_pe*", "--slice", "v3:*"])
+        monkeypatch.setattr(
+            "sys.argv", ["pods", "--rows", "imagenet21k_het_pe*", "--slice", "v3:*"]
+        )
         pods.main()
     assert len(asked) == len(set(asked)) == 8
     last = capsys.readouterr().out.splitlines()[-1]
-    assert "does not compile: RESOURCE_EXHAUSTED: Ran out of memory in memory space hbm. Used 20G" in last
+    assert (
+        "does not compile: RESOURCE_EXHAUSTED: Ran out of memory in memory space hbm. Used 20G"
+        in last
+    )
     assert last.count(" | ") == len(pods.COLUMNS) - 1
     assert len(json.loads((tmp_path / "pods.json").read_text())) == 8
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not importlib.util.find_spec("libtpu"), reason="needs libtpu: pip install -e .[tpu-compile]")
+@pytest.mark.skipif(
+    not importlib.util.find_spec("libtpu"), reason="needs libtpu: pip install -e .[tpu-compile]"
+)
 def test_a_small_step_is_compiled_for_a_slice_that_is_not_there(tmp_path):
     program = (
         "import json; from experiments import study\n"
         "from benchmarks import pods; from benchmarks.pods_rows import Program\n"
-        "config = study.config('digits_het_full', {'data.train': 'inception_crop(32)|value_range(-1, 1)',"
+        "config = study.config('digits_het_full', {'data.train':"
+        " 'inception_crop(32)|value_range(-1, 1)',"
         " 'backbone': {'name': 'MLP', 'widths': (32,)}, 'predictive.num_samples': 100})\n"
         "config['training']['batch_size'] = 64\n"
         "print(json.dumps(pods.measure(Program('small', (), config, (), False), 'v3:2x2')))"
     )
     done = subprocess.run(
-        [sys.executable, "-c", program], env=os.environ | pods._QUIET, cwd=pods.ROOT, capture_output=True, text=True
+        [sys.executable, "-c", program],
+        env=os.environ | pods._QUIET,
+        cwd=pods.ROOT,
+        capture_output=True,
+        text=True,
     )
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout.splitlines()[-1])

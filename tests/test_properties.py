@@ -1,4 +1,6 @@
-"""Whatever value a config holds: an error of one line that names the setting, or shapes that check."""
+"""Whatever value a config holds: an error of one line that names the setting, or shapes that
+check.
+"""
 
 import copy
 import math
@@ -11,15 +13,39 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from small_runs import small
 
-from heteroscedastic.analysis import ensemble
-from heteroscedastic.data import views
-from heteroscedastic.training import assembly, loop
+from heteroscedastic.analysis.uncertainty import ensemble
+from heteroscedastic.data.inspect import views
+from heteroscedastic.runs import assembly, loop
 
 NAN, INF = math.nan, math.inf
 QUICK = settings(
-    derandomize=True, database=None, deadline=None, max_examples=20, suppress_health_check=list(HealthCheck)
+    derandomize=True,
+    database=None,
+    deadline=None,
+    max_examples=20,
+    suppress_health_check=list(HealthCheck),
 )
-NUMBERS = [0, 1, 2, 7, -1, -0.5, 1.5, NAN, INF, -INF, 1e-30, 1e30, 1e300, 2**31, 2**32, 2**70, -(2**70), True, False]
+NUMBERS = [
+    0,
+    1,
+    2,
+    7,
+    -1,
+    -0.5,
+    1.5,
+    NAN,
+    INF,
+    -INF,
+    1e-30,
+    1e30,
+    1e300,
+    2**31,
+    2**32,
+    2**70,
+    -(2**70),
+    True,
+    False,
+]
 OTHERS = [
     None,
     "",
@@ -39,7 +65,9 @@ OTHERS = [
     {},
     {"a": 1},
 ]
-VALUES = st.sampled_from(NUMBERS + OTHERS) | st.integers(0, 70) | st.floats(0, 1) | st.text(max_size=5)
+VALUES = (
+    st.sampled_from(NUMBERS + OTHERS) | st.integers(0, 70) | st.floats(0, 1) | st.text(max_size=5)
+)
 
 
 def with_setting(config, dotted, value):
@@ -77,12 +105,37 @@ REFUSED = {
     "head.num_factors": [-1, 2.0, 1.5, True, "6"],
     "head.num_classes": [0, 11, 10.0, True, "10"],
     "head.temperature": [0.0, -1.0, NAN, INF, "1", True, (1.0,), (2.0, 1.0), (0.0, NAN), None],
-    "predictive.num_samples": [0, -1, True, 1.5, "8", None, 1000, 8.0, NAN],  # 1000 with Sobol points
+    "predictive.num_samples": [
+        0,
+        -1,
+        True,
+        1.5,
+        "8",
+        None,
+        1000,
+        8.0,
+        NAN,
+    ],  # 1000 with Sobol points
     "predictive.chunk_size": [0, -1, True, 1.5, "8"],
     "predictive.points": ["halton", None, 3],
-    "smoothing": [{"name": "uniform", "rate": rate} for rate in (1.0, -0.1, NAN, INF, True, "0.1", None)]
-    + [None, [], 3, {"name": None}, {"rate": 0.1}, {"name": "uniform", "rate": 0.1, "over": "some"}],
-    "loss": [None, [], {"name": "cross"}, {"name": ["cross_entropy"]}, {"name": "cross_entropy", 3: 4}],
+    "smoothing": [
+        {"name": "uniform", "rate": rate} for rate in (1.0, -0.1, NAN, INF, True, "0.1", None)
+    ]
+    + [
+        None,
+        [],
+        3,
+        {"name": None},
+        {"rate": 0.1},
+        {"name": "uniform", "rate": 0.1, "over": "some"},
+    ],
+    "loss": [
+        None,
+        [],
+        {"name": "cross"},
+        {"name": ["cross_entropy"]},
+        {"name": "cross_entropy", 3: 4},
+    ],
     "weighting": [None, "equal", {"name": "equal", "rate": 0.5}],
     "optimizer.momentum": [1.0, -0.1, NAN, INF, True, "0.9", None],
     "optimizer.nesterov": [1, None, "True"],
@@ -96,7 +149,10 @@ REFUSED = {
         {"name": "steps", "learning_rate": 0.1, "milestones": m}
         for m in (0.5, (0.0,), (1.0,), (0.5, 0.2), (NAN,), None)
     ]
-    + [{"name": "steps", "learning_rate": 0.1, "milestones": (0.5,), "factor": f} for f in (-1.0, NAN, INF, 1e30, "1")],
+    + [
+        {"name": "steps", "learning_rate": 0.1, "milestones": (0.5,), "factor": f}
+        for f in (-1.0, NAN, INF, 1e30, "1")
+    ],
     "training.batch_size": [0, -8, True, 8.0, 1.5, "8", None, NAN, 2**40],
     "training.num_epochs": [0.0, -1.0, NAN, INF, 1e30, 10**400, True, "60", (1,)],
     "training.num_steps": [0, -1, True, 1.5, "8", 2**31],
@@ -104,9 +160,25 @@ REFUSED = {
     "training.microbatches": [0, -1, True, 1.5, 3, "2", None],
     "training.class_shards": [0, -1, True, 1.5, None],
     "training.parameters": ["scattered", None, 3],
-    "training.profile_steps": [5, (1,), (0, 1), (2, 1), (1, 10**6), (1.0, 2.0), ("1", "2"), (True, 2), "ab"],
+    "training.profile_steps": [
+        5,
+        (1,),
+        (0, 1),
+        (2, 1),
+        (1, 10**6),
+        (1.0, 2.0),
+        ("1", "2"),
+        (True, 2),
+        "ab",
+    ],
     "training": [None, [], 3],
-    "validation": [[], 3, {"split": "valid"}, {"split": 3, "metric": "nll"}, {"split": "valid", "metric": ["nll"]}],
+    "validation": [
+        [],
+        3,
+        {"split": "valid"},
+        {"split": 3, "metric": "nll"},
+        {"split": "valid", "metric": ["nll"]},
+    ],
     "evals": [
         None,
         [],
@@ -118,7 +190,14 @@ REFUSED = {
         {"a": {"split": "x"}},
     ],
     "evals.test.checkpoint": ["first", None, 3],
-    "init": [3, {}, {"weights": 3}, {"workdir": None}, {"workdir": "a", "checkpoint": 3}, {"workdir": "a", "head": 1}],
+    "init": [
+        3,
+        {},
+        {"weights": 3},
+        {"workdir": None},
+        {"workdir": "a", "checkpoint": 3},
+        {"workdir": "a", "head": 1},
+    ],
 }
 
 
@@ -138,7 +217,9 @@ def test_a_value_that_makes_no_sense_is_refused_in_one_line_that_names_its_setti
 
 def test_commands_refuse_a_seed_that_jax_takes_for_another(monkeypatch):
     assert (jax.random.key(2**32) == jax.random.key(0)).all()
-    with pytest.raises(ValueError, match=r"config\.seed is 4294967296; it must be a whole number >= 0 and <"):
+    with pytest.raises(
+        ValueError, match=r"config\.seed is 4294967296; it must be a whole number >= 0 and <"
+    ):
         views.sheet(small(seed=2**32), None)
     monkeypatch.setattr("sys.argv", ["ensemble", "--runs", "a", "b", f"--seed={2**32}"])
     with pytest.raises(SystemExit, match="--seed is 4294967296; it must be"):
@@ -148,11 +229,15 @@ def test_commands_refuse_a_seed_that_jax_takes_for_another(monkeypatch):
 @pytest.mark.parametrize("section", SECTIONS)
 @QUICK
 @given(data=st.data())
-def test_any_values_of_a_section_are_an_error_of_one_line_that_names_one_or_have_sound_shapes(section, data):
+def test_any_values_of_a_section_are_an_error_of_one_line_that_names_one_or_have_sound_shapes(
+    section, data
+):
     config, known = data.draw(st.sampled_from(variants(section)))
     chosen = data.draw(st.lists(st.sampled_from(known), min_size=1, max_size=2, unique=True))
     for name in [""] if "" in chosen else chosen:
-        config = with_setting(config, f"{section}.{name}" if name else section, data.draw(VALUES, label=name))
+        config = with_setting(
+            config, f"{section}.{name}" if name else section, data.draw(VALUES, label=name)
+        )
     told = refusal(config)
     if told is not None:
         assert "\n" not in told

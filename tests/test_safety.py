@@ -1,4 +1,6 @@
-"""What somebody else wrote runs nothing: names, overrides, cached arrays, a workdir's files, archives."""
+"""What somebody else wrote runs nothing: names, overrides, cached arrays, a workdir's files,
+archives.
+"""
 
 import io
 import json
@@ -13,11 +15,12 @@ from ml_collections import config_flags
 from small_runs import small
 
 from heteroscedastic import bind, curation, files, losses, predictive, smoothing, weighting
-from heteroscedastic.analysis import finished, predictions
-from heteroscedastic.data import archive, augment, wanted
+from heteroscedastic.data import augment, split_spec
 from heteroscedastic.data.builders import archives
+from heteroscedastic.data.storage import npz
 from heteroscedastic.models import backbones, convert, heads
-from heteroscedastic.training import loop, optimizer, schedules, schema, smoke
+from heteroscedastic.runs import loaded_run, loop, predictions, schema, smoke
+from heteroscedastic.training import optimizer, schedules
 
 MODULES = {
     "loss": losses,
@@ -58,7 +61,7 @@ def write_npz(path, payload, **arrays):
 
 
 READERS = {
-    "a data set": lambda path: archive.read(path),
+    "a data set": lambda path: npz.read(path),
     "predictions": lambda path: predictions.read(path.parents[1], path.stem),
     "weights to start from": lambda path: loop.train(
         {**small(), "init": {"weights": str(path)}}, str(path.parent / "run"), None
@@ -77,7 +80,11 @@ def test_a_pickle_in_an_npz_is_an_error_and_runs_nothing(tmp_path, payload, read
 
 def test_a_pickle_in_a_state_dict_is_an_error_and_runs_nothing(tmp_path, payload, monkeypatch):
     write_npz(tmp_path / "theirs.npz", payload[0])
-    words = [f"--state_dict={tmp_path / 'theirs.npz'}", "--backbone=ResNet18", f"--out={tmp_path / 'ours.npz'}"]
+    words = [
+        f"--state_dict={tmp_path / 'theirs.npz'}",
+        "--backbone=ResNet18",
+        f"--out={tmp_path / 'ours.npz'}",
+    ]
     monkeypatch.setattr(sys, "argv", ["convert", *words])
     with pytest.raises((SystemExit, ValueError), match="allow_pickle=False"):
         convert.main()
@@ -121,13 +128,17 @@ def test_what_an_arrow_offers_is_its_own_public_code():
             assert found.__module__.startswith("heteroscedastic.")
 
 
-@pytest.mark.parametrize("name", ["__import__", "weighted_mean", "jax", "cross_entropy.__globals__"])
+@pytest.mark.parametrize(
+    "name", ["__import__", "weighted_mean", "jax", "cross_entropy.__globals__"]
+)
 def test_a_workdir_whose_config_names_other_code_is_an_error(tmp_path, name):
     files.write_json(tmp_path / "config.json", {**small(), "loss": {"name": name}})
-    files.write_json(tmp_path / "results.json", {"evals": {name: {} for name in small()["evals"]}, "step": 1})
+    files.write_json(
+        tmp_path / "results.json", {"evals": {name: {} for name in small()["evals"]}, "step": 1}
+    )
     files.write_json(tmp_path / "dataset.json", {"class_names": ["a"], "fingerprint": ""})
     with pytest.raises(ValueError, match="choose one of"):
-        finished.load(tmp_path)
+        loaded_run.load(tmp_path)
 
 
 OUTSIDE = ["../x", "../../x", "/tmp/x", "a/../../x", "..", ".", "", ".hidden", "a/b", "a\\b", "a\n"]
@@ -147,17 +158,21 @@ def test_an_evaluation_stays_in_the_workdir(tmp_path, name):
     }.items():
         files.write_json(tmp_path / f"{file}.json", content)
     with pytest.raises(ValueError, match=r"config\.evals has"):
-        finished.read(tmp_path)
+        loaded_run.read(tmp_path)
 
 
 @pytest.mark.parametrize("name", [*(n for n in OUTSIDE if n != "a/b"), "digits/../../x", None, 3])
 @pytest.mark.parametrize("where", ["name", "splits"])
 def test_a_data_set_stays_where_data_sets_lie(tmp_path, name, where):
-    data = {"name": name} if where == "name" else {"name": "a", "splits": {"x": {"name": name, "split": "test"}}}
+    data = (
+        {"name": name}
+        if where == "name"
+        else {"name": "a", "splits": {"x": {"name": name, "split": "test"}}}
+    )
     if where == "splits" and name is None:
         return  # which is the set's own
     with pytest.raises(ValueError, match=r"config\.data names a set"):
-        wanted.sets(data)
+        split_spec.dataset_refs(data)
     config = small()
     config["data"] |= {**data, "pipeline": "streaming", "lanes": 8}
     for check in (schema.check, lambda c: smoke.smoke(c, None)):
@@ -165,9 +180,11 @@ def test_a_data_set_stays_where_data_sets_lie(tmp_path, name, where):
             check(config)
 
 
-@pytest.mark.parametrize("name", ["cifar10", "imagenet21k/any", "cifar10:3.*.*", "vtab_dtd", "plant_leaves/a.b:1.0.0"])
+@pytest.mark.parametrize(
+    "name", ["cifar10", "imagenet21k/any", "cifar10:3.*.*", "vtab_dtd", "plant_leaves/a.b:1.0.0"]
+)
 def test_names_of_data_sets_are_let_through(name):
-    assert wanted.sets({"name": name})[0].name == name
+    assert split_spec.dataset_refs({"name": name})[0].name == name
 
 
 HOSTILE = "__import__('pathlib').Path({path!r}).touch()"
@@ -186,7 +203,9 @@ HOSTILE = "__import__('pathlib').Path({path!r}).touch()"
     ],
 )
 def test_an_override_is_a_value_and_runs_nothing(tmp_path, setting):
-    """ml_collections parses by the type that the config has: text as it is, None and tuples by ast.literal_eval."""
+    """ml_collections parses by the type that the config has: text as it is, None and tuples by
+    ast.literal_eval.
+    """
     values, text = flags.FlagValues(), HOSTILE.format(path=str(tmp_path / "made"))
     config_flags.DEFINE_config_file("config", flag_values=values)
     words = ["main.py", "--config=configs/digits_het_full.py", f"--config.{setting}={text}"]
@@ -202,7 +221,9 @@ def test_an_override_is_a_value_and_runs_nothing(tmp_path, setting):
     assert not (tmp_path / "made").exists()
 
 
-@pytest.mark.parametrize("setting", ["a[__import__('os')]", "__class__", "seed.__class__", "to_dict", "head.update"])
+@pytest.mark.parametrize(
+    "setting", ["a[__import__('os')]", "__class__", "seed.__class__", "to_dict", "head.update"]
+)
 def test_an_override_of_what_is_no_setting_is_an_error(setting):
     values = flags.FlagValues()
     config_flags.DEFINE_config_file("config", flag_values=values)
@@ -229,22 +250,32 @@ def members_of(kinds):
     with tarfile.open(fileobj=file, mode="w") as opened:
         for name, kind in kinds.items():
             info = tarfile.TarInfo(name)
-            info.type, info.linkname, info.size = kind, "/etc/passwd", 4 if kind == tarfile.REGTYPE else 0
+            info.type, info.linkname, info.size = (
+                kind,
+                "/etc/passwd",
+                4 if kind == tarfile.REGTYPE else 0,
+            )
             opened.addfile(info, io.BytesIO(b"evil"))
     return file.getvalue()
 
 
 def test_names_in_an_archive_are_no_paths(tmp_path):
-    """They are read, and nothing is unpacked: not above the archive, not at the root, not inside another archive."""
+    """They are read, and nothing is unpacked: not above the archive, not at the root, not inside
+    another archive.
+    """
     names = ["../../evil", "/tmp/heteroscedastic_evil", "a/../../evil", "evil"]
     (tmp_path / "deep" / "er").mkdir(parents=True)
     path = tmp_path / "deep" / "er" / "a.tar"
     path.write_bytes(members_of(dict.fromkeys(names, tarfile.REGTYPE)))
-    assert [(m.name, m.read()) for m in archives.members(path)] == [(name, b"evil") for name in names]
+    assert [(m.name, m.read()) for m in archives.members(path)] == [
+        (name, b"evil") for name in names
+    ]
     assert [p for p in tmp_path.rglob("*") if p.is_file()] == [path]
 
 
-@pytest.mark.parametrize("kind", [tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.CHRTYPE, tarfile.FIFOTYPE])
+@pytest.mark.parametrize(
+    "kind", [tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.CHRTYPE, tarfile.FIFOTYPE]
+)
 def test_what_is_no_file_in_an_archive_is_an_error(tmp_path, kind):
     (tmp_path / "a.tar").write_bytes(members_of({"n01440764.tar": kind}))
     with pytest.raises(ValueError, match=r"n01440764\.tar is no file but a link or a device"):

@@ -107,7 +107,9 @@ def test_antithetic_points_come_in_pairs():
 def test_each_entry_meets_each_interval_once(num_points):
     ranks = jnp.concatenate([jnp.arange(10), UNRANKED])
     intervals = np.floor(stats.norm.cdf(drawn(key(), "sobol", num_points, ranks)) * num_points)
-    np.testing.assert_array_equal(np.sort(intervals, axis=0), np.tile(np.arange(num_points)[:, None], 30))
+    np.testing.assert_array_equal(
+        np.sort(intervals, axis=0), np.tile(np.arange(num_points)[:, None], 30)
+    )
 
 
 def test_the_first_columns_are_those_of_scipy():
@@ -121,7 +123,11 @@ def test_the_first_columns_are_those_of_scipy():
 
 @pytest.mark.parametrize(
     ("product", "worst"),
-    [(lambda a, b: a * b, 0.2), (lambda a, b: jax.nn.sigmoid(2 * (a - b)), 0.1), (jnp.maximum, 0.1)],
+    [
+        (lambda a, b: a * b, 0.2),
+        (lambda a, b: jax.nn.sigmoid(2 * (a - b)), 0.1),
+        (jnp.maximum, 0.1),
+    ],
 )
 def test_no_pair_errs_more_than_independent_points(product, worst):
     repeats, num_points = 1000, 128
@@ -158,7 +164,9 @@ def softmax(key, latent, points, num_samples):
 @functools.partial(jax.jit, static_argnums=(1, 2, 3))
 def errors(latent, points, num_samples, repeats, exact):
     """Errors of log p of the three likeliest classes, [repeats, b, 3]."""
-    found = jax.lax.map(lambda key: softmax(key, latent, points, num_samples), jax.random.split(key(), repeats))
+    found = jax.lax.map(
+        lambda key: softmax(key, latent, points, num_samples), jax.random.split(key(), repeats)
+    )
     top = jax.lax.top_k(exact, 3)[1]
     return jnp.take_along_axis(found - exact, top[None], axis=-1)
 
@@ -173,9 +181,13 @@ def many_classes(order=None):
     def normal(*shape):
         return jnp.asarray(rng.normal(size=shape), jnp.float32)
 
-    one = LatentGaussian(3 * normal(4, 100), jnp.exp(0.3 * normal(4, 100)), 0.3 * normal(4, 100, 15))
+    one = LatentGaussian(
+        3 * normal(4, 100), jnp.exp(0.3 * normal(4, 100)), 0.3 * normal(4, 100, 15)
+    )
     if order is not None:
-        one = LatentGaussian(one.loc[:, order], one.scale_diag[:, order], one.factor_loadings[:, order])
+        one = LatentGaussian(
+            one.loc[:, order], one.scale_diag[:, order], one.factor_loadings[:, order]
+        )
     return one
 
 
@@ -195,14 +207,18 @@ def test_gradients_of_likely_classes_are_closer_too():
 
     def gradient(key, points, num_samples):
         return jax.grad(
-            lambda latent: jnp.take_along_axis(softmax(key, latent, points, num_samples), likeliest, -1).sum()
+            lambda latent: jnp.take_along_axis(
+                softmax(key, latent, points, num_samples), likeliest, -1
+            ).sum()
         )(one)
 
     exact = gradient(key(9), "sobol", 2**14)
 
     def error(points):
         found = jax.lax.map(lambda key: gradient(key, points, 128), jax.random.split(key(), 40))
-        return np.array([rms(f - e) for f, e in zip(jax.tree.leaves(found), jax.tree.leaves(exact))])
+        return np.array(
+            [rms(f - e) for f, e in zip(jax.tree.leaves(found), jax.tree.leaves(exact))]
+        )
 
     assert (error("sobol") < 0.7 * error("independent")).all()
 
@@ -210,7 +226,9 @@ def test_gradients_of_likely_classes_are_closer_too():
 def test_at_a_small_temperature_the_gain_is_less():
     cold = latent_lib.temper(many_classes(), 0.15)
     exact = jax.jit(softmax, static_argnums=(2, 3))(key(9), cold, "sobol", 2**15)
-    gain = rms(errors(cold, "independent", 128, 100, exact)) / rms(errors(cold, "sobol", 128, 100, exact))
+    gain = rms(errors(cold, "independent", 128, 100, exact)) / rms(
+        errors(cold, "sobol", 128, 100, exact)
+    )
     assert 1.2 < gain < 2.5
 
 
@@ -218,7 +236,9 @@ def test_at_a_small_temperature_the_gain_is_less():
 def test_it_is_unbiased(points):
     one = LatentGaussian(jnp.array([0.7, -0.4]), jnp.array([1.2, 0.9]), jnp.array([[1.5], [-0.5]]))
     nodes, weights = np.polynomial.hermite_e.hermegauss(80)
-    exact = (1 / (1 + np.exp(-1.1 - np.sqrt(1.2**2 + 0.9**2 + 2.0**2) * nodes)) * weights).sum() / weights.sum()
+    exact = (
+        1 / (1 + np.exp(-1.1 - np.sqrt(1.2**2 + 0.9**2 + 2.0**2) * nodes)) * weights
+    ).sum() / weights.sum()
     average = jax.jit(jax.vmap(lambda key: jnp.exp(softmax(key, one, points, 8)[0])))
     found = np.asarray(average(jax.random.split(key(), 20_000)))
     assert stats.ttest_1samp(found, exact).pvalue > 1e-3

@@ -15,7 +15,10 @@ def batch_of(labels, leading=None):
 
 @pytest.mark.parametrize(
     ("over", "own", "other"),
-    [("all", lambda r, k: 1 - r + r / k, lambda r, k: r / k), ("wrong", lambda r, k: 1 - r, lambda r, k: r / (k - 1))],
+    [
+        ("all", lambda r, k: 1 - r + r / k, lambda r, k: r / k),
+        ("wrong", lambda r, k: 1 - r, lambda r, k: r / (k - 1)),
+    ],
 )
 @pytest.mark.parametrize("rate", [0.0, 0.1, 0.9])
 @pytest.mark.parametrize("k", [2, 5])
@@ -51,7 +54,9 @@ def test_no_smoothing_is_hard():
     batch = batch_of([2, 0, 1])
     np.testing.assert_array_equal(smoothing.hard(batch, 3), np.eye(3)[[2, 0, 1]])
     for over in ("all", "wrong"):
-        np.testing.assert_array_equal(smoothing.uniform(batch, 3, rate=0.0, over=over), smoothing.hard(batch, 3))
+        np.testing.assert_array_equal(
+            smoothing.uniform(batch, 3, rate=0.0, over=over), smoothing.hard(batch, 3)
+        )
 
 
 def test_lists_of_labels_are_one_at_each_and_padding_and_repeats_are_nothing():
@@ -59,7 +64,8 @@ def test_lists_of_labels_are_one_at_each_and_padding_and_repeats_are_nothing():
     stated = [[1, 0, 1, 0], [0, 0, 0, 0], [0, 1, 0, 0], [1, 0, 1, 1]]
     np.testing.assert_array_equal(smoothing.hard(batch_of(lists, (4,)), 4), stated)
     np.testing.assert_array_equal(
-        smoothing.hard(batch_of(np.reshape(lists, (2, 2, 3)), (2, 2)), 4), np.reshape(stated, (2, 2, 4))
+        smoothing.hard(batch_of(np.reshape(lists, (2, 2, 3)), (2, 2)), 4),
+        np.reshape(stated, (2, 2, 4)),
     )
 
 

@@ -10,10 +10,12 @@ import pytest
 from small_runs import small
 from subprocesses import EXTRAS, ROOT, run_without
 
-from heteroscedastic import config_file, files, user_errors
-from heteroscedastic.analysis import calibration, covariance
-from heteroscedastic.training import loop
-from heteroscedastic.training.checkpoint import Checkpoints
+from heteroscedastic import files, user_errors
+from heteroscedastic.analysis.covariance import summary
+from heteroscedastic.analysis.uncertainty import calibration
+from heteroscedastic.files import config_file
+from heteroscedastic.runs import loop
+from heteroscedastic.runs.checkpoint import Checkpoints
 
 DIGITS = "--config=configs/digits_het_full.py"
 
@@ -26,14 +28,17 @@ def ended(call, *arguments, debug=False):
 @pytest.mark.parametrize(
     ("call", "line"),
     [
-        (lambda path: loop.train(small(**{"predictive.num_samples": 1000}), str(path)), "error: .*num_samples.*1000"),
+        (
+            lambda path: loop.train(small(**{"predictive.num_samples": 1000}), str(path)),
+            "error: .*num_samples.*1000",
+        ),
         (
             lambda path: loop.train(small(**{"head.temperature": 0.0}), str(path)),
             "error: config.head: temperature is 0.0",
         ),
         (lambda path: Checkpoints(path / "none", read_only=True), "error: .*none is missing"),
         (lambda path: files.read_json(path / "none.json"), r"error: \[Errno 2\].*none.json"),
-        (lambda path: files.place("s3://bucket/x"), "error: s3://bucket/x is in s3://"),
+        (lambda path: files.as_path("s3://bucket/x"), "error: s3://bucket/x is in s3://"),
     ],
 )
 def test_what_a_user_can_correct_is_one_line(tmp_path, call, line):
@@ -61,7 +66,7 @@ def test_a_bug_keeps_its_traceback(bug):
 
 
 def test_commands_end_alike(tmp_path, monkeypatch):
-    for module, flag in ((calibration, "--run"), (covariance, "--run")):
+    for module, flag in ((calibration, "--run"), (summary, "--run")):
         monkeypatch.setattr(sys, "argv", ["command", f"{flag}={tmp_path}"])
         with pytest.raises(SystemExit, match=r"^error: .*holds no complete run"):
             module.main()
@@ -85,10 +90,16 @@ def test_commands_end_alike(tmp_path, monkeypatch):
             [DIGITS, "--config.data.max_classes=3"],
             "the settings of config.data are .*name.* can be written into the file",
         ),
-        ([DIGITS, "--config.haed.name=x"], "config.haed is not a setting .*the settings of config are .*head"),
+        (
+            [DIGITS, "--config.haed.name=x"],
+            "config.haed is not a setting .*the settings of config are .*head",
+        ),
         ([DIGITS, "--config.seed.x=1"], "config.seed is no section, but the value 0"),
         ([DIGITS, "--config.training.batch_size=abc"], "--config.training.batch_size=abc: .*'abc'"),
-        ([DIGITS, "--config.training.batch_size", "abc"], "--config.training.batch_size=abc: .*'abc'"),
+        (
+            [DIGITS, "--config.training.batch_size", "abc"],
+            "--config.training.batch_size=abc: .*'abc'",
+        ),
         ([DIGITS, "--config.head=3"], "--config.head=3: .*not a dict"),
         (["--config=main.py"], "main.py: .*no attribute 'get_config'"),
         (["--config=experiments/row.py:a@b"], "experiments/row.py: 'a@b' is no run of a table"),
@@ -103,7 +114,9 @@ def test_a_config_or_an_override_that_does_not_fit_is_one_line(words, line, monk
 
 def test_overrides_that_fit_are_taken(monkeypatch):
     monkeypatch.chdir(ROOT)
-    config = config_file.read([DIGITS, "--config.seed", "3", "--config.head.temperature=2", "--smoke"])
+    config = config_file.read(
+        [DIGITS, "--config.seed", "3", "--config.head.temperature=2", "--smoke"]
+    )
     assert (config["seed"], config["head"]["temperature"]) == (3, 2.0)
 
 
@@ -111,9 +124,11 @@ def test_a_home_directory_is_found_where_no_shell_replaced_it(tmp_path, monkeypa
     monkeypatch.setenv("HOME", str(tmp_path))
     files.write_json("~/x/a.json", 3)
     assert files.read_json(tmp_path / "x" / "a.json") == 3
-    with pytest.raises(ValueError, match=re.escape("~no-such-user/x is in the home of a user that is unknown")):
-        files.place("~no-such-user/x")
-    assert files.place("a/~b") == ROOT.__class__("a/~b")
+    with pytest.raises(
+        ValueError, match=re.escape("~no-such-user/x is in the home of a user that is unknown")
+    ):
+        files.as_path("~no-such-user/x")
+    assert files.as_path("a/~b") == ROOT.__class__("a/~b")
 
 
 def test_the_command_line_of_a_run_says_what_is_wrong_in_one_line():
@@ -136,7 +151,19 @@ for words in (
 """.replace("GIVEN", '("--config=configs/digits_hom.py", "--workdir=none")')
     done = run_without(EXTRAS, program)
     lines = done.stdout.splitlines()
-    expected = ["give --config", "give --config", "unknown arguments", "--num_processes without --hosts"]
-    expected += ["--process_id without --hosts", "--coordinator without --hosts", "give --config", "did you mean"]
+    expected = [
+        "give --config",
+        "give --config",
+        "unknown arguments",
+        "--num_processes without --hosts",
+    ]
+    expected += [
+        "--process_id without --hosts",
+        "--coordinator without --hosts",
+        "give --config",
+        "did you mean",
+    ]
     assert len(lines) == len(expected), done.stdout + done.stderr
-    assert all(line.startswith("error: ") and what in line for line, what in zip(lines, expected)), lines
+    assert all(
+        line.startswith("error: ") and what in line for line, what in zip(lines, expected)
+    ), lines

@@ -30,7 +30,9 @@ def test_balanced_classes_weigh_one_under_every_scheme():
 
 
 def test_equal_is_one_whatever_the_counts():
-    np.testing.assert_array_equal(weighting.equal(jnp.full((2, 3, 4), 0.25), COUNTS), np.ones((2, 3)))
+    np.testing.assert_array_equal(
+        weighting.equal(jnp.full((2, 3, 4), 0.25), COUNTS), np.ones((2, 3))
+    )
 
 
 def test_an_absent_class_weighs_nothing_and_changes_no_other():
@@ -42,7 +44,9 @@ def test_an_absent_class_weighs_nothing_and_changes_no_other():
 
 
 def test_no_training_set_at_all_weighs_nothing():
-    np.testing.assert_array_equal(weighting.inverse_frequency(jnp.eye(3), jnp.zeros(3)), np.zeros(3))
+    np.testing.assert_array_equal(
+        weighting.inverse_frequency(jnp.eye(3), jnp.zeros(3)), np.zeros(3)
+    )
 
 
 def test_mixed_targets_have_the_expected_weight_of_the_class():

@@ -1,4 +1,6 @@
-"""Under 64 bits: float32 in gives the same float32 out, so every law holds there too; float64 gives float64."""
+"""Under 64 bits: float32 in gives the same float32 out, so every law holds there too; float64 gives
+float64.
+"""
 
 import functools
 
@@ -18,19 +20,30 @@ TARGETS = np.eye(2, dtype=np.float32)[[0, 1, 1]]
 LABELS, WEIGHTS = np.array([0, 1, 1], np.int32), np.ones(3, np.float32)
 FUNCTIONS = {
     **{
-        f"{name} {points}": functools.partial(getattr(predictive, name), key(), num_samples=16, points=points)
+        f"{name} {points}": functools.partial(
+            getattr(predictive, name), key(), num_samples=16, points=points
+        )
         for name in ("softmax", "sigmoid_sampled")
         for points in ("independent", "antithetic", "sobol")
     },
-    "chunks": functools.partial(predictive.softmax, key(), num_samples=16, points="sobol", chunk_size=5),
-    **{name: functools.partial(getattr(predictive, name), key()) for name in ("sigmoid", "taylor", "mean_field")},
+    "chunks": functools.partial(
+        predictive.softmax, key(), num_samples=16, points="sobol", chunk_size=5
+    ),
+    **{
+        name: functools.partial(getattr(predictive, name), key())
+        for name in ("sigmoid", "taylor", "mean_field")
+    },
     "temper": lambda x: latent_lib.temper(x, np.float64(2.0)),
     "difference_variance": latent_lib.difference_variance,
     "covariance": latent_lib.covariance,
     "sample": lambda x: latent_lib.sample(key(), x, 8, "antithetic"),
     "cross_entropy": lambda x: losses.cross_entropy(x.loc, jnp.asarray(TARGETS, x.loc.dtype)),
-    "sigmoid_cross_entropy": lambda x: losses.sigmoid_cross_entropy(x.loc, jnp.asarray(TARGETS, x.loc.dtype)),
-    "gradient": jax.grad(lambda x: predictive.softmax(key(), x, num_samples=16, points="sobol")[:, 0].sum()),
+    "sigmoid_cross_entropy": lambda x: losses.sigmoid_cross_entropy(
+        x.loc, jnp.asarray(TARGETS, x.loc.dtype)
+    ),
+    "gradient": jax.grad(
+        lambda x: predictive.softmax(key(), x, num_samples=16, points="sobol")[:, 0].sum()
+    ),
     "gradient of the sigmoid": jax.grad(lambda x: predictive.sigmoid(None, x).sum()),
 }
 
@@ -42,7 +55,11 @@ def test_float32_gives_the_same_and_float64_gives_float64(name):
         for dtype, tolerance in ((jnp.float32, 2e-6), (jnp.float64, 2e-4)):
             found = FUNCTIONS[name](jax.tree.map(lambda x, dtype=dtype: jnp.asarray(x, dtype), ONE))
             assert {x.dtype for x in jax.tree.leaves(found)} == {jnp.dtype(dtype)}
-            jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=tolerance, atol=tolerance), found, expected)
+            jax.tree.map(
+                functools.partial(np.testing.assert_allclose, rtol=tolerance, atol=tolerance),
+                found,
+                expected,
+            )
 
 
 @pytest.mark.parametrize("kind", ["independent", "antithetic", "sobol"])
@@ -55,9 +72,13 @@ def test_points_are_the_same_bits(kind):
         np.testing.assert_array_equal(points(), expected)
 
 
-@pytest.mark.parametrize("metric", [metrics.multiclass, metrics.multiclass_sigmoid, metrics.listed, metrics.multilabel])
+@pytest.mark.parametrize(
+    "metric", [metrics.multiclass, metrics.multiclass_sigmoid, metrics.listed, metrics.multilabel]
+)
 def test_sums_of_metrics_are_float32(metric):
-    labels = LABELS if metric in (metrics.multiclass, metrics.multiclass_sigmoid) else LABELS[:, None]
+    labels = (
+        LABELS if metric in (metrics.multiclass, metrics.multiclass_sigmoid) else LABELS[:, None]
+    )
     expected = metric(jnp.asarray(ONE.loc), jnp.asarray(labels), jnp.asarray(WEIGHTS))
     with jax.enable_x64(True):
         found = metric(jnp.asarray(ONE.loc), jnp.asarray(labels), jnp.asarray(WEIGHTS))

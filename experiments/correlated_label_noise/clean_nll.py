@@ -11,13 +11,22 @@ from scipy import special
 
 from experiments import study
 from heteroscedastic import files, user_errors
-from heteroscedastic.analysis import comparison
+from heteroscedastic.analysis.report import comparison
 
-_COLUMNS = ("nll, other classes", "nll, confused", "of it the pair", "of it within", "accuracy", "confidence")
+_COLUMNS = (
+    "nll, other classes",
+    "nll, confused",
+    "of it the pair",
+    "of it within",
+    "accuracy",
+    "confidence",
+)
 
 
-def parts(directory: files.Place, evaluation: str) -> list[float]:
-    """The columns of the table for one run; accuracy and confidence are those of the confused classes."""
+def parts(directory: files.Path, evaluation: str) -> list[float]:
+    """The columns of the table for one run; accuracy and confidence are those of the confused
+    classes.
+    """
     noise = files.read_json(directory / "dataset.json")["label_noise"]
     partner = {clean: seen for clean, seen, _ in noise if clean != seen}
     with np.load(directory / "predictions" / f"{evaluation}.npz", allow_pickle=False) as file:
@@ -46,7 +55,9 @@ def main() -> None:
     parser.add_argument("--out", default="runs")
     flags = parser.parse_args()
     chosen = study.table("correlated_label_noise", "planted_noise")
-    runs = study.made(chosen, flags.scale, files.place(flags.out) / "correlated_label_noise" / "planted_noise")
+    runs = study.made(
+        chosen, flags.scale, files.as_path(flags.out) / "correlated_label_noise" / "planted_noise"
+    )
     print(f"| regime | method | {' | '.join(_COLUMNS)} |")
     print("|" + " --- |" * (len(_COLUMNS) + 2))
     for name, regime in study.tested(chosen).items():
@@ -58,7 +69,10 @@ def main() -> None:
             print(f"| {name} | {row} | {' | '.join(f'{v:.3f}' for v in values.mean(axis=0))} |")
             if row != chosen.reference:
                 theirs = np.array([found[chosen.reference, seed] for seed in seeds])
-                told = ["{:+.3f} ± {:.3f}".format(*comparison.paired(*pair)) for pair in zip(values.T, theirs.T)]
+                told = [
+                    "{:+.3f} ± {:.3f}".format(*comparison.paired(*pair))
+                    for pair in zip(values.T, theirs.T)
+                ]
                 print(f"| {name} | {row} - {chosen.reference} | {' | '.join(told)} |")
 
 

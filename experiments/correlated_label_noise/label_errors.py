@@ -2,11 +2,11 @@
 
 python -m experiments.correlated_label_noise.label_errors --table=planted_noise reads the runs of the
 table that validation chose, and prints for each method, regime and score of the training labels
-(analysis/label_errors.py), mean and standard deviation over seeds: average precision, and the precision
-among as many labels as are wrong. Differences of average precision are paired by seed, ± half their
-95 % interval: from the same runs ranked by `margin`, and from the reference row ranked by it. A second
-table tells what was memorised: the shares of right and of wrong labels that are predicted as they stand, in
-training and in validation, where none can be memorised.
+(analysis/label_errors.py), mean and standard deviation over seeds: average precision, and the
+precision among as many labels as are wrong. Differences of average precision are paired by seed, ±
+half their 95 % interval: from the same runs ranked by `margin`, and from the reference row ranked
+by it. A second table tells what was memorised: the shares of right and of wrong labels that are
+predicted as they stand, in training and in validation, where none can be memorised.
 """
 
 import jax
@@ -14,10 +14,28 @@ import jax
 from experiments import study
 from experiments.correlated_label_noise.noise_pairs import chosen_checkpoint, told_by_flags
 from heteroscedastic import files, user_errors
-from heteroscedastic.analysis import comparison, finished, known_noise, label_errors
+from heteroscedastic.analysis.covariance import known_noise
+from heteroscedastic.analysis.errors import label_errors
+from heteroscedastic.analysis.report import comparison
+from heteroscedastic.runs import loaded_run
 
-_COLUMNS = ("regime", "method", "score", "average precision", "- own margin", "- {}", "precision at errors")
-_MEMORISED = ("regime", "method", "right, training", "wrong, training", "right, validation", "wrong, validation")
+_COLUMNS = (
+    "regime",
+    "method",
+    "score",
+    "average precision",
+    "- own margin",
+    "- {}",
+    "precision at errors",
+)
+_MEMORISED = (
+    "regime",
+    "method",
+    "right, training",
+    "wrong, training",
+    "right, validation",
+    "wrong, validation",
+)
 _USUAL = "margin"  # the better of the usual scores for a plain softmax under planted noise
 
 
@@ -37,7 +55,7 @@ def main() -> None:
             for (method, seed), made in sorted(tuned.items()):
                 if method == row:
                     _check_known(made.job.directory)
-                    run = finished.load(made.job.directory, checkpoint, data_dir)
+                    run = loaded_run.load(made.job.directory, checkpoint, data_dir)
                     found[seed] = label_errors.summary(label_errors.labels(run))
                     held_out[seed] = label_errors.summary(label_errors.labels(run, "valid"))
                     jax.clear_caches()
@@ -51,13 +69,17 @@ def main() -> None:
         print("| " + " | ".join(line) + " |")
 
 
-def _check_known(directory: files.Place) -> None:
-    if not known_noise.share(finished.read(directory).dataset):  # before anything is evaluated
-        raise SystemExit(f"{directory}: no training label is known to be wrong; name a table with noise.")
+def _check_known(directory: files.Path) -> None:
+    if not known_noise.share(loaded_run.read(directory).dataset):  # before anything is evaluated
+        raise SystemExit(
+            f"{directory}: no training label is known to be wrong; name a table with noise."
+        )
 
 
 def _predicted(told: dict[int, dict]) -> list[str]:
-    """Of the right and the wrong labels, how many are predicted as they stand, over the seeds that have some."""
+    """Of the right and the wrong labels, how many are predicted as they stand, over the seeds that
+    have some.
+    """
     shares = [facts["given_predicted"] for facts in told.values() if "given_predicted" in facts]
     return [comparison.spread([share[of] for share in shares]) for of in ("right", "wrong")]
 

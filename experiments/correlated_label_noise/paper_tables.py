@@ -1,7 +1,8 @@
 """The paper's own tables at its own scale, of data sets and machines that few have.
 
-Table 1 is two tables here, of 90 and of 270 epochs, and Table 3 two of a data set each. Tables 8 to 11 have models
-of Table 1 too, which are run once. Table 6 is in transfer.py, the ensembles of Table 7 in ensembles.py.
+Table 1 is two tables here, of 90 and of 270 epochs, and Table 3 two of a data set each. Tables 8 to
+11 have models of Table 1 too, which are run once. Table 6 is in transfer.py, the ensembles of Table
+7 in ensembles.py.
 """
 
 from typing import Any
@@ -19,17 +20,27 @@ _270_EPOCHS = {"paper": Scale(_FIVE_SEEDS, {"training.num_epochs": 270.0})}
 def _rows(data: str, *names: str, **papers: str) -> tuple[Row, ...]:
     """Rows of configs/DATA_NAME.py; the paper's id is the one given, or by the name."""
     usual = {"hom": "homoscedastic"}
-    return tuple(Row(name, f"{data}_{name}", paper=papers.get(name, usual.get(name, name))) for name in names)
+    return tuple(
+        Row(name, f"{data}_{name}", paper=papers.get(name, usual.get(name, name))) for name in names
+    )
 
 
-def _paper(number: int, columns: dict[str, str], note: str = "the same settings", **where: Any) -> dict[str, Any]:
+def _paper(
+    number: int, columns: dict[str, str], note: str = "the same settings", **where: Any
+) -> dict[str, Any]:
     return dict(table=f"table_{number}", where=where, columns=columns, note=note)
 
 
 def _at_270_epochs(
-    number: int, claim: str, rows: tuple[Row, ...], reference: str, metrics: tuple[str, ...] = _BEFORE_AND_AFTER
+    number: int,
+    claim: str,
+    rows: tuple[Row, ...],
+    reference: str,
+    metrics: tuple[str, ...] = _BEFORE_AND_AFTER,
 ) -> Table:
-    """A table whose models on ImageNet train for 270 epochs; those that several tables have are run once."""
+    """A table whose models on ImageNet train for 270 epochs; those that several tables have are run
+    once.
+    """
     return Table(
         claim=claim,
         rows=rows,
@@ -64,10 +75,19 @@ def _table_3(data: str) -> Table:
         claim="Input-dependent noise raises global average precision, correlated noise more.",
         rows=(
             *_rows(data, "hom"),
-            Row("het_diag_tau_1", f"{data}_het_diag", {"head.temperature": 1.0}, paper="het_diag_tau_1"),
+            Row(
+                "het_diag_tau_1",
+                f"{data}_het_diag",
+                {"head.temperature": 1.0},
+                paper="het_diag_tau_1",
+            ),
             *_rows(data, "het_diag", "het_pe"),
         ),
-        metrics=("gap", "gap_error", "nll"),  # the second bounds how far the first may be from exact
+        metrics=(
+            "gap",
+            "gap_error",
+            "nll",
+        ),  # the second bounds how far the first may be from exact
         regimes={"last epoch": Regime(select=None, report="test", prefix=f"{data}_")},
         select_metric="nll",
         scales={"paper": Scale(_FIVE_SEEDS)},
@@ -94,7 +114,8 @@ TABLES = {
         paper=_paper(
             2,
             {"accuracy": "top1", "top5_accuracy": "top5", "nll": "nll"},
-            "updates of 64 images, as there, but one after the other; rows without runs are quoted there from others",
+            "updates of 64 images, as there, but one after the other; rows without runs are quoted"
+            " there from others",
         ),
         test="unpaired t-test",
     ),
@@ -105,7 +126,12 @@ TABLES = {
         rows=(
             Row("hom", "imagenet_resnet50_hom", paper="hom_single"),
             # Twice as long, as in the public code (reading C8).
-            Row("het_full", "imagenet_resnet50_het_full", {"training.num_epochs": 180.0}, paper="het_single"),
+            Row(
+                "het_full",
+                "imagenet_resnet50_het_full",
+                {"training.num_epochs": 180.0},
+                paper="het_single",
+            ),
         ),
         metrics=("accuracy", "nll", "ece"),  # not scaled, as they train on all there is
         regimes={"last epoch": Regime(select=None, report="test")},
@@ -115,7 +141,8 @@ TABLES = {
         paper=_paper(
             7,
             {"accuracy": "top1", "nll": "nll", "ece": "ece"},
-            "the same settings; python -m experiments.correlated_label_noise.ensembles tells ours of ensembles",
+            "the same settings; python -m experiments.correlated_label_noise.ensembles tells ours"
+            " of ensembles",
         )
         | {"beside": ("hom_ensemble", "het_ensemble")},
         test="unpaired t-test",
@@ -131,7 +158,13 @@ TABLES = {
         "Beyond a hundred samples, in training and evaluation alike, little is gained.",
         (
             *(
-                Row(f"het_full_{n}", "imagenet_het_full", {"predictive.num_samples": n}, "het_full", {"mc_samples": n})
+                Row(
+                    f"het_full_{n}",
+                    "imagenet_het_full",
+                    {"predictive.num_samples": n},
+                    "het_full",
+                    {"mc_samples": n},
+                )
                 for n in (1, 10, 100, 1000)
             ),
             Row("het_full", "imagenet_het_full", paper="het_full", where={"mc_samples": 10_000}),
@@ -141,12 +174,19 @@ TABLES = {
     "table_10": _at_270_epochs(
         10,
         "It is not the number of parameters that helps.",
-        _rows("imagenet", "hom", "hom_equal_params", "het_full", hom_equal_params="homoscedastic_equal_params"),
+        _rows(
+            "imagenet",
+            "hom",
+            "hom_equal_params",
+            "het_full",
+            hom_equal_params="homoscedastic_equal_params",
+        ),
         "hom",
     ),
     "table_11": _at_270_epochs(
         11,
-        "Under a sigmoid correlated noise helps as it does under a softmax. Top-1 alone is told: NLL is of one answer"
+        "Under a sigmoid correlated noise helps as it does under a softmax. Top-1 alone is told:"
+        " NLL is of one answer"
         " under a softmax and of 1,000 under a sigmoid, before temperature scaling and after it.",
         _rows(
             "imagenet",

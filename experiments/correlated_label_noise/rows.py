@@ -35,10 +35,22 @@ _NOISY = {
     "early stopping, noisy validation": Regime(select="valid_best", report="valid_best"),
     "last epoch, noisy validation": Regime(select="valid", report="valid"),
 }
-_METRICS = ("accuracy", "nll", "scaled_nll", "ece", "scaled_ece")  # before and after temperature scaling
-_METRICS_OF_SEVERAL = ("nll", "scaled_nll", "gap", "one_against_all_ece", "scaled_one_against_all_ece")
-# A small network, as few images as it can memorise (of a quarter it fits half in 30 epochs), and nothing that
-# keeps it from memorising wrong labels.
+_METRICS = (
+    "accuracy",
+    "nll",
+    "scaled_nll",
+    "ece",
+    "scaled_ece",
+)  # before and after temperature scaling
+_METRICS_OF_SEVERAL = (
+    "nll",
+    "scaled_nll",
+    "gap",
+    "one_against_all_ece",
+    "scaled_one_against_all_ece",
+)
+# A small network, as few images as it can memorise (of a quarter it fits half in 30 epochs), and
+# nothing that keeps it from memorising wrong labels.
 _CIFAR_ON_CPU = {
     "data.splits": dict(train="train[:10%]", test="test"),
     "data.train": "flip_lr|value_range(-1, 1)",
@@ -65,7 +77,9 @@ _AS_ON_THE_WORST_LABELS = {"head.temperature": (4.0,)}
 
 
 def _human_noise(claim: str, label: str, later: dict[str, tuple[Any, ...]]) -> Table:
-    """The methods under other human labels of the same images than the worst ones, at the CPU's scale."""
+    """The methods under other human labels of the same images than the worst ones, at the CPU's
+    scale.
+    """
     return Table(
         claim=claim,
         rows=_methods("cifar10_n"),
@@ -92,7 +106,11 @@ TABLES = {
         select_metric="nll",
         grid={"head.temperature": (0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0)},
         # Long enough to memorise the wrong labels, which is the second regime.
-        scales={"cpu": Scale(tuple(range(10)), {"training.num_epochs": 200.0, "training.checkpoint_epochs": 5.0})},
+        scales={
+            "cpu": Scale(
+                tuple(range(10)), {"training.num_epochs": 200.0, "training.checkpoint_epochs": 5.0}
+            )
+        },
         reference="hom",
         paper=dict(
             table="table_1",
@@ -110,7 +128,8 @@ TABLES = {
         regimes=_REGIMES,
         select_metric="nll",
         grid={"head.temperature": (1.0, 2.0, 8.0)},
-        # As planted_noise, but for the noise and the validation examples, which all seeds share here.
+        # As planted_noise, but for the noise and the validation examples, which all seeds share
+        # here.
         scales={
             "cpu": Scale(
                 tuple(range(8)),
@@ -202,7 +221,11 @@ TABLES = {
     "several_labels": Table(
         claim="Where an example has several labels, some missing and some wrong, noise heads help,"
         " and correlated noise more than independent.",
-        rows=tuple(row for row in _methods("digits_multilabel", "sigmoid_sampled") if row.name != "het_full"),
+        rows=tuple(
+            row
+            for row in _methods("digits_multilabel", "sigmoid_sampled")
+            if row.name != "het_full"
+        ),
         metrics=_METRICS_OF_SEVERAL,
         regimes=_REGIMES | _NOISY,
         select_metric="nll",
@@ -218,7 +241,11 @@ TABLES = {
         regimes=_REGIMES,
         select_metric="nll",
         grid={"head.temperature": (1.0, 8.0)},
-        scales={"cpu": Scale((0, 1, 2), {"training.num_epochs": 200.0, "training.checkpoint_epochs": 5.0})},
+        scales={
+            "cpu": Scale(
+                (0, 1, 2), {"training.num_epochs": 200.0, "training.checkpoint_epochs": 5.0}
+            )
+        },
         reference="independent_1000",
     ),
     "num_samples_cifar": Table(

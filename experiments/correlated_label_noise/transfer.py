@@ -5,16 +5,18 @@
     python -m experiments.run --study=correlated_label_noise --table=transfer
     python -m experiments.table --study=correlated_label_noise --table=transfer
 
-The second tries learning rates on held-out examples; it and the third make runs that start from those of
-the first and, as the first, continue where they stopped; the last prints for each upstream head the mean
-accuracy over tasks, of all and of each group, and every task, in %: mean and standard deviation over the seeds that
-every head has, and the difference from the first head paired by seed, ± half its 95 % interval, with p of an unpaired
-t-test. A row is named TASK_from_HEAD and starts from that head's run of the same seed. These tables are of a CPU's
-size; the paper's own, 19 tasks of VTAB-1k, is
+The second tries learning rates on held-out examples; it and the third make runs that start from
+those of the first and, as the first, continue where they stopped; the last prints for each upstream
+head the mean accuracy over tasks, of all and of each group, and every task, in %: mean and standard
+deviation over the seeds that every head has, and the difference from the first head paired by seed,
+± half its 95 % interval, with p of an unpaired t-test. A row is named TASK_from_HEAD and starts
+from that head's run of the same seed. These tables are of a CPU's size; the paper's own, 19 tasks
+of VTAB-1k, is
 
     python -m experiments.run --study=correlated_label_noise --table=table_6 --scale=paper
 
-where --rows 'cifar100_*' 'dtd_*' makes some tasks alone. With --scale=try, minutes show that all works.
+where --rows 'cifar100_*' 'dtd_*' makes some tasks alone. With --scale=try, minutes show that all
+works.
 """
 
 from typing import Any
@@ -24,8 +26,8 @@ import numpy as np
 from experiments import study
 from experiments.study import Regime, Row, Scale, Table
 from experiments.table import paper_number, unpaired_p
-from heteroscedastic.analysis.comparison import difference, spread
-from heteroscedastic.data import vtab
+from heteroscedastic.analysis.report.comparison import difference, spread
+from heteroscedastic.data.storage import vtab
 
 _SMALL = 96  # pixels a side, below which BiT takes the smaller resolution
 _NO_FLIP = ("svhn",)
@@ -38,7 +40,10 @@ _REGIMES = {"1,000 examples": Regime(select=None, report="test")}
 
 
 def num_steps(num_examples: int) -> int:
-    """Of fine-tuning on so many training examples. Source: BiT-HyperRule, arXiv:1912.11370, section 3.3."""
+    """Of fine-tuning on so many training examples.
+
+    Source: BiT-HyperRule, arXiv:1912.11370, section 3.3.
+    """
     return 500 if num_examples < 20_000 else 10_000 if num_examples < 500_000 else 20_000
 
 
@@ -57,7 +62,9 @@ def of_vtab(name: str) -> dict[str, Any]:
     }
 
 
-def _at_hand(name: str, splits: dict[str, str], colour: str = "", mirror: str = "") -> dict[str, Any]:
+def _at_hand(
+    name: str, splits: dict[str, str], colour: str = "", mirror: str = ""
+) -> dict[str, Any]:
     """Images of a set of ten classes, at the 32 pixels of the upstream runs."""
     return {
         "data": dict(
@@ -73,7 +80,9 @@ def _at_hand(name: str, splits: dict[str, str], colour: str = "", mirror: str = 
     }
 
 
-def _rows(tasks: dict[str, dict[str, Any]], upstream: dict[str, tuple[str, str | None]]) -> tuple[Row, ...]:
+def _rows(
+    tasks: dict[str, dict[str, Any]], upstream: dict[str, tuple[str, str | None]]
+) -> tuple[Row, ...]:
     """Every task from every head; `upstream` has the directory of its run and the paper's row."""
     return tuple(
         Row(f"{task}_from_{head}", "vtab", overrides | {"init.workdir": workdir}, paper)
@@ -98,40 +107,64 @@ _TUNED_ON = {"cifar10": dict(mirror="flip_lr|"), "digits": dict(colour="to_rgb|"
 _AT_HAND = _TUNED_ON | {"fashion_mnist": dict(colour="to_rgb|", mirror="flip_lr|")}
 _FIRST_1000 = dict(train="train[:1000]", test="test")
 _HELD_OUT = dict(train="train[:800]", test="train[800:1000]")  # of the same 1,000
-_CLAIM = "A backbone that was trained under a heteroscedastic head transfers better, under a plain one."
+_CLAIM = (
+    "A backbone that was trained under a heteroscedastic head transfers better, under a plain one."
+)
 
 
-def accuracies(chosen: Table, tuned: dict[tuple[str, int], study.Made]) -> dict[str, dict[str, dict[int, float]]]:
+def accuracies(
+    chosen: Table, tuned: dict[tuple[str, int], study.Made]
+) -> dict[str, dict[str, dict[int, float]]]:
     """Of each head and task, by seed, the accuracy on the test images."""
     found: dict[str, dict[str, dict[int, float]]] = {}
     for row in chosen.rows:
         task, _, head = row.name.partition("_from_")
         of_task = found.setdefault(head, {}).setdefault(task, {})
         of_task |= {
-            s: made.results["evals"]["test"]["accuracy"] for (name, s), made in tuned.items() if name == row.name
+            s: made.results["evals"]["test"]["accuracy"]
+            for (name, s), made in tuned.items()
+            if name == row.name
         }
     return found
 
 
-def by_head(chosen: Table, tuned: dict[tuple[str, int], study.Made], numbers: dict[str, Any]) -> list[str]:
-    """The layout of a table whose rows are tasks from heads, of which the paper has means over all."""
+def by_head(
+    chosen: Table, tuned: dict[tuple[str, int], study.Made], numbers: dict[str, Any]
+) -> list[str]:
+    """The layout of a table whose rows are tasks from heads, of which the paper has means over
+    all.
+    """
     (regime,) = chosen.regimes.values()
     rows = {row.name.partition("_from_")[2]: row for row in chosen.rows if chosen.paper}
-    paper = {head: paper_number(chosen, regime, row, "accuracy", numbers) for head, row in rows.items()}
+    paper = {
+        head: paper_number(chosen, regime, row, "accuracy", numbers) for head, row in rows.items()
+    }
     return text(accuracies(chosen, tuned), paper)
 
 
-def scores(found: dict[str, dict[str, dict[int, float]]], tasks: list[str]) -> dict[str, dict[int, float]]:
-    """Of each head, by seed, the unweighted mean over tasks in %; of the seeds that every head has of every task."""
-    seeds = set.intersection(*(set(of_head[task]) for of_head in found.values() for task in tasks)) if tasks else set()
+def scores(
+    found: dict[str, dict[str, dict[int, float]]], tasks: list[str]
+) -> dict[str, dict[int, float]]:
+    """Of each head, by seed, the unweighted mean over tasks in %; of the seeds that every head has
+    of every task.
+    """
+    seeds = (
+        set.intersection(*(set(of_head[task]) for of_head in found.values() for task in tasks))
+        if tasks
+        else set()
+    )
     return {
-        head: {seed: 100 * float(np.mean([of_head[task][seed] for task in tasks])) for seed in sorted(seeds)}
+        head: {
+            seed: 100 * float(np.mean([of_head[task][seed] for task in tasks]))
+            for seed in sorted(seeds)
+        }
         for head, of_head in found.items()
     }
 
 
 def text(found: dict[str, dict[str, dict[int, float]]], paper: dict[str, str]) -> list[str]:
-    """Means over tasks, of all and by group, and every task, in Markdown; the first head is the reference.
+    """Means over tasks, of all and by group, and every task, in Markdown; the first head is the
+    reference.
 
     Args:
       found: as of `accuracies`.
@@ -152,7 +185,11 @@ def text(found: dict[str, dict[str, dict[int, float]]], paper: dict[str, str]) -
     if any(seeds.values()):
         lines += [*_table("task", {task: [task] for task in tasks if seeds[task]}, found, {}), ""]
     if whole != tasks:
-        told = ", ".join(f"{task} ({len(seeds[task])} of {len(wanted)} seeds)" for task in tasks if task not in whole)
+        told = ", ".join(
+            f"{task} ({len(seeds[task])} of {len(wanted)} seeds)"
+            for task in tasks
+            if task not in whole
+        )
         lines.append(f"Not complete for every head, and in no mean: {told}.")
         if paper:
             theirs = ", ".join(f"{number} from {head}" for head, number in paper.items())
@@ -165,7 +202,11 @@ def _table(title, columns, found, paper):
     reference = next(iter(found))
     heads = [title, *columns, *(["paper, all"] if paper else [])]
     num_seeds = ["seeds", *(str(len(of[reference])) for of in by_column), *(["-"] if paper else [])]
-    lines = ["| " + " | ".join(heads) + " |", "|" + " --- |" * len(heads), "| " + " | ".join(num_seeds) + " |"]
+    lines = [
+        "| " + " | ".join(heads) + " |",
+        "|" + " --- |" * len(heads),
+        "| " + " | ".join(num_seeds) + " |",
+    ]
     for head in found:
         cells = [f"from {head}"]
         for of in by_column:
@@ -173,7 +214,9 @@ def _table(title, columns, found, paper):
             cell = spread(list(ours.values()), 2)
             if head != reference:
                 p = unpaired_p(list(ours.values()), list(theirs.values()))
-                cell += f" ({difference(ours, theirs, 2)}" + (")" if np.isnan(p) else f", p {p:.2g})")
+                cell += f" ({difference(ours, theirs, 2)}" + (
+                    ")" if np.isnan(p) else f", p {p:.2g})"
+                )
             cells.append(cell)
         lines.append("| " + " | ".join(cells + ([paper.get(head, "-")] if paper else [])) + " |")
     return lines
@@ -194,7 +237,9 @@ TABLES = {
         regimes=_REGIMES,
         select_metric="nll",
         scales={"paper": Scale((0, 1, 2, 3, 4))},
-        paper=dict(table="table_6", where={}, columns={"accuracy": "vtab1k"}, note="the same settings"),
+        paper=dict(
+            table="table_6", where={}, columns={"accuracy": "vtab1k"}, note="the same settings"
+        ),
         layout=by_head,
     ),
     "transfer_upstream": Table(
@@ -237,9 +282,12 @@ TABLES = {
         regimes=_REGIMES,
         select_metric="nll",
         scales={
-            # A rule has one rate for all tasks: that of transfer_rate with the lowest NLL, the mean over its two. BiT's
-            # is a 33rd of it; a new head on 64 features moves too slowly by that.
-            "cpu": Scale((0, 1, 2, 3, 4), {"training.batch_size": 128, "schedule.learning_rate": 0.1}),
+            # A rule has one rate for all tasks: that of transfer_rate with the lowest NLL, the mean
+            # over its two. BiT's is a 33rd of it; a new head on 64 features moves too slowly by
+            # that.
+            "cpu": Scale(
+                (0, 1, 2, 3, 4), {"training.batch_size": 128, "schedule.learning_rate": 0.1}
+            ),
             "try": Scale((0,), {"training.batch_size": 128, "training.num_steps": 16}),
         },
         layout=by_head,

@@ -6,7 +6,9 @@ from jaxtyping import Float
 _CHUNK_VALUES = 2**22  # counts held at a time
 
 
-def resampled_sums(values: Float[np.ndarray, "n c"], num_resamples: int, seed: int = 0) -> Float[np.ndarray, "r c"]:
+def resampled_sums(
+    values: Float[np.ndarray, "n c"], num_resamples: int, seed: int = 0
+) -> Float[np.ndarray, "r c"]:
     """Sums of c numbers over n examples drawn with replacement, `num_resamples` times.
 
     The numbers of an example stay together, so ratios of sums and answers of one example to
@@ -21,7 +23,9 @@ def resampled_sums(values: Float[np.ndarray, "n c"], num_resamples: int, seed: i
     """
     n = len(values)
     if num_resamples < 1 or not n:
-        raise ValueError(f"num_resamples is {num_resamples} and there are {n} examples; both must be >= 1.")
+        raise ValueError(
+            f"num_resamples is {num_resamples} and there are {n} examples; both must be >= 1."
+        )
     draws = np.random.Generator(np.random.Philox(key=seed))
     at_once = max(1, _CHUNK_VALUES // n)
     parts = []

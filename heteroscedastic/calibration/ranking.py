@@ -26,7 +26,8 @@ class RankingSums(NamedTuple):
 def log_odds_edges(num_bins: int = 2**12) -> Float[np.ndarray, "e"]:
     """Edges of bins of equal width in asinh(log-odds / 8), up to 10^4 either way.
 
-    At 4096 bins the width is 0.03 nats at even odds, and 1/250 of the log-odds where they are large.
+    At 4096 bins the width is 0.03 nats at even odds, and 1/250 of the log-odds where they are
+    large.
     """
     end = np.arcsinh(_LIMIT / _LINEAR)
     return (_LINEAR * np.sinh(np.linspace(-end, end, num_bins + 1))).astype(np.float32)
@@ -64,7 +65,11 @@ def average_precision(s: RankingSums) -> float:
     """
     positive, negative, positives_above, negatives_above = _falling(s)
     hits, misses = positives_above + positive / 2, negatives_above + negative / 2
-    return float(np.sum(positive * hits / (hits + misses)) / np.sum(positive)) if len(positive) else float("nan")
+    return (
+        float(np.sum(positive * hits / (hits + misses)) / np.sum(positive))
+        if len(positive)
+        else float("nan")
+    )
 
 
 def average_precision_bounds(s: RankingSums) -> tuple[float, float]:
@@ -86,7 +91,9 @@ def average_precision_bounds(s: RankingSums) -> tuple[float, float]:
 
 
 def _falling(s):
-    """By bin that holds positives, from the highest: both counts, and both counts of the bins above."""
+    """By bin that holds positives, from the highest: both counts, and both counts of the bins
+    above.
+    """
     positive, negative = (np.asarray(x, np.float64)[::-1] for x in s)
     above = [np.cumsum(x) - x for x in (positive, negative)]
     held = positive != 0  # a nan is kept, and shows

@@ -67,7 +67,9 @@ def sums_by_class(
     edges: Float[np.ndarray, "e"],
     num_classes: int,
 ) -> ReliabilitySums:
-    """`sums` over the examples of each true class apart (reading D3 of class-wise calibration error)."""
+    """`sums` over the examples of each true class apart (reading D3 of class-wise calibration
+    error).
+    """
 
     def of_class(c):
         return sums(confidence, correct, weights * (labels == c), edges)
@@ -76,7 +78,10 @@ def sums_by_class(
 
 
 def sums_one_against_all(
-    probs: Float[Array, "b k"], targets: Float[Array, "b k"], weights: Float[Array, "b"], edges: Float[np.ndarray, "e"]
+    probs: Float[Array, "b k"],
+    targets: Float[Array, "b k"],
+    weights: Float[Array, "b"],
+    edges: Float[np.ndarray, "e"],
 ) -> ReliabilitySums:
     """For each class c, `sums` of p_c against whether c holds, over all examples.
 
@@ -147,4 +152,6 @@ def _gaps(s):
 
 def _ratio(total, weight):
     """total / weight, and nan where nothing was counted."""
-    return np.divide(total, weight, out=np.full(np.shape(total), np.nan), where=np.asarray(weight) > 0)[()]
+    return np.divide(
+        total, weight, out=np.full(np.shape(total), np.nan), where=np.asarray(weight) > 0
+    )[()]

@@ -8,7 +8,8 @@ from scipy import special, stats
 
 
 class BrierParts(NamedTuple):
-    """brier = reliability - resolution + uncertainty + within_variance - within_covariance, exactly.
+    """brier = reliability - resolution + uncertainty + within_variance - within_covariance,
+    exactly.
 
     The first three are Murphy's, of the means of each bin; the last two are what probabilities
     that differ within a bin add: their variance there, and twice their covariance with the outcome.
@@ -65,13 +66,15 @@ def adaptive_calibration_error(
 ) -> float:
     """Expected calibration error over bins that hold equally many examples.
 
-    Sizes differ by one at most. Examples of one confidence may fall into two bins; each then counts as right by
-    the share of them that are, so that their order is of no matter.
+    Sizes differ by one at most. Examples of one confidence may fall into two bins; each then counts
+    as right by the share of them that are, so that their order is of no matter.
 
     Source: Nguyen and O'Connor (2015), arXiv:1508.05154, section 4.
     """
     if num_bins < 1 or not len(confidence):
-        raise ValueError(f"num_bins is {num_bins} and there are {len(confidence)} examples; both must be >= 1.")
+        raise ValueError(
+            f"num_bins is {num_bins} and there are {len(confidence)} examples; both must be >= 1."
+        )
     values, which, counts = np.unique(confidence, return_inverse=True, return_counts=True)
     share = np.bincount(which, correct) / counts
     stated, right = np.repeat(values.astype(np.float64), counts), np.repeat(share, counts)
@@ -80,17 +83,24 @@ def adaptive_calibration_error(
 
 
 def auroc(values: Float[np.ndarray, "n"], positive: Bool[np.ndarray, "n"]) -> float:
-    """The chance that a positive has a larger value than a negative, ties one half; nan without both kinds."""
+    """The chance that a positive has a larger value than a negative, ties one half; nan without
+    both kinds.
+    """
     num_positive = int(np.sum(positive))
     num_negative = len(values) - num_positive
     if not num_positive or not num_negative:
         return float("nan")
     ranks = stats.rankdata(values)
-    return float((ranks[positive].sum() - num_positive * (num_positive + 1) / 2) / (num_positive * num_negative))
+    return float(
+        (ranks[positive].sum() - num_positive * (num_positive + 1) / 2)
+        / (num_positive * num_negative)
+    )
 
 
 def average_precision(values: Float[np.ndarray, "n"], positive: Bool[np.ndarray, "n"]) -> float:
-    """Mean over positives of the share of positives among all values as large; nan without positives, or of a nan."""
+    """Mean over positives of the share of positives among all values as large; nan without
+    positives, or of a nan.
+    """
     if not np.any(positive) or np.isnan(values).any():
         return float("nan")
     _, place, counts = np.unique(-values, return_inverse=True, return_counts=True)
@@ -108,7 +118,9 @@ def precision_recall(
     return hits / (ends + 1), hits / np.sum(positive)
 
 
-def precision_at(values: Float[np.ndarray, "n"], positive: Bool[np.ndarray, "n"], count: int) -> float:
+def precision_at(
+    values: Float[np.ndarray, "n"], positive: Bool[np.ndarray, "n"], count: int
+) -> float:
     """Share of positives among the `count` highest, ties at the end shared evenly.
 
     Where there are `count` positives it is their recall too. A nan among the values makes it nan.
@@ -117,7 +129,9 @@ def precision_at(values: Float[np.ndarray, "n"], positive: Bool[np.ndarray, "n"]
       ValueError: count is not from 1 to the number of values.
     """
     if not 1 <= count <= len(values):
-        raise ValueError(f"count is {count}, but must be from 1 to the number of values, {len(values)}.")
+        raise ValueError(
+            f"count is {count}, but must be from 1 to the number of values, {len(values)}."
+        )
     if np.isnan(values).any():
         return float("nan")
     threshold = np.sort(values)[-count]
@@ -126,7 +140,9 @@ def precision_at(values: Float[np.ndarray, "n"], positive: Bool[np.ndarray, "n"]
     return float((positive[above].sum() + share * positive[tied].sum()) / count)
 
 
-def log_likelihood(logits: Float[np.ndarray, "n k"], labels: Int[np.ndarray, "n"] | Float[np.ndarray, "n k"]) -> float:
+def log_likelihood(
+    logits: Float[np.ndarray, "n k"], labels: Int[np.ndarray, "n"] | Float[np.ndarray, "n k"]
+) -> float:
     """Mean log-probability of the labels under the softmax, in nats.
 
     Args:
@@ -140,7 +156,9 @@ def log_likelihood(logits: Float[np.ndarray, "n k"], labels: Int[np.ndarray, "n"
     return float(np.mean(np.sum(labels * np.where(labels == 0, 0.0, log_probs), axis=-1)))
 
 
-def sigmoid_log_likelihood(logits: Float[np.ndarray, "n k"], holds: Bool[np.ndarray, "n k"]) -> float:
+def sigmoid_log_likelihood(
+    logits: Float[np.ndarray, "n k"], holds: Bool[np.ndarray, "n k"]
+) -> float:
     """Log-probability of the K yes/no answers whose log-odds are the logits, in nats an example."""
     own = np.where(holds, logits, -logits).astype(np.float64)
     return float(np.mean(np.sum(special.log_expit(own), axis=-1)))

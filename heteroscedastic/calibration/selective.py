@@ -9,7 +9,9 @@ _MAX_POINTS = 1000  # of a curve
 
 
 class RiskCoverage(NamedTuple):
-    """The share of errors among the i most confident examples, i = 1 to n; of many, at 1,000 i from 1 to n."""
+    """The share of errors among the i most confident examples, i = 1 to n; of many, at 1,000 i from
+    1 to n.
+    """
 
     coverage: Float[np.ndarray, "m"]  # i / n
     risk: Float[np.ndarray, "m"]  # fraction of these that is wrong
@@ -22,7 +24,9 @@ class RiskCoverage(NamedTuple):
         return self.area - self.optimum
 
 
-def risk_coverage(confidence: Float[np.ndarray, "n"], correct: Bool[np.ndarray, "n"]) -> RiskCoverage:
+def risk_coverage(
+    confidence: Float[np.ndarray, "n"], correct: Bool[np.ndarray, "n"]
+) -> RiskCoverage:
     """Risk by coverage; of examples of one confidence it is the mean over all their orders.
 
     Args:

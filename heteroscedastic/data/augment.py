@@ -1,4 +1,6 @@
-"""Augmentation of one image in jax: (key, image) -> image. A chain of them is a string in a config."""
+"""Augmentation of one image in jax: (key, image) -> image. A chain of them is a string in a
+config.
+"""
 
 import jax
 import jax.numpy as jnp
@@ -9,12 +11,16 @@ Resized = Shaped[Array, "size size c"]  # in pixels of the result
 
 
 def pad_crop(key: PRNGKeyArray, image: Image, *, size: int) -> Image:
-    """Pads with zeros by `size` pixels, fewer than the image has, on every side; crops a window of the old shape."""
+    """Pads with zeros by `size` pixels, fewer than the image has, on every side; crops a window of
+    the old shape.
+    """
     return _random_window(key, image, size, mode="constant")
 
 
 def shift(key: PRNGKeyArray, image: Image, *, size: int) -> Image:
-    """Moves the image by up to `size` whole pixels each way, fewer than it has; the border repeats its last pixel."""
+    """Moves the image by up to `size` whole pixels each way, fewer than it has; the border repeats
+    its last pixel.
+    """
     return _random_window(key, image, size, mode="edge")
 
 
@@ -26,16 +32,26 @@ def flip_lr(key: PRNGKeyArray, image: Image) -> Image:
 def to_rgb(key: PRNGKeyArray, image: Image) -> Shaped[Array, "h w 3"]:
     """Three channels: a grey image has the same one three times."""
     if image.shape[-1] not in (1, 3):
-        raise ValueError(f"to_rgb is for images of 1 or 3 channels, but these have {image.shape[-1]}.")
+        raise ValueError(
+            f"to_rgb is for images of 1 or 3 channels, but these have {image.shape[-1]}."
+        )
     return jnp.broadcast_to(image, (*image.shape[:2], 3))
 
 
 def resize(key: PRNGKeyArray, image: Image, *, size: int) -> Resized:
-    """Resizes to `size` by `size` pixels, bilinearly with antialiasing; pixels of whole numbers are rounded."""
+    """Resizes to `size` by `size` pixels, bilinearly with antialiasing; pixels of whole numbers are
+    rounded.
+    """
     _check_size(size)
-    resized = jax.image.resize(image.astype(jnp.float32), (size, size, image.shape[-1]), "bilinear", antialias=True)
+    resized = jax.image.resize(
+        image.astype(jnp.float32), (size, size, image.shape[-1]), "bilinear", antialias=True
+    )
     is_float = jnp.issubdtype(image.dtype, jnp.floating)
-    return resized.astype(image.dtype) if is_float else jnp.clip(jnp.round(resized), 0, 255).astype(image.dtype)
+    return (
+        resized.astype(image.dtype)
+        if is_float
+        else jnp.clip(jnp.round(resized), 0, 255).astype(image.dtype)
+    )
 
 
 def random_crop(key: PRNGKeyArray, image: Image, *, size: int) -> Resized:
@@ -53,7 +69,9 @@ def central_crop(key: PRNGKeyArray, image: Image, *, size: int) -> Resized:
     return image[top : top + size, left : left + size]
 
 
-def value_range(key: PRNGKeyArray, image: Image, *, low: float, high: float) -> Float[Array, "h w c"]:
+def value_range(
+    key: PRNGKeyArray, image: Image, *, low: float, high: float
+) -> Float[Array, "h w c"]:
     """Maps 0 to 255 onto low to high, as float32."""
     return low + (high - low) / 255.0 * image.astype(jnp.float32)
 
@@ -61,13 +79,18 @@ def value_range(key: PRNGKeyArray, image: Image, *, low: float, high: float) -> 
 def _check_size(size: int, image: Image | None = None) -> None:
     largest = min(image.shape[:2]) if image is not None else size
     if not 1 <= size <= largest:
-        raise ValueError(f"size is {size}, but must be >= 1" + (f" and <= {largest}." if image is not None else "."))
+        raise ValueError(
+            f"size is {size}, but must be >= 1"
+            + (f" and <= {largest}." if image is not None else ".")
+        )
 
 
 def _random_window(key: PRNGKeyArray, image: Image, size: int, mode: str) -> Image:
     side = min(image.shape[:2])
     if not 0 <= size < side:  # a window beside the image would show nothing of it
-        raise ValueError(f"size is {size}, but must be >= 0 and below the {side} pixels of the shorter side.")
+        raise ValueError(
+            f"size is {size}, but must be >= 0 and below the {side} pixels of the shorter side."
+        )
     padded = jnp.pad(image, ((size, size), (size, size), (0, 0)), mode=mode)
     top, left = jax.random.randint(key, (2,), 0, 2 * size + 1)
     return jax.lax.dynamic_slice(padded, (top, left, 0), image.shape)

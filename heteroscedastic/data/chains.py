@@ -1,4 +1,6 @@
-"""Chains of a config, such as "pad_crop(4)|flip_lr": functions found by name, their settings checked when bound."""
+"""Chains of a config, such as "pad_crop(4)|flip_lr": functions found by name, their settings
+checked when bound.
+"""
 
 import inspect
 from collections.abc import Callable, Sequence
@@ -30,7 +32,9 @@ def _is_number(value: Any) -> bool:
 
 
 def _are_pairs(value: Any) -> bool:
-    if not isinstance(value, tuple) or not all(isinstance(pair, tuple) and len(pair) == 2 for pair in value):
+    if not isinstance(value, tuple) or not all(
+        isinstance(pair, tuple) and len(pair) == 2 for pair in value
+    ):
         return False
     classes = [c for pair in value for c in pair]
     return all(_is_whole(c) and c >= 0 for c in classes) and len(set(classes)) == len(classes)
@@ -46,13 +50,19 @@ def _pixels(least: int) -> _Rule:
 
 
 def _one_of(*choices: str) -> _Rule:
-    return _Rule(f"one of {', '.join(map(repr, choices))}", lambda x: isinstance(x, str) and x in choices)
+    return _Rule(
+        f"one of {', '.join(map(repr, choices))}", lambda x: isinstance(x, str) and x in choices
+    )
 
 
-_VALUE = _Rule(f"a number from -{_LARGEST:,} to {_LARGEST:,}", lambda x: _is_number(x) and abs(x) <= _LARGEST)
+_VALUE = _Rule(
+    f"a number from -{_LARGEST:,} to {_LARGEST:,}", lambda x: _is_number(x) and abs(x) <= _LARGEST
+)
 _SHARE = _Rule("a number in [0, 1]", lambda x: _is_number(x) and 0 <= x <= 1)
 _AREA = _Rule("a share of the image above 0, up to 1", lambda x: _is_number(x) and 0 < x <= 1)
-_ASPECT = _Rule("width over height, from 0.001 to 1,000", lambda x: _is_number(x) and 1e-3 <= x <= 1e3)
+_ASPECT = _Rule(
+    "width over height, from 0.001 to 1,000", lambda x: _is_number(x) and 1e-3 <= x <= 1e3
+)
 _RULES = {  # by setting
     "size": _pixels(1),
     "padding": _pixels(0),
@@ -67,7 +77,10 @@ _RULES = {  # by setting
     "num_pairs": _whole(0),
     "num_examples": _whole(1),
 }
-_RULES_OF = {("pad_crop", "size"): _pixels(0), ("shift", "size"): _pixels(0)}  # by function, before those of any
+_RULES_OF = {
+    ("pad_crop", "size"): _pixels(0),
+    ("shift", "size"): _pixels(0),
+}  # by function, before those of any
 _RISING = {  # settings of which the second is the larger, and whether they may be equal
     ("low", "high"): False,
     ("min_area", "max_area"): True,
@@ -92,7 +105,10 @@ def bound(functions: ModuleType, text: Any) -> list[Callable]:
         _check(link)
     ranges = [words(link) for link in links if link.func.__name__ == "value_range"]
     if len(ranges) > 1:
-        raise ValueError(f"{' and '.join(ranges)} are in one chain, but pixels are mapped from 0 to 255 only once.")
+        raise ValueError(
+            f"{' and '.join(ranges)} are in one chain, but pixels are mapped from 0 to 255 only"
+            " once."
+        )
     return links
 
 
@@ -103,7 +119,8 @@ def words(link: Callable) -> str:
 
 
 def check_shapes(links: Sequence[Callable], shape: tuple[int, ...], dtype: Any) -> None:
-    """Checks operations of augment.py on images [h, w, c] of this shape and type, one after the other.
+    """Checks operations of augment.py on images [h, w, c] of this shape and type, one after the
+    other.
 
     Raises:
       ValueError: names the operation that does not suit them.
@@ -113,7 +130,9 @@ def check_shapes(links: Sequence[Callable], shape: tuple[int, ...], dtype: Any) 
         try:
             image = jax.eval_shape(link, key, image)
         except ValueError as error:
-            raise ValueError(f"{words(link)} on images of {' x '.join(map(str, image.shape))}: {error}") from None
+            raise ValueError(
+                f"{words(link)} on images of {' x '.join(map(str, image.shape))}: {error}"
+            ) from None
 
 
 def _check(link: Callable) -> None:
@@ -121,11 +140,17 @@ def _check(link: Callable) -> None:
         rule = _RULES_OF.get((link.func.__name__, setting)) or _RULES[setting]
         if not rule.holds(value):
             raise ValueError(f"{words(link)}: {setting} is {value!r}, but must be {rule.words}.")
-    defaults = {name: parameter.default for name, parameter in inspect.signature(link.func).parameters.items()}
+    defaults = {
+        name: parameter.default
+        for name, parameter in inspect.signature(link.func).parameters.items()
+    }
     settings = defaults | link.keywords
     for (low, high), may_be_equal in _RISING.items():
         if low in settings:
             first, last = np.float32(settings[low]), np.float32(settings[high])  # as they are used
             if first > last or (first == last and not may_be_equal):
                 relation = "at least" if may_be_equal else "above"
-                raise ValueError(f"{words(link)}: {high} is {last}, but must be {relation} {low}, which is {first}.")
+                raise ValueError(
+                    f"{words(link)}: {high} is {last}, but must be {relation} {low}, which is"
+                    f" {first}."
+                )

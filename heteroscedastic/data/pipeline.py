@@ -9,7 +9,9 @@ from jaxtyping import Float, Int, PRNGKeyArray
 from heteroscedastic.batch import Batch
 from heteroscedastic.data.dataset import Dataset
 
-Places = Int[np.ndarray, "part"]  # rising places of a global batch, such as those that one host holds
+Places = Int[
+    np.ndarray, "part"
+]  # rising places of a global batch, such as those that one host holds
 
 
 @runtime_checkable
@@ -51,5 +53,7 @@ class Pipeline(Protocol):
         ...
 
     def leave_out(self, ids: Mapping[str, Sequence[int]]) -> None:
-        """Leaves out what other hosts, or a process before this one, could not decode: ids by split."""
+        """Leaves out what other hosts, or a process before this one, could not decode: ids by
+        split.
+        """
         ...

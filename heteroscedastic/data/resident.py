@@ -37,7 +37,9 @@ def steps_per_epoch(num_examples: int, batch_size: int) -> int:
     return -(-num_examples // batch_size)
 
 
-def feeds(rows: Int[np.ndarray, "n"], batch_size: int, epoch: int = 0, start: int = 0) -> Iterator[Feed]:
+def feeds(
+    rows: Int[np.ndarray, "n"], batch_size: int, epoch: int = 0, start: int = 0
+) -> Iterator[Feed]:
     """Rows in this order, a step each from step `start` on; the last is padded, never dropped."""
     for first in range(start * batch_size, len(rows), batch_size):
         chosen = rows[first : first + batch_size]
@@ -109,7 +111,10 @@ class Resident:
 
     @functools.cached_property
     def clean_labels(self) -> dict[str, np.ndarray]:
-        return {name: dataset_lib.clean_labels(self.dataset, self.stored, name) for name in self.dataset.splits}
+        return {
+            name: dataset_lib.clean_labels(self.dataset, self.stored, name)
+            for name in self.dataset.splits
+        }
 
     @property
     def arrays(self) -> dict[str, Split]:

@@ -1,8 +1,13 @@
 """Every backbone by name: (inputs, present, train) -> features."""
 
-from heteroscedastic.models.convnet import ConvNet
+import jax
+import jax.numpy as jnp
+from flax import linen as nn
+from jaxtyping import Array, Bool, Float
+
+from heteroscedastic.bind import check_numbers
 from heteroscedastic.models.inception_resnet import InceptionResNetV2, InceptionResNetV2Small
-from heteroscedastic.models.mlp import MLP
+from heteroscedastic.models.normalization import BatchNorm
 from heteroscedastic.models.resnet import (
     ResNet8,
     ResNet10,
@@ -24,6 +29,57 @@ from heteroscedastic.models.resnet import (
     WideResNet28x10,
 )
 
+
+class MLP(nn.Module):
+    """Dense layers with ReLU on the flattened input.
+
+    Attributes:
+      widths: of the layers, one or more; the last is the number of features.
+    """
+
+    widths: tuple[int, ...] = (128, 128)
+
+    def __post_init__(self):
+        check_numbers("widths", self.widths, whole=True, at_least=1, below=2**20)
+        super().__post_init__()
+
+    @nn.compact
+    def __call__(
+        self, inputs: Float[Array, "b *shape"], present: Bool[Array, "b"], train: bool = False
+    ) -> Float[Array, "b d"]:
+        hidden = inputs.reshape(inputs.shape[0], -1)
+        for width in self.widths:
+            hidden = jax.nn.relu(nn.Dense(width)(hidden))
+        return hidden
+
+
+class ConvNet(nn.Module):
+    """Convolution, BatchNorm and ReLU, halving the image at each layer after the first; then the
+    mean.
+
+    Attributes:
+      widths: channels of the layers, one or more; the last is the number of features.
+    """
+
+    widths: tuple[int, ...] = (16, 32, 64)
+
+    def __post_init__(self):
+        check_numbers("widths", self.widths, whole=True, at_least=1, below=2**20)
+        super().__post_init__()
+
+    @nn.compact
+    def __call__(
+        self, inputs: Float[Array, "b h w c"], present: Bool[Array, "b"], train: bool = False
+    ) -> Float[Array, "b d"]:
+        hidden = inputs
+        for i, width in enumerate(self.widths):
+            strides = (1, 1) if i == 0 else (2, 2)
+            hidden = nn.Conv(width, (3, 3), strides, use_bias=False)(hidden)
+            hidden = BatchNorm()(hidden, present, train)
+            hidden = jax.nn.relu(hidden)
+        return jnp.mean(hidden, axis=(1, 2))
+
+
 _FAMILIES = (  # the smallest first
     (ResNet10, ResNet18, ResNet34, ResNet50, ResNet101, ResNet152),
     (ResNet10V2, ResNet18V2, ResNet34V2, ResNet50V2, ResNet101V2, ResNet152V2),
@@ -33,7 +89,9 @@ _FAMILIES = (  # the smallest first
     (MLP,),
     (ConvNet,),
 )
-__all__ = [member.__name__ for family in _FAMILIES for member in family]  # what config.backbone may name
+__all__ = [
+    member.__name__ for family in _FAMILIES for member in family
+]  # what config.backbone may name
 
 
 def smallest(name: str) -> str:

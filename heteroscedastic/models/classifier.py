@@ -15,14 +15,17 @@ class Classifier(nn.Module):
     Attributes:
       backbone: (inputs, present, train) -> features.
       head: features -> latent.
-      num_classes: how many of the head's classes there are, the others only making room; None is all.
+      num_classes: how many of the head's classes there are, the others only making room; None is
+        all.
     """
 
     backbone: nn.Module
     head: nn.Module
     num_classes: int | None = None
 
-    def __call__(self, inputs: Any, present: Bool[Array, "*b"], train: bool = False) -> LatentGaussian:
+    def __call__(
+        self, inputs: Any, present: Bool[Array, "*b"], train: bool = False
+    ) -> LatentGaussian:
         """The latent of each example.
 
         Args:
@@ -31,8 +34,14 @@ class Classifier(nn.Module):
           train: whether batch statistics are those of the batch, and updated.
         """
         latent = self.head(self.features(inputs, present, train))
-        return latent if self.num_classes is None else latent_lib.without_classes_from(self.num_classes, latent)
+        return (
+            latent
+            if self.num_classes is None
+            else latent_lib.without_classes_from(self.num_classes, latent)
+        )
 
-    def features(self, inputs: Any, present: Bool[Array, "*b"], train: bool = False) -> Float[Array, "*b d"]:
+    def features(
+        self, inputs: Any, present: Bool[Array, "*b"], train: bool = False
+    ) -> Float[Array, "*b d"]:
         """What the head is given of each example."""
         return self.backbone(inputs, present, train)

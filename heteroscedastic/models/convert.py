@@ -36,22 +36,34 @@ from heteroscedastic.models.classifier import Classifier
 
 _OUTSIDE = {"stem": "conv1", "stem_norm": "bn1", "head/loc": "fc"}
 _INSIDE = {"shortcut": "downsample.0", "shortcut_norm": "downsample.1"}
-_INSIDE |= {f"{ours}{i}": f"{theirs}{i}" for ours, theirs in (("conv", "conv"), ("norm", "bn")) for i in (1, 2, 3)}
-_FIELDS = {"kernel": "weight", "scale": "weight", "bias": "bias", "mean": "running_mean", "var": "running_var"}
+_INSIDE |= {
+    f"{ours}{i}": f"{theirs}{i}"
+    for ours, theirs in (("conv", "conv"), ("norm", "bn"))
+    for i in (1, 2, 3)
+}
+_FIELDS = {
+    "kernel": "weight",
+    "scale": "weight",
+    "bias": "bias",
+    "mean": "running_mean",
+    "var": "running_var",
+}
 _AXES = {1: (0,), 2: (1, 0), 4: (2, 3, 1, 0)}  # of theirs, in our order
 
 
-def from_torch(state_dict: Mapping[str, Any], variables: Mapping[str, Any], *, with_fc: bool = False) -> dict[str, Any]:
+def from_torch(
+    state_dict: Mapping[str, Any], variables: Mapping[str, Any], *, with_fc: bool = False
+) -> dict[str, Any]:
     """The variables with a backbone, and perhaps the utilities' dense layer, out of a state dict.
 
     Args:
-      state_dict: name -> array. `num_batches_tracked`, and without `with_fc` also `fc`, may be there
-        or not and are not read.
-      variables: `params` and `batch_stats` of a ResNet of version 1 with the imagenet stem, alone or
-        as the backbone of a Classifier, as `init` returns them. What the layout does not name is
+      state_dict: name -> array. `num_batches_tracked`, and without `with_fc` also `fc`, may be
+        there or not and are not read.
+      variables: `params` and `batch_stats` of a ResNet of version 1 with the imagenet stem, alone
+        or as the backbone of a Classifier, as `init` returns them. What the layout does not name is
         kept; for what it names, shapes as of `jax.eval_shape` will do.
-      with_fc: whether `fc` becomes the head's `loc`, for a head of the same classes. The rest of the
-        head is kept, and the head divides the utilities by its temperature.
+      with_fc: whether `fc` becomes the head's `loc`, for a head of the same classes. The rest of
+        the head is kept, and the head divides the utilities by its temperature.
 
     Returns:
       Variables of the same tree, in the template's dtypes. PyTorch's running variances are unbiased
@@ -59,12 +71,16 @@ def from_torch(state_dict: Mapping[str, Any], variables: Mapping[str, Any], *, w
       values a channel and batch.
 
     Raises:
-      ValueError: another kind of network, or names or shapes that do not fit, of which up to eight of a kind are told.
+      ValueError: another kind of network, or names or shapes that do not fit, of which up to eight
+        of a kind are told.
     """
     flat = traverse_util.flatten_dict(variables)
     paths = _paths(flat)
     if with_fc and "fc.weight" not in paths:
-        raise ValueError("with_fc is for a Classifier whose head has a dense layer loc; these variables have none.")
+        raise ValueError(
+            "with_fc is for a Classifier whose head has a dense layer loc; these variables have"
+            " none."
+        )
     paths = {name: path for name, path in paths.items() if with_fc or not name.startswith("fc.")}
     given = {name for name in state_dict if not name.endswith("num_batches_tracked")}
     if "fc.weight" not in paths:
@@ -72,7 +88,10 @@ def from_torch(state_dict: Mapping[str, Any], variables: Mapping[str, Any], *, w
     arrays = {name: np.asarray(state_dict[name]) for name in given}
     expected = {name: _theirs(flat[path].shape) for name, path in paths.items()}
     check_fit("The state dict does not fit the variables", arrays, expected)
-    new = {paths[n]: jnp.array(x.transpose(_AXES[x.ndim]), flat[paths[n]].dtype) for n, x in arrays.items()}
+    new = {
+        paths[n]: jnp.array(x.transpose(_AXES[x.ndim]), flat[paths[n]].dtype)
+        for n, x in arrays.items()
+    }
     return traverse_util.unflatten_dict({**flat, **new})
 
 
@@ -96,8 +115,12 @@ def to_torch(variables: Mapping[str, Any]) -> dict[str, np.ndarray]:
     return arrays
 
 
-def check_fit(message: str, found: Mapping[str, Any], expected: Mapping[str, tuple[int, ...]]) -> None:
-    """Raises a ValueError where arrays are not of these names and shapes; tells up to eight of a kind."""
+def check_fit(
+    message: str, found: Mapping[str, Any], expected: Mapping[str, tuple[int, ...]]
+) -> None:
+    """Raises a ValueError where arrays are not of these names and shapes; tells up to eight of a
+    kind.
+    """
     problems = {
         "lacks": expected.keys() - found.keys(),
         "has, though not expected,": found.keys() - expected.keys(),
@@ -116,13 +139,22 @@ def _paths(flat: Mapping[tuple[str, ...], Any]) -> dict[str, tuple[str, ...]]:
     """PyTorch's name of each leaf that has one -> its path; what lies in a head need not have one."""
     ours = [path for path in flat if path[0] in ("params", "batch_stats")]
     paths = {_name(path): path for path in ours if _name(path)}
-    wrong = [f"{'/'.join(path)} has no place in it" for path in ours if not _name(path) and path[1] != "head"]
-    wrong += [f"nothing here is its {name}" for name in ("conv1.weight", "bn1.running_var") if name not in paths]
+    wrong = [
+        f"{'/'.join(path)} has no place in it"
+        for path in ours
+        if not _name(path) and path[1] != "head"
+    ]
+    wrong += [
+        f"nothing here is its {name}"
+        for name in ("conv1.weight", "bn1.running_var")
+        if name not in paths
+    ]
     if not wrong and (kernel := flat[paths["conv1.weight"]].shape[:2]) != (7, 7):
         wrong.append(f"the stem here is a convolution of {kernel}, and its {(7, 7)}")
     if wrong:
         raise ValueError(
-            "The layout is that of params and batch_stats of a ResNet with version=1 and stem='imagenet',"
+            "The layout is that of params and batch_stats of a ResNet with version=1 and"
+            " stem='imagenet',"
             f" alone or as the backbone of a Classifier: {wrong[0]}."
         )
     return paths
@@ -134,7 +166,11 @@ def _name(path: tuple[str, ...]) -> str | None:
     prefix, module, known = "", "/".join(modules).removeprefix("backbone/"), _OUTSIDE
     if block := re.fullmatch(r"stage(\d+)_block(\d+)/(\w+)", module):
         prefix, module, known = f"layer{block[1]}.{int(block[2]) - 1}.", block[3], _INSIDE
-    return f"{prefix}{known[module]}.{_FIELDS[field]}" if module in known and field in _FIELDS else None
+    return (
+        f"{prefix}{known[module]}.{_FIELDS[field]}"
+        if module in known and field in _FIELDS
+        else None
+    )
 
 
 def _theirs(shape: tuple[int, ...]) -> tuple[int, ...]:
@@ -146,8 +182,11 @@ def _listed(names: Collection[str]) -> str:
     return ", ".join(sorted(names)[:8]) + (f" and {rest} more" if rest > 0 else "")
 
 
-def named_weights(state_dict: Mapping[str, Any], backbone: str, *, with_fc: bool = False) -> dict[str, np.ndarray]:
-    """The weights of a state dict by our names, such as params/backbone/stem/kernel, for config.init.weights.
+def named_weights(
+    state_dict: Mapping[str, Any], backbone: str, *, with_fc: bool = False
+) -> dict[str, np.ndarray]:
+    """The weights of a state dict by our names, such as params/backbone/stem/kernel, for
+    config.init.weights.
 
     Args:
       state_dict: as for `from_torch`.
@@ -166,29 +205,43 @@ def named_weights(state_dict: Mapping[str, Any], backbone: str, *, with_fc: bool
     if not with_fc:
         template = {**template, "params": {"backbone": template["params"]["backbone"]}}
     converted = from_torch(state_dict, template, with_fc=with_fc)
-    return {name: np.asarray(x) for name, x in traverse_util.flatten_dict(converted, sep="/").items()}
+    return {
+        name: np.asarray(x) for name, x in traverse_util.flatten_dict(converted, sep="/").items()
+    }
 
 
 @user_errors.one_line()
 def main() -> None:
     """Writes public weights of a residual network as a run starts from them (config.init.weights)."""
     parser = user_errors.parser(main.__doc__)
-    parser.add_argument("--state_dict", required=True, metavar="NPZ", help="PyTorch's names -> arrays, see this module")
+    parser.add_argument(
+        "--state_dict",
+        required=True,
+        metavar="NPZ",
+        help="PyTorch's names -> arrays, see this module",
+    )
     parser.add_argument("--backbone", required=True, help="such as ResNet50")
-    parser.add_argument("--with_fc", action="store_true", help="also the dense layer of the classes")
+    parser.add_argument(
+        "--with_fc", action="store_true", help="also the dense layer of the classes"
+    )
     parser.add_argument("--out", required=True, metavar="NPZ")
     flags = parser.parse_args()
-    if files.place(flags.out).exists():
+    if files.as_path(flags.out).exists():
         raise SystemExit(f"{flags.out} is there already; remove it to write it again.")
     try:
-        arrays = named_weights(files.read_arrays(flags.state_dict), flags.backbone, with_fc=flags.with_fc)
+        arrays = named_weights(
+            files.read_arrays(flags.state_dict), flags.backbone, with_fc=flags.with_fc
+        )
     except (OSError, ValueError) as error:
         raise SystemExit(
-            f"{flags.state_dict}: {error} A state dict becomes an .npz file, where PyTorch is installed, with"
+            f"{flags.state_dict}: {error} A state dict becomes an .npz file, where PyTorch is"
+            " installed, with"
             ' np.savez("FILE.npz", **{k: v.numpy() for k, v in model.state_dict().items()}).'
         ) from None
     files.write_arrays(flags.out, arrays)
-    print(f"wrote {flags.out}: {len(arrays)} arrays, {sum(x.size for x in arrays.values()):,} numbers")
+    print(
+        f"wrote {flags.out}: {len(arrays)} arrays, {sum(x.size for x in arrays.values()):,} numbers"
+    )
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """Heads: features -> LatentGaussian. A head owns parameters and nothing else.
 
-All compute in float32 whatever the dtype of the features (in float64 for features of that), and put the utilities
-in units of the temperature.
+All compute in float32 whatever the dtype of the features (in float64 for features of that), and put
+the utilities in units of the temperature.
 
 Source: Collier et al. (2021), arXiv:2105.10305, section 2 and Algorithm 1. The standard
 deviations are softplus(affine) + 1e-3, as in the authors' public layer; the paper's are
@@ -22,7 +22,10 @@ from heteroscedastic.latent import LatentGaussian
 
 __all__ = ["Deterministic", "Diagonal", "LowRank", "ParameterEfficient"]
 _MIN_SCALE = 1e-3
-_TEMPERATURES = (1e-4, 1e4)  # utilities in units of less or more lose their digits, or overflow, in float32
+_TEMPERATURES = (
+    1e-4,
+    1e4,
+)  # utilities in units of less or more lose their digits, or overflow, in float32
 
 
 def standard_deviations(affine: Float[ArrayLike, "*b n"]) -> Float[Array, "*b n"]:
@@ -31,7 +34,11 @@ def standard_deviations(affine: Float[ArrayLike, "*b n"]) -> Float[Array, "*b n"
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, numbers.Real | jax.Array) and not isinstance(value, bool) and jnp.ndim(value) == 0
+    return (
+        isinstance(value, numbers.Real | jax.Array)
+        and not isinstance(value, bool)
+        and jnp.ndim(value) == 0
+    )
 
 
 def _dtype(features: Float[Array, "*b d"]) -> jnp.dtype:
@@ -45,7 +52,9 @@ def _as_matrices(features, kernel, dimensions, **settings):
     The kernel's gradient is then a product of matrices in the kernel's own order; with three axes
     it comes in another and is copied, which is slow on a CPU (benchmarks/train.py).
     """
-    flat = jax.lax.dot_general(features, kernel.reshape(kernel.shape[0], -1), dimensions, **settings)
+    flat = jax.lax.dot_general(
+        features, kernel.reshape(kernel.shape[0], -1), dimensions, **settings
+    )
     return flat.reshape(*flat.shape[:-1], *kernel.shape[1:])
 
 
@@ -54,9 +63,9 @@ class _Head(nn.Module):
 
     Attributes:
       num_classes: K.
-      temperature: a number from 1e-4 to 1e4; or bounds lower < upper in that range between which it is
-        learned, as lower + (upper - lower) sigmoid(theta). The parameter `temperature` is theta, 0 at
-        first, which is the middle.
+      temperature: a number from 1e-4 to 1e4; or bounds lower < upper in that range between which it
+        is learned, as lower + (upper - lower) sigmoid(theta). The parameter `temperature` is theta,
+        0 at first, which is the middle.
 
     Source: of the learned temperature Collier et al. (2023), arXiv:2301.12860.
     """
@@ -77,11 +86,19 @@ class _Head(nn.Module):
         least, most = _TEMPERATURES
         if self.learns_temperature:
             bounds = tuple(self.temperature)
-            if not (len(bounds) == 2 and all(map(_is_number, bounds)) and least <= bounds[0] < bounds[1] <= most):
-                raise ValueError(f"temperature is {bounds}, but bounds must have {least} <= lower < upper <= {most}.")
+            if not (
+                len(bounds) == 2
+                and all(map(_is_number, bounds))
+                and least <= bounds[0] < bounds[1] <= most
+            ):
+                raise ValueError(
+                    f"temperature is {bounds}, but bounds must have {least} <= lower < upper <="
+                    f" {most}."
+                )
         elif not (_is_number(self.temperature) and least <= self.temperature <= most):
             raise ValueError(
-                f"temperature is {self.temperature}, but must be a number from {least} to {most}, or its bounds."
+                f"temperature is {self.temperature}, but must be a number from {least} to {most},"
+                " or its bounds."
             )
 
     @property
@@ -101,7 +118,9 @@ class _Head(nn.Module):
         features = self.before_utilities(features)
         start = nn.initializers.zeros if self.starts_at_zero else nn.initializers.lecun_normal()
         loc = nn.Dense(self.num_classes, dtype=_dtype(features), kernel_init=start, name="loc")
-        latent = self.with_noise(LatentGaussian(loc=loc(features)), features, loc.get_variable("params", "kernel"))
+        latent = self.with_noise(
+            LatentGaussian(loc=loc(features)), features, loc.get_variable("params", "kernel")
+        )
         if self.learns_temperature:
             self.param("temperature", nn.initializers.zeros, (), jnp.float32)
         return latent_lib.temper(latent, self.temperature_of(self.variables["params"]))
@@ -143,7 +162,11 @@ class Deterministic(_Head):
         return self.zero_start
 
     def before_utilities(self, features: Float[Array, "*b d"]) -> Float[Array, "*b e"]:
-        return jax.nn.relu(_dense("hidden", features, self.hidden_width)) if self.hidden_width else features
+        return (
+            jax.nn.relu(_dense("hidden", features, self.hidden_width))
+            if self.hidden_width
+            else features
+        )
 
 
 class Diagonal(_Head):
@@ -157,7 +180,8 @@ class Diagonal(_Head):
       edward2: whether the noise is that of the layers MC{Softmax,Sigmoid}DenseFA of edward2.jax: a
         sample has one number for the whole diagonal and not one an entry, so that the diagonal
         adds d d' to the covariance, of rank one, in place of diag(d^2); and shared factors have a
-        bias b, which moves the mean by v(x) b. For weights of that layer see `edward2.from_edward2`.
+        bias b, which moves the mean by v(x) b. For weights of that layer see
+        `edward2.from_edward2`.
 
     Source: of noise on the features Collier et al. (2023), arXiv:2301.12860; of edward2's layer its
     file edward2/jax/nn/heteroscedastic_lib.py of 2023.
@@ -191,9 +215,13 @@ class Diagonal(_Head):
         latent = latent._replace(scale_diag=None, factor_loadings=loadings)
         if latent.factor_scale is None:
             return latent
-        bias = self.param("shared_bias", nn.initializers.zeros, latent.factor_scale.shape[-1:], jnp.float32)
+        bias = self.param(
+            "shared_bias", nn.initializers.zeros, latent.factor_scale.shape[-1:], jnp.float32
+        )
         shift = latent.factor_scale * bias
-        return latent._replace(loc=latent.loc + (shift if latent.readout is None else shift @ latent.readout))
+        return latent._replace(
+            loc=latent.loc + (shift if latent.readout is None else shift @ latent.readout)
+        )
 
 
 class LowRank(Diagonal):
@@ -208,7 +236,9 @@ class LowRank(Diagonal):
         if not self.num_factors:
             return {}
         shape = (width, self.num_factors)
-        dense = nn.DenseGeneral(shape, dtype=_dtype(features), dot_general=_as_matrices, name="factor_loadings")
+        dense = nn.DenseGeneral(
+            shape, dtype=_dtype(features), dot_general=_as_matrices, name="factor_loadings"
+        )
         return {"factor_loadings": dense(features)}
 
 
@@ -225,7 +255,11 @@ class ParameterEfficient(Diagonal):
         if not self.num_factors:
             return {}
         # edward2's V is the kernel of a dense layer of R inputs, ours transposed.
-        init = nn.initializers.lecun_normal(-1, -2) if self.edward2 else nn.initializers.glorot_uniform()
+        init = (
+            nn.initializers.lecun_normal(-1, -2)
+            if self.edward2
+            else nn.initializers.glorot_uniform()
+        )
         loadings = self.param("shared_loadings", init, (width, self.num_factors), jnp.float32)
         return {
             "factor_scale": _dense("factor_scale", features, width),

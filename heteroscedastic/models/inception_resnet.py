@@ -1,4 +1,5 @@
-"""Inception-ResNet-v2 (Szegedy et al. 2017, arXiv:1602.07261): (inputs, present, train) -> features.
+"""Inception-ResNet-v2 (Szegedy et al. 2017, arXiv:1602.07261): (inputs, present, train) ->
+features.
 
 The network is that of the authors' code in TensorFlow-Slim, which Keras has too; it differs from
 the paper's figures in the widths of a few layers. With a dense layer of 1,000 classes it has the
@@ -17,11 +18,21 @@ from jaxtyping import Array, Bool, Float
 from heteroscedastic.bind import check_numbers
 from heteroscedastic.models.normalization import BatchNorm, check_group_size
 
-_Tower = tuple[tuple[int, int, int], ...]  # (channels, height, width) of convolutions, one after the other
-_35: tuple[_Tower, ...] = (((32, 1, 1),), ((32, 1, 1), (32, 3, 3)), ((32, 1, 1), (48, 3, 3), (64, 3, 3)))
+_Tower = tuple[
+    tuple[int, int, int], ...
+]  # (channels, height, width) of convolutions, one after the other
+_35: tuple[_Tower, ...] = (
+    ((32, 1, 1),),
+    ((32, 1, 1), (32, 3, 3)),
+    ((32, 1, 1), (48, 3, 3), (64, 3, 3)),
+)
 _17: tuple[_Tower, ...] = (((192, 1, 1),), ((128, 1, 1), (160, 1, 7), (192, 7, 1)))
 _8: tuple[_Tower, ...] = (((192, 1, 1),), ((192, 1, 1), (224, 1, 3), (256, 3, 1)))
-_MIXED_5B: tuple[_Tower, ...] = (((96, 1, 1),), ((48, 1, 1), (64, 5, 5)), ((64, 1, 1), (96, 3, 3), (96, 3, 3)))
+_MIXED_5B: tuple[_Tower, ...] = (
+    ((96, 1, 1),),
+    ((48, 1, 1), (64, 5, 5)),
+    ((64, 1, 1), (96, 3, 3), (96, 3, 3)),
+)
 # Of a reduction each tower's last convolution has stride 2.
 _MIXED_6A: tuple[_Tower, ...] = (((384, 3, 3),), ((256, 1, 1), (256, 3, 3), (384, 3, 3)))
 _MIXED_7A: tuple[_Tower, ...] = (
@@ -56,7 +67,9 @@ class InceptionResNetV2(nn.Module):
                 raise ValueError(f"{name} is {getattr(self, name)!r}, but must be one of {known}.")
         check_numbers("num_blocks", self.num_blocks, whole=True, at_least=1, at_most=1000)
         if len(self.num_blocks) != 3:
-            raise ValueError(f"num_blocks is {self.num_blocks}; it must be three numbers, one for each stage.")
+            raise ValueError(
+                f"num_blocks is {self.num_blocks}; it must be three numbers, one for each stage."
+            )
         check_group_size(self.group_size)
         super().__post_init__()
 
@@ -66,16 +79,26 @@ class InceptionResNetV2(nn.Module):
     ) -> Float[Array, "b d"]:
         if self.padding == "VALID" and min(inputs.shape[1:3]) < 75:
             raise ValueError(
-                f"images are {inputs.shape[1]}x{inputs.shape[2]}, but InceptionResNetV2 needs 75 pixels or more;"
+                f"images are {inputs.shape[1]}x{inputs.shape[2]}, but InceptionResNetV2 needs 75"
+                " pixels or more;"
                 " padding='SAME' takes any."
             )
-        conv = functools.partial(nn.Conv, dtype=self.dtype, kernel_init=nn.initializers.glorot_uniform())
+        conv = functools.partial(
+            nn.Conv, dtype=self.dtype, kernel_init=nn.initializers.glorot_uniform()
+        )
         norm = functools.partial(
-            BatchNorm, epsilon=1e-3, momentum=0.99, use_scale=False, dtype=self.dtype, group_size=self.group_size
+            BatchNorm,
+            epsilon=1e-3,
+            momentum=0.99,
+            use_scale=False,
+            dtype=self.dtype,
+            group_size=self.group_size,
         )
         layer = functools.partial(_Layer, conv=conv, norm=norm)
         layers = dict(conv=conv, layer=layer)
-        pool = functools.partial(nn.max_pool, window_shape=(3, 3), strides=(2, 2), padding=self.padding)
+        pool = functools.partial(
+            nn.max_pool, window_shape=(3, 3), strides=(2, 2), padding=self.padding
+        )
         mixed = functools.partial(_Towers, layer=layer)
         reduction = functools.partial(mixed, strides=2, padding=self.padding)
         block = nn.remat(_Block, static_argnums=(3,)) if self.remat else _Block
@@ -83,24 +106,34 @@ class InceptionResNetV2(nn.Module):
         x = inputs.astype(self.dtype)
         stem = ((32, 3, 2, self.padding), (32, 3, 1, self.padding), (64, 3, 1, "SAME"))
         for i, (channels, kernel, strides, padding) in enumerate(stem):
-            x = layer(channels, (kernel, kernel), strides, padding, name=f"stem{i + 1}")(x, present, train)
+            x = layer(channels, (kernel, kernel), strides, padding, name=f"stem{i + 1}")(
+                x, present, train
+            )
         x = pool(x)
         x = layer(80, (1, 1), name="stem4")(x, present, train)
         x = layer(192, (3, 3), padding=self.padding, name="stem5")(x, present, train)
         x = pool(x)
         averaged = nn.avg_pool(x, (3, 3), padding="SAME", count_include_pad=False)
         averaged = layer(64, (1, 1), name="mixed_5b_pool")(averaged, present, train)
-        x = jnp.concatenate([mixed(_MIXED_5B, name="mixed_5b")(x, present, train), averaged], axis=-1)
+        x = jnp.concatenate(
+            [mixed(_MIXED_5B, name="mixed_5b")(x, present, train), averaged], axis=-1
+        )
         for i in range(self.num_blocks[0]):
             x = block(_35, 0.17, **layers, name=f"stage1_block{i + 1}")(x, present, train)
-        x = jnp.concatenate([reduction(_MIXED_6A, name="mixed_6a")(x, present, train), pool(x)], axis=-1)
+        x = jnp.concatenate(
+            [reduction(_MIXED_6A, name="mixed_6a")(x, present, train), pool(x)], axis=-1
+        )
         for i in range(self.num_blocks[1]):
             x = block(_17, 0.1, **layers, name=f"stage2_block{i + 1}")(x, present, train)
-        x = jnp.concatenate([reduction(_MIXED_7A, name="mixed_7a")(x, present, train), pool(x)], axis=-1)
+        x = jnp.concatenate(
+            [reduction(_MIXED_7A, name="mixed_7a")(x, present, train), pool(x)], axis=-1
+        )
         for i in range(self.num_blocks[2]):
             last = i == self.num_blocks[2] - 1
             scale = 1.0 if last else 0.2
-            x = block(_8, scale, rectified=not last, **layers, name=f"stage3_block{i + 1}")(x, present, train)
+            x = block(_8, scale, rectified=not last, **layers, name=f"stage3_block{i + 1}")(
+                x, present, train
+            )
         x = layer(1536, (1, 1), name="final")(x, present, train)
         return jnp.mean(x.astype(jnp.float32), axis=(1, 2))
 
@@ -125,12 +158,16 @@ class _Layer(nn.Module):
     @nn.compact
     def __call__(self, x, present, train):
         strides = (self.strides, self.strides)
-        x = self.conv(self.channels, self.kernel, strides, padding=self.padding, use_bias=False, name="conv")(x)
+        x = self.conv(
+            self.channels, self.kernel, strides, padding=self.padding, use_bias=False, name="conv"
+        )(x)
         return jax.nn.relu(self.norm(name="norm")(x, present, train))
 
 
 class _Towers(nn.Module):
-    """Convolutions one after the other, in towers beside each other; `strides` and `padding` are the last one's."""
+    """Convolutions one after the other, in towers beside each other; `strides` and `padding` are
+    the last one's.
+    """
 
     towers: tuple[_Tower, ...]
     layer: Callable
@@ -144,7 +181,9 @@ class _Towers(nn.Module):
             y = x
             for j, (channels, *kernel) in enumerate(tower):
                 last = (self.strides, self.padding) if j == len(tower) - 1 else ()
-                y = self.layer(channels, tuple(kernel), *last, name=f"tower{i + 1}_{j + 1}")(y, present, train)
+                y = self.layer(channels, tuple(kernel), *last, name=f"tower{i + 1}_{j + 1}")(
+                    y, present, train
+                )
             ends.append(y)
         return jnp.concatenate(ends, axis=-1)
 

@@ -14,18 +14,18 @@ class HeteroscedasticDense(nn.Module):
     `HeteroscedasticDense(k, num_factors=15)(features)` stands in place of `nn.Dense(k)(features)`
     and returns logits that any softmax (or sigmoid) cross-entropy takes: they are the log of
     averaged probabilities (or their log-odds). Give `rngs={"noise": key}` to `apply`, as for
-    Dropout. Without it every example gets the same fixed points, so that a prediction depends on its
-    features alone: not on its place in the batch, nor on the other examples.
+    Dropout. Without it every example gets the same fixed points, so that a prediction depends on
+    its features alone: not on its place in the batch, nor on the other examples.
 
     The latent is sown as `intermediates/latent`, in units of the temperature.
 
     Attributes:
       num_classes: K.
-      num_factors: rank of the correlated part, of heads that have one: 1 or more, or None for 15, and at
-        most `num_classes`.
+      num_factors: rank of the correlated part, of heads that have one: 1 or more, or None for 15,
+        and at most `num_classes`.
       head: "LowRank", "ParameterEfficient" (for many classes), "Diagonal" or "Deterministic".
-      temperature: 1e-4 to 1e4; smaller is closer to the argmax of the noisy utilities. Tune it, or give
-        bounds (lower, upper) between which it is learned.
+      temperature: 1e-4 to 1e4; smaller is closer to the argmax of the noisy utilities. Tune it, or
+        give bounds (lower, upper) between which it is learned.
       link: "softmax" for one label an example; "sigmoid" for several, which needs no samples.
       num_samples: of the softmax an example, in constant memory.
       points: of the samples, see sampling.py: "sobol" (num_samples is a power of two),
@@ -66,8 +66,10 @@ class HeteroscedasticDense(nn.Module):
             return min(15, self.num_classes)
         if self.num_factors < 1:
             raise ValueError(
-                f"num_factors is {self.num_factors}, but head {self.head!r} needs 1 or more; leave it out for"
-                f" {min(15, self.num_classes)}, or take head='Diagonal' for noise without correlations."
+                f"num_factors is {self.num_factors}, but head {self.head!r} needs 1 or more; leave"
+                " it out for"
+                f" {min(15, self.num_classes)}, or take head='Diagonal' for noise without"
+                " correlations."
             )
         return self.num_factors
 

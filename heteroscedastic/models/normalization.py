@@ -20,8 +20,8 @@ class BatchNorm(nn.Module):
     Attributes:
       group_size: examples that share statistics. None is the whole (global) batch; a number
         cuts the batch into consecutive groups of that size, as devices that do not synchronise
-        their statistics would (reading C13). A batch of fewer is one group. The running averages are those of
-        the groups.
+        their statistics would (reading C13). A batch of fewer is one group. The running averages
+        are those of the groups.
       momentum: of the running averages.
       epsilon: added to the variance.
       dtype: of the result; statistics and parameters are float32.
@@ -74,7 +74,9 @@ class BatchNorm(nn.Module):
         batch = x.shape[0]
         size = batch if self.group_size is None else min(self.group_size, batch)
         if batch % size:
-            raise ValueError(f"group_size is {self.group_size}, but a batch of {batch} must be a multiple of it.")
+            raise ValueError(
+                f"group_size is {self.group_size}, but a batch of {batch} must be a multiple of it."
+            )
         axes = tuple(range(1, x.ndim - 1))
         weights = present.astype(jnp.float32).reshape(-1, size)
         counts = jnp.sum(weights, axis=1)
@@ -94,6 +96,9 @@ class BatchNorm(nn.Module):
             share = (counts > 0) / jnp.maximum(jnp.sum(counts > 0), 1)
             for name, groups in (("mean", mean), ("var", var)):
                 new = share @ groups
-                running[name].value = self.momentum * running[name].value + (1 - self.momentum) * new
-        # Examples of a group without any would grow with every layer by 1 / sqrt(epsilon), and their gradients be nan.
+                running[name].value = (
+                    self.momentum * running[name].value + (1 - self.momentum) * new
+                )
+        # Examples of a group without any would grow with every layer by 1 / sqrt(epsilon), and
+        # their gradients be nan.
         return to_examples(mean), to_examples(jnp.where(counts[:, None] > 0, var, 1.0))

@@ -33,9 +33,10 @@ class ResNet(nn.Module):
       dtype: of the computation; parameters, statistics and features are float32.
       remat: whether activations of a block are computed again for the gradient, to save memory.
       group_size: of the batch statistics, see BatchNorm.
-      start: "identity", normal kernels by the fan-out (He et al. 2015, arXiv:1502.01852) and a last scale of
-        zero in each block of version 1 (Goyal et al. 2017); or "keras", its `he_normal` (by the fan-in, cut off at two
-        deviations) and all scales one, as in the public code of Table 7 of Collier et al. (2021).
+      start: "identity", normal kernels by the fan-out (He et al. 2015, arXiv:1502.01852) and a last
+        scale of zero in each block of version 1 (Goyal et al. 2017); or "keras", its `he_normal`
+        (by the fan-in, cut off at two deviations) and all scales one, as in the public code of
+        Table 7 of Collier et al. (2021).
     """
 
     stage_sizes: tuple[int, ...] = (3, 4, 6, 3)
@@ -71,7 +72,9 @@ class ResNet(nn.Module):
     def __call__(
         self, inputs: Float[Array, "b h w c"], present: Bool[Array, "b"], train: bool = False
     ) -> Float[Array, "b d"]:
-        conv = functools.partial(nn.Conv, use_bias=False, dtype=self.dtype, kernel_init=_STARTS[self.start])
+        conv = functools.partial(
+            nn.Conv, use_bias=False, dtype=self.dtype, kernel_init=_STARTS[self.start]
+        )
         norm = functools.partial(BatchNorm, dtype=self.dtype, group_size=self.group_size)
         x = inputs.astype(self.dtype)
         if self.stem == "imagenet":
@@ -125,25 +128,33 @@ class _Block(nn.Module):
         channels, kernel, stride = self.convolutions[i]
         pad = (kernel - 1) // 2
         padding = ((pad, pad), (pad, pad))
-        return self.conv(channels, (kernel, kernel), (stride, stride), padding=padding, name=f"conv{i + 1}")(x)
+        return self.conv(
+            channels, (kernel, kernel), (stride, stride), padding=padding, name=f"conv{i + 1}"
+        )(x)
 
     def projected(self, x: Array) -> Array | None:
         """The input in the shape of the output, or None where it has that shape."""
         channels = self.convolutions[-1][0]
         if x.shape[-1] == channels and self.strides == 1:
             return None
-        return self.conv(channels, (1, 1), (self.strides, self.strides), padding="VALID", name="shortcut")(x)
+        return self.conv(
+            channels, (1, 1), (self.strides, self.strides), padding="VALID", name="shortcut"
+        )(x)
 
 
 class _BlockV1(_Block):
     @nn.compact
     def __call__(self, x, present, train):
         shortcut = self.projected(x)
-        shortcut = x if shortcut is None else self.norm(name="shortcut_norm")(shortcut, present, train)
+        shortcut = (
+            x if shortcut is None else self.norm(name="shortcut_norm")(shortcut, present, train)
+        )
         last = len(self.convolutions) - 1
         for i in range(last + 1):
             x = self.convolved(x, i)
-            x = self.norm(name=f"norm{i + 1}", zero_scale=self.zero_last and i == last)(x, present, train)
+            x = self.norm(name=f"norm{i + 1}", zero_scale=self.zero_last and i == last)(
+                x, present, train
+            )
             x = x if i == last else jax.nn.relu(x)
         return jax.nn.relu(x + shortcut)
 
@@ -233,7 +244,9 @@ class ResNet152V2(ResNet152):
 
 
 class ResNet8(ResNet):
-    """He et al.'s form for 32-pixel images, of 8 layers; shortcuts that change shape are projections."""
+    """He et al.'s form for 32-pixel images, of 8 layers; shortcuts that change shape are
+    projections.
+    """
 
     stage_sizes: tuple[int, ...] = (1, 1, 1)
     bottleneck: bool = False

@@ -15,9 +15,10 @@ and B_j is A_j at -m. The derivatives are of the same moments,
 
 the second by Stein's lemma; neither divides by s, so both hold down to s = 0.
 
-The second derivatives of p are of the next moments: by m twice E[sigmoid''], by m and v E[sigmoid''']/2, by v twice
-E[sigmoid'''']/4. In those of the log-odds terms nearly cancel where s is small, and the errors of the polynomials
-and of float32 would be all that is left. So these moments are sums over nodes of u, and so is p beside them.
+The second derivatives of p are of the next moments: by m twice E[sigmoid''], by m and v
+E[sigmoid''']/2, by v twice E[sigmoid'''']/4. In those of the log-odds terms nearly cancel where s
+is small, and the errors of the polynomials and of float32 would be all that is left. So these
+moments are sums over nodes of u, and so is p beside them.
 """
 
 import jax
@@ -50,18 +51,24 @@ def deterministic(key: PRNGKeyArray | None, latent: LatentGaussian) -> Float[Arr
 
 
 def sigmoid(
-    key: PRNGKeyArray | None, latent: LatentGaussian, *, num_samples: int | None = None, points: str | None = None
+    key: PRNGKeyArray | None,
+    latent: LatentGaussian,
+    *,
+    num_samples: int | None = None,
+    points: str | None = None,
 ) -> Float[Array, "*b k"]:
     """Log-odds of E[sigmoid(u)], one for each of several labels, in closed form.
 
-    Within 1e-4 nats of the exact log p and log(1 - p) for |loc| <= 60 and standard deviations up to 60, in
-    float32, and finite to 1e4. First derivatives are within 1e-3 of their value; second ones within 1 % where they
-    exceed 1e-3. Correlations between labels do not change the probability of one.
+    Within 1e-4 nats of the exact log p and log(1 - p) for |loc| <= 60 and standard deviations up to
+    60, in float32, and finite to 1e4. First derivatives are within 1e-3 of their value; second ones
+    within 1 % where they exceed 1e-3. Correlations between labels do not change the probability of
+    one.
 
     Args:
       key: ignored.
       latent: parameters of the utilities u.
-      num_samples: ignored as the key is, so that a config goes from `sigmoid_sampled` to this by the name alone.
+      num_samples: ignored as the key is, so that a config goes from `sigmoid_sampled` to this by
+        the name alone.
       points: likewise.
 
     Returns:
@@ -81,11 +88,16 @@ _ROOT_HALF = 0.5**0.5  # of Python, as numpy's would be of 64 bits
 
 
 def _power_series(fn, low, high, degree):
-    return [float(c) for c in Chebyshev.interpolate(fn, degree, [low, high]).convert(kind=Polynomial).coef]
+    return [
+        float(c)
+        for c in Chebyshev.interpolate(fn, degree, [low, high]).convert(kind=Polynomial).coef
+    ]
 
 
 def _weighted(fn, power):
-    """Coefficients of fn(x) / (1 + x)^power on [0, 1]; for fn = 1 = power the best in relative error, 9e-6."""
+    """Coefficients of fn(x) / (1 + x)^power on [0, 1]; for fn = 1 = power the best in relative
+    error, 9e-6.
+    """
     return _power_series(lambda x: fn(x) / (1 + x) ** power, 0, 1, _DEGREE)
 
 
@@ -112,7 +124,9 @@ def _erfcx(x):
 
 
 def _moments(loc, variance):
-    """For loc <= 0 log p, and E[sigmoid'] and E[sigmoid''] over p; sums relative to their leading term."""
+    """For loc <= 0 log p, and E[sigmoid'] and E[sigmoid''] over p; sums relative to their leading
+    term.
+    """
     scale = jnp.maximum(jnp.sqrt(variance), _LEAST_SCALE)
     a = loc / scale
     near = a + scale >= 0  # whether exp(-a^2 / 2) leads, else exp(loc + variance / 2)
@@ -125,7 +139,9 @@ def _moments(loc, variance):
         x = (a + j * scale) * _ROOT_HALF
         tail = _erfcx(jnp.abs(x))
         relative = jnp.exp(k * (loc + 0.5 * (j + 1) * jnp.square(scale))) if k else 1.0
-        below = jnp.where(x >= 0, base * tail, relative * (1 - 0.5 * jnp.exp(-jnp.square(x)) * tail))
+        below = jnp.where(
+            x >= 0, base * tail, relative * (1 - 0.5 * jnp.exp(-jnp.square(x)) * tail)
+        )
         above = base * _erfcx((j * scale - a) * _ROOT_HALF)
         p += _FIRST[k] * (below - above)
         slope += _SLOPE[k] * (below + above)
@@ -166,27 +182,34 @@ def _log_odds_and_slopes_jvp(primals, tangents):
     )
 
 
-_NODES = np.linspace(-7, 7, 141)  # in deviations, up to _WIDEST nats; the slope of the sigmoid is below e^-|u|
+_NODES = np.linspace(
+    -7, 7, 141
+)  # in deviations, up to _WIDEST nats; the slope of the sigmoid is below e^-|u|
 _WIDEST = 8.0
 
 
 def _curvatures(loc, variance):
     """The second derivatives of the log-odds: by loc twice, by loc and variance, by variance twice.
 
-    With r_n = E[sigmoid^(n)] / p and q = 1 - p these are r_2 / q - r_1^2 (q - p) / q^2, and likewise the others.
+    With r_n = E[sigmoid^(n)] / p and q = 1 - p these are r_2 / q - r_1^2 (q - p) / q^2, and
+    likewise the others.
     """
     mean = -jnp.abs(loc)
     side = jnp.where(loc > 0, -1.0, 1.0)
     scale = jnp.sqrt(jnp.maximum(variance, _LEAST_SCALE**2))
     # The weight sigmoid(u) of a node moves their centre to mean + variance, but not beyond 0.
     step = jnp.minimum(scale, _WIDEST) / scale
-    z = jnp.minimum(scale, -mean / scale) + step * np.asarray(_NODES, loc.dtype).reshape(-1, *(1,) * loc.ndim)
+    z = jnp.minimum(scale, -mean / scale) + step * np.asarray(_NODES, loc.dtype).reshape(
+        -1, *(1,) * loc.ndim
+    )
     u = mean + scale * z
     log_weight = jax.nn.log_sigmoid(u) - 0.5 * jnp.square(z)
     top = jnp.max(log_weight, axis=0)
     weight = jnp.exp(log_weight - top)
     top += jnp.log(step * float((_NODES[1] - _NODES[0]) / np.sqrt(2 * np.pi)))
-    total = jnp.where(scale <= _WIDEST, jnp.sum(weight, axis=0), jnp.exp(_moments(mean, variance)[0] - top))
+    total = jnp.where(
+        scale <= _WIDEST, jnp.sum(weight, axis=0), jnp.exp(_moments(mean, variance)[0] - top)
+    )
     up, slope = jax.nn.sigmoid(u), jax.nn.sigmoid(u) * jax.nn.sigmoid(-u)
     down, bend = 1 - up, 1 - 2 * up
 

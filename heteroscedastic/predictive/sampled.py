@@ -1,8 +1,9 @@
 """Monte-Carlo averages of the softmax and the sigmoid, in log space and in constant memory.
 
-The gradient draws the samples again, by a rule of its own for reverse mode (`jax.grad`, `jax.vjp`). JAX has no forward
-mode beside such a rule: `jax.jvp`, `jax.jacfwd` and `jax.hessian` raise a TypeError. In their place take
-`jax.jacrev(jax.jacrev(f))`, or for log-odds the closed form `sigmoid`, which supports both modes.
+The gradient draws the samples again, by a rule of its own for reverse mode (`jax.grad`, `jax.vjp`).
+JAX has no forward mode beside such a rule: `jax.jvp`, `jax.jacfwd` and `jax.hessian` raise a
+TypeError. In their place take `jax.jacrev(jax.jacrev(f))`, or for log-odds the closed form
+`sigmoid`, which supports both modes.
 """
 
 import functools
@@ -163,6 +164,8 @@ def _over_chunks(body, carry, num_samples, chunk_size):
         carry = body(carry, chunk)
     elif num_chunks > 1:
         carry, _ = jax.lax.scan(
-            lambda carry, i: (body(carry, i * chunk_size + chunk), None), carry, jnp.arange(num_chunks)
+            lambda carry, i: (body(carry, i * chunk_size + chunk), None),
+            carry,
+            jnp.arange(num_chunks),
         )
     return body(carry, num_chunks * chunk_size + jnp.arange(rest)) if rest else carry

@@ -1,13 +1,14 @@
-"""Approximations of E[softmax(u)] that draw no samples: its second-order expansion and a mean field.
+"""Approximations of E[softmax(u)] that draw no samples: its second-order expansion and a mean
+field.
 
 With s = softmax(loc) and Sigma the covariance of the utilities, the Hessian of s_k at loc is
 s_k ((e_k - s)(e_k - s)' - diag(s) + s s') (Lemma C.1). Half its trace with Sigma is
 
     s_k t_k,   t_k = (q_k - sum_j s_j q_j) / 2,   q_k = Var(u_k - sum_j s_j u_j),
 
-as diag(s) - s s' has the trace sum_j s_j q_j with Sigma. This is Eq. 9 for a diagonal Sigma, and for a
-full one Eq. 13 with its (j, k) term doubled: the paper counts (j, k) and not (k, j) (reading C3).
-No K x K matrix is made, and noise common to all classes cancels before it is squared.
+as diag(s) - s s' has the trace sum_j s_j q_j with Sigma. This is Eq. 9 for a diagonal Sigma, and
+for a full one Eq. 13 with its (j, k) term doubled: the paper counts (j, k) and not (k, j) (reading
+C3). No K x K matrix is made, and noise common to all classes cancels before it is squared.
 
 Source: Collier et al. (2021), arXiv:2105.10305, Appendix C. The temperature, which it drops, is in
 the units of the latent: temper(latent, tau) divides t by tau^2.
@@ -23,7 +24,9 @@ from heteroscedastic.latent import LatentGaussian
 _NEVER = -1e15  # log-probability of a class that is out of the question, finite for its gradient
 
 
-def taylor(key: PRNGKeyArray | None, latent: LatentGaussian, *, min_factor: float = 1e-2) -> Float[Array, "*b k"]:
+def taylor(
+    key: PRNGKeyArray | None, latent: LatentGaussian, *, min_factor: float = 1e-2
+) -> Float[Array, "*b k"]:
     """Log of the second-order expansion of E[softmax(u)], s_k (1 + t_k).
 
     The expansion sums to one, but with noise beyond about two units of utility single
@@ -32,8 +35,9 @@ def taylor(key: PRNGKeyArray | None, latent: LatentGaussian, *, min_factor: floa
     factor and not the probability: a clipped class has no gradient through its own t, but keeps
     that of log s_k, however unlikely it is, and through the sum that of the others' t.
 
-    With `cross_entropy` and a diagonal latent this is the loss of Table 8, -log of Eq. 9. Its Eq. 10,
-    log s_k + t_k, which takes log(1 + t) for t, is not built: it has no lower bound in the variances.
+    With `cross_entropy` and a diagonal latent this is the loss of Table 8, -log of Eq. 9. Its Eq.
+    10, log s_k + t_k, which takes log(1 + t) for t, is not built: it has no lower bound in the
+    variances.
 
     Args:
       key: ignored.
@@ -104,18 +108,26 @@ def mean_field(key: PRNGKeyArray | None, latent: LatentGaussian) -> Float[Array,
     # The same to second order, but with strong noise it grows less than the variance does.
     mean = log_odds - jnp.log1p(jnp.maximum(growth, 0.0)) / 2
     shrunk = mean / jnp.sqrt(1 + variance * _slope(mean))
-    return jax.nn.log_softmax(jax.nn.log_sigmoid(mean / jnp.sqrt(1 + variance * _slope(shrunk))), axis=-1)
+    return jax.nn.log_softmax(
+        jax.nn.log_sigmoid(mean / jnp.sqrt(1 + variance * _slope(shrunk))), axis=-1
+    )
 
 
 def _slope(mean: Float[Array, "*b k"]) -> Float[Array, "*b k"]:
-    """tanh(m / 2) / m, which makes the approximation of E[sigmoid] right to second order in the noise."""
+    """tanh(m / 2) / m, which makes the approximation of E[sigmoid] right to second order in the
+    noise.
+    """
     near_zero = jnp.abs(mean) < 1e-3
     safe = jnp.where(near_zero, 1.0, mean)
     return jnp.where(near_zero, 0.5, jnp.tanh(safe / 2) / safe)
 
 
-@jax.default_matmul_precision("highest")  # as latent.covariance; differences of rounded products are noise
-def _variance_from_mean(latent: LatentGaussian, weights: Float[Array, "*b k"]) -> Float[Array, "*b k"]:
+@jax.default_matmul_precision(
+    "highest"
+)  # as latent.covariance; differences of rounded products are noise
+def _variance_from_mean(
+    latent: LatentGaussian, weights: Float[Array, "*b k"]
+) -> Float[Array, "*b k"]:
     """Variance of u_k - sum_j w_j u_j, for weights that sum to one."""
     readout = latent.readout
     if readout is not None:  # a softmax does not see what is common to all classes

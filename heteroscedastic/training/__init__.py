@@ -1,6 +1,1 @@
-"""Devices, disk and clock."""
-
-import os
-
-# Orbax and clu import TensorFlow where it is installed, which tells at length of what it lacks.
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+"""Training as pure functions: state, step, optimizer, evaluation."""

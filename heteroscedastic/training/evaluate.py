@@ -22,9 +22,13 @@ def listed(sums: Any | None) -> list[Any] | None:
 
 
 def unlisted(values: list[Any], form: Any) -> Any | None:
-    """What was `listed`, as a tree like `form`; None with a warning where it was of another version's form."""
+    """What was `listed`, as a tree like `form`; None with a warning where it was of another
+    version's form.
+    """
     if len(jax.tree.leaves(form)) != len(values):
-        logging.warning("this checkpoint was saved by another version; the interval's metrics begin again.")
+        logging.warning(
+            "this checkpoint was saved by another version; the interval's metrics begin again."
+        )
         return None
     return jax.tree.unflatten(jax.tree.structure(form), map(np.float64, values))
 
@@ -48,4 +52,6 @@ def evaluate(step: Callable, feeds: Iterable[Any], key: Any) -> tuple[Any, Predi
 
 def arrays(predictions: Predictions) -> dict[str, np.ndarray]:
     """What the predictions file holds."""
-    return {name: x for name, x in predictions._asdict().items() if name != "weights" and x is not None}
+    return {
+        name: x for name, x in predictions._asdict().items() if name != "weights" and x is not None
+    }

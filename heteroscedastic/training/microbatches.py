@@ -1,10 +1,11 @@
 """A batch in parts that follow each other, where the activations of all of it do not fit.
 
-The step is that of the whole batch: gradients, losses and metrics are sums over all examples, and the
-loss is divided by the weight of all of them, however it is spread over the parts. Two things are of a
-part: its batch statistics, as with `group_size` of the backbone, of which the running averages take
-the mean as they do there; and its noise, which is other noise of the same distribution. Several devices
-sum their gradients once a part, so what crosses grows with the number of parts.
+The step is that of the whole batch: gradients, losses and metrics are sums over all examples, and
+the loss is divided by the weight of all of them, however it is spread over the parts. Two things
+are of a part: its batch statistics, as with `group_size` of the backbone, of which the running
+averages take the mean as they do there; and its noise, which is other noise of the same
+distribution. Several devices sum their gradients once a part, so what crosses grows with the number
+of parts.
 """
 
 from collections.abc import Callable
@@ -35,7 +36,8 @@ class Part(NamedTuple):
 def whole(
     part: Callable[[Any, PRNGKeyArray], tuple[Part, Any]], feed: Any, key: PRNGKeyArray, number: int
 ) -> tuple[Part, Any]:
-    """What the batch of a feed says, from that of its parts, and the values of its examples in order.
+    """What the batch of a feed says, from that of its parts, and the values of its examples in
+    order.
 
     Args:
       part: (feed, key) -> what the examples of the feed say, and a tree of values by example.
@@ -48,7 +50,9 @@ def whole(
 
     def weighted(index):
         found, values = part(cut(feed, number, index), jax.random.fold_in(key, index))
-        present = jnp.asarray(found.sums.weight > 0, jnp.float32)  # one of absent examples alone has no statistics
+        present = jnp.asarray(
+            found.sums.weight > 0, jnp.float32
+        )  # one of absent examples alone has no statistics
         return found._replace(
             gradient=jax.tree.map(lambda x: found.mass * x, found.gradient),
             model_state=jax.tree.map(lambda x: present * x, found.model_state),
@@ -61,7 +65,10 @@ def whole(
     shapes, _ = jax.eval_shape(weighted, jnp.zeros((), jnp.int32))
     start = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
     total, (present, values) = jax.lax.scan(body, start, jnp.arange(number))
-    mass, number_present = jnp.where(total.mass == 0, 1.0, total.mass), jnp.maximum(jnp.sum(present), 1.0)
+    mass, number_present = (
+        jnp.where(total.mass == 0, 1.0, total.mass),
+        jnp.maximum(jnp.sum(present), 1.0),
+    )
     total = total._replace(
         gradient=jax.tree.map(lambda x: x / mass, total.gradient),
         model_state=jax.tree.map(lambda x: x / number_present, total.model_state),

@@ -57,7 +57,8 @@ def _groups(params: Any, group: str) -> Any:
     flat, treedef = jax.tree_util.tree_flatten_with_path(params)
     paths = ["/".join(str(k.key) for k in path) for path, _ in flat]
     scaled, shifted, multiplied = (
-        {p.removesuffix(f"/{name}") for p in paths if p.endswith(f"/{name}")} for name in ("scale", "bias", "kernel")
+        {p.removesuffix(f"/{name}") for p in paths if p.endswith(f"/{name}")}
+        for name in ("scale", "bias", "kernel")
     )
     normalised = scaled | (shifted - multiplied)  # a normalisation may have a shift alone
 

@@ -39,7 +39,9 @@ def cosine(
 ) -> Rate:
     """Half a cosine from the rate down to zero at the end. Source: Loshchilov and Hutter (2017)."""
     shape = 0.5 * (1 + jnp.cos(jnp.pi * step / total_steps))
-    return _rate(learning_rate) * shape * _warmup(step, steps_per_epoch, warmup_epochs, warmup_steps)
+    return (
+        _rate(learning_rate) * shape * _warmup(step, steps_per_epoch, warmup_epochs, warmup_steps)
+    )
 
 
 def steps(
@@ -61,7 +63,9 @@ def steps(
     check_number("factor", factor, at_least=0, at_most=_LARGEST)
     passed = jnp.sum(step >= jnp.round(jnp.array(milestones) * total_steps))
     shape = factor**passed
-    return _rate(learning_rate) * shape * _warmup(step, steps_per_epoch, warmup_epochs, warmup_steps)
+    return (
+        _rate(learning_rate) * shape * _warmup(step, steps_per_epoch, warmup_epochs, warmup_steps)
+    )
 
 
 def _rate(learning_rate: float) -> float:
@@ -73,6 +77,8 @@ def _warmup(step: Step, steps_per_epoch: int, epochs: float, num_steps: int) -> 
     check_number("warmup_epochs", epochs, at_least=0)
     check_number("warmup_steps", num_steps, whole=True, at_least=0, below=2**31)
     if epochs and num_steps:
-        raise ValueError(f"warmup_epochs is {epochs} and warmup_steps {num_steps}; give one of them.")
+        raise ValueError(
+            f"warmup_epochs is {epochs} and warmup_steps {num_steps}; give one of them."
+        )
     length = max(1.0, float(num_steps or epochs * steps_per_epoch))
     return jnp.minimum(1.0, (step + 1) / length)

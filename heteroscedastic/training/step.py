@@ -47,9 +47,11 @@ class Predictions(NamedTuple):
     logits: Float[Array, "b c"]  # of every class, or the largest, falling
     right_labels: Int[Array, "b m"] | None = None  # lists of what is right, under a softmax
     classes: Int[Array, "b c"] | None = None  # whose logits they are; None is every one, in order
-    label_logits: Float[Array, "b"] | Float[Array, "b m"] | None = None  # the labels' own, nan at padding
-    # Of all classes log sum exp under softmax; of yes/no answers sum log(1 + exp), the loss of an example without
-    # labels. Less the labels' logits either is the loss of an example.
+    label_logits: Float[Array, "b"] | Float[Array, "b m"] | None = (
+        None  # the labels' own, nan at padding
+    )
+    # Of all classes log sum exp under softmax; of yes/no answers sum log(1 + exp), the loss of an
+    # example without labels. Less the labels' logits either is the loss of an example.
     log_normalizer: Float[Array, "b"] | None = None
 
 
@@ -74,7 +76,8 @@ def train_step(
       optimizer: of the parameters.
       metric: (logits, labels, weights) -> sums.
       batch_of: feed -> batch, of the examples of a part of a feed too.
-      num_microbatches: parts that the batch is cut into and that follow each other, see microbatches.py.
+      num_microbatches: parts that the batch is cut into and that follow each other, see
+        microbatches.py.
     """
 
     def part(feed, key):
@@ -107,9 +110,17 @@ def train_step(
 
 
 def eval_step(
-    latent: LatentGaussian, batch: Batch, key: PRNGKeyArray, *, predictive: Callable, metric: Callable, yes_no: bool
+    latent: LatentGaussian,
+    batch: Batch,
+    key: PRNGKeyArray,
+    *,
+    predictive: Callable,
+    metric: Callable,
+    yes_no: bool,
 ) -> tuple[Any, Predictions]:
-    """Sums over the batch, and the prediction of each example; `yes_no` where the logits are log-odds."""
+    """Sums over the batch, and the prediction of each example; `yes_no` where the logits are
+    log-odds.
+    """
     logits = predictive(key, latent)
     sums = metric(logits, batch.labels, batch.weights)
     labels = batch.labels[:, None] if yes_no and batch.labels.ndim == 1 else batch.labels
@@ -120,7 +131,9 @@ def eval_step(
 
 
 def bounded(predictions: Predictions, yes_no: bool) -> Predictions:
-    """The predictions with no more of the logits than is kept; on the device, so that a split's fit in memory."""
+    """The predictions with no more of the logits than is kept; on the device, so that a split's fit
+    in memory.
+    """
     _, _, labels, logits, *_ = predictions
     if logits.shape[-1] <= _MAX_CLASSES:
         return predictions
@@ -132,5 +145,7 @@ def bounded(predictions: Predictions, yes_no: bool) -> Predictions:
         logits=largest,
         classes=classes.astype(jnp.int32),
         label_logits=own if labels.ndim == 2 else own[:, 0],
-        log_normalizer=jnp.sum(jax.nn.softplus(logits), axis=-1) if yes_no else jax.nn.logsumexp(logits, axis=-1),
+        log_normalizer=jnp.sum(jax.nn.softplus(logits), axis=-1)
+        if yes_no
+        else jax.nn.logsumexp(logits, axis=-1),
     )

@@ -3,9 +3,13 @@
 import pytest
 
 from experiments import study
-from heteroscedastic.training import loop
+from heteroscedastic.runs import loop
 
-_SETTINGS = {"training.num_epochs": 2.0, "training.checkpoint_epochs": 1.0, "training.batch_size": 50}
+_SETTINGS = {
+    "training.num_epochs": 2.0,
+    "training.checkpoint_epochs": 1.0,
+    "training.batch_size": 50,
+}
 
 
 def _made(directory, config, **settings):
@@ -40,4 +44,8 @@ def digit_runs(without_noise, with_noise):
 @pytest.fixture(scope="session")
 def several_labels_run(tmp_path_factory):
     """A run whose examples have lists of labels."""
-    return _made(tmp_path_factory.mktemp("several") / "run", "digits_multilabel_het_pe", **{"backbone.widths": (4, 8)})
+    return _made(
+        tmp_path_factory.mktemp("several") / "run",
+        "digits_multilabel_het_pe",
+        **{"backbone.widths": (4, 8)},
+    )

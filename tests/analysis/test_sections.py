@@ -3,13 +3,21 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-pytest.importorskip("matplotlib", reason="sections hold pictures, and these need matplotlib, of the extra `analysis`")
+pytest.importorskip(
+    "matplotlib",
+    reason="sections hold pictures, and these need matplotlib, of the extra `analysis`",
+)
 
-from heteroscedastic.analysis.comparison import Compared, Group
-from heteroscedastic.analysis.finished import Told
-from heteroscedastic.analysis.page import Picture
-from heteroscedastic.analysis.predictions import Predictions
-from heteroscedastic.analysis.sections import confidence, entropy, hardest, overview
+from heteroscedastic.analysis.report import (
+    confidence_section,
+    entropy_section,
+    hardest_section,
+    overview_section,
+)
+from heteroscedastic.analysis.report.comparison import Compared, Group
+from heteroscedastic.analysis.report.page import Picture
+from heteroscedastic.runs.loaded_run import Told
+from heteroscedastic.runs.predictions import Predictions
 from heteroscedastic.training import evaluate, step
 
 K, N = 2100, 60
@@ -24,11 +32,20 @@ def compared(several=False, data_dir=None, predict=lambda rng: 3 * rng.normal(si
     for seed in (0, 1):
         logits = predict(rng).astype(np.float32)
         whole = step.Predictions(np.arange(N), np.ones(N), labels, logits)
-        kept = {name: np.asarray(x) for name, x in evaluate.arrays(step.bounded(whole, several)).items()}
+        kept = {
+            name: np.asarray(x) for name, x in evaluate.arrays(step.bounded(whole, several)).items()
+        }
         told.append(Predictions(Path(f"seed_{seed}"), **kept))
         config = {"seed": seed, "data": {"name": "nowhere"}, "evals": {"test": {"split": "test"}}}
         results = {"evals": {"test": {"nll": 1.0 + seed}}, "step": 3}
-        runs.append(Told(Path(f"seed_{seed}"), config, results, {"class_names": [f"class {i}" for i in range(K)]}))
+        runs.append(
+            Told(
+                Path(f"seed_{seed}"),
+                config,
+                results,
+                {"class_names": [f"class {i}" for i in range(K)]},
+            )
+        )
     return Compared([Group("one", tuple(runs))], "test", "test", [told], [told], data_dir)
 
 
@@ -38,25 +55,31 @@ def notes(section):
 
 def test_of_the_largest_logits_of_one_label_everything_is_told_but_scaling_and_ensembles():
     runs = compared()
-    assert "temperature scaling needs every one" in notes(confidence.reliability(runs))
-    (picture,) = (p for p in confidence.reliability(runs).parts if isinstance(p, Picture))
+    assert "temperature scaling needs every one" in notes(confidence_section.reliability(runs))
+    (picture,) = (p for p in confidence_section.reliability(runs).parts if isinstance(p, Picture))
     assert set(picture.numbers["diagrams"]) == {"as trained"}
-    assert any(isinstance(p, Picture) for p in confidence.outcomes(runs).parts)
-    assert any(isinstance(p, Picture) for p in confidence.selective(runs).parts)
-    assert "the mean of members needs every one" in notes(entropy.entropies(runs))
-    found = hardest.hardest(runs).numbers["hardest_0_one"]
+    assert any(isinstance(p, Picture) for p in confidence_section.outcomes(runs).parts)
+    assert any(isinstance(p, Picture) for p in confidence_section.selective(runs).parts)
+    assert "the mean of members needs every one" in notes(entropy_section.entropies(runs))
+    found = hardest_section.hardest(runs).numbers["hardest_0_one"]
     losses = np.mean([p.log_normalizer - p.label_logits for p in runs.told[0]], axis=0)
     assert [e["id"] for e in found] == np.argsort(-losses)[: len(found)].tolist()
-    assert "scaled" not in notes(overview.results(runs))
+    assert "scaled" not in notes(overview_section.results(runs))
 
 
 def test_of_the_largest_logits_of_several_labels_each_section_says_what_it_lacks():
     runs = compared(several=True)
-    for make in (confidence.reliability, confidence.outcomes, confidence.selective):
+    for make in (
+        confidence_section.reliability,
+        confidence_section.outcomes,
+        confidence_section.selective,
+    ):
         section = make(runs)
         assert "every one" in notes(section)
         assert not any(isinstance(p, Picture) for p in section.parts)
-    found = hardest.hardest(runs).numbers["hardest_0_one"]  # by the loss, which is kept whole
+    found = hardest_section.hardest(runs).numbers[
+        "hardest_0_one"
+    ]  # by the loss, which is kept whole
     losses = np.mean([p.log_normalizer - p.label_logits[:, 0] for p in runs.told[0]], axis=0)
     assert [e["id"] for e in found] == np.argsort(-losses)[: len(found)].tolist()
 
@@ -67,9 +90,13 @@ def test_of_the_largest_logits_of_several_labels_the_hardest_are_said_by_their_o
         hot[:, 1500], hot[:, 1000] = 4.0, 2.0
         return hot
 
-    says = hardest.hardest(compared(several=True, predict=predict)).numbers["hardest_0_one"][0]["says"]
+    says = hardest_section.hardest(compared(several=True, predict=predict)).numbers[
+        "hardest_0_one"
+    ][0]["says"]
     expected = {1500: 1 / (1 + np.exp(-4)), 1000: 1 / (1 + np.exp(-2))}
-    assert {told["class"]: told["probability"] for told in says} == pytest.approx(expected, rel=1e-5)
+    assert {told["class"]: told["probability"] for told in says} == pytest.approx(
+        expected, rel=1e-5
+    )
     assert [told["name"] for told in says] == ["class 1500", "class 1000"]
 
 
@@ -82,6 +109,8 @@ def test_the_two_likeliest_classes_are_of_all_runs_together_and_two_though_they_
     runs = compared(predict=lambda rng: next(turns))
     for run in runs.groups[0].runs:
         run.dataset["class_names"][3] = run.dataset["class_names"][5] = "crane"
-    says = hardest.hardest(runs).numbers["hardest_0_one"][0]["says"]
-    assert {told["class"]: told["probability"] for told in says} == pytest.approx({3: 0.5, 5: 0.5}, abs=1e-4)
+    says = hardest_section.hardest(runs).numbers["hardest_0_one"][0]["says"]
+    assert {told["class"]: told["probability"] for told in says} == pytest.approx(
+        {3: 0.5, 5: 0.5}, abs=1e-4
+    )
     assert [told["name"] for told in says] == ["crane", "crane"]

@@ -22,14 +22,18 @@ def test_the_same_seed_draws_the_same_and_another_seed_draws_others():
 
 def test_every_resample_has_as_many_examples(monkeypatch):
     monkeypatch.setattr(bootstrap, "_CHUNK_VALUES", 40)  # several chunks, the last one short
-    np.testing.assert_array_equal(bootstrap.resampled_sums(np.ones((20, 1)), 5), np.full((5, 1), 20.0))
+    np.testing.assert_array_equal(
+        bootstrap.resampled_sums(np.ones((20, 1)), 5), np.full((5, 1), 20.0)
+    )
 
 
 def test_the_band_of_a_share_covers_it_as_often_as_it_says():
     draws, share, covered = np.random.default_rng(0), 0.3, 0
     for seed in range(300):
         values = (draws.random((150, 1)) < share).astype(float)
-        low, high = bootstrap.percentile_band(bootstrap.resampled_sums(values, 200, seed) / 150, 0.9)
+        low, high = bootstrap.percentile_band(
+            bootstrap.resampled_sums(values, 200, seed) / 150, 0.9
+        )
         covered += low[0] <= share <= high[0]
     assert stats.binomtest(covered, 300, 0.9).pvalue > 0.001
 

@@ -33,9 +33,21 @@ def hostile(name):
     return np.asarray(changed, np.float32), targets, weights
 
 
-NAMES = ("all equal", "few values", "right apart", "wrong way", "right way in one bin", "wrong way in one bin")
+NAMES = (
+    "all equal",
+    "few values",
+    "right apart",
+    "wrong way",
+    "right way in one bin",
+    "wrong way in one bin",
+)
 CASES = [
-    *(drawn(seed, rate=rate, separation=s) for seed in range(3) for rate in (0.01, 0.5) for s in (0.0, 2.0, 6.0)),
+    *(
+        drawn(seed, rate=rate, separation=s)
+        for seed in range(3)
+        for rate in (0.01, 0.5)
+        for s in (0.0, 2.0, 6.0)
+    ),
     *(drawn(0, scale=scale) for scale in (1e-3, 0.1, 30.0, 1000.0)),
     *map(hostile, (*NAMES, "beyond the ends", "on the edges")),
 ]
@@ -43,14 +55,18 @@ CASES = [
 
 def exact(scores, targets, weights):
     weights = np.broadcast_to(weights[:, None], scores.shape)
-    return sklearn_metrics.average_precision_score(targets.ravel(), scores.ravel(), sample_weight=weights.ravel())
+    return sklearn_metrics.average_precision_score(
+        targets.ravel(), scores.ravel(), sample_weight=weights.ravel()
+    )
 
 
 def counted(scores, targets, weights, edges=EDGES):
     return ranking.sums(*map(jnp.asarray, (scores, targets, weights)), edges)
 
 
-@pytest.mark.parametrize("edges", [EDGES, COARSE, EDGES[[0, -1]]], ids=["4096 bins", "16 bins", "one bin"])
+@pytest.mark.parametrize(
+    "edges", [EDGES, COARSE, EDGES[[0, -1]]], ids=["4096 bins", "16 bins", "one bin"]
+)
 @pytest.mark.parametrize("case", CASES)
 def test_the_exact_value_and_ours_lie_within_the_bounds(case, edges):
     sums = counted(*case, edges)
@@ -73,7 +89,9 @@ def test_on_many_scores_it_is_close_to_the_exact_value(seed):
 def test_finer_bins_bound_it_closer():
     case, widths = drawn(0, n=500), []
     for num_bins in (2**4, 2**8, 2**12):  # each cuts every bin of the one before
-        low, high = ranking.average_precision_bounds(counted(*case, ranking.log_odds_edges(num_bins)))
+        low, high = ranking.average_precision_bounds(
+            counted(*case, ranking.log_odds_edges(num_bins))
+        )
         widths.append(high - low)
     assert widths == sorted(widths, reverse=True)
     assert widths[-1] < widths[0] / 10
@@ -127,11 +145,15 @@ def test_infinite_scores_are_at_the_ends_and_nan_shows():
 
 
 def test_more_than_float32_can_count_by_ones_is_counted():
-    many = ranking.sums(jnp.zeros((3, 2**23)), jnp.zeros((3, 2**23)), jnp.ones(3), COARSE[[0, 8, 16]])
+    many = ranking.sums(
+        jnp.zeros((3, 2**23)), jnp.zeros((3, 2**23)), jnp.ones(3), COARSE[[0, 8, 16]]
+    )
     assert many.negative.sum() == 3 * 2**23  # over 2^24, where a float32 plus one is itself
 
 
 def test_without_positives_there_is_no_number():
     for weights in (np.zeros(2), np.ones(2)):
         sums = counted(np.zeros((2, 3)), np.zeros((2, 3)), weights)
-        assert np.isnan([ranking.average_precision(sums), *ranking.average_precision_bounds(sums)]).all()
+        assert np.isnan(
+            [ranking.average_precision(sums), *ranking.average_precision_bounds(sums)]
+        ).all()

@@ -54,7 +54,13 @@ def test_the_temperature_that_yes_and_no_were_drawn_at_is_found(scale):
     found = recalibration.sigmoid_temperature(logits, holds)
     assert found == pytest.approx(scale, rel=0.05)
     best = scores.sigmoid_log_likelihood(logits / found, holds)
-    assert best >= max(scores.sigmoid_log_likelihood(logits / t, holds) for t in np.geomspace(0.01, 100, 20)) - 1e-9
+    assert (
+        best
+        >= max(
+            scores.sigmoid_log_likelihood(logits / t, holds) for t in np.geomspace(0.01, 100, 20)
+        )
+        - 1e-9
+    )
 
 
 def test_two_classes_and_the_odds_between_them_have_one_temperature():
@@ -81,16 +87,22 @@ def test_a_label_that_no_temperature_makes_possible_is_an_error(value):
 
 def test_soft_labels_of_one_class_are_that_class_and_shares_are_that_many_examples():
     logits, labels = drawn(1.7, n=300)
-    assert recalibration.temperature(logits, np.eye(5)[labels]) == recalibration.temperature(logits, labels)
+    assert recalibration.temperature(logits, np.eye(5)[labels]) == recalibration.temperature(
+        logits, labels
+    )
     others = np.roll(labels, 1)
     shares = 0.75 * np.eye(5)[labels] + 0.25 * np.eye(5)[others]
-    repeated = recalibration.temperature(np.tile(logits, (4, 1)), np.concatenate([labels, labels, labels, others]))
+    repeated = recalibration.temperature(
+        np.tile(logits, (4, 1)), np.concatenate([labels, labels, labels, others])
+    )
     assert recalibration.temperature(logits, shares) == pytest.approx(repeated, rel=1e-4)
 
 
 def test_a_class_without_a_share_may_be_impossible():
     logits = np.array([[0.0, 1.0, -np.inf], [2.0, 0.0, -np.inf]])
-    assert np.isfinite(recalibration.temperature(logits, np.array([[0.3, 0.7, 0.0], [0.8, 0.2, 0.0]])))
+    assert np.isfinite(
+        recalibration.temperature(logits, np.array([[0.3, 0.7, 0.0], [0.8, 0.2, 0.0]]))
+    )
 
 
 @pytest.mark.parametrize(

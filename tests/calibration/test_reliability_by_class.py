@@ -21,7 +21,9 @@ def labelled(seed=0, n=150, k=4):
 def test_class_by_class_sums_are_those_of_the_examples_of_the_class(seed):
     probs, labels, weights = labelled(seed)
     confidence, correct = probs.max(-1), (probs.argmax(-1) == labels).astype(np.float32)
-    found = reliability.sums_by_class(*map(jnp.asarray, (confidence, correct, labels, weights)), EDGES, 4)
+    found = reliability.sums_by_class(
+        *map(jnp.asarray, (confidence, correct, labels, weights)), EDGES, 4
+    )
     errors = reliability.expected_calibration_error(found)
     assert np.isnan(errors[3])
     assert np.isnan(reliability.maximum_calibration_error(found)[3])
@@ -29,7 +31,9 @@ def test_class_by_class_sums_are_those_of_the_examples_of_the_class(seed):
         own = (labels == c) & (weights > 0)
         of_class = map(jnp.asarray, (confidence[own], correct[own], weights[own]))
         np.testing.assert_allclose(
-            errors[c], reliability.expected_calibration_error(reliability.sums(*of_class, EDGES)), rtol=1e-4
+            errors[c],
+            reliability.expected_calibration_error(reliability.sums(*of_class, EDGES)),
+            rtol=1e-4,
         )
     summed = jax.tree.map(lambda x: x.sum(axis=0), found)
     whole = reliability.sums(*map(jnp.asarray, (confidence, correct, weights)), EDGES)
@@ -45,7 +49,9 @@ def test_one_against_all_agrees_with_another_library(seed):
     )
     for c in range(4):
         holds, stated = hot[present, c], probs[present, c]
-        observed, mean = sklearn_calibration.calibration_curve(holds, stated, n_bins=15, pos_label=1)
+        observed, mean = sklearn_calibration.calibration_curve(
+            holds, stated, n_bins=15, pos_label=1
+        )
         counts = np.bincount(np.searchsorted(np.linspace(0, 1, 16)[1:-1], stated), minlength=15)
         expected = np.sum(counts[counts > 0] * np.abs(observed - mean)) / present.sum()
         np.testing.assert_allclose(found[c], expected, rtol=1e-4)

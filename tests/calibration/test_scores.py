@@ -25,7 +25,9 @@ def test_brier_and_likelihood_agree_with_another_library(seed):
 def test_auroc_agrees_with_another_library_ties_included(seed):
     rng = np.random.default_rng(seed)
     values, positive = rng.integers(0, 5, 50).astype(float), rng.random(50) < 0.4
-    assert scores.auroc(values, positive) == pytest.approx(sklearn_metrics.roc_auc_score(positive, values))
+    assert scores.auroc(values, positive) == pytest.approx(
+        sklearn_metrics.roc_auc_score(positive, values)
+    )
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -33,8 +35,12 @@ def test_precision_and_recall_agree_with_another_library_ties_included(seed):
     rng = np.random.default_rng(seed)
     values, positive = rng.integers(0, 9, 60).astype(float), rng.random(60) < 0.4
     precision, recall = scores.precision_recall(values, positive)
-    expected_precision, expected_recall, _ = sklearn_metrics.precision_recall_curve(positive, values)
-    np.testing.assert_allclose(precision[::-1], expected_precision[:-1])  # whose last point is of no example
+    expected_precision, expected_recall, _ = sklearn_metrics.precision_recall_curve(
+        positive, values
+    )
+    np.testing.assert_allclose(
+        precision[::-1], expected_precision[:-1]
+    )  # whose last point is of no example
     np.testing.assert_allclose(recall[::-1], expected_recall[:-1])
     average = np.sum(np.diff(recall, prepend=0) * precision)
     assert average == pytest.approx(scores.average_precision(values, positive))
@@ -72,7 +78,10 @@ def test_the_adaptive_error_agrees_with_a_plain_loop():
     rng = np.random.default_rng(1)
     confidence, correct = rng.random(45), rng.random(45) < 0.5  # 15 bins of 3
     pairs = sorted(zip(confidence, correct))
-    gaps = [abs(sum(c for c, _ in pairs[i : i + 3]) - sum(r for _, r in pairs[i : i + 3])) for i in range(0, 45, 3)]
+    gaps = [
+        abs(sum(c for c, _ in pairs[i : i + 3]) - sum(r for _, r in pairs[i : i + 3]))
+        for i in range(0, 45, 3)
+    ]
     assert scores.adaptive_calibration_error(confidence, correct) == pytest.approx(sum(gaps) / 45)
 
 
@@ -84,11 +93,15 @@ def test_the_adaptive_error_knows_no_order_among_equal_confidences():
     found = scores.adaptive_calibration_error(confidence, correct)
     for _ in range(5):
         order = rng.permutation(100)
-        assert scores.adaptive_calibration_error(confidence[order], correct[order]) == pytest.approx(found)
+        assert scores.adaptive_calibration_error(
+            confidence[order], correct[order]
+        ) == pytest.approx(found)
 
 
 def test_precision_of_what_is_not_a_number_is_none():
-    assert np.isnan(scores.average_precision(np.array([0.1, np.nan, 0.3]), np.array([True, False, True])))
+    assert np.isnan(
+        scores.average_precision(np.array([0.1, np.nan, 0.3]), np.array([True, False, True]))
+    )
 
 
 def test_the_adaptive_error_needs_examples_and_bins():
@@ -139,7 +152,9 @@ def test_the_parts_of_the_brier_score_agree_with_a_plain_loop(name):
                 expected[1] += share * (y[inside].mean() - y.mean()) ** 2
                 expected[3] += share * p[inside].var()
                 expected[4] += share * 2 * np.cov(p[inside], y[inside], bias=True)[0, 1]
-    np.testing.assert_allclose(scores.brier_parts(probs, labels, reliability.equal_edges(15)), expected, atol=1e-12)
+    np.testing.assert_allclose(
+        scores.brier_parts(probs, labels, reliability.equal_edges(15)), expected, atol=1e-12
+    )
 
 
 def test_where_a_bin_holds_one_probability_the_parts_are_those_of_murphy():
@@ -163,7 +178,9 @@ def test_average_precision_without_positives_is_not_a_number():
 def test_the_likelihood_of_yes_and_no_agrees_with_another_library():
     rng = np.random.default_rng(0)
     logits, holds = 3 * rng.normal(size=(50, 4)), rng.random((50, 4)) < 0.3
-    expected = -sum(sklearn_metrics.log_loss(holds[:, c], special.expit(logits[:, c])) for c in range(4))
+    expected = -sum(
+        sklearn_metrics.log_loss(holds[:, c], special.expit(logits[:, c])) for c in range(4)
+    )
     assert scores.sigmoid_log_likelihood(logits, holds) == pytest.approx(expected)
 
 
@@ -175,12 +192,16 @@ def test_log_odds_without_end_count_nothing_where_they_are_right_and_all_where_w
 
 @pytest.mark.parametrize("count", [0, -1, 4])
 def test_precision_at_a_number_that_there_is_not_is_an_error(count):
-    with pytest.raises(ValueError, match=f"count is {count}, but must be from 1 to the number of values, 3"):
+    with pytest.raises(
+        ValueError, match=f"count is {count}, but must be from 1 to the number of values, 3"
+    ):
         scores.precision_at(np.arange(3.0), np.ones(3, bool), count)
 
 
 def test_precision_at_a_number_of_what_is_not_a_number_is_none():
-    assert np.isnan(scores.precision_at(np.array([0.1, np.nan, 0.3]), np.array([True, False, True]), 2))
+    assert np.isnan(
+        scores.precision_at(np.array([0.1, np.nan, 0.3]), np.array([True, False, True]), 2)
+    )
 
 
 def test_a_value_on_an_edge_is_in_the_bin_below_it_everywhere():

@@ -7,7 +7,9 @@ from heteroscedastic.calibration import selective
 
 
 def test_the_risk_is_the_share_of_errors_among_the_most_confident():
-    found = selective.risk_coverage(np.array([0.5, 0.9, 0.7, 0.6]), np.array([False, True, False, True]))
+    found = selective.risk_coverage(
+        np.array([0.5, 0.9, 0.7, 0.6]), np.array([False, True, False, True])
+    )
     np.testing.assert_allclose(found.risk, [0, 1 / 2, 1 / 3, 2 / 4])
     np.testing.assert_allclose(found.coverage, [0.25, 0.5, 0.75, 1.0])
     assert found.area == pytest.approx(np.mean(found.risk))
@@ -21,14 +23,18 @@ def test_ties_are_the_mean_over_their_orders():
     for order in itertools.permutations(range(6)):
         if np.all(np.diff(confidence[list(order)]) <= 0):
             risks.append(np.cumsum(~correct[list(order)]) / np.arange(1, 7))
-    np.testing.assert_allclose(selective.risk_coverage(confidence, correct).risk, np.mean(risks, axis=0))
+    np.testing.assert_allclose(
+        selective.risk_coverage(confidence, correct).risk, np.mean(risks, axis=0)
+    )
 
 
 def test_no_order_is_below_the_optimum_and_the_best_one_reaches_it():
     draws = np.random.default_rng(0)
     correct = draws.random(50) < 0.7
     assert all(selective.risk_coverage(draws.random(50), correct).excess > 0 for _ in range(20))
-    assert selective.risk_coverage(correct + 0.1 * draws.random(50), correct).excess == pytest.approx(0)
+    assert selective.risk_coverage(
+        correct + 0.1 * draws.random(50), correct
+    ).excess == pytest.approx(0)
 
 
 def test_without_knowledge_the_area_is_the_error():

@@ -68,7 +68,9 @@ def test_the_range_of_values_is_linear_from_low_to_high(low, high):
     image = np.arange(256, dtype=np.uint8).reshape(16, 16, 1)
     values = augment.value_range(KEYS[0], jnp.asarray(image), low=low, high=high)
     assert values.dtype == jnp.float32
-    np.testing.assert_allclose(values.ravel(), np.linspace(low, high, 256), atol=1e-6 * max(abs(low), abs(high)))
+    np.testing.assert_allclose(
+        values.ravel(), np.linspace(low, high, 256), atol=1e-6 * max(abs(low), abs(high))
+    )
 
 
 @pytest.mark.parametrize("size", [1, 2, 3])
@@ -84,7 +86,9 @@ def test_every_window_of_a_random_crop_is_drawn_equally_often(size):
 
 def test_the_middle_is_cropped():
     image = jnp.arange(20).reshape(4, 5, 1)
-    np.testing.assert_array_equal(augment.central_crop(KEYS[0], image, size=2)[..., 0], [[6, 7], [11, 12]])
+    np.testing.assert_array_equal(
+        augment.central_crop(KEYS[0], image, size=2)[..., 0], [[6, 7], [11, 12]]
+    )
     np.testing.assert_array_equal(augment.central_crop(KEYS[0], image[:, :4], size=4), image[:, :4])
 
 
@@ -92,7 +96,9 @@ def test_the_middle_is_cropped():
 def test_resizing_is_that_of_pillow(size):
     image = np.random.default_rng(1).integers(0, 256, (12, 20, 3)).astype(np.uint8)
     found = np.asarray(augment.resize(KEYS[0], jnp.asarray(image), size=size))
-    pillow = np.asarray(PIL.Image.fromarray(image).resize((size, size), PIL.Image.Resampling.BILINEAR))
+    pillow = np.asarray(
+        PIL.Image.fromarray(image).resize((size, size), PIL.Image.Resampling.BILINEAR)
+    )
     assert found.dtype == np.uint8
     assert np.abs(found.astype(int) - pillow.astype(int)).max() <= 1  # both round, in other places
 
@@ -102,7 +108,9 @@ def test_resizing_keeps_constants_and_images_of_that_size():
     np.testing.assert_array_equal(augment.resize(KEYS[0], jnp.asarray(image), size=8), image)
     flat = jnp.full((5, 9, 3), 77, jnp.uint8)
     np.testing.assert_array_equal(augment.resize(KEYS[0], flat, size=6), np.full((6, 6, 3), 77))
-    assert augment.resize(KEYS[0], flat.astype(jnp.float32) + 0.25, size=2)[0, 0, 0] == pytest.approx(77.25)
+    assert augment.resize(KEYS[0], flat.astype(jnp.float32) + 0.25, size=2)[
+        0, 0, 0
+    ] == pytest.approx(77.25)
 
 
 def test_grey_becomes_three_channels_and_colours_stay():

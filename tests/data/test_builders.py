@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from heteroscedastic.data import sample, tfds
+from heteroscedastic.data.storage import sample, tfds
 
 library = pytest.importorskip("tensorflow_datasets")
 from heteroscedastic.data import builders  # noqa: E402
@@ -72,7 +72,10 @@ def write_webvision(directory):
     for number, (name, files) in enumerate(lists.items()):
         text = "".join(f"{file} {label}\n" for file, label in files.items()).encode()
         info["info/val_filelist.txt" if name == "val" else f"info/train_filelist_{name}.txt"] = text
-        images = {("val_images_256/" if name == "val" else "") + f: jpeg(10 * number + i) for i, f in enumerate(files)}
+        images = {
+            ("val_images_256/" if name == "val" else "") + f: jpeg(10 * number + i)
+            for i, f in enumerate(files)
+        }
         images |= {f"{name}/q0009/unlisted.jpg": jpeg(99)}
         archive = "val_images_256.tar" if name == "val" else f"{name}_resized_256.tar"
         (directory / archive).write_bytes(tar(images))
@@ -110,7 +113,9 @@ class TestImagenet21k(InLayout):
     DATASET_CLASS = builders.Imagenet21k
     BUILDER_CONFIG_NAMES_TO_TEST = ["any"]
     WRITE = staticmethod(write_imagenet21k)
-    SPLITS = collections.Counter(imagenet21k.split_of(f"{wnid}_{i}.JPEG") for wnid in WNIDS for i in range(EACH))
+    SPLITS = collections.Counter(
+        imagenet21k.split_of(f"{wnid}_{i}.JPEG") for wnid in WNIDS for i in range(EACH)
+    )
 
 
 class TestWebvision(InLayout):
@@ -140,8 +145,13 @@ def read(name, manual, tmp_path):
     builder = tfds.library().builder(name, data_dir=tmp_path)
     builder.download_and_prepare(download_config=library.download.DownloadConfig(manual_dir=manual))
     undecoded = {"image": library.decode.SkipDecoding()}
-    splits = {s: library.as_numpy(builder.as_dataset(split=s, decoders=undecoded)) for s in builder.info.splits}
-    return {s: {e["file_name"].decode(): e for e in found} for s, found in splits.items()}, builder.info.features
+    splits = {
+        s: library.as_numpy(builder.as_dataset(split=s, decoders=undecoded))
+        for s in builder.info.splits
+    }
+    return {
+        s: {e["file_name"].decode(): e for e in found} for s, found in splits.items()
+    }, builder.info.features
 
 
 def test_imagenet21k_has_every_image_once_with_its_bytes_and_its_synset(tmp_path):
@@ -172,9 +182,13 @@ def test_the_whole_release_has_as_many_classes_as_the_paper_says():
     assert names == [*sorted(wnids), "unused_21841", "unused_21842"]
     own_order = [*wnids[5:], "n9", "n8", *wnids[:5]]
     assert imagenet21k.class_names(wnids, own_order, True, "here") == own_order
-    with pytest.raises(ValueError, match=r"here has 21,840 synsets.* 21,841 to 21,843.*imagenet21k/any"):
+    with pytest.raises(
+        ValueError, match=r"here has 21,840 synsets.* 21,841 to 21,843.*imagenet21k/any"
+    ):
         imagenet21k.class_names(wnids[1:], None, True, "here")
-    with pytest.raises(ValueError, match=r"1 synsets that imagenet21k_wordnet_ids.txt does not list.*n00000007"):
+    with pytest.raises(
+        ValueError, match=r"1 synsets that imagenet21k_wordnet_ids.txt does not list.*n00000007"
+    ):
         imagenet21k.class_names(wnids, [w for w in wnids if w != "n00000007"], True, "here")
     with pytest.raises(ValueError, match=r"the synsets \['n00000007'\] twice"):
         imagenet21k.class_names([*wnids[1:], "n00000007"], None, True, "here")
@@ -212,9 +226,16 @@ def test_a_part_of_webvision_needs_no_other(tmp_path, part, other):
 
 def test_boxes_are_shares_of_the_image_that_was_annotated(tmp_path):
     splits, _ = prepared("imagenet2012_boxes", write_imagenet2012, tmp_path)
-    boxes = {name: e["objects"]["bbox"].tolist() for split in splits.values() for name, e in split.items()}
+    boxes = {
+        name: e["objects"]["bbox"].tolist()
+        for split in splits.values()
+        for name, e in split.items()
+    }
     assert boxes == {
-        f"{WNIDS[0]}_0.JPEG": [[0.25, 0.25, 0.5, 0.5], [0.5, 0.0, 1.0, 1.0]],  # the second reaches beyond the image
+        f"{WNIDS[0]}_0.JPEG": [
+            [0.25, 0.25, 0.5, 0.5],
+            [0.5, 0.0, 1.0, 1.0],
+        ],  # the second reaches beyond the image
         f"{WNIDS[0]}_1.JPEG": [],
         f"{WNIDS[1]}_0.JPEG": [[0.25, 0.25, 0.5, 0.5]],  # annotated at twice the size
         f"{WNIDS[1]}_1.JPEG": [],  # annotated upright
@@ -229,13 +250,16 @@ def test_boxes_are_shares_of_the_image_that_was_annotated(tmp_path):
 
 
 def test_boxes_of_nothing_or_of_another_class_are_left_out():
-    found = imagenet2012_boxes.annotation(xml([(10, 5, 10, 9), (50, 2, 60, 9), (0, 0, 20, 20)]), "x")
+    found = imagenet2012_boxes.annotation(
+        xml([(10, 5, 10, 9), (50, 2, 60, 9), (0, 0, 20, 20)]), "x"
+    )
     kept = imagenet2012_boxes.boxes_within(found, (40, 20), WNIDS[0], frozenset(WNIDS))
     np.testing.assert_array_equal(kept, [[0, 0, 1, 0.5]])
     assert not len(imagenet2012_boxes.boxes_within(found, (40, 20), WNIDS[1], frozenset(WNIDS)))
     unsized = imagenet2012_boxes.annotation(xml([(0, 0, 20, 20)], width="", height=""), "x")
     np.testing.assert_array_equal(
-        imagenet2012_boxes.boxes_within(unsized, (80, 20), WNIDS[0], frozenset(WNIDS)), [[0, 0, 1, 0.25]]
+        imagenet2012_boxes.boxes_within(unsized, (80, 20), WNIDS[0], frozenset(WNIDS)),
+        [[0, 0, 1, 0.25]],
     )
 
 
@@ -258,7 +282,11 @@ def damaged(directory, name, change):
 CASES = {
     "cut in an image": ("imagenet21k/any", "fall11_whole.tar", lambda b: b[:40_000]),
     "cut between synsets": ("imagenet21k/any", "fall11_whole.tar", lambda b: b[:10_752]),
-    "header spoilt": ("imagenet21k/any", "fall11_whole.tar", lambda b: b[:11_264] + b"x" * 512 + b[11_776:]),
+    "header spoilt": (
+        "imagenet21k/any",
+        "fall11_whole.tar",
+        lambda b: b[:11_264] + b"x" * 512 + b[11_776:],
+    ),
     "no archive": ("imagenet21k/any", "fall11_whole.tar", lambda b: b"not a tar at all" * 100),
     "cut boxes": ("imagenet2012_boxes", "ILSVRC2012_bbox_train_v2.tar.gz", lambda b: b[:-60]),
     "cut validation": ("imagenet2012_boxes", "ILSVRC2012_img_val.tar", lambda b: b[:1000]),
@@ -276,7 +304,9 @@ def test_a_damaged_archive_is_named_and_nothing_is_prepared(tmp_path, case):
     name, file, change = CASES[case]
     WRITERS[name](tmp_path)
     damaged(tmp_path, file, change)
-    with pytest.raises(ValueError, match=rf"{re.escape(file)}.* damaged or cut short at .*download it again"):
+    with pytest.raises(
+        ValueError, match=rf"{re.escape(file)}.* damaged or cut short at .*download it again"
+    ):
         read(name, tmp_path, tmp_path / "out")
     assert not list(tmp_path.rglob("*.tfrecord*"))
 
@@ -293,7 +323,9 @@ def test_what_is_missing_is_told_with_all_files_that_are_needed(tmp_path):
 def test_images_that_a_list_names_and_the_archive_lacks_are_told(tmp_path):
     write_webvision(tmp_path)
     (tmp_path / "google_resized_256.tar").write_bytes(tar({"google/q0001/b.jpg": jpeg(1)}))
-    with pytest.raises(ValueError, match=r"google_resized_256.tar lacks 2 of the 3 images .*a_1.jpg"):
+    with pytest.raises(
+        ValueError, match=r"google_resized_256.tar lacks 2 of the 3 images .*a_1.jpg"
+    ):
         read("webvision", tmp_path, tmp_path / "out")
 
 
@@ -328,7 +360,10 @@ def test_coco_labels_are_the_categories_of_its_boxes(tmp_path):
     builder = tfds.library().builder("coco_labels", data_dir=tmp_path)
     builder.download_and_prepare()
     source = tfds.library().builder("coco/2017", data_dir=tmp_path)
-    assert builder.info.features["labels"].feature.names == source.info.features["objects"]["label"].names
+    assert (
+        builder.info.features["labels"].feature.names
+        == source.info.features["objects"]["label"].names
+    )
     for split in ("train", "validation"):
         theirs = {e["image/filename"]: e for e in library.as_numpy(source.as_dataset(split=split))}
         ours = list(library.as_numpy(builder.as_dataset(split=split)))

@@ -7,8 +7,9 @@ from streams import prepare
 from experiments import study
 from heteroscedastic import curation
 from heteroscedastic.bind import within
-from heteroscedastic.data import augment, chains, ops
-from heteroscedastic.training import assembly, pipelines
+from heteroscedastic.data import augment, chains
+from heteroscedastic.data.streaming import ops
+from heteroscedastic.runs import assembly, pipelines
 
 MODULES = {"augment": augment, "ops": ops, "curation": curation}
 
@@ -32,12 +33,24 @@ WRONG = [  # which functions, a link, and what is said of it
     ("augment ops", "value_range(0, 0)", "high is 0.0, but must be above low, which is 0.0"),
     ("augment ops", "value_range(1, -1)", "high is -1.0, but must be above low, which is 1.0"),
     ("augment ops", "value_range(0, 1e-60)", "high is 0.0, but must be above low"),
-    ("augment ops", "value_range(0, 1e999)", "high is inf, but must be a number from -1,000,000 to 1,000,000"),
+    (
+        "augment ops",
+        "value_range(0, 1e999)",
+        "high is inf, but must be a number from -1,000,000 to 1,000,000",
+    ),
     ("augment ops", f"value_range(0, 1{'0' * 400})", "high is 10+, but must be a number"),
     ("augment ops", "value_range(False, True)", "low is False, but must be a number"),
     ("augment ops", "value_range('a', 1)", "low is 'a', but must be a number"),
-    ("augment ops", "value_range(-1, 1)|value_range(0, 1)", "are in one chain, but pixels are mapped .* only once"),
-    ("augment ops", "pad_crop(-1)", "size is -1, but must be a whole number of pixels from 0 to 16,384"),
+    (
+        "augment ops",
+        "value_range(-1, 1)|value_range(0, 1)",
+        "are in one chain, but pixels are mapped .* only once",
+    ),
+    (
+        "augment ops",
+        "pad_crop(-1)",
+        "size is -1, but must be a whole number of pixels from 0 to 16,384",
+    ),
     ("augment ops", "pad_crop(1.5)", "size is 1.5, but must be a whole number"),
     ("augment ops", "pad_crop(True)", "size is True, but must be a whole number"),
     ("augment ops", "pad_crop(None)", "size is None, but must be a whole number"),
@@ -45,20 +58,48 @@ WRONG = [  # which functions, a link, and what is said of it
     ("augment", "shift(1.5)", "size is 1.5, but must be a whole number"),
     ("augment", "shift(-2)", "size is -2, but must be a whole number"),
     ("augment ops", "resize(0)", "size is 0, but must be a whole number of pixels from 1"),
-    ("augment ops", "resize(1000000000)", "size is 1000000000, but must be a whole number .* to 16,384"),
+    (
+        "augment ops",
+        "resize(1000000000)",
+        "size is 1000000000, but must be a whole number .* to 16,384",
+    ),
     ("augment ops", "random_crop(-8)", "size is -8"),
     ("augment ops", "central_crop('8')", "size is '8'"),
     ("ops", "resize_small(0)", "size is 0"),
-    ("ops", "resize(8, method='nearest')", "method is 'nearest', but must be one of 'bilinear', 'bicubic'"),
+    (
+        "ops",
+        "resize(8, method='nearest')",
+        "method is 'nearest', but must be one of 'bilinear', 'bicubic'",
+    ),
     ("ops", "decode(dct_method='FAST')", "dct_method is 'FAST', but must be one of"),
-    ("ops", "inception_crop(8, min_area=0.0)", "min_area is 0.0, but must be a share of the image above 0"),
+    (
+        "ops",
+        "inception_crop(8, min_area=0.0)",
+        "min_area is 0.0, but must be a share of the image above 0",
+    ),
     ("ops", "inception_crop(8, max_area=1.5)", "max_area is 1.5, but must be a share"),
-    ("ops", "inception_crop(8, min_area=0.9, max_area=0.1)", "max_area is 0.1.*, but must be at least min_area"),
+    (
+        "ops",
+        "inception_crop(8, min_area=0.9, max_area=0.1)",
+        "max_area is 0.1.*, but must be at least min_area",
+    ),
     ("ops", "inception_crop(8, max_area=0.01)", "max_area is 0.0.*, but must be at least min_area"),
     ("ops", "inception_crop(8, min_aspect=-1)", "min_aspect is -1, but must be width over height"),
-    ("ops", "inception_crop(8, min_aspect=2.0)", "max_aspect is 1.3.*, but must be at least min_aspect"),
-    ("ops", "efficientnet_center_crop(8, padding=-9)", "padding is -9, but must be a whole number of pixels from 0"),
-    ("ops", "color_jitter(brightness=-0.1)", r"brightness is -0.1, but must be a number in \[0, 1\]"),
+    (
+        "ops",
+        "inception_crop(8, min_aspect=2.0)",
+        "max_aspect is 1.3.*, but must be at least min_aspect",
+    ),
+    (
+        "ops",
+        "efficientnet_center_crop(8, padding=-9)",
+        "padding is -9, but must be a whole number of pixels from 0",
+    ),
+    (
+        "ops",
+        "color_jitter(brightness=-0.1)",
+        r"brightness is -0.1, but must be a number in \[0, 1\]",
+    ),
     ("ops", "color_jitter(contrast=1.5)", "contrast is 1.5"),
     ("ops", "color_jitter(saturation=1e999)", "saturation is inf"),
     ("ops", "color_jitter(hue=True)", "hue is True"),
@@ -67,16 +108,36 @@ WRONG = [  # which functions, a link, and what is said of it
         "confuse_pairs(pairs=5, rate=0.4)",
         r"pairs is 5, but must be disjoint pairs .* \(\(1, 7\), \(4, 9\)\)",
     ),
-    ("curation", "confuse_pairs(pairs=(1, 7), rate=0.4)", r"pairs is \(1, 7\), but must be disjoint pairs"),
+    (
+        "curation",
+        "confuse_pairs(pairs=(1, 7), rate=0.4)",
+        r"pairs is \(1, 7\), but must be disjoint pairs",
+    ),
     ("curation", "confuse_pairs(pairs=((1, 1),), rate=0.4)", "but must be disjoint pairs"),
     ("curation", "confuse_pairs(pairs=((0, 1), (1, 2)), rate=0.4)", "but must be disjoint pairs"),
     ("curation", "confuse_pairs(pairs=((0, 1.5),), rate=0.4)", "but must be disjoint pairs"),
     ("curation", "confuse_pairs(pairs=((-1, 0),), rate=0.4)", "but must be disjoint pairs"),
     ("curation", "confuse_pairs(pairs=((True, 2),), rate=0.4)", "but must be disjoint pairs"),
-    ("curation", "confuse_random_pairs(num_pairs=1.5, rate=0.4)", "num_pairs is 1.5, but must be a whole number >= 0"),
-    ("curation", "confuse_random_pairs(num_pairs=1, rate=1e999)", r"rate is inf, but must be a number in \[0, 1\]"),
-    ("curation", "confuse_random_pairs(num_pairs=1, rate='0.4')", "rate is '0.4', but must be a number"),
-    ("curation", "confuse_random_pairs(num_pairs=1, rate=True)", "rate is True, but must be a number"),
+    (
+        "curation",
+        "confuse_random_pairs(num_pairs=1.5, rate=0.4)",
+        "num_pairs is 1.5, but must be a whole number >= 0",
+    ),
+    (
+        "curation",
+        "confuse_random_pairs(num_pairs=1, rate=1e999)",
+        r"rate is inf, but must be a number in \[0, 1\]",
+    ),
+    (
+        "curation",
+        "confuse_random_pairs(num_pairs=1, rate='0.4')",
+        "rate is '0.4', but must be a number",
+    ),
+    (
+        "curation",
+        "confuse_random_pairs(num_pairs=1, rate=True)",
+        "rate is True, but must be a number",
+    ),
     ("curation", "drop_and_add(drop_rate=-0.1, add_rate=0)", "drop_rate is -0.1"),
     ("curation", "drop_and_add(drop_rate=0, add_rate=1.1)", "add_rate is 1.1"),
     ("curation", "subset(0)", "num_examples is 0, but must be a whole number >= 1"),
@@ -85,7 +146,9 @@ WRONG = [  # which functions, a link, and what is said of it
 
 
 @pytest.mark.parametrize(("modules", "text", "said"), WRONG)
-def test_a_setting_that_is_none_is_an_error_of_one_line_when_the_chain_is_bound(modules, text, said):
+def test_a_setting_that_is_none_is_an_error_of_one_line_when_the_chain_is_bound(
+    modules, text, said
+):
     name = text.partition("(")[0]
     for module in modules.split():
         with pytest.raises(ValueError, match=rf"^config.data.train: {name}\([^\n]*{said}[^\n]*$"):
@@ -94,7 +157,9 @@ def test_a_setting_that_is_none_is_an_error_of_one_line_when_the_chain_is_bound(
 
 @pytest.mark.parametrize("text", [None, 5, ["flip_lr"], True])
 def test_a_chain_that_is_no_text_is_an_error(text):
-    with pytest.raises(ValueError, match=r"is no chain such as 'pad_crop\(4\)\|flip_lr', which is a text"):
+    with pytest.raises(
+        ValueError, match=r"is no chain such as 'pad_crop\(4\)\|flip_lr', which is a text"
+    ):
         chains.bound(augment, text)
 
 
@@ -106,19 +171,47 @@ def test_a_chain_that_is_no_text_is_an_error(text):
             "pad_crop(99)",
             "pad_crop(size=99) on images of 8 x 8 x 1: size is 99, but must be .* below the 8",
         ),
-        ("data.train", "shift(8)|value_range(-1, 1)", "shift(size=8) on images of 8 x 8 x 1: size is 8, but must be"),
-        ("data.eval", "central_crop(9)", "central_crop(size=9) on images of 8 x 8 x 1: size is 9, but must be .* <= 8"),
+        (
+            "data.train",
+            "shift(8)|value_range(-1, 1)",
+            "shift(size=8) on images of 8 x 8 x 1: size is 8, but must be",
+        ),
+        (
+            "data.eval",
+            "central_crop(9)",
+            "central_crop(size=9) on images of 8 x 8 x 1: size is 9, but must be .* <= 8",
+        ),
         (
             "data.train",
             "resize(6)|random_crop(7)",
             "random_crop(size=7) on images of 6 x 6 x 1: size is 7, but must be",
         ),
-        ("data.eval", "shift(100)", "shift(size=100) on images of 8 x 8 x 1: size is 100, but must be"),
+        (
+            "data.eval",
+            "shift(100)",
+            "shift(size=100) on images of 8 x 8 x 1: size is 100, but must be",
+        ),
         ("data.train", "shift(1.5)", "shift(size=1.5): size is 1.5, but must be a whole number"),
-        ("curation", "subset(2)|subset(0)", "subset(num_examples=0): num_examples is 0, but must be"),
-        ("curation", "confuse_random_pairs(num_pairs=6, rate=0.1)", "confuse_random_pairs: num_pairs is 6, but 10"),
-        ("curation", "confuse_pairs(pairs=((0, 10),), rate=0.1)", r"confuse_pairs: pairs ((0, 10),) name a class out"),
-        ("curation", "drop_and_add(drop_rate=0, add_rate=0)", "drop_and_add: drop_and_add needs lists of labels"),
+        (
+            "curation",
+            "subset(2)|subset(0)",
+            "subset(num_examples=0): num_examples is 0, but must be",
+        ),
+        (
+            "curation",
+            "confuse_random_pairs(num_pairs=6, rate=0.1)",
+            "confuse_random_pairs: num_pairs is 6, but 10",
+        ),
+        (
+            "curation",
+            "confuse_pairs(pairs=((0, 10),), rate=0.1)",
+            r"confuse_pairs: pairs ((0, 10),) name a class out",
+        ),
+        (
+            "curation",
+            "drop_and_add(drop_rate=0, add_rate=0)",
+            "drop_and_add: drop_and_add needs lists of labels",
+        ),
     ],
 )
 def test_what_does_not_suit_the_images_or_labels_is_an_error_of_one_line_that_names_section_and_link(
@@ -141,21 +234,53 @@ def data_dir(tmp_path_factory):
 @pytest.mark.parametrize(
     ("name", "text", "said"),
     [
-        ("same", "pad_crop(20)", r"pad_crop\(size=20\): images are 24 x 20 pixels, but must have at least 21"),
-        ("same", "central_crop(21)", r"central_crop\(size=21\): images are 24 x 20 pixels, but must have at least 21"),
-        ("same", "random_crop(25)", r"random_crop\(size=25\): images are 24 x 20 pixels, but must have at least 25"),
-        ("pets", "resize(8)|pad_crop(8)", r"pad_crop\(size=8\): images are 8 x 8 pixels, but must have at least 9"),
-        ("same", "value_range(-1, 1)|resize(8)", r"resize\(size=8\): .* must stand before value_range"),
-        ("same", "value_range(-1, 1)|color_jitter", r"color_jitter\(\): .* must stand before value_range"),
+        (
+            "same",
+            "pad_crop(20)",
+            r"pad_crop\(size=20\): images are 24 x 20 pixels, but must have at least 21",
+        ),
+        (
+            "same",
+            "central_crop(21)",
+            r"central_crop\(size=21\): images are 24 x 20 pixels, but must have at least 21",
+        ),
+        (
+            "same",
+            "random_crop(25)",
+            r"random_crop\(size=25\): images are 24 x 20 pixels, but must have at least 25",
+        ),
+        (
+            "pets",
+            "resize(8)|pad_crop(8)",
+            r"pad_crop\(size=8\): images are 8 x 8 pixels, but must have at least 9",
+        ),
+        (
+            "same",
+            "value_range(-1, 1)|resize(8)",
+            r"resize\(size=8\): .* must stand before value_range",
+        ),
+        (
+            "same",
+            "value_range(-1, 1)|color_jitter",
+            r"color_jitter\(\): .* must stand before value_range",
+        ),
     ],
 )
 @pytest.mark.parametrize("section", ["train", "eval"])
-def test_what_does_not_suit_the_images_of_a_stream_is_an_error_before_any_is_read(data_dir, name, text, said, section):
+def test_what_does_not_suit_the_images_of_a_stream_is_an_error_before_any_is_read(
+    data_dir, name, text, said, section
+):
     config = study.config("digits_hom", {"curation": "", "head.num_classes": 3})
     sound = "resize(8)|value_range(-1, 1)"
-    config["data"] = dict(pipeline="streaming", name=name, validation_fraction=0.0, lanes=4, train=sound, eval=sound)
+    config["data"] = dict(
+        pipeline="streaming", name=name, validation_fraction=0.0, lanes=4, train=sound, eval=sound
+    )
     config["data"][section] = text
-    config["training"]["batch_size"], config["validation"], config["evals"] = 8, None, {"test": {"split": "test"}}
+    config["training"]["batch_size"], config["validation"], config["evals"] = (
+        8,
+        None,
+        {"test": {"split": "test"}},
+    )
     with pytest.raises(ValueError, match=rf"^config.data.{section}: {said}[^\n]*$"):
         assembly.check_shapes(assembly.build(config, data_dir))
 
@@ -163,5 +288,12 @@ def test_what_does_not_suit_the_images_of_a_stream_is_an_error_before_any_is_rea
 def test_images_of_a_stream_that_are_too_small_for_a_padded_crop_are_named(data_dir):
     from streams import stream
 
-    with pytest.raises(ValueError, match=r"the chain fails on the image of id \d+ of train: .*as many pixels as there"):
-        list(stream(data_dir, "pets", training="pad_crop(88)|resize(8)").training_feeds(0, 0, np.arange(8)))
+    with pytest.raises(
+        ValueError,
+        match=r"the chain fails on the image of id \d+ of train: .*as many pixels as there",
+    ):
+        list(
+            stream(data_dir, "pets", training="pad_crop(88)|resize(8)").training_feeds(
+                0, 0, np.arange(8)
+            )
+        )

@@ -2,8 +2,9 @@ import numpy as np
 import pytest
 from test_dataset import NAMES, changed, data_of, split_of
 
-from heteroscedastic.data import checks, dataset, store
+from heteroscedastic.data import checks, dataset
 from heteroscedastic.data.dataset import Dataset, Split
+from heteroscedastic.data.storage import store
 
 
 @pytest.mark.parametrize("lists", [False, True])
@@ -15,13 +16,29 @@ def test_a_sound_data_set_passes_as_it_is(lists):
 @pytest.mark.parametrize(
     ("field", "change", "message"),
     [
-        ("inputs", lambda x: x / 255, r"test_inputs must be uint8 \[n, h, w, c\], but is float64 \(10, 2, 3, 1\)"),
-        ("inputs", lambda x: x[..., 0], r"test_inputs must be uint8 \[n, h, w, c\], but is uint8 \(10, 2, 3\)"),
+        (
+            "inputs",
+            lambda x: x / 255,
+            r"test_inputs must be uint8 \[n, h, w, c\], but is float64 \(10, 2, 3, 1\)",
+        ),
+        (
+            "inputs",
+            lambda x: x[..., 0],
+            r"test_inputs must be uint8 \[n, h, w, c\], but is uint8 \(10, 2, 3\)",
+        ),
         ("inputs", lambda x: x[:9], "test has 9 inputs, 10 labels and 10 ids"),
         ("labels", lambda x: x[:8], "test has 10 inputs, 8 labels and 10 ids"),
         ("ids", lambda x: x[:7], "test has 10 inputs, 10 labels and 7 ids"),
-        ("labels", lambda x: x + 1, r"test_labels: the example of id \d+ has label 3, but the 3 classes are 0 to 2"),
-        ("labels", lambda x: x / 1, r"test_labels must be integers \[n\] or \[n, m\], but are float64 \(10,\)"),
+        (
+            "labels",
+            lambda x: x + 1,
+            r"test_labels: the example of id \d+ has label 3, but the 3 classes are 0 to 2",
+        ),
+        (
+            "labels",
+            lambda x: x / 1,
+            r"test_labels must be integers \[n\] or \[n, m\], but are float64 \(10,\)",
+        ),
         ("ids", lambda x: 0 * x, "test_ids must be different numbers from 0"),
         ("ids", lambda x: x - 1 - x.min(), "test_ids must be different numbers from 0"),
         ("ids", lambda x: x + 0.5, "test_ids must be different numbers from 0 .* but are float64"),
@@ -37,11 +54,31 @@ def test_what_is_not_sound_is_named_with_its_place(field, change, message):
 @pytest.mark.parametrize(
     ("field", "change", "message"),
     [
-        ("inputs", lambda x: x[:, :, :2], r"images of train are \(2, 3, 1\), but those of test \(2, 2, 1\)"),
-        ("labels", lambda x: x[:, None], "of train and test one has a label per example and the other lists"),
-        ("extras", lambda x: {"clean_labels": np.zeros(9)}, r"test_clean_labels is \(9,\), but there are 10 examples"),
-        ("extras", lambda x: {"size": np.array(3)}, r"test_size is \(\), but there are 10 examples"),
-        ("extras", lambda x: {"clean_labels": np.zeros((10, 2), int)}, "of test_labels and test_clean_labels one is a"),
+        (
+            "inputs",
+            lambda x: x[:, :, :2],
+            r"images of train are \(2, 3, 1\), but those of test \(2, 2, 1\)",
+        ),
+        (
+            "labels",
+            lambda x: x[:, None],
+            "of train and test one has a label per example and the other lists",
+        ),
+        (
+            "extras",
+            lambda x: {"clean_labels": np.zeros(9)},
+            r"test_clean_labels is \(9,\), but there are 10 examples",
+        ),
+        (
+            "extras",
+            lambda x: {"size": np.array(3)},
+            r"test_size is \(\), but there are 10 examples",
+        ),
+        (
+            "extras",
+            lambda x: {"clean_labels": np.zeros((10, 2), int)},
+            "of test_labels and test_clean_labels one is a",
+        ),
     ],
 )
 def test_splits_that_do_not_go_together_are_named(field, change, message):
@@ -81,7 +118,9 @@ def test_a_split_of_nothing_is_not_sound():
     ],
 )
 def test_what_goes_along_with_the_examples_is_checked(name, values, message):
-    split = Split(np.zeros((3, 2, 2, 1), np.uint8), np.array([0, 1, 1]), np.arange(3), {name: values})
+    split = Split(
+        np.zeros((3, 2, 2, 1), np.uint8), np.array([0, 1, 1]), np.arange(3), {name: values}
+    )
     with pytest.raises(ValueError, match=message):
         checks.dataset(Dataset({"train": split}, ("a", "b")), "mine")
 
@@ -96,9 +135,15 @@ IDS = np.array([7, 5, 9])
         (np.array([0, 2**63 + 1, 3], np.uint64), "id 5 has label 9223372036854775809, but"),
         (np.array([0, 4, 4]), r"id 5 has label 4, but .* \(2 examples have such labels\)"),
         (np.array([-1, 0, 0]), "id 7 has label -1, but"),
-        (np.array([[0, -1], [1, 99], [-1, -1]]), "id 5 has label 99, but .*; only the end of a list is padded with -1"),
+        (
+            np.array([[0, -1], [1, 99], [-1, -1]]),
+            "id 5 has label 99, but .*; only the end of a list is padded with -1",
+        ),
         (np.array([[0, -1], [1, -5], [-1, -1]]), "id 5 has label -5, but"),
-        (np.array([[0, 1], [1, 2], [-1, 2]]), "id 9 has label -1, but .*; only the end of a list is padded with -1"),
+        (
+            np.array([[0, 1], [1, 2], [-1, 2]]),
+            "id 9 has label -1, but .*; only the end of a list is padded with -1",
+        ),
     ],
 )
 def test_a_label_that_is_no_class_is_named_with_the_id_of_its_example(labels, said):
@@ -115,29 +160,55 @@ def test_classes_of_any_integer_type_are_labels_and_lists_of_signed_ones_may_end
 
 @pytest.mark.parametrize("labels", [[0.0, 0.5], [0.0, np.nan], [True, False], ["cat", "dog"], 3])
 @pytest.mark.parametrize("choices", [{}, {"max_classes": 1}, {"label": "human"}])
-def test_labels_that_are_no_integers_are_an_error_whatever_is_chosen_of_the_data(tmp_path, labels, choices):
+def test_labels_that_are_no_integers_are_an_error_whatever_is_chosen_of_the_data(
+    tmp_path, labels, choices
+):
     whole = np.array([0, 1])
-    arrays = {"train_inputs": np.zeros((2, 2, 2, 1), np.uint8), "class_names": np.array(["cat", "dog"])}
+    arrays = {
+        "train_inputs": np.zeros((2, 2, 2, 1), np.uint8),
+        "class_names": np.array(["cat", "dog"]),
+    }
     given = {"train_labels": np.array(labels), "train_human": whole}
     if choices.get("label") and np.ndim(labels):
         given = {"train_labels": whole, "train_human": np.array(labels)}
     np.savez(tmp_path / "pets.npz", **arrays, **given)
-    with pytest.raises(ValueError, match=r"pets.npz: train_\w+ must be integers \[n\] or \[n, m\], but are "):
+    with pytest.raises(
+        ValueError, match=r"pets.npz: train_\w+ must be integers \[n\] or \[n, m\], but are "
+    ):
         store.load("pets", str(tmp_path), **choices)
 
 
 @pytest.mark.parametrize("field", ["labels", "human"])
-def test_a_label_beyond_the_classes_is_an_error_also_where_only_the_first_classes_are_taken(tmp_path, field):
-    arrays = {"train_inputs": np.zeros((3, 2, 2, 1), np.uint8), "class_names": np.array(["cat", "dog", "owl"])}
+def test_a_label_beyond_the_classes_is_an_error_also_where_only_the_first_classes_are_taken(
+    tmp_path, field
+):
+    arrays = {
+        "train_inputs": np.zeros((3, 2, 2, 1), np.uint8),
+        "class_names": np.array(["cat", "dog", "owl"]),
+    }
     given = {"labels": np.arange(3), "human": np.arange(3)} | {field: np.array([0, 1, 99])}
-    np.savez(tmp_path / "pets.npz", **arrays, **{f"train_{name}": values for name, values in given.items()})
-    with pytest.raises(ValueError, match=rf"pets.npz: train_{field}: the example of id 2 has label 99, but the 3"):
+    np.savez(
+        tmp_path / "pets.npz",
+        **arrays,
+        **{f"train_{name}": values for name, values in given.items()},
+    )
+    with pytest.raises(
+        ValueError, match=rf"pets.npz: train_{field}: the example of id 2 has label 99, but the 3"
+    ):
         store.load("pets", str(tmp_path), label="human", max_classes=2)
 
 
 def test_a_clean_label_may_be_unknown_and_counts_in_no_pair(tmp_path):
-    arrays = {"train_inputs": np.zeros((3, 2, 2, 1), np.uint8), "class_names": np.array(["cat", "dog"])}
-    np.savez(tmp_path / "pets.npz", **arrays, train_labels=np.array([0, -1, 1]), train_human=np.array([0, 1, 0]))
+    arrays = {
+        "train_inputs": np.zeros((3, 2, 2, 1), np.uint8),
+        "class_names": np.array(["cat", "dog"]),
+    }
+    np.savez(
+        tmp_path / "pets.npz",
+        **arrays,
+        train_labels=np.array([0, -1, 1]),
+        train_human=np.array([0, 1, 0]),
+    )
     data = store.load("pets", str(tmp_path), label="human")
     assert dataset.description(data, data)["label_noise"] == [[0, 0, 1], [1, 0, 1]]
     with pytest.raises(ValueError, match="train_labels: the example of id 1 has label -1"):
@@ -156,8 +227,15 @@ def test_a_class_that_a_list_names_twice_counts_once():
     [
         (["cat", ""], "name of class 1 is '', but must not be blank"),
         (["cat", "  "], "name of class 1 is '  ', but must not be blank"),
-        (["cat\n", "dog\n"], r"name of class 0 is 'cat\\n', but must not hold control characters or line ends; strip"),
-        (["cat", "\x1b[31mdog"], r"name of class 1 is '\\x1b\[31mdog', but must not hold control characters"),
+        (
+            ["cat\n", "dog\n"],
+            r"name of class 0 is 'cat\\n', but must not hold control characters or line ends;"
+            r" strip",
+        ),
+        (
+            ["cat", "\x1b[31mdog"],
+            r"name of class 1 is '\\x1b\[31mdog', but must not hold control characters",
+        ),
         (["cat", "dog\u2028"], "name of class 1 is .* line ends"),
         ([], r"names no classes|class_names must be texts \[k\]"),
         ([["cat", "dog"]], r"class_names must be texts \[k\], but are <U3 \(1, 2\)"),
@@ -190,6 +268,8 @@ def test_classes_may_share_a_name_and_names_may_be_bytes_or_numbers(tmp_path, gi
 @pytest.mark.parametrize("value", [0, -3, 2.5, True, "3", float("nan"), float("inf")])
 def test_a_number_of_classes_or_examples_that_is_none_is_an_error(value):
     for name in ("max_classes", "max_examples"):
-        with pytest.raises(ValueError, match=f"{name} is {value!r}, but must be a whole number >= 1"):
+        with pytest.raises(
+            ValueError, match=f"{name} is {value!r}, but must be a whole number >= 1"
+        ):
             checks.limit(name, value)
     checks.limit("max_classes", None)

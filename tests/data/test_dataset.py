@@ -21,7 +21,9 @@ def split_of(n, seed, lists=False):
     if lists:
         labels = np.stack([labels, np.full(n, -1, np.int32)], axis=1)
     return Split(
-        rng.integers(0, 256, (n, 2, 3, 1)).astype(np.uint8), labels, rng.permutation(3 * n)[:n].astype(np.int32)
+        rng.integers(0, 256, (n, 2, 3, 1)).astype(np.uint8),
+        labels,
+        rng.permutation(3 * n)[:n].astype(np.int32),
     )
 
 
@@ -61,7 +63,10 @@ def test_curation_changes_labels_and_leaves_images_and_the_test_split():
 
 def test_a_subset_has_the_images_of_its_ids():
     data = data_of()
-    train, stored = dataset_lib.curate(data, 0, [SUBSET]).splits["train"], by_id(data.splits["train"])
+    train, stored = (
+        dataset_lib.curate(data, 0, [SUBSET]).splits["train"],
+        by_id(data.splits["train"]),
+    )
     assert len(train.ids) == 25
     assert by_id(train).items() <= stored.items()
 
@@ -97,7 +102,9 @@ def test_the_examples_held_out_keep_their_noisy_labels_and_are_the_same_without_
 
 def test_the_same_seed_holds_out_the_same_examples_and_another_seed_others():
     data = data_of()
-    first, again, other = (set(dataset_lib.hold_out(data, s, 0.5).splits["valid"].ids) for s in (0, 0, 1))
+    first, again, other = (
+        set(dataset_lib.hold_out(data, s, 0.5).splits["valid"].ids) for s in (0, 0, 1)
+    )
     assert first == again
     assert first != other
 
@@ -148,7 +155,10 @@ def test_groups_of_one_example_change_nothing():
 
 
 def test_a_fraction_that_holds_out_no_group_is_an_error():
-    with pytest.raises(ValueError, match=r"validation_fraction 0\.05 of 8 groups of training examples is none of them"):
+    with pytest.raises(
+        ValueError,
+        match=r"validation_fraction 0\.05 of 8 groups of training examples is none of them",
+    ):
         dataset_lib.hold_out(grouped(), 0, 0.05)
 
 
@@ -156,7 +166,12 @@ def noisy_of():
     """A data set of which the clean labels are known beside those that it has."""
     data = data_of()
     labels = data.splits["train"].labels
-    return changed(changed(data, "train", "extras", {"clean_labels": labels}), "train", "labels", (labels + 1) % 3)
+    return changed(
+        changed(data, "train", "extras", {"clean_labels": labels}),
+        "train",
+        "labels",
+        (labels + 1) % 3,
+    )
 
 
 def test_what_is_known_of_an_example_stays_with_it():
@@ -204,7 +219,11 @@ def test_the_fingerprint_changes_with_one_pixel_one_label_or_one_id(name, field)
 
 def test_the_fingerprint_changes_with_what_else_is_known_of_an_example():
     data, extras = noisy_of(), noisy_of().splits["train"].extras
-    others = [{}, {"clean": extras["clean_labels"]}, {"clean_labels": moved(extras["clean_labels"])}]
+    others = [
+        {},
+        {"clean": extras["clean_labels"]},
+        {"clean_labels": moved(extras["clean_labels"])},
+    ]
     found = [fingerprint(changed(data, "train", "extras", e)) for e in (extras, *others)]
     assert len(set(found)) == 4
 
@@ -216,9 +235,13 @@ def test_the_fingerprint_is_that_of_the_values_however_they_lie_in_memory():
 
 
 def test_the_fingerprint_changes_with_the_class_names_and_that_of_the_examples_does_not():
-    split = dataset_lib.Split(np.zeros((2, 1, 1, 1), np.uint8), np.arange(2, dtype=np.int32), np.arange(2))
+    split = dataset_lib.Split(
+        np.zeros((2, 1, 1, 1), np.uint8), np.arange(2, dtype=np.int32), np.arange(2)
+    )
     data = dataset_lib.Dataset({"train": split}, ("a", "b"))
-    one, other = (dataset_lib.description(d, d) for d in (data, data._replace(class_names=("b", "a"))))
+    one, other = (
+        dataset_lib.description(d, d) for d in (data, data._replace(class_names=("b", "a")))
+    )
     assert one["fingerprint"] != other["fingerprint"]
     assert one["examples_fingerprint"] == other["examples_fingerprint"]
 
@@ -235,7 +258,9 @@ def test_label_noise_counts_what_training_sees_of_each_stored_label():
     told = dataset_lib.description(seen, data)
     stored = dict(zip(data.splits["train"].ids, data.splits["train"].labels))
     train = seen.splits["train"]
-    counts = collections.Counter((int(stored[i]), int(label)) for i, label in zip(train.ids, train.labels))
+    counts = collections.Counter(
+        (int(stored[i]), int(label)) for i, label in zip(train.ids, train.labels)
+    )
     assert {(a, b): n for a, b, n in told["label_noise"]} == counts
     assert told["num_examples"] == {"train": 20, "valid": 5, "test": 10}
     assert told["class_names"] == list(NAMES)
@@ -255,6 +280,8 @@ def test_lists_of_labels_have_no_pairs_to_count():
 
 def test_the_same_noise_twice_is_not_undone():
     data = data_of()
-    clean, once, twice = (dataset_lib.curate(data, 0, [CONFUSE] * n).splits["train"].labels for n in range(3))
+    clean, once, twice = (
+        dataset_lib.curate(data, 0, [CONFUSE] * n).splits["train"].labels for n in range(3)
+    )
     assert (once != clean).any()
     assert (twice != clean).any()

@@ -4,7 +4,7 @@ import sys
 import numpy as np
 import pytest
 
-from heteroscedastic.data import sample, tfds
+from heteroscedastic.data.storage import sample, tfds
 
 library = pytest.importorskip("tensorflow_datasets")
 import tensorflow as tf  # noqa: E402
@@ -40,8 +40,13 @@ def write_records(path, records):
 def opened(folder):
     builder = tfds.library().builder(folder.parent.name, data_dir=folder.parent.parent)
     undecoded = {"image": library.decode.SkipDecoding()}
-    read = {s: library.as_numpy(builder.as_dataset(split=s, decoders=undecoded)) for s in builder.info.splits}
-    return builder.info.features, {s: {e["file_name"].decode(): e for e in es} for s, es in read.items()}
+    read = {
+        s: library.as_numpy(builder.as_dataset(split=s, decoders=undecoded))
+        for s in builder.info.splits
+    }
+    return builder.info.features, {
+        s: {e["file_name"].decode(): e for e in es} for s, es in read.items()
+    }
 
 
 def command(monkeypatch, *flags):
@@ -52,10 +57,20 @@ def command(monkeypatch, *flags):
 def test_records_become_a_set_that_is_found_by_name(tmp_path, monkeypatch):
     (tmp_path / "names.txt").write_text("\n".join(NAMES) + "\n")
     for part in range(2):
-        write_records(tmp_path / f"train-{part}", [record(i, LISTS[i]) for i in (2 * part, 2 * part + 1)])
-    write_records(tmp_path / "test-0", [record(9, [1], **{"image/filename": None, "image/class/label": None})])
+        write_records(
+            tmp_path / f"train-{part}", [record(i, LISTS[i]) for i in (2 * part, 2 * part + 1)]
+        )
+    write_records(
+        tmp_path / "test-0", [record(9, [1], **{"image/filename": None, "image/class/label": None})]
+    )
     flags = [f"--split=train={tmp_path}/train-*", f"--split=test={tmp_path}/test-0"]
-    command(monkeypatch, "--name=pets", f"--data_dir={tmp_path}", f"--class_names={tmp_path}/names.txt", *flags)
+    command(
+        monkeypatch,
+        "--name=pets",
+        f"--data_dir={tmp_path}",
+        f"--class_names={tmp_path}/names.txt",
+        *flags,
+    )
     features, splits = opened(tmp_path / "pets" / "1.0.0")
     assert tuple(features["labels"].feature.names) == NAMES
     assert {n: e["labels"].tolist() for n, e in splits["train"].items()} == {
@@ -72,7 +87,9 @@ def test_records_become_a_set_that_is_found_by_name(tmp_path, monkeypatch):
 
 def test_python_writes_the_same_in_as_many_files_as_are_asked_for(tmp_path):
     given = [(f"{i}.jpg", image(i), labels) for i, labels in enumerate(LISTS)]
-    folder = multilabel.write("pets", tmp_path, {"train": iter(given)}, NAMES, version="2.1.0", num_shards=2)
+    folder = multilabel.write(
+        "pets", tmp_path, {"train": iter(given)}, NAMES, version="2.1.0", num_shards=2
+    )
     assert folder == tmp_path / "pets" / "2.1.0"
     assert len(list(folder.glob("*.tfrecord*"))) == 2
     _, splits = opened(folder)
@@ -88,16 +105,29 @@ def bytes_feature(*values):
 @pytest.mark.parametrize(
     ("changes", "told"),
     [
-        ({"image/encoded": None}, r"record 1 has 0 values of image/encoded.*\['image/class/label', 'image/filename'\]"),
-        ({"image/encoded": bytes_feature(b"GIF89a")}, r"train: the image of 1.jpg is no JPEG or PNG"),
-        ({"image/class/label": bytes_feature(b"cat")}, r"record 1: image/class/label must be a list of int64"),
+        (
+            {"image/encoded": None},
+            r"record 1 has 0 values of image/encoded.*\['image/class/label', 'image/filename'\]",
+        ),
+        (
+            {"image/encoded": bytes_feature(b"GIF89a")},
+            r"train: the image of 1.jpg is no JPEG or PNG",
+        ),
+        (
+            {"image/class/label": bytes_feature(b"cat")},
+            r"record 1: image/class/label must be a list of int64",
+        ),
         ({}, r"train: 1.jpg has labels \[0, 3\], but classes are 0 to 2"),
     ],
 )
-def test_a_record_that_is_not_as_it_must_be_is_named_and_nothing_is_written(tmp_path, changes, told):
+def test_a_record_that_is_not_as_it_must_be_is_named_and_nothing_is_written(
+    tmp_path, changes, told
+):
     write_records(tmp_path / "a", [record(0, [0]), record(1, [3, 0], **changes)])
     with pytest.raises(ValueError, match=told):
-        multilabel.write("pets", tmp_path / "out", {"train": multilabel.examples([tmp_path / "a"])}, NAMES)
+        multilabel.write(
+            "pets", tmp_path / "out", {"train": multilabel.examples([tmp_path / "a"])}, NAMES
+        )
     assert not list((tmp_path / "out").rglob("*.tfrecord*"))
 
 

@@ -39,7 +39,9 @@ def test_an_epoch_has_every_example_once_and_pads_the_last_batch(batch_size):
     feeds = list(resident.feeds(rows, batch_size))
     assert len(feeds) == resident.steps_per_epoch(N, batch_size)
     assert all(feed.rows.shape == feed.weights.shape == (batch_size,) for feed in feeds)
-    chosen, weights = (np.concatenate([getattr(feed, name) for feed in feeds]) for name in ("rows", "weights"))
+    chosen, weights = (
+        np.concatenate([getattr(feed, name) for feed in feeds]) for name in ("rows", "weights")
+    )
     np.testing.assert_array_equal(chosen[weights == 1], rows)
     np.testing.assert_array_equal(np.sort(chosen[weights == 1]), np.arange(N))
     np.testing.assert_array_equal(weights, np.arange(len(weights)) < N)
@@ -47,7 +49,9 @@ def test_an_epoch_has_every_example_once_and_pads_the_last_batch(batch_size):
 
 
 def test_the_order_follows_from_seed_and_epoch():
-    orders = {(seed, epoch): tuple(resident.order(seed, epoch, 50)) for seed in (0, 1) for epoch in (0, 1)}
+    orders = {
+        (seed, epoch): tuple(resident.order(seed, epoch, 50)) for seed in (0, 1) for epoch in (0, 1)
+    }
     assert len(set(orders.values())) == 4
     for (seed, epoch), order in orders.items():
         assert sorted(order) == list(range(50))
@@ -75,17 +79,23 @@ def test_an_example_is_augmented_alike_wherever_it_is_stored():
     order = np.random.default_rng(1).permutation(N)
     moved = SPLIT.take(order)
     jax.tree.map(
-        np.testing.assert_array_equal, by_id(KEY, moved, feed_of(range(N))), by_id(KEY, SPLIT, feed_of(range(N)))
+        np.testing.assert_array_equal,
+        by_id(KEY, moved, feed_of(range(N))),
+        by_id(KEY, SPLIT, feed_of(range(N))),
     )
 
 
 def test_key_epoch_id_and_place_in_the_chain_each_change_the_augmentation():
-    same = Split(np.zeros_like(SPLIT.inputs), SPLIT.labels, SPLIT.ids)  # so that only the noise differs
+    same = Split(
+        np.zeros_like(SPLIT.inputs), SPLIT.labels, SPLIT.ids
+    )  # so that only the noise differs
     noises = [
         *by_id(KEY, same, feed_of(range(N))).values(),
         *by_id(KEY, same, feed_of(range(N), epoch=1)).values(),
         *by_id(jax.random.key(1), same, feed_of(range(N))).values(),
-        *by_id(KEY, same, feed_of(range(N)), chain=(lambda key, image: 0 * image, add_noise)).values(),
+        *by_id(
+            KEY, same, feed_of(range(N)), chain=(lambda key, image: 0 * image, add_noise)
+        ).values(),
     ]
     assert len({noise.tobytes() for noise in noises}) == 4 * N
 
@@ -96,7 +106,9 @@ def test_the_operations_of_a_chain_follow_each_other():
     np.testing.assert_array_equal(batch.inputs, (SPLIT.inputs.astype(np.float32) + 1) * 2)
 
 
-@pytest.mark.parametrize("labels", [SPLIT.labels, np.stack([SPLIT.labels, np.full(N, -1, np.int32)], axis=1)])
+@pytest.mark.parametrize(
+    "labels", [SPLIT.labels, np.stack([SPLIT.labels, np.full(N, -1, np.int32)], axis=1)]
+)
 def test_without_a_chain_a_batch_is_the_stored_rows(labels):
     split, rows = SPLIT._replace(labels=labels), [3, 9, 0]
     batch = resident.batch(KEY, split, feed_of(rows, padding=1), chain=())
@@ -110,13 +122,19 @@ def test_compiled_on_the_device_it_is_the_same_batch():
     chain = (lambda key, image: augment.shift(key, image, size=1), augment.flip_lr)
     feed = feed_of([3, 9, 0], epoch=2, padding=1)
     on_device = jax.tree.map(jnp.asarray, SPLIT)
-    compiled = jax.jit(lambda split, feed: resident.batch(KEY, split, feed, chain=chain))(on_device, feed)
-    jax.tree.map(np.testing.assert_array_equal, compiled, resident.batch(KEY, SPLIT, feed, chain=chain))
+    compiled = jax.jit(lambda split, feed: resident.batch(KEY, split, feed, chain=chain))(
+        on_device, feed
+    )
+    jax.tree.map(
+        np.testing.assert_array_equal, compiled, resident.batch(KEY, SPLIT, feed, chain=chain)
+    )
 
 
 def test_what_else_is_known_of_an_example_comes_with_it():
     known = {"clean_labels": np.arange(N), "boxes": np.arange(4 * N).reshape(N, 4)}
-    batch = resident.batch(KEY, SPLIT._replace(extras=known), feed_of([3, 9, 0], padding=1), chain=())
+    batch = resident.batch(
+        KEY, SPLIT._replace(extras=known), feed_of([3, 9, 0], padding=1), chain=()
+    )
     assert batch.extras.keys() == known.keys()
     for name, values in known.items():
         np.testing.assert_array_equal(batch.extras[name], values[[3, 9, 0, 0]])

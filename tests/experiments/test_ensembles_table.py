@@ -2,7 +2,7 @@ import pytest
 
 from experiments import run, study
 from experiments.correlated_label_noise import ensembles, rows
-from heteroscedastic.analysis import ensemble
+from heteroscedastic.analysis.uncertainty import ensemble
 
 TABLE = rows.TABLES["ensembles"]
 T = "head.temperature"
@@ -11,10 +11,18 @@ FEW = TABLE._replace(scales={"cpu": study.Scale((0, 1), TABLE.scales["cpu"].over
 
 
 @pytest.mark.slow
-def test_single_models_and_ensembles_are_told_with_the_paper_and_after_scaling(tmp_path, monkeypatch, capsys):
+def test_single_models_and_ensembles_are_told_with_the_paper_and_after_scaling(
+    tmp_path, monkeypatch, capsys
+):
     monkeypatch.setitem(rows.TABLES, "few", FEW)
-    jobs = [j for j in study.jobs(FEW, "cpu", tmp_path / "correlated_label_noise" / "few") if dict(j.point)[T] == 2.0]
-    monkeypatch.setattr("sys.argv", ["ensembles", "--table=few", "--size=2", "--at=2.0", f"--out={tmp_path}"])
+    jobs = [
+        j
+        for j in study.jobs(FEW, "cpu", tmp_path / "correlated_label_noise" / "few")
+        if dict(j.point)[T] == 2.0
+    ]
+    monkeypatch.setattr(
+        "sys.argv", ["ensembles", "--table=few", "--size=2", "--at=2.0", f"--out={tmp_path}"]
+    )
     assert [run.run(job, None) for job in jobs] == [None] * 4
     ensembles.main()
     printed = capsys.readouterr().out
@@ -22,7 +30,9 @@ def test_single_models_and_ensembles_are_told_with_the_paper_and_after_scaling(t
     lines = [line for line in first.splitlines() if line.startswith("|")]
     heads, _, *cells = ([cell.strip() for cell in line.strip("|").split("|")] for line in lines)
     assert [row[0] for row in cells] == [
-        f"{method}, {kind}" for method in ("hom", "het_full") for kind in ("single model", "ensemble of 2")
+        f"{method}, {kind}"
+        for method in ("hom", "het_full")
+        for kind in ("single model", "ensemble of 2")
     ]
     members = ensemble.members([job.directory for job in jobs if job.row == "hom"])
     told = dict(zip(heads, cells[1]))
@@ -36,5 +46,7 @@ def test_single_models_and_ensembles_are_told_with_the_paper_and_after_scaling(t
 
 def test_where_the_runs_are_not_there_it_is_told_that_nothing_else_will_do(tmp_path, monkeypatch):
     monkeypatch.setattr("sys.argv", ["ensembles", "--table=ensembles", f"--out={tmp_path}"])
-    with pytest.raises(SystemExit, match=r"hom has 0 seeds .* what the runs predict, which experiments.run makes"):
+    with pytest.raises(
+        SystemExit, match=r"hom has 0 seeds .* what the runs predict, which experiments.run makes"
+    ):
         ensembles.main()

@@ -27,7 +27,9 @@ TINY = Table(
 
 @pytest.fixture
 def place(tmp_path, monkeypatch):
-    """A study of one table, which keeps its results in a directory of the test; where its runs lie."""
+    """A study of one table, which keeps its results in a directory of the test; where its runs
+    lie.
+    """
     monkeypatch.setattr(study, "table", lambda study_name, name: TINY)
     monkeypatch.setattr(study, "kept_at", lambda *names: tmp_path / "results" / "tiny.cpu.json")
     return tmp_path / "runs" / "a_study" / "tiny"
@@ -45,7 +47,14 @@ def finish(jobs):
             evals[name] = dict(accuracy=rng.uniform(), nll=rng.uniform(), brier=rng.uniform())
         evals["valid"]["nll"] = evals["valid"]["nll"] if i else float("nan")
         files.write_json(job.directory / "config.json", job.config)
-        told = dict(evals=evals, seconds=1.5, device="1 x cpu", commit="a" * 40, versions={"jax": "0.10.2"}, step=7)
+        told = dict(
+            evals=evals,
+            seconds=1.5,
+            device="1 x cpu",
+            commit="a" * 40,
+            versions={"jax": "0.10.2"},
+            step=7,
+        )
         files.write_json(job.directory / "results.json", told)
         files.write_json(job.directory / "dataset.json", {"class_names": list("0123456789")})
 
@@ -103,7 +112,9 @@ def test_a_run_of_another_config_is_kept_no_longer(place, monkeypatch, capsys):
 
 
 def test_metrics_that_are_told_in_two_ways_are_not_kept(place):
-    other = TINY._replace(regimes=TINY.regimes | {"mixed": Regime(select="valid_best", report="test")})
+    other = TINY._replace(
+        regimes=TINY.regimes | {"mixed": Regime(select="valid_best", report="test")}
+    )
     jobs = study.jobs(other, "cpu", place)
     finish(jobs)
     (first, *_) = study.made(other, "cpu", place)
@@ -115,7 +126,9 @@ def test_metrics_that_are_told_in_two_ways_are_not_kept(place):
 def test_a_fingerprint_is_of_the_config_and_not_of_where_the_tables_lie():
     row = Row("hom", "vtab", {"init.workdir": "{runs}/other/{scale}/seed_{seed}"})
     from_another = TINY._replace(rows=(row,), scales={"cpu": Scale((0, 1))}, grid={})
-    here, there = (study.jobs(from_another, "cpu", Path(out) / "tiny") for out in ("runs", "/elsewhere"))
+    here, there = (
+        study.jobs(from_another, "cpu", Path(out) / "tiny") for out in ("runs", "/elsewhere")
+    )
     assert [job.fingerprint for job in here] == [job.fingerprint for job in there]
     assert here[0].config["init"]["workdir"] == "runs/other/cpu/seed_0"
     assert len({job.fingerprint for job in here}) == 2
@@ -125,4 +138,6 @@ def test_what_the_repository_keeps_is_of_runs_that_its_tables_have():
     for path in Path(study.__file__).parent.glob("*/results/*.json"):
         name, scale = path.name.split(".")[:2]
         jobs = study.jobs(study.table(path.parents[1].name, name), scale, Path("runs") / name)
-        assert set(study.kept(path.parents[1].name, name, scale)) <= {job.fingerprint for job in jobs}
+        assert set(study.kept(path.parents[1].name, name, scale)) <= {
+            job.fingerprint for job in jobs
+        }

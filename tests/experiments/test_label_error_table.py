@@ -4,7 +4,7 @@ import pytest
 
 from experiments import study
 from experiments.correlated_label_noise import label_errors
-from heteroscedastic.analysis.comparison import paired, spread
+from heteroscedastic.analysis.report.comparison import paired, spread
 
 
 def summaries(*values):
@@ -25,7 +25,13 @@ def test_differences_are_paired_by_the_seeds_that_both_have():
     reference, found = summaries(0.2, 0.3, 0.7), summaries(0.4, 0.6)
     usual, other = label_errors._lines(found, reference)
     mean, half = paired([0.4, 0.6], [0.2, 0.3])
-    assert usual == ["margin", spread([0.4, 0.6]), "", f"{mean:+.4f} ± {half:.4f}", spread([0.5, 0.5])]
+    assert usual == [
+        "margin",
+        spread([0.4, 0.6]),
+        "",
+        f"{mean:+.4f} ± {half:.4f}",
+        spread([0.5, 0.5]),
+    ]
     assert other[2] == "+0.1000 ± 0.0000"
     assert other[3] == f"{0.35:+.4f} ± {half:.4f}"
 
@@ -44,13 +50,21 @@ def test_what_was_memorised_is_told_over_seeds():
 
 
 @pytest.mark.parametrize("told", [{}, {"label_noise": [[0, 0, 6], [1, 1, 2]]}])
-def test_where_no_label_is_known_to_be_wrong_nothing_is_evaluated(told, tmp_path, monkeypatch, capsys):
-    made = SimpleNamespace(job=SimpleNamespace(directory=tmp_path, config={"evals": {"test": {}, "test_best": {}}}))
+def test_where_no_label_is_known_to_be_wrong_nothing_is_evaluated(
+    told, tmp_path, monkeypatch, capsys
+):
+    made = SimpleNamespace(
+        job=SimpleNamespace(directory=tmp_path, config={"evals": {"test": {}, "test_best": {}}})
+    )
     monkeypatch.setattr(
-        label_errors, "told_by_flags", lambda _: (study.table("correlated_label_noise", "planted_noise"), [made], None)
+        label_errors,
+        "told_by_flags",
+        lambda _: (study.table("correlated_label_noise", "planted_noise"), [made], None),
     )
     monkeypatch.setattr(label_errors.study, "tuned", lambda *_: {("hom", 0): made})
     monkeypatch.setattr(label_errors.finished, "read", lambda _: SimpleNamespace(dataset=told))
     monkeypatch.setattr(label_errors.finished, "load", lambda *_: pytest.fail("a run was loaded"))
-    with pytest.raises(SystemExit, match="no training label is known to be wrong; name a table with noise"):
+    with pytest.raises(
+        SystemExit, match="no training label is known to be wrong; name a table with noise"
+    ):
         label_errors.main()

@@ -3,7 +3,7 @@ import pytest
 from pack import PACK, needs
 
 from experiments.correlated_label_noise import noise_pairs
-from heteroscedastic.analysis import known_noise
+from heteroscedastic.analysis.covariance import known_noise
 
 
 @needs("cifar10_n")

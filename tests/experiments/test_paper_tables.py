@@ -10,7 +10,11 @@ from heteroscedastic import losses, predictive
 from heteroscedastic.bind import bind
 
 NUMBERS = json.loads((study.Path(rows.__file__).parent / "paper.json").read_text())
-PAPER = {name: chosen for name, chosen in rows.TABLES.items() if chosen.paper and "paper" in chosen.scales}
+PAPER = {
+    name: chosen
+    for name, chosen in rows.TABLES.items()
+    if chosen.paper and "paper" in chosen.scales
+}
 
 
 @pytest.mark.parametrize("name", sorted(NUMBERS["tables"]))
@@ -37,21 +41,32 @@ def test_every_column_of_the_papers_table_is_a_metric_here(name):
         for metric in PAPER[name].paper["columns"]
     }
     assert told <= columns
-    whole = told == columns if PAPER[name].paper["table"] != "table_3" else len(told) == len(columns) / 2
+    whole = (
+        told == columns
+        if PAPER[name].paper["table"] != "table_3"
+        else len(told) == len(columns) / 2
+    )
     assert whole
 
 
 def test_likelihoods_of_one_answer_and_of_many_do_not_stand_beside_each_other():
     of_both = []
     for name, chosen in rows.TABLES.items():
-        if len({study.config(row.config, row.overrides)["loss"]["name"] for row in chosen.rows}) > 1:
+        if (
+            len({study.config(row.config, row.overrides)["loss"]["name"] for row in chosen.rows})
+            > 1
+        ):
             assert set(chosen.metrics) <= {"accuracy", "top5_accuracy"}
             of_both.append(name)
     assert of_both == ["table_11"]
 
 
 def jobs():
-    return [job for name, chosen in PAPER.items() for job in study.jobs(chosen, "paper", study.Path("runs") / name)]
+    return [
+        job
+        for name, chosen in PAPER.items()
+        for job in study.jobs(chosen, "paper", study.Path("runs") / name)
+    ]
 
 
 def test_a_directory_is_of_one_config_whichever_tables_have_it():
@@ -71,7 +86,9 @@ OF_PAPER = {  # which of the paper's settings
 
 
 def of_row(value, row, otherwise=None):
-    """What is told of a row: the value, or in a dict that of the longest key which the row's name begins with."""
+    """What is told of a row: the value, or in a dict that of the longest key which the row's name
+    begins with.
+    """
     if not isinstance(value, dict):
         return value
     keys = [key for key in value if row.startswith(key)]
@@ -87,7 +104,9 @@ def test_every_run_has_the_papers_settings(name):
     assert {job.seed for job in jobs} == set(range(told["repeats"] or 5))
     for job in jobs:
         row, config = by_name[job.row], job.config
-        head, training, optimizer, schedule = (config[s] for s in ("head", "training", "optimizer", "schedule"))
+        head, training, optimizer, schedule = (
+            config[s] for s in ("head", "training", "optimizer", "schedule")
+        )
         epochs = chosen.paper["where"].get("epochs", told["epochs"])
         assert (training["num_epochs"], training["num_steps"]) == (epochs, None)
         assert epochs in (told["epochs"] if isinstance(told["epochs"], list) else [told["epochs"]])
@@ -98,14 +117,22 @@ def test_every_run_has_the_papers_settings(name):
         warmup = {unit: told["warmup"].get(unit, 0) for unit in ("epochs", "steps")}
         assert {unit: schedule.get(f"warmup_{unit}", 0) for unit in warmup} == warmup
         assert training["batch_size"] == of_row(told["batch_size"], "per_gpu")  # of one worker (C9)
-        assert (optimizer["name"], optimizer["momentum"], optimizer["nesterov"]) == ("sgd", told["momentum"], False)
+        assert (optimizer["name"], optimizer["momentum"], optimizer["nesterov"]) == (
+            "sgd",
+            told["momentum"],
+            False,
+        )
         assert optimizer["clip_norm"] == told["gradient_clip_l2"]
         l2, covariance_l2 = told["l2_weight"], None
         if isinstance(l2, dict):
             covariance_l2, l2 = (l2[key] for key in sorted(l2, reverse=True))
         assert (optimizer["l2"], optimizer["covariance_l2"]) == (l2, covariance_l2)
-        assert config["backbone"]["name"] == told["architecture"].split(" ")[0].replace("-", "").replace("v2", "V2")
-        assert head["num_classes"] == (told["num_classes"] if isinstance(told["num_classes"], int) else 18_291)
+        assert config["backbone"]["name"] == told["architecture"].split(" ")[0].replace(
+            "-", ""
+        ).replace("v2", "V2")
+        assert head["num_classes"] == (
+            told["num_classes"] if isinstance(told["num_classes"], int) else 18_291
+        )
         assert head.get("num_factors") == of_row(told["rank"], row.paper)
         temperature = of_row(told["temperature"], row.paper, otherwise=1.0)
         assert temperature is None or head["temperature"] == temperature
@@ -130,12 +157,19 @@ _OTHER_IMAGENETS = dict(
 )
 _WHOLE = dict(train="train", valid="validation", test="test")
 _HELD_OUT = dict(train="train[50000:]", valid="train[:50000]", test="validation")  # C11
-_IMAGENET = dict(name="imagenet2012", label="label", splits=_HELD_OUT | _OTHER_IMAGENETS, **_INCEPTION)
-IMAGES = {name: _IMAGENET for name in ("table_1_90", "table_1_270", "table_8", "table_9", "table_10", "table_11")} | {
+_IMAGENET = dict(
+    name="imagenet2012", label="label", splits=_HELD_OUT | _OTHER_IMAGENETS, **_INCEPTION
+)
+IMAGES = {
+    name: _IMAGENET
+    for name in ("table_1_90", "table_1_270", "table_8", "table_9", "table_10", "table_11")
+} | {
     "table_2": dict(
         name="webvision",
         label="label",
-        splits=dict(train="train", test="validation", ilsvrc12=dict(name="imagenet2012", split="validation")),
+        splits=dict(
+            train="train", test="validation", ilsvrc12=dict(name="imagenet2012", split="validation")
+        ),
         train="efficientnet_random_crop(299)|flip_lr|value_range(-1, 1)",
         eval="efficientnet_center_crop(299)|value_range(-1, 1)",
     ),
@@ -164,9 +198,13 @@ def test_every_run_sees_the_papers_images(name):
 def test_every_run_of_table_7_has_the_settings_of_its_public_code():
     told = NUMBERS["external"]["uncertainty_baselines_imagenet"]["values"]
     jobs = study.jobs(PAPER["table_7"], "paper", study.Path("runs") / "table_7")
-    assert {(job.row, job.seed) for job in jobs} == {(row, seed) for row in ("hom", "het_full") for seed in range(4)}
+    assert {(job.row, job.seed) for job in jobs} == {
+        (row, seed) for row in ("hom", "het_full") for seed in range(4)
+    }
     for job in jobs:
-        head, training, optimizer, schedule = (job.config[s] for s in ("head", "training", "optimizer", "schedule"))
+        head, training, optimizer, schedule = (
+            job.config[s] for s in ("head", "training", "optimizer", "schedule")
+        )
         assert training["num_epochs"] == of_row(told["epochs"], job.row)
         assert told["batch"].endswith(f"= {training['batch_size']}")
         assert told["lr"].endswith(f"= {schedule['learning_rate']}")
@@ -174,7 +212,10 @@ def test_every_run_of_table_7_has_the_settings_of_its_public_code():
         at = [int(found) / 90 for found in re.findall(r"(\d+)/90", told["decay"])]
         assert (schedule["name"], schedule["milestones"]) == ("steps", pytest.approx(at))
         assert schedule["warmup_epochs"] == told["warmup_epochs"]
-        assert (optimizer["momentum"], optimizer["nesterov"]) == (told["momentum"], told["nesterov"])
+        assert (optimizer["momentum"], optimizer["nesterov"]) == (
+            told["momentum"],
+            told["nesterov"],
+        )
         assert optimizer["l2"] == float(told["l2"].split(" ")[0])
         assert (optimizer["covariance_l2"], optimizer["clip_norm"]) == (None, None)
         assert "he_normal" in told["architecture"]
@@ -187,8 +228,12 @@ def test_every_run_of_table_7_has_the_settings_of_its_public_code():
 
 
 def settings_of_shape(section):
-    """Without the temperature, and without the classes, which every task of Table 6 has its own number of."""
-    return {name: value for name, value in section.items() if name not in ("temperature", "num_classes")}
+    """Without the temperature, and without the classes, which every task of Table 6 has its own
+    number of.
+    """
+    return {
+        name: value for name, value in section.items() if name not in ("temperature", "num_classes")
+    }
 
 
 def test_the_rows_have_the_models_of_their_configs_whose_shapes_are_checked():
@@ -206,7 +251,11 @@ def test_the_rows_have_the_models_of_their_configs_whose_shapes_are_checked():
 
 def test_of_table_2_each_set_stands_beside_its_own_numbers(tmp_path):
     """Runs of seconds, two evaluations of which stand for the two sets."""
-    settings = {"training.num_epochs": None, "training.num_steps": 2, "predictive": dict(name="deterministic")}
+    settings = {
+        "training.num_epochs": None,
+        "training.num_steps": 2,
+        "predictive": dict(name="deterministic"),
+    }
     small = PAPER["table_2"]._replace(
         rows=(
             Row("hom", "digits_hom", paper="homoscedastic"),
@@ -236,7 +285,23 @@ def test_of_table_2_each_set_stands_beside_its_own_numbers(tmp_path):
 
 
 def test_a_row_that_the_paper_lacks_has_no_number():
-    chosen = Table("", (), ("nll",), {}, "nll", {}, paper=dict(table="table_2", where={}, columns={"nll": "nll"}))
-    assert table.paper_number(chosen, Regime(None, "test", "webvision_"), Row("x", "x"), "nll", NUMBERS) == "-"
+    chosen = Table(
+        "",
+        (),
+        ("nll",),
+        {},
+        "nll",
+        {},
+        paper=dict(table="table_2", where={}, columns={"nll": "nll"}),
+    )
+    assert (
+        table.paper_number(
+            chosen, Regime(None, "test", "webvision_"), Row("x", "x"), "nll", NUMBERS
+        )
+        == "-"
+    )
     cleannet = Row("x", "x", paper="lee_2018")
-    assert table.paper_number(chosen, Regime(None, "test", "webvision_"), cleannet, "nll", NUMBERS) == "-"
+    assert (
+        table.paper_number(chosen, Regime(None, "test", "webvision_"), cleannet, "nll", NUMBERS)
+        == "-"
+    )

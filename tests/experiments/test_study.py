@@ -17,14 +17,19 @@ from heteroscedastic import files
 
 TINY = Table(
     claim="Two methods.",
-    rows=(Row("hom", "digits_hom", paper="homoscedastic"), Row("het_diag", "digits_het_diag", paper="het_diag")),
+    rows=(
+        Row("hom", "digits_hom", paper="homoscedastic"),
+        Row("het_diag", "digits_het_diag", paper="het_diag"),
+    ),
     metrics=("accuracy", "nll"),
     regimes={"last": Regime(select="valid", report="test")},
     select_metric="nll",
     grid={"head.temperature": (1.0, 4.0)},
     scales={"cpu": Scale((0, 1, 2), {"training.num_epochs": 1.0})},
     reference="hom",
-    paper=dict(table="table_1", where={"epochs": 90}, columns={"accuracy": "top1"}, note="another data set"),
+    paper=dict(
+        table="table_1", where={"epochs": 90}, columns={"accuracy": "top1"}, note="another data set"
+    ),
     test="unpaired t-test",
 )
 PAPER = {
@@ -51,8 +56,14 @@ def made(values):
 
 
 VALUES = {
-    "hom": {1.0: [(0.5, 0.70), (0.6, 0.72), (float("nan"), 0.99)], 4.0: [(0.6, 0.1), (0.4, 0.8), (0.7, 0.75)]},
-    "het_diag": {1.0: [(0.4, 0.75), (0.4, 0.84), (0.4, 0.78)], 4.0: [(0.6, 0.0), (0.6, 0.0), (0.6, 0.0)]},
+    "hom": {
+        1.0: [(0.5, 0.70), (0.6, 0.72), (float("nan"), 0.99)],
+        4.0: [(0.6, 0.1), (0.4, 0.8), (0.7, 0.75)],
+    },
+    "het_diag": {
+        1.0: [(0.4, 0.75), (0.4, 0.84), (0.4, 0.78)],
+        4.0: [(0.6, 0.0), (0.6, 0.0), (0.6, 0.0)],
+    },
 }
 
 
@@ -103,7 +114,9 @@ def test_every_table_of_every_study_names_configs_and_settings_that_exist():
                 for regime in chosen.regimes.values():
                     names = {regime.report, regime.select, regime.fit} - {None}
                     assert all(names <= set(job.config["evals"]) for job in jobs)
-                    assert regime.fitted_on or not any(metric.startswith("scaled_") for metric in chosen.metrics)
+                    assert regime.fitted_on or not any(
+                        metric.startswith("scaled_") for metric in chosen.metrics
+                    )
             numbers = json.loads((path.parent / "paper.json").read_text())
             if chosen.paper:
                 assert chosen.paper["table"] in numbers["tables"]
@@ -111,7 +124,10 @@ def test_every_table_of_every_study_names_configs_and_settings_that_exist():
 
 @pytest.mark.parametrize(
     ("overrides", "message"),
-    [({"head.warmth": 1.0}, "no setting 'head.warmth'"), ({"mixing.rate": 1.0}, "no section 'mixing'")],
+    [
+        ({"head.warmth": 1.0}, "no setting 'head.warmth'"),
+        ({"mixing.rate": 1.0}, "no section 'mixing'"),
+    ],
 )
 def test_an_override_of_nothing_is_an_error(overrides, message):
     with pytest.raises(ValueError, match=message):
@@ -138,7 +154,9 @@ def test_runs_are_made_once_and_found_again(tmp_path):
     assert run.run(before.job, None) is None
     (after,) = study.made(small, "cpu", tmp_path)
     assert after.results["step"] == 2
-    changed = small._replace(scales={"cpu": Scale((0,), {"training.num_epochs": None, "training.num_steps": 3})})
+    changed = small._replace(
+        scales={"cpu": Scale((0,), {"training.num_epochs": None, "training.num_steps": 3})}
+    )
     with pytest.raises(ValueError, match="another config"):
         study.made(changed, "cpu", tmp_path)
 
@@ -159,7 +177,9 @@ def test_runs_that_start_from_others_are_found_by_any_path_to_both(tmp_path, mon
     assert found("runs") == found(tmp_path / "runs") == evals
     (tmp_path / "runs").rename("moved")
     assert found("moved") == evals
-    other = table._replace(rows=(row._replace(overrides={"init.workdir": "{runs}/other/{scale}/seed_{seed}"}),))
+    other = table._replace(
+        rows=(row._replace(overrides={"init.workdir": "{runs}/other/{scale}/seed_{seed}"}),)
+    )
     with pytest.raises(ValueError, match="another config"):
         study.made(other, "cpu", Path("moved") / "study" / "tiny")
 
@@ -173,13 +193,22 @@ def test_a_run_that_fails_is_told_and_logged(tmp_path):
 
 def jobs_of_a_second(directory, num_runs, **settings):
     config = study.config("digits_hom", {"training.num_epochs": 1.0, **settings})
-    return [study.Job("hom", (), i, directory / f"seed_{i}", config | {"seed": i}, str(i)) for i in range(num_runs)]
+    return [
+        study.Job("hom", (), i, directory / f"seed_{i}", config | {"seed": i}, str(i))
+        for i in range(num_runs)
+    ]
 
 
 def test_some_rows_alone_are_made(tmp_path, monkeypatch, capsys):
     made = []
     monkeypatch.setattr(run, "make", lambda jobs, *_: made.extend(jobs) or 0)
-    flags = ["run", "--study=correlated_label_noise", "--table=planted_noise", f"--out={tmp_path}", "--rows"]
+    flags = [
+        "run",
+        "--study=correlated_label_noise",
+        "--table=planted_noise",
+        f"--out={tmp_path}",
+        "--rows",
+    ]
     monkeypatch.setattr("sys.argv", [*flags, "hom", "het_*e*"])
     run.main()
     assert {job.row for job in made} == {"hom", "het_pe"}
@@ -205,7 +234,9 @@ def lives(process):
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="the children of a process are read from /proc")
+@pytest.mark.skipif(
+    not Path("/proc/self/task").exists(), reason="the children of a process are read from /proc"
+)
 def test_workers_do_not_outlive_a_driver_that_is_killed(tmp_path):
     command = "-m experiments.run --study=correlated_label_noise --table=planted_noise --jobs=1"
     driver = subprocess.Popen([sys.executable, *command.split(), f"--out={tmp_path}"], cwd=ROOT)

@@ -11,13 +11,13 @@ from experiments.study import Scale
 from experiments.table import text
 from heteroscedastic import files
 from heteroscedastic.bind import chain
-from heteroscedastic.data import vtab
-from heteroscedastic.training import loop
+from heteroscedastic.data.storage import vtab
+from heteroscedastic.runs import loop
 
 
 @pytest.mark.parametrize("name", vtab.TASKS)
 def test_every_task_has_its_classes_and_bits_resolution(name):
-    ops = pytest.importorskip("heteroscedastic.data.ops", exc_type=ImportError)
+    ops = pytest.importorskip("heteroscedastic.data.streaming.ops", exc_type=ImportError)
     config = study.config("vtab", transfer.of_vtab(name))
     assert config["head"]["num_classes"] == vtab.TASKS[name].num_classes
     assert config["data"]["name"] == f"vtab_{name}"
@@ -39,16 +39,32 @@ def test_the_steps_of_fine_tuning_follow_from_the_number_of_training_examples():
 def test_every_task_is_fine_tuned_by_bits_rule():
     """Kolesnikov et al. (2020), arXiv:1912.11370, section 3.3, and the warm-up of its public code."""
     for job in study.jobs(transfer.TABLES["table_6"], "paper", Path("table_6")):
-        optimizer, schedule, training = (job.config[name] for name in ("optimizer", "schedule", "training"))
-        assert (training["num_steps"], training["num_epochs"], training["batch_size"]) == (500, None, 512)
-        assert (schedule["name"], schedule["learning_rate"], schedule["factor"]) == ("steps", 0.003, 0.1)
+        optimizer, schedule, training = (
+            job.config[name] for name in ("optimizer", "schedule", "training")
+        )
+        assert (training["num_steps"], training["num_epochs"], training["batch_size"]) == (
+            500,
+            None,
+            512,
+        )
+        assert (schedule["name"], schedule["learning_rate"], schedule["factor"]) == (
+            "steps",
+            0.003,
+            0.1,
+        )
         assert (schedule["milestones"], schedule["warmup_steps"]) == ((0.3, 0.6, 0.9), 100)
-        assert (optimizer["name"], optimizer["momentum"], optimizer["nesterov"]) == ("sgd", 0.9, False)
+        assert (optimizer["name"], optimizer["momentum"], optimizer["nesterov"]) == (
+            "sgd",
+            0.9,
+            False,
+        )
         assert (optimizer["l2"], optimizer["clip_norm"]) == (0.0, None)
         assert job.config["head"] | {"num_classes": 0} == dict(
             name="Deterministic", num_classes=0, temperature=1.0, zero_start=True
         )
-    assert {job.seed for job in study.jobs(transfer.TABLES["table_6"], "paper", Path("table_6"))} == set(range(5))
+    assert {
+        job.seed for job in study.jobs(transfer.TABLES["table_6"], "paper", Path("table_6"))
+    } == set(range(5))
 
 
 def test_a_row_is_a_task_from_a_head_and_starts_from_its_run_of_the_same_seed(tmp_path):
@@ -62,14 +78,29 @@ def test_a_row_is_a_task_from_a_head_and_starts_from_its_run_of_the_same_seed(tm
 def test_a_rate_is_chosen_without_test_images_and_on_none_that_were_trained_on(tmp_path):
     jobs = study.jobs(transfer.TABLES["transfer_rate"], "cpu", tmp_path / "transfer_rate")
     assert {job.config["data"]["name"] for job in jobs} == {"cifar10", "digits"}
-    assert all(job.config["data"]["splits"] == dict(train="train[:800]", test="train[800:1000]") for job in jobs)
+    assert all(
+        job.config["data"]["splits"] == dict(train="train[:800]", test="train[800:1000]")
+        for job in jobs
+    )
     of_table = study.jobs(transfer.TABLES["transfer"], "cpu", tmp_path / "transfer")
-    assert all(job.config["data"]["splits"] == dict(train="train[:1000]", test="test") for job in of_table)
+    assert all(
+        job.config["data"]["splits"] == dict(train="train[:1000]", test="test") for job in of_table
+    )
 
 
 FOUND = {
-    "hom": {"dtd": {0: 0.5, 1: 0.6}, "svhn": {0: 0.7, 1: 0.8}, "eurosat": {0: 0.9, 1: 0.9}, "dmlab": {0: 0.3}},
-    "het_pe": {"dtd": {0: 0.6, 1: 0.6}, "svhn": {0: 0.8, 1: 1.0}, "eurosat": {0: 0.9, 1: 0.8}, "dmlab": {}},
+    "hom": {
+        "dtd": {0: 0.5, 1: 0.6},
+        "svhn": {0: 0.7, 1: 0.8},
+        "eurosat": {0: 0.9, 1: 0.9},
+        "dmlab": {0: 0.3},
+    },
+    "het_pe": {
+        "dtd": {0: 0.6, 1: 0.6},
+        "svhn": {0: 0.8, 1: 1.0},
+        "eurosat": {0: 0.9, 1: 0.8},
+        "dmlab": {},
+    },
 }
 
 
@@ -90,7 +121,8 @@ def test_groups_differences_and_what_is_missing_are_told():
     assert f"{np.mean(theirs):.2f} ± {np.std(theirs, ddof=1):.2f}" in told
     half = stats.t.ppf(0.975, 1) * np.std(np.subtract(ours, theirs), ddof=1) / np.sqrt(2)
     assert (
-        f"({np.mean(ours) - np.mean(theirs):+.2f} ± {half:.2f}, p {stats.ttest_ind(ours, theirs).pvalue:.2g})" in told
+        f"({np.mean(ours) - np.mean(theirs):+.2f} ± {half:.2f}, p"
+        f" {stats.ttest_ind(ours, theirs).pvalue:.2g})" in told
     )
     assert "Not complete for every head, and in no mean: dmlab (0 of 2 seeds)." in told
 
@@ -136,7 +168,9 @@ def test_a_row_is_made_from_what_another_table_made(tmp_path):
         "training.num_steps": 4,
     }
     table = transfer.TABLES["table_6"]._replace(
-        rows=transfer._rows({"digits": task}, {"hom": ("{runs}/upstream/{scale}/seed_{seed}", "homoscedastic")}),
+        rows=transfer._rows(
+            {"digits": task}, {"hom": ("{runs}/upstream/{scale}/seed_{seed}", "homoscedastic")}
+        ),
         scales={"cpu": Scale((0,))},
     )
     (made,) = study.made(table, "cpu", tmp_path / "study" / "table")
@@ -153,7 +187,9 @@ def test_the_table_of_transfer_is_told_by_head_with_the_papers_means_once_they_a
 
     def made(row, seed, without=()):
         task, _, head = row.partition("_from_")
-        accuracy = list(vtab.TASKS).index(task) / 20 + (0.01 if head == "het_pe" else 0.0) + seed / 1000
+        accuracy = (
+            list(vtab.TASKS).index(task) / 20 + (0.01 if head == "het_pe" else 0.0) + seed / 1000
+        )
         job = study.Job(row, (), seed, None, {}, "")
         results = {"evals": {"test": {"accuracy": accuracy}}, "seconds": 1.0, "device": "1 x tpu"}
         return study.Made(job, None if row in without else results)
@@ -163,7 +199,11 @@ def test_the_table_of_transfer_is_told_by_head_with_the_papers_means_once_they_a
     rows = numbers["tables"]["table_6"]["rows"]
     means = {row["id"]: f"| {row['vtab1k']} ± {row['std']['vtab1k']} |" for row in rows}
     lines = [line for line in told.splitlines() if line.startswith("| from ")]
-    assert [line.split(" |")[0] for line in lines] == ["| from hom", "| from het_diag", "| from het_pe"] * 2
+    assert [line.split(" |")[0] for line in lines] == [
+        "| from hom",
+        "| from het_diag",
+        "| from het_pe",
+    ] * 2
     for line, row in zip(lines, ("homoscedastic", "het_diag", "het_pe")):
         assert line.endswith(means[row])
     assert "all (19)" in told
@@ -171,8 +211,12 @@ def test_the_table_of_transfer_is_told_by_head_with_the_papers_means_once_they_a
     assert "in no mean" not in told
     assert "114 runs" in told
     assert "at the median:" not in told
-    assert report.paper(table, *table.regimes.values(), numbers) is None  # which is of rows, not of means over them
-    lacking = [made(row.name, seed, ["dmlab_from_het_diag"]) for row in table.rows for seed in (0, 1)]
+    assert (
+        report.paper(table, *table.regimes.values(), numbers) is None
+    )  # which is of rows, not of means over them
+    lacking = [
+        made(row.name, seed, ["dmlab_from_het_diag"]) for row in table.rows for seed in (0, 1)
+    ]
     told = text(table, lacking, numbers)
     assert "all (18)" in told
     assert not any(mean in told for mean in means.values())
@@ -184,7 +228,12 @@ def test_a_task_of_vtab_is_streamed_from_its_prepared_set(tmp_path):
     pytest.importorskip("tensorflow_datasets")  # which vtab_sources imports
     from vtab_sources import clevr, stored
 
-    stored("clevr", tmp_path, lambda number: clevr(number, varied=True), {"train": 40, "validation": 9, "test": 3})
+    stored(
+        "clevr",
+        tmp_path,
+        lambda number: clevr(number, varied=True),
+        {"train": 40, "validation": 9, "test": 3},
+    )
     vtab.prepare("clevr_count", str(tmp_path), num_train=20, num_valid=4)
     tiny = {
         "data.train": "resize(8)|value_range(-1, 1)",
@@ -196,7 +245,9 @@ def test_a_task_of_vtab_is_streamed_from_its_prepared_set(tmp_path):
         "init": None,
     }
     results = loop.train(
-        study.config("vtab", transfer.of_vtab("clevr_count") | tiny), str(tmp_path / "run"), str(tmp_path)
+        study.config("vtab", transfer.of_vtab("clevr_count") | tiny),
+        str(tmp_path / "run"),
+        str(tmp_path),
     )
     assert results["step"] == 4
     with np.load(tmp_path / "run" / "predictions" / "test.npz") as file:

@@ -60,7 +60,9 @@ def test_the_grace_is_shorter_than_the_time(time, is_long_enough, capsys):
     assert "--grace is 120 s, but must be less than --time" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("words", [["tail", "-3"], ["tail", "0"], ["tail", "x"], ["tail"], ["follow", "-1"], ["keep"]])
+@pytest.mark.parametrize(
+    "words", [["tail", "-3"], ["tail", "0"], ["tail", "x"], ["tail"], ["follow", "-1"], ["keep"]]
+)
 def test_a_worker_asked_for_no_number_of_lines_says_so(words, monkeypatch, tmp_path):
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setattr("sys.argv", ["worker.py", *words])

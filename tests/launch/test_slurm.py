@@ -18,17 +18,24 @@ from pathlib import Path
 with (Path(os.environ["FAKE"]) / "calls").open("a") as calls:
     calls.write(json.dumps(["{name}", *sys.argv[1:], os.environ.get("XLA_FLAGS"), os.getcwd()]) + "\\n")
 """
-_SBATCH = _WRITE.format(name="sbatch") + "(Path(os.environ['FAKE']) / 'script').write_text(sys.stdin.read())\n"
+_SBATCH = (
+    _WRITE.format(name="sbatch")
+    + "(Path(os.environ['FAKE']) / 'script').write_text(sys.stdin.read())\n"
+)
 
 
 def launch(environment, *more):
     words = [sys.executable, "-S", "-m", "launch.slurm", *FLAGS, *more]
-    return subprocess.run(words, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300, check=False)
+    return subprocess.run(
+        words, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300, check=False
+    )
 
 
 def test_one_job_is_submitted_and_told(tmp_path):
     environment = fakes.program(tmp_path, "sbatch", _SBATCH + "print('4711;cluster')")
-    done = launch(environment, "--account=us", "--partition=gpu", "--time=12:00:00", "--cpus_per_task=16")
+    done = launch(
+        environment, "--account=us", "--partition=gpu", "--time=12:00:00", "--cpus_per_task=16"
+    )
     assert done.returncode == 0, done.stderr
     assert "job 4711;" in done.stderr
     assert "scancel 4711" in done.stderr
@@ -67,10 +74,15 @@ def test_a_dry_run_prints_the_script_that_would_be_submitted_and_submits_nothing
 
 
 def test_a_job_that_is_not_taken_is_told(tmp_path):
-    environment = fakes.program(tmp_path, "sbatch", "import sys; sys.exit('sbatch: error: invalid partition')")
+    environment = fakes.program(
+        tmp_path, "sbatch", "import sys; sys.exit('sbatch: error: invalid partition')"
+    )
     done = launch(environment)
     assert done.returncode == 1
-    assert "sbatch did not take the job, and nothing is left of it: sbatch: error: invalid partition" in done.stderr
+    assert (
+        "sbatch did not take the job, and nothing is left of it: sbatch: error: invalid partition"
+        in done.stderr
+    )
 
 
 @pytest.mark.parametrize(("code", "again"), [(0, False), (75, True), (1, False), (143, False)])
@@ -79,9 +91,14 @@ def test_the_job_goes_back_into_the_queue_only_once_it_has_saved(tmp_path, code,
     fakes.program(tmp_path, "srun", _WRITE.format(name="srun") + f"sys.exit({code})")
     fakes.program(tmp_path, "scontrol", _WRITE.format(name="scontrol"))
     environment = fakes.program(tmp_path, "sbatch", _SBATCH + "print(1)")
-    assert launch(environment, "--config.seed=3", "--config.data.train=pad_crop(4)|flip_lr").returncode == 0
+    assert (
+        launch(environment, "--config.seed=3", "--config.data.train=pad_crop(4)|flip_lr").returncode
+        == 0
+    )
     (tmp_path / "calls").unlink()
-    done = subprocess.run(["bash", tmp_path / "script"], env={**environment, "SLURM_JOB_ID": "7"}, check=False)
+    done = subprocess.run(
+        ["bash", tmp_path / "script"], env={**environment, "SLURM_JOB_ID": "7"}, check=False
+    )
     assert done.returncode == code
     (name, *words, flags, folder), *after = fakes.calls(tmp_path)
     assert (name, folder) == ("srun", str(ROOT))
@@ -103,7 +120,9 @@ def test_what_slurm_would_cut_in_two_is_refused(tmp_path):
 
 
 def test_jax_knows_the_flags_and_finds_itself_in_a_job():
-    """Unknown flags of XLA end a process; coordinator, number and place are read from Slurm's variables."""
+    """Unknown flags of XLA end a process; coordinator, number and place are read from Slurm's
+    variables.
+    """
     program = """
 import jax
 jax.distributed.initialize()
@@ -119,7 +138,12 @@ print(jax.process_count(), jax.process_index(), float(jax.jit(lambda x: x + 1)(1
     }
     environment = {**os.environ, **variables, **accelerators.GPU_ENVIRONMENT}
     done = subprocess.run(
-        [sys.executable, "-c", program], env=environment, capture_output=True, text=True, timeout=300, check=False
+        [sys.executable, "-c", program],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout == "1 0 2.0\n"

@@ -31,7 +31,9 @@ BEGIN = ["scp", "install", "start"]  # what is done on a slice once it is ready
 
 def launch(folder, environment, *more):
     words = [sys.executable, "-S", "-m", "launch.tpu", *FLAGS, *more]  # it needs no packages
-    return subprocess.Popen(words, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    return subprocess.Popen(
+        words, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
 
 
 def launched(folder, *more, dirty=None, state=None, **plays):
@@ -48,7 +50,9 @@ def acts(folder):
     for words in fakes.calls(folder):
         command = next((w for w in words if w.startswith("--command=")), "")
         of_command = ("uv pip", "follow", "status", "tail", "stop", "start")
-        found.append(next((a for a in of_command if a in command), words[3]).replace("uv pip", "install"))
+        found.append(
+            next((a for a in of_command if a in command), words[3]).replace("uv pip", "install")
+        )
     return found
 
 
@@ -59,7 +63,15 @@ def one(folder, act):
 def test_a_run_is_created_installed_started_followed_and_deleted(tmp_path):
     code, output, errors = launched(tmp_path, "--accelerator=v3-128", "--config.seed=3")
     assert code == 0, errors
-    assert acts(tmp_path) == ["describe", "create", "describe", *BEGIN, "follow", "describe", "delete"]
+    assert acts(tmp_path) == [
+        "describe",
+        "create",
+        "describe",
+        *BEGIN,
+        "follow",
+        "describe",
+        "delete",
+    ]
     assert "step 1" in output  # the log of the first host
     assert "complete: gs://bucket/run/results.json" in errors
     assert fakes.state(tmp_path) is None
@@ -95,9 +107,14 @@ def test_a_dry_run_prints_what_a_run_calls_and_calls_nothing(tmp_path, more):
     printed = [shlex.split(line) for line in told.splitlines()]
     assert launched(tmp_path, *more)[0] == 0
     called = [["gcloud", *words] for words in fakes.calls(tmp_path)]
-    temporary = next(w for w in called[[c[4] for c in called].index("scp")] if w.endswith(".bundle") and ":" not in w)
+    temporary = next(
+        w
+        for w in called[[c[4] for c in called].index("scp")]
+        if w.endswith(".bundle") and ":" not in w
+    )
     assert [w for w in printed if w[0] == "gcloud"] == [
-        ["TEMPORARY/heteroscedastic.bundle" if w == temporary else w for w in words] for words in called
+        ["TEMPORARY/heteroscedastic.bundle" if w == temporary else w for w in words]
+        for words in called
     ]
     assert [w[3] for w in printed if w[0] == "git"] == ["status", "ls-files", "bundle"]
 
@@ -124,7 +141,10 @@ def test_one_that_was_told_to_leave_and_is_not_preempted_continues_where_it_is(t
 
 def test_one_that_fails_as_hosts_are_lost_is_preempted_though_it_is_told_later(tmp_path):
     code, _, errors = launched(
-        tmp_path, "--restarts=0", create=[["READY", "READY", "READY", "READY", "PREEMPTED"]], follow=["1"]
+        tmp_path,
+        "--restarts=0",
+        create=[["READY", "READY", "READY", "READY", "PREEMPTED"]],
+        follow=["1"],
     )
     assert code == 0, errors
     assert acts(tmp_path).count("create") == 2
@@ -133,16 +153,28 @@ def test_one_that_fails_as_hosts_are_lost_is_preempted_though_it_is_told_later(t
 
 def test_by_way_of_the_queue(tmp_path):
     waits = ["WAITING_FOR_RESOURCES", "PROVISIONING", "ACTIVE"]
-    code, _, errors = launched(tmp_path, "--queued", "--patience=6", create=[waits], follow=["preempted"])
+    code, _, errors = launched(
+        tmp_path, "--queued", "--patience=6", create=[waits], follow=["preempted"]
+    )
     assert code == 0, errors
     created = one(tmp_path, "create")
     assert created[2] == "queued-resources"
-    assert {"--node-id=slice", "--valid-until-duration=6h", "--runtime-version=tpu-ubuntu2204-base"} <= set(created)
+    assert {
+        "--node-id=slice",
+        "--valid-until-duration=6h",
+        "--runtime-version=tpu-ubuntu2204-base",
+    } <= set(created)
     assert acts(tmp_path)[:8] == ["describe", "create", "describe", "describe", "describe", *BEGIN]
     assert acts(tmp_path).count("create") == 2
-    deletions = [words for words, act in zip(fakes.calls(tmp_path), acts(tmp_path)) if act == "delete"]
+    deletions = [
+        words for words, act in zip(fakes.calls(tmp_path), acts(tmp_path)) if act == "delete"
+    ]
     assert all(words[2] == "queued-resources" and "--force" in words for words in deletions)
-    assert all(words[2] == "tpu-vm" for words, act in zip(fakes.calls(tmp_path), acts(tmp_path)) if act in BEGIN)
+    assert all(
+        words[2] == "tpu-vm"
+        for words, act in zip(fakes.calls(tmp_path), acts(tmp_path))
+        if act in BEGIN
+    )
     assert fakes.state(tmp_path) is None
 
 
@@ -181,7 +213,17 @@ def test_a_connection_that_drops_is_made_again_and_the_run_is_left_alone(tmp_pat
     code, _, errors = launched(tmp_path, follow=["dropped", "dropped"])
     assert code == 0, errors
     again = ["follow", "status", "describe"]
-    assert acts(tmp_path) == ["describe", "create", "describe", *BEGIN, *again, *again, "follow", "describe", "delete"]
+    assert acts(tmp_path) == [
+        "describe",
+        "create",
+        "describe",
+        *BEGIN,
+        *again,
+        *again,
+        "follow",
+        "describe",
+        "delete",
+    ]
 
 
 def test_a_cloud_that_cannot_be_reached_for_a_while_is_waited_for(tmp_path):
@@ -200,7 +242,9 @@ def test_a_cloud_that_cannot_be_reached_at_all_is_told_at_once(tmp_path):
 
 
 def test_while_nobody_knows_what_is_there_nothing_is_deleted(tmp_path):
-    code, _, errors = launched(tmp_path, follow=["dropped"], describe=[None, None, *["cut off"] * 20])
+    code, _, errors = launched(
+        tmp_path, follow=["dropped"], describe=[None, None, *["cut off"] * 20]
+    )
     assert code == 1
     assert "slice, if it is there, goes on, and costs. The same command follows it" in errors
     assert fakes.state(tmp_path) == "READY"
@@ -232,7 +276,9 @@ def test_a_run_that_fails_is_begun_again_twice_then_told_and_its_slice_deleted(t
 
 
 def test_a_slice_that_is_at_other_work_is_left_alone(tmp_path):
-    code, _, errors = launched(tmp_path, state="READY", install=["another command is at work here: python main.py"])
+    code, _, errors = launched(
+        tmp_path, state="READY", install=["another command is at work here: python main.py"]
+    )
     assert code == 1
     assert "slice is left alone: another command is at work here: python main.py" in errors
     assert "Give another --name" in errors
@@ -287,7 +333,9 @@ def test_interrupted_it_leaves_the_run_at_work_and_says_so(tmp_path, sent):
     assert fakes.state(tmp_path) == "READY"
 
 
-@pytest.mark.parametrize(("dirty", "told"), [("changed", "M heteroscedastic/losses.py"), ("new", "known to git")])
+@pytest.mark.parametrize(
+    ("dirty", "told"), [("changed", "M heteroscedastic/losses.py"), ("new", "known to git")]
+)
 def test_changes_that_are_not_committed_would_not_reach_the_hosts(tmp_path, dirty, told):
     code, _, errors = launched(tmp_path, dirty=dirty)
     assert code == 1
@@ -322,7 +370,11 @@ def test_without_gcloud_it_says_so(tmp_path):
 
 
 def test_calls_are_words_that_a_shell_reads_back(tmp_path):
-    code, _, errors = launched(tmp_path, "--config.data.train=inception_crop(224)|flip_lr; touch 'x'")
+    code, _, errors = launched(
+        tmp_path, "--config.data.train=inception_crop(224)|flip_lr; touch 'x'"
+    )
     assert code == 0, errors
-    started = next(w for w in one(tmp_path, "start") if w.startswith("--command=")).removeprefix("--command=")
+    started = next(w for w in one(tmp_path, "start") if w.startswith("--command=")).removeprefix(
+        "--command="
+    )
     assert "--config.data.train=inception_crop(224)|flip_lr; touch 'x'" in shlex.split(started)

@@ -1,4 +1,6 @@
-"""From a checkout to results.json, with hosts that are directories of this machine: all but the cloud is real."""
+"""From a checkout to results.json, with hosts that are directories of this machine: all but the
+cloud is real.
+"""
 
 import json
 import os
@@ -29,7 +31,8 @@ elif verb == "ssh":
     command = next(w for w in words if w.startswith("--command=")).removeprefix("--command=")
     sys.exit(subprocess.run(["bash", "-c", command], cwd=host, env={**os.environ, "HOME": host}).returncode)
 """
-# Its Python: uv makes an environment of the one that runs the tests, where a bucket is a directory too.
+# Its Python: uv makes an environment of the one that runs the tests, where a bucket is a directory
+# too.
 _PYTHON3 = """
 import os, sys
 words = sys.argv[1:]
@@ -61,12 +64,22 @@ def test_a_commit_is_run_on_a_host_and_its_results_are_in_the_bucket(tmp_path):
     settings = ["-c", "user.name=tests", "-c", "user.email=tests@example.com"]
     for words in (["init", "-q"], ["add", "."], [*settings, "commit", "-q", "-m", "all"]):
         subprocess.run(["git", *words], cwd=checkout, check=True)
-    head = subprocess.run(["git", "rev-parse", "HEAD"], cwd=checkout, capture_output=True, text=True, check=True)
+    head = subprocess.run(
+        ["git", "rev-parse", "HEAD"], cwd=checkout, capture_output=True, text=True, check=True
+    )
     fakes.program(tmp_path, "python3", _PYTHON3.format(python=sys.executable))
     environment = {**fakes.program(tmp_path, "gcloud", _GCLOUD), **_SLURM, "PYTHONPATH": ""}
-    words = [sys.executable, "-m", "launch.tpu", "--name=whole", "--config=configs/digits_het_pe.py"]
+    words = [
+        sys.executable,
+        "-m",
+        "launch.tpu",
+        "--name=whole",
+        "--config=configs/digits_het_pe.py",
+    ]
     words += ["--workdir=gs://runs/it", "--smoke", "--config.seed=3", "--poll=0.1", "--restarts=0"]
-    done = subprocess.run(words, cwd=checkout, env=environment, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        words, cwd=checkout, env=environment, capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     assert "parameters, 2 steps of 8" in done.stdout
     results = json.loads((tmp_path / "runs" / "it" / "results.json").read_text())

@@ -21,7 +21,13 @@ def worker(tmp_path):
         command = [*PYTHON, str(ROOT / "launch" / "worker.py"), *words]
         environment = {**os.environ, "HOME": str(tmp_path)}
         return subprocess.run(
-            command, env=environment, capture_output=True, text=True, timeout=300, check=False, **settings
+            command,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=300,
+            check=False,
+            **settings,
         )
 
     yield call
@@ -38,7 +44,10 @@ def wait_for(path):
 
 
 def test_a_run_is_followed_to_its_end_and_its_exit_status(worker):
-    worker("start", *program("import time; print('one'); time.sleep(1); print('two'); raise SystemExit(7)"))
+    worker(
+        "start",
+        *program("import time; print('one'); time.sleep(1); print('two'); raise SystemExit(7)"),
+    )
     assert worker("status").stdout == "at work\n"
     followed = worker("follow")
     assert (followed.stdout, followed.returncode) == ("one\ntwo\n", 7)
@@ -71,10 +80,20 @@ def test_what_a_host_said_last_is_told_under_its_name(worker, tmp_path):
 
 def test_it_runs_where_it_is_started_with_its_words_as_they_are(worker, tmp_path):
     words = ["--config.data.train=inception_crop(224)|flip_lr; touch x", "*", ""]
-    worker("start", *program("import sys; print(sys.argv[1:]); print(open('here').read())"), *words, cwd=tmp_path)
+    worker(
+        "start",
+        *program("import sys; print(sys.argv[1:]); print(open('here').read())"),
+        *words,
+        cwd=tmp_path,
+    )
     assert worker("follow").returncode == 1  # there is no such file
     (tmp_path / "here").write_text("here")
-    worker("start", *program("import sys; print(sys.argv[1:]); print(open('here').read())"), *words, cwd=tmp_path)
+    worker(
+        "start",
+        *program("import sys; print(sys.argv[1:]); print(open('here').read())"),
+        *words,
+        cwd=tmp_path,
+    )
     assert worker("follow").stdout == f"{words}\nhere\n"
 
 
@@ -82,7 +101,9 @@ def test_who_follows_may_be_killed_and_the_run_goes_on(worker, tmp_path):
     text = f"import time; time.sleep(1.5); open({str(tmp_path / 'done')!r}, 'w')"
     worker("start", *program(text))
     command = [*PYTHON, str(ROOT / "launch" / "worker.py"), "follow"]
-    follower = subprocess.Popen(command, env={**os.environ, "HOME": str(tmp_path)}, start_new_session=True)
+    follower = subprocess.Popen(
+        command, env={**os.environ, "HOME": str(tmp_path)}, start_new_session=True
+    )
     time.sleep(0.3)
     follower.kill()
     follower.wait()
@@ -93,7 +114,8 @@ def test_who_follows_may_be_killed_and_the_run_goes_on(worker, tmp_path):
 def test_stopping_lets_it_save(worker, tmp_path):
     text = (
         "import signal, sys, time\n"
-        f"signal.signal(signal.SIGTERM, lambda *_: (open({str(tmp_path / 'saved')!r}, 'w'), sys.exit(75)))\n"
+        f"signal.signal(signal.SIGTERM, lambda *_: (open({str(tmp_path / 'saved')!r}, 'w'),"
+        " sys.exit(75)))\n"
         f"open({str(tmp_path / 'ready')!r}, 'w')\n"
         "time.sleep(60)\n"
     )

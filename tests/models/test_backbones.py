@@ -8,10 +8,9 @@ from flax.traverse_util import flatten_dict
 from gaussians import key
 
 from heteroscedastic.models import backbones, heads
+from heteroscedastic.models.backbones import MLP, ConvNet
 from heteroscedastic.models.classifier import Classifier
-from heteroscedastic.models.convnet import ConvNet
 from heteroscedastic.models.inception_resnet import InceptionResNetV2, InceptionResNetV2Small
-from heteroscedastic.models.mlp import MLP
 from heteroscedastic.models.resnet import ResNet
 
 INPUTS = jnp.asarray(np.random.default_rng(0).normal(size=(6, 8, 8, 1)), jnp.float32)
@@ -40,7 +39,9 @@ def test_an_absent_example_changes_nothing(name):
     for inputs in (INPUTS, absent_changed):
         features, state = run(inputs, present)
         np.testing.assert_allclose(features[:4], alone, rtol=1e-3, atol=1e-4)
-        jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5), state, alone_state)
+        jax.tree.map(
+            lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5), state, alone_state
+        )
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
@@ -62,14 +63,24 @@ def num_parameters(backbone, head, pixels):
 @pytest.mark.parametrize(
     ("name", "num_classes", "pixels", "expected"),
     [
-        ("ResNet10", 1000, 224, 9_536 + 73_984 + 230_144 + 919_040 + 3_673_088 + 513_000),  # stem, stages, dense
+        (
+            "ResNet10",
+            1000,
+            224,
+            9_536 + 73_984 + 230_144 + 919_040 + 3_673_088 + 513_000,
+        ),  # stem, stages, dense
         ("ResNet18", 1000, 224, 11_689_512),  # as the torchvision models have
         ("ResNet34", 1000, 224, 21_797_672),
         ("ResNet50", 1000, 224, 25_557_032),
         ("ResNet101", 1000, 224, 44_549_160),
         ("ResNet152", 1000, 224, 60_192_808),
         ("ResNet152V2", 1000, 224, 60_185_128),  # Collier et al. (2021), Table 10, reading C12
-        ("InceptionResNetV2", 1000, 299, 55_813_192),  # 55,873,736 in Keras, of which 60,544 are moving statistics
+        (
+            "InceptionResNetV2",
+            1000,
+            299,
+            55_813_192,
+        ),  # 55,873,736 in Keras, of which 60,544 are moving statistics
         ("WideResNet28x10", 10, 32, 36_479_194),  # 36.5M in Zagoruyko and Komodakis (2016), Table 5
     ],
 )
@@ -81,7 +92,11 @@ def test_parameters_are_as_many_as_published(name, num_classes, pixels, expected
 @pytest.mark.parametrize(
     ("name", "settings", "expected"),
     [
-        ("ResNet8", {}, 272_474 - 2 * 97_216),  # 97,216 are those of a block more in each of three stages
+        (
+            "ResNet8",
+            {},
+            272_474 - 2 * 97_216,
+        ),  # 97,216 are those of a block more in each of three stages
         ("ResNet20", {}, 272_474),  # 0.27M in He et al. (2016), Table 6
         ("ResNet32", {}, 272_474 + 2 * 97_216),
         ("ResNet44", {}, 272_474 + 4 * 97_216),
@@ -97,7 +112,10 @@ def test_forms_for_small_images_have_as_many_parameters_as_published(name, setti
 
 
 def test_the_papers_low_rank_model_has_its_parameters():
-    assert num_parameters(backbones.ResNet152V2(), heads.LowRank(1000, num_factors=15), 224) == 92_969_128
+    assert (
+        num_parameters(backbones.ResNet152V2(), heads.LowRank(1000, num_factors=15), 224)
+        == 92_969_128
+    )
 
 
 @pytest.mark.parametrize("version", [1, 2])
@@ -109,7 +127,9 @@ def test_rematerialisation_computes_every_block_again_and_changes_no_gradient(ve
 
         def loss(params):
             apply = {**variables, "params": params}
-            return backbone.apply(apply, INPUTS, present, train=True, mutable=["batch_stats"])[0].sum()
+            return backbone.apply(apply, INPUTS, present, train=True, mutable=["batch_stats"])[
+                0
+            ].sum()
 
         traced = jax.jit(jax.grad(loss)).trace(variables["params"])
         return num_remats(traced.jaxpr), traced.lower().compile()(variables["params"])
@@ -147,7 +167,9 @@ def test_a_residual_block_of_version_1_starts_as_the_identity():
 
 @pytest.mark.parametrize("start", ["identity", "keras"])
 def test_kernels_and_scales_start_as_they_say(start):
-    variables = ResNet(stage_sizes=(1, 1), width=32, start=start).init(key(), INPUTS, jnp.ones(6, bool))
+    variables = ResNet(stage_sizes=(1, 1), width=32, start=start).init(
+        key(), INPUTS, jnp.ones(6, bool)
+    )
     of = {"/".join(name): np.asarray(x) for name, x in flatten_dict(variables["params"]).items()}
     for kernel in (x for name, x in of.items() if name.endswith("kernel")):
         height, width, channels, features = kernel.shape
@@ -158,10 +180,14 @@ def test_kernels_and_scales_start_as_they_say(start):
         assert (np.abs(kernel).max() <= 2.001 / 0.8796 * deviation) == (start == "keras")
     for name, scale in of.items():
         if name.endswith("scale"):
-            np.testing.assert_array_equal(scale, 0.0 if start == "identity" and "/norm3/" in name else 1.0)
+            np.testing.assert_array_equal(
+                scale, 0.0 if start == "identity" and "/norm3/" in name else 1.0
+            )
 
 
-@pytest.mark.parametrize("settings", [dict(version=3), dict(stem="patch"), dict(dtype="float8"), dict(start="zero")])
+@pytest.mark.parametrize(
+    "settings", [dict(version=3), dict(stem="patch"), dict(dtype="float8"), dict(start="zero")]
+)
 def test_unknown_settings_list_the_choices(settings):
     with pytest.raises(ValueError, match="must be one of"):
         ResNet(**settings)
@@ -171,22 +197,39 @@ def test_inception_has_the_moving_statistics_of_keras_and_its_grids():
     def shapes(backbone, pixels):
         images, present = jnp.zeros((2, pixels, pixels, 3)), jnp.ones(2, bool)
         return jax.eval_shape(
-            lambda: backbone.init_with_output(key(), images, present, capture_intermediates=True, mutable=True)
+            lambda: backbone.init_with_output(
+                key(), images, present, capture_intermediates=True, mutable=True
+            )
         )
 
     features, variables = shapes(InceptionResNetV2(), 299)
     assert features.shape == (2, 1536)
     assert sum(x.size for x in jax.tree.leaves(variables["batch_stats"])) == 55_873_736 - 55_813_192
-    of = {name: seen["__call__"][0].shape for name, seen in variables["intermediates"].items() if "block1" in name}
-    grids = {"stage1_block1": (2, 35, 35, 320), "stage2_block1": (2, 17, 17, 1088), "stage3_block1": (2, 8, 8, 2080)}
+    of = {
+        name: seen["__call__"][0].shape
+        for name, seen in variables["intermediates"].items()
+        if "block1" in name
+    }
+    grids = {
+        "stage1_block1": (2, 35, 35, 320),
+        "stage2_block1": (2, 17, 17, 1088),
+        "stage3_block1": (2, 8, 8, 2080),
+    }
     assert {name: of[name] for name in grids} == grids
-    assert shapes(InceptionResNetV2(num_blocks=(1, 1, 1)), 75)[0].shape == (2, 1536)  # the smallest image it takes
+    assert shapes(InceptionResNetV2(num_blocks=(1, 1, 1)), 75)[0].shape == (
+        2,
+        1536,
+    )  # the smallest image it takes
 
 
 def test_inception_says_which_images_it_takes():
     with pytest.raises(ValueError, match=r"images are 74x80.*padding='SAME'"):
-        jax.eval_shape(InceptionResNetV2().init, key(), jnp.zeros((2, 74, 80, 3)), jnp.ones(2, bool))
-    with pytest.raises(ValueError, match=r"num_blocks, \(1, 2, 0\), is 0; it must be a whole number >= 1"):
+        jax.eval_shape(
+            InceptionResNetV2().init, key(), jnp.zeros((2, 74, 80, 3)), jnp.ones(2, bool)
+        )
+    with pytest.raises(
+        ValueError, match=r"num_blocks, \(1, 2, 0\), is 0; it must be a whole number >= 1"
+    ):
         InceptionResNetV2(num_blocks=(1, 2, 0))
 
 
@@ -194,11 +237,15 @@ def test_of_inception_an_absent_example_changes_nothing():
     backbone, present = InceptionResNetV2Small(), jnp.array([True, True, True, False])
     shapes = jax.eval_shape(backbone.init, key(), INPUTS[:4], present)
     rng = np.random.default_rng(0)
-    variables = jax.tree.map(lambda x: np.asarray(0.1 * rng.normal(size=x.shape), np.float32), shapes)
+    variables = jax.tree.map(
+        lambda x: np.asarray(0.1 * rng.normal(size=x.shape), np.float32), shapes
+    )
 
     @jax.jit
     def run(inputs):
-        features, state = backbone.apply(variables, inputs, present, train=True, mutable=["batch_stats"])
+        features, state = backbone.apply(
+            variables, inputs, present, train=True, mutable=["batch_stats"]
+        )
         return features[:3], state
 
     same = functools.partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-5)
@@ -211,7 +258,9 @@ def test_inception_can_compute_activations_again():
 
     def loss(params, stats):
         variables = {"params": params, "batch_stats": stats}
-        return backbone.apply(variables, INPUTS[:2], present, train=True, mutable=["batch_stats"])[0].sum()
+        return backbone.apply(variables, INPUTS[:2], present, train=True, mutable=["batch_stats"])[
+            0
+        ].sum()
 
     traced = jax.make_jaxpr(jax.grad(loss))(variables["params"], variables["batch_stats"])
     assert num_remats(traced) >= 3

@@ -7,14 +7,18 @@ from gaussians import key
 from heteroscedastic import files
 from heteroscedastic import latent as latent_lib
 from heteroscedastic.models import backbones, convert, edward2, heads
+from heteroscedastic.models.backbones import ConvNet
 from heteroscedastic.models.classifier import Classifier
-from heteroscedastic.models.convnet import ConvNet
 from heteroscedastic.models.resnet import ResNet
 
 BASIC, BOTTLENECK = (3, 3), (1, 3, 1)  # kernels of a block's convolutions
 D, K, R = 7, 5, 3
 NETS = {
-    "ResNet18": (BASIC, (2, 2, 2, 2), 11_689_512),  # parameters as published with the torchvision models
+    "ResNet18": (
+        BASIC,
+        (2, 2, 2, 2),
+        11_689_512,
+    ),  # parameters as published with the torchvision models
     "ResNet34": (BASIC, (3, 4, 6, 3), 21_797_672),
     "ResNet50": (BOTTLENECK, (3, 4, 6, 3), 25_557_032),
     "ResNet101": (BOTTLENECK, (3, 4, 23, 3), 44_549_160),
@@ -24,11 +28,18 @@ TINY = (BASIC, (1, 1))
 EDWARD2 = [  # a head, and what edward2's layer is called with for the same
     (heads.Diagonal(K, temperature=0.9), dict(num_factors=0)),
     (heads.LowRank(K, num_factors=R, temperature=0.9), dict(num_factors=R)),
-    (heads.ParameterEfficient(K, num_factors=R, temperature=0.9), dict(num_factors=R, parameter_efficient=True)),
+    (
+        heads.ParameterEfficient(K, num_factors=R, temperature=0.9),
+        dict(num_factors=R, parameter_efficient=True),
+    ),
 ]
-EDWARD2 += [(head.clone(noise_on="features"), dict(latent_dim=D) | settings) for head, settings in EDWARD2]
+EDWARD2 += [
+    (head.clone(noise_on="features"), dict(latent_dim=D) | settings) for head, settings in EDWARD2
+]
 EDWARD2 = [(head.clone(edward2=True), settings) for head, settings in EDWARD2]
-EDWARD2 += [(EDWARD2[2][0].clone(temperature=(0.3, 3.0)), dict(tune_temperature=True) | EDWARD2[2][1])]
+EDWARD2 += [
+    (EDWARD2[2][0].clone(temperature=(0.3, 3.0)), dict(tune_temperature=True) | EDWARD2[2][1])
+]
 
 
 def random_state_dict(kernels, sizes, num_classes=1000, width=64, seed=0):
@@ -78,7 +89,12 @@ def windows(x, kernel, stride, fill):
     height, width = ((n - 1) // stride + 1 for n in x.shape[2:])
     x = np.pad(x, ((0, 0), (0, 0), (pad, pad), (pad, pad)), constant_values=fill)
     for i, j in np.ndindex(kernel, kernel):
-        yield (i, j), x[:, :, i : i + stride * height : stride, j : j + stride * width : stride][:, :, :height, :width]
+        yield (
+            (i, j),
+            x[:, :, i : i + stride * height : stride, j : j + stride * width : stride][
+                :, :, :height, :width
+            ],
+        )
 
 
 def plain_logits(state, kernels, sizes, images):
@@ -88,11 +104,15 @@ def plain_logits(state, kernels, sizes, images):
     def conv(name, x, stride=1):
         weight = state[f"{name}.weight"]
         under = windows(x, weight.shape[-1], stride, 0.0)
-        return sum(np.einsum("bihw,oi->bohw", part, weight[:, :, i, j], optimize=True) for (i, j), part in under)
+        return sum(
+            np.einsum("bihw,oi->bohw", part, weight[:, :, i, j], optimize=True)
+            for (i, j), part in under
+        )
 
     def norm(name, x):
         scale, bias, mean, var = (
-            state[f"{name}.{field}"][:, None, None] for field in ("weight", "bias", "running_mean", "running_var")
+            state[f"{name}.{field}"][:, None, None]
+            for field in ("weight", "bias", "running_mean", "running_var")
         )
         return (x - mean) / np.sqrt(var + 1e-5) * scale + bias
 
@@ -109,7 +129,10 @@ def plain_logits(state, kernels, sizes, images):
                 shortcut = norm(f"{name}.downsample.1", conv(f"{name}.downsample.0", x, stride))
             strided = kernels.index(3)  # the first 3x3 convolution
             for j in range(len(kernels)):
-                x = norm(f"{name}.bn{j + 1}", conv(f"{name}.conv{j + 1}", x, stride if j == strided else 1))
+                x = norm(
+                    f"{name}.bn{j + 1}",
+                    conv(f"{name}.conv{j + 1}", x, stride if j == strided else 1),
+                )
                 x = relu(x) if j < len(kernels) - 1 else x
             x = relu(x + shortcut)
     return x.mean((2, 3)) @ state["fc.weight"].T + state["fc.bias"]
@@ -121,7 +144,9 @@ def shapes(model):
 
 def tiny(head=None, **settings):
     """Variables of a network of TINY, of no value that a state dict has."""
-    backbone = ResNet(**(dict(stage_sizes=(1, 1), bottleneck=False, width=4, stem_width=4) | settings))
+    backbone = ResNet(
+        **(dict(stage_sizes=(1, 1), bottleneck=False, width=4, stem_width=4) | settings)
+    )
     rng = np.random.default_rng(2)
     template = shapes(Classifier(backbone, head) if head else backbone)
     return jax.tree.map(lambda x: jnp.asarray(rng.normal(size=x.shape), x.dtype), template)
@@ -144,7 +169,9 @@ def test_outputs_are_those_of_the_network_that_the_weights_come_from(name):
     state = random_state_dict(kernels, sizes)
     model = Classifier(getattr(backbones, name)(), heads.Deterministic(1000))
     variables = convert.from_torch(state, shapes(model), with_fc=True)
-    images = np.random.default_rng(1).normal(size=(2, 3, 65, 46)).astype(np.float32)  # odd and even sizes
+    images = (
+        np.random.default_rng(1).normal(size=(2, 3, 65, 46)).astype(np.float32)
+    )  # odd and even sizes
     expected = plain_logits(state, kernels, sizes, images)
     logits = jax.jit(model.apply)(variables, images.transpose(0, 2, 3, 1), jnp.ones(2, bool)).loc
     np.testing.assert_allclose(logits, expected, atol=2e-5 * np.std(expected))
@@ -153,25 +180,36 @@ def test_outputs_are_those_of_the_network_that_the_weights_come_from(name):
 @pytest.mark.parametrize("name", NETS)
 def test_every_name_and_bit_comes_back(name):
     kernels, sizes, num_parameters = NETS[name]
-    state = {n: np.zeros_like(a) if "tracked" in n else a for n, a in random_state_dict(kernels, sizes).items()}
+    state = {
+        n: np.zeros_like(a) if "tracked" in n else a
+        for n, a in random_state_dict(kernels, sizes).items()
+    }
     buffers = ("running_mean", "running_var", "num_batches_tracked")
     assert sum(a.size for n, a in state.items() if not n.endswith(buffers)) == num_parameters
     template = shapes(Classifier(getattr(backbones, name)(), heads.Deterministic(1000)))
     variables = convert.from_torch(state, template, with_fc=True)
-    assert jax.tree.map(lambda x: (x.shape, x.dtype), variables) == jax.tree.map(lambda x: (x.shape, x.dtype), template)
+    assert jax.tree.map(lambda x: (x.shape, x.dtype), variables) == jax.tree.map(
+        lambda x: (x.shape, x.dtype), template
+    )
     assert_identical(convert.to_torch(variables), state)
 
 
 def test_without_fc_a_head_of_other_classes_is_kept():
     variables = tiny(heads.LowRank(7, num_factors=2))
     found = convert.from_torch(tiny_state_dict(num_classes=1000), variables)
-    jax.tree.map(np.testing.assert_array_equal, found["params"]["head"], variables["params"]["head"])
+    jax.tree.map(
+        np.testing.assert_array_equal, found["params"]["head"], variables["params"]["head"]
+    )
     alone = convert.from_torch(tiny_state_dict(), tiny())
     jax.tree.map(np.testing.assert_array_equal, found["params"]["backbone"], alone["params"])
-    jax.tree.map(np.testing.assert_array_equal, found["batch_stats"]["backbone"], alone["batch_stats"])
+    jax.tree.map(
+        np.testing.assert_array_equal, found["batch_stats"]["backbone"], alone["batch_stats"]
+    )
 
 
-@pytest.mark.parametrize("head", [heads.Diagonal(5), heads.LowRank(5, 0.5), heads.ParameterEfficient(5)])
+@pytest.mark.parametrize(
+    "head", [heads.Diagonal(5), heads.LowRank(5, 0.5), heads.ParameterEfficient(5)]
+)
 def test_fc_becomes_the_utilities_of_any_head_and_leaves_its_noise(head):
     variables, state = tiny(head), tiny_state_dict()
     found = convert.from_torch(state, variables, with_fc=True)["params"]["head"]
@@ -182,7 +220,9 @@ def test_fc_becomes_the_utilities_of_any_head_and_leaves_its_noise(head):
 
 
 def test_a_backbone_alone_needs_and_makes_no_fc():
-    state = {n: a for n, a in tiny_state_dict().items() if not n.startswith("fc.") and "tracked" not in n}
+    state = {
+        n: a for n, a in tiny_state_dict().items() if not n.startswith("fc.") and "tracked" not in n
+    }
     variables = convert.from_torch(state, tiny())
     back = convert.to_torch(variables)
     assert_identical({n: a for n, a in back.items() if "tracked" not in n}, state)
@@ -193,7 +233,9 @@ def test_a_backbone_alone_needs_and_makes_no_fc():
 
 def test_a_file_of_arrays_is_a_state_dict_and_doubles_become_floats(tmp_path):
     state = tiny_state_dict()
-    files.write_arrays(tmp_path / "weights.npz", {n: a.astype(np.float64) for n, a in state.items()})
+    files.write_arrays(
+        tmp_path / "weights.npz", {n: a.astype(np.float64) for n, a in state.items()}
+    )
     with np.load(tmp_path / "weights.npz") as file:
         found = convert.from_torch(file, tiny())
     jax.tree.map(np.testing.assert_array_equal, found, convert.from_torch(state, tiny()))
@@ -237,7 +279,9 @@ def test_fc_of_other_classes_or_without_a_place_or_missing_is_told():
 
 def test_a_shallower_network_is_told_by_a_few_names():
     state = random_state_dict(*NETS["ResNet18"][:2])
-    with pytest.raises(ValueError, match=r"lacks layer1.0.bn3.bias, .* and \d+ more; .*layer1.0.conv1.weight") as error:
+    with pytest.raises(
+        ValueError, match=r"lacks layer1.0.bn3.bias, .* and \d+ more; .*layer1.0.conv1.weight"
+    ) as error:
         convert.from_torch(state, shapes(backbones.ResNet50()))
     assert len(str(error.value)) < 2500
 
@@ -262,8 +306,12 @@ def test_another_network_has_no_such_layout(variables, told):
             convert_it()
 
 
-def edward2_layer(num_factors, parameter_efficient=False, latent_dim=None, tune_temperature=False, seed=0):
-    """Names and shapes of the layer's parameters, written from its definition; no value is a default."""
+def edward2_layer(
+    num_factors, parameter_efficient=False, latent_dim=None, tune_temperature=False, seed=0
+):
+    """Names and shapes of the layer's parameters, written from its definition; no value is a
+    default.
+    """
     rng = np.random.default_rng(seed)
     width = latent_dim or K
 
@@ -285,19 +333,27 @@ def edward2_layer(num_factors, parameter_efficient=False, latent_dim=None, tune_
 
 
 def edward2_utilities(tree, settings, features, diag, factors):
-    """What the layer averages the softmax of, for its standard normals [s, b, 1] and [s, b, r], in float64."""
+    """What the layer averages the softmax of, for its standard normals [s, b, 1] and [s, b, r], in
+    float64.
+    """
 
     def dense(name, x):
         return x @ tree[name]["kernel"].astype(np.float64) + tree[name]["bias"]
 
     noise = (np.log1p(np.exp(dense("diag_layer", features))) + 1e-3) * diag
     if settings.get("parameter_efficient"):
-        noise = noise + dense("scale_layer_heteroscedastic", features) * dense("scale_layer_homoscedastic", factors)
+        noise = noise + dense("scale_layer_heteroscedastic", features) * dense(
+            "scale_layer_homoscedastic", factors
+        )
     elif settings["num_factors"]:
         loadings = dense("scale_layer", features).reshape(len(features), -1, R)
         noise = noise + np.einsum("bnr,sbr->sbn", loadings, factors)
     on_features = "latent_dim" in settings
-    total = dense("loc_layer", features + noise) if on_features else dense("loc_layer", features) + noise
+    total = (
+        dense("loc_layer", features + noise)
+        if on_features
+        else dense("loc_layer", features) + noise
+    )
     temperature = 0.9
     if settings.get("tune_temperature"):
         temperature = 0.3 + 2.7 / (1 + np.exp(-tree["pre_sigmoid_temperature"]))
@@ -309,10 +365,16 @@ def test_utilities_are_those_of_edward2s_layer_for_the_same_normals(head, settin
     tree = edward2_layer(**settings)
     rng = np.random.default_rng(1)
     features, diag, factors = (rng.normal(size=size) for size in ((4, D), (6, 4, 1), (6, 4, R)))
-    latent = head.apply({"params": edward2.from_edward2(tree, head)}, jnp.asarray(features, jnp.float32))
+    latent = head.apply(
+        {"params": edward2.from_edward2(tree, head)}, jnp.asarray(features, jnp.float32)
+    )
     shared = factors if settings.get("parameter_efficient") else None
-    own = np.concatenate([factors, diag], -1) if shared is None and settings["num_factors"] else diag
-    noise = latent_lib.Noise(None, *(None if x is None else jnp.asarray(x, jnp.float32) for x in (own, shared)))
+    own = (
+        np.concatenate([factors, diag], -1) if shared is None and settings["num_factors"] else diag
+    )
+    noise = latent_lib.Noise(
+        None, *(None if x is None else jnp.asarray(x, jnp.float32) for x in (own, shared))
+    )
     expected = edward2_utilities(tree, settings, features, diag, factors)
     np.testing.assert_allclose(latent_lib.utilities(latent, noise), expected, rtol=1e-4, atol=1e-4)
 
@@ -328,12 +390,36 @@ def test_every_parameter_of_edward2s_layer_comes_back(head, settings):
 @pytest.mark.parametrize(
     ("head", "settings", "told"),
     [
-        (EDWARD2[1][0], dict(num_factors=0), r"fit the head: it lacks scale_layer/bias, scale_layer/kernel\."),
-        (EDWARD2[0][0], dict(num_factors=0, tune_temperature=True), "not expected, pre_sigmoid_temperature"),
-        (EDWARD2[1][0], dict(num_factors=2), r"scale_layer/kernel \(7, 10\) where \(7, 15\) is expected"),
-        (EDWARD2[1][0], dict(num_factors=R, latent_dim=D), r"diag_layer/bias \(7,\) where \(5,\) is expected"),
-        (heads.LowRank(K, num_factors=R), dict(num_factors=R), "another covariance: give a head .* edward2=True"),
-        (heads.Deterministic(K), dict(num_factors=0), "another covariance: give a head .* edward2=True"),
+        (
+            EDWARD2[1][0],
+            dict(num_factors=0),
+            r"fit the head: it lacks scale_layer/bias, scale_layer/kernel\.",
+        ),
+        (
+            EDWARD2[0][0],
+            dict(num_factors=0, tune_temperature=True),
+            "not expected, pre_sigmoid_temperature",
+        ),
+        (
+            EDWARD2[1][0],
+            dict(num_factors=2),
+            r"scale_layer/kernel \(7, 10\) where \(7, 15\) is expected",
+        ),
+        (
+            EDWARD2[1][0],
+            dict(num_factors=R, latent_dim=D),
+            r"diag_layer/bias \(7,\) where \(5,\) is expected",
+        ),
+        (
+            heads.LowRank(K, num_factors=R),
+            dict(num_factors=R),
+            "another covariance: give a head .* edward2=True",
+        ),
+        (
+            heads.Deterministic(K),
+            dict(num_factors=0),
+            "another covariance: give a head .* edward2=True",
+        ),
     ],
 )
 def test_a_layer_of_edward2_that_does_not_fit_is_told(head, settings, told):
@@ -358,7 +444,9 @@ def test_mean_and_covariance_are_those_of_the_layer_of_tensorflow(head, parts, p
     sizes = {"loc_layer": (D, K)} | {name: (D, K * count) for name, count in parts.items()}
     if "scale_layer_heteroscedastic" in parts:
         sizes["scale_layer_homoscedastic"] = (R, K)
-    layer = {name: (rng.normal(size=size), rng.normal(size=size[1])) for name, size in sizes.items()}
+    layer = {
+        name: (rng.normal(size=size), rng.normal(size=size[1])) for name, size in sizes.items()
+    }
     weights = {
         f"{prefix}{name}/{field}:0": x.astype(np.float32)
         for name, pair in layer.items()
@@ -382,7 +470,9 @@ def test_mean_and_covariance_are_those_of_the_layer_of_tensorflow(head, parts, p
     params = edward2.from_edward2(weights, head, library="tensorflow")
     latent = head.apply({"params": params}, jnp.asarray(features, jnp.float32))
     np.testing.assert_allclose(latent.loc, mean / temperature, rtol=1e-4, atol=1e-4)
-    np.testing.assert_allclose(latent_lib.covariance(latent), covariance / temperature**2, rtol=1e-4, atol=1e-3)
+    np.testing.assert_allclose(
+        latent_lib.covariance(latent), covariance / temperature**2, rtol=1e-4, atol=1e-3
+    )
 
 
 def test_a_layer_of_tensorflow_needs_a_head_of_independent_noise_per_class():
@@ -410,7 +500,9 @@ def test_the_command_writes_what_a_run_starts_from(tmp_path, monkeypatch, capsys
 
     ours = written("ours")
     assert {name.split("/")[1] for name in ours} == {"backbone"}
-    np.testing.assert_array_equal(ours["params/backbone/stem/kernel"], state["conv1.weight"].transpose(2, 3, 1, 0))
+    np.testing.assert_array_equal(
+        ours["params/backbone/stem/kernel"], state["conv1.weight"].transpose(2, 3, 1, 0)
+    )
     np.testing.assert_array_equal(
         ours["batch_stats/backbone/stage4_block2/norm2/var"], state["layer4.1.bn2.running_var"]
     )

@@ -42,7 +42,9 @@ def random_variables(head, features):
 
 
 def plain_moments(head, variables, features):
-    """Mean and covariance of the noise's own entries and of the utilities, by the definition, in float64."""
+    """Mean and covariance of the noise's own entries and of the utilities, by the definition, in
+    float64.
+    """
     params = jax.tree.map(lambda x: np.asarray(x, np.float64), variables["params"])
     x = np.asarray(features, np.float64)
 
@@ -51,12 +53,19 @@ def plain_moments(head, variables, features):
         return np.tensordot(x, kernel, 1) + bias
 
     d = np.log1p(np.exp(affine("scale_diag"))) + 1e-3
-    shift, noise = np.zeros_like(d), np.stack([np.outer(row, row) if head.edward2 else np.diag(row**2) for row in d])
+    shift, noise = (
+        np.zeros_like(d),
+        np.stack([np.outer(row, row) if head.edward2 else np.diag(row**2) for row in d]),
+    )
     if "factor_loadings" in params:
         noise += np.stack([v @ v.T for v in affine("factor_loadings")])
     if "factor_scale" in params:
         v = affine("factor_scale")
-        noise += v[:, :, None] * (params["shared_loadings"] @ params["shared_loadings"].T) * v[:, None, :]
+        noise += (
+            v[:, :, None]
+            * (params["shared_loadings"] @ params["shared_loadings"].T)
+            * v[:, None, :]
+        )
         shift = v * params.get("shared_bias", 0.0)
     readout = params["loc"]["kernel"] if head.noise_on == "features" else np.eye(K)
     return noise, affine("loc") + shift @ readout, readout.T @ noise @ readout
@@ -67,7 +76,9 @@ def test_utilities_that_start_at_zero_learn():
     head = heads.Deterministic(K, zero_start=True)
     variables = head.init(key(), features)
     np.testing.assert_array_equal(head.apply(variables, features).loc, np.zeros((4, K)))
-    gradient = jax.grad(lambda v: jax.nn.log_softmax(head.apply(v, features).loc)[:, 0].sum())(variables)
+    gradient = jax.grad(lambda v: jax.nn.log_softmax(head.apply(v, features).loc)[:, 0].sum())(
+        variables
+    )
     assert (np.abs(gradient["params"]["loc"]["kernel"]) > 0).all()
     assert np.abs(heads.Deterministic(K).init(key(), features)["params"]["loc"]["kernel"]).min() > 0
 
@@ -83,7 +94,10 @@ def test_utilities_that_start_at_zero_learn():
         (heads.ParameterEfficient(K, num_factors=0), 2 * BASE),
         (heads.Diagonal(K, noise_on="features"), BASE + ON_FEATURES),
         (heads.LowRank(K, num_factors=R, noise_on="features"), BASE + (1 + R) * ON_FEATURES),
-        (heads.ParameterEfficient(K, num_factors=R, noise_on="features"), BASE + 2 * ON_FEATURES + D * R),
+        (
+            heads.ParameterEfficient(K, num_factors=R, noise_on="features"),
+            BASE + 2 * ON_FEATURES + D * R,
+        ),
         (heads.LowRank(K, num_factors=R, edward2=True), 2 * BASE + (D + 1) * K * R),
         (heads.ParameterEfficient(K, num_factors=R, edward2=True), 3 * BASE + K * R + K),
         (heads.Deterministic(K, temperature=(0.3, 3.0)), BASE + 1),
@@ -96,9 +110,13 @@ def test_parameters_are_as_many_as_the_formula_says(head, expected):
 
 def test_the_papers_counts_come_out():
     # Collier et al. (2021), reading C2: 44.8M for v(x), 2.2B for V(x) at D 2048, K 21843, R 50.
-    shapes = jax.eval_shape(heads.ParameterEfficient(21843, num_factors=50).init, key(), jnp.zeros((1, 2048)))["params"]
+    shapes = jax.eval_shape(
+        heads.ParameterEfficient(21843, num_factors=50).init, key(), jnp.zeros((1, 2048))
+    )["params"]
     assert sum(x.size for x in jax.tree.leaves(shapes["factor_scale"])) == 44_756_307
-    full = jax.eval_shape(heads.LowRank(21843, num_factors=50).init, key(), jnp.zeros((1, 2048)))["params"]
+    full = jax.eval_shape(heads.LowRank(21843, num_factors=50).init, key(), jnp.zeros((1, 2048)))[
+        "params"
+    ]
     assert full["factor_loadings"]["kernel"].size == 2_236_723_200
     # ResNet-152v2 with rank 15 has 92,969,128 parameters and with a dense layer 60,185,128.
     extra = [
@@ -117,7 +135,9 @@ def test_a_hidden_layer_comes_before_the_utilities_and_their_temperature():
     head = heads.Deterministic(K, hidden_width=R, temperature=2.0)
     variables = random_variables(head, features)
     params = jax.tree.map(np.asarray, variables["params"])
-    hidden = np.maximum(np.asarray(features) @ params["hidden"]["kernel"] + params["hidden"]["bias"], 0)
+    hidden = np.maximum(
+        np.asarray(features) @ params["hidden"]["kernel"] + params["hidden"]["bias"], 0
+    )
     expected = (hidden @ params["loc"]["kernel"] + params["loc"]["bias"]) / 2
     np.testing.assert_allclose(head.apply(variables, features).loc, expected, rtol=1e-5, atol=1e-6)
 
@@ -148,7 +168,11 @@ def test_the_dense_layer_learns_from_the_noise_that_it_reads_out(head):
 
     found = jax.jit(jax.grad(total))(variables)["params"]["loc"]["kernel"]
     noise, _, _ = plain_moments(head, variables, features)  # d tr(W' S W) / dW = 2 S W
-    expected = 2 * noise.sum(0) @ variables["params"]["loc"]["kernel"] if head.noise_on == "features" else 0 * found
+    expected = (
+        2 * noise.sum(0) @ variables["params"]["loc"]["kernel"]
+        if head.noise_on == "features"
+        else 0 * found
+    )
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
 
 
@@ -166,7 +190,10 @@ def test_the_temperature_is_a_change_of_units_of_the_same_parameters(head):
     plain, tempered = (head.clone(temperature=t).apply(variables, features) for t in (1.0, 0.15))
     np.testing.assert_allclose(tempered.loc, plain.loc / 0.15, rtol=1e-5)
     np.testing.assert_allclose(
-        latent_lib.covariance(tempered), latent_lib.covariance(plain) / 0.15**2, rtol=1e-4, atol=1e-6
+        latent_lib.covariance(tempered),
+        latent_lib.covariance(plain) / 0.15**2,
+        rtol=1e-4,
+        atol=1e-6,
     )
 
 
@@ -189,7 +216,10 @@ def test_a_learned_temperature_starts_in_the_middle_and_stays_within_its_bounds(
     head, features = heads.Diagonal(K, temperature=(0.3, 3.0)), jnp.ones((1, D))
     params = head.init(key(), features)["params"]
     assert head.temperature_of(params) == pytest.approx(1.65)
-    reached = [float(head.temperature_of(params | {"temperature": jnp.float32(t)})) for t in (-1e3, -5, -1, 1, 5, 1e3)]
+    reached = [
+        float(head.temperature_of(params | {"temperature": jnp.float32(t)}))
+        for t in (-1e3, -5, -1, 1, 5, 1e3)
+    ]
     assert (np.diff(reached) > 0).all()
     assert (reached[0], reached[-1]) == pytest.approx((0.3, 3.0))
 
@@ -203,7 +233,9 @@ def test_the_temperature_learns_from_the_loss(head):
     @jax.value_and_grad
     def loss(theta):
         params = variables["params"] | {"temperature": theta}
-        return -predictive.softmax(key(), head.apply({"params": params}, features), num_samples=50)[:, 0].sum()
+        return -predictive.softmax(key(), head.apply({"params": params}, features), num_samples=50)[
+            :, 0
+        ].sum()
 
     (below, _), (_, found), (above, _) = (loss(theta) for theta in (0.45, 0.5, 0.55))
     assert abs(found) > 1e-3
@@ -260,15 +292,24 @@ def test_the_parameter_efficient_head_never_makes_the_full_loadings():
         (dict(num_classes=K, temperature=0.0), "temperature is 0.0"),
         (dict(num_classes=K, num_factors=-1), "num_factors is -1"),
         (dict(num_classes=0), "num_classes is 0"),
-        (dict(num_classes=K, temperature=1e30), r"temperature is 1e\+30, but must be a number from 0.0001 to 10000"),
+        (
+            dict(num_classes=K, temperature=1e30),
+            r"temperature is 1e\+30, but must be a number from 0.0001 to 10000",
+        ),
         (dict(num_classes=K, temperature=(0.3, 1e30)), "<= lower < upper <="),
         (dict(num_classes=K, temperature=float("inf")), "temperature is inf"),
         (dict(num_classes=K, temperature=float("nan")), "temperature is nan"),
-        (dict(num_classes=K, temperature=(3.0, 0.3)), r"temperature is \(3.0, 0.3\), but bounds .* lower < upper"),
+        (
+            dict(num_classes=K, temperature=(3.0, 0.3)),
+            r"temperature is \(3.0, 0.3\), but bounds .* lower < upper",
+        ),
         (dict(num_classes=K, temperature=(1.0, 1.0)), "<= lower < upper <="),
         (dict(num_classes=K, temperature=(0.0, 1.0)), "<= lower < upper <="),
         (dict(num_classes=K, temperature=(1.0, float("inf"))), "<= lower < upper <="),
-        (dict(num_classes=K, noise_on="logits"), "noise_on is 'logits'; choose 'utilities' or 'features'"),
+        (
+            dict(num_classes=K, noise_on="logits"),
+            "noise_on is 'logits'; choose 'utilities' or 'features'",
+        ),
     ],
 )
 def test_values_out_of_range_are_errors(settings, message):

@@ -28,7 +28,9 @@ def test_it_stands_in_place_of_a_dense_layer(head, link):
 
 def test_the_settings_of_a_head_reach_it():
     settings = dict(noise_on="features", edward2=True, temperature=(0.3, 3.0))
-    layer = HeteroscedasticDense(5, num_factors=3, head="ParameterEfficient", num_samples=16, **settings)
+    layer = HeteroscedasticDense(
+        5, num_factors=3, head="ParameterEfficient", num_samples=16, **settings
+    )
     head = heads.ParameterEfficient(5, num_factors=3, **settings)
     variables = layer.init(key(), FEATURES)
     _, sown = layer.apply(variables, FEATURES, mutable="intermediates")
@@ -42,13 +44,19 @@ def test_noise_is_new_with_a_key_and_fixed_without():
     noisy = [layer.apply(variables, FEATURES, rngs={"noise": key(i)}) for i in (0, 0, 1)]
     np.testing.assert_array_equal(noisy[0], noisy[1])
     assert np.abs(noisy[0] - noisy[2]).max() > 1e-3
-    np.testing.assert_array_equal(layer.apply(variables, FEATURES), layer.apply(variables, FEATURES))
+    np.testing.assert_array_equal(
+        layer.apply(variables, FEATURES), layer.apply(variables, FEATURES)
+    )
 
 
 @pytest.mark.parametrize(("num_classes", "num_factors"), [(5, 5), (40, 15)])
 @pytest.mark.parametrize("head", ["LowRank", "ParameterEfficient"])
-def test_a_head_with_factors_has_fifteen_unless_told_and_no_more_than_classes(head, num_classes, num_factors):
-    shapes = jax.eval_shape(HeteroscedasticDense(num_classes, head=head).init, key(), FEATURES)["params"]["utilities"]
+def test_a_head_with_factors_has_fifteen_unless_told_and_no_more_than_classes(
+    head, num_classes, num_factors
+):
+    shapes = jax.eval_shape(HeteroscedasticDense(num_classes, head=head).init, key(), FEATURES)[
+        "params"
+    ]["utilities"]
     loadings = shapes["factor_loadings"]["bias"] if head == "LowRank" else shapes["shared_loadings"]
     assert loadings.shape == (num_classes, num_factors)
 
@@ -88,7 +96,10 @@ def test_a_model_with_it_trains():
         (dict(head="Diagonal", num_factors=3), "no setting 'num_factors'"),
         (dict(head="Deterministic", noise_on="features"), "no setting 'edward2', 'noise_on'"),
         (dict(num_factors=0), "num_factors is 0, but head 'LowRank' needs 1 or more"),
-        (dict(num_factors=-2, head="ParameterEfficient"), "num_factors is -2, but head 'ParameterEfficient' needs"),
+        (
+            dict(num_factors=-2, head="ParameterEfficient"),
+            "num_factors is -2, but head 'ParameterEfficient' needs",
+        ),
         (dict(temperature=1e30), "temperature is 1e"),
         (dict(num_samples=0), "num_samples is 0"),
         (dict(num_samples=100), "take 128"),

@@ -19,25 +19,35 @@ def run(module, x, present, train=True):
 @pytest.mark.parametrize("present", [PRESENT, jnp.ones(8, bool)])
 def test_it_is_the_librarys_masked_normalisation(present):
     ours, state = run(BatchNorm(), X, present)
-    library = nn.BatchNorm(use_running_average=False, momentum=0.9, epsilon=1e-5, use_fast_variance=False)
+    library = nn.BatchNorm(
+        use_running_average=False, momentum=0.9, epsilon=1e-5, use_fast_variance=False
+    )
     mask = present[:, None, None, None]
-    theirs, their_state = library.apply(library.init(key(), X, mask=mask), X, mask=mask, mutable=["batch_stats"])
+    theirs, their_state = library.apply(
+        library.init(key(), X, mask=mask), X, mask=mask, mutable=["batch_stats"]
+    )
     np.testing.assert_allclose(ours, theirs, rtol=1e-3, atol=1e-4)
     jax.tree.map(
-        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4), state["batch_stats"], their_state["batch_stats"]
+        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4),
+        state["batch_stats"],
+        their_state["batch_stats"],
     )
 
 
 def test_without_a_scale_it_is_the_same_with_one_parameter_less():
     plain = BatchNorm(use_scale=False).init(key(), X, PRESENT, True)
     assert set(plain["params"]) == {"bias"}
-    np.testing.assert_array_equal(run(BatchNorm(use_scale=False), X, PRESENT)[0], run(BatchNorm(), X, PRESENT)[0])
+    np.testing.assert_array_equal(
+        run(BatchNorm(use_scale=False), X, PRESENT)[0], run(BatchNorm(), X, PRESENT)[0]
+    )
 
 
 def test_groups_are_batches_of_their_own():
     grouped, state = run(BatchNorm(group_size=4), X, PRESENT)
     parts = [run(BatchNorm(), X[i : i + 4], PRESENT[i : i + 4]) for i in (0, 4)]
-    np.testing.assert_allclose(grouped, jnp.concatenate([y for y, _ in parts]), rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(
+        grouped, jnp.concatenate([y for y, _ in parts]), rtol=1e-4, atol=1e-4
+    )
     mean = jax.tree.map(lambda a, b: (a + b) / 2, parts[0][1], parts[1][1])
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6), state, mean)
 
@@ -61,12 +71,16 @@ def test_a_group_of_absent_examples_leaves_the_gradients_of_a_deep_network_alone
     variables = Deep().init(key(), X, present, True)
 
     def loss(params, x, present):
-        found, _ = Deep().apply({**variables, "params": params}, x, present, True, mutable=["batch_stats"])
+        found, _ = Deep().apply(
+            {**variables, "params": params}, x, present, True, mutable=["batch_stats"]
+        )
         return jnp.sum(jnp.where(present, found, 0.0))
 
     gradients = jax.grad(loss)(variables["params"], X, present)
     alone = jax.grad(loss)(variables["params"], X[:4], present[:4])
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-5), gradients, alone)
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-5), gradients, alone
+    )
 
 
 def test_a_group_that_does_not_divide_the_batch_is_an_error():

@@ -28,11 +28,20 @@ HEADS = {
 }
 
 
-@pytest.mark.parametrize(("head", "case"), [(head, case) for head, (_, cases) in HEADS.items() for case in cases])
+@pytest.mark.parametrize(
+    ("head", "case"), [(head, case) for head, (_, cases) in HEADS.items() for case in cases]
+)
 @pytest.mark.parametrize("link", ["softmax", "sigmoid"])
 def test_values_and_gradients_are_finite(head, case, link):
     settings, features = CASES[case]
-    settings = {"num_classes": 5, "num_factors": 3, "num_samples": 16, "link": link, **HEADS[head][0], **settings}
+    settings = {
+        "num_classes": 5,
+        "num_factors": 3,
+        "num_samples": 16,
+        "link": link,
+        **HEADS[head][0],
+        **settings,
+    }
     layer = HeteroscedasticDense(**settings)
     variables = jax.jit(layer.init)(key(), features)
     if case == "no loadings":

@@ -11,14 +11,18 @@ from heteroscedastic import latent as latent_lib
 from heteroscedastic import predictive
 from heteroscedastic.latent import LatentGaussian
 
-MEANS = np.concatenate([-np.geomspace(60, 1e-3, 20), [0.0], np.geomspace(1e-3, 60, 20)]).astype(np.float32)
+MEANS = np.concatenate([-np.geomspace(60, 1e-3, 20), [0.0], np.geomspace(1e-3, 60, 20)]).astype(
+    np.float32
+)
 SCALES = np.geomspace(1e-3, 60, 20).astype(np.float32)
 
 
 def quadrature(mean, scale):
     """log p, log(1 - p), E[sigmoid'] and E[sigmoid''] in float64, of one label."""
     log_p, log_q = (_log_integral(special.log_expit, sign * mean, scale) for sign in (1.0, -1.0))
-    nodes = np.linspace(-14 - scale, 14 + scale, 100_001)  # the slope alone may lie `scale` from the mean
+    nodes = np.linspace(
+        -14 - scale, 14 + scale, 100_001
+    )  # the slope alone may lie `scale` from the mean
     u = mean + scale * nodes
     weights = np.exp(-0.5 * nodes**2) / np.sqrt(2 * np.pi) * (nodes[1] - nodes[0])
     slope = special.expit(u) * special.expit(-u)
@@ -59,7 +63,9 @@ def test_it_is_the_limit_of_the_sampled_form(kind):
     one = latent(kind, batch=(2,))
     num_samples = 40_000
     sampled = jax.nn.sigmoid(predictive.sigmoid_sampled(key(), one, num_samples=num_samples))
-    np.testing.assert_allclose(jax.nn.sigmoid(predictive.sigmoid(None, one)), sampled, atol=5 * 0.5 / num_samples**0.5)
+    np.testing.assert_allclose(
+        jax.nn.sigmoid(predictive.sigmoid(None, one)), sampled, atol=5 * 0.5 / num_samples**0.5
+    )
 
 
 def test_without_noise_it_is_loc_and_little_noise_changes_little():
@@ -80,13 +86,17 @@ def test_no_noise_at_all_has_gradients_too():
 def test_the_mirror_image_has_opposite_odds():
     one = latent("low_rank")
     mirrored = one._replace(loc=-one.loc)
-    np.testing.assert_array_equal(predictive.sigmoid(None, mirrored), -predictive.sigmoid(None, one))
+    np.testing.assert_array_equal(
+        predictive.sigmoid(None, mirrored), -predictive.sigmoid(None, one)
+    )
 
 
 @pytest.mark.parametrize("mean", [-1e4, -60.0, 0.0, 60.0, 1e4])
 @pytest.mark.parametrize("scale", [1e-8, 1.0, 60.0, 1e4])
 def test_it_is_finite_at_extremes(mean, scale):
-    value, gradient = jax.value_and_grad(lambda x: predictive.sigmoid(None, x)[0])(one_label(mean, scale))
+    value, gradient = jax.value_and_grad(lambda x: predictive.sigmoid(None, x)[0])(
+        one_label(mean, scale)
+    )
     assert np.isfinite([value, gradient.loc[0], gradient.scale_diag[0]]).all()
     assert np.sign(value) == np.sign(mean)
 
@@ -101,10 +111,14 @@ def test_a_label_that_cannot_be_stays_impossible():
 def test_the_temperature_is_a_change_of_units():
     one = latent("low_rank")
     by_hand = one._replace(
-        loc=one.loc / 0.15, scale_diag=one.scale_diag / 0.15, factor_loadings=one.factor_loadings / 0.15
+        loc=one.loc / 0.15,
+        scale_diag=one.scale_diag / 0.15,
+        factor_loadings=one.factor_loadings / 0.15,
     )
     np.testing.assert_allclose(
-        predictive.sigmoid(None, latent_lib.temper(one, 0.15)), predictive.sigmoid(None, by_hand), rtol=1e-4
+        predictive.sigmoid(None, latent_lib.temper(one, 0.15)),
+        predictive.sigmoid(None, by_hand),
+        rtol=1e-4,
     )
 
 
@@ -148,7 +162,8 @@ def test_second_derivatives_are_within_a_hundredth_where_they_exceed_a_thousandt
     for sign in (1, -1):
         found = hessian(jnp.asarray(sign * means, jnp.float32), jnp.asarray(scales**2, jnp.float32))
         found = np.stack([sign * found[0][0], found[0][1], sign * found[1][1]], axis=-1)
-        # The square of a square root moves the variance by its rounding, which second derivatives divide by it.
+        # The square of a square root moves the variance by its rounding, which second derivatives
+        # divide by it.
         np.testing.assert_allclose(found[:, :2], expected[:, :2], rtol=0.01, atol=1e-5)
         large = scales > 0.1
         np.testing.assert_allclose(found[large, 2], expected[large, 2], rtol=0.01, atol=1e-4)

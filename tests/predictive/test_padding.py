@@ -24,7 +24,9 @@ PREDICTIVES = {
 def fewer(longer, num_classes):
     """The latent of the first classes alone."""
     if longer.readout is not None:
-        return longer._replace(loc=longer.loc[..., :num_classes], readout=longer.readout[:, :num_classes])
+        return longer._replace(
+            loc=longer.loc[..., :num_classes], readout=longer.readout[:, :num_classes]
+        )
     found = longer._replace(factor_loadings=None, shared_loadings=None)
     found = latent_lib.map_batch(lambda x: x[..., :num_classes], found)
     if longer.factor_loadings is not None:
@@ -52,7 +54,9 @@ def test_they_take_no_probability_and_no_gradient(name, kind):
     cotangent = jnp.cos(jnp.arange(logits.size)).reshape(logits.shape)
     (gradient,), (with_padding,) = pull(cotangent), pull_padded(cotangent)
     jax.tree.map(
-        functools.partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-5), fewer(with_padding, num_classes), gradient
+        functools.partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-5),
+        fewer(with_padding, num_classes),
+        gradient,
     )
     np.testing.assert_array_equal(with_padding.loc[..., num_classes:], 0.0)
     if kind != "readout":

@@ -14,8 +14,12 @@ def direct(sampled, latent, num_samples, points="independent"):
     """The definition, in float64, on the same samples."""
     utilities = np.asarray(latent_lib.sample(key(), latent, num_samples, points), np.float64)
     if sampled is predictive.softmax:
-        return special.logsumexp(special.log_softmax(utilities, axis=-1), axis=0) - np.log(num_samples)
-    positive, negative = (special.logsumexp(special.log_expit(s * utilities), axis=0) for s in (1, -1))
+        return special.logsumexp(special.log_softmax(utilities, axis=-1), axis=0) - np.log(
+            num_samples
+        )
+    positive, negative = (
+        special.logsumexp(special.log_expit(s * utilities), axis=0) for s in (1, -1)
+    )
     return positive - negative
 
 
@@ -23,7 +27,9 @@ def direct_in_jax(sampled, latent, num_samples, points):
     utilities = latent_lib.sample(key(), latent, num_samples, points)
     if sampled is predictive.softmax:
         return jax.nn.logsumexp(jax.nn.log_softmax(utilities), axis=0) - jnp.log(num_samples)
-    return jax.nn.logsumexp(jax.nn.log_sigmoid(utilities), 0) - jax.nn.logsumexp(jax.nn.log_sigmoid(-utilities), 0)
+    return jax.nn.logsumexp(jax.nn.log_sigmoid(utilities), 0) - jax.nn.logsumexp(
+        jax.nn.log_sigmoid(-utilities), 0
+    )
 
 
 SAMPLED = (predictive.softmax, predictive.sigmoid_sampled)
@@ -38,7 +44,9 @@ SAMPLED = (predictive.softmax, predictive.sigmoid_sampled)
         *(("everything", 10, points, 32) for points in ("antithetic", "sobol")),
     ],
 )
-def test_streaming_changes_neither_value_nor_gradient(sampled, kind, chunk_size, points, num_samples):
+def test_streaming_changes_neither_value_nor_gradient(
+    sampled, kind, chunk_size, points, num_samples
+):
     one = latent(kind, batch=(2, 3))
     cotangent = jnp.asarray(np.random.default_rng(1).normal(size=(2, 3, 5)), jnp.float32)
 
@@ -46,10 +54,16 @@ def test_streaming_changes_neither_value_nor_gradient(sampled, kind, chunk_size,
         return sampled(key(), latent, num_samples=num_samples, points=points, chunk_size=chunk_size)
 
     value, pull = jax.vjp(jax.jit(streamed), one)
-    np.testing.assert_allclose(value, direct(sampled, one, num_samples, points), rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(
+        value, direct(sampled, one, num_samples, points), rtol=1e-5, atol=1e-5
+    )
     (gradient,) = pull(cotangent)
     _, pull = jax.vjp(lambda x: direct_in_jax(sampled, x, num_samples, points), one)
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-4), gradient, pull(cotangent)[0])
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-4),
+        gradient,
+        pull(cotangent)[0],
+    )
 
 
 def test_two_classes_agree_with_quadrature():
@@ -64,14 +78,18 @@ def test_two_classes_agree_with_quadrature():
     np.testing.assert_allclose(found, [exact, 1 - exact], atol=5 * 0.5 / np.sqrt(num_samples))
     odds = LatentGaussian(loc=jnp.array([mean]), scale_diag=jnp.array([deviation]))
     log_odds = predictive.sigmoid_sampled(key(1), odds, num_samples=num_samples)
-    np.testing.assert_allclose(jax.nn.sigmoid(log_odds), [exact], atol=5 * 0.5 / np.sqrt(num_samples))
+    np.testing.assert_allclose(
+        jax.nn.sigmoid(log_odds), [exact], atol=5 * 0.5 / np.sqrt(num_samples)
+    )
 
 
 @pytest.mark.parametrize("sampled", SAMPLED)
 def test_without_noise_it_is_the_link_of_loc(sampled):
     one = latent("deterministic")
     link = jax.nn.log_softmax if sampled is predictive.softmax else (lambda x: x)
-    np.testing.assert_allclose(sampled(key(), one, num_samples=50), link(one.loc), rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(
+        sampled(key(), one, num_samples=50), link(one.loc), rtol=1e-5, atol=1e-6
+    )
 
 
 @pytest.mark.parametrize("nats", [20.0, 100.0, 1e4])
@@ -100,9 +118,13 @@ def test_the_gradient_is_right_however_unlikely_the_class(nats):
 @pytest.mark.parametrize("nats", [20.0, 100.0, 1e4])
 def test_both_tails_of_the_log_odds_are_exact(sign, nats):
     one = LatentGaussian(loc=jnp.array([sign * nats]), scale_diag=jnp.array([1.0]))
-    value, gradient = jax.value_and_grad(lambda x: predictive.sigmoid_sampled(key(), x, num_samples=64)[0])(one)
+    value, gradient = jax.value_and_grad(
+        lambda x: predictive.sigmoid_sampled(key(), x, num_samples=64)[0]
+    )(one)
     np.testing.assert_allclose(value, direct(predictive.sigmoid_sampled, one, 64)[0], rtol=1e-5)
-    np.testing.assert_allclose(gradient.loc, [1.0], rtol=max(1e-4, 2e-7 * nats))  # float32 of the utility itself
+    np.testing.assert_allclose(
+        gradient.loc, [1.0], rtol=max(1e-4, 2e-7 * nats)
+    )  # float32 of the utility itself
 
 
 def test_the_shift_of_all_utilities_changes_nothing():

@@ -25,7 +25,10 @@ def expansion(latent):
     """softmax + half the trace of its Hessian, as JAX has it, with the covariance; not clipped."""
 
     def one(loc, covariance):
-        return jax.nn.softmax(loc) + jnp.einsum("kij,ij->k", jax.hessian(jax.nn.softmax)(loc), covariance) / 2
+        return (
+            jax.nn.softmax(loc)
+            + jnp.einsum("kij,ij->k", jax.hessian(jax.nn.softmax)(loc), covariance) / 2
+        )
 
     for _ in latent.loc.shape[:-1]:
         one = jax.vmap(one)
@@ -64,7 +67,9 @@ def test_with_strong_noise_it_is_the_expansion_clipped_and_divided_by_its_sum(ki
     clipped = np.maximum(expansion(one), min_factor * probs)
     assert kind == "deterministic" or (expansion(one) < 0).any()
     stated = clipped / clipped.sum(-1, keepdims=True)
-    np.testing.assert_allclose(np.exp(predictive.taylor(None, one, min_factor=min_factor)), stated, rtol=1e-4)
+    np.testing.assert_allclose(
+        np.exp(predictive.taylor(None, one, min_factor=min_factor)), stated, rtol=1e-4
+    )
 
 
 def test_the_loss_of_a_diagonal_latent_is_minus_the_log_of_equation_9():
@@ -96,16 +101,22 @@ def test_the_correction_has_the_square_of_the_temperature(kind):
     half_trace = np.einsum("bkij,bij->bk", hessian, covariance(one)) / 2
     correction = np.exp(predictive.taylor(None, one._replace(loc=loc))) - jax.nn.softmax(loc)
     np.testing.assert_allclose(correction / temperature**2, half_trace, rtol=1e-3, atol=2e-6)
-    tempered = np.exp(predictive.taylor(None, latent_lib.temper(one, temperature))) - jax.nn.softmax(loc)
+    tempered = np.exp(
+        predictive.taylor(None, latent_lib.temper(one, temperature))
+    ) - jax.nn.softmax(loc)
     np.testing.assert_allclose(tempered, half_trace, rtol=1e-3, atol=2e-6)
 
 
 @pytest.mark.parametrize("approximate", APPROXIMATIONS)
 def test_without_noise_it_is_the_softmax_of_loc(approximate):
     one = latent("deterministic")
-    np.testing.assert_allclose(approximate(None, one), jax.nn.log_softmax(one.loc), rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(
+        approximate(None, one), jax.nn.log_softmax(one.loc), rtol=1e-5, atol=1e-6
+    )
     quiet = quieter(latent("everything"), 1e-4)
-    np.testing.assert_allclose(approximate(None, quiet), jax.nn.log_softmax(quiet.loc), rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(
+        approximate(None, quiet), jax.nn.log_softmax(quiet.loc), rtol=1e-4, atol=1e-5
+    )
 
 
 @pytest.mark.parametrize("approximate", APPROXIMATIONS)
@@ -117,8 +128,12 @@ def test_the_error_is_of_fourth_order_in_the_noise(approximate):
     mass = np.einsum("i,j,k->ijk", *[weights / weights.sum()] * 3)
 
     def error(size):
-        exact = np.einsum("ijk,ijkc->c", mass, special.softmax(loc + size * scale_diag * grid, axis=-1))
-        one = LatentGaussian(jnp.asarray(loc, jnp.float32), jnp.asarray(size * scale_diag, jnp.float32))
+        exact = np.einsum(
+            "ijk,ijkc->c", mass, special.softmax(loc + size * scale_diag * grid, axis=-1)
+        )
+        one = LatentGaussian(
+            jnp.asarray(loc, jnp.float32), jnp.asarray(size * scale_diag, jnp.float32)
+        )
         return np.abs(np.exp(approximate(None, one)) - exact).max()
 
     assert error(0.2) > 5e-6  # not of rounding
@@ -132,7 +147,9 @@ def test_with_weak_noise_they_agree_with_monte_carlo(kind):
     sampled = np.exp(predictive.softmax(key(), one, num_samples=num_samples))
     for approximate in APPROXIMATIONS:
         # A probability moves by at most a quarter of a utility, of standard deviation 0.4.
-        np.testing.assert_allclose(np.exp(approximate(None, one)), sampled, atol=5 * 0.1 / np.sqrt(num_samples) + 5e-4)
+        np.testing.assert_allclose(
+            np.exp(approximate(None, one)), sampled, atol=5 * 0.1 / np.sqrt(num_samples) + 5e-4
+        )
 
 
 @pytest.mark.parametrize("approximate", APPROXIMATIONS)
@@ -149,10 +166,14 @@ def test_the_order_of_classes_changes_nothing(approximate, kind):
     permuted = one._replace(loc=one.loc[order])
     if one.readout is None:
         fields = {name: getattr(one, name) for name in one._fields}
-        permuted = LatentGaussian(**{name: None if x is None else x[order] for name, x in fields.items()})
+        permuted = LatentGaussian(
+            **{name: None if x is None else x[order] for name, x in fields.items()}
+        )
     else:
         permuted = permuted._replace(readout=one.readout[:, order])
-    np.testing.assert_allclose(approximate(None, permuted), approximate(None, one)[order], rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(
+        approximate(None, permuted), approximate(None, one)[order], rtol=1e-4, atol=1e-5
+    )
 
 
 @pytest.mark.parametrize("approximate", APPROXIMATIONS)
@@ -163,13 +184,19 @@ def test_what_is_common_to_all_classes_changes_nothing(approximate, readout):
     if readout:  # one more unit of noise, which reaches all classes alike
         noisy = one._replace(
             scale_diag=jnp.concatenate([one.scale_diag, jnp.full((3, 1), 30.0)], axis=-1),
-            factor_loadings=jnp.concatenate([one.factor_loadings, jnp.full((3, 1, 2), 30.0)], axis=-2),
+            factor_loadings=jnp.concatenate(
+                [one.factor_loadings, jnp.full((3, 1, 2), 30.0)], axis=-2
+            ),
             readout=jnp.concatenate([one.readout, jnp.ones((1, 5))]),
         )
     else:
-        noisy = one._replace(factor_loadings=jnp.concatenate([one.factor_loadings, 30 * ones], axis=-1))
+        noisy = one._replace(
+            factor_loadings=jnp.concatenate([one.factor_loadings, 30 * ones], axis=-1)
+        )
     shifted = noisy._replace(loc=noisy.loc + 30.0)
-    np.testing.assert_allclose(approximate(None, shifted), approximate(None, one), rtol=1e-3, atol=1e-3)
+    np.testing.assert_allclose(
+        approximate(None, shifted), approximate(None, one), rtol=1e-3, atol=1e-3
+    )
 
 
 @pytest.mark.parametrize("approximate", APPROXIMATIONS)
@@ -238,15 +265,20 @@ def test_the_mean_field_of_two_classes_is_near_the_integral(deviation):
 
 @pytest.mark.parametrize("nats", [20.0, 300.0])
 def test_the_mean_field_is_sound_where_one_class_is_certain(nats):
-    # The probability of another is then E[exp(u_j - u_top)], whose log has half the variance of u_j - u_top.
+    # The probability of another is then E[exp(u_j - u_top)], whose log has half the variance of u_j
+    # - u_top.
     one = LatentGaussian(loc=jnp.array([nats, 0.0, -0.5]), scale_diag=jnp.array([0.3, 0.2, 0.1]))
     moved = np.array([0.0, (0.3**2 + 0.2**2) / 2, (0.3**2 + 0.1**2) / 2])
-    np.testing.assert_allclose(predictive.mean_field(None, one), jax.nn.log_softmax(one.loc) + moved, atol=0.01)
+    np.testing.assert_allclose(
+        predictive.mean_field(None, one), jax.nn.log_softmax(one.loc) + moved, atol=0.01
+    )
 
 
 @pytest.mark.parametrize("approximate", APPROXIMATIONS)
 def test_one_class_is_certain(approximate):
-    np.testing.assert_array_equal(approximate(None, LatentGaussian(jnp.ones(1), jnp.ones(1))), [0.0])
+    np.testing.assert_array_equal(
+        approximate(None, LatentGaussian(jnp.ones(1), jnp.ones(1))), [0.0]
+    )
 
 
 @pytest.mark.parametrize("approximate", APPROXIMATIONS)

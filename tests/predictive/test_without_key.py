@@ -36,7 +36,12 @@ def test_rows_and_parts_and_vmap_equal_the_batch(points):
     close(log_probs(latent_lib.map_batch(lambda x: x[7:], one), points), whole[7:])
     close(log_probs(latent_lib.map_batch(lambda x: x[12], one), points), whole[12])
     close(jax.vmap(lambda x: log_probs(x, points))(one), whole)
-    close(log_probs(latent_lib.map_batch(lambda x: x[:12].reshape(3, 4, *x.shape[1:]), one), points)[1, 2], whole[6])
+    close(
+        log_probs(latent_lib.map_batch(lambda x: x[:12].reshape(3, 4, *x.shape[1:]), one), points)[
+            1, 2
+        ],
+        whole[6],
+    )
 
 
 def test_the_normals_of_an_example_are_independent_of_each_other():

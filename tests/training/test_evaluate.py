@@ -14,7 +14,9 @@ from heteroscedastic.training.step import Predictions
 
 def predictions(num_examples, num_classes, lists=False, seed=0):
     rng = np.random.default_rng(seed)
-    labels = rng.integers(0, num_classes, (num_examples, 3) if lists else num_examples).astype(np.int32)
+    labels = rng.integers(0, num_classes, (num_examples, 3) if lists else num_examples).astype(
+        np.int32
+    )
     if lists:
         labels[::2, 2] = -1
     return Predictions(
@@ -79,12 +81,21 @@ def test_above_2000_classes_the_file_is_that_of_all_logits_though_no_batch_keeps
     @jax.jit
     def one(rows, key):
         parts = [jnp.asarray(x)[rows] for x in (made.labels, made.logits)]
-        batch = Batch(None, parts[0], (rows >= 0).astype(jnp.float32), jnp.asarray(made.ids)[rows], {})
+        batch = Batch(
+            None, parts[0], (rows >= 0).astype(jnp.float32), jnp.asarray(made.ids)[rows], {}
+        )
         return step.eval_step(
-            LatentGaussian(parts[1]), batch, key, predictive=lambda key, x: x.loc, metric=metric, yes_no=lists
+            LatentGaussian(parts[1]),
+            batch,
+            key,
+            predictive=lambda key, x: x.loc,
+            metric=metric,
+            yes_no=lists,
         )
 
-    _, found = evaluate.evaluate(one, np.pad(np.arange(10), (0, 2), constant_values=-1).reshape(3, 4), key())
+    _, found = evaluate.evaluate(
+        one, np.pad(np.arange(10), (0, 2), constant_values=-1).reshape(3, 4), key()
+    )
     assert found.logits.shape == (10, 100)
     written, expected = evaluate.arrays(found), plain(made.ids, made.labels, made.logits)
     assert set(written) == set(expected)
@@ -119,6 +130,10 @@ def test_lists_of_right_labels_under_a_softmax_are_not_taken_for_answers():
         metric=metrics.of_evaluation(True, False, batch.labels),
         yes_no=False,
     )
-    assert set(evaluate.arrays(jax.tree.map(np.asarray, found))) == {"ids", "right_labels", "logits"}
+    assert set(evaluate.arrays(jax.tree.map(np.asarray, found))) == {
+        "ids",
+        "right_labels",
+        "logits",
+    }
     hits = [np.argmax(row) in labels for row, labels in zip(made.logits, made.labels)]
     assert metrics.means(sums)["accuracy"] == np.mean(hits)

@@ -16,19 +16,22 @@ from experiments import study
 from heteroscedastic import losses, predictive, smoothing, weighting
 from heteroscedastic.batch import Batch
 from heteroscedastic.data import resident
+from heteroscedastic.distributed.sharding import Placement
 from heteroscedastic.models import backbones, heads
 from heteroscedastic.models.classifier import Classifier
 from heteroscedastic.models.resnet import ResNet
-from heteroscedastic.training import assembly, loop, microbatches, optimizer, schema
+from heteroscedastic.runs import assembly, loop, schema
+from heteroscedastic.runs.smoke import smoke
+from heteroscedastic.training import microbatches, optimizer
 from heteroscedastic.training.objective import objective
-from heteroscedastic.training.placement import Placement
-from heteroscedastic.training.smoke import smoke
 from heteroscedastic.training.state import TrainState
 from heteroscedastic.training.step import train_step
 
 SIZE = 24
 PRESENT = np.ones(SIZE, np.float32)
-UNEVEN = np.where(np.arange(SIZE) % 4 == 3, 0.0, 1.0).astype(np.float32)  # the last of four parts is absent
+UNEVEN = np.where(np.arange(SIZE) % 4 == 3, 0.0, 1.0).astype(
+    np.float32
+)  # the last of four parts is absent
 UNEVEN[:6] = [2.0, 0.5, 0.0, 0.0, 0.0, 1.0]
 PLAIN = Classifier(backbones.MLP(widths=(16,)), heads.Deterministic(5))
 assert_same_sums = functools.partial(np.testing.assert_allclose, rtol=2e-5, atol=2e-6)
@@ -46,11 +49,15 @@ def batch(weights):
 
 
 def few_sums(logits, labels, weights):
-    return dict(weight=jnp.sum(weights), correct=jnp.sum(weights * (jnp.argmax(logits, axis=-1) == labels)))
+    return dict(
+        weight=jnp.sum(weights), correct=jnp.sum(weights * (jnp.argmax(logits, axis=-1) == labels))
+    )
 
 
 def stepped(model, average, number, batch, weigh=weighting.equal, keys=None):
-    """The step of a batch in so many parts, from a fixed state; for each of several keys, if they are given."""
+    """The step of a batch in so many parts, from a fixed state; for each of several keys, if they
+    are given.
+    """
     variables = jax.jit(model.init)(key(), batch.inputs, jnp.ones(len(batch.ids), bool))
     params = variables.pop("params")
     sgd = optimizer.sgd(optax.constant_schedule(0.1), l2=1e-3, clip_norm=1.0)
@@ -82,28 +89,43 @@ def stepped(model, average, number, batch, weigh=weighting.equal, keys=None):
 @functools.cache
 def plain(number, is_uneven):
     weigh = weighting.inverse_frequency if is_uneven else weighting.equal
-    return stepped(PLAIN, predictive.deterministic, number, batch(UNEVEN if is_uneven else PRESENT), weigh)
+    return stepped(
+        PLAIN, predictive.deterministic, number, batch(UNEVEN if is_uneven else PRESENT), weigh
+    )
 
 
-@pytest.mark.parametrize("is_uneven", [False, True], ids=["all present", "unevenly absent, with class weights"])
+@pytest.mark.parametrize(
+    "is_uneven", [False, True], ids=["all present", "unevenly absent, with class weights"]
+)
 @pytest.mark.parametrize("number", [4, 24])
 def test_without_noise_and_batch_statistics_the_step_is_that_of_the_whole_batch(number, is_uneven):
     whole, parts = plain(1, is_uneven), plain(number, is_uneven)
-    jax.tree.map(assert_same_sums, parts, whole)  # state, sums, and the values of each example in their order
+    jax.tree.map(
+        assert_same_sums, parts, whole
+    )  # state, sums, and the values of each example in their order
 
 
 def test_batch_statistics_are_those_of_groups_of_a_part():
     def model(group_size):
         backbone = ResNet(
-            stage_sizes=(1,), bottleneck=False, stem="cifar", width=4, stem_width=4, group_size=group_size
+            stage_sizes=(1,),
+            bottleneck=False,
+            stem="cifar",
+            width=4,
+            stem_width=4,
+            group_size=group_size,
         )
         return Classifier(backbone, heads.Deterministic(5))
 
     whole = batch(PRESENT)
-    by_part = jax.tree.map(lambda *x: jnp.concatenate(x), *(microbatches.cut(whole, 4, i) for i in range(4)))
+    by_part = jax.tree.map(
+        lambda *x: jnp.concatenate(x), *(microbatches.cut(whole, 4, i) for i in range(4))
+    )
     parts = stepped(model(None), predictive.deterministic, 4, whole)
     groups = stepped(model(SIZE // 4), predictive.deterministic, 1, by_part)
-    jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-5), parts[:2], groups[:2])
+    jax.tree.map(
+        functools.partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-5), parts[:2], groups[:2]
+    )
 
 
 def test_a_part_of_absent_examples_alone_has_no_say_in_batch_statistics():
@@ -112,7 +134,9 @@ def test_a_part_of_absent_examples_alone_has_no_say_in_batch_statistics():
     half = jax.tree.map(lambda x: x[::2], batch(PRESENT))
     parts = stepped(model, predictive.deterministic, 2, batch(weights))
     alone = stepped(model, predictive.deterministic, 1, half)
-    jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-5), parts[:2], alone[:2])
+    jax.tree.map(
+        functools.partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-5), parts[:2], alone[:2]
+    )
 
 
 def test_with_noise_the_step_is_the_same_in_distribution():
@@ -122,7 +146,9 @@ def test_with_noise_the_step_is_the_same_in_distribution():
 
     def moments(number):
         state, sums, values = stepped(model, average, number, batch(UNEVEN), keys=keys)
-        told = np.concatenate([np.reshape(x, (len(keys), -1)) for x in jax.tree.leaves((state.params, sums.loss))], 1)
+        told = np.concatenate(
+            [np.reshape(x, (len(keys), -1)) for x in jax.tree.leaves((state.params, sums.loss))], 1
+        )
         return np.stack([told, np.square(told)]), np.asarray(values.losses)
 
     (whole, losses_of_whole), (parts, losses_of_parts) = moments(1), moments(4)
@@ -143,14 +169,19 @@ def test_parts_take_every_example_once_and_do_not_depend_on_the_devices():
 
 
 def test_a_run_in_parts_is_the_run_of_whole_batches(tmp_path):
-    config = study.config("digits_hom", {"training.num_epochs": 2.0, "training.checkpoint_epochs": 1.0})
+    config = study.config(
+        "digits_hom", {"training.num_epochs": 2.0, "training.checkpoint_epochs": 1.0}
+    )
     config["backbone"] = dict(name="MLP", widths=(32,))
     loop.train(config, str(tmp_path / "whole"))
     config["training"]["microbatches"] = 4
     loop.train(config, str(tmp_path / "parts"))
     whole, parts = (outcome(tmp_path / name)[0]["evals"]["test"] for name in ("whole", "parts"))
     assert parts["nll"] == pytest.approx(whole["nll"], rel=1e-4)
-    assert json.loads((tmp_path / "parts" / "config.json").read_text())["training"]["microbatches"] == 4
+    assert (
+        json.loads((tmp_path / "parts" / "config.json").read_text())["training"]["microbatches"]
+        == 4
+    )
 
 
 PROGRAM = """
@@ -205,9 +236,14 @@ def test_a_number_of_parts_that_is_none_is_an_error(number):
 def test_parts_that_do_not_divide_the_batch_are_an_error():
     config = small()
     config["training"] |= dict(batch_size=64, microbatches=3)
-    with pytest.raises(ValueError, match=r"microbatches is 3, but must divide config\.training\.batch_size, 64"):
+    with pytest.raises(
+        ValueError, match=r"microbatches is 3, but must divide config\.training\.batch_size, 64"
+    ):
         schema.check(config)
-    with pytest.raises(ValueError, match="microbatches is 3, but must divide the 64 examples that each of 1 devices"):
+    with pytest.raises(
+        ValueError,
+        match="microbatches is 3, but must divide the 64 examples that each of 1 devices",
+    ):
         Placement(64, num_microbatches=3)
 
 

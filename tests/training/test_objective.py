@@ -67,7 +67,9 @@ def test_an_absent_example_changes_neither_loss_nor_gradient_nor_statistics_nor_
     expected = step(without)
     for seed in (1, 2):
         jax.tree.map(
-            lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-5), step(batch(4, seed)), expected
+            lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-5),
+            step(batch(4, seed)),
+            expected,
         )
 
 

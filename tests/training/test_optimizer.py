@@ -43,7 +43,10 @@ def parameters(head="LowRank", seed=0, **settings):
 
 
 def flat(tree):
-    return {"/".join(k.key for k in path): np.asarray(x) for path, x in jax.tree_util.tree_leaves_with_path(tree)}
+    return {
+        "/".join(k.key for k in path): np.asarray(x)
+        for path, x in jax.tree_util.tree_leaves_with_path(tree)
+    }
 
 
 def loss(params):
@@ -61,7 +64,9 @@ def update(params, grads=None, **settings):
 def assert_close(one, other, **tolerance):
     assert one.keys() == other.keys()
     for name in one:
-        np.testing.assert_allclose(one[name], other[name], **dict(rtol=1e-5, atol=1e-6) | tolerance, err_msg=name)
+        np.testing.assert_allclose(
+            one[name], other[name], **dict(rtol=1e-5, atol=1e-6) | tolerance, err_msg=name
+        )
 
 
 def is_normalisation(name):
@@ -74,7 +79,9 @@ def test_the_penalty_is_a_term_of_the_loss_over_all_but_normalisation(head):
 
     def penalised(params):
         leaves = jax.tree_util.tree_leaves_with_path(params)
-        squares = [jnp.sum(jnp.square(p)) for path, p in leaves if "Norm" not in jax.tree_util.keystr(path)]
+        squares = [
+            jnp.sum(jnp.square(p)) for path, p in leaves if "Norm" not in jax.tree_util.keystr(path)
+        ]
         return loss(params) + l2 * sum(squares)
 
     stated = jax.tree.map(jnp.negative, jax.grad(penalised)(params))
@@ -87,15 +94,27 @@ def test_kernels_and_biases_are_penalised_and_scale_and_bias_of_normalisation_ar
     kinds = {(is_normalisation(name), name.rpartition("/")[2]) for name in found}
     assert kinds == {(False, "kernel"), (False, "bias"), (True, "scale"), (True, "bias")}
     for name, p in flat(params).items():
-        np.testing.assert_allclose(found[name], 0 * p if is_normalisation(name) else -p, rtol=1e-6, err_msg=name)
+        np.testing.assert_allclose(
+            found[name], 0 * p if is_normalisation(name) else -p, rtol=1e-6, err_msg=name
+        )
 
 
-@pytest.mark.parametrize("settings", [dict(noise_on="features"), dict(edward2=True), dict(temperature=(0.3, 3.0))])
-def test_the_penalties_are_the_same_on_every_form_of_a_head_and_none_is_on_its_temperature(settings):
+@pytest.mark.parametrize(
+    "settings", [dict(noise_on="features"), dict(edward2=True), dict(temperature=(0.3, 3.0))]
+)
+def test_the_penalties_are_the_same_on_every_form_of_a_head_and_none_is_on_its_temperature(
+    settings,
+):
     params = parameters("ParameterEfficient", **settings)
     for penalty, touched in (
-        (dict(covariance_l2=0.5), {name for name in flat(params) if name in COVARIANCE["ParameterEfficient"]}),
-        (dict(l2=0.5), {name for name in flat(params) if not is_normalisation(name)} - {"head/temperature"}),
+        (
+            dict(covariance_l2=0.5),
+            {name for name in flat(params) if name in COVARIANCE["ParameterEfficient"]},
+        ),
+        (
+            dict(l2=0.5),
+            {name for name in flat(params) if not is_normalisation(name)} - {"head/temperature"},
+        ),
     ):
         assert {name for name, u in update(params, **penalty).items() if u.any()} == touched
 
@@ -113,9 +132,14 @@ def test_the_covariance_penalty_applies_to_what_maps_to_the_low_rank_covariance(
 def test_the_covariance_penalty_stands_in_place_of_the_other_and_is_it_by_default(head):
     params = parameters(head)
     assert_close(update(params, l2=0.1), update(params, l2=0.1, covariance_l2=0.1))
-    without, both = update(params, l2=0.1, covariance_l2=0.0), update(params, l2=0.1, covariance_l2=0.3)
+    without, both = (
+        update(params, l2=0.1, covariance_l2=0.0),
+        update(params, l2=0.1, covariance_l2=0.3),
+    )
     for name in both:
-        expected = update(params, covariance_l2=0.3)[name] if name in COVARIANCE[head] else without[name]
+        expected = (
+            update(params, covariance_l2=0.3)[name] if name in COVARIANCE[head] else without[name]
+        )
         np.testing.assert_allclose(both[name], expected, rtol=1e-6)
         assert not (name in COVARIANCE[head] and without[name].any())
 
@@ -127,11 +151,16 @@ def test_a_head_alone_is_penalised_as_within_a_network():
         np.testing.assert_array_equal(alone, within[f"head/{name}"])
 
 
-@pytest.mark.parametrize("penalty", [dict(l2=10.0), dict(covariance_l2=10.0), dict(l2=10.0, covariance_l2=3.0)])
+@pytest.mark.parametrize(
+    "penalty", [dict(l2=10.0), dict(covariance_l2=10.0), dict(l2=10.0, covariance_l2=3.0)]
+)
 def test_the_gradient_is_clipped_with_its_penalty(penalty):
     params = parameters()
     grads = jax.grad(loss)(params)
-    whole, clipped = update(params, grads, **penalty), update(params, grads, clip_norm=0.5, **penalty)
+    whole, clipped = (
+        update(params, grads, **penalty),
+        update(params, grads, clip_norm=0.5, **penalty),
+    )
     norm = optax.global_norm(whole)
     assert norm > 0.5
     assert_close(clipped, {name: u * 0.5 / norm for name, u in whole.items()})
@@ -146,7 +175,9 @@ def test_a_gradient_within_the_norm_is_not_clipped():
 @pytest.mark.parametrize("momentum", [0.0, 0.5, 0.9])
 @pytest.mark.parametrize("nesterov", [False, True])
 def test_momentum_agrees_with_a_plain_loop(momentum, nesterov):
-    schedule = functools.partial(schedules.cosine, total_steps=10, steps_per_epoch=5, learning_rate=0.05)
+    schedule = functools.partial(
+        schedules.cosine, total_steps=10, steps_per_epoch=5, learning_rate=0.05
+    )
     one = optimizer.sgd(schedule, momentum=momentum, nesterov=nesterov)
     weights = jnp.array([1.0, -2.0, 0.3])
     params, plain, velocity = {"w": weights}, np.asarray(weights, np.float64), np.zeros(3)

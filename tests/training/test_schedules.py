@@ -42,7 +42,9 @@ def test_steps_multiply_by_the_factor_at_each_milestone(milestones, factor):
     for step in range(61):
         rate *= factor ** sum(step == 60 * m for m in milestones)
         stated.append(rate)
-    np.testing.assert_allclose(rates(schedules.steps, milestones=milestones, factor=factor), stated, rtol=1e-5)
+    np.testing.assert_allclose(
+        rates(schedules.steps, milestones=milestones, factor=factor), stated, rtol=1e-5
+    )
 
 
 @every_schedule
@@ -63,9 +65,13 @@ def test_the_warm_up_rises_linearly_and_multiplies_the_shape(schedule, settings,
 
 
 @every_schedule
-@pytest.mark.parametrize("warmup", [dict(warmup_steps=0), dict(warmup_steps=1), dict(warmup_epochs=0.0)])
+@pytest.mark.parametrize(
+    "warmup", [dict(warmup_steps=0), dict(warmup_steps=1), dict(warmup_epochs=0.0)]
+)
 def test_the_shortest_warm_up_is_none(schedule, settings, warmup):
-    np.testing.assert_array_equal(rates(schedule, **settings, **warmup), rates(schedule, **settings))
+    np.testing.assert_array_equal(
+        rates(schedule, **settings, **warmup), rates(schedule, **settings)
+    )
 
 
 @every_schedule
@@ -89,11 +95,15 @@ def test_rates_are_proportional_to_the_learning_rate(schedule, settings):
     ],
 )
 def test_a_warm_up_that_is_negative_or_told_twice_is_an_error(schedule, settings, warmup):
-    with pytest.raises(ValueError, match=r"warmup_.* is .*(; it must be a .* number >= 0|; give one of them)"):
+    with pytest.raises(
+        ValueError, match=r"warmup_.* is .*(; it must be a .* number >= 0|; give one of them)"
+    ):
         schedule(0, 60, 10, learning_rate=0.4, **settings, **warmup)
 
 
-@pytest.mark.parametrize("milestones", [(0.0,), (1.0,), (0.5, 0.2), (30.0, 60.0), (-0.1, 0.5), (float("nan"),)])
+@pytest.mark.parametrize(
+    "milestones", [(0.0,), (1.0,), (0.5, 0.2), (30.0, 60.0), (-0.1, 0.5), (float("nan"),)]
+)
 def test_milestones_that_are_no_rising_fractions_are_an_error(milestones):
     with pytest.raises(ValueError, match=r"milestones(,.* is .* > 0 and < 1| are .* must rise)"):
         schedules.steps(0, 60, 10, learning_rate=0.4, milestones=milestones)

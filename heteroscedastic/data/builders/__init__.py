@@ -1,7 +1,9 @@
-"""Data sets that TensorFlow Datasets lacks, written as its builders; importing this registers them by name.
+"""Data sets that TensorFlow Datasets lacks, written as its builders; importing this registers them
+by name.
 
 `python -c "import tensorflow_datasets as tfds, heteroscedastic.data.builders; tfds.builder(NAME,
-data_dir=DIR).download_and_prepare()"` prepares one; where files must be put by hand, it says which and where.
+data_dir=DIR).download_and_prepare()"` prepares one; where files must be put by hand, it says which
+and where.
 """
 
 from heteroscedastic.data.builders.coco_labels import CocoLabels

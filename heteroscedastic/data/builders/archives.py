@@ -1,4 +1,6 @@
-"""Tar archives read as streams, also inside one another: nothing is unpacked to disk, so no name in one is a path."""
+"""Tar archives read as streams, also inside one another: nothing is unpacked to disk, so no name in
+one is a path.
+"""
 
 import tarfile
 import zlib
@@ -74,10 +76,14 @@ def _members(file: Any, where: str, mode: str) -> Iterator[Member]:
                 if info.isdir():
                     continue
                 if not info.isreg():
-                    raise ValueError(f"{where}: {info.name} is no file but a link or a device; download it again.")
+                    raise ValueError(
+                        f"{where}: {info.name} is no file but a link or a device; download it"
+                        " again."
+                    )
                 yield Member(info.name.removeprefix("./"), info.size, tar.extractfile(info), where)
                 last = info.name
-            # The library takes a header that is damaged or missing for the end, which two blocks of zeros tell.
+            # The library takes a header that is damaged or missing for the end, which two blocks of
+            # zeros tell.
             tar.fileobj.seek(tar.offset)
             if tar.fileobj.read(tarfile.BLOCKSIZE) != bytes(tarfile.BLOCKSIZE):
                 raise _damaged(where, last, "no end of the archive")

@@ -51,7 +51,9 @@ class CocoLabels(tfds.core.GeneratorBasedBuilder):
         self.info.features["labels"].feature.names = source.info.features["objects"]["label"].names
         return {split: self._generate_examples(source, split) for split in _SPLITS}
 
-    def _generate_examples(self, source: tfds.core.DatasetBuilder, split: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    def _generate_examples(
+        self, source: tfds.core.DatasetBuilder, split: str
+    ) -> Iterator[tuple[str, dict[str, Any]]]:
         undecoded = {"image": tfds.decode.SkipDecoding()}
         for example in tfds.as_numpy(source.as_dataset(split=split, decoders=undecoded)):
             labels = sorted({int(label) for label in example["objects"]["label"]})

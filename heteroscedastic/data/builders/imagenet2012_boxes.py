@@ -15,7 +15,9 @@ _FILES = {
     "train": ("ILSVRC2012_img_train.tar", "ILSVRC2012_bbox_train_v2.tar.gz"),
     "validation": ("ILSVRC2012_img_val.tar", "ILSVRC2012_bbox_val_v3.tgz"),
 }
-_MOST_DISTORTION = 1.02  # between the shapes of image and annotation, which rounding after a resize may cause
+_MOST_DISTORTION = (
+    1.02  # between the shapes of image and annotation, which rounding after a resize may cause
+)
 
 _DESCRIPTION = """
 ILSVRC2012 as `imagenet2012` has it, with the boxes of the object that the label names: about 0.54 of the 1.28 million
@@ -61,7 +63,9 @@ class Imagenet2012Boxes(tfds.core.GeneratorBasedBuilder):
     def _info(self) -> tfds.core.DatasetInfo:
         features = {
             "image": tfds.features.Image(encoding_format="jpeg"),
-            "label": tfds.features.ClassLabel(names_file=tfds.core.tfds_path("datasets/imagenet2012/labels.txt")),
+            "label": tfds.features.ClassLabel(
+                names_file=tfds.core.tfds_path("datasets/imagenet2012/labels.txt")
+            ),
             "file_name": tfds.features.Text(),
             "objects": tfds.features.Sequence({"bbox": tfds.features.BBoxFeature()}),
         }
@@ -80,18 +84,29 @@ class Imagenet2012Boxes(tfds.core.GeneratorBasedBuilder):
         archives.check_present(directory, needed, self.MANUAL_DOWNLOAD_INSTRUCTIONS)
         return {split: self._generate_examples(directory, split) for split in _FILES}
 
-    def _generate_examples(self, directory: Any, split: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    def _generate_examples(
+        self, directory: Any, split: str
+    ) -> Iterator[tuple[str, dict[str, Any]]]:
         images, boxes = (directory / name for name in _FILES[split])
         names = frozenset(self.info.features["label"].names)
         annotations = _annotations(boxes)
         for wnid, file_name, content in (_train if split == "train" else _validation)(images):
             if wnid not in names:
-                raise ValueError(f"{images} has {file_name} of {wnid}, which is no class of ILSVRC2012.")
+                raise ValueError(
+                    f"{images} has {file_name} of {wnid}, which is no class of ILSVRC2012."
+                )
             found = annotations.get(_stem(file_name))
-            kept = [] if found is None else boxes_within(found, _size(content, file_name, images), wnid, names)
+            kept = (
+                []
+                if found is None
+                else boxes_within(found, _size(content, file_name, images), wnid, names)
+            )
             content = _as_rgb(file_name, content)
             objects = [{"bbox": tfds.features.BBox(*map(float, box))} for box in kept]
-            yield file_name, {"image": content, "label": wnid, "file_name": file_name, "objects": objects}
+            yield (
+                file_name,
+                {"image": content, "label": wnid, "file_name": file_name, "objects": objects},
+            )
 
 
 def annotation(content: bytes, where: str) -> Annotation:
@@ -103,16 +118,26 @@ def annotation(content: bytes, where: str) -> Annotation:
     try:
         root = ElementTree.fromstring(content)
         objects = root.findall("object")
-        boxes = [[float(o.find(f"bndbox/{side}").text) for side in ("ymin", "xmin", "ymax", "xmax")] for o in objects]
+        boxes = [
+            [float(o.find(f"bndbox/{side}").text) for side in ("ymin", "xmin", "ymax", "xmax")]
+            for o in objects
+        ]
         classes = tuple(o.findtext("name", "") for o in objects)
-        width, height = (int(float(root.findtext(f"size/{side}") or 0)) for side in ("width", "height"))
+        width, height = (
+            int(float(root.findtext(f"size/{side}") or 0)) for side in ("width", "height")
+        )
     except (ElementTree.ParseError, AttributeError, TypeError, ValueError) as error:
-        raise ValueError(f"{where} is no annotation of boxes ({error}); download its archive again.") from None
+        raise ValueError(
+            f"{where} is no annotation of boxes ({error}); download its archive again."
+        ) from None
     return Annotation(width, height, np.array(boxes, np.float32).reshape(-1, 4), classes)
 
 
-def boxes_within(found: Annotation, size: tuple[int, int], wnid: str, classes: frozenset[str]) -> np.ndarray:
-    """Boxes of one class in 0 to 1, float32 [n, 4], clipped to the image; see the description of the set.
+def boxes_within(
+    found: Annotation, size: tuple[int, int], wnid: str, classes: frozenset[str]
+) -> np.ndarray:
+    """Boxes of one class in 0 to 1, float32 [n, 4], clipped to the image; see the description of
+    the set.
 
     Args:
       found: the annotation.
@@ -131,7 +156,9 @@ def boxes_within(found: Annotation, size: tuple[int, int], wnid: str, classes: f
 
 def _annotations(path: Any) -> Mapping[str, Annotation]:
     """By the name of the image; those inside the files are wrong at times."""
-    return {_stem(m.name): annotation(m.read(), f"{path}: {m.name}") for m in archives.members(path)}
+    return {
+        _stem(m.name): annotation(m.read(), f"{path}: {m.name}") for m in archives.members(path)
+    }
 
 
 def _train(path: Any) -> Iterator[tuple[str, str, bytes]]:
@@ -145,7 +172,9 @@ def _validation(path: Any) -> Iterator[tuple[str, str, bytes]]:
     for image in archives.members(path):
         number = _stem(image.name).rpartition("_")[2]  # of ILSVRC2012_val_00000001.JPEG
         if not number.isdigit() or not 1 <= int(number) <= len(labels):
-            raise ValueError(f"{path} has {image.name}, which is no image of the validation set of ILSVRC2012.")
+            raise ValueError(
+                f"{path} has {image.name}, which is no image of the validation set of ILSVRC2012."
+            )
         yield labels[int(number) - 1], image.name, image.read()
 
 

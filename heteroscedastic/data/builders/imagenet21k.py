@@ -1,4 +1,6 @@
-"""ImageNet-21k: 14 million images of the autumn 2011 release of ImageNet, read out of its one archive."""
+"""ImageNet-21k: 14 million images of the autumn 2011 release of ImageNet, read out of its one
+archive.
+"""
 
 import collections
 import hashlib
@@ -44,7 +46,9 @@ class Imagenet21k(tfds.core.GeneratorBasedBuilder):
     RELEASE_NOTES = {"1.0.0": "92, 4 and 4 % by the SHA-256 of file names."}
     BUILDER_CONFIGS = [
         tfds.core.BuilderConfig(name="fall11", description=f"{NUM_CLASSES:,} classes."),
-        tfds.core.BuilderConfig(name="any", description="As many classes as the archive has synsets."),
+        tfds.core.BuilderConfig(
+            name="any", description="As many classes as the archive has synsets."
+        ),
     ]
     MANUAL_DOWNLOAD_INSTRUCTIONS = f"""
     manual_dir must hold {_ARCHIVE} (1.3 TB), a tar of one tar a synset such as n02084071.tar, as it comes: it is
@@ -91,8 +95,13 @@ class Imagenet21k(tfds.core.GeneratorBasedBuilder):
 
 
 def split_of(file_name: str) -> str:
-    """The split of an image: shares of the first 64 bits of the SHA-256 of its file name, such as n02084071_1.JPEG."""
-    place = int.from_bytes(hashlib.sha256(file_name.encode()).digest()[:8]) * sum(_SHARES.values()) >> 64
+    """The split of an image: shares of the first 64 bits of the SHA-256 of its file name, such as
+    n02084071_1.JPEG.
+    """
+    place = (
+        int.from_bytes(hashlib.sha256(file_name.encode()).digest()[:8]) * sum(_SHARES.values())
+        >> 64
+    )
     for split, share in _SHARES.items():
         if place < share:
             return split
@@ -100,7 +109,9 @@ def split_of(file_name: str) -> str:
     raise AssertionError(f"{place} is beyond all splits.")
 
 
-def class_names(wnids: Sequence[str], listed: Sequence[str] | None, whole: bool, where: str) -> list[str]:
+def class_names(
+    wnids: Sequence[str], listed: Sequence[str] | None, whole: bool, where: str
+) -> list[str]:
     """What the classes of an archive are called, in order.
 
     Args:
@@ -119,7 +130,10 @@ def class_names(wnids: Sequence[str], listed: Sequence[str] | None, whole: bool,
     if listed is not None:
         unknown = sorted(set(wnids) - set(listed))
         if unknown:
-            raise ValueError(f"{where} has {len(unknown)} synsets that {_LIST} does not list, such as {unknown[:3]}.")
+            raise ValueError(
+                f"{where} has {len(unknown)} synsets that {_LIST} does not list, such as"
+                f" {unknown[:3]}."
+            )
         names = list(listed)
     else:
         names = sorted(wnids)
@@ -127,7 +141,8 @@ def class_names(wnids: Sequence[str], listed: Sequence[str] | None, whole: bool,
         return names
     if not _FEWEST <= len(names) <= NUM_CLASSES:
         raise ValueError(
-            f"{where} has {len(names):,} synsets, but the whole release has {_FEWEST:,} to {NUM_CLASSES:,}. If it is"
+            f"{where} has {len(names):,} synsets, but the whole release has {_FEWEST:,} to"
+            f" {NUM_CLASSES:,}. If it is"
             " another one, prepare imagenet21k/any, and set head.num_classes to what it has."
         )
     return names + [f"unused_{place}" for place in range(len(names), NUM_CLASSES)]
@@ -136,5 +151,7 @@ def class_names(wnids: Sequence[str], listed: Sequence[str] | None, whole: bool,
 def _wnid(member: archives.Member, path: Any) -> str:
     wnid, _, ending = member.name.rpartition("/")[2].rpartition(".")
     if ending != "tar" or not (wnid[:1] == "n" and wnid[1:].isdigit()):
-        raise ValueError(f"{path} holds {member.name}, but must hold one tar a synset, such as n02084071.tar.")
+        raise ValueError(
+            f"{path} holds {member.name}, but must hold one tar a synset, such as n02084071.tar."
+        )
     return wnid

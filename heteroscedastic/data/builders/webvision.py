@@ -1,4 +1,6 @@
-"""WebVision 1.0: images that search engines returned for the classes of ILSVRC12, labelled by the query."""
+"""WebVision 1.0: images that search engines returned for the classes of ILSVRC12, labelled by the
+query.
+"""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -8,9 +10,15 @@ import tensorflow_datasets as tfds
 from heteroscedastic.data.builders import archives
 
 _INFO = "info.tar"
-_IMAGES = {"google": "google_resized_256.tar", "flickr": "flickr_resized_256.tar", "val": "val_images_256.tar"}
+_IMAGES = {
+    "google": "google_resized_256.tar",
+    "flickr": "flickr_resized_256.tar",
+    "val": "val_images_256.tar",
+}
 _SOURCES = {"both": ("google", "flickr"), "google": ("google",), "flickr": ("flickr",)}
-_LISTS = {name: f"info/train_filelist_{name}.txt" for name in ("google", "flickr")} | {"val": "info/val_filelist.txt"}
+_LISTS = {name: f"info/train_filelist_{name}.txt" for name in ("google", "flickr")} | {
+    "val": "info/val_filelist.txt"
+}
 _SYNSETS = "info/synsets.txt"
 _VALIDATION = "val_images_256/"  # its list has the names within this folder
 
@@ -39,7 +47,9 @@ class Webvision(tfds.core.GeneratorBasedBuilder):
     VERSION = tfds.core.Version("1.0.0")
     RELEASE_NOTES = {"1.0.0": "Google and Flickr parts and validation, resized to 256 pixels."}
     BUILDER_CONFIGS = [
-        tfds.core.BuilderConfig(name=name, description=f"Training images from {' and '.join(sources)}.")
+        tfds.core.BuilderConfig(
+            name=name, description=f"Training images from {' and '.join(sources)}."
+        )
         for name, sources in _SOURCES.items()
     ]
     MANUAL_DOWNLOAD_INSTRUCTIONS = f"""
@@ -54,7 +64,9 @@ class Webvision(tfds.core.GeneratorBasedBuilder):
     def _info(self) -> tfds.core.DatasetInfo:
         features = {
             "image": tfds.features.Image(encoding_format="jpeg"),
-            "label": tfds.features.ClassLabel(names_file=tfds.core.tfds_path("datasets/imagenet2012/labels.txt")),
+            "label": tfds.features.ClassLabel(
+                names_file=tfds.core.tfds_path("datasets/imagenet2012/labels.txt")
+            ),
             "file_name": tfds.features.Text(),
         }
         return tfds.core.DatasetInfo(
@@ -76,12 +88,16 @@ class Webvision(tfds.core.GeneratorBasedBuilder):
             "validation": self._generate_examples(directory, ("val",)),
         }
 
-    def _generate_examples(self, directory: Any, sources: Sequence[str]) -> Iterator[tuple[str, dict[str, Any]]]:
+    def _generate_examples(
+        self, directory: Any, sources: Sequence[str]
+    ) -> Iterator[tuple[str, dict[str, Any]]]:
         info = directory / _INFO
         synsets = [line.split()[0] for line in _lines(info, _SYNSETS)]
         unknown = sorted(set(synsets) - set(self.info.features["label"].names))
         if unknown:
-            raise ValueError(f"{info}: {_SYNSETS} has ids that are no class of ILSVRC12, such as {unknown[:3]}.")
+            raise ValueError(
+                f"{info}: {_SYNSETS} has ids that are no class of ILSVRC12, such as {unknown[:3]}."
+            )
         for source in sources:
             labels = _labels(info, _LISTS[source], synsets)
             path, missing = directory / _IMAGES[source], set(labels)
@@ -92,7 +108,8 @@ class Webvision(tfds.core.GeneratorBasedBuilder):
                     yield name, {"image": member.read(), "label": labels[name], "file_name": name}
             if missing:
                 raise ValueError(
-                    f"{path} lacks {len(missing):,} of the {len(labels):,} images of {_LISTS[source]}, such as"
+                    f"{path} lacks {len(missing):,} of the {len(labels):,} images of"
+                    f" {_LISTS[source]}, such as"
                     f" {sorted(missing)[:3]}; download both again."
                 )
 
@@ -103,10 +120,14 @@ def _labels(info: Any, name: str, synsets: Sequence[str]) -> Mapping[str, str]:
     for number, line in enumerate(_lines(info, name), 1):
         image, _, label = line.rpartition(" ")
         if not image or not label.isdigit() or int(label) >= len(synsets):
-            raise ValueError(f"{info}: line {number} of {name} is {line!r}, but must be an image and its class.")
+            raise ValueError(
+                f"{info}: line {number} of {name} is {line!r}, but must be an image and its class."
+            )
         labels[image] = synsets[int(label)]
     return labels
 
 
 def _lines(info: Any, name: str) -> list[str]:
-    return [line.strip() for line in archives.content(info, name).decode().splitlines() if line.strip()]
+    return [
+        line.strip() for line in archives.content(info, name).decode().splitlines() if line.strip()
+    ]

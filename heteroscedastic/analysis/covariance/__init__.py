@@ -1,0 +1,1 @@
+"""The covariance that a run learned."""

@@ -1,0 +1,1 @@
+"""Labels and predictions that are wrong."""

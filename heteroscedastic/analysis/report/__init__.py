@@ -1,0 +1,1 @@
+"""One page about finished runs."""

@@ -1,0 +1,202 @@
+"""The pieces of a page that is one file: all inline and escaped, fit for a phone, a keyboard and a
+screen reader.
+"""
+
+import base64
+import html
+import re
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from jaxtyping import UInt8
+
+from heteroscedastic import files
+from heteroscedastic.analysis.plots import figures
+from heteroscedastic.analysis.plots.figures import Figure
+
+_CSS = """
+:root { color-scheme: light dark; --ink: #1b1b1f; --paper: #fff; --soft: #f3f4f6; --line: #c9ccd3; --link: #00539c; }
+@media (prefers-color-scheme: dark) {
+  :root { --ink: #e6e6ea; --paper: #16171b; --soft: #23252b; --line: #4b4f58; --link: #7cc0ff; }
+}
+* { box-sizing: border-box; }
+body { margin: 0; color: var(--ink); background: var(--paper); font: 1rem/1.5 system-ui, sans-serif;
+       overflow-wrap: anywhere; }
+main, header, footer, nav { max-width: 76rem; margin: 0 auto; padding: 0 1rem; }
+h1 { font-size: 1.6rem; line-height: 1.25; }
+h2 { margin-top: 2.5rem; padding-top: .5rem; border-top: 1px solid var(--line); font-size: 1.3rem; }
+h3 { font-size: 1.05rem; }
+a { color: var(--link); }
+a:focus-visible, summary:focus-visible, .scroll:focus-visible { outline: 3px solid var(--link); outline-offset: 2px; }
+.skip { position: absolute; left: -99rem; }
+.skip:focus { left: 1rem; top: 1rem; padding: .5rem 1rem; background: var(--paper); z-index: 1; }
+nav ul { columns: 16rem; padding-left: 1.2rem; }
+nav li, summary { padding: .3rem 0; }
+summary { cursor: pointer; }
+.scroll { overflow-x: auto; max-width: 100%; margin: .3rem 0 1rem; }
+table { border-collapse: collapse; font-variant-numeric: tabular-nums; font-size: .9rem; overflow-wrap: normal; }
+th, td { padding: .3rem .7rem; border-bottom: 1px solid var(--line); text-align: right; white-space: nowrap; }
+th:first-child { text-align: left; position: sticky; left: 0; background: var(--paper); }
+@media (max-width: 40rem) { th:first-child { white-space: normal; max-width: 45vw; } }
+thead th, thead th:first-child { background: var(--soft); vertical-align: bottom; white-space: normal; }
+.pictures { display: grid; grid-template-columns: repeat(auto-fill, minmax(min(100%, 22rem), 1fr)); gap: 1rem; }
+figure { margin: 0; }
+figure img { display: block; width: 100%; max-width: 100%; height: auto; background: #fff; border-radius: .4rem; }
+.pictures img { padding: .4rem; }
+figcaption { font-size: .85rem; padding: .3rem .2rem; }
+.sheet { display: grid; grid-template-columns: repeat(auto-fill, minmax(8rem, 1fr)); gap: 1rem; padding: 0;
+         list-style: none; }
+.sheet img { image-rendering: pixelated; max-height: 12rem; object-fit: contain; background: var(--soft); }
+.sheet figcaption { white-space: pre-line; }
+@media (max-width: 40rem) { .sheet { grid-template-columns: repeat(auto-fill, minmax(6rem, 1fr)); gap: .7rem; } }
+.note { border-left: 4px solid var(--line); padding: .3rem .8rem; background: var(--soft); }
+footer { margin-top: 3rem; padding-bottom: 2rem; font-size: .85rem; }
+"""
+
+
+class Picture(NamedTuple):
+    """A picture with the numbers behind it."""
+
+    name: str  # of its files
+    caption: str
+    alt: str  # what it shows, in words
+    drawn: Figure
+    numbers: Any  # plain values, arrays, and named tuples of them
+
+
+class Section(NamedTuple):
+    """A part of a page: texts of HTML, and pictures, which stand side by side where they follow
+    each other.
+    """
+
+    title: str
+    parts: Sequence[str | Picture]
+    numbers: dict[
+        str, Any
+    ] = {}  # by name of file: plain values and arrays behind what is no picture
+
+
+def text(value: Any) -> str:
+    """Anything as text that means nothing to a browser; it may have several lines."""
+    return html.escape("\n".join(map(files.printable, str(value).split("\n"))))
+
+
+def paragraph(value: Any) -> str:
+    return f"<p>{text(value)}</p>"
+
+
+def note(value: Any) -> str:
+    """Something that is not there, and why."""
+    return f'<p class="note">{text(value)}</p>'
+
+
+def table(caption: str, head: Sequence[Any], rows: Sequence[Sequence[Any]]) -> str:
+    """A table that scrolls by itself under its caption; the first cell of a row names it."""
+    heads = "".join(f'<th scope="col">{text(cell)}</th>' for cell in head)
+    body = "".join(
+        f'<tr><th scope="row">{text(row[0])}</th>'
+        + "".join(f"<td>{text(c)}</td>" for c in row[1:])
+        + "</tr>\n"
+        for row in rows
+    )
+    name = f'aria-label="{text(caption)}"'
+    return (
+        f"<figure><figcaption>{text(caption)}</figcaption>"
+        f'<div class="scroll" tabindex="0" role="region" {name}><table {name}>'
+        f"<thead><tr>{heads}</tr></thead><tbody>\n{body}</tbody></table></div></figure>"
+    )
+
+
+def details(summary: str, inside: str) -> str:
+    """What opens when it is asked for; `inside` is HTML."""
+    return f"<details><summary>{text(summary)}</summary>{inside}</details>"
+
+
+def image(data: bytes, kind: str, alt: str, caption: str) -> str:
+    """An image inside the page; kind is "png" or "svg+xml"."""
+    encoded = base64.b64encode(data).decode()
+    return (
+        f'<figure><img src="data:image/{kind};base64,{encoded}" alt="{text(alt)}">'
+        f"<figcaption>{text(caption)}</figcaption></figure>"
+    )
+
+
+def sheet(images: Sequence[tuple[UInt8[np.ndarray, "h w c"], str, str]]) -> str:
+    """Small images side by side: pixels, alternative text, caption of each, of any lines."""
+    items = "".join(
+        f"<li>{image(figures.png(pixels), 'png', alt, caption)}</li>\n"
+        for pixels, alt, caption in images
+    )
+    return f'<ul class="sheet">\n{items}</ul>'
+
+
+def page(title: str, introduction: str, sections: Sequence[Section]) -> str:
+    """The whole document; `introduction` is HTML."""
+    anchors = [
+        f"{i}-{re.sub('[^a-z0-9]+', '-', s.title.lower()).strip('-')}"
+        for i, s in enumerate(sections, 1)
+    ]
+    contents = "".join(
+        f'<li><a href="#s{a}">{text(s.title)}</a></li>\n' for a, s in zip(anchors, sections)
+    )
+    body = "\n".join(
+        f'<section aria-labelledby="s{anchor}">\n<h2 id="s{anchor}" tabindex="-1">{text(section.title)}</h2>\n'
+        f"{_parts(section.parts)}</section>"
+        for anchor, section in zip(anchors, sections)
+    )
+    return f"""<!DOCTYPE html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>{text(title)}</title>
+<link rel="icon" href="data:,">
+<style>{_CSS}</style>
+</head>
+<body>
+<a class="skip" href="#main">Skip to the contents</a>
+<header><h1>{text(title)}</h1>
+{introduction}</header>
+<nav aria-label="Sections"><ul>
+{contents}</ul></nav>
+<main id="main" tabindex="-1">
+{body}
+</main>
+</body>
+</html>
+"""
+
+
+def write_beside(sections: Sequence[Section], directory: str | files.Path) -> list[files.Path]:
+    """Writes every picture as PNG and SVG and the numbers behind it as JSON, each whole; returns
+    what was written.
+    """
+    written, out = [], files.as_path(directory)
+    for section in sections:
+        for part in section.parts:
+            if isinstance(part, Picture):
+                written += figures.write(part.drawn, out / part.name)
+        pictured = {part.name: part.numbers for part in section.parts if isinstance(part, Picture)}
+        for name, numbers in (pictured | section.numbers).items():
+            files.write_json(out / f"{name}.json", numbers)
+            written.append(out / f"{name}.json")
+    return written
+
+
+def file_name(*words: Any) -> str:
+    """A name of a file out of any words."""
+    return re.sub(r"[^A-Za-z0-9.=-]+", "_", "_".join(map(str, words))).strip("_.")
+
+
+def _parts(parts: Sequence[str | Picture]) -> str:
+    found, row = [], []
+    for part in [*parts, ""]:
+        if isinstance(part, Picture):
+            row.append(image(figures.svg(part.drawn), "svg+xml", part.alt, part.caption))
+            continue
+        if row:
+            found.append('<div class="pictures">\n' + "\n".join(row) + "\n</div>")
+            row = []
+        found.append(part)
+    return "\n".join(found)

@@ -1,1 +1,0 @@
-"""Parts of a report: (Compared) -> Section each."""

@@ -1,0 +1,1 @@
+"""What the confidence of runs is worth."""

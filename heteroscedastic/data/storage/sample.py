@@ -1,0 +1,198 @@
+"""A small real copy of a set that is not there: its features, splits and several files, with digits
+for images.
+
+What reads the set reads the copy, so that a run of any config can be tried whole. Needs TensorFlow
+Datasets and scikit-learn.
+"""
+
+import contextlib
+import io
+import logging
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+from jaxtyping import UInt8
+
+from heteroscedastic.data.storage import digits, tfds
+
+NUM_EXAMPLES = 32  # of every split
+MAX_CLASSES = 64  # that labels are of, where the set has more
+_NUM_FILES = 4  # of every split
+_SIZES = (
+    (48, 64),
+    (64, 48),
+    (56, 56),
+    (72, 40),
+)  # height and width of images, where the set leaves them open
+_MOST_IN_A_LIST = 4  # one less than so many boxes or labels; the first example has none
+_VERSION = "1.0.0"  # of a set that is known by its schema alone
+
+
+def write(
+    name: str,
+    data_dir: str,
+    splits: Sequence[str],
+    *,
+    label: str = "label",
+    several: bool = False,
+    size: int | None = None,
+    num_classes: int = 10,
+) -> None:
+    """Prepares the copy.
+
+    Args:
+      name: as TFDS says it.
+      data_dir: where the copy goes, in place of the set.
+      splits: that are to be written.
+      label: field of the labels, of a set that has no builder.
+      several: such a set has lists of them.
+      size: height and width of its images; None is several of them.
+      num_classes: where no builder says how many.
+
+    Raises:
+      ModuleNotFoundError: without TensorFlow Datasets.
+      ValueError: the set has features that no digit has, such as sound.
+    """
+    library = tfds.library()
+    try:
+        builder = library.builder(name, data_dir=data_dir)
+        features, version = builder.info.features, str(builder.version)
+        config = builder.builder_config.name if builder.builder_config else None
+        name = builder.name
+    except library.core.DatasetNotFoundError:
+        features, version, config = _schema(label, several, size), _VERSION, None
+    _name_classes(features, num_classes)
+    images = digits.digits().splits["train"].inputs[..., 0]
+    library.disable_progress_bar()
+    with (
+        contextlib.redirect_stdout(io.StringIO()),
+        _quiet(),
+    ):  # it tells of downloads, and of folders being empty
+        library.dataset_builders.store_as_tfds_dataset(
+            name=name,
+            version=version,
+            config=config,
+            features=features,
+            split_datasets={
+                split: _examples(features, split, place, images)
+                for place, split in enumerate(splits)
+            },
+            data_dir=data_dir,
+            description="A small copy for trying, whose images are digits.",
+            download_config=library.download.DownloadConfig(num_shards=_NUM_FILES),
+        )
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    logger = logging.getLogger("absl")
+    before = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(before)
+
+
+def _schema(label: str, several: bool, size: int | None) -> Any:
+    library = tfds.library()
+    one = library.features.ClassLabel()
+    image = library.features.Image(shape=(size, size, 3), encoding_format="jpeg")
+    fields = {"image": image, "file_name": library.features.Text()}
+    fields[label] = library.features.Sequence(one) if several else one
+    return library.features.FeaturesDict(fields)
+
+
+def _name_classes(feature: Any, num_classes: int) -> None:
+    """Says how many classes there are where a builder learns it from its files."""
+    library = tfds.library()
+    if isinstance(feature, library.features.FeaturesDict):
+        for part in feature.values():
+            _name_classes(part, num_classes)
+    elif isinstance(feature, library.features.Sequence):
+        _name_classes(feature.feature, num_classes)
+    elif isinstance(feature, library.features.ClassLabel) and feature.num_classes is None:
+        feature.names = [str(k) for k in range(num_classes)]
+
+
+def _examples(
+    features: Any, split: str, place: int, images: np.ndarray
+) -> Iterator[tuple[str, Any]]:
+    draws = np.random.Generator(np.random.Philox(key=place))
+    for i in range(NUM_EXAMPLES):
+        name = f"{split}_{i:05d}.JPEG"
+        yield name, _value(features, "", name, i, draws, images)
+
+
+def _value(
+    feature: Any, field: str, name: str, i: int, draws: np.random.Generator, images: np.ndarray
+) -> Any:
+    """A value of a feature, for example i."""
+    kinds = tfds.library().features
+
+    def again(part, of):
+        return _value(part, of, name, i, draws, images)
+
+    match feature:
+        case kinds.FeaturesDict():
+            return {of: again(part, of) for of, part in feature.items()}
+        case kinds.Sequence():
+            length = _length(feature) or i % _MOST_IN_A_LIST
+            values = [again(feature.feature, field) for _ in range(length)]
+            one_label = isinstance(feature.feature, kinds.ClassLabel)
+            return sorted(set(values)) if one_label else values
+        case kinds.ClassLabel():
+            return int(draws.integers(min(feature.num_classes, MAX_CLASSES)))
+        case kinds.BBoxFeature():
+            low, high = draws.uniform(0, 0.4, 2), draws.uniform(0.6, 1, 2)
+            return kinds.BBox(*map(float, (*low, *high)))
+        case kinds.Image():
+            return image(
+                images[draws.integers(len(images))],
+                feature.shape,
+                feature.encoding_format or "jpeg",
+                i,
+            )
+        case kinds.Text():
+            return name
+        case kinds.Tensor() if type(feature) in (kinds.Tensor, kinds.Scalar) and _is_number(
+            feature
+        ):
+            return np.zeros([n or 1 for n in feature.shape], feature.np_dtype)
+    raise ValueError(f"field {field!r} is {feature}, of which no sample is made.")
+
+
+def _is_number(feature: Any) -> bool:
+    return np.dtype(feature.np_dtype).kind in "biuf"
+
+
+def _length(sequence: Any) -> int | None:
+    """How long every list of this feature is, if the set fixes it."""
+    info = sequence.get_tensor_info()
+    while isinstance(info, dict):
+        info = next(iter(info.values()))
+    return info.shape[0]
+
+
+def image(
+    digit: UInt8[np.ndarray, "8 8"], shape: Sequence[int | None], encoding: str, i: int
+) -> bytes:
+    """A digit as a file.
+
+    Args:
+      digit: its pixels.
+      shape: height, width and channels; None where they are open.
+      encoding: "jpeg" or "png".
+      i: its number; sizes that are open vary with it, and one image of four is grey where the set
+        has colours.
+    """
+    from PIL import Image
+
+    height, width = (given or free for given, free in zip(shape, _SIZES[i % len(_SIZES)]))
+    picture = Image.fromarray(digit).resize((width, height), Image.Resampling.BICUBIC)
+    if (shape[2] or 3) == 3 and i % 4:
+        picture = Image.merge("RGB", (picture, Image.eval(picture, lambda x: 255 - x), picture))
+    file = io.BytesIO()
+    picture.save(file, format=encoding)
+    return file.getvalue()

@@ -1,0 +1,129 @@
+"""Where the arrays of a run lie: on a mesh of all devices of all hosts, batches cut along it."""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
+
+from heteroscedastic.distributed.class_padding import ClassAxis
+from heteroscedastic.training.state import TrainState
+
+PARAMETERS = ("replicated", "sharded")  # what config.training.parameters may be
+
+
+class Placement:
+    """Shardings of a run over every device that there is: a mesh of axes `batch` and `class`.
+
+    Batches are global: they are cut along the mesh whatever the number of devices, so no number
+    that a run reports depends on it but for rounding.
+
+    With several class shards what the head computes for a class in training stays on its shard:
+    parameters, utilities and noise. The compiler propagates that from the parameters; maxima and
+    sums over classes cross, one number an example and sample (where the noise is on the features,
+    one for each of them). Evaluation gathers the logits of a batch, without samples.
+    """
+
+    def __init__(
+        self,
+        batch_size: int,
+        parameters: str = "replicated",
+        class_shards: int = 1,
+        num_microbatches: int = 1,
+        devices: Sequence[jax.Device] | None = None,
+    ):
+        """Settings of config.training, and the devices.
+
+        Args:
+          batch_size: of the global batch; each microbatch of it is a multiple of the devices that
+            cut it.
+          parameters: "replicated", or "sharded": parameters and the optimizer's state are cut
+            too, each along its longest axis that the devices divide, and gathered where they are
+            used.
+          class_shards: devices that the class axis is cut over; the others cut the batch.
+          num_microbatches: parts of a batch that follow each other; a device works on its own
+            examples of each.
+          devices: None is all there are; others may be of a machine that is compiled for and not
+            there.
+        """
+        number = jax.device_count() if devices is None else len(devices)
+        if number % class_shards:
+            raise ValueError(
+                f"config.training.class_shards is {class_shards}, but must divide the number of"
+                f" devices, {number};"
+                " a run may continue with another number of shards."
+            )
+        cutting = number // class_shards
+        if batch_size % cutting:
+            raise ValueError(
+                f"config.training.batch_size is {batch_size}, but must be a multiple of {cutting},"
+                " the"
+                f" {number} devices over class_shards."
+            )
+        if batch_size // cutting % num_microbatches:
+            raise ValueError(
+                f"config.training.microbatches is {num_microbatches}, but must divide the"
+                f" {batch_size // cutting}"
+                f" examples that each of {cutting} devices has of a batch of {batch_size}."
+            )
+        shape = (cutting, class_shards)
+        self._mesh = jax.make_mesh(
+            shape, ("batch", "class"), axis_types=(AxisType.Auto,) * 2, devices=devices
+        )
+        self._parameters, self._class_shards = parameters, class_shards
+        self.replicated = NamedSharding(self._mesh, PartitionSpec())
+        self.cut = NamedSharding(self._mesh, PartitionSpec("batch"))
+
+    def of_state(self, shapes: TrainState, classes: ClassAxis | None) -> TrainState:
+        """The sharding of each leaf of a state, at work or as it is saved."""
+        if classes is None:
+            return jax.tree.map(lambda x: self._of_leaf(x, -1), shapes)
+        return jax.tree.map(self._of_leaf, shapes, classes.axes)
+
+    def _of_leaf(self, leaf: jax.ShapeDtypeStruct, class_axis: int) -> NamedSharding:
+        cuts: list[Any] = [None] * len(leaf.shape)
+        over, any_axis = ("batch", "class"), self._parameters == "sharded"
+        if class_axis >= 0 and self._class_shards > 1:
+            if leaf.shape[class_axis] % self._class_shards == 0:
+                # Cut over the batch's devices too, what they compute of it would cross, by example
+                # and class.
+                cuts[class_axis], any_axis = "class", False
+            else:  # as it is saved; no device could hold all of them
+                any_axis = True
+        number = math.prod(self._mesh.shape[name] for name in over)
+        fitting = [
+            i for i, size in enumerate(leaf.shape) if not cuts[i] and size and size % number == 0
+        ]
+        if any_axis and fitting:
+            cuts[max(fitting, key=lambda i: leaf.shape[i])] = over
+        return NamedSharding(self._mesh, PartitionSpec(*cuts))
+
+    def put(self, tree: Any, shardings: Any) -> Any:
+        """Arrays of the host on the devices; every host holds all of them and keeps its part."""
+        if jax.process_count() == 1:
+            return jax.device_put(tree, shardings)
+        return jax.tree.map(_part, tree, jax.tree.broadcast(shardings, tree))
+
+    def places(self, batch_size: int) -> np.ndarray:
+        """The places of a global batch that devices of this process hold, in order."""
+        cuts = self.cut.addressable_devices_indices_map((batch_size,)).values()
+        return np.unique(np.concatenate([np.arange(batch_size)[cut] for cut in cuts]))
+
+    def feed(self, part: Any, batch_size: int) -> Any:
+        """The global feed of a step, of which each process gives its places; single numbers are
+        everywhere the same.
+        """
+
+        def put(x):
+            if not x.ndim:
+                return self.put(x, self.replicated)
+            return jax.make_array_from_process_local_data(self.cut, x, (batch_size, *x.shape[1:]))
+
+        return jax.tree.map(put, part)
+
+
+def _part(array: Any, sharding: NamedSharding) -> jax.Array:
+    array = np.asarray(array)
+    return jax.make_array_from_callback(array.shape, sharding, lambda index: array[index])

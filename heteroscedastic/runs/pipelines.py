@@ -1,0 +1,135 @@
+"""The data that a config names, as a pipeline."""
+
+from collections.abc import Callable
+from typing import Any
+
+from heteroscedastic import curation
+from heteroscedastic.bind import within
+from heteroscedastic.data import augment, chains
+from heteroscedastic.data import dataset as dataset_lib
+from heteroscedastic.data.dataset import Dataset
+from heteroscedastic.data.pipeline import Pipeline
+from heteroscedastic.data.resident import Resident
+from heteroscedastic.data.storage import store, tfds
+from heteroscedastic.runs import schema
+
+
+def build(config: dict[str, Any], data_dir: str | None = None) -> Pipeline:
+    """The pipeline of a config.
+
+    Raises:
+      ValueError, FileNotFoundError, ModuleNotFoundError: says which section, what was found and
+        what was expected.
+    """
+    return (
+        _streaming(config, data_dir)
+        if schema.is_streaming(config["data"])
+        else _resident(config, data_dir)
+    )
+
+
+def check(config: dict[str, Any]) -> None:
+    """Raises a ValueError where curation or a chain of operations does not bind; nothing is read.
+
+    The operations of a stream are those of TensorFlow: without it they are not looked at.
+    """
+    within("curation", chains.bound, curation, config["curation"])
+    operations = augment
+    if schema.is_streaming(config["data"]):
+        try:
+            from heteroscedastic.data.streaming import ops as operations
+        except ModuleNotFoundError:
+            return
+    for name in ("train", "eval"):
+        within(f"data.{name}", chains.bound, operations, config["data"][name])
+
+
+def stored_data(config: dict[str, Any], data_dir: str | None = None) -> Dataset:
+    """The data set that a config names, before curation and without a validation split of its
+    making.
+    """
+    return within(
+        "data", store.load, config["data"]["name"], data_dir, **_words(config, schema.DATA_CHOICES)
+    )
+
+
+def _resident(config: dict[str, Any], data_dir: str | None) -> Resident:
+    links = {
+        name: within(f"data.{name}", chains.bound, augment, config["data"][name])
+        for name in ("train", "eval")
+    }
+    curate = _curate(config)
+    stored = stored_data(config, data_dir)
+    dataset = curate(stored)
+    images = dataset.splits["train"].inputs
+    for name, operations in links.items():
+        within(f"data.{name}", chains.check_shapes, operations, images.shape[1:], images.dtype)
+    return Resident(
+        dataset=dataset,
+        stored=stored,
+        seed=config["seed"],
+        batch_size=config["training"]["batch_size"],
+        training_chain=links["train"],
+        chain=links["eval"],
+    )
+
+
+def _streaming(config: dict[str, Any], data_dir: str | None) -> Pipeline:
+    try:
+        tfds.library()
+    except ModuleNotFoundError as error:
+        raise ModuleNotFoundError(
+            "config.data.pipeline is 'streaming', which reads by TensorFlow, and that is not"
+            f" installed ({error})."
+            ' Either pip install -e ".[tensorflow]", or take the resident pipeline, if the data fits into memory.'
+        ) from None
+    from heteroscedastic.data.streaming import ops, sources, stream
+
+    links = {
+        name: within(f"data.{name}", chains.bound, ops, config["data"][name])
+        for name in ("train", "eval")
+    }
+    chosen = within(
+        "data",
+        sources.choose,
+        config["data"]["name"],
+        data_dir,
+        _curate(config),
+        reads_labels=bool(config["curation"].strip()) or config["weighting"]["name"] != "equal",
+        **_words(config, (*schema.DATA_CHOICES, "max_labels")),
+    )
+    pipeline = within(
+        "data",
+        stream.Streaming,
+        chosen,
+        seed=config["seed"],
+        batch_size=config["training"]["batch_size"],
+        training_chain=links["train"],
+        chain=links["eval"],
+        **_words(config, schema.STREAMING),
+    )
+    # What a chain makes of an image is found out here, not first inside of JAX, which adds to its
+    # errors.
+    pipeline.example("train", training=True)
+    for settings in config["evals"].values():
+        if settings["split"] in pipeline.sizes:
+            pipeline.example(settings["split"], training=False)
+    return pipeline
+
+
+def _curate(config: dict[str, Any]) -> Callable[[Dataset], Dataset]:
+    """Curation, then a validation split where one is to be made."""
+    links = within("curation", chains.bound, curation, config["curation"])
+    seed = config["data"].get("seed", config["seed"])
+
+    def curate(stored):
+        data = within("curation", dataset_lib.curate, stored, seed, links)
+        return within(
+            "data", dataset_lib.hold_out, data, seed, config["data"]["validation_fraction"]
+        )
+
+    return curate
+
+
+def _words(config: dict[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
+    return {name: value for name, value in config["data"].items() if name in names}

@@ -1,0 +1,259 @@
+"""What a result was made with."""
+
+import hashlib
+import json
+import logging
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import heteroscedastic
+from heteroscedastic import files
+from heteroscedastic.runs import schema
+from heteroscedastic.training.state import TrainState
+
+_PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy")
+_COMPARED = ("jax", "jaxlib", "flax", "optax")
+_FLAGS = (
+    "jax_enable_x64",
+    "jax_default_prng_impl",
+    "jax_threefry_partitionable",
+    "jax_random_seed_offset",
+    "jax_default_matmul_precision",
+    "jax_numpy_dtype_promotion",
+)
+
+
+class ChangedError(ValueError):
+    """A run would continue under flags that change its numbers."""
+
+
+def provenance() -> dict[str, Any]:
+    """Device, versions of packages, the commit of the code where it runs from a checkout, and the
+    environment.
+    """
+    return {
+        "device": device(),
+        "versions": {name: metadata.version(name) for name in _PACKAGES},
+        "commit": _commit(),
+        "environment": _environment(),
+    }
+
+
+def _environment() -> dict[str, Any]:
+    """What numbers may depend on beside the config and the devices: code, versions, and flags of
+    JAX.
+    """
+    names = {
+        "heteroscedastic": heteroscedastic.__version__,
+        **{name: metadata.version(name) for name in _COMPARED},
+    }
+    versions = {**names, "python": "{}.{}".format(*sys.version_info)}
+    flags = {name: getattr(jax.config, name) for name in _FLAGS if hasattr(jax.config, name)}
+    return {"code": _code(), "versions": versions, "flags": flags}
+
+
+def of_host(made_with: dict[str, Any], config: dict[str, Any], fingerprint: str) -> dict[str, Any]:
+    """What the hosts of a run must have alike, by name.
+
+    Args:
+      made_with: see `provenance`.
+      config: of the run.
+      fingerprint: of its data.
+    """
+    environment = made_with["environment"]
+    devices = f"{jax.local_device_count()} x {jax.local_devices()[0].device_kind}"
+    everything = {
+        "code": environment["code"],
+        **environment["versions"],
+        **environment["flags"],
+        "devices": devices,
+    }
+    return {**everything, "data": fingerprint, **dict(_settings(files.plain(config), "config"))}
+
+
+def _settings(tree: Any, name: str) -> Iterator[tuple[str, Any]]:
+    if not isinstance(tree, dict):
+        yield name, tree
+        return
+    for key, value in tree.items():
+        yield from _settings(value, f"{name}.{key}")
+
+
+def check_unchanged(told: dict[str, Any], made_with: dict[str, Any], allow_changed: bool) -> None:
+    """Warns where a run continues under other code or versions.
+
+    Args:
+      told: beside the last checkpoint; one that was saved by an older version does not say, and
+        passes.
+      made_with: of now, see `provenance`.
+      allow_changed: warns of other flags, too.
+
+    Raises:
+      ChangedError: the flags are others.
+    """
+    before, environment = told.get("environment"), made_with["environment"]
+    if not before:
+        return
+    flags = _differences(before["flags"], environment["flags"])
+    if flags and not allow_changed:
+        raise ChangedError(
+            f"this run was made with other JAX flags (then -> now): {flags}. Set them back, or"
+            " give --allow_changed to"
+            " continue with numbers that neither flags alone would give."
+        )
+    commits = {"commit": (told.get("commits") or [None])[-1]}, {"commit": made_with["commit"]}
+    code = {"code": before["code"][:12]}, {"code": environment["code"][:12]}
+    pairs = (commits, code, (before["versions"], environment["versions"]))
+    others = [differences for pair in pairs if (differences := _differences(*pair))]
+    if flags or others:
+        changed = ", ".join([*([flags] if flags else []), *others])
+        logging.warning(
+            "this run continues under another environment than it was saved by (then -> now): %s.",
+            changed,
+        )
+
+
+def _differences(before: dict[str, Any], now: dict[str, Any]) -> str:
+    """Of what both know."""
+    return ", ".join(
+        f"{k} {before[k]} -> {now[k]}" for k in before if k in now and before[k] != now[k]
+    )
+
+
+def _code() -> str:
+    """Of the names and the content of the package's source files."""
+    root, digest = Path(heteroscedastic.__file__).parent, hashlib.sha256()
+    for path in sorted(root.rglob("*.py")):
+        digest.update(
+            f"{path.relative_to(root).as_posix()}\0{path.stat().st_size}\0".encode()
+            + path.read_bytes()
+        )
+    return digest.hexdigest()
+
+
+def owner(config: dict[str, Any], fingerprint: str) -> str:
+    """Whose a checkpoint is: a run of this config on these data, on any layout of devices."""
+    return hashlib.sha256(
+        json.dumps([schema.identity(config), fingerprint], sort_keys=True).encode()
+    ).hexdigest()
+
+
+def device() -> str:
+    """How many devices of which kind."""
+    return f"{jax.device_count()} x {jax.devices()[0].device_kind}"
+
+
+def _commit() -> str | None:
+    """The commit, with "-dirty" where files that git follows differ from it."""
+    if _git("rev-parse", "--show-toplevel") != str(Path(__file__).resolve().parents[2]):
+        return None  # installed, maybe into the checkout of something else
+    found = _git("rev-parse", "HEAD")
+    return found and found + (
+        "-dirty" if _git("status", "--porcelain", "--untracked-files=no") else ""
+    )
+
+
+def _git(*arguments: str) -> str | None:
+    command = ["git", "-C", str(Path(__file__).parent), *arguments]
+    try:
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return None
+
+
+def data_key(description: Mapping[str, Any]) -> tuple[Any, Any]:
+    """Value that is equal for two entries of dataset.json exactly where the data are the same.
+
+    Runs of earlier versions recorded the fingerprint of the examples alone, without the class
+    names.
+    """
+    fingerprint = description.get("fingerprint")
+    return description.get("examples_fingerprint", fingerprint), description.get("class_names")
+
+
+def digest(content: Any) -> str:
+    """Digest of a JSON value.
+
+    It does not depend on the formatting of a file, nor on 4 being written as 4.0.
+    """
+    return hashlib.sha256(
+        json.dumps(_canonical(files.plain(content)), sort_keys=True).encode()
+    ).hexdigest()
+
+
+def _canonical(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _canonical(v) for name, v in value.items()}
+    if isinstance(value, list):
+        return [_canonical(v) for v in value]
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+def stamped(content: Mapping[str, Any], owner: str) -> dict[str, Any]:
+    """A JSON object with the owner of its run, and a digest by which a later change is found."""
+    content = {**content, "owner": owner}
+    return {**content, "digest": digest(content)}
+
+
+def is_unchanged(content: Mapping[str, Any]) -> bool:
+    """Whether a stamped JSON object is what was written."""
+    return content.get("digest") == digest({k: v for k, v in content.items() if k != "digest"})
+
+
+def digest_of_arrays(arrays: Mapping[str, np.ndarray]) -> str:
+    """Digest of all names and bits."""
+    found = hashlib.sha256()
+    for name, array in sorted(arrays.items()):
+        found.update(f"{name} {array.dtype} {array.shape}".encode())
+        found.update(np.ascontiguousarray(array))
+    return found.hexdigest()
+
+
+def stamped_arrays(
+    name: str, arrays: Mapping[str, np.ndarray], owner: str
+) -> dict[str, np.ndarray]:
+    """The arrays of the file NAME.npz with the owner of its run, and a digest of arrays, name and
+    owner.
+    """
+    found = hashlib.sha256(f"{name} {owner} {digest_of_arrays(arrays)}".encode()).hexdigest()
+    return {**arrays, "owner": np.array(owner), "digest": np.array(found)}
+
+
+def digest_of_state(state: TrainState, told: dict[str, Any]) -> str:
+    """Of all values and all bits, wherever the arrays lie."""
+    leaves = jax.tree.leaves(state)
+    sums = jax.device_get(_sums_of_bits(leaves))
+    arrays = [[str(x.dtype), list(x.shape), int(s)] for x, s in zip(leaves, sums)]
+    return hashlib.sha256(json.dumps([told, arrays], sort_keys=True).encode()).hexdigest()
+
+
+@jax.jit
+def _sums_of_bits(leaves: list[jax.Array]) -> list[jax.Array]:
+    """A sum modulo 2**32 an array; with odd weights, so that no change of one element leaves it as
+    it was.
+
+    Integers add up to the same in any order, so to the same on any number of devices.
+    """
+
+    def sum_of(x):
+        x = x.astype(jnp.uint8) if x.dtype == bool else x
+        words = jax.lax.bitcast_convert_type(
+            x, jnp.dtype(f"uint{8 * min(x.dtype.itemsize, 4)}")
+        ).astype(jnp.uint32)
+        strides = np.cumprod((1, *words.shape[:0:-1]))[::-1]
+        axes = range(words.ndim)
+        place = sum(
+            jax.lax.broadcasted_iota(jnp.uint32, words.shape, i) * np.uint32(strides[i])
+            for i in axes
+        )
+        return jnp.sum(words * (2 * place + 1), dtype=jnp.uint32)
+
+    return [sum_of(x) for x in leaves]

@@ -1,0 +1,191 @@
+"""Any config, shrunk until a laptop runs it in seconds."""
+
+import atexit
+import copy
+import math
+import re
+import shutil
+import tempfile
+from typing import Any
+
+import jax
+
+from heteroscedastic.data import split_spec
+from heteroscedastic.data.storage import sample, store, tfds
+from heteroscedastic.distributed.hosts import say
+from heteroscedastic.models import backbones
+from heteroscedastic.runs import assembly, schema
+
+_NUM_CLASSES = 64
+_NUM_EXAMPLES = 200  # of every split
+_MOST_CLASSES = 1000  # of a stored set, above which few of those examples are of the first classes
+_SIZE = 32  # of the images of a stream, in pixels
+_CROPS = (
+    "inception_crop",
+    "random_crop",
+    "central_crop",
+    "efficientnet_center_crop",
+    "efficientnet_random_crop",
+    "resize",
+    "resize_small",
+)
+_SIZED = rf"\b((?:{'|'.join(_CROPS)})\((?:size=)?)(\d+)"
+_LARGEST = {
+    "head": {"num_factors": 4, "hidden_width": 64},
+    "predictive": {"num_samples": 16},
+    "training": {"batch_size": 8, "microbatches": 2},
+}
+
+
+def smoke(config: dict[str, Any], data_dir: str | None = None) -> tuple[dict[str, Any], str | None]:
+    """The config with two steps of 8 examples, the smallest backbone of its family, less of
+    everything.
+
+    Where its data set is not there, digits that a library ships stand in, with one label or
+    several as the data set has; for a stream they are written as the record files of the set
+    itself.
+
+    The config is checked before it is shrunk: with its data where that is there, else whatever the
+    data.
+
+    Returns:
+      The config, and where its data lies: data_dir, or a directory that goes with the process.
+
+    Raises:
+      ValueError: as training would.
+    """
+    config = copy.deepcopy(config)
+    assembly.check(config)
+    streams = schema.is_streaming(config["data"])
+    is_there = (_is_streamed if streams else _is_stored)(config["data"], data_dir)
+    if is_there:
+        _check_with_data(config, data_dir)
+    if streams:
+        data_dir = _stream(config, data_dir, is_there)
+    elif not is_there:
+        say(
+            f"no data set {config['data']['name']!r} in {data_dir or 'any --data_dir'}; digits"
+            " stand in for it."
+        )
+        _stand_in(config)
+    if config.pop("init", None):
+        say("a smoke run is of another size than what config.init names, so it starts afresh.")
+    config["data"]["max_examples"] = _NUM_EXAMPLES
+    for section, limits in _LARGEST.items():
+        for name, limit in limits.items():
+            if config[section].get(name) is not None:
+                config[section][name] = min(config[section][name], limit)
+    if config["head"].get("num_classes") is None:  # as many as the data has
+        config["data"]["max_classes"] = min(
+            config["data"].get("max_classes") or _NUM_CLASSES, _NUM_CLASSES
+        )
+    elif config["head"]["num_classes"] > _NUM_CLASSES:
+        config["head"]["num_classes"] = config["data"]["max_classes"] = _NUM_CLASSES
+    for_small_images = config["backbone"].get("stem") == "cifar" and not config["backbone"][
+        "name"
+    ].endswith("V2")
+    config["backbone"]["name"] = (
+        "ResNet8" if for_small_images else backbones.smallest(config["backbone"]["name"])
+    )
+    config["training"].pop("profile_steps", None)
+    devices = jax.device_count()
+    parts = devices * config["training"].get("microbatches", 1)
+    batch_size = -(-config["training"]["batch_size"] // parts) * parts
+    config["training"] |= {"num_epochs": None, "num_steps": 2, "batch_size": batch_size}
+    if "lanes" in config["data"]:
+        config["data"]["lanes"] = math.gcd(config["data"]["lanes"], batch_size)
+    if devices % config["training"].get("class_shards", 1):  # that it was made for are not here
+        del config["training"]["class_shards"]
+    return config, data_dir
+
+
+def _check_with_data(config: dict[str, Any], data_dir: str | None) -> None:
+    """Raises a ValueError where the config does not suit its data, of which the first examples are
+    read.
+    """
+    data, training = dict(config["data"]), dict(config["training"])
+    data["max_examples"] = min(_NUM_EXAMPLES, data.get("max_examples") or _NUM_EXAMPLES)
+    training.pop("profile_steps", None)  # steps of more examples
+    assembly.check_shapes(assembly.build({**config, "data": data, "training": training}, data_dir))
+
+
+def _stream(config: dict[str, Any], data_dir: str | None, is_there: bool) -> str | None:
+    """Makes the images of a stream small; where its sets lie, or their copies."""
+    data = config["data"]
+    sizes = [int(size) for _, size in re.findall(_SIZED, data["train"])]
+    scale = _SIZE / sizes[-1] if sizes else 1
+    for name in ("train", "eval"):
+        data[name] = re.sub(
+            _SIZED, lambda found: f"{found[1]}{max(1, round(int(found[2]) * scale))}", data[name]
+        )
+    try:
+        tfds.library()
+    except ModuleNotFoundError:
+        return data_dir  # as the pipeline says what it needs
+    num_classes = config["head"].get("num_classes") or _NUM_CLASSES
+    if is_there and num_classes <= _MOST_CLASSES:
+        return data_dir
+    directory = tempfile.mkdtemp(prefix="smoke-")
+    atexit.register(shutil.rmtree, directory, ignore_errors=True)
+    say(
+        f"copies of {', '.join(sorted({s.name for s in split_spec.dataset_refs(data)}))} with"
+        " digits for images stand in for them."
+    )
+    of_sets: dict[str, dict[str, str]] = {}
+    for one in split_spec.dataset_refs(data):
+        of_sets.setdefault(one.name, {}).update(one.splits)
+    for name, splits in of_sets.items():
+        splits = splits or {split: split for split in _splits(config)}
+        sample.write(
+            name,
+            directory,
+            sorted({expression.partition("[")[0] for expression in splits.values()}),
+            label=data.get("label", "label"),
+            several=config["loss"]["name"] == "sigmoid_cross_entropy",
+            size=None if sizes else _SIZE,
+            num_classes=num_classes,
+        )
+        for split, expression in split_spec.shares(splits).items():
+            entry = data.setdefault("splits", {}).get(split)
+            data["splits"][split] = (
+                {**entry, "split": expression} if isinstance(entry, dict) else expression
+            )
+    return directory
+
+
+def _is_stored(data: dict[str, Any], data_dir: str | None) -> bool:
+    return store.is_there(data["name"], data_dir)
+
+
+def _is_streamed(data: dict[str, Any], data_dir: str | None) -> bool:
+    """Whether all sets of a stream are there, and as large as its slices say."""
+    if not data_dir:
+        return False
+    try:
+        for one in split_spec.dataset_refs(data):
+            splits = tfds.builder(one.name, data_dir).info.splits
+            sizes = {split: splits[split].num_examples for split in splits}
+            for expression in one.splits.values():
+                split_spec.parse(expression, sizes)
+    except (FileNotFoundError, ModuleNotFoundError, ValueError):
+        return False
+    return True
+
+
+def _splits(config: dict[str, Any]) -> set[str]:
+    """Those that a config trains on and evaluates."""
+    told = (*config["evals"].values(), config["validation"] or {})
+    return {"train", *(settings["split"] for settings in told if "split" in settings)} - {"valid"}
+
+
+def _stand_in(config: dict[str, Any]) -> None:
+    several = config["loss"]["name"] == "sigmoid_cross_entropy"
+    kept = {name: config["data"][name] for name in ("train", "eval", "validation_fraction")}
+    kept["validation_fraction"] = (
+        kept["validation_fraction"] or 0.2
+    )  # for a split "valid" that it may have had
+    config["data"] = {"name": "digits_pairs" if several else "digits", **kept}
+    for settings in (*config["evals"].values(), config["validation"] or {}):
+        if settings.get("split") not in ("train", "valid", None):
+            settings["split"] = "test"
+    config["head"]["num_classes"] = 10

@@ -1,0 +1,189 @@
+"""Where a run starts from: config.init names another run, or weights in a file, whose backbone it
+takes over.
+
+    c.init = dict(workdir="runs/upstream", checkpoint="last", head=False)
+    c.init = dict(weights="resnet50.npz")
+
+Parameters and batch statistics of the backbone are taken before the first step; a run that
+continues has its own. The head is taken only where `head` says so, and is otherwise that of a run
+without init.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+from flax import traverse_util
+
+from heteroscedastic import files
+from heteroscedastic.models import convert
+from heteroscedastic.runs import provenance, run_record
+from heteroscedastic.runs.checkpoint import CheckpointError, Checkpoints
+from heteroscedastic.training.state import TrainState
+
+_PARTS = ("backbone", "head")
+
+
+class InitError(ValueError):
+    """What config.init names is not there, not finished, or does not fit the model."""
+
+
+class Source(NamedTuple):
+    """What a run starts from."""
+
+    arrays: dict[
+        str, np.ndarray
+    ]  # by name, such as params/backbone/stem/kernel; of the parts that are taken
+    told: dict[str, Any]  # where they come from, for results.json
+
+
+def read(settings: Mapping[str, Any], template: TrainState) -> Source:
+    """What config.init names, once it is sure that it fits; every host reads all of it.
+
+    Args:
+      settings: config.init.
+      template: shapes of the run's own state, as it is saved.
+
+    Raises:
+      InitError: it is missing, not finished, damaged, or does not fit; names every leaf.
+    """
+    head = settings.get("head", False)
+    if "weights" in settings:
+        found, told = _of_file(files.as_path(settings["weights"]))
+    else:
+        found, told = _of_run(
+            files.as_path(settings["workdir"]), settings.get("checkpoint", "last")
+        )
+    parts = _PARTS if head else _PARTS[:1]
+    arrays = {name: array for name, array in found.items() if name.split("/")[1] in parts}
+    expected = {
+        n: x.shape
+        for n, x in _named(template.params, template.model_state).items()
+        if n.split("/")[1] in parts
+    }
+    try:
+        convert.check_fit(
+            f"What config.init names does not fit the model ({words(told)})", arrays, expected
+        )
+    except ValueError as error:
+        where = (
+            "give config.backbone"
+            + (" and config.head" if head else "")
+            + " the settings that it was made with"
+        )
+        rest = ", or start the head afresh with config.init.head=False" if head else ""
+        raise InitError(f"{error} To mend it, {where}{rest}.") from None
+    digest = provenance.digest_of_arrays(arrays)
+    return Source(arrays, told | {"head": head, "num_arrays": len(arrays), "digest": digest})
+
+
+def applied(state: TrainState, arrays: Mapping[str, Any]) -> TrainState:
+    """The state of a first step with these arrays in place of its own, in its dtypes."""
+    if not arrays:
+        return state
+
+    def replaced(name, own):
+        return arrays[name].astype(own.dtype) if name in arrays else own
+
+    own = _named(state.params, state.model_state)
+    new = traverse_util.unflatten_dict(
+        {name: replaced(name, x) for name, x in own.items()}, sep="/"
+    )
+    params = new.pop("params")
+    return state._replace(
+        params=params, model_state={name: new.get(name, {}) for name in state.model_state}
+    )
+
+
+def _named(params: Any, model_state: Any) -> dict[str, Any]:
+    return traverse_util.flatten_dict({"params": params, **model_state}, sep="/")
+
+
+def _of_run(workdir: files.Path, checkpoint: str) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    name = f"config.init.workdir, {workdir}"
+    if not workdir.is_dir():
+        raise InitError(
+            f"{name}, is no directory; name that of a finished run, from here or from the root."
+        )
+    if not (workdir / "results.json").exists():
+        raise InitError(
+            f"{name}, holds no complete run, as results.json is missing; train it to the end first:"
+            f" python main.py --config=CONFIG --workdir={workdir}"
+        )
+    try:
+        _check_inside(
+            workdir, [workdir / f"{file}.json" for file in ("config", "results", "dataset")]
+        )
+        _, results, dataset = run_record.read(workdir)
+        step = results["best_step" if checkpoint == "best" else "step"]
+        fingerprint = dataset["fingerprint"]
+    except (OSError, ValueError, KeyError) as error:
+        told = (
+            f"{error} is missing in dataset.json or results.json"
+            if isinstance(error, KeyError)
+            else error
+        )
+        raise InitError(f"{name}, is damaged ({told}); make it again.") from None
+    if step is None:
+        raise InitError(
+            f"{name}, has no best checkpoint, as it had no validation; set"
+            " config.init.checkpoint='last'."
+        )
+    directory = workdir / "checkpoints"
+    _check_inside(workdir, [directory, directory / str(step), *(directory / str(step)).rglob("*")])
+    try:
+        with Checkpoints(directory, results.get("owner"), read_only=True) as checkpoints:
+            state = checkpoints.whole(step)
+    except CheckpointError as error:
+        raise InitError(f"{name}: {error}.") from error
+    told = {
+        "workdir": str(workdir),
+        "checkpoint": checkpoint,
+        "step": step,
+        "fingerprint": fingerprint,
+        "commit": results.get("commit"),
+    }
+    return _named(state.params, state.model_state), told
+
+
+def _check_inside(workdir: files.Path, paths: Iterable[files.Path]) -> None:
+    """Raises an InitError where a path leads out of the run."""
+    root = files.resolved(workdir)
+    for path in paths:
+        if not files.in_bucket(path) and not path.resolve().is_relative_to(root):
+            raise InitError(
+                f"config.init.workdir, {workdir}, has a link that leads out of it, {path} to"
+                f" {path.resolve()}; name the"
+                " run that holds the file itself, or put a copy in place of the link."
+            )
+
+
+def _of_file(path: files.Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    if not path.exists():
+        raise InitError(
+            f"config.init.weights, {path}, is missing; python -m heteroscedastic.models.convert"
+            " writes such a file from"
+            " public weights."
+        )
+    try:
+        arrays = files.read_arrays(path)
+    except Exception as error:  # of zip, zlib or numpy, whichever comes upon the damage first
+        raise InitError(
+            f"config.init.weights, {path}, is no readable .npz file ({error})."
+        ) from None
+    strange = sorted(
+        name for name in arrays if name.count("/") < 2 or name.split("/")[1] not in _PARTS
+    )
+    if strange:
+        raise InitError(
+            f"config.init.weights, {path}, has {', '.join(strange[:3])} where names such as"
+            " params/backbone/stem/kernel"
+            " are expected; python -m heteroscedastic.models.convert writes such a file from"
+            " public weights."
+        )
+    return arrays, {"weights": str(path)}
+
+
+def words(told: Mapping[str, Any]) -> str:
+    """What a source is called."""
+    return told["weights"] if "weights" in told else f"{told['workdir']}, step {told['step']}"

@@ -1,0 +1,133 @@
+import numpy as np
+import pytest
+from scipy import stats
+from sklearn import metrics as sklearn_metrics
+
+from heteroscedastic.analysis.covariance import known_noise
+
+
+def test_the_known_noise_is_a_share_of_the_training_labels():
+    assert known_noise.share({"label_noise": [[0, 0, 6], [0, 1, 2], [1, 1, 2]]}) == pytest.approx(
+        0.2
+    )
+    assert known_noise.share({}) is None
+
+
+def test_confusions_are_shares_of_the_examples_of_both_classes():
+    noise = [[0, 0, 6], [0, 1, 2], [1, 0, 1], [1, 1, 3], [2, 2, 5]]
+    shares = known_noise.confusions({"class_names": ["a", "b", "c", "d"], "label_noise": noise})
+    expected = np.zeros((4, 4))
+    expected[0, 1] = expected[1, 0] = (2 + 1) / (8 + 4)
+    np.testing.assert_array_equal(shares, expected)
+
+
+def symmetric(draws, size):
+    half = draws.normal(size=(size, size))
+    return np.abs(half + half.T)
+
+
+def test_the_rank_correlation_is_spearmans_over_pairs():
+    draws = np.random.default_rng(0)
+    one, other = symmetric(draws, 7), symmetric(draws, 7)
+    upper = np.triu_indices(7, 1)
+    expected = stats.spearmanr(one[upper], other[upper]).statistic
+    assert known_noise.rank_correlation(one, other)["rho"] == pytest.approx(expected)
+
+
+def test_ties_share_their_ranks():
+    measure = symmetric(np.random.default_rng(3), 6)
+    confusion = (measure > np.median(measure)).astype(float)  # of two values alone
+    measure = np.round(measure)
+    upper = np.triu_indices(6, 1)
+    expected = stats.spearmanr(measure[upper], confusion[upper]).statistic
+    assert known_noise.rank_correlation(measure, confusion, 9)["rho"] == pytest.approx(expected)
+
+
+def test_of_equal_matrices_the_correlation_is_one_and_only_the_same_order_is_as_good():
+    one = symmetric(np.random.default_rng(1), 10)
+    found = known_noise.rank_correlation(one, 3 * one, num_permutations=999)
+    assert found["rho"] == pytest.approx(1)
+    assert found["p"] == 1 / 1000
+
+
+def test_of_unrelated_matrices_p_is_uniform():
+    draws = np.random.default_rng(2)
+    p = [
+        known_noise.rank_correlation(symmetric(draws, 6), symmetric(draws, 6), 199)["p"]
+        for _ in range(200)
+    ]
+    assert stats.kstest(p, "uniform").pvalue > 0.01
+
+
+def test_where_nothing_is_confused_there_is_no_correlation():
+    assert np.isnan(known_noise.rank_correlation(np.eye(3) + 1.0, np.zeros((3, 3)))["rho"])
+
+
+def test_agreement_is_the_auc_of_the_ranking():
+    rng = np.random.default_rng(0)
+    for _ in range(20):
+        scores = rng.integers(-4, 5, (8, 8)).astype(float)  # with ties
+        pairs = rng.random((8, 8)) < 0.3
+        upper = np.triu_indices(8, 1)
+        found = known_noise.agreement(scores, pairs)
+        assert found["auc"] == pytest.approx(
+            sklearn_metrics.roc_auc_score(pairs[upper], np.abs(scores[upper]))
+        )
+
+
+def test_agreement_at_its_ends():
+    pairs = np.zeros((5, 5), bool)
+    pairs[0, 1] = pairs[2, 3] = True
+    assert known_noise.agreement(-10.0 * pairs, pairs) == {"first": 2.0, "auc": 1.0}
+    assert known_noise.agreement(1.0 - pairs, pairs) == {"first": 0.0, "auc": 0.0}
+    tied = known_noise.agreement(np.ones((5, 5)), pairs)
+    assert tied["auc"] == 0.5
+    assert tied["first"] == pytest.approx(2 * 2 / 10)  # as many as chance would give
+    assert np.isnan(known_noise.agreement(np.ones((5, 5)), np.zeros((5, 5), bool))["auc"])
+
+
+def test_measures_agree_with_the_noise_that_a_run_knows():
+    description = {
+        "class_names": list("abcd"),
+        "label_noise": [[0, 0, 6], [0, 1, 2], [1, 1, 3], [2, 2, 5], [3, 3, 1]],
+    }
+    measure = np.zeros((4, 4))
+    measure[0, 1] = measure[1, 0] = -2.0
+    found = known_noise.agreements({"one": measure, "none": np.zeros((4, 4))}, description)
+    assert (
+        found["one"]["first"]
+        == found["one"]["auc"]
+        == found["one"]["rho"]
+        == found["one"]["to_find"]
+        == 1
+    )
+    assert found["none"]["auc"] == 0.5
+    assert (
+        known_noise.agreements({"one": measure}, {**description, "label_noise": [[0, 0, 6]]})
+        is None
+    )
+
+
+def test_where_every_pair_is_mixed_the_most_mixed_are_to_find():
+    known = symmetric(np.random.default_rng(3), 10)
+    np.fill_diagonal(known, 0)
+    upper = np.triu_indices(10, 1)
+    wanted = known_noise.most_mixed(known)
+    assert wanted[upper].sum() == 5  # a tenth of 45, rounded up
+    assert known[upper][wanted[upper]].min() > known[upper][~wanted[upper]].max()
+    assert known_noise.agreement(known, wanted) == {"first": 5.0, "auc": 1.0}
+    tied = np.round(known, 1) + 0.1 * ~np.eye(10, dtype=bool)
+    assert known_noise.most_mixed(tied)[upper].sum() >= 5
+    assert not known_noise.most_mixed(tied).diagonal().any()
+    known[0, 1] = known[1, 0] = 0
+    np.testing.assert_array_equal(known_noise.most_mixed(known), known > 0)
+    assert (
+        known_noise.most_mixed(1 - np.eye(5) + np.diag([1], 4) + np.diag([1], -4)).sum() == 20
+    )  # 3 pairs, and ties
+
+
+def test_agreement_is_told_where_every_pair_is_mixed():
+    counts = [[i, j, 50 if i == j else 1 + i * j] for i in range(5) for j in range(5)]
+    description = {"class_names": list("abcde"), "label_noise": counts}
+    found = known_noise.agreements({"one": known_noise.confusions(description)}, description)["one"]
+    assert (found["to_find"], found["first"], found["auc"]) == (3, 3.0, 1.0)

@@ -1,0 +1,71 @@
+import shutil
+
+import pytest
+from subprocesses import run_without
+
+from heteroscedastic.analysis.plots import figures
+
+_COMMANDS = """
+import importlib, os, sys
+het, hom, out = sys.argv[1:]
+for command, *flags in (
+    ["covariance", "--run=" + het],
+    ["disagreements", "--runs", het, hom, "--out=" + out],
+    ["expansion", "--out=" + os.path.join(out, "expansion")],
+    ["label_errors", "--run=" + het, "--out=" + out],
+):
+    sys.argv = [command, *flags]
+    importlib.import_module("heteroscedastic.analysis." + command).main()
+"""
+
+
+def test_without_matplotlib_every_command_writes_its_numbers_and_says_so(
+    with_noise, without_noise, tmp_path
+):
+    run = shutil.copytree(with_noise, tmp_path / "run", ignore=shutil.ignore_patterns("analysis"))
+    out = tmp_path / "out"
+    done = run_without({"matplotlib"}, _COMMANDS, str(run), str(without_noise), str(out))
+    assert done.returncode == 0, done.stderr
+    assert (
+        done.stdout.count(
+            "no pictures: pictures need matplotlib: pip install matplotlib, or in a checkout"
+        )
+        == 4
+    )
+    names = {p.name for p in out.rglob("*") if p.is_file()}
+    stems = ("disagreements_test", "label_errors_train_best")
+    numbers = {f"{stem}.{kind}" for stem in stems for kind in ("csv", "json")}
+    numbers |= {"variance_slopes.csv", "covariance_slopes.csv", "agreement.json"}
+    assert names == numbers
+    written = {p.name for p in (run / "analysis").rglob("*") if p.is_file()}
+    assert written == {"pairs.csv", "classes.csv", "heat_map.csv", "measures.npz", "summary.json"}
+
+
+_PAGES = """
+import importlib
+for command, *flags in (["report", "--help"], ["report", *sys.argv[1:]], ["uncertainty", *sys.argv[1:]]):
+    sys.argv = [command, *flags]
+    try:
+        importlib.import_module("heteroscedastic.analysis." + command).main()
+    except (SystemExit, ModuleNotFoundError) as error:
+        print(repr(error).splitlines()[0], flush=True)
+"""
+
+
+def test_without_matplotlib_what_is_all_pictures_says_what_to_install(with_noise, tmp_path):
+    done = run_without({"matplotlib"}, _PAGES, f"--runs={with_noise}", f"--out={tmp_path / 'out'}")
+    assert done.returncode == 0, done.stderr
+    assert "SystemExit(0)" in done.stdout  # --help needs none
+    assert (
+        done.stdout.count(
+            "pictures need matplotlib: pip install matplotlib, or in a checkout pip install -e"
+        )
+        == 2
+    )
+    assert not (tmp_path / "out" / "index.html").exists()
+
+
+def test_with_matplotlib_nothing_is_said(capsys):
+    pytest.importorskip("matplotlib", reason="pictures need matplotlib, of the extra `analysis`")
+    assert figures.can_draw()
+    assert not capsys.readouterr().out

@@ -1,0 +1,314 @@
+import json
+import shutil
+
+import numpy as np
+import pytest
+from small_runs import of_earlier_version
+
+pytest.importorskip(
+    "matplotlib",
+    reason="a report holds pictures, and these need matplotlib, of the extra `analysis`",
+)
+
+import browser
+from sklearn import datasets
+from test_page import Reader
+
+from experiments import report as study_report
+from experiments import study
+from heteroscedastic import files
+from heteroscedastic.analysis.covariance import summary
+from heteroscedastic.analysis.report import build, comparison
+from heteroscedastic.analysis.uncertainty import figures_of_runs
+from heteroscedastic.runs import loaded_run, predictions
+
+NAME = '<b>one & "two"</b>'
+
+
+@pytest.fixture(scope="module")
+def renamed(digit_runs, tmp_path_factory):
+    """The runs under names that a page must not take for its own."""
+    out = tmp_path_factory.mktemp("named")
+    copies = []
+    for i, run in enumerate(digit_runs):
+        copies.append(of_earlier_version(shutil.copytree(run, out / str(i))))
+        told = files.read_json(copies[-1] / "dataset.json")
+        names = told["class_names"]
+        files.write_json(copies[-1] / "dataset.json", told | {"class_names": [NAME, *names[1:]]})
+    return copies
+
+
+@pytest.fixture(scope="module")
+def page(renamed, tmp_path_factory):
+    """A report of two seeds of one config and a run of another."""
+    out = tmp_path_factory.mktemp("report")
+    paper = out / "numbers.json"
+    files.write_json(
+        paper, {"note": "Elsewhere.", "numbers": {"plain": {"accuracy": "76.5 ± 0.2"}}}
+    )
+    before = {p: p.stat().st_mtime_ns for run in renamed for p in run.rglob("*") if p.is_file()}
+    runs = ["--runs", *map(str, renamed), "--names", "plain", "low <rank>", "--paper", str(paper)]
+    build.main([*runs, "--out", str(out / "made")])
+    assert before == {
+        p: p.stat().st_mtime_ns for run in renamed for p in run.rglob("*") if p.is_file()
+    }
+    return out / "made" / "index.html"
+
+
+def test_the_page_is_whole_and_alone(page):
+    text = page.read_text()
+    found = Reader(text)
+    assert not [
+        a
+        for _, attrs in found.tags
+        for a in attrs.values()
+        if a and a.startswith(("http", "//", "file"))
+    ]
+    assert not found.all("script")
+    assert all(
+        image["src"].startswith("data:image/") and image["alt"].strip()
+        for image in found.all("img")
+    )
+    assert len(found.all("img")) >= 2 * 12 + 10
+    assert found.all("meta")[1]["content"] == "width=device-width, initial-scale=1"
+    assert page.stat().st_size < 3e6
+    titles = [a["href"] for a in found.all("a")][1:]
+    assert len(titles) == len(build.SECTIONS)
+
+
+def test_names_are_words(page):
+    found = Reader(page.read_text())
+    assert not found.all("b")
+    assert NAME in found.text
+    assert "low <rank>" in found.text
+
+
+def test_the_table_is_what_the_runs_say(page, renamed):
+    told = [files.read_json(run / "results.json")["evals"]["test"] for run in renamed]
+    text = Reader(page.read_text()).text
+    for metric in ("accuracy", "nll", "ece"):
+        ours = [found[metric] for found in told]
+        assert comparison.spread(ours[:2]) in text
+        assert f"{ours[2] - ours[0]:+.4f}" in text  # paired: seed 0 is the one in common
+    assert "76.5 ± 0.2" in text
+    assert "Elsewhere." in text
+    numbers = json.loads((page.parent / "pictures" / "results.json").read_text())
+    assert numbers["plain"]["accuracy"] == {"0": told[0]["accuracy"], "1": told[1]["accuracy"]}
+
+
+def test_the_numbers_of_every_picture_lie_beside_it(page):
+    made = {
+        s: {p.stem for p in (page.parent / "pictures").glob(f"*{s}")}
+        for s in (".png", ".svg", ".json")
+    }
+    assert made[".png"] == made[".svg"] <= made[".json"]
+    assert {"curve_nll", "risk_coverage", "entropy_samples", "entropy_members"} <= made[".png"]
+    for kind in ("reliability", "confidence_valid"):
+        assert {f"{kind}_0_plain", f"{kind}_1_low_rank"} <= made[".png"]
+    noisy = json.loads((page.parent / "pictures" / "confidence_valid_0_plain.json").read_text())
+    assert noisy["noise_known"]
+    assert noisy["number"]["noisy"] > 50  # of two times 240, six of ten classes confused at 40 %
+    assert not json.loads((page.parent / "pictures" / "confidence_test_0_plain.json").read_text())[
+        "noise_known"
+    ]
+
+
+def test_the_hardest_images_are_those_of_the_largest_loss(page, renamed):
+    numbers = json.loads((page.parent / "pictures" / "hardest_0_plain.json").read_text())
+    told = [predictions.read(run, "test") for run in renamed[:2]]
+    losses = np.mean([predictions.losses(p) for p in told], axis=0)
+    np.testing.assert_allclose([e["loss"] for e in numbers], np.sort(losses)[::-1][: len(numbers)])
+    assert numbers[0]["id"] == told[0].ids[losses.argmax()]
+    assert f"loss {losses.max():.2f}" in Reader(page.read_text()).text
+
+
+def test_the_class_pairs_are_those_of_the_first_run_that_has_noise(page, renamed):
+    assert "plain: its head has no noise" in Reader(page.read_text()).text
+    told = json.loads((page.parent / "pictures" / "class_pairs_1_low_rank.json").read_text())
+    found = loaded_run.load(renamed[2])
+    seen = summary.measures(found, "test").seen[np.triu_indices(10, 1)]
+    np.testing.assert_allclose(
+        [row["seen"] for row in told["pairs"]], np.sort(seen)[::-1][:10], rtol=1e-4
+    )
+    diagonal = summary.summary(summary.averaged(found, "test"))["diagonal"]
+    assert told["diagonal"] == pytest.approx(diagonal)
+    assert f"{100 * diagonal:.1f} % is of the diagonal" in Reader(page.read_text()).text
+    assert sum(row["labels_mixed"] > 0 for row in told["pairs"]) <= 3  # pairs were confused
+    assert set(told["agreement_with_known_noise"]) == set(summary.Measures._fields)
+    assert (
+        f"rank correlation of {told['with_probabilities']['covariance']['rho']:.3g} (p"
+        in Reader(page.read_text()).text
+    )
+
+
+def test_the_most_suspect_labels_are_told_with_what_is_known_of_them(page):
+    target = datasets.load_digits().target
+    for name in ("0_plain", "1_low_rank"):
+        told = json.loads((page.parent / "pictures" / f"mislabelled_{name}.json").read_text())
+        words = [NAME, "one", "two", "three", "four", "five", "six", "seven", "eight", "nine"]
+        assert [row["clean"] for row in told["first"]] == [
+            words[target[row["id"]]] for row in told["first"]
+        ]
+        assert told["checkpoint"] == "best"
+        precision = told["scores"]["noise_free"]["precision_at_errors"]
+        assert precision > 1.5 * told["num_known_errors"] / told["num_examples"]
+        assert f"{precision:.3f}" in Reader(page.read_text()).text
+        for row in told["first"]:
+            known = (
+                "the label is right"
+                if row["label"] == row["clean"]
+                else f"wrong: it is {row['clean']}"
+            )
+            assert (
+                f"labelled {row['label']}\nsuggested {row['suggested']}\n{known}"
+                in Reader(page.read_text()).text
+            )
+
+
+def test_what_one_head_alone_gets_right_is_counted_from_the_predictions(page, renamed):
+    plain, noisy = (
+        predictions.is_correct(predictions.read(renamed[i], "test")) for i in (0, 2)
+    )  # of seed 0
+    told = json.loads((page.parent / "pictures" / "right_alone.json").read_text())
+    assert told["num_images"] == len(told["images"]) == np.sum(noisy & ~plain)
+    assert told["num_other_way"] == np.sum(plain & ~noisy)
+    first = told["images"][0]
+    assert f"{first['true']},\nnot {first['taken_for']}" in Reader(page.read_text()).text
+
+
+@pytest.mark.skipif(browser.CHROMIUM is None, reason=browser.NO_CHROMIUM)
+@pytest.mark.parametrize("width", [375, 1280])
+def test_a_browser_shows_all_of_it(page, width):
+    told = browser.told(page, width)
+    assert told["scrolls"] <= told["width"] <= width
+    assert told["wide"] == []
+    assert told["console"] == []
+    assert all(
+        loaded and 0 < shown <= told["width"] and alt for loaded, shown, alt in told["images"]
+    )
+    assert [name for name, there in told["anchors"] if not there] == []
+    assert len(told["anchors"]) == len(build.SECTIONS) + 1
+    assert all(told["focus"])
+    assert told["named"]
+
+
+@pytest.mark.skipif(browser.CHROMIUM is None, reason=browser.NO_CHROMIUM)
+def test_who_likes_it_dark_has_it_dark(page):
+    light, dark = (browser.told(page, 375, dark=dark) for dark in (False, True))
+    assert (light["background"], dark["ink"]) == ("rgb(255, 255, 255)", "rgb(230, 230, 234)")
+    assert dark["background"] == "rgb(22, 23, 27)"
+
+
+def test_of_several_labels_there_are_answers(several_labels_run, tmp_path):
+    build.main(["--runs", str(several_labels_run), "--out", str(tmp_path)])
+    found = Reader((tmp_path / "index.html").read_text())
+    assert "lists of labels" in found.text
+    assert "yes/no answers" in found.text
+    assert "No ensemble of ParameterEfficient: one run" in found.text
+    assert "The first pairs by covariance" in found.text
+    assert (
+        "The most suspect labels of ParameterEfficient are not told: this is for one label"
+        in found.text
+    )
+
+
+def test_without_its_data_a_run_is_told_but_for_what_needs_them(renamed, tmp_path, monkeypatch):
+    copy = shutil.copytree(renamed[0], tmp_path / "run")
+    config = files.read_json(copy / "config.json")
+    files.write_json(copy / "config.json", config | {"data": config["data"] | {"name": "nowhere"}})
+    monkeypatch.delenv("TFDS_DATA_DIR", raising=False)
+    build.main(["--runs", str(copy), "--out", str(tmp_path / "report")])
+    text = Reader((tmp_path / "report" / "index.html").read_text()).text
+    assert "The images are not shown: " in text
+    assert "is not told over latent samples: " in text
+    assert "Which labels are wrong is not known: " in text
+    assert "The most suspect labels of Deterministic are not told: " in text
+    assert "here are 0 with noise and 1 without" in text
+
+
+@pytest.mark.parametrize("lost", ["all", "a step"])
+def test_without_its_checkpoints_a_run_is_told_but_for_what_needs_them(renamed, tmp_path, lost):
+    copy = shutil.copytree(renamed[2], tmp_path / "run")
+    for path in [copy / "checkpoints"] if lost == "all" else (copy / "checkpoints").iterdir():
+        shutil.rmtree(path)
+    before = set(copy.rglob("*"))
+    build.main(["--runs", str(copy), "--out", str(tmp_path / "report")])
+    text = Reader((tmp_path / "report" / "index.html").read_text()).text
+    why = "checkpoints is missing" if lost == "all" else "cannot be read"
+    for what in ("is not told over latent samples: ", "The class pairs of LowRank are not told: "):
+        assert why in text.split(what)[1].split("\n")[0]
+    assert why in text.split("The most suspect labels of LowRank are not told: ")[1]
+    assert set(copy.rglob("*")) == before
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--on", "nowhere"], "no predictions of 'nowhere'.*test, test_best"),
+        (["--on", "valid"], "on other examples in 'valid'"),
+        (["--paper", "PAPER"], "numbers of a paper for somebody"),
+    ],
+)
+def test_what_cannot_be_told_says_why_and_leaves_nothing(renamed, tmp_path, flags, message):
+    files.write_json(tmp_path / "PAPER", {"note": "", "numbers": {"somebody": {"accuracy": 1}}})
+    flags = [str(tmp_path / f) if f == "PAPER" else f for f in flags]
+    with pytest.raises(SystemExit, match=message):
+        build.main(["--runs", *map(str, renamed), "--out", str(tmp_path / "report"), *flags])
+    assert not (tmp_path / "report").exists()
+
+
+def test_a_paper_that_says_something_else_is_told(tmp_path):
+    files.write_json(tmp_path / "paper.json", {"tables": {}})
+    with pytest.raises(ValueError, match="must hold"):
+        build.read_paper(str(tmp_path / "paper.json"))
+
+
+def test_a_table_of_a_study_is_told_with_the_papers_numbers(digit_runs, tmp_path):
+    config = files.read_json(digit_runs[0] / "config.json")
+    settings = {f"training.{name}": value for name, value in config["training"].items()}
+    chosen = study.Table(
+        claim="Two methods.",
+        rows=(
+            study.Row("het", "digits_het_full", paper="het_full"),
+            study.Row("hom", "digits_hom", paper="homoscedastic"),
+        ),
+        metrics=("accuracy", "nll"),
+        regimes={"last": study.Regime(select="valid", report="test")},
+        select_metric="nll",
+        scales={"cpu": study.Scale((0, 1), settings)},
+        reference="hom",
+        paper=dict(
+            table="table_1", where={"epochs": 90}, columns={"accuracy": "top1"}, note="elsewhere"
+        ),
+    )
+    for job, run in zip(
+        [job for job in study.jobs(chosen, "cpu", tmp_path) if job.row == "hom"], digit_runs
+    ):
+        shutil.copytree(run, job.directory)
+    groups = study_report.groups(
+        chosen, study.made(chosen, "cpu", tmp_path), chosen.regimes["last"]
+    )
+    assert [(group.name, len(group.runs)) for group in groups] == [
+        ("hom", 2)
+    ]  # the other row is not made
+    numbers = files.read_json(
+        study.Path(study.__file__).parent / "correlated_label_noise" / "paper.json"
+    )
+    paper = study_report.paper(chosen, chosen.regimes["last"], numbers)
+    assert paper["numbers"] == {
+        "het": {"accuracy": "78.5 ± 0.06"},
+        "hom": {"accuracy": "76.5 ± 0.22"},
+    }
+    assert study_report.paper(chosen, study.Regime("valid", "valid"), numbers) is None
+
+
+def test_pictures_alone_go_under_the_run(renamed, tmp_path, monkeypatch, capsys):
+    copy = shutil.copytree(renamed[0], tmp_path / "run")
+    monkeypatch.setattr("sys.argv", ["uncertainty", "--runs", str(copy)])
+    figures_of_runs.main()
+    new = {p.relative_to(copy).parts[:2] for p in copy.rglob("*.svg")}
+    assert new == {("analysis", "uncertainty")}
+    assert "wrote" in capsys.readouterr().out
+    monkeypatch.setattr("sys.argv", ["uncertainty", "--runs", str(renamed[1]), str(renamed[2])])
+    with pytest.raises(SystemExit, match="several runs need --out"):
+        figures_of_runs.main()

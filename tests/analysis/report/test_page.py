@@ -1,0 +1,163 @@
+import html.parser
+import json
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+
+pytest.importorskip(
+    "matplotlib", reason="pages hold pictures, and these need matplotlib, of the extra `analysis`"
+)
+
+import browser
+
+from heteroscedastic.analysis.plots import figures
+from heteroscedastic.analysis.report import page
+
+_VOID = {"meta", "link", "img", "br"}
+
+
+class Reader(html.parser.HTMLParser):
+    """Tags in order, with their attributes; every one that is opened is closed where it should be."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.tags, self.open, self.text = [], [], ""
+        self.feed(text)
+        assert not self.open
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append((tag, dict(attrs)))
+        if tag not in _VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        if self.open[-1:] not in (["style"], ["script"]):
+            self.text += data
+
+    def all(self, tag):
+        return [attrs for name, attrs in self.tags if name == tag]
+
+
+def line():
+    with figures.styled():
+        drawn = figures.figure(3, 2)
+        drawn.subplots().plot([0, 1], [1, 0])
+    return drawn
+
+
+NASTY = "<script>alert('&\"</h2>"
+
+
+def nasty():
+    """A page with hostile words in every place for words."""
+    pixel = np.zeros((2, 2, 1), np.uint8)
+    parts = [
+        page.paragraph(NASTY),
+        page.note(NASTY),
+        page.table(NASTY, [NASTY, "b"], [[NASTY, NASTY]]),
+        page.Picture("one", NASTY, NASTY, line(), {}),
+        page.Picture("two", NASTY, NASTY, line(), {}),
+        page.sheet([(pixel, NASTY, NASTY)]),
+        page.details(NASTY, page.paragraph(NASTY)),
+    ]
+    return page.page(
+        NASTY, page.paragraph(NASTY), [page.Section(NASTY, parts), page.Section(NASTY, [])]
+    )
+
+
+def test_words_mean_nothing_to_a_browser():
+    found = Reader(nasty())
+    assert not found.all("script")
+    assert found.text.count(NASTY) == 18
+    assert {image["alt"] for image in found.all("img")} == {NASTY}
+
+
+def test_everything_is_inside_the_page():
+    text = nasty()
+    assert all(image["src"].startswith("data:image/") for image in Reader(text).all("img"))
+    assert "url(" not in text
+    assert not [
+        value
+        for _, attrs in Reader(text).tags
+        for value in attrs.values()
+        if value and "//" in value[:10]
+    ]
+
+
+def test_contents_lead_to_sections_of_different_names():
+    found = Reader(nasty())
+    ids = [attrs["id"] for _, attrs in found.tags if "id" in attrs]
+    assert len(set(ids)) == len(ids)
+    assert {a["href"][1:] for a in found.all("a")} <= set(ids)
+    assert len(found.all("nav")) == len(found.all("main")) == len(found.all("h1")) == 1
+
+
+def test_pictures_in_a_row_share_a_row():
+    assert nasty().count('<div class="pictures">') == 1
+
+
+def test_an_image_is_its_pixels(tmp_path):
+    from matplotlib import image as images
+
+    pixels = np.random.default_rng(0).integers(0, 256, (5, 4, 3), dtype=np.uint8)
+    (tmp_path / "a.png").write_bytes(figures.png(pixels))
+    np.testing.assert_array_equal(
+        np.round(255 * images.imread(tmp_path / "a.png")[..., :3]), pixels
+    )
+    (tmp_path / "a.png").write_bytes(figures.png(pixels[..., :1]))
+    np.testing.assert_array_equal(
+        np.round(255 * images.imread(tmp_path / "a.png")[..., 0]), pixels[..., 0]
+    )
+
+
+class Told(NamedTuple):
+    values: np.ndarray
+    share: float
+
+
+def test_numbers_lie_beside_the_pictures_as_plain_json(tmp_path):
+    told = {
+        "a": Told(np.array([1.0, np.nan]), np.float32(0.5)),
+        "b": [np.int64(3), None, "x", True],
+    }
+    sections = [
+        page.Section("A", [page.Picture("one", "", "", line(), told)], {"two": {"c": float("inf")}})
+    ]
+    written = page.write_beside(sections, tmp_path)
+    assert sorted(p.name for p in written) == ["one.json", "one.png", "one.svg", "two.json"]
+    found = json.loads((tmp_path / "one.json").read_text())
+    assert found == {"a": {"values": [1.0, None], "share": 0.5}, "b": [3, None, "x", True]}
+    assert json.loads((tmp_path / "two.json").read_text()) == {"c": None}
+
+
+def test_a_name_of_a_file_has_no_folders():
+    assert page.file_name("risk", 0, "het/../full: a<b") == "risk_0_het_.._full_a_b"
+
+
+@pytest.mark.skipif(browser.CHROMIUM is None, reason=browser.NO_CHROMIUM)
+def test_a_browser_sees_what_is_wrong_with_a_page(tmp_path):
+    wrong = [
+        '<img src="data:image/png;base64,AAAA" alt="broken">',
+        '<div style="width: 900px">too wide</div>',
+        '<a href="#nowhere">a link to nothing</a>',
+        "<script>throw new Error('a script that fails')</script>",
+        '<p><img src="missing.png" alt="not inside"></p>',
+    ]
+    for i, part in enumerate(["", *wrong]):
+        (tmp_path / f"{i}.html").write_text(page.page("A page", "", [page.Section("A", [part])]))
+    fine, broken, wide, lost, failing, outside = (
+        browser.told(tmp_path / f"{i}.html", 375) for i in range(6)
+    )
+    assert fine["scrolls"] == fine["width"]
+    assert fine["console"] == fine["wide"] == fine["images"] == []
+    assert [there for _, there in fine["anchors"]] == [True, True]
+    assert [loaded for loaded, *_ in broken["images"]] == [False]
+    assert wide["scrolls"] > wide["width"]
+    assert len(wide["wide"]) == 1
+    assert ["a link to nothing", False] in lost["anchors"]
+    assert "a script that fails" in failing["console"][0]
+    assert [loaded for loaded, *_ in outside["images"]] == [False]

@@ -1,0 +1,111 @@
+import numpy as np
+import pytest
+
+from heteroscedastic.data.storage import sample, store, tfds
+
+library = pytest.importorskip("tensorflow_datasets")
+
+SETS = {  # name: a split, and how many classes the config says
+    "imagenet2012": ("train", 1000),
+    "imagenet2012_real": ("validation", 1000),
+    "imagenet_v2": ("test", 1000),
+    "imagenet21k": ("train", 21_843),
+    "webvision": ("validation", 1000),
+    "imagenet2012_boxes": ("train", 1000),
+    "coco_labels": ("train", 80),
+    "coco/2017": ("train", 80),
+    "cifar10_n": ("train", 10),
+}
+
+
+def examples(name, data_dir, split):
+    return list(
+        library.as_numpy(tfds.library().builder(name, data_dir=data_dir).as_dataset(split=split))
+    )
+
+
+def labels_of(value):
+    return np.concatenate([np.ravel(value["label"] if isinstance(value, dict) else value)])
+
+
+@pytest.mark.parametrize("name", SETS)
+def test_a_copy_has_the_features_of_the_set_in_several_files(tmp_path, name):
+    split, num_classes = SETS[name]
+    real = tfds.library().builder(name, data_dir=tmp_path / "absent")
+    sample.write(name, str(tmp_path), [split], num_classes=num_classes)
+    copy = tfds.library().builder(name, data_dir=tmp_path)
+    assert copy.info.full_name == real.info.full_name
+    assert type(copy) is type(real)
+    theirs = real.info.features
+    ours = copy.info.features
+    for given, wanted in zip(_flat(ours), _flat(theirs), strict=True):
+        assert type(given) is type(wanted)
+        assert (given.shape, given.dtype) == (wanted.shape, wanted.dtype)
+        if isinstance(wanted, library.features.ClassLabel):
+            assert given.num_classes == (wanted.num_classes or num_classes)
+    assert list(copy.info.splits) == [split]
+    assert copy.info.splits[split].shard_lengths == [sample.NUM_EXAMPLES // 4] * 4
+    found = examples(name, tmp_path, split)
+    assert len(found) == sample.NUM_EXAMPLES
+    assert all(e["image"].std() > 10 for e in found)
+
+
+def _flat(feature):
+    if isinstance(feature, library.features.FeaturesDict):
+        return [leaf for name in sorted(feature) for leaf in _flat(feature[name])]
+    if isinstance(feature, library.features.Sequence):
+        return _flat(feature.feature)
+    return [feature]
+
+
+def test_labels_are_of_the_first_classes_and_lists_are_short_or_empty(tmp_path):
+    sample.write("jft", str(tmp_path), ["train"], label="labels", several=True, num_classes=18_291)
+    features = tfds.library().builder("jft", data_dir=tmp_path).info.features
+    assert features["labels"].feature.num_classes == 18_291
+    lists = [e["labels"].tolist() for e in examples("jft", tmp_path, "train")]
+    assert {len(one) for one in lists} >= {0, 1, 2}
+    assert all(one == sorted(set(one)) for one in lists)
+    assert max(map(max, filter(None, lists))) < sample.MAX_CLASSES
+
+
+def test_what_has_no_builder_has_one_label_unless_it_is_told_otherwise(tmp_path):
+    sample.write("private", str(tmp_path), ["train", "test"], num_classes=7)
+    for split in ("train", "test"):
+        assert {int(e["label"]) for e in examples("private", tmp_path, split)} <= set(range(7))
+
+
+def test_images_are_digits_of_several_sizes_and_colours(tmp_path):
+    sample.write("imagenet2012", str(tmp_path), ["train"])
+    images = [e["image"] for e in examples("imagenet2012", tmp_path, "train")]
+    assert len({image.shape for image in images}) == 4
+    grey = [bool((image[..., :1] == image).all()) for image in images]
+    assert sum(grey) == sample.NUM_EXAMPLES // 4
+
+
+def test_a_copy_is_read_as_the_set_would_be(tmp_path):
+    sample.write("cifar10_n", str(tmp_path), ["train", "test"])
+    data = store.load(
+        "cifar10_n",
+        str(tmp_path),
+        label="worse_label",
+        splits=dict(train="train[:50%]", test="test"),
+    )
+    assert {name: len(split.ids) for name, split in data.splits.items()} == {
+        "train": 16,
+        "test": 32,
+    }
+    assert data.splits["train"].inputs.shape[1:] == (32, 32, 3)
+
+
+def test_two_splits_have_other_images(tmp_path):
+    sample.write("imagenet2012", str(tmp_path), ["train", "validation"])
+    train, validation = (
+        {e["image"].tobytes() for e in examples("imagenet2012", tmp_path, s)}
+        for s in ("train", "validation")
+    )
+    assert not train & validation
+
+
+def test_features_that_no_digit_has_are_told(tmp_path):
+    with pytest.raises(ValueError, match=r"field 'audio' is Audio.*, of which no sample is made"):
+        sample.write("speech_commands", str(tmp_path), ["train"])

@@ -1,0 +1,373 @@
+import io
+import shutil
+import sys
+
+import numpy as np
+import pytest
+from pack import PACK, needs
+from subprocesses import EXTRAS, MAIN, run_without
+
+from heteroscedastic.analysis.covariance import known_noise
+from heteroscedastic.data import dataset
+from heteroscedastic.data.storage import npz, sample, store, tfds
+
+library = pytest.importorskip("tensorflow_datasets")
+Image = pytest.importorskip("PIL.Image")
+NAMES = ("cat", "dog", "owl")
+
+
+def pets(n, seed):
+    """Examples of a small set: grey images among others, human labels, things to be passed over."""
+    rng = np.random.default_rng(seed)
+    for i in range(n):
+        yield (
+            i,
+            {
+                "image": rng.integers(0, 256, (6, 4, 3)).astype(np.uint8),
+                "label": int(rng.integers(3)),
+                "human": int(rng.integers(3)) if seed == 0 else -1,
+                "colour": int(rng.integers(2)),
+                "worker": i,
+                "text": f"pet {i}",
+            },
+        )
+
+
+class TinyPets(library.core.GeneratorBasedBuilder):
+    """A set that is prepared in seconds."""
+
+    VERSION = library.core.Version("1.0.0")
+
+    def _info(self):
+        features = {
+            "image": library.features.Image(shape=(6, 4, 3)),
+            "label": library.features.ClassLabel(names=list(NAMES)),
+            "human": library.features.ClassLabel(num_classes=3),
+            "colour": library.features.ClassLabel(num_classes=2),
+            "worker": np.int64,
+            "text": library.features.Text(),
+        }
+        return library.core.DatasetInfo(
+            builder=self, features=library.features.FeaturesDict(features)
+        )
+
+    def _split_generators(self, _):
+        return {"train": self._generate_examples(37, 0), "test": self._generate_examples(8, 1)}
+
+    def _generate_examples(self, n, seed):
+        yield from pets(n, seed)
+
+
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory):
+    directory = tmp_path_factory.mktemp("tfds")
+    several_files = library.download.DownloadConfig(num_shards=3)
+    TinyPets(data_dir=directory).download_and_prepare(download_config=several_files)
+    return str(directory)
+
+
+def cached(name, source, out):
+    """The folder of the .npz file that the command writes."""
+    command = ["store", f"--name={name}", f"--data_dir={source}", f"--out={out}"]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "argv", command)
+        store.main()
+    return str(out)
+
+
+def assert_same(one, other):
+    assert one.class_names == other.class_names
+    assert dataset.description(one, one) == dataset.description(
+        other, other
+    )  # with a fingerprint of all arrays
+
+
+def assert_rows(part, whole, rows):
+    for a, b in ((part.inputs, whole.inputs), (part.labels, whole.labels), (part.ids, whole.ids)):
+        np.testing.assert_array_equal(a, b[rows])
+    assert part.extras.keys() == whole.extras.keys()
+    for name, values in part.extras.items():
+        np.testing.assert_array_equal(values, whole.extras[name][rows])
+
+
+def test_what_was_prepared_is_what_is_read(prepared):
+    data = store.load("tiny_pets", prepared)
+    assert data.class_names == NAMES
+    for (name, split), (n, seed) in zip(data.splits.items(), [(37, 0), (8, 1)]):
+        given = {e["image"].tobytes(): e for _, e in pets(n, seed)}
+        np.testing.assert_array_equal(split.ids, np.arange(n))
+        found = [given[image.tobytes()] for image in split.inputs]
+        np.testing.assert_array_equal(split.labels, [e["label"] for e in found])
+        assert len({e["worker"] for e in found}) == n
+        if name == "train":
+            np.testing.assert_array_equal(split.extras["human"], [e["human"] for e in found])
+
+
+def test_only_other_answers_to_the_same_question_are_kept_and_only_where_there_are_any(prepared):
+    data = store.load("tiny_pets", prepared)
+    assert set(data.splits["train"].extras) == {"human"}
+    assert not data.splits["test"].extras
+    with pytest.raises(
+        ValueError,
+        match=r"has no field 'colour' of labels; its fields are label, human|human, label",
+    ):
+        store.load("tiny_pets", prepared, label="colour")
+
+
+def test_the_order_is_that_of_the_files(prepared):
+    builder = library.builder("tiny_pets", data_dir=prepared)
+    one_by_one = [f"train[{i}:{i + 1}]" for i in range(37)]
+    theirs = [
+        next(iter(library.as_numpy(builder.as_dataset(split=s))))["image"] for s in one_by_one[::6]
+    ]
+    np.testing.assert_array_equal(
+        store.load("tiny_pets", prepared).splits["train"].inputs[::6], theirs
+    )
+
+
+def test_the_npz_file_of_encoded_images_is_the_same_data(prepared, tmp_path):
+    out = cached("tiny_pets", prepared, tmp_path)
+    with np.load(tmp_path / "tiny_pets.npz") as file:
+        assert {"train_encoded", "train_offsets", "train_labels", "train_human"} <= set(file.files)
+        assert not any(name.endswith("_inputs") for name in file.files)
+    for settings in (
+        {},
+        dict(label="human"),
+        dict(max_classes=2),
+        dict(splits=dict(train="train[30%:70%]")),
+    ):
+        assert_same(
+            store.load("tiny_pets", out, **settings), store.load("tiny_pets", prepared, **settings)
+        )
+
+
+@pytest.mark.parametrize(
+    ("expression", "rows"),
+    [("train[:25%]", slice(0, 9)), ("train[25%:50%]", slice(9, 18)), ("train[-5:]", slice(32, 37))],
+)
+def test_a_slice_has_the_examples_of_the_whole_with_their_places(prepared, expression, rows):
+    whole = store.load("tiny_pets", prepared).splits["train"]
+    data = store.load(
+        "tiny_pets", prepared, splits=dict(train=expression, rest="train", test="test")
+    )
+    assert list(data.splits) == ["train", "rest", "test"]
+    assert_rows(data.splits["train"], whole, np.arange(37)[rows])
+    assert_rows(data.splits["rest"], whole, np.arange(37))
+
+
+def test_training_learns_from_the_field_that_is_asked_for_and_keeps_the_clean_labels(prepared):
+    clean, noisy = (store.load("tiny_pets", prepared, label=label) for label in ("label", "human"))
+    np.testing.assert_array_equal(
+        noisy.splits["train"].labels, clean.splits["train"].extras["human"]
+    )
+    np.testing.assert_array_equal(
+        noisy.splits["train"].extras["clean_labels"], clean.splits["train"].labels
+    )
+    np.testing.assert_array_equal(noisy.splits["test"].labels, clean.splits["test"].labels)
+
+
+def test_the_first_classes_have_their_examples_and_no_others(prepared):
+    whole = store.load("tiny_pets", prepared, label="human").splits["train"]
+    data = store.load("tiny_pets", prepared, label="human", max_classes=2)
+    assert data.class_names == NAMES[:2]
+    rows = np.flatnonzero((whole.labels < 2) & (whole.extras["clean_labels"] < 2))
+    assert_rows(data.splits["train"], whole, rows)
+    with pytest.raises(ValueError, match="max_classes is 0"):
+        store.load("tiny_pets", prepared, max_classes=0)
+
+
+@pytest.mark.parametrize("victim", ["tiny_pets-train.tfrecord-00001-of-00003", "dataset_info.json"])
+@pytest.mark.parametrize("change", ["cut", "gone"])
+def test_a_damaged_set_is_named(prepared, tmp_path, victim, change):
+    shutil.copytree(prepared, tmp_path, dirs_exist_ok=True)
+    path = tmp_path / "tiny_pets" / "1.0.0" / victim
+    path.write_bytes(path.read_bytes()[:-9]) if change == "cut" else path.unlink()
+    with pytest.raises(
+        (ValueError, FileNotFoundError), match=rf"tiny_pets.*{tmp_path}.*|{tmp_path}.*tiny_pets"
+    ):
+        store.load("tiny_pets", str(tmp_path))
+
+
+def test_a_folder_without_a_prepared_version_is_told_from_no_folder(tmp_path):
+    (tmp_path / "mnist").mkdir()
+    with pytest.raises(FileNotFoundError, match=r"mnist \(it holds no mnist/\d") as caught:
+        store.load("mnist", str(tmp_path))
+    assert f"tfds.builder('mnist', data_dir='{tmp_path}').download_and_prepare()" in str(
+        caught.value
+    )
+
+
+def test_a_prepared_set_without_tensorflow_says_what_to_do(prepared):
+    program = (
+        f"from heteroscedastic.data.storage import store; store.load('tiny_pets', {prepared!r})"
+    )
+    done = run_without({"tensorflow", "tensorflow_datasets"}, program)
+    assert "TensorFlow Datasets is not installed" in done.stderr
+    assert (
+        "python -m heteroscedastic.data.storage.store --name=tiny_pets --data_dir=DIR"
+        in done.stderr
+    )
+
+
+def test_encoded_images_without_pillow_say_what_to_do(prepared, tmp_path):
+    out = cached("tiny_pets", prepared, tmp_path)
+    done = run_without(
+        {"PIL"}, f"from heteroscedastic.data.storage import store; store.load('tiny_pets', {out!r})"
+    )
+    assert (
+        "tiny_pets.npz holds encoded images, which Pillow decodes: pip install pillow"
+        in done.stderr
+    )
+
+
+def test_it_trains_from_encoded_images_without_tensorflow(prepared, tmp_path):
+    out = cached("tiny_pets", prepared, tmp_path)
+    done = run_without(
+        EXTRAS - {"PIL"},
+        MAIN,
+        "--config=configs/digits_het_full.py",
+        "--config.data.name=tiny_pets",
+        "--config.curation=",
+        "--config.head.num_classes=3",
+        f"--workdir={tmp_path / 'run'}",
+        f"--data_dir={out}",
+        "--smoke",
+    )
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "run" / "results.json").exists()
+
+
+@needs("cifar10_n")
+def test_the_human_labels_of_cifar10_are_wrong_as_often_as_published():
+    data = store.load("cifar10_n", PACK, label="worse_label")
+    train, test = data.splits["train"], data.splits["test"]
+    assert (train.inputs.shape, test.inputs.shape) == ((50_000, 32, 32, 3), (10_000, 32, 32, 3))
+    assert data.class_names[:4] + data.class_names[-1:] == (
+        "airplane",
+        "automobile",
+        "bird",
+        "cat",
+        "truck",
+    )
+    clean = train.extras["clean_labels"]
+    assert (train.labels != clean).mean() == pytest.approx(0.4021, abs=5e-5)
+    assert (train.extras["aggre_label"] != clean).mean() == pytest.approx(0.0901, abs=5e-5)
+    np.testing.assert_array_equal(np.bincount(test.labels), np.full(10, 1000))
+    told = dataset.description(data, data)
+    assert sum(n for _, _, n in told["label_noise"]) == 50_000
+    assert sum(n for a, b, n in told["label_noise"] if a == b) / 50_000 == pytest.approx(
+        0.5979, abs=5e-5
+    )
+    np.testing.assert_array_equal(
+        known_noise.confusions(told) > 0, ~np.eye(10, dtype=bool)
+    )  # all are confused
+
+
+@needs("cifar10_n")
+def test_cifar10_n_from_its_npz_file_is_that_of_tfds(tmp_path):
+    out = cached("cifar10_n", PACK, tmp_path)
+    assert (tmp_path / "cifar10_n.npz").stat().st_size < 60e6
+    splits = dict(train="train[20%:30%]", test="test[-500:]")
+    ours, theirs = (
+        store.load("cifar10_n", at, label="worse_label", splits=splits) for at in (out, PACK)
+    )
+    assert_same(ours, theirs)
+    assert ours.splits["train"].ids[0] == 10_000
+
+
+@needs("cifar10")
+def test_cifar10_is_cifar10_n_without_the_human_labels():
+    splits = dict(train="train[:2%]", test="test[:2%]")
+    plain, human = (store.load(name, PACK, splits=splits) for name in ("cifar10", "cifar10_n"))
+    assert not plain.splits["train"].extras
+    np.testing.assert_array_equal(plain.splits["train"].inputs, human.splits["train"].inputs)
+    np.testing.assert_array_equal(plain.splits["train"].labels, human.splits["train"].labels)
+
+
+@needs("tiny_imagenet")
+def test_tiny_imagenet_has_200_classes_named_in_words_and_all_images_have_three_channels():
+    data = store.load(
+        "tiny_imagenet", PACK, splits=dict(train="train[:5%]", test="validation[:5%]")
+    )
+    assert len(set(data.class_names)) > 190
+    assert {"goldfish", "espresso"} <= set(data.class_names)
+    info = library.builder("tiny_imagenet", data_dir=PACK).info
+    assert data.class_names == tuple(info.features["label"].int2str(i) for i in range(200))
+    assert data.splits["train"].inputs.shape == (2000, 64, 64, 3)
+    few = store.load("tiny_imagenet", PACK, splits=dict(train="train[:5%]"), max_classes=5)
+    assert (few.class_names, set(few.splits["train"].labels)) == (
+        data.class_names[:5],
+        set(range(5)),
+    )
+
+
+@needs("imagenet2012")
+def test_images_of_several_sizes_are_told():
+    with pytest.raises(
+        ValueError, match=r"imagenet2012.*images are of several sizes \(.*but must be of one"
+    ):
+        store.load("imagenet2012", PACK)
+
+
+@needs("coco")
+def test_boxes_are_no_labels():
+    with pytest.raises(ValueError, match=r"coco/2017.*has no features image and label.*objects"):
+        store.load("coco/2017", PACK)
+
+
+def test_the_folder_of_a_set_is_that_of_all_its_configs_and_versions(tmp_path):
+    for name in ("eurosat", "eurosat/rgb", "eurosat:2.0.0", "eurosat/rgb:2.0.0"):
+        assert tfds.folder(name, str(tmp_path)) == tmp_path / "eurosat"
+
+
+def test_an_archive_tells_splits_apart_whose_names_begin_alike():
+    def arrays(split, n):
+        return {
+            f"{split}_inputs": np.zeros((n, 2, 2, 1), np.uint8),
+            f"{split}_labels": np.zeros(n, int),
+        }
+
+    found = npz.Archive(
+        {"class_names": np.array(["a"])} | arrays("train", 3) | arrays("train_more", 5), "here"
+    )
+    assert found.sizes == {"train": 3, "train_more": 5}
+
+
+@pytest.mark.parametrize(
+    ("name", "label", "splits"),
+    [
+        ("fashion_mnist", "label", dict(train="train", test="test")),
+        (
+            "eurosat",
+            "label",
+            dict(train="train[:75%]", test="train[75%:]"),
+        ),  # which has one split alone
+        ("cifar100", "label", dict(train="train", test="test")),
+        ("cifar100_n", "noise_label", dict(train="train", test="test")),
+    ],
+)
+def test_sets_of_these_names_are_read_with_the_features_of_their_builders(
+    name, label, splits, tmp_path
+):
+    sample.write(
+        name, str(tmp_path / "tfds"), sorted({split.partition("[")[0] for split in splits.values()})
+    )
+    builder = library.builder(name, data_dir=str(tmp_path / "tfds"))
+    data = store.load(name, str(tmp_path / "tfds"), label=label, splits=splits)
+    assert data.class_names == tuple(builder.info.features[label].names)
+    for split, expression in splits.items():
+        encoded = {
+            "image": library.decode.SkipDecoding()
+        }  # TensorFlow decodes JPEG with other roundings
+        theirs = list(library.as_numpy(builder.as_dataset(split=expression, decoders=encoded)))
+        shape = builder.info.features["image"].shape
+        colours = "L" if shape[-1] == 1 else "RGB"
+        images = [
+            np.asarray(Image.open(io.BytesIO(e["image"])).convert(colours)).reshape(shape)
+            for e in theirs
+        ]
+        np.testing.assert_array_equal(data.splits[split].inputs, images)
+        seen = label if split == "train" else "label"
+        np.testing.assert_array_equal(data.splits[split].labels, [e[seen] for e in theirs])
+    out = cached(name, str(tmp_path / "tfds"), tmp_path / "npz")
+    assert_same(store.load(name, out, label=label, splits=splits), data)

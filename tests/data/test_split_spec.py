@@ -1,0 +1,109 @@
+import pytest
+
+from heteroscedastic.data import split_spec
+
+SIZES = {"train": 50_000, "test": 37, "un-labelled": 3}
+EXPRESSIONS = [
+    *("train", "test", "un-labelled"),
+    *(
+        "train[:25%]",
+        "train[25%:50%]",
+        "train[75%:]",
+        "train[-10%:]",
+        "train[:-10%]",
+        "train[10:20%]",
+    ),
+    *("train[100:200]", "train[:1]", "train[-1:]", "train[:-1]", "train[49999:]", "train[0:50000]"),
+    *("test[:50%]", "test[50%:]", "test[:33.3%]", "test[33.3%:66.6%]", "test[-50%:-25%]"),
+    *(f"un-labelled[:{percent}%]" for percent in (17, 49, 50, 51, 83, 100)),
+]
+WRONG = [
+    "train[",
+    "train[]",
+    "train[:]",
+    "train[5]",
+    "train[1.5:]",
+    "train[%:]",
+    "train[:50001]",
+    "train[-50001:]",
+]
+
+
+def of_tfds(expression):
+    """From where to where TFDS reads."""
+    tfds = pytest.importorskip("tensorflow_datasets")
+    infos = {
+        name: tfds.core.SplitInfo(
+            name=name, shard_lengths=[size], num_bytes=0, filename_template=None
+        )
+        for name, size in SIZES.items()
+    }
+    (found,) = tfds.core.ReadInstruction.from_spec(expression).to_absolute(infos)
+    size = SIZES[found.splitname]
+    return (found.splitname, found.from_ or 0, size if found.to is None else found.to)
+
+
+@pytest.mark.parametrize("expression", EXPRESSIONS)
+def test_a_slice_is_the_one_that_tfds_reads(expression):
+    assert split_spec.parse(expression, SIZES) == of_tfds(expression)
+
+
+@pytest.mark.parametrize("expression", WRONG)
+def test_what_tfds_does_not_read_is_an_error(expression):
+    with pytest.raises(ValueError, match=r"split|slice|literal"):
+        of_tfds(expression)
+    with pytest.raises(ValueError, match=r"no part of a split|none or beyond"):
+        split_spec.parse(expression, SIZES)
+
+
+@pytest.mark.parametrize("cut", [2, 10, 33, 50, 98])
+def test_two_percentages_cut_a_split_in_two(cut):
+    first, second = (split_spec.parse(e, SIZES) for e in (f"test[:{cut}%]", f"test[{cut}%:]"))
+    assert (first.start, first.stop, second.stop) == (0, second.start, 37)
+
+
+@pytest.mark.parametrize("expression", ["test[5:5]", "test[20:10]", "test[:1%]"])
+def test_a_slice_of_nothing_is_an_error(expression):
+    with pytest.raises(ValueError, match="none or beyond"):
+        split_spec.parse(expression, SIZES)
+
+
+def test_an_unknown_split_lists_those_there_are():
+    with pytest.raises(
+        ValueError, match=r"'valid\[:5\]' names no stored split; there are train, test, un-labelled"
+    ):
+        split_spec.parse("valid[:5]", SIZES)
+
+
+@pytest.mark.parametrize(
+    ("given", "made"),
+    [
+        (
+            dict(train="train[50000:]", valid="train[:50000]"),
+            dict(train="train[50%:]", valid="train[:50%]"),
+        ),
+        (
+            dict(train="train[:800]", valid="train[800:1000]"),
+            dict(train="train[:33%]", valid="train[33%:67%]"),
+        ),
+        (
+            dict(train="train[:-5000]", valid="train[-5000:]"),
+            dict(train="train[:50%]", valid="train[50%:]"),
+        ),
+        (dict(a="train[10:-10]", test="test[:100]"), dict(a="train[33%:67%]", test="test[:50%]")),
+        (
+            dict(train="train", few="train[:1%]", bad="?"),
+            dict(train="train", few="train[:1%]", bad="?"),
+        ),
+    ],
+)
+def test_shares_keep_the_order_of_bounds_and_what_is_apart_stays_apart(given, made):
+    assert split_spec.shares(given) == made
+    sizes = {"train": 32, "test": 32}
+    parts = [
+        split_spec.parse(e, sizes)
+        for e in split_spec.shares(given).values()
+        if e != "?" and "1%" not in e
+    ]
+    rows = [(p.split, i) for p in parts for i in range(p.start, p.stop)]
+    assert len(rows) == len(set(rows))

@@ -1,0 +1,173 @@
+"""Classes cut over several devices: nothing of samples and classes crosses, and no result changes."""
+
+import concurrent.futures
+import functools
+import json
+
+import jax
+import numpy as np
+import pytest
+from benches import load
+from small_runs import outcome, small
+from subprocesses import EXTRAS, MAIN, run_without, with_devices
+
+from experiments import study
+from heteroscedastic.data import resident
+from heteroscedastic.data.storage import store
+from heteroscedastic.distributed import class_padding
+from heteroscedastic.distributed.sharding import Placement
+from heteroscedastic.runs import assembly, loaded_run, loop
+from heteroscedastic.training import evaluate
+
+HEADS = ["digits_hom", "digits_het_full", "digits_het_pe", "digits_het_xl"]
+
+
+def built(config, shards=4):
+    return assembly.build(
+        study.config(config, {}) | {"training": {**TRAINING, "class_shards": shards}}
+    )
+
+
+TRAINING = dict(batch_size=64, num_steps=2, checkpoint_epochs=1.0)
+
+
+@pytest.mark.parametrize("config", HEADS)
+def test_what_is_padded_and_trimmed_is_as_it_was(config):
+    run = built(config)
+    state = jax.jit(run.init)()
+    padded = class_padding.padded(run.class_axis, state)
+    # 10 classes have 12 places: wherever an axis has one of them, it has the others.
+    assert padded.params["head"]["loc"]["kernel"].shape == (128, 12)
+    jax.tree.map(
+        np.testing.assert_array_equal, class_padding.trimmed(run.class_axis, padded), state
+    )
+    assert sum(x.size for x in jax.tree.leaves(padded.params)) > assembly.num_parameters(state)
+
+
+@pytest.mark.parametrize("config", ["digits_het_pe", "digits_het_xl"])
+def test_classes_that_only_make_room_change_nothing_and_get_nothing(config):
+    one, many = built(config, 1), built(config, 4)
+    state = jax.jit(one.init)()
+    feed = next(resident.feeds(np.arange(60), 64))  # of which four are absent
+    data = one.dataset.splits["train"]
+    alone, sums, _ = jax.jit(one.train_step)(state, data, feed)
+    at_work, other_sums, _ = jax.jit(many.train_step)(
+        class_padding.padded(many.class_axis, state), data, feed
+    )
+    saved = class_padding.trimmed(many.class_axis, at_work)
+    jax.tree.map(
+        functools.partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-6),
+        (alone, sums),
+        (saved, other_sums),
+    )
+    jax.tree.map(
+        np.testing.assert_array_equal, at_work, class_padding.padded(many.class_axis, saved)
+    )
+
+
+@pytest.mark.slow
+def test_no_array_of_samples_and_classes_crosses_and_a_step_is_that_of_one_device():
+    benchmark = load("class_shards")
+    layouts = [(21_843, "LowRank", 8, 4), (40_000, "ParameterEfficient", 8, 8)]
+
+    def measured(num_classes, head, num_devices, class_shards):
+        return benchmark.in_a_process(
+            num_devices,
+            num_classes=num_classes,
+            head=head,
+            class_shards=class_shards,
+            points="sobol",
+            num_samples=32,
+        )
+
+    with concurrent.futures.ThreadPoolExecutor(2) as pool:
+        found = dict(zip(layouts, pool.map(lambda layout: measured(*layout), layouts)))
+    for (num_classes, _, num_devices, class_shards), told in found.items():
+        assert not told["uncut"]
+        assert told["padding_is_zero"]
+        assert told["difference"] < 1e-4
+        assert set(told["crossings"]) == {"all-reduce"}
+        for shape in told["crossings"]["all-reduce"]:
+            # Gradients are summed over the batch's shards; but for those, nothing with an axis of
+            # classes.
+            is_gradient = class_shards < num_devices and int(np.prod(shape)) in told["sizes"]
+            assert is_gradient or max(shape, default=0) < num_classes // class_shards, shape
+        alone = told["temporaries_on_one"]
+        print(
+            f"{num_classes:,} classes, {class_shards} shards: {alone / told['temporaries']:.1f}"
+            " times less memory"
+        )
+        assert told["temporaries"] < alone / (0.6 * class_shards)
+
+
+@pytest.mark.slow
+def test_a_run_with_cut_classes_is_that_of_one_device_and_is_read_on_one(tmp_path):
+    data_dir = tmp_path / "data"
+    data_dir.mkdir()
+    store.write(data_dir / "digits.npz", store.load("digits"))
+    settings = {
+        "training": {
+            "batch_size": 64,
+            "num_epochs": 4.0,
+            "num_steps": None,
+            "checkpoint_epochs": 1.0,
+        }
+    }
+    config = small(**{"head.temperature": 2.0}) | settings
+    loop.train(config, str(tmp_path / "one"), str(data_dir))
+    (tmp_path / "config.py").write_text(
+        "import json\nfrom ml_collections import ConfigDict\n"
+        f"def get_config():\n    c = ConfigDict(json.loads({json.dumps(config)!r}))\n"
+        "    c.training.class_shards, c.training.parameters = 4, 'sharded'\n    return c\n"
+    )
+    arguments = (
+        f"--config={tmp_path}/config.py",
+        f"--workdir={tmp_path}/eight",
+        f"--data_dir={data_dir}",
+    )
+    done = run_without(EXTRAS, MAIN, *arguments, env=with_devices(8))
+    assert "on 8 x" in done.stdout, done.stderr
+    one, eight = (outcome(tmp_path / name)[0]["evals"]["test"] for name in ("one", "eight"))
+    assert eight["nll"] == pytest.approx(one["nll"], rel=1e-3)
+
+    # Its checkpoints know nothing of the devices: the same run is continued on one.
+    (tmp_path / "eight" / "results.json").unlink()
+    again = loop.train(config, str(tmp_path / "eight"), str(data_dir))
+    assert again["evals"]["test"]["nll"] == pytest.approx(eight["nll"], rel=1e-4)
+    found = loaded_run.load(tmp_path / "eight", data_dir=str(data_dir))
+    assert found.state.params["head"]["loc"]["kernel"].shape == (128, 10)
+    run, split = found.run, found.run.dataset.splits["test"]
+    state = class_padding.padded(run.class_axis, found.state)
+
+    def step(feed, key):
+        return jax.jit(run.eval_step)(state.params, state.model_state, split, feed, key)
+
+    feeds = resident.feeds(np.arange(len(split.ids)), run.batch_size)
+    _, predictions = evaluate.evaluate(
+        step, feeds, assembly.key_for(run.config["seed"], "eval test")
+    )
+    written = dict(np.load(tmp_path / "eight" / "predictions" / "test.npz"))
+    np.testing.assert_allclose(predictions.logits, written["logits"], rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("shards", [0, -1, 1.5, "two"])
+def test_a_number_of_shards_that_is_none_is_an_error(shards):
+    with pytest.raises(ValueError, match=r"class_shards is .* whole number >= 1"):
+        built("digits_hom", shards)
+
+
+def test_shards_that_do_not_divide_the_devices_are_an_error():
+    with pytest.raises(
+        ValueError, match="class_shards is 3, but must divide the number of devices, 1"
+    ):
+        Placement(64, class_shards=3)
+
+
+def test_the_least_multiple():
+    assert [class_padding.places(21_843, n) for n in (1, 2, 8, 21_843, 21_844)] == [
+        21_843,
+        21_844,
+        21_848,
+        21_843,
+        21_844,
+    ]

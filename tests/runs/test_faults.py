@@ -1,0 +1,170 @@
+"""What can befall a whole run, each in this process; kills are in test_loop.py."""
+
+import os
+import resource
+import shutil
+import signal
+
+import jax
+import pytest
+from jax.experimental.compilation_cache import compilation_cache
+from small_runs import assert_same_bits, outcome, small
+
+from heteroscedastic.runs import loop, trace, workdir
+from heteroscedastic.runs.checkpoint import CheckpointError, Checkpoints
+from heteroscedastic.training import evaluate
+
+STEPS = 15  # an epoch
+
+
+@pytest.fixture(scope="module", autouse=True)
+def compiled_once(tmp_path_factory):
+    """All runs of this file compile the same programs, which takes most of their time."""
+    settings = {
+        "jax_compilation_cache_dir": str(tmp_path_factory.mktemp("compiled")),
+        "jax_persistent_cache_min_compile_time_secs": 0.0,
+    }
+    before = {name: getattr(jax.config, name) for name in settings}
+    for name, value in settings.items():
+        jax.config.update(name, value)
+    compilation_cache.reset_cache()
+    yield
+    for name, value in before.items():
+        jax.config.update(name, value)
+    compilation_cache.reset_cache()
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """A run that nothing befell."""
+    path = tmp_path_factory.mktemp("whole") / "run"
+    loop.train(small(), str(path))
+    return path
+
+
+@pytest.fixture
+def room():
+    """Sets how large a file may grow: beyond it, writes fail as on a full disk, in whatever
+    language.
+    """
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    yield lambda size=limits[0]: resource.setrlimit(resource.RLIMIT_FSIZE, (size, limits[1]))
+    resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+
+
+def test_a_disk_that_is_full_again_and_again_stops_a_run_that_ends_with_the_same_bits(
+    whole, tmp_path, room, monkeypatch
+):
+    directory = tmp_path / "run"
+    path = directory / "metrics.jsonl"
+    write, save, arrays = workdir.Writer.write, Checkpoints.save, evaluate.arrays
+
+    def save_and_wait(self, *args):  # so that the disk is full for one file alone
+        save(self, *args)
+        self.wait()
+
+    monkeypatch.setattr(Checkpoints, "save", save_and_wait)
+
+    def full_at(number, size, after):
+        def wrapped(self, step, values):
+            if after:
+                write(self, step, values)
+            if step == number:
+                room(size())
+            if not after:
+                write(self, step, values)
+
+        return wrapped
+
+    def room_for_one_line():
+        return path.stat().st_size + 30
+
+    with monkeypatch.context() as patched:  # metrics
+        patched.setattr(workdir.Writer, "write", full_at(2 * STEPS, room_for_one_line, after=False))
+        with pytest.raises(OSError, match=r"File too large: .*metrics.jsonl"):
+            loop.train(small(), str(directory))
+    room()
+    assert len(path.read_text().splitlines()) == 1
+    with monkeypatch.context() as patched:  # a checkpoint
+        patched.setattr(workdir.Writer, "write", full_at(3 * STEPS, lambda: 20_000, after=True))
+        with pytest.raises(
+            CheckpointError, match=r"step 45 could not be written .*the same command continues"
+        ):
+            loop.train(small(), str(directory))
+    room()
+    with Checkpoints(directory / "checkpoints") as checkpoints:
+        assert int(checkpoints.last(loop.assembly.build(small()).init())[0].step) == 2 * STEPS
+
+    def full(predictions):
+        room(1_000)
+        return arrays(predictions)
+
+    with monkeypatch.context() as patched:  # predictions
+        patched.setattr(evaluate, "arrays", full)
+        with pytest.raises(OSError, match=r"File too large: .*test.npz"):
+            loop.train(small(), str(directory))
+    room()
+    assert not list((directory / "predictions").iterdir())
+    loop.train(small(), str(directory))
+    assert_same_bits(outcome(directory), outcome(whole))
+    assert not list(directory.rglob("*tmp*"))
+
+
+def test_a_run_is_not_continued_from_the_checkpoints_of_another(whole, tmp_path):
+    theirs = {p.name for p in (whole / "checkpoints").iterdir()}
+    directory = tmp_path / "run"
+    shutil.copytree(whole / "checkpoints", directory / "checkpoints")
+    other = small(seed=1)
+    workdir.files.write_json(directory / "config.json", other)
+    with pytest.raises(
+        CheckpointError, match=r"none of the \d checkpoints .*it belongs to another run"
+    ):
+        loop.train(other, str(directory))
+    assert {p.name for p in (directory / "checkpoints").iterdir()} == theirs
+
+
+def test_a_damaged_best_checkpoint_is_told_before_results_are_written(whole, tmp_path, monkeypatch):
+    directory = shutil.copytree(whole, tmp_path / "run")
+    (directory / "results.json").unlink()
+    best, arrays = outcome(whole)[0]["best_step"], evaluate.arrays
+
+    def damaging(predictions):  # after the first evaluation, which is that of the last checkpoint
+        shutil.rmtree(directory / "checkpoints" / str(best) / "state", ignore_errors=True)
+        return arrays(predictions)
+
+    monkeypatch.setattr(evaluate, "arrays", damaging)
+    with pytest.raises(
+        CheckpointError, match=rf"step {best} cannot be read .* it is the best one.* Bring it back"
+    ):
+        loop.train(small(), str(directory))
+    assert not (directory / "results.json").exists()
+
+
+def test_a_second_sigterm_while_saving_changes_nothing(whole, tmp_path, monkeypatch):
+    def terminated_around(method):
+        def wrapped(self, *args):
+            if is_terminated:
+                os.kill(os.getpid(), signal.SIGTERM)
+            method(self, *args)
+            if is_terminated:
+                os.kill(os.getpid(), signal.SIGTERM)
+
+        return wrapped
+
+    is_terminated = []
+
+    def terminated_in_the_second_epoch(self, step, state):
+        if step == STEPS + 1:
+            is_terminated.append(True)
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(trace.Trace, "before", terminated_in_the_second_epoch)
+        patched.setattr(Checkpoints, "save", terminated_around(Checkpoints.save))
+        patched.setattr(Checkpoints, "wait", terminated_around(Checkpoints.wait))
+        with pytest.raises(SystemExit):
+            loop.train(small(), str(tmp_path / "run"))
+    saved = {p.name for p in (tmp_path / "run" / "checkpoints").iterdir()}
+    assert saved == {str(STEPS), str(STEPS + 1)}
+    loop.train(small(), str(tmp_path / "run"))
+    assert_same_bits(outcome(tmp_path / "run"), outcome(whole))

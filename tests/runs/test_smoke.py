@@ -1,0 +1,208 @@
+from importlib.util import find_spec
+from pathlib import Path
+
+import numpy as np
+import pytest
+from subprocesses import run_without
+
+from experiments import study
+from heteroscedastic.data.dataset import Dataset
+from heteroscedastic.data.storage import sample, store
+from heteroscedastic.runs import assembly, loop, pipelines, smoke
+
+
+@pytest.mark.parametrize(("num_classes", "left"), [(10, None), (64, None), (200, 64)])
+def test_of_many_classes_the_data_keeps_as_many_as_the_head(tmp_path, num_classes, left):
+    digits = store.load("digits")
+    names = tuple(f"class {i}" for i in range(num_classes))
+    store.write(tmp_path / "mine.npz", Dataset(digits.splits, names))
+    given = study.config("digits_hom", {"data.name": "mine", "head.num_classes": num_classes})
+    config, _ = smoke.smoke(given, str(tmp_path))
+    assert config["head"]["num_classes"] == min(num_classes, 64)
+    assert config["data"].get("max_classes") == left
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (
+            {"predictive.num_samples": 1000},
+            r"config\.predictive: num_samples is 1000, .* take 1024",
+        ),
+        (
+            {"predictive.num_samples": 32.0},
+            r"config\.predictive: .*num_samples is 32\.0; it must be a whole number",
+        ),
+        ({"head.num_factors": -40}, r"config\.head: num_factors is -40"),
+        ({"training.batch_size": 0}, r"config\.training\.batch_size is 0"),
+        (
+            {"training.num_epochs": float("inf")},
+            r"config\.training\.num_epochs is inf; it must be a finite number > 0",
+        ),
+        ({"training.profile_steps": (5, 3)}, r"config\.training\.profile_steps is \(5, 3\)"),
+        ({"data.train": "pad_crop(2)|nothing"}, r"config\.data\.train: augment has no 'nothing'"),
+        ({"curation": "confuse(3)"}, r"config\.curation: curation has no 'confuse'"),
+        ({"smoothing": dict(name="uniform", rate=1.5)}, r"config\.smoothing: rate is 1\.5"),
+        ({"schedule.warmup_epochs": float("nan")}, r"config\.schedule: .*warmup_epochs is nan"),
+        ({"optimizer.l2": -1.0}, r"config\.optimizer: l2 is -1\.0"),
+        (
+            {"init": dict(weights="a.npz", checkpoint="first")},
+            r"nobody reads \['checkpoint'\] of config\.init",
+        ),
+    ],
+)
+@pytest.mark.parametrize("name", ["digits", "absent"])
+def test_what_smoke_would_shrink_is_checked_before(name, overrides, message):
+    config = study.config("digits_het_full", {"data.name": name})
+    for dotted, value in overrides.items():
+        section, _, setting = dotted.partition(".")
+        config[section] = {**config[section], setting: value} if setting else value
+    with pytest.raises(ValueError, match=message) as caught:
+        smoke.smoke(config)
+    assert "\n" not in str(caught.value)
+
+
+def test_with_its_data_a_config_is_checked_against_it_before_it_is_shrunk():
+    with pytest.raises(
+        ValueError, match=r"config\.head\.num_classes is 100, but digits has 10 classes"
+    ):
+        smoke.smoke(study.config("digits_hom", {"head.num_classes": 100}))
+
+
+def test_digits_stand_in_for_data_that_is_not_there(tmp_path):
+    given = study.config("cifar10_n_het_full", {"backbone": dict(name="ResNet56")})
+    config, data_dir = smoke.smoke(given, str(tmp_path))
+    assert data_dir == str(tmp_path)
+    assert config["data"]["name"] == "digits"
+    assert config["backbone"]["name"] == "ResNet8"
+    assembly.check_shapes(
+        assembly.build(config, data_dir)
+    )  # what is trained is the next one, which compiles less
+
+
+def test_pairs_of_digits_stand_in_where_an_example_has_several_labels(tmp_path):
+    config = study.config("digits_multilabel_hom", {"data.name": "openimages"})
+    assert loop.train(smoke.smoke(config)[0], str(tmp_path / "run"))["step"] == 2
+
+
+def test_splits_that_the_stand_in_lacks_become_those_it_has(tmp_path):
+    config = study.config("digits_hom", {"data.name": "imagenet", "data.validation_fraction": 0.0})
+    config["evals"]["real"] = dict(split="real")
+    shrunk, _ = smoke.smoke(config)
+    assert shrunk["evals"]["real"] == dict(split="test")
+    assert loop.train(shrunk, str(tmp_path / "run"))["step"] == 2
+
+
+needs_library = pytest.mark.skipif(
+    not find_spec("tensorflow_datasets"), reason="needs TensorFlow Datasets"
+)
+IMAGENET = dict(
+    pipeline="streaming",
+    name="imagenet2012",
+    label="label",
+    splits=dict(
+        train="train[50000:]",
+        valid="train[:50000]",
+        test="validation",
+        real=dict(name="imagenet2012_real", split="validation", label="real_label"),
+        v2=dict(name="imagenet_v2", split="test"),
+    ),
+    train="inception_crop(224)|flip_lr|value_range(-1, 1)",
+    eval="resize_small(256)|central_crop(224)|value_range(-1, 1)",
+    validation_fraction=0.0,
+    lanes=128,
+)
+IN_BATCHES = {"head.num_classes": 1000, "training.batch_size": 128}
+
+
+def streamed(name, data, **overrides):
+    """A small config that streams other data."""
+    return study.config(name, overrides) | {"data": data}
+
+
+@needs_library
+def test_copies_stand_in_for_all_sets_of_a_stream_that_are_not_there(tmp_path):
+    config = streamed("digits_het_pe", IMAGENET, **IN_BATCHES)
+    config["evals"] = {name: dict(split=name) for name in ("real", "v2")}
+    shrunk, data_dir = smoke.smoke(config, str(tmp_path))
+    assert shrunk["data"] | {"splits": None} == IMAGENET | {
+        "splits": None,
+        "train": "inception_crop(32)|flip_lr|value_range(-1, 1)",
+        "eval": "resize_small(37)|central_crop(32)|value_range(-1, 1)",
+        "lanes": 8,
+        "max_classes": 64,
+        "max_examples": 200,
+    }
+    assert shrunk["data"]["splits"]["train"] == "train[50%:]"
+    assert shrunk["data"]["splits"]["real"] == dict(
+        name="imagenet2012_real", split="validation", label="real_label"
+    )
+    assert {p.name for p in Path(data_dir).iterdir()} >= {
+        "imagenet2012",
+        "imagenet2012_real",
+        "imagenet_v2",
+    }
+    found = pipelines.build(shrunk, data_dir)
+    assert found.description["num_examples"] == {
+        "train": 16,
+        "valid": 16,
+        "test": 32,
+        "real": 32,
+        "v2": 32,
+    }
+    feeds = list(found.feeds("real", np.arange(8)))
+    assert all(
+        feed.inputs.shape == (8, 32, 32, 3) and feed.labels.shape == (8, 16) for feed in feeds
+    )
+    # of four lists one has no label, and tells a model of one class nothing
+    assert sum(feed.weights.sum() for feed in feeds) == 24
+
+
+@needs_library
+def test_copies_have_lists_of_labels_where_the_set_has_and_one_size_where_the_chain_needs_it(
+    tmp_path,
+):
+    data = dict(
+        pipeline="streaming", name="private", label="labels", validation_fraction=0.0, lanes=6
+    )
+    data |= dict(train="flip_lr|value_range(-1, 1)", eval="value_range(-1, 1)")
+    config = streamed(
+        "digits_multilabel_hom",
+        data,
+        **{"head.num_classes": 18_000, "validation": None, "training.batch_size": 48},
+    )
+    config["evals"] = dict(test=dict(split="test"))
+    shrunk, data_dir = smoke.smoke(config)
+    assert (shrunk["data"]["splits"], shrunk["data"]["lanes"]) == (
+        dict(train="train", test="test"),
+        2,
+    )
+    assert loop.train(shrunk, str(tmp_path / "run"), data_dir)["step"] == 2
+    assert np.load(tmp_path / "run" / "predictions" / "test.npz")["labels"].shape == (32, 16)
+
+
+@needs_library
+def test_a_stream_takes_its_sets_where_they_are_as_large_as_its_slices_say(tmp_path):
+    sample.write("imagenet2012", str(tmp_path), ["train", "validation"])
+    fits = dict(train="train[8:]", test="validation", valid="train[:8]")
+    config = streamed("digits_het_pe", IMAGENET | {"splits": fits}, **IN_BATCHES)
+    shrunk, data_dir = smoke.smoke(config, str(tmp_path))
+    assert data_dir == str(tmp_path)
+    assert shrunk["data"]["splits"] == fits
+    _, elsewhere = smoke.smoke(streamed("digits_het_pe", IMAGENET, **IN_BATCHES), str(tmp_path))
+    assert elsewhere != str(tmp_path)
+
+
+def test_a_stream_without_tensorflow_says_so(tmp_path):
+    program = """
+from experiments import study
+from heteroscedastic.training import assembly, loop, pipelines, smoke
+config = study.config("tiny_imagenet_hom", {})
+loop.train(*smoke.smoke(config)[:1], sys.argv[1])
+"""
+    done = run_without({"tensorflow", "tensorflow_datasets"}, program, str(tmp_path / "run"))
+    assert (
+        "config.data.pipeline is 'streaming', which reads by TensorFlow, and that is not installed"
+        in done.stderr
+    )
+    assert not (tmp_path / "run").exists()

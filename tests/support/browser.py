@@ -1,0 +1,70 @@
+"""Pages in a headless Chromium, where there is one."""
+
+import html
+import json
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+NAMES = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome", "chrome")
+CHROMIUM = next(filter(None, map(shutil.which, NAMES)), None)
+NO_CHROMIUM = f"no Chromium here: none of {', '.join(NAMES)} is on the path"
+
+# Runs in the page once it is loaded, and leaves what it finds in an attribute of the document.
+_PROBE = """<script>window.addEventListener("load", () => {
+const root = document.documentElement, told = {};
+told.width = root.clientWidth;
+told.scrolls = root.scrollWidth;
+told.images = [...document.images].map(i => [i.complete && i.naturalWidth > 0, i.getBoundingClientRect().width, i.alt]);
+told.anchors = [...document.querySelectorAll("a[href^='#']")].map(a => {
+  a.click();
+  const target = document.querySelector(":target");
+  const place = target && target.getBoundingClientRect();
+  return [a.textContent, Boolean(place && place.top < innerHeight && place.bottom > 0)];
+});
+const wide = [...document.querySelectorAll("main *, header *, nav *, footer *")].filter(e =>
+  e.getBoundingClientRect().right > told.width + 1 && !e.closest(".scroll"));
+told.wide = wide.map(e => e.outerHTML.slice(0, 120));
+document.querySelectorAll("details").forEach(d => { d.open = true; });
+const focusable = [...document.querySelectorAll("a[href], summary, [tabindex='0']")];
+told.focus = focusable.map(e => { e.focus(); return document.activeElement === e; });
+told.named = focusable.every(e => (e.getAttribute("aria-label") || e.textContent).trim());
+told.ids = [...document.querySelectorAll("[id]")].map(e => e.id);
+told.background = getComputedStyle(document.body).backgroundColor;
+told.ink = getComputedStyle(document.body).color;
+root.dataset.told = JSON.stringify(told);
+});</script>"""
+
+
+def told(page: Path, width: int, height: int = 800, dark: bool = False) -> dict:
+    """What the page is like in a window of this size; `console` has the lines that were complained
+    in.
+    """
+    probed = page.with_name(f"probed_{width}.html")
+    probed.write_text(page.read_text().replace("</body>", _PROBE + "</body>"))
+    try:
+        done = _run(
+            width,
+            height,
+            "--dump-dom",
+            *(["--blink-settings=preferredColorScheme=0"] * dark),
+            probed.as_uri(),
+        )
+    finally:
+        probed.unlink()
+    found = re.search(r'data-told="([^"]*)"', done.stdout)
+    assert found, done.stderr
+    console = [line for line in done.stderr.splitlines() if "CONSOLE" in line]
+    return json.loads(html.unescape(found[1])) | {"console": console}
+
+
+def screenshot(page: Path, out: Path, width: int, height: int) -> None:
+    """A picture of the page in a window of this size."""
+    _run(width, height, f"--screenshot={out}", "--hide-scrollbars", page.resolve().as_uri())
+
+
+def _run(width, height, *arguments):
+    command = [CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--enable-logging=stderr"]
+    command += [f"--window-size={width},{height}", "--virtual-time-budget=10000", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)

@@ -1,0 +1,85 @@
+"""Configs at full size without their data: every function is bound, and one step of head and loss
+is traced.
+"""
+
+import functools
+import json
+import re
+
+import jax
+import jax.numpy as jnp
+
+from heteroscedastic import curation, losses, predictive, smoothing, weighting
+from heteroscedastic.batch import Batch
+from heteroscedastic.bind import bind, chain
+from heteroscedastic.models import backbones, heads
+from heteroscedastic.runs import schema
+from heteroscedastic.training import optimizer, schedules
+
+CROP = re.compile(r"(?:inception|random)_crop\((\d+)")  # which tells the size of images
+_BATCH = 2
+_PRESENT = jnp.ones(_BATCH, bool)
+
+
+def num_parameters(config, several):
+    """Trainable numbers of a config's model, once a step of training has sound shapes.
+
+    Args:
+      config: with a chain whose crop tells the size of images.
+      several: whether examples have lists of labels.
+    """
+    schema.check(config)
+    chain(curation, config["curation"])
+    pixels = int(CROP.search(config["data"]["train"])[1])
+    width, backbone = _backbone(json.dumps(config["backbone"]), pixels)
+    head = jax.eval_shape(
+        _step(json.dumps(config), several), jax.ShapeDtypeStruct((_BATCH, width), jnp.float32)
+    )
+    params = {"backbone": backbone, "head": head}
+    schedule = functools.partial(
+        bind(schedules, **config["schedule"]), total_steps=90, steps_per_epoch=1
+    )
+    update = bind(optimizer, **config["optimizer"])(schedule)
+    updates, _ = jax.eval_shape(
+        lambda params: update.update(params, update.init(params), params), params
+    )
+    assert jax.tree.structure(updates) == jax.tree.structure(params)
+    return sum(x.size for x in jax.tree.leaves(params))
+
+
+@functools.cache
+def _backbone(settings, pixels):
+    """Number of features, and shapes of the parameters."""
+    model = bind(backbones, **json.loads(settings))
+    images = jax.ShapeDtypeStruct((_BATCH, pixels, pixels, 3), jnp.float32)
+    features, variables = jax.eval_shape(
+        lambda x: model.init_with_output(jax.random.key(0), x, _PRESENT, train=True), images
+    )
+    return features.shape[-1], variables["params"]
+
+
+def _step(config, several):
+    """features -> the gradient of the loss, in the head's parameters."""
+    config = json.loads(config)
+    head = bind(heads, **config["head"])
+    average, loss = bind(predictive, **config["predictive"]), bind(losses, **config["loss"])
+    targets_of, weights_of = (
+        bind(smoothing, **config["smoothing"]),
+        bind(weighting, **config["weighting"]),
+    )
+    num_classes = config["head"]["num_classes"]
+    labels = jnp.zeros((_BATCH, 3) if several else _BATCH, jnp.int32)
+    batch = Batch(None, labels, jnp.ones(_BATCH), jnp.arange(_BATCH), {})
+
+    def step(features):
+        params = head.init(jax.random.key(0), features)["params"]
+
+        def objective(params):
+            logits = average(jax.random.key(1), head.apply({"params": params}, features))
+            targets = targets_of(batch, num_classes)
+            weights = weights_of(targets, jnp.ones(num_classes))
+            return losses.weighted_mean(loss(logits, targets), weights)
+
+        return jax.grad(objective)(params)
+
+    return step
