@@ -16,6 +16,8 @@ from heteroscedastic.bind import chain
 from heteroscedastic.data import augment
 from heteroscedastic.data.dataset import Dataset
 from heteroscedastic.data.pipeline import Places
+from heteroscedastic.links import LabelForm
+from heteroscedastic.runs import schema
 
 _SIZED = re.compile(r"(?:inception_crop|random_crop|resize)\((\d+)")
 _NUM_EXAMPLES = 1_000_000  # of every split; the schedule alone knows it
@@ -30,12 +32,11 @@ def pixels(config: dict[str, Any]) -> int:
 class Described:
     """The streaming pipeline of a config whose images end at one size, as far as a step sees it."""
 
-    def __init__(self, config: dict[str, Any], lists: bool):
+    def __init__(self, config: dict[str, Any]):
         """Settings of a config.
 
         Args:
           config: whose training chain ends with value_range, the one operation of the device.
-          lists: whether examples have lists of labels.
         """
         data = config["data"]
         *_, last = data["train"].split("|")
@@ -46,13 +47,17 @@ class Described:
             data.get("max_labels", _MAX_LABELS),
         )
         told = (*config["evals"].values(), config["validation"] or {"split": "train"})
-        self.is_single = not lists
         self.class_names = tuple(f"class {i}" for i in range(config["head"]["num_classes"]))
         self.class_counts = np.ones(len(self.class_names), np.float32)
         self.sizes = dict.fromkeys(
             ["train", *(settings["split"] for settings in told)], _NUM_EXAMPLES
         )
         self.arrays = dict.fromkeys(self.sizes, ())
+        task = schema.task(config)
+        any_right = {e["split"] for e in config["evals"].values() if e.get("answers") == "any"}
+        self.label_forms: dict[str, LabelForm] = {
+            split: "list" if split in any_right else task.labels for split in self.sizes
+        }
         self.description, self.kept, self.clean_labels = {}, {}, {}
         self.dataset = Dataset({}, self.class_names)
 
@@ -69,7 +74,8 @@ class Described:
         pass
 
     def example(self, split: str, training: bool) -> Batch:
-        size, lists = self._batch_size, () if self.is_single else (self._max_labels,)
+        size = self._batch_size
+        lists = (self._max_labels,) if self.label_forms[split] == "list" else ()
         images = np.zeros((size, self._pixels, self._pixels, 3), np.uint8)
         ids = np.zeros(size, np.int32)
         return Batch(images, np.zeros((size, *lists), np.int32), np.ones(size, np.float32), ids, {})

@@ -60,9 +60,12 @@ def measure(program, slice_name, keep=None):
     from heteroscedastic.runs import assembly, compiled
 
     devices = topologies.get_topology_desc(platform="tpu", topology_name=slice_name).devices
-    run = assembly.build(program.config, pipeline=Described(program.config, program.lists))
+    run = assembly.build(program.config, pipeline=Described(program.config))
     placement = Placement(
-        run.batch_size, num_microbatches=run.num_microbatches, **run.layout, devices=devices
+        run.steps.batch_size,
+        num_microbatches=run.steps.num_microbatches,
+        **run.layout,
+        devices=devices,
     )
     shapes = compiled.shapes(run, placement)
     at_work = jax.tree.map(lambda x: x.sharding, shapes[0])
@@ -85,7 +88,7 @@ def measure(program, slice_name, keep=None):
     }
     return dict(
         devices=len(devices),
-        batch=run.batch_size,
+        batch=run.steps.batch_size,
         parameters=sum(x.size for x in jax.tree.leaves(shapes[0].params)),
         bytes=sizes,
         peak=memory.peak_memory_in_bytes,

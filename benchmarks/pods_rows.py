@@ -20,7 +20,6 @@ SLICES = {
     "webvision": ("v3:4x4", "v5e:4x4"),
     "vtab": ("v3:2x2", "v5e:2x2"),
 }
-LISTS = ("imagenet21k", "jft")  # whose images have lists of labels
 _CLOSED = {"predictive": dict(name="sigmoid")}
 # What the paper did not run, compiled for its slice alone: other numbers of samples, and what does
 # without them.
@@ -51,7 +50,6 @@ class Program(NamedTuple):
     tables: tuple[str, ...]  # of the paper, that have it; none of those beside them
     config: dict[str, Any]
     slices: tuple[str, ...]
-    lists: bool
 
 
 def programs() -> list[Program]:
@@ -84,7 +82,7 @@ def _add(found, config_name, overrides, config, *tables):
     key = json.dumps([_structure(config), prefix], sort_keys=True)
     name = " ".join([config_name, *_told(config_name, overrides, config)])
     slices = SLICES[prefix] if tables else SLICES[prefix][:1]
-    before = found.get(key, Program(name, (), config, slices, prefix in LISTS))
+    before = found.get(key, Program(name, (), config, slices))
     merged = tuple(dict.fromkeys([*before.tables, *(_short(table) for table in tables)]))
     found[key] = before._replace(tables=merged)
 

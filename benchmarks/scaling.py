@@ -55,7 +55,9 @@ def measure(directory, training):
     config["predictive"] |= dict(num_samples=32, points="sobol")
     config["training"] |= dict(batch_size=64, **training)
     run = assembly.build(config)
-    placement = Placement(run.batch_size, num_microbatches=run.num_microbatches, **run.layout)
+    placement = Placement(
+        run.steps.batch_size, num_microbatches=run.steps.num_microbatches, **run.layout
+    )
     shapes = compiled.shapes(run, placement)
     at_work = jax.tree.map(lambda x: x.sharding, shapes[0])
     step = compiled.train_step(run, placement, at_work, donates=False).lower(*shapes).compile()
@@ -64,9 +66,9 @@ def measure(directory, training):
     )
     state = jax.jit(lambda: pad(run.init()), out_shardings=at_work)()
     arrays = placement.put(run.pipeline.arrays["train"], placement.replicated)
-    feeds = run.pipeline.training_feeds(0, 0, placement.places(run.batch_size))
+    feeds = run.pipeline.training_feeds(0, 0, placement.places(run.steps.batch_size))
     for _, feed in zip(range(NUM_STEPS), feeds):
-        state, sums, _ = step(state, arrays, placement.feed(feed, run.batch_size))
+        state, sums, _ = step(state, arrays, placement.feed(feed, run.steps.batch_size))
     params = jax.tree.leaves(trim(state).params)
     if hosts.is_first():
         np.savez(Path(directory) / "params.npz", *map(np.asarray, params))

@@ -28,7 +28,7 @@ import optax
 from flax import linen as nn
 from flax.training import train_state
 
-from heteroscedastic import losses, metrics, predictive, smoothing, weighting
+from heteroscedastic import losses, predictive, smoothing, tasks, weighting
 from heteroscedastic.batch import Batch
 from heteroscedastic.models import backbones, heads
 from heteroscedastic.models.classifier import Classifier
@@ -180,7 +180,12 @@ def ours(backbone, head, average, batch):
     def step(state, batch):
         key = jax.random.fold_in(jax.random.key(0), state.step)
         return train_step(
-            state, batch, key, objective=loss_of, optimizer=optimizer, metric=metrics.multiclass
+            state,
+            batch,
+            key,
+            objective=loss_of,
+            optimizer=optimizer,
+            metric=tasks.multiclass().training_sums,
         )
 
     return (

@@ -12,6 +12,7 @@ from ml_collections import ConfigDict
 def get_config() -> ConfigDict:
     c = ConfigDict()
     c.seed = 0
+    c.task = "multiclass"
     c.data = dict(
         name="cifar10_n",
         label="worse_label",  # or aggre_label, random_label1 to 3, or label: the clean one

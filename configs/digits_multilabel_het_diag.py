@@ -12,6 +12,7 @@ from ml_collections import ConfigDict
 def get_config() -> ConfigDict:
     c = ConfigDict()
     c.seed = 0
+    c.task = "multilabel"
     c.data = dict(
         name="digits_pairs",
         train="shift(1)|value_range(-1, 1)",

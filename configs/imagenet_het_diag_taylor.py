@@ -14,6 +14,7 @@ from ml_collections import ConfigDict
 def get_config() -> ConfigDict:
     c = ConfigDict()
     c.seed = 0
+    c.task = "multiclass"
     c.data = dict(
         pipeline="streaming",
         name="imagenet2012",
@@ -60,7 +61,7 @@ def get_config() -> ConfigDict:
     c.evals = dict(
         valid=dict(split="valid"),
         test=dict(split="test"),
-        real=dict(split="real"),
+        real=dict(split="real", answers="any"),
         v2=dict(split="v2"),
     )
     return c

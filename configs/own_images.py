@@ -13,6 +13,7 @@ from ml_collections import ConfigDict, config_dict
 def get_config() -> ConfigDict:
     c = ConfigDict()
     c.seed = 0
+    c.task = "multiclass"
     c.data = dict(
         name="mine",
         label="label",  # SPLIT_labels of the file; NAME trains on train_NAME

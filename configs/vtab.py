@@ -17,6 +17,7 @@ from ml_collections import ConfigDict
 def get_config() -> ConfigDict:
     c = ConfigDict()
     c.seed = 0
+    c.task = "multiclass"
     c.init = dict(workdir="runs/jft_hom", checkpoint="last", head=False)
     # The rules are BiT-HyperRule, Kolesnikov et al. (2020), arXiv:1912.11370, section 3.3, for
     # fewer than 20,000 examples. The steps for more are in

@@ -33,6 +33,19 @@ def bind(module: ModuleType, /, *, name: str, **settings: Any) -> Callable:
     return _with_settings(target, settings)
 
 
+def named(module: ModuleType, name: str) -> Callable:
+    """The function or class of this name, without settings.
+
+    Raises:
+      ValueError: the module has none of this name; lists the choices.
+    """
+    choices = _choices(module)
+    if name not in choices:
+        listed = ", ".join(sorted(choices))
+        raise ValueError(f"{_where(module)} has no {name!r}; choose one of {listed}.")
+    return choices[name]
+
+
 def _with_settings(target: Callable, settings: dict[str, Any]) -> Callable:
     return target(**settings) if inspect.isclass(target) else functools.partial(target, **settings)
 
@@ -43,11 +56,7 @@ def _where(module: ModuleType) -> str:
 
 def _fitting(module: ModuleType, name: str, settings: dict[str, Any]) -> Callable:
     """What has this name, once it is sure that it has all of these settings and needs no other."""
-    choices = _choices(module)
-    where = _where(module)
-    if name not in choices:
-        raise ValueError(f"{where} has no {name!r}; choose one of {', '.join(sorted(choices))}.")
-    target = choices[name]
+    target, where = named(module, name), _where(module)
     known = _settings(target)
     unknown = sorted(set(settings) - set(known))
     if unknown:

@@ -1,14 +1,22 @@
-"""Losses: (logits, targets) -> one number an example; only `weighted_mean` reduces."""
+"""Losses: (logits, targets, class_counts) -> one number per example.
+
+Only `weighted_mean` reduces.
+"""
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from heteroscedastic.links import suits
+
 __all__ = ["cross_entropy", "sigmoid_cross_entropy"]  # what config.loss may name
 
 
+@suits("softmax")
 def cross_entropy(
-    logits: Float[Array, "*b k"], targets: Float[Array, "*b k"]
+    logits: Float[Array, "*b k"],
+    targets: Float[Array, "*b k"],
+    class_counts: Float[Array, "k"] | None = None,
 ) -> Float[Array, "*b"]:
     """Softmax cross-entropy against a distribution over classes, in nats."""
     log_probs = jax.nn.log_softmax(logits, axis=-1)
@@ -16,8 +24,11 @@ def cross_entropy(
     return -jnp.sum(targets * jnp.where(targets == 0, 0.0, log_probs), axis=-1)
 
 
+@suits("sigmoid")
 def sigmoid_cross_entropy(
-    logits: Float[Array, "*b k"], targets: Float[Array, "*b k"]
+    logits: Float[Array, "*b k"],
+    targets: Float[Array, "*b k"],
+    class_counts: Float[Array, "k"] | None = None,
 ) -> Float[Array, "*b"]:
     """Sum over classes of the binary cross-entropies of log-odds, in nats."""
     # An answer without weight counts nothing, whatever its logit, an infinite one included.

@@ -4,7 +4,6 @@ A function of a batch returns a NamedTuple of sums; parts of a data set merge by
 `jax.tree.map(jnp.add, a, b)`; `means` reads the metrics off the merged sums.
 """
 
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -182,22 +181,6 @@ def ranked_multilabel(
     return RankedSums(
         multilabel(logits, labels, weights), ranking.sums(logits, targets, weights, _SCORE_EDGES)
     )
-
-
-def of_training(is_single: bool, yes_no: bool) -> Callable:
-    """The sums to take in training, of one label an example or of several; `yes_no` where logits
-    are log-odds.
-    """
-    if not is_single:
-        return multilabel
-    return multiclass_sigmoid if yes_no else multiclass
-
-
-def of_evaluation(is_single: bool, yes_no: bool, labels: Int[Array, "*b"]) -> Callable:
-    """The sums to take of a model that was trained on such, where the labels are these."""
-    if not is_single:
-        return ranked_multilabel
-    return of_training(is_single, yes_no) if labels.ndim == 1 else listed
 
 
 def means(sums: MulticlassSums | ListedSums | MultilabelSums | RankedSums) -> dict[str, float]:

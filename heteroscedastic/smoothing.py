@@ -6,10 +6,12 @@ from jaxtyping import Array, Float, Int
 
 from heteroscedastic.batch import Batch
 from heteroscedastic.bind import check_number
+from heteroscedastic.links import suits
 
 __all__ = ["hard", "uniform"]  # what config.smoothing may name
 
 
+@suits()
 def hard(batch: Batch, num_classes: int) -> Float[Array, "*b k"]:
     """One for every label of an example, zero elsewhere; several labels where they are lists."""
     in_lists = batch.labels.ndim > batch.weights.ndim
@@ -20,6 +22,7 @@ def hard(batch: Batch, num_classes: int) -> Float[Array, "*b k"]:
     )
 
 
+@suits(labels=("one",))
 def uniform(
     batch: Batch, num_classes: int, *, rate: float, over: str = "all"
 ) -> Float[Array, "*b k"]:

@@ -7,12 +7,18 @@ training set they were counted on, so they do not change the learning rate.
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from heteroscedastic.links import suits
 
+__all__ = ["equal", "inverse_frequency"]  # what config.weighting may name
+
+
+@suits()
 def equal(targets: Float[Array, "*b k"], class_counts: Float[Array, "k"]) -> Float[Array, "*b"]:
     """Every example counts one."""
     return jnp.ones(targets.shape[:-1], targets.dtype)
 
 
+@suits(labels=("one",))
 def inverse_frequency(
     targets: Float[Array, "*b k"], class_counts: Float[Array, "k"]
 ) -> Float[Array, "*b"]:

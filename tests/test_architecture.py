@@ -18,6 +18,7 @@ ROOMS = {  # from the lowest to the highest: room -> packages of others
     "models": MATHEMATICS | {"flax"},
     "data": MATHEMATICS | {"PIL", "sklearn", "tensorflow", "tensorflow_datasets"},
     "training": MATHEMATICS | {"flax", "optax"},
+    "tasks": MATHEMATICS | {"flax"},
     "distributed": MATHEMATICS,
     "runs": MATHEMATICS | {"clu", "flax", "optax", "orbax", "tensorflow"},
     "analysis": MATHEMATICS | {"cleanlab", "matplotlib"},

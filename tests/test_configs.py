@@ -103,7 +103,7 @@ def test_the_evaluation_of_very_many_classes_is_sound_at_full_size_and_keeps_the
     name,
 ):
     config = study.config(name, {})
-    run = assembly.build(config, pipeline=benches.load("described").Described(config, lists=True))
+    run = assembly.build(config, pipeline=benches.load("described").Described(config))
     state, feed = jax.eval_shape(run.init), run.pipeline.example("test", training=False)
     _, told = jax.eval_shape(
         run.eval_step, state.params, state.model_state, (), feed, jax.random.key(0)

@@ -106,14 +106,16 @@ def test_a_stream_that_is_not_there_has_the_shapes_of_one(name):
     config = study.config(name, {"data.train": "inception_crop(32)|flip_lr|value_range(-1, 1)"})
     config["training"]["batch_size"] = 8
     config["backbone"] = dict(name="ConvNet", widths=(4,))
-    run = assembly.build(config, pipeline=Described(config, lists="multilabel" in name))
+    run = assembly.build(config, pipeline=Described(config))
     feed = run.pipeline.example("train", training=True)
     batch = jax.eval_shape(
         lambda feed: run.pipeline.training_batch(jax.random.key(0), (), feed), feed
     )
     assert feed.inputs.dtype == np.uint8
     assert (batch.inputs.shape, batch.inputs.dtype) == ((8, 32, 32, 3), jnp.float32)
-    placement = Placement(run.batch_size, num_microbatches=run.num_microbatches, **run.layout)
+    placement = Placement(
+        run.steps.batch_size, num_microbatches=run.steps.num_microbatches, **run.layout
+    )
     shapes = compiled.shapes(run, placement)
     step = compiled.train_step(
         run, placement, jax.tree.map(lambda x: x.sharding, shapes[0]), donates=True

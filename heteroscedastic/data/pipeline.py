@@ -8,6 +8,7 @@ from jaxtyping import Float, Int, PRNGKeyArray
 
 from heteroscedastic.batch import Batch
 from heteroscedastic.data.dataset import Dataset
+from heteroscedastic.links import LabelForm
 
 Places = Int[
     np.ndarray, "part"
@@ -20,7 +21,7 @@ class Pipeline(Protocol):
 
     class_names: tuple[str, ...]
     sizes: Mapping[str, int]  # examples of every split
-    is_single: bool  # whether a training example has one label, not a list of them
+    label_forms: Mapping[str, LabelForm]  # by split: one label per example, or a list of them
     class_counts: Float[np.ndarray, "k"]  # labels in training; 0 where nobody asked for them
     description: dict[str, Any]  # for dataset.json
     dataset: Dataset  # in memory

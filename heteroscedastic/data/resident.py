@@ -17,6 +17,7 @@ from heteroscedastic.batch import Batch
 from heteroscedastic.data import dataset as dataset_lib
 from heteroscedastic.data.dataset import Dataset, Split
 from heteroscedastic.data.pipeline import Places
+from heteroscedastic.links import LabelForm
 
 
 class Feed(NamedTuple):
@@ -94,8 +95,9 @@ class Resident:
         return {name: len(split.ids) for name, split in self.dataset.splits.items()}
 
     @property
-    def is_single(self) -> bool:
-        return self.dataset.splits["train"].labels.ndim == 1
+    def label_forms(self) -> dict[str, LabelForm]:
+        splits = self.dataset.splits.items()
+        return {name: "one" if split.labels.ndim == 1 else "list" for name, split in splits}
 
     @functools.cached_property
     def class_counts(self) -> Float[np.ndarray, "k"]:

@@ -30,8 +30,10 @@ from scipy import special
 
 from heteroscedastic import latent as latent_lib
 from heteroscedastic.latent import LatentGaussian
+from heteroscedastic.links import suits
 
 
+@suits()
 def deterministic(key: PRNGKeyArray | None, latent: LatentGaussian) -> Float[Array, "*b k"]:
     """The utilities themselves, for a latent without noise; softmax or sigmoid may follow.
 
@@ -50,6 +52,7 @@ def deterministic(key: PRNGKeyArray | None, latent: LatentGaussian) -> Float[Arr
     return latent.loc
 
 
+@suits("sigmoid")
 def sigmoid(
     key: PRNGKeyArray | None,
     latent: LatentGaussian,

@@ -16,12 +16,14 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from heteroscedastic import latent as latent_lib
 from heteroscedastic import sampling
 from heteroscedastic.latent import LatentGaussian
+from heteroscedastic.links import suits
 
 # Utilities drawn at a time. Four MB of float32 stay in a CPU's cache, where the streamed form
 # is then faster than the direct one (benchmarks/predictive.py).
 _CHUNK_VALUES = 2**20
 
 
+@suits("softmax")
 def softmax(
     key: PRNGKeyArray | None,
     latent: LatentGaussian,
@@ -53,6 +55,7 @@ def softmax(
     return _log_mean_exp(jax.nn.log_softmax, key, latent, num_samples, points, chunk_size)
 
 
+@suits("sigmoid")
 def sigmoid_sampled(
     key: PRNGKeyArray | None,
     latent: LatentGaussian,

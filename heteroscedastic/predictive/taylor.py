@@ -20,10 +20,12 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from heteroscedastic import latent as latent_lib
 from heteroscedastic.latent import LatentGaussian
+from heteroscedastic.links import suits
 
 _NEVER = -1e15  # log-probability of a class that is out of the question, finite for its gradient
 
 
+@suits("softmax")
 def taylor(
     key: PRNGKeyArray | None, latent: LatentGaussian, *, min_factor: float = 1e-2
 ) -> Float[Array, "*b k"]:
@@ -61,6 +63,7 @@ def taylor(
     return jax.nn.log_softmax(log_probs + jnp.log(jnp.maximum(1 + correction, min_factor)), axis=-1)
 
 
+@suits("softmax")
 def mean_field(key: PRNGKeyArray | None, latent: LatentGaussian) -> Float[Array, "*b k"]:
     """Log of a mean-field approximation of E[softmax(u)], for evaluation without samples.
 

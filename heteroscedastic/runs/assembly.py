@@ -7,14 +7,15 @@ import dataclasses
 import functools
 import zlib
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import optax
 from flax import linen as nn
-from jaxtyping import PRNGKeyArray
+from jaxtyping import Array, Float, PRNGKeyArray
 
-from heteroscedastic import losses, metrics, predictive, smoothing, weighting
+from heteroscedastic import losses, predictive, smoothing, weighting
 from heteroscedastic.batch import Batch
 from heteroscedastic.bind import bind, within
 from heteroscedastic.data import resident
@@ -22,14 +23,21 @@ from heteroscedastic.data.dataset import Dataset
 from heteroscedastic.data.pipeline import Pipeline
 from heteroscedastic.distributed import class_padding
 from heteroscedastic.distributed.class_padding import ClassAxis
+from heteroscedastic.latent import LatentGaussian
 from heteroscedastic.models import backbones, heads
-from heteroscedastic.models.classifier import Classifier
 from heteroscedastic.runs import pipelines, schema
+from heteroscedastic.tasks.task import Answers, Task
 from heteroscedastic.training import optimizer as optimizers
 from heteroscedastic.training import schedules
-from heteroscedastic.training.objective import objective
+from heteroscedastic.training.objective import Loss, Predictive, Smoothing, Weighting
 from heteroscedastic.training.state import TrainState
-from heteroscedastic.training.step import eval_step, train_step
+from heteroscedastic.training.step import (
+    Predictions,
+    StepSums,
+    Values,
+    eval_step,
+    train_step,
+)
 
 _MODULES = {  # by the section that names a part of one
     "backbone": backbones,
@@ -43,141 +51,212 @@ _MODULES = {  # by the section that names a part of one
 }
 
 
-@dataclasses.dataclass(frozen=True)
-class Run:
-    """What a config stands for."""
+class Parts(NamedTuple):
+    """The functions that sections of the config name, with their settings bound."""
 
-    config: dict[str, Any]  # with head.num_classes, whether it was given or is that of the data
-    pipeline: Pipeline
-    dataset: Dataset  # in memory; of a stream, each split once it is asked for
-    description: dict[str, Any]  # of the data, for dataset.json
-    model: nn.Module
-    predictive: Callable
-    init: Callable[[], TrainState]  # as it is saved
-    class_axis: ClassAxis | None  # how the state at work differs from it; None where it does not
-    train_step: Callable  # (state at work, split, feed) -> state, sums, values
-    eval_step: Callable  # (params and model_state at work, split, feed, key) -> sums, predictions
-    latents: Callable  # (params, model_state, split, feed) -> latent, batch
-    features: Callable  # (params, model_state, split, feed) -> features, batch
-    schedule: Callable  # step -> learning rate
+    predictive: Predictive
+    smoothing: Smoothing
+    weighting: Weighting
+    loss: Loss
+
+
+@dataclasses.dataclass(frozen=True)
+class Steps:
+    """How a run is divided into steps."""
+
     batch_size: int
-    num_microbatches: int  # parts of a batch that follow each other
-    layout: dict[str, Any]  # how it lies on several devices, see placement.py
-    steps_per_epoch: int
-    total_steps: int
-    checkpoint_steps: int
+    num_microbatches: int  # parts of a batch, one after another
+    per_epoch: int
+    total: int
+    per_checkpoint: int
+    learning_rate: Callable[[Any], Any]  # of a step
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Run:
+    """The names of a config, bound; its methods are what the loop compiles."""
+
+    config: dict[str, Any]  # with head.num_classes, be it stated or that of the data
+    pipeline: Pipeline
+    task: Task
+    model: nn.Module
+    parts: Parts
+    optimizer: optax.GradientTransformation
+    steps: Steps
+
+    @property
+    def dataset(self) -> Dataset:
+        """The data in memory; a stream reads each split when it is first used."""
+        return self.pipeline.dataset
+
+    @property
+    def layout(self) -> dict[str, Any]:
+        """How arrays lie on several devices; see sharding.py."""
+        training = self.config["training"]
+        return {name: training[name] for name in schema.LAYOUT if name in training}
+
+    @property
+    def num_classes(self) -> int:
+        return len(self.pipeline.class_names)
+
+    @functools.cached_property
+    def class_axis(self) -> ClassAxis | None:
+        """The padding classes of the state on devices; None where its class axis is not divided."""
+        shards = self.config["training"].get("class_shards", 1)
+
+        def init_of(num_classes):
+            return functools.partial(self.init, num_classes)
+
+        return class_padding.find(init_of, self.num_classes, shards)
+
+    def init(self, num_classes: int | None = None) -> TrainState:
+        """The state of step 0, as it is saved."""
+        key, feed = self._key("init"), self.pipeline.example("train", training=True)
+        batch = self.pipeline.training_batch(key, self.pipeline.arrays["train"], feed)
+        model = _with_classes(self.model, num_classes or self.num_classes)
+        variables = model.init(key, batch.inputs, batch.weights > 0)
+        params = variables.pop("params")
+        return TrainState(jnp.zeros((), jnp.int32), params, variables, self.optimizer.init(params))
+
+    def train_step(
+        self, state: TrainState, split: Any, feed: Any
+    ) -> tuple[TrainState, StepSums, Values]:
+        """The next state, with padding classes, and the values of its step.
+
+        Args:
+          state: with padding classes.
+          split: arrays of the pipeline.
+          feed: of the whole batch.
+        """
+        objective = functools.partial(
+            self.task.objective,
+            model=self._padded_model,
+            smoothing=self.parts.smoothing,
+            weighting=self.parts.weighting,
+            predictive=self._predictive,
+            loss=self.parts.loss,
+            class_counts=jnp.asarray(self.pipeline.class_counts, jnp.float32),
+        )
+        return train_step(
+            state,
+            feed,
+            jax.random.fold_in(self._key("train"), state.step),
+            objective=objective,
+            optimizer=self.optimizer,
+            metric=self.task.training_sums,
+            batch_of=functools.partial(self.pipeline.training_batch, self._key("augment"), split),
+            num_microbatches=self.steps.num_microbatches,
+        )
+
+    def eval_step(
+        self,
+        params: Any,
+        model_state: Any,
+        split: Any,
+        feed: Any,
+        key: PRNGKeyArray,
+        answers: Answers = None,
+    ) -> tuple[Any, Predictions]:
+        """Sums over a batch, and the prediction of each example.
+
+        Args:
+          params: with padding classes.
+          model_state: likewise.
+          split: arrays of the pipeline.
+          feed: of the whole batch.
+          key: of the latent's noise.
+          answers: of the evaluation; static.
+        """
+        latent, batch = self._applied(self._padded_model, params, model_state, split, feed)
+        return eval_step(
+            latent,
+            batch,
+            key,
+            predictive=self._predictive,
+            metric=functools.partial(self.task.evaluation_sums, answers=answers),
+            record=functools.partial(self.task.predictions, answers=answers),
+        )
+
+    def latents(
+        self, params: Any, model_state: Any, split: Any, feed: Any
+    ) -> tuple[LatentGaussian, Batch]:
+        """The latents of a batch in evaluation, of a state as it is saved; and the batch."""
+        return self._applied(self.model, params, model_state, split, feed)
+
+    def features(
+        self, params: Any, model_state: Any, split: Any, feed: Any
+    ) -> tuple[Float[Array, "*b d"], Batch]:
+        """The features of a batch in evaluation, of a state as it is saved; and the batch."""
+        return self._applied(self.model, params, model_state, split, feed, method="features")
+
+    @property
+    def _padded_model(self) -> nn.Module:
+        shards = self.config["training"].get("class_shards", 1)
+        padded = _with_classes(self.model, class_padding.places(self.num_classes, shards))
+        return padded.clone(num_classes=self.num_classes)
+
+    def _predictive(self, key, latent):
+        return self.parts.predictive(key, latent)[..., : self.num_classes]
+
+    def _applied(self, model, params, model_state, split, feed, method="__call__"):
+        batch = self.pipeline.batch(self._key("eval"), split, feed)
+        variables = {"params": params, **model_state}
+        present = batch.weights > 0
+        return model.apply(variables, batch.inputs, present, train=False, method=method), batch
+
+    def _key(self, purpose):
+        return key_for(self.config["seed"], purpose)
 
 
 def build(
     config: dict[str, Any], data_dir: str | None = None, pipeline: Pipeline | None = None
 ) -> Run:
-    """The functions that a config names, bound and checked.
+    """The run of a config: every name bound, every setting checked.
 
     Args:
       config: nested dicts and plain values.
       data_dir: where data sets lie.
-      pipeline: in place of the one that the config names, where its data is not there.
+      pipeline: in place of the one that the config names, where its data is not available.
 
     Raises:
       ValueError, FileNotFoundError: says which section, what was found and what was expected.
     """
     config = _with_tuples(config)
     schema.check(config)
-    seed = config["seed"]
+    task = schema.task(config)
     pipeline = pipelines.build(config, data_dir) if pipeline is None else pipeline
-    num_classes = len(pipeline.class_names)
-    config = _with_num_classes(config, num_classes)
-    schema.check_task(config, pipeline)
-
-    parts, training = _parts(config), config["training"]
-    num_places = class_padding.places(num_classes, training.get("class_shards", 1))
-    model = Classifier(backbone=parts["backbone"], head=parts["head"])
-    model_at_work = _with_places(model, num_places).clone(num_classes=num_classes)
-    average = parts["predictive"]
-    yes_no = schema.answers_yes_or_no(config)
-    train_metric = metrics.of_training(pipeline.is_single, yes_no)
-
-    batch_size = training["batch_size"]
-    num_microbatches = training.get("microbatches", 1)
-    steps_per_epoch = resident.steps_per_epoch(pipeline.sizes["train"], batch_size)
-    total_steps = training.get("num_steps") or max(
-        1, round(training["num_epochs"] * steps_per_epoch)
+    config = _with_num_classes(config, len(pipeline.class_names))
+    schema.check_data(config, task, pipeline)
+    bound = _bound(config)
+    num_steps_per_epoch = resident.steps_per_epoch(
+        pipeline.sizes["train"], config["training"]["batch_size"]
     )
-    schema.check_steps(training, total_steps)
-    checkpoint_steps = max(1, round(training["checkpoint_epochs"] * steps_per_epoch))
-    schedule = functools.partial(
-        parts["schedule"], total_steps=total_steps, steps_per_epoch=steps_per_epoch
-    )
-    jax.eval_shape(schedule, 0)  # its settings are checked before the model is traced
-    optimizer = parts["optimizer"](schedule)
-
-    def predicted(key, latent):
-        return average(key, latent)[..., :num_classes]
-
-    loss_of = functools.partial(
-        objective,
-        model=model_at_work,
-        smoothing=parts["smoothing"],
-        weighting=parts["weighting"],
-        predictive=predicted,
-        loss=parts["loss"],
-        class_counts=jnp.asarray(pipeline.class_counts, jnp.float32),
-    )
-
-    def init_of(number):
-        def init():
-            key, example = key_for(seed, "init"), pipeline.example("train", training=True)
-            inputs = pipeline.training_batch(key, pipeline.arrays["train"], example)
-            variables = _with_places(model, number).init(key, inputs.inputs, inputs.weights > 0)
-            params = variables.pop("params")
-            return TrainState(jnp.zeros((), jnp.int32), params, variables, optimizer.init(params))
-
-        return init
-
-    def one_train_step(state, split, feed):
-        return train_step(
-            state,
-            feed,
-            jax.random.fold_in(key_for(seed, "train"), state.step),
-            objective=loss_of,
-            optimizer=optimizer,
-            metric=train_metric,
-            batch_of=functools.partial(pipeline.training_batch, key_for(seed, "augment"), split),
-            num_microbatches=num_microbatches,
-        )
-
-    def applied(params, model_state, split, feed, model=model, method="__call__"):
-        batch = pipeline.batch(key_for(seed, "eval"), split, feed)
-        variables = {"params": params, **model_state}
-        return model.apply(
-            variables, batch.inputs, batch.weights > 0, train=False, method=method
-        ), batch
-
-    def one_eval_step(params, model_state, split, feed, key):
-        latent, batch = applied(params, model_state, split, feed, model_at_work)
-        metric = metrics.of_evaluation(pipeline.is_single, yes_no, batch.labels)
-        return eval_step(latent, batch, key, predictive=predicted, metric=metric, yes_no=yes_no)
-
+    steps = _steps(config, bound["schedule"], num_steps_per_epoch)
     return Run(
         config=config,
         pipeline=pipeline,
-        dataset=pipeline.dataset,
-        description=pipeline.description,
-        model=model,
-        predictive=average,
-        init=init_of(num_classes),
-        class_axis=class_padding.find(init_of, num_classes, training.get("class_shards", 1)),
-        train_step=one_train_step,
-        eval_step=one_eval_step,
-        latents=applied,
-        features=functools.partial(applied, method="features"),
-        schedule=schedule,
-        batch_size=batch_size,
-        num_microbatches=num_microbatches,
-        layout={name: training[name] for name in schema.LAYOUT if name in training},
-        steps_per_epoch=steps_per_epoch,
-        total_steps=total_steps,
-        checkpoint_steps=checkpoint_steps,
+        task=task,
+        model=task.model(bound["backbone"], bound["head"]),
+        parts=Parts(**{name: bound[name] for name in Parts._fields}),
+        optimizer=bound["optimizer"](steps.learning_rate),
+        steps=steps,
+    )
+
+
+def _steps(config: dict[str, Any], schedule: Callable, per_epoch: int) -> Steps:
+    """The steps of a run; checks the settings of its schedule before a model is traced."""
+    training = config["training"]
+    total = training.get("num_steps") or max(1, round(training["num_epochs"] * per_epoch))
+    schema.check_steps(training, total)
+    learning_rate = functools.partial(schedule, total_steps=total, steps_per_epoch=per_epoch)
+    jax.eval_shape(learning_rate, 0)
+    return Steps(
+        batch_size=training["batch_size"],
+        num_microbatches=training.get("microbatches", 1),
+        per_epoch=per_epoch,
+        total=total,
+        per_checkpoint=max(1, round(training["checkpoint_epochs"] * per_epoch)),
+        learning_rate=learning_rate,
     )
 
 
@@ -193,26 +272,27 @@ def check(config: dict[str, Any]) -> None:
     """
     config = _with_tuples(config)
     schema.check(config)
+    task = schema.task(config)
     pipelines.check(config)
     num_classes = config["head"].get("num_classes") or _ANY_NUMBER_OF_CLASSES
     config = _with_num_classes(config, num_classes)
-    parts, training = _parts(config), config["training"]
-    total_steps = (
-        training.get("num_steps") or 2**31 - 1
-    )  # at most; which it is follows from the data
-    schema.check_steps(training, total_steps)
-    schedule = functools.partial(parts["schedule"], total_steps=total_steps, steps_per_epoch=1)
-    jax.eval_shape(schedule, 0)
-    parts["optimizer"](schedule)
+    bound = _bound(config)
+    training = dict(config["training"])
+    if training.get("num_steps") is None:  # at most as many; the number follows from the data
+        training |= {"num_steps": 2**31 - 1, "num_epochs": None}
+    steps = _steps({**config, "training": training}, bound["schedule"], per_epoch=1)
+    bound["optimizer"](steps.learning_rate)
 
     def traced(features):
         key, ones = jax.random.key(0), jnp.ones(len(features))
-        latent, _ = parts["head"].init_with_output(key, features)
-        targets = parts["smoothing"](
-            Batch(None, jnp.zeros(len(features), jnp.int32), ones, ones, {}), num_classes
+        latent, _ = bound["head"].init_with_output(key, features)
+        labels = jnp.zeros(
+            (len(features), 1) if task.labels == "list" else len(features), jnp.int32
         )
-        weights = parts["weighting"](targets, jnp.ones(num_classes))
-        return weights * parts["loss"](parts["predictive"](key, latent), targets)
+        targets = bound["smoothing"](Batch(None, labels, ones, ones, {}), num_classes)
+        counts = jnp.ones(num_classes)
+        losses = bound["loss"](bound["predictive"](key, latent), targets, counts)
+        return bound["weighting"](targets, counts) * losses
 
     jax.eval_shape(traced, jax.ShapeDtypeStruct((2, 8), jnp.float32))
 
@@ -226,7 +306,7 @@ def _with_num_classes(config: dict[str, Any], number: int) -> dict[str, Any]:
     return {**config, "head": {**config["head"], "num_classes": number}}
 
 
-def _parts(config: dict[str, Any]) -> dict[str, Any]:
+def _bound(config: dict[str, Any]) -> dict[str, Any]:
     """What each section with a name stands for; an error of a function names its section, whenever
     it is called.
     """
@@ -238,7 +318,7 @@ def _parts(config: dict[str, Any]) -> dict[str, Any]:
     return {section: part(section, module) for section, module in _MODULES.items()}
 
 
-def _with_places(model: Classifier, number: int) -> Classifier:
+def _with_classes(model: nn.Module, number: int) -> nn.Module:
     """The model with so many classes."""
     return model.clone(head=model.head.clone(num_classes=number))
 
@@ -259,18 +339,18 @@ def temperature(run: Run, state: TrainState) -> float:
 
 
 def check_shapes(run: Run) -> TrainState:
-    """The shapes of the state; a step of training and of evaluation are traced, none is compiled."""
+    """The shapes of the state, once a step of training and of each evaluation have been traced."""
     saved = jax.eval_shape(run.init)
     state = jax.eval_shape(functools.partial(class_padding.padded, run.class_axis), saved)
     pipeline = run.pipeline
     arrays = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), pipeline.arrays)
     jax.eval_shape(run.train_step, state, arrays["train"], pipeline.example("train", training=True))
-    evaluated = {settings["split"] for settings in run.config["evals"].values()}
-    for name in sorted(evaluated):
+    evals = run.config["evals"].values()
+    for name, answers in sorted({(e["split"], e.get("answers")) for e in evals}, key=str):
         feed = pipeline.example(name, training=False)
-        jax.eval_shape(
-            run.eval_step, state.params, state.model_state, arrays[name], feed, jax.random.key(0)
-        )
+        step = functools.partial(run.eval_step, answers=answers)
+        key = jax.random.key(0)
+        jax.eval_shape(step, state.params, state.model_state, arrays[name], feed, key)
     return saved
 
 

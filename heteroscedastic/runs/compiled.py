@@ -49,7 +49,9 @@ def programs(run: Run, placement: Placement) -> Programs:
         as_saved=jax.jit(trim, out_shardings=as_saved) if is_changed else trim,
         # A CPU checkpoint may share memory with the state, so there its buffers are not reused.
         train_step=train_step(run, placement, at_work, donates=jax.default_backend() != "cpu"),
-        eval_step=jax.jit(run.eval_step, out_shardings=placement.replicated),
+        eval_step=jax.jit(
+            run.eval_step, out_shardings=placement.replicated, static_argnames="answers"
+        ),
     )
 
 

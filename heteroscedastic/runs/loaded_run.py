@@ -10,7 +10,7 @@ from jaxtyping import Int
 from heteroscedastic import files
 from heteroscedastic.data import resident
 from heteroscedastic.data.dataset import Split
-from heteroscedastic.runs import assembly, run_record, schema
+from heteroscedastic.runs import assembly, run_record
 from heteroscedastic.runs.assembly import Run
 from heteroscedastic.runs.checkpoint import CheckpointError, Checkpoints
 from heteroscedastic.training.state import TrainState
@@ -96,7 +96,7 @@ def build(told: Told, data_dir: str | None = None) -> Run:
         raise ValueError(
             f"{told.directory / 'config.json'} cannot be built by this version: {told_as}"
         ) from error
-    now, then = run.description, told.dataset
+    now, then = run.pipeline.description, told.dataset
     kind = (
         "fingerprint" if "examples_fingerprint" in then else "examples_fingerprint"
     )  # without names, as it was then
@@ -169,11 +169,6 @@ def has_noise(config: dict[str, Any]) -> bool:
     return config["head"]["name"] != "Deterministic"
 
 
-def answers_yes_or_no(found: Finished) -> bool:
-    """Whether probabilities are those of a yes/no answer a class, under a sigmoid."""
-    return schema.answers_yes_or_no(found.run.config)
-
-
 def data(found: Finished, split: str) -> Split:
     """One of the splits that a run has.
 
@@ -192,7 +187,7 @@ def with_one_label(found: Finished, split: str) -> Split:
     Raises:
       ValueError: it has no such split, or the run answers yes or no for each class.
     """
-    if answers_yes_or_no(found):  # before images are read
+    if found.run.task.link == "sigmoid":  # before images are read
         raise ValueError(
             "this is for one label an example, under softmax; this run answers yes or no for each"
             " class."
@@ -232,7 +227,7 @@ def by_example(
         [],
     )
     for i, feed in enumerate(
-        resident.feeds(np.arange(len(split.ids)) if rows is None else rows, run.batch_size)
+        resident.feeds(np.arange(len(split.ids)) if rows is None else rows, run.steps.batch_size)
     ):
         part = values(state, on_device, feed, jax.random.fold_in(key, i))
         parts.append(

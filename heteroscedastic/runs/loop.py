@@ -65,10 +65,14 @@ def train(
     run = assembly.build(config, data_dir)
     config = run.config
     made_with = provenance.provenance()  # now, as the checkout may be another one when the run ends
-    consistency.agree_on(provenance.of_host(made_with, config, run.description["fingerprint"]))
+    consistency.agree_on(
+        provenance.of_host(made_with, config, run.pipeline.description["fingerprint"])
+    )
     shapes = assembly.check_shapes(run)
     num_parameters = assembly.num_parameters(shapes)
-    placement = Placement(run.batch_size, num_microbatches=run.num_microbatches, **run.layout)
+    placement = Placement(
+        run.steps.batch_size, num_microbatches=run.steps.num_microbatches, **run.layout
+    )
     settings = config.get("init")
     if settings and not hosts.from_first(lambda: (path / "config.json").exists()):
         warm_start.read(
@@ -79,12 +83,12 @@ def train(
             say(f"{path} holds this run, complete; nothing to do.")
             return done
         consistency.check_shared(path)
-        owner = hosts.from_first(lambda: workdir.claim_data(path, config, run.description))
+        owner = hosts.from_first(lambda: workdir.claim_data(path, config, run.pipeline.description))
         say(
-            f"{num_parameters:,} parameters, {run.total_steps:,} steps of {run.batch_size} on"
+            f"{num_parameters:,} parameters, {run.steps.total:,} steps of {run.steps.batch_size} on"
             f" {provenance.device()}."
         )
-        for line in dataset.curation_lines(run.description):
+        for line in dataset.curation_lines(run.pipeline.description):
             say(line)
         checkpoints = Checkpoints(path / "checkpoints", owner)
         # Before arrays are read, whose types the flags change.
@@ -115,7 +119,7 @@ class _Trainer:
         self.run, self.path, self.placement, self.checkpoints = run, path, placement, checkpoints
         self.provenance, self.owner, self.terminated = made_with, owner, Terminated()
         self.arrays = placement.put(run.pipeline.arrays, placement.replicated)
-        self.places = placement.places(run.batch_size)
+        self.places = placement.places(run.steps.batch_size)
         self.programs = compiled.programs(run, placement)
         self.told: dict[str, Any] = {
             "best_step": None,
@@ -163,13 +167,13 @@ class _Trainer:
             sums = None
         under_way, train_step = UnderWay(hosts.is_alone()), self._first_step
         try:
-            while step < run.total_steps:
-                epoch, start = divmod(step, run.steps_per_epoch)
+            while step < run.steps.total:
+                epoch, start = divmod(step, run.steps.per_epoch)
                 feeds = self.terminated.feeds(
                     run.pipeline.training_feeds(epoch, start, self.places)
                 )
                 for feed in self.clock.waited_for(feeds, under_way.is_idle):
-                    feed = self.placement.feed(feed, run.batch_size)
+                    feed = self.placement.feed(feed, run.steps.batch_size)
                     self.trace.before(step + 1, self.state)
                     self.state, part, _ = train_step(self.state, self.arrays["train"], feed)
                     step, train_step = step + 1, self.programs.train_step
@@ -189,14 +193,14 @@ class _Trainer:
                         sums = None
                     elif self.progress.is_due():
                         say(self.progress.line(step))
-                    if step == run.total_steps:
+                    if step == run.steps.total:
                         break
                 if step < min(
-                    run.total_steps, (epoch + 1) * run.steps_per_epoch
+                    run.steps.total, (epoch + 1) * run.steps.per_epoch
                 ):  # or this would never end
                     raise ValueError(
                         f"the training data ended at step {step:,}, but epoch {epoch} has"
-                        f" {run.steps_per_epoch:,} steps."
+                        f" {run.steps.per_epoch:,} steps."
                     )
         except StoppedError:  # while an input did not come, or the first step was compiled
             for done in under_way.done(everything=True):
@@ -210,7 +214,7 @@ class _Trainer:
         return made
 
     def _ends_interval(self, step: int) -> bool:
-        return step % self.run.checkpoint_steps == 0 or step == self.run.total_steps
+        return step % self.run.steps.per_checkpoint == 0 or step == self.run.steps.total
 
     def _leave(self, step: int, sums: Any = None) -> None:
         self._save(step, sums)
@@ -231,7 +235,7 @@ class _Trainer:
         """Metrics of the interval and of validation, then a checkpoint; where SIGTERM comes first,
         that before them.
         """
-        values, shown = {"learning_rate": float(self.run.schedule(step - 1))}, ""
+        values, shown = {"learning_rate": float(self.run.steps.learning_rate(step - 1))}, ""
         if sums is not None:  # as but those of another version are
             weight = float(sums.metrics.weight)
             values |= {
@@ -243,7 +247,7 @@ class _Trainer:
         validation = self.run.config["validation"]
         if validation:
             name = validation["split"]
-            found = metrics.means(self._evaluate("validation", name, self.state, sums)[0])
+            found = metrics.means(self._evaluate("validation", validation, self.state, sums)[0])
             values |= {f"{name}/{k}": v for k, v in found.items()}
             chosen = found[validation["metric"]]
             score = -chosen if validation["metric"] in metrics.LOWER_IS_BETTER else chosen
@@ -251,7 +255,7 @@ class _Trainer:
             best = self.told["best_score"]
             if not math.isnan(score) and (best is None or score >= best):
                 self.told |= {"best_step": step, "best_score": score}
-        self.writer.write(step, {"epoch": step / self.run.steps_per_epoch, **values})
+        self.writer.write(step, {"epoch": step / self.run.steps.per_epoch, **values})
         bound = self.clock.bound()
         self._save(step, None)
         say(f"{self.progress.line(step)}  {shown}  {bound}")
@@ -278,9 +282,14 @@ class _Trainer:
             )
 
     def _evaluate(
-        self, name: str, split: str, state: TrainState, training_sums: Any = None
+        self,
+        name: str,
+        settings: dict[str, Any],
+        state: TrainState,
+        training_sums: Any = None,
     ) -> tuple[Any, Any]:
         run, agreement, counter = self.run, Agreement(0), itertools.count(1)
+        split, answers = settings["split"], settings.get("answers")
 
         def step(feed, key):
             if agreement.stops(self.terminated, next(counter)):
@@ -289,11 +298,11 @@ class _Trainer:
                 state.params,
                 state.model_state,
                 self.arrays[split],
-                self.placement.feed(feed, run.batch_size),
+                self.placement.feed(feed, run.steps.batch_size),
                 key,
             )
             return self.terminated.unless_set(
-                functools.partial(self.programs.eval_step, *arguments)
+                functools.partial(self.programs.eval_step, *arguments, answers=answers)
             )  # it may compile
 
         feeds, began = (
@@ -326,10 +335,11 @@ class _Trainer:
                         "no checkpoint was ever the best, as every validation score is nan."
                     )
                 states["best"] = self._best(best_step)
-            sums, predictions = self._evaluate(name, settings["split"], states[which])
+            sums, predictions = self._evaluate(name, settings, states[which])
+            arrays = evaluate.arrays(predictions)
             if hosts.is_first():
-                workdir.write_predictions(self.path, name, evaluate.arrays(predictions), self.owner)
-            evals[name] = metrics.means(sums)
+                workdir.write_predictions(self.path, name, arrays, self.owner)
+            evals[name] = metrics.means(sums) | self.run.task.extra_results(arrays)
             say(progress.table(f"{name} ({settings['split']}, {which} checkpoint):", evals[name]))
         return {
             "evals": evals,

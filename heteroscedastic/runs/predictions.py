@@ -7,6 +7,7 @@ from jaxtyping import Bool, Float, Int
 from scipy import special
 
 from heteroscedastic import curation, files
+from heteroscedastic.links import Link
 from heteroscedastic.runs import provenance, run_record
 
 
@@ -24,9 +25,9 @@ class Predictions(NamedTuple):
     log_normalizer: Float[np.ndarray, "n"] | None = None
 
     @property
-    def several(self) -> bool:
-        """Whether an example has a list of labels, and logits are log-odds."""
-        return self.labels.ndim == 2
+    def link(self) -> Link:
+        """The link of the logits: the file has lists of labels where they are log-odds."""
+        return "sigmoid" if self.labels.ndim == 2 else "softmax"
 
 
 def names(run: str | files.Path) -> list[str]:
@@ -163,7 +164,7 @@ def is_noisy(told: Predictions, clean: dict[int, Any]) -> Bool[np.ndarray, "n *k
       clean: label, or list of labels padded with -1, by the id of the example.
     """
     labels = np.stack([clean[example] for example in told.ids.tolist()])
-    if not told.several:
+    if told.link == "softmax":
         return labels != told.labels
     holds = answers(told)[1]
     return curation.multi_hot(labels.reshape(len(labels), -1), holds.shape[-1]) != holds
@@ -229,7 +230,7 @@ def answers(
     Raises:
       ValueError: an example has one label, or not every logit is there.
     """
-    if not told.several:
+    if told.link == "softmax":
         raise ValueError(
             f"{told.source} has one label an example; yes/no answers are of lists of labels."
         )
@@ -246,9 +247,9 @@ def losses(told: Predictions) -> Float[np.ndarray, "n"]:
     if told.classes is not None:
         own = told.label_logits.astype(np.float64)
         return told.log_normalizer - (
-            np.where(_once(told.labels), own, 0.0).sum(axis=-1) if told.several else own
+            np.where(_once(told.labels), own, 0.0).sum(axis=-1) if told.link == "sigmoid" else own
         )
-    if told.several:
+    if told.link == "sigmoid":
         logits = told.logits.astype(np.float64)
         holds = curation.multi_hot(told.labels, logits.shape[-1])
         return -np.sum(special.log_expit(np.where(holds, logits, -logits)), axis=-1)
@@ -263,7 +264,7 @@ def _once(labels: Int[np.ndarray, "n m"]) -> Bool[np.ndarray, "n m"]:
 
 
 def _check_single(told: Predictions, what: str) -> None:
-    if told.several:
+    if told.link == "sigmoid":
         raise ValueError(
             f"{told.source} has lists of labels, as yes/no answers; {what} is of one label an"
             " example."

@@ -59,8 +59,10 @@ class Progress:
         run, sizes = self._run, self._run.pipeline.sizes
         number = sum(sizes[settings["split"]] for settings in run.config["evals"].values())
         if run.config["validation"]:
-            intervals = -(-run.total_steps // run.checkpoint_steps) - step // run.checkpoint_steps
-            number += (intervals if step < run.total_steps else 0) * sizes[
+            intervals = (
+                -(-run.steps.total // run.steps.per_checkpoint) - step // run.steps.per_checkpoint
+            )
+            number += (intervals if step < run.steps.total else 0) * sizes[
                 run.config["validation"]["split"]
             ]
         return number

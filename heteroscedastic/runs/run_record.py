@@ -49,7 +49,8 @@ def read(path: files.Path) -> RunRecord:
             f"{path / 'results.json'} lacks the evaluations {', '.join(missing)}; {_REWRITTEN}."
         )
     _check_stamps(path, record)
-    return record._replace(results=as_measured(record.results))
+    config = schema.completed(record.config, record.dataset, record.results)
+    return record._replace(config=config, results=as_measured(record.results))
 
 
 def read_if_complete(path: files.Path) -> RunRecord | None:

@@ -4,11 +4,13 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from heteroscedastic import metrics
-from heteroscedastic.bind import check_number, check_seed
+from heteroscedastic import losses, predictive, smoothing, tasks, weighting
+from heteroscedastic.bind import bind, check_number, check_seed, within
 from heteroscedastic.data import split_spec
 from heteroscedastic.data.pipeline import Pipeline
 from heteroscedastic.distributed import sharding
+from heteroscedastic.links import LabelForm, Link
+from heteroscedastic.tasks.task import Task, check_parts
 
 DATA_CHOICES = (
     "label",
@@ -49,7 +51,7 @@ _PLAIN = {
         ("num_epochs", "num_steps", "microbatches", *LAYOUT, *WATCHING),
     ),
     "validation": (("split", "metric"), ()),
-    "eval": (("split",), ("checkpoint",)),
+    "eval": (("split",), ("checkpoint", "answers")),
 }
 _COUNT = dict(whole=True, at_least=1, below=2**31)
 _NUMBERS = {  # settings of plain sections that are numbers, by section
@@ -73,34 +75,84 @@ _NUMBERS = {  # settings of plain sections that are numbers, by section
 }
 _MAY_BE_NONE = ("num_epochs", "num_steps", "max_classes", "max_examples")  # of them
 _STRINGS = ("label", "train", "eval", "split", "metric")  # settings of plain sections, of any
-_SECTIONS = ("seed", "data", "curation", *_NAMED, "training", "validation", "evals")
+_SECTIONS = ("seed", "task", "data", "curation", *_NAMED, "training", "validation", "evals")
 _MAY_BE = ("init",)  # absent is the start that the seed gives
-_LOSS_OF = {
-    "softmax": "cross_entropy",
-    "taylor": "cross_entropy",
-    "mean_field": "cross_entropy",
-    "sigmoid": "sigmoid_cross_entropy",
-    "sigmoid_sampled": "sigmoid_cross_entropy",
+_QUESTION = {  # sections whose functions declare the link that they suit
+    "predictive": predictive,
+    "smoothing": smoothing,
+    "loss": losses,
+    "weighting": weighting,
 }
 
 
-def answers_yes_or_no(config: dict[str, Any]) -> bool:
-    """Whether logits are log-odds, a yes/no answer a class, be there one label an example or
-    several.
+def task(config: dict[str, Any]) -> Task:
+    """The task of a config.
+
+    Raises:
+      ValueError: no task has this name.
     """
-    return config["loss"]["name"] == "sigmoid_cross_entropy"
+    return within("task", bind, tasks, name=config["task"])
 
 
 def identity(config: dict[str, Any]) -> dict[str, Any]:
-    """What makes a run the run that it is, wherever its arrays lie, however it is watched and when
-    it would stop.
+    """The part of a config that makes a run what it is.
+
+    It leaves out where arrays lie, what is profiled, and the limits beyond which a run stops. It
+    also leaves out a setting that is newer than the first runs where it has the value that the code
+    had before the setting existed: two configs are then the same exactly where they are the same
+    with every such setting filled in, and the digests that older runs and saved results are known
+    by stay valid. `completed` fills these settings in.
     """
     drops = {"training": (*LAYOUT, *WATCHING), "data": LIMITS}
     kept = {
         s: {k: v for k, v in config.get(s, {}).items() if k not in names}
         for s, names in drops.items()
     }
-    return {**config, **kept}
+    rest = {**config, **kept}
+    if _link_before(config) is not None:
+        rest.pop("task", None)  # data of one label or of lists decides between two tasks
+    if isinstance(config.get("evals"), dict):  # the data decides it, too
+        rest["evals"] = {name: _without_answers(e) for name, e in config["evals"].items()}
+    return rest
+
+
+def completed(
+    config: dict[str, Any], dataset: Mapping[str, Any], results: Mapping[str, Any]
+) -> dict[str, Any]:
+    """The config of a run, with the values that settings had before they existed.
+
+    Entries for a setting never change, also when its default does.
+
+    Args:
+      config: of a run, maybe an older one.
+      dataset: content of its dataset.json.
+      results: content of its results.json.
+    """
+    if "task" in config:
+        return config
+    has_lists = "label_noise" not in dataset  # which is counted where an example has one label
+    is_softmax = _link_before(config) != "sigmoid"
+    task_name = "multiclass" if is_softmax else "multilabel" if has_lists else "one_vs_rest"
+    evals = {
+        name: settings | {"answers": "any"}
+        if set(results["evals"].get(name, ())) == {"accuracy"}
+        else settings
+        for name, settings in config["evals"].items()
+    }
+    return {**config, "task": task_name, "evals": evals}
+
+
+def _link_before(config: Mapping[str, Any]) -> Link | None:
+    """The link that the loss implied before `task` existed; None for a newer loss."""
+    loss = config.get("loss")
+    links: dict[Any, Link] = {"cross_entropy": "softmax", "sigmoid_cross_entropy": "sigmoid"}
+    return links.get(loss.get("name")) if isinstance(loss, Mapping) else None
+
+
+def _without_answers(settings: Any) -> Any:
+    if not isinstance(settings, dict):
+        return settings
+    return {name: value for name, value in settings.items() if name != "answers"}
 
 
 def is_streaming(data: dict[str, Any]) -> bool:
@@ -125,6 +177,7 @@ def check(config: dict[str, Any]) -> None:
         ):
             raise ValueError(f"config.{section} is {named!r}, but must be a section with a name.")
     _check_string("curation", config["curation"])
+    _check_string("task", config["task"])
     for section in ("data", "training"):
         _check_settings(section, section, config[section])
     _check_data(config["data"])
@@ -138,6 +191,7 @@ def check(config: dict[str, Any]) -> None:
         _check_choice(
             f"evals.{name}.checkpoint", settings.get("checkpoint", "last"), ("last", "best")
         )
+        _check_choice(f"evals.{name}.answers", settings.get("answers"), (None, "any"))
     if config["validation"] is None and any(
         e.get("checkpoint") == "best" for e in config["evals"].values()
     ):
@@ -156,12 +210,11 @@ def check(config: dict[str, Any]) -> None:
                 f"config.{section}.{name} is {number}, but must divide config.training.batch_size,"
                 f" {batch_size}."
             )
-    loss, average = config["loss"]["name"], config["predictive"]["name"]
-    if _LOSS_OF.get(average, loss) != loss and loss in _LOSS_OF.values():
-        raise ValueError(
-            f"config.predictive {average!r} goes with config.loss {_LOSS_OF[average]!r}, not"
-            f" {loss!r}."
-        )
+    functions = {
+        section: within(section, named, module, config[section]["name"])
+        for section, module in _QUESTION.items()
+    }
+    check_parts(task(config), functions)
 
 
 def check_evaluations(evals: Any) -> None:
@@ -291,7 +344,7 @@ def _check_choice(name: str, value: Any, choices: tuple[str, ...]) -> None:
         raise ValueError(f"config.{name} is {value!r}; choose one of {', '.join(choices)}.")
 
 
-def check_task(config: dict[str, Any], data: Pipeline) -> None:
+def check_data(config: dict[str, Any], task: Task, data: Pipeline) -> None:
     """Raises a ValueError where the config does not suit the data."""
     name, num_classes = config["data"]["name"], len(data.class_names)
     if config["head"].get("num_classes") != num_classes:
@@ -299,32 +352,51 @@ def check_task(config: dict[str, Any], data: Pipeline) -> None:
             f"config.head.num_classes is {config['head'].get('num_classes')}, but {name} has"
             f" {num_classes} classes."
         )
-    single = data.is_single
-    labels = f"{name} has one label an example" if single else f"{name} has lists of labels"
-    loss = config["loss"]["name"]
-    if loss == "cross_entropy" and not single:
-        raise ValueError(f"config.loss is {loss!r}, which does not suit the data: {labels}.")
-    if not single and config["weighting"]["name"] != "equal":
-        raise ValueError(
-            f"config.weighting is {config['weighting']['name']!r}, which does not suit the data:"
-            f" {labels}."
-        )
     validation = config["validation"]
-    splits = [e["split"] for e in config["evals"].values()] + (
-        [validation["split"]] if validation else []
-    )
-    unknown = sorted(set(splits) - set(data.sizes))
+    evaluated = {f"evals.{n}": e for n, e in config["evals"].items()}
+    if validation:
+        evaluated["validation"] = validation
+        _check_choice("validation.metric", validation["metric"], task.metrics)
+    unknown = sorted({settings["split"] for settings in evaluated.values()} - set(data.sizes))
     if unknown:
         raise ValueError(
             f"config.evals or config.validation: splits {unknown} are evaluated, but the data set"
-            " has"
-            f" {sorted(data.sizes)}."
+            f" has {sorted(data.sizes)}."
         )
-    if validation:
-        _check_choice(
-            "validation.metric",
-            validation["metric"],
-            metrics.MULTICLASS if single else metrics.MULTILABEL,
+    if data.label_forms["train"] != task.labels:
+        found = "one label" if data.label_forms["train"] == "one" else "a list of labels"
+        suited = ", ".join(n for n in tasks.__all__ if getattr(tasks, n).labels != task.labels)
+        raise ValueError(
+            f"config.task is {task.name!r}, but {name} has {found} per example, which suits"
+            f" {suited}."
+        )
+    for section, settings in evaluated.items():
+        _check_answers(section, settings, task, data.label_forms[settings["split"]])
+
+
+def _check_answers(section: str, settings: dict[str, Any], task: Task, form: LabelForm) -> None:
+    """Raises a ValueError where an evaluation and the labels of its split do not agree."""
+    if settings.get("answers") == "any":
+        if task.labels == "list":
+            raise ValueError(
+                f"config.{section}.answers is 'any', which is for a task of one label per example;"
+                f" config.task is {task.name!r}."
+            )
+        if form == "one":
+            raise ValueError(
+                f"config.{section}.answers is 'any', but split {settings['split']!r} has one label"
+                " per example; remove the setting."
+            )
+    elif form != task.labels:
+        expected = "a list of labels" if task.labels == "list" else "one label"
+        remedy = (
+            f"; config.{section}.answers='any' counts a prediction of any label of a list as right"
+            if form == "list"
+            else ""
+        )
+        raise ValueError(
+            f"config.{section}: config.task {task.name!r} needs {expected} per example, which split"
+            f" {settings['split']!r} does not have{remedy}."
         )
 
 

@@ -141,7 +141,7 @@ def _stream(config: dict[str, Any], data_dir: str | None, is_there: bool) -> str
             directory,
             sorted({expression.partition("[")[0] for expression in splits.values()}),
             label=data.get("label", "label"),
-            several=config["loss"]["name"] == "sigmoid_cross_entropy",
+            labels=schema.task(config).labels,
             size=None if sizes else _SIZE,
             num_classes=num_classes,
         )
@@ -179,12 +179,14 @@ def _splits(config: dict[str, Any]) -> set[str]:
 
 
 def _stand_in(config: dict[str, Any]) -> None:
-    several = config["loss"]["name"] == "sigmoid_cross_entropy"
     kept = {name: config["data"][name] for name in ("train", "eval", "validation_fraction")}
     kept["validation_fraction"] = (
         kept["validation_fraction"] or 0.2
     )  # for a split "valid" that it may have had
-    config["data"] = {"name": "digits_pairs" if several else "digits", **kept}
+    config["data"] = {
+        "name": "digits_pairs" if schema.task(config).labels == "list" else "digits",
+        **kept,
+    }
     for settings in (*config["evals"].values(), config["validation"] or {}):
         if settings.get("split") not in ("train", "valid", None):
             settings["split"] = "test"

@@ -1,22 +1,32 @@
 """The sentence of the design as one function: parameters and a batch become a loss."""
 
+import zlib
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 from flax import linen as nn
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from heteroscedastic import losses
 from heteroscedastic.batch import Batch
+from heteroscedastic.latent import LatentGaussian
+
+_DROPOUT = zlib.crc32(b"dropout")
+Predictive = Callable[[PRNGKeyArray, LatentGaussian], Float[Array, "*b k"]]
+Smoothing = Callable[[Batch, int], Float[Array, "*b k"]]
+Weighting = Callable[[Float[Array, "*b k"], Float[Array, "k"]], Float[Array, "*b"]]
+Loss = Callable[[Float[Array, "*b k"], Float[Array, "*b k"], Float[Array, "k"]], Float[Array, "*b"]]
 
 
 class Outputs(NamedTuple):
-    """What a loss knows of each example."""
+    """Intermediate values of a batch."""
 
     model_state: Any
-    logits: Float[Array, "b k"]
-    losses: Float[Array, "b"]
+    targets: Float[Array, "*b k"]
+    logits: Float[Array, "*b k"]
+    losses: Float[Array, "*b"]
     mass: Float[Array, ""]  # sum(w), class weights included
 
 
@@ -27,10 +37,10 @@ def objective(
     key: PRNGKeyArray,
     *,
     model: nn.Module,
-    smoothing: Callable,
-    weighting: Callable,
-    predictive: Callable,
-    loss: Callable,
+    smoothing: Smoothing,
+    weighting: Weighting,
+    predictive: Predictive,
+    loss: Loss,
     class_counts: Float[Array, "k"],
 ) -> tuple[Float[Array, ""], Outputs]:
     """Weighted mean of the losses of a batch, sum(w l) / sum(w).
@@ -39,23 +49,25 @@ def objective(
       params: of the model.
       model_state: its batch statistics.
       batch: its weights are multiplied with those of `weighting`.
-      key: of the latent's noise.
+      key: of the latent's noise; that of dropout follows from it.
       model: (inputs, present, train) -> latent.
       smoothing: (batch, num_classes) -> targets.
       weighting: (targets, class_counts) -> weights.
       predictive: (key, latent) -> logits.
-      loss: (logits, targets) -> losses.
-      class_counts: of the labels in training.
+      loss: (logits, targets, class_counts) -> losses.
+      class_counts: of the labels in training, one for each of the K classes.
     """
+    targets = smoothing(batch, len(class_counts))  # before the model, as mixing changes its inputs
     latent, updated = model.apply(
         {"params": params, **model_state},
         batch.inputs,
         batch.weights > 0,
         train=True,
         mutable=list(model_state),
+        rngs={"dropout": jax.random.fold_in(key, _DROPOUT)},
     )
     logits = predictive(key, latent)
-    targets = smoothing(batch, logits.shape[-1])
-    values = loss(logits, targets)
+    values = loss(logits, targets, class_counts)
     weights = batch.weights * weighting(targets, class_counts)
-    return losses.weighted_mean(values, weights), Outputs(updated, logits, values, jnp.sum(weights))
+    outputs = Outputs(updated, targets, logits, values, jnp.sum(weights))
+    return losses.weighted_mean(values, weights), outputs

@@ -12,10 +12,8 @@ from heteroscedastic import losses
 from heteroscedastic.batch import Batch
 from heteroscedastic.latent import LatentGaussian
 from heteroscedastic.training import microbatches
+from heteroscedastic.training.objective import Outputs, Predictive
 from heteroscedastic.training.state import TrainState
-
-_MAX_CLASSES = 2000
-_NUM_KEPT = 100
 
 
 class StepSums(NamedTuple):
@@ -62,7 +60,7 @@ def train_step(
     *,
     objective: Callable,
     optimizer: optax.GradientTransformation,
-    metric: Callable,
+    metric: Callable[[Outputs, Batch], Any],
     batch_of: Callable[[Any], Batch] = lambda feed: feed,
     num_microbatches: int = 1,
 ) -> tuple[TrainState, StepSums, Values]:
@@ -74,7 +72,7 @@ def train_step(
       key: of the latent's noise.
       objective: (params, model_state, batch, key) -> loss, outputs.
       optimizer: of the parameters.
-      metric: (logits, labels, weights) -> sums.
+      metric: (outputs, batch) -> sums; the outputs hold the targets.
       batch_of: feed -> batch, of the examples of a part of a feed too.
       num_microbatches: parts that the batch is cut into and that follow each other, see
         microbatches.py.
@@ -87,7 +85,7 @@ def train_step(
         sums = microbatches.Sums(
             weight=jnp.sum(batch.weights),
             loss=losses.weighted_sum(outputs.losses, batch.weights),
-            metrics=metric(outputs.logits, batch.labels, batch.weights),
+            metrics=metric(outputs, batch),
         )
         values = Values(batch.ids, batch.weights, outputs.losses)
         return microbatches.Part(gradient, outputs.model_state, outputs.mass, sums), values
@@ -114,38 +112,19 @@ def eval_step(
     batch: Batch,
     key: PRNGKeyArray,
     *,
-    predictive: Callable,
-    metric: Callable,
-    yes_no: bool,
+    predictive: Predictive,
+    metric: Callable[[Float[Array, "*b k"], Batch], Any],
+    record: Callable[[Float[Array, "*b k"], Batch], Predictions],
 ) -> tuple[Any, Predictions]:
-    """Sums over the batch, and the prediction of each example; `yes_no` where the logits are
-    log-odds.
+    """Sums over the batch, and the prediction of each example.
+
+    Args:
+      latent: of the examples.
+      batch: their labels and weights.
+      key: of the latent's noise.
+      predictive: (key, latent) -> logits.
+      metric: (logits, batch) -> sums.
+      record: (logits, batch) -> what is kept of each example.
     """
     logits = predictive(key, latent)
-    sums = metric(logits, batch.labels, batch.weights)
-    labels = batch.labels[:, None] if yes_no and batch.labels.ndim == 1 else batch.labels
-    predictions = bounded(Predictions(batch.ids, batch.weights, labels, logits), yes_no)
-    if labels.ndim == 2 and not yes_no:
-        predictions = predictions._replace(labels=None, right_labels=labels)
-    return sums, predictions
-
-
-def bounded(predictions: Predictions, yes_no: bool) -> Predictions:
-    """The predictions with no more of the logits than is kept; on the device, so that a split's fit
-    in memory.
-    """
-    _, _, labels, logits, *_ = predictions
-    if logits.shape[-1] <= _MAX_CLASSES:
-        return predictions
-    lists = labels if labels.ndim == 2 else labels[:, None]
-    own = jnp.take_along_axis(logits, jnp.maximum(lists, 0), axis=-1)
-    own = jnp.where(lists >= 0, own, jnp.nan)
-    largest, classes = jax.lax.top_k(logits, _NUM_KEPT)  # of equal ones the first
-    return predictions._replace(
-        logits=largest,
-        classes=classes.astype(jnp.int32),
-        label_logits=own if labels.ndim == 2 else own[:, 0],
-        log_normalizer=jnp.sum(jax.nn.softplus(logits), axis=-1)
-        if yes_no
-        else jax.nn.logsumexp(logits, axis=-1),
-    )
+    return metric(logits, batch), record(logits, batch)

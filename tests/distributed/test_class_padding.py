@@ -142,7 +142,7 @@ def test_a_run_with_cut_classes_is_that_of_one_device_and_is_read_on_one(tmp_pat
     def step(feed, key):
         return jax.jit(run.eval_step)(state.params, state.model_state, split, feed, key)
 
-    feeds = resident.feeds(np.arange(len(split.ids)), run.batch_size)
+    feeds = resident.feeds(np.arange(len(split.ids)), run.steps.batch_size)
     _, predictions = evaluate.evaluate(
         step, feeds, assembly.key_for(run.config["seed"], "eval test")
     )

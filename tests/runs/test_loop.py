@@ -319,7 +319,11 @@ def test_one_label_an_example_may_be_learned_as_yes_or_no_answers(tmp_path):
     """The question of Table 11: the highest log-odds predict, and the file holds lists of one
     label.
     """
-    config = small(loss=dict(name="sigmoid_cross_entropy"), predictive=dict(name="sigmoid"))
+    config = small(
+        task="one_vs_rest",
+        loss=dict(name="sigmoid_cross_entropy"),
+        predictive=dict(name="sigmoid"),
+    )
     told = loop.train(config, str(tmp_path / "run"))["evals"]["test"]
     saved = np.load(tmp_path / "run" / "predictions" / "test.npz")
     logits, labels = saved["logits"].astype(np.float64), saved["labels"]
@@ -346,14 +350,17 @@ def test_one_label_an_example_may_be_learned_as_yes_or_no_answers(tmp_path):
         ),
         ({"predictive.num_samples": 0}, "num_samples is 0"),
         ({"predictive": dict(name="deterministic")}, "was given a latent with noise"),
-        ({"predictive": dict(name="sigmoid_sampled", num_samples=8)}, "goes with config.loss"),
+        (
+            {"predictive": dict(name="sigmoid_sampled", num_samples=8)},
+            "is of the link sigmoid, but",
+        ),
         (
             {"loss": dict(name="sigmoid_cross_entropy")},
-            "'softmax' goes with config.loss 'cross_entropy', not 'sig",
+            "config.loss 'sigmoid_cross_entropy' is of the link sigmoid, but config.task 'multi",
         ),
         (
             {"data.name": "digits_pairs", "curation": ""},
-            "does not suit the data: digits_pairs has lists of labels",
+            "config.task is .multiclass., but digits_pairs has a list of labels per example",
         ),
         ({"backbone": dict(widths=(8,))}, "config.backbone is .* must be a section with a name"),
         (

@@ -1,8 +1,13 @@
+import functools
+
+import jax
 import numpy as np
 import pytest
 from scipy import special, stats
 
 from heteroscedastic.runs import predictions
+from heteroscedastic.tasks.one_vs_rest import log_normalizer
+from heteroscedastic.tasks.task import bounded
 from heteroscedastic.training import evaluate, step
 
 RNG = np.random.default_rng(0)
@@ -19,7 +24,10 @@ def written(tmp_path, labels=LABELS, logits=LOGITS):
     """Predictions as a run keeps them."""
     ids = np.arange(len(labels), dtype=np.int32)
     kept = evaluate.arrays(
-        step.bounded(step.Predictions(ids, np.ones(len(labels)), labels, logits), labels.ndim == 2)
+        bounded(
+            step.Predictions(ids, np.ones(len(labels)), labels, logits),
+            log_normalizer if labels.ndim == 2 else functools.partial(jax.nn.logsumexp, axis=-1),
+        )
     )
     (tmp_path / "predictions").mkdir(exist_ok=True)
     np.savez(tmp_path / "predictions" / "test.npz", **kept)

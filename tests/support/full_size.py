@@ -78,7 +78,7 @@ def _step(config, several):
             logits = average(jax.random.key(1), head.apply({"params": params}, features))
             targets = targets_of(batch, num_classes)
             weights = weights_of(targets, jnp.ones(num_classes))
-            return losses.weighted_mean(loss(logits, targets), weights)
+            return losses.weighted_mean(loss(logits, targets, jnp.ones(num_classes)), weights)
 
         return jax.grad(objective)(params)
 

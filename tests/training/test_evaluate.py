@@ -1,3 +1,5 @@
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -5,9 +7,10 @@ import pytest
 from gaussians import key
 from scipy import special
 
-from heteroscedastic import metrics
+from heteroscedastic import metrics, tasks
 from heteroscedastic.batch import Batch
 from heteroscedastic.latent import LatentGaussian
+from heteroscedastic.tasks import task
 from heteroscedastic.training import evaluate, step
 from heteroscedastic.training.step import Predictions
 
@@ -51,7 +54,7 @@ def test_the_metrics_of_a_split_do_not_depend_on_its_batches():
 
 def test_up_to_2000_classes_every_logit_is_written():
     made = predictions(4, 2000)
-    written = evaluate.arrays(step.bounded(made, False))
+    written = evaluate.arrays(task.bounded(made, functools.partial(jax.nn.logsumexp, axis=-1)))
     assert set(written) == {"ids", "labels", "logits"}
     np.testing.assert_array_equal(written["logits"], made.logits)
 
@@ -76,7 +79,7 @@ def plain(ids, labels, logits):
 def test_above_2000_classes_the_file_is_that_of_all_logits_though_no_batch_keeps_them(lists):
     made = predictions(10, 2001, lists)
     made.logits[:, 5:2000:7] = made.logits[:, :1]  # many are equal
-    metric = metrics.ranked_multilabel if lists else metrics.multiclass
+    asked = tasks.multilabel() if lists else tasks.multiclass()
 
     @jax.jit
     def one(rows, key):
@@ -89,8 +92,8 @@ def test_above_2000_classes_the_file_is_that_of_all_logits_though_no_batch_keeps
             batch,
             key,
             predictive=lambda key, x: x.loc,
-            metric=metric,
-            yes_no=lists,
+            metric=functools.partial(asked.evaluation_sums, answers=None),
+            record=functools.partial(asked.predictions, answers=None),
         )
 
     _, found = evaluate.evaluate(
@@ -113,8 +116,8 @@ def test_one_label_an_example_under_the_sigmoid_is_written_as_a_list_of_one():
         batch,
         key(),
         predictive=lambda key, x: x.loc,
-        metric=metrics.multiclass_sigmoid,
-        yes_no=True,
+        metric=functools.partial(tasks.one_vs_rest().evaluation_sums, answers=None),
+        record=functools.partial(tasks.one_vs_rest().predictions, answers=None),
     )
     np.testing.assert_array_equal(found.labels, made.labels[:, None])
 
@@ -127,8 +130,8 @@ def test_lists_of_right_labels_under_a_softmax_are_not_taken_for_answers():
         batch,
         key(),
         predictive=lambda key, x: x.loc,
-        metric=metrics.of_evaluation(True, False, batch.labels),
-        yes_no=False,
+        metric=functools.partial(tasks.multiclass().evaluation_sums, answers="any"),
+        record=functools.partial(tasks.multiclass().predictions, answers="any"),
     )
     assert set(evaluate.arrays(jax.tree.map(np.asarray, found))) == {
         "ids",

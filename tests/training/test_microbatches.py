@@ -48,7 +48,8 @@ def batch(weights):
     )
 
 
-def few_sums(logits, labels, weights):
+def few_sums(outputs, batch):
+    logits, labels, weights = outputs.logits, batch.labels, batch.weights
     return dict(
         weight=jnp.sum(weights), correct=jnp.sum(weights * (jnp.argmax(logits, axis=-1) == labels))
     )
@@ -194,7 +195,7 @@ from heteroscedastic.training.placement import Placement
 config = study.config("digits_hom", {"backbone": dict(name="MLP", widths=(32,))})
 config["training"] |= dict(batch_size=64, microbatches=4)
 run = assembly.build(config)
-placement = Placement(run.batch_size, num_microbatches=run.num_microbatches)
+placement = Placement(run.steps.batch_size, num_microbatches=run.steps.num_microbatches)
 shapes = compiled.shapes(run, placement)
 at_work = jax.tree.map(lambda x: x.sharding, shapes[0])
 step = compiled.train_step(run, placement, at_work, donates=False).lower(*shapes).compile()

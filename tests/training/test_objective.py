@@ -7,7 +7,7 @@ import optax
 import pytest
 from gaussians import key
 
-from heteroscedastic import losses, metrics, predictive, smoothing, weighting
+from heteroscedastic import losses, predictive, smoothing, tasks, weighting
 from heteroscedastic.batch import Batch
 from heteroscedastic.models import backbones, heads
 from heteroscedastic.models.classifier import Classifier
@@ -59,7 +59,12 @@ def test_an_absent_example_changes_neither_loss_nor_gradient_nor_statistics_nor_
     @jax.jit
     def step(batch):
         state_after, sums, _ = train_step(
-            state, batch, key(), objective=bound(weigh), optimizer=sgd, metric=metrics.multiclass
+            state,
+            batch,
+            key(),
+            objective=bound(weigh),
+            optimizer=sgd,
+            metric=tasks.multiclass().training_sums,
         )
         return state_after, sums
 

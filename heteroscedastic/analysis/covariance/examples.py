@@ -55,8 +55,8 @@ def of(
     feed = Feed(np.zeros(1, np.int32), np.ones(1, np.float32), np.int32(0))
     latent, _ = run.latents(state.params, state.model_state, one, feed)
     key = assembly.key_for(run.config["seed"], "covariance")
-    link = jax.nn.sigmoid if loaded_run.answers_yes_or_no(found) else jax.nn.softmax
-    probs = np.asarray(link(run.predictive(key, latent))[0])
+    link = jax.nn.sigmoid if found.run.task.link == "sigmoid" else jax.nn.softmax
+    probs = np.asarray(link(run.parts.predictive(key, latent))[0])
     if classes is None:
         classes = np.argsort(-probs, kind="stable")[:num_classes]
     rows, cols = (jnp.asarray(x.ravel()) for x in np.meshgrid(classes, classes, indexing="ij"))

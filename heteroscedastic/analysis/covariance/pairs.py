@@ -163,7 +163,7 @@ def seen(
     @jax.jit
     def predicted(feed, key):
         latent, batch = run.latents(state.params, state.model_state, data, feed)
-        return latent, jax.nn.softmax(run.predictive(key, latent), axis=-1), batch.weights
+        return latent, jax.nn.softmax(run.parts.predictive(key, latent), axis=-1), batch.weights
 
     @jax.jit
     def sums(latent, probs, weights, rows, cols):
@@ -181,7 +181,7 @@ def seen(
         None,
         len(found.dataset["class_names"]) * (1 + getattr(run.model.head, "num_factors", 0)),
     )
-    batch_size = max(1, min(run.batch_size, _NUMBERS // size))
+    batch_size = max(1, min(run.steps.batch_size, _NUMBERS // size))
     for i, feed in enumerate(resident.feeds(np.arange(num_examples), batch_size)):
         told = predicted(feed, jax.random.fold_in(key, i))
         total = evaluate.merged(total, [sums(*told, *part) for part in parts])

@@ -59,7 +59,7 @@ def _features(found: loaded_run.Finished, split: str) -> Iterator[Float[np.ndarr
     run, state = found.run, found.state
     data = jax.device_put(loaded_run.data(found, split))
     features = jax.jit(lambda feed: run.features(state.params, state.model_state, data, feed)[0])
-    for feed in resident.feeds(np.arange(len(data.ids)), run.batch_size):
+    for feed in resident.feeds(np.arange(len(data.ids)), run.steps.batch_size):
         yield np.asarray(features(feed), np.float32)[feed.weights > 0]
 
 
@@ -91,7 +91,7 @@ def measures(
     @jax.jit
     def sums(feed, key):
         latent, batch = run.latents(state.params, state.model_state, data_on_device, feed)
-        probs = jax.nn.softmax(run.predictive(key, latent), axis=-1)
+        probs = jax.nn.softmax(run.parts.predictive(key, latent), axis=-1)
         overlap = probs[:, :, None] * probs[:, None, :]
         parts = {
             "seen": scale * overlap * latent_lib.difference_variance(latent),
@@ -101,7 +101,7 @@ def measures(
 
     data_on_device = jax.device_put(data)
     key = assembly.key_for(run.config["seed"], "covariance")
-    batch_size = max(1, min(run.batch_size, _NUMBERS // num_classes**2))
+    batch_size = max(1, min(run.steps.batch_size, _NUMBERS // num_classes**2))
     feeds = resident.feeds(np.arange(len(data.ids)), batch_size)
     parts = (sums(feed, jax.random.fold_in(key, i)) for i, feed in enumerate(feeds))
     total = functools.reduce(evaluate.merged, parts, None)
@@ -171,7 +171,7 @@ def ties(
       ValueError: no such split, or "seen" of too many classes or of several labels.
     """
     names, whole, average = figures.class_names(found.dataset), None, averaged(found, split)
-    if not loaded_run.answers_yes_or_no(found) and len(names) <= MAX_CLASSES:
+    if found.run.task.link == "softmax" and len(names) <= MAX_CLASSES:
         whole = measures(found, split, average)
     by = by or ("covariance" if whole is None else "seen")
     if by == "seen":
@@ -289,7 +289,7 @@ def _tell_class(
 ) -> None:
     average = averaged(found, flags.split)
     near = pairs.of_class(average, chosen)
-    by = flags.by or ("covariance" if loaded_run.answers_yes_or_no(found) else "seen")
+    by = flags.by or ("covariance" if found.run.task.link == "sigmoid" else "seen")
     if by == "seen":
         sizes = pairs.seen(found, flags.split, near.rows, near.cols)
     else:
@@ -322,7 +322,7 @@ def _told(
     whole: Measures | None = None,
 ) -> list[dict[str, Any]]:
     seen = None if whole is None else whole.seen[some.rows, some.cols]
-    if seen is None and not loaded_run.answers_yes_or_no(found):
+    if seen is None and found.run.task.link == "softmax":
         seen = pairs.seen(found, split, some.rows, some.cols)
     mixed = (
         known_noise.mixed(found.dataset, some.rows, some.cols)

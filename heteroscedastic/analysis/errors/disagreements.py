@@ -115,7 +115,7 @@ def find(
             latent_lib.variance(latent),
         )
         variance = jnp.sum(own * variances, axis=-1, keepdims=True)
-        probs = jax.nn.softmax(found.run.predictive(key, latent), axis=-1)
+        probs = jax.nn.softmax(found.run.parts.predictive(key, latent), axis=-1)
         return {
             "covariance": scale * covariance,
             "correlation": covariance / jnp.sqrt(variance * variances),

@@ -73,7 +73,7 @@ def labels(found: loaded_run.Finished, split: str = "train") -> Labels:
     data = loaded_run.with_one_label(found, split)
 
     def read(key, latent, batch):
-        log_probs = jax.nn.log_softmax(found.run.predictive(key, latent), axis=-1)
+        log_probs = jax.nn.log_softmax(found.run.parts.predictive(key, latent), axis=-1)
         own = jax.nn.one_hot(batch.labels, latent.loc.shape[-1])
 
         def label_of(values):

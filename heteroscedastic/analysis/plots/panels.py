@@ -14,6 +14,7 @@ from heteroscedastic.analysis.plots.figures import Figure
 from heteroscedastic.analysis.uncertainty.confidence import Diagram, Outcomes
 from heteroscedastic.calibration.selective import RiskCoverage
 from heteroscedastic.ensembles import EntropySplit
+from heteroscedastic.links import Link
 
 _WIDTH, _HEIGHT = 4.6, 3.4  # inches
 # examples in a bin, each once however many runs there are, below which its share says little
@@ -22,13 +23,13 @@ _KINDS = {"right": figures.COLORS[0], "wrong": figures.COLORS[1], "noisy": figur
 _LABELS = {"right": "right", "wrong": "wrong", "noisy": "label known to be wrong"}
 
 
-def reliability(diagrams: dict[str, Diagram], title: str, several: bool = False) -> Figure:
+def reliability(diagrams: dict[str, Diagram], title: str, link: Link = "softmax") -> Figure:
     """Accuracy against confidence with bands, and how many predictions each bin holds below it.
 
     Args:
       diagrams: by what they are called, such as before and after scaling.
       title: of the picture.
-      several: they are of yes/no answers.
+      link: "sigmoid" where they are of yes/no answers.
     """
     with figures.styled():
         drawn = figures.figure(_WIDTH, 4.7)
@@ -59,12 +60,12 @@ def reliability(diagrams: dict[str, Diagram], title: str, several: bool = False)
             lower.stairs(share, told.edges, color=color, linewidth=1.4)
         upper.set(
             title=title,
-            ylabel="how often yes holds" if several else "accuracy",
+            ylabel="how often yes holds" if link == "sigmoid" else "accuracy",
             xlim=(0, 1),
             ylim=(0, 1.02),
         )
         drawn.legend(loc="outside lower center", ncols=2, fontsize=8.5)
-        stated = "stated probability of yes" if several else "confidence"
+        stated = "stated probability of yes" if link == "sigmoid" else "confidence"
         lower.set(xlabel=stated, ylabel="share")
         for axis in (upper.xaxis, upper.yaxis):
             _in_percent(axis, decimals=0)

@@ -82,7 +82,7 @@ def _introduction(compared: Compared) -> str:
     runs = sum(len(group.runs) for group in compared.groups)
     examples = len(compared.told[0][0].ids)
     fit = f"; temperatures are fitted on {compared.fit}" if compared.fit else ""
-    kind = "lists of labels" if compared.several else "one label an example"
+    kind = "lists of labels" if compared.link == "sigmoid" else "one label an example"
     return page.paragraph(
         f"{runs} {'run' if runs == 1 else 'runs'} of"
         f" {', '.join(group.name for group in compared.groups)}, told on the"

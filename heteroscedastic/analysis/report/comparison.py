@@ -12,6 +12,7 @@ from scipy import stats
 
 from heteroscedastic import files, user_errors
 from heteroscedastic.analysis.plots import figures
+from heteroscedastic.links import Link
 from heteroscedastic.runs import loaded_run, predictions, provenance
 from heteroscedastic.runs.loaded_run import Told
 from heteroscedastic.runs.predictions import Predictions
@@ -89,7 +90,7 @@ def _check_same(compared: list[Group], told: list[list[Predictions]], on: str) -
     runs = [run for group in compared for run in group.runs]
     first, *others = zip(runs, (p for group in told for p in group))
     for run, found in others:
-        if found.several != first[1].several:
+        if found.link != first[1].link:
             raise ValueError(
                 f"{first[0].directory} and {run.directory}: one answers by a softmax, the other"
                 " yes or no for each"
@@ -145,9 +146,9 @@ class Compared(NamedTuple):
         return figures.class_names(self.groups[0].runs[0].dataset)
 
     @property
-    def several(self) -> bool:
-        """Whether an example has a list of labels."""
-        return self.told[0][0].several
+    def link(self) -> Link:
+        """The link of the logits of all runs."""
+        return self.told[0][0].link
 
 
 def compare(

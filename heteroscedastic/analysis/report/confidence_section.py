@@ -27,7 +27,7 @@ def reliability(compared: Compared) -> Section:
         if not diagrams:
             continue
         errors = ", ".join(f"{name} {100 * d.error:.1f} %" for name, d in diagrams.items())
-        what = "yes/no answers" if compared.several else "predictions"
+        what = "yes/no answers" if compared.link == "sigmoid" else "predictions"
         scaled = (
             f" Temperature {comparison.spread(temperatures, 2)}, fitted on {compared.fit}."
             if temperatures
@@ -44,7 +44,7 @@ def reliability(compared: Compared) -> Section:
                 " probabilities; expected"
                 f" calibration error {errors}.",
                 panels.reliability(
-                    diagrams, f"Reliability of {group.name}, {compared.on}", compared.several
+                    diagrams, f"Reliability of {group.name}, {compared.on}", compared.link
                 ),
                 {"diagrams": diagrams, "temperatures": temperatures, "evaluation": compared.on},
             )
@@ -60,7 +60,8 @@ def _temperatures(compared: Compared, group: int) -> list[float]:
     fit = compared.fitted_on[group]
     predictions.every_logit(compared.told[group][0], "temperature scaling")
     return [
-        calibration.fitted(predictions.every_logit(p, "temperature scaling"), p.labels) for p in fit
+        calibration.fitted(predictions.every_logit(p, "temperature scaling"), p.labels, p.link)
+        for p in fit
     ]
 
 
@@ -92,7 +93,7 @@ def outcomes(compared: Compared) -> Section:
             means = {kind: float(v.mean()) for kind, v in found.confidence.items() if len(v)}
             what = (
                 "the likelier answer to each yes/no question"
-                if compared.several
+                if compared.link == "sigmoid"
                 else "the likeliest class"
             )
             parts.append(
@@ -134,7 +135,7 @@ def selective(compared: Compared) -> Section:
         ]
         for name, runs in curves.items()
     ]
-    what = "yes/no answers" if compared.several else "predictions"
+    what = "yes/no answers" if compared.link == "sigmoid" else "predictions"
     picture = Picture(
         "risk_coverage",
         f"Error among the surest {what} of {compared.on}, over the share of them that is answered;"

@@ -37,7 +37,7 @@ def _samples(compared: Compared) -> list[Any]:
         finds[group.name] = [_finds_errors(split, p) for split, p in zip(splits[group.name], told)]
     if splits:
         parts.append(_picture("entropy_samples", splits, "latent sample", compared))
-    if splits and not compared.several:
+    if splits and compared.link == "softmax":
         head = ["", "entropy of the mean", "expected entropy", "mutual information"]
         rows = [[name, *map(_found, zip(*of_runs))] for name, of_runs in finds.items()]
         parts.append(
@@ -91,7 +91,11 @@ def _picture(name, splits, of, compared) -> Picture:
         if of == "latent sample"
         else "runs of one config with other seeds, which choose the validation examples and planted noise too"
     )
-    per = "summed over the yes/no answers of an example" if compared.several else "an example"
+    per = (
+        "summed over the yes/no answers of an example"
+        if compared.link == "sigmoid"
+        else "an example"
+    )
     return Picture(
         name,
         f"Mean entropy of a prediction of {compared.on}, {per}: what remains within a {of}, and"
@@ -105,7 +109,7 @@ def _picture(name, splits, of, compared) -> Picture:
 
 
 def _finds_errors(split: ensembles.EntropySplit, told: Predictions) -> list[float]:
-    if told.several:
+    if told.link == "sigmoid":
         return []
     wrong = ~predictions.is_correct(told)
     # What is 0 but for rounding ranks nothing.

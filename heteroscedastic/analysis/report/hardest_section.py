@@ -19,7 +19,7 @@ def hardest(compared: Compared) -> Section:
     parts: list[Any] = [
         page.paragraph(
             f"The examples of {compared.on} with the largest loss, -log p of the label"
-            + (", summed over the yes/no answers" if compared.several else "")
+            + (", summed over the yes/no answers" if compared.link == "sigmoid" else "")
             + ", in nats, by the mean over the runs of a group. A wrong label, two things in one image and a thing that"
             " is hard to tell all look alike here."
         )
@@ -73,7 +73,7 @@ def _said(compared: Compared, told: list[Predictions], row: int) -> dict[str, An
     for p in told:
         classes = np.arange(p.logits.shape[-1]) if p.classes is None else p.classes[row]
         logits = p.logits[row].astype(np.float64)
-        if p.several:
+        if p.link == "sigmoid":
             probs = special.expit(logits)
         else:
             probs = np.exp(
@@ -83,7 +83,9 @@ def _said(compared: Compared, told: list[Predictions], row: int) -> dict[str, An
         for c, share in zip(classes.tolist(), probs / len(told)):
             totals[c] = totals.get(c, 0.0) + float(share)
     found = sorted(totals.items(), key=lambda item: -item[1])
-    shares = dict([item for item in found if item[1] > 0.5] if first.several else found[:2])
+    shares = dict(
+        [item for item in found if item[1] > 0.5] if first.link == "sigmoid" else found[:2]
+    )
     says = [{"class": c, "name": names[c], "probability": share} for c, share in shares.items()]
     return {"id": int(first.ids[row]), "labels": labels, "says": says}
 

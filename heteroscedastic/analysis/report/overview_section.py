@@ -109,8 +109,10 @@ def _metrics(compared: Compared) -> tuple[dict[str, list[dict[int, float]]], lis
 
 
 def _after_scaling(fit: predictions.Predictions, on: predictions.Predictions) -> dict[str, float]:
-    temperature = calibration.fitted(fit.logits, fit.labels)
-    return calibration.measures(on.logits / temperature, on.labels) | {"temperature": temperature}
+    temperature = calibration.fitted(fit.logits, fit.labels, fit.link)
+    return calibration.measures(on.logits / temperature, on.labels, on.link) | {
+        "temperature": temperature
+    }
 
 
 def _rows(compared, told) -> tuple[list[str], list[list[str]]]:

@@ -15,6 +15,7 @@ from scipy import special
 
 from heteroscedastic import curation, files, metrics, user_errors
 from heteroscedastic.calibration import recalibration, reliability, scores
+from heteroscedastic.links import Link
 from heteroscedastic.runs import loaded_run, predictions
 from heteroscedastic.training import evaluate
 
@@ -22,21 +23,22 @@ _EDGES = reliability.equal_edges(15)
 _BATCH = 1024  # examples of which sums are made at once
 # Compiled once, as a table reads many runs.
 _METRICS = {
-    1: jax.jit(metrics.multiclass),
-    2: jax.jit(metrics.ranked_multilabel),
-}  # by axes of the labels
+    "softmax": jax.jit(metrics.multiclass),
+    "sigmoid": jax.jit(metrics.ranked_multilabel),
+}
 _sums_by_class = jax.jit(
     functools.partial(reliability.sums_by_class, edges=_EDGES), static_argnames="num_classes"
 )
 _sums_one_against_all = jax.jit(functools.partial(reliability.sums_one_against_all, edges=_EDGES))
 
 
-def measures(logits: np.ndarray, labels: np.ndarray) -> dict[str, float]:
+def measures(logits: np.ndarray, labels: np.ndarray, link: Link) -> dict[str, float]:
     """What metrics.py tells of a run, and what needs all predictions at once.
 
     Args:
-      logits: [n, k]; log-odds where an example has several labels.
-      labels: [n], or [n, m] padded with -1.
+      logits: [n, k]; log-probabilities under a softmax, log-odds under a sigmoid.
+      labels: [n] under a softmax; [n, m], padded with -1, under a sigmoid.
+      link: of the logits.
 
     Returns:
       Of one label an example, besides, with 15 bins: the parts of the Brier score,
@@ -45,7 +47,11 @@ def measures(logits: np.ndarray, labels: np.ndarray) -> dict[str, float]:
       the confidence for being right, which is that of 1 - confidence for errors. Of several,
       `one_against_all_ece`, and `gap` is exact.
     """
-    return _of_one_label(logits, labels) if labels.ndim == 1 else _of_several(logits, labels)
+    return (
+        _softmax_measures(logits, labels)
+        if link == "softmax"
+        else _sigmoid_measures(logits, labels)
+    )
 
 
 def before_and_after(run: str | files.Path, fit: str, on: str) -> dict[str, Any]:
@@ -55,27 +61,27 @@ def before_and_after(run: str | files.Path, fit: str, on: str) -> dict[str, Any]
       FileNotFoundError: the run has no such predictions.
       ValueError: the predictions do not hold every logit.
     """
-    (fit_logits, fit_labels), (logits, labels) = (
+    (fit_logits, fit_labels, fit_link), (logits, labels, link) = (
         _every(files.as_path(run), name) for name in (fit, on)
     )
-    temperature = fitted(fit_logits, fit_labels)
+    temperature = fitted(fit_logits, fit_labels, fit_link)
     return {
         "temperature": temperature,
-        "before": measures(logits, labels),
+        "before": measures(logits, labels, link),
         "after": measures(
-            logits.astype(np.float64) / temperature, labels
+            logits.astype(np.float64) / temperature, labels, link
         ),  # in float32 neighbours may become equal
     }
 
 
-def fitted(logits: np.ndarray, labels: np.ndarray) -> float:
-    """The temperature that these predictions want; logits [n, k], labels [n] or [n, m]."""
-    if labels.ndim == 1:
+def fitted(logits: np.ndarray, labels: np.ndarray, link: Link) -> float:
+    """The temperature of the least loss; arguments as of `measures`."""
+    if link == "softmax":
         return recalibration.temperature(logits, labels)
     return recalibration.sigmoid_temperature(logits, curation.multi_hot(labels, logits.shape[-1]))
 
 
-def _of_one_label(logits, labels):
+def _softmax_measures(logits, labels):
     probs = special.softmax(logits.astype(np.float64), axis=-1)
     own = np.take_along_axis(logits, labels[:, None], axis=-1)[:, 0]
     confidence, correct = probs.max(axis=-1), predictions.is_first(logits, own)
@@ -90,7 +96,7 @@ def _of_one_label(logits, labels):
     class_errors = reliability.expected_calibration_error(apart)
     parts = scores.brier_parts(probs, labels, _EDGES)
     return {
-        **_told(logits, labels),
+        **_told(logits, labels, "softmax"),
         "nll": -scores.log_likelihood(logits, labels),
         "brier": scores.brier(probs, labels),
         **{f"brier_{name}": value for name, value in parts._asdict().items()},
@@ -103,9 +109,9 @@ def _of_one_label(logits, labels):
     }
 
 
-def _of_several(logits, labels):
+def _sigmoid_measures(logits, labels):
     holds = curation.multi_hot(labels, logits.shape[-1])
-    told = _told(logits, labels)
+    told = _told(logits, labels, "sigmoid")
     del told["gap_error"]  # here it is exact
     probs = jax.nn.sigmoid(jnp.asarray(logits))
     return {
@@ -121,9 +127,9 @@ def _one_against_all(probs, targets):
     return float(np.mean(reliability.expected_calibration_error(binned)))
 
 
-def _told(logits, labels):
+def _told(logits, labels, link):
     parts = (slice(start, start + _BATCH) for start in range(0, len(labels), _BATCH))
-    metric = _METRICS[labels.ndim]
+    metric = _METRICS[link]
     sums = (
         metric(jnp.asarray(logits[s]), jnp.asarray(labels[s]), jnp.ones(len(labels[s])))
         for s in parts
@@ -131,9 +137,9 @@ def _told(logits, labels):
     return metrics.means(functools.reduce(evaluate.merged, sums, None))
 
 
-def _every(run: files.Path, name: str) -> tuple[np.ndarray, np.ndarray]:
+def _every(run: files.Path, name: str) -> tuple[np.ndarray, np.ndarray, Link]:
     found = predictions.read(run, name)
-    return predictions.every_logit(found, "calibration"), found.labels
+    return predictions.every_logit(found, "calibration"), found.labels, found.link
 
 
 @user_errors.one_line()

@@ -89,7 +89,7 @@ def _stated_and_held(told: Predictions, temperature: float) -> tuple[np.ndarray,
     """[n, 1], or [n, k] of several labels: probabilities that are stated, and whether they came
     true.
     """
-    if told.several:
+    if told.link == "sigmoid":
         return predictions.answers(told, temperature)
     return predictions.confidence(told, temperature)[:, None], predictions.is_correct(told)[:, None]
 
@@ -140,7 +140,7 @@ def risk_coverage(told: Predictions) -> selective.RiskCoverage:
 
 def _likelier(told: Predictions) -> tuple[np.ndarray, np.ndarray]:
     """The probability of what the prediction says, and whether it is right."""
-    if not told.several:
+    if told.link == "softmax":
         return predictions.confidence(told), predictions.is_correct(told)
     probs, holds = predictions.answers(told)
     return np.maximum(probs, 1 - probs), (probs > 0.5) == holds

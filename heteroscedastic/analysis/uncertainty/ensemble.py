@@ -23,17 +23,18 @@ from heteroscedastic.analysis.report import comparison
 from heteroscedastic.analysis.report.comparison import Group
 from heteroscedastic.analysis.uncertainty import calibration, entropy
 from heteroscedastic.bind import check_seed
+from heteroscedastic.links import Link
 from heteroscedastic.runs import predictions, provenance, schema
 from heteroscedastic.runs.loaded_run import Told
 from heteroscedastic.runs.predictions import Predictions
 
-_METRICS = {  # by whether an example has several labels
-    False: ("accuracy", "top5_accuracy", "nll", "brier", "ece"),
-    True: ("top1_hit", "nll", "brier", "gap", "one_against_all_ece"),
+_METRICS = {
+    "softmax": ("accuracy", "top5_accuracy", "nll", "brier", "ece"),
+    "sigmoid": ("top1_hit", "nll", "brier", "gap", "one_against_all_ece"),
 }
 _SCALED = {
-    False: ("nll", "ece"),
-    True: ("nll", "one_against_all_ece"),
+    "softmax": ("nll", "ece"),
+    "sigmoid": ("nll", "one_against_all_ece"),
 }  # told after temperature scaling too
 
 
@@ -85,7 +86,7 @@ def members(
     compared = comparison.compare([Group("ensemble", runs)], on, fit)
     told = tuple(compared.told[0])
     for run, predicted in zip(runs, told):
-        if predicted.several and not schema.answers_yes_or_no(run.config):
+        if predicted.link == "sigmoid" and schema.task(run.config).link == "softmax":
             raise ValueError(
                 f"{run.directory} has one label an example, but {on!r} lists of right ones (ReaL);"
                 " ensembles are not"
@@ -125,21 +126,20 @@ def metrics(
     Raises:
       ValueError: not every logit is there, as above 2,000 classes.
     """
-    logits, labels = _together(chosen)
-    several = labels.ndim == 2
-    found = calibration.measures(logits, labels)
-    told = {name: found[name] for name in _METRICS[several]}
+    logits, labels, link = _together(chosen)
+    found = calibration.measures(logits, labels, link)
+    told = {name: found[name] for name in _METRICS[link]}
     if held_out is not None:
         scaled = calibration.measures(
-            logits.astype(np.float64) / calibration.fitted(*_together(held_out)), labels
+            logits.astype(np.float64) / calibration.fitted(*_together(held_out)), labels, link
         )
-        told |= {f"scaled_{name}": scaled[name] for name in _SCALED[several]}
+        told |= {f"scaled_{name}": scaled[name] for name in _SCALED[link]}
     return told
 
 
-def _together(chosen: Sequence[Predictions]) -> tuple[np.ndarray, np.ndarray]:
+def _together(chosen: Sequence[Predictions]) -> tuple[np.ndarray, np.ndarray, Link]:
     together = chosen[0] if len(chosen) == 1 else entropy.mean_of_members(chosen)
-    return predictions.every_logit(together, "an ensemble"), together.labels
+    return predictions.every_logit(together, "an ensemble"), together.labels, together.link
 
 
 def by_size(

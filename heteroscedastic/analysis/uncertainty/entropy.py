@@ -38,14 +38,14 @@ def over_samples(
       ValueError: the run has no such split.
     """
     data = loaded_run.data(found, split)
-    several = loaded_run.answers_yes_or_no(found)
+    link = found.run.task.link
 
     def read(key, latent, batch):
-        return _sums_over_samples(key, latent, num_samples, points, several)
+        return _sums_over_samples(key, latent, num_samples, points, link)
 
     def entropies(sums):  # of a batch, as the probabilities of all examples may be too many to hold
         probs, expected = (x.astype(np.float64) / num_samples for x in sums)
-        return _entropy(probs, several), expected
+        return _entropy(probs, link), expected
 
     total, expected = loaded_run.by_example(found, data, read, then=entropies)
     # In float32 a difference of equal entropies is not quite 0.
@@ -61,7 +61,7 @@ def over_members(members: Sequence[Predictions]) -> EntropySplit:
     """
     split = (
         ensembles.sigmoid_entropy_split
-        if members and members[0].several
+        if members and members[0].link == "sigmoid"
         else ensembles.entropy_split
     )
     return EntropySplit(*map(np.concatenate, zip(*map(split, _blocks(members)))))
@@ -74,7 +74,9 @@ def mean_of_members(members: Sequence[Predictions]) -> Predictions:
     Raises:
       ValueError: as `over_members`.
     """
-    mean = ensembles.mean_log_odds if members and members[0].several else ensembles.log_mean
+    mean = (
+        ensembles.mean_log_odds if members and members[0].link == "sigmoid" else ensembles.log_mean
+    )
     logits = np.concatenate([mean(block).astype(np.float32) for block in _blocks(members)])
     return members[0]._replace(logits=logits)
 
@@ -95,7 +97,7 @@ def _blocks(members: Sequence[Predictions]) -> Iterator[Float[np.ndarray, "m b k
         yield np.stack([x[start : start + size] for x in logits])
 
 
-def _sums_over_samples(key, latent, num_samples, points, several):
+def _sums_over_samples(key, latent, num_samples, points, link):
     """Sums over the samples of the probabilities [b, k], and of the entropies [b]."""
     draw = latent_lib.draw(key, latent, num_samples, points)
     chunk = max(1, min(num_samples, _CHUNK_VALUES // latent.loc.size))
@@ -107,7 +109,7 @@ def _sums_over_samples(key, latent, num_samples, points, several):
         utilities = jnp.broadcast_to(
             utilities, (chunk, *latent.loc.shape)
         )  # without noise there is one
-        if several:
+        if link == "sigmoid":
             probs = jax.nn.sigmoid(utilities)
             no = jax.nn.sigmoid(-utilities)
             terms = probs * jax.nn.log_sigmoid(utilities) + no * jax.nn.log_sigmoid(-utilities)
@@ -127,8 +129,8 @@ def _sums_over_samples(key, latent, num_samples, points, several):
     return totals
 
 
-def _entropy(probs, several):
-    if several:
+def _entropy(probs, link):
+    if link == "sigmoid":
         probs = np.stack([probs, 1 - probs], axis=-1)
         return np.sum(_entropy(probs, False), axis=-1)
     probs = probs / probs.sum(axis=-1, keepdims=True)

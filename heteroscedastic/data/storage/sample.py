@@ -15,6 +15,7 @@ import numpy as np
 from jaxtyping import UInt8
 
 from heteroscedastic.data.storage import digits, tfds
+from heteroscedastic.links import LabelForm
 
 NUM_EXAMPLES = 32  # of every split
 MAX_CLASSES = 64  # that labels are of, where the set has more
@@ -35,7 +36,7 @@ def write(
     splits: Sequence[str],
     *,
     label: str = "label",
-    several: bool = False,
+    labels: LabelForm = "one",
     size: int | None = None,
     num_classes: int = 10,
 ) -> None:
@@ -46,7 +47,7 @@ def write(
       data_dir: where the copy goes, in place of the set.
       splits: that are to be written.
       label: field of the labels, of a set that has no builder.
-      several: such a set has lists of them.
+      labels: of an example, one or a list of them.
       size: height and width of its images; None is several of them.
       num_classes: where no builder says how many.
 
@@ -61,7 +62,7 @@ def write(
         config = builder.builder_config.name if builder.builder_config else None
         name = builder.name
     except library.core.DatasetNotFoundError:
-        features, version, config = _schema(label, several, size), _VERSION, None
+        features, version, config = _schema(label, labels, size), _VERSION, None
     _name_classes(features, num_classes)
     images = digits.digits().splits["train"].inputs[..., 0]
     library.disable_progress_bar()
@@ -95,12 +96,12 @@ def _quiet() -> Iterator[None]:
         logger.setLevel(before)
 
 
-def _schema(label: str, several: bool, size: int | None) -> Any:
+def _schema(label: str, labels: LabelForm, size: int | None) -> Any:
     library = tfds.library()
     one = library.features.ClassLabel()
     image = library.features.Image(shape=(size, size, 3), encoding_format="jpeg")
     fields = {"image": image, "file_name": library.features.Text()}
-    fields[label] = library.features.Sequence(one) if several else one
+    fields[label] = library.features.Sequence(one) if labels == "list" else one
     return library.features.FeaturesDict(fields)
 
 

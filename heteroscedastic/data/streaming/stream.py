@@ -25,6 +25,7 @@ from heteroscedastic.data.storage import tfds
 from heteroscedastic.data.streaming import graph, in_memory, ops, reader_shards, records
 from heteroscedastic.data.streaming.in_memory import InMemory
 from heteroscedastic.data.streaming.sources import Chosen
+from heteroscedastic.links import LabelForm
 
 
 class Streaming:
@@ -61,7 +62,9 @@ class Streaming:
         """
         sources, self.class_names, self.class_counts, self.description = chosen
         self.sizes = {name: len(source.kept) for name, source in sources.items()}
-        self.is_single = not sources["train"].is_list
+        self.label_forms: dict[str, LabelForm] = {
+            name: "list" if source.is_list else "one" for name, source in sources.items()
+        }
         self.arrays = dict.fromkeys(sources, ())
         self._sources, self._seed, self._batch_size = sources, seed, batch_size
         self._chains = {True: _parted(training_chain), False: _parted(chain)}
@@ -222,7 +225,7 @@ class Streaming:
         """
         where, num_classes = self._sources[split].where, len(self.class_names)
         labels, weights = records.checked(feed.labels, feed.ids, num_classes, where), feed.weights
-        if self.is_single and labels.ndim == 2:
+        if self.label_forms["train"] == "one" and self.label_forms[split] == "list":
             weights = weights * (labels[:, 0] >= 0)
         return feed._replace(labels=labels, weights=weights)
 

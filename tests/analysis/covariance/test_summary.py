@@ -11,6 +11,7 @@ import pytest
 from scipy import stats
 
 from heteroscedastic import latent as latent_lib
+from heteroscedastic import tasks
 from heteroscedastic.analysis.covariance import average, examples, known_noise, pairs, summary
 from heteroscedastic.data import augment, resident
 from heteroscedastic.runs import loaded_run
@@ -84,9 +85,7 @@ def test_the_confusions_are_read_from_the_run(found):
 
 
 def test_several_labels_an_example_are_told(found):
-    run = dataclasses.replace(
-        found.run, config=found.run.config | {"loss": {"name": "sigmoid_cross_entropy"}}
-    )
+    run = dataclasses.replace(found.run, task=tasks.multilabel())
     with pytest.raises(ValueError, match="one label an example"):
         summary.measures(found._replace(run=run))
 

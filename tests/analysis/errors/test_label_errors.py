@@ -8,7 +8,7 @@ import pytest
 from scipy import special
 from sklearn import datasets
 
-from heteroscedastic import files
+from heteroscedastic import files, tasks
 from heteroscedastic.analysis.errors import label_errors
 from heteroscedastic.calibration import scores
 from heteroscedastic.data import augment
@@ -188,9 +188,7 @@ def test_cleanlab_ranks_by_probability_and_margin_as_we_do(told):
 def test_a_split_that_is_not_there_and_several_labels_are_told(het):
     with pytest.raises(ValueError, match="no split 'validation', but test, train, valid"):
         label_errors.labels(het, "validation")
-    run = dataclasses.replace(
-        het.run, config=het.run.config | {"loss": {"name": "sigmoid_cross_entropy"}}
-    )
+    run = dataclasses.replace(het.run, task=tasks.multilabel())
     with pytest.raises(ValueError, match="one label an example"):
         label_errors.labels(het._replace(run=run))
 

@@ -68,7 +68,7 @@ def test_runs_are_compared_on_the_same_examples(digit_runs):
     compared = comparison.compare(comparison.groups(digit_runs))
     assert [len(told) for told in compared.told] == [2, 1]
     assert compared.fit == "valid"
-    assert not compared.several
+    assert compared.link == "softmax"
     with pytest.raises(ValueError, match=r"on other examples in 'valid'.*--on=test"):
         comparison.compare(comparison.groups(digit_runs), on="valid")
 

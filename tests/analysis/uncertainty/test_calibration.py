@@ -36,7 +36,7 @@ def drawn(k=4, n=300):
 
 def test_of_one_label_it_tells_what_scores_and_sums_say():
     logits, labels = drawn()
-    found = calibration.measures(logits, labels)
+    found = calibration.measures(logits, labels, "softmax")
     probs = special.softmax(logits, axis=-1)
     confidence, correct = probs.max(-1), probs.argmax(-1) == labels
     edges = reliability.equal_edges(15)
@@ -65,8 +65,10 @@ def test_of_one_label_it_tells_what_scores_and_sums_say():
 
 def test_a_class_without_examples_has_no_error():
     logits, labels = drawn()
-    without = calibration.measures(np.pad(logits, ((0, 0), (0, 1)), constant_values=-1e4), labels)
-    with_it = calibration.measures(logits, labels)
+    without = calibration.measures(
+        np.pad(logits, ((0, 0), (0, 1)), constant_values=-1e4), labels, "softmax"
+    )
+    with_it = calibration.measures(logits, labels, "softmax")
     for name in ("class_ece_mean", "class_ece_min", "class_ece_max", "brier", "auroc"):
         assert without[name] == pytest.approx(with_it[name], rel=1e-5)
 
@@ -86,7 +88,7 @@ def test_of_several_labels_the_temperature_is_of_the_log_odds(several_labels_run
 def test_of_several_labels_it_tells_what_the_yes_and_no_say():
     logits, labels = drawn()
     lists = np.stack([labels, np.full(len(labels), -1)], axis=-1)
-    found, hot = calibration.measures(logits, lists), np.eye(4)[labels]
+    found, hot = calibration.measures(logits, lists, "sigmoid"), np.eye(4)[labels]
     probs = special.expit(logits)
     assert found["gap"] == pytest.approx(
         sklearn_metrics.average_precision_score(hot.ravel(), logits.ravel())

@@ -59,7 +59,7 @@ def _flat(feature):
 
 
 def test_labels_are_of_the_first_classes_and_lists_are_short_or_empty(tmp_path):
-    sample.write("jft", str(tmp_path), ["train"], label="labels", several=True, num_classes=18_291)
+    sample.write("jft", str(tmp_path), ["train"], label="labels", labels="list", num_classes=18_291)
     features = tfds.library().builder("jft", data_dir=tmp_path).info.features
     assert features["labels"].feature.num_classes == 18_291
     lists = [e["labels"].tolist() for e in examples("jft", tmp_path, "train")]

@@ -1,0 +1,51 @@
+"""One label per example, under a softmax: ImageNet."""
+
+import functools
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import numpy as np
+from flax import linen as nn
+from jaxtyping import Array, Float
+
+from heteroscedastic import metrics
+from heteroscedastic.batch import Batch
+from heteroscedastic.links import LabelForm, Link
+from heteroscedastic.models.classifier import Classifier
+from heteroscedastic.tasks.task import Answers, bounded
+from heteroscedastic.training.objective import Outputs, objective
+from heteroscedastic.training.step import Predictions
+
+
+class Multiclass:
+    """One class of K is right; see `Task`."""
+
+    name: str = "multiclass"
+    link: Link = "softmax"
+    labels: LabelForm = "one"
+    metrics: tuple[str, ...] = metrics.MULTICLASS
+    objective = staticmethod(objective)
+    _sums = staticmethod(metrics.multiclass)
+
+    def model(self, backbone: nn.Module, head: nn.Module) -> Classifier:
+        return Classifier(backbone=backbone, head=head)
+
+    def training_sums(self, outputs: Outputs, batch: Batch) -> Any:
+        return self._sums(outputs.logits, batch.labels, batch.weights)
+
+    def evaluation_sums(self, logits: Float[Array, "*b k"], batch: Batch, answers: Answers) -> Any:
+        sums = metrics.listed if answers == "any" else self._sums
+        return sums(logits, batch.labels, batch.weights)
+
+    def predictions(
+        self, logits: Float[Array, "*b k"], batch: Batch, answers: Answers
+    ) -> Predictions:
+        record = Predictions(batch.ids, batch.weights, batch.labels, logits)
+        record = bounded(record, functools.partial(jax.nn.logsumexp, axis=-1))
+        if answers == "any":
+            record = record._replace(labels=None, right_labels=batch.labels)
+        return record
+
+    def extra_results(self, predictions: Mapping[str, np.ndarray]) -> dict[str, float]:
+        return {}

@@ -1,0 +1,32 @@
+"""One label per example, under a sigmoid for each class: Table 11 of Collier et al. (2021)."""
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from heteroscedastic import metrics
+from heteroscedastic.batch import Batch
+from heteroscedastic.links import Link
+from heteroscedastic.tasks.multiclass import Multiclass
+from heteroscedastic.tasks.task import Answers, bounded
+from heteroscedastic.training.step import Predictions
+
+
+class OneVsRest(Multiclass):
+    """K binary questions of which one holds; see `Task`."""
+
+    name: str = "one_vs_rest"
+    link: Link = "sigmoid"
+    _sums = staticmethod(metrics.multiclass_sigmoid)
+
+    def predictions(
+        self, logits: Float[Array, "*b k"], batch: Batch, answers: Answers
+    ) -> Predictions:
+        """As of lists of labels: a label stands as a list of one."""
+        labels = batch.labels if answers == "any" else batch.labels[..., None]
+        return bounded(Predictions(batch.ids, batch.weights, labels, logits), log_normalizer)
+
+
+def log_normalizer(logits: Float[Array, "*b k"]) -> Float[Array, "*b"]:
+    """sum log(1 + exp(logit)): the loss of an example without labels, in nats."""
+    return jnp.sum(jax.nn.softplus(logits), axis=-1)
