@@ -33,7 +33,7 @@ def bind(module: ModuleType, /, *, name: str, **settings: Any) -> Callable:
     return _with_settings(target, settings)
 
 
-def named(module: ModuleType, name: str) -> Callable:
+def lookup(module: ModuleType, name: str) -> Callable:
     """The function or class of this name, without settings.
 
     Raises:
@@ -56,7 +56,7 @@ def _where(module: ModuleType) -> str:
 
 def _fitting(module: ModuleType, name: str, settings: dict[str, Any]) -> Callable:
     """What has this name, once it is sure that it has all of these settings and needs no other."""
-    target, where = named(module, name), _where(module)
+    target, where = lookup(module, name), _where(module)
     known = _settings(target)
     unknown = sorted(set(settings) - set(known))
     if unknown:

@@ -37,16 +37,16 @@ class Progress:
         self.restart()
         self._rate = self._clock.rate(step) or self._rate
         line = (
-            f"step {step:,}/{self._run.total_steps:,}  epoch {step / self._run.steps_per_epoch:.1f}"
+            f"step {step:,}/{self._run.steps.total:,}  epoch {step / self._run.steps.per_epoch:.1f}"
         )
         if not self._rate:
             return line
-        left = (self._run.total_steps - step) / self._rate + self._num_examples_left(
+        left = (self._run.steps.total - step) / self._rate + self._num_examples_left(
             step
         ) * self._seconds_per_example
         minutes, seconds = divmod(round(left), 60)
         hours, minutes = divmod(minutes, 60)
-        return f"{line}  {self._rate * self._run.batch_size:,.0f} examples/s  {hours}:{minutes:02}:{seconds:02} left"
+        return f"{line}  {self._rate * self._run.steps.batch_size:,.0f} examples/s  {hours}:{minutes:02}:{seconds:02} left"
 
     def evaluated(self, split: str, seconds: float) -> None:
         """An evaluation is done; the first one of a process also compiles."""

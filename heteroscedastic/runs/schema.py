@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from heteroscedastic import losses, predictive, smoothing, tasks, weighting
-from heteroscedastic.bind import bind, check_number, check_seed, within
+from heteroscedastic.bind import check_number, check_seed, lookup, within
 from heteroscedastic.data import split_spec
 from heteroscedastic.data.pipeline import Pipeline
 from heteroscedastic.distributed import sharding
@@ -91,7 +91,7 @@ def task(config: dict[str, Any]) -> Task:
     Raises:
       ValueError: no task has this name.
     """
-    return within("task", bind, tasks, name=config["task"])
+    return within("task", lookup, tasks, config["task"])()
 
 
 def identity(config: dict[str, Any]) -> dict[str, Any]:
@@ -191,7 +191,8 @@ def check(config: dict[str, Any]) -> None:
         _check_choice(
             f"evals.{name}.checkpoint", settings.get("checkpoint", "last"), ("last", "best")
         )
-        _check_choice(f"evals.{name}.answers", settings.get("answers"), (None, "any"))
+        if settings.get("answers") is not None:
+            _check_choice(f"evals.{name}.answers", settings["answers"], ("any",))
     if config["validation"] is None and any(
         e.get("checkpoint") == "best" for e in config["evals"].values()
     ):
@@ -211,7 +212,7 @@ def check(config: dict[str, Any]) -> None:
                 f" {batch_size}."
             )
     functions = {
-        section: within(section, named, module, config[section]["name"])
+        section: within(section, lookup, module, config[section]["name"])
         for section, module in _QUESTION.items()
     }
     check_parts(task(config), functions)
@@ -356,7 +357,7 @@ def check_data(config: dict[str, Any], task: Task, data: Pipeline) -> None:
     evaluated = {f"evals.{n}": e for n, e in config["evals"].items()}
     if validation:
         evaluated["validation"] = validation
-        _check_choice("validation.metric", validation["metric"], task.metrics)
+        _check_choice("validation.metric", validation["metric"], task.validation_metrics)
     unknown = sorted({settings["split"] for settings in evaluated.values()} - set(data.sizes))
     if unknown:
         raise ValueError(

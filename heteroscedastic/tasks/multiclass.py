@@ -24,7 +24,7 @@ class Multiclass:
     name: str = "multiclass"
     link: Link = "softmax"
     labels: LabelForm = "one"
-    metrics: tuple[str, ...] = metrics.MULTICLASS
+    validation_metrics: tuple[str, ...] = metrics.MULTICLASS
     objective = staticmethod(objective)
     _sums = staticmethod(metrics.multiclass)
 

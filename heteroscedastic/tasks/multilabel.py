@@ -17,7 +17,7 @@ class Multilabel(OneVsRest):
 
     name: str = "multilabel"
     labels: LabelForm = "list"
-    metrics: tuple[str, ...] = metrics.MULTILABEL
+    validation_metrics: tuple[str, ...] = metrics.MULTILABEL
     _sums = staticmethod(metrics.multilabel)
 
     def evaluation_sums(self, logits: Float[Array, "*b k"], batch: Batch, answers: Answers) -> Any:

@@ -1,7 +1,7 @@
 """What a task gives to a run."""
 
 from collections.abc import Callable, Mapping
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -20,6 +20,7 @@ _MAX_CLASSES = 2000
 _NUM_LARGEST = 100
 
 
+@runtime_checkable
 class Task(Protocol):
     """The kind of question that is asked of an input; `config.task` names it.
 
@@ -30,7 +31,7 @@ class Task(Protocol):
     name: str
     link: Link
     labels: LabelForm  # of an example
-    metrics: tuple[str, ...]  # that validation may choose a checkpoint by
+    validation_metrics: tuple[str, ...]  # that validation may choose a checkpoint by
 
     def model(self, backbone: nn.Module, head: nn.Module) -> nn.Module:
         """The model: (inputs, present, train) -> latent, with a method `features`."""

@@ -2,6 +2,7 @@ import functools
 from pathlib import Path
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -37,7 +38,7 @@ def compared(several=False, data_dir=None, predict=lambda rng: 3 * rng.normal(si
     runs, told = [], []
     for seed in (0, 1):
         logits = predict(rng).astype(np.float32)
-        whole = step.Predictions(np.arange(N), np.ones(N), labels, logits)
+        whole = step.Predictions(np.arange(N), np.ones(N), labels, jnp.asarray(logits))
         kept = {
             name: np.asarray(x) for name, x in evaluate.arrays(bounded(whole, normalizer)).items()
         }

@@ -10,7 +10,7 @@ def fingerprint(seed, data_seed=None):
     config = small(seed=seed)
     if data_seed is not None:
         config["data"]["seed"] = data_seed
-    return assembly.build(config).description["fingerprint"]
+    return assembly.build(config).pipeline.description["fingerprint"]
 
 
 def test_runs_of_one_data_seed_share_their_noise_and_what_is_held_out():

@@ -83,8 +83,8 @@ def test_what_curation_changed_is_said_and_recorded_and_moves_no_fingerprint_of_
     assert recorded["curation"] == {"changed": changed, "dropped": 5}
     without = config(curation="subset(50)")  # which changes nothing
     assert (
-        assembly.build(without, str(data_dir)).description
-        == assembly.build(config(), str(data_dir)).description
+        assembly.build(without, str(data_dir)).pipeline.description
+        == assembly.build(config(), str(data_dir)).pipeline.description
     )
 
 

@@ -1,6 +1,7 @@
 import functools
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from scipy import special, stats
@@ -25,7 +26,7 @@ def written(tmp_path, labels=LABELS, logits=LOGITS):
     ids = np.arange(len(labels), dtype=np.int32)
     kept = evaluate.arrays(
         bounded(
-            step.Predictions(ids, np.ones(len(labels)), labels, logits),
+            step.Predictions(ids, np.ones(len(labels)), labels, jnp.asarray(logits)),
             log_normalizer if labels.ndim == 2 else functools.partial(jax.nn.logsumexp, axis=-1),
         )
     )
@@ -35,7 +36,7 @@ def written(tmp_path, labels=LABELS, logits=LOGITS):
 
 
 def whole(labels=LABELS, logits=LOGITS):
-    return predictions.Predictions(None, np.arange(len(labels)), labels, logits)
+    return predictions.Predictions(None, np.arange(len(labels)), labels, jnp.asarray(logits))
 
 
 def test_what_is_told_of_the_kept_logits_is_what_all_of_them_tell(tmp_path):
