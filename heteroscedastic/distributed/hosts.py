@@ -140,6 +140,22 @@ def _check(
     if process_id is not None and not 0 <= process_id < (num_processes or process_id + 1):
         below = f" and less than --num_processes, {num_processes}" if num_processes else ""
         raise HostMistakeError(f"--process_id is {process_id}, but must be 0 or more{below}.")
+    if coordinator_address is not None and num_processes is not None and process_id == 0:
+        _check_port(coordinator_address)
+
+
+def _check_port(coordinator_address: str) -> None:
+    """Raises a HostMistakeError where the port of the coordinator is in use on this machine.
+
+    JAX reports that as an error of its server, or ends in a segmentation fault.
+    """
+    try:
+        socket.create_server(("", int(coordinator_address.rpartition(":")[2]))).close()
+    except OSError as error:
+        raise HostMistakeError(
+            f"process 0 cannot serve --coordinator={coordinator_address} ({error.strerror}); see"
+            " whether another program has this port, and give a free one to all hosts."
+        ) from None
 
 
 def first_line(error: Exception) -> str:
