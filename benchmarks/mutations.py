@@ -121,7 +121,7 @@ def read(directory: Path, whole: bool = True) -> str:
             {k: x for k, x in arrays.items() if x is not None}
         )
     found["calibration"] = calibration.before_and_after(directory, "valid", "test")
-    found["curves"] = curves_section.read(directory)
+    found["curves"] = curves_section.read_metrics(directory)
     if whole:
         build.sections(comparison.compare(comparison.groups([directory])))
     return provenance.digest(found)

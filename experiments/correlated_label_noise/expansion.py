@@ -18,6 +18,7 @@ from jaxtyping import Array, Float
 from scipy import special
 
 from heteroscedastic import files, user_errors
+from heteroscedastic.analysis.plots import figures
 from heteroscedastic.latent import LatentGaussian
 from heteroscedastic.predictive import taylor
 
@@ -197,8 +198,6 @@ def all_numbers() -> Numbers:
 
 def draw(numbers: Numbers, out: files.Path) -> list[files.Path]:
     """Draws both figures; returns what was written."""
-    from heteroscedastic.analysis.plots import figures
-
     with figures.styled(mathematics=True):
         curves = figures.figure(9, 3.8)
         curves.get_layout_engine().set(wspace=0.06)
@@ -250,8 +249,6 @@ def draw(numbers: Numbers, out: files.Path) -> list[files.Path]:
 
 
 def _triangle(axes, value, title):
-    from heteroscedastic.analysis.plots import figures
-
     edges = np.linspace(0, 1, len(value) + 1)
     drawn = axes.pcolormesh(
         edges, edges, value, cmap=figures.DIVERGING, vmin=-1, vmax=1, rasterized=True

@@ -62,8 +62,8 @@ def test_where_no_label_is_known_to_be_wrong_nothing_is_evaluated(
         lambda _: (study.table("correlated_label_noise", "planted_noise"), [made], None),
     )
     monkeypatch.setattr(label_errors.study, "tuned", lambda *_: {("hom", 0): made})
-    monkeypatch.setattr(label_errors.finished, "read", lambda _: SimpleNamespace(dataset=told))
-    monkeypatch.setattr(label_errors.finished, "load", lambda *_: pytest.fail("a run was loaded"))
+    monkeypatch.setattr(label_errors.loaded_run, "read", lambda _: SimpleNamespace(dataset=told))
+    monkeypatch.setattr(label_errors.loaded_run, "load", lambda *_: pytest.fail("a run was loaded"))
     with pytest.raises(
         SystemExit, match="no training label is known to be wrong; name a table with noise"
     ):

@@ -60,8 +60,10 @@ def test_a_run_in_a_bucket_is_the_run_on_a_disk_and_is_read_like_it(in_bucket, w
     np.testing.assert_array_equal(
         predictions.read("gs://bucket/run", "test").logits, predictions.read(whole, "test").logits
     )
-    curves = curves_section.read("gs://bucket/run")
-    np.testing.assert_array_equal(curves["train/loss"], curves_section.read(whole)["train/loss"])
+    curves = curves_section.read_metrics("gs://bucket/run")
+    np.testing.assert_array_equal(
+        curves["train/loss"], curves_section.read_metrics(whole)["train/loss"]
+    )
 
 
 @pytest.mark.slow

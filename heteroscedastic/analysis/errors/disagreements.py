@@ -21,7 +21,7 @@ from jaxtyping import Float, Int, UInt8
 from heteroscedastic import files, user_errors
 from heteroscedastic import latent as latent_lib
 from heteroscedastic.analysis.errors import rank_test
-from heteroscedastic.analysis.plots import names
+from heteroscedastic.analysis.plots import figures
 from heteroscedastic.runs import assembly, loaded_run, predictions, provenance
 
 _SHOWN = 18  # images on the sheet
@@ -221,7 +221,7 @@ def draw(
     """Draws the images of the largest covariances and the histograms of ranks; returns what was
     written.
     """
-    from heteroscedastic.analysis.plots import figures, sheet
+    from heteroscedastic.analysis.plots import sheet
 
     top = largest(found)[:_SHOWN]
     drawn = sheet.sheet(
@@ -275,7 +275,7 @@ def main() -> None:
     parser.add_argument("--data_dir", default=os.environ.get("TFDS_DATA_DIR"))
     flags = parser.parse_args()
     found, run = find(*flags.runs, flags.on, flags.data_dir)
-    facts, class_names = {"on": flags.on} | summary(found), names.of_classes(run.dataset)
+    facts, class_names = {"on": flags.on} | summary(found), figures.class_names(run.dataset)
     path = files.as_path(flags.out or f"{flags.runs[0]}/analysis") / f"disagreements_{flags.on}"
     files.write_csv(path.with_name(path.name + ".csv"), table(found, class_names))
     files.write_json(path.with_name(path.name + ".json"), facts)

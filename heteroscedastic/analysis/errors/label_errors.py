@@ -24,7 +24,7 @@ from scipy import special
 
 from heteroscedastic import files, user_errors
 from heteroscedastic import latent as latent_lib
-from heteroscedastic.analysis.plots import names
+from heteroscedastic.analysis.plots import figures
 from heteroscedastic.calibration import scores
 from heteroscedastic.runs import loaded_run
 
@@ -224,7 +224,7 @@ def draw(
     Returns:
       What was written, beside `path`.
     """
-    from heteroscedastic.analysis.plots import figures, sheet
+    from heteroscedastic.analysis.plots import sheet
 
     top = most_suspect(told)[:_SHOWN]
     known = told.wrong.any()
@@ -254,7 +254,6 @@ STYLES = {  # line of each score, and its words
 
 
 def _precision_picture(told: Labels, facts: dict[str, Any], title: str) -> Any:
-    from heteroscedastic.analysis.plots import figures
 
     with figures.styled():
         drawn = figures.figure(8.4, 4.2)
@@ -303,7 +302,7 @@ def main() -> None:
     parser.add_argument("--data_dir", default=os.environ.get("TFDS_DATA_DIR"))
     flags = parser.parse_args()
     found = loaded_run.load(flags.run, flags.checkpoint, flags.data_dir)
-    class_names, told = names.of_classes(found.dataset), labels(found, flags.split)
+    class_names, told = figures.class_names(found.dataset), labels(found, flags.split)
     facts = {
         "split": flags.split,
         "checkpoint": flags.checkpoint,

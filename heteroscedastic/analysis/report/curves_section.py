@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from heteroscedastic import files
 from heteroscedastic.analysis.plots import panels
 from heteroscedastic.analysis.report import page
@@ -14,7 +16,7 @@ from heteroscedastic.runs import run_record
 def curves(compared: Compared) -> Section:
     """Learning curves of what all runs tell."""
     try:
-        read = [[read(run.directory) for run in group.runs] for group in compared.groups]
+        read = [[read_metrics(run.directory) for run in group.runs] for group in compared.groups]
     except (FileNotFoundError, ValueError) as error:
         return Section("Learning curves", [page.note(error)])
     wanted = {
@@ -64,7 +66,7 @@ def _curve(metric, quantity, told) -> Picture:
     )
 
 
-def read(run: str | files.Path) -> dict[str, np.ndarray]:
+def read_metrics(run: str | files.Path) -> dict[str, np.ndarray]:
     """Every quantity of metrics.jsonl by its name, one value a line, nan where a line does not tell
     it.
 

@@ -14,9 +14,8 @@ from typing import Any, NamedTuple
 
 from heteroscedastic import files, user_errors
 from heteroscedastic.data import split_spec
-from heteroscedastic.data.dataset_refs import Wanted
 from heteroscedastic.data.inspect import views
-from heteroscedastic.data.split_spec import Slice
+from heteroscedastic.data.split_spec import DatasetRef, Slice
 from heteroscedastic.data.storage import store, tfds, vtab
 from heteroscedastic.files import config_file
 
@@ -80,7 +79,7 @@ def _counts(sizes: Mapping[str, int]) -> str:
     return ", ".join(f"{split} {size:,}" for split, size in sizes.items()) + " examples"
 
 
-def _of_stored(one: Wanted, data_dir: str | None) -> _Found:
+def _of_stored(one: DatasetRef, data_dir: str | None) -> _Found:
     stored = store.stored(one.name, data_dir)
     fields = stored.read(Slice(next(iter(stored.sizes)), 0, 1)).fields
     if one.label not in fields:
@@ -92,7 +91,7 @@ def _of_stored(one: Wanted, data_dir: str | None) -> _Found:
     return _Found(f"{stored.where}{version}", stored.sizes, len(stored.class_names))
 
 
-def _of_stream(one: Wanted, data_dir: str | None) -> _Found:
+def _of_stream(one: DatasetRef, data_dir: str | None) -> _Found:
     from heteroscedastic.data.streaming import records  # by TensorFlow
 
     found = records.Records(one.name, data_dir)

@@ -9,13 +9,13 @@ _COMMANDS = """
 import importlib, os, sys
 het, hom, out = sys.argv[1:]
 for command, *flags in (
-    ["covariance", "--run=" + het],
-    ["disagreements", "--runs", het, hom, "--out=" + out],
-    ["expansion", "--out=" + os.path.join(out, "expansion")],
-    ["label_errors", "--run=" + het, "--out=" + out],
+    ["heteroscedastic.analysis.covariance.summary", "--run=" + het],
+    ["heteroscedastic.analysis.errors.disagreements", "--runs", het, hom, "--out=" + out],
+    ["experiments.correlated_label_noise.expansion", "--out=" + os.path.join(out, "expansion")],
+    ["heteroscedastic.analysis.errors.label_errors", "--run=" + het, "--out=" + out],
 ):
     sys.argv = [command, *flags]
-    importlib.import_module("heteroscedastic.analysis." + command).main()
+    importlib.import_module(command).main()
 """
 
 
@@ -43,7 +43,9 @@ def test_without_matplotlib_every_command_writes_its_numbers_and_says_so(
 
 _PAGES = """
 import importlib
-for command, *flags in (["report", "--help"], ["report", *sys.argv[1:]], ["uncertainty", *sys.argv[1:]]):
+for command, *flags in (
+    ["report.build", "--help"], ["report.build", *sys.argv[1:]], ["uncertainty.__main__", *sys.argv[1:]]
+):
     sys.argv = [command, *flags]
     try:
         importlib.import_module("heteroscedastic.analysis." + command).main()

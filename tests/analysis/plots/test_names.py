@@ -12,7 +12,7 @@ pytest.importorskip("matplotlib", reason="pictures need matplotlib, of the extra
 
 from heteroscedastic import files
 from heteroscedastic.analysis.covariance.examples import Example
-from heteroscedastic.analysis.plots import figures, heat_map, names, panels, sheet
+from heteroscedastic.analysis.plots import figures, heat_map, panels, sheet
 from heteroscedastic.analysis.report import page
 from heteroscedastic.calibration.selective import RiskCoverage
 
@@ -27,7 +27,7 @@ HOSTILE = [
     "\u202egnp",
     "<b>&",
 ]
-SHOWN = names.of_classes({"class_names": HOSTILE})
+SHOWN = figures.class_names({"class_names": HOSTILE})
 
 
 def assert_drawn(figure, path):
@@ -107,4 +107,4 @@ def test_a_page_and_a_console_show_a_name_in_one_line():
         name.encode()
     assert SHOWN[3] == "a\\nb\\x00\\x1b[31m"
     assert page.text("\ud800<b>\x00\nnext") == "\\ud800&lt;b&gt;\\x00\nnext"
-    assert len(names.short("x" * 99)) == 22
+    assert len(figures.short("x" * 99)) == 22

@@ -19,7 +19,7 @@ from experiments import study
 from heteroscedastic import files
 from heteroscedastic.analysis.covariance import summary
 from heteroscedastic.analysis.report import build, comparison
-from heteroscedastic.analysis.uncertainty import figures_of_runs
+from heteroscedastic.analysis.uncertainty import __main__ as uncertainty
 from heteroscedastic.runs import loaded_run, predictions
 
 NAME = '<b>one & "two"</b>'
@@ -305,10 +305,10 @@ def test_a_table_of_a_study_is_told_with_the_papers_numbers(digit_runs, tmp_path
 def test_pictures_alone_go_under_the_run(renamed, tmp_path, monkeypatch, capsys):
     copy = shutil.copytree(renamed[0], tmp_path / "run")
     monkeypatch.setattr("sys.argv", ["uncertainty", "--runs", str(copy)])
-    figures_of_runs.main()
+    uncertainty.main()
     new = {p.relative_to(copy).parts[:2] for p in copy.rglob("*.svg")}
     assert new == {("analysis", "uncertainty")}
     assert "wrote" in capsys.readouterr().out
     monkeypatch.setattr("sys.argv", ["uncertainty", "--runs", str(renamed[1]), str(renamed[2])])
     with pytest.raises(SystemExit, match="several runs need --out"):
-        figures_of_runs.main()
+        uncertainty.main()

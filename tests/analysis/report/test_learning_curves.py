@@ -6,7 +6,7 @@ from heteroscedastic.analysis.report import curves_section
 
 def curve(tmp_path, *lines):
     (tmp_path / "metrics.jsonl").write_text("".join(line + "\n" for line in lines))
-    return curves_section.read(tmp_path)
+    return curves_section.read_metrics(tmp_path)
 
 
 def test_columns_are_what_the_lines_tell(tmp_path):
@@ -35,6 +35,6 @@ def test_several_runs_are_told_at_the_epochs_of_all():
 
 def test_a_run_without_a_course_and_a_damaged_line_are_told(tmp_path):
     with pytest.raises(FileNotFoundError, match=r"metrics\.jsonl is missing"):
-        curves_section.read(tmp_path)
+        curves_section.read_metrics(tmp_path)
     with pytest.raises(ValueError, match="damaged in line 2"):
         curve(tmp_path, '{"step": 1}', '{"step": ')

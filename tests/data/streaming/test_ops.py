@@ -12,7 +12,7 @@ from streams import photograph
 tf = pytest.importorskip("tensorflow")
 
 from heteroscedastic.bind import chain  # noqa: E402
-from heteroscedastic.data import augment
+from heteroscedastic.data import augment  # noqa: E402
 from heteroscedastic.data.streaming import ops  # noqa: E402
 
 FILE = photograph(np.random.default_rng(3))

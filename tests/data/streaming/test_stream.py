@@ -12,7 +12,7 @@ tf = pytest.importorskip("tensorflow")
 pytest.importorskip("tensorflow_datasets")
 
 from heteroscedastic import curation  # noqa: E402
-from heteroscedastic.data import dataset
+from heteroscedastic.data import dataset  # noqa: E402
 from heteroscedastic.data.storage import store  # noqa: E402
 
 BATCH = 8
