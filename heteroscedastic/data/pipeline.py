@@ -1,7 +1,7 @@
 """What a run asks of its data, be it resident or a stream."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 from jaxtyping import Float, Int, PRNGKeyArray
@@ -13,6 +13,13 @@ from heteroscedastic.links import LabelForm
 Places = Int[
     np.ndarray, "part"
 ]  # rising places of a global batch, such as those that one host holds
+
+
+class Selected(NamedTuple):
+    """The examples of an epoch, in any order; an example may occur more than once."""
+
+    rows: Int[np.ndarray, "m"]  # positions in the training split
+    weights: Float[np.ndarray, "m"]
 
 
 @runtime_checkable
@@ -29,8 +36,20 @@ class Pipeline(Protocol):
     clean_labels: Mapping  # arrays, by split, in the order of `kept`: without known noise
     arrays: dict[str, Any]  # by split, what the devices hold all the time
 
-    def training_feeds(self, epoch: int, start: int, places: Places) -> Iterator[Any]:
-        """An epoch from step `start` on, every example once, at these places of each batch."""
+    def training_feeds(
+        self, epoch: int, start: int, places: Places, selected: Selected | None = None
+    ) -> Iterator[Any]:
+        """An epoch from step `start` on: every example once, or the selected ones.
+
+        Args:
+          epoch: from 0; the order follows from the seed and it.
+          start: steps of the epoch that are left out.
+          places: of each batch, that this host feeds.
+          selected: the examples of the epoch; None is all of them.
+
+        Raises:
+          ValueError: the pipeline cannot select.
+        """
         ...
 
     def feeds(self, split: str, places: Places) -> Iterator[Any]:

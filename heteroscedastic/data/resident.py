@@ -16,7 +16,7 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 from heteroscedastic.batch import Batch
 from heteroscedastic.data import dataset as dataset_lib
 from heteroscedastic.data.dataset import Dataset, Split
-from heteroscedastic.data.pipeline import Places
+from heteroscedastic.data.pipeline import Places, Selected
 from heteroscedastic.links import LabelForm
 
 
@@ -39,15 +39,28 @@ def steps_per_epoch(num_examples: int, batch_size: int) -> int:
 
 
 def feeds(
-    rows: Int[np.ndarray, "n"], batch_size: int, epoch: int = 0, start: int = 0
+    rows: Int[np.ndarray, "n"],
+    batch_size: int,
+    epoch: int = 0,
+    start: int = 0,
+    weights: Float[np.ndarray, "n"] | None = None,
 ) -> Iterator[Feed]:
-    """Rows in this order, a step each from step `start` on; the last is padded, never dropped."""
+    """Batches of these rows in order, from step `start` on; the last is padded, never dropped.
+
+    Args:
+      rows: positions in a split.
+      batch_size: of each feed.
+      epoch: on which augmentation depends.
+      start: steps that are left out.
+      weights: of the rows; 1 each if not given.
+    """
+    weights = np.ones(len(rows), np.float32) if weights is None else weights.astype(np.float32)
     for first in range(start * batch_size, len(rows), batch_size):
         chosen = rows[first : first + batch_size]
         padding = batch_size - len(chosen)
         yield Feed(
             rows=np.pad(chosen, (0, padding)).astype(np.int32),
-            weights=np.pad(np.ones(len(chosen), np.float32), (0, padding)),
+            weights=np.pad(weights[first : first + batch_size], (0, padding)),
             epoch=np.int32(epoch),
         )
 
@@ -122,9 +135,14 @@ class Resident:
     def arrays(self) -> dict[str, Split]:
         return dict(self.dataset.splits)
 
-    def training_feeds(self, epoch: int, start: int, places: Places) -> Iterator[Feed]:
-        rows = order(self.seed, epoch, self.sizes["train"])
-        return (_at(feed, places) for feed in feeds(rows, self.batch_size, epoch, start))
+    def training_feeds(
+        self, epoch: int, start: int, places: Places, selected: Selected | None = None
+    ) -> Iterator[Feed]:
+        rows, weights = selected or (np.arange(self.sizes["train"]), None)
+        drawn = order(self.seed, epoch, len(rows))
+        weights = None if weights is None else weights[drawn]
+        every = feeds(rows[drawn], self.batch_size, epoch, start, weights)
+        return (_at(feed, places) for feed in every)
 
     def feeds(self, split: str, places: Places) -> Iterator[Feed]:
         return (_at(feed, places) for feed in feeds(np.arange(self.sizes[split]), self.batch_size))

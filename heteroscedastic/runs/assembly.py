@@ -29,6 +29,7 @@ from heteroscedastic.runs import pipelines, schema
 from heteroscedastic.tasks.task import Answers, Task
 from heteroscedastic.training import optimizer as optimizers
 from heteroscedastic.training import schedules
+from heteroscedastic.training.epochs import Epochs
 from heteroscedastic.training.objective import Loss, Predictive, Smoothing, Weighting
 from heteroscedastic.training.state import TrainState
 from heteroscedastic.training.step import (
@@ -66,7 +67,7 @@ class Steps:
 
     batch_size: int
     num_microbatches: int  # parts of a batch, one after another
-    per_epoch: int
+    epochs: Epochs
     total: int
     per_checkpoint: int
     learning_rate: Callable[[Any], Any]  # of a step
@@ -253,7 +254,7 @@ def _steps(config: dict[str, Any], schedule: Callable, per_epoch: int) -> Steps:
     return Steps(
         batch_size=training["batch_size"],
         num_microbatches=training.get("microbatches", 1),
-        per_epoch=per_epoch,
+        epochs=Epochs(per_epoch),
         total=total,
         per_checkpoint=max(1, round(training["checkpoint_epochs"] * per_epoch)),
         learning_rate=learning_rate,

@@ -168,7 +168,7 @@ class _Trainer:
         under_way, train_step = UnderWay(hosts.is_alone()), self._first_step
         try:
             while step < run.steps.total:
-                epoch, start = divmod(step, run.steps.per_epoch)
+                epoch, start = run.steps.epochs.position(step)
                 feeds = self.terminated.feeds(
                     run.pipeline.training_feeds(epoch, start, self.places)
                 )
@@ -195,12 +195,11 @@ class _Trainer:
                         say(self.progress.line(step))
                     if step == run.steps.total:
                         break
-                if step < min(
-                    run.steps.total, (epoch + 1) * run.steps.per_epoch
-                ):  # or this would never end
+                # An epoch that ends early would begin again without end.
+                if step < run.steps.total and run.steps.epochs.position(step)[0] == epoch:
                     raise ValueError(
                         f"the training data ended at step {step:,}, but epoch {epoch} has"
-                        f" {run.steps.per_epoch:,} steps."
+                        f" {run.steps.epochs.num_steps(epoch):,} steps."
                     )
         except StoppedError:  # while an input did not come, or the first step was compiled
             for done in under_way.done(everything=True):
@@ -255,7 +254,7 @@ class _Trainer:
             best = self.told["best_score"]
             if not math.isnan(score) and (best is None or score >= best):
                 self.told |= {"best_step": step, "best_score": score}
-        self.writer.write(step, {"epoch": step / self.run.steps.per_epoch, **values})
+        self.writer.write(step, {"epoch": self.run.steps.epochs.passed(step), **values})
         bound = self.clock.bound()
         self._save(step, None)
         say(f"{self.progress.line(step)}  {shown}  {bound}")

@@ -36,9 +36,7 @@ class Progress:
         """Where the run is; begins the next interval."""
         self.restart()
         self._rate = self._clock.rate(step) or self._rate
-        line = (
-            f"step {step:,}/{self._run.steps.total:,}  epoch {step / self._run.steps.per_epoch:.1f}"
-        )
+        line = f"step {step:,}/{self._run.steps.total:,}  epoch {self._run.steps.epochs.passed(step):.1f}"
         if not self._rate:
             return line
         left = (self._run.steps.total - step) / self._rate + self._num_examples_left(

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from heteroscedastic.data import augment, resident
-from heteroscedastic.data.dataset import Split
+from heteroscedastic.data.dataset import Dataset, Split
+from heteroscedastic.data.pipeline import Selected
 
 N = 11
 RNG = np.random.default_rng(0)
@@ -46,6 +47,25 @@ def test_an_epoch_has_every_example_once_and_pads_the_last_batch(batch_size):
     np.testing.assert_array_equal(np.sort(chosen[weights == 1]), np.arange(N))
     np.testing.assert_array_equal(weights, np.arange(len(weights)) < N)
     assert chosen.max() < N
+
+
+def test_a_selected_epoch_has_the_rows_with_their_weights_and_all_rows_are_plain_training():
+    data = Dataset({"train": SPLIT}, ("a", "b"))
+    pipeline = resident.Resident(data, data, seed=0, batch_size=4, training_chain=[], chain=[])
+    rows, weights = np.array([3, 3, 7, 1, 9]), np.array([1.0, 2.0, 0.5, 4.0, 1.0])
+    feeds = list(pipeline.training_feeds(2, 0, np.arange(4), Selected(rows, weights)))
+    fed = sorted((r, w) for f in feeds for r, w in zip(f.rows.tolist(), f.weights.tolist()) if w)
+    assert fed == sorted(zip(rows.tolist(), weights.tolist()))
+    (later,) = pipeline.training_feeds(2, 1, np.arange(4), Selected(rows, weights))
+    np.testing.assert_array_equal(later.rows, feeds[1].rows)
+
+    everything = Selected(np.arange(N), np.ones(N))
+    for one, other in zip(
+        pipeline.training_feeds(5, 1, np.arange(4)),
+        pipeline.training_feeds(5, 1, np.arange(4), everything),
+        strict=True,
+    ):
+        jax.tree.map(np.testing.assert_array_equal, one, other)
 
 
 def test_the_order_follows_from_seed_and_epoch():

@@ -8,6 +8,7 @@ from heteroscedastic.runs import assembly
 from heteroscedastic.runs import clock as clock_lib
 from heteroscedastic.runs.clock import Clock
 from heteroscedastic.runs.progress import Progress, table
+from heteroscedastic.training.epochs import Epochs
 
 
 class Time:
@@ -163,9 +164,9 @@ def test_the_rate_of_a_process_that_continues_is_its_own(moment):
 def run():
     """240 examples to validate, 597 to test."""
     config = small() | {"evals": {"a": {"split": "test"}, "b": {"split": "test"}}}
-    return dataclasses.replace(
-        assembly.build(config), total_steps=100, steps_per_epoch=10, checkpoint_steps=20
-    )
+    run = assembly.build(config)
+    steps = dataclasses.replace(run.steps, total=100, epochs=Epochs(10), per_checkpoint=20)
+    return dataclasses.replace(run, steps=steps)
 
 
 def test_the_time_left_is_that_of_the_steps_and_of_the_evaluations_still_to_come(moment, run):

@@ -196,7 +196,7 @@ def test_a_stream_takes_its_sets_where_they_are_as_large_as_its_slices_say(tmp_p
 def test_a_stream_without_tensorflow_says_so(tmp_path):
     program = """
 from experiments import study
-from heteroscedastic.training import assembly, loop, pipelines, smoke
+from heteroscedastic.runs import assembly, loop, pipelines, smoke
 config = study.config("tiny_imagenet_hom", {})
 loop.train(*smoke.smoke(config)[:1], sys.argv[1])
 """

@@ -192,8 +192,9 @@ def test_without_tensorflow_a_stream_says_what_to_do(data_dir, tmp_path):
 
 PROGRAM = """
 import json, sys, zlib
-from heteroscedastic.data import streaming
-from heteroscedastic.training import hosts, loop
+from heteroscedastic.data.streaming import stream as streaming
+from heteroscedastic.distributed import hosts
+from heteroscedastic.runs import loop
 feeds = streaming.Streaming.training_feeds
 def told(self, *which):
     for feed in feeds(self, *which):

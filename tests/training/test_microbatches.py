@@ -190,8 +190,8 @@ import json, jax, numpy as np
 from benchmarks import hlo
 from experiments import study
 from heteroscedastic.data import resident
-from heteroscedastic.training import assembly, compiled
-from heteroscedastic.training.placement import Placement
+from heteroscedastic.runs import assembly, compiled
+from heteroscedastic.distributed.sharding import Placement
 config = study.config("digits_hom", {"backbone": dict(name="MLP", widths=(32,))})
 config["training"] |= dict(batch_size=64, microbatches=4)
 run = assembly.build(config)

@@ -20,7 +20,7 @@ from heteroscedastic.batch import Batch
 from heteroscedastic.bind import within
 from heteroscedastic.data import augment, resident
 from heteroscedastic.data.dataset import Dataset, Split
-from heteroscedastic.data.pipeline import Places
+from heteroscedastic.data.pipeline import Places, Selected
 from heteroscedastic.data.storage import tfds
 from heteroscedastic.data.streaming import graph, in_memory, ops, reader_shards, records
 from heteroscedastic.data.streaming.in_memory import InMemory
@@ -91,7 +91,14 @@ class Streaming:
             self.sizes, lambda split: self._sources[split].clean_labels(self._max_labels)
         )
 
-    def training_feeds(self, epoch: int, start: int, places: Places) -> Iterator[Batch]:
+    def training_feeds(
+        self, epoch: int, start: int, places: Places, selected: Selected | None = None
+    ) -> Iterator[Batch]:
+        if selected is not None:
+            raise ValueError(
+                "the streaming pipeline reads files in order and cannot select the examples of an"
+                " epoch; set config.data.pipeline='resident'."
+            )
         return self._feeds("train", places, epoch, start)
 
     def feeds(self, split: str, places: Places) -> Iterator[Batch]:

@@ -13,6 +13,7 @@ pytest.importorskip("tensorflow_datasets")
 
 from heteroscedastic import curation  # noqa: E402
 from heteroscedastic.data import dataset  # noqa: E402
+from heteroscedastic.data.pipeline import Selected  # noqa: E402
 from heteroscedastic.data.storage import store  # noqa: E402
 
 BATCH = 8
@@ -54,6 +55,12 @@ def assert_same(one, other):
 @pytest.mark.parametrize(
     ("start", "stop", "hosts"), [(0, NUM_TRAIN, (2, 4)), (3, 36, ()), (0, 5, (4,))]
 )
+def test_a_stream_cannot_select_the_examples_of_an_epoch(data_dir):
+    selected = Selected(np.arange(4), np.ones(4))
+    with pytest.raises(ValueError, match=r"cannot select .*config\.data\.pipeline='resident'"):
+        stream(data_dir).training_feeds(0, 0, ALL, selected)
+
+
 def test_every_example_is_seen_once_and_a_batch_is_the_same_whatever_the_number_of_hosts(
     data_dir, start, stop, hosts
 ):
