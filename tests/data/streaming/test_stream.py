@@ -55,12 +55,6 @@ def assert_same(one, other):
 @pytest.mark.parametrize(
     ("start", "stop", "hosts"), [(0, NUM_TRAIN, (2, 4)), (3, 36, ()), (0, 5, (4,))]
 )
-def test_a_stream_cannot_select_the_examples_of_an_epoch(data_dir):
-    selected = Selected(np.arange(4), np.ones(4))
-    with pytest.raises(ValueError, match=r"cannot select .*config\.data\.pipeline='resident'"):
-        stream(data_dir).training_feeds(0, 0, ALL, selected)
-
-
 def test_every_example_is_seen_once_and_a_batch_is_the_same_whatever_the_number_of_hosts(
     data_dir, start, stop, hosts
 ):
@@ -490,3 +484,9 @@ def test_a_set_that_is_not_prepared_says_what_prepares_it(data_dir):
         FileNotFoundError, match=r"(?s)no data set 'absent' in .*no builder of 'absent'.*multilabel"
     ):
         stream(data_dir, "absent")
+
+
+def test_a_stream_cannot_select_the_examples_of_an_epoch(data_dir):
+    selected = Selected(np.arange(4), np.ones(4))
+    with pytest.raises(ValueError, match=r"cannot select .*config\.data\.pipeline='resident'"):
+        stream(data_dir).training_feeds(0, 0, ALL, selected)
