@@ -1,6 +1,4 @@
-"""The programs of a run, for the devices of a placement: what runs, and the shapes that it is
-compiled for.
-"""
+"""The compiled programs of a run, for the devices of a placement."""
 
 import functools
 from collections.abc import Callable
@@ -16,20 +14,18 @@ from heteroscedastic.training.state import TrainState
 
 
 class Programs(NamedTuple):
-    """What the loop calls on devices; a state at work may have more classes than the one that is
-    saved.
-    """
+    """Functions that the loop calls. A state on devices may have padding classes; a saved one not."""
 
-    template: TrainState  # shapes of a state as it is saved, with their shardings
-    start: Callable  # arrays to start from -> state at work
-    at_work: Callable  # state as it is saved -> state at work
-    as_saved: Callable  # state at work -> state as it is saved
+    template: TrainState  # shapes and shardings of a saved state
+    start: Callable  # arrays to start from -> state on devices
+    at_work: Callable  # saved state -> state on devices
+    as_saved: Callable  # state on devices -> saved state
     train_step: Callable  # see train_step
     eval_step: Callable  # see Run
 
 
 def programs(run: Run, placement: Placement) -> Programs:
-    """The programs of a run; each is compiled when it is first called."""
+    """The programs of a run, each compiled at its first call."""
     pad, trim = (
         functools.partial(f, run.class_axis) for f in (class_padding.padded, class_padding.trimmed)
     )
@@ -56,7 +52,7 @@ def programs(run: Run, placement: Placement) -> Programs:
 
 
 def train_step(run: Run, placement: Placement, at_work: TrainState, donates: bool) -> Any:
-    """(state at work, arrays of the split, feed) -> state, sums, values; jitted.
+    """The jitted training step: (state on devices, split, feed) -> state, sums, values.
 
     Args:
       run: its step.

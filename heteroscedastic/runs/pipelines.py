@@ -1,4 +1,4 @@
-"""The data that a config names, as a pipeline."""
+"""Builds the pipeline of the data set that a config names."""
 
 from collections.abc import Callable
 from typing import Any
@@ -29,9 +29,9 @@ def build(config: dict[str, Any], data_dir: str | None = None) -> Pipeline:
 
 
 def check(config: dict[str, Any]) -> None:
-    """Raises a ValueError where curation or a chain of operations does not bind; nothing is read.
+    """Raises a ValueError where curation or a chain of operations does not bind; reads no data.
 
-    The operations of a stream are those of TensorFlow: without it they are not looked at.
+    Without TensorFlow the operations of a stream are not checked.
     """
     within("curation", chains.bound, curation, config["curation"])
     operations = augment
@@ -118,7 +118,7 @@ def _streaming(config: dict[str, Any], data_dir: str | None) -> Pipeline:
 
 
 def _curate(config: dict[str, Any]) -> Callable[[Dataset], Dataset]:
-    """Curation, then a validation split where one is to be made."""
+    """Curation, then the validation split that is held out, if any."""
     links = within("curation", chains.bound, curation, config["curation"])
     seed = config["data"].get("seed", config["seed"])
 

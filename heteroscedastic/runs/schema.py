@@ -1,4 +1,4 @@
-"""What a config must hold, whatever code it names; checked before anything else."""
+"""Checks of a config that need none of the code it names."""
 
 import re
 from collections.abc import Mapping
@@ -12,23 +12,15 @@ from heteroscedastic.distributed import sharding
 from heteroscedastic.links import LabelForm, Link
 from heteroscedastic.tasks.task import Task, check_parts
 
-DATA_CHOICES = (
-    "label",
-    "splits",
-    "max_classes",
-    "max_examples",
-)  # which examples and labels of a set; absent is its default
-LIMITS = (
-    "max_labels",
-    "max_corrupt",
-)  # of data: beyond them a run stops, below them they change nothing
-STREAMING = ("lanes", "window", *LIMITS)  # of data, for the streaming pipeline alone
+# Settings of config.data that choose examples and labels.
+DATA_CHOICES = ("label", "splits", "max_classes", "max_examples")
+# Settings of config.data that stop a run when exceeded and change nothing otherwise.
+LIMITS = ("max_labels", "max_corrupt")
+STREAMING = ("lanes", "window", *LIMITS)  # settings of the streaming pipeline alone
 PIPELINES = ("resident", "streaming")
-LAYOUT = (
-    "parameters",
-    "class_shards",
-)  # of training: where arrays lie, which changes no result but by rounding
-WATCHING = ("profile_steps",)  # of training: what is told of a run, which changes none
+# Settings of config.training that place arrays on devices; they change results by rounding only.
+LAYOUT = ("parameters", "class_shards")
+PROFILING = ("profile_steps",)  # settings of config.training that change no result
 # Sections that name code, whose settings `bind` checks.
 _NAMED = (
     "backbone",
@@ -40,7 +32,7 @@ _NAMED = (
     "optimizer",
     "schedule",
 )
-# Sections of plain settings: those that must be there, those that may.
+# Sections of plain settings: the required settings and the optional ones.
 _PLAIN = {
     "data": (
         ("name", "train", "eval", "validation_fraction"),
@@ -48,7 +40,7 @@ _PLAIN = {
     ),
     "training": (
         ("batch_size", "checkpoint_epochs"),
-        ("num_epochs", "num_steps", "microbatches", *LAYOUT, *WATCHING),
+        ("num_epochs", "num_steps", "microbatches", *LAYOUT, *PROFILING),
     ),
     "validation": (("split", "metric"), ()),
     "eval": (("split",), ("checkpoint", "answers")),
@@ -73,10 +65,10 @@ _NUMBERS = {  # settings of plain sections that are numbers, by section
         "class_shards": _COUNT,
     },
 }
-_MAY_BE_NONE = ("num_epochs", "num_steps", "max_classes", "max_examples")  # of them
-_STRINGS = ("label", "train", "eval", "split", "metric")  # settings of plain sections, of any
+_MAY_BE_NONE = ("num_epochs", "num_steps", "max_classes", "max_examples")
+_STRINGS = ("label", "train", "eval", "split", "metric")
 _SECTIONS = ("seed", "task", "data", "curation", *_NAMED, "training", "validation", "evals")
-_MAY_BE = ("init",)  # absent is the start that the seed gives
+_MAY_BE = ("init",)  # if absent, the seed gives the initial weights
 _QUESTION = {  # sections whose functions declare the link that they suit
     "predictive": predictive,
     "smoothing": smoothing,
@@ -103,7 +95,7 @@ def identity(config: dict[str, Any]) -> dict[str, Any]:
     with every such setting filled in, and the digests that older runs and saved results are known
     by stay valid. `completed` fills these settings in.
     """
-    drops = {"training": (*LAYOUT, *WATCHING), "data": LIMITS}
+    drops = {"training": (*LAYOUT, *PROFILING), "data": LIMITS}
     kept = {
         s: {k: v for k, v in config.get(s, {}).items() if k not in names}
         for s, names in drops.items()
@@ -219,9 +211,7 @@ def check(config: dict[str, Any]) -> None:
 
 
 def check_evaluations(evals: Any) -> None:
-    """Raises a ValueError where an evaluation is called by what is no name of a file, or leads out
-    of a directory.
-    """
+    """Raises a ValueError where the name of an evaluation cannot be the name of a file."""
     if not isinstance(evals, dict):
         raise ValueError(
             f"config.evals is {evals!r}, but must be a section of evaluations by name."
@@ -316,9 +306,7 @@ def _check_training(training: dict[str, Any]) -> None:
 
 
 def check_steps(training: dict[str, Any], total_steps: int) -> None:
-    """Raises a ValueError where a run has more steps than its counter holds, or traces others than
-    its own.
-    """
+    """Raises a ValueError where a run has too many steps, or profiles steps that it does not have."""
     if total_steps >= 2**31:
         raise ValueError(
             f"config.training.num_epochs is {training['num_epochs']}, which are {total_steps:,}"
@@ -402,7 +390,7 @@ def _check_answers(section: str, settings: dict[str, Any], task: Task, form: Lab
 
 
 def _check_init(settings: Any) -> None:
-    """Raises a ValueError where config.init is no such section."""
+    """Raises a ValueError where config.init is not valid."""
     if not isinstance(settings, Mapping) or ("workdir" in settings) == ("weights" in settings):
         raise ValueError(
             f"config.init is {settings!r}, but must name one of workdir, a run, and weights, a"
