@@ -40,7 +40,13 @@ def commands(page):
     blocks = re.findall(r"```sh\n(.*?)```", text, re.DOTALL)
     lines = [line for block in blocks for line in block.replace("\\\n", " ").splitlines()]
     lines += re.findall(r"`(python [^`]+)`", text)
+    variables = {}
     for line in lines:
+        assigned = re.fullmatch(r"([A-Z]+)=(\S+)", line)
+        if assigned:
+            variables[assigned[1]] = assigned[2]
+        for variable, value in variables.items():
+            line = line.replace(f"${variable}", value)
         for part in line.split("&&"):
             words = shlex.split(part)
             if words and words[0] in ("python", ".venv/bin/python"):
