@@ -4,6 +4,7 @@ window.MathJax = {
     inlineMath: [["\\(", "\\)"]],
     displayMath: [["\\[", "\\]"]],
   },
+  svg: { scale: 0.92 }, // its letters are taller than those of the text
   options: {
     enableMenu: false, // its menu loads further files, which the site does not have
     ignoreHtmlClass: ".*|",
