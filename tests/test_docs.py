@@ -74,6 +74,20 @@ def test_links_between_pages_lead_somewhere():
                 assert (page.parent / link).exists(), (name(page), link)
 
 
+@pytest.mark.parametrize(
+    "page",
+    [p for p in PAGES if p.parent.name == "results" and p.stem not in ("index", "paper_tables")],
+    ids=name,
+)
+def test_every_table_of_results_has_a_question_and_a_verdict(page):
+    sections = [s for s in page.read_text().split("\n## ") if "| --- |" in s]
+    parts = ("Question.", "Command.", "Verdict.", "What would change the verdict.")
+    for section in sections:
+        missing = [part for part in parts if f"**{part}**" not in section]
+        assert not missing, (section.splitlines()[0], missing)
+    assert sections
+
+
 def test_the_readme_is_short():
     lines = (ROOT / "README.md").read_text().splitlines()
     assert len(lines) <= 130
