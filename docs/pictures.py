@@ -1,5 +1,6 @@
-"""Draws the pictures of these pages: python docs/pictures.py --run=DIR, of a finished run on
-planted noise.
+"""Draws the pictures of these pages from a finished run on planted noise.
+
+python docs/pictures.py --run=runs/digits_het_full --only overview
 """
 
 import argparse
@@ -14,6 +15,7 @@ from matplotlib.patches import Rectangle
 from heteroscedastic import latent as latent_lib
 from heteroscedastic import predictive
 from heteroscedastic.analysis.covariance import known_noise, summary
+from heteroscedastic.analysis.errors import label_errors
 from heteroscedastic.analysis.plots import figures
 from heteroscedastic.latent import LatentGaussian
 from heteroscedastic.runs import loaded_run
@@ -26,6 +28,7 @@ _LATENT = LatentGaussian(
     factor_loadings=jnp.array([[1.5], [-1.5], [0.2]]),
 )
 _TEMPERATURE = 0.5
+_ROWS, _COLUMNS = 3, 5  # of suspicious labels
 
 
 def method() -> Figure:
@@ -96,6 +99,49 @@ def method() -> Figure:
     return drawn
 
 
+def overview(directory: str, data_dir: str | None) -> Figure:
+    """The covariance that a run has learned, beside its most suspicious training labels.
+
+    As the commands do by default, the covariance is that of the last checkpoint, and the labels
+    are ranked by the best one.
+    """
+    last = loaded_run.load(directory, "last", data_dir)
+    centred, known = summary.measures(last).centred, known_noise.confusions(last.dataset)
+    labels = label_errors.labels(loaded_run.load(directory, "best", data_dir), "train")
+    top = label_errors.most_suspect(labels)[: _ROWS * _COLUMNS]
+    names = figures.class_names(last.dataset)
+    with figures.styled():
+        drawn = figures.figure(10.0, 4.4)
+        left, right = drawn.subfigures(1, 2, width_ratios=(1, 1.15))
+        axes = left.subplots()
+        values = np.where(np.eye(len(centred), dtype=bool), np.nan, centred)
+        most = np.nanmax(np.abs(values))
+        image = axes.imshow(values, cmap=figures.DIVERGING, vmin=-most, vmax=most)
+        for i, j in np.argwhere(known > 0):
+            axes.add_patch(_frame(i, j))
+        axes.set(xticks=range(len(names)), yticks=range(len(names)))
+        axes.set_title(
+            "Learned covariance of the classes\n(centred; confused pairs framed)", fontsize=10
+        )
+        axes.set_xticklabels(names, fontsize=8, rotation=90)
+        axes.set_yticklabels(names, fontsize=8)
+        axes.grid(visible=False)
+        left.colorbar(image, ax=axes, shrink=0.8)
+        wrong = int(labels.wrong[top].sum())
+        right.suptitle(
+            f"Most suspicious training labels\n({wrong} of these {len(top)} are wrong;"
+            f" {labels.wrong.mean():.0%} of all are)",
+            fontsize=10,
+        )
+        for cell, row in zip(right.subplots(_ROWS, _COLUMNS).ravel(), top):
+            cell.set_axis_off()
+            cell.imshow(labels.images[row, ..., 0], cmap="gray_r")
+            given, clean = names[labels.given[row]], names[labels.clean[row]]
+            color = figures.COLORS[1] if labels.wrong[row] else "black"
+            cell.set_title(f"label: {given}\ntrue: {clean}", fontsize=7, color=color, pad=2)
+    return drawn
+
+
 def identifiability(directory: str, data_dir: str | None) -> Figure:
     """What is measured of the pairs of classes of a run, with the confused ones framed."""
     run = loaded_run.load(directory, "best", data_dir)
@@ -132,16 +178,20 @@ def _frame(row: int, column: int) -> Rectangle:
 def main() -> None:
     """Writes the pictures beside the pages."""
     parser = argparse.ArgumentParser(description=main.__doc__)
-    parser.add_argument("--run", required=True)
+    parser.add_argument("--run", required=True, help="directory of a finished run")
     parser.add_argument("--data_dir")
     parser.add_argument("--out", default=Path(__file__).parent, type=Path)
+    parser.add_argument("--only", nargs="+", default=list(_PICTURES), choices=_PICTURES)
     flags = parser.parse_args()
-    for name, drawn in {
-        "method": method(),
-        "identifiability": identifiability(flags.run, flags.data_dir),
-    }.items():
-        figures.write(drawn, flags.out / name)
+    for name in flags.only:
+        figures.write(_PICTURES[name](flags.run, flags.data_dir), flags.out / name)
 
+
+_PICTURES = {
+    "overview": overview,
+    "method": lambda directory, data_dir: method(),
+    "identifiability": identifiability,
+}
 
 if __name__ == "__main__":
     main()

@@ -4,6 +4,7 @@ import ast
 import importlib.util
 import re
 import shlex
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ ROOT = Path(__file__).parents[1]
 PAGES = [
     ROOT / "README.md",
     ROOT / "benchmarks" / "README.md",
-    *sorted((ROOT / "docs").glob("*.md")),
+    *sorted((ROOT / "docs").rglob("*.md")),
     *sorted(ROOT.glob("experiments/*/README.md")),
 ]
 WITH_PYTHON = [p for p in PAGES if "```python" in p.read_text()]
@@ -39,7 +40,13 @@ def commands(page):
     blocks = re.findall(r"```sh\n(.*?)```", text, re.DOTALL)
     lines = [line for block in blocks for line in block.replace("\\\n", " ").splitlines()]
     lines += re.findall(r"`(python [^`]+)`", text)
+    variables = {}
     for line in lines:
+        assigned = re.fullmatch(r"([A-Z]+)=(\S+)", line)
+        if assigned:
+            variables[assigned[1]] = assigned[2]
+        for variable, value in variables.items():
+            line = line.replace(f"${variable}", value)
         for part in line.split("&&"):
             words = shlex.split(part)
             if words and words[0] in ("python", ".venv/bin/python"):
@@ -47,24 +54,82 @@ def commands(page):
 
 
 def test_there_are_commands():
-    assert len([c for page in PAGES for c in commands(page)]) > 30
+    assert len([c for page in PAGES for c in commands(page)]) > 60
+
+
+def test_the_documentation_names_every_config():
+    text = "".join(page.read_text() for page in PAGES)
+    missing = [p.stem for p in (ROOT / "configs").glob("*.py") if f"{p.stem}" not in text]
+    assert not missing, missing
+
+
+def test_links_between_pages_lead_somewhere():
+    for page in PAGES:
+        text = re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL)
+        links = re.findall(r"\]\(([^)#\s]+)[^)]*\)", text) + re.findall(
+            r"^\[\w+\]: (\S+)", text, re.M
+        )
+        for link in links:
+            if not link.startswith(("http", "mailto:")):
+                assert (page.parent / link).exists(), (name(page), link)
+
+
+@pytest.mark.parametrize(
+    "page",
+    [p for p in PAGES if p.parent.name == "results" and p.stem not in ("index", "paper_tables")],
+    ids=name,
+)
+def test_every_table_of_results_has_a_question_and_a_verdict(page):
+    sections = [s for s in page.read_text().split("\n## ") if "| --- |" in s]
+    parts = ("Question.", "Command.", "Verdict.", "What would change the verdict.")
+    for section in sections:
+        missing = [part for part in parts if f"**{part}**" not in section]
+        assert not missing, (section.splitlines()[0], missing)
+    assert sections
+
+
+def test_the_readme_is_short():
+    lines = (ROOT / "README.md").read_text().splitlines()
+    assert len(lines) <= 130
+    assert max(map(len, lines)) <= 100
+
+
+def test_ci_reads_the_test_command_of_the_readme():
+    (line,) = re.findall(r"^tests=.*$", (ROOT / ".ci" / "run").read_text(), re.M)
+    script = f'{line}\nprintf %s "$tests"'
+    command = subprocess.run(
+        ["bash", "-c", script], cwd=ROOT, capture_output=True, text=True
+    ).stdout
+    steps = command.split(" && ")
+    assert [shlex.split(step)[0] for step in steps] == [
+        "python3",
+        ".venv/bin/pip",
+        ".venv/bin/pytest",
+    ], command
 
 
 def flags_of(path):
-    """The flags that a program declares, with argparse or absl; itself, or in a neighbour that it
-    imports.
+    """The flags that a program declares with argparse or absl: itself, in a neighbour that it
+    imports, or in a module whose `flags_...` function it calls.
     """
-    found = set()
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.Call) and getattr(node.func, "attr", "").startswith(
-            ("add_argument", "DEFINE_")
-        ):
-            found.add(ast.literal_eval(node.args[0]).lstrip("-"))
-        elif isinstance(node, ast.ImportFrom):
-            names = [alias.name for alias in node.names] + [node.module.split(".")[-1]]
-            neighbours = [path.with_name(f"{each}.py") for each in names]
-            found |= set().union(*(flags_of(p) for p in neighbours if p.exists() and p != path))
-    return found
+    flags, calls = set(), set()
+    tree = ast.parse(path.read_text())
+    for node in ast.walk(tree):
+        function = getattr(node, "func", None)
+        called = getattr(function, "attr", "")
+        if called.startswith(("add_argument", "DEFINE_")):
+            flags.add(ast.literal_eval(node.args[0]).lstrip("-"))
+        elif called.startswith("flags_"):
+            calls.add(function.value.id)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom):
+            names = [alias.name for alias in node.names]
+            modules = [path.with_name(f"{n}.py") for n in [*names, node.module.split(".")[-1]]]
+            modules += [
+                ROOT.joinpath(*node.module.split("."), f"{n}.py") for n in names if n in calls
+            ]
+            flags |= set().union(*(flags_of(p) for p in modules if p.exists() and p != path))
+    return flags
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name)
@@ -78,6 +143,8 @@ def test_every_command_is_one(page):
             if not module.startswith(("heteroscedastic", "experiments", "benchmarks", "launch")):
                 continue
             path, rest = Path(importlib.util.find_spec(module).origin), words[2:]
+            if path.name == "__init__.py":  # a package runs its __main__
+                path = path.with_name("__main__.py")
         else:
             path, rest = ROOT / words[0], words[1:]
         assert path.exists(), words
