@@ -3,13 +3,14 @@
 import contextlib
 import functools
 import json
-import logging
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
 import numpy as np
 import orbax.checkpoint as ocp
+from absl import logging
+from orbax.checkpoint import checkpoint_managers
 
 from heteroscedastic import files
 from heteroscedastic.distributed import hosts
@@ -52,9 +53,9 @@ class Checkpoints:
             )
         self._owner = owner
         self._saved: int | None = None
-        self._kept = _LastAndBest()
+        self._preservation = checkpoint_managers.AnyPreservationPolicy(_policies(None))
         options = ocp.CheckpointManagerOptions(
-            preservation_policy=self._kept,
+            preservation_policy=self._preservation,
             create=not read_only,
             cleanup_tmp_directories=not read_only,
             enable_async_checkpointing=True,
@@ -75,7 +76,7 @@ class Checkpoints:
           CheckpointError: this one, or the one before, could not be written.
         """
         self.wait()
-        self._kept.best_step, self._saved = best_step, int(state.step)
+        self._preservation.policies, self._saved = _policies(best_step), int(state.step)
         told = {**told, "owner": self._owner}  # a copy, as it is written in the background
         told["digest"] = provenance.digest_of_state(state, told)
         with self._writing():
@@ -303,18 +304,15 @@ def _told(path: files.Path) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-class _LastAndBest:
-    """Orbax's PreservationPolicy: the last two steps, and the one that the run calls its best.
-
-    The run knows its best step from the checkpoint that it continued from. Orbax's own ranking
-    forgets the scores of what was saved before it was opened.
-    """
-
-    best_step: int | None = None
-
-    def should_preserve(self, checkpoints: Any, *, context: Any) -> list[bool]:
-        last = sorted(c.step for c in checkpoints)[-_NUM_LAST:]
-        return [c.step in last or c.step == self.best_step for c in checkpoints]
+def _policies(best_step: int | None) -> list[Any]:
+    """Orbax's policies that preserve the last checkpoints and that of the best step."""
+    # Not BestN with best_fn: it reads the scores of all checkpoints when the manager is made, so
+    # one damaged file of scores would make every checkpoint unreadable, and it would delete the
+    # best checkpoint of a run that began before scores had files of their own.
+    return [
+        checkpoint_managers.LatestN(_NUM_LAST),
+        checkpoint_managers.CustomSteps([best_step]),
+    ]
 
 
 def _form(tree: Any) -> Any:

@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import logging
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
@@ -13,6 +12,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from absl import logging
 
 import heteroscedastic
 from heteroscedastic import files

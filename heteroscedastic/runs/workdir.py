@@ -5,11 +5,11 @@ import fcntl
 import importlib.util
 import itertools
 import json
-import logging
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
+from absl import logging
 
 from heteroscedastic import files
 from heteroscedastic.distributed import hosts
@@ -237,7 +237,8 @@ class Writer:
             )
         if self._path.exists() or self.lines:
             self.lines = _repaired(self._path, step, saved)
-            self._save()
+            check_present(self._workdir)
+            _write_lines(self._path, self.lines)
         # clu.metric_writers imports TensorFlow, and tensorboard, which may come without each other.
         if all(map(importlib.util.find_spec, ("tensorflow", "tensorboard"))):
             import tensorflow as tf
@@ -248,10 +249,15 @@ class Writer:
 
     def write(self, step: int, values: dict[str, float]) -> None:
         """Adds a line, on disk when this returns, so before the checkpoint that follows it."""
-        self.lines.append(json.dumps({"step": step, **values}) + "\n")
+        line = json.dumps({"step": step, **values}) + "\n"
+        self.lines.append(line)
         if not hosts.is_first():
             return
-        self._save()
+        check_present(self._workdir)
+        if files.in_bucket(self._path):  # where nothing can be appended
+            _write_lines(self._path, self.lines)
+        else:  # a line that a kill cuts off is dropped at the next start
+            files.append(self._path, line.encode())
         if self._events:
             self._events.write_scalars(step, values)
             self._events.flush()
@@ -260,13 +266,8 @@ class Writer:
         """Digest of all lines."""
         return provenance.digest([json.loads(line) for line in self.lines])
 
-    def _save(self) -> None:
-        check_present(self._workdir)
-        _write_lines(self._path, self.lines)
-
 
 def _write_lines(path: files.Path, lines: Sequence[str]) -> None:
-    # All of them, as nothing can be added to a file in a bucket.
     files.write_whole(path, lambda file: file.writelines(line.encode() for line in lines))
 
 

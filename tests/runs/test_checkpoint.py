@@ -125,6 +125,19 @@ def test_a_flipped_bit_changes_nothing_or_is_told(copy, seed):
     )  # all that guards the arrays
 
 
+def test_the_last_two_checkpoints_and_the_best_survive_a_reopen(tmp_path):
+    def save(steps, best_step):
+        with Checkpoints(tmp_path / "checkpoints") as checkpoints:
+            for step in steps:
+                checkpoints.save(state_of(step), TOLD, best_step)
+        return {int(path.name) for path in (tmp_path / "checkpoints").iterdir()}
+
+    assert save([1, 2, 3], None) == {2, 3}
+    assert save([4, 5, 6], 2) == {2, 5, 6}
+    assert save([7], 2) == {2, 6, 7}
+    assert save([8], 8) == {7, 8}
+
+
 @pytest.mark.parametrize("damage", ["", '{"best_st', "null", '{"best_step": 2}'])
 def test_a_damaged_dictionary_is_told(copy, damage):
     path = copy / "1" / "told" / "metadata"
