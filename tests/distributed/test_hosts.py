@@ -187,7 +187,10 @@ def test_a_host_that_comes_back_alone_says_so(number):
     with socket.socket() as free:
         free.bind(("localhost", 0))
         address = f"localhost:{free.getsockname()[1]}"
-    program = f"from heteroscedastic.distributed import hosts; hosts.start({address!r}, 2, {number}, seconds_to_come=3)"
+    program = (
+        "from heteroscedastic.distributed import hosts;"
+        f" hosts.start({address!r}, 2, {number}, seconds_to_come=3)"
+    )
     done = run_without(EXTRAS, program)
     assert done.returncode != 0
     assert "not all processes of this run came within 3 s" in done.stderr
@@ -240,7 +243,7 @@ def test_without_a_cluster_what_is_missing_is_asked_for_and_a_taken_port_is_name
     assert all(
         "give --coordinator=HOST:PORT, --num_processes and --process_id" in line for line in missing
     )
-    assert "see whether another program has the port of --coordinator=localhost:" in taken
+    assert "check whether another program uses the port of --coordinator=localhost:" in taken
 
 
 def test_sigterm_before_the_loop_hears_it_ends_a_host():

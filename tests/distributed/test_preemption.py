@@ -163,7 +163,7 @@ def test_a_second_ctrl_c_ends_a_process_at_once_whatever_it_computes():
     """The main thread is in C, where no handler of Python runs."""
     program = """
 import hashlib, os, signal, threading, time
-from heteroscedastic.training.termination import Terminated
+from heteroscedastic.distributed.preemption import Terminated
 def interrupt():
     for _ in range(2):
         time.sleep(0.5)
