@@ -102,8 +102,8 @@ def start(
         ) from error
     except RuntimeError as error:
         raise HostError(
-            f"process {process_id} cannot join the others ({first_line(error)}); check whether"
-            f" another program uses the port of --coordinator={coordinator_address}."
+            f"process {process_id} cannot join the others ({first_line(error)}); see whether"
+            f" another program has the port of --coordinator={coordinator_address}."
         ) from error
     finally:
         late.cancel()

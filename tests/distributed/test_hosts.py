@@ -243,7 +243,7 @@ def test_without_a_cluster_what_is_missing_is_asked_for_and_a_taken_port_is_name
     assert all(
         "give --coordinator=HOST:PORT, --num_processes and --process_id" in line for line in missing
     )
-    assert "check whether another program uses the port of --coordinator=localhost:" in taken
+    assert "see whether another program has the port of --coordinator=localhost:" in taken
 
 
 def test_sigterm_before_the_loop_hears_it_ends_a_host():
