@@ -74,7 +74,7 @@ def reach(path: Path) -> None:
         else:
             answer.append(None)
 
-    logger = logging.getLogger("gcsfs")  # not absl's, as it is the logger of another package
+    logger = logging.getLogger("gcsfs")
     level = logger.level
     logger.setLevel(logging.CRITICAL)  # it logs a traceback for each attempt
     thread = threading.Thread(target=ask, daemon=True)
