@@ -12,7 +12,7 @@ from heteroscedastic import files, metrics
 from heteroscedastic.data import dataset
 from heteroscedastic.distributed import consistency, hosts
 from heteroscedastic.distributed.hosts import say
-from heteroscedastic.distributed.in_flight import NotFiniteError, UnderWay, finite
+from heteroscedastic.distributed.in_flight import NotFiniteError, StepsInFlight, finite
 from heteroscedastic.distributed.preemption import EXIT_CODE, Agreement, StoppedError, Terminated
 from heteroscedastic.distributed.sharding import Placement
 from heteroscedastic.runs import assembly, compiled, progress, provenance, warm_start, workdir
@@ -161,7 +161,7 @@ class _Trainer:
         if self.told["sums"] is not None and self._ends_interval(step):
             self._finish_interval(step, sums)
             sums = None
-        under_way, train_step = UnderWay(hosts.is_alone()), self._first_step
+        under_way, train_step = StepsInFlight(hosts.is_alone()), self._first_step
         try:
             while step < run.total_steps:
                 epoch, start = divmod(step, run.steps_per_epoch)
