@@ -88,7 +88,7 @@ def train(
             say(line)
         checkpoints = Checkpoints(path / "checkpoints", owner)
         # Before arrays are read, whose types the flags change.
-        provenance.check_unchanged(checkpoints.told(), made_with, allow_changed)
+        provenance.check_unchanged(checkpoints.metadata(), made_with, allow_changed)
         trainer = _Trainer(run, path, placement, checkpoints, made_with, owner, since)
         with Terminated() as trainer.terminated, trainer.checkpoints:
             trainer.train()
@@ -356,7 +356,7 @@ class _Trainer:
 
     def _best(self, step: int) -> TrainState:
         try:
-            return self.programs.at_work(self.checkpoints.at(step, self.programs.template)[0])
+            return self.programs.at_work(self.checkpoints.restore(step, self.programs.template)[0])
         except CheckpointError as error:
             raise CheckpointError(
                 f"{error}; it is the best one, and evaluations of config.evals ask for it. Bring"
