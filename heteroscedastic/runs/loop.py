@@ -264,7 +264,7 @@ class _Trainer:
             return
         self.saved_step = step
         self.told |= {
-            "clock": self.clock.told(),
+            "clock": self.clock.state(),
             "sums": evaluate.listed(sums),
             "left_out": self._left_out(),
         }
