@@ -242,4 +242,4 @@ def log(text: str) -> None:
         print(text, flush=True)
 
 
-say = log
+say = log  # the name by which runs/loop.py and runs/smoke.py call it
