@@ -245,7 +245,7 @@ class Writer:
         if not hosts.is_first():
             return
         check_present(self._workdir)
-        if files.in_bucket(self._path):  # where nothing can be appended
+        if files.in_bucket(self._path):
             _write_lines(self._path, self.lines)
         else:  # a line that a kill cuts off is dropped at the next start
             files.append(self._path, line.encode())
@@ -259,6 +259,7 @@ class Writer:
 
 
 def _write_lines(path: files.Path, lines: Sequence[str]) -> None:
+    # All of them, as nothing can be added to a file in a bucket.
     files.write_whole(path, lambda file: file.writelines(line.encode() for line in lines))
 
 
