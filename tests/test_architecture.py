@@ -16,11 +16,11 @@ ROOMS = {  # from the lowest to the highest: room -> packages of others
     "predictive": MATHEMATICS,
     "files": MATHEMATICS | {"absl", "etils", "fsspec", "ml_collections"},
     "models": MATHEMATICS | {"flax"},
-    "data": MATHEMATICS | {"PIL", "sklearn", "tensorflow", "tensorflow_datasets"},
+    "data": MATHEMATICS | {"PIL", "absl", "sklearn", "tensorflow", "tensorflow_datasets"},
     "training": MATHEMATICS | {"flax", "optax"},
     "tasks": MATHEMATICS | {"flax"},
-    "distributed": MATHEMATICS,
-    "runs": MATHEMATICS | {"clu", "flax", "optax", "orbax", "tensorflow"},
+    "distributed": MATHEMATICS | {"optax"},
+    "runs": MATHEMATICS | {"absl", "clu", "flax", "optax", "orbax", "tensorflow"},
     "analysis": MATHEMATICS | {"cleanlab", "matplotlib"},
 }
 # must not know each other

@@ -1,1 +1,1 @@
-"""Several hosts and devices."""
+"""Runs on several hosts and devices."""

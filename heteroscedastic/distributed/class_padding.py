@@ -1,14 +1,15 @@
-"""A class axis that several devices divide: at work it is longer than the classes, by some that
-never are.
+"""Padding of the class axis, so that several devices can divide it.
 
-They are in no checkpoint, so that a run continues on any number of devices, and is read on one.
+Checkpoints hold no padding classes: a run continues on any number of devices, and is read on one.
 """
 
+import functools
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import optax
 
 from heteroscedastic.training.state import TrainState
 
@@ -16,60 +17,75 @@ from heteroscedastic.training.state import TrainState
 class ClassAxis(NamedTuple):
     """The class axis of every array of a state."""
 
-    axes: TrainState  # which axis it is, -1 where an array has none
+    axes: TrainState  # index of the class axis, -1 where an array has none
     num_classes: int
-    num_places: int  # at work, a multiple of the shards
+    num_places: int  # classes with padding, a multiple of the shards
 
 
-def find(
-    init_of: Callable[[int], Callable[[], TrainState]], num_classes: int, num_shards: int
+def class_axis(
+    head: Any,
+    optimizer: optax.GradientTransformation,
+    init: Callable[[], TrainState],
+    num_shards: int,
 ) -> ClassAxis | None:
-    """The class axes of the states that a model has for a number of classes; None where they are
-    not cut.
+    """The class axes of a state, as the head declares them for its parameters.
 
     Args:
-      init_of: number of classes -> a state's init, of which the shapes alone are looked at.
-      num_classes: of the data.
-      num_shards: devices that the class axis is cut over.
+      head: a head of models/heads.py.
+      optimizer: of the state; its state has the class axes of the parameters.
+      init: of the state as it is saved; only its shapes are used.
+      num_shards: devices that divide the class axis.
+
+    Returns:
+      None if no axis is divided.
     """
     if num_shards == 1:
         return None
-    shapes, longer = (jax.eval_shape(init_of(n)) for n in (num_classes, num_classes + 1))
+    declared, shapes = head.class_axes(), jax.eval_shape(init)
 
-    def differs(one, other):
-        found = [i for i, (a, b) in enumerate(zip(one.shape, other.shape)) if a != b]
-        return found[0] if found else -1
+    def none(tree):
+        return jax.tree.map(lambda _: -1, tree)
 
-    return ClassAxis(
-        jax.tree.map(differs, shapes, longer), num_classes, places(num_classes, num_shards)
+    def axis(name, leaf):
+        return leaf.ndim + declared[name] if name in declared else -1
+
+    of_head = {
+        name: jax.tree.map(functools.partial(axis, name), tree)
+        for name, tree in shapes.params["head"].items()
+    }
+    params = none(shapes.params) | {"head": of_head}
+    opt_state = optax.tree_map_params(
+        optimizer, lambda _, own: own, shapes.opt_state, params, transform_non_params=lambda _: -1
     )
+    axes = none(shapes)._replace(params=params, opt_state=opt_state)
+    return ClassAxis(axes, head.num_classes, places(head.num_classes, num_shards))
 
 
 def places(num_classes: int, num_shards: int) -> int:
-    """The least multiple of the shards that all classes fit in."""
+    """Number of classes with padding: the least multiple of the shards that fits all classes."""
     return -(-num_classes // num_shards) * num_shards
 
 
-def padded(found: ClassAxis | None, state: TrainState) -> TrainState:
-    """The state at work: zeros stand where there are no classes, and stay, as nothing moves them."""
-    if found is None or found.num_places == found.num_classes:
+def padded(classes: ClassAxis | None, state: TrainState) -> TrainState:
+    """A state with padding classes; their entries are zero, and training leaves them so."""
+    if classes is None or classes.num_places == classes.num_classes:
         return state
-    missing = found.num_places - found.num_classes
+    missing = classes.num_places - classes.num_classes
 
     def pad(x, axis):
-        return (
-            x if axis < 0 else jnp.pad(x, [(0, missing if i == axis else 0) for i in range(x.ndim)])
-        )
+        if axis < 0:
+            return x
+        return jnp.pad(x, [(0, missing if i == axis else 0) for i in range(x.ndim)])
 
-    return jax.tree.map(pad, state, found.axes)
+    return jax.tree.map(pad, state, classes.axes)
 
 
-def trimmed(found: ClassAxis | None, state: TrainState) -> TrainState:
-    """The state as it is saved."""
-    if found is None or found.num_places == found.num_classes:
+def trimmed(classes: ClassAxis | None, state: TrainState) -> TrainState:
+    """A state without padding classes, as it is saved."""
+    if classes is None or classes.num_places == classes.num_classes:
         return state
 
     def trim(x, axis):
-        return x if axis < 0 else jax.lax.slice_in_dim(x, 0, found.num_classes, axis=axis)
+        return x if axis < 0 else jax.lax.slice_in_dim(x, 0, classes.num_classes, axis=axis)
 
-    return jax.tree.map(trim, state, found.axes)
+    return jax.tree.map(trim, state, classes.axes)

@@ -1,4 +1,4 @@
-"""Several processes that make one run together: the first one writes, and all agree."""
+"""Several processes that make one run: the first one writes, and all take the same decisions."""
 
 import atexit
 import contextlib
@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, NoReturn
 
 import jax
@@ -22,20 +23,13 @@ from heteroscedastic import user_errors
 from heteroscedastic.user_errors import UserError
 
 _FAREWELL = (
-    "this process ended before its run did, by its own error, by a signal or for the loss of"
-    " another host; the same"
-    " command on all of them continues from the last checkpoint."
+    "this process ended before its run did: by its own error, by a signal, or because another host"
+    " was lost; the same command on all of them continues from the last checkpoint."
 )
-# Says so where its input ends without a word. JAX ends a process that lost another one by abort(),
-# at which no Python of that process is run.
-_WITNESS = (
-    "import signal, sys; signal.signal(signal.SIGTERM, signal.SIG_IGN);"
-    " sys.stdin.read(1) or print(sys.argv[1], file=sys.stderr, flush=True)"
-)
-_HEARTBEAT_SECONDS = 20  # a host silent for so long is lost
-SECONDS_TO_COME = 300  # of the other processes, as those of a slice do not start at one moment
-_SECONDS_TO_LEAVE = 5  # where all hosts do
-_witness: subprocess.Popen | None = None  # of this process, once it has joined others
+_HEARTBEAT_SECONDS = 20  # a host that is silent for so long is lost
+SECONDS_TO_COME = 300  # for all processes to start, as those of a slice do not start together
+_SECONDS_TO_LEAVE = 5  # for all processes to reach the barrier before they exit
+_watcher: subprocess.Popen | None = None  # of this process, once it has joined others
 
 
 class HostError(UserError, RuntimeError):
@@ -43,7 +37,7 @@ class HostError(UserError, RuntimeError):
 
 
 class HostMistakeError(HostError, ValueError):
-    """The hosts were given what does not go together, or the first one what it cannot use."""
+    """The hosts have different settings, or the first one rejects its own."""
 
 
 def start(
@@ -52,46 +46,46 @@ def start(
     process_id: int | None,
     seconds_to_come: int = SECONDS_TO_COME,
 ) -> None:
-    """Joins the processes of a run; before anything else of jax.
+    """Joins the processes of a run. Call it before any other function of JAX.
 
-    If this process ends otherwise than by an orderly exit, however that is, its standard error says
-    how to go on.
+    From then on, any exit that is not orderly leaves a line on standard error that says how to
+    continue the run.
 
     Args:
       coordinator_address: host:port of the first process; None asks the cluster (TPU pods, Slurm).
-      num_processes: of the run.
-      process_id: of this one, from 0.
-      seconds_to_come: in which all must have come; else this process says so and ends, by JAX's own
-        hand.
+      num_processes: number of processes of the run.
+      process_id: index of this process, from 0.
+      seconds_to_come: time limit for all processes to start; after it, JAX ends this process.
 
     Raises:
-      HostMistakeError: an argument is wrong, or one is missing and no cluster tells it.
+      HostMistakeError: an argument is invalid, or one is missing and no cluster provides it.
     """
     _check(coordinator_address, num_processes, process_id)
-    global _witness
-    command = [sys.executable, "-I", "-S", "-c", _WITNESS, _FAREWELL]
-    # Of its own session, as it is not to be interrupted with this one.
-    _witness = subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, start_new_session=True
+    global _watcher
+    program = str(Path(__file__).with_name("exit_watcher.py"))
+    # In a session of its own, so that Ctrl-C does not reach it.
+    _watcher = subprocess.Popen(
+        [sys.executable, "-I", "-S", program, _FAREWELL],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        start_new_session=True,
     )
-    atexit.register(_witness.communicate, b".")
+    atexit.register(_watcher.communicate, b".")
 
-    def tell():
+    def report_late():
         print(
             f"not all processes of this run came within {seconds_to_come} s; start the same"
-            " command on all hosts,"
-            " each with a --process_id of its own.",
+            " command on all hosts, each with a --process_id of its own.",
             file=sys.stderr,
             flush=True,
         )
 
-    late = threading.Timer(
-        0.9 * seconds_to_come, tell
-    )  # before JAX ends the process, which nothing outlives
+    # Earlier than the limit, at which JAX ends the process without running any Python.
+    late = threading.Timer(0.9 * seconds_to_come, report_late)
     late.daemon = True
     late.start()
-    # It would take SIGTERM, so that one before the loop hears it (termination.py) would come to
-    # nothing.
+    # The service would catch SIGTERM, so that one that arrives before preemption.Terminated handles
+    # signals would have no effect.
     jax.config.update("jax_enable_preemption_service", False)
     try:
         jax.distributed.initialize(
@@ -103,15 +97,13 @@ def start(
         )
     except ValueError as error:
         raise HostMistakeError(
-            "--hosts finds no cluster that tells which processes there are"
-            f" ({str(error).rstrip('.')}); give"
+            f"--hosts finds no cluster that lists the processes ({str(error).rstrip('.')}); give"
             " --coordinator=HOST:PORT, --num_processes and --process_id."
         ) from error
     except RuntimeError as error:
         raise HostError(
             f"process {process_id} cannot join the others ({first_line(error)}); see whether"
-            " another program has the"
-            f" port of --coordinator={coordinator_address}."
+            f" another program has the port of --coordinator={coordinator_address}."
         ) from error
     finally:
         late.cancel()
@@ -120,20 +112,20 @@ def start(
 def _check(
     coordinator_address: str | None, num_processes: int | None, process_id: int | None
 ) -> None:
-    """What JAX would take, and then wait for minutes."""
+    """Raises for arguments that JAX accepts, to fail only after minutes of waiting."""
     if coordinator_address is not None:
-        found = re.fullmatch(r"(\[[^\]]+\]|[^:\s]+):(\d{1,5})", coordinator_address)
-        if not found or not 0 < int(found[2]) < 2**16:
+        match = re.fullmatch(r"(\[[^\]]+\]|[^:\s]+):(\d{1,5})", coordinator_address)
+        if not match or not 0 < int(match[2]) < 2**16:
             raise HostMistakeError(
                 f"--coordinator is {coordinator_address!r}, but must be HOST:PORT, such as"
                 " node1:8476."
             )
         try:
-            socket.getaddrinfo(found[1].strip("[]"), int(found[2]))
+            socket.getaddrinfo(match[1].strip("[]"), int(match[2]))
         except (OSError, UnicodeError) as error:
             raise HostMistakeError(
                 f"--coordinator is {coordinator_address!r}, but this machine knows no host"
-                f" {found[1]} ({error})."
+                f" {match[1]} ({error})."
             ) from None
     if num_processes is not None and num_processes < 1:
         raise HostMistakeError(f"--num_processes is {num_processes}, but must be 1 or more.")
@@ -159,7 +151,7 @@ def _check_port(coordinator_address: str) -> None:
 
 
 def first_line(error: Exception) -> str:
-    """What libraries beneath say of an error, without the pages that may follow."""
+    """The first line of an error's message; JAX may add pages to it."""
     return str(error).partition("\n")[0] or type(error).__name__
 
 
@@ -168,37 +160,26 @@ def coordinator() -> Any:
     return distributed.global_state.client
 
 
-def farewell() -> None:
-    """Says how to go on, before an end that is not orderly; at once, as what starts a process may
-    not wait for more.
-    """
-    print(_FAREWELL, file=sys.stderr, flush=True)
-    _dismiss_witness()
-
-
 def leave(error: Exception) -> NoReturn:
-    """Ends this process with exit status 1, soon: an orderly exit would wait for the other hosts.
+    """Ends this process with exit status 1, without waiting for the other hosts to finish.
 
     Args:
-      error: reported already; after a user's ValueError the same command would fail again, so it is
-        not suggested.
+      error: the cause, already reported. After a user's ValueError the same command would fail
+        again, so the message about continuing is left out.
     """
-    is_mistake = (
-        isinstance(error, ValueError) and user_errors.message(error) is not None
-    )  # JAX raises some, too
-    _dismiss_witness() if is_mistake else farewell()
+    # JAX raises ValueErrors too, which are no mistakes of the user.
+    is_mistake = isinstance(error, ValueError) and user_errors.message(error) is not None
+    if not is_mistake:
+        # At once, as what started this process may not wait for the rest.
+        print(_FAREWELL, file=sys.stderr, flush=True)
+    if _watcher:
+        _watcher.communicate(b".")
     if client := coordinator():
         with contextlib.suppress(jax.errors.JaxRuntimeError):  # the others do not leave
             client.wait_at_barrier("heteroscedastic/leave", 1000 * _SECONDS_TO_LEAVE)
-            # JAX ends the others as soon as the first process, and with it the coordinator, is
-            # gone.
+            # JAX ends the others as soon as the first process, which runs the coordinator, exits.
             time.sleep(1.0 if is_first() else 0.0)
     os._exit(1)
-
-
-def _dismiss_witness() -> None:
-    if _witness:
-        _witness.communicate(b".")
 
 
 def is_alone() -> bool:
@@ -207,50 +188,50 @@ def is_alone() -> bool:
 
 
 def is_first() -> bool:
-    """Whether this is the process that writes and speaks."""
+    """Whether this is the process that writes files and logs."""
     return jax.process_index() == 0
 
 
 def from_first(fn: Callable[[], Any]) -> Any:
-    """What `fn` returns on the first process, as JSON, on all of them; its error is everybody's.
+    """The JSON value that `fn` returns on the first process, on all processes.
 
     Raises:
-      HostError: elsewhere, where the first process raised.
+      HostError: on the other processes, if `fn` raises on the first one.
     """
     if is_alone():
         return fn()
-    told, error = {}, None
+    message, error = {}, None
     if is_first():
         try:
-            told = {"value": fn()}
+            message = {"value": fn()}
         except Exception as raised:
             error, is_mistake = raised, isinstance(raised, ValueError)
-            told = {"error": f"{type(raised).__name__}: {raised}", "mistake": is_mistake}
-    data = np.frombuffer(json.dumps(told).encode(), np.uint8)
+            message = {"error": f"{type(raised).__name__}: {raised}", "mistake": is_mistake}
+    data = np.frombuffer(json.dumps(message).encode(), np.uint8)
     length = int(multihost_utils.broadcast_one_to_all(np.int32(len(data))))
     data = multihost_utils.broadcast_one_to_all(np.resize(data, length))
     if error:
         raise error
-    told = json.loads(np.asarray(data, np.uint8).tobytes())
-    if "error" in told:
-        raise (HostMistakeError if told["mistake"] else HostError)(
-            f"the first process stopped: {told['error']}"
+    message = json.loads(np.asarray(data, np.uint8).tobytes())
+    if "error" in message:
+        raise (HostMistakeError if message["mistake"] else HostError)(
+            f"the first process stopped: {message['error']}"
         )
-    return told["value"]
+    return message["value"]
 
 
 def from_all(value: Any) -> list[Any]:
-    """The value of every process, as JSON, on all of them."""
+    """The JSON values of all processes, in order, on all processes."""
     if is_alone():
         return [value]
     data = np.frombuffer(json.dumps(value).encode(), np.uint8)
     lengths = multihost_utils.process_allgather(np.int32(len(data)))
-    told = multihost_utils.process_allgather(np.resize(data, int(lengths.max())))
-    return [json.loads(np.asarray(x[:n], np.uint8).tobytes()) for x, n in zip(told, lengths)]
+    rows = multihost_utils.process_allgather(np.resize(data, int(lengths.max())))
+    return [json.loads(np.asarray(row[:n], np.uint8).tobytes()) for row, n in zip(rows, lengths)]
 
 
 def agree(value: str, what: str) -> None:
-    """Raises a HostError on all hosts where they do not have the same value."""
+    """Raises a HostMistakeError on all hosts if their values differ."""
     if any_says(from_first(lambda: value) != value):
         raise HostMistakeError(
             f"the hosts of this run have different {what}; give all of them the same."
@@ -258,18 +239,20 @@ def agree(value: str, what: str) -> None:
 
 
 def largest(*values: float) -> tuple[float, ...]:
-    """Of each value the largest of all processes."""
+    """The maximum of each value over all processes."""
     if is_alone():
         return values
     return tuple(multihost_utils.process_allgather(np.float32(values)).max(axis=0).tolist())
 
 
 def any_says(flag: bool) -> bool:
-    """Whether it is so on any process."""
+    """Whether the flag is set on any process."""
     return bool(largest(flag)[0])
 
 
-def say(text: str) -> None:
-    """Prints, on the first process alone."""
+def log(text: str) -> None:
+    """Prints a line of the run's progress, on the first process alone."""
+    # To standard output, where absl never writes: experiments.run and notebooks read the progress
+    # there, and main.py hides absl's INFO, at which Orbax reports every file that it writes.
     if is_first():
         print(text, flush=True)

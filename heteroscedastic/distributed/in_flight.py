@@ -1,5 +1,7 @@
-"""Steps that were dispatched and not looked at: enough of them to keep a device busy, few enough to
-stop in time.
+"""Steps in flight: dispatched to the device, whose results are not read yet.
+
+A few steps are dispatched ahead, so that the device never waits for the host. Results are read in
+order; a step whose loss is not finite ends the run before the next checkpoint.
 """
 
 import collections
@@ -11,56 +13,62 @@ import numpy as np
 
 from heteroscedastic.user_errors import UserError
 
-_MOST = 8
-_SECONDS = 2.0  # that they may take together: a notice of preemption leaves half a minute
+_MAX_STEPS = 8
+_MAX_SECONDS = 2.0  # of all steps in flight: a notice of preemption leaves half a minute
 
 
 class NotFiniteError(UserError, ArithmeticError):
-    """The loss or its gradient stopped being a number."""
+    """The loss or its gradient is nan or infinite."""
 
 
 def finite(step: int, sums: Any) -> Any:
-    """The sums of a step, once loss and gradient are known to be finite.
+    """The sums of a step, after a check that loss and gradient are finite.
 
     Raises:
-      NotFiniteError: one is not; names the step.
+      NotFiniteError: one of them is not; names the step.
     """
     for name, value in (("loss", sums.loss), ("gradient", sums.gradient_norm)):
         if not np.isfinite(value):
             raise NotFiniteError(
                 f"the {name} is {float(value)} at step {step}; the last good checkpoint stays."
-                " Lower the"
-                " learning rate, or set optimizer.clip_norm."
+                " Lower the learning rate, or set optimizer.clip_norm."
             )
     return sums
 
 
-class UnderWay:
-    """Of a run, the oldest first."""
+class StepsInFlight:
+    """The steps in flight of a run, in order."""
 
     def __init__(self, alone: bool):
-        """Of one process there is at first one step, until it is known how long it takes.
+        """Starts with no step.
 
-        Of several all look at a step after as many others, lest one that finds it not finite leaves
-        before the rest; they agree on when to stop, see termination.py.
+        A single process keeps one step in flight until it knows how long a step takes. Several
+        processes always keep the same number, so that none ends the run for a loss that is not
+        finite before the others read it; they agree on when to stop, see preemption.py.
         """
         self._steps: collections.deque = collections.deque()
-        self._alone, self._most, self._since = alone, 1 if alone else _MOST, time.monotonic()
+        self._alone, self._limit = alone, 1 if alone else _MAX_STEPS
+        self._finished_at = time.monotonic()
 
     def add(self, step: int, sums: Any) -> None:
-        """A step that was dispatched, and what it will have."""
+        """Adds a dispatched step and its future sums."""
         self._steps.append((step, sums))
 
     def is_idle(self) -> bool:
-        """Whether the device has nothing to do."""
+        """Whether the device has no step left to compute."""
         return not self._steps or self._steps[-1][1].loss.is_ready()
 
     def done(self, everything: bool) -> Iterator[tuple[int, Any]]:
-        """Waits for the oldest until few enough are left, or none, and gives each once it is done."""
-        while len(self._steps) > (0 if everything else self._most):
+        """Waits for the oldest steps, and yields each when it is finished.
+
+        Args:
+          everything: whether to wait for all steps, or only until few enough are in flight.
+        """
+        while len(self._steps) > (0 if everything else self._limit):
             step, sums = self._steps.popleft()
             sums.loss.block_until_ready()
-            since, self._since = self._since, time.monotonic()
+            since, self._finished_at = self._finished_at, time.monotonic()
             if self._alone:
-                self._most = max(1, min(_MOST, int(_SECONDS / max(self._since - since, 1e-3))))
+                seconds = max(self._finished_at - since, 1e-3)
+                self._limit = max(1, min(_MAX_STEPS, int(_MAX_SECONDS / seconds)))
             yield step, sums

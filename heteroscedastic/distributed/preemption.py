@@ -1,4 +1,4 @@
-"""A polite request to stop: heard at any moment, answered between two steps."""
+"""Requests to stop a run: signals arrive at any time, and the run stops between two steps."""
 
 import contextlib
 import os
@@ -14,25 +14,24 @@ from typing import Any
 from heteroscedastic import user_errors
 from heteroscedastic.distributed import hosts
 
-# Of sysexits.h: a failure that passes. Not 128 + SIGTERM, which is also told of a process that
-# SIGTERM ended unsaved.
+# EX_TEMPFAIL of sysexits.h. Not 128 + SIGTERM, which a shell also reports of a process that SIGTERM
+# ended before it saved.
 EXIT_CODE = 75
 _SECONDS_BETWEEN_LOOKS = 0.5
-_SECONDS_OF_PATIENCE = 30.0  # with an input, where other hosts wait for what is made of it
-_SECONDS_BETWEEN_AGREEMENTS = (
-    2.0  # a notice of preemption leaves half a minute, and a checkpoint wants most of it
-)
+_SECONDS_OF_PATIENCE = 30.0  # with an input whose batch other hosts wait for
+# A notice of preemption leaves half a minute, and a checkpoint takes most of it.
+_SECONDS_BETWEEN_AGREEMENTS = 2.0
 
 
 class StoppedError(Exception):
-    """What was under way was given up, as the run is to stop."""
+    """A call was abandoned because the run is to stop."""
 
 
 class Terminated(threading.Event):
-    """Set by SIGTERM, SIGINT or SIGHUP while this context lasts, where signals can be had.
+    """An event that SIGTERM, SIGINT or SIGHUP sets during this context, in the main thread.
 
-    A second SIGINT ends the process at once. SIGINT and SIGHUP stay ignored where they were, as
-    under nohup.
+    A second SIGINT ends the process at once. SIGINT and SIGHUP stay ignored if they were ignored
+    before, as under nohup.
     """
 
     _before: dict[int, Any] = {}
@@ -46,9 +45,9 @@ class Terminated(threading.Event):
         ]
         for number in (signal.SIGTERM, *may_be_ignored):
             self._before[number] = signal.signal(number, lambda *_: self.set())
-        # Python's handlers wait while the main thread computes or compiles; what is written here
-        # arrives at once.
-        self._told, ours = socket.socketpair()
+        # Python's handlers wait while the main thread computes or compiles in C++; the byte that
+        # Python writes to this socket arrives at once.
+        self._received, ours = socket.socketpair()
         ours.setblocking(False)
         self._ours, self._fd_before = (
             ours,
@@ -64,12 +63,12 @@ class Terminated(threading.Event):
             signal.set_wakeup_fd(self._fd_before)
             for number, handler in self._before.items():
                 signal.signal(number, handler)
-            self._ours.close()  # with which the other threads end
+            self._ours.close()  # which ends the listening thread
             self._calls.put(None)
 
     def _listen(self) -> None:
         is_interrupted = False
-        while number := self._told.recv(1):
+        while number := self._received.recv(1):
             if number[0] not in self._before:
                 continue
             self.set()
@@ -82,41 +81,39 @@ class Terminated(threading.Event):
                     file=sys.stderr,
                     flush=True,
                 )
-        self._told.close()
+        self._received.close()
 
     def unless_set(self, call: Callable[[], Any]) -> Any:
-        """What a call returns that may compile, which takes long.
+        """Makes a call that may compile, and so take long, and returns its value.
 
-        It is made in another thread, as a call into C++ would keep this one from hearing a signal.
-        Of several hosts none can leave alone, so there it is made here.
+        The call runs in another thread, as this one could not handle a signal while it runs C++.
+        With several hosts it runs in this thread, as none of them can stop alone.
 
         Raises:
-          StoppedError: this was set first; the call is given up, and may still be under way.
+          StoppedError: the event is set before the call ends; the call may still be running.
         """
-        return self._made(call, 0.0) if hosts.is_alone() else call()
+        return self._called(call, 0.0) if hosts.is_alone() else call()
 
     def feeds(self, feeds: Iterator[Any]) -> Iterator[Any]:
-        """The feeds of an input pipeline, which may block for ever; each is waited for as by
-        `unless_set`.
+        """The feeds of an input pipeline, which may block for ever; each is read by `unless_set`.
 
         Raises:
-          HostError: there are other hosts, which cannot save without this one, and it is out of
-            patience.
+          HostError: with several hosts, which cannot save without this one, if the event is set and
+            no feed comes within half a minute.
         """
         end, patience = object(), 0.0 if hosts.is_alone() else _SECONDS_OF_PATIENCE
         try:
-            while (feed := self._made(lambda: next(feeds, end), patience)) is not end:
+            while (feed := self._called(lambda: next(feeds, end), patience)) is not end:
                 yield feed
         except StoppedError:
             if hosts.is_alone():
                 raise
             raise hosts.HostError(
-                f"this host was told to stop, and its input gave nothing for {patience:.0f} s; the"
-                " same command on all"
-                " of them continues from the last checkpoint."
+                f"this host is to stop, but its input gave nothing for {patience:.0f} s; the same"
+                " command on all hosts continues from the last checkpoint."
             ) from None
 
-    def _made(self, call: Callable[[], Any], patience: float) -> Any:
+    def _called(self, call: Callable[[], Any], patience: float) -> Any:
         if not self._before:
             return call()
         answer: queue.SimpleQueue = queue.SimpleQueue()
@@ -134,8 +131,8 @@ class Terminated(threading.Event):
                 return value
 
     def _make_calls(self) -> None:
-        while given := self._calls.get():
-            call, answer = given
+        while item := self._calls.get():
+            call, answer = item
             try:
                 answer.put((call(), None))
             except BaseException as error:
@@ -143,23 +140,23 @@ class Terminated(threading.Event):
 
 
 class Agreement:
-    """Whether the hosts of a run stop, which they do all after the same step.
+    """The decision of all hosts of a run to stop after the same step.
 
-    They ask each other at steps about two seconds apart, which they count alike. How long a step
-    takes is known only once some were made, so at first they ask after one, two, four and so on.
+    The hosts ask each other at the same steps, about two seconds apart. The time of a step is
+    unknown at first, so they begin with steps one, two, four and so on.
     """
 
     def __init__(self, step: int):
-        """From this step on."""
+        """Starts to count at this step."""
         self._began, self._step, self._asked_at, self._due = step, step, time.monotonic(), 0
 
     def stops(self, terminated: Terminated, step: int, asks: bool = False) -> bool:
-        """Whether this step is the last for now.
+        """Whether all hosts stop after this step.
 
         Args:
-          terminated: on this host; one that is stops all.
-          step: that is done.
-          asks: also where it is not time yet; the same on all hosts.
+          terminated: event of this host; all hosts stop if it is set on one.
+          step: number of the finished step.
+          asks: whether to ask even if it is not time yet; the same on all hosts.
         """
         if hosts.is_alone():
             return terminated.is_set()

@@ -1,4 +1,4 @@
-"""Where the arrays of a run lie: on a mesh of all devices of all hosts, batches cut along it."""
+"""Sharding of the arrays of a run over a mesh of all devices of all hosts."""
 
 import math
 from collections.abc import Sequence
@@ -11,19 +11,19 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec
 from heteroscedastic.distributed.class_padding import ClassAxis
 from heteroscedastic.training.state import TrainState
 
-PARAMETERS = ("replicated", "sharded")  # what config.training.parameters may be
+PARAMETERS = ("replicated", "sharded")  # choices of config.training.parameters
 
 
 class Placement:
-    """Shardings of a run over every device that there is: a mesh of axes `batch` and `class`.
+    """Shardings of a run over a mesh of all devices, with axes `batch` and `class`.
 
-    Batches are global: they are cut along the mesh whatever the number of devices, so no number
-    that a run reports depends on it but for rounding.
+    Batches are global, so results do not depend on the number of devices, up to rounding.
 
-    With several class shards what the head computes for a class in training stays on its shard:
-    parameters, utilities and noise. The compiler propagates that from the parameters; maxima and
-    sums over classes cross, one number an example and sample (where the noise is on the features,
-    one for each of them). Evaluation gathers the logits of a batch, without samples.
+    With several class shards, everything that the head computes per class in training stays on its
+    shard: parameters, utilities and noise. The compiler propagates this from the sharding of the
+    parameters. Devices exchange maxima and sums over classes, one number per example and sample
+    (with noise on the features, one per feature). Evaluation gathers the logits of a batch, without
+    samples.
     """
 
     def __init__(
@@ -34,39 +34,36 @@ class Placement:
         num_microbatches: int = 1,
         devices: Sequence[jax.Device] | None = None,
     ):
-        """Settings of config.training, and the devices.
+        """Takes settings of config.training, and the devices.
 
         Args:
-          batch_size: of the global batch; each microbatch of it is a multiple of the devices that
-            cut it.
-          parameters: "replicated", or "sharded": parameters and the optimizer's state are cut
-            too, each along its longest axis that the devices divide, and gathered where they are
-            used.
-          class_shards: devices that the class axis is cut over; the others cut the batch.
-          num_microbatches: parts of a batch that follow each other; a device works on its own
-            examples of each.
-          devices: None is all there are; others may be of a machine that is compiled for and not
-            there.
+          batch_size: size of the global batch; each of its microbatches is a multiple of the number
+            of devices that divide the batch.
+          parameters: "replicated", or "sharded": each array of parameters and optimizer state is
+            divided along its longest axis that the devices divide, and gathered when it is used.
+          class_shards: number of devices that divide the class axis; the others divide the batch.
+          num_microbatches: number of consecutive parts of a batch; a device computes its own
+            examples of each part.
+          devices: devices of the mesh; None is all devices of this run. Devices of another machine
+            serve to compile for it.
         """
         number = jax.device_count() if devices is None else len(devices)
         if number % class_shards:
             raise ValueError(
                 f"config.training.class_shards is {class_shards}, but must divide the number of"
-                f" devices, {number};"
-                " a run may continue with another number of shards."
+                f" devices, {number}; a run may continue with another number of shards."
             )
         cutting = number // class_shards
         if batch_size % cutting:
             raise ValueError(
                 f"config.training.batch_size is {batch_size}, but must be a multiple of {cutting},"
-                " the"
-                f" {number} devices over class_shards."
+                f" the {number} devices over class_shards."
             )
         if batch_size // cutting % num_microbatches:
             raise ValueError(
                 f"config.training.microbatches is {num_microbatches}, but must divide the"
-                f" {batch_size // cutting}"
-                f" examples that each of {cutting} devices has of a batch of {batch_size}."
+                f" {batch_size // cutting} examples that each of {cutting} devices has of a batch"
+                f" of {batch_size}."
             )
         shape = (cutting, class_shards)
         self._mesh = jax.make_mesh(
@@ -77,7 +74,7 @@ class Placement:
         self.cut = NamedSharding(self._mesh, PartitionSpec("batch"))
 
     def of_state(self, shapes: TrainState, classes: ClassAxis | None) -> TrainState:
-        """The sharding of each leaf of a state, at work or as it is saved."""
+        """The sharding of each leaf of a state, with or without padding classes."""
         if classes is None:
             return jax.tree.map(lambda x: self._of_leaf(x, -1), shapes)
         return jax.tree.map(self._of_leaf, shapes, classes.axes)
@@ -87,10 +84,10 @@ class Placement:
         over, any_axis = ("batch", "class"), self._parameters == "sharded"
         if class_axis >= 0 and self._class_shards > 1:
             if leaf.shape[class_axis] % self._class_shards == 0:
-                # Cut over the batch's devices too, what they compute of it would cross, by example
-                # and class.
+                # Divided over the devices of the batch too, its results would be exchanged, one
+                # number per example and class.
                 cuts[class_axis], any_axis = "class", False
-            else:  # as it is saved; no device could hold all of them
+            else:  # without padding; a single device could not hold the array
                 any_axis = True
         number = math.prod(self._mesh.shape[name] for name in over)
         fitting = [
@@ -101,19 +98,20 @@ class Placement:
         return NamedSharding(self._mesh, PartitionSpec(*cuts))
 
     def put(self, tree: Any, shardings: Any) -> Any:
-        """Arrays of the host on the devices; every host holds all of them and keeps its part."""
+        """Puts arrays on the devices; every host passes full arrays, and its devices take parts."""
         if jax.process_count() == 1:
             return jax.device_put(tree, shardings)
         return jax.tree.map(_part, tree, jax.tree.broadcast(shardings, tree))
 
     def places(self, batch_size: int) -> np.ndarray:
-        """The places of a global batch that devices of this process hold, in order."""
+        """The rows of a global batch that devices of this process hold, in order."""
         cuts = self.cut.addressable_devices_indices_map((batch_size,)).values()
         return np.unique(np.concatenate([np.arange(batch_size)[cut] for cut in cuts]))
 
     def feed(self, part: Any, batch_size: int) -> Any:
-        """The global feed of a step, of which each process gives its places; single numbers are
-        everywhere the same.
+        """The global feed of a step, of which each process passes its rows.
+
+        Scalars are the same on all processes.
         """
 
         def put(x):

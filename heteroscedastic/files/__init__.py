@@ -1,6 +1,7 @@
 """Files on disks and in buckets."""
 
 from heteroscedastic.files.formats import (
+    append,
     named,
     plain,
     printable,
@@ -17,6 +18,7 @@ from heteroscedastic.files.paths import Path, absolute, as_path, in_bucket, move
 __all__ = [
     "Path",
     "absolute",
+    "append",
     "as_path",
     "in_bucket",
     "move",

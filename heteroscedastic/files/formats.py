@@ -113,6 +113,26 @@ def write_whole(path: str | Path, write: Callable[[IO[bytes]], Any]) -> None:
         raise
 
 
+def append(path: str | Path, data: bytes) -> None:
+    """Appends to a file on a disk, and returns once the data is on it.
+
+    A write that fails leaves the file as it was; one that is killed may leave a part of the data.
+
+    Raises:
+      OSError: the data could not be written; names the file.
+    """
+    path, rest = as_path(path), memoryview(data)
+    with named(path), path.open("ab", buffering=0) as file:
+        size = file.tell()
+        try:
+            while rest:
+                rest = rest[file.write(rest) :]
+            os.fsync(file.fileno())
+        except BaseException:
+            file.truncate(size)
+            raise
+
+
 def _upload(path: Path, write: Callable[[IO[bytes]], Any]) -> None:
     """What is uploaded is seen once it is complete."""
     with tempfile.TemporaryFile() as file:

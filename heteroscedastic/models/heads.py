@@ -125,6 +125,10 @@ class _Head(nn.Module):
             self.param("temperature", nn.initializers.zeros, (), jnp.float32)
         return latent_lib.temper(latent, self.temperature_of(self.variables["params"]))
 
+    def class_axes(self) -> dict[str, int]:
+        """Class axis of each parameter that has one, counted from the end, by name."""
+        return {"loc": -1}
+
     @property
     def starts_at_zero(self) -> bool:
         """Whether all utilities are 0 at first."""
@@ -204,6 +208,12 @@ class Diagonal(_Head):
         scale_diag = standard_deviations(_dense("scale_diag", features, width))
         latent = latent._replace(scale_diag=scale_diag, **self.factors(features, width))
         return self._as_edward2(latent) if self.edward2 else latent
+
+    def class_axes(self) -> dict[str, int]:
+        if self.noise_on == "features":
+            return super().class_axes()
+        per_class = {"scale_diag": -1, "factor_scale": -1, "shared_bias": -1}
+        return super().class_axes() | per_class | {"factor_loadings": -2, "shared_loadings": -2}
 
     def factors(self, features: Float[Array, "*b d"], width: int) -> dict[str, Array]:
         """The fields of the latent that make its entries vary together."""

@@ -1,4 +1,4 @@
-"""Batch normalisation that knows which examples are absent, and over which group it is taken."""
+"""Batch normalisation over the examples that are present, in groups."""
 
 import jax.numpy as jnp
 from flax import linen as nn
@@ -9,7 +9,7 @@ from heteroscedastic.bind import check_number
 
 
 def check_group_size(value: int | None) -> None:
-    """Raises a ValueError where it is no number of examples."""
+    """Raises a ValueError unless the value is None or a number of examples >= 1."""
     if value is not None:
         check_number("group_size", value, whole=True, at_least=1)
 
@@ -17,16 +17,20 @@ def check_group_size(value: int | None) -> None:
 class BatchNorm(nn.Module):
     """Batch normalisation over the examples that are present, in float32.
 
+    Not flax's nn.BatchNorm(mask=, use_fast_variance=False), although outputs and parameter tree
+    agree: without an example its statistics are nan, here they stay (a law of the tests), and it
+    has no groups within a batch.
+
     Attributes:
-      group_size: examples that share statistics. None is the whole (global) batch; a number
-        cuts the batch into consecutive groups of that size, as devices that do not synchronise
-        their statistics would (reading C13). A batch of fewer is one group. The running averages
-        are those of the groups.
+      group_size: number of examples that share statistics. None is the global batch; a number
+        divides the batch into consecutive groups of that size, as on devices that do not
+        synchronise their statistics (reading C13). A smaller batch is one group. The running
+        averages are means over the groups.
       momentum: of the running averages.
       epsilon: added to the variance.
       dtype: of the result; statistics and parameters are float32.
       zero_scale: whether the scale starts at zero, so that a residual block starts as the identity.
-      use_scale: whether there is a scale; the shift is always there.
+      use_scale: whether there is a scale; there always is a shift.
 
     Source: Ioffe and Szegedy (2015), arXiv:1502.03167.
     """
@@ -46,12 +50,12 @@ class BatchNorm(nn.Module):
     def __call__(
         self, inputs: Float[Array, "b *spatial c"], present: Bool[Array, "b"], train: bool
     ) -> Float[Array, "b *spatial c"]:
-        """The inputs with mean zero and variance one, scaled and shifted, per channel.
+        """Inputs with mean 0 and variance 1 per channel, scaled and shifted.
 
         Args:
-          inputs: of any spatial axes.
-          present: False for an absent example, which no statistic sees.
-          train: whether statistics are those of the batch, and the running averages updated.
+          inputs: features, with any spatial axes.
+          present: False for an absent example, which no statistic includes.
+          train: whether to use the statistics of the batch and update the running averages.
         """
         channels = inputs.shape[-1]
         first = nn.initializers.zeros if self.zero_scale else nn.initializers.ones
@@ -70,7 +74,7 @@ class BatchNorm(nn.Module):
         return ((x - mean) * inverse + bias).astype(self.dtype)
 
     def _statistics(self, x, present, running):
-        """Mean and variance as each example meets them; updates the running averages."""
+        """Mean and variance for each example; updates the running averages."""
         batch = x.shape[0]
         size = batch if self.group_size is None else min(self.group_size, batch)
         if batch % size:
@@ -92,13 +96,12 @@ class BatchNorm(nn.Module):
         mean = mean_of_group(x)
         var = mean_of_group(jnp.square(x - to_examples(mean)))
         if not self.is_initializing():
-            # A group of absent examples alone has no say.
+            # The mean over the groups that have examples; without any, the averages stay.
             share = (counts > 0) / jnp.maximum(jnp.sum(counts > 0), 1)
             for name, groups in (("mean", mean), ("var", var)):
                 new = share @ groups
-                running[name].value = (
-                    self.momentum * running[name].value + (1 - self.momentum) * new
-                )
-        # Examples of a group without any would grow with every layer by 1 / sqrt(epsilon), and
-        # their gradients be nan.
+                average = self.momentum * running[name].value + (1 - self.momentum) * new
+                running[name].value = jnp.where(jnp.any(present), average, running[name].value)
+        # With variance 0 an absent group would grow by 1 / sqrt(epsilon) with every layer, and its
+        # gradients would be nan.
         return to_examples(mean), to_examples(jnp.where(counts[:, None] > 0, var, 1.0))

@@ -104,18 +104,13 @@ class Run:
     def class_axis(self) -> ClassAxis | None:
         """The padding classes of the state on devices; None where its class axis is not divided."""
         shards = self.config["training"].get("class_shards", 1)
+        return class_padding.class_axis(self.model.head, self.optimizer, self.init, shards)
 
-        def init_of(num_classes):
-            return functools.partial(self.init, num_classes)
-
-        return class_padding.find(init_of, self.num_classes, shards)
-
-    def init(self, num_classes: int | None = None) -> TrainState:
+    def init(self) -> TrainState:
         """The state of step 0, as it is saved."""
         key, feed = self._key("init"), self.pipeline.example("train", training=True)
         batch = self.pipeline.training_batch(key, self.pipeline.arrays["train"], feed)
-        model = _with_classes(self.model, num_classes or self.num_classes)
-        variables = model.init(key, batch.inputs, batch.weights > 0)
+        variables = self.model.init(key, batch.inputs, batch.weights > 0)
         params = variables.pop("params")
         return TrainState(jnp.zeros((), jnp.int32), params, variables, self.optimizer.init(params))
 

@@ -1,4 +1,4 @@
-"""Where the time of a run goes."""
+"""How a run spends its time."""
 
 import contextlib
 import time
@@ -8,37 +8,35 @@ from typing import Any
 from heteroscedastic.distributed import hosts
 
 _COUNTED = ("start", "input", "evaluation", "checkpoints")
-_INPUT_BOUND = 0.1  # share of the time between evaluations
+_INPUT_BOUND = 0.1  # share of the training time that is spent waiting for data
 
 
 class Clock:
-    """Seconds of a run, over all processes that made it one after another, by what they went into.
+    """Seconds of a run by activity, summed over the processes that resumed it.
 
-    `start` is what goes before the first step: reading, restoring, compiling. `input` is waiting
-    for examples while the devices had nothing left to do. `evaluation` and `checkpoints` speak for
-    themselves, of a checkpoint what the run waits for. What is left is `steps` of training.
+    `start` is the time before the first step: reading, restoring, compiling. `input` is the time in
+    which the devices were idle because examples were missing. `checkpoints` is the time that the
+    run waits for them. `steps`, of training, is the rest.
     """
 
-    def __init__(self, since: float, told: dict[str, Any] | None = None):
-        """Goes on from what a checkpoint tells; the seconds since then that came to nothing are in
-        none of it.
+    def __init__(self, since: float, state: dict[str, Any] | None = None):
+        """Continues from a checkpoint; time that was lost after that checkpoint is not counted.
 
         Args:
-          since: when this process began, on time.monotonic().
-          told: by the clock of the process before.
+          since: start of this process, on time.monotonic().
+          state: state of the clock in the checkpoint.
         """
-        told = told or {}
-        self._seconds = {name: told.get(name, 0.0) for name in _COUNTED}
-        self._began = since - told.get("seconds", 0.0)
-        self._began_at = told.get("began_at", time.time() - (time.monotonic() - since))
+        state = state or {}
+        self._seconds = {name: state.get(name, 0.0) for name in _COUNTED}
+        self._began = since - state.get("seconds", 0.0)
+        self._began_at = state.get("began_at", time.time() - (time.monotonic() - since))
         self._to_start: float | None = since - sum(self._seconds.values())
         self._interval = self._now()
-        self._rated: tuple[int, float] | None = (
-            None  # step and seconds of training, at the last `rate`
-        )
+        # Step and seconds of training at the last call of `rate`.
+        self._rated: tuple[int, float] | None = None
 
     def starts(self, step: int) -> None:
-        """The first step is under way: what went before it, and was nothing else, was the start."""
+        """Marks the first step; the time before it, unless counted otherwise, is the start."""
         if self._to_start is not None:
             self._seconds["start"] += (
                 time.monotonic() - self._to_start - sum(self._seconds.values())
@@ -47,18 +45,16 @@ class Clock:
             self.begins_interval()
             self._rated = step, self._interval["training"]
 
-    def told(self) -> dict[str, Any]:
-        """For a checkpoint."""
+    def state(self) -> dict[str, Any]:
+        """The state of the clock for a checkpoint."""
         return {**self._seconds, "seconds": self.seconds(), "began_at": self._began_at}
 
     def seconds(self) -> float:
-        """Of all processes, without what came to nothing."""
+        """Seconds of all processes, without those that were lost."""
         return time.monotonic() - self._began
 
     def rate(self, step: int) -> float | None:
-        """Steps a second of training since this was asked last, or since the first step; None where
-        there were none.
-        """
+        """Training steps per second since the last call, or since the first step; None if none."""
         training = self._now()["training"]
         before, seconds_before = self._rated or (step, training)
         self._rated = step, training
@@ -68,7 +64,7 @@ class Clock:
 
     @contextlib.contextmanager
     def counts(self, name: str) -> Iterator[None]:
-        """The time that this lasts goes under the name."""
+        """A context whose duration is counted under the name."""
         began = time.monotonic()
         try:
             yield
@@ -76,9 +72,7 @@ class Clock:
             self._seconds[name] += time.monotonic() - began
 
     def waited_for(self, feeds: Iterator[Any], is_idle: Callable[[], bool]) -> Iterator[Any]:
-        """The feeds; the time that one takes is counted where the devices are idle once it is
-        there.
-        """
+        """The feeds; the wait for one counts as input if the devices are idle when it comes."""
         while True:
             began = time.monotonic()
             feed = next(feeds, None)
@@ -89,15 +83,14 @@ class Clock:
             yield feed
 
     def begins_interval(self) -> None:
-        """From here on `bound` looks."""
+        """Starts the interval that `bound` reports."""
         self._interval = self._now()
 
     def bound(self) -> str:
-        """Whether input or computing holds up the steps since the interval began, on the host that
-        waited most.
+        """Whether input or computation limits the steps since the interval began.
 
-        The devices of the others waited for it. All hosts call this, and its wait is theirs from
-        now on.
+        All hosts call this, and all take over the wait of the host that waited most, as the devices
+        of the others waited for it.
         """
         before, after = self._interval, self._now()
         (waited,) = hosts.largest(after["input"] - before["input"])
@@ -113,13 +106,12 @@ class Clock:
         return {"input": self._seconds["input"], "training": self.seconds() - others}
 
     def goodput(self) -> dict[str, float]:
-        """Seconds by what they went into, and the share of steps.
+        """Seconds by activity, and the share of training steps in all of them.
 
         Returns:
-          `share`: of all the time since the run first began, with interruptions and with what had
-          to be done
-            again, which went into steps that count. `wall`: that time. `lost`: what was neither a
-            process at work nor came to anything.
+          `wall`: seconds since the run first began, with interruptions and repeated work. `share`:
+          the part of them that training steps took. `lost`: seconds of interruptions and of work
+          that was repeated.
         """
         elapsed, wall = self.seconds(), max(time.time() - self._began_at, self.seconds())
         steps = elapsed - sum(self._seconds.values())

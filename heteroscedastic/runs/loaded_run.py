@@ -149,7 +149,7 @@ def load(
     if step is None:
         raise ValueError(f"{path} has no best checkpoint, as it had no validation.")
     with Checkpoints(path / "checkpoints", results.get("owner"), read_only=True) as checkpoints:
-        state, _ = checkpoints.at(step, jax.tree.map(_on_one_device, jax.eval_shape(run.init)))
+        state, _ = checkpoints.restore(step, jax.tree.map(_on_one_device, jax.eval_shape(run.init)))
     return Finished(run, results, told.dataset, state)
 
 

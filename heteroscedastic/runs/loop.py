@@ -11,8 +11,7 @@ import jax
 from heteroscedastic import files, metrics
 from heteroscedastic.data import dataset
 from heteroscedastic.distributed import consistency, hosts
-from heteroscedastic.distributed.hosts import say
-from heteroscedastic.distributed.in_flight import NotFiniteError, UnderWay, finite
+from heteroscedastic.distributed.in_flight import NotFiniteError, StepsInFlight, finite
 from heteroscedastic.distributed.preemption import EXIT_CODE, Agreement, StoppedError, Terminated
 from heteroscedastic.distributed.sharding import Placement
 from heteroscedastic.runs import assembly, compiled, progress, provenance, warm_start, workdir
@@ -80,19 +79,19 @@ def train(
         )  # so that one that does not fit is told before the directory is claimed
     with workdir.claimed(path, config) as done:
         if done is not None:
-            say(f"{path} holds this run, complete; nothing to do.")
+            hosts.log(f"{path} holds this run, complete; nothing to do.")
             return done
         consistency.check_shared(path)
         owner = hosts.from_first(lambda: workdir.claim_data(path, config, run.pipeline.description))
-        say(
+        hosts.log(
             f"{num_parameters:,} parameters, {run.steps.total:,} steps of {run.steps.batch_size} on"
             f" {provenance.device()}."
         )
         for line in dataset.curation_lines(run.pipeline.description):
-            say(line)
+            hosts.log(line)
         checkpoints = Checkpoints(path / "checkpoints", owner)
         # Before arrays are read, whose types the flags change.
-        provenance.check_unchanged(checkpoints.told(), made_with, allow_changed)
+        provenance.check_unchanged(checkpoints.metadata(), made_with, allow_changed)
         trainer = _Trainer(run, path, placement, checkpoints, made_with, owner, since)
         with Terminated() as trainer.terminated, trainer.checkpoints:
             trainer.train()
@@ -131,7 +130,7 @@ class _Trainer:
         if found:
             self.state, self.told = self.programs.at_work(found[0]), self.told | found[1]
             run.pipeline.leave_out(self.told.get("left_out", {}))
-            say(f"continuing from step {int(self.state.step)}.")
+            hosts.log(f"continuing from step {int(self.state.step)}.")
         else:
             source = (
                 warm_start.read(run.config["init"], self.programs.template)
@@ -142,7 +141,7 @@ class _Trainer:
             if source:
                 hosts.agree(source.told["digest"], "arrays to start from (config.init)")
                 self.told["init"] = source.told
-                say(
+                hosts.log(
                     f"starting from {warm_start.words(source.told)}: {source.told['num_arrays']}"
                     " arrays."
                 )
@@ -165,7 +164,7 @@ class _Trainer:
         if self.told["sums"] is not None and self._ends_interval(step):
             self._finish_interval(step, sums)
             sums = None
-        under_way, train_step = UnderWay(hosts.is_alone()), self._first_step
+        under_way, train_step = StepsInFlight(hosts.is_alone()), self._first_step
         try:
             while step < run.steps.total:
                 epoch, start = run.steps.epochs.position(step)
@@ -192,7 +191,7 @@ class _Trainer:
                         self._finish_interval(step, sums)
                         sums = None
                     elif self.progress.is_due():
-                        say(self.progress.line(step))
+                        hosts.log(self.progress.line(step))
                     if step == run.steps.total:
                         break
                 # An epoch that ends early would begin again without end.
@@ -207,7 +206,7 @@ class _Trainer:
             self._leave(step, sums)
 
     def _first_step(self, *arguments: Any) -> Any:
-        say("compiling the training step.")
+        hosts.log("compiling the training step.")
         made = self.terminated.unless_set(functools.partial(self.programs.train_step, *arguments))
         self.progress.restart()
         return made
@@ -219,7 +218,7 @@ class _Trainer:
         self._save(step, sums)
         self.checkpoints.wait()
         saved = f"step {step} is saved in {self.path}" if step else "no step was made"
-        say(f"terminated: {saved}; the same command continues.")
+        hosts.log(f"terminated: {saved}; the same command continues.")
         raise SystemExit(EXIT_CODE)
 
     def _interrupted_sums(self) -> Any:
@@ -257,7 +256,7 @@ class _Trainer:
         self.writer.write(step, {"epoch": self.run.steps.epochs.passed(step), **values})
         bound = self.clock.bound()
         self._save(step, None)
-        say(f"{self.progress.line(step)}  {shown}  {bound}")
+        hosts.log(f"{self.progress.line(step)}  {shown}  {bound}")
         self.clock.begins_interval()
 
     def _save(self, step: int, sums: Any) -> None:
@@ -267,7 +266,7 @@ class _Trainer:
             return
         self.saved_step = step
         self.told |= {
-            "clock": self.clock.told(),
+            "clock": self.clock.state(),
             "sums": evaluate.listed(sums),
             "left_out": self._left_out(),
         }
@@ -339,7 +338,9 @@ class _Trainer:
             if hosts.is_first():
                 workdir.write_predictions(self.path, name, arrays, self.owner)
             evals[name] = metrics.means(sums) | self.run.task.extra_results(arrays)
-            say(progress.table(f"{name} ({settings['split']}, {which} checkpoint):", evals[name]))
+            hosts.log(
+                progress.table(f"{name} ({settings['split']}, {which} checkpoint):", evals[name])
+            )
         return {
             "evals": evals,
             "step": step,
@@ -365,7 +366,7 @@ class _Trainer:
 
     def _best(self, step: int) -> TrainState:
         try:
-            return self.programs.at_work(self.checkpoints.at(step, self.programs.template)[0])
+            return self.programs.at_work(self.checkpoints.restore(step, self.programs.template)[0])
         except CheckpointError as error:
             raise CheckpointError(
                 f"{error}; it is the best one, and evaluations of config.evals ask for it. Bring"

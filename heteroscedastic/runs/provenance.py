@@ -2,10 +2,9 @@
 
 import hashlib
 import json
-import logging
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from absl import logging
+from flax import traverse_util
 
 import heteroscedastic
 from heteroscedastic import files
@@ -76,15 +77,8 @@ def of_host(made_with: dict[str, Any], config: dict[str, Any], fingerprint: str)
         **environment["flags"],
         "devices": devices,
     }
-    return {**everything, "data": fingerprint, **dict(_settings(files.plain(config), "config"))}
-
-
-def _settings(tree: Any, name: str) -> Iterator[tuple[str, Any]]:
-    if not isinstance(tree, dict):
-        yield name, tree
-        return
-    for key, value in tree.items():
-        yield from _settings(value, f"{name}.{key}")
+    settings = traverse_util.flatten_dict({"config": files.plain(config)}, sep=".")
+    return {**everything, "data": fingerprint, **settings}
 
 
 def check_unchanged(told: dict[str, Any], made_with: dict[str, Any], allow_changed: bool) -> None:
@@ -185,15 +179,11 @@ def digest(content: Any) -> str:
     It does not depend on the formatting of a file, nor on 4 being written as 4.0.
     """
     return hashlib.sha256(
-        json.dumps(_canonical(files.plain(content)), sort_keys=True).encode()
+        json.dumps(jax.tree.map(_canonical, files.plain(content)), sort_keys=True).encode()
     ).hexdigest()
 
 
 def _canonical(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {name: _canonical(v) for name, v in value.items()}
-    if isinstance(value, list):
-        return [_canonical(v) for v in value]
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 

@@ -8,10 +8,11 @@ warning.
 
 import functools
 import json
-import logging
 import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
+
+from absl import logging
 
 from heteroscedastic import files
 from heteroscedastic.runs import provenance, schema

@@ -12,7 +12,7 @@ import jax
 
 from heteroscedastic.data import split_spec
 from heteroscedastic.data.storage import sample, store, tfds
-from heteroscedastic.distributed.hosts import say
+from heteroscedastic.distributed import hosts
 from heteroscedastic.models import backbones
 from heteroscedastic.runs import assembly, schema
 
@@ -63,13 +63,15 @@ def smoke(config: dict[str, Any], data_dir: str | None = None) -> tuple[dict[str
     if streams:
         data_dir = _stream(config, data_dir, is_there)
     elif not is_there:
-        say(
+        hosts.log(
             f"no data set {config['data']['name']!r} in {data_dir or 'any --data_dir'}; digits"
             " stand in for it."
         )
         _stand_in(config)
     if config.pop("init", None):
-        say("a smoke run is of another size than what config.init names, so it starts afresh.")
+        hosts.log(
+            "a smoke run is of another size than what config.init names, so it starts afresh."
+        )
     config["data"]["max_examples"] = _NUM_EXAMPLES
     for section, limits in _LARGEST.items():
         for name, limit in limits.items():
@@ -127,7 +129,7 @@ def _stream(config: dict[str, Any], data_dir: str | None, is_there: bool) -> str
         return data_dir
     directory = tempfile.mkdtemp(prefix="smoke-")
     atexit.register(shutil.rmtree, directory, ignore_errors=True)
-    say(
+    hosts.log(
         f"copies of {', '.join(sorted({s.name for s in split_spec.dataset_refs(data)}))} with"
         " digits for images stand in for them."
     )

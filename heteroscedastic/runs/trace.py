@@ -1,4 +1,4 @@
-"""A profile of a few steps: what the devices did when, for TensorBoard's profiler or Perfetto."""
+"""A profile of a few steps, for the profiler of TensorBoard or Perfetto."""
 
 import shutil
 import tempfile
@@ -12,39 +12,37 @@ from heteroscedastic.distributed import hosts
 
 
 class Trace:
-    """Traces steps `first` to `last` of a run on its first host; it lies in profile/ of the run.
+    """Traces steps `first` to `last` of a run on its first host, and writes them to profile/.
 
-    Of a process that began between them, those from there on.
+    A process that starts between these steps traces the rest of them.
     """
 
     def __init__(self, steps: tuple[int, int] | None, directory: files.Path, step: int):
-        """None traces nothing.
+        """Takes the steps to trace.
 
         Args:
-          steps: `first` and `last`.
-          directory: of the run.
-          step: that the process begins after.
+          steps: `first` and `last`; None traces nothing.
+          directory: directory of the run.
+          step: last step before this process started.
         """
         self._first, self._last = steps or (0, 0)
         self._out = directory / "profile"
         self._local: str | None = None
         if steps and step >= self._last and not self._out.exists():
-            hosts.say(
+            hosts.log(
                 f"steps {self._first} to {self._last} were made before this process began, and are"
                 " not traced."
             )
 
     def before(self, step: int, state: Any) -> None:
-        """Begins where this is the first step to be traced; what is still under way before it is
-        waited for.
-        """
+        """Starts the trace if this is its first step, once the steps in flight are finished."""
         if self._first <= step <= self._last and not self._local and hosts.is_first():
             jax.block_until_ready(state)
             self._first, self._local = step, tempfile.mkdtemp(prefix="profile-")
             jax.profiler.start_trace(self._local)
 
     def after(self, step: int, state: Any) -> None:
-        """Ends where this was the last."""
+        """Ends the trace if this is its last step."""
         if step == self._last and self._local:
             jax.block_until_ready(state)
             jax.profiler.stop_trace()
@@ -53,7 +51,7 @@ class Trace:
                     _copy(path, self._out / path.relative_to(self._local).as_posix())
             shutil.rmtree(self._local)
             self._local = None
-            hosts.say(
+            hosts.log(
                 f"steps {self._first} to {self._last} are traced: tensorboard --logdir={self._out}"
             )
 

@@ -133,7 +133,7 @@ def _of_run(workdir: files.Path, checkpoint: str) -> tuple[dict[str, np.ndarray]
     _check_inside(workdir, [directory, directory / str(step), *(directory / str(step)).rglob("*")])
     try:
         with Checkpoints(directory, results.get("owner"), read_only=True) as checkpoints:
-            state = checkpoints.whole(step)
+            state = checkpoints.restore_arrays(step)
     except CheckpointError as error:
         raise InitError(f"{name}: {error}.") from error
     told = {

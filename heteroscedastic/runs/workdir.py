@@ -1,15 +1,15 @@
-"""The files of a run: claimed by its config, written whole, read by whoever comes after."""
+"""The directory of a run: claimed by its config, with files that are complete or absent."""
 
 import contextlib
 import fcntl
 import importlib.util
 import itertools
 import json
-import logging
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
+from absl import logging
 
 from heteroscedastic import files
 from heteroscedastic.distributed import hosts
@@ -25,14 +25,14 @@ _WRITTEN = ("config.json", "dataset.json", "metrics.jsonl", "results.json")
 
 @contextlib.contextmanager
 def claimed(workdir: files.Path, config: dict[str, Any]) -> Iterator[dict[str, Any] | None]:
-    """The directory is this run's own, and no other process's, while the context lasts.
+    """A context in which the directory belongs to this run and to no other process.
 
     Yields:
-      The results, if the directory holds this very run and it is complete; else None.
+      The results, if the directory holds this run and it is complete; else None.
 
     Raises:
-      WorkdirError: the directory holds a run of another config, or no run but other files, or
-        another process is at work on it, or a file of the run is damaged.
+      WorkdirError: the directory holds a run of another config, or other files but no run, or
+        another process uses it, or a file of the run is damaged.
     """
     with contextlib.ExitStack() as stack:
 
@@ -40,18 +40,17 @@ def claimed(workdir: files.Path, config: dict[str, Any]) -> Iterator[dict[str, A
             _check_ours(workdir, config)
             if (workdir / "results.json").exists():
                 run_record.read_object(workdir / "results.json", ("evals",), _REWRITTEN)
-                found = run_record.read(workdir)
-                _restore_metrics(workdir, found.results)
-                return found.results
+                record = run_record.read(workdir)
+                _restore_metrics(workdir, record.results)
+                return record.results
             stack.enter_context(_locked(workdir))
             for name in _WRITTEN:
                 files.sweep(workdir, name)
             files.sweep(workdir / "predictions", "*.npz")
             _check_ours(workdir, config)  # again, now that nobody else can change it
             path = workdir / "config.json"
-            if not path.exists() or files.read_json(path) != files.plain(
-                config
-            ):  # by what is no part of its identity
+            # The config may differ in settings that are no part of the run's identity.
+            if not path.exists() or files.read_json(path) != files.plain(config):
                 files.write_json(path, config)
             return None
 
@@ -63,9 +62,9 @@ def _check_ours(workdir: files.Path, config: dict[str, Any]) -> None:
     if path.exists():
         config = files.plain(config)
         remedy = f"bring it back, or remove {workdir} to begin again"
-        found = files.plain(run_record.read_object(path, ("head",), remedy))
-        if identity(found) != identity(config):
-            lines = difference(found, config)
+        saved = files.plain(run_record.read_object(path, ("head",), remedy))
+        if identity(saved) != identity(config):
+            lines = difference(saved, config)
             more = (
                 f"; and {len(lines) - _MOST_DIFFERENCES} more"
                 if len(lines) > _MOST_DIFFERENCES
@@ -73,8 +72,8 @@ def _check_ours(workdir: files.Path, config: dict[str, Any]) -> None:
             )
             raise WorkdirError(
                 f"{workdir} holds a run of another config; give another --workdir or remove it."
-                " The difference"
-                f" (config.json -> yours): {'; '.join(lines[:_MOST_DIFFERENCES])}{more}"
+                " The difference (config.json -> yours):"
+                f" {'; '.join(lines[:_MOST_DIFFERENCES])}{more}"
             )
     elif workdir.exists() and not workdir.is_dir():
         raise WorkdirError(f"{workdir} is a file; give the directory of a run as --workdir.")
@@ -85,18 +84,14 @@ def _check_ours(workdir: files.Path, config: dict[str, Any]) -> None:
 
 
 def identity(config: dict[str, Any]) -> Any:
-    """What makes a run the run that it is; the config itself where a damaged section leaves no more
-    of it.
-    """
-    is_whole = all(isinstance(config.get(section, {}), dict) for section in ("training", "data"))
-    return schema.identity(config) if is_whole else config
+    """The settings that identify a run; all of the config if a section of it is damaged."""
+    is_valid = all(isinstance(config.get(section, {}), dict) for section in ("training", "data"))
+    return schema.identity(config) if is_valid else config
 
 
 @contextlib.contextmanager
 def _locked(workdir: files.Path) -> Iterator[None]:
-    """Held by one process at a time; let go when it ends, however it ends. In a bucket there are no
-    locks.
-    """
+    """A lock that one process holds at a time, until it ends. Buckets have no locks."""
     if files.in_bucket(workdir):
         yield
         return
@@ -115,54 +110,52 @@ def _locked(workdir: files.Path) -> Iterator[None]:
 
 
 def claim_data(workdir: files.Path, config: dict[str, Any], description: dict[str, Any]) -> str:
-    """Records the data of a run, with what they and the config are called together: the owner of
-    its files.
+    """Records the data of a run and its owner, a digest of config and data.
 
-    A run that an earlier version began keeps its owner, by which its checkpoints are known.
+    A run that an earlier version began keeps the owner that its checkpoints name.
 
     Returns:
       The owner.
 
     Raises:
-      WorkdirError: the run was begun on other data, or the record is damaged or belongs to another
-        run.
+      WorkdirError: the run began on other data, or the record is damaged or belongs to another run.
     """
     path = workdir / "dataset.json"
     config_digest = provenance.digest(schema.identity(config))
     if path.exists():
-        found = run_record.read_object(path, ("fingerprint",), _REWRITTEN)
-        run_record.check_dataset(path, found)
-        if provenance.data_key(found) != provenance.data_key(description):
+        record = run_record.read_object(path, ("fingerprint",), _REWRITTEN)
+        run_record.check_dataset(path, record)
+        if provenance.data_key(record) != provenance.data_key(description):
             names = (
                 ""
-                if found.get("class_names") == description.get("class_names")
+                if record.get("class_names") == description.get("class_names")
                 else ", with other class names"
             )
             raise WorkdirError(
-                f"{workdir} was begun on other data ({path.name}: {found.get('num_examples')},"
-                " fingerprint"
-                f" {found['fingerprint'][:12]}{names}; now {description['num_examples']},"
-                f" {description['fingerprint'][:12]}); give another --workdir or the old data."
+                f"{workdir} was begun on other data ({path.name}: {record.get('num_examples')},"
+                f" fingerprint {record['fingerprint'][:12]}{names}; now"
+                f" {description['num_examples']}, {description['fingerprint'][:12]}); give another"
+                " --workdir or the old data."
             )
-        if found.get("config_digest", config_digest) != config_digest:
+        if record.get("config_digest", config_digest) != config_digest:
             raise WorkdirError(f"{path} belongs to a run of another config; {_REWRITTEN}.")
-        if "owner" in found:
-            return found["owner"]
+        if "owner" in record:
+            return record["owner"]
         logging.warning(
             "%s was begun by an earlier version; whether its files belong together is not known.",
             workdir,
         )
     else:
-        found = _as_begun(workdir, config, description)
-    owner = provenance.owner(config, found["fingerprint"])
-    files.write_json(path, provenance.stamped({**found, "config_digest": config_digest}, owner))
+        record = _first_record(workdir, config, description)
+    owner = provenance.owner(config, record["fingerprint"])
+    files.write_json(path, provenance.stamped({**record, "config_digest": config_digest}, owner))
     return owner
 
 
-def _as_begun(
+def _first_record(
     workdir: files.Path, config: dict[str, Any], description: dict[str, Any]
 ) -> dict[str, Any]:
-    """The description, in the form of earlier versions where the checkpoints are those of one."""
+    """The description, in the form of earlier versions if one of them saved the checkpoints."""
     former = {name: value for name, value in description.items() if name != "examples_fingerprint"}
     former["fingerprint"] = description.get("examples_fingerprint", description["fingerprint"])
     is_former = provenance.owner(config, former["fingerprint"]) in checkpoint.owners(
@@ -172,10 +165,8 @@ def _as_begun(
 
 
 def check_present(workdir: files.Path) -> None:
-    """Raises a WorkdirError where the directory is no more what was claimed, before anything is
-    written there.
-    """
-    if files.in_bucket(workdir):  # which has no directories that could be removed or renamed
+    """Raises a WorkdirError if the directory was removed or renamed since it was claimed."""
+    if files.in_bucket(workdir):  # a bucket has no directories
         return
     if not (workdir / "config.json").exists():
         raise WorkdirError(checkpoint.removed(workdir))
@@ -184,7 +175,7 @@ def check_present(workdir: files.Path) -> None:
 def write_predictions(
     workdir: files.Path, name: str, arrays: dict[str, np.ndarray], owner: str
 ) -> None:
-    """Writes the predictions of an evaluation, with the owner of the run."""
+    """Writes the predictions of an evaluation, stamped with the owner of the run."""
     check_present(workdir)
     files.write_arrays(
         workdir / "predictions" / f"{name}.npz", provenance.stamped_arrays(name, arrays, owner)
@@ -192,13 +183,13 @@ def write_predictions(
 
 
 def write_results(workdir: files.Path, results: dict[str, Any]) -> None:
-    """Writes results.json, which makes a run complete."""
+    """Writes results.json, which marks a run as complete."""
     check_present(workdir)
     files.write_json(workdir / "results.json", results)
 
 
 def difference(theirs: Any, ours: Any, at: str = "config") -> list[str]:
-    """Where two trees of JSON values differ."""
+    """One line for each difference between two JSON values, by dotted name."""
     if isinstance(theirs, dict) and isinstance(ours, dict):
         keys = sorted(set(theirs) | set(ours))
         absent = "(absent)"
@@ -211,19 +202,19 @@ def difference(theirs: Any, ours: Any, at: str = "config") -> list[str]:
 
 
 class Writer:
-    """Metrics by step: a JSON line each, and TensorBoard events where TensorFlow is installed.
+    """Writes metrics by step: JSON lines, and TensorBoard events if TensorFlow is installed.
 
-    Of several hosts the first one writes.
+    Of several hosts only the first one writes.
     """
 
     def __init__(self, workdir: files.Path, step: int, saved: Sequence[str] | None = None):
-        """Drops the lines after `step`, which a continued run writes again (events it only adds).
+        """Drops the lines after `step`, which a resumed run writes again; events stay.
 
         Args:
-          workdir: of the run.
-          step: that it continues from.
-          saved: the lines up to there as the checkpoint has them; they replace damaged and missing
-            ones. None is a checkpoint of an earlier version, and what is damaged is dropped.
+          workdir: directory of the run.
+          step: step from which the run resumes.
+          saved: lines up to that step in the checkpoint, which replace damaged and missing ones.
+            None for a checkpoint of an earlier version, where damaged lines are dropped.
         """
         self._events = None
         self._workdir, self._path = workdir, workdir / "metrics.jsonl"
@@ -237,21 +228,27 @@ class Writer:
             )
         if self._path.exists() or self.lines:
             self.lines = _repaired(self._path, step, saved)
-            self._save()
-        # clu.metric_writers imports TensorFlow, and tensorboard, which may come without each other.
+            check_present(self._workdir)
+            _write_lines(self._path, self.lines)
+        # clu.metric_writers imports both, and each can be installed without the other.
         if all(map(importlib.util.find_spec, ("tensorflow", "tensorboard"))):
             import tensorflow as tf
             from clu import metric_writers
 
-            tf.config.set_visible_devices([], "GPU")  # they are JAX's
+            tf.config.set_visible_devices([], "GPU")  # JAX uses them
             self._events = metric_writers.SummaryWriter(str(workdir))
 
     def write(self, step: int, values: dict[str, float]) -> None:
-        """Adds a line, on disk when this returns, so before the checkpoint that follows it."""
-        self.lines.append(json.dumps({"step": step, **values}) + "\n")
+        """Adds a line, which is on disk when this returns, and so before the next checkpoint."""
+        line = json.dumps({"step": step, **values}) + "\n"
+        self.lines.append(line)
         if not hosts.is_first():
             return
-        self._save()
+        check_present(self._workdir)
+        if files.in_bucket(self._path):
+            _write_lines(self._path, self.lines)
+        else:  # a line that a kill cuts off is dropped at the next start
+            files.append(self._path, line.encode())
         if self._events:
             self._events.write_scalars(step, values)
             self._events.flush()
@@ -260,10 +257,6 @@ class Writer:
         """Digest of all lines."""
         return provenance.digest([json.loads(line) for line in self.lines])
 
-    def _save(self) -> None:
-        check_present(self._workdir)
-        _write_lines(self._path, self.lines)
-
 
 def _write_lines(path: files.Path, lines: Sequence[str]) -> None:
     # All of them, as nothing can be added to a file in a bucket.
@@ -271,30 +264,28 @@ def _write_lines(path: files.Path, lines: Sequence[str]) -> None:
 
 
 def _repaired(path: files.Path, step: int, saved: Sequence[str] | None) -> list[str]:
-    """The lines up to a step, one of each step, rising; reports in one log line what was not so."""
+    """The lines up to a step, one per step, in order; logs in one line what was repaired."""
     lines, damaged = _lines_by_step(path)
     lines = [(number, line) for number, line in lines if number <= step]
-    found = [line for _, line in lines]
-    whole = [line for _, line in sorted(dict(lines).items())] if saved is None else list(saved)
+    read = [line for _, line in lines]
+    repaired = [line for _, line in sorted(dict(lines).items())] if saved is None else list(saved)
     faults = {
         "damaged": damaged,
-        "missing": len(set(whole) - set(found)),
-        "of no step that the run wrote": len(set(found) - set(whole)),
+        "missing": len(set(repaired) - set(read)),
+        "of no step that the run wrote": len(set(read) - set(repaired)),
         "out of order or twice": sum(a[0] >= b[0] for a, b in itertools.pairwise(lines)),
     }
     if any(faults.values()):
-        told = ", ".join(f"{number} {kind}" for kind, number in faults.items() if number)
+        counts = ", ".join(f"{number} {kind}" for kind, number in faults.items() if number)
         remedy = "they were left out" if saved is None else "they were restored from the checkpoint"
         logging.warning(
-            "%s had lines that were not as the run wrote them (%s); %s.", path, told, remedy
+            "%s had lines that were not as the run wrote them (%s); %s.", path, counts, remedy
         )
-    return whole
+    return repaired
 
 
 def _restore_metrics(workdir: files.Path, results: dict[str, Any]) -> None:
-    """Writes metrics.jsonl of a complete run again where its lines are not those that the run
-    wrote.
-    """
+    """Writes metrics.jsonl of a complete run again if its lines were changed."""
     if "metrics_digest" not in results:
         return
     try:
@@ -304,11 +295,11 @@ def _restore_metrics(workdir: files.Path, results: dict[str, Any]) -> None:
         fault = error
     path = workdir / "metrics.jsonl"
     saved = checkpoint.saved_lines(workdir / "checkpoints", results["step"])
-    whole = dict(_lines_by_step(path)[0]) | {json.loads(line)["step"]: line for line in saved}
-    lines = [line for _, line in sorted(whole.items())]
+    by_step = dict(_lines_by_step(path)[0]) | {json.loads(line)["step"]: line for line in saved}
+    lines = [line for _, line in sorted(by_step.items())]
     if provenance.digest([json.loads(line) for line in lines]) != results["metrics_digest"]:
         logging.warning(
-            "%s cannot be restored, as the last checkpoint lacks what is lost: %s", path, fault
+            "%s cannot be restored, as the last checkpoint lacks the lost lines: %s", path, fault
         )
         return
     with _locked(workdir):
@@ -319,14 +310,15 @@ def _restore_metrics(workdir: files.Path, results: dict[str, Any]) -> None:
 
 
 def _lines_by_step(path: files.Path) -> tuple[list[tuple[int, str]], int]:
-    """Step and text of every whole line, and how many are damaged; a last one cut off by a kill is
-    not counted.
+    """Step and text of each line, and the number of damaged lines.
+
+    A last line without its end, which a kill leaves, is ignored.
     """
     try:
         text = path.read_bytes().decode(errors="replace")
     except OSError:
         return [], 0
-    whole = [line for line in text.splitlines(keepends=True) if line.endswith("\n")]
-    parsed = [(run_record.parsed_line(line), line) for line in whole]
-    found = [(values["step"], line) for values, line in parsed if values]
-    return found, len(parsed) - len(found)
+    complete = [line for line in text.splitlines(keepends=True) if line.endswith("\n")]
+    parsed = [(run_record.parsed_line(line), line) for line in complete]
+    valid = [(values["step"], line) for values, line in parsed if values]
+    return valid, len(parsed) - len(valid)

@@ -1,18 +1,19 @@
 """Learning rates: (step, total_steps, steps_per_epoch) -> rate.
 
-All rise linearly over the warm-up, (step + 1) / warmup_steps, and multiply that with a shape
-over the whole of training, warm-up included, so that milestones are fractions of training and
-90 and 270 epochs are one word. Rates and factors are from 0 to 1e4.
+A rate is the product of a linear warm-up, (step + 1) / warmup_steps, and a shape over all of
+training, warm-up included. Milestones are fractions of training, so that a config of 90 epochs and
+one of 270 differ in num_epochs alone. Rates and factors are from 0 to 1e4.
 """
 
 import jax.numpy as jnp
+import optax
 from jaxtyping import Array, Float, Int
 
 from heteroscedastic.bind import check_number, check_numbers
 
 Step = Int[Array, ""] | int
 Rate = Float[Array, ""]
-_LARGEST = 1e4  # of a rate or a factor; what is larger is a mistake
+_LARGEST = 1e4  # rate or factor; a larger one is a mistake
 
 
 def constant(
@@ -37,11 +38,12 @@ def cosine(
     warmup_epochs: float = 0.0,
     warmup_steps: int = 0,
 ) -> Rate:
-    """Half a cosine from the rate down to zero at the end. Source: Loshchilov and Hutter (2017)."""
-    shape = 0.5 * (1 + jnp.cos(jnp.pi * step / total_steps))
-    return (
-        _rate(learning_rate) * shape * _warmup(step, steps_per_epoch, warmup_epochs, warmup_steps)
-    )
+    """Half a cosine from the rate to zero at the end.
+
+    Source: Loshchilov and Hutter (2017), arXiv:1608.03983.
+    """
+    decay = optax.cosine_decay_schedule(_rate(learning_rate), total_steps)
+    return decay(step) * _warmup(step, steps_per_epoch, warmup_epochs, warmup_steps)
 
 
 def steps(
@@ -55,12 +57,14 @@ def steps(
     warmup_epochs: float = 0.0,
     warmup_steps: int = 0,
 ) -> Rate:
-    """Multiplied by `factor` at each of these fractions of training."""
+    """The rate, multiplied by `factor` at each of the milestones, fractions of training."""
     if milestones:
         check_numbers("milestones", milestones, above=0, below=1)
     if list(milestones) != sorted(set(milestones)):
         raise ValueError(f"milestones are {milestones}; they must rise.")
     check_number("factor", factor, at_least=0, at_most=_LARGEST)
+    # Not optax.piecewise_constant_schedule: products of factors have other last bits than their
+    # power, and its dict applies the factor once where two milestones round to the same step.
     passed = jnp.sum(step >= jnp.round(jnp.array(milestones) * total_steps))
     shape = factor**passed
     return (
@@ -80,5 +84,6 @@ def _warmup(step: Step, steps_per_epoch: int, epochs: float, num_steps: int) -> 
         raise ValueError(
             f"warmup_epochs is {epochs} and warmup_steps {num_steps}; give one of them."
         )
+    # Not optax.linear_schedule: it computes 1 - (1 - t), whose last bits differ.
     length = max(1.0, float(num_steps or epochs * steps_per_epoch))
     return jnp.minimum(1.0, (step + 1) / length)

@@ -1,11 +1,14 @@
-"""Classes cut over several devices: nothing of samples and classes crosses, and no result changes."""
+"""Class axes that several devices divide: no samples by class cross, and no result changes."""
 
 import concurrent.futures
 import functools
+import itertools
 import json
 
 import jax
+import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 from benches import load
 from small_runs import outcome, small
@@ -16,8 +19,10 @@ from heteroscedastic.data import resident
 from heteroscedastic.data.storage import store
 from heteroscedastic.distributed import class_padding
 from heteroscedastic.distributed.sharding import Placement
+from heteroscedastic.models import heads
 from heteroscedastic.runs import assembly, loaded_run, loop
-from heteroscedastic.training import evaluate
+from heteroscedastic.training import evaluate, optimizer
+from heteroscedastic.training.state import TrainState
 
 HEADS = ["digits_hom", "digits_het_full", "digits_het_pe", "digits_het_xl"]
 
@@ -42,6 +47,39 @@ def test_what_is_padded_and_trimmed_is_as_it_was(config):
         np.testing.assert_array_equal, class_padding.trimmed(run.class_axis, padded), state
     )
     assert sum(x.size for x in jax.tree.leaves(padded.params)) > assembly.num_parameters(state)
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+@pytest.mark.parametrize(
+    ("head", "settings"),
+    [
+        (heads.Deterministic, dict(hidden_width=6, temperature=(0.5, 2.0))),
+        *itertools.product(
+            (heads.Diagonal, heads.LowRank, heads.ParameterEfficient),
+            (
+                dict(noise_on=noise_on, edward2=edward2)
+                for noise_on in ("utilities", "features")
+                for edward2 in (False, True)
+            ),
+        ),
+    ],
+)
+def test_the_declared_axes_are_those_that_one_more_class_makes_longer(head, settings, momentum):
+    sgd = optimizer.sgd(optax.constant_schedule(0.1), momentum=momentum, clip_norm=1.0)
+
+    def init(num_classes):
+        params = {"backbone": {"loc": jnp.ones((5, 5))}}  # of another module, whatever its name
+        made = head(num_classes, **settings)
+        params["head"] = made.init(jax.random.key(0), jnp.ones((2, 5)))["params"]
+        return TrainState(jnp.int32(0), params, {"mean": jnp.ones(5)}, sgd.init(params))
+
+    def longer(one, other):
+        return next((i for i, (a, b) in enumerate(zip(one.shape, other.shape)) if a != b), -1)
+
+    five, six = (jax.eval_shape(functools.partial(init, n)) for n in (5, 6))
+    found = class_padding.class_axis(head(5, **settings), sgd, functools.partial(init, 5), 4)
+    assert found.axes == jax.tree.map(longer, five, six)
+    assert (found.num_classes, found.num_places) == (5, 8)
 
 
 @pytest.mark.parametrize("config", ["digits_het_pe", "digits_het_xl"])

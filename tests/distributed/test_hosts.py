@@ -187,7 +187,10 @@ def test_a_host_that_comes_back_alone_says_so(number):
     with socket.socket() as free:
         free.bind(("localhost", 0))
         address = f"localhost:{free.getsockname()[1]}"
-    program = f"from heteroscedastic.distributed import hosts; hosts.start({address!r}, 2, {number}, seconds_to_come=3)"
+    program = (
+        "from heteroscedastic.distributed import hosts;"
+        f" hosts.start({address!r}, 2, {number}, seconds_to_come=3)"
+    )
     done = run_without(EXTRAS, program)
     assert done.returncode != 0
     assert "not all processes of this run came within 3 s" in done.stderr

@@ -1,7 +1,7 @@
 from types import SimpleNamespace
 
 from heteroscedastic.distributed import in_flight
-from heteroscedastic.distributed.in_flight import UnderWay
+from heteroscedastic.distributed.in_flight import StepsInFlight
 
 
 class Loss:
@@ -19,10 +19,10 @@ class Loss:
 
 
 def made(monkeypatch, seconds, steps, alone=True):
-    """How many steps are under way after each, and those that were given."""
+    """The number of steps in flight after each, and the steps that were yielded."""
     clock = SimpleNamespace(now=0.0)
     monkeypatch.setattr(in_flight, "time", SimpleNamespace(monotonic=lambda: clock.now))
-    found, left, given = UnderWay(alone), [], []
+    found, left, given = StepsInFlight(alone), [], []
     for step in range(steps):
         found.add(step, SimpleNamespace(loss=Loss(clock, seconds)))
         given += [step for step, _ in found.done(everything=False)]
@@ -54,8 +54,8 @@ def test_of_several_processes_each_has_as_many_however_slow(monkeypatch):
         assert given == list(range(40))
 
 
-def test_a_device_with_a_step_under_way_is_not_idle():
-    found = UnderWay(alone=True)
+def test_a_device_with_a_step_in_flight_is_not_idle():
+    found = StepsInFlight(alone=True)
     assert found.is_idle()
     found.add(1, SimpleNamespace(loss=Loss(SimpleNamespace(now=0.0), 1.0)))
     assert not found.is_idle()

@@ -59,6 +59,17 @@ def test_a_group_of_absent_examples_has_no_say():
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4), state, alone)
 
 
+@pytest.mark.parametrize("group_size", [None, 4])
+def test_a_batch_without_examples_keeps_the_statistics(group_size):
+    module = BatchNorm(group_size=group_size)
+    nobody = jnp.zeros(8, bool)
+    variables = module.init(key(), X, PRESENT, True)
+    _, begun = module.apply(variables, X, PRESENT, True, mutable=["batch_stats"])
+    outputs, state = module.apply(variables | begun, X, nobody, True, mutable=["batch_stats"])
+    jax.tree.map(np.testing.assert_array_equal, state, begun)
+    assert np.isfinite(outputs).all()
+
+
 def test_a_group_of_absent_examples_leaves_the_gradients_of_a_deep_network_alone():
     class Deep(nn.Module):
         @nn.compact

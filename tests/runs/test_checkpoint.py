@@ -55,7 +55,7 @@ def test_a_checkpoint_comes_back_as_it_was(saved, read_only):
 def test_a_checkpoint_without_a_digest_is_that_of_an_older_version(copy):
     (copy / "1" / "told" / "metadata").write_text(json.dumps(TOLD))
     with Checkpoints(copy, "run") as checkpoints:
-        assert checkpoints.at(1, state_of())[1] == TOLD
+        assert checkpoints.restore(1, state_of())[1] == TOLD
 
 
 def test_what_another_host_cannot_read_is_read_by_none(copy, monkeypatch):
@@ -64,7 +64,7 @@ def test_what_another_host_cannot_read_is_read_by_none(copy, monkeypatch):
     )  # as where the other's disk is damaged
     with Checkpoints(copy, "run") as checkpoints:
         with pytest.raises(CheckpointError, match="another host cannot read it"):
-            checkpoints.at(1, state_of())
+            checkpoints.restore(1, state_of())
         with pytest.raises(CheckpointError, match="none of the 1 checkpoints"):
             checkpoints.last(state_of())
     assert (copy / "1").is_dir()  # and it stays where it was
@@ -86,7 +86,7 @@ def test_a_checkpoint_of_another_model_is_refused(saved, template, message):
         Checkpoints(saved, "run") as checkpoints,
         pytest.raises(CheckpointError, match=rf"checkpoint of step 1 cannot be read \(.*{message}"),
     ):
-        checkpoints.at(1, template)
+        checkpoints.restore(1, template)
 
 
 def test_a_checkpoint_of_another_run_or_step_is_refused(copy):
@@ -94,13 +94,13 @@ def test_a_checkpoint_of_another_run_or_step_is_refused(copy):
         Checkpoints(copy, "another") as checkpoints,
         pytest.raises(CheckpointError, match="belongs to another run"),
     ):
-        checkpoints.at(1, state_of())
+        checkpoints.restore(1, state_of())
     (copy / "1").rename(copy / "2")
     with (
         Checkpoints(copy, "run") as checkpoints,
         pytest.raises(CheckpointError, match="it is that of step 1"),
     ):
-        checkpoints.at(2, state_of())
+        checkpoints.restore(2, state_of())
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -113,7 +113,7 @@ def test_a_flipped_bit_changes_nothing_or_is_told(copy, seed):
         path.write_bytes(damaged)
         with Checkpoints(copy, "run") as checkpoints:
             try:
-                state, told = checkpoints.at(1, state_of())
+                state, told = checkpoints.restore(1, state_of())
             except CheckpointError as error:
                 found.append(str(error))
             else:
@@ -123,6 +123,19 @@ def test_a_flipped_bit_changes_nothing_or_is_told(copy, seed):
     assert any(
         "its bits are not those that were saved" in error for error in found
     )  # all that guards the arrays
+
+
+def test_the_last_two_checkpoints_and_the_best_survive_a_reopen(tmp_path):
+    def save(steps, best_step):
+        with Checkpoints(tmp_path / "checkpoints") as checkpoints:
+            for step in steps:
+                checkpoints.save(state_of(step), TOLD, best_step)
+        return {int(path.name) for path in (tmp_path / "checkpoints").iterdir()}
+
+    assert save([1, 2, 3], None) == {2, 3}
+    assert save([4, 5, 6], 2) == {2, 5, 6}
+    assert save([7], 2) == {2, 6, 7}
+    assert save([8], 8) == {7, 8}
 
 
 @pytest.mark.parametrize("damage", ["", '{"best_st', "null", '{"best_step": 2}'])
@@ -137,7 +150,7 @@ def test_a_damaged_dictionary_is_told(copy, damage):
         Checkpoints(copy, "run") as checkpoints,
         pytest.raises(CheckpointError, match="step 1 cannot be read"),
     ):
-        checkpoints.at(1, state_of())
+        checkpoints.restore(1, state_of())
 
 
 @pytest.fixture(params=["a full disk", "a file that may not grow"])

@@ -73,7 +73,7 @@ def test_what_a_kill_undid_and_the_time_until_somebody_came_are_lost(moment):
     moment.now += 5
     clock.starts(1)
     moment.now += 30
-    saved = clock.told()
+    saved = clock.state()
     moment.now += 100  # that no checkpoint knows of, and nobody at work
     clock = Clock(moment.now, saved)
     moment.now += 3

@@ -258,9 +258,9 @@ def test_the_best_checkpoint_outlives_a_restart(tmp_path):
         for step in (2, 3, 4, 5):
             checkpoints.save(at(step), told, best_step=told["best_step"])
     with Checkpoints(tmp_path) as checkpoints:
-        assert int(checkpoints.at(1, state)[0].step) == 1
+        assert int(checkpoints.restore(1, state)[0].step) == 1
         with pytest.raises(CheckpointError, match="step 2 cannot be read"):
-            checkpoints.at(2, state)
+            checkpoints.restore(2, state)
     kept = sorted(int(p.name) for p in tmp_path.iterdir() if p.name.isdigit())
     assert kept == [1, 4, 5]
 

@@ -32,7 +32,7 @@ def downstream(source, **overrides):
 
 def arrays(directory, step=None):
     with Checkpoints(directory / "checkpoints", read_only=True) as checkpoints:
-        state = checkpoints.whole(
+        state = checkpoints.restore_arrays(
             step or json.loads((directory / "results.json").read_text())["step"]
         )
     return named(state)

@@ -99,6 +99,15 @@ def test_half_a_line_at_the_end_is_written_again(begun):
     assert path.read_bytes() == whole
 
 
+def test_on_a_disk_a_line_is_appended_and_the_file_is_not_written_again(begun):
+    path = begun / "metrics.jsonl"
+    writer = workdir.Writer(begun, 30)
+    before, inode = path.read_bytes(), path.stat().st_ino
+    writer.write(40, {"loss": 0.5})
+    assert path.read_bytes() == before + b'{"step": 40, "loss": 0.5}\n'
+    assert path.stat().st_ino == inode
+
+
 def test_a_line_that_the_disk_has_no_room_for_names_the_file_and_spoils_nothing(begun):
     path = begun / "metrics.jsonl"
     whole = path.read_bytes()

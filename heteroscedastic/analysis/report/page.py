@@ -1,5 +1,7 @@
-"""The pieces of a page that is one file: all inline and escaped, fit for a phone, a keyboard and a
-screen reader.
+"""Pieces of an HTML page in one file.
+
+Style sheet and images are inline, text is escaped, and the page suits phones, keyboards and screen
+readers.
 """
 
 import base64
@@ -15,8 +17,10 @@ from heteroscedastic import files
 from heteroscedastic.analysis.plots import figures
 from heteroscedastic.analysis.plots.figures import Figure
 
+# Written as f-strings: templates of jinja2 take more lines and another package.
 _CSS = """
-:root { color-scheme: light dark; --ink: #1b1b1f; --paper: #fff; --soft: #f3f4f6; --line: #c9ccd3; --link: #00539c; }
+:root { color-scheme: light dark; --ink: #1b1b1f; --paper: #fff; --soft: #f3f4f6;
+        --line: #c9ccd3; --link: #00539c; }
 @media (prefers-color-scheme: dark) {
   :root { --ink: #e6e6ea; --paper: #16171b; --soft: #23252b; --line: #4b4f58; --link: #7cc0ff; }
 }
@@ -28,57 +32,62 @@ h1 { font-size: 1.6rem; line-height: 1.25; }
 h2 { margin-top: 2.5rem; padding-top: .5rem; border-top: 1px solid var(--line); font-size: 1.3rem; }
 h3 { font-size: 1.05rem; }
 a { color: var(--link); }
-a:focus-visible, summary:focus-visible, .scroll:focus-visible { outline: 3px solid var(--link); outline-offset: 2px; }
+a:focus-visible, summary:focus-visible, .scroll:focus-visible {
+  outline: 3px solid var(--link); outline-offset: 2px; }
 .skip { position: absolute; left: -99rem; }
 .skip:focus { left: 1rem; top: 1rem; padding: .5rem 1rem; background: var(--paper); z-index: 1; }
 nav ul { columns: 16rem; padding-left: 1.2rem; }
 nav li, summary { padding: .3rem 0; }
 summary { cursor: pointer; }
 .scroll { overflow-x: auto; max-width: 100%; margin: .3rem 0 1rem; }
-table { border-collapse: collapse; font-variant-numeric: tabular-nums; font-size: .9rem; overflow-wrap: normal; }
-th, td { padding: .3rem .7rem; border-bottom: 1px solid var(--line); text-align: right; white-space: nowrap; }
+table { border-collapse: collapse; font-variant-numeric: tabular-nums; font-size: .9rem;
+        overflow-wrap: normal; }
+th, td { padding: .3rem .7rem; border-bottom: 1px solid var(--line); text-align: right;
+         white-space: nowrap; }
 th:first-child { text-align: left; position: sticky; left: 0; background: var(--paper); }
 @media (max-width: 40rem) { th:first-child { white-space: normal; max-width: 45vw; } }
-thead th, thead th:first-child { background: var(--soft); vertical-align: bottom; white-space: normal; }
-.pictures { display: grid; grid-template-columns: repeat(auto-fill, minmax(min(100%, 22rem), 1fr)); gap: 1rem; }
+thead th, thead th:first-child { background: var(--soft); vertical-align: bottom;
+                                 white-space: normal; }
+.pictures { display: grid;
+            grid-template-columns: repeat(auto-fill, minmax(min(100%, 22rem), 1fr)); gap: 1rem; }
 figure { margin: 0; }
-figure img { display: block; width: 100%; max-width: 100%; height: auto; background: #fff; border-radius: .4rem; }
+figure img { display: block; width: 100%; max-width: 100%; height: auto; background: #fff;
+             border-radius: .4rem; }
 .pictures img { padding: .4rem; }
 figcaption { font-size: .85rem; padding: .3rem .2rem; }
-.sheet { display: grid; grid-template-columns: repeat(auto-fill, minmax(8rem, 1fr)); gap: 1rem; padding: 0;
-         list-style: none; }
-.sheet img { image-rendering: pixelated; max-height: 12rem; object-fit: contain; background: var(--soft); }
+.sheet { display: grid; grid-template-columns: repeat(auto-fill, minmax(8rem, 1fr)); gap: 1rem;
+         padding: 0; list-style: none; }
+.sheet img { image-rendering: pixelated; max-height: 12rem; object-fit: contain;
+             background: var(--soft); }
 .sheet figcaption { white-space: pre-line; }
-@media (max-width: 40rem) { .sheet { grid-template-columns: repeat(auto-fill, minmax(6rem, 1fr)); gap: .7rem; } }
+@media (max-width: 40rem) {
+  .sheet { grid-template-columns: repeat(auto-fill, minmax(6rem, 1fr)); gap: .7rem; }
+}
 .note { border-left: 4px solid var(--line); padding: .3rem .8rem; background: var(--soft); }
 footer { margin-top: 3rem; padding-bottom: 2rem; font-size: .85rem; }
 """
 
 
 class Picture(NamedTuple):
-    """A picture with the numbers behind it."""
+    """A picture and the numbers that it shows."""
 
-    name: str  # of its files
+    name: str  # of its files, without a suffix
     caption: str
     alt: str  # what it shows, in words
     drawn: Figure
-    numbers: Any  # plain values, arrays, and named tuples of them
+    numbers: Any  # plain values, arrays, and named tuples of these
 
 
 class Section(NamedTuple):
-    """A part of a page: texts of HTML, and pictures, which stand side by side where they follow
-    each other.
-    """
+    """A section of a page: HTML and pictures, of which consecutive ones stand side by side."""
 
     title: str
     parts: Sequence[str | Picture]
-    numbers: dict[
-        str, Any
-    ] = {}  # by name of file: plain values and arrays behind what is no picture
+    numbers: dict[str, Any] = {}  # further numbers by file name: plain values and arrays
 
 
 def text(value: Any) -> str:
-    """Anything as text that means nothing to a browser; it may have several lines."""
+    """Any value as escaped text, of one or more lines."""
     return html.escape("\n".join(map(files.printable, str(value).split("\n"))))
 
 
@@ -87,12 +96,12 @@ def paragraph(value: Any) -> str:
 
 
 def note(value: Any) -> str:
-    """Something that is not there, and why."""
+    """A remark that something is missing, and why."""
     return f'<p class="note">{text(value)}</p>'
 
 
 def table(caption: str, head: Sequence[Any], rows: Sequence[Sequence[Any]]) -> str:
-    """A table that scrolls by itself under its caption; the first cell of a row names it."""
+    """A table that scrolls on its own; the first cell of each row is its heading."""
     heads = "".join(f'<th scope="col">{text(cell)}</th>' for cell in head)
     body = "".join(
         f'<tr><th scope="row">{text(row[0])}</th>'
@@ -109,7 +118,7 @@ def table(caption: str, head: Sequence[Any], rows: Sequence[Sequence[Any]]) -> s
 
 
 def details(summary: str, inside: str) -> str:
-    """What opens when it is asked for; `inside` is HTML."""
+    """A part that opens on a click; `inside` is HTML."""
     return f"<details><summary>{text(summary)}</summary>{inside}</details>"
 
 
@@ -123,7 +132,7 @@ def image(data: bytes, kind: str, alt: str, caption: str) -> str:
 
 
 def sheet(images: Sequence[tuple[UInt8[np.ndarray, "h w c"], str, str]]) -> str:
-    """Small images side by side: pixels, alternative text, caption of each, of any lines."""
+    """Small images side by side: pixels, alternative text and caption of each."""
     items = "".join(
         f"<li>{image(figures.png(pixels), 'png', alt, caption)}</li>\n"
         for pixels, alt, caption in images
@@ -132,7 +141,7 @@ def sheet(images: Sequence[tuple[UInt8[np.ndarray, "h w c"], str, str]]) -> str:
 
 
 def page(title: str, introduction: str, sections: Sequence[Section]) -> str:
-    """The whole document; `introduction` is HTML."""
+    """The document; `introduction` is HTML."""
     anchors = [
         f"{i}-{re.sub('[^a-z0-9]+', '-', s.title.lower()).strip('-')}"
         for i, s in enumerate(sections, 1)
@@ -141,7 +150,8 @@ def page(title: str, introduction: str, sections: Sequence[Section]) -> str:
         f'<li><a href="#s{a}">{text(s.title)}</a></li>\n' for a, s in zip(anchors, sections)
     )
     body = "\n".join(
-        f'<section aria-labelledby="s{anchor}">\n<h2 id="s{anchor}" tabindex="-1">{text(section.title)}</h2>\n'
+        f'<section aria-labelledby="s{anchor}">\n'
+        f'<h2 id="s{anchor}" tabindex="-1">{text(section.title)}</h2>\n'
         f"{_parts(section.parts)}</section>"
         for anchor, section in zip(anchors, sections)
     )
@@ -169,8 +179,9 @@ def page(title: str, introduction: str, sections: Sequence[Section]) -> str:
 
 
 def write_beside(sections: Sequence[Section], directory: str | files.Path) -> list[files.Path]:
-    """Writes every picture as PNG and SVG and the numbers behind it as JSON, each whole; returns
-    what was written.
+    """Writes every picture as PNG and SVG and its numbers as JSON; returns the paths.
+
+    Each file is written completely or not at all.
     """
     written, out = [], files.as_path(directory)
     for section in sections:
@@ -185,18 +196,18 @@ def write_beside(sections: Sequence[Section], directory: str | files.Path) -> li
 
 
 def file_name(*words: Any) -> str:
-    """A name of a file out of any words."""
+    """A file name made from any words."""
     return re.sub(r"[^A-Za-z0-9.=-]+", "_", "_".join(map(str, words))).strip("_.")
 
 
 def _parts(parts: Sequence[str | Picture]) -> str:
-    found, row = [], []
+    html_parts, row = [], []
     for part in [*parts, ""]:
         if isinstance(part, Picture):
             row.append(image(figures.svg(part.drawn), "svg+xml", part.alt, part.caption))
             continue
         if row:
-            found.append('<div class="pictures">\n' + "\n".join(row) + "\n</div>")
+            html_parts.append('<div class="pictures">\n' + "\n".join(row) + "\n</div>")
             row = []
-        found.append(part)
-    return "\n".join(found)
+        html_parts.append(part)
+    return "\n".join(html_parts)

@@ -7,11 +7,11 @@ Datasets and scikit-learn.
 
 import contextlib
 import io
-import logging
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
+from absl import logging
 from jaxtyping import UInt8
 
 from heteroscedastic.data.storage import digits, tfds
@@ -87,13 +87,12 @@ def write(
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    logger = logging.getLogger("absl")
-    before = logger.level
-    logger.setLevel(logging.ERROR)
+    before = logging.get_verbosity()
+    logging.set_verbosity(logging.ERROR)
     try:
         yield
     finally:
-        logger.setLevel(before)
+        logging.set_verbosity(before)
 
 
 def _schema(label: str, labels: LabelForm, size: int | None) -> Any:

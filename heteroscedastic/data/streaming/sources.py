@@ -2,12 +2,12 @@
 
 import hashlib
 import json
-import logging
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
+from absl import logging
 from jaxtyping import Float, Int
 
 from heteroscedastic.data import checks, dataset, split_spec

@@ -6,7 +6,6 @@ lanes.py. The device does no more than the last `value_range` of a chain, so uin
 
 import contextlib
 import functools
-import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -14,6 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import tensorflow as tf
+from absl import logging
 from jaxtyping import PRNGKeyArray
 
 from heteroscedastic.batch import Batch
