@@ -32,10 +32,10 @@ def test_the_measure_is_the_variance_over_shifts():
     columns = digital_nets.columns(4)[[0, 2]]
     points = (digits_of(columns) * 2**16).astype(int)
     rng = np.random.default_rng(0)
-    for judge in digital_nets._JUDGES:
+    for judge in digital_nets._TEST_FUNCTIONS:
         table = digital_nets._autocorrelation(judge)
         cells = digital_nets._cells(columns)
-        stated = digital_nets._ratios(table, cells[:1], cells[1])
+        stated = digital_nets._variance_ratios(table, cells[:1], cells[1])
         normals = stats.norm.ppf((np.arange(2**16) + 0.5) / 2**16)
         a, b = (normals[p ^ rng.integers(0, 2**16, (20_000, 1))] for p in points)
         alone = judge(*rng.normal(size=(2, 400_000))).var()
@@ -44,7 +44,7 @@ def test_the_measure_is_the_variance_over_shifts():
 
 def test_most_pairs_are_far_better_than_independent_points():
     cells = digital_nets._cells(digital_nets.columns(7))
-    for judge in digital_nets._JUDGES:
+    for judge in digital_nets._TEST_FUNCTIONS:
         table = digital_nets._autocorrelation(judge)
         ratios = np.array(
             [table[cells[i], cells[j]].sum() for j in range(len(cells)) for i in range(j)]

@@ -65,5 +65,5 @@ def test_yes_and_no_are_two_classes_each():
 
 
 def test_no_member_is_an_error():
-    with pytest.raises(ValueError, match="one member or more"):
+    with pytest.raises(ValueError, match="there are no members"):
         ensembles.log_mean(np.zeros((0, 3, 2)))

@@ -22,7 +22,7 @@ UNRANKED = jnp.full(20, sampling.UNRANKED)
 
 @functools.partial(jax.jit, static_argnums=(1, 2))
 def drawn(key, kind, num_points, ranks):
-    return sampling.named(kind)(key, num_points, ranks)(jnp.arange(num_points))
+    return sampling.sampler(kind)(key, num_points, ranks)(jnp.arange(num_points))
 
 
 def many(kind, num_points, ranks, repeats):
@@ -42,7 +42,7 @@ def test_every_normal_is_standard(kind):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_point_depends_on_its_number_alone(kind):
-    source = sampling.named(kind)(key(), 32, jnp.arange(6))
+    source = sampling.sampler(kind)(key(), 32, jnp.arange(6))
     whole = source(jnp.arange(32))
     order = jnp.array([31, 4, 0, 17])
     np.testing.assert_array_equal(source(order), whole[order])
@@ -71,7 +71,7 @@ from heteroscedastic import sampling
 
 def program(kind, num_devices):
     examples = NamedSharding(Mesh(np.array(jax.devices()[:num_devices]), ("batch",)), PartitionSpec("batch"))
-    draw = lambda ranks: sampling.named(kind)(jax.random.key(0), 32, ranks)(jax.numpy.arange(4)).sum(axis=0)
+    draw = lambda ranks: sampling.sampler(kind)(jax.random.key(0), 32, ranks)(jax.numpy.arange(4)).sum(axis=0)
     ranks = jax.ShapeDtypeStruct((128, 500), np.int32)
     return jax.jit(draw, in_shardings=examples, out_shardings=examples).lower(ranks).compile()
 
@@ -148,13 +148,13 @@ def test_no_pair_errs_more_than_independent_points(product, worst):
 
 
 def test_sobol_points_come_in_powers_of_two():
-    with pytest.raises(ValueError, match="take 128, or other points"):
+    with pytest.raises(ValueError, match="use 128, or points='independent'"):
         sampling.sobol(key(), 100, jnp.arange(3))
 
 
 def test_an_unknown_kind_lists_the_choices():
     with pytest.raises(ValueError, match="must be one of independent, antithetic, sobol"):
-        sampling.named("halton")
+        sampling.sampler("halton")
 
 
 def softmax(key, latent, points, num_samples):

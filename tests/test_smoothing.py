@@ -81,5 +81,5 @@ def test_an_unknown_convention_lists_the_known_ones():
 
 
 def test_lists_of_labels_are_not_smoothed():
-    with pytest.raises(ValueError, match="one label an example"):
+    with pytest.raises(ValueError, match="one label per example"):
         smoothing.uniform(batch_of([[0, -1]], (1,)), 3, rate=0.1)

@@ -65,7 +65,7 @@ def test_float32_gives_the_same_and_float64_gives_float64(name):
 @pytest.mark.parametrize("kind", ["independent", "antithetic", "sobol"])
 def test_points_are_the_same_bits(kind):
     def points():
-        return np.asarray(sampling.named(kind)(key(), 16, jnp.arange(70))(jnp.arange(16)))
+        return np.asarray(sampling.sampler(kind)(key(), 16, jnp.arange(70))(jnp.arange(16)))
 
     expected = points()
     with jax.enable_x64(True):

@@ -1,4 +1,4 @@
-"""Batch normalisation that knows which examples are absent, and over which group it is taken."""
+"""Batch normalisation that excludes absent examples, optionally within groups of the batch."""
 
 import jax.numpy as jnp
 from flax import linen as nn
@@ -9,24 +9,29 @@ from heteroscedastic.bind import check_number
 
 
 def check_group_size(value: int | None) -> None:
-    """Raises a ValueError where it is no number of examples."""
+    """Checks a `group_size` of BatchNorm.
+
+    Raises:
+      ValueError: it is neither None nor a whole number >= 1.
+    """
     if value is not None:
-        check_number("group_size", value, whole=True, at_least=1)
+        check_number("group_size", value, integer=True, at_least=1)
 
 
 class BatchNorm(nn.Module):
-    """Batch normalisation over the examples that are present, in float32.
+    """Batch normalisation over the present examples, in float32.
 
     Attributes:
-      group_size: examples that share statistics. None is the whole (global) batch; a number
-        cuts the batch into consecutive groups of that size, as devices that do not synchronise
-        their statistics would (reading C13). A batch of fewer is one group. The running averages
-        are those of the groups.
-      momentum: of the running averages.
+      group_size: number of examples that share statistics. None uses the entire (global) batch; a
+        number splits the batch into consecutive groups of that size, like devices that do not
+        synchronise their statistics (reading C13). A smaller batch is one group. The running
+        statistics average the statistics of the groups.
+      momentum: of the running statistics.
       epsilon: added to the variance.
       dtype: of the result; statistics and parameters are float32.
-      zero_scale: whether the scale starts at zero, so that a residual block starts as the identity.
-      use_scale: whether there is a scale; the shift is always there.
+      zero_scale: whether the scale is initialised with 0, so that a residual block starts as the
+        identity.
+      use_scale: whether there is a scale; there is always a bias.
 
     Source: Ioffe and Szegedy (2015), arXiv:1502.03167.
     """
@@ -46,12 +51,15 @@ class BatchNorm(nn.Module):
     def __call__(
         self, inputs: Float[Array, "b *spatial c"], present: Bool[Array, "b"], train: bool
     ) -> Float[Array, "b *spatial c"]:
-        """The inputs with mean zero and variance one, scaled and shifted, per channel.
+        """Normalises each channel to mean 0 and variance 1, then scales and shifts it.
 
         Args:
-          inputs: of any spatial axes.
-          present: False for an absent example, which no statistic sees.
-          train: whether statistics are those of the batch, and the running averages updated.
+          inputs: any number of spatial axes.
+          present: False for an absent example, which is excluded from the statistics.
+          train: whether to use the statistics of the batch and to update the running statistics.
+
+        Raises:
+          ValueError: group_size does not divide the batch.
         """
         channels = inputs.shape[-1]
         first = nn.initializers.zeros if self.zero_scale else nn.initializers.ones
@@ -70,12 +78,13 @@ class BatchNorm(nn.Module):
         return ((x - mean) * inverse + bias).astype(self.dtype)
 
     def _statistics(self, x, present, running):
-        """Mean and variance as each example meets them; updates the running averages."""
+        """Mean and variance for each example; updates the running statistics."""
         batch = x.shape[0]
         size = batch if self.group_size is None else min(self.group_size, batch)
         if batch % size:
             raise ValueError(
-                f"group_size is {self.group_size}, but a batch of {batch} must be a multiple of it."
+                f"group_size is {self.group_size}, but the batch of {batch} examples must be a"
+                " multiple of it."
             )
         axes = tuple(range(1, x.ndim - 1))
         weights = present.astype(jnp.float32).reshape(-1, size)
@@ -92,13 +101,13 @@ class BatchNorm(nn.Module):
         mean = mean_of_group(x)
         var = mean_of_group(jnp.square(x - to_examples(mean)))
         if not self.is_initializing():
-            # A group of absent examples alone has no say.
+            # A group without present examples is excluded.
             share = (counts > 0) / jnp.maximum(jnp.sum(counts > 0), 1)
             for name, groups in (("mean", mean), ("var", var)):
                 new = share @ groups
                 running[name].value = (
                     self.momentum * running[name].value + (1 - self.momentum) * new
                 )
-        # Examples of a group without any would grow with every layer by 1 / sqrt(epsilon), and
-        # their gradients be nan.
+        # In a group without present examples the variance is 0. Dividing by sqrt(epsilon) at each
+        # layer would make the values overflow, and the gradients nan.
         return to_examples(mean), to_examples(jnp.where(counts[:, None] > 0, var, 1.0))

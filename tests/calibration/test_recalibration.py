@@ -71,9 +71,9 @@ def test_two_classes_and_the_odds_between_them_have_one_temperature():
 
 
 def test_no_examples_are_an_error():
-    with pytest.raises(ValueError, match="one example or more"):
+    with pytest.raises(ValueError, match="there are no examples"):
         recalibration.temperature(np.zeros((0, 3)), np.zeros(0, int))
-    with pytest.raises(ValueError, match="one example or more"):
+    with pytest.raises(ValueError, match="there are no examples"):
         recalibration.sigmoid_temperature(np.zeros((0, 3)), np.zeros((0, 3), bool))
 
 
@@ -108,10 +108,10 @@ def test_a_class_without_a_share_may_be_impossible():
 @pytest.mark.parametrize(
     ("labels", "message"),
     [
-        (np.array([0, 5]), "not from 0 to 2"),
-        (np.array([0, -1]), "not from 0 to 2"),
-        (np.array([[0.5, 0.2, 0.1], [1.0, 0.0, 0.0]]), "no distribution"),
-        (np.array([[1.5, -0.5, 0.0], [1.0, 0.0, 0.0]]), "no distribution"),
+        (np.array([0, 5]), "must be from 0 to 2"),
+        (np.array([0, -1]), "must be from 0 to 2"),
+        (np.array([[0.5, 0.2, 0.1], [1.0, 0.0, 0.0]]), "must be a distribution"),
+        (np.array([[1.5, -0.5, 0.0], [1.0, 0.0, 0.0]]), "must be a distribution"),
     ],
 )
 def test_labels_that_are_no_classes_or_distributions_are_errors(labels, message):

@@ -63,5 +63,5 @@ def test_of_many_examples_the_curve_is_thin_and_the_area_that_of_all():
 
 
 def test_no_example_is_an_error():
-    with pytest.raises(ValueError, match="one example or more"):
+    with pytest.raises(ValueError, match="there are no examples"):
         selective.risk_coverage(np.zeros(0), np.zeros(0, bool))

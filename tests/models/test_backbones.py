@@ -223,7 +223,7 @@ def test_inception_has_the_moving_statistics_of_keras_and_its_grids():
 
 
 def test_inception_says_which_images_it_takes():
-    with pytest.raises(ValueError, match=r"images are 74x80.*padding='SAME'"):
+    with pytest.raises(ValueError, match=r"images are 74x80.*use padding='SAME'"):
         jax.eval_shape(
             InceptionResNetV2().init, key(), jnp.zeros((2, 74, 80, 3)), jnp.ones(2, bool)
         )

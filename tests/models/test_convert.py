@@ -260,7 +260,7 @@ def test_names_and_shapes_that_do_not_fit_are_all_told():
         convert.from_torch(state, tiny())
     for part in (
         "lacks layer1.0.bn2.running_var;",
-        "not expected, layer1.1.conv1.weight;",
+        "has the unexpected layer1.1.conv1.weight;",
         "conv1.weight (4, 1, 7, 7) where (4, 3, 7, 7) is expected.",
     ):
         assert part in str(error.value)
@@ -270,7 +270,7 @@ def test_fc_of_other_classes_or_without_a_place_or_missing_is_told():
     head = heads.Deterministic(7)
     with pytest.raises(ValueError, match=r"fc.weight \(5, 8\) where \(7, 8\) is expected"):
         convert.from_torch(tiny_state_dict(5), tiny(head), with_fc=True)
-    with pytest.raises(ValueError, match="with_fc is for a Classifier"):
+    with pytest.raises(ValueError, match="with_fc needs a Classifier"):
         convert.from_torch(tiny_state_dict(), tiny(), with_fc=True)
     state = {n: a for n, a in tiny_state_dict().items() if not n.startswith("fc.")}
     with pytest.raises(ValueError, match=r"lacks fc.bias, fc.weight\."):
@@ -289,12 +289,12 @@ def test_a_shallower_network_is_told_by_a_few_names():
 @pytest.mark.parametrize(
     ("variables", "told"),
     [
-        (lambda: tiny(version=2), r"\w+/final_norm/\w+ has no place"),
-        (lambda: tiny(heads.Diagonal(5), version=2), r"\w+/backbone/final_norm/\w+ has no place"),
-        (lambda: tiny(stem="cifar"), r"the stem here is a convolution of \(3, 3\)"),
-        (lambda: shapes(ConvNet()), "has no place"),
-        (lambda: {"params": tiny()["params"]}, "nothing here is its bn1.running_var"),
-        (lambda: tiny()["params"], "nothing here is its conv1.weight"),
+        (lambda: tiny(version=2), r"\w+/final_norm/\w+ has no name"),
+        (lambda: tiny(heads.Diagonal(5), version=2), r"\w+/backbone/final_norm/\w+ has no name"),
+        (lambda: tiny(stem="cifar"), r"the stem is a convolution of \(3, 3\)"),
+        (lambda: shapes(ConvNet()), "has no name in PyTorch"),
+        (lambda: {"params": tiny()["params"]}, "there is no bn1.running_var"),
+        (lambda: tiny()["params"], "there is no conv1.weight"),
     ],
 )
 def test_another_network_has_no_such_layout(variables, told):
@@ -398,7 +398,7 @@ def test_every_parameter_of_edward2s_layer_comes_back(head, settings):
         (
             EDWARD2[0][0],
             dict(num_factors=0, tune_temperature=True),
-            "not expected, pre_sigmoid_temperature",
+            "the unexpected pre_sigmoid_temperature",
         ),
         (
             EDWARD2[1][0],
@@ -413,12 +413,12 @@ def test_every_parameter_of_edward2s_layer_comes_back(head, settings):
         (
             heads.LowRank(K, num_factors=R),
             dict(num_factors=R),
-            "another covariance: give a head .* edward2=True",
+            "another covariance: use a head .* edward2=True",
         ),
         (
             heads.Deterministic(K),
             dict(num_factors=0),
-            "another covariance: give a head .* edward2=True",
+            "another covariance: use a head .* edward2=True",
         ),
     ],
 )
@@ -476,7 +476,7 @@ def test_mean_and_covariance_are_those_of_the_layer_of_tensorflow(head, parts, p
 
 
 def test_a_layer_of_tensorflow_needs_a_head_of_independent_noise_per_class():
-    with pytest.raises(ValueError, match=r"independent per class: give a .* edward2=False"):
+    with pytest.raises(ValueError, match=r"independent per class: use a .* edward2=False"):
         edward2.from_edward2(edward2_layer(R), EDWARD2[1][0], library="tensorflow")
     with pytest.raises(ValueError, match="choose 'jax' or 'tensorflow'"):
         edward2.from_edward2(edward2_layer(R), EDWARD2[1][0], library="torch")
@@ -509,7 +509,7 @@ def test_the_command_writes_what_a_run_starts_from(tmp_path, monkeypatch, capsys
     whole = written("whole", "--with_fc")
     np.testing.assert_array_equal(whole["params/head/loc/kernel"], state["fc.weight"].T)
     assert {name: whole[name] for name in ours}.keys() == ours.keys()
-    with pytest.raises(SystemExit, match="is there already"):
+    with pytest.raises(SystemExit, match="exists already"):
         written("ours")
     flags[-1] = "--backbone=ResNet50"
     with pytest.raises(SystemExit, match=r"does not fit the variables: it lacks .*savez"):

@@ -91,7 +91,7 @@ def test_a_model_with_it_trains():
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        (dict(link="probit"), "choose 'softmax' or 'sigmoid'"),
+        (dict(link="probit"), "link is 'probit'; choose 'softmax' or 'sigmoid'"),
         (dict(head="Full"), "choose one of"),
         (dict(head="Diagonal", num_factors=3), "no setting 'num_factors'"),
         (dict(head="Deterministic", noise_on="features"), "no setting 'edward2', 'noise_on'"),
@@ -102,7 +102,7 @@ def test_a_model_with_it_trains():
         ),
         (dict(temperature=1e30), "temperature is 1e"),
         (dict(num_samples=0), "num_samples is 0"),
-        (dict(num_samples=100), "take 128"),
+        (dict(num_samples=100), "use 128"),
         (dict(points="halton"), "points is 'halton'"),
         (dict(temperature=-1.0), "temperature is -1.0"),
     ],

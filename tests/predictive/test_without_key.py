@@ -45,7 +45,7 @@ def test_rows_and_parts_and_vmap_equal_the_batch(points):
 
 
 def test_the_normals_of_an_example_are_independent_of_each_other():
-    draw = latent_lib.draw(None, latent("everything", batch=(2,), q=2), 4096)
+    draw = latent_lib.noise_source(None, latent("everything", batch=(2,), q=2), 4096)
     noise = np.concatenate([x[:, 1] for x in draw(jnp.arange(4096))], axis=-1)
     assert np.abs(np.corrcoef(noise.T) - np.eye(noise.shape[1])).max() < 0.08
 
