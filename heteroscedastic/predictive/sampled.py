@@ -1,8 +1,9 @@
 """Monte Carlo averages of the softmax and the sigmoid, in log space and in constant memory.
 
 The gradient draws the samples again, by a custom rule for reverse mode (`jax.grad`, `jax.vjp`). JAX
-has no forward mode for such a function: `jax.jvp`, `jax.jacfwd` and `jax.hessian` raise a
-TypeError. Use `jax.jacrev(jax.jacrev(f))` for a Hessian. `mean_field`, `taylor` and, for log-odds,
+has no forward mode for such a function: `jax.jvp` and `jax.jacfwd` raise a TypeError, whose message
+is JAX's own if they differentiate a function compiled by `jax.jit`. Second derivatives are
+supported, by `jax.hessian` or by reverse mode twice. `mean_field`, `taylor` and, for log-odds,
 `sigmoid` support both modes.
 """
 
