@@ -51,7 +51,7 @@ def test_a_point_depends_only_on_its_index(kind):
 @pytest.mark.parametrize("kind", KINDS)
 def test_examples_and_keys_have_different_points(kind):
     ranks = jnp.broadcast_to(jnp.arange(3), (2, 3))
-    first, second = normals(key(0), kind, 256, ranks), points(key(1), kind, 256, ranks)
+    first, second = normals(key(0), kind, 256, ranks), normals(key(1), kind, 256, ranks)
     assert np.mean(first[:, 0] == first[:, 1]) < 0.01
     assert np.mean(first == second) < 0.01
 
@@ -59,7 +59,7 @@ def test_examples_and_keys_have_different_points(kind):
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_longer_axis_begins_with_the_values_of_a_shorter_one(kind):
     ranks = jnp.broadcast_to(jnp.concatenate([jnp.arange(20), UNRANKED]), (2, 3, 40))
-    longer, shorter = normals(key(), kind, 32, ranks), points(key(), kind, 32, ranks[..., :23])
+    longer, shorter = normals(key(), kind, 32, ranks), normals(key(), kind, 32, ranks[..., :23])
     np.testing.assert_array_equal(longer[..., :23], shorter)
 
 

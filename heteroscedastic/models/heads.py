@@ -25,7 +25,7 @@ __all__ = ["Deterministic", "Diagonal", "LowRank", "ParameterEfficient"]
 UTILITIES_LAYER = "loc"  # the dense layer of the utilities
 _MIN_SCALE = 1e-3
 _TEMPERATURES = (1e-4, 1e4)  # beyond these, utilities lose precision or overflow in float32
-# Parameters of V(x) or v(x), and V itself (reading C14).
+# Kernels of V(x) or v(x), and V itself (reading C14).
 _COVARIANCE = ("factor_loadings/kernel", "factor_scale/kernel", "shared_loadings")
 
 
@@ -37,7 +37,7 @@ class Affine(NamedTuple):
 
 
 class NoiseParameters(NamedTuple):
-    """What the noise of a head is made of, before the temperature.
+    """The parameters of the noise of a head, before the temperature.
 
     Each `Affine` maps the features x to the field of `LatentGaussian` of the same name; the
     standard deviations are `standard_deviations` of that map. None omits a term.
@@ -58,7 +58,7 @@ def standard_deviations(affine: Float[ArrayLike, "*b n"]) -> Float[Array, "*b n"
 
 
 def is_covariance_parameter(path: str) -> bool:
-    """Whether the parameter at a path such as "head/shared_loadings" maps to the factors."""
+    """Whether the parameter at a path such as "head/shared_loadings" determines the factors."""
     return path.endswith(_COVARIANCE)
 
 

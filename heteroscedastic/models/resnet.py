@@ -113,6 +113,8 @@ _STARTS = {
 
 
 class _Block(nn.Module):
+    """A residual block; the subclasses order its convolutions and normalisations."""
+
     width: int
     strides: int
     bottleneck: bool
