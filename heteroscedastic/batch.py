@@ -1,4 +1,4 @@
-"""What a step is given."""
+"""The examples of one step."""
 
 from typing import Any, NamedTuple
 
@@ -6,10 +6,10 @@ from jaxtyping import Array, Float, Int
 
 
 class Batch(NamedTuple):
-    """Examples of a step; an absent one has weight 0 and changes nothing."""
+    """The examples of one step; an absent example has weight 0 and affects nothing."""
 
-    inputs: Any  # any tree with leading batch axes
-    labels: Int[Array, "*b"] | Int[Array, "*b m"]  # a class, or a list of them padded with -1
+    inputs: Any  # any pytree whose arrays have the leading batch axes
+    labels: Int[Array, "*b"] | Int[Array, "*b m"]  # a class, or a list of classes padded with -1
     weights: Float[Array, "*b"]  # >= 0; 0 means absent
     ids: Int[Array, "*b"]  # positions in the stored split
-    extras: dict[str, Array]  # what one method needs
+    extras: dict[str, Array]  # arrays that only some methods need

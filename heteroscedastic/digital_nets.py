@@ -1,21 +1,22 @@
-"""Columns of digital nets that go well together: the generator matrices that sampling.py uses.
+"""Generator matrices of digital nets whose columns combine well; sampling.py uses them.
 
-In a digital net of 2**m points, digits of point i in column j are C_j i over {0, 1}; a shift adds
-random digits. Columns are unlike: an average of what depends on two of them can have up to the
-variance of independent points times half their number, and no shift mends that.
+In a digital net of 2**m points, the binary digits of point i in column j are C_j i (mod 2); a shift
+adds random digits. Pairs of columns differ in quality: an average of a function of two columns can
+have up to 2**(m - 1) times the variance that independent points have, and a shift cannot reduce it.
 """
 
 import functools
 from collections.abc import Callable
 
 import numpy as np
+from jaxtyping import Float, UInt32
 from scipy import special
 
-_NUM_SOBOL, _NUM_RANDOM, _MOST = 512, 2048, 64
-_JUDGED_DIGITS = 13
-# What is averaged over two normals: a covariance, and two classes alone at temperatures that fall
-# to the argmax's.
-_JUDGES = (
+_NUM_SOBOL, _NUM_RANDOM, _MAX_COLUMNS = 512, 2048, 64
+_MAX_TEST_DIGITS = 13
+# Functions of two normals on which a pair of columns is tested: a covariance, and a softmax of two
+# classes at falling temperatures, down to the argmax.
+_TEST_FUNCTIONS = (
     lambda a, b: a * b,
     lambda a, b: special.expit(2 * (a - b)),
     lambda a, b: special.expit(8 * (a - b)),
@@ -24,50 +25,48 @@ _JUDGES = (
 
 
 @functools.cache
-def columns(digits: int) -> np.ndarray:
-    """Generator matrices of columns no two of which err more than independent points do.
+def columns(digits: int) -> UInt32[np.ndarray, "c digits"]:
+    """Generator matrices of which no pair has a larger error than independent points.
 
-    Sobol's columns come first, then random nonsingular ones; each is taken if, beside every
-    one taken before, none of `_JUDGES` has more variance over shifts than with independent points.
+    The candidates are Sobol's columns, then random nonsingular ones. A candidate is accepted if,
+    together with each column accepted before it, no function in `_TEST_FUNCTIONS` has more variance
+    over random shifts than with independent points.
 
     Args:
-      digits: m, log2 of the number of points; beyond 13 the first 2**13 of them are judged.
+      digits: m, log2 of the number of points; above 13 only the first 2**13 points are tested.
 
     Returns:
-      [c, digits] columns of the matrices as 32-bit fractions; c is 10 for 32 points, 31 for 128,
-      and 64 for 1,024 and more.
+      The columns of the matrices as 32-bit fractions; c is 10 for 32 points, 31 for 128, and 64 for
+      1,024 or more.
     """
     candidates = np.concatenate([_sobol(digits), _random(digits)])
-    points = _cells(candidates[:, :_JUDGED_DIGITS])
-    tables = [_autocorrelation(judge) for judge in _JUDGES]
-    chosen = [0]
+    points = _cells(candidates[:, :_MAX_TEST_DIGITS])
+    tables = [_autocorrelation(function) for function in _TEST_FUNCTIONS]
+    accepted = [0]
     for j in range(1, len(points)):
-        if len(chosen) < _MOST and all(
-            _ratios(table, points[chosen], points[j]).max() <= 1 for table in tables
+        if len(accepted) < _MAX_COLUMNS and all(
+            _variance_ratios(table, points[accepted], points[j]).max() <= 1 for table in tables
         ):
-            chosen.append(j)
-    return candidates[chosen]
+            accepted.append(j)
+    return candidates[accepted]
 
 
-def _sobol(digits: int) -> np.ndarray:
-    """Of SciPy's Sobol sequence, with the direction numbers of Joe and Kuo (2008)."""
+def _sobol(digits: int) -> UInt32[np.ndarray, "c digits"]:
+    """The columns of SciPy's Sobol sequence, with the direction numbers of Joe and Kuo (2008)."""
     from scipy.stats import qmc  # takes a second to import
 
-    engine, passed, found = (
-        qmc.Sobol(_NUM_SOBOL, scramble=False, bits=32),
-        0,
-        [np.zeros((0, _NUM_SOBOL))],
-    )
+    engine, position = qmc.Sobol(_NUM_SOBOL, scramble=False, bits=32), 0
+    points = [np.zeros((0, _NUM_SOBOL))]
     for i in range(digits):
-        number = 2 ** (i + 1) - 1  # whose Gray code has digit i alone
-        engine.fast_forward(number - passed)
-        found.append(engine.random(1))
-        passed = number + 1
-    return (np.concatenate(found).T * 2.0**32).astype(np.uint32)
+        number = 2 ** (i + 1) - 1  # its Gray code has only digit i set
+        engine.fast_forward(number - position)
+        points.append(engine.random(1))
+        position = number + 1
+    return (np.concatenate(points).T * 2.0**32).astype(np.uint32)
 
 
-def _random(digits: int) -> np.ndarray:
-    """Products of triangular matrices of ones, above random digits."""
+def _random(digits: int) -> UInt32[np.ndarray, "c digits"]:
+    """Products of unit triangular matrices, followed by random digits."""
     bits = np.random.RandomState(0).randint(0, 2, (_NUM_RANDOM, 32 + digits, digits))
     lower, upper = bits[:, :digits], bits[:, digits : 2 * digits]
     one = np.eye(digits, dtype=int)
@@ -81,40 +80,42 @@ def _random(digits: int) -> np.ndarray:
 _CELL_DIGITS = 6
 
 
-def _cells(generators: np.ndarray) -> np.ndarray:
-    """The first digits of every point, [c, points]."""
-    found = np.zeros((len(generators), 1), np.uint32)
+def _cells(generators: UInt32[np.ndarray, "c digits"]) -> UInt32[np.ndarray, "c points"]:
+    """The first 6 digits of every point: its cell among 64."""
+    points = np.zeros((len(generators), 1), np.uint32)
     for column in generators.T:
-        found = np.concatenate([found, found ^ column[:, None]], axis=1)
-    return found >> (32 - _CELL_DIGITS)
+        points = np.concatenate([points, points ^ column[:, None]], axis=1)
+    return points >> (32 - _CELL_DIGITS)
 
 
-def _ratios(table: np.ndarray, chosen: np.ndarray, column: np.ndarray) -> np.ndarray:
-    """Variance with shifted points, of one column beside each of the chosen, over that with
-    independent ones.
-    """
-    return table[chosen, column[None]].sum(axis=1)
+def _variance_ratios(
+    table: Float[np.ndarray, "cells cells"],
+    accepted: UInt32[np.ndarray, "c points"],
+    column: UInt32[np.ndarray, "points"],
+) -> Float[np.ndarray, "c"]:
+    """Variance with shifted points relative to independent points, for each pair with `column`."""
+    return table[accepted, column[None]].sum(axis=1)
 
 
-def _autocorrelation(judge: Callable) -> np.ndarray:
-    """r(x, y) = E[f(u, v) f(u + x, v + y)] / E[f^2] for digital shifts, f being centred.
+def _autocorrelation(function: Callable) -> Float[np.ndarray, "cells cells"]:
+    """r(x, y) = E[f(u, v) f(u + x, v + y)] / E[f^2] for digital shifts x, y and centred f.
 
-    The mean over shifts of N points has variance sum_d r(C_i d, C_j d) E[f^2] / N. Within cells of
-    64 by 64, f is taken to vary independently.
+    The average of f over N shifted points has variance sum_d r(C_i d, C_j d) E[f^2] / N. Within
+    each of the 64 x 64 cells, the values of f are treated as independent.
     """
     size, within = 2**_CELL_DIGITS, 16
     normals = special.ndtri((np.arange(size * within) + 0.5) / (size * within))
-    values = judge(normals[:, None], normals)
+    values = function(normals[:, None], normals)
     cells = values.reshape(size, within, size, within).mean(axis=(1, 3))
     cells -= cells.mean()
     spectrum = _walsh(_walsh(cells).T).T / size**2
-    found = _walsh(_walsh(np.square(spectrum)).T).T / values.var()
-    found[0, 0] = 1.0
-    return found
+    correlation = _walsh(_walsh(np.square(spectrum)).T).T / values.var()
+    correlation[0, 0] = 1.0
+    return correlation
 
 
-def _walsh(values: np.ndarray) -> np.ndarray:
-    """The Walsh-Hadamard transform of the first axis, not scaled."""
+def _walsh(values: Float[np.ndarray, "n m"]) -> Float[np.ndarray, "n m"]:
+    """The unscaled Walsh-Hadamard transform along the first axis."""
     for i in range(len(values).bit_length() - 1):
         pairs = values.reshape(-1, 2, 2**i, *values.shape[1:])
         values = np.stack([pairs[:, 0] + pairs[:, 1], pairs[:, 0] - pairs[:, 1]], axis=1).reshape(

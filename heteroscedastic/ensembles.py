@@ -1,6 +1,7 @@
-"""Several predictions of the same examples: their mean, and how much of its entropy they agree on.
+"""The mean of several predictions of the same examples, and the split of its entropy.
 
-Members are models trained apart, or samples of one model's latent. All in numpy and float64.
+The members are independently trained models, or samples of one model's latent. Everything is
+computed in NumPy, in float64.
 """
 
 from typing import NamedTuple
@@ -11,36 +12,45 @@ from scipy import special
 
 
 class EntropySplit(NamedTuple):
-    """Of each example, in nats: total = expected + mutual.
+    """The entropy of the mean prediction of each example, in nats: total = expected + mutual.
+
+    `mutual` is the mutual information of label and member: the mean Kullback-Leibler divergence of
+    the members from their mean, >= 0.
 
     Source: Depeweg et al. (2018), arXiv:1710.07283, Eq. 2; Lakshminarayanan et al. (2017),
-    arXiv:1612.01474, for the mean of members.
+    arXiv:1612.01474, for the mean of the members.
     """
 
     total: Float[np.ndarray, "*b"]  # entropy of the mean of the members
     expected: Float[np.ndarray, "*b"]  # mean of the members' entropies
-    mutual: Float[
-        np.ndarray, "*b"
-    ]  # mean divergence of a member from their mean, which is mutual information, >= 0
+    mutual: Float[np.ndarray, "*b"]
 
 
 def log_mean(log_probs: Float[np.ndarray, "m *b k"]) -> Float[np.ndarray, "*b k"]:
-    """Log of the mean of the members' probabilities; logits are taken as log-probabilities up to a
-    constant.
+    """Log of the mean of the members' probabilities.
+
+    Args:
+      log_probs: log-probabilities of each member, up to a constant per example (so logits too).
     """
     log_probs = special.log_softmax(_members(log_probs), axis=-1)
     return special.logsumexp(log_probs, axis=0) - np.log(len(log_probs))
 
 
 def mean_log_odds(log_odds: Float[np.ndarray, "m *b k"]) -> Float[np.ndarray, "*b k"]:
-    """Log-odds of the mean of the members' probabilities of yes, for K yes/no answers."""
+    """Log-odds of the mean of the members' probabilities, for K binary answers."""
     log_odds = _members(log_odds)
-    yes, no = (special.logsumexp(special.log_expit(x), axis=0) for x in (log_odds, -log_odds))
-    return yes - no
+    positive, negative = (
+        special.logsumexp(special.log_expit(x), axis=0) for x in (log_odds, -log_odds)
+    )
+    return positive - negative
 
 
 def entropy_split(log_probs: Float[np.ndarray, "m *b k"]) -> EntropySplit:
-    """The split for one label an example; logits are taken as log-probabilities up to a constant."""
+    """The split for one label per example.
+
+    Args:
+      log_probs: log-probabilities of each member, up to a constant per example (so logits too).
+    """
     members = special.log_softmax(_members(log_probs), axis=-1)
     mean = log_mean(members)
     divergence = np.sum(special.rel_entr(np.exp(members), np.exp(mean)), axis=-1)
@@ -52,11 +62,10 @@ def entropy_split(log_probs: Float[np.ndarray, "m *b k"]) -> EntropySplit:
 
 
 def sigmoid_entropy_split(log_odds: Float[np.ndarray, "m *b k"]) -> EntropySplit:
-    """The split for K yes/no answers, summed over them: they are taken as independent given the
-    member.
+    """The split for K binary answers, summed over the answers.
 
-    Mutual information is then of each answer by itself, which is what the mean over members tells
-    too.
+    Given a member, the answers are treated as independent. The mutual information is then that of
+    each single answer, since the mean over members also has only single answers.
     """
     log_odds = _members(log_odds)
     answers = entropy_split(special.log_expit(np.stack([log_odds, -log_odds], axis=-1)))
@@ -66,7 +75,7 @@ def sigmoid_entropy_split(log_odds: Float[np.ndarray, "m *b k"]) -> EntropySplit
 def _members(values):
     values = np.asarray(values, np.float64)
     if not len(values):
-        raise ValueError("a mean over members needs one member or more.")
+        raise ValueError("there are no members; a mean over members needs at least one.")
     return values
 
 

@@ -1,4 +1,4 @@
-"""The Gaussian over class utilities that every head puts out, and its moments."""
+"""The Gaussian over class utilities that every head returns, its samples and its moments."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -11,23 +11,24 @@ from jaxtyping import Array, ArrayLike, Float, Int, PRNGKeyArray
 from heteroscedastic import sampling
 
 _HIGHEST = jax.lax.Precision.HIGHEST
-_LIKELY = 32  # classes of an example whose own normals get the best points
 
 
 class LatentGaussian(NamedTuple):
-    """Utilities u = loc + noise, or loc + noise @ readout, where
-    noise = scale_diag * e + factor_loadings @ e_r + factor_scale * (shared_loadings @ e_q)
-    and every entry of e, e_r and e_q is an independent standard normal.
+    """A Gaussian over the utilities of k classes.
 
-    A field that is None leaves its term out; loc alone is a latent without noise.
-    `shared_loadings` and `readout` have no batch axes: they are not to be cut, mapped or
-    sharded as if they had them, see `map_batch`.
+    The utilities are u = loc + noise, or u = loc + noise @ readout, where
+
+        noise = scale_diag * e + factor_loadings @ e_r + factor_scale * (shared_loadings @ e_q)
+
+    and all entries of e, e_r and e_q are independent standard normals. A field that is None omits
+    its term; with `loc` alone there is no noise.
+
+    `shared_loadings` and `readout` have no batch axes: do not slice, map or shard them along the
+    batch; `map_batch` maps the other fields.
     """
 
-    loc: Float[Array, "*b k"]  # finite, or -inf for a class that never is
-    scale_diag: Float[Array, "*b n"] | None = (
-        None  # standard deviation, > 0; n = k, or the readout's width
-    )
+    loc: Float[Array, "*b k"]  # finite, or -inf for a class of probability 0
+    scale_diag: Float[Array, "*b n"] | None = None  # standard deviation, > 0; n = k without readout
     factor_loadings: Float[Array, "*b n r"] | None = None
     factor_scale: Float[Array, "*b n"] | None = None  # v(x), with shared_loadings
     shared_loadings: Float[Array, "n q"] | None = None  # V
@@ -35,20 +36,22 @@ class LatentGaussian(NamedTuple):
 
 
 class Noise(NamedTuple):
-    """Standard-normal points for the terms of a latent; None where it has no such term."""
+    """Standard-normal points for the terms of a latent; None for a term that it does not have."""
 
     diag: Float[Array, "s *b n"] | None
     factors: Float[Array, "s *b r"] | None
     shared: Float[Array, "s *b q"] | None
 
 
+NoiseSource = Callable[[Int[Array, "s"]], Noise]
+
+
 def check(latent: LatentGaussian) -> LatentGaussian:
-    """The latent itself, once its shapes agree and every loc has a meaning.
+    """Checks the shapes and `loc` of a latent, and returns the latent.
 
     Raises:
-      ValueError: names the field, its shape and the shape that was expected; or a loc is +inf or
-        nan. Within `jit`, where values are not known, such a loc makes the example's
-        log-probabilities nan.
+      ValueError: a field has the wrong shape, or an entry of `loc` is +inf or nan. Under `jit`
+        values are unknown; there such an entry makes the log-probabilities of its example nan.
     """
     if jnp.ndim(latent.loc) < 1:
         raise ValueError(f"latent.loc needs a class axis, but has shape {jnp.shape(latent.loc)}.")
@@ -56,7 +59,7 @@ def check(latent: LatentGaussian) -> LatentGaussian:
     width = num_classes if latent.readout is None else latent.readout.shape[0]
     if (latent.factor_scale is None) != (latent.shared_loadings is None):
         raise ValueError(
-            "latent.factor_scale and latent.shared_loadings come together or not at all."
+            "latent.factor_scale and latent.shared_loadings come together; set both or neither."
         )
     expected = {
         "scale_diag": (*batch, width),
@@ -69,81 +72,84 @@ def check(latent: LatentGaussian) -> LatentGaussian:
         value = getattr(latent, name)
         if value is None:
             continue
-        found = jnp.shape(value)
-        fits = len(found) == len(shape) and all(e in (None, f) for e, f in zip(shape, found))
+        actual = jnp.shape(value)
+        fits = len(actual) == len(shape) and all(e in (None, a) for e, a in zip(shape, actual))
         if not fits:
             text = ", ".join("any" if e is None else str(e) for e in shape)
             raise ValueError(
-                f"latent.{name} has shape {found}, but with loc of shape {latent.loc.shape}"
+                f"latent.{name} has shape {actual}, but with loc of shape {latent.loc.shape}"
                 f" it must have shape ({text})."
             )
     if _is_known(latent.loc) and not np.all(np.asarray(latent.loc) < np.inf):
         raise ValueError(
-            "latent.loc holds +inf or nan, but must be finite, or -inf for a class that never is."
+            "latent.loc holds +inf or nan, but must be finite, or -inf for a class of"
+            " probability 0."
         )
     return latent
 
 
 def _is_known(value: ArrayLike) -> bool:
-    """Whether the value can be read: it is not traced, and no other host holds a part of it."""
+    """Whether the value can be read: it is not traced, and this host holds all of it."""
     return not isinstance(value, jax.core.Tracer) and getattr(value, "is_fully_addressable", True)
 
 
 def has_noise(latent: LatentGaussian) -> bool:
-    """Whether any term of the latent is random."""
+    """Whether the latent has any noise term."""
     return any(
         x is not None for x in (latent.scale_diag, latent.factor_loadings, latent.factor_scale)
     )
 
 
 def map_batch(fn: Callable[[Array], Array], latent: LatentGaussian) -> LatentGaussian:
-    """The latent with `fn` applied to those fields that have batch axes."""
+    """The latent with `fn` applied to the fields that have batch axes."""
     batched = ("loc", "scale_diag", "factor_loadings", "factor_scale")
     fields = {name: getattr(latent, name) for name in batched}
     return latent._replace(**{name: fn(x) for name, x in fields.items() if x is not None})
 
 
 def temper(latent: LatentGaussian, temperature: float | Float[ArrayLike, ""]) -> LatentGaussian:
-    """The utilities in units of the temperature: covariance(temper(l, t)) = covariance(l) / t**2.
+    """The utilities divided by the temperature: covariance(temper(l, t)) = covariance(l) / t**2.
 
     Raises:
-      ValueError: a temperature that is no finite number > 0, where its value is known (outside of
-        `jit`).
+      ValueError: the temperature is not a finite number > 0. Under `jit` its value is unknown and
+        is not checked.
     """
     if _is_known(temperature) and not (np.ndim(temperature) == 0 and 0 < temperature < np.inf):
         raise ValueError(f"temperature is {temperature}, but must be a finite number > 0.")
     return map_batch(lambda x: (x / temperature).astype(x.dtype), latent)
 
 
-def without_classes_from(num_classes: int, latent: LatentGaussian) -> LatentGaussian:
-    """The latent whose classes from this number on only make room: with a loc of -inf they have no
-    probability.
-    """
-    there = jnp.arange(latent.loc.shape[-1]) < num_classes
-    return latent._replace(loc=jnp.where(there, latent.loc, -jnp.inf))
+def mask_padding_classes(latent: LatentGaussian, num_classes: int) -> LatentGaussian:
+    """The latent with probability 0 (loc = -inf) for the classes from number `num_classes` on."""
+    is_class = jnp.arange(latent.loc.shape[-1]) < num_classes
+    return latent._replace(loc=jnp.where(is_class, latent.loc, -jnp.inf))
 
 
-def draw(
+def noise_source(
     key: PRNGKeyArray | None, latent: LatentGaussian, num_samples: int, points: str = "independent"
-) -> Callable[[Int[Array, "s"]], Noise]:
-    """Where the points of samples come from: their numbers, below num_samples -> Noise.
+) -> NoiseSource:
+    """A function from sample numbers (0 to num_samples - 1) to their noise.
 
-    Sample i depends on the key, the latent's likeliest classes and i alone, so samples can be drawn
-    in any grouping, and again, with the same result.
+    Sample i depends only on the key, the likeliest classes of the latent, and i. Samples can
+    therefore be drawn in any grouping, and drawn again, with the same result.
 
     Args:
-      key: consumed; every example has points of its own. None is for fixed points, the same for
-        every example.
-      latent: the best points go to the factors and the likeliest classes.
-      num_samples: in all, 1 to 2**24; a power of two for Sobol points.
+      key: PRNG key; consumed. Each example gets its own points. None gives fixed points, the same
+        for every example.
+      latent: determines which normals get the best points: those of the factors and of the
+        likeliest classes.
+      num_samples: total number of samples, 1 to 2**24; a power of two for Sobol points.
       points: "independent", "antithetic" or "sobol".
+
+    Raises:
+      ValueError: num_samples or points is out of range.
     """
-    kind, shared = sampling.named(points), key is None
+    sampler, shared = sampling.sampler(points), key is None
     num_samples = sampling.check_num_points(num_samples)
     keys = jax.random.split(jax.random.key(0) if shared else key, 3)
     sources = [
-        None if ranks is None else kind(one, num_samples, ranks, shared)
-        for one, ranks in zip(keys, _ranks(latent))
+        None if ranks is None else sampler(term_key, num_samples, ranks, shared)
+        for term_key, ranks in zip(keys, _ranks(latent))
     ]
     return lambda indices: Noise(
         *(None if source is None else source(indices) for source in sources)
@@ -151,37 +157,26 @@ def draw(
 
 
 def _ranks(latent: LatentGaussian) -> Noise:
-    """How much depends on each normal, 0 the most: 16 factors, 16 likely classes, other factors, 16
-    more classes.
-    """
-    batch = latent.loc.shape[:-1]
+    """The rank of each normal, see `sampling.ranks`."""
     num_factors = 0 if latent.factor_loadings is None else latent.factor_loadings.shape[-1]
     num_shared = 0 if latent.shared_loadings is None else latent.shared_loadings.shape[-1]
-    num_all, half = num_factors + num_shared, _LIKELY // 2
-    factors = np.arange(num_all)
-    factors = np.where(factors < half, factors, factors + half)
-    likely = np.arange(_LIKELY) + np.where(np.arange(_LIKELY) < half, min(num_all, half), num_all)
-    diag = None
+    influence = None
     if latent.scale_diag is not None:
-        weight = (
+        influence = (
             latent.loc
             if latent.readout is None
             else latent.scale_diag * jnp.linalg.norm(latent.readout, axis=-1)
         )
-        diag = sampling.ranked(jax.lax.stop_gradient(weight), likely[: weight.shape[-1]])
-
-    def for_each(ranks):
-        return (
-            jnp.broadcast_to(jnp.asarray(ranks, jnp.int32), (*batch, len(ranks)))
-            if len(ranks)
-            else None
-        )
-
-    return Noise(diag, for_each(factors[:num_factors]), for_each(factors[num_factors:]))
+    diag, factors = sampling.ranks(influence, num_factors + num_shared, latent.loc.shape[:-1])
+    return Noise(
+        diag,
+        factors[..., :num_factors] if num_factors else None,
+        factors[..., num_factors:] if num_shared else None,
+    )
 
 
 def utilities(latent: LatentGaussian, noise: Noise) -> Float[Array, "s *b k"]:
-    """The utilities that these points stand for; without noise, [1, *b, k]."""
+    """The utilities for these standard-normal points; [1, *b, k] for a latent without noise."""
     total = jnp.zeros((1,) * (latent.loc.ndim + 1), latent.loc.dtype)
     if noise.diag is not None:
         total = total + latent.scale_diag * noise.diag
@@ -199,19 +194,20 @@ def sample(
 ) -> Float[Array, "s *b k"]:
     """Samples of the utilities.
 
-    Noise is drawn per class: e ~ N(0, I), one number for each class, example and sample. Arguments
-    are those of `draw`.
+    The arguments are those of `noise_source`. The independent noise e ~ N(0, I) has one number per
+    sample, example and class.
 
-    Source: Collier et al. (2021), arXiv:2105.10305, section 2 and Algorithm 1, where one
-    draw serves the whole batch; here every example has its own.
+    Source: Collier et al. (2021), arXiv:2105.10305, section 2 and Algorithm 1. There one draw
+    serves the entire batch; here each example has its own.
     """
     latent = check(latent)
-    drawn = utilities(latent, draw(key, latent, num_samples, points)(jnp.arange(num_samples)))
-    return jnp.broadcast_to(drawn, (num_samples, *latent.loc.shape))
+    source = noise_source(key, latent, num_samples, points)
+    samples = utilities(latent, source(jnp.arange(num_samples)))
+    return jnp.broadcast_to(samples, (num_samples, *latent.loc.shape))
 
 
 def covariance(latent: LatentGaussian) -> Float[Array, "*b k k"]:
-    """Covariance of the utilities, diag(d^2) + V V' (section 2), in squared units of them."""
+    """Covariance of the utilities, diag(d^2) + V V' (section 2), in squared units of utility."""
     scale_diag, loadings = _terms(check(latent))
     outer = jnp.einsum("...ir,...jr->...ij", loadings, loadings, precision=_HIGHEST)
     return outer + _diagonal(jnp.square(scale_diag))
@@ -220,7 +216,7 @@ def covariance(latent: LatentGaussian) -> Float[Array, "*b k k"]:
 def covariance_entries(
     latent: LatentGaussian, rows: Int[Array, "p"], cols: Int[Array, "p"]
 ) -> Float[Array, "*b p"]:
-    """The entries (rows[i], cols[i]) of the covariance, without the matrix."""
+    """The entries (rows[i], cols[i]) of the covariance; the full matrix is not computed."""
     scale_diag, loadings = _terms(check(latent), jnp.concatenate([rows, cols]))
     p = rows.shape[0]
     own = jnp.where(rows == cols, jnp.square(scale_diag[..., :p]), 0.0)
@@ -229,9 +225,10 @@ def covariance_entries(
 
 @jax.default_matmul_precision("highest")
 def covariance_times(latent: LatentGaussian, vectors: Float[Array, "*b k"]) -> Float[Array, "*b k"]:
-    """The covariance of each example times a vector of its own, without the matrix.
+    """The product of each example's covariance with its own vector, without the full matrix.
 
-    Of the unit vector of a class this is the class's row: its covariances with every class.
+    The product with the unit vector of a class is the row of that class: its covariances with all
+    classes.
     """
     latent = check(latent)
     readout = latent.readout
@@ -249,7 +246,7 @@ def covariance_times(latent: LatentGaussian, vectors: Float[Array, "*b k"]) -> F
 
 
 def variance(latent: LatentGaussian) -> Float[Array, "*b k"]:
-    """Diagonal of the covariance, without the matrix."""
+    """Variance of each utility: the diagonal of the covariance, without the full matrix."""
     latent = check(latent)
     readout = latent.readout
     total = jnp.zeros_like(latent.loc)
@@ -271,9 +268,10 @@ def variance(latent: LatentGaussian) -> Float[Array, "*b k"]:
 
 
 def difference_variance(latent: LatentGaussian) -> Float[Array, "*b k k"]:
-    """Variance of u_i - u_j, which is S_ii + S_jj - 2 S_ij: what a softmax can see.
+    """Variance of u_i - u_j, which is S_ii + S_jj - 2 S_ij.
 
-    Noise common to all classes cancels before it is squared, so it costs no precision.
+    A softmax depends on the covariance S only through these differences. Noise common to all
+    classes cancels before it is squared, so it costs no precision.
     """
     scale_diag, loadings = _terms(check(latent))
     centred = loadings - jnp.mean(loadings, axis=-2, keepdims=True)
@@ -287,11 +285,11 @@ def difference_variance(latent: LatentGaussian) -> Float[Array, "*b k k"]:
 def difference_variance_entries(
     latent: LatentGaussian, rows: Int[Array, "p"], cols: Int[Array, "p"]
 ) -> Float[Array, "*b p"]:
-    """The entries (rows[i], cols[i]) of `difference_variance`, without the matrix."""
+    """The entries (rows[i], cols[i]) of `difference_variance`, without the full matrix."""
     scale_diag, loadings = _terms(check(latent), jnp.concatenate([rows, cols]))
     own, p = jnp.square(scale_diag), rows.shape[0]
-    apart = jnp.sum(jnp.square(loadings[..., :p, :] - loadings[..., p:, :]), axis=-1)
-    return jnp.where(rows == cols, 0.0, own[..., :p] + own[..., p:] + apart)
+    correlated = jnp.sum(jnp.square(loadings[..., :p, :] - loadings[..., p:, :]), axis=-1)
+    return jnp.where(rows == cols, 0.0, own[..., :p] + own[..., p:] + correlated)
 
 
 def _diagonal(values: Float[Array, "*b k"]) -> Float[Array, "*b k k"]:
@@ -301,9 +299,9 @@ def _diagonal(values: Float[Array, "*b k"]) -> Float[Array, "*b k k"]:
 def _terms(
     latent: LatentGaussian, classes: Int[Array, "c"] | None = None
 ) -> tuple[Float[Array, "*b c"], Float[Array, "*b c m"]]:
-    """(d, A) with covariance diag(d^2) + A A', for all classes or for chosen ones.
+    """(d, A) with covariance diag(d^2) + A A', for all classes or the given ones.
 
-    A readout mixes the independent noise too, which then is one more set of factors.
+    A readout also mixes the independent noise, which then becomes further columns of A.
     """
     batch, num_classes = latent.loc.shape[:-1], latent.loc.shape[-1]
     if latent.readout is None:
@@ -335,8 +333,8 @@ def _terms(
 
 
 def _loadings(latent: LatentGaussian) -> list[Float[Array, "*b n r"]]:
-    """The factors of each kind, before the readout."""
-    found = [] if latent.factor_loadings is None else [latent.factor_loadings]
+    """The loadings of each kind of factor, before the readout."""
+    loadings = [] if latent.factor_loadings is None else [latent.factor_loadings]
     if latent.factor_scale is not None:
-        found.append(latent.factor_scale[..., None] * latent.shared_loadings)
-    return found
+        loadings.append(latent.factor_scale[..., None] * latent.shared_loadings)
+    return loadings

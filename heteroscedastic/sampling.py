@@ -1,16 +1,20 @@
 """Standard-normal points: independent, antithetic, or of a randomised Sobol sequence.
 
-Each kind is (key, num_points, ranks) -> (indices -> points). `ranks` has one entry for each normal
-of a point and says how much depends on it, 0 the most; the values that share a point have
-different ranks, or UNRANKED. A point depends on key, num_points and its own index alone, so points
-can be drawn in any grouping, and again, with the same result. An entry of it depends on its rank,
-its place in the last axis and that axis's place among the others, so a longer axis begins as the
-shorter one does: entries can be added for padding, and drawn where they are used, on one device of
-many.
+A sampler is a function (key, num_points, ranks, shared) -> (indices -> points). `ranks` has one
+entry per normal of a point; rank 0 marks the normal on which the result depends most. Normals that
+are used together have different ranks, or the rank UNRANKED.
 
-A kind with `shared=True` gives every place of the leading axes the points of the first, so that a
-point depends on its rank and its place in the last axis alone. Points are float32, from 32 bits,
-under any setting of JAX.
+A point depends only on the key, num_points and its own index. Points can therefore be drawn in any
+grouping, and drawn again, with the same result.
+
+An entry of a point depends only on its rank, its index along the last axis and its index along the
+leading axes. A longer last axis therefore begins with the values of a shorter one: padding entries
+can be added, and each device can draw the entries that it uses.
+
+With `shared=True` all indices along the leading axes get the points of the first one. A point then
+depends only on its rank and its index along the last axis.
+
+Points are float32, made from 32 random bits, also where JAX has 64-bit types enabled.
 """
 
 import functools
@@ -26,73 +30,78 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 from heteroscedastic import digital_nets
 
 UNRANKED = np.iinfo(np.int32).max
-MOST_POINTS = 2**24  # points have 24 random bits, and a float32 counts no further by ones
+MAX_POINTS = 2**24  # points have 24 random bits; a float32 cannot count further in steps of one
+_NUM_RANKED_CLASSES = 32  # likeliest classes of an example, whose normals get the best points
 Source = Callable[[Int[Array, "s"]], Float[Array, "s *n"]]
+Sampler = Callable[[PRNGKeyArray, int, Int[Array, "*n"], bool], Source]
 
 
-def named(kind: str) -> Callable[..., Source]:
-    """The kind of points of this name.
+def sampler(points: str) -> Sampler:
+    """The sampler with this name.
+
+    Args:
+      points: "independent", "antithetic" or "sobol".
 
     Raises:
-      ValueError: an unknown name; lists the choices.
+      ValueError: the name is unknown; the message lists the choices.
     """
-    kinds = {"independent": independent, "antithetic": antithetic, "sobol": sobol}
-    if kind not in kinds:
-        raise ValueError(f"points is {kind!r}, but must be one of {', '.join(kinds)}.")
-    return kinds[kind]
+    samplers = {"independent": independent, "antithetic": antithetic, "sobol": sobol}
+    if points not in samplers:
+        raise ValueError(f"points is {points!r}, but must be one of {', '.join(samplers)}.")
+    return samplers[points]
 
 
 def check_num_points(num_points: int) -> int:
-    """The number itself.
+    """Checks a number of points, and returns it.
 
     Raises:
-      ValueError: it is no whole number from 1 to MOST_POINTS.
+      ValueError: it is not a whole number from 1 to MAX_POINTS.
     """
     try:
-        if 1 <= operator.index(num_points) <= MOST_POINTS:
+        if 1 <= operator.index(num_points) <= MAX_POINTS:
             return num_points
     except TypeError:
         pass
     raise ValueError(
-        f"num_samples is {num_points}, but must be a whole number from 1 to 2**24"
-        f" ({MOST_POINTS:,})."
+        f"num_samples is {num_points}, but must be a whole number from 1 to {MAX_POINTS:,}."
     )
 
 
 def independent(
     key: PRNGKeyArray, num_points: int, ranks: Int[Array, "*n"], shared: bool = False
 ) -> Source:
-    """Independent points. Only the shape of `ranks` matters."""
+    """Independent points. Only the shape of `ranks` is used."""
     shape = _shape(ranks, shared)
 
     def point(index):
-        return jnp.broadcast_to(_drawn(_NORMAL, jax.random.fold_in(key, index), shape), ranks.shape)
+        numbers = _random(_NORMAL, jax.random.fold_in(key, index), shape)
+        return jnp.broadcast_to(numbers, ranks.shape)
 
     return jax.vmap(point)
 
 
-# The default type of either would be of 64 bits where JAX is set to those.
+# By default both would return 64-bit numbers where JAX has 64-bit types enabled.
 _BITS = functools.partial(jax.random.bits, dtype=jnp.uint32)
 _NORMAL = functools.partial(jax.random.normal, dtype=jnp.float32)
 
 
 def _shape(ranks: Int[Array, "*n"], shared: bool) -> tuple[int, ...]:
-    """The shape that is drawn: of shared points, one place of the leading axes."""
+    """The shape to draw: for shared points, one index along the leading axes."""
     return (*(1,) * (ranks.ndim - 1), *ranks.shape[-1:]) if shared else ranks.shape
 
 
-def _drawn(draw: Callable, key: PRNGKeyArray, shape: tuple[int, ...]) -> Array:
-    """Random numbers by rows: those of a longer last axis begin with those of a shorter one.
+def _random(draw: Callable, key: PRNGKeyArray, shape: tuple[int, ...]) -> Array:
+    """Random numbers by rows; a longer last axis begins with the numbers of a shorter one.
 
-    So it is of JAX's counters since version 0.5, where a number depends on its place alone.
+    This relies on the counters of JAX since version 0.5, where a number depends only on its index.
     """
     *rows, width = shape
 
-    def row(place):
-        return draw(jax.random.fold_in(key, place), (width,))
+    def row(index):
+        return draw(jax.random.fold_in(key, index), (width,))
 
-    # Axis by axis: one axis made of several would be cut elsewhere than they are, and gathered from
-    # all devices.
+    # One vmap per axis: a flattened axis would be sharded differently, and gathered from all
+    # devices.
     for _ in rows:
         row = jax.vmap(row)
     return row(jnp.arange(math.prod(rows)).reshape(rows))
@@ -101,7 +110,7 @@ def _drawn(draw: Callable, key: PRNGKeyArray, shape: tuple[int, ...]) -> Array:
 def antithetic(
     key: PRNGKeyArray, num_points: int, ranks: Int[Array, "*n"], shared: bool = False
 ) -> Source:
-    """Points in pairs: 2i and 2i + 1 are each other's negatives, else independent."""
+    """Points in pairs: points 2i and 2i + 1 are negatives of each other; pairs are independent."""
     halves = independent(key, num_points, ranks, shared)
 
     def points(indices):
@@ -114,34 +123,36 @@ def antithetic(
 def sobol(
     key: PRNGKeyArray, num_points: int, ranks: Int[Array, "*n"], shared: bool = False
 ) -> Source:
-    """Points of a digital net with random shifts, by the inverse normal; Sobol's where it matters.
+    """Points of a digital net with random shifts, mapped by the inverse normal distribution.
 
-    Over binary digits, entry j of point i is shift_j + C_j i. The shift has 32 random bits of its
-    own for every entry, so that each point is uniform and every average unbiased, whatever the
-    generator matrix C_j. Entries of the lowest ranks take those of `digital_nets.columns`. The
-    others take random nonsingular ones: an entry alone then meets each of num_points equal
-    intervals once, and several together err as independent points do, at log2(num_points) random
-    numbers an entry in place of num_points. So entries have no limit, and no pair errs more than
-    independent points do for ever.
+    In binary digits, entry j of point i is shift_j + C_j i (mod 2). Each entry has its own shift of
+    32 random bits, so each point is uniform and each average unbiased for any generator matrix C_j.
 
-    Points are built from C_j as they are needed; no table of them is made, nor compiled in.
+    Entries of the lowest ranks use the matrices of `digital_nets.columns`, the first of which are
+    Sobol's. The other entries use random nonsingular matrices: each such entry falls once in each
+    of num_points equal intervals, and several of them together have the error of independent
+    points. Such an entry needs log2(num_points) random numbers instead of num_points.
+
+    The number of entries is therefore unlimited, and no pair of entries has a larger error than
+    independent points. Points are computed from C_j when they are needed; no table of points
+    is stored or compiled into the program.
 
     Raises:
-      ValueError: num_points is no power of two, where a net is not balanced.
+      ValueError: num_points is not a power of two, so the net would not be balanced.
 
-    Source: Sobol (1967); direction numbers of Joe and Kuo (2008), as SciPy has them; random
-    shifts and nonsingular matrices: Matousek (1998), On the L2-discrepancy for anchored boxes.
+    Source: Sobol (1967); direction numbers of Joe and Kuo (2008), as in SciPy; random shifts and
+    nonsingular matrices: Matousek (1998), On the L2-discrepancy for anchored boxes.
     """
     digits = check_power_of_two(num_points)
-    good = jnp.asarray(digital_nets.columns(digits).T)
+    net = jnp.asarray(digital_nets.columns(digits).T)
     shift_key, rest_key = jax.random.split(key)
     shape = _shape(ranks, shared)
-    shift = _drawn(_BITS, shift_key, shape)
-    is_good, place = ranks < good.shape[1], jnp.minimum(ranks, good.shape[1] - 1)
-    # A loop, as the compiler else makes these anew for every point.
+    shift = _random(_BITS, shift_key, shape)
+    is_in_net, column = ranks < net.shape[1], jnp.minimum(ranks, net.shape[1] - 1)
+    # A loop, because XLA otherwise recomputes the generators for every point.
     generators = jax.lax.map(
-        lambda columns: jnp.where(is_good, columns[0][place], columns[1]),
-        (good, _nonsingular(rest_key, digits, shape)),
+        lambda columns: jnp.where(is_in_net, columns[0][column], columns[1]),
+        (net, _nonsingular(rest_key, digits, shape)),
     )
 
     def points(indices):
@@ -154,55 +165,78 @@ def sobol(
     return points
 
 
-def ranked(weight: Float[Array, "*b n"], ranks: np.ndarray) -> Int[Array, "*b n"]:
-    """The first of `ranks` where the weight is largest, the next where it is next, UNRANKED
-    elsewhere; ties in order.
+def ranks(
+    influence: Float[Array, "*b n"] | None, num_factors: int, batch: tuple[int, ...]
+) -> tuple[Int[Array, "*b n"] | None, Int[Array, "*b r"]]:
+    """The ranks of the normals of a latent: those of its independent noise, and of its factors.
 
-    It is one maximum after the other, and not `top_k`: where the last axis lies on several devices
-    only the maxima cross, and XLA's `top_k` gathers even leading axes.
+    From rank 0 on: 16 factors, the 16 independent normals of largest influence, the other factors,
+    16 more independent normals. The other independent normals are UNRANKED.
+
+    Args:
+      influence: how much the result depends on each independent normal; compared within an
+        example, and treated as a constant in differentiation. None without independent noise.
+      num_factors: r, 0 or more.
+      batch: the leading axes.
     """
-    places = jnp.arange(weight.shape[-1])
+    half, numbers = _NUM_RANKED_CLASSES // 2, np.arange(_NUM_RANKED_CLASSES)
+    factors = np.arange(num_factors)
+    factors = np.where(factors < half, factors, factors + half)
+    likely = numbers + np.where(numbers < half, min(num_factors, half), num_factors)
+    diag = None
+    if influence is not None:
+        diag = _ranks_by_influence(jax.lax.stop_gradient(influence), likely[: influence.shape[-1]])
+    return diag, jnp.broadcast_to(jnp.asarray(factors, jnp.int32), (*batch, num_factors))
 
-    def give(found, rank):
-        free = jnp.where(found == UNRANKED, weight, -jnp.inf)
-        largest = (free == jnp.max(free, axis=-1, keepdims=True)) & (found == UNRANKED)
-        first = jnp.min(jnp.where(largest, places, weight.shape[-1]), axis=-1, keepdims=True)
-        return jnp.where(places == first, rank, found), None
 
-    unranked = jnp.full(weight.shape, UNRANKED, jnp.int32)
-    return jax.lax.scan(give, unranked, jnp.asarray(ranks, jnp.int32))[0]
+def _ranks_by_influence(influence: Float[Array, "*b n"], ranks: np.ndarray) -> Int[Array, "*b n"]:
+    """`ranks` in the order of falling influence, ties by index; UNRANKED where they are used up.
+
+    Takes one maximum after the other instead of `top_k`: where the last axis is sharded, only the
+    maxima cross devices, whereas XLA's `top_k` gathers even the leading axes.
+    """
+    indices = jnp.arange(influence.shape[-1])
+
+    def assign(assigned, rank):
+        free = jnp.where(assigned == UNRANKED, influence, -jnp.inf)
+        largest = (free == jnp.max(free, axis=-1, keepdims=True)) & (assigned == UNRANKED)
+        first = jnp.min(jnp.where(largest, indices, influence.shape[-1]), axis=-1, keepdims=True)
+        return jnp.where(indices == first, rank, assigned), None
+
+    unranked = jnp.full(influence.shape, UNRANKED, jnp.int32)
+    return jax.lax.scan(assign, unranked, jnp.asarray(ranks, jnp.int32))[0]
 
 
 def check_power_of_two(num_points: int) -> int:
-    """log2(num_points).
+    """Checks that a number of points is a power of two, and returns its log2.
 
     Raises:
-      ValueError: it is no whole number; names the next power of two.
+      ValueError: it is not; the message names the next power of two.
     """
     digits = (num_points - 1).bit_length()
     if num_points != 2**digits:
         raise ValueError(
-            f"num_samples is {num_points}, but Sobol points come in powers of two: take"
-            f" {2**digits}, or other points."
+            f"num_samples is {num_points}, but Sobol points need a power of two: use"
+            f" {2**digits}, or points='independent'."
         )
     return digits
 
 
 def _mask(numbers: Array, i: int) -> Array:
-    """All ones where digit i, the lowest being 0, is set, else zero."""
+    """All ones where binary digit i (0 is the lowest) is set, else zero."""
     return -((numbers >> i) & 1)
 
 
 def _nonsingular(key: PRNGKeyArray, digits: int, shape: tuple[int, ...]) -> Array:
-    """Random matrices U L of triangular ones, by columns, [digits, *shape].
+    """Random matrices U L, with U upper and L lower triangular, by columns: [digits, *shape].
 
-    U goes last: an L alone (or last) would send the first column's leading digit to the first of
-    every entry, and so tie them all to each other.
+    U is applied last. With L alone (or last), the leading digit of the first column would be the
+    first digit of every entry, so all entries would depend on each other.
     """
     lower_key, upper_key = jax.random.split(key)
-    lower = _drawn(_BITS, lower_key, (digits, *shape))
-    upper = _drawn(_BITS, upper_key, (digits, *shape))
-    # Digits count from the top bit; below the first `digits` they are random and stay so.
+    lower = _random(_BITS, lower_key, (digits, *shape))
+    upper = _random(_BITS, upper_key, (digits, *shape))
+    # Digits count from the top bit; those after the first `digits` are random and stay random.
     ones = [np.uint32(1 << (31 - i)) for i in range(digits)]
     below = [np.uint32((1 << (31 - i)) - 1) for i in range(digits)]
     if not digits:
@@ -216,8 +250,9 @@ def _nonsingular(key: PRNGKeyArray, digits: int, shape: tuple[int, ...]) -> Arra
 
 
 def _normal(bits: Array) -> Float[Array, "..."]:
-    """The normal quantile of uniform numbers of 32 random bits, of which 24 count; odd in the top
-    one.
+    """The normal quantile of uniform numbers given as 32 random bits, of which 24 are used.
+
+    Flipping the top bit changes the sign.
     """
     centred = (jax.lax.bitcast_convert_type(bits, jnp.int32) >> 8).astype(jnp.float32) + 0.5
     return np.float32(np.sqrt(2)) * jax.lax.erf_inv(centred * 2.0**-23)

@@ -1,7 +1,7 @@
-"""How much an example counts: (targets, class_counts) -> one weight an example.
+"""Weights of the examples in the loss: (targets, class_counts) -> one weight per example.
 
-Under mixed targets it is the expected weight of the class. Weights have mean one over the
-training set they were counted on, so they do not change the learning rate.
+For soft or mixed targets the weight is the expected weight of the class. Weights have mean 1 over
+the training set that was counted, so they do not change the effective learning rate.
 """
 
 import jax.numpy as jnp
@@ -14,7 +14,7 @@ __all__ = ["equal", "inverse_frequency"]  # what config.weighting may name
 
 @suits()
 def equal(targets: Float[Array, "*b k"], class_counts: Float[Array, "k"]) -> Float[Array, "*b"]:
-    """Every example counts one."""
+    """Weight 1 for each example."""
     return jnp.ones(targets.shape[:-1], targets.dtype)
 
 
@@ -22,10 +22,12 @@ def equal(targets: Float[Array, "*b k"], class_counts: Float[Array, "k"]) -> Flo
 def inverse_frequency(
     targets: Float[Array, "*b k"], class_counts: Float[Array, "k"]
 ) -> Float[Array, "*b"]:
-    """Every class counts the same in all: the weight of class c is N / (K n_c), over the K classes
-    present.
+    """The same total weight for each class: class c has the weight N / (K n_c).
+
+    N is the number of examples, n_c those of class c, and K the number of classes with n_c > 0; a
+    class without examples has weight 0.
     """
     present = class_counts > 0
-    share = jnp.sum(class_counts) / jnp.maximum(jnp.sum(present), 1)
-    weights = jnp.where(present, share / jnp.where(present, class_counts, 1.0), 0.0)
+    class_total = jnp.sum(class_counts) / jnp.maximum(jnp.sum(present), 1)
+    weights = jnp.where(present, class_total / jnp.where(present, class_counts, 1.0), 0.0)
     return targets @ weights

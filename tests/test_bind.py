@@ -16,7 +16,7 @@ BATCH = Batch(None, jnp.array([0, 2]), jnp.ones(2), jnp.arange(2), {})
 
 
 def settings_of(links):
-    """What the links of a chain are, as (name, settings)."""
+    """The links of a chain as (name, settings)."""
     return [(link.func.__name__, link.keywords) for link in links]
 
 
@@ -69,9 +69,9 @@ def test_a_class_is_constructed_with_its_settings():
     ],
 )
 @pytest.mark.parametrize(
-    "name", ["nothing", "", "jnp", "_Head", "weighted_mean", "Array", "__doc__"]
+    "name", ["nothing", "", "jnp", "Head", "_Tower", "weighted_mean", "Array", "__doc__"]
 )
-def test_an_unknown_name_lists_the_choices_and_no_helper_or_import_is_one(module, choices, name):
+def test_an_unknown_name_is_an_error_that_lists_only_public_choices(module, choices, name):
     with pytest.raises(
         ValueError, match=f"has no {name!r}; choose one of {', '.join(choices)}"
     ) as caught:
@@ -112,12 +112,12 @@ def test_an_unknown_name_lists_the_choices_and_no_helper_or_import_is_one(module
         (schedules, dict(name="steps"), "steps needs a value for 'learning_rate', 'milestones'"),
     ],
 )
-def test_an_unknown_or_missing_setting_is_named(module, settings, message):
+def test_an_unknown_or_missing_setting_is_an_error_that_names_it(module, settings, message):
     with pytest.raises(ValueError, match=message):
         bind(module, **settings)
 
 
-def test_values_are_checked_by_what_is_bound():
+def test_the_bound_class_checks_the_values():
     with pytest.raises(ValueError, match="temperature is 0"):
         bind(heads, name="Diagonal", num_classes=3, temperature=0.0)
 
@@ -157,11 +157,11 @@ def test_an_empty_chain_has_no_links(text):
         ),
     ],
 )
-def test_a_chain_is_its_links_in_order(module, text, links):
+def test_a_chain_gives_its_functions_in_order(module, text, links):
     assert settings_of(chain(module, text)) == links
 
 
-def test_a_chain_computes_what_its_functions_compute():
+def test_a_link_computes_the_same_as_its_function():
     image = jnp.arange(12, dtype=jnp.uint8).reshape(2, 2, 3)
     (link,) = chain(augment, "value_range(-1.0, 1.0)")
     key = jax.random.key(0)
@@ -183,8 +183,8 @@ def test_a_chain_computes_what_its_functions_compute():
         "pad_crop(f'{4}')",
     ],
 )
-def test_an_argument_that_is_no_literal_is_an_error_and_is_not_evaluated(text):
-    with pytest.raises(ValueError, match="no plain number, string or tuple"):
+def test_an_argument_that_is_not_a_literal_is_an_error_and_is_not_evaluated(text):
+    with pytest.raises(ValueError, match="not a number, string or tuple"):
         chain(augment, text)
 
 
@@ -205,16 +205,16 @@ def test_an_argument_that_is_no_literal_is_an_error_and_is_not_evaluated(text):
         "flip_lr,",
     ],
 )
-def test_what_is_no_call_by_name_is_no_link(text):
-    with pytest.raises(ValueError, match="is no link of a chain"):
+def test_a_link_that_is_not_a_call_by_name_is_an_error(text):
+    with pytest.raises(ValueError, match="is not a link of a chain"):
         chain(augment, text)
 
 
 @pytest.mark.parametrize(
     "text", ["pad_crop(4", "|flip_lr", "flip_lr|", "flip_lr||flip_lr", "x = 4", "flip lr", "a; b"]
 )
-def test_what_does_not_parse_is_no_chain(text):
-    with pytest.raises(ValueError, match=r"is no chain such as 'pad_crop\(4\)|flip_lr'"):
+def test_a_chain_that_does_not_parse_is_an_error(text):
+    with pytest.raises(ValueError, match=r"is not a chain such as 'pad_crop\(4\)|flip_lr'"):
         chain(augment, text)
 
 
@@ -226,18 +226,18 @@ def test_what_does_not_parse_is_no_chain(text):
         ("pad_crop(4, sise=4)", "pad_crop has no setting 'sise'"),
         ("pad_crop", "pad_crop needs a value for 'size'"),
         ("value_range(0)", "value_range needs a value for 'high'"),
-        ("pad_crop(4, size=4)", "gives size twice"),
-        ("pad_crop(size=4, size=3)", "gives size twice"),
+        ("pad_crop(4, size=4)", "sets size twice"),
+        ("pad_crop(size=4, size=3)", "sets size twice"),
         ("pad_crop(4, 5)", "has 2 arguments, but takes size"),
         ("flip_lr(1)", "has 1 arguments, but takes none"),
     ],
 )
-def test_a_link_that_does_not_bind_says_why(text, message):
+def test_a_link_that_does_not_bind_is_an_error_with_the_reason(text, message):
     with pytest.raises(ValueError, match=message):
         chain(augment, text)
 
 
-def test_what_is_bound_may_be_bound_further():
+def test_a_bound_function_can_be_bound_further():
     schedule = functools.partial(
         bind(schedules, name="constant", learning_rate=0.5), total_steps=10, steps_per_epoch=5
     )

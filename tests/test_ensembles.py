@@ -7,7 +7,7 @@ from heteroscedastic import ensembles
 LOGITS = 3 * np.random.default_rng(0).normal(size=(5, 7, 4))
 
 
-def test_the_mean_is_of_probabilities():
+def test_the_mean_is_a_mean_of_probabilities():
     expected = np.mean(special.softmax(LOGITS, axis=-1), axis=0)
     np.testing.assert_allclose(np.exp(ensembles.log_mean(LOGITS)), expected)
     np.testing.assert_allclose(
@@ -15,7 +15,7 @@ def test_the_mean_is_of_probabilities():
     )
 
 
-def test_a_probability_that_no_float_holds_keeps_its_logarithm():
+def test_a_probability_that_underflows_keeps_its_logarithm():
     far = np.array([[[0.0, -2000.0]], [[0.0, -2100.0]]])
     np.testing.assert_allclose(ensembles.log_mean(far)[0], [0.0, -2000.0 - np.log(2)])
     np.testing.assert_allclose(
@@ -32,38 +32,38 @@ def test_one_member_is_its_own_mean():
 
 @pytest.mark.parametrize("split", [ensembles.entropy_split, ensembles.sigmoid_entropy_split])
 def test_the_parts_add_up_to_the_entropy_of_the_mean(split):
-    found = split(LOGITS)
-    np.testing.assert_allclose(found.expected + found.mutual, found.total, rtol=1e-12)
-    assert np.all(found.mutual > 0)
+    actual = split(LOGITS)
+    np.testing.assert_allclose(actual.expected + actual.mutual, actual.total, rtol=1e-12)
+    assert np.all(actual.mutual > 0)
 
 
-def test_the_entropies_are_scipys():
-    found, probs = ensembles.entropy_split(LOGITS), special.softmax(LOGITS, axis=-1)
-    np.testing.assert_allclose(found.total, stats.entropy(probs.mean(0), axis=-1))
-    np.testing.assert_allclose(found.expected, stats.entropy(probs, axis=-1).mean(0))
+def test_the_entropies_agree_with_scipy():
+    actual, probs = ensembles.entropy_split(LOGITS), special.softmax(LOGITS, axis=-1)
+    np.testing.assert_allclose(actual.total, stats.entropy(probs.mean(0), axis=-1))
+    np.testing.assert_allclose(actual.expected, stats.entropy(probs, axis=-1).mean(0))
 
 
 @pytest.mark.parametrize("split", [ensembles.entropy_split, ensembles.sigmoid_entropy_split])
-def test_members_that_agree_share_no_information_with_the_label(split):
+def test_members_that_agree_have_no_mutual_information(split):
     same = split(np.broadcast_to(LOGITS[0], LOGITS.shape))
     np.testing.assert_allclose(same.mutual, 0, atol=1e-12)
     np.testing.assert_allclose(same.total, same.expected)
 
 
-def test_members_that_are_sure_of_different_classes_differ_by_all_there_is():
-    found = ensembles.entropy_split(1e3 * np.eye(4)[:, None])
-    np.testing.assert_allclose(found.mutual, np.log(4))
-    np.testing.assert_allclose(found.expected, 0, atol=1e-12)
+def test_certain_members_that_disagree_have_the_largest_mutual_information():
+    actual = ensembles.entropy_split(1e3 * np.eye(4)[:, None])
+    np.testing.assert_allclose(actual.mutual, np.log(4))
+    np.testing.assert_allclose(actual.expected, 0, atol=1e-12)
 
 
-def test_yes_and_no_are_two_classes_each():
+def test_a_binary_answer_is_a_softmax_of_two_classes():
     both = np.stack([LOGITS, np.zeros_like(LOGITS)], axis=-1)
-    for found, expected in zip(
+    for actual, expected in zip(
         ensembles.sigmoid_entropy_split(LOGITS), ensembles.entropy_split(both)
     ):
-        np.testing.assert_allclose(found, expected.sum(-1))
+        np.testing.assert_allclose(actual, expected.sum(-1))
 
 
 def test_no_member_is_an_error():
-    with pytest.raises(ValueError, match="one member or more"):
+    with pytest.raises(ValueError, match="there are no members"):
         ensembles.log_mean(np.zeros((0, 3, 2)))

@@ -10,7 +10,7 @@ from heteroscedastic.latent import LatentGaussian
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_samples_have_the_mean_and_covariance_that_the_latent_states(kind):
+def test_samples_have_the_mean_and_covariance_of_the_latent(kind):
     one = latent(kind, batch=(2,))
     num_samples = 100_000
     samples = np.asarray(latent_lib.sample(key(), one, num_samples), np.float64)
@@ -19,12 +19,12 @@ def test_samples_have_the_mean_and_covariance_that_the_latent_states(kind):
         deviations = np.sqrt(np.diag(stated[b]))
         error = np.abs(samples[:, b].mean(0) - np.asarray(one.loc[b]))
         assert (error <= 5 * deviations / np.sqrt(num_samples) + 1e-5).all()
-        # var of a sample covariance of Gaussians: (S_ii S_jj + S_ij^2) / n
+        # The variance of a sample covariance of Gaussians is (S_ii S_jj + S_ij^2) / n.
         spread = np.sqrt((np.outer(deviations**2, deviations**2) + stated[b] ** 2) / num_samples)
         assert (np.abs(np.cov(samples[:, b].T) - stated[b]) <= 5 * spread + 1e-4).all()
 
 
-def test_diagonal_noise_is_drawn_per_class_and_not_once_for_all():
+def test_diagonal_noise_is_independent_between_classes():
     one = latent("diagonal", batch=())
     per_class = np.asarray(latent_lib.sample(key(), one, 50_000))
     shared = np.asarray(one.loc + one.scale_diag * jax.random.normal(key(), (50_000, 1)))
@@ -32,7 +32,7 @@ def test_diagonal_noise_is_drawn_per_class_and_not_once_for_all():
     def largest_correlation(samples):
         return np.abs(np.corrcoef(samples.T) - np.eye(5)).max()
 
-    assert largest_correlation(shared) > 0.99  # what one draw for all classes looks like
+    assert largest_correlation(shared) > 0.99  # one draw for all classes
     assert largest_correlation(per_class) < 0.03
 
 
@@ -43,12 +43,10 @@ def test_different_examples_have_independent_noise():
     assert np.abs(joint[:5, 5:]).max() < 0.03
 
 
-def test_a_sample_depends_on_its_number_and_not_on_how_many_are_drawn():
+def test_a_sample_depends_on_its_index_and_not_on_the_number_of_samples():
     one = latent("everything")
     many, few = latent_lib.sample(key(), one, 7)[:3], latent_lib.sample(key(), one, 3)
-    np.testing.assert_allclose(
-        many, few, rtol=1e-5, atol=1e-5
-    )  # products of other shapes round otherwise
+    np.testing.assert_allclose(many, few, rtol=1e-5, atol=1e-5)  # rounding depends on the shapes
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -75,7 +73,7 @@ def test_moments_agree_with_the_definition(kind, batch):
     np.testing.assert_allclose(entries, difference[..., rows, cols], **close)
 
 
-def test_noise_common_to_all_classes_does_not_show_in_differences_however_large():
+def test_large_noise_common_to_all_classes_does_not_change_differences():
     one = latent("low_rank")
     common = jnp.full((3, 5, 1), 1e4)
     shifted = one._replace(factor_loadings=jnp.concatenate([one.factor_loadings, common], axis=-1))
@@ -88,7 +86,7 @@ def test_noise_common_to_all_classes_does_not_show_in_differences_however_large(
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_temper_is_a_change_of_units(kind):
+def test_temper_divides_the_utilities(kind):
     one = latent(kind)
     tempered = latent_lib.temper(one, 0.15)
     np.testing.assert_allclose(tempered.loc, one.loc / 0.15, rtol=1e-6)
@@ -103,7 +101,7 @@ def test_temper_is_a_change_of_units(kind):
     )
 
 
-def test_map_batch_leaves_what_has_no_batch_axes():
+def test_map_batch_does_not_change_fields_without_batch_axes():
     one = latent("everything")
     first = latent_lib.map_batch(lambda x: x[:1], one)
     assert first.shared_loadings.shape == one.shared_loadings.shape
@@ -140,7 +138,7 @@ def test_a_temperature_that_is_not_positive_is_an_error(temperature):
         ("shared_loadings", (3, 5, 2)),
     ],
 )
-def test_shapes_that_disagree_are_named(field, shape):
+def test_a_wrong_shape_is_an_error_that_names_the_field(field, shape):
     wrong = latent("parameter_efficient")._replace(**{field: jnp.ones(shape)})
     with pytest.raises(ValueError, match=f"{field} has shape"):
         latent_lib.covariance(wrong)
@@ -153,7 +151,7 @@ def test_factor_scale_without_its_loadings_is_an_error():
 
 
 @pytest.mark.parametrize("value", [np.inf, np.nan])
-def test_a_loc_without_a_meaning_is_an_error_and_under_jit_no_probability(value):
+def test_an_invalid_loc_is_an_error_and_gives_nan_under_jit(value):
     one = latent("diagonal")
     one = one._replace(loc=one.loc.at[1, 2].set(value))
 
@@ -162,14 +160,14 @@ def test_a_loc_without_a_meaning_is_an_error_and_under_jit_no_probability(value)
 
     with pytest.raises(ValueError, match=r"loc holds \+inf or nan"):
         log_probs(one)
-    found = jax.jit(log_probs)(one)
-    assert np.isnan(found[1]).all()
-    assert np.isfinite(found[jnp.array([0, 2])]).all()
+    actual = jax.jit(log_probs)(one)
+    assert np.isnan(actual[1]).all()
+    assert np.isfinite(actual[jnp.array([0, 2])]).all()
 
 
 @pytest.mark.parametrize("points", ["independent", "antithetic", "sobol"])
 @pytest.mark.parametrize("num_samples", [0, 2**32, 2**24 + 1])
-def test_a_number_of_samples_that_does_not_fit_is_an_error_at_once(points, num_samples):
+def test_a_number_of_samples_out_of_range_is_an_error(points, num_samples):
     for one in (latent("diagonal"), latent("deterministic")):
         with pytest.raises(
             ValueError, match=f"num_samples is {num_samples}, but must be a whole number from 1 to"

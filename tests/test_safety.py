@@ -240,7 +240,7 @@ def test_a_chain_is_parsed_and_runs_nothing(tmp_path, section):
         config["curation"] = text
     else:
         config["data"]["train"] = text.replace("subset", "pad_crop").replace("num_examples", "size")
-    with pytest.raises(ValueError, match="no plain number, string or tuple"):
+    with pytest.raises(ValueError, match="not a number, string or tuple"):
         loop.train(config, str(tmp_path / "run"))
     assert list(tmp_path.iterdir()) == []
 

@@ -21,45 +21,45 @@ UNRANKED = jnp.full(20, sampling.UNRANKED)
 
 
 @functools.partial(jax.jit, static_argnums=(1, 2))
-def drawn(key, kind, num_points, ranks):
-    return sampling.named(kind)(key, num_points, ranks)(jnp.arange(num_points))
+def normals(key, kind, num_points, ranks):
+    return sampling.sampler(kind)(key, num_points, ranks)(jnp.arange(num_points))
 
 
-def many(kind, num_points, ranks, repeats):
-    """[repeats, points, entries], of as many keys."""
-    draw = jax.vmap(lambda key: drawn(key, kind, num_points, ranks))
+def points_of_keys(kind, num_points, ranks, repeats):
+    """Points for `repeats` keys: [repeats, points, entries]."""
+    draw = jax.vmap(lambda key: normals(key, kind, num_points, ranks))
     return np.asarray(draw(jax.random.split(key(), repeats)))
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_normal_is_standard(kind):
     ranks = jnp.concatenate([jnp.arange(20), UNRANKED])
-    values = many(kind, 16, ranks, 2000)
+    values = points_of_keys(kind, 16, ranks, 2000)
     for entry in (0, 7, 19, 25):
-        for point in (0, 1, 13):  # of one point, as those of a key are tied
+        for point in (0, 1, 13):  # one point per key, as the points of a key are dependent
             assert stats.kstest(values[:, point, entry], "norm").pvalue > 1e-4
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_point_depends_on_its_number_alone(kind):
-    source = sampling.named(kind)(key(), 32, jnp.arange(6))
-    whole = source(jnp.arange(32))
+def test_a_point_depends_only_on_its_index(kind):
+    source = sampling.sampler(kind)(key(), 32, jnp.arange(6))
+    expected = source(jnp.arange(32))
     order = jnp.array([31, 4, 0, 17])
-    np.testing.assert_array_equal(source(order), whole[order])
+    np.testing.assert_array_equal(source(order), expected[order])
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_examples_and_keys_have_points_of_their_own(kind):
+def test_examples_and_keys_have_different_points(kind):
     ranks = jnp.broadcast_to(jnp.arange(3), (2, 3))
-    first, second = drawn(key(0), kind, 256, ranks), drawn(key(1), kind, 256, ranks)
+    first, second = normals(key(0), kind, 256, ranks), normals(key(1), kind, 256, ranks)
     assert np.mean(first[:, 0] == first[:, 1]) < 0.01
     assert np.mean(first == second) < 0.01
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_longer_axis_begins_as_a_shorter_one(kind):
+def test_a_longer_axis_begins_with_the_values_of_a_shorter_one(kind):
     ranks = jnp.broadcast_to(jnp.concatenate([jnp.arange(20), UNRANKED]), (2, 3, 40))
-    longer, shorter = drawn(key(), kind, 32, ranks), drawn(key(), kind, 32, ranks[..., :23])
+    longer, shorter = normals(key(), kind, 32, ranks), normals(key(), kind, 32, ranks[..., :23])
     np.testing.assert_array_equal(longer[..., :23], shorter)
 
 
@@ -70,8 +70,13 @@ from benchmarks import hlo
 from heteroscedastic import sampling
 
 def program(kind, num_devices):
-    examples = NamedSharding(Mesh(np.array(jax.devices()[:num_devices]), ("batch",)), PartitionSpec("batch"))
-    draw = lambda ranks: sampling.named(kind)(jax.random.key(0), 32, ranks)(jax.numpy.arange(4)).sum(axis=0)
+    mesh = Mesh(np.array(jax.devices()[:num_devices]), ("batch",))
+    examples = NamedSharding(mesh, PartitionSpec("batch"))
+
+    def draw(ranks):
+        points = sampling.sampler(kind)(jax.random.key(0), 32, ranks)
+        return points(jax.numpy.arange(4)).sum(axis=0)
+
     ranks = jax.ShapeDtypeStruct((128, 500), np.int32)
     return jax.jit(draw, in_shardings=examples, out_shardings=examples).lower(ranks).compile()
 
@@ -82,8 +87,8 @@ for kind in ("independent", "antithetic", "sobol"):
 """
 
 
-def test_a_device_draws_the_points_of_its_own_examples_alone():
-    told = subprocess.run(
+def test_a_device_draws_only_the_points_of_its_own_examples():
+    output = subprocess.run(
         [sys.executable, "-c", _ON_EIGHT_DEVICES],
         cwd=ROOT,
         env=with_devices(8),
@@ -91,34 +96,34 @@ def test_a_device_draws_the_points_of_its_own_examples_alone():
         text=True,
         check=True,
     )
-    found = [json.loads(line) for line in told.stdout.splitlines()]
-    assert [kind for kind, *_ in found] == list(KINDS)
-    for kind, one, eight, crossings in found:
+    programs = [json.loads(line) for line in output.stdout.splitlines()]
+    assert [kind for kind, *_ in programs] == list(KINDS)
+    for kind, one, eight, crossings in programs:
         assert not crossings, kind
         assert eight < one / 6, kind
 
 
 def test_antithetic_points_come_in_pairs():
-    values = drawn(key(), "antithetic", 10, jnp.arange(4))
+    values = normals(key(), "antithetic", 10, jnp.arange(4))
     np.testing.assert_array_equal(values[::2], -values[1::2])
 
 
 @pytest.mark.parametrize("num_points", [1, 2, 128, 1024])
-def test_each_entry_meets_each_interval_once(num_points):
+def test_each_entry_falls_once_into_each_interval(num_points):
     ranks = jnp.concatenate([jnp.arange(10), UNRANKED])
-    intervals = np.floor(stats.norm.cdf(drawn(key(), "sobol", num_points, ranks)) * num_points)
+    intervals = np.floor(stats.norm.cdf(normals(key(), "sobol", num_points, ranks)) * num_points)
     np.testing.assert_array_equal(
         np.sort(intervals, axis=0), np.tile(np.arange(num_points)[:, None], 30)
     )
 
 
 def test_the_first_columns_are_those_of_scipy():
-    # Of one example, all entries of one shift would be its points; the shift is what point 0 is.
-    values = stats.norm.cdf(np.asarray(drawn(key(), "sobol", 128, jnp.arange(6)), np.float64))
+    # Point 0 is the shift, so point i XOR point 0 is the unshifted point.
+    values = stats.norm.cdf(np.asarray(normals(key(), "sobol", 128, jnp.arange(6)), np.float64))
     digits = np.floor(values * 128).astype(int)
-    found = np.unique(digits ^ digits[:1], axis=0)
+    unshifted = np.unique(digits ^ digits[:1], axis=0)
     expected = np.unique((qmc.Sobol(6, scramble=False).random(128) * 128).astype(int), axis=0)
-    np.testing.assert_array_equal(found, expected)
+    np.testing.assert_array_equal(unshifted, expected)
 
 
 @pytest.mark.parametrize(
@@ -129,12 +134,12 @@ def test_the_first_columns_are_those_of_scipy():
         (jnp.maximum, 0.1),
     ],
 )
-def test_no_pair_errs_more_than_independent_points(product, worst):
+def test_no_pair_has_a_larger_error_than_independent_points(product, worst):
     repeats, num_points = 1000, 128
     ranks = jnp.concatenate([jnp.arange(44), UNRANKED])
     pairs = np.stack(np.triu_indices(64, 1))
     pairs = pairs[:, np.random.default_rng(0).permutation(pairs.shape[1])[:2000]]
-    values = jnp.asarray(many("sobol", num_points, ranks, repeats))
+    values = jnp.asarray(points_of_keys("sobol", num_points, ranks, repeats))
     mean = jax.jit(lambda pair: product(values[..., pair[0]], values[..., pair[1]]).mean(axis=1))
     means = np.asarray(jax.lax.map(mean, jnp.asarray(pairs.T), batch_size=20))
     independent = np.asarray(product(*jax.random.normal(key(), (2, 200_000))))
@@ -147,14 +152,29 @@ def test_no_pair_errs_more_than_independent_points(product, worst):
     assert ratios.mean() < 1.02
 
 
-def test_sobol_points_come_in_powers_of_two():
-    with pytest.raises(ValueError, match="take 128, or other points"):
+@pytest.mark.parametrize(("num_factors", "num_classes"), [(0, 50), (3, 50), (40, 50), (3, 5)])
+def test_the_first_ranks_are_those_of_factors_and_of_the_largest_influence(
+    num_factors, num_classes
+):
+    influence = jax.random.normal(key(), (2, num_classes))
+    diag, factors = sampling.ranks(influence, num_factors, (2,))
+    for of_classes, of_factors, values in zip(*map(np.asarray, (diag, factors, influence))):
+        assert list(of_factors[:16]) == list(range(min(16, num_factors)))
+        order = np.argsort(-values)
+        assert list(of_classes[order]) == sorted(of_classes)
+        ranked = of_classes[of_classes != sampling.UNRANKED]
+        assert len(ranked) == min(32, num_classes)
+        assert sorted([*ranked, *of_factors]) == list(range(len(ranked) + num_factors))
+
+
+def test_sobol_points_need_a_power_of_two():
+    with pytest.raises(ValueError, match="use 128, or points='independent'"):
         sampling.sobol(key(), 100, jnp.arange(3))
 
 
-def test_an_unknown_kind_lists_the_choices():
+def test_an_unknown_kind_is_an_error_that_lists_the_choices():
     with pytest.raises(ValueError, match="must be one of independent, antithetic, sobol"):
-        sampling.named("halton")
+        sampling.sampler("halton")
 
 
 def softmax(key, latent, points, num_samples):
@@ -163,12 +183,12 @@ def softmax(key, latent, points, num_samples):
 
 @functools.partial(jax.jit, static_argnums=(1, 2, 3))
 def errors(latent, points, num_samples, repeats, exact):
-    """Errors of log p of the three likeliest classes, [repeats, b, 3]."""
-    found = jax.lax.map(
+    """Errors of log p of the three likeliest classes: [repeats, b, 3]."""
+    actual = jax.lax.map(
         lambda key: softmax(key, latent, points, num_samples), jax.random.split(key(), repeats)
     )
     top = jax.lax.top_k(exact, 3)[1]
-    return jnp.take_along_axis(found - exact, top[None], axis=-1)
+    return jnp.take_along_axis(actual - exact, top[None], axis=-1)
 
 
 def rms(values):
@@ -191,17 +211,17 @@ def many_classes(order=None):
     return one
 
 
-def test_likely_classes_at_any_place_have_a_third_of_the_error_of_independent_points():
+def test_sobol_points_reduce_the_error_of_likely_classes_at_any_index():
     order = np.random.default_rng(1).permutation(100)
     exact = jax.jit(softmax, static_argnums=(2, 3))(key(9), many_classes(), "sobol", 2**15)
-    found = rms(errors(many_classes(), "sobol", 128, 100, exact))
+    actual = rms(errors(many_classes(), "sobol", 128, 100, exact))
     moved = rms(errors(many_classes(order), "sobol", 128, 100, exact[:, order]))
     independent = rms(errors(many_classes(), "independent", 128, 100, exact))
-    assert found < independent / 2.5
-    assert moved == pytest.approx(found, rel=0.15)
+    assert actual < independent / 2.5
+    assert moved == pytest.approx(actual, rel=0.15)
 
 
-def test_gradients_of_likely_classes_are_closer_too():
+def test_sobol_points_reduce_the_error_of_gradients_of_likely_classes():
     one = many_classes()
     likeliest = jnp.argmax(one.loc, axis=-1)[:, None]
 
@@ -215,15 +235,15 @@ def test_gradients_of_likely_classes_are_closer_too():
     exact = gradient(key(9), "sobol", 2**14)
 
     def error(points):
-        found = jax.lax.map(lambda key: gradient(key, points, 128), jax.random.split(key(), 40))
+        actual = jax.lax.map(lambda key: gradient(key, points, 128), jax.random.split(key(), 40))
         return np.array(
-            [rms(f - e) for f, e in zip(jax.tree.leaves(found), jax.tree.leaves(exact))]
+            [rms(f - e) for f, e in zip(jax.tree.leaves(actual), jax.tree.leaves(exact))]
         )
 
     assert (error("sobol") < 0.7 * error("independent")).all()
 
 
-def test_at_a_small_temperature_the_gain_is_less():
+def test_at_a_small_temperature_the_gain_is_smaller():
     cold = latent_lib.temper(many_classes(), 0.15)
     exact = jax.jit(softmax, static_argnums=(2, 3))(key(9), cold, "sobol", 2**15)
     gain = rms(errors(cold, "independent", 128, 100, exact)) / rms(
@@ -233,15 +253,15 @@ def test_at_a_small_temperature_the_gain_is_less():
 
 
 @pytest.mark.parametrize("points", KINDS)
-def test_it_is_unbiased(points):
+def test_the_average_is_unbiased(points):
     one = LatentGaussian(jnp.array([0.7, -0.4]), jnp.array([1.2, 0.9]), jnp.array([[1.5], [-0.5]]))
     nodes, weights = np.polynomial.hermite_e.hermegauss(80)
     exact = (
         1 / (1 + np.exp(-1.1 - np.sqrt(1.2**2 + 0.9**2 + 2.0**2) * nodes)) * weights
     ).sum() / weights.sum()
     average = jax.jit(jax.vmap(lambda key: jnp.exp(softmax(key, one, points, 8)[0])))
-    found = np.asarray(average(jax.random.split(key(), 20_000)))
-    assert stats.ttest_1samp(found, exact).pvalue > 1e-3
+    actual = np.asarray(average(jax.random.split(key(), 20_000)))
+    assert stats.ttest_1samp(actual, exact).pvalue > 1e-3
 
 
 def test_the_program_holds_no_table_of_points():

@@ -7,7 +7,7 @@ from heteroscedastic.batch import Batch
 
 
 def batch_of(labels, leading=None):
-    """A batch that holds these labels alone."""
+    """A batch with these labels and no inputs."""
     labels = jnp.asarray(labels)
     weights = jnp.ones(labels.shape if leading is None else leading)
     return Batch(None, labels, weights, jnp.arange(weights.size).reshape(weights.shape), {})
@@ -22,7 +22,7 @@ def batch_of(labels, leading=None):
 )
 @pytest.mark.parametrize("rate", [0.0, 0.1, 0.9])
 @pytest.mark.parametrize("k", [2, 5])
-def test_each_convention_is_as_stated(over, own, other, rate, k):
+def test_targets_follow_the_formula_of_each_convention(over, own, other, rate, k):
     targets = smoothing.uniform(batch_of([1, 0]), k, rate=rate, over=over)
     stated = np.full((2, k), other(rate, k))
     stated[0, 1] = stated[1, 0] = own(rate, k)
@@ -31,7 +31,7 @@ def test_each_convention_is_as_stated(over, own, other, rate, k):
 
 @pytest.mark.parametrize("k", [2, 3, 10])
 @pytest.mark.parametrize("rate", [0.05, 0.5])
-def test_the_conventions_are_one_at_corresponding_rates(rate, k):
+def test_the_conventions_agree_at_corresponding_rates(rate, k):
     batch = batch_of(np.arange(k))
     np.testing.assert_allclose(
         smoothing.uniform(batch, k, rate=rate * (k - 1) / k, over="wrong"),
@@ -50,7 +50,7 @@ def test_rows_sum_to_one_under_any_leading_axes(over, rate, shape):
     np.testing.assert_allclose(targets.sum(axis=-1), np.ones(shape), rtol=1e-6)
 
 
-def test_no_smoothing_is_hard():
+def test_rate_zero_gives_hard_targets():
     batch = batch_of([2, 0, 1])
     np.testing.assert_array_equal(smoothing.hard(batch, 3), np.eye(3)[[2, 0, 1]])
     for over in ("all", "wrong"):
@@ -59,7 +59,7 @@ def test_no_smoothing_is_hard():
         )
 
 
-def test_lists_of_labels_are_one_at_each_and_padding_and_repeats_are_nothing():
+def test_targets_of_lists_are_one_at_each_label_and_ignore_padding_and_repeats():
     lists = [[0, 2, -1], [-1, -1, -1], [1, 1, 1], [3, 2, 0]]
     stated = [[1, 0, 1, 0], [0, 0, 0, 0], [0, 1, 0, 0], [1, 0, 1, 1]]
     np.testing.assert_array_equal(smoothing.hard(batch_of(lists, (4,)), 4), stated)
@@ -70,16 +70,16 @@ def test_lists_of_labels_are_one_at_each_and_padding_and_repeats_are_nothing():
 
 
 @pytest.mark.parametrize("rate", [-0.1, 1.0, 1.5, float("nan")])
-def test_a_rate_that_is_no_share_below_one_is_an_error(rate):
+def test_a_rate_out_of_range_is_an_error(rate):
     with pytest.raises(ValueError, match=r"rate is .*; it must be a finite number >= 0 and < 1"):
         smoothing.uniform(batch_of([0]), 3, rate=rate)
 
 
-def test_an_unknown_convention_lists_the_known_ones():
+def test_an_unknown_convention_is_an_error_that_lists_the_choices():
     with pytest.raises(ValueError, match=r"over is 'some'; choose 'all' or 'wrong'"):
         smoothing.uniform(batch_of([0]), 3, rate=0.1, over="some")
 
 
-def test_lists_of_labels_are_not_smoothed():
-    with pytest.raises(ValueError, match="one label an example"):
+def test_smoothing_of_lists_of_labels_is_an_error():
+    with pytest.raises(ValueError, match="one label per example"):
         smoothing.uniform(batch_of([[0, -1]], (1,)), 3, rate=0.1)

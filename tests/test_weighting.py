@@ -21,7 +21,7 @@ def test_inverse_frequency_gives_every_class_the_same_total():
     np.testing.assert_allclose(totals[[0, 1, 3]], len(LABELS) / 3, rtol=1e-6)
 
 
-def test_balanced_classes_weigh_one_under_every_scheme():
+def test_balanced_classes_have_weight_one_under_every_scheme():
     targets = jnp.eye(5)
     counts = jnp.full(5, 20.0)
     np.testing.assert_allclose(
@@ -29,13 +29,13 @@ def test_balanced_classes_weigh_one_under_every_scheme():
     )
 
 
-def test_equal_is_one_whatever_the_counts():
+def test_equal_weights_are_one_for_any_counts():
     np.testing.assert_array_equal(
         weighting.equal(jnp.full((2, 3, 4), 0.25), COUNTS), np.ones((2, 3))
     )
 
 
-def test_an_absent_class_weighs_nothing_and_changes_no_other():
+def test_an_absent_class_has_weight_zero_and_does_not_change_the_others():
     present = np.array([0, 1, 3])
     without = weighting.inverse_frequency(jnp.eye(3), COUNTS[present])
     weights = weighting.inverse_frequency(jnp.eye(4), COUNTS)
@@ -43,7 +43,7 @@ def test_an_absent_class_weighs_nothing_and_changes_no_other():
     assert weights[2] == 0
 
 
-def test_no_training_set_at_all_weighs_nothing():
+def test_without_examples_all_weights_are_zero():
     np.testing.assert_array_equal(
         weighting.inverse_frequency(jnp.eye(3), jnp.zeros(3)), np.zeros(3)
     )

@@ -1,6 +1,4 @@
-"""Under 64 bits: float32 in gives the same float32 out, so every law holds there too; float64 gives
-float64.
-"""
+"""With 64-bit types enabled, float32 inputs give the same float32 outputs, and float64 float64."""
 
 import functools
 
@@ -49,23 +47,25 @@ FUNCTIONS = {
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
-def test_float32_gives_the_same_and_float64_gives_float64(name):
+def test_float32_results_are_unchanged_and_float64_gives_float64(name):
     expected = jax.tree.map(np.asarray, FUNCTIONS[name](jax.tree.map(jnp.asarray, ONE)))
     with jax.enable_x64(True):
         for dtype, tolerance in ((jnp.float32, 2e-6), (jnp.float64, 2e-4)):
-            found = FUNCTIONS[name](jax.tree.map(lambda x, dtype=dtype: jnp.asarray(x, dtype), ONE))
-            assert {x.dtype for x in jax.tree.leaves(found)} == {jnp.dtype(dtype)}
+            actual = FUNCTIONS[name](
+                jax.tree.map(lambda x, dtype=dtype: jnp.asarray(x, dtype), ONE)
+            )
+            assert {x.dtype for x in jax.tree.leaves(actual)} == {jnp.dtype(dtype)}
             jax.tree.map(
                 functools.partial(np.testing.assert_allclose, rtol=tolerance, atol=tolerance),
-                found,
+                actual,
                 expected,
             )
 
 
 @pytest.mark.parametrize("kind", ["independent", "antithetic", "sobol"])
-def test_points_are_the_same_bits(kind):
+def test_points_are_bit_identical(kind):
     def points():
-        return np.asarray(sampling.named(kind)(key(), 16, jnp.arange(70))(jnp.arange(16)))
+        return np.asarray(sampling.sampler(kind)(key(), 16, jnp.arange(70))(jnp.arange(16)))
 
     expected = points()
     with jax.enable_x64(True):
@@ -81,9 +81,9 @@ def test_sums_of_metrics_are_float32(metric):
     )
     expected = metric(jnp.asarray(ONE.loc), jnp.asarray(labels), jnp.asarray(WEIGHTS))
     with jax.enable_x64(True):
-        found = metric(jnp.asarray(ONE.loc), jnp.asarray(labels), jnp.asarray(WEIGHTS))
-        assert {x.dtype for x in jax.tree.leaves(found)} == {jnp.dtype("float32")}
-    jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=1e-6), found, expected)
+        actual = metric(jnp.asarray(ONE.loc), jnp.asarray(labels), jnp.asarray(WEIGHTS))
+        assert {x.dtype for x in jax.tree.leaves(actual)} == {jnp.dtype("float32")}
+    jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=1e-6), actual, expected)
 
 
 def test_targets_are_float32():
@@ -93,7 +93,7 @@ def test_targets_are_float32():
 
 
 @pytest.mark.parametrize("head", ["Deterministic", "LowRank", "ParameterEfficient"])
-def test_parameters_of_the_layer_are_float32_and_logits_of_the_type_of_the_features(head):
+def test_parameters_of_the_layer_are_float32_and_logits_have_the_dtype_of_the_features(head):
     layer = HeteroscedasticDense(2, head=head, num_samples=16, temperature=(0.3, 3.0))
     features = np.ones((4, 7))
     with jax.enable_x64(True):

@@ -1,8 +1,9 @@
-"""How far stated probabilities agree with observed frequencies.
+"""Calibration: agreement of predicted probabilities with observed frequencies.
 
-Bins are open below and closed above, in all modules: a value on an edge belongs to the bin below
-it, and a value outside the edges to the outermost bin. Bins of equally many examples share values
-that are equal: each counts as right by the share of them that are. Ties count one half in `auroc`;
-all values as large come together in `average_precision` and `precision_recall`; `precision_at` and
-`risk_coverage` take the mean over all orders of ties.
+Bins: in all modules bins are open below and closed above, so a value on an edge belongs to the bin
+below it. A value outside the edges belongs to the outermost bin. Equal values may fall into
+different bins of equal size; each then counts as correct by the fraction of them that is.
+
+Ties: `auroc` counts a tie as one half; `average_precision` and `precision_recall` treat equal
+values as one group; `precision_at` and `risk_coverage` take the mean over all orders of ties.
 """

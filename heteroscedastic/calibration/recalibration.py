@@ -1,4 +1,4 @@
-"""Mending of probabilities after training, on held-out data."""
+"""Recalibration of probabilities after training, on held-out data."""
 
 from collections.abc import Callable
 
@@ -8,63 +8,65 @@ from scipy import optimize
 
 from heteroscedastic.calibration import scores
 
-_LARGEST = 100.0
+_MAX_TEMPERATURE = 100.0
 
 
 def temperature(
     logits: Float[np.ndarray, "n k"], labels: Int[np.ndarray, "n"] | Float[np.ndarray, "n k"]
 ) -> float:
-    """The t > 0 for which softmax(logits / t) has the largest likelihood of the labels.
+    """The temperature t that maximises the likelihood of the labels under softmax(logits / t).
 
-    The likelihood is concave in 1/t, so there is one maximum. Where it lies beyond 1/100 or 100
-    (every prediction right, say, wants t to be 0) that limit is returned.
+    The log-likelihood is concave in 1 / t, so there is one maximum. Returns 1/100 or 100 if the
+    maximum lies beyond this limit; for example, t tends to 0 if all predictions are correct.
 
     Args:
-      logits: of each class.
-      labels: the true class; or soft labels, distributions over the classes.
+      logits: finite logits of each class.
+      labels: the class of each example, or soft labels: distributions over the classes.
 
     Raises:
-      ValueError: there is no example, a label is no class, a soft label is no distribution, or a
-        label has no finite likelihood at any t.
+      ValueError: there are no examples, a label is not a class, a soft label is not a
+        distribution, or a label has no finite likelihood at any t.
 
     Source: Guo et al. (2017), arXiv:1706.04599, section 4.2.
     """
     if labels.ndim == 1 and not ((labels >= 0) & (labels < logits.shape[-1])).all():
         raise ValueError(
-            f"a label is not from 0 to {logits.shape[-1] - 1}, the last of the classes of the"
-            " logits."
+            f"labels must be from 0 to {logits.shape[-1] - 1}, the classes of the logits."
         )
     if labels.ndim == 2 and not (
         (labels >= 0).all() and np.allclose(labels.sum(axis=-1), 1, atol=1e-3)
     ):
-        raise ValueError("a soft label is no distribution: its shares must be >= 0 and sum to 1.")
-    return _likeliest(scores.log_likelihood, logits, labels)
+        raise ValueError("each soft label must be a distribution: values >= 0 that sum to 1.")
+    return _maximum_likelihood(scores.log_likelihood, logits, labels)
 
 
 def sigmoid_temperature(logits: Float[np.ndarray, "n k"], holds: Bool[np.ndarray, "n k"]) -> float:
-    """The t > 0 for which sigmoid(logits / t) has the largest likelihood of the yes/no answers.
+    """The temperature t that maximises the likelihood of binary answers under sigmoid(logits / t).
 
-    Concave in 1/t, and limited, as `temperature` is.
+    Limits and errors are those of `temperature`.
+
+    Args:
+      logits: finite log-odds of each answer.
+      holds: the answers.
     """
-    return _likeliest(scores.sigmoid_log_likelihood, logits, holds)
+    return _maximum_likelihood(scores.sigmoid_log_likelihood, logits, holds)
 
 
-def _likeliest(log_likelihood: Callable, logits: np.ndarray, labels: np.ndarray) -> float:
+def _maximum_likelihood(log_likelihood: Callable, logits: np.ndarray, labels: np.ndarray) -> float:
     if not len(labels):
-        raise ValueError("temperature scaling needs one example or more.")
+        raise ValueError("there are no examples; temperature scaling needs at least one.")
 
     def loss(log_temperature):
         return -log_likelihood(logits / np.exp(log_temperature), labels)
 
-    limit = np.log(_LARGEST)
-    found = optimize.minimize_scalar(
+    limit = np.log(_MAX_TEMPERATURE)
+    optimum = optimize.minimize_scalar(
         loss, bounds=(-limit, limit), method="bounded", options={"xatol": 1e-6}
     )
-    ends = {x: loss(x) for x in (-limit, float(found.x), limit)}
-    if not np.isfinite(ends[limit]):  # the mildest of all
+    candidates = {x: loss(x) for x in (-limit, float(optimum.x), limit)}
+    if not np.isfinite(candidates[limit]):  # the largest temperature has the smallest losses
         raise ValueError(
-            "no temperature gives the labels a finite likelihood: a logit is nan, or a label's own"
-            " is -inf. Give logits"
-            " that are finite."
+            "no temperature gives the labels a finite likelihood: a logit is nan, or the logit of a"
+            " label is -inf; pass finite logits."
         )
-    return float(np.exp(min(ends, key=ends.get)))
+    return float(np.exp(min(candidates, key=candidates.get)))

@@ -1,4 +1,4 @@
-"""Scores of probabilities that have been written down, in numpy and float64."""
+"""Scores of saved probabilities, in NumPy and float64."""
 
 from typing import NamedTuple
 
@@ -8,11 +8,13 @@ from scipy import special, stats
 
 
 class BrierParts(NamedTuple):
-    """brier = reliability - resolution + uncertainty + within_variance - within_covariance,
-    exactly.
+    """The parts of the Brier score, which add up exactly:
 
-    The first three are Murphy's, of the means of each bin; the last two are what probabilities
-    that differ within a bin add: their variance there, and twice their covariance with the outcome.
+        brier = reliability - resolution + uncertainty + within_variance - within_covariance.
+
+    The first three are Murphy's, computed from the means of each bin. The last two account for
+    probabilities that differ within a bin: their variance, and twice their covariance with the
+    outcome.
     """
 
     reliability: float
@@ -23,7 +25,10 @@ class BrierParts(NamedTuple):
 
 
 def brier(probs: Float[np.ndarray, "n k"], labels: Int[np.ndarray, "n"]) -> float:
-    """Mean over examples of sum_k (p_k - y_k)^2, in [0, 2]. Source: Brier (1950)."""
+    """Mean over the examples of sum_k (p_k - y_k)^2, in [0, 2].
+
+    Source: Brier (1950).
+    """
     hot = np.eye(probs.shape[-1])[labels]
     return float(np.mean(np.sum(np.square(probs - hot), axis=-1)))
 
@@ -31,12 +36,13 @@ def brier(probs: Float[np.ndarray, "n k"], labels: Int[np.ndarray, "n"]) -> floa
 def brier_parts(
     probs: Float[np.ndarray, "n k"], labels: Int[np.ndarray, "n"], edges: Float[np.ndarray, "e"]
 ) -> BrierParts:
-    """The Brier score in parts, each a sum over classes, with bins of p_k for every class k.
+    """The parts of the Brier score, each a sum over the classes, with bins of p_k for each class k.
 
     Args:
-      probs: of each class.
+      probs: probability of each class.
       labels: the true class.
-      edges: of bins open below and closed above; what lies outside is in the outermost.
+      edges: of bins that are open below and closed above; probabilities outside the edges are in
+        the outermost bins.
 
     Source: Murphy (1973); Stephenson, Coelho and Jolliffe (2008) for the last two.
     """
@@ -51,40 +57,46 @@ def brier_parts(
     def mean(x):
         return float(np.mean(np.sum(x, axis=-1)))
 
-    stated, observed, base = mean_of_cell(probs), mean_of_cell(hot), np.mean(hot, axis=0)
+    predicted, observed, base = mean_of_cell(probs), mean_of_cell(hot), np.mean(hot, axis=0)
     return BrierParts(
-        reliability=mean(np.square(stated - observed)),
+        reliability=mean(np.square(predicted - observed)),
         resolution=mean(np.square(observed - base)),
         uncertainty=float(np.sum(base * (1 - base))),
-        within_variance=mean(np.square(probs - stated)),
-        within_covariance=mean(2 * (probs - stated) * (hot - observed)),
+        within_variance=mean(np.square(probs - predicted)),
+        within_covariance=mean(2 * (probs - predicted) * (hot - observed)),
     )
 
 
 def adaptive_calibration_error(
     confidence: Float[np.ndarray, "n"], correct: Bool[np.ndarray, "n"], num_bins: int = 15
 ) -> float:
-    """Expected calibration error over bins that hold equally many examples.
+    """Expected calibration error over bins of equally many examples.
 
-    Sizes differ by one at most. Examples of one confidence may fall into two bins; each then counts
-    as right by the share of them that are, so that their order is of no matter.
+    The sizes of the bins differ by at most one. Examples of equal confidence may fall into two
+    bins; each of them then counts as correct by the fraction of them that is, so their order does
+    not matter.
+
+    Raises:
+      ValueError: num_bins < 1, or there are no examples.
 
     Source: Nguyen and O'Connor (2015), arXiv:1508.05154, section 4.
     """
     if num_bins < 1 or not len(confidence):
         raise ValueError(
-            f"num_bins is {num_bins} and there are {len(confidence)} examples; both must be >= 1."
+            f"num_bins is {num_bins} and confidence has {len(confidence)} examples; both must be"
+            " >= 1."
         )
-    values, which, counts = np.unique(confidence, return_inverse=True, return_counts=True)
-    share = np.bincount(which, correct) / counts
-    stated, right = np.repeat(values.astype(np.float64), counts), np.repeat(share, counts)
-    parts = np.array_split(right - stated, min(num_bins, len(stated)))
-    return float(sum(abs(part.sum()) for part in parts) / len(stated))
+    values, inverse, counts = np.unique(confidence, return_inverse=True, return_counts=True)
+    accuracy = np.repeat(np.bincount(inverse, correct) / counts, counts)
+    gaps = accuracy - np.repeat(values.astype(np.float64), counts)
+    bins = np.array_split(gaps, min(num_bins, len(gaps)))
+    return float(sum(abs(x.sum()) for x in bins) / len(gaps))
 
 
 def auroc(values: Float[np.ndarray, "n"], positive: Bool[np.ndarray, "n"]) -> float:
-    """The chance that a positive has a larger value than a negative, ties one half; nan without
-    both kinds.
+    """Probability that a positive has a larger value than a negative; ties count one half.
+
+    nan without positives or without negatives.
     """
     num_positive = int(np.sum(positive))
     num_negative = len(values) - num_positive
@@ -98,20 +110,22 @@ def auroc(values: Float[np.ndarray, "n"], positive: Bool[np.ndarray, "n"]) -> fl
 
 
 def average_precision(values: Float[np.ndarray, "n"], positive: Bool[np.ndarray, "n"]) -> float:
-    """Mean over positives of the share of positives among all values as large; nan without
-    positives, or of a nan.
+    """Mean over the positives of the precision at their value.
+
+    The precision at v is the fraction of positives among all values >= v. nan without positives,
+    or if a value is nan.
     """
     if not np.any(positive) or np.isnan(values).any():
         return float("nan")
-    _, place, counts = np.unique(-values, return_inverse=True, return_counts=True)
-    hits = np.bincount(place, positive)
+    _, group, counts = np.unique(-values, return_inverse=True, return_counts=True)
+    hits = np.bincount(group, positive)
     return float(np.sum(hits * np.cumsum(hits) / np.cumsum(counts)) / np.sum(hits))
 
 
 def precision_recall(
     values: Float[np.ndarray, "n"], positive: Bool[np.ndarray, "n"]
 ) -> tuple[Float[np.ndarray, "m"], Float[np.ndarray, "m"]]:
-    """Precision and recall of all that are at or above each value that occurs, from the highest."""
+    """Precision and recall at each distinct value as a threshold, from the highest."""
     order = np.argsort(-values, kind="stable")
     ends = np.flatnonzero(np.append(np.diff(values[order]) != 0, True))
     hits = np.cumsum(positive[order])[ends]
@@ -121,9 +135,9 @@ def precision_recall(
 def precision_at(
     values: Float[np.ndarray, "n"], positive: Bool[np.ndarray, "n"], count: int
 ) -> float:
-    """Share of positives among the `count` highest, ties at the end shared evenly.
+    """Fraction of positives among the `count` highest values; the mean over the orders of ties.
 
-    Where there are `count` positives it is their recall too. A nan among the values makes it nan.
+    With exactly `count` positives it equals the recall. nan if a value is nan.
 
     Raises:
       ValueError: count is not from 1 to the number of values.
@@ -136,29 +150,30 @@ def precision_at(
         return float("nan")
     threshold = np.sort(values)[-count]
     above, tied = values > threshold, values == threshold
-    share = (count - above.sum()) / tied.sum()
-    return float((positive[above].sum() + share * positive[tied].sum()) / count)
+    fraction = (count - above.sum()) / tied.sum()
+    return float((positive[above].sum() + fraction * positive[tied].sum()) / count)
 
 
 def log_likelihood(
     logits: Float[np.ndarray, "n k"], labels: Int[np.ndarray, "n"] | Float[np.ndarray, "n k"]
 ) -> float:
-    """Mean log-probability of the labels under the softmax, in nats.
+    """Mean log-probability of the labels under a softmax, in nats.
 
     Args:
       logits: of each class.
-      labels: the true class; or a distribution over classes, which counts each class by its share.
+      labels: the true class, or a distribution over the classes, which weights each class by its
+        probability.
     """
     log_probs = special.log_softmax(logits.astype(np.float64), axis=-1)
     if labels.ndim == 1:
         return float(np.mean(np.take_along_axis(log_probs, labels[:, None], axis=-1)))
-    # A class without a share counts nothing, whatever its logit, -inf included.
+    # A class of probability 0 adds nothing, even if its logit is -inf.
     return float(np.mean(np.sum(labels * np.where(labels == 0, 0.0, log_probs), axis=-1)))
 
 
 def sigmoid_log_likelihood(
     logits: Float[np.ndarray, "n k"], holds: Bool[np.ndarray, "n k"]
 ) -> float:
-    """Log-probability of the K yes/no answers whose log-odds are the logits, in nats an example."""
-    own = np.where(holds, logits, -logits).astype(np.float64)
-    return float(np.mean(np.sum(special.log_expit(own), axis=-1)))
+    """Log-probability of K binary answers with the logits as log-odds, in nats per example."""
+    log_odds = np.where(holds, logits, -logits).astype(np.float64)
+    return float(np.mean(np.sum(special.log_expit(log_odds), axis=-1)))

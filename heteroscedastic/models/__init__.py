@@ -1,1 +1,1 @@
-"""Where flax is: backbones, heads, and the layer for other people's models."""
+"""Flax modules: backbones, heads, the classifier, and the drop-in layer."""

@@ -1,4 +1,4 @@
-"""Every backbone by name: (inputs, present, train) -> features."""
+"""All backbones by name: (inputs, present, train) -> features."""
 
 import jax
 import jax.numpy as jnp
@@ -31,16 +31,16 @@ from heteroscedastic.models.resnet import (
 
 
 class MLP(nn.Module):
-    """Dense layers with ReLU on the flattened input.
+    """Dense layers with ReLU, applied to the flattened input.
 
     Attributes:
-      widths: of the layers, one or more; the last is the number of features.
+      widths: units of each layer, one or more layers; the last is the number of features.
     """
 
     widths: tuple[int, ...] = (128, 128)
 
     def __post_init__(self):
-        check_numbers("widths", self.widths, whole=True, at_least=1, below=2**20)
+        check_numbers("widths", self.widths, integer=True, at_least=1, below=2**20)
         super().__post_init__()
 
     @nn.compact
@@ -54,17 +54,18 @@ class MLP(nn.Module):
 
 
 class ConvNet(nn.Module):
-    """Convolution, BatchNorm and ReLU, halving the image at each layer after the first; then the
-    mean.
+    """Layers of convolution, BatchNorm and ReLU, then the mean over the image.
+
+    Each layer after the first halves the image.
 
     Attributes:
-      widths: channels of the layers, one or more; the last is the number of features.
+      widths: channels of each layer, one or more layers; the last is the number of features.
     """
 
     widths: tuple[int, ...] = (16, 32, 64)
 
     def __post_init__(self):
-        check_numbers("widths", self.widths, whole=True, at_least=1, below=2**20)
+        check_numbers("widths", self.widths, integer=True, at_least=1, below=2**20)
         super().__post_init__()
 
     @nn.compact
@@ -80,7 +81,7 @@ class ConvNet(nn.Module):
         return jnp.mean(hidden, axis=(1, 2))
 
 
-_FAMILIES = (  # the smallest first
+_FAMILIES = (  # smallest member first
     (ResNet10, ResNet18, ResNet34, ResNet50, ResNet101, ResNet152),
     (ResNet10V2, ResNet18V2, ResNet34V2, ResNet50V2, ResNet101V2, ResNet152V2),
     (ResNet8, ResNet20, ResNet32, ResNet44, ResNet56),
@@ -89,12 +90,11 @@ _FAMILIES = (  # the smallest first
     (MLP,),
     (ConvNet,),
 )
-__all__ = [
-    member.__name__ for family in _FAMILIES for member in family
-]  # what config.backbone may name
+# Choices of config.backbone.
+__all__ = [member.__name__ for family in _FAMILIES for member in family]
 
 
 def smallest(name: str) -> str:
-    """The smallest backbone of the same family; the name itself where it has none."""
+    """The name of the smallest backbone of the same family; the name itself without a family."""
     families = ([member.__name__ for member in family] for family in _FAMILIES)
     return next((family[0] for family in families if name in family), name)

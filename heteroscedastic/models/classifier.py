@@ -10,13 +10,13 @@ from heteroscedastic.latent import LatentGaussian
 
 
 class Classifier(nn.Module):
-    """inputs --backbone--> features --head--> latent.
+    """A backbone and a head: inputs -> features -> latent.
 
     Attributes:
       backbone: (inputs, present, train) -> features.
       head: features -> latent.
-      num_classes: how many of the head's classes there are, the others only making room; None is
-        all.
+      num_classes: number of classes of the data; further classes of the head are padding, with
+        probability 0. None if there is no padding.
     """
 
     backbone: nn.Module
@@ -29,19 +29,19 @@ class Classifier(nn.Module):
         """The latent of each example.
 
         Args:
-          inputs: what the backbone takes.
-          present: False for an absent example, which no batch statistic sees.
-          train: whether batch statistics are those of the batch, and updated.
+          inputs: as the backbone expects them.
+          present: False for an absent example, which is excluded from batch statistics.
+          train: whether to use the statistics of the batch and to update the running statistics.
         """
         latent = self.head(self.features(inputs, present, train))
         return (
             latent
             if self.num_classes is None
-            else latent_lib.without_classes_from(self.num_classes, latent)
+            else latent_lib.mask_padding_classes(latent, self.num_classes)
         )
 
     def features(
         self, inputs: Any, present: Bool[Array, "*b"], train: bool = False
     ) -> Float[Array, "*b d"]:
-        """What the head is given of each example."""
+        """The features of each example, the input of the head."""
         return self.backbone(inputs, present, train)

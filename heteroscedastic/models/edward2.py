@@ -1,8 +1,9 @@
-"""Parameters of heads in the layouts of edward2, there and back.
+"""Converts parameters of heads from and to the layers of edward2.
 
-The layers are MCSoftmaxDenseFA and MCSigmoidDenseFA of edward2.jax, and of edward2.tensorflow those
-and MCSoftmaxDense. Source: edward2/jax/nn/heteroscedastic_lib.py and
-edward2/tensorflow/layers/heteroscedastic.py.
+The layers are MCSoftmaxDenseFA and MCSigmoidDenseFA of edward2.jax and edward2.tensorflow, and
+MCSoftmaxDense of edward2.tensorflow.
+
+Source: edward2/jax/nn/heteroscedastic_lib.py and edward2/tensorflow/layers/heteroscedastic.py.
 """
 
 import re
@@ -17,6 +18,7 @@ from flax import traverse_util
 
 from heteroscedastic.models import convert
 
+# Layers of a head -> layers of edward2.
 _EDWARD2 = {
     "loc": "loc_layer",
     "scale_diag": "diag_layer",
@@ -31,39 +33,44 @@ _EDWARD2 = {
 def from_edward2(
     tree: Mapping[str, Any], head: nn.Module, *, library: str = "jax"
 ) -> dict[str, Any]:
-    """The parameters of a head out of those of a layer of edward2.
+    """The parameters of a head, converted from a layer of edward2.
 
-        head = heads.ParameterEfficient(num_classes=10, num_factors=6, temperature=0.9,
-        edward2=True) params["head"] = edward2.from_edward2(theirs["multiclass_head"], head)
+    Example for edward2.jax:
 
-    Utilities are equal in distribution, and equal for equal standard normals. The layer takes its
-    logits from probabilities of at least 1e-7, our predictives from any.
+        head = heads.ParameterEfficient(
+            num_classes=10, num_factors=6, temperature=0.9, edward2=True
+        )
+        params["head"] = edward2.from_edward2(theirs["multiclass_head"], head)
 
-    The layers of edward2.tensorflow draw the diagonal per class, as our heads do, so the head has
-    `edward2=False`. The bias b of their shared factors moves the mean by v(x) b, which is affine in
-    the features and becomes part of `loc`. With two classes MCSoftmaxDense has one output, the
-    log-odds of the second class: take a head of one class, and the sigmoid.
+    The utilities are equal in distribution, and equal for equal standard normals. The layer clips
+    probabilities to at least 1e-7; the predictives do not clip.
+
+    Example for edward2.tensorflow:
 
         theirs = {w.name: w.numpy() for w in layer.weights}
-        params["head"] = edward2.from_edward2(theirs, heads.LowRank(10, num_factors=6),
-        library="tensorflow")
+        head = heads.LowRank(10, num_factors=6)
+        params["head"] = edward2.from_edward2(theirs, head, library="tensorflow")
+
+    These layers draw the diagonal per class, like the heads here, so the head has `edward2=False`.
+    The bias b of their shared factors adds v(x) b to the mean. This is affine in the features and
+    is added to the layer `loc`. With two classes MCSoftmaxDense has one output, the log-odds of the
+    second class: use a head with one class, and a sigmoid.
 
     Args:
-      tree: parameters of MCSoftmaxDenseFA or MCSigmoidDenseFA, or of TensorFlow's MCSoftmaxDense,
-        as nested dicts: `loc_layer` and so on; or by names such as
+      tree: parameters of the layer, as nested dicts (`loc_layer` and so on), or by names such as
         `MCSoftmaxDenseFA_loc_layer/kernel:0`.
-      head: of the same settings, for JAX with `edward2=True`: LowRank, or ParameterEfficient for
-        `parameter_efficient`, or Diagonal for `num_factors=0`; `noise_on="features"` for a
-        `latent_dim`; and as `temperature` the number, or the bounds for `tune_temperature` (where
-        None stands there, 0.3 and 3.0).
-      library: "jax" or "tensorflow": whose layer it is.
+      head: a head with the settings of the layer. For JAX with `edward2=True`. LowRank, or
+        ParameterEfficient for `parameter_efficient`, or Diagonal for `num_factors=0`;
+        `noise_on="features"` for a `latent_dim`; `temperature` is the number, or the bounds for
+        `tune_temperature` (0.3 and 3.0 where the layer has None).
+      library: "jax" or "tensorflow".
 
     Returns:
-      `params` of the head, in float32. Of a HeteroscedasticDense they are `params/utilities`.
+      `params` of the head, in float32. In a HeteroscedasticDense they are `params/utilities`.
 
     Raises:
-      ValueError: another kind of head, or names or shapes that do not fit, of which up to eight of
-        a kind are told.
+      ValueError: the head has the wrong kind of noise, or names or shapes do not match. The message
+        lists up to eight of each kind.
     """
     if library not in ("jax", "tensorflow"):
         raise ValueError(f"library is {library!r}; choose 'jax' or 'tensorflow'.")
@@ -72,11 +79,11 @@ def from_edward2(
     }
     if library == "tensorflow":
         given = _as_jax(given, head)
-        head = head.clone(edward2=True)  # whose parameters have the same names and shapes
+        head = head.clone(edward2=True)  # its parameters have the same names and shapes
     if np.ndim(given.get("loc_layer/kernel")) != 2:
         raise ValueError(
-            "The layer has no loc_layer/kernel of two axes, so it is none of edward2's for these"
-            " heads."
+            "The layer has no loc_layer/kernel of two axes; pass the parameters of a layer of"
+            " edward2 that from_edward2 supports."
         )
     features = jax.ShapeDtypeStruct((1, given["loc_layer/kernel"].shape[0]), jnp.float32)
     template = jax.eval_shape(head.init, jax.random.key(0), features)["params"]
@@ -103,43 +110,43 @@ def from_edward2(
     )
 
 
-_TENSORFLOW = re.compile(
+_TENSORFLOW_NAME = re.compile(
     r"(?:.*[/_])?(loc_layer|diag_layer|scale_layer(?:_homoscedastic|_heteroscedastic)?)/(kernel|bias)(?::0)?"
     r"|(?:.*/)?(pre_sigmoid_temperature)(?::0)?"
 )
 
 
 def _as_jax(weights: Mapping[str, np.ndarray], head: nn.Module) -> dict[str, np.ndarray]:
-    """The weights of TensorFlow's layer under the names and in the shapes of the one of JAX."""
+    """The weights of a TensorFlow layer with the names and shapes of the JAX layer."""
     if getattr(head, "edward2", True) or head.noise_on != "utilities":
         raise ValueError(
-            f"{head} has another noise than edward2's layers of TensorFlow, which is independent"
-            " per class: give a"
-            " Diagonal, LowRank or ParameterEfficient with edward2=False and noise_on='utilities'."
+            f"{head} does not have the noise of the layers of edward2.tensorflow, which is"
+            " independent per class: use a Diagonal, LowRank or ParameterEfficient with"
+            " edward2=False and noise_on='utilities'."
         )
-    found = {}
+    arrays = {}
     for name, array in weights.items():
-        match = _TENSORFLOW.fullmatch(name)
-        ours = name if match is None else match[3] or f"{match[1]}/{match[2]}"
-        if ours in found:
-            raise ValueError(f"two weights are called {ours}; give those of one layer.")
-        found[ours] = array.reshape(1) if ours == "pre_sigmoid_temperature" else array
-    if "diag_layer/kernel" not in found:  # MCSoftmaxDense, whose scale is the diagonal
-        found = {
-            name.replace("scale_layer/", "diag_layer/"): array for name, array in found.items()
+        match = _TENSORFLOW_NAME.fullmatch(name)
+        new_name = name if match is None else match[3] or f"{match[1]}/{match[2]}"
+        if new_name in arrays:
+            raise ValueError(f"two weights are named {new_name}; pass the weights of one layer.")
+        arrays[new_name] = array.reshape(1) if new_name == "pre_sigmoid_temperature" else array
+    if "diag_layer/kernel" not in arrays:  # the scale of MCSoftmaxDense is the diagonal
+        arrays = {
+            name.replace("scale_layer/", "diag_layer/"): array for name, array in arrays.items()
         }
-    return found
+    return arrays
 
 
 def to_edward2(params: Mapping[str, Any], head: nn.Module) -> dict[str, Any]:
-    """The parameters of edward2's layer that are those of this head, as nested dicts.
+    """The parameters of a layer of edward2.jax, converted from a head, as nested dicts.
 
     Args:
-      params: of the head.
+      params: parameters of the head.
       head: as for `from_edward2`.
 
     Raises:
-      ValueError: another kind of head.
+      ValueError: the head does not have the noise of edward2.
     """
     flat = traverse_util.flatten_dict(params, sep="/")
     arrays = {}
@@ -152,12 +159,11 @@ def to_edward2(params: Mapping[str, Any], head: nn.Module) -> dict[str, Any]:
 def _edward2_layout(
     params: Mapping[str, Any], head: nn.Module
 ) -> dict[str, tuple[str, tuple[int, ...]]]:
-    """edward2's name of each parameter -> its path here, its shape there."""
+    """Name of each parameter in edward2 -> (its path in the head, its shape in edward2)."""
     if not getattr(head, "edward2", False):
         raise ValueError(
-            f"The noise of {head} is not that of edward2's layers, and the same parameters would"
-            " mean another"
-            " covariance: give a head with noise and edward2=True."
+            f"{head} does not have the noise of edward2, so the parameters would give another"
+            " covariance: use a head with noise and edward2=True."
         )
     layout = {}
     for path, array in traverse_util.flatten_dict(params, sep="/").items():

@@ -1,16 +1,17 @@
 """Heads: features -> LatentGaussian. A head owns parameters and nothing else.
 
-All compute in float32 whatever the dtype of the features (in float64 for features of that), and put
-the utilities in units of the temperature.
+All heads compute in float32 (in float64 for float64 features), and divide the utilities by the
+temperature. Code outside this module reads the parameters of a head through `Head.temperature_of`,
+`Head.noise_parameters`, `is_covariance_parameter` and `is_temperature`.
 
-Source: Collier et al. (2021), arXiv:2105.10305, section 2 and Algorithm 1. The standard
-deviations are softplus(affine) + 1e-3, as in the authors' public layer; the paper's are
-affine (reading C7).
+Source: Collier et al. (2021), arXiv:2105.10305, section 2 and Algorithm 1. The standard deviations
+are softplus(affine) + 1e-3, as in the authors' public layer; in the paper they are affine (reading
+C7).
 """
 
 import numbers
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -21,16 +22,65 @@ from heteroscedastic import latent as latent_lib
 from heteroscedastic.latent import LatentGaussian
 
 __all__ = ["Deterministic", "Diagonal", "LowRank", "ParameterEfficient"]
+UTILITIES_LAYER = "loc"  # the dense layer of the utilities
 _MIN_SCALE = 1e-3
-_TEMPERATURES = (
-    1e-4,
-    1e4,
-)  # utilities in units of less or more lose their digits, or overflow, in float32
+_TEMPERATURES = (1e-4, 1e4)  # beyond these, utilities lose precision or overflow in float32
+# Kernels of V(x) or v(x), and V itself (reading C14).
+_COVARIANCE = ("factor_loadings/kernel", "factor_scale/kernel", "shared_loadings")
+
+
+class Affine(NamedTuple):
+    """The parameters of a dense layer."""
+
+    kernel: Float[Array, "d n *r"]
+    bias: Float[Array, "n *r"]
+
+
+class NoiseParameters(NamedTuple):
+    """The parameters of the noise of a head, before the temperature.
+
+    Each `Affine` maps the features x to the field of `LatentGaussian` of the same name; the
+    standard deviations are `standard_deviations` of that map. None omits a term.
+    """
+
+    num_entries: int  # n, entries of the noise: the classes, or the features with `readout`
+    scale_diag: Affine | None = None
+    scale_is_factor: bool = False  # scale_diag is one more column of factor_loadings (edward2)
+    factor_loadings: Affine | None = None
+    factor_scale: Affine | None = None
+    shared_loadings: Float[Array, "n q"] | None = None
+    readout: Float[Array, "n k"] | None = None
 
 
 def standard_deviations(affine: Float[ArrayLike, "*b n"]) -> Float[Array, "*b n"]:
-    """Those of independent noise, > 0, from what the dense layer `scale_diag` puts out."""
+    """The standard deviations of independent noise, > 0, from the dense layer `scale_diag`."""
     return jax.nn.softplus(affine) + _MIN_SCALE
+
+
+def is_covariance_parameter(path: str) -> bool:
+    """Whether the parameter at a path such as "head/shared_loadings" determines the factors."""
+    return path.endswith(_COVARIANCE)
+
+
+def is_temperature(path: str) -> bool:
+    """Whether the parameter at this path is a learned temperature."""
+    return path.rpartition("/")[2] == "temperature"
+
+
+def has_noise(name: str) -> bool:
+    """Whether the head with this name has noise.
+
+    Raises:
+      ValueError: there is no such head.
+    """
+    if name not in __all__:
+        raise ValueError(f"heads has no {name!r}; choose one of {', '.join(__all__)}.")
+    return issubclass(globals()[name], Diagonal)
+
+
+def dense_layer(num_classes: int) -> "Head":
+    """The head that is a dense layer, without noise."""
+    return Deterministic(num_classes)
 
 
 def _is_number(value: Any) -> bool:
@@ -42,15 +92,15 @@ def _is_number(value: Any) -> bool:
 
 
 def _dtype(features: Float[Array, "*b d"]) -> jnp.dtype:
-    """Of the computation: float32, or float64 for features of that."""
+    """The dtype of the computation: float64 for float64 features, else float32."""
     return jnp.promote_types(features.dtype, jnp.float32)
 
 
 def _as_matrices(features, kernel, dimensions, **settings):
-    """The last axis of the features with the first of the kernel, whose others are taken as one.
+    """The product of the features with the kernel, computed as a product of two matrices.
 
-    The kernel's gradient is then a product of matrices in the kernel's own order; with three axes
-    it comes in another and is copied, which is slow on a CPU (benchmarks/train.py).
+    The gradient of the kernel is then a product of matrices in the memory order of the kernel. With
+    three axes it has another order and is copied, which is slow on a CPU (benchmarks/train.py).
     """
     flat = jax.lax.dot_general(
         features, kernel.reshape(kernel.shape[0], -1), dimensions, **settings
@@ -58,16 +108,16 @@ def _as_matrices(features, kernel, dimensions, **settings):
     return flat.reshape(*flat.shape[:-1], *kernel.shape[1:])
 
 
-class _Head(nn.Module):
-    """What all heads share.
+class Head(nn.Module):
+    """Base class of all heads.
 
     Attributes:
       num_classes: K.
-      temperature: a number from 1e-4 to 1e4; or bounds lower < upper in that range between which it
-        is learned, as lower + (upper - lower) sigmoid(theta). The parameter `temperature` is theta,
-        0 at first, which is the middle.
+      temperature: a number from 1e-4 to 1e4; or bounds (lower, upper) in that range. With bounds
+        the temperature is learned as lower + (upper - lower) sigmoid(theta); the parameter
+        `temperature` is theta, initially 0, the middle of the bounds.
 
-    Source: of the learned temperature Collier et al. (2023), arXiv:2301.12860.
+    Source: Collier et al. (2023), arXiv:2301.12860, for the learned temperature.
     """
 
     num_classes: int
@@ -92,13 +142,13 @@ class _Head(nn.Module):
                 and least <= bounds[0] < bounds[1] <= most
             ):
                 raise ValueError(
-                    f"temperature is {bounds}, but bounds must have {least} <= lower < upper <="
+                    f"temperature is {bounds}, but bounds must satisfy {least} <= lower < upper <="
                     f" {most}."
                 )
         elif not (_is_number(self.temperature) and least <= self.temperature <= most):
             raise ValueError(
                 f"temperature is {self.temperature}, but must be a number from {least} to {most},"
-                " or its bounds."
+                " or a pair of bounds."
             )
 
     @property
@@ -107,18 +157,24 @@ class _Head(nn.Module):
         return isinstance(self.temperature, tuple | list)
 
     def temperature_of(self, params: Mapping[str, Any]) -> float | Float[Array, ""]:
-        """The temperature of a head with these parameters."""
+        """The temperature, given the parameters of the head."""
         if not self.learns_temperature:
             return self.temperature
         lower, upper = self.temperature
         return lower + (upper - lower) * jax.nn.sigmoid(params["temperature"])
 
+    def noise_parameters(self, params: Mapping[str, Any]) -> NoiseParameters:
+        """The noise, given the parameters of the head."""
+        return NoiseParameters(num_entries=params[UTILITIES_LAYER]["kernel"].shape[1])
+
     @nn.compact
     def __call__(self, features: Float[Array, "*b d"]) -> LatentGaussian:
-        features = self.before_utilities(features)
+        features = self.hidden_layer(features)
         start = nn.initializers.zeros if self.starts_at_zero else nn.initializers.lecun_normal()
-        loc = nn.Dense(self.num_classes, dtype=_dtype(features), kernel_init=start, name="loc")
-        latent = self.with_noise(
+        loc = nn.Dense(
+            self.num_classes, dtype=_dtype(features), kernel_init=start, name=UTILITIES_LAYER
+        )
+        latent = self.add_noise(
             LatentGaussian(loc=loc(features)), features, loc.get_variable("params", "kernel")
         )
         if self.learns_temperature:
@@ -131,31 +187,31 @@ class _Head(nn.Module):
 
     @property
     def starts_at_zero(self) -> bool:
-        """Whether all utilities are 0 at first."""
+        """Whether all utilities are initially 0."""
         return False
 
-    def before_utilities(self, features: Float[Array, "*b d"]) -> Float[Array, "*b e"]:
-        """What the utilities are affine in."""
+    def hidden_layer(self, features: Float[Array, "*b d"]) -> Float[Array, "*b e"]:
+        """The input of the dense layer of the utilities."""
         return features
 
-    def with_noise(
+    def add_noise(
         self, latent: LatentGaussian, features: Float[Array, "*b d"], kernel: Float[Array, "d k"]
     ) -> LatentGaussian:
-        """The latent with what this head adds to the utilities `features @ kernel + bias`."""
+        """The latent with noise on the utilities `features @ kernel + bias`."""
         return latent
 
 
-class Deterministic(_Head):
-    """Utilities without noise: a dense layer, whose softmax has a temperature. (D+1)K parameters.
+class Deterministic(Head):
+    """Utilities without noise: a dense layer of (D+1)K parameters, divided by the temperature.
 
     Attributes:
-      hidden_width: units H of a dense layer with ReLU before it, which then has (H+1)K parameters
-        and the other (D+1)H; 0 is no such layer. With 11,500 on 2,048 features a model of 1,000
-        classes has about as many as one of low rank 15.
-      zero_start: whether all utilities are 0 at first, as in fine-tuning a backbone.
+      hidden_width: units H of an additional dense layer with ReLU; the two layers have (D+1)H and
+        (H+1)K parameters. 0 omits it. With 11,500 units on 2,048 features and 1,000 classes there
+        are about as many parameters as with `LowRank` of 15 factors.
+      zero_start: whether all utilities are initially 0, as in fine-tuning a backbone.
 
-    Source: of the hidden layer Collier et al. (2021), Table 10; of the start the public code of
-      Kolesnikov et al. (2020), arXiv:1912.11370.
+    Source: Collier et al. (2021), Table 10, for the hidden layer; the public code of Kolesnikov et
+    al. (2020), arXiv:1912.11370, for the zero start.
     """
 
     hidden_width: int = 0
@@ -165,7 +221,7 @@ class Deterministic(_Head):
     def starts_at_zero(self) -> bool:
         return self.zero_start
 
-    def before_utilities(self, features: Float[Array, "*b d"]) -> Float[Array, "*b e"]:
+    def hidden_layer(self, features: Float[Array, "*b d"]) -> Float[Array, "*b e"]:
         return (
             jax.nn.relu(_dense("hidden", features, self.hidden_width))
             if self.hidden_width
@@ -173,22 +229,24 @@ class Deterministic(_Head):
         )
 
 
-class Diagonal(_Head):
-    """Independent noise of input-dependent size. (D+1)N more parameters, of which N is said below.
+class Diagonal(Head):
+    """Independent noise whose standard deviations depend on the input.
+
+    It adds (D+1)N parameters, with N entries of the noise.
 
     Attributes:
-      noise_on: "utilities", where the noise has an entry a class and N = K; or "features", whose
-        noise the dense layer of `loc` reads out to the utilities, so N = D: what the noise adds to
-        the parameters then does not depend on the number of classes, and every sample costs a
-        product with that layer's kernel. With factors this is HET-XL.
-      edward2: whether the noise is that of the layers MC{Softmax,Sigmoid}DenseFA of edward2.jax: a
-        sample has one number for the whole diagonal and not one an entry, so that the diagonal
-        adds d d' to the covariance, of rank one, in place of diag(d^2); and shared factors have a
-        bias b, which moves the mean by v(x) b. For weights of that layer see
-        `edward2.from_edward2`.
+      noise_on: "utilities" for noise with one entry per class, N = K; "features" for noise on the
+        features, N = D, which the dense layer of the utilities maps to the utilities. On features
+        the number of added parameters does not depend on the number of classes, and each sample
+        needs a product with the kernel of that layer. With factors this is HET-XL.
+      edward2: whether the noise is that of the layers MC{Softmax,Sigmoid}DenseFA of edward2.jax. A
+        sample there has one number for the entire diagonal instead of one per entry, so the
+        diagonal d adds d d' (rank one) to the covariance instead of diag(d^2). Shared factors have
+        a bias b there, which adds v(x) b to the mean. `edward2.from_edward2` converts weights of
+        such a layer.
 
-    Source: of noise on the features Collier et al. (2023), arXiv:2301.12860; of edward2's layer its
-    file edward2/jax/nn/heteroscedastic_lib.py of 2023.
+    Source: Collier et al. (2023), arXiv:2301.12860, for noise on the features;
+    edward2/jax/nn/heteroscedastic_lib.py (2023) for edward2.
     """
 
     noise_on: str = "utilities"
@@ -199,7 +257,23 @@ class Diagonal(_Head):
             raise ValueError(f"noise_on is {self.noise_on!r}; choose 'utilities' or 'features'.")
         super().__post_init__()
 
-    def with_noise(
+    def noise_parameters(self, params: Mapping[str, Any]) -> NoiseParameters:
+        def affine(name):
+            layer = params.get(name)
+            return None if layer is None else Affine(layer["kernel"], layer["bias"])
+
+        readout = params[UTILITIES_LAYER]["kernel"] if self.noise_on == "features" else None
+        return NoiseParameters(
+            num_entries=params["scale_diag"]["bias"].shape[0],
+            scale_diag=affine("scale_diag"),
+            scale_is_factor=self.edward2,
+            factor_loadings=affine("factor_loadings"),
+            factor_scale=affine("factor_scale"),
+            shared_loadings=params.get("shared_loadings"),
+            readout=readout,
+        )
+
+    def add_noise(
         self, latent: LatentGaussian, features: Float[Array, "*b d"], kernel: Float[Array, "d k"]
     ) -> LatentGaussian:
         width = self.num_classes
@@ -216,7 +290,7 @@ class Diagonal(_Head):
         return super().class_axes() | per_class | {"factor_loadings": -2, "shared_loadings": -2}
 
     def factors(self, features: Float[Array, "*b d"], width: int) -> dict[str, Array]:
-        """The fields of the latent that make its entries vary together."""
+        """The fields of the latent that correlate its entries."""
         return {}
 
     def _as_edward2(self, latent: LatentGaussian) -> LatentGaussian:
@@ -235,9 +309,10 @@ class Diagonal(_Head):
 
 
 class LowRank(Diagonal):
-    """Covariance V(x) V(x)' + diag(d(x)^2) of rank `num_factors` plus a diagonal.
+    """Low-rank plus diagonal covariance V(x) V(x)' + diag(d(x)^2).
 
-    The factors have (D+1)NR parameters. The other settings are those of `Diagonal`.
+    V(x) has R = `num_factors` columns and (D+1)NR parameters. The other settings are those of
+    `Diagonal`.
     """
 
     num_factors: int = 15
@@ -253,10 +328,11 @@ class LowRank(Diagonal):
 
 
 class ParameterEfficient(Diagonal):
-    """Covariance diag(v) V V' diag(v) + diag(d^2), with v(x) and d(x) of the input and V shared.
+    """Covariance diag(v(x)) V V' diag(v(x)) + diag(d(x)^2), where all inputs share V.
 
-    The factors have (D+1)N + NR parameters: v has an entry for each of the noise (reading C1), and
-    V no bias, which would give the noise a mean. The other settings are those of `Diagonal`.
+    v(x) and V have (D+1)N + NR parameters, R = `num_factors`: v(x) has one entry per entry of the
+    noise (reading C1), and V has no bias, which would give the noise a mean. The other settings are
+    those of `Diagonal`.
     """
 
     num_factors: int = 15
@@ -264,7 +340,7 @@ class ParameterEfficient(Diagonal):
     def factors(self, features: Float[Array, "*b d"], width: int) -> dict[str, Array]:
         if not self.num_factors:
             return {}
-        # edward2's V is the kernel of a dense layer of R inputs, ours transposed.
+        # In edward2 the transposed V is the kernel of a dense layer with R inputs.
         init = (
             nn.initializers.lecun_normal(-1, -2)
             if self.edward2

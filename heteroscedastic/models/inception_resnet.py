@@ -1,10 +1,11 @@
-"""Inception-ResNet-v2 (Szegedy et al. 2017, arXiv:1602.07261): (inputs, present, train) ->
-features.
+"""Inception-ResNet-v2: (inputs, present, train) -> features.
 
-The network is that of the authors' code in TensorFlow-Slim, which Keras has too; it differs from
-the paper's figures in the widths of a few layers. With a dense layer of 1,000 classes it has the
-55,813,192 trainable parameters of Keras, whose normalisation has a shift and no scale. The
-auxiliary classifier and the dropout before the last layer are left out.
+This is the network of the authors' code in TensorFlow-Slim and of Keras; the widths of a few layers
+differ from the figures of the paper. With a dense layer of 1,000 classes it has the 55,813,192
+trainable parameters of Keras, whose normalisation has a bias but no scale. The auxiliary classifier
+and the dropout before the last layer are omitted.
+
+Source: Szegedy et al. (2017), arXiv:1602.07261.
 """
 
 import functools
@@ -18,9 +19,7 @@ from jaxtyping import Array, Bool, Float
 from heteroscedastic.bind import check_numbers
 from heteroscedastic.models.normalization import BatchNorm, check_group_size
 
-_Tower = tuple[
-    tuple[int, int, int], ...
-]  # (channels, height, width) of convolutions, one after the other
+_Tower = tuple[tuple[int, int, int], ...]  # (channels, height, width) of successive convolutions
 _35: tuple[_Tower, ...] = (
     ((32, 1, 1),),
     ((32, 1, 1), (32, 3, 3)),
@@ -33,7 +32,7 @@ _MIXED_5B: tuple[_Tower, ...] = (
     ((48, 1, 1), (64, 5, 5)),
     ((64, 1, 1), (96, 3, 3), (96, 3, 3)),
 )
-# Of a reduction each tower's last convolution has stride 2.
+# In a reduction the last convolution of each tower has stride 2.
 _MIXED_6A: tuple[_Tower, ...] = (((384, 3, 3),), ((256, 1, 1), (256, 3, 3), (384, 3, 3)))
 _MIXED_7A: tuple[_Tower, ...] = (
     ((256, 1, 1), (384, 3, 3)),
@@ -46,13 +45,14 @@ class InceptionResNetV2(nn.Module):
     """Inception blocks with residual connections, in three stages.
 
     Attributes:
-      num_blocks: of the three stages, whose grids are 35, 17 and 8 wide at 299 pixels.
-      padding: of the stem's and the reductions' convolutions and poolings: "VALID" as published,
-        for images of 75 pixels or more, or "SAME", which is `align_feature_maps` of the authors'
-        code, for any.
-      dtype: of the computation; parameters, statistics and features are float32.
-      remat: whether activations of a block are computed again for the gradient, to save memory.
-      group_size: of the batch statistics, see BatchNorm.
+      num_blocks: of the three stages; for images of 299 pixels their maps are 35, 17 and 8 wide.
+      padding: of the convolutions and poolings of stem and reductions. "VALID", as published,
+        requires images of 75 pixels or more; "SAME", the `align_feature_maps` of the authors' code,
+        supports any size.
+      dtype: "float32" or "bfloat16", for the computation; parameters, statistics and features are
+        float32.
+      remat: whether to recompute the activations of a block for the gradient, to save memory.
+      group_size: of the batch statistics; see BatchNorm.
     """
 
     num_blocks: tuple[int, int, int] = (10, 20, 10)
@@ -65,10 +65,10 @@ class InceptionResNetV2(nn.Module):
         for name, known in {"padding": ("VALID", "SAME"), "dtype": ("float32", "bfloat16")}.items():
             if getattr(self, name) not in known:
                 raise ValueError(f"{name} is {getattr(self, name)!r}, but must be one of {known}.")
-        check_numbers("num_blocks", self.num_blocks, whole=True, at_least=1, at_most=1000)
+        check_numbers("num_blocks", self.num_blocks, integer=True, at_least=1, at_most=1000)
         if len(self.num_blocks) != 3:
             raise ValueError(
-                f"num_blocks is {self.num_blocks}; it must be three numbers, one for each stage."
+                f"num_blocks is {self.num_blocks}; it must have three numbers, one per stage."
             )
         check_group_size(self.group_size)
         super().__post_init__()
@@ -79,9 +79,8 @@ class InceptionResNetV2(nn.Module):
     ) -> Float[Array, "b d"]:
         if self.padding == "VALID" and min(inputs.shape[1:3]) < 75:
             raise ValueError(
-                f"images are {inputs.shape[1]}x{inputs.shape[2]}, but InceptionResNetV2 needs 75"
-                " pixels or more;"
-                " padding='SAME' takes any."
+                f"images are {inputs.shape[1]}x{inputs.shape[2]}, but InceptionResNetV2 with"
+                " padding='VALID' needs 75 pixels or more; use padding='SAME' for smaller images."
             )
         conv = functools.partial(
             nn.Conv, dtype=self.dtype, kernel_init=nn.initializers.glorot_uniform()
@@ -139,14 +138,14 @@ class InceptionResNetV2(nn.Module):
 
 
 class InceptionResNetV2Small(InceptionResNetV2):
-    """One block a stage, for small images."""
+    """One block per stage, for small images."""
 
     num_blocks: tuple[int, int, int] = (1, 1, 1)
     padding: str = "SAME"
 
 
 class _Layer(nn.Module):
-    """Convolution, BatchNorm, ReLU."""
+    """Convolution, BatchNorm and ReLU."""
 
     channels: int
     kernel: tuple[int, int]
@@ -165,8 +164,9 @@ class _Layer(nn.Module):
 
 
 class _Towers(nn.Module):
-    """Convolutions one after the other, in towers beside each other; `strides` and `padding` are
-    the last one's.
+    """Parallel towers of successive convolutions, concatenated along the channels.
+
+    `strides` and `padding` apply to the last convolution of each tower.
     """
 
     towers: tuple[_Tower, ...]
@@ -189,7 +189,7 @@ class _Towers(nn.Module):
 
 
 class _Block(nn.Module):
-    """The input, and `scale` times what the towers add to it."""
+    """The input plus `scale` times a projection of the towers."""
 
     towers: tuple[_Tower, ...]
     scale: float

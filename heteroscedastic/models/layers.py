@@ -1,4 +1,4 @@
-"""The drop-in layer for other people's Flax models."""
+"""A drop-in layer for existing Flax models."""
 
 from flax import linen as nn
 from jaxtyping import Array, Float
@@ -11,27 +11,27 @@ from heteroscedastic.models import heads
 class HeteroscedasticDense(nn.Module):
     """A last layer with input-dependent, correlated noise on its utilities.
 
-    `HeteroscedasticDense(k, num_factors=15)(features)` stands in place of `nn.Dense(k)(features)`
-    and returns logits that any softmax (or sigmoid) cross-entropy takes: they are the log of
-    averaged probabilities (or their log-odds). Give `rngs={"noise": key}` to `apply`, as for
-    Dropout. Without it every example gets the same fixed points, so that a prediction depends on
-    its features alone: not on its place in the batch, nor on the other examples.
+    `HeteroscedasticDense(k, num_factors=15)(features)` replaces `nn.Dense(k)(features)`. It returns
+    logits for any softmax (or sigmoid) cross-entropy: the log of averaged probabilities (or their
+    log-odds). Pass `rngs={"noise": key}` to `apply`, as for Dropout. Without a key every example
+    gets the same fixed points, so a prediction depends only on its features: not on its position in
+    the batch, nor on the other examples.
 
-    The latent is sown as `intermediates/latent`, in units of the temperature.
+    The latent is sown as `intermediates/latent`, divided by the temperature.
 
     Attributes:
       num_classes: K.
-      num_factors: rank of the correlated part, of heads that have one: 1 or more, or None for 15,
-        and at most `num_classes`.
+      num_factors: rank of the correlated noise, for heads that have it: 1 or more, or None for 15,
+        or for `num_classes` if that is smaller.
       head: "LowRank", "ParameterEfficient" (for many classes), "Diagonal" or "Deterministic".
-      temperature: 1e-4 to 1e4; smaller is closer to the argmax of the noisy utilities. Tune it, or
-        give bounds (lower, upper) between which it is learned.
-      link: "softmax" for one label an example; "sigmoid" for several, which needs no samples.
-      num_samples: of the softmax an example, in constant memory.
-      points: of the samples, see sampling.py: "sobol" (num_samples is a power of two),
+      temperature: 1e-4 to 1e4; a smaller one is closer to the argmax of the noisy utilities. Tune
+        it, or set bounds (lower, upper) to learn it.
+      link: "softmax" for one label per example; "sigmoid" for several, which needs no samples.
+      num_samples: samples per example for the softmax; memory does not grow with it.
+      points: kind of samples, see sampling.py: "sobol" (num_samples is a power of two),
         "independent" as in the paper, or "antithetic".
-      noise_on: "utilities", or "features" for a noise whose parameters do not grow with K (HET-XL).
-      edward2: whether the noise is that of edward2's layers, see `heads.Diagonal`.
+      noise_on: "utilities", or "features" for noise whose parameters do not grow with K (HET-XL).
+      edward2: whether the noise is that of the layers of edward2; see `heads.Diagonal`.
 
     Source: Collier et al. (2021), arXiv:2105.10305.
     """
@@ -48,16 +48,18 @@ class HeteroscedasticDense(nn.Module):
 
     def __post_init__(self):
         if self.link not in ("softmax", "sigmoid"):
-            raise ValueError(f"link {self.link!r} is unknown; choose 'softmax' or 'sigmoid'.")
+            raise ValueError(f"link is {self.link!r}; choose 'softmax' or 'sigmoid'.")
         super().__post_init__()
 
     def setup(self):
         settings = dict(num_classes=self.num_classes, temperature=self.temperature)
-        if hasattr(getattr(heads, self.head, None), "num_factors"):
+        head = getattr(heads, self.head, None)
+        # A head without such a setting gets it only if it was changed; `bind` then reports it.
+        if hasattr(head, "num_factors"):
             settings["num_factors"] = self._num_factors()
         elif self.num_factors:
             settings["num_factors"] = self.num_factors
-        if self.edward2 or self.noise_on != "utilities" or self.head != "Deterministic":
+        if hasattr(head, "noise_on") or self.edward2 or self.noise_on != "utilities":
             settings |= dict(noise_on=self.noise_on, edward2=self.edward2)
         self.utilities = bind(heads, name=self.head, **settings)
 
@@ -66,9 +68,8 @@ class HeteroscedasticDense(nn.Module):
             return min(15, self.num_classes)
         if self.num_factors < 1:
             raise ValueError(
-                f"num_factors is {self.num_factors}, but head {self.head!r} needs 1 or more; leave"
-                " it out for"
-                f" {min(15, self.num_classes)}, or take head='Diagonal' for noise without"
+                f"num_factors is {self.num_factors}, but head {self.head!r} needs 1 or more; omit"
+                f" it for {min(15, self.num_classes)}, or use head='Diagonal' for noise without"
                 " correlations."
             )
         return self.num_factors

@@ -1,4 +1,4 @@
-"""Batch normalisation over the examples that are present, in groups."""
+"""Batch normalisation that excludes absent examples, optionally within groups of the batch."""
 
 import jax.numpy as jnp
 from flax import linen as nn
@@ -9,28 +9,33 @@ from heteroscedastic.bind import check_number
 
 
 def check_group_size(value: int | None) -> None:
-    """Raises a ValueError unless the value is None or a number of examples >= 1."""
+    """Checks a `group_size` of BatchNorm.
+
+    Raises:
+      ValueError: it is neither None nor a whole number >= 1.
+    """
     if value is not None:
-        check_number("group_size", value, whole=True, at_least=1)
+        check_number("group_size", value, integer=True, at_least=1)
 
 
 class BatchNorm(nn.Module):
-    """Batch normalisation over the examples that are present, in float32.
+    """Batch normalisation over the present examples, in float32.
 
     Not flax's nn.BatchNorm(mask=, use_fast_variance=False), although outputs and parameter tree
     agree: without an example its statistics are nan, here they stay (a law of the tests), and it
     has no groups within a batch.
 
     Attributes:
-      group_size: number of examples that share statistics. None is the global batch; a number
-        divides the batch into consecutive groups of that size, as on devices that do not
+      group_size: number of examples that share statistics. None uses the entire (global) batch; a
+        number splits the batch into consecutive groups of that size, like devices that do not
         synchronise their statistics (reading C13). A smaller batch is one group. The running
-        averages are means over the groups.
-      momentum: of the running averages.
+        statistics average the statistics of the groups.
+      momentum: of the running statistics.
       epsilon: added to the variance.
       dtype: of the result; statistics and parameters are float32.
-      zero_scale: whether the scale starts at zero, so that a residual block starts as the identity.
-      use_scale: whether there is a scale; there always is a shift.
+      zero_scale: whether the scale is initialised with 0, so that a residual block starts as the
+        identity.
+      use_scale: whether there is a scale; there is always a bias.
 
     Source: Ioffe and Szegedy (2015), arXiv:1502.03167.
     """
@@ -50,12 +55,15 @@ class BatchNorm(nn.Module):
     def __call__(
         self, inputs: Float[Array, "b *spatial c"], present: Bool[Array, "b"], train: bool
     ) -> Float[Array, "b *spatial c"]:
-        """Inputs with mean 0 and variance 1 per channel, scaled and shifted.
+        """Normalises each channel to mean 0 and variance 1, then scales and shifts it.
 
         Args:
-          inputs: features, with any spatial axes.
-          present: False for an absent example, which no statistic includes.
-          train: whether to use the statistics of the batch and update the running averages.
+          inputs: any number of spatial axes.
+          present: False for an absent example, which is excluded from the statistics.
+          train: whether to use the statistics of the batch and to update the running statistics.
+
+        Raises:
+          ValueError: group_size does not divide the batch.
         """
         channels = inputs.shape[-1]
         first = nn.initializers.zeros if self.zero_scale else nn.initializers.ones
@@ -74,12 +82,13 @@ class BatchNorm(nn.Module):
         return ((x - mean) * inverse + bias).astype(self.dtype)
 
     def _statistics(self, x, present, running):
-        """Mean and variance for each example; updates the running averages."""
+        """Mean and variance for each example; updates the running statistics."""
         batch = x.shape[0]
         size = batch if self.group_size is None else min(self.group_size, batch)
         if batch % size:
             raise ValueError(
-                f"group_size is {self.group_size}, but a batch of {batch} must be a multiple of it."
+                f"group_size is {self.group_size}, but the batch of {batch} examples must be a"
+                " multiple of it."
             )
         axes = tuple(range(1, x.ndim - 1))
         weights = present.astype(jnp.float32).reshape(-1, size)
@@ -96,12 +105,12 @@ class BatchNorm(nn.Module):
         mean = mean_of_group(x)
         var = mean_of_group(jnp.square(x - to_examples(mean)))
         if not self.is_initializing():
-            # The mean over the groups that have examples; without any, the averages stay.
+            # The mean over the groups that have examples; without any, the statistics stay.
             share = (counts > 0) / jnp.maximum(jnp.sum(counts > 0), 1)
             for name, groups in (("mean", mean), ("var", var)):
                 new = share @ groups
                 average = self.momentum * running[name].value + (1 - self.momentum) * new
                 running[name].value = jnp.where(jnp.any(present), average, running[name].value)
-        # With variance 0 an absent group would grow by 1 / sqrt(epsilon) with every layer, and its
-        # gradients would be nan.
+        # In a group without present examples the variance is 0. Dividing by sqrt(epsilon) at each
+        # layer would make the values overflow, and the gradients nan.
         return to_examples(mean), to_examples(jnp.where(counts[:, None] > 0, var, 1.0))

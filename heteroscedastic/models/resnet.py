@@ -1,11 +1,12 @@
 """Residual networks: (inputs, present, train) -> features.
 
-Versions 1.5 (Goyal et al. 2017: the stride of a bottleneck lies in its 3x3 convolution) and 2
-(He et al. 2016, arXiv:1603.05027: normalisation before each convolution, none on stem and
-shortcuts, one at the end; with a dense layer of 1,000 classes ResNet-152v2 then has the
-60,185,128 parameters of Collier et al., reading C12); the small ones of He et al. (2016,
-arXiv:1512.03385, section 4.2) for 32-pixel images; wide ones (Zagoruyko and Komodakis 2016,
-arXiv:1605.07146).
+Version 1.5 (Goyal et al. 2017, arXiv:1706.02677) has the stride of a bottleneck in its 3x3
+convolution. Version 2 (He et al. 2016, arXiv:1603.05027) normalises before each convolution, not
+after the stem or on shortcuts, and once at the end; with a dense layer of 1,000 classes
+ResNet-152v2 has the 60,185,128 parameters of Collier et al. (reading C12).
+
+There are also the small networks for 32-pixel images of He et al. (2016, arXiv:1512.03385, section
+4.2), and wide ones (Zagoruyko and Komodakis 2016, arXiv:1605.07146).
 """
 
 import functools
@@ -24,19 +25,21 @@ class ResNet(nn.Module):
     """A residual network of any depth.
 
     Attributes:
-      stage_sizes: blocks of each stage; each stage after the first halves the image.
-      bottleneck: blocks of 1x1, 3x3, 1x1 convolutions, in place of two of 3x3.
-      version: 1 (in its form 1.5) or 2.
-      stem: "imagenet", a 7x7 convolution of stride 2 and a pooling, or "cifar", a 3x3 one.
+      stage_sizes: number of blocks of each stage; each stage after the first halves the image.
+      bottleneck: whether a block has 1x1, 3x3 and 1x1 convolutions instead of two 3x3 ones.
+      version: 1 (version 1.5) or 2.
+      stem: "imagenet", a 7x7 convolution of stride 2 and max pooling, or "cifar", a 3x3
+        convolution.
       stem_width: channels of the stem.
-      width: channels of the first stage's 3x3 convolutions, doubled at each stage.
-      dtype: of the computation; parameters, statistics and features are float32.
-      remat: whether activations of a block are computed again for the gradient, to save memory.
-      group_size: of the batch statistics, see BatchNorm.
-      start: "identity", normal kernels by the fan-out (He et al. 2015, arXiv:1502.01852) and a last
-        scale of zero in each block of version 1 (Goyal et al. 2017); or "keras", its `he_normal`
-        (by the fan-in, cut off at two deviations) and all scales one, as in the public code of
-        Table 7 of Collier et al. (2021).
+      width: channels of the 3x3 convolutions of the first stage; each stage doubles them.
+      dtype: "float32" or "bfloat16", for the computation; parameters, statistics and features are
+        float32.
+      remat: whether to recompute the activations of a block for the gradient, to save memory.
+      group_size: of the batch statistics; see BatchNorm.
+      start: initial parameters. "identity" uses normal kernels scaled by the fan-out (He et al.
+        2015, arXiv:1502.01852) and 0 for the last scale of each block of version 1 (Goyal et al.
+        2017). "keras" uses its `he_normal` (scaled by the fan-in, truncated at two standard
+        deviations) and 1 for all scales, as in the public code of Table 7 of Collier et al. (2021).
     """
 
     stage_sizes: tuple[int, ...] = (3, 4, 6, 3)
@@ -60,11 +63,11 @@ class ResNet(nn.Module):
         for name, known in choices.items():
             if getattr(self, name) not in known:
                 raise ValueError(f"{name} is {getattr(self, name)!r}, but must be one of {known}.")
-        check_numbers("stage_sizes", self.stage_sizes, whole=True, at_least=1, at_most=1000)
+        check_numbers("stage_sizes", self.stage_sizes, integer=True, at_least=1, at_most=1000)
         if len(self.stage_sizes) > 10:
-            raise ValueError(f"stage_sizes is {self.stage_sizes}; there can be at most 10 stages.")
+            raise ValueError(f"stage_sizes is {self.stage_sizes}; it must have at most 10 stages.")
         for name in ("stem_width", "width"):
-            check_number(name, getattr(self, name), whole=True, at_least=1, below=2**20)
+            check_number(name, getattr(self, name), integer=True, at_least=1, below=2**20)
         check_group_size(self.group_size)
         super().__post_init__()
 
@@ -110,21 +113,23 @@ _STARTS = {
 
 
 class _Block(nn.Module):
+    """A residual block; the subclasses order its convolutions and normalisations."""
+
     width: int
     strides: int
     bottleneck: bool
     conv: Callable
     norm: Callable
-    zero_last: bool  # of version 1
+    zero_last: bool  # whether the last scale starts at 0, in version 1
 
     @property
     def convolutions(self) -> tuple[tuple[int, int, int], ...]:
-        """(channels, kernel, stride) of each."""
+        """(channels, kernel size, stride) of each convolution."""
         if self.bottleneck:
             return ((self.width, 1, 1), (self.width, 3, self.strides), (4 * self.width, 1, 1))
         return ((self.width, 3, self.strides), (self.width, 3, 1))
 
-    def convolved(self, x: Array, i: int) -> Array:
+    def convolution(self, x: Array, i: int) -> Array:
         channels, kernel, stride = self.convolutions[i]
         pad = (kernel - 1) // 2
         padding = ((pad, pad), (pad, pad))
@@ -132,8 +137,8 @@ class _Block(nn.Module):
             channels, (kernel, kernel), (stride, stride), padding=padding, name=f"conv{i + 1}"
         )(x)
 
-    def projected(self, x: Array) -> Array | None:
-        """The input in the shape of the output, or None where it has that shape."""
+    def projection(self, x: Array) -> Array | None:
+        """The input projected to the shape of the output; None if it has that shape already."""
         channels = self.convolutions[-1][0]
         if x.shape[-1] == channels and self.strides == 1:
             return None
@@ -145,13 +150,13 @@ class _Block(nn.Module):
 class _BlockV1(_Block):
     @nn.compact
     def __call__(self, x, present, train):
-        shortcut = self.projected(x)
+        shortcut = self.projection(x)
         shortcut = (
             x if shortcut is None else self.norm(name="shortcut_norm")(shortcut, present, train)
         )
         last = len(self.convolutions) - 1
         for i in range(last + 1):
-            x = self.convolved(x, i)
+            x = self.convolution(x, i)
             x = self.norm(name=f"norm{i + 1}", zero_scale=self.zero_last and i == last)(
                 x, present, train
             )
@@ -166,86 +171,87 @@ class _BlockV2(_Block):
         for i in range(len(self.convolutions)):
             residual = jax.nn.relu(self.norm(name=f"norm{i + 1}")(residual, present, train))
             if i == 0:
-                shortcut = self.projected(residual)
+                shortcut = self.projection(residual)
                 shortcut = x if shortcut is None else shortcut
-            residual = self.convolved(residual, i)
+            residual = self.convolution(residual, i)
         return residual + shortcut
 
 
 class ResNet18(ResNet):
-    """Version 1.5 of 18 layers."""
+    """Version 1.5 with 18 layers."""
 
     stage_sizes: tuple[int, ...] = (2, 2, 2, 2)
     bottleneck: bool = False
 
 
 class ResNet10(ResNet18):
-    """Version 1.5 of 10 layers."""
+    """Version 1.5 with 10 layers."""
 
     stage_sizes: tuple[int, ...] = (1, 1, 1, 1)
 
 
 class ResNet34(ResNet):
-    """Version 1.5 of 34 layers."""
+    """Version 1.5 with 34 layers."""
 
     bottleneck: bool = False
 
 
 class ResNet50(ResNet):
-    """Version 1.5 of 50 layers."""
+    """Version 1.5 with 50 layers."""
 
 
 class ResNet101(ResNet):
-    """Version 1.5 of 101 layers."""
+    """Version 1.5 with 101 layers."""
 
     stage_sizes: tuple[int, ...] = (3, 4, 23, 3)
 
 
 class ResNet152(ResNet):
-    """Version 1.5 of 152 layers."""
+    """Version 1.5 with 152 layers."""
 
     stage_sizes: tuple[int, ...] = (3, 8, 36, 3)
 
 
 class ResNet10V2(ResNet10):
-    """Version 2 of 10 layers."""
+    """Version 2 with 10 layers."""
 
     version: int = 2
 
 
 class ResNet18V2(ResNet18):
-    """Version 2 of 18 layers."""
+    """Version 2 with 18 layers."""
 
     version: int = 2
 
 
 class ResNet34V2(ResNet34):
-    """Version 2 of 34 layers."""
+    """Version 2 with 34 layers."""
 
     version: int = 2
 
 
 class ResNet50V2(ResNet50):
-    """Version 2 of 50 layers."""
+    """Version 2 with 50 layers."""
 
     version: int = 2
 
 
 class ResNet101V2(ResNet101):
-    """Version 2 of 101 layers."""
+    """Version 2 with 101 layers."""
 
     version: int = 2
 
 
 class ResNet152V2(ResNet152):
-    """Version 2 of 152 layers."""
+    """Version 2 with 152 layers."""
 
     version: int = 2
 
 
 class ResNet8(ResNet):
-    """He et al.'s form for 32-pixel images, of 8 layers; shortcuts that change shape are
-    projections.
+    """The network of He et al. for 32-pixel images, with 8 layers.
+
+    Shortcuts that change the shape are projections.
     """
 
     stage_sizes: tuple[int, ...] = (1, 1, 1)
@@ -256,31 +262,31 @@ class ResNet8(ResNet):
 
 
 class ResNet20(ResNet8):
-    """The same of 20 layers."""
+    """ResNet8 with 20 layers."""
 
     stage_sizes: tuple[int, ...] = (3, 3, 3)
 
 
 class ResNet32(ResNet8):
-    """The same of 32 layers."""
+    """ResNet8 with 32 layers."""
 
     stage_sizes: tuple[int, ...] = (5, 5, 5)
 
 
 class ResNet44(ResNet8):
-    """The same of 44 layers."""
+    """ResNet8 with 44 layers."""
 
     stage_sizes: tuple[int, ...] = (7, 7, 7)
 
 
 class ResNet56(ResNet8):
-    """The same of 56 layers."""
+    """ResNet8 with 56 layers."""
 
     stage_sizes: tuple[int, ...] = (9, 9, 9)
 
 
 class WideResNet28x10(ResNet8):
-    """Version 2 of 28 layers, ten times as wide."""
+    """Version 2 with 28 layers, ten times as wide."""
 
     stage_sizes: tuple[int, ...] = (4, 4, 4)
     version: int = 2

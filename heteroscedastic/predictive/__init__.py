@@ -1,7 +1,7 @@
-"""Which probabilities follow from a latent: (key, latent) -> logits.
+"""Predictives, the class probabilities that follow from a latent: (key, latent) -> logits.
 
-Under softmax the logits are log-probabilities, under sigmoid log-odds, so any loss or metric
-that takes logits takes them.
+The logits are log-probabilities for a softmax and log-odds for a sigmoid, so any loss or metric
+that takes logits accepts them.
 """
 
 from heteroscedastic.predictive.closed_form import deterministic, sigmoid

@@ -1,24 +1,27 @@
 """Predictives that need no samples.
 
-Under the sigmoid a label's probability depends on its own marginal alone, u ~ N(m, v) with
-v = s^2, so that E[sigmoid(u)] is the limit of the paper's Monte-Carlo estimate (Eq. 5). For u < 0
-the logistic function is x q(x), where x = e^u and q(x) = 1 / (1 + x); for u > 0 it is
-1 - x q(x) with x = e^-u. With q a polynomial on [0, 1],
+Under a sigmoid the probability p of a label depends only on its marginal u ~ N(m, v), v = s^2.
+E[sigmoid(u)] is the limit of the paper's Monte Carlo estimate (Eq. 5). For u < 0 the logistic
+function is x q(x) with x = e^u and q(x) = 1 / (1 + x); for u > 0 it is 1 - x q(x) with x = e^-u.
+With q approximated by a polynomial on [0, 1],
 
     p = sum_k q_k A_{k+1} + P(u > 0) - sum_k q_k B_{k+1},
     A_j = E[e^{ju}; u < 0] = exp(-a^2 / 2) erfcx((a + js) / sqrt 2) / 2,   a = m / s,
 
-and B_j is A_j at -m. The derivatives are of the same moments,
+and B_j is A_j at -m. The first derivatives use the same moments:
 
     dp/dm = E[sigmoid'(u)] = sum_k c_k (A_{k+1} + B_{k+1}),    c(x) = 1 / (1 + x)^2,
     dp/dv = E[sigmoid''(u)] / 2 = sum_k r_k (A_{k+1} - B_{k+1}) / 2,    r(x) = (1 - x) / (1 + x)^3,
 
-the second by Stein's lemma; neither divides by s, so both hold down to s = 0.
+where the second is Stein's lemma. Neither divides by s, so both hold down to s = 0.
 
-The second derivatives of p are of the next moments: by m twice E[sigmoid''], by m and v
-E[sigmoid''']/2, by v twice E[sigmoid'''']/4. In those of the log-odds terms nearly cancel where s
-is small, and the errors of the polynomials and of float32 would be all that is left. So these
-moments are sums over nodes of u, and so is p beside them.
+The second derivatives of p use the next moments:
+
+    d^2p/dm^2 = E[sigmoid''],   d^2p/dm dv = E[sigmoid'''] / 2,   d^2p/dv^2 = E[sigmoid''''] / 4.
+
+In the second derivatives of the log-odds, terms nearly cancel for small s, and only the errors of
+the polynomials and of float32 would remain. These moments, and the p that they are divided by, are
+therefore sums over quadrature nodes.
 """
 
 import jax
@@ -35,19 +38,19 @@ from heteroscedastic.links import suits
 
 @suits()
 def deterministic(key: PRNGKeyArray | None, latent: LatentGaussian) -> Float[Array, "*b k"]:
-    """The utilities themselves, for a latent without noise; softmax or sigmoid may follow.
+    """The utilities of a latent without noise, as logits for a softmax or a sigmoid.
 
     Args:
       key: ignored.
-      latent: `loc` alone.
+      latent: a latent without noise.
 
     Raises:
-      ValueError: the latent has noise, which this would drop without a word.
+      ValueError: the latent has noise.
     """
     if latent_lib.has_noise(latent_lib.check(latent)):
         raise ValueError(
-            "predictive 'deterministic' was given a latent with noise; use 'softmax' or"
-            " 'sigmoid', or the head 'Deterministic'."
+            "predictive 'deterministic' ignores noise, but the latent has noise; use the predictive"
+            " 'softmax' or 'sigmoid', or a head without noise."
         )
     return latent.loc
 
@@ -60,24 +63,24 @@ def sigmoid(
     num_samples: int | None = None,
     points: str | None = None,
 ) -> Float[Array, "*b k"]:
-    """Log-odds of E[sigmoid(u)], one for each of several labels, in closed form.
+    """Log-odds of E[sigmoid(u)] for each class, in closed form.
 
-    Within 1e-4 nats of the exact log p and log(1 - p) for |loc| <= 60 and standard deviations up to
-    60, in float32, and finite to 1e4. First derivatives are within 1e-3 of their value; second ones
-    within 1 % where they exceed 1e-3. Correlations between labels do not change the probability of
-    one.
+    For |loc| <= 60 and standard deviations up to 60, log p and log(1 - p) are exact to 1e-4 nats in
+    float32; values are finite up to 1e4. First derivatives have a relative error of at most 1e-3.
+    Second derivatives have one of at most 1e-2 where they exceed 1e-3. Correlations between classes
+    do not change the probability of a class.
 
     Args:
       key: ignored.
-      latent: parameters of the utilities u.
-      num_samples: ignored as the key is, so that a config goes from `sigmoid_sampled` to this by
-        the name alone.
-      points: likewise.
+      latent: Gaussian over the utilities u.
+      num_samples: ignored, so that a config can replace `sigmoid_sampled` by changing only the
+        name.
+      points: ignored, for the same reason.
 
     Returns:
       Log-odds in nats.
 
-    Source: the limit of Collier et al. (2021), arXiv:2105.10305, Eq. 5; derived above.
+    Source: the limit of Collier et al. (2021), arXiv:2105.10305, Eq. 5; derived in closed_form.py.
     """
     latent = latent_lib.check(latent)
     if not latent_lib.has_noise(latent):
@@ -86,8 +89,8 @@ def sigmoid(
 
 
 _DEGREE = 6
-_LEAST_SCALE = 1e-6  # in nats, where the sigmoid is a line
-_ROOT_HALF = 0.5**0.5  # of Python, as numpy's would be of 64 bits
+_MIN_SCALE = 1e-6  # in nats; within this distance the sigmoid is linear
+_ROOT_HALF = 0.5**0.5  # a Python float, as a NumPy one would have 64 bits
 
 
 def _power_series(fn, low, high, degree):
@@ -98,8 +101,9 @@ def _power_series(fn, low, high, degree):
 
 
 def _weighted(fn, power):
-    """Coefficients of fn(x) / (1 + x)^power on [0, 1]; for fn = 1 = power the best in relative
-    error, 9e-6.
+    """Coefficients of fn(x) / (1 + x)^power on [0, 1].
+
+    For fn = 1 and power = 1 the relative error is 9e-6, the smallest possible.
     """
     return _power_series(lambda x: fn(x) / (1 + x) ** power, 0, 1, _DEGREE)
 
@@ -121,18 +125,20 @@ _ERFCX = _power_series(_smooth_erfcx, -1, 1, 12)
 
 
 def _erfcx(x):
-    """exp(x^2) erfc(x) for x >= 0, within 1e-6 of its value."""
+    """exp(x^2) erfc(x) for x >= 0, with a relative error of 1e-6."""
     t = 1 - 2 * _CENTRE / (x + _CENTRE)
     return jnp.polyval(jnp.asarray(_ERFCX[::-1], x.dtype), t) / (1 + 2 * x)
 
 
 def _moments(loc, variance):
-    """For loc <= 0 log p, and E[sigmoid'] and E[sigmoid''] over p; sums relative to their leading
-    term.
+    """log p, E[sigmoid'] / p and E[sigmoid''] / p for loc <= 0.
+
+    The sums are relative to their leading term, to avoid underflow.
     """
-    scale = jnp.maximum(jnp.sqrt(variance), _LEAST_SCALE)
+    scale = jnp.maximum(jnp.sqrt(variance), _MIN_SCALE)
     a = loc / scale
-    near = a + scale >= 0  # whether exp(-a^2 / 2) leads, else exp(loc + variance / 2)
+    # The leading term is exp(-a^2 / 2), or exp(loc + variance / 2) far from zero.
+    near = a + scale >= 0
     leading = jnp.where(near, -0.5 * jnp.square(a), loc + 0.5 * jnp.square(scale))
     base = 0.5 * jnp.where(near, 1.0, jnp.exp(-0.5 * jnp.square(a + scale)))
     p = base * _erfcx(-a * _ROOT_HALF)
@@ -165,13 +171,14 @@ def _log_odds_jvp(primals, tangents):
 
 @jax.custom_jvp
 def _log_odds_and_slopes(loc, variance):
-    """The log-odds and its derivatives, by loc and by variance."""
+    """The log-odds and its derivatives with respect to loc and variance."""
     log_p, slope, curvature = _moments(-jnp.abs(loc), variance)
-    side = jnp.where(loc > 0, -1.0, 1.0)  # by symmetry, the odds of the less likely answer
+    # By symmetry, the odds of the less likely answer suffice.
+    sign = jnp.where(loc > 0, -1.0, 1.0)
     p = jnp.exp(log_p)
-    found = side * (log_p - jnp.log1p(-p)), slope / (1 - p), 0.5 * side * curvature / (1 - p)
+    with_noise = sign * (log_p - jnp.log1p(-p)), slope / (1 - p), 0.5 * sign * curvature / (1 - p)
     without_noise = loc, 1.0, -0.5 * jnp.tanh(0.5 * loc)
-    return tuple(jnp.where(variance == 0, exact, x) for exact, x in zip(without_noise, found))
+    return tuple(jnp.where(variance == 0, exact, x) for exact, x in zip(without_noise, with_noise))
 
 
 @_log_odds_and_slopes.defjvp
@@ -185,23 +192,23 @@ def _log_odds_and_slopes_jvp(primals, tangents):
     )
 
 
-_NODES = np.linspace(
-    -7, 7, 141
-)  # in deviations, up to _WIDEST nats; the slope of the sigmoid is below e^-|u|
-_WIDEST = 8.0
+# Nodes in standard deviations of at most _MAX_STEP_SCALE nats; further out the slope of the sigmoid
+# is below e^-|u|.
+_NODES = np.linspace(-7, 7, 141)
+_MAX_STEP_SCALE = 8.0
 
 
 def _curvatures(loc, variance):
-    """The second derivatives of the log-odds: by loc twice, by loc and variance, by variance twice.
+    """The second derivatives of the log-odds: d^2/dloc^2, d^2/dloc dvariance, d^2/dvariance^2.
 
-    With r_n = E[sigmoid^(n)] / p and q = 1 - p these are r_2 / q - r_1^2 (q - p) / q^2, and
-    likewise the others.
+    With r_n = E[sigmoid^(n)] / p and q = 1 - p the first one is r_2 / q - r_1^2 (q - p) / q^2; the
+    others have the same form.
     """
     mean = -jnp.abs(loc)
-    side = jnp.where(loc > 0, -1.0, 1.0)
-    scale = jnp.sqrt(jnp.maximum(variance, _LEAST_SCALE**2))
-    # The weight sigmoid(u) of a node moves their centre to mean + variance, but not beyond 0.
-    step = jnp.minimum(scale, _WIDEST) / scale
+    sign = jnp.where(loc > 0, -1.0, 1.0)
+    scale = jnp.sqrt(jnp.maximum(variance, _MIN_SCALE**2))
+    # The factor sigmoid(u) moves the centre of the weights to mean + variance, but not beyond 0.
+    step = jnp.minimum(scale, _MAX_STEP_SCALE) / scale
     z = jnp.minimum(scale, -mean / scale) + step * np.asarray(_NODES, loc.dtype).reshape(
         -1, *(1,) * loc.ndim
     )
@@ -211,7 +218,9 @@ def _curvatures(loc, variance):
     weight = jnp.exp(log_weight - top)
     top += jnp.log(step * float((_NODES[1] - _NODES[0]) / np.sqrt(2 * np.pi)))
     total = jnp.where(
-        scale <= _WIDEST, jnp.sum(weight, axis=0), jnp.exp(_moments(mean, variance)[0] - top)
+        scale <= _MAX_STEP_SCALE,
+        jnp.sum(weight, axis=0),
+        jnp.exp(_moments(mean, variance)[0] - top),
     )
     up, slope = jax.nn.sigmoid(u), jax.nn.sigmoid(u) * jax.nn.sigmoid(-u)
     down, bend = 1 - up, 1 - 2 * up
@@ -224,7 +233,7 @@ def _curvatures(loc, variance):
     p = jnp.exp(top) * total
     q, odds = 1 - p, (1 - 2 * p) / jnp.square(1 - p)
     return (
-        side * (second / q - odds * jnp.square(first)),
+        sign * (second / q - odds * jnp.square(first)),
         0.5 * (third / q - odds * first * second),
-        0.25 * side * (fourth / q - odds * jnp.square(second)),
+        0.25 * sign * (fourth / q - odds * jnp.square(second)),
     )

@@ -1,9 +1,10 @@
-"""Monte-Carlo averages of the softmax and the sigmoid, in log space and in constant memory.
+"""Monte Carlo averages of the softmax and the sigmoid, in log space and in constant memory.
 
-The gradient draws the samples again, by a rule of its own for reverse mode (`jax.grad`, `jax.vjp`).
-JAX has no forward mode beside such a rule: `jax.jvp`, `jax.jacfwd` and `jax.hessian` raise a
-TypeError. In their place take `jax.jacrev(jax.jacrev(f))`, or for log-odds the closed form
-`sigmoid`, which supports both modes.
+The gradient draws the samples again, by a custom rule for reverse mode (`jax.grad`, `jax.vjp`). JAX
+has no forward mode for such a function: `jax.jvp` and `jax.jacfwd` raise a TypeError, whose message
+is JAX's own if they differentiate a function compiled by `jax.jit`. Second derivatives are
+supported, by `jax.hessian` or by reverse mode twice. `mean_field`, `taylor` and, for log-odds,
+`sigmoid` support both modes.
 """
 
 import functools
@@ -18,8 +19,8 @@ from heteroscedastic import sampling
 from heteroscedastic.latent import LatentGaussian
 from heteroscedastic.links import suits
 
-# Utilities drawn at a time. Four MB of float32 stay in a CPU's cache, where the streamed form
-# is then faster than the direct one (benchmarks/predictive.py).
+# Utilities per chunk. 4 MB of float32 fit into a CPU's cache, where chunks are faster than drawing
+# all samples at once (benchmarks/predictive.py).
 _CHUNK_VALUES = 2**20
 
 
@@ -32,27 +33,32 @@ def softmax(
     points: str = "independent",
     chunk_size: int | None = None,
 ) -> Float[Array, "*b k"]:
-    """Log of the Monte-Carlo average of softmax(u).
+    """Log of the Monte Carlo average of softmax(u).
 
-    The average is taken in log space, so a class that no sample favours keeps a finite
-    log-probability and a useful gradient; no probability is clipped. Samples are drawn in
-    chunks and drawn again for the gradient, so memory does not grow with their number.
+    Averages in log space, so a class that no sample favours keeps a finite log-probability and a
+    useful gradient. No probability is clipped. Samples are drawn in chunks, and drawn again for the
+    gradient, so memory does not grow with their number. Supports reverse mode only.
 
     Args:
-      key: consumed; None for fixed points, the same for every example, so that a prediction depends
-        on its input alone.
-      latent: parameters of the utilities u.
+      key: PRNG key; consumed. None uses fixed points, the same for every example, so that a
+        prediction depends only on its input.
+      latent: Gaussian over the utilities u.
       num_samples: samples per example, 1 to 2**24; a power of two for Sobol points.
-      points: "independent" as in the paper, "antithetic" or "sobol", see sampling.py.
-      chunk_size: samples held at a time; results depend on it by rounding alone.
+      points: "independent" as in the paper, "antithetic" or "sobol"; see sampling.py.
+      chunk_size: samples in memory at a time; results do not depend on it, up to rounding.
 
     Returns:
       Log-probabilities in nats.
 
-    Source: Collier et al. (2021), arXiv:2105.10305, Eq. 3 with the temperature taken by
-    `latent.temper`.
+    Raises:
+      ValueError: a setting is out of range, or the latent is invalid.
+      TypeError: the function is differentiated in forward mode.
+
+    Source: Collier et al. (2021), arXiv:2105.10305, Eq. 3, with the temperature in `latent.temper`.
     """
-    return _log_mean_exp(jax.nn.log_softmax, key, latent, num_samples, points, chunk_size)
+    return _log_mean_exp(
+        "softmax", jax.nn.log_softmax, key, latent, num_samples, points, chunk_size
+    )
 
 
 @suits("sigmoid")
@@ -64,25 +70,31 @@ def sigmoid_sampled(
     points: str = "independent",
     chunk_size: int | None = None,
 ) -> Float[Array, "*b k"]:
-    """Log-odds of the Monte-Carlo average of sigmoid(u).
+    """Log-odds of the Monte Carlo average of sigmoid(u).
 
-    E[sigmoid(u)] and E[sigmoid(-u)] are both averaged in log space, so neither tail is a
-    difference of numbers near one.
+    Averages both sigmoid(u) and sigmoid(-u) in log space, so neither tail is a difference of
+    numbers near one. Memory does not grow with num_samples. Supports reverse mode only.
 
     Args:
-      key: consumed; None for fixed points, the same for every example, so that a prediction depends
-        on its input alone.
-      latent: parameters of the utilities u.
+      key: PRNG key; consumed. None uses fixed points, the same for every example, so that a
+        prediction depends only on its input.
+      latent: Gaussian over the utilities u.
       num_samples: samples per example, 1 to 2**24; a power of two for Sobol points.
-      points: "independent" as in the paper, "antithetic" or "sobol", see sampling.py.
-      chunk_size: samples held at a time; results depend on it by rounding alone.
+      points: "independent" as in the paper, "antithetic" or "sobol"; see sampling.py.
+      chunk_size: samples in memory at a time; results do not depend on it, up to rounding.
 
     Returns:
       Log-odds in nats.
 
+    Raises:
+      ValueError: a setting is out of range, or the latent is invalid.
+      TypeError: the function is differentiated in forward mode.
+
     Source: Collier et al. (2021), arXiv:2105.10305, Eq. 5.
     """
-    log_probs = _log_mean_exp(_log_sigmoids, key, latent, num_samples, points, chunk_size)
+    log_probs = _log_mean_exp(
+        "sigmoid_sampled", _log_sigmoids, key, latent, num_samples, points, chunk_size
+    )
     return log_probs[0] - log_probs[1]
 
 
@@ -90,7 +102,11 @@ def _log_sigmoids(utilities: Float[Array, "*b k"]) -> Float[Array, "*b 2 k"]:
     return jnp.stack([jax.nn.log_sigmoid(utilities), jax.nn.log_sigmoid(-utilities)], axis=-2)
 
 
+_FORWARD_MODE = {"softmax": "mean_field or taylor", "sigmoid_sampled": "sigmoid"}
+
+
 def _log_mean_exp(
+    name: str,
     log_link: Callable[[Array], Array],
     key: PRNGKeyArray | None,
     latent: LatentGaussian,
@@ -98,7 +114,7 @@ def _log_mean_exp(
     points: str,
     chunk_size: int | None,
 ) -> Float[Array, "..."]:
-    """log((1/S) sum_s exp(log_link(u_s))), for one number a class or, leading, two."""
+    """log((1/S) sum_s exp(log_link(u_s))); what log_link returns per class is the leading axis."""
     sampling.check_num_points(num_samples)
     if chunk_size is not None and chunk_size < 1:
         raise ValueError(f"chunk_size is {chunk_size}, but must be a whole number >= 1.")
@@ -107,23 +123,32 @@ def _log_mean_exp(
         num_samples, points = 1, "independent"
     if chunk_size is None:
         chunk_size = max(1, _CHUNK_VALUES // max(1, latent.loc.size))
-    averaged = _streamed(log_link, num_samples, points, min(chunk_size, num_samples), key, latent)
+    settings = log_link, num_samples, points, min(chunk_size, num_samples)
+    try:
+        averaged = _chunked(*settings, key, latent)
+    except TypeError as error:
+        if "custom_vjp" not in str(error):
+            raise
+        raise TypeError(
+            f"predictive.{name} supports reverse mode only; use jax.grad, jax.vjp or jax.jacrev, or"
+            f" predictive.{_FORWARD_MODE[name]} in forward mode."
+        ) from None
     return jnp.moveaxis(averaged, -2, 0) if averaged.ndim > latent.loc.ndim else averaged
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1, 2, 3))
-def _streamed(log_link, num_samples, points, chunk_size, key, latent):
+def _chunked(log_link, num_samples, points, chunk_size, key, latent):
     return _forward(log_link, num_samples, points, chunk_size, key, latent)[0]
 
 
 def _forward(log_link, num_samples, points, chunk_size, key, latent):
-    draw = latent_lib.draw(key, latent, num_samples, points)
+    source = latent_lib.noise_source(key, latent, num_samples, points)
 
     def body(carry, indices):
         top, total = carry
-        values = log_link(latent_lib.utilities(latent, draw(indices)))
+        values = log_link(latent_lib.utilities(latent, source(indices)))
         new_top = jnp.maximum(top, jnp.max(values, axis=0))
-        # A class of loc -inf has no probability: -inf - 0 rather than -inf - (-inf).
+        # For a class of loc -inf: -inf - 0 instead of -inf - (-inf), which is nan.
         shift = jnp.where(jnp.isneginf(new_top), 0.0, new_top)
         total = total * jnp.exp(top - shift) + jnp.sum(jnp.exp(values - shift), axis=0)
         return new_top, total
@@ -138,14 +163,14 @@ def _forward(log_link, num_samples, points, chunk_size, key, latent):
 def _backward(log_link, num_samples, points, chunk_size, residuals, cotangent):
     """d log mean_s exp(l_s) = sum_s w_s d l_s, where w_s = exp(l_s) / sum_s exp(l_s).
 
-    The weights sum to one over the samples, so the gradient is sound however small the
-    probability is.
+    The weights sum to one over the samples, so the gradient is accurate for any probability,
+    however small.
     """
     key, latent, averaged = residuals
-    draw = latent_lib.draw(key, latent, num_samples, points)
+    source = latent_lib.noise_source(key, latent, num_samples, points)
 
     def body(total, indices):
-        noise = draw(indices)
+        noise = source(indices)
         values, pull = jax.vjp(lambda x: log_link(latent_lib.utilities(x, noise)), latent)
         safe = jnp.where(jnp.isneginf(averaged), 0.0, averaged)
         weights = jnp.exp(values - safe) / num_samples
@@ -156,11 +181,11 @@ def _backward(log_link, num_samples, points, chunk_size, residuals, cotangent):
     return None, _over_chunks(body, zeros, num_samples, chunk_size)
 
 
-_streamed.defvjp(_forward, _backward)
+_chunked.defvjp(_forward, _backward)
 
 
 def _over_chunks(body, carry, num_samples, chunk_size):
-    """`body` over the numbers 0 to num_samples - 1, chunk_size of them at a time."""
+    """Applies `body` to the sample numbers 0 to num_samples - 1, chunk_size of them at a time."""
     num_chunks, rest = divmod(num_samples, chunk_size)
     chunk = jnp.arange(chunk_size)
     if num_chunks == 1:

@@ -10,6 +10,7 @@ from jaxtyping import Int
 from heteroscedastic import files
 from heteroscedastic.data import resident
 from heteroscedastic.data.dataset import Split
+from heteroscedastic.models import heads
 from heteroscedastic.runs import assembly, run_record
 from heteroscedastic.runs.assembly import Run
 from heteroscedastic.runs.checkpoint import CheckpointError, Checkpoints
@@ -166,7 +167,7 @@ def evaluated(told: Told, evaluation: str, data_dir: str | None = None) -> tuple
 
 def has_noise(config: dict[str, Any]) -> bool:
     """Whether the head of a run has a covariance at all."""
-    return config["head"]["name"] != "Deterministic"
+    return heads.has_noise(config["head"]["name"])
 
 
 def data(found: Finished, split: str) -> Split:

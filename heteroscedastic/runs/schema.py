@@ -45,7 +45,7 @@ _PLAIN = {
     "validation": (("split", "metric"), ()),
     "eval": (("split",), ("checkpoint", "answers")),
 }
-_COUNT = dict(whole=True, at_least=1, below=2**31)
+_COUNT = dict(integer=True, at_least=1, below=2**31)
 _NUMBERS = {  # settings of plain sections that are numbers, by section
     "data": {
         "validation_fraction": dict(at_least=0, below=1),
@@ -57,7 +57,7 @@ _NUMBERS = {  # settings of plain sections that are numbers, by section
         "max_corrupt": _COUNT | dict(at_least=0),
     },
     "training": {
-        "batch_size": dict(whole=True, at_least=1, at_most=2**20),
+        "batch_size": dict(integer=True, at_least=1, at_most=2**20),
         "num_epochs": dict(above=0),
         "num_steps": _COUNT,
         "checkpoint_epochs": dict(above=0),

@@ -7,9 +7,7 @@ import jax
 import optax
 
 from heteroscedastic.bind import check_number
-
-# What maps to the low-rank covariance (reading C14): kernels of V(x) or v(x), and V itself.
-_COVARIANCE = ("factor_loadings/kernel", "factor_scale/kernel", "shared_loadings")
+from heteroscedastic.models import heads
 
 
 def sgd(
@@ -63,9 +61,9 @@ def _groups(params: Any, group: str) -> Any:
     normalised = scaled | (shifted - multiplied)  # a normalisation may have a shift alone
 
     def of(path):
-        if path.endswith(_COVARIANCE):
+        if heads.is_covariance_parameter(path):
             return "covariance"
-        module, _, name = path.rpartition("/")
-        return "none" if module in normalised or name == "temperature" else "penalised"
+        module, _, _ = path.rpartition("/")
+        return "none" if module in normalised or heads.is_temperature(path) else "penalised"
 
     return jax.tree_util.tree_unflatten(treedef, [of(p) == group for p in paths])

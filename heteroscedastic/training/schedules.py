@@ -79,7 +79,7 @@ def _rate(learning_rate: float) -> float:
 
 def _warmup(step: Step, steps_per_epoch: int, epochs: float, num_steps: int) -> Rate:
     check_number("warmup_epochs", epochs, at_least=0)
-    check_number("warmup_steps", num_steps, whole=True, at_least=0, below=2**31)
+    check_number("warmup_steps", num_steps, integer=True, at_least=0, below=2**31)
     if epochs and num_steps:
         raise ValueError(
             f"warmup_epochs is {epochs} and warmup_steps {num_steps}; give one of them."

@@ -5,29 +5,29 @@ from scipy import stats
 from heteroscedastic.calibration import bootstrap
 
 
-def test_moments_are_those_of_a_sum_over_draws_with_replacement():
+def test_moments_agree_with_draws_with_replacement():
     values = np.random.default_rng(0).normal(size=(200, 2)) @ np.array([[1.0, 0.5], [0.0, 2.0]])
-    found = bootstrap.resampled_sums(values, 4000)
+    actual = bootstrap.resampled_sums(values, 4000)
     expected = 200 * np.cov(values.T, bias=True)
-    assert np.all(np.abs(found.mean(0) - values.sum(0)) < 4 * np.sqrt(np.diag(expected) / 4000))
-    np.testing.assert_allclose(np.cov(found.T), expected, rtol=0.1)
+    assert np.all(np.abs(actual.mean(0) - values.sum(0)) < 4 * np.sqrt(np.diag(expected) / 4000))
+    np.testing.assert_allclose(np.cov(actual.T), expected, rtol=0.1)
 
 
-def test_the_same_seed_draws_the_same_and_another_seed_draws_others():
+def test_the_seed_determines_the_draws():
     values = np.arange(12.0).reshape(6, 2)
     one, again, other = (bootstrap.resampled_sums(values, 5, seed) for seed in (0, 0, 1))
     np.testing.assert_array_equal(one, again)
     assert np.any(one != other)
 
 
-def test_every_resample_has_as_many_examples(monkeypatch):
+def test_every_resample_has_the_same_number_of_examples(monkeypatch):
     monkeypatch.setattr(bootstrap, "_CHUNK_VALUES", 40)  # several chunks, the last one short
     np.testing.assert_array_equal(
         bootstrap.resampled_sums(np.ones((20, 1)), 5), np.full((5, 1), 20.0)
     )
 
 
-def test_the_band_of_a_share_covers_it_as_often_as_it_says():
+def test_the_interval_of_a_proportion_has_its_nominal_coverage():
     draws, share, covered = np.random.default_rng(0), 0.3, 0
     for seed in range(300):
         values = (draws.random((150, 1)) < share).astype(float)
@@ -38,7 +38,7 @@ def test_the_band_of_a_share_covers_it_as_often_as_it_says():
     assert stats.binomtest(covered, 300, 0.9).pvalue > 0.001
 
 
-def test_the_band_is_of_percentiles_without_nan():
+def test_the_interval_ignores_nan():
     statistics = np.stack([np.arange(101.0), np.full(101, np.nan)], axis=1)
     statistics = np.concatenate([statistics, np.full((10, 2), np.nan)])
     low, high = bootstrap.percentile_band(statistics, 0.9)
@@ -46,7 +46,7 @@ def test_the_band_is_of_percentiles_without_nan():
     assert np.isnan([low[1], high[1]]).all()
 
 
-def test_nothing_to_resample_is_an_error():
+def test_invalid_arguments_are_errors():
     with pytest.raises(ValueError, match="must be >= 1"):
         bootstrap.resampled_sums(np.zeros((0, 1)), 10)
     with pytest.raises(ValueError, match="between 0 and 1"):

@@ -68,7 +68,7 @@ def counted(scores, targets, weights, edges=EDGES):
     "edges", [EDGES, COARSE, EDGES[[0, -1]]], ids=["4096 bins", "16 bins", "one bin"]
 )
 @pytest.mark.parametrize("case", CASES)
-def test_the_exact_value_and_ours_lie_within_the_bounds(case, edges):
+def test_the_exact_and_the_binned_value_lie_within_the_bounds(case, edges):
     sums = counted(*case, edges)
     low, high = ranking.average_precision_bounds(sums)
     assert 0 <= low <= high + 1e-9
@@ -78,7 +78,7 @@ def test_the_exact_value_and_ours_lie_within_the_bounds(case, edges):
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_on_many_scores_it_is_close_to_the_exact_value(seed):
+def test_the_binned_value_of_many_scores_is_close_to_the_exact_value(seed):
     case = drawn(seed, n=2000, k=50, rate=0.05)
     sums = counted(*case)
     low, high = ranking.average_precision_bounds(sums)
@@ -86,9 +86,9 @@ def test_on_many_scores_it_is_close_to_the_exact_value(seed):
     assert high - low < 0.05
 
 
-def test_finer_bins_bound_it_closer():
+def test_finer_bins_give_closer_bounds():
     case, widths = drawn(0, n=500), []
-    for num_bins in (2**4, 2**8, 2**12):  # each cuts every bin of the one before
+    for num_bins in (2**4, 2**8, 2**12):  # each splits every bin of the previous one
         low, high = ranking.average_precision_bounds(
             counted(*case, ranking.log_odds_edges(num_bins))
         )
@@ -100,26 +100,26 @@ def test_finer_bins_bound_it_closer():
 def test_the_bounds_are_reached():
     case = hostile("right way in one bin")  # all positives tied before the negatives
     assert ranking.average_precision_bounds(counted(*case))[1] == pytest.approx(exact(*case))
-    # many single positives after the negatives
+    # Many single positives after the negatives.
     scores = -np.arange(2000, dtype=np.float32)[None] * 1e-6
     targets = (np.arange(2000) >= 1000).astype(np.float32)[None]
     low, _ = ranking.average_precision_bounds(counted(scores, targets, np.ones(1), EDGES[[0, -1]]))
     assert low == pytest.approx(exact(scores, targets, np.ones(1)), abs=1e-3)
 
 
-def test_equal_scores_are_exact_and_no_more_precise_than_chance():
+def test_equal_scores_have_exactly_the_precision_of_chance():
     scores, targets, weights = hostile("all equal")
     share = np.average(targets.mean(axis=-1), weights=weights)
     assert ranking.average_precision(counted(scores, targets, weights)) == pytest.approx(share)
 
 
-def test_bins_are_those_of_a_plain_histogram():
+def test_bins_agree_with_a_plain_histogram():
     scores, targets, weights = drawn(0)
-    found = counted(scores, targets, weights, COARSE)
+    actual = counted(scores, targets, weights, COARSE)
     for m in range(16):
         inside = (scores > COARSE[m]) & (scores <= COARSE[m + 1])
-        assert found.positive[m] == (weights[:, None] * inside * targets).sum()
-        assert found.negative[m] == (weights[:, None] * inside * (1 - targets)).sum()
+        assert actual.positive[m] == (weights[:, None] * inside * targets).sum()
+        assert actual.negative[m] == (weights[:, None] * inside * (1 - targets)).sum()
 
 
 def test_parts_merge_by_addition():
@@ -129,14 +129,16 @@ def test_parts_merge_by_addition():
 
 
 @pytest.mark.parametrize("absent", [0.0, np.nan, np.inf, -np.inf])
-def test_weight_zero_is_absence(absent):
+def test_an_example_of_weight_zero_is_absent(absent):
     scores, targets, weights = drawn(0)
     padded = np.pad(scores, ((0, 3), (0, 0)), constant_values=absent)
-    found = counted(padded, np.pad(targets, ((0, 3), (0, 0)), mode="edge"), np.pad(weights, (0, 3)))
-    jax.tree.map(np.testing.assert_array_equal, found, counted(scores, targets, weights))
+    actual = counted(
+        padded, np.pad(targets, ((0, 3), (0, 0)), mode="edge"), np.pad(weights, (0, 3))
+    )
+    jax.tree.map(np.testing.assert_array_equal, actual, counted(scores, targets, weights))
 
 
-def test_infinite_scores_are_at_the_ends_and_nan_shows():
+def test_infinite_scores_are_in_the_outermost_bins_and_nan_gives_nan():
     sums = counted([[np.inf, -np.inf]], [[1.0, 0.0]], np.ones(1))
     assert (sums.positive[-1], sums.negative[0]) == (1, 1)
     assert ranking.average_precision(sums) == 1
@@ -144,14 +146,14 @@ def test_infinite_scores_are_at_the_ends_and_nan_shows():
     assert np.isnan([ranking.average_precision(nan), *ranking.average_precision_bounds(nan)]).all()
 
 
-def test_more_than_float32_can_count_by_ones_is_counted():
+def test_counts_may_exceed_the_integers_of_float32():
     many = ranking.sums(
         jnp.zeros((3, 2**23)), jnp.zeros((3, 2**23)), jnp.ones(3), COARSE[[0, 8, 16]]
     )
-    assert many.negative.sum() == 3 * 2**23  # over 2^24, where a float32 plus one is itself
+    assert many.negative.sum() == 3 * 2**23  # above 2^24, x + 1 == x in float32
 
 
-def test_without_positives_there_is_no_number():
+def test_without_positives_the_result_is_nan():
     for weights in (np.zeros(2), np.ones(2)):
         sums = counted(np.zeros((2, 3)), np.zeros((2, 3)), weights)
         assert np.isnan(

@@ -11,22 +11,22 @@ EDGES = reliability.equal_edges(15)
 
 
 def labelled(seed=0, n=150, k=4):
-    """Probabilities and labels; the last class has no example, and some examples are absent."""
+    """Probabilities and labels; the last class has no examples, and some examples are absent."""
     rng = np.random.default_rng(seed)
     probs = special.softmax(2 * rng.normal(size=(n, k)), axis=-1).astype(np.float32)
     return probs, rng.integers(0, k - 1, n), rng.integers(0, 2, n).astype(np.float32)
 
 
 @pytest.mark.parametrize("seed", [0, 1])
-def test_class_by_class_sums_are_those_of_the_examples_of_the_class(seed):
+def test_sums_by_class_are_those_of_the_examples_of_each_class(seed):
     probs, labels, weights = labelled(seed)
     confidence, correct = probs.max(-1), (probs.argmax(-1) == labels).astype(np.float32)
-    found = reliability.sums_by_class(
+    actual = reliability.sums_by_class(
         *map(jnp.asarray, (confidence, correct, labels, weights)), EDGES, 4
     )
-    errors = reliability.expected_calibration_error(found)
+    errors = reliability.expected_calibration_error(actual)
     assert np.isnan(errors[3])
-    assert np.isnan(reliability.maximum_calibration_error(found)[3])
+    assert np.isnan(reliability.maximum_calibration_error(actual)[3])
     for c in range(3):
         own = (labels == c) & (weights > 0)
         of_class = map(jnp.asarray, (confidence[own], correct[own], weights[own]))
@@ -35,16 +35,16 @@ def test_class_by_class_sums_are_those_of_the_examples_of_the_class(seed):
             reliability.expected_calibration_error(reliability.sums(*of_class, EDGES)),
             rtol=1e-4,
         )
-    summed = jax.tree.map(lambda x: x.sum(axis=0), found)
-    whole = reliability.sums(*map(jnp.asarray, (confidence, correct, weights)), EDGES)
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4), summed, whole)
+    summed = jax.tree.map(lambda x: x.sum(axis=0), actual)
+    complete = reliability.sums(*map(jnp.asarray, (confidence, correct, weights)), EDGES)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4), summed, complete)
 
 
 @pytest.mark.parametrize("seed", [0, 1])
-def test_one_against_all_agrees_with_another_library(seed):
+def test_one_against_all_agrees_with_scikit_learn(seed):
     probs, labels, weights = labelled(seed)
     present, hot = weights > 0, np.eye(4, dtype=np.float32)[labels]
-    found = reliability.expected_calibration_error(
+    actual = reliability.expected_calibration_error(
         reliability.sums_one_against_all(*map(jnp.asarray, (probs, hot, weights)), EDGES)
     )
     for c in range(4):
@@ -54,4 +54,4 @@ def test_one_against_all_agrees_with_another_library(seed):
         )
         counts = np.bincount(np.searchsorted(np.linspace(0, 1, 16)[1:-1], stated), minlength=15)
         expected = np.sum(counts[counts > 0] * np.abs(observed - mean)) / present.sum()
-        np.testing.assert_allclose(found[c], expected, rtol=1e-4)
+        np.testing.assert_allclose(actual[c], expected, rtol=1e-4)

@@ -13,7 +13,7 @@ def case(seed, n=200, k=4):
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_brier_and_likelihood_agree_with_another_library(seed):
+def test_brier_and_likelihood_agree_with_scikit_learn(seed):
     probs, labels = case(seed)
     one_against_all = [sklearn_metrics.brier_score_loss(labels == c, probs[:, c]) for c in range(4)]
     assert scores.brier(probs, labels) == pytest.approx(sum(one_against_all))
@@ -22,7 +22,7 @@ def test_brier_and_likelihood_agree_with_another_library(seed):
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_auroc_agrees_with_another_library_ties_included(seed):
+def test_auroc_with_ties_agrees_with_scikit_learn(seed):
     rng = np.random.default_rng(seed)
     values, positive = rng.integers(0, 5, 50).astype(float), rng.random(50) < 0.4
     assert scores.auroc(values, positive) == pytest.approx(
@@ -31,7 +31,7 @@ def test_auroc_agrees_with_another_library_ties_included(seed):
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_precision_and_recall_agree_with_another_library_ties_included(seed):
+def test_precision_and_recall_with_ties_agree_with_scikit_learn(seed):
     rng = np.random.default_rng(seed)
     values, positive = rng.integers(0, 9, 60).astype(float), rng.random(60) < 0.4
     precision, recall = scores.precision_recall(values, positive)
@@ -40,31 +40,31 @@ def test_precision_and_recall_agree_with_another_library_ties_included(seed):
     )
     np.testing.assert_allclose(
         precision[::-1], expected_precision[:-1]
-    )  # whose last point is of no example
+    )  # its last point belongs to no example
     np.testing.assert_allclose(recall[::-1], expected_recall[:-1])
     average = np.sum(np.diff(recall, prepend=0) * precision)
     assert average == pytest.approx(scores.average_precision(values, positive))
 
 
-def test_precision_at_a_number_is_the_mean_over_the_orders_of_ties():
+def test_precision_at_a_count_is_the_mean_over_the_orders_of_ties():
     rng = np.random.default_rng(0)
     values, positive = rng.integers(0, 4, 30).astype(float), rng.random(30) < 0.4
-    found = []
+    actual = []
     for _ in range(4000):
         order = rng.permutation(30)
         first = order[np.argsort(-values[order], kind="stable")][:11]
-        found.append(positive[first].mean())
-    assert scores.precision_at(values, positive, 11) == pytest.approx(np.mean(found), abs=0.005)
+        actual.append(positive[first].mean())
+    assert scores.precision_at(values, positive, 11) == pytest.approx(np.mean(actual), abs=0.005)
     distinct = rng.permutation(30).astype(float)
     assert scores.precision_at(distinct, positive, 11) == positive[distinct >= 19].mean()
 
 
-def test_auroc_of_one_kind_alone_is_not_a_number():
+def test_auroc_without_positives_or_negatives_is_nan():
     assert np.isnan(scores.auroc(np.ones(3), np.ones(3, bool)))
     assert np.isnan(scores.auroc(np.ones(3), np.zeros(3, bool)))
 
 
-def test_the_adaptive_error_of_one_bin_is_the_gap_of_the_means_and_of_bins_of_one_the_mean_gap():
+def test_the_adaptive_error_of_one_bin_and_of_single_examples_is_exact():
     rng = np.random.default_rng(0)
     confidence, correct = rng.random(40), rng.random(40) < 0.5
     assert scores.adaptive_calibration_error(confidence, correct, 1) == pytest.approx(
@@ -85,20 +85,20 @@ def test_the_adaptive_error_agrees_with_a_plain_loop():
     assert scores.adaptive_calibration_error(confidence, correct) == pytest.approx(sum(gaps) / 45)
 
 
-def test_the_adaptive_error_knows_no_order_among_equal_confidences():
+def test_the_adaptive_error_does_not_depend_on_the_order_of_ties():
     right = np.array([True] * 15 + [False] * 15)
     assert scores.adaptive_calibration_error(np.full(30, 0.5), right) == pytest.approx(0.0)
     rng = np.random.default_rng(2)
     confidence, correct = rng.choice([0.0, 0.3, 0.9, 1.0], 100), rng.random(100) < 0.5
-    found = scores.adaptive_calibration_error(confidence, correct)
+    actual = scores.adaptive_calibration_error(confidence, correct)
     for _ in range(5):
         order = rng.permutation(100)
         assert scores.adaptive_calibration_error(
             confidence[order], correct[order]
-        ) == pytest.approx(found)
+        ) == pytest.approx(actual)
 
 
-def test_precision_of_what_is_not_a_number_is_none():
+def test_average_precision_of_a_nan_is_nan():
     assert np.isnan(
         scores.average_precision(np.array([0.1, np.nan, 0.3]), np.array([True, False, True]))
     )
@@ -112,7 +112,7 @@ def test_the_adaptive_error_needs_examples_and_bins():
 
 
 def brier_case(name):
-    """Probabilities and labels; the last class has no example."""
+    """Probabilities and labels; the last class has no examples."""
     probs, labels = case(0, n=90)
     labels = labels % 3
     if name == "certain":
@@ -157,25 +157,25 @@ def test_the_parts_of_the_brier_score_agree_with_a_plain_loop(name):
     )
 
 
-def test_where_a_bin_holds_one_probability_the_parts_are_those_of_murphy():
+def test_with_one_probability_per_bin_the_parts_are_those_of_murphy():
     parts = scores.brier_parts(*brier_case("ties"), reliability.equal_edges(15))
     assert (parts.within_variance, parts.within_covariance) == pytest.approx((0, 0), abs=1e-12)
 
 
 @pytest.mark.parametrize("levels", [1, 3, 1000])
 @pytest.mark.parametrize("seed", range(3))
-def test_average_precision_agrees_with_another_library_ties_included(seed, levels):
+def test_average_precision_with_ties_agrees_with_scikit_learn(seed, levels):
     rng = np.random.default_rng(seed)
     values, positive = rng.integers(0, levels, 200) / levels, rng.random(200) < 0.2
-    found = scores.average_precision(values, positive)
-    assert found == pytest.approx(sklearn_metrics.average_precision_score(positive, values))
+    actual = scores.average_precision(values, positive)
+    assert actual == pytest.approx(sklearn_metrics.average_precision_score(positive, values))
 
 
-def test_average_precision_without_positives_is_not_a_number():
+def test_average_precision_without_positives_is_nan():
     assert np.isnan(scores.average_precision(np.ones(3), np.zeros(3, bool)))
 
 
-def test_the_likelihood_of_yes_and_no_agrees_with_another_library():
+def test_the_likelihood_of_binary_answers_agrees_with_scikit_learn():
     rng = np.random.default_rng(0)
     logits, holds = 3 * rng.normal(size=(50, 4)), rng.random((50, 4)) < 0.3
     expected = -sum(
@@ -184,27 +184,27 @@ def test_the_likelihood_of_yes_and_no_agrees_with_another_library():
     assert scores.sigmoid_log_likelihood(logits, holds) == pytest.approx(expected)
 
 
-def test_log_odds_without_end_count_nothing_where_they_are_right_and_all_where_wrong():
+def test_infinite_log_odds_of_correct_answers_cost_nothing():
     logits = np.array([[np.inf, -np.inf, -1e4]])
     assert scores.sigmoid_log_likelihood(logits, np.array([[True, False, False]])) == 0
     assert scores.sigmoid_log_likelihood(logits, np.array([[True, False, True]])) == -1e4
 
 
 @pytest.mark.parametrize("count", [0, -1, 4])
-def test_precision_at_a_number_that_there_is_not_is_an_error(count):
+def test_precision_at_a_count_out_of_range_is_an_error(count):
     with pytest.raises(
         ValueError, match=f"count is {count}, but must be from 1 to the number of values, 3"
     ):
         scores.precision_at(np.arange(3.0), np.ones(3, bool), count)
 
 
-def test_precision_at_a_number_of_what_is_not_a_number_is_none():
+def test_precision_at_a_count_of_a_nan_is_nan():
     assert np.isnan(
         scores.precision_at(np.array([0.1, np.nan, 0.3]), np.array([True, False, True]), 2)
     )
 
 
-def test_a_value_on_an_edge_is_in_the_bin_below_it_everywhere():
+def test_a_value_on_an_edge_is_in_the_bin_below_it_in_all_modules():
     edges = np.array([0.0, 0.5, 1.0], np.float32)
     value, one = jnp.array([[0.5]]), jnp.ones(1)
     assert reliability.sums(value[0], one, one, edges).weight[0] == 1

@@ -49,9 +49,9 @@ def test_features_of_evaluation_do_not_depend_on_the_batch(name):
     backbone = EXAMPLES[name]
     present = jnp.ones(6, bool)
     variables = backbone.init(key(), INPUTS, present)
-    whole = backbone.apply(variables, INPUTS, present)
+    complete = backbone.apply(variables, INPUTS, present)
     one = backbone.apply(variables, INPUTS[2:3], present[2:3])
-    np.testing.assert_allclose(whole[2:3], one, rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(complete[2:3], one, rtol=1e-4, atol=1e-6)
 
 
 def num_parameters(backbone, head, pixels):
@@ -69,7 +69,7 @@ def num_parameters(backbone, head, pixels):
             224,
             9_536 + 73_984 + 230_144 + 919_040 + 3_673_088 + 513_000,
         ),  # stem, stages, dense
-        ("ResNet18", 1000, 224, 11_689_512),  # as the torchvision models have
+        ("ResNet18", 1000, 224, 11_689_512),  # as in torchvision
         ("ResNet34", 1000, 224, 21_797_672),
         ("ResNet50", 1000, 224, 25_557_032),
         ("ResNet101", 1000, 224, 44_549_160),
@@ -84,7 +84,7 @@ def num_parameters(backbone, head, pixels):
         ("WideResNet28x10", 10, 32, 36_479_194),  # 36.5M in Zagoruyko and Komodakis (2016), Table 5
     ],
 )
-def test_parameters_are_as_many_as_published(name, num_classes, pixels, expected):
+def test_the_number_of_parameters_is_the_published_one(name, num_classes, pixels, expected):
     backbone = getattr(backbones, name)()
     assert num_parameters(backbone, heads.Deterministic(num_classes), pixels) == expected
 
@@ -96,22 +96,24 @@ def test_parameters_are_as_many_as_published(name, num_classes, pixels, expected
             "ResNet8",
             {},
             272_474 - 2 * 97_216,
-        ),  # 97,216 are those of a block more in each of three stages
+        ),  # one more block in each of three stages has 97,216
         ("ResNet20", {}, 272_474),  # 0.27M in He et al. (2016), Table 6
         ("ResNet32", {}, 272_474 + 2 * 97_216),
         ("ResNet44", {}, 272_474 + 4 * 97_216),
         ("ResNet56", {}, 272_474 + 6 * 97_216),  # 0.85M
-        ("ResNet18", {"stem": "cifar"}, 11_173_962),  # those of the 3x3 stem as PyTorch models have
+        ("ResNet18", {"stem": "cifar"}, 11_173_962),  # as in PyTorch models with this stem
         ("ResNet34", {"stem": "cifar"}, 21_282_122),
         ("ResNet50", {"stem": "cifar"}, 23_520_842),
     ],
 )
-def test_forms_for_small_images_have_as_many_parameters_as_published(name, settings, expected):
+def test_networks_for_small_images_have_the_published_number_of_parameters(
+    name, settings, expected
+):
     backbone = getattr(backbones, name)(**settings)
     assert num_parameters(backbone, heads.Deterministic(10), 32) == expected
 
 
-def test_the_papers_low_rank_model_has_its_parameters():
+def test_the_low_rank_model_has_the_number_of_parameters_of_the_paper():
     assert (
         num_parameters(backbones.ResNet152V2(), heads.LowRank(1000, num_factors=15), 224)
         == 92_969_128
@@ -119,7 +121,7 @@ def test_the_papers_low_rank_model_has_its_parameters():
 
 
 @pytest.mark.parametrize("version", [1, 2])
-def test_rematerialisation_computes_every_block_again_and_changes_no_gradient(version):
+def test_rematerialisation_recomputes_every_block_and_changes_no_gradient(version):
     def gradient(remat):
         backbone = ResNet(version=version, stem="cifar", remat=remat, **SMALL)
         present = jnp.ones(6, bool)
@@ -140,11 +142,11 @@ def test_rematerialisation_computes_every_block_again_and_changes_no_gradient(ve
 
 
 def num_remats(traced):
-    """How many parts of a gradient are computed again."""
+    """Number of recomputed parts in a gradient."""
     return sum("remat" in e.primitive.name or "checkpoint" in e.primitive.name for e in traced.eqns)
 
 
-def test_bfloat16_computes_in_it_and_keeps_parameters_statistics_and_features_in_float32():
+def test_bfloat16_keeps_parameters_statistics_and_features_in_float32():
     backbone = ResNet(stem="cifar", dtype="bfloat16", **SMALL)
     present = jnp.ones(6, bool)
     variables = backbone.init(key(), INPUTS, present)
@@ -166,7 +168,7 @@ def test_a_residual_block_of_version_1_starts_as_the_identity():
 
 
 @pytest.mark.parametrize("start", ["identity", "keras"])
-def test_kernels_and_scales_start_as_they_say(start):
+def test_kernels_and_scales_have_the_documented_initial_distribution(start):
     variables = ResNet(stage_sizes=(1, 1), width=32, start=start).init(
         key(), INPUTS, jnp.ones(6, bool)
     )
@@ -176,7 +178,7 @@ def test_kernels_and_scales_start_as_they_say(start):
         deviation = np.sqrt(2 / (height * width * (channels if start == "keras" else features)))
         assert abs(kernel.mean()) < 4 * deviation / np.sqrt(kernel.size)
         np.testing.assert_allclose(kernel.std(), deviation, rtol=4 / np.sqrt(2 * kernel.size))
-        # A normal that is cut off at two deviations has 0.8796 of its own.
+        # Truncation at two deviations multiplies the standard deviation of a normal by 0.8796.
         assert (np.abs(kernel).max() <= 2.001 / 0.8796 * deviation) == (start == "keras")
     for name, scale in of.items():
         if name.endswith("scale"):
@@ -188,12 +190,12 @@ def test_kernels_and_scales_start_as_they_say(start):
 @pytest.mark.parametrize(
     "settings", [dict(version=3), dict(stem="patch"), dict(dtype="float8"), dict(start="zero")]
 )
-def test_unknown_settings_list_the_choices(settings):
+def test_an_unknown_setting_is_an_error_that_lists_the_choices(settings):
     with pytest.raises(ValueError, match="must be one of"):
         ResNet(**settings)
 
 
-def test_inception_has_the_moving_statistics_of_keras_and_its_grids():
+def test_inception_has_the_running_statistics_and_maps_of_keras():
     def shapes(backbone, pixels):
         images, present = jnp.zeros((2, pixels, pixels, 3)), jnp.ones(2, bool)
         return jax.eval_shape(
@@ -219,11 +221,11 @@ def test_inception_has_the_moving_statistics_of_keras_and_its_grids():
     assert shapes(InceptionResNetV2(num_blocks=(1, 1, 1)), 75)[0].shape == (
         2,
         1536,
-    )  # the smallest image it takes
+    )  # the smallest supported image
 
 
-def test_inception_says_which_images_it_takes():
-    with pytest.raises(ValueError, match=r"images are 74x80.*padding='SAME'"):
+def test_images_too_small_for_inception_are_an_error():
+    with pytest.raises(ValueError, match=r"images are 74x80.*use padding='SAME'"):
         jax.eval_shape(
             InceptionResNetV2().init, key(), jnp.zeros((2, 74, 80, 3)), jnp.ones(2, bool)
         )
@@ -233,7 +235,7 @@ def test_inception_says_which_images_it_takes():
         InceptionResNetV2(num_blocks=(1, 2, 0))
 
 
-def test_of_inception_an_absent_example_changes_nothing():
+def test_an_absent_example_changes_nothing_in_inception():
     backbone, present = InceptionResNetV2Small(), jnp.array([True, True, True, False])
     shapes = jax.eval_shape(backbone.init, key(), INPUTS[:4], present)
     rng = np.random.default_rng(0)
@@ -252,7 +254,7 @@ def test_of_inception_an_absent_example_changes_nothing():
     jax.tree.map(same, run(INPUTS[:4].at[3].set(1e3)), run(INPUTS[:4]))
 
 
-def test_inception_can_compute_activations_again():
+def test_inception_supports_rematerialisation():
     backbone, present = InceptionResNetV2Small(remat=True), jnp.ones(2, bool)
     variables = jax.eval_shape(backbone.init, key(), INPUTS[:2], present)
 

@@ -25,7 +25,7 @@ NETS = {
     "ResNet152": (BOTTLENECK, (3, 8, 36, 3), 60_192_808),
 }
 TINY = (BASIC, (1, 1))
-EDWARD2 = [  # a head, and what edward2's layer is called with for the same
+EDWARD2 = [  # a head, and the settings of the corresponding layer of edward2
     (heads.Diagonal(K, temperature=0.9), dict(num_factors=0)),
     (heads.LowRank(K, num_factors=R, temperature=0.9), dict(num_factors=R)),
     (
@@ -43,7 +43,7 @@ EDWARD2 += [
 
 
 def random_state_dict(kernels, sizes, num_classes=1000, width=64, seed=0):
-    """Names and shapes of PyTorch's layout, written from its definition; no value is a default."""
+    """A random state dict with the names and shapes of torchvision, from its definition."""
     rng = np.random.default_rng(seed)
     state = {}
 
@@ -84,7 +84,7 @@ def random_state_dict(kernels, sizes, num_classes=1000, width=64, seed=0):
 
 
 def windows(x, kernel, stride, fill):
-    """(place in the kernel, what stands under it) of [b, c, h, w], padded by kernel // 2."""
+    """(index in the kernel, values at this index) of [b, c, h, w], padded by kernel // 2."""
     pad = kernel // 2
     height, width = ((n - 1) // stride + 1 for n in x.shape[2:])
     x = np.pad(x, ((0, 0), (0, 0), (pad, pad), (pad, pad)), constant_values=fill)
@@ -143,7 +143,7 @@ def shapes(model):
 
 
 def tiny(head=None, **settings):
-    """Variables of a network of TINY, of no value that a state dict has."""
+    """Variables of a TINY network that differ from those of the state dict."""
     backbone = ResNet(
         **(dict(stage_sizes=(1, 1), bottleneck=False, width=4, stem_width=4) | settings)
     )
@@ -156,15 +156,15 @@ def tiny_state_dict(num_classes=5):
     return random_state_dict(*TINY, num_classes=num_classes, width=4)
 
 
-def assert_identical(found, expected):
-    assert found.keys() == expected.keys()
+def assert_identical(actual, expected):
+    assert actual.keys() == expected.keys()
     for name in expected:
-        assert (name, found[name].dtype) == (name, expected[name].dtype)
-        np.testing.assert_array_equal(found[name], expected[name], err_msg=name)
+        assert (name, actual[name].dtype) == (name, expected[name].dtype)
+        np.testing.assert_array_equal(actual[name], expected[name], err_msg=name)
 
 
 @pytest.mark.parametrize("name", ["ResNet18", "ResNet50"])
-def test_outputs_are_those_of_the_network_that_the_weights_come_from(name):
+def test_outputs_agree_with_the_network_of_the_weights(name):
     kernels, sizes, _ = NETS[name]
     state = random_state_dict(kernels, sizes)
     model = Classifier(getattr(backbones, name)(), heads.Deterministic(1000))
@@ -178,7 +178,7 @@ def test_outputs_are_those_of_the_network_that_the_weights_come_from(name):
 
 
 @pytest.mark.parametrize("name", NETS)
-def test_every_name_and_bit_comes_back(name):
+def test_a_state_dict_survives_a_round_trip_bit_for_bit(name):
     kernels, sizes, num_parameters = NETS[name]
     state = {
         n: np.zeros_like(a) if "tracked" in n else a
@@ -194,32 +194,32 @@ def test_every_name_and_bit_comes_back(name):
     assert_identical(convert.to_torch(variables), state)
 
 
-def test_without_fc_a_head_of_other_classes_is_kept():
+def test_without_fc_a_head_with_other_classes_is_kept():
     variables = tiny(heads.LowRank(7, num_factors=2))
-    found = convert.from_torch(tiny_state_dict(num_classes=1000), variables)
+    actual = convert.from_torch(tiny_state_dict(num_classes=1000), variables)
     jax.tree.map(
-        np.testing.assert_array_equal, found["params"]["head"], variables["params"]["head"]
+        np.testing.assert_array_equal, actual["params"]["head"], variables["params"]["head"]
     )
     alone = convert.from_torch(tiny_state_dict(), tiny())
-    jax.tree.map(np.testing.assert_array_equal, found["params"]["backbone"], alone["params"])
+    jax.tree.map(np.testing.assert_array_equal, actual["params"]["backbone"], alone["params"])
     jax.tree.map(
-        np.testing.assert_array_equal, found["batch_stats"]["backbone"], alone["batch_stats"]
+        np.testing.assert_array_equal, actual["batch_stats"]["backbone"], alone["batch_stats"]
     )
 
 
 @pytest.mark.parametrize(
     "head", [heads.Diagonal(5), heads.LowRank(5, 0.5), heads.ParameterEfficient(5)]
 )
-def test_fc_becomes_the_utilities_of_any_head_and_leaves_its_noise(head):
+def test_fc_replaces_the_utilities_of_any_head_and_keeps_its_noise(head):
     variables, state = tiny(head), tiny_state_dict()
-    found = convert.from_torch(state, variables, with_fc=True)["params"]["head"]
-    kept = variables["params"]["head"]
-    np.testing.assert_array_equal(found["loc"]["kernel"], state["fc.weight"].T)
-    np.testing.assert_array_equal(found["loc"]["bias"], state["fc.bias"])
-    jax.tree.map(np.testing.assert_array_equal, found | {"loc": 0}, kept | {"loc": 0})
+    actual = convert.from_torch(state, variables, with_fc=True)["params"]["head"]
+    rest = variables["params"]["head"]
+    np.testing.assert_array_equal(actual["loc"]["kernel"], state["fc.weight"].T)
+    np.testing.assert_array_equal(actual["loc"]["bias"], state["fc.bias"])
+    jax.tree.map(np.testing.assert_array_equal, actual | {"loc": 0}, rest | {"loc": 0})
 
 
-def test_a_backbone_alone_needs_and_makes_no_fc():
+def test_a_backbone_alone_needs_no_fc():
     state = {
         n: a for n, a in tiny_state_dict().items() if not n.startswith("fc.") and "tracked" not in n
     }
@@ -231,18 +231,18 @@ def test_a_backbone_alone_needs_and_makes_no_fc():
     jax.tree.map(np.testing.assert_array_equal, again, variables)
 
 
-def test_a_file_of_arrays_is_a_state_dict_and_doubles_become_floats(tmp_path):
+def test_an_npz_file_is_a_state_dict_and_float64_becomes_float32(tmp_path):
     state = tiny_state_dict()
     files.write_arrays(
         tmp_path / "weights.npz", {n: a.astype(np.float64) for n, a in state.items()}
     )
     with np.load(tmp_path / "weights.npz") as file:
-        found = convert.from_torch(file, tiny())
-    jax.tree.map(np.testing.assert_array_equal, found, convert.from_torch(state, tiny()))
-    assert {x.dtype for x in jax.tree.leaves(found)} == {jnp.dtype("float32")}
+        actual = convert.from_torch(file, tiny())
+    jax.tree.map(np.testing.assert_array_equal, actual, convert.from_torch(state, tiny()))
+    assert {x.dtype for x in jax.tree.leaves(actual)} == {jnp.dtype("float32")}
 
 
-def test_what_is_converted_shares_no_memory_with_its_source():
+def test_converted_arrays_share_no_memory_with_their_source():
     state = tiny_state_dict()
     variables = convert.from_torch(state, tiny())
     before = jax.tree.map(np.array, variables)
@@ -251,7 +251,7 @@ def test_what_is_converted_shares_no_memory_with_its_source():
     jax.tree.map(np.testing.assert_array_equal, variables, before)
 
 
-def test_names_and_shapes_that_do_not_fit_are_all_told():
+def test_an_error_lists_all_names_and_shapes_that_do_not_match():
     state = tiny_state_dict()
     del state["layer1.0.bn2.running_var"]
     state["layer1.1.conv1.weight"] = state["layer1.0.conv1.weight"]
@@ -260,24 +260,24 @@ def test_names_and_shapes_that_do_not_fit_are_all_told():
         convert.from_torch(state, tiny())
     for part in (
         "lacks layer1.0.bn2.running_var;",
-        "not expected, layer1.1.conv1.weight;",
+        "has the unexpected layer1.1.conv1.weight;",
         "conv1.weight (4, 1, 7, 7) where (4, 3, 7, 7) is expected.",
     ):
         assert part in str(error.value)
 
 
-def test_fc_of_other_classes_or_without_a_place_or_missing_is_told():
+def test_an_fc_that_is_missing_or_does_not_match_is_an_error():
     head = heads.Deterministic(7)
     with pytest.raises(ValueError, match=r"fc.weight \(5, 8\) where \(7, 8\) is expected"):
         convert.from_torch(tiny_state_dict(5), tiny(head), with_fc=True)
-    with pytest.raises(ValueError, match="with_fc is for a Classifier"):
+    with pytest.raises(ValueError, match="with_fc needs a Classifier"):
         convert.from_torch(tiny_state_dict(), tiny(), with_fc=True)
     state = {n: a for n, a in tiny_state_dict().items() if not n.startswith("fc.")}
     with pytest.raises(ValueError, match=r"lacks fc.bias, fc.weight\."):
         convert.from_torch(state, tiny(head), with_fc=True)
 
 
-def test_a_shallower_network_is_told_by_a_few_names():
+def test_the_error_for_a_shallower_network_lists_only_a_few_names():
     state = random_state_dict(*NETS["ResNet18"][:2])
     with pytest.raises(
         ValueError, match=r"lacks layer1.0.bn3.bias, .* and \d+ more; .*layer1.0.conv1.weight"
@@ -287,22 +287,22 @@ def test_a_shallower_network_is_told_by_a_few_names():
 
 
 @pytest.mark.parametrize(
-    ("variables", "told"),
+    ("variables", "message"),
     [
-        (lambda: tiny(version=2), r"\w+/final_norm/\w+ has no place"),
-        (lambda: tiny(heads.Diagonal(5), version=2), r"\w+/backbone/final_norm/\w+ has no place"),
-        (lambda: tiny(stem="cifar"), r"the stem here is a convolution of \(3, 3\)"),
-        (lambda: shapes(ConvNet()), "has no place"),
-        (lambda: {"params": tiny()["params"]}, "nothing here is its bn1.running_var"),
-        (lambda: tiny()["params"], "nothing here is its conv1.weight"),
+        (lambda: tiny(version=2), r"\w+/final_norm/\w+ has no name"),
+        (lambda: tiny(heads.Diagonal(5), version=2), r"\w+/backbone/final_norm/\w+ has no name"),
+        (lambda: tiny(stem="cifar"), r"the stem is a convolution of \(3, 3\)"),
+        (lambda: shapes(ConvNet()), "has no name in PyTorch"),
+        (lambda: {"params": tiny()["params"]}, "there is no bn1.running_var"),
+        (lambda: tiny()["params"], "there is no conv1.weight"),
     ],
 )
-def test_another_network_has_no_such_layout(variables, told):
+def test_a_network_of_another_kind_is_an_error(variables, message):
     for convert_it in (
         lambda: convert.from_torch(tiny_state_dict(), variables()),
         lambda: convert.to_torch(variables()),
     ):
-        with pytest.raises(ValueError, match=f"version=1 and stem='imagenet'.*{told}"):
+        with pytest.raises(ValueError, match=f"version=1 and stem='imagenet'.*{message}"):
             convert_it()
 
 
@@ -361,7 +361,7 @@ def edward2_utilities(tree, settings, features, diag, factors):
 
 
 @pytest.mark.parametrize(("head", "settings"), EDWARD2)
-def test_utilities_are_those_of_edward2s_layer_for_the_same_normals(head, settings):
+def test_utilities_agree_with_the_layer_of_edward2_for_the_same_normals(head, settings):
     tree = edward2_layer(**settings)
     rng = np.random.default_rng(1)
     features, diag, factors = (rng.normal(size=size) for size in ((4, D), (6, 4, 1), (6, 4, R)))
@@ -380,7 +380,7 @@ def test_utilities_are_those_of_edward2s_layer_for_the_same_normals(head, settin
 
 
 @pytest.mark.parametrize(("head", "settings"), EDWARD2)
-def test_every_parameter_of_edward2s_layer_comes_back(head, settings):
+def test_parameters_of_a_layer_of_edward2_survive_a_round_trip(head, settings):
     tree = edward2_layer(**settings)
     back = edward2.to_edward2(edward2.from_edward2(tree, head), head)
     assert jax.tree.structure(back) == jax.tree.structure(tree)
@@ -388,7 +388,7 @@ def test_every_parameter_of_edward2s_layer_comes_back(head, settings):
 
 
 @pytest.mark.parametrize(
-    ("head", "settings", "told"),
+    ("head", "settings", "message"),
     [
         (
             EDWARD2[1][0],
@@ -398,7 +398,7 @@ def test_every_parameter_of_edward2s_layer_comes_back(head, settings):
         (
             EDWARD2[0][0],
             dict(num_factors=0, tune_temperature=True),
-            "not expected, pre_sigmoid_temperature",
+            "the unexpected pre_sigmoid_temperature",
         ),
         (
             EDWARD2[1][0],
@@ -413,21 +413,21 @@ def test_every_parameter_of_edward2s_layer_comes_back(head, settings):
         (
             heads.LowRank(K, num_factors=R),
             dict(num_factors=R),
-            "another covariance: give a head .* edward2=True",
+            "another covariance: use a head .* edward2=True",
         ),
         (
             heads.Deterministic(K),
             dict(num_factors=0),
-            "another covariance: give a head .* edward2=True",
+            "another covariance: use a head .* edward2=True",
         ),
     ],
 )
-def test_a_layer_of_edward2_that_does_not_fit_is_told(head, settings, told):
-    with pytest.raises(ValueError, match=told):
+def test_a_layer_of_edward2_that_does_not_match_is_an_error(head, settings, message):
+    with pytest.raises(ValueError, match=message):
         edward2.from_edward2(edward2_layer(**settings), head)
 
 
-TENSORFLOW = [  # a head, and the layer's parts: name -> numbers of each class
+TENSORFLOW = [  # a head, and the parts of the layer: name -> numbers per class
     (heads.Diagonal(K, temperature=0.9), {"scale_layer": 1}),  # MCSoftmaxDense
     (heads.LowRank(K, num_factors=R, temperature=0.9), {"diag_layer": 1, "scale_layer": R}),
     (
@@ -439,7 +439,7 @@ TENSORFLOW = [  # a head, and the layer's parts: name -> numbers of each class
 
 @pytest.mark.parametrize(("head", "parts"), TENSORFLOW)
 @pytest.mark.parametrize("prefix", ["", "MCSoftmaxDenseFA/MCSoftmaxDenseFA_"])
-def test_mean_and_covariance_are_those_of_the_layer_of_tensorflow(head, parts, prefix):
+def test_mean_and_covariance_agree_with_the_layer_of_tensorflow(head, parts, prefix):
     rng = np.random.default_rng(0)
     sizes = {"loc_layer": (D, K)} | {name: (D, K * count) for name, count in parts.items()}
     if "scale_layer_heteroscedastic" in parts:
@@ -475,20 +475,20 @@ def test_mean_and_covariance_are_those_of_the_layer_of_tensorflow(head, parts, p
     )
 
 
-def test_a_layer_of_tensorflow_needs_a_head_of_independent_noise_per_class():
-    with pytest.raises(ValueError, match=r"independent per class: give a .* edward2=False"):
+def test_a_layer_of_tensorflow_needs_a_head_with_independent_noise_per_class():
+    with pytest.raises(ValueError, match=r"independent per class: use a .* edward2=False"):
         edward2.from_edward2(edward2_layer(R), EDWARD2[1][0], library="tensorflow")
     with pytest.raises(ValueError, match="choose 'jax' or 'tensorflow'"):
         edward2.from_edward2(edward2_layer(R), EDWARD2[1][0], library="torch")
 
 
-def test_a_tree_that_is_no_layer_of_edward2_is_told():
+def test_parameters_of_another_layer_are_an_error():
     tree = {"multiclass_head": edward2_layer(0)}
     with pytest.raises(ValueError, match="no loc_layer/kernel of two axes"):
         edward2.from_edward2(tree, EDWARD2[0][0])
 
 
-def test_the_command_writes_what_a_run_starts_from(tmp_path, monkeypatch, capsys):
+def test_the_command_writes_weights_for_a_warm_start(tmp_path, monkeypatch, capsys):
     state = random_state_dict(*NETS["ResNet18"][:2], num_classes=7)
     np.savez(tmp_path / "theirs.npz", **state)
     flags = ["convert", f"--state_dict={tmp_path}/theirs.npz", "--backbone=ResNet18"]
@@ -506,10 +506,10 @@ def test_the_command_writes_what_a_run_starts_from(tmp_path, monkeypatch, capsys
     np.testing.assert_array_equal(
         ours["batch_stats/backbone/stage4_block2/norm2/var"], state["layer4.1.bn2.running_var"]
     )
-    whole = written("whole", "--with_fc")
-    np.testing.assert_array_equal(whole["params/head/loc/kernel"], state["fc.weight"].T)
-    assert {name: whole[name] for name in ours}.keys() == ours.keys()
-    with pytest.raises(SystemExit, match="is there already"):
+    complete = written("whole", "--with_fc")
+    np.testing.assert_array_equal(complete["params/head/loc/kernel"], state["fc.weight"].T)
+    assert {name: complete[name] for name in ours}.keys() == ours.keys()
+    with pytest.raises(SystemExit, match="exists already"):
         written("ours")
     flags[-1] = "--backbone=ResNet50"
     with pytest.raises(SystemExit, match=r"does not fit the variables: it lacks .*savez"):

@@ -22,8 +22,8 @@ NOISY = [
 SOME = [heads.Deterministic(K), heads.Diagonal(K), heads.LowRank(K), NOISY[-1]]
 
 
-def told(head):
-    """A head as the name of a test."""
+def head_id(head):
+    """The head in the name of a test."""
     if isinstance(head, heads.Deterministic):
         return "Deterministic"
     return f"{type(head).__name__}-{head.noise_on}" + ("-edward2" if head.edward2 else "")
@@ -35,16 +35,14 @@ def num_parameters(head):
 
 
 def random_variables(head, features):
-    """Of no value that a parameter starts from."""
+    """Random variables, different from the initial ones."""
     rng = np.random.default_rng(0)
     shapes = jax.eval_shape(head.init, key(), features)
     return jax.tree.map(lambda x: jnp.asarray(0.5 * rng.normal(size=x.shape), x.dtype), shapes)
 
 
 def plain_moments(head, variables, features):
-    """Mean and covariance of the noise's own entries and of the utilities, by the definition, in
-    float64.
-    """
+    """Covariance of the noise, and mean and covariance of the utilities, in float64."""
     params = jax.tree.map(lambda x: np.asarray(x, np.float64), variables["params"])
     x = np.asarray(features, np.float64)
 
@@ -71,7 +69,7 @@ def plain_moments(head, variables, features):
     return noise, affine("loc") + shift @ readout, readout.T @ noise @ readout
 
 
-def test_utilities_that_start_at_zero_learn():
+def test_utilities_that_start_at_zero_have_a_gradient():
     features = jax.random.normal(key(), (4, D))
     head = heads.Deterministic(K, zero_start=True)
     variables = head.init(key(), features)
@@ -104,11 +102,11 @@ def test_utilities_that_start_at_zero_learn():
         (heads.Deterministic(K, hidden_width=R), (D + 1) * R + (R + 1) * K),
     ],
 )
-def test_parameters_are_as_many_as_the_formula_says(head, expected):
+def test_the_number_of_parameters_follows_the_formula(head, expected):
     assert num_parameters(head) == expected
 
 
-def test_the_papers_counts_come_out():
+def test_the_number_of_parameters_is_that_of_the_paper():
     # Collier et al. (2021), reading C2: 44.8M for v(x), 2.2B for V(x) at D 2048, K 21843, R 50.
     shapes = jax.eval_shape(
         heads.ParameterEfficient(21843, num_factors=50).init, key(), jnp.zeros((1, 2048))
@@ -130,7 +128,7 @@ def test_the_papers_counts_come_out():
     assert sum(x.size for x in jax.tree.leaves(shapes)) - extra[0] == 93_200_628 - 60_185_128
 
 
-def test_a_hidden_layer_comes_before_the_utilities_and_their_temperature():
+def test_a_hidden_layer_precedes_the_utilities_and_their_temperature():
     features = jax.random.normal(key(), (4, D))
     head = heads.Deterministic(K, hidden_width=R, temperature=2.0)
     variables = random_variables(head, features)
@@ -142,14 +140,14 @@ def test_a_hidden_layer_comes_before_the_utilities_and_their_temperature():
     np.testing.assert_allclose(head.apply(variables, features).loc, expected, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("head", [h for h in NOISY if h.noise_on == "features"], ids=told)
-def test_noise_on_the_features_has_parameters_that_do_not_grow_with_the_classes(head):
+@pytest.mark.parametrize("head", [h for h in NOISY if h.noise_on == "features"], ids=head_id)
+def test_parameters_of_noise_on_features_do_not_grow_with_the_number_of_classes(head):
     few, many = (num_parameters(head.clone(num_classes=k)) - (D + 1) * k for k in (2, 500))
     assert few == many
 
 
-@pytest.mark.parametrize("head", NOISY, ids=told)
-def test_mean_and_covariance_are_those_of_the_definition(head):
+@pytest.mark.parametrize("head", NOISY, ids=head_id)
+def test_mean_and_covariance_agree_with_the_definition(head):
     features = jax.random.normal(key(), (2, D))
     variables = random_variables(head, features)
     latent = head.apply(variables, features)
@@ -158,33 +156,69 @@ def test_mean_and_covariance_are_those_of_the_definition(head):
     np.testing.assert_allclose(latent_lib.covariance(latent), covariance, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("head", [h for h in NOISY if isinstance(h, heads.LowRank)], ids=told)
-def test_the_dense_layer_learns_from_the_noise_that_it_reads_out(head):
+@pytest.mark.parametrize("head", NOISY, ids=head_id)
+def test_the_noise_parameters_give_the_covariance_of_the_noise(head):
+    features = np.random.default_rng(1).normal(size=(2, D))
+    head = head.clone(temperature=(0.3, 3.0))  # is not part of these parameters
+    variables = random_variables(head, jnp.asarray(features, jnp.float32))
+    noise = head.noise_parameters(variables["params"])
+
+    def values(layer):
+        return np.tensordot(features, np.asarray(layer.kernel, np.float64), 1) + layer.bias
+
+    scale = np.asarray(heads.standard_deviations(values(noise.scale_diag)), np.float64)
+    assert scale.shape == (2, noise.num_entries)
+    actual = scale[:, :, None] * scale[:, None, :]
+    actual = actual if noise.scale_is_factor else actual * np.eye(noise.num_entries)
+    if noise.factor_loadings is not None:
+        actual += np.einsum("bnr,bmr->bnm", *[values(noise.factor_loadings)] * 2)
+    if noise.factor_scale is not None:
+        loadings = values(noise.factor_scale)[..., None] * noise.shared_loadings
+        actual += np.einsum("bnr,bmr->bnm", loadings, loadings)
+    expected, _, _ = plain_moments(head, variables, features)
+    np.testing.assert_allclose(actual, expected, rtol=1e-5, atol=1e-6)
+    assert (noise.readout is None) == (head.noise_on == "utilities")
+
+
+def test_a_head_without_noise_has_no_noise_parameters():
+    head = heads.Deterministic(K, hidden_width=R)
+    params = head.init(key(), jnp.ones((1, D)))["params"]
+    assert head.noise_parameters(params) == heads.NoiseParameters(num_entries=K)
+
+
+def test_heads_with_noise_are_known_by_name():
+    assert [heads.has_noise(name) for name in heads.__all__] == [False, True, True, True]
+    with pytest.raises(ValueError, match="heads has no 'Full'; choose one of Deterministic, "):
+        heads.has_noise("Full")
+
+
+@pytest.mark.parametrize("head", [h for h in NOISY if isinstance(h, heads.LowRank)], ids=head_id)
+def test_the_readout_has_the_gradient_of_the_noise(head):
     features = jax.random.normal(key(), (2, D))
     variables = random_variables(head, features)
 
     def total(variables):
         return jnp.sum(latent_lib.variance(head.apply(variables, features)))
 
-    found = jax.jit(jax.grad(total))(variables)["params"]["loc"]["kernel"]
+    actual = jax.jit(jax.grad(total))(variables)["params"]["loc"]["kernel"]
     noise, _, _ = plain_moments(head, variables, features)  # d tr(W' S W) / dW = 2 S W
     expected = (
         2 * noise.sum(0) @ variables["params"]["loc"]["kernel"]
         if head.noise_on == "features"
-        else 0 * found
+        else 0 * actual
     )
-    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(actual, expected, rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("head", [SOME[0], *NOISY], ids=told)
-def test_latents_are_float32_whatever_the_features_are(head):
+@pytest.mark.parametrize("head", [SOME[0], *NOISY], ids=head_id)
+def test_latents_of_bfloat16_features_are_float32(head):
     features = jax.random.normal(key(), (2, D)).astype(jnp.bfloat16)
     latent = head.apply(head.init(key(), features), features)
     assert {x.dtype for x in jax.tree.leaves(latent)} == {jnp.dtype("float32")}
 
 
-@pytest.mark.parametrize("head", SOME, ids=told)
-def test_the_temperature_is_a_change_of_units_of_the_same_parameters(head):
+@pytest.mark.parametrize("head", SOME, ids=head_id)
+def test_the_temperature_divides_the_utilities(head):
     features = jax.random.normal(key(), (2, D))
     variables = random_variables(head, features)
     plain, tempered = (head.clone(temperature=t).apply(variables, features) for t in (1.0, 0.15))
@@ -197,8 +231,8 @@ def test_the_temperature_is_a_change_of_units_of_the_same_parameters(head):
     )
 
 
-@pytest.mark.parametrize("head", SOME, ids=told)
-def test_a_learned_temperature_is_the_same_as_that_number(head):
+@pytest.mark.parametrize("head", SOME, ids=head_id)
+def test_a_learned_temperature_equals_a_fixed_one_of_the_same_value(head):
     features = jax.random.normal(key(), (2, D))
     learning = head.clone(temperature=(0.3, 3.0))
     variables = random_variables(learning, features)
@@ -224,8 +258,8 @@ def test_a_learned_temperature_starts_in_the_middle_and_stays_within_its_bounds(
     assert (reached[0], reached[-1]) == pytest.approx((0.3, 3.0))
 
 
-@pytest.mark.parametrize("head", SOME, ids=told)
-def test_the_temperature_learns_from_the_loss(head):
+@pytest.mark.parametrize("head", SOME, ids=head_id)
+def test_the_temperature_has_the_gradient_of_the_loss(head):
     head, features = head.clone(temperature=(0.3, 3.0)), jax.random.normal(key(), (2, D))
     variables = random_variables(head, features)
 
@@ -237,12 +271,12 @@ def test_the_temperature_learns_from_the_loss(head):
             :, 0
         ].sum()
 
-    (below, _), (_, found), (above, _) = (loss(theta) for theta in (0.45, 0.5, 0.55))
-    assert abs(found) > 1e-3
-    np.testing.assert_allclose(found, (above - below) / 0.1, rtol=0.02)
+    (below, _), (_, actual), (above, _) = (loss(theta) for theta in (0.45, 0.5, 0.55))
+    assert abs(actual) > 1e-3
+    np.testing.assert_allclose(actual, (above - below) / 0.1, rtol=0.02)
 
 
-@pytest.mark.parametrize("head", SOME[1:], ids=told)
+@pytest.mark.parametrize("head", SOME[1:], ids=head_id)
 def test_the_noise_depends_on_the_input_and_has_no_mean(head):
     features = jax.random.normal(key(), (2, D))
     latent = head.apply(random_variables(head, features), features)
@@ -262,7 +296,7 @@ def test_scales_stay_positive_and_finite_at_extremes():
         assert np.isfinite(scale).all()
 
 
-def test_the_parameter_efficient_head_never_makes_the_full_loadings():
+def test_the_parameter_efficient_head_never_computes_the_full_loadings():
     b, k, r = 4, 6, 50
     head = heads.ParameterEfficient(k, num_factors=r)
     variables = head.init(key(), jnp.zeros((b, D)))
@@ -282,7 +316,7 @@ def test_the_parameter_efficient_head_never_makes_the_full_loadings():
                     collect(inner)
 
     collect(jaxpr.jaxpr)
-    assert (k, r) in shapes  # the shared ones, so the search does look inside
+    assert (k, r) in shapes  # the shared loadings, so the search covers inner programs
     assert not [s for s in shapes if {b, k, r} <= set(s)]
 
 

@@ -17,7 +17,7 @@ FEATURES = jnp.asarray(np.random.default_rng(0).normal(size=(4, 7)), jnp.float32
 
 @pytest.mark.parametrize("head", ["Deterministic", "Diagonal", "LowRank", "ParameterEfficient"])
 @pytest.mark.parametrize("link", ["softmax", "sigmoid"])
-def test_it_stands_in_place_of_a_dense_layer(head, link):
+def test_the_layer_replaces_a_dense_layer(head, link):
     num_factors = 3 if head in ("LowRank", "ParameterEfficient") else 0
     layer = HeteroscedasticDense(5, num_factors=num_factors, head=head, link=link, num_samples=16)
     logits = layer.apply(layer.init(key(), FEATURES), FEATURES)
@@ -26,7 +26,7 @@ def test_it_stands_in_place_of_a_dense_layer(head, link):
         np.testing.assert_allclose(np.exp(logits).sum(-1), 1.0, rtol=1e-5)
 
 
-def test_the_settings_of_a_head_reach_it():
+def test_settings_are_passed_to_the_head():
     settings = dict(noise_on="features", edward2=True, temperature=(0.3, 3.0))
     layer = HeteroscedasticDense(
         5, num_factors=3, head="ParameterEfficient", num_samples=16, **settings
@@ -38,7 +38,7 @@ def test_the_settings_of_a_head_reach_it():
     jax.tree.map(np.testing.assert_array_equal, sown["intermediates"]["latent"][0], expected)
 
 
-def test_noise_is_new_with_a_key_and_fixed_without():
+def test_noise_depends_on_the_key_and_is_fixed_without_one():
     layer = HeteroscedasticDense(5, num_factors=3, num_samples=16)
     variables = layer.init(key(), FEATURES)
     noisy = [layer.apply(variables, FEATURES, rngs={"noise": key(i)}) for i in (0, 0, 1)]
@@ -51,7 +51,7 @@ def test_noise_is_new_with_a_key_and_fixed_without():
 
 @pytest.mark.parametrize(("num_classes", "num_factors"), [(5, 5), (40, 15)])
 @pytest.mark.parametrize("head", ["LowRank", "ParameterEfficient"])
-def test_a_head_with_factors_has_fifteen_unless_told_and_no_more_than_classes(
+def test_the_default_number_of_factors_is_fifteen_or_the_number_of_classes(
     head, num_classes, num_factors
 ):
     shapes = jax.eval_shape(HeteroscedasticDense(num_classes, head=head).init, key(), FEATURES)[
@@ -61,7 +61,7 @@ def test_a_head_with_factors_has_fifteen_unless_told_and_no_more_than_classes(
     assert loadings.shape == (num_classes, num_factors)
 
 
-def test_the_latent_can_be_read():
+def test_the_latent_is_sown():
     layer = HeteroscedasticDense(5, num_factors=3)
     variables = layer.init(key(), FEATURES)
     _, sown = layer.apply(variables, FEATURES, mutable="intermediates")
@@ -71,7 +71,7 @@ def test_the_latent_can_be_read():
     assert latent.factor_loadings.shape == (4, 5, 3)
 
 
-def test_a_model_with_it_trains():
+def test_a_model_with_the_layer_trains():
     labels = jnp.array([0, 1, 2, 3])
     layer = HeteroscedasticDense(5, num_factors=2, num_samples=64)
 
@@ -91,7 +91,7 @@ def test_a_model_with_it_trains():
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        (dict(link="probit"), "choose 'softmax' or 'sigmoid'"),
+        (dict(link="probit"), "link is 'probit'; choose 'softmax' or 'sigmoid'"),
         (dict(head="Full"), "choose one of"),
         (dict(head="Diagonal", num_factors=3), "no setting 'num_factors'"),
         (dict(head="Deterministic", noise_on="features"), "no setting 'edward2', 'noise_on'"),
@@ -102,7 +102,7 @@ def test_a_model_with_it_trains():
         ),
         (dict(temperature=1e30), "temperature is 1e"),
         (dict(num_samples=0), "num_samples is 0"),
-        (dict(num_samples=100), "take 128"),
+        (dict(num_samples=100), "use 128"),
         (dict(points="halton"), "points is 'halton'"),
         (dict(temperature=-1.0), "temperature is -1.0"),
     ],

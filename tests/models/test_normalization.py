@@ -17,7 +17,7 @@ def run(module, x, present, train=True):
 
 
 @pytest.mark.parametrize("present", [PRESENT, jnp.ones(8, bool)])
-def test_it_is_the_librarys_masked_normalisation(present):
+def test_normalisation_agrees_with_masked_normalisation_of_flax(present):
     ours, state = run(BatchNorm(), X, present)
     library = nn.BatchNorm(
         use_running_average=False, momentum=0.9, epsilon=1e-5, use_fast_variance=False
@@ -34,7 +34,7 @@ def test_it_is_the_librarys_masked_normalisation(present):
     )
 
 
-def test_without_a_scale_it_is_the_same_with_one_parameter_less():
+def test_without_a_scale_the_output_is_the_same_as_with_scale_one():
     plain = BatchNorm(use_scale=False).init(key(), X, PRESENT, True)
     assert set(plain["params"]) == {"bias"}
     np.testing.assert_array_equal(
@@ -42,7 +42,7 @@ def test_without_a_scale_it_is_the_same_with_one_parameter_less():
     )
 
 
-def test_groups_are_batches_of_their_own():
+def test_groups_are_normalised_like_separate_batches():
     grouped, state = run(BatchNorm(group_size=4), X, PRESENT)
     parts = [run(BatchNorm(), X[i : i + 4], PRESENT[i : i + 4]) for i in (0, 4)]
     np.testing.assert_allclose(
@@ -52,7 +52,7 @@ def test_groups_are_batches_of_their_own():
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6), state, mean)
 
 
-def test_a_group_of_absent_examples_has_no_say():
+def test_a_group_without_present_examples_is_excluded():
     present = jnp.array([True] * 4 + [False] * 4)
     _, state = run(BatchNorm(group_size=4), X, present)
     _, alone = run(BatchNorm(), X[:4], present[:4])
@@ -70,7 +70,7 @@ def test_a_batch_without_examples_keeps_the_statistics(group_size):
     assert np.isfinite(outputs).all()
 
 
-def test_a_group_of_absent_examples_leaves_the_gradients_of_a_deep_network_alone():
+def test_a_group_without_present_examples_does_not_change_gradients_of_a_deep_network():
     class Deep(nn.Module):
         @nn.compact
         def __call__(self, x, present, train):
@@ -82,10 +82,10 @@ def test_a_group_of_absent_examples_leaves_the_gradients_of_a_deep_network_alone
     variables = Deep().init(key(), X, present, True)
 
     def loss(params, x, present):
-        found, _ = Deep().apply(
+        actual, _ = Deep().apply(
             {**variables, "params": params}, x, present, True, mutable=["batch_stats"]
         )
-        return jnp.sum(jnp.where(present, found, 0.0))
+        return jnp.sum(jnp.where(present, actual, 0.0))
 
     gradients = jax.grad(loss)(variables["params"], X, present)
     alone = jax.grad(loss)(variables["params"], X[:4], present[:4])

@@ -1,4 +1,4 @@
-"""A layer at the edges of what it may be given: finite values and gradients."""
+"""The drop-in layer has finite values and gradients for extreme inputs."""
 
 import jax
 import jax.numpy as jnp

@@ -18,11 +18,10 @@ SCALES = np.geomspace(1e-3, 60, 20).astype(np.float32)
 
 
 def quadrature(mean, scale):
-    """log p, log(1 - p), E[sigmoid'] and E[sigmoid''] in float64, of one label."""
+    """log p, log(1 - p), E[sigmoid'] and E[sigmoid''] of one label, in float64."""
     log_p, log_q = (_log_integral(special.log_expit, sign * mean, scale) for sign in (1.0, -1.0))
-    nodes = np.linspace(
-        -14 - scale, 14 + scale, 100_001
-    )  # the slope alone may lie `scale` from the mean
+    # The mass of the slope may lie `scale` standard deviations from the mean.
+    nodes = np.linspace(-14 - scale, 14 + scale, 100_001)
     u = mean + scale * nodes
     weights = np.exp(-0.5 * nodes**2) / np.sqrt(2 * np.pi) * (nodes[1] - nodes[0])
     slope = special.expit(u) * special.expit(-u)
@@ -30,7 +29,7 @@ def quadrature(mean, scale):
 
 
 def _log_integral(log_link, mean, scale):
-    nodes = np.linspace(-14, 14 + scale, 100_001)  # e^u tilts the normal by `scale`
+    nodes = np.linspace(-14, 14 + scale, 100_001)  # e^u shifts the mass by up to `scale`
     values = log_link(mean + scale * nodes) - 0.5 * nodes**2
     return special.logsumexp(values) + np.log((nodes[1] - nodes[0]) / np.sqrt(2 * np.pi))
 
@@ -47,19 +46,19 @@ def log_odds(mean, scale):
 
 
 @pytest.mark.parametrize("scale", SCALES)
-def test_it_is_the_integral_in_both_tails_with_its_gradients(scale):
+def test_values_and_gradients_agree_with_quadrature_in_both_tails(scale):
     value, (by_mean, by_scale) = log_odds(jnp.asarray(MEANS), jnp.asarray(scale))
     log_p, log_q, slope, curvature = np.array([quadrature(float(m), float(scale)) for m in MEANS]).T
     value = np.asarray(value, np.float64)
     np.testing.assert_allclose(special.log_expit(value), log_p, atol=3e-5, rtol=1e-6)
     np.testing.assert_allclose(special.log_expit(-value), log_q, atol=3e-5, rtol=1e-6)
-    of_p = np.exp(log_p + log_q)  # d log-odds = dp / (p (1 - p))
-    np.testing.assert_allclose(by_mean, slope / of_p, rtol=1e-3)
-    np.testing.assert_allclose(by_scale * of_p, scale * curvature, rtol=0.01, atol=1e-5)
+    spread = np.exp(log_p + log_q)  # d log-odds = dp / (p (1 - p))
+    np.testing.assert_allclose(by_mean, slope / spread, rtol=1e-3)
+    np.testing.assert_allclose(by_scale * spread, scale * curvature, rtol=0.01, atol=1e-5)
 
 
 @pytest.mark.parametrize("kind", KINDS[1:])
-def test_it_is_the_limit_of_the_sampled_form(kind):
+def test_the_closed_form_is_the_limit_of_the_sampled_form(kind):
     one = latent(kind, batch=(2,))
     num_samples = 40_000
     sampled = jax.nn.sigmoid(predictive.sigmoid_sampled(key(), one, num_samples=num_samples))
@@ -68,14 +67,14 @@ def test_it_is_the_limit_of_the_sampled_form(kind):
     )
 
 
-def test_without_noise_it_is_loc_and_little_noise_changes_little():
+def test_without_noise_the_log_odds_are_loc_and_weak_noise_changes_them_little():
     one = latent("deterministic")
     np.testing.assert_array_equal(predictive.sigmoid(None, one), one.loc)
     little = one._replace(scale_diag=jnp.full_like(one.loc, 1e-5))
     np.testing.assert_allclose(predictive.sigmoid(None, little), one.loc, atol=3e-5)
 
 
-def test_no_noise_at_all_has_gradients_too():
+def test_gradients_are_finite_at_zero_noise():
     one = LatentGaussian(jnp.array([0.3, -2.0, 0.0]), factor_loadings=jnp.zeros((3, 2)))
     value, pull = jax.vjp(lambda x: predictive.sigmoid(None, x), one)
     (gradient,) = pull(jnp.ones_like(value))
@@ -83,7 +82,7 @@ def test_no_noise_at_all_has_gradients_too():
     np.testing.assert_array_equal(gradient.factor_loadings, 0.0)
 
 
-def test_the_mirror_image_has_opposite_odds():
+def test_the_log_odds_are_odd_in_loc():
     one = latent("low_rank")
     mirrored = one._replace(loc=-one.loc)
     np.testing.assert_array_equal(
@@ -93,7 +92,7 @@ def test_the_mirror_image_has_opposite_odds():
 
 @pytest.mark.parametrize("mean", [-1e4, -60.0, 0.0, 60.0, 1e4])
 @pytest.mark.parametrize("scale", [1e-8, 1.0, 60.0, 1e4])
-def test_it_is_finite_at_extremes(mean, scale):
+def test_values_and_gradients_are_finite_at_extremes(mean, scale):
     value, gradient = jax.value_and_grad(lambda x: predictive.sigmoid(None, x)[0])(
         one_label(mean, scale)
     )
@@ -101,14 +100,14 @@ def test_it_is_finite_at_extremes(mean, scale):
     assert np.sign(value) == np.sign(mean)
 
 
-def test_a_label_that_cannot_be_stays_impossible():
+def test_an_impossible_label_stays_impossible():
     value, gradient = jax.value_and_grad(lambda x: jax.nn.sigmoid(predictive.sigmoid(None, x))[0])(
         one_label(-np.inf, 1.0)
     )
     np.testing.assert_array_equal([value, gradient.loc[0], gradient.scale_diag[0]], 0.0)
 
 
-def test_the_temperature_is_a_change_of_units():
+def test_the_temperature_divides_the_utilities():
     one = latent("low_rank")
     by_hand = one._replace(
         loc=one.loc / 0.15,
@@ -122,10 +121,10 @@ def test_the_temperature_is_a_change_of_units():
     )
 
 
-def test_deterministic_is_loc_and_refuses_noise():
+def test_deterministic_returns_loc_and_rejects_noise():
     one = latent("deterministic")
     np.testing.assert_array_equal(predictive.deterministic(None, one), one.loc)
-    with pytest.raises(ValueError, match="with noise"):
+    with pytest.raises(ValueError, match="the latent has noise"):
         predictive.deterministic(None, latent("diagonal"))
 
 
@@ -147,7 +146,7 @@ def exact_curvatures(mean, scale):
     return second / (1 - p) - odds * first**2, by_both, (fourth / (1 - p) - odds * second**2) / 4
 
 
-def test_second_derivatives_are_within_a_hundredth_where_they_exceed_a_thousandth():
+def test_large_second_derivatives_have_a_relative_error_below_one_percent():
     means, scales = np.meshgrid(MEANS[:21][::2], SCALES[::2])
     means, scales = (np.float64(np.float32(x.ravel())) for x in (means, scales))
     expected = np.array([exact_curvatures(m, s) for m, s in zip(means, scales)])
@@ -160,16 +159,18 @@ def test_second_derivatives_are_within_a_hundredth_where_they_exceed_a_thousandt
         return predictive.sigmoid(None, LatentGaussian(loc[None], jnp.sqrt(variance)[None]))[0]
 
     for sign in (1, -1):
-        found = hessian(jnp.asarray(sign * means, jnp.float32), jnp.asarray(scales**2, jnp.float32))
-        found = np.stack([sign * found[0][0], found[0][1], sign * found[1][1]], axis=-1)
-        # The square of a square root moves the variance by its rounding, which second derivatives
-        # divide by it.
-        np.testing.assert_allclose(found[:, :2], expected[:, :2], rtol=0.01, atol=1e-5)
+        actual = hessian(
+            jnp.asarray(sign * means, jnp.float32), jnp.asarray(scales**2, jnp.float32)
+        )
+        actual = np.stack([sign * actual[0][0], actual[0][1], sign * actual[1][1]], axis=-1)
+        # Rounding of the square root changes the variance; second derivatives by the variance
+        # divide by it, so small variances are excluded.
+        np.testing.assert_allclose(actual[:, :2], expected[:, :2], rtol=0.01, atol=1e-5)
         large = scales > 0.1
-        np.testing.assert_allclose(found[large, 2], expected[large, 2], rtol=0.01, atol=1e-4)
+        np.testing.assert_allclose(actual[large, 2], expected[large, 2], rtol=0.01, atol=1e-4)
 
 
-def test_without_noise_the_derivatives_are_those_of_loc_itself():
+def test_without_noise_the_derivatives_are_those_of_loc():
     loc = jnp.array([-60.0, -2.0, 0.0, 0.3, 60.0])
     one = LatentGaussian(loc, factor_loadings=jnp.zeros((5, 2)))
     value, pull = jax.vjp(lambda x: predictive.sigmoid(None, x), one)

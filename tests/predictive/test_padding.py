@@ -1,4 +1,4 @@
-"""Classes that only make room."""
+"""Padding classes have no effect."""
 
 import functools
 
@@ -22,35 +22,35 @@ PREDICTIVES = {
 
 
 def fewer(longer, num_classes):
-    """The latent of the first classes alone."""
+    """The latent of only the first classes."""
     if longer.readout is not None:
         return longer._replace(
             loc=longer.loc[..., :num_classes], readout=longer.readout[:, :num_classes]
         )
-    found = longer._replace(factor_loadings=None, shared_loadings=None)
-    found = latent_lib.map_batch(lambda x: x[..., :num_classes], found)
+    actual = longer._replace(factor_loadings=None, shared_loadings=None)
+    actual = latent_lib.map_batch(lambda x: x[..., :num_classes], actual)
     if longer.factor_loadings is not None:
-        found = found._replace(factor_loadings=longer.factor_loadings[..., :num_classes, :])
+        actual = actual._replace(factor_loadings=longer.factor_loadings[..., :num_classes, :])
     if longer.shared_loadings is not None:
-        found = found._replace(shared_loadings=longer.shared_loadings[:num_classes])
-    return found
+        actual = actual._replace(shared_loadings=longer.shared_loadings[:num_classes])
+    return actual
 
 
 @pytest.mark.parametrize("kind", ["low_rank", "parameter_efficient", "readout"])
 @pytest.mark.parametrize("name", PREDICTIVES)
-def test_they_take_no_probability_and_no_gradient(name, kind):
+def test_padding_classes_have_no_probability_and_no_gradient(name, kind):
     num_classes, longer = 5, latent(kind, batch=(2,), k=8)
-    if longer.readout is not None:  # they read nothing out, as zeros fill what is padded
+    if longer.readout is not None:  # padded kernels are zero
         longer = longer._replace(readout=longer.readout.at[:, num_classes:].set(0.0))
 
     def padded(x):
-        logits = PREDICTIVES[name](key(), latent_lib.without_classes_from(num_classes, x))
-        assert (logits[..., num_classes:] < -1e6).all()  # of the mean field they are finite
+        logits = PREDICTIVES[name](key(), latent_lib.mask_padding_classes(x, num_classes))
+        assert (logits[..., num_classes:] < -1e6).all()  # finite in mean_field, -inf elsewhere
         return logits[..., :num_classes]
 
     logits, pull = jax.vjp(lambda x: PREDICTIVES[name](key(), x), fewer(longer, num_classes))
-    found, pull_padded = jax.vjp(padded, longer)
-    np.testing.assert_allclose(found, logits, rtol=1e-5, atol=1e-5)
+    actual, pull_padded = jax.vjp(padded, longer)
+    np.testing.assert_allclose(actual, logits, rtol=1e-5, atol=1e-5)
     cotangent = jnp.cos(jnp.arange(logits.size)).reshape(logits.shape)
     (gradient,), (with_padding,) = pull(cotangent), pull_padded(cotangent)
     jax.tree.map(
@@ -63,6 +63,6 @@ def test_they_take_no_probability_and_no_gradient(name, kind):
         np.testing.assert_array_equal(with_padding.scale_diag[..., num_classes:], 0.0)
 
 
-def test_every_class_that_there_is_stays():
+def test_without_padding_no_class_is_masked():
     longer = latent("diagonal", k=4)
-    np.testing.assert_array_equal(latent_lib.without_classes_from(4, longer).loc, longer.loc)
+    np.testing.assert_array_equal(latent_lib.mask_padding_classes(longer, 4).loc, longer.loc)

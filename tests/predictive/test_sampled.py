@@ -11,7 +11,7 @@ from heteroscedastic.latent import LatentGaussian
 
 
 def direct(sampled, latent, num_samples, points="independent"):
-    """The definition, in float64, on the same samples."""
+    """The definition in float64, for the same samples."""
     utilities = np.asarray(latent_lib.sample(key(), latent, num_samples, points), np.float64)
     if sampled is predictive.softmax:
         return special.logsumexp(special.log_softmax(utilities, axis=-1), axis=0) - np.log(
@@ -44,16 +44,14 @@ SAMPLED = (predictive.softmax, predictive.sigmoid_sampled)
         *(("everything", 10, points, 32) for points in ("antithetic", "sobol")),
     ],
 )
-def test_streaming_changes_neither_value_nor_gradient(
-    sampled, kind, chunk_size, points, num_samples
-):
+def test_chunks_change_neither_value_nor_gradient(sampled, kind, chunk_size, points, num_samples):
     one = latent(kind, batch=(2, 3))
     cotangent = jnp.asarray(np.random.default_rng(1).normal(size=(2, 3, 5)), jnp.float32)
 
-    def streamed(latent):
+    def chunked(latent):
         return sampled(key(), latent, num_samples=num_samples, points=points, chunk_size=chunk_size)
 
-    value, pull = jax.vjp(jax.jit(streamed), one)
+    value, pull = jax.vjp(jax.jit(chunked), one)
     np.testing.assert_allclose(
         value, direct(sampled, one, num_samples, points), rtol=1e-5, atol=1e-5
     )
@@ -74,8 +72,8 @@ def test_two_classes_agree_with_quadrature():
     nodes, weights = np.polynomial.hermite_e.hermegauss(80)
     exact = (special.expit(mean + deviation * nodes) * weights).sum() / weights.sum()
     num_samples = 200_000
-    found = np.exp(predictive.softmax(key(), one, num_samples=num_samples))
-    np.testing.assert_allclose(found, [exact, 1 - exact], atol=5 * 0.5 / np.sqrt(num_samples))
+    actual = np.exp(predictive.softmax(key(), one, num_samples=num_samples))
+    np.testing.assert_allclose(actual, [exact, 1 - exact], atol=5 * 0.5 / np.sqrt(num_samples))
     odds = LatentGaussian(loc=jnp.array([mean]), scale_diag=jnp.array([deviation]))
     log_odds = predictive.sigmoid_sampled(key(1), odds, num_samples=num_samples)
     np.testing.assert_allclose(
@@ -84,7 +82,7 @@ def test_two_classes_agree_with_quadrature():
 
 
 @pytest.mark.parametrize("sampled", SAMPLED)
-def test_without_noise_it_is_the_link_of_loc(sampled):
+def test_without_noise_the_logits_are_those_of_loc(sampled):
     one = latent("deterministic")
     link = jax.nn.log_softmax if sampled is predictive.softmax else (lambda x: x)
     np.testing.assert_allclose(
@@ -93,7 +91,7 @@ def test_without_noise_it_is_the_link_of_loc(sampled):
 
 
 @pytest.mark.parametrize("nats", [20.0, 100.0, 1e4])
-def test_the_gradient_is_right_however_unlikely_the_class(nats):
+def test_the_gradient_is_exact_for_very_unlikely_classes(nats):
     # At temperature 0.15 a utility of 3 is 20 nats. The noise is common to both classes, so
     # the exact gradient of log p is that of a softmax: 1 - p for the class and -p for the other.
     one = latent_lib.temper(
@@ -124,10 +122,10 @@ def test_both_tails_of_the_log_odds_are_exact(sign, nats):
     np.testing.assert_allclose(value, direct(predictive.sigmoid_sampled, one, 64)[0], rtol=1e-5)
     np.testing.assert_allclose(
         gradient.loc, [1.0], rtol=max(1e-4, 2e-7 * nats)
-    )  # float32 of the utility itself
+    )  # rounding of the utility itself
 
 
-def test_the_shift_of_all_utilities_changes_nothing():
+def test_a_shift_of_all_utilities_changes_nothing():
     one = latent("low_rank")
     shifted = one._replace(loc=one.loc + 30.0)
     np.testing.assert_allclose(
@@ -137,7 +135,7 @@ def test_the_shift_of_all_utilities_changes_nothing():
     )
 
 
-def test_the_order_of_classes_changes_nothing_in_distribution():
+def test_the_order_of_classes_does_not_change_the_distribution():
     one, order = latent("low_rank", batch=()), jnp.array([3, 0, 4, 1, 2])
     permuted = LatentGaussian(one.loc[order], one.scale_diag[order], one.factor_loadings[order])
     a = np.exp(predictive.softmax(key(0), one, num_samples=30_000))[order]
@@ -164,7 +162,7 @@ def test_memory_does_not_grow_with_the_number_of_samples():
         compiled = jax.jit(jax.value_and_grad(loss, argnums=1)).lower(key(), shapes).compile()
         return compiled.memory_analysis().temp_size_in_bytes / 1e6
 
-    # Whole chunks both, as what is left over of the last one has buffers of its own.
+    # Both are multiples of the chunk size, as a shorter last chunk has its own buffers.
     assert megabytes(10_240) < 300
     assert megabytes(10_240) < 1.01 * megabytes(1_024)
 
@@ -173,3 +171,40 @@ def test_memory_does_not_grow_with_the_number_of_samples():
 def test_fewer_than_one_sample_is_an_error(sampled):
     with pytest.raises(ValueError, match="num_samples is 0"):
         sampled(key(), latent("diagonal"), num_samples=0)
+
+
+@pytest.mark.parametrize(
+    "derivative",
+    [jax.jacfwd, lambda f: jax.jit(jax.jacfwd(f)), lambda f: lambda x: jax.jvp(f, (x,), (x,))],
+)
+@pytest.mark.parametrize(
+    ("sampled", "alternative"),
+    [(predictive.softmax, "mean_field"), (predictive.sigmoid_sampled, "sigmoid")],
+)
+def test_forward_mode_is_an_error_that_names_the_alternatives(sampled, alternative, derivative):
+    def log_prob(latent):
+        return sampled(key(), latent, num_samples=4).sum()
+
+    name, one = sampled.__name__, latent("low_rank")
+    with pytest.raises(
+        TypeError, match=f"predictive.{name} supports reverse mode only.*predictive.{alternative}"
+    ):
+        derivative(log_prob)(one)
+    with pytest.raises(TypeError, match="forward-mode"):  # raised by JAX in lowering
+        derivative(jax.jit(log_prob))(one)
+
+
+@pytest.mark.parametrize("sampled", SAMPLED)
+def test_the_hessian_is_that_of_the_definition_in_both_modes(sampled):
+    one = latent("diagonal", batch=())
+
+    def log_prob(loc):
+        return sampled(key(), one._replace(loc=loc), num_samples=4)[0]
+
+    def direct_log_prob(loc):
+        return direct_in_jax(sampled, one._replace(loc=loc), 4, "independent")[0]
+
+    expected = jax.hessian(direct_log_prob)(one.loc)
+    assert np.abs(expected).max() > 1e-3
+    for derivative in (jax.hessian, lambda f: jax.jacrev(jax.jacrev(f))):
+        np.testing.assert_allclose(derivative(log_prob)(one.loc), expected, rtol=1e-3, atol=1e-5)

@@ -15,14 +15,14 @@ APPROXIMATIONS = (predictive.taylor, predictive.mean_field)
 
 
 def quieter(latent, factor):
-    """The latent with its noise, but not its loc, multiplied; a readout multiplies once for all."""
+    """The latent with its noise multiplied by a factor, but not its loc."""
     names = ("scale_diag", "factor_loadings", "factor_scale")
     fields = {name: getattr(latent, name) for name in names}
     return latent._replace(**{name: factor * x for name, x in fields.items() if x is not None})
 
 
 def expansion(latent):
-    """softmax + half the trace of its Hessian, as JAX has it, with the covariance; not clipped."""
+    """softmax + half the trace of its Hessian (from JAX) times the covariance, not clipped."""
 
     def one(loc, covariance):
         return (
@@ -42,7 +42,7 @@ def eq_9(probs, scale_diag, k):
 
 
 def eq_13(probs, covariance, k, cross):
-    """The correction to log s_k; the (j, k) term is printed with a factor 1/2, which should be 1."""
+    """The correction to log s_k; the paper prints the factor cross = 1/2, which should be 1."""
     others = [j for j in range(len(probs)) if j != k]
     total = sum(probs[i] * probs[j] * covariance[i, j] for i in others for j in others if i != j)
     total -= cross * sum(probs[j] * (1 - 2 * probs[k]) * covariance[j, k] for j in others)
@@ -52,16 +52,16 @@ def eq_13(probs, covariance, k, cross):
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("batch", [(), (2, 3)])
-def test_it_is_the_expansion_with_the_hessian(kind, batch):
+def test_the_result_agrees_with_the_expansion_by_the_hessian(kind, batch):
     one = quieter(latent(kind, batch=batch), 0.3)
     stated = expansion(one)
-    assert stated.min() > 0.001  # nothing to clip
+    assert stated.min() > 0.001  # so nothing is clipped
     assert kind == "deterministic" or np.abs(stated - jax.nn.softmax(one.loc)).max() > 0.003
     np.testing.assert_allclose(np.exp(predictive.taylor(None, one)), stated, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_with_strong_noise_it_is_the_expansion_clipped_and_divided_by_its_sum(kind):
+def test_with_strong_noise_the_expansion_is_clipped_and_normalised(kind):
     one, min_factor = quieter(latent(kind), 3.0), 0.05
     probs = special.softmax(np.asarray(one.loc), axis=-1)
     clipped = np.maximum(expansion(one), min_factor * probs)
@@ -81,20 +81,20 @@ def test_the_loss_of_a_diagonal_latent_is_minus_the_log_of_equation_9():
 
 
 def test_the_cross_term_of_equation_13_counts_twice():
-    rng = np.random.default_rng(0)  # the numbers of reading C3
+    rng = np.random.default_rng(0)  # the example of reading C3
     loc, loadings = 1.3 * rng.normal(size=6), np.sqrt(0.3) * rng.normal(size=(6, 3))
     scale_diag = np.sqrt(rng.uniform(0.1, 0.5, 6))
     stated, probs = loadings @ loadings.T + np.diag(scale_diag**2), special.softmax(loc)
     one = LatentGaussian(*(jnp.asarray(x, jnp.float32) for x in (loc, scale_diag, loadings)))
-    found = np.exp(predictive.taylor(None, one)) / probs - 1
-    np.testing.assert_allclose(found[2], 0.13400, atol=5e-6)
+    actual = np.exp(predictive.taylor(None, one)) / probs - 1
+    np.testing.assert_allclose(actual[2], 0.13400, atol=5e-6)
     for k in range(6):
-        np.testing.assert_allclose(found[k], eq_13(probs, stated, k, cross=1.0), atol=5e-6)
+        np.testing.assert_allclose(actual[k], eq_13(probs, stated, k, cross=1.0), atol=5e-6)
     np.testing.assert_allclose(eq_13(probs, stated, 2, cross=0.5), 0.10480, atol=5e-6)
 
 
 @pytest.mark.parametrize("kind", KINDS[1:])
-def test_the_correction_has_the_square_of_the_temperature(kind):
+def test_the_correction_scales_with_the_square_of_the_temperature(kind):
     temperature, one = 0.9, quieter(latent(kind), 0.2)
     loc = one.loc / temperature
     hessian = jax.vmap(jax.hessian(lambda u: jax.nn.softmax(u / temperature)))(one.loc)
@@ -108,7 +108,7 @@ def test_the_correction_has_the_square_of_the_temperature(kind):
 
 
 @pytest.mark.parametrize("approximate", APPROXIMATIONS)
-def test_without_noise_it_is_the_softmax_of_loc(approximate):
+def test_without_noise_the_result_is_the_softmax_of_loc(approximate):
     one = latent("deterministic")
     np.testing.assert_allclose(
         approximate(None, one), jax.nn.log_softmax(one.loc), rtol=1e-5, atol=1e-6
@@ -121,7 +121,7 @@ def test_without_noise_it_is_the_softmax_of_loc(approximate):
 
 @pytest.mark.parametrize("approximate", APPROXIMATIONS)
 def test_the_error_is_of_fourth_order_in_the_noise(approximate):
-    # Exact, by a product of Gauss-Hermite quadratures over the noise of three classes.
+    # The exact value is a product of Gauss-Hermite quadratures over the noise of three classes.
     loc, scale_diag = np.array([0.5, -1.0, 0.2]), np.array([1.0, 1.4, 0.7])
     nodes, weights = np.polynomial.hermite_e.hermegauss(24)
     grid = np.stack(np.meshgrid(nodes, nodes, nodes, indexing="ij"), axis=-1)
@@ -136,17 +136,17 @@ def test_the_error_is_of_fourth_order_in_the_noise(approximate):
         )
         return np.abs(np.exp(approximate(None, one)) - exact).max()
 
-    assert error(0.2) > 5e-6  # not of rounding
-    assert 9 < error(0.4) / error(0.2) < 25  # 16 is of fourth order, 4 of second
+    assert error(0.2) > 5e-6  # above rounding errors
+    assert 9 < error(0.4) / error(0.2) < 25  # 16 for fourth order, 4 for second order
 
 
 @pytest.mark.parametrize("kind", KINDS[1:])
-def test_with_weak_noise_they_agree_with_monte_carlo(kind):
+def test_with_weak_noise_the_approximations_agree_with_monte_carlo(kind):
     one, num_samples = latent(kind), 50_000
     one = quieter(one, 0.4 / float(jnp.sqrt(latent_lib.variance(one).max())))
     sampled = np.exp(predictive.softmax(key(), one, num_samples=num_samples))
     for approximate in APPROXIMATIONS:
-        # A probability moves by at most a quarter of a utility, of standard deviation 0.4.
+        # dp/du <= 1/4, and the standard deviation of u is 0.4.
         np.testing.assert_allclose(
             np.exp(approximate(None, one)), sampled, atol=5 * 0.1 / np.sqrt(num_samples) + 5e-4
         )
@@ -178,10 +178,10 @@ def test_the_order_of_classes_changes_nothing(approximate, kind):
 
 @pytest.mark.parametrize("approximate", APPROXIMATIONS)
 @pytest.mark.parametrize("readout", [False, True])
-def test_what_is_common_to_all_classes_changes_nothing(approximate, readout):
+def test_noise_and_shifts_common_to_all_classes_change_nothing(approximate, readout):
     one = quieter(latent("readout" if readout else "low_rank"), 0.5)
     ones = jnp.ones((*one.factor_loadings.shape[:-1], 1))
-    if readout:  # one more unit of noise, which reaches all classes alike
+    if readout:  # one more entry of the noise, equal for all classes
         noisy = one._replace(
             scale_diag=jnp.concatenate([one.scale_diag, jnp.full((3, 1), 30.0)], axis=-1),
             factor_loadings=jnp.concatenate(
@@ -212,7 +212,7 @@ def test_values_and_gradients_are_finite_at_extremes(approximate, kind, size):
 
 
 @pytest.mark.parametrize("approximate", APPROXIMATIONS)
-def test_a_class_of_loc_minus_infinity_has_no_probability_and_does_no_harm(approximate):
+def test_a_class_of_loc_minus_infinity_has_probability_zero_and_finite_gradients(approximate):
     one = quieter(latent("low_rank", batch=()), 0.3)
     less = LatentGaussian(one.loc[1:], one.scale_diag[1:], one.factor_loadings[1:])
     masked = one._replace(loc=one.loc.at[0].set(-jnp.inf))
@@ -250,7 +250,7 @@ def test_a_clip_out_of_range_is_an_error(min_factor):
 
 
 @pytest.mark.parametrize("deviation", [0.3, 1.0, 3.0, 10.0])
-def test_the_mean_field_of_two_classes_is_near_the_integral(deviation):
+def test_the_mean_field_of_two_classes_agrees_with_quadrature(deviation):
     mean = np.linspace(-12, 12, 49)
     z = np.linspace(-9, 9, 20_001)
     density = np.exp(-(z**2) / 2) / np.exp(-(z**2) / 2).sum()
@@ -264,9 +264,9 @@ def test_the_mean_field_of_two_classes_is_near_the_integral(deviation):
 
 
 @pytest.mark.parametrize("nats", [20.0, 300.0])
-def test_the_mean_field_is_sound_where_one_class_is_certain(nats):
-    # The probability of another is then E[exp(u_j - u_top)], whose log has half the variance of u_j
-    # - u_top.
+def test_the_mean_field_is_accurate_where_one_class_is_certain(nats):
+    # The probability of another class j is then E[exp(u_j - u_top)], the log of which is the mean
+    # of u_j - u_top plus half its variance.
     one = LatentGaussian(loc=jnp.array([nats, 0.0, -0.5]), scale_diag=jnp.array([0.3, 0.2, 0.1]))
     moved = np.array([0.0, (0.3**2 + 0.2**2) / 2, (0.3**2 + 0.1**2) / 2])
     np.testing.assert_allclose(
@@ -282,7 +282,7 @@ def test_one_class_is_certain(approximate):
 
 
 @pytest.mark.parametrize("approximate", APPROXIMATIONS)
-def test_no_matrix_of_classes_is_made(approximate):
+def test_no_matrix_of_classes_is_computed(approximate):
     one = jax.eval_shape(lambda: latent("parameter_efficient", batch=(32,), k=1000, q=15))
 
     def loss(latent):

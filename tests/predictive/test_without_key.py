@@ -1,4 +1,4 @@
-"""Without a key the points are fixed, and a prediction depends on its input alone."""
+"""Without a key the points are fixed, and a prediction depends only on its input."""
 
 import functools
 
@@ -22,40 +22,40 @@ def log_probs(one, points):
 
 @pytest.mark.parametrize("points", POINTS)
 @pytest.mark.parametrize("kind", ["diagonal", "everything"])
-def test_another_order_of_the_batch_is_that_order_of_the_predictions_bit_for_bit(kind, points):
+def test_permuting_the_batch_permutes_the_predictions_bit_for_bit(kind, points):
     one, order = latent(kind, batch=(13,), k=10), np.random.default_rng(0).permutation(13)
     permuted = latent_lib.map_batch(lambda x: x[order], one)
     np.testing.assert_array_equal(log_probs(permuted, points), log_probs(one, points)[order])
 
 
 @pytest.mark.parametrize("points", POINTS)
-def test_rows_and_parts_and_vmap_equal_the_batch(points):
+def test_single_examples_and_slices_and_vmap_agree_with_the_batch(points):
     one = latent("low_rank", batch=(13,), k=10)
-    whole = log_probs(one, points)
+    complete = log_probs(one, points)
     close = functools.partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-5)
-    close(log_probs(latent_lib.map_batch(lambda x: x[7:], one), points), whole[7:])
-    close(log_probs(latent_lib.map_batch(lambda x: x[12], one), points), whole[12])
-    close(jax.vmap(lambda x: log_probs(x, points))(one), whole)
+    close(log_probs(latent_lib.map_batch(lambda x: x[7:], one), points), complete[7:])
+    close(log_probs(latent_lib.map_batch(lambda x: x[12], one), points), complete[12])
+    close(jax.vmap(lambda x: log_probs(x, points))(one), complete)
     close(
         log_probs(latent_lib.map_batch(lambda x: x[:12].reshape(3, 4, *x.shape[1:]), one), points)[
             1, 2
         ],
-        whole[6],
+        complete[6],
     )
 
 
 def test_the_normals_of_an_example_are_independent_of_each_other():
-    draw = latent_lib.draw(None, latent("everything", batch=(2,), q=2), 4096)
+    draw = latent_lib.noise_source(None, latent("everything", batch=(2,), q=2), 4096)
     noise = np.concatenate([x[:, 1] for x in draw(jnp.arange(4096))], axis=-1)
     assert np.abs(np.corrcoef(noise.T) - np.eye(noise.shape[1])).max() < 0.08
 
 
-def test_the_layer_does_not_see_the_place_in_the_batch():
+def test_the_layer_does_not_depend_on_the_position_in_the_batch():
     features = jax.random.normal(key(), (13, 7))
     layer = HeteroscedasticDense(10, num_samples=16)
     variables = layer.init(key(1), features)
     apply = jax.jit(layer.apply)
     order = np.random.default_rng(0).permutation(13)
-    whole = apply(variables, features)
-    np.testing.assert_array_equal(apply(variables, features[order]), whole[order])
-    np.testing.assert_allclose(apply(variables, features[5:6]), whole[5:6], rtol=1e-4, atol=1e-5)
+    complete = apply(variables, features)
+    np.testing.assert_array_equal(apply(variables, features[order]), complete[order])
+    np.testing.assert_allclose(apply(variables, features[5:6]), complete[5:6], rtol=1e-4, atol=1e-5)

@@ -127,7 +127,7 @@ def test_weights_in_a_file_are_as_good_as_a_run(upstream, tmp_path):
         (
             {"backbone": dict(name="ConvNet", widths=(4,))},
             {},
-            "has, though not expected, .*BatchNorm_1/mean",
+            "has the unexpected .*BatchNorm_1/mean",
         ),
         (
             {"backbone": dict(name="ConvNet", widths=(4, 8, 8))},
@@ -137,7 +137,7 @@ def test_weights_in_a_file_are_as_good_as_a_run(upstream, tmp_path):
         (
             {},
             dict(head=True),
-            r"though not expected, params/head/factor_scale/bias.*config.init.head=False",
+            r"the unexpected params/head/factor_scale/bias.*config.init.head=False",
         ),
     ],
 )

@@ -12,6 +12,7 @@ K x K matrix is never made; `rows` gives rows of it. All but d(x) itself is floa
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
+import jax
 import numpy as np
 from jaxtyping import Float, Int
 
@@ -20,23 +21,16 @@ from heteroscedastic.models import heads
 _BYTES = 2**27  # of one array that is made on the way
 
 
-class Affine(NamedTuple):
-    """A dense layer."""
-
-    kernel: Float[np.ndarray, "d n *r"]
-    bias: Float[np.ndarray, "n *r"]
-
-
 class Terms(NamedTuple):
     """What the averaged covariance of the noise is made of; None leaves a term out."""
 
     moment: Float[np.ndarray, "e e"]  # E[r r']
     own: Float[np.ndarray, "n"]  # E[d^2]
-    factor_loadings: Affine | None  # W_r
-    factor_scale: Affine | None  # W_v, with shared_loadings
+    factor_loadings: heads.Affine | None  # W_r
+    factor_scale: heads.Affine | None  # W_v, with shared_loadings
     shared_loadings: Float[np.ndarray, "n q"] | None  # V
     scale_diag: (
-        Affine | None
+        heads.Affine | None
     )  # with features, where d is one more factor (edward2), and E[d d'] its term
     features: Float[np.ndarray, "m d"] | None
 
@@ -53,7 +47,7 @@ class Average(NamedTuple):
 
 
 def of(
-    head: heads.Deterministic | heads.Diagonal,
+    head: heads.Head,
     params: Mapping[str, Any],
     features: Iterable[Float[np.ndarray, "_ d"]],
 ) -> Average:
@@ -67,45 +61,41 @@ def of(
     Raises:
       ValueError: there are no features.
     """
-    edward2, on_features = (
-        getattr(head, "edward2", False),
-        getattr(head, "noise_on", "") == "features",
-    )
-    layers = {n: _affine(params, n) for n in ("factor_loadings", "factor_scale", "scale_diag")}
-    kernel = np.asarray(params["loc"]["kernel"])
-    width = kernel.shape[0] if on_features else kernel.shape[1]
-    moment, own, kept, num_examples = np.zeros((len(kernel) + 1,) * 2), np.zeros(width), [], 0
+    noise = jax.tree.map(np.asarray, head.noise_parameters(params))
+    width = int(noise.num_entries)
+    moment, own, kept, num_examples = 0.0, np.zeros(width), [], 0
     for part in features:
         part = np.asarray(part, np.float32)
         extended = np.pad(part.astype(np.float64), ((0, 0), (0, 1)), constant_values=1)
         moment += extended.T @ extended
         num_examples += len(part)
-        if layers["scale_diag"] is not None:
-            own += np.square(_deviations(layers["scale_diag"], part, slice(None))).sum(axis=0)
-        if edward2:
+        if noise.scale_diag is not None:
+            own += np.square(_deviations(noise.scale_diag, part, slice(None))).sum(axis=0)
+        if noise.scale_is_factor:
             kept.append(part)
     if not num_examples:
         raise ValueError("there are no features, so there is nothing to average.")
     terms = Terms(
         moment=moment / num_examples,
         own=own / num_examples,
-        factor_loadings=layers["factor_loadings"],
-        factor_scale=layers["factor_scale"],
-        shared_loadings=np.asarray(params["shared_loadings"], np.float64)
-        if "shared_loadings" in params
-        else None,
-        scale_diag=layers["scale_diag"] if edward2 else None,
-        features=np.concatenate(kept) if edward2 else None,
+        factor_loadings=noise.factor_loadings,
+        factor_scale=noise.factor_scale,
+        shared_loadings=None
+        if noise.shared_loadings is None
+        else np.asarray(noise.shared_loadings, np.float64),
+        scale_diag=noise.scale_diag if noise.scale_is_factor else None,
+        features=np.concatenate(kept) if noise.scale_is_factor else None,
     )
-    if not on_features:
+    kernel = noise.readout
+    if kernel is None:
         return Average(_variance(terms), terms.own, _means(terms), terms, None, None)
     alone = terms._replace(factor_loadings=None, factor_scale=None)
-    noise, own_noise = (
+    full, diagonal = (
         np.concatenate([_rows(t, _all(s), 0) for s in _strips(t, width)]) for t in (terms, alone)
     )
-    variance, own = (_quadratic(matrix, kernel) for matrix in (noise, own_noise))
-    means = (noise @ kernel.mean(axis=1, dtype=np.float64)) @ kernel
-    return Average(variance, own, means, terms, noise, kernel)
+    variance, own = (_quadratic(matrix, kernel) for matrix in (full, diagonal))
+    means = (full @ kernel.mean(axis=1, dtype=np.float64)) @ kernel
+    return Average(variance, own, means, terms, full, kernel)
 
 
 def rows(
@@ -146,21 +136,13 @@ def _all(part: slice) -> Int[np.ndarray, "c"]:
     return np.arange(part.start, part.stop)
 
 
-def _affine(params, name):
-    return (
-        Affine(np.asarray(params[name]["kernel"]), np.asarray(params[name]["bias"]))
-        if name in params
-        else None
-    )
-
-
-def _weights(layer: Affine, classes: slice | np.ndarray) -> Float[np.ndarray, "e c *r"]:
+def _weights(layer: heads.Affine, classes: slice | np.ndarray) -> Float[np.ndarray, "e c *r"]:
     """W of some classes."""
     return np.concatenate([layer.kernel[:, classes], layer.bias[None, classes]], dtype=np.float64)
 
 
 def _deviations(
-    layer: Affine, features: np.ndarray, classes: slice | np.ndarray
+    layer: heads.Affine, features: np.ndarray, classes: slice | np.ndarray
 ) -> Float[np.ndarray, "b c"]:
     affine = features @ layer.kernel[:, classes] + layer.bias[classes]
     return np.asarray(heads.standard_deviations(affine), np.float64)
@@ -212,7 +194,7 @@ def _means(terms: Terms) -> Float[np.ndarray, "n"]:
     )
     found = np.zeros(width)
     if full is not None:
-        of_all = Affine(*(x.mean(axis=-2, dtype=np.float64, keepdims=True) for x in full))
+        of_all = heads.Affine(*(x.mean(axis=-2, dtype=np.float64, keepdims=True) for x in full))
         left = terms.moment @ _weights(of_all, slice(None))[:, 0]
         for cols in _blocks(0, width, _numbers(terms)):
             found[cols] += np.tensordot(_weights(full, cols), left, ((0, 2), (0, 1)))

@@ -99,13 +99,13 @@ def _blocks(members: Sequence[Predictions]) -> Iterator[Float[np.ndarray, "m b k
 
 def _sums_over_samples(key, latent, num_samples, points, link):
     """Sums over the samples of the probabilities [b, k], and of the entropies [b]."""
-    draw = latent_lib.draw(key, latent, num_samples, points)
+    source = latent_lib.noise_source(key, latent, num_samples, points)
     chunk = max(1, min(num_samples, _CHUNK_VALUES // latent.loc.size))
 
     def body(totals, start):
         numbers = start + jnp.arange(chunk)
         present = (numbers < num_samples).astype(latent.loc.dtype)
-        utilities = latent_lib.utilities(latent, draw(jnp.minimum(numbers, num_samples - 1)))
+        utilities = latent_lib.utilities(latent, source(jnp.minimum(numbers, num_samples - 1)))
         utilities = jnp.broadcast_to(
             utilities, (chunk, *latent.loc.shape)
         )  # without noise there is one
