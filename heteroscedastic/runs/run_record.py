@@ -121,7 +121,7 @@ def metrics(path: files.Path) -> list[dict[str, Any]]:
 
 
 def parsed_line(line: str) -> dict[str, Any] | None:
-    """A line of metrics.jsonl: numbers by name, and the step among them; None where it is damaged."""
+    """A line of metrics.jsonl: numbers by name, with the step; None if it is damaged."""
     try:
         found = json.loads(line)
     except (ValueError, RecursionError):

@@ -74,7 +74,7 @@ def assert_agree(one, other):
 
 
 def _own(text):
-    """Lines that are not those of the libraries beneath jax, which no program of Python hears of."""
+    """Lines that the C++ libraries of JAX did not write."""
     beneath = r"[IWE]\d{4} |WARNING: All log messages|\[Gloo\]"
     return [line for line in text.splitlines() if not re.match(beneath, line)]
 
