@@ -1,16 +1,16 @@
 """Files on disks and in buckets."""
 
 from heteroscedastic.files.formats import (
-    named,
+    error_path,
     plain,
     printable,
     read_arrays,
     read_json,
     sweep,
     write_arrays,
+    write_atomically,
     write_csv,
     write_json,
-    write_whole,
 )
 from heteroscedastic.files.paths import Path, absolute, as_path, in_bucket, move, reach, resolved
 
@@ -18,9 +18,9 @@ __all__ = [
     "Path",
     "absolute",
     "as_path",
+    "error_path",
     "in_bucket",
     "move",
-    "named",
     "plain",
     "printable",
     "reach",
@@ -29,7 +29,7 @@ __all__ = [
     "resolved",
     "sweep",
     "write_arrays",
+    "write_atomically",
     "write_csv",
     "write_json",
-    "write_whole",
 ]
