@@ -1,6 +1,6 @@
-"""The pipeline of a data set that fits: put on the device once, as uint8; the rest is jax.
+"""The resident pipeline: the data set is transferred to the device once, as uint8.
 
-The host sends the rows of a step; gathering and augmentation happen inside it.
+The host sends the rows of a step; the jitted step gathers and augments the examples.
 """
 
 import dataclasses
@@ -20,27 +20,27 @@ from heteroscedastic.data.pipeline import Places
 
 
 class Feed(NamedTuple):
-    """What the host says of a step."""
+    """The rows of a step, sent by the host."""
 
-    rows: Int[np.ndarray, "b"] | Int[Array, "b"]  # places in the split
+    rows: Int[np.ndarray, "b"] | Int[Array, "b"]  # of the split
     weights: Float[np.ndarray, "b"] | Float[Array, "b"]  # 0 for padding
     epoch: Int[np.ndarray, ""] | Int[Array, ""]
 
 
 def order(seed: int, epoch: int, num_examples: int) -> Int[np.ndarray, "n"]:
-    """The order of an epoch, from seed and epoch alone."""
+    """The order of an epoch; depends on seed and epoch alone."""
     return np.random.Generator(np.random.Philox(key=[seed, epoch])).permutation(num_examples)
 
 
 def steps_per_epoch(num_examples: int, batch_size: int) -> int:
-    """Steps that see every example once, the last one padded."""
+    """Number of steps that cover every example once; the last batch is padded."""
     return -(-num_examples // batch_size)
 
 
 def feeds(
     rows: Int[np.ndarray, "n"], batch_size: int, epoch: int = 0, start: int = 0
 ) -> Iterator[Feed]:
-    """Rows in this order, a step each from step `start` on; the last is padded, never dropped."""
+    """Feeds of these rows, in order, from step `start` on; the last feed is padded, not dropped."""
     for first in range(start * batch_size, len(rows), batch_size):
         chosen = rows[first : first + batch_size]
         padding = batch_size - len(chosen)
@@ -52,10 +52,10 @@ def feeds(
 
 
 def batch(key: PRNGKeyArray, split: Split, feed: Feed, *, chain: Sequence[Callable]) -> Batch:
-    """The examples of a feed, augmented.
+    """Gathers and augments the examples of a feed.
 
-    The randomness of an example follows from the key, the epoch, its id and the place of the
-    operation in the chain, whatever the batch around it.
+    The random numbers of an example depend on the key, the epoch, its id and the index of the
+    operation in the chain, and not on the rest of the batch.
     """
     chosen = jax.tree.map(lambda x: x[feed.rows], split)
 
@@ -140,7 +140,7 @@ class Resident:
         return {}
 
     def leave_out(self, ids: Mapping[str, Sequence[int]]) -> None:
-        """Nothing, as all was decoded when it was read."""
+        """Does nothing, as all examples are decoded before training."""
 
 
 def _at(feed: Feed, places: Places) -> Feed:

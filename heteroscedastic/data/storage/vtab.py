@@ -1,14 +1,15 @@
-"""The 19 tasks of VTAB-1k, each prepared once as a set of its own: python -m
-heteroscedastic.data.storage.vtab --data_dir=DIR
+"""The 19 tasks of VTAB-1k, each prepared once as a set of its own.
 
-A task is a set of TFDS with a label of its own, maybe computed from other fields. The set
-`vtab_TASK` that is written beside has images as the source holds them, and the splits `train`, the
-800 training examples of VTAB-1k followed by its 200 of validation, and `test`, all of them. So
-`train[:800]` and `train[800:]` tune, and `train` is for the runs that are reported.
+    python -m heteroscedastic.data.storage.vtab --data_dir=DIR
 
-Source: Zhai et al. (2019), arXiv:1910.04867; labels and splits are those of its public code
-(google-research/task_adaptation): the first 800 and the first 200 of its own training and
-validation parts.
+A task is a set of TFDS with its own label, which may be computed from other fields. The command
+writes the set `vtab_TASK` beside it. Its images are stored as in the source. Its split `train` has
+the 800 training examples of VTAB-1k followed by its 200 validation examples; its split `test` has
+all test examples. Use `train[:800]` and `train[800:]` for tuning, and `train` for reported runs.
+
+Source: Zhai et al. (2019), arXiv:1910.04867. Labels and splits follow its public code
+(google-research/task_adaptation): the first 800 examples of its training part and the first 200 of
+its validation part.
 """
 
 import os
@@ -26,36 +27,36 @@ _VERSION = "1.0.0"
 
 
 class Task(NamedTuple):
-    """What is asked of which set."""
+    """A task of VTAB-1k: a set of TFDS, its splits and its label."""
 
     group: str  # natural, specialized or structured
-    source: str  # as TFDS says it
-    train: str  # part of a stored split, as are the next two
+    source: str  # name of the set in TFDS
+    train: str  # slice of a stored split, like valid and test
     valid: str
     test: str
     num_classes: int
-    label: str | Callable[[Mapping[str, Any]], int] = (
-        "label"  # a field, or a function of all fields
-    )
-    side: int | None = None  # of images that are squares of one size, in pixels
-    scale: int = 1  # that pixels are multiplied by
+    # A field, or a function of all fields.
+    label: str | Callable[[Mapping[str, Any]], int] = "label"
+    side: int | None = None  # in pixels, if all images are squares of one size
+    scale: int = 1  # factor of the pixel values
 
 
 def count(fields: Mapping[str, Any]) -> int:
-    """How many objects there are in a scene of CLEVR, which are 3 to 10, less 3."""
+    """Number of objects in a scene of CLEVR, minus 3; scenes have 3 to 10 objects."""
     return len(fields["objects"]["size"]) - 3
 
 
 def object_distance(fields: Mapping[str, Any]) -> int:
-    """The distance of the closest object in a scene of CLEVR, by thresholds."""
+    """Class of the distance of the closest object in a scene of CLEVR, by thresholds."""
     return _above(
         (0.0, 8.0, 8.5, 9.0, 9.5, 10.0, 100.0), np.min(fields["objects"]["pixel_coords"][:, 2])
     )
 
 
 def vehicle_distance(fields: Mapping[str, Any]) -> int:
-    """The distance of the closest car, van or truck of KITTI in metres, by thresholds; the last
-    class is none.
+    """Class of the distance in metres of the closest car, van or truck of KITTI, by thresholds.
+
+    The last class means that there is no vehicle.
     """
     is_vehicle = np.asarray(fields["objects"]["type"]) < 3
     depths = np.asarray(fields["objects"]["location"]).reshape(-1, 3)[is_vehicle, 2]
@@ -63,25 +64,25 @@ def vehicle_distance(fields: Mapping[str, Any]) -> int:
 
 
 def x_position(fields: Mapping[str, Any]) -> int:
-    """The 32 positions of dSprites in 16 classes."""
+    """The 32 positions of dSprites, grouped into 16 classes."""
     return int(fields["label_x_position"] // 2)
 
 
 def orientation(fields: Mapping[str, Any]) -> int:
-    """The 40 orientations of dSprites in 16 classes, of 2 or 3 each."""
+    """The 40 orientations of dSprites, grouped into 16 classes of 2 or 3."""
     return int(fields["label_orientation"] // 2.5)
 
 
 def _above(thresholds: tuple[float, ...], value: float | np.floating) -> int:
-    """The place of the last threshold that is below the value."""
+    """Index of the last threshold below the value."""
     return (
         int(np.searchsorted(np.asarray(thresholds, np.float32), np.float32(value), side="left")) - 1
     )
 
 
-def _parts(share: int, test: str = "test") -> tuple[str, str, str]:
-    """Training and validation out of one stored split, by percent."""
-    return f"train[:{share}%]", f"train[{share}%:]", test
+def _parts(percent: int, test: str = "test") -> tuple[str, str, str]:
+    """Training and validation as parts of one stored split, and the test split."""
+    return f"train[:{percent}%]", f"train[{percent}%:]", test
 
 
 _STORED = ("train", "validation", "test")
@@ -119,33 +120,36 @@ TASKS = {
 
 
 def source(name: str) -> str:
-    """The set of TFDS that a set is made of: itself, where it is not `vtab_TASK`."""
+    """The source in TFDS of the set `vtab_TASK`; other names are returned unchanged."""
     task = TASKS.get(name.removeprefix("vtab_")) if name.startswith("vtab_") else None
     return task.source if task else name
 
 
 def preparation(name: str, data_dir: str) -> str:
-    """What prepares a set, a command a line: of `vtab_TASK` that of its source, and its own."""
+    """The commands that prepare a set, one per line; for `vtab_TASK` also that of its source."""
     first = tfds.preparation(source(name), data_dir)
     if source(name) == name:
         return first
-    return f"{first}\n  python -m heteroscedastic.data.storage.vtab --tasks {name.removeprefix('vtab_')} --data_dir={data_dir}"
+    return (
+        f"{first}\n  python -m heteroscedastic.data.storage.vtab"
+        f" --tasks {name.removeprefix('vtab_')} --data_dir={data_dir}"
+    )
 
 
 def prepare(
     name: str, data_dir: str, *, num_train: int = NUM_TRAIN, num_valid: int = NUM_VALID
 ) -> None:
-    """Writes the set `vtab_NAME` beside its source, whole or not at all.
+    """Writes the set `vtab_NAME` beside its source; an interrupted write leaves no set.
 
     Args:
-      name: of a task.
-      data_dir: where TFDS has prepared the source.
-      num_train: examples of training that are taken.
-      num_valid: of validation.
+      name: name of a task.
+      data_dir: directory in which TFDS has prepared the source.
+      num_train: number of training examples.
+      num_valid: number of validation examples.
 
     Raises:
-      FileNotFoundError: the source is not prepared; says what prepares it.
-      ValueError: the source has other fields, fewer examples, or labels outside the classes.
+      FileNotFoundError: the source is not prepared; says how to prepare it.
+      ValueError: the source lacks a field or examples, or has a label outside the classes.
     """
     task = TASKS[name]
     library = tfds.library()
@@ -153,27 +157,26 @@ def prepare(
         source = tfds.builder(task.source, data_dir)
     except FileNotFoundError as error:
         raise FileNotFoundError(
-            f"task {name!r} needs {task.source!r}, which is not in"
-            f" {tfds.folder(task.source, data_dir)} ({error});"
-            f" prepare it with\n  {tfds.preparation(task.source, data_dir)}"
+            f"task {name!r} requires {task.source!r}, which is not in"
+            f" {tfds.folder(task.source, data_dir)} ({error}); prepare it with\n"
+            f"  {tfds.preparation(task.source, data_dir)}"
         ) from None
     sizes = {split: info.num_examples for split, info in source.info.splits.items()}
     train, valid, test = (
         split_spec.parse(part, sizes) for part in (task.train, task.valid, task.test)
     )
-    for part, wanted in ((train, num_train), (valid, num_valid)):
-        if part.stop - part.start < wanted:
+    for part, num_examples in ((train, num_train), (valid, num_valid)):
+        if part.stop - part.start < num_examples:
             raise ValueError(
-                f"{task.source}: {part} has fewer than the {wanted} examples that VTAB-1k takes of"
-                " it."
+                f"{task.source}: {part} has fewer than the {num_examples} examples that VTAB-1k"
+                " requires."
             )
     train = train._replace(stop=train.start + num_train)
     valid = valid._replace(stop=valid.start + num_valid)
     features = library.features.FeaturesDict(
         {
-            "image": library.features.Image(
-                shape=(task.side, task.side, 3)
-            ),  # grey ones become coloured
+            # Grey images are converted to three channels.
+            "image": library.features.Image(shape=(task.side, task.side, 3)),
             "label": library.features.ClassLabel(**_classes(source.info.features, task)),
         }
     )
@@ -186,29 +189,28 @@ def prepare(
             "test": _numbered(source, task, test),
         },
         data_dir=data_dir,
-        description=f"Task {name} of VTAB-1k, of {source.info.full_name}.",
+        description=f"Task {name} of VTAB-1k, made from {source.info.full_name}.",
         disable_shuffling=True,
     )
 
 
 def _classes(features: Any, task: Task) -> dict[str, Any]:
-    """What a ClassLabel is made of: names where the source has them."""
+    """Arguments of ClassLabel: class names if the source has them, else their number."""
     if callable(task.label):
         return {"num_classes": task.num_classes}
-    found = dict(features.items()).get(task.label)
-    if getattr(found, "num_classes", None) != task.num_classes:
+    feature = dict(features.items()).get(task.label)
+    if getattr(feature, "num_classes", None) != task.num_classes:
         raise ValueError(
-            f"{task.source} has no field {task.label!r} of {task.num_classes} classes, but"
-            f" {sorted(features)};"
-            " prepare the version that this names."
+            f"{task.source} has no field {task.label!r} of {task.num_classes} classes; its fields"
+            f" are {sorted(features)}. Prepare a version of the set that has this field."
         )
-    return {"names": found.names}
+    return {"names": feature.names}
 
 
 def _numbered(
     source: Any, task: Task, *parts: split_spec.Slice
 ) -> Iterator[tuple[int, dict[str, Any]]]:
-    """The examples of these parts, in the order of the files."""
+    """Numbered examples of these parts, in the order of the files."""
     library, number = tfds.library(), 0
     decoders = {"image": library.decode.SkipDecoding()} if task.scale == 1 else None
     for part in parts:
@@ -222,8 +224,8 @@ def _numbered(
             label = task.label(fields) if callable(task.label) else int(fields[task.label])
             if not 0 <= label < task.num_classes:
                 raise ValueError(
-                    f"{task.source}: example {number} of {part} has label {label} of"
-                    f" {task.num_classes}."
+                    f"{task.source}: example {number} of {part} has label {label}, but the classes"
+                    f" are 0 to {task.num_classes - 1}."
                 )
             image = fields["image"]
             if task.scale != 1:
@@ -234,34 +236,33 @@ def _numbered(
 
 @user_errors.one_line()
 def main() -> None:
-    """Prepares tasks of VTAB-1k out of sets that TFDS has prepared; those that are there are left
-    alone.
-    """
+    """Prepares tasks of VTAB-1k from sets prepared by TFDS; skips tasks that exist."""
     parser = user_errors.parser(main.__doc__)
     parser.add_argument(
         "--tasks", nargs="+", default=list(TASKS), choices=list(TASKS), metavar="TASK"
     )
     parser.add_argument(
-        "--data_dir", default=os.environ.get("TFDS_DATA_DIR"), help="where TFDS prepares sets"
+        "--data_dir", default=os.environ.get("TFDS_DATA_DIR"), help="directory of prepared sets"
     )
     flags = parser.parse_args()
     if not flags.data_dir:
         parser.error("give --data_dir or set TFDS_DATA_DIR.")
-    failed = []
+    failures = []
     for name in flags.tasks:
         folder = files.as_path(flags.data_dir) / f"vtab_{name}"
         if (folder / _VERSION).is_dir():
-            print(f"{name}: there already", flush=True)
+            print(f"{name}: exists already", flush=True)
             continue
         try:
             prepare(name, str(folder.parent))
             print(f"{name}: wrote {folder}", flush=True)
         except (FileNotFoundError, ValueError) as error:
-            failed.append(name)
+            failures.append(name)
             print(f"{name}: {error}", flush=True)
-    if failed:
+    if failures:
         raise SystemExit(
-            f"{len(failed)} of {len(flags.tasks)} tasks could not be prepared: {', '.join(failed)}"
+            f"{len(failures)} of {len(flags.tasks)} tasks could not be prepared:"
+            f" {', '.join(failures)}"
         )
 
 
