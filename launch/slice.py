@@ -79,9 +79,8 @@ class Slice:
             result = self.shell.capture(words, dry_run_result=self._dry_run_state)
             is_absent = "NOT_FOUND" in result.errors or "not found" in result.errors
             if result.code == 0 or is_absent:
-                self._max_attempts = (
-                    _MAX_ATTEMPTS  # later failures may be a temporary loss of the network
-                )
+                # Later failures may be a temporary loss of the network.
+                self._max_attempts = _MAX_ATTEMPTS
                 return None if is_absent else result.output.strip()
             message = f"gcloud cannot describe {self.name}: {result.errors.strip()}"
             if attempts_left:
@@ -164,7 +163,7 @@ class Slice:
             raise LaunchError(
                 f"{self.name} could not be deleted and may continue to cost money; delete it:"
                 f" {' '.join(words)}\n"
-                f"gcloud said: {result.errors.strip()}"
+                f"gcloud reported: {result.errors.strip()}"
             )
         self.shell.log(f"{self.name} is deleted.")
 

@@ -79,9 +79,8 @@ def check(words: list[str]) -> None:
 
 def supervise(lock: str, words: list[str]) -> None:
     """Runs the command and records its exit status."""
-    signal.signal(
-        signal.SIGTERM, lambda *_: None
-    )  # for the command; this process records its status
+    # SIGTERM is for the command; this process remains to record its status.
+    signal.signal(signal.SIGTERM, lambda *_: None)
     try:
         code = subprocess.run(words, pass_fds=[int(lock)], check=False).returncode
     except OSError as error:
@@ -141,7 +140,7 @@ def stop() -> None:
         return
     session = int((_folder() / "session").read_text())
     deadline = time.monotonic() + _STOP_SECONDS
-    with contextlib.suppress(ProcessLookupError):  # it has ended meanwhile
+    with contextlib.suppress(ProcessLookupError):  # it ended in between
         os.killpg(session, signal.SIGTERM)
         while at_work():
             if time.monotonic() > deadline:

@@ -77,11 +77,11 @@ def test_a_pickle_in_an_npz_is_an_error_and_runs_nothing(tmp_path, payload, read
 
 
 def test_a_pickle_in_a_state_dict_is_an_error_and_runs_nothing(tmp_path, payload, monkeypatch):
-    write_npz(tmp_path / "theirs.npz", payload[0])
+    write_npz(tmp_path / "source.npz", payload[0])
     words = [
-        f"--state_dict={tmp_path / 'theirs.npz'}",
+        f"--state_dict={tmp_path / 'source.npz'}",
         "--backbone=ResNet18",
-        f"--out={tmp_path / 'ours.npz'}",
+        f"--out={tmp_path / 'converted.npz'}",
     ]
     monkeypatch.setattr(sys, "argv", ["convert", *words])
     with pytest.raises((SystemExit, ValueError), match="allow_pickle=False"):

@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 import tensorflow as tf
+from jaxtyping import Int
 
 from heteroscedastic.data import chains
 from heteroscedastic.data.streaming import ops, reader_shards, records
@@ -19,13 +20,13 @@ def stored_examples(
     source: Source,
     plans: Sequence[reader_shards.ReadPlan],
     window: int,
-    share: int,
+    shard_batch_size: int,
     num_steps: int,
     max_labels: int,
 ) -> tf.data.Dataset:
     """(position, encoded image, labels) of each example, in the order of the steps.
 
-    Each step takes `share` examples from every shard in turn. A shard that is exhausted yields
+    Each step takes `shard_batch_size` examples from every shard in turn. An exhausted shard yields
     position -1.
     """
 
@@ -40,7 +41,7 @@ def stored_examples(
     )
     drops, num_missing = (
         int64([plan.drop for plan in plans]),
-        int64([num_steps * share - len(plan.ids) for plan in plans]),
+        int64([num_steps * shard_batch_size - len(plan.ids) for plan in plans]),
     )
     mask = source.mask
     mask = None if mask is None else tf.constant(mask)
@@ -76,7 +77,7 @@ def stored_examples(
     return tf.data.Dataset.range(len(plans)).interleave(
         read_shard,
         cycle_length=len(plans),
-        block_length=share,
+        block_length=shard_batch_size,
         num_parallel_calls=tf.data.AUTOTUNE,
         deterministic=True,
     )
@@ -106,13 +107,13 @@ def image_function(shape: Sequence[int | None], chain: Sequence[Callable]) -> Ca
     ).get_concrete_function()
 
 
-def epoch_key(seed: int, epoch: int | None) -> tf.Tensor:
+def epoch_key(seed: int, epoch: int | None) -> Int[tf.Tensor, ""]:
     """Key of all random numbers of an epoch; None is evaluation."""
     number = _EVALUATION_EPOCH if epoch is None else epoch
     return tf.constant(((seed << 32) + number) % 2**63, tf.int64)
 
 
-def example_function(image: Callable, key: tf.Tensor, left_out: Sequence[int]) -> Callable:
+def example_function(image: Callable, key: Int[tf.Tensor, ""], left_out: Sequence[int]) -> Callable:
     """(position, encoded image, labels) -> image, labels, weight, id.
 
     The weight is 0 where the position is -1 or in `left_out`; such an image is all zeros.

@@ -10,6 +10,7 @@ the run, the epoch, the example's id and the index of the operation in the chain
 from typing import Any
 
 import tensorflow as tf
+from jaxtyping import Int
 
 # The operations that config.data.train and config.data.eval may name.
 __all__ = [
@@ -28,10 +29,11 @@ __all__ = [
 ]
 
 Example = dict[str, Any]
+Seed = Int[tf.Tensor, "2"]
 _BLOCK = 16  # pixels; libjpeg decodes from multiples of it
 
 
-def decode(example: Example, seed: Any, *, dct_method: str = "") -> Example:
+def decode(example: Example, seed: Seed | None, *, dct_method: str = "") -> Example:
     """Decodes the full image; operations that need all pixels call it themselves.
 
     Args:
@@ -54,7 +56,7 @@ def decode(example: Example, seed: Any, *, dct_method: str = "") -> Example:
 
 def inception_crop(
     example: Example,
-    seed: Any,
+    seed: Seed,
     *,
     size: int,
     min_area: float = 0.08,
@@ -97,7 +99,7 @@ def inception_crop(
 
 def efficientnet_center_crop(
     example: Example,
-    seed: Any,
+    seed: Seed,
     *,
     size: int,
     padding: int = 32,
@@ -117,7 +119,7 @@ def efficientnet_center_crop(
 
 def efficientnet_random_crop(
     example: Example,
-    seed: Any,
+    seed: Seed,
     *,
     size: int,
     padding: int = 32,
@@ -158,7 +160,7 @@ def _efficientnet_center(shape: tf.Tensor, size: int, padding: int) -> tuple[tf.
     return (shape[:2] - side + 1) // 2, tf.stack((side, side))
 
 
-def resize_small(example: Example, seed: Any, *, size: int, method: str = "bilinear") -> Example:
+def resize_small(example: Example, seed: Seed, *, size: int, method: str = "bilinear") -> Example:
     """Resizes the shorter side to `size` pixels with antialiasing, the other in proportion."""
     example = decode(example, seed)
     sides = tf.cast(tf.shape(example["image"])[:2], tf.float32)
@@ -166,13 +168,13 @@ def resize_small(example: Example, seed: Any, *, size: int, method: str = "bilin
     return {**example, "image": _resized(example["image"], shape, method, antialias=True)}
 
 
-def resize(example: Example, seed: Any, *, size: int, method: str = "bilinear") -> Example:
+def resize(example: Example, seed: Seed, *, size: int, method: str = "bilinear") -> Example:
     """Resizes to `size` by `size` pixels with antialiasing."""
     example = decode(example, seed)
     return {**example, "image": _resized(example["image"], (size, size), method, antialias=True)}
 
 
-def central_crop(example: Example, seed: Any, *, size: int) -> Example:
+def central_crop(example: Example, seed: Seed, *, size: int) -> Example:
     """Crops the central `size` by `size` pixels, rounded towards the upper left corner."""
     _check_sides(example, size)
     height, width = (_shape(example)[i] for i in (0, 1))
@@ -180,7 +182,7 @@ def central_crop(example: Example, seed: Any, *, size: int) -> Example:
     return {**example, "image": tf.ensure_shape(image, (size, size, None))}
 
 
-def random_crop(example: Example, seed: Any, *, size: int) -> Example:
+def random_crop(example: Example, seed: Seed, *, size: int) -> Example:
     """Crops a random window of `size` by `size` pixels."""
     _check_sides(example, size)
     room = tf.maximum(_shape(example)[:2] - size, 0) + 1
@@ -189,7 +191,7 @@ def random_crop(example: Example, seed: Any, *, size: int) -> Example:
     return {**example, "image": tf.ensure_shape(image, (size, size, None))}
 
 
-def pad_crop(example: Example, seed: Any, *, size: int) -> Example:
+def pad_crop(example: Example, seed: Seed, *, size: int) -> Example:
     """Pads with `size` zeros on every side and crops a random window of the original shape."""
     image = decode(example, seed)["image"]
     if size:  # else a window could contain nothing but padding
@@ -205,7 +207,7 @@ def pad_crop(example: Example, seed: Any, *, size: int) -> Example:
     return {**example, "image": tf.ensure_shape(cropped, image.shape)}
 
 
-def flip_lr(example: Example, seed: Any) -> Example:
+def flip_lr(example: Example, seed: Seed) -> Example:
     """Mirrors the image left to right with probability one half."""
     image = decode(example, seed)["image"]
     return {**example, "image": tf.image.stateless_random_flip_left_right(image, seed)}
@@ -213,7 +215,7 @@ def flip_lr(example: Example, seed: Any) -> Example:
 
 def color_jitter(
     example: Example,
-    seed: Any,
+    seed: Seed,
     *,
     brightness: float = 32 / 255,
     saturation: float = 0.5,
@@ -247,13 +249,13 @@ def color_jitter(
     return {**example, "image": tf.image.convert_image_dtype(image, tf.uint8, saturate=True)}
 
 
-def value_range(example: Example, seed: Any, *, low: float, high: float) -> Example:
+def value_range(example: Example, seed: Seed, *, low: float, high: float) -> Example:
     """Maps 0 to 255 onto low to high, as float32; at the end of a chain it runs on the device."""
     image = tf.cast(decode(example, seed)["image"], tf.float32)
     return {**example, "image": low + (high - low) / 255.0 * image}
 
 
-def _shape(example: Example) -> tf.Tensor:
+def _shape(example: Example) -> Int[tf.Tensor, "3"]:
     """Height, width and channels, read from the header of a JPEG."""
     image = example["image"]
     if image.dtype != tf.string:

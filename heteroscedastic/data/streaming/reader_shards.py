@@ -2,9 +2,9 @@
 
 The positions of a split are divided into reader shards: contiguous parts whose lengths differ by at
 most one example. Each of L shards fills an equal part of a global batch of B slots: shard l fills
-slots l B / L to (l + 1) B / L - 1. A host holds a contiguous part of the batch. If that part is a
-whole number of shards, the host reads these shards and no others, and a batch is the same for any
-number of hosts.
+slots l B / L to (l + 1) B / L - 1. A host holds a contiguous part of the batch. If that part
+consists of complete shards, the host reads these shards and no others, and a batch is the same for
+any number of hosts.
 
 In training, each shard has its own order in every epoch: the pieces of files that it spans are
 permuted, and their examples are shuffled within windows. The order follows from seed, epoch and

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 import tensorflow as tf
-from jaxtyping import Int
+from jaxtyping import Int, Shaped
 
 from heteroscedastic.data import checks
 from heteroscedastic.data.split_spec import Slice
@@ -12,6 +12,8 @@ from heteroscedastic.data.storage import tfds, vtab
 from heteroscedastic.data.storage.tfds import Files
 from heteroscedastic.data.streaming import reader_shards
 
+# Graphs do not know all sizes, so names with an underscore are not checked.
+TensorLabels = Int[tf.Tensor, "_n"] | Int[tf.Tensor, "_n _m"]
 _BATCH_SIZE = 256
 _READ_AHEAD = 1 << 20  # bytes of each open file
 _SEGMENT_FIELDS = ("file", "skip", "take", "first")  # of a ReadPlan
@@ -96,11 +98,13 @@ class Records:
         is_list, feature = self.is_list(label), self._features[label]
         return tuple((feature.feature if is_list else feature).names)
 
-    def parse(self, records: tf.Tensor, label: str, max_labels: int) -> tuple[tf.Tensor, tf.Tensor]:
-        """Encoded images [n] and labels of serialized examples [n].
+    def parse(
+        self, records: Shaped[tf.Tensor, "_n"], label: str, max_labels: int
+    ) -> tuple[Shaped[tf.Tensor, "_n"], TensorLabels]:
+        """Encoded images and labels of serialized examples.
 
-        Labels are int64 [n] or [n, max_labels + 1], as stored; `valid_labels` checks them. Lists
-        are padded with -1 to one more than the maximum, so that a longer list is detected.
+        Labels are int64, as stored; `valid_labels` checks them. Lists have m = max_labels + 1
+        entries, padded with -1, so that a longer list is detected.
         """
         one_label = tf.io.FixedLenFeature((), tf.int64)
         label_list = tf.io.FixedLenSequenceFeature(
@@ -204,11 +208,8 @@ def segment_reader(
     return read_segment
 
 
-def pad_labels(labels: tf.Tensor, max_labels: int) -> tf.Tensor:
-    """Pads lists of labels [n, m] with -1, or cuts them, to [n, max_labels + 1].
-
-    Labels [n] are returned unchanged.
-    """
+def pad_labels(labels: TensorLabels, max_labels: int) -> TensorLabels:
+    """Pads lists of labels with -1, or cuts them, to max_labels + 1; other labels are unchanged."""
     if labels.shape.rank == 1:
         return labels
     padded = tf.pad(

@@ -66,7 +66,7 @@ class Streaming:
         self.arrays = dict.fromkeys(splits, ())
         self._sources, self._seed, self._batch_size = splits, seed, batch_size
         self._chains = {True: _host_and_device(training_chain), False: _host_and_device(chain)}
-        self._num_shards, self._window, self._share = lanes, window, batch_size // lanes
+        self._num_shards, self._window, self._shard_batch_size = lanes, window, batch_size // lanes
         self._max_labels, self._max_corrupt = max_labels, max_corrupt
         # By split, and whether it is for training.
         self._image_functions: dict[tuple[str, bool], Callable] = {}
@@ -134,10 +134,14 @@ class Streaming:
           start: the first step.
         """
         num_steps = self._num_steps(split) - start
-        rows = np.full((len(places) // self._share, num_steps * self._share), -1, np.int64)
+        rows = np.full(
+            (len(places) // self._shard_batch_size, num_steps * self._shard_batch_size),
+            -1,
+            np.int64,
+        )
         for row, plan in zip(rows, self._read_plans(split, places, epoch, start)):
             row[: len(plan.ids)] = plan.ids
-        by_step = rows.reshape(len(rows), num_steps, self._share).swapaxes(0, 1)
+        by_step = rows.reshape(len(rows), num_steps, self._shard_batch_size).swapaxes(0, 1)
         return by_step.reshape(num_steps, len(places))
 
     def _num_steps(self, split: str) -> int:
@@ -147,8 +151,8 @@ class Streaming:
         self, split: str, places: Places, epoch: int | None, start: int
     ) -> list[reader_shards.ReadPlan]:
         """Plans of the reader shards that fill these slots of the global batch."""
-        shard_numbers = np.unique(places // self._share).tolist()
-        if len(shard_numbers) * self._share != len(places):
+        shard_numbers = np.unique(places // self._shard_batch_size).tolist()
+        if len(shard_numbers) * self._shard_batch_size != len(places):
             raise ValueError(
                 f"config.data.lanes is {self._num_shards}, but must be a multiple of"
                 f" {self._batch_size // len(places)}, the number of parts that a batch is divided"
@@ -162,7 +166,7 @@ class Streaming:
             is_training = epoch is not None
             generator = reader_shards.generator(self._seed, epoch, shard) if is_training else None
             return reader_shards.read_plan(
-                shards[shard], file_lengths, start * self._share, self._window, generator
+                shards[shard], file_lengths, start * self._shard_batch_size, self._window, generator
             )
 
         return [plan(shard) for shard in shard_numbers]
@@ -234,7 +238,7 @@ class Streaming:
             self._sources[split],
             self._read_plans(split, places, epoch, start),
             self._window,
-            self._share,
+            self._shard_batch_size,
             self._num_steps(split) - start,
             self._max_labels,
         )

@@ -116,11 +116,11 @@ def test_only_label_fields_with_the_same_classes_and_known_values_are_read(prepa
 def test_examples_are_in_the_order_of_the_files(prepared):
     builder = library.builder("tiny_pets", data_dir=prepared)
     one_by_one = [f"train[{i}:{i + 1}]" for i in range(37)]
-    theirs = [
+    images = [
         next(iter(library.as_numpy(builder.as_dataset(split=s))))["image"] for s in one_by_one[::6]
     ]
     np.testing.assert_array_equal(
-        store.load("tiny_pets", prepared).splits["train"].inputs[::6], theirs
+        store.load("tiny_pets", prepared).splits["train"].inputs[::6], images
     )
 
 
@@ -266,12 +266,12 @@ def test_cifar10_n_from_its_npz_file_equals_that_of_tfds(tmp_path):
     out = npz_folder("cifar10_n", PACK, tmp_path)
     assert (tmp_path / "cifar10_n.npz").stat().st_size < 60e6
     splits = dict(train="train[20%:30%]", test="test[-500:]")
-    ours, theirs = (
+    from_npz, from_tfds = (
         store.load("cifar10_n", folder, label="worse_label", splits=splits)
         for folder in (out, PACK)
     )
-    assert_same(ours, theirs)
-    assert ours.splits["train"].ids[0] == 10_000
+    assert_same(from_npz, from_tfds)
+    assert from_npz.splits["train"].ids[0] == 10_000
 
 
 @needs("cifar10")
@@ -352,15 +352,15 @@ def test_sets_of_these_names_are_read_with_the_features_of_their_builders(
     for split, expression in splits.items():
         # TensorFlow rounds differently when it decodes JPEG.
         encoded = {"image": library.decode.SkipDecoding()}
-        theirs = list(library.as_numpy(builder.as_dataset(split=expression, decoders=encoded)))
+        stored = list(library.as_numpy(builder.as_dataset(split=expression, decoders=encoded)))
         shape = builder.info.features["image"].shape
         colours = "L" if shape[-1] == 1 else "RGB"
         images = [
             np.asarray(Image.open(io.BytesIO(e["image"])).convert(colours)).reshape(shape)
-            for e in theirs
+            for e in stored
         ]
         np.testing.assert_array_equal(data.splits[split].inputs, images)
         field = label if split == "train" else "label"
-        np.testing.assert_array_equal(data.splits[split].labels, [e[field] for e in theirs])
+        np.testing.assert_array_equal(data.splits[split].labels, [e[field] for e in stored])
     out = npz_folder(name, str(tmp_path / "tfds"), tmp_path / "npz")
     assert_same(store.load(name, out, label=label, splits=splits), data)

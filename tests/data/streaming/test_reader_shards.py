@@ -18,14 +18,14 @@ IDS = {
 def read(plan, ids, window):
     """The ids that a reader of files sees, in order."""
     bounds = np.cumsum([0, *LENGTHS])
-    found = []
+    sequence = []
     for file, skip, take, first in zip(plan.file, plan.skip, plan.take, plan.first):
         records = np.arange(bounds[file], bounds[file + 1])[skip : skip + take]
         assert records[0] == first
         assert len(records) == take
-        found += [i for i in records if i in ids]
-    starts = range(0, len(found), window)
-    windows = [found[start : start + window] for start in starts]
+        sequence += [i for i in records if i in ids]
+    starts = range(0, len(sequence), window)
+    windows = [sequence[start : start + window] for start in starts]
     orders = [plan.window_order[start : start + window] for start in starts]
     return [records[i] for records, order in zip(windows, orders) for i in order][plan.drop :]
 

@@ -342,8 +342,8 @@ def test_the_fingerprint_differs_for_other_examples_and_labels(data_dir):
 
 
 def test_lists_of_labels_are_padded_and_one_that_is_too_long_is_named(data_dir):
-    several = {"label": "labels", "splits": {"train": "train"}}
-    pipeline = stream(data_dir, **several)
+    choices = {"label": "labels", "splits": {"train": "train"}}
+    pipeline = stream(data_dir, **choices)
     assert not pipeline.is_single
     for feed in pipeline.training_feeds(0, 0, ALL):
         assert feed.labels.shape == (BATCH, 3)
@@ -353,7 +353,7 @@ def test_lists_of_labels_are_padded_and_one_that_is_too_long_is_named(data_dir):
     with pytest.raises(
         ValueError, match=r"example of id \d+ has more than 1 labels; raise config.data.max_labels"
     ):
-        training(stream(data_dir, max_labels=1, **several))
+        training(stream(data_dir, max_labels=1, **choices))
 
 
 WRONG = [([99], 99), ([-1], -1), ([-5], -5), ([2**40 + 1], 2**40 + 1), ([-(2**63)], -(2**63))]
@@ -409,9 +409,9 @@ def test_human_and_clean_labels_are_checked_and_only_clean_labels_may_be_unknown
     shutil.copytree(data_dir / "same", tmp_path / "same")
     relabelled(first(tmp_path, "train"), 4, "label", [-1])
     human = {"label": "human", "splits": {"train": "train"}, "reads_labels": True}
-    found = stream(tmp_path, "same", **human)
-    assert found.clean_labels["train"][4] == -1
-    assert sum(n for _, _, n in found.description["label_noise"]) == NUM_TRAIN - 1
+    pipeline = stream(tmp_path, "same", **human)
+    assert pipeline.clean_labels["train"][4] == -1
+    assert sum(n for _, _, n in pipeline.description["label_noise"]) == NUM_TRAIN - 1
     relabelled(first(tmp_path, "train"), 5, "label", [3])
     with pytest.raises(ValueError, match="the example of id 5 has label 3, but the 3 classes"):
         stream(tmp_path, "same", **human)
@@ -423,26 +423,26 @@ def test_human_and_clean_labels_are_checked_and_only_clean_labels_may_be_unknown
 
 def test_a_class_that_occurs_twice_in_a_list_counts_once(data_dir, tmp_path):
     shutil.copytree(data_dir / "same", tmp_path / "same")
-    several = {"label": "labels", "splits": {"train": "train"}, "reads_labels": True}
-    found = []
+    choices = {"label": "labels", "splits": {"train": "train"}, "reads_labels": True}
+    counts = []
     for labels in ([2, 0], [2, 0, 2]):
         relabelled(first(tmp_path, "train"), 4, "labels", labels)
-        found.append(stream(tmp_path, "same", **several).class_counts)
-    np.testing.assert_array_equal(*found)
+        counts.append(stream(tmp_path, "same", **choices).class_counts)
+    np.testing.assert_array_equal(*counts)
 
 
 def test_answers_of_another_set_are_lists_and_empty_lists_are_absent(data_dir):
     splits = {"train": "train", "real": {"name": "birds", "split": "test", "label": "labels"}}
     feeds = list(stream(data_dir, splits=splits).feeds("real", ALL))
-    found = {
+    answers = {
         int(i): (y[y >= 0].tolist(), w)
         for f in feeds
         for i, y, w in zip(f.ids, f.labels, f.weights)
         if i >= 0
     }
     stored = {i: x["labels"] for i, x in examples(NUM_TEST, 1, (), None)}
-    assert {i: y for i, (y, _) in found.items()} == stored
-    assert {i for i, (_, w) in found.items() if w == 0} == {i for i, y in stored.items() if not y}
+    assert {i: y for i, (y, _) in answers.items()} == stored
+    assert {i for i, (_, w) in answers.items() if w == 0} == {i for i, y in stored.items() if not y}
     assert any(not y for y in stored.values())
 
 
