@@ -89,7 +89,7 @@ class Records:
             ]
             raise ValueError(
                 f"{self.where} has no label field {label!r}; label fields:"
-                f" {', '.join(choices) or 'none'}."
+                f" {', '.join(sorted(choices)) or 'none'}."
             )
         return False
 
