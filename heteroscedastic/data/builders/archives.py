@@ -26,9 +26,9 @@ class Member:
         try:
             content = self.file.read()
         except _DAMAGE as error:
-            raise _damaged(self._where, self.name, error) from None
+            raise _damage_error(self._where, self.name, error) from None
         if len(content) != self._size:
-            raise _damaged(self._where, self.name, f"{len(content)} of {self._size} bytes")
+            raise _damage_error(self._where, self.name, f"{len(content)} of {self._size} bytes")
         return content
 
     def members(self) -> Iterator["Member"]:
@@ -87,12 +87,12 @@ def _members(file: Any, where: str, mode: str) -> Iterator[Member]:
             # marked by two blocks of zeros.
             tar.fileobj.seek(tar.offset)
             if tar.fileobj.read(tarfile.BLOCKSIZE) != bytes(tarfile.BLOCKSIZE):
-                raise _damaged(where, last, "no end marker")
+                raise _damage_error(where, last, "no end marker")
     except _DAMAGE as error:
-        raise _damaged(where, last, error) from None
+        raise _damage_error(where, last, error) from None
 
 
-def _damaged(where: str, position: str, error: Any) -> ValueError:
+def _damage_error(where: str, position: str, error: Any) -> ValueError:
     return ValueError(
         f"{where} is damaged or truncated after {position} ({error}); download it again."
     )

@@ -91,7 +91,7 @@ def _stored_info(ref: DatasetRef, data_dir: str | None) -> _SetInfo:
         raise ValueError(
             f"{stored.where} has no label field {ref.label!r}; its fields are {', '.join(fields)}."
         )
-    version = f", version {stored.version}" if isinstance(stored, tfds.Prepared) else ""
+    version = f", version {stored.version}" if isinstance(stored, tfds.PreparedDataset) else ""
     return _SetInfo(f"{stored.where}{version}", stored.sizes, len(stored.class_names))
 
 

@@ -72,7 +72,7 @@ def _stored_examples(
     checks.labels(labels, examples.ids, len(class_names), f"{stored.where}: {part.split}, {field}")
     max_classes = data.get("max_classes") or np.inf
     is_selected = (labels.reshape(len(labels), -1) < max_classes).all(axis=1)
-    chosen = _spread(np.flatnonzero(is_selected))
+    chosen = _spaced_rows(np.flatnonzero(is_selected))
     images = [examples.images[row] for row in chosen]
     if isinstance(examples.images, list):
         images = encoded.decode(images, stored.num_channels, stored.where)
@@ -103,7 +103,7 @@ def _stream_examples(
         config["data"]["name"], data_dir, lambda data: data, reads_labels=False, **settings
     )
     source = selection.sources["train"]
-    ids = _spread(source.ids[:_MAX_SEARCH])
+    ids = _spaced_rows(source.ids[:_MAX_SEARCH])
     pipeline = stream.Streaming(
         selection._replace(sources={"train": source._replace(ids=ids)}),
         seed=config["seed"],
@@ -123,6 +123,6 @@ def _stream_examples(
     ], selection.class_names
 
 
-def _spread(rows: np.ndarray) -> np.ndarray:
+def _spaced_rows(rows: np.ndarray) -> np.ndarray:
     """At most `_ROWS` of the rows, evenly spaced."""
     return rows[np.unique(np.linspace(0, len(rows) - 1, min(_ROWS, len(rows))).astype(int))]

@@ -151,7 +151,7 @@ def _source(name: str, data_dir: str | None) -> StoredDataset:
         searched = f"{files.as_path(data_dir) / name}.npz and {tfds.folder(name, data_dir)}"
     if data_dir and tfds.folder(name, data_dir).is_dir():
         try:
-            return tfds.Prepared(name, data_dir)
+            return tfds.PreparedDataset(name, data_dir)
         except ModuleNotFoundError as error:
             raise FileNotFoundError(
                 f"data set {name!r} is in {tfds.folder(name, data_dir)}, but TensorFlow Datasets"
@@ -202,7 +202,7 @@ def main() -> None:
     source = _source(flags.name, flags.data_dir)
     arrays = (
         npz.arrays_of_encoded(source)
-        if isinstance(source, tfds.Prepared)
+        if isinstance(source, tfds.PreparedDataset)
         else npz.arrays_of_dataset(_selection(source))
     )
     files.write_arrays(path, arrays)

@@ -26,7 +26,7 @@ class Files(NamedTuple):
     lengths: tuple[int, ...]  # records of each file, as its metadata states
 
 
-class Prepared:
+class PreparedDataset:
     """A prepared set with one image and one label per example; a StoredDataset.
 
     Other label fields with the same number of classes, such as the human labels of CIFAR-10N, are

@@ -48,7 +48,7 @@ def count(fields: Mapping[str, Any]) -> int:
 
 def object_distance(fields: Mapping[str, Any]) -> int:
     """Class of the distance of the closest object in a scene of CLEVR, by thresholds."""
-    return _above(
+    return _threshold_index(
         (0.0, 8.0, 8.5, 9.0, 9.5, 10.0, 100.0), np.min(fields["objects"]["pixel_coords"][:, 2])
     )
 
@@ -60,7 +60,7 @@ def vehicle_distance(fields: Mapping[str, Any]) -> int:
     """
     is_vehicle = np.asarray(fields["objects"]["type"]) < 3
     depths = np.asarray(fields["objects"]["location"]).reshape(-1, 3)[is_vehicle, 2]
-    return _above((-100.0, 8.0, 20.0, 999.0), np.min(depths, initial=1000.0))
+    return _threshold_index((-100.0, 8.0, 20.0, 999.0), np.min(depths, initial=1000.0))
 
 
 def x_position(fields: Mapping[str, Any]) -> int:
@@ -73,41 +73,43 @@ def orientation(fields: Mapping[str, Any]) -> int:
     return int(fields["label_orientation"] // 2.5)
 
 
-def _above(thresholds: tuple[float, ...], value: float | np.floating) -> int:
+def _threshold_index(thresholds: tuple[float, ...], value: float | np.floating) -> int:
     """Index of the last threshold below the value."""
     return (
         int(np.searchsorted(np.asarray(thresholds, np.float32), np.float32(value), side="left")) - 1
     )
 
 
-def _parts(percent: int, test: str = "test") -> tuple[str, str, str]:
+def _splits_by_percent(percent: int, test: str = "test") -> tuple[str, str, str]:
     """Training and validation as parts of one stored split, and the test split."""
     return f"train[:{percent}%]", f"train[{percent}%:]", test
 
 
-_STORED = ("train", "validation", "test")
+_STORED_SPLITS = ("train", "validation", "test")
 _DSPRITES = ("train[:80%]", "train[80%:90%]", "train[90%:]")
 _REMOTE = ("train[:60%]", "train[60%:80%]", "train[80%:]")
 _NORB = ("train", "test[:50%]", "test[50%:]")
 
 TASKS = {
-    "caltech101": Task("natural", "caltech101", *_parts(90), 102),
-    "cifar100": Task("natural", "cifar100", *_parts(90), 100, side=32),
-    "dtd": Task("natural", "dtd", *_STORED, 47),
-    "oxford_flowers102": Task("natural", "oxford_flowers102", *_STORED, 102),
-    "oxford_iiit_pet": Task("natural", "oxford_iiit_pet", *_parts(80), 37),
-    "svhn": Task("natural", "svhn_cropped", *_parts(90), 10, side=32),
-    "sun397": Task("natural", "sun397/tfds", *_STORED, 397),
-    "patch_camelyon": Task("specialized", "patch_camelyon", *_STORED, 2, side=96),
+    "caltech101": Task("natural", "caltech101", *_splits_by_percent(90), 102),
+    "cifar100": Task("natural", "cifar100", *_splits_by_percent(90), 100, side=32),
+    "dtd": Task("natural", "dtd", *_STORED_SPLITS, 47),
+    "oxford_flowers102": Task("natural", "oxford_flowers102", *_STORED_SPLITS, 102),
+    "oxford_iiit_pet": Task("natural", "oxford_iiit_pet", *_splits_by_percent(80), 37),
+    "svhn": Task("natural", "svhn_cropped", *_splits_by_percent(90), 10, side=32),
+    "sun397": Task("natural", "sun397/tfds", *_STORED_SPLITS, 397),
+    "patch_camelyon": Task("specialized", "patch_camelyon", *_STORED_SPLITS, 2, side=96),
     "eurosat": Task("specialized", "eurosat/rgb", *_REMOTE, 10, side=64),
     "resisc45": Task("specialized", "resisc45", *_REMOTE, 45, side=256),
     "diabetic_retinopathy": Task(
-        "specialized", "diabetic_retinopathy_detection/btgraham-300", *_STORED, 5
+        "specialized", "diabetic_retinopathy_detection/btgraham-300", *_STORED_SPLITS, 5
     ),
-    "clevr_count": Task("structured", "clevr", *_parts(90, "validation"), 8, count),
-    "clevr_distance": Task("structured", "clevr", *_parts(90, "validation"), 6, object_distance),
-    "dmlab": Task("structured", "dmlab", *_STORED, 6),
-    "kitti_distance": Task("structured", "kitti", *_STORED, 4, vehicle_distance),
+    "clevr_count": Task("structured", "clevr", *_splits_by_percent(90, "validation"), 8, count),
+    "clevr_distance": Task(
+        "structured", "clevr", *_splits_by_percent(90, "validation"), 6, object_distance
+    ),
+    "dmlab": Task("structured", "dmlab", *_STORED_SPLITS, 6),
+    "kitti_distance": Task("structured", "kitti", *_STORED_SPLITS, 4, vehicle_distance),
     "dsprites_position": Task(
         "structured", "dsprites", *_DSPRITES, 16, x_position, side=64, scale=255
     ),
@@ -185,8 +187,8 @@ def prepare(
         version=_VERSION,
         features=features,
         split_datasets={
-            "train": _numbered(source, task, train, valid),
-            "test": _numbered(source, task, test),
+            "train": _numbered_examples(source, task, train, valid),
+            "test": _numbered_examples(source, task, test),
         },
         data_dir=data_dir,
         description=f"Task {name} of VTAB-1k, made from {source.info.full_name}.",
@@ -207,7 +209,7 @@ def _classes(features: Any, task: Task) -> dict[str, Any]:
     return {"names": feature.names}
 
 
-def _numbered(
+def _numbered_examples(
     source: Any, task: Task, *parts: split_spec.Slice
 ) -> Iterator[tuple[int, dict[str, Any]]]:
     """Numbered examples of these parts, in the order of the files."""

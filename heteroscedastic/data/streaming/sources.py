@@ -143,7 +143,7 @@ def choose(
     train = sources["train"]
     is_noisy = _clean_field(train.records, train.label) != train.label
     labels = train.read(train.label, max_labels) if reads_labels or is_noisy else None
-    curated, changes = _curated(train, labels, set(sources), class_names, curate)
+    curated, changes = _curated_sources(train, labels, set(sources), class_names, curate)
     sources |= curated
     description = {
         "class_names": list(class_names),
@@ -204,7 +204,7 @@ def _class_names(sources: Mapping[str, Source]) -> tuple[str, ...]:
     return train_names
 
 
-def _curated(
+def _curated_sources(
     train: Source,
     labels: Labels | None,
     splits: set[str],

@@ -107,13 +107,13 @@ class Streaming:
         )
 
     def training_batch(self, key: PRNGKeyArray, arrays: Any, feed: Batch) -> Batch:
-        return _on_device(key, feed, self._chains[True][1])
+        return _device_batch(key, feed, self._chains[True][1])
 
     def batch(self, key: PRNGKeyArray, arrays: Any, feed: Batch | resident.Feed) -> Batch:
         device_chain = self._chains[False][1]
         if isinstance(feed, resident.Feed):  # of a split that was read into memory
             return resident.batch(key, arrays, feed, chain=device_chain)
-        return _on_device(key, feed, device_chain)
+        return _device_batch(key, feed, device_chain)
 
     def left_out(self) -> dict[str, list[int]]:
         return {split: sorted(ids) for split, ids in self._left_out.items() if ids}
@@ -177,7 +177,7 @@ class Streaming:
             try:
                 with self._read_errors(split, places, epoch, step):
                     for feed in self._batches(split, places, epoch, step):
-                        yield self._checked(split, feed)
+                        yield self._valid_feed(split, feed)
                         step += 1
             except tf.errors.InvalidArgumentError as error:
                 with self._read_errors(split, places, epoch, step):
@@ -222,7 +222,7 @@ class Streaming:
         for arrays in batches.as_numpy_iterator():
             yield Batch(*arrays, {})
 
-    def _checked(self, split: str, feed: Batch) -> Batch:
+    def _valid_feed(self, split: str, feed: Batch) -> Batch:
         """The feed with checked labels; an empty list has weight 0 for a model of one label."""
         where, num_classes = self._sources[split].where, len(self.class_names)
         labels = records.valid_labels(feed.labels, feed.ids, num_classes, where)
@@ -343,7 +343,7 @@ def _host_and_device(chain: Sequence[Callable]) -> tuple[list[Callable], list[Ca
     return list(chain), []
 
 
-def _on_device(key: PRNGKeyArray, feed: Batch, chain: Sequence[Callable]) -> Batch:
+def _device_batch(key: PRNGKeyArray, feed: Batch, chain: Sequence[Callable]) -> Batch:
     inputs = feed.inputs
     for op in chain:
         inputs = jax.vmap(functools.partial(op, key))(inputs)
