@@ -158,7 +158,7 @@ def main() -> None:
         tf, records = tfds.tensorflow(), Records(flags.name, out)
         paths = sorted(set(map(os.path.realpath, records.files("train").paths)))
         stored = next(iter(tf.data.TFRecordDataset(paths).batch(10**6)))
-        images = records.parsed(stored, "label", 1)[0].numpy().tolist()
+        images = records.parse(stored, "label", 1)[0].numpy().tolist()
         forms = {
             "bare": bare(images, flags.size, False, ""),
             "ours": ours(out, flags.name, flags.size, ""),

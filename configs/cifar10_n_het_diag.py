@@ -2,8 +2,8 @@
 
 Question:  does input-dependent noise help against human label noise?
 Command:   python main.py --config=configs/cifar10_n_het_diag.py --workdir=runs/cifar10_n_het_diag
-Cost:      half an hour on a GPU (not measured); the CPU-sized form is a row of the study
-Expected:  not measured at this size; experiments/correlated_label_noise/README.md has what is
+Cost:      about half an hour on a GPU (not measured); the study has a smaller version for CPUs
+Expected:  not measured at this size; experiments/correlated_label_noise/README.md has smaller runs
 """
 
 from ml_collections import ConfigDict
@@ -15,11 +15,11 @@ def get_config() -> ConfigDict:
     c.task = "multiclass"
     c.data = dict(
         name="cifar10_n",
-        label="worse_label",  # or aggre_label, random_label1 to 3, or label: the clean one
+        label="worse_label",  # or aggre_label, random_label1 to 3, or label (clean)
         splits=dict(train="train", test="test"),
         train="pad_crop(4)|flip_lr|value_range(-1, 1)",
         eval="value_range(-1, 1)",
-        validation_fraction=0.1,  # with the noisy labels, as people who have noisy labels must
+        validation_fraction=0.1,  # has noisy labels, as clean ones are unavailable in practice
     )
     c.curation = ""
     c.backbone = dict(name="ResNet18", stem="cifar")

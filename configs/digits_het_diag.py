@@ -1,4 +1,4 @@
-"""A diagonal head on handwritten digits with three pairs of classes confused.
+"""A diagonal head on handwritten digits with three pairs of confused classes.
 
 Question:  how much of the gain needs correlated noise?
 Command:   python main.py --config=configs/digits_het_diag.py --workdir=runs/digits_het_diag
@@ -17,7 +17,7 @@ def get_config() -> ConfigDict:
         name="digits",
         train="shift(1)|value_range(-1, 1)",
         eval="value_range(-1, 1)",
-        validation_fraction=0.2,  # with the noisy labels, as people who have noisy labels must
+        validation_fraction=0.2,  # has noisy labels, as clean ones are unavailable in practice
     )
     c.curation = "confuse_random_pairs(num_pairs=3, rate=0.4)"
     c.backbone = dict(name="MLP", widths=(128, 128))

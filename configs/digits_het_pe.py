@@ -1,6 +1,6 @@
-"""A parameter-efficient head on handwritten digits with three pairs of classes confused.
+"""A parameter-efficient head on handwritten digits with three pairs of confused classes.
 
-Question:  do shared factors do as well as the input's own?
+Question:  do shared factors perform as well as factors that depend on the input?
 Command:   python main.py --config=configs/digits_het_pe.py --workdir=runs/digits_het_pe
 Cost:      20 seconds on 2 CPU cores
 Expected:  the table of planted noise in README.md
@@ -17,7 +17,7 @@ def get_config() -> ConfigDict:
         name="digits",
         train="shift(1)|value_range(-1, 1)",
         eval="value_range(-1, 1)",
-        validation_fraction=0.2,  # with the noisy labels, as people who have noisy labels must
+        validation_fraction=0.2,  # has noisy labels, as clean ones are unavailable in practice
     )
     c.curation = "confuse_random_pairs(num_pairs=3, rate=0.4)"
     c.backbone = dict(name="MLP", widths=(128, 128))

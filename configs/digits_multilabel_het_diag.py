@@ -1,9 +1,10 @@
 """A diagonal head on two digits side by side, with labels dropped and added.
 
-Question:  does noise that knows no correlation help where an example has several labels?
-Command:   python main.py --config=configs/digits_multilabel_het_diag.py
---workdir=runs/digits_multilabel_het_diag Cost:      30 seconds on 2 CPU cores Expected:  the table
-of several labels in experiments/correlated_label_noise/README.md
+Question:  does uncorrelated noise help if an example has several labels?
+Command:   python main.py --config=configs/digits_multilabel_het_diag.py \
+               --workdir=runs/digits_multilabel_het_diag
+Cost:      30 seconds on 2 CPU cores
+Expected:  the table of several labels in experiments/correlated_label_noise/README.md
 """
 
 from ml_collections import ConfigDict
@@ -17,7 +18,7 @@ def get_config() -> ConfigDict:
         name="digits_pairs",
         train="shift(1)|value_range(-1, 1)",
         eval="value_range(-1, 1)",
-        validation_fraction=0.2,  # of the groups, with the noisy labels; no digit is on both sides
+        validation_fraction=0.2,  # of the groups, with noisy labels; no digit is in both splits
     )
     c.curation = "drop_and_add(drop_rate=0.2, add_rate=0.02)"
     c.backbone = dict(name="ConvNet", widths=(16, 32, 64))

@@ -1,8 +1,8 @@
-"""A plain sigmoid on ImageNet-21k with ResNet-152: 21,843 classes, each a yes/no answer.
+"""A plain sigmoid on ImageNet-21k with ResNet-152: 21,843 yes/no questions.
 
-Question:  how far does a homoscedastic model get?
+Question:  which score does a homoscedastic model reach?
 Command:   python main.py --config=configs/imagenet21k_hom.py --workdir=runs/imagenet21k_hom
-Cost:      not measured; five seeds of it on an 8x8 slice of TPU v3 in the paper
+Cost:      not measured; the paper uses an 8x8 slice of TPU v3 for five seeds
 Expected:  gAP 45.9 ± 0.14 %, NLL 3.65 (Table 3)
 """
 
@@ -16,30 +16,30 @@ def get_config() -> ConfigDict:
     c.data = dict(
         pipeline="streaming",
         name="imagenet21k",
-        label="labels",  # lists
-        # 4 % of the images each (Appendix B).
+        label="labels",  # lists of labels
+        # valid and test have 4 % of the images each (Appendix B).
         splits=dict(train="train", valid="validation", test="test"),
         train="inception_crop(224)|flip_lr|value_range(-1, 1)",  # Appendix B
-        eval="resize_small(256)|central_crop(224)|value_range(-1, 1)",  # not said; as is usual
+        eval="resize_small(256)|central_crop(224)|value_range(-1, 1)",  # usual; not stated
         validation_fraction=0.0,
         lanes=128,
-        max_corrupt=100,  # images that cannot be decoded, above which a run stops
-        max_labels=16,  # of an image, above which a run stops
+        max_corrupt=100,  # maximum number of images that cannot be decoded
+        max_labels=16,  # maximum number of labels per image
     )
     c.curation = ""
-    # bfloat16 is that of the public code; batch statistics are those of the global batch (C13).
+    # bfloat16 follows the public code; batch statistics cover the global batch (C13).
     c.backbone = dict(name="ResNet152V2", dtype="bfloat16")
     c.head = dict(name="Deterministic", num_classes=21_843, temperature=1.0)
     c.predictive = dict(name="deterministic")
     c.smoothing = dict(name="hard")
     c.loss = dict(name="sigmoid_cross_entropy")
     c.weighting = dict(name="equal")
-    # Appendix B. The larger weight is read as that of the kernel of v(x) and of the shared V (C14);
-    # both are of sum(w^2) (X4). Of Nesterov's form nothing is said.
+    # Appendix B. We read that the larger coefficient applies to the kernel of v(x) and to the
+    # shared V (C14). Both are coefficients of sum(w^2) (X4). Nesterov momentum is not stated.
     c.optimizer = dict(
         name="sgd", momentum=0.9, nesterov=False, l2=3e-3, covariance_l2=1e-2, clip_norm=1.0
     )
-    # At 30, 60 and 80 of 90 epochs (Appendix B).
+    # Epochs 30, 60 and 80 of 90 (Appendix B).
     c.schedule = dict(
         name="steps",
         learning_rate=0.1,

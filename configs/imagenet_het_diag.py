@@ -2,7 +2,7 @@
 
 Question:  does input-dependent noise without correlations help?
 Command:   python main.py --config=configs/imagenet_het_diag.py --workdir=runs/imagenet_het_diag
-Cost:      not measured; five seeds of it on a 4x4 slice of TPU v3 in the paper
+Cost:      not measured; the paper uses a 4x4 slice of TPU v3 for five seeds
 Expected:  top-1 78.3 ± 0.06 %, NLL 0.88 (Table 1, 90 epochs); 78.7 ± 0.09 %, 0.95 (270)
 """
 
@@ -18,34 +18,33 @@ def get_config() -> ConfigDict:
         name="imagenet2012",
         label="label",
         splits=dict(
-            # Held out for tuning (Section 4). That the models of the tables are trained without
-            # them is a reading (C11); train="train" is the other one.
+            # Held out for tuning (Section 4). We read that models of the tables are trained without
+            # these images (C11); the other reading is train="train".
             train="train[50000:]",
             valid="train[:50000]",
-            test="validation",  # the official validation images are the paper's test set
+            test="validation",  # the paper tests on the official validation images
             real=dict(name="imagenet2012_real", split="validation", label="real_label"),
             v2=dict(name="imagenet_v2", split="test"),
         ),
         train="inception_crop(224)|flip_lr|value_range(-1, 1)",  # Appendix B
-        eval="resize_small(256)|central_crop(224)|value_range(-1, 1)",  # not said; as is usual
+        eval="resize_small(256)|central_crop(224)|value_range(-1, 1)",  # usual; not stated
         validation_fraction=0.0,
         lanes=128,
-        max_corrupt=100,  # images that cannot be decoded, above which a run stops
+        max_corrupt=100,  # maximum number of images that cannot be decoded
     )
     c.curation = ""
-    # bfloat16 is that of the public code; batch statistics are those of the global batch (C13).
+    # bfloat16 follows the public code; batch statistics cover the global batch (C13).
     c.backbone = dict(name="ResNet152V2", dtype="bfloat16")
     c.head = dict(name="Diagonal", num_classes=1000, temperature=0.9)  # Appendix B
     c.predictive = dict(name="softmax", num_samples=10_000, points="independent")  # Appendix B
     c.smoothing = dict(name="hard")
     c.loss = dict(name="cross_entropy")
     c.weighting = dict(name="equal")
-    # Appendix B. The weight of L2 is that of sum(w^2) (reading X4); of Nesterov's form nothing is
-    # said.
+    # Appendix B. l2 is the coefficient of sum(w^2) (reading X4); Nesterov momentum is not stated.
     c.optimizer = dict(
         name="sgd", momentum=0.9, nesterov=False, l2=1e-3, covariance_l2=None, clip_norm=None
     )
-    # At 30, 60 and 80 of 90 epochs, which are 90, 180 and 240 of 270 (Appendix B).
+    # Epochs 30, 60 and 80 of 90, or 90, 180 and 240 of 270 (Appendix B).
     c.schedule = dict(
         name="steps",
         learning_rate=0.1,
@@ -53,7 +52,7 @@ def get_config() -> ConfigDict:
         factor=0.1,
         warmup_epochs=5.0,
     )
-    # Table 1 has 90 and 270 epochs, tables 8 to 11 have 270.
+    # Table 1 uses 90 and 270 epochs, Tables 8 to 11 use 270.
     c.training = dict(batch_size=1024, num_epochs=90.0, num_steps=None, checkpoint_epochs=1.0)
     c.validation = dict(split="valid", metric="nll")
     c.evals = dict(

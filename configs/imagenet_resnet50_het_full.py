@@ -1,10 +1,9 @@
-"""A low-rank head on ImageNet with ResNet-50, member of an ensemble.
+"""A low-rank head on ImageNet with ResNet-50, as a member of an ensemble.
 
 Question:  does an ensemble gain from heteroscedastic members?
-Command:   python main.py --config=configs/imagenet_resnet50_het_full.py
---workdir=runs/imagenet_resnet50_het_full \
-               --config.training.num_epochs=180
-Cost:      not measured; on 32 cores of TPU in the public code
+Command:   python main.py --config=configs/imagenet_resnet50_het_full.py \
+               --workdir=runs/imagenet_resnet50_het_full --config.training.num_epochs=180
+Cost:      not measured; the public code uses 32 TPU cores
 Expected:  top-1 77.5 %, NLL 0.898, ECE 0.033 (Table 7, single model)
 """
 
@@ -20,32 +19,32 @@ def get_config() -> ConfigDict:
         name="imagenet2012",
         label="label",
         splits=dict(
-            train="train",  # all of it, as in the public code
-            test="validation",  # the official validation images are the paper's test set
+            train="train",  # all examples, as in the public code
+            test="validation",  # the paper tests on the official validation images
             real=dict(name="imagenet2012_real", split="validation", label="real_label"),
             v2=dict(name="imagenet_v2", split="test"),
         ),
-        # As in the public code, which leaves pixels from 0 to 255.
+        # As in the public code, which keeps pixels from 0 to 255.
         train="efficientnet_random_crop(224)|flip_lr|value_range(0, 255)",
         eval="efficientnet_center_crop(224)|value_range(0, 255)",
         validation_fraction=0.0,
         lanes=128,
-        max_corrupt=100,  # images that cannot be decoded, above which a run stops
+        max_corrupt=100,  # maximum number of images that cannot be decoded
     )
     c.curation = ""
-    # Table 7's code, uncertainty-baselines, is the source of what the paper does not say (reading
-    # C8). v1.5, statistics of the global batch (C13).
+    # What the paper does not state follows the code of Table 7, uncertainty-baselines (reading C8).
+    # ResNet v1.5; batch statistics cover the global batch (C13).
     c.backbone = dict(name="ResNet50", dtype="bfloat16", start="keras")
     c.head = dict(name="LowRank", num_classes=1000, num_factors=15, temperature=1.5)  # Table 7
     c.predictive = dict(name="softmax", num_samples=5000, points="independent")
     c.smoothing = dict(name="hard")
     c.loss = dict(name="cross_entropy")
     c.weighting = dict(name="equal")
-    # The weight of L2 is that of sum(w^2).
+    # l2 is the coefficient of sum(w^2).
     c.optimizer = dict(
         name="sgd", momentum=0.9, nesterov=True, l2=1e-4, covariance_l2=None, clip_norm=None
     )
-    # 0.1 a batch of 256.
+    # 0.1 per batch of 256.
     c.schedule = dict(
         name="steps",
         learning_rate=1.6,
@@ -53,7 +52,7 @@ def get_config() -> ConfigDict:
         factor=0.1,
         warmup_epochs=5.0,
     )
-    # In Table 7 90 epochs without noise and 180 with it, as in the public code.
+    # Table 7 uses 90 epochs without noise and 180 with noise, as the public code does.
     c.training = dict(batch_size=4096, num_epochs=90.0, num_steps=None, checkpoint_epochs=1.0)
     c.validation = None
     c.evals = dict(

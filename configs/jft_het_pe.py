@@ -1,8 +1,8 @@
-"""A parameter-efficient head on JFT-300M with ResNet-50: several labels an example.
+"""A parameter-efficient head on JFT-300M with ResNet-50, with lists of labels.
 
-Question:  does correlated noise help where there are very many classes?
+Question:  does correlated noise help with very many classes?
 Command:   python main.py --config=configs/jft_het_pe.py --workdir=runs/jft_het_pe
-Cost:      not measured; five seeds of it on a 16x16 slice of TPU v3 in the paper
+Cost:      not measured; the paper uses a 16x16 slice of TPU v3 for five seeds
 Expected:  gAP 64.7 ± 0.06 %, NLL 19.34 (Table 3)
 """
 
@@ -16,36 +16,36 @@ def get_config() -> ConfigDict:
     c.data = dict(
         pipeline="streaming",
         name="jft",
-        label="labels",  # lists
-        # No public set: heteroscedastic/data/builders/multilabel.py tells the form. `coco_labels`
-        # is a public set of it, with 80 classes. The paper has 50,000 images each for validation
-        # and test.
+        label="labels",  # lists of labels
+        # JFT is not public. heteroscedastic/data/builders/multilabel.py describes the format;
+        # `coco_labels` is a public set of this format with 80 classes. The paper uses 50,000 images
+        # each for validation and test.
         splits=dict(train="train", valid="validation", test="test"),
         train="inception_crop(224)|flip_lr|value_range(-1, 1)",  # Appendix B
-        eval="resize_small(256)|central_crop(224)|value_range(-1, 1)",  # not said; as is usual
+        eval="resize_small(256)|central_crop(224)|value_range(-1, 1)",  # usual; not stated
         validation_fraction=0.0,
         lanes=512,
-        max_corrupt=100,  # images that cannot be decoded, above which a run stops
-        max_labels=16,  # of an image, above which a run stops
+        max_corrupt=100,  # maximum number of images that cannot be decoded
+        max_labels=16,  # maximum number of labels per image
     )
     c.curation = ""
-    # bfloat16 is that of the public code; batch statistics are those of the global batch (C13).
+    # bfloat16 follows the public code; batch statistics cover the global batch (C13).
     c.backbone = dict(name="ResNet50V2", dtype="bfloat16")
-    # The paper says over 17,000 classes; Sun et al. (2017), arXiv:1707.02968, count 18,291. Give
-    # the number of the set at hand.
+    # The paper states over 17,000 classes; Sun et al. (2017), arXiv:1707.02968, count 18,291. Set
+    # the number of classes of your data.
     c.head = dict(
         name="ParameterEfficient", num_classes=18_291, num_factors=50, temperature=0.15
     )  # Appendix B
-    # Eq. 5 with the samples of Appendix B; name="sigmoid" is what it converges to, in closed form.
+    # Eq. 5 with the samples of Appendix B; name="sigmoid" is its limit in closed form.
     c.predictive = dict(name="sigmoid_sampled", num_samples=1000, points="independent")
     c.smoothing = dict(name="hard")
     c.loss = dict(name="sigmoid_cross_entropy")
     c.weighting = dict(name="equal")
-    # Appendix B. The weight of L2 is that of sum(w^2) (X4); of Nesterov's form nothing is said.
+    # Appendix B. l2 is the coefficient of sum(w^2) (X4); Nesterov momentum is not stated.
     c.optimizer = dict(
         name="sgd", momentum=0.9, nesterov=False, l2=1e-3, covariance_l2=None, clip_norm=1.0
     )
-    # At 10, 20 and 25 of 30 epochs (Appendix B).
+    # Epochs 10, 20 and 25 of 30 (Appendix B).
     c.schedule = dict(
         name="steps",
         learning_rate=0.03,

@@ -1,10 +1,12 @@
-"""A low-rank head on images of your own, DIR/mine.npz as README.md describes it;
---config.data.name=X is DIR/X.npz.
+"""A low-rank head on your own images.
 
-Question:  what does a model learn from these images, with their labels just as they are in the
-file? Command:   python main.py --config=configs/own_images.py --workdir=runs/own_images
---data_dir=DIR Cost:      depends on the images; the backbone is one for small images, of up to
-about 64 pixels Expected:  depends on the labels
+The images are in DIR/mine.npz, in the format that README.md describes. --config.data.name=X reads
+DIR/X.npz.
+
+Question:  what does a model learn from these images with the stored labels?
+Command:   python main.py --config=configs/own_images.py --workdir=runs/own_images --data_dir=DIR
+Cost:      depends on the images; the backbone is for small images, of up to about 64 pixels
+Expected:  depends on the labels
 """
 
 from ml_collections import ConfigDict, config_dict
@@ -16,20 +18,20 @@ def get_config() -> ConfigDict:
     c.task = "multiclass"
     c.data = dict(
         name="mine",
-        label="label",  # SPLIT_labels of the file; NAME trains on train_NAME
+        label="label",  # field SPLIT_labels; label="NAME" trains on train_NAME
         splits=dict(train="train", test="test"),
         max_classes=config_dict.placeholder(int),
         max_examples=config_dict.placeholder(int),
-        # without flip_lr where left and right matter, as in text
+        # omit flip_lr if left and right matter, as for text
         train="pad_crop(4)|flip_lr|value_range(-1, 1)",
         eval="value_range(-1, 1)",
         validation_fraction=0.2,
     )
-    c.curation = ""  # every label stays as it is
+    c.curation = ""  # labels are unchanged
     c.backbone = dict(name="ResNet20")
     c.head = dict(
         name="LowRank",
-        num_classes=config_dict.placeholder(int),  # as many as the data has
+        num_classes=config_dict.placeholder(int),  # None: number of classes of the data
         num_factors=6,
         temperature=1.0,
     )

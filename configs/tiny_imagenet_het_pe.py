@@ -1,11 +1,10 @@
-"""A parameter-efficient head on Tiny-ImageNet, which is streamed: 200 classes, 200 training images
-of each.
+"""A parameter-efficient head on Tiny-ImageNet, streamed, with 200 images for each of 200 classes.
 
-Question:  does correlated noise of fewer parameters help where classes are alike?
-Command:   python main.py --config=configs/tiny_imagenet_het_pe.py
---workdir=runs/tiny_imagenet_het_pe Cost:      an hour on a GPU (not measured); the CPU-sized form
-is a row of the study Expected:  not measured at this size;
-experiments/correlated_label_noise/README.md has what is
+Question:  does correlated noise with fewer parameters help if classes are similar?
+Command:   python main.py --config=configs/tiny_imagenet_het_pe.py \
+               --workdir=runs/tiny_imagenet_het_pe
+Cost:      about an hour on a GPU (not measured); the study has a smaller version for CPUs
+Expected:  not measured at this size; experiments/correlated_label_noise/README.md has smaller runs
 """
 
 from ml_collections import ConfigDict
@@ -20,13 +19,13 @@ def get_config() -> ConfigDict:
         name="tiny_imagenet",
         label="label",
         splits=dict(train="train[:90%]", valid="train[90%:]", test="validation"),
-        max_classes=200,  # the first so many
+        max_classes=200,  # the first 200
         train="pad_crop(8)|flip_lr|value_range(-1, 1)",
         eval="value_range(-1, 1)",
         validation_fraction=0.0,
         lanes=16,
-        max_corrupt=100,  # images that cannot be decoded, above which a run stops
-        window=1024,  # of the 2,250 records of a lane, 2 KB each
+        max_corrupt=100,  # maximum number of images that cannot be decoded
+        window=1024,  # of the 2,250 records of a reader shard, 2 KB each
     )
     c.curation = ""
     c.backbone = dict(name="ResNet18", stem="cifar")

@@ -1,14 +1,11 @@
-"""Fine-tuning on a task of VTAB-1k by BiT's rules, a plain head on a backbone that was trained
-elsewhere.
+"""Fine-tuning of a pretrained backbone with a plain head on a task of VTAB-1k, by BiT's rules.
 
-Question:  does a backbone that was trained under a heteroscedastic head transfer better?
+Question:  does a backbone transfer better if it was trained with a heteroscedastic head?
 Command:   python main.py --config=configs/vtab.py --workdir=runs/vtab
-           (all tasks and heads: the table "table_6" of
-           experiments/correlated_label_noise/transfer.py)
-Cost:      minutes a task on an accelerator (not measured)
-Expected:  Table 6, mean accuracy over 19 tasks of ResNet-50 from JFT: 70.46 from a homoscedastic
-head,
-           71.12 from a diagonal and 71.34 from a parameter-efficient one
+           (all tasks and heads: table_6 of experiments/correlated_label_noise/transfer.py)
+Cost:      minutes per task on an accelerator (not measured)
+Expected:  mean accuracy over 19 tasks of ResNet-50 pretrained on JFT: 70.46 % with a homoscedastic
+           head, 71.12 % with a diagonal and 71.34 % with a parameter-efficient one (Table 6)
 """
 
 from ml_collections import ConfigDict
@@ -19,23 +16,23 @@ def get_config() -> ConfigDict:
     c.seed = 0
     c.task = "multiclass"
     c.init = dict(workdir="runs/jft_hom", checkpoint="last", head=False)
-    # The rules are BiT-HyperRule, Kolesnikov et al. (2020), arXiv:1912.11370, section 3.3, for
-    # fewer than 20,000 examples. The steps for more are in
-    # experiments/correlated_label_noise/transfer.py; the mixup of 0.1 that the rule has for 20,000
-    # and more is not built.
+    # Settings follow BiT-HyperRule for fewer than 20,000 examples, Kolesnikov et al. (2020),
+    # arXiv:1912.11370, section 3.3. The numbers of steps for more examples are in
+    # experiments/correlated_label_noise/transfer.py; the mixup of 0.1 of the rule for 20,000
+    # examples or more is not implemented.
     c.data = dict(
         pipeline="streaming",
         name="vtab_cifar100",  # written by python -m heteroscedastic.data.storage.vtab
         splits=dict(
             train="train", test="test"
         ),  # 1,000 examples; train[:800] and train[800:] would tune
-        # Images of fewer than 96 x 96 pixels become 160 and are cropped to 128, larger ones 448 and
-        # 384; tasks whose labels a mirror or a crop would change have neither.
+        # Images below 96 x 96 pixels are resized to 160 and cropped to 128, larger ones to 448 and
+        # 384. Tasks whose labels change under mirroring or cropping use neither.
         train="resize(160)|random_crop(128)|flip_lr|value_range(-1, 1)",
         eval="resize(128)|value_range(-1, 1)",
         validation_fraction=0.0,
         lanes=16,
-        max_corrupt=100,  # images that cannot be decoded, above which a run stops
+        max_corrupt=100,  # maximum number of images that cannot be decoded
     )
     c.curation = ""
     c.backbone = dict(name="ResNet50V2")
@@ -49,8 +46,8 @@ def get_config() -> ConfigDict:
     c.optimizer = dict(
         name="sgd", momentum=0.9, nesterov=False, l2=0.0, covariance_l2=None, clip_norm=None
     )
-    # The milestones are the paper's; its public code has 200, 300 and 400 of 500 steps, and the
-    # warm-up, of which the paper says nothing.
+    # The milestones follow the paper; its public code uses steps 200, 300 and 400 of 500. The
+    # warm-up follows the public code; the paper does not state it.
     c.schedule = dict(
         name="steps", learning_rate=0.003, milestones=(0.3, 0.6, 0.9), factor=0.1, warmup_steps=100
     )

@@ -1,8 +1,8 @@
 """A plain softmax on WebVision with Inception-ResNet-v2.
 
-Question:  how far does a homoscedastic model get on labels of the web?
+Question:  which accuracy does a homoscedastic model reach with labels from the web?
 Command:   python main.py --config=configs/webvision_hom.py --workdir=runs/webvision_hom
-Cost:      not measured; on 32 V100 in the paper
+Cost:      not measured; the paper uses 32 V100
 Expected:  top-1 76.1 ± 0.07 % on WebVision, 67.0 ± 0.08 % on ILSVRC12 (Table 2)
 """
 
@@ -24,26 +24,26 @@ def get_config() -> ConfigDict:
                 name="imagenet2012", split="validation"
             ),  # the same classes in the same order
         ),
-        # The preprocessing of EfficientNet (Appendix B). Neither size nor range is said: these are
-        # the network's own.
+        # The preprocessing of EfficientNet (Appendix B). Size and range are not stated; these are
+        # the defaults of the network.
         train="efficientnet_random_crop(299)|flip_lr|value_range(-1, 1)",
         eval="efficientnet_center_crop(299)|value_range(-1, 1)",
         validation_fraction=0.0,
         lanes=64,
-        max_corrupt=100,  # images that cannot be decoded, above which a run stops
+        max_corrupt=100,  # maximum number of images that cannot be decoded
     )
     c.curation = ""
-    c.backbone = dict(name="InceptionResNetV2", dtype="float32")  # on GPUs in the paper
+    c.backbone = dict(name="InceptionResNetV2", dtype="float32")  # the paper uses GPUs
     c.head = dict(name="Deterministic", num_classes=1000, temperature=1.0)
     c.predictive = dict(name="deterministic")
     c.smoothing = dict(name="hard")
     c.loss = dict(name="cross_entropy")
     c.weighting = dict(name="equal")
-    # The weight of L2 is that of sum(w^2) (reading X4); of Nesterov's form nothing is said.
+    # l2 is the coefficient of sum(w^2) (reading X4); Nesterov momentum is not stated.
     c.optimizer = dict(
         name="sgd", momentum=0.9, nesterov=False, l2=4e-5, covariance_l2=None, clip_norm=None
     )
-    # At 40 and 80 of 95 epochs (Appendix B).
+    # Epochs 40 and 80 of 95 (Appendix B).
     c.schedule = dict(
         name="steps",
         learning_rate=0.1,
@@ -51,10 +51,10 @@ def get_config() -> ConfigDict:
         factor=0.1,
         warmup_epochs=2.0,
     )
-    # 32 workers of 64 images each, asynchronous: an update sees 64 images, at weights that are a
-    # little old (C9). Here updates are of as many and follow each other.
+    # The paper uses 32 asynchronous workers with 64 images each: an update uses 64 images and
+    # slightly outdated weights (C9). Here updates use 64 images and are synchronous.
     c.training = dict(batch_size=64, num_epochs=95.0, num_steps=None, checkpoint_epochs=1.0)
-    c.validation = None  # the temperature is that of ImageNet
+    c.validation = None  # the temperature is taken from ImageNet
     c.evals = dict(
         test=dict(split="test"),
         ilsvrc12=dict(split="ilsvrc12"),

@@ -1,4 +1,4 @@
-"""How a command ends with an error: one line for what a user can correct, a traceback for a bug."""
+"""Errors of commands: one line for an error that a user can correct, a traceback for a bug."""
 
 import argparse
 import contextlib
@@ -6,9 +6,12 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-INTERRUPTED = 130  # what a shell reports of a program that SIGINT ended
+INTERRUPTED = 130  # exit status that a shell reports after SIGINT
 _PACKAGE = Path(__file__).resolve().parent
-_OURS = (_PACKAGE, *(_PACKAGE.parent / name for name in ("main.py", "configs", "experiments")))
+_PROJECT_PATHS = (
+    _PACKAGE,
+    *(_PACKAGE.parent / name for name in ("main.py", "configs", "experiments")),
+)
 
 
 class UserError(Exception):
@@ -16,10 +19,10 @@ class UserError(Exception):
 
 
 def message(error: BaseException) -> str | None:
-    """The message of an error that a user can correct; None for a bug, whose traceback is needed.
+    """The message of an error that a user can correct; None for a bug, which needs a traceback.
 
-    A ValueError is a user's only where this project raises it, as a ValueError of JAX or NumPy is a
-    bug here. So is an OSError that names no file.
+    A ValueError is an error of the user only if this project raises it: a ValueError of JAX or
+    NumPy indicates a bug, and so does an OSError without a file name.
     """
     if isinstance(error, UserError) or (isinstance(error, OSError) and error.filename):
         return str(error)
@@ -33,17 +36,17 @@ def _is_raised_here(error: BaseException) -> bool:
     while frame and frame.tb_next:
         frame = frame.tb_next
     path = Path(frame.tb_frame.f_code.co_filename).resolve() if frame else Path()
-    return any(path.is_relative_to(ours) for ours in _OURS)
+    return any(path.is_relative_to(parent) for parent in _PROJECT_PATHS)
 
 
 @contextlib.contextmanager
 def one_line(debug: bool | None = None) -> Iterator[None]:
-    """Ends the program with one line and exit status 1 where a user can correct the error; also a
-    decorator.
+    """Ends the program with one line and exit status 1 if a user can correct the error.
+
+    It is a context manager and a decorator.
 
     Args:
-      debug: raises the error as it is, with its traceback; None asks for --debug among the
-        command's arguments.
+      debug: whether to raise the error with its traceback; None checks for --debug in sys.argv.
     """
     try:
         yield
@@ -58,7 +61,7 @@ def one_line(debug: bool | None = None) -> Iterator[None]:
 
 
 def parser(description: str | None) -> argparse.ArgumentParser:
-    """A parser of the arguments of a command whose main is decorated with `one_line`."""
-    made = argparse.ArgumentParser(description=description)
-    made.add_argument("--debug", action="store_true", help="show the traceback of an error")
-    return made
+    """An argument parser with --debug, for a command whose main is decorated with `one_line`."""
+    arguments = argparse.ArgumentParser(description=description)
+    arguments.add_argument("--debug", action="store_true", help="show the traceback of an error")
+    return arguments

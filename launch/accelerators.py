@@ -1,23 +1,22 @@
-"""What each kind of accelerator needs: a zone that has it, the software of its hosts, and flags of
-its compiler.
+"""Zones, host software and compiler flags for each kind of accelerator.
 
-Zones: https://cloud.google.com/tpu/docs/regions-zones (of TPU v3, more than one host is in
-europe-west4-a alone). Software: https://cloud.google.com/tpu/docs/runtimes. A kind is what a type
-begins with: v3-32 has 32 cores on 16 chips (4x4), v5litepod-32 and v6e-32 have 32 chips.
+A kind is the first part of an accelerator type: v3-32 has 32 cores on 16 chips (4x4), v5litepod-32
+and v6e-32 have 32 chips. Zones: https://cloud.google.com/tpu/docs/regions-zones (TPU v3 with
+several hosts is available in europe-west4-a only). Software:
+https://cloud.google.com/tpu/docs/runtimes.
 
-An unknown flag ends a run as it starts, and which there are depends on the version of jaxlib or
-libtpu; so only those are here that are documented, apply to a run of ours, and are not what the
-compiler does anyway. Left out:
-- the flags of asynchronous all-gathers (xla_tpu_enable_async_collective_fusion_fuse_all_gather and
-others), which are
-  on by themselves: https://openxla.org/xla/flags_guidance
-- xla_tpu_enable_data_parallel_all_reduce_opt, which is for several slices, and a run here has one:
+An unknown compiler flag ends a run at its start, and the known flags depend on the version of
+jaxlib or libtpu. Therefore only flags are set that are documented, apply to these runs and are not
+on by default. These flags are not set:
+
+- xla_tpu_enable_async_collective_fusion_fuse_all_gather and other flags of asynchronous
+  all-gathers: on by default, see https://openxla.org/xla/flags_guidance
+- xla_tpu_enable_data_parallel_all_reduce_opt: for several slices, whereas a run uses one slice, see
   https://docs.jax.dev/en/latest/xla_flags.html
-- xla_tpu_spmd_rng_bit_generator_unsafe, also there: noise would depend on how many devices there
-are.
-- thresholds for joining collectives of GPUs (xla_gpu_all_reduce_combine_threshold_bytes and
-others), which are to be
-  measured: https://docs.jax.dev/en/latest/gpu_performance_tips.html
+- xla_tpu_spmd_rng_bit_generator_unsafe, on the same page: noise would depend on the number of
+  devices
+- xla_gpu_all_reduce_combine_threshold_bytes and other thresholds for joining collectives of GPUs:
+  must be measured, see https://docs.jax.dev/en/latest/gpu_performance_tips.html
 """
 
 import re
@@ -29,7 +28,7 @@ class Kind(NamedTuple):
     """A kind of TPU."""
 
     zone: str
-    version: str  # of the software on its hosts
+    version: str  # version of the host software
     environment: Mapping[str, str] = {}
 
 
@@ -38,9 +37,9 @@ _KINDS = {
     "v5litepod": Kind(
         "europe-west4-b",
         "v2-alpha-tpuv5-lite",
-        # What crosses chips in training are sums: gradients and batch statistics. The first flag is
-        # on by itself and the second is not; together they let an all-reduce of v5e run beside
-        # computation ("v5e/Async" in https://openxla.org/xla/flags_guidance, which suggests both).
+        # Training communicates sums between chips: gradients and batch statistics. Both flags let
+        # an all-reduce of v5e overlap with computation; the first is on by default, the second is
+        # not ("v5e/Async" in https://openxla.org/xla/flags_guidance, which recommends both).
         {
             "LIBTPU_INIT_ARGS": "--xla_tpu_enable_async_collective_fusion=true"
             " --xla_tpu_enable_async_collective_fusion_fuse_all_reduce=true"
@@ -50,21 +49,22 @@ _KINDS = {
 }
 
 GPU_ENVIRONMENT = {
-    # Collectives run beside computation, which is off by default:
+    # Collectives overlap with computation; off by default:
     # https://docs.jax.dev/en/latest/gpu_performance_tips.html
     "XLA_FLAGS": "--xla_gpu_enable_latency_hiding_scheduler=true",
 }
 
 
 def tpu(accelerator: str) -> Kind:
-    """What is known of a type such as v3-32.
+    """The kind of an accelerator type such as v3-32.
 
     Raises:
-      ValueError: it is of no known kind, or no type at all.
+      ValueError: the type is not valid or its kind is unknown.
     """
     kind, _, size = accelerator.partition("-")
     if kind not in _KINDS or not re.fullmatch(r"[1-9][0-9]{0,4}", size):
         raise ValueError(
-            f"--accelerator is {accelerator!r}, but must be {', '.join(_KINDS)} and a size: v3-32."
+            f"--accelerator is {accelerator!r}, but must be one of {', '.join(_KINDS)} and a size,"
+            " such as v3-32."
         )
     return _KINDS[kind]

@@ -1,6 +1,4 @@
-"""What launchers share: what is to be run, how main.py is called, and a shell that can only tell
-what it would do.
-"""
+"""Common parts of the launchers: flags, the command of a run, and a shell with a dry-run mode."""
 
 import argparse
 import math
@@ -12,30 +10,30 @@ from pathlib import Path
 from typing import NamedTuple, NoReturn
 
 ROOT = Path(__file__).resolve().parents[1]
-SAVED = 75  # main.py exits so after SIGTERM, once the state is saved
+SAVED = 75  # exit status of main.py after SIGTERM, once the state is saved
 
 
 class LaunchError(RuntimeError):
-    """A launch that cannot go on; the message says what is left and what to do."""
+    """A launch that failed; the message says what remains and what to do."""
 
 
 class UnknownError(LaunchError):
-    """It cannot be told what is there."""
+    """The state of the slice is unknown."""
 
 
 class BusyError(LaunchError):
-    """What is there is at other work, which must not be touched."""
+    """The slice runs another command, which must not be interrupted."""
 
 
 class Parser(argparse.ArgumentParser):
-    """Says what is wrong in one line, without the usage above it."""
+    """Reports errors in one line, without the usage."""
 
     def error(self, message: str) -> NoReturn:
         self.exit(2, f"{self.prog}: error: {message}\n")
 
 
 def number(kind: type[int] | type[float], low: float, high: float) -> Callable[[str], int | float]:
-    """The type of a flag whose value is a number from `low` to `high`, which nan is not."""
+    """The type of a flag whose value is a number from `low` to `high`; nan is rejected."""
 
     def parse(text: str) -> int | float:
         try:
@@ -43,87 +41,103 @@ def number(kind: type[int] | type[float], low: float, high: float) -> Callable[[
         except ValueError:
             value = math.nan
         if not low <= value <= high:
-            what = "a whole number" if kind is int else "a number"
+            description = "an integer" if kind is int else "a number"
             raise argparse.ArgumentTypeError(
-                f"is {text}, but must be {what} from {low:g} to {high:g}."
+                f"is {text}, but must be {description} from {low:g} to {high:g}."
             )
         return value
 
     return parse
 
 
-class Done(NamedTuple):
-    """A command that has ended."""
+class CommandResult(NamedTuple):
+    """The result of a command."""
 
-    code: int
+    code: int  # exit status
     output: str = ""
     errors: str = ""
 
 
 class Shell:
-    """Runs commands; a dry one prints them, quoted, and takes it that they did what was assumed."""
+    """Runs commands; a dry run prints them, quoted, and assumes their results."""
 
     def __init__(self, dry_run: bool):
         self.dry_run = dry_run
 
-    def say(self, text: str) -> None:
-        """Tells what goes on, beside the log of the run."""
+    def log(self, text: str) -> None:
+        """Logs progress to stderr, beside the log of the run."""
         if not self.dry_run:
             print(f"launch: {text}", file=sys.stderr, flush=True)
 
-    def ask(
-        self, words: Sequence[str], *, assumed: Done | None = None, given: str | None = None
-    ) -> Done:
-        """Runs a command for what it says."""
-        return self._run(words, assumed or Done(0), given, subprocess.PIPE)
+    def capture(
+        self,
+        words: Sequence[str],
+        *,
+        dry_run_result: CommandResult | None = None,
+        stdin: str | None = None,
+    ) -> CommandResult:
+        """Runs a command and returns its status and output.
+
+        Args:
+          words: the command and its arguments.
+          dry_run_result: result of a dry run; success without output by default.
+          stdin: standard input of the command.
+        """
+        return self._run(words, dry_run_result or CommandResult(0), stdin, subprocess.PIPE)
 
     def show(self, words: Sequence[str]) -> int:
-        """Runs a command whose output is the caller's own, and returns its exit status."""
-        return self._run(words, Done(0), None, None).code
+        """Runs a command, prints its output and returns its exit status."""
+        return self._run(words, CommandResult(0), None, None).code
 
     def _run(
-        self, words: Sequence[str], assumed: Done, given: str | None, pipe: int | None
-    ) -> Done:
+        self,
+        words: Sequence[str],
+        dry_run_result: CommandResult,
+        stdin: str | None,
+        pipe: int | None,
+    ) -> CommandResult:
         if self.dry_run:
             print(shlex.join(words))
-            if given is not None:
-                print(given)
-            return assumed
+            if stdin is not None:
+                print(stdin)
+            return dry_run_result
         try:
-            done = subprocess.run(
-                words, input=given, stdout=pipe, stderr=pipe, text=True, check=False
+            process = subprocess.run(
+                words, input=stdin, stdout=pipe, stderr=pipe, text=True, check=False
             )
         except FileNotFoundError:
-            sys.exit(f"there is no program {words[0]!r} here; install it, or see --dry_run.")
-        return Done(done.returncode, done.stdout or "", done.stderr or "")
+            sys.exit(f"program {words[0]!r} is not installed; install it, or use --dry_run.")
+        return CommandResult(process.returncode, process.stdout or "", process.stderr or "")
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
-    """The flags of every launcher."""
+    """Adds the flags of every launcher."""
     parser.add_argument(
-        "--config", help="file of configs/; --config.a.b=c changes a setting, as for main.py"
+        "--config", help="a file of configs/; --config.a.b=c changes a setting, as for main.py"
     )
-    parser.add_argument("--workdir", help="directory of the run, one that all hosts share")
-    parser.add_argument("--data_dir", help="where data sets lie, for all hosts")
-    parser.add_argument("--smoke", action="store_true", help="two small steps of it")
+    parser.add_argument("--workdir", help="directory of the run, shared by all hosts")
+    parser.add_argument("--data_dir", help="directory of data sets, for all hosts")
+    parser.add_argument("--smoke", action="store_true", help="run two small steps only")
     parser.add_argument(
-        "--dry_run", action="store_true", help="print the commands that would be run, and run none"
+        "--dry_run", action="store_true", help="print the commands without running them"
     )
 
 
 def parse(
     parser: argparse.ArgumentParser, arguments: Sequence[str] | None
 ) -> tuple[argparse.Namespace, list[str]]:
-    """The flags, and those of main.py that are passed on."""
+    """Parses the flags of the launcher, and the flags of main.py that are passed on."""
     flags, rest = parser.parse_known_args(arguments)
     for word in rest:
         if not word.startswith("--config."):
-            parser.error(f"nobody reads {word!r}; passed on is --config.SETTING=VALUE.")
+            parser.error(
+                f"unknown argument {word!r}; only --config.SETTING=VALUE is passed on to main.py."
+            )
     return flags, rest
 
 
 def check(flags: argparse.Namespace, parser: argparse.ArgumentParser) -> None:
-    """Ends the program where it is not said what to run."""
+    """Ends the program if --config or --workdir is missing or invalid."""
     if not flags.config or not flags.workdir:
         parser.error("give --config and --workdir.")
     path = Path(config_file(flags.config))
@@ -135,18 +149,18 @@ def check(flags: argparse.Namespace, parser: argparse.ArgumentParser) -> None:
 
 
 def config_file(config: str) -> str:
-    """The file of a --config; what stands after a colon is told to it."""
+    """The file of a --config value; text after a colon is its argument."""
     return config.partition(":")[0]
 
 
 def main_words(flags: argparse.Namespace, rest: Sequence[str], python: str) -> list[str]:
     """The command that every host runs, in a checkout."""
-    words = [python, "-u", "main.py"]  # a log must not wait in a buffer while somebody reads it
+    words = [python, "-u", "main.py"]  # unbuffered, so that the log can be followed
     words += [f"--config={flags.config}", f"--workdir={flags.workdir}"]
     words += [f"--data_dir={flags.data_dir}"] if flags.data_dir else []
     return [*words, *(["--smoke"] if flags.smoke else []), *rest, "--hosts"]
 
 
-def settings(environment: Mapping[str, str]) -> list[str]:
-    """An environment as words."""
+def assignments(environment: Mapping[str, str]) -> list[str]:
+    """Environment variables as arguments of `env` or `export`."""
     return [f"{name}={value}" for name, value in environment.items()]

@@ -1,36 +1,31 @@
-"""A slice of Cloud TPU: found, created, asked and deleted with gcloud, at once or by way of the
-queue.
-"""
+"""A slice of Cloud TPU, managed with gcloud directly or through queued resources."""
 
 import time
 from collections.abc import Sequence
 from typing import NamedTuple
 
 from launch.accelerators import Kind
-from launch.command import Done, LaunchError, Shell, UnknownError
+from launch.command import CommandResult, LaunchError, Shell, UnknownError
 
-_LOOKS = 20  # before a cloud that could be reached before is given up
-_NO_CAPACITY = (
-    "no more capacity",
-    "not enough resources",
-    "insufficient capacity",
-)  # as gcloud says it, in lower case
+_MAX_ATTEMPTS = 20  # to reach a cloud that was reachable before
+# Messages of gcloud in lower case.
+_NO_CAPACITY = ("no more capacity", "not enough resources", "insufficient capacity")
 
 
 class _Form(NamedTuple):
-    """What the two ways of having a slice call the same things."""
+    """Names that differ between direct creation and queued resources."""
 
-    group: str  # of gcloud's commands
-    state: str  # field of what is described
+    group: str  # group of gcloud commands
+    state: str  # field of the description
     ready: str
-    ended: frozenset[str]  # states that lead nowhere; it must be deleted, and made again
-    version: str  # flag for the software of the hosts
-    delete: tuple[str, ...]
+    final: frozenset[str]  # states after which the slice must be deleted and created again
+    version: str  # flag of the host software
+    delete: tuple[str, ...]  # further flags of deletion
 
 
 # https://cloud.google.com/tpu/docs/reference/rest/v2/projects.locations.nodes; a preempted slice
-# does not come back.
-_AT_ONCE = _Form(
+# does not resume.
+_DIRECT = _Form(
     "tpu-vm",
     "state",
     "READY",
@@ -38,7 +33,7 @@ _AT_ONCE = _Form(
     "--version",
     (),
 )
-# https://cloud.google.com/tpu/docs/queued-resources; it is suspended once its slice is preempted.
+# https://cloud.google.com/tpu/docs/queued-resources; preemption suspends the request.
 _QUEUED = _Form(
     "queued-resources",
     "state.state",
@@ -50,148 +45,153 @@ _QUEUED = _Form(
 
 
 class Slice:
-    """One slice by its name, whether it is there or not."""
+    """A slice by its name, which may not exist."""
 
     def __init__(
         self, shell: Shell, name: str, zone: str, *, project: str | None, queued: bool, poll: float
     ):
-        """Looks at nothing yet.
+        """Stores the settings; runs no command.
 
         Args:
-          shell: that runs the commands.
-          name: of the slice, and of the request in the queue.
-          zone: where it is.
-          project: whose it is; gcloud's own if not given.
-          queued: whether it is asked for by way of the queue.
-          poll: seconds between two looks.
+          shell: runs the commands.
+          name: name of the slice and of its queued resource.
+          zone: zone of the slice.
+          project: project of the slice; defaults to gcloud's project.
+          queued: whether to request the slice as a queued resource.
+          poll: seconds between two queries of the state.
         """
         self.shell, self.name, self.poll = shell, name, poll
         self._where = [f"--zone={zone}", *([f"--project={project}"] if project else []), "--quiet"]
-        self._form = _QUEUED if queued else _AT_ONCE
-        self._assumed, self._looks = Done(1, errors="NOT_FOUND"), 1
+        self._form = _QUEUED if queued else _DIRECT
+        self._dry_run_state, self._max_attempts = CommandResult(1, errors="NOT_FOUND"), 1
 
     def _words(self, verb: str, *more: str, group: str | None = None) -> list[str]:
         return ["gcloud", "compute", "tpus", group or self._form.group, verb, *more, *self._where]
 
     def state(self) -> str | None:
-        """As gcloud says it; None if there is no such slice.
+        """The state reported by gcloud; None if the slice does not exist.
 
         Raises:
-          UnknownError: gcloud cannot tell; where it once could, not for twenty looks.
+          UnknownError: gcloud failed; after a first success, twenty times in a row.
         """
         words = self._words("describe", self.name, f"--format=value({self._form.state})")
-        for left in reversed(range(self._looks)):
-            done = self.shell.ask(words, assumed=self._assumed)
-            is_absent = "NOT_FOUND" in done.errors or "not found" in done.errors
-            if done.code == 0 or is_absent:
-                self._looks = (
-                    _LOOKS  # from now on it may be this machine that is cut off for a while
-                )
-                return None if is_absent else done.output.strip()
-            told = f"gcloud cannot tell whether {self.name} is there: {done.errors.strip()}"
-            if left:
-                self.shell.say(told)
+        for attempts_left in reversed(range(self._max_attempts)):
+            result = self.shell.capture(words, dry_run_result=self._dry_run_state)
+            is_absent = "NOT_FOUND" in result.errors or "not found" in result.errors
+            if result.code == 0 or is_absent:
+                # Later failures may be a temporary loss of the network.
+                self._max_attempts = _MAX_ATTEMPTS
+                return None if is_absent else result.output.strip()
+            message = f"gcloud cannot describe {self.name}: {result.errors.strip()}"
+            if attempts_left:
+                self.shell.log(message)
                 time.sleep(self.poll)
-        raise UnknownError(told)
+        raise UnknownError(message)
 
     def is_ready(self) -> bool:
-        """Whether it can be worked on."""
+        """Whether the slice is ready for commands."""
         return self.state() == self._form.ready
 
     def acquire(self, accelerator: str, kind: Kind, spot: bool, hours: float) -> None:
-        """Returns once the slice is ready: as it is, or created, also in place of one that was
-        preempted.
+        """Returns once the slice is ready; creates it if it is missing or preempted.
 
         Raises:
-          LaunchError: it cannot be created, or there was no room for so many hours; nothing is left
-            of it.
+          LaunchError: the slice cannot be created, or there was no capacity for `hours`; nothing of
+            it remains.
         """
         deadline, created = time.monotonic() + hours * 3600, False
         while (state := self.state()) != self._form.ready:
             if state is None:
-                done = self._create(accelerator, kind, spot, hours)
+                result = self._create(accelerator, kind, spot, hours)
                 created = True
-                if done.code:
-                    self.remove()  # what a failed creation may leave
-                    if not any(words in done.errors.lower() for words in _NO_CAPACITY):
+                if result.code:
+                    self.remove()  # a failed creation may leave a slice
+                    if not any(words in result.errors.lower() for words in _NO_CAPACITY):
                         raise LaunchError(
-                            f"{self.name} could not be created, and is not there:"
-                            f" {done.errors.strip()}"
+                            f"{self.name} could not be created and does not exist:"
+                            f" {result.errors.strip()}"
                         )
-                    self.shell.say(f"there is no room for {accelerator} now: {done.errors.strip()}")
-                elif self._form is _AT_ONCE:
-                    continue  # gcloud has waited for it
+                    self.shell.log(
+                        f"there is no capacity for {accelerator} now: {result.errors.strip()}"
+                    )
+                elif self._form is _DIRECT:
+                    continue  # gcloud has waited for the slice
             elif state == "FAILED" and created:
                 self.remove()
                 raise LaunchError(
-                    f"the request {self.name} failed in the queue and was deleted; see quota and"
-                    " type."
+                    f"the queued resource {self.name} failed and was deleted; check the quota and"
+                    " the accelerator type."
                 )
-            elif state in self._form.ended:
-                self.shell.say(f"{self.name} is {state}, so it is deleted and made again.")
+            elif state in self._form.final:
+                self.shell.log(f"{self.name} is {state}; it is deleted and created again.")
                 self._delete()
                 continue
             if time.monotonic() > deadline:
                 self.remove()
                 raise LaunchError(
-                    f"there was no {accelerator} for {hours:g} hours; nothing is left of the"
-                    " request."
+                    f"no {accelerator} was available for {hours:g} hours; the request was deleted."
                 )
             time.sleep(self.poll)
 
-    def _create(self, accelerator: str, kind: Kind, spot: bool, hours: float) -> Done:
+    def _create(self, accelerator: str, kind: Kind, spot: bool, hours: float) -> CommandResult:
         queue = []
         if self._form is _QUEUED:
-            # The request ends by itself, should nobody be there to look after what it brings.
+            # The request expires, in case this launcher no longer runs.
             queue = [f"--node-id={self.name}", f"--valid-until-duration={max(1, round(hours))}h"]
         more = [
             f"--accelerator-type={accelerator}",
             f"{self._form.version}={kind.version}",
             *(["--spot"] * spot),
         ]
-        self._assumed = Done(0, self._form.ready)
-        self.shell.say(f"creating {self.name} ({accelerator})")
-        return self.shell.ask(self._words("create", self.name, *queue, *more))
+        self._dry_run_state = CommandResult(0, self._form.ready)
+        self.shell.log(f"creating {self.name} ({accelerator})")
+        return self.shell.capture(self._words("create", self.name, *queue, *more))
 
     def remove(self) -> None:
-        """Deletes whatever is there of it.
+        """Deletes the slice if it exists.
 
         Raises:
-          LaunchError: it could not be deleted, and so costs on.
+          LaunchError: the slice could not be deleted and continues to cost money.
         """
         if self.state() is not None:
             self._delete()
 
     def _delete(self) -> None:
         words = self._words("delete", self.name, *self._form.delete)
-        done = self.shell.ask(words)
-        if done.code:
+        result = self.shell.capture(words)
+        if result.code:
             raise LaunchError(
-                f"{self.name} could not be deleted and may go on costing money; delete it:"
+                f"{self.name} could not be deleted and may continue to cost money; delete it:"
                 f" {' '.join(words)}\n"
-                f"gcloud said: {done.errors.strip()}"
+                f"gcloud reported: {result.errors.strip()}"
             )
-        self.shell.say(f"{self.name} is deleted.")
+        self.shell.log(f"{self.name} is deleted.")
 
-    def leaves(self, looks: int = 6) -> bool:
-        """Whether it stops being ready within some looks: hosts of a preempted slice are lost
-        before it is told.
+    def is_lost(self, num_queries: int = 6) -> bool:
+        """Whether the slice stops being ready within some queries of its state.
+
+        The hosts of a preempted slice are lost before gcloud reports the preemption.
         """
-        for look in range(looks):
+        for query in range(num_queries):
             if not self.is_ready():
                 return True
-            time.sleep(self.poll if look < looks - 1 else 0)
+            time.sleep(self.poll if query < num_queries - 1 else 0)
         return False
 
     def ssh(self, worker: str, command: str) -> Sequence[str]:
-        """The words that run a command on a host, or on "all" of them."""
-        # A slice that is gone does not end its connections; without an answer for two minutes they
-        # are ended here.
-        alive = ["--ssh-flag=-oServerAliveInterval=30", "--ssh-flag=-oServerAliveCountMax=4"]
+        """The command that runs a shell command on a host, or on "all" hosts."""
+        # A deleted slice does not close its connections, so they end after two minutes without an
+        # answer.
+        keep_alive = ["--ssh-flag=-oServerAliveInterval=30", "--ssh-flag=-oServerAliveCountMax=4"]
         return self._words(
-            "ssh", self.name, f"--worker={worker}", f"--command={command}", *alive, group="tpu-vm"
+            "ssh",
+            self.name,
+            f"--worker={worker}",
+            f"--command={command}",
+            *keep_alive,
+            group="tpu-vm",
         )
 
-    def scp(self, path: str, to: str) -> Sequence[str]:
-        """The words that copy a file to every host."""
-        return self._words("scp", path, f"{self.name}:{to}", "--worker=all", group="tpu-vm")
+    def scp(self, path: str, target: str) -> Sequence[str]:
+        """The command that copies a file to every host."""
+        return self._words("scp", path, f"{self.name}:{target}", "--worker=all", group="tpu-vm")

@@ -1,10 +1,11 @@
-"""A run on a GPU cluster with Slurm: one process a GPU, and back into the queue when its time is
-up.
+"""Launches a run on a GPU cluster with Slurm: one process per GPU, requeued until it is complete.
 
-python -m launch.slurm --nodes=4 --gpus_per_node=8 --time=24:00:00 --config=configs/X.py --workdir=DIR submits one job
-that runs main.py on all GPUs as one run, in this checkout and with this Python, which all nodes
-must see. Two minutes before its time is up, or when it is preempted, it saves, leaves, and is
-queued again, until the run is complete.
+    python -m launch.slurm --nodes=4 --gpus_per_node=8 --time=24:00:00 --config=configs/X.py
+        --workdir=DIR
+
+submits one job that runs main.py on all GPUs as one run, with this checkout and this Python, which
+all nodes must share. Two minutes before its time limit, or when it is preempted, the run saves its
+state and exits, and the job is requeued until the run is complete.
 """
 
 import argparse
@@ -14,15 +15,15 @@ import sys
 from collections.abc import Sequence
 
 from launch import accelerators, command
-from launch.command import Done, Shell
+from launch.command import CommandResult, Shell
 
-# https://slurm.schedmd.com/sbatch.html. Without "B:" the signal goes to what srun started and not
-# to this script, which lives to queue the job again: Slurm does so itself after preemption or the
-# loss of a node, but not after the time. Nor does srun end all tasks with the first
-# (--kill-on-bad-exit): those that are still leaving would be told as killed, and where one fails
-# the others miss it by themselves. jax.distributed finds the others by SLURM_ variables, and takes
-# the GPU that is the task's number on its node (https://docs.jax.dev/en/latest/multi_process.html),
-# so each task must see all GPUs of the node.
+# https://slurm.schedmd.com/sbatch.html. Without "B:" the signal is sent to the processes of srun
+# and not to this script, which requeues the job afterwards: Slurm requeues a job after preemption
+# or the loss of a node, but not after the time limit. srun does not end all tasks with the first
+# (--kill-on-bad-exit), as tasks that are still exiting would be reported as killed; after a failure
+# of one task, the others fail without it. jax.distributed finds its peers by SLURM_ variables and
+# uses the GPU with the number of the task on its node
+# (https://docs.jax.dev/en/latest/multi_process.html), so each task must see all GPUs of the node.
 _SCRIPT = """\
 #!/bin/bash
 #SBATCH --job-name={name}
@@ -48,31 +49,35 @@ exit $code
 
 def script(flags: argparse.Namespace, rest: Sequence[str]) -> str:
     """The batch script of a job."""
-    cpus = {"cpus-per-task": flags.cpus_per_task}
-    given = {"time": flags.time, **cpus, "partition": flags.partition, "account": flags.account}
+    options = {
+        "time": flags.time,
+        "cpus-per-task": flags.cpus_per_task,
+        "partition": flags.partition,
+        "account": flags.account,
+    }
     return _SCRIPT.format(
         name=flags.name,
         nodes=flags.nodes,
         gpus=flags.gpus_per_node,
         options="\n".join(
-            f"#SBATCH --{name}={value}" for name, value in given.items() if value is not None
+            f"#SBATCH --{name}={value}" for name, value in options.items() if value is not None
         ),
         log=flags.log,
         grace=flags.grace,
         root=shlex.quote(str(command.ROOT)),
         exports="\n".join(
-            f"export {shlex.quote(each)}" for each in command.settings(accelerators.GPU_ENVIRONMENT)
+            f"export {shlex.quote(assignment)}"
+            for assignment in command.assignments(accelerators.GPU_ENVIRONMENT)
         ),
-        cpus=f" --cpus-per-task={flags.cpus_per_task}"
-        if flags.cpus_per_task
-        else "",  # srun does not take it over
+        # srun does not inherit the option from sbatch.
+        cpus=f" --cpus-per-task={flags.cpus_per_task}" if flags.cpus_per_task else "",
         main=shlex.join(command.main_words(flags, rest, flags.python)),
         saved=command.SAVED,
     )
 
 
 def _time(text: str) -> str:
-    """A time as Slurm takes it, such as 90 (minutes), 24:00:00 or 2-12 (days and hours)."""
+    """Validates a time of Slurm, such as 90 (minutes), 24:00:00 or 2-12 (days and hours)."""
     if not re.fullmatch(r"\d{1,6}(:\d{1,2}){0,2}|\d{1,4}-\d{1,2}(:\d{1,2}){0,2}", text):
         raise argparse.ArgumentTypeError(
             f"is {text}, but must be a time such as 90 (minutes), 24:00:00 or 2-12:00:00."
@@ -81,7 +86,7 @@ def _time(text: str) -> str:
 
 
 def _seconds(time: str) -> int:
-    """Of what `_time` takes; 0 is no limit."""
+    """The seconds of a time of Slurm; 0 is no limit."""
     days, has_days, rest = time.rpartition("-")
     parts = [int(part) for part in rest.split(":")]
     if has_days:
@@ -97,44 +102,50 @@ def main(arguments: Sequence[str] | None = None) -> None:
         prog="python -m launch.slurm", description=main.__doc__, allow_abbrev=False
     )
     command.add_flags(parser)
-    parser.add_argument("--name", default="heteroscedastic", help="of the job")
+    parser.add_argument("--name", default="heteroscedastic", help="name of the job")
     parser.add_argument("--nodes", type=command.number(int, 1, 100_000), default=1)
     parser.add_argument("--gpus_per_node", type=command.number(int, 1, 64), default=8)
     cpus = command.number(int, 1, 4096)
     parser.add_argument(
-        "--cpus_per_task", type=cpus, help="of each process, which decodes its part of a stream"
+        "--cpus_per_task", type=cpus, help="CPUs per process, which decode its part of a stream"
     )
     parser.add_argument(
-        "--time", type=_time, default="24:00:00", help="after which the job is queued again"
+        "--time", type=_time, default="24:00:00", help="time limit, after which the job is requeued"
     )
     parser.add_argument("--partition")
     parser.add_argument("--account")
-    # Slurm takes up to 65,535, and may send the signal a minute early.
+    # Slurm accepts up to 65,535, and may send the signal a minute early.
     grace = command.number(int, 1, 65_535)
     parser.add_argument(
-        "--grace", type=grace, default=120, metavar="SECONDS", help="to save before the time is up"
+        "--grace",
+        type=grace,
+        default=120,
+        metavar="SECONDS",
+        help="time to save before the time limit",
     )
-    parser.add_argument("--log", default="%x-%j.out", help="as sbatch's --output")
+    parser.add_argument("--log", default="%x-%j.out", help="see --output of sbatch")
     parser.add_argument(
-        "--python", default=sys.executable, help="that all nodes see, with jax for their GPUs"
+        "--python", default=sys.executable, help="Python of all nodes, with JAX for their GPUs"
     )
     flags, rest = command.parse(parser, arguments)
     command.check(flags, parser)
     if 0 < _seconds(flags.time) <= flags.grace:
         parser.error(f"--grace is {flags.grace} s, but must be less than --time, {flags.time}.")
-    told = [flags.name, flags.time, flags.partition, flags.account, flags.log]
-    if any(set(" \n") & set(value or "") for value in told):
-        parser.error("--name, --time, --partition, --account and --log must have no space in them.")
+    options = [flags.name, flags.time, flags.partition, flags.account, flags.log]
+    if any(set(" \n") & set(value or "") for value in options):
+        parser.error("--name, --time, --partition, --account and --log must not contain spaces.")
     shell = Shell(flags.dry_run)
-    done = shell.ask(["sbatch", "--parsable"], given=script(flags, rest), assumed=Done(0))
-    if done.code:
-        sys.exit(f"sbatch did not take the job, and nothing is left of it: {done.errors.strip()}")
-    job = done.output.strip().partition(";")[0]
-    shell.say(
-        f"job {job}; its log is {flags.log}. The same command, once it is over, continues an"
-        " unfinished run."
+    result = shell.capture(
+        ["sbatch", "--parsable"], stdin=script(flags, rest), dry_run_result=CommandResult(0)
     )
-    shell.say(f"watch it with squeue --job={job}, end it with scancel {job}.")
+    if result.code:
+        sys.exit(f"sbatch rejected the job, and nothing was submitted: {result.errors.strip()}")
+    job = result.output.strip().partition(";")[0]
+    shell.log(
+        f"submitted job {job}; its log is {flags.log}. If the run is incomplete after the job, the"
+        " same command resumes it."
+    )
+    shell.log(f"monitor it with squeue --job={job}, cancel it with scancel {job}.")
 
 
 if __name__ == "__main__":

@@ -1,10 +1,12 @@
-"""A run on a slice of Cloud TPU, from nothing to results, whatever becomes of the slice meanwhile.
+"""Launches a run on a slice of Cloud TPU and restores it after preemptions.
 
-python -m launch.tpu --name=NAME --accelerator=v3-128 --config=configs/X.py --workdir=gs://BUCKET/X creates the slice
-or finds it, installs the last commit of this checkout on all hosts, runs main.py on them as one
-run, prints the log of the first, makes a slice that was preempted again and continues, and deletes
-it in the end. Interrupted, it leaves all that at work: the same command finds the slice and follows
-on. docs/pods.md has the rest.
+    python -m launch.tpu --name=NAME --accelerator=v3-128 --config=configs/X.py
+        --workdir=gs://BUCKET/X
+
+creates the slice if it does not exist, installs the last commit of this checkout on all hosts, runs
+main.py on them as one run and prints the log of the first host. If the slice is preempted, it is
+created again and the run resumes. The slice is deleted at the end. If this command is interrupted,
+the slice and the run continue: the same command finds them and follows the run. See docs/pods.md.
 """
 
 import argparse
@@ -20,13 +22,13 @@ from pathlib import Path
 from launch import accelerators, command
 from launch.command import SAVED, BusyError, LaunchError, Shell, UnknownError
 from launch.slice import Slice
-from launch.worker import OTHER
+from launch.worker import OTHER_COMMAND
 
-_MISSES = 20  # looks at a slice that is ready, but does not answer
+_MAX_MISSES = 20  # queries of a slice that is ready, but does not answer
 _WORKER = "python3 heteroscedastic/launch/worker.py"
-# A clone, not a copy, so that results.json tells the commit. Hosts may have an older Python than
-# the package needs, so uv, a package of the index, brings one. A run at work is left alone, and
-# another than this is an error.
+# The checkout is cloned, not copied, so that results.json can record the commit. Hosts may have an
+# older Python than the package requires, so uv installs one. A command at work is not interrupted;
+# it is an error if it is not this command.
 _INSTALL = " && ".join(
     (
         f"if [ -d heteroscedastic ] && {_WORKER} status | grep -q 'at work'; "
@@ -42,14 +44,14 @@ _INSTALL = " && ".join(
 
 
 class Run:
-    """main.py on all hosts of a slice."""
+    """A run of main.py on all hosts of a slice."""
 
-    def __init__(self, shell: Shell, place: Slice, flags: argparse.Namespace, rest: Sequence[str]):
-        self.shell, self.place, self.flags = shell, place, flags
+    def __init__(self, shell: Shell, slice_: Slice, flags: argparse.Namespace, rest: Sequence[str]):
+        self.shell, self.slice, self.flags = shell, slice_, flags
         self.kind = accelerators.tpu(flags.accelerator)
         words = command.main_words(flags, rest, ".venv/bin/python")
         words = (
-            ["env", *command.settings(self.kind.environment), *words]
+            ["env", *command.assignments(self.kind.environment), *words]
             if self.kind.environment
             else words
         )
@@ -60,39 +62,38 @@ class Run:
         """Returns once the run is complete.
 
         Raises:
-          LaunchError: it fails where it is, or there is no slice for it.
-          BusyError: the slice is at other work.
+          LaunchError: the run failed too often, or there is no slice for it.
+          BusyError: the slice runs another command.
         """
-        flags, left = self.flags, self.flags.restarts
+        flags, restarts_left = self.flags, self.flags.restarts
         while True:
-            self.place.acquire(flags.accelerator, self.kind, flags.spot, flags.patience)
-            failed = self._begin()
-            code = None if failed else self._watch()
+            self.slice.acquire(flags.accelerator, self.kind, flags.spot, flags.patience)
+            start_error = self._start_run()
+            code = None if start_error else self._follow()
             if code == 0:
                 return
-            if self.place.leaves():
-                self.shell.say(f"{self.place.name} was taken away; the run continues on another.")
+            if self.slice.is_lost():
+                self.shell.log(f"{self.slice.name} was preempted; the run continues on another.")
                 continue
-            told = failed or (
-                "its hosts do not answer" if code is None else f"main.py ended with {code}"
+            failure = start_error or (
+                "its hosts do not answer" if code is None else f"main.py exited with {code}"
             )
             if code != SAVED:
-                left -= 1
-                self.shell.say(
-                    f"{told}; its hosts said last:"
-                )  # the first one may only know that another was lost
-                self.shell.show(self.place.ssh("all", f"{_WORKER} tail 20"))
-            if left < 0:
+                restarts_left -= 1
+                # All hosts, as the first may only report that another one was lost.
+                self.shell.log(f"{failure}; the last log lines of its hosts:")
+                self.shell.show(self.slice.ssh("all", f"{_WORKER} tail 20"))
+            if restarts_left < 0:
                 raise LaunchError(
-                    f"the run failed on {self.place.name}: {told}. The same command continues it."
+                    f"the run failed on {self.slice.name}: {failure}. The same command resumes it."
                 )
-            self.shell.say(f"{told}; once more from the last checkpoint.")
-            self.shell.ask(self.place.ssh("all", f"{_WORKER} stop"))
+            self.shell.log(f"{failure}; restarting from the last checkpoint.")
+            self.shell.capture(self.slice.ssh("all", f"{_WORKER} stop"))
 
-    def _begin(self) -> str | None:
-        """Installs and starts; what went wrong, if anything."""
+    def _start_run(self) -> str | None:
+        """Installs the checkout and starts the run; returns an error message or None."""
         with tempfile.TemporaryDirectory() as folder:
-            # A dry run says the same each time.
+            # The name is fixed in a dry run, so that its output is reproducible.
             bundle = str(
                 Path("TEMPORARY" if self.shell.dry_run else folder) / "heteroscedastic.bundle"
             )
@@ -101,59 +102,61 @@ class Run:
                     ["git", "-C", str(command.ROOT), "bundle", "create", "-q", bundle, "HEAD"],
                     "packing the checkout",
                 ),
-                (self.place.scp(bundle, "heteroscedastic.bundle"), "copying it to the hosts"),
-                (self.place.ssh("all", self._install), "installing on the hosts"),
-                (self.place.ssh("all", self._start), "starting main.py on the hosts"),
+                (self.slice.scp(bundle, "heteroscedastic.bundle"), "copying it to the hosts"),
+                (self.slice.ssh("all", self._install), "installing on the hosts"),
+                (self.slice.ssh("all", self._start), "starting main.py on the hosts"),
             ]
-            for words, what in steps:
-                self.shell.say(what)
-                done = self.shell.ask(words)
-                if OTHER in done.output + done.errors:
+            for words, step in steps:
+                self.shell.log(step)
+                result = self.shell.capture(words)
+                if OTHER_COMMAND in result.output + result.errors:
                     raise BusyError(
-                        f"{self.place.name} is left alone:"
-                        f" {(done.errors or done.output).strip()[-2000:]}\n"
+                        f"{self.slice.name} is busy:"
+                        f" {(result.errors or result.output).strip()[-2000:]}\n"
                         "Give another --name, follow that run with its own command, or end it with"
                         " --delete."
                     )
-                if done.code:
-                    return f"{what} failed: {(done.errors or done.output).strip()[-2000:]}"
+                if result.code:
+                    return f"{step} failed: {(result.errors or result.output).strip()[-2000:]}"
         return None
 
-    def _watch(self) -> int | None:
-        """The exit status on the first host, after all it has said; None where it does not answer,
-        or is gone.
+    def _follow(self) -> int | None:
+        """Prints the log of the first host and returns its exit status.
+
+        Returns None if the host does not answer, or if the slice is lost.
         """
         misses, lines = 0, ""
-        while misses < _MISSES:
-            # gcloud's status is its own, so of others than success the host itself is asked.
-            if self.shell.show(self.place.ssh("0", f"{_WORKER} follow{lines}")) == 0:
+        while misses < _MAX_MISSES:
+            # A failure may be one of gcloud itself, so the host is asked for the status of the run.
+            if self.shell.show(self.slice.ssh("0", f"{_WORKER} follow{lines}")) == 0:
                 return 0
-            told = self.shell.ask(self.place.ssh("0", f"{_WORKER} status"))
-            found = re.search(r"^(at work|ended (\d+))$", told.output, re.MULTILINE)
-            if found and found[2]:
-                return int(found[2])
-            misses = 0 if found else misses + 1
-            if not self.place.is_ready():
+            status = self.shell.capture(self.slice.ssh("0", f"{_WORKER} status"))
+            match = re.search(r"^(at work|ended (\d+))$", status.output, re.MULTILINE)
+            if match and match[2]:
+                return int(match[2])
+            misses = 0 if match else misses + 1
+            if not self.slice.is_ready():
                 return None
-            self.shell.say("the connection was lost; the run goes on without it.")
+            self.shell.log("the connection was lost; the run continues, reconnecting.")
             lines = " 10"
-            time.sleep(self.place.poll)
+            time.sleep(self.slice.poll)
         return None
 
 
 def _check_committed(shell: Shell, config: str) -> None:
-    """Before anything costs: the hosts get the last commit of this checkout."""
+    """Raises a LaunchError if the last commit, which hosts install, lacks the config or changes."""
     git = ["git", "-C", str(command.ROOT)]
-    changes = shell.ask([*git, "status", "--porcelain", "--untracked-files=no"])
-    known = shell.ask([*git, "ls-files", "--error-unmatch", command.config_file(config)])
-    if changes.code or known.code:
+    changes = shell.capture([*git, "status", "--porcelain", "--untracked-files=no"])
+    tracked = shell.capture([*git, "ls-files", "--error-unmatch", command.config_file(config)])
+    if changes.code or tracked.code:
         raise LaunchError(
-            "the hosts get the last commit, but git says:"
-            f" {(changes.errors or known.errors).strip()}"
+            "hosts install the last commit, but git failed:"
+            f" {(changes.errors or tracked.errors).strip()}"
         )
     if changes.output:
         raise LaunchError(
-            f"the hosts get the last commit, which lacks these changes:\n{changes.output.rstrip()}"
+            f"hosts install the last commit, which lacks these changes; commit them:\n"
+            f"{changes.output.rstrip()}"
         )
 
 
@@ -165,51 +168,51 @@ def _parser() -> command.Parser:
     parser.add_argument(
         "--name",
         required=True,
-        help="of the slice; what is called so is used, and deleted in the end",
+        help="name of the slice; an existing slice is used, and deleted at the end",
     )
     parser.add_argument(
         "--accelerator",
         default="v3-32",
-        help="type and size; the paper's are v3-32, v3-128, v3-512",
+        help="type and size; the paper uses v3-32, v3-128 and v3-512",
     )
-    parser.add_argument("--zone", help="one that has the type, unless given")
-    parser.add_argument("--project", help="gcloud's own, unless given")
-    parser.add_argument("--version", help="software of the hosts; that of the type, unless given")
+    parser.add_argument("--zone", help="defaults to a zone with the accelerator type")
+    parser.add_argument("--project", help="defaults to the project of gcloud")
+    parser.add_argument("--version", help="host software; defaults to that of the accelerator type")
     parser.add_argument(
-        "--spot", action="store_true", help="cheaper, and may be preempted at any time"
+        "--spot", action="store_true", help="use a cheaper slice that may be preempted at any time"
     )
     parser.add_argument(
-        "--queued", action="store_true", help="ask by way of the queue (queued resources)"
+        "--queued", action="store_true", help="request the slice as a queued resource"
     )
     parser.add_argument(
         "--patience",
         type=command.number(float, 0, 10_000),
         default=24,
         metavar="HOURS",
-        help="to wait for a slice",
+        help="maximum time to wait for a slice",
     )
     parser.add_argument(
         "--restarts",
         type=command.number(int, 0, 10_000),
         default=2,
-        help="in all, after main.py failed",
+        help="maximum number of restarts after failures of main.py",
     )
     parser.add_argument(
         "--poll",
         type=command.number(float, 0.001, 3600),
         default=30,
         metavar="SECONDS",
-        help="between two looks at the slice",
+        help="time between two queries of the slice",
     )
-    parser.add_argument("--keep", action="store_true", help="leave the slice there in the end")
+    parser.add_argument("--keep", action="store_true", help="do not delete the slice at the end")
     parser.add_argument(
-        "--delete", action="store_true", help="only delete the slice, whatever it does"
+        "--delete", action="store_true", help="only delete the slice, even if a run is at work"
     )
     return parser
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Runs a config on a slice of Cloud TPU, which it creates, looks after and deletes."""
+    """Runs a config on a slice of Cloud TPU, which is created, monitored and deleted."""
     parser = _parser()
     flags, rest = command.parse(parser, arguments)
     try:
@@ -217,16 +220,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except ValueError as error:
         parser.error(str(error))
     if not re.fullmatch(r"[a-z]([a-z0-9-]*[a-z0-9])?", flags.name):
-        parser.error("--name must be of small letters, digits and -.")
+        parser.error("--name must consist of lower-case letters, digits and -.")
     if not flags.delete:
         command.check(flags, parser)
         if not all(path.startswith("gs://") for path in (flags.workdir, flags.data_dir or "gs://")):
             parser.error(
-                "--workdir and --data_dir must be in a bucket (gs://): the disks of the hosts go"
-                " with them."
+                "--workdir and --data_dir must be in a bucket (gs://), as the disks of the hosts"
+                " are deleted with the slice."
             )
     shell = Shell(flags.dry_run)
-    place = Slice(
+    slice_ = Slice(
         shell,
         flags.name,
         flags.zone or kind.zone,
@@ -234,31 +237,32 @@ def main(arguments: Sequence[str] | None = None) -> None:
         queued=flags.queued,
         poll=flags.poll,
     )
-    goes_on = f"{flags.name}, if it is there, goes on, and costs. The same command follows it; --delete deletes it."
-    for each in (
-        signal.SIGINT,
-        signal.SIGTERM,
-    ):  # the first is ignored in what a script starts in the background
-        signal.signal(each, signal.default_int_handler)
+    hint = (
+        f"If {flags.name} exists, it continues to run and to cost money. The same command follows"
+        " it; --delete deletes it."
+    )
+    # SIGINT is ignored by default in processes that a script starts in the background.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.default_int_handler)
     try:
         if not flags.delete:
             _check_committed(shell, flags.config)
-            _complete(shell, place, flags, rest)
+            _complete(shell, slice_, flags, rest)
         if flags.keep and not flags.delete:
-            shell.say(f"{flags.name} stays, and costs until --delete deletes it.")
+            shell.log(f"{flags.name} is kept and costs money until --delete deletes it.")
         else:
-            place.remove()
+            slice_.remove()
     except UnknownError as error:
-        sys.exit(f"{error}\n{goes_on}")
+        sys.exit(f"{error}\n{hint}")
     except LaunchError as error:
         sys.exit(str(error))
     except KeyboardInterrupt:
-        sys.exit(f"interrupted. {goes_on}")
+        sys.exit(f"interrupted. {hint}")
 
 
-def _complete(shell: Shell, place: Slice, flags: argparse.Namespace, rest: Sequence[str]) -> None:
-    """Completes the run, and deletes the slice of one that fails."""
-    run = Run(shell, place, flags, rest)
+def _complete(shell: Shell, slice_: Slice, flags: argparse.Namespace, rest: Sequence[str]) -> None:
+    """Completes the run; if it fails, deletes the slice."""
+    run = Run(shell, slice_, flags, rest)
     if flags.version:
         run.kind = run.kind._replace(version=flags.version)
     try:
@@ -269,11 +273,11 @@ def _complete(shell: Shell, place: Slice, flags: argparse.Namespace, rest: Seque
         if flags.keep:
             raise
         try:
-            place.remove()
-        except LaunchError as another:
-            raise LaunchError(f"{error}\n{another}") from None
+            slice_.remove()
+        except LaunchError as removal_error:
+            raise LaunchError(f"{error}\n{removal_error}") from None
         raise
-    shell.say(f"complete: {flags.workdir}/results.json")
+    shell.log(f"complete: {flags.workdir}/results.json")
 
 
 if __name__ == "__main__":

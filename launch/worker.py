@@ -1,13 +1,17 @@
-"""On each host of a slice: a run that outlives the connection that started it. Needs no package,
-and no new Python.
+"""Runs a command on a host of a slice, independently of the connection that started it.
 
-python3 launch/worker.py start WORDS...  runs a command, unless it is at work; an error while
-another is python3 launch/worker.py check WORDS...  is an error where the command at work is another
-one python3 launch/worker.py follow [LINES]  prints its log, from the start or the last lines on,
-and exits as it does python3 launch/worker.py tail LINES      prints the name of this host and the
-last lines of its log python3 launch/worker.py status          prints "at work", "ended CODE" or
-"nothing" python3 launch/worker.py stop            lets it save and leave, or kills it after two
-minutes
+    python3 launch/worker.py start WORDS...  starts a command, unless one is at work; it is an error
+                                             if another command is at work
+    python3 launch/worker.py check WORDS...  is an error if the command at work, or the last one, is
+                                             another command
+    python3 launch/worker.py follow [LINES]  prints the log, from its start or its last lines, until
+                                             the command ends; exits with its status
+    python3 launch/worker.py tail LINES      prints the name of this host and the last log lines
+    python3 launch/worker.py status          prints "at work", "ended CODE" or "nothing"
+    python3 launch/worker.py stop            sends SIGTERM, and SIGKILL after two minutes
+
+It requires no package and no recent Python. Launchers of other versions of this code read its
+output, so `status` and the message of `check` must not change.
 """
 
 import contextlib
@@ -23,25 +27,23 @@ import time
 from pathlib import Path
 from typing import IO
 
-OTHER = "another command is at work here"
-_SECONDS = 0.5
-_SECONDS_TO_LEAVE = 120.0
+OTHER_COMMAND = "another command is at work here"
+_POLL_SECONDS = 0.5
+_STOP_SECONDS = 120.0  # between SIGTERM and SIGKILL
 
 
 def _folder() -> Path:
-    return (
-        Path.home() / "heteroscedastic_run"
-    )  # beside the checkout, which is replaced by each installation
+    # Outside of the checkout, which every installation replaces.
+    return Path.home() / "heteroscedastic_run"
 
 
 def start(words: list[str]) -> None:
-    """Runs a command in a session of its own, unless one is at work."""
+    """Starts a command in its own session, unless one is at work."""
     folder = _folder()
     folder.mkdir(exist_ok=True)
     with (folder / "lock").open("a") as lock:
-        if not any(
-            _take(lock) for _ in range(3)
-        ):  # somebody who asks whether one is at work has it for a moment
+        # Several attempts, as `at_work` holds the lock for a moment.
+        if not any(_acquire(lock) for _ in range(3)):
             check(words)
             print("a run is at work here already")
             return
@@ -50,47 +52,54 @@ def start(words: list[str]) -> None:
         if (folder / "log").exists():
             (folder / "log").rename(folder / "log.before")
         with (folder / "log").open("wb") as log:
-            keeper = subprocess.Popen(
-                [sys.executable, os.path.abspath(__file__), "keep", str(lock.fileno()), *words],
+            supervisor = subprocess.Popen(
+                [
+                    sys.executable,
+                    os.path.abspath(__file__),
+                    "supervise",
+                    str(lock.fileno()),
+                    *words,
+                ],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                start_new_session=True,  # no hang-up reaches it
-                pass_fds=[lock.fileno()],  # the lock is held while it, or the command, lives
+                start_new_session=True,  # it receives no SIGHUP
+                pass_fds=[lock.fileno()],  # the lock is held while it or the command runs
             )
-        (folder / "session").write_text(str(keeper.pid))
+        (folder / "session").write_text(str(supervisor.pid))
 
 
 def check(words: list[str]) -> None:
-    """Ends with an error where the command that runs, or ran last, is another one."""
+    """Ends with an error if the command at work, or the last one, is another command."""
     path = _folder() / "words"
-    known = json.loads(path.read_text()) if path.exists() else words
-    if known != words:
-        sys.exit(f"{OTHER}: {shlex.join(known)}")
+    last_words = json.loads(path.read_text()) if path.exists() else words
+    if last_words != words:
+        sys.exit(f"{OTHER_COMMAND}: {shlex.join(last_words)}")
 
 
-def keep(lock: str, words: list[str]) -> None:
-    """Runs the command and writes down how it ended."""
-    signal.signal(signal.SIGTERM, lambda *_: None)  # it is for the command, whose end is to be told
+def supervise(lock: str, words: list[str]) -> None:
+    """Runs the command and records its exit status."""
+    # SIGTERM is for the command; this process remains to record its status.
+    signal.signal(signal.SIGTERM, lambda *_: None)
     try:
         code = subprocess.run(words, pass_fds=[int(lock)], check=False).returncode
     except OSError as error:
         print(error, file=sys.stderr)
         code = 127
-    ended = _folder() / "ended"
-    ended.with_suffix(".new").write_text(str(code if code >= 0 else 128 - code))
-    ended.with_suffix(".new").rename(ended)
+    path = _folder() / "ended"
+    path.with_suffix(".new").write_text(str(code if code >= 0 else 128 - code))
+    path.with_suffix(".new").rename(path)
 
 
 def at_work() -> bool:
-    """Whether a command runs."""
+    """Whether a command is running."""
     if not (_folder() / "lock").exists():
         return False
     with (_folder() / "lock").open("a") as lock:
-        return not _take(lock)
+        return not _acquire(lock)
 
 
-def _take(lock: IO[str]) -> bool:
+def _acquire(lock: IO[str]) -> bool:
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -99,8 +108,8 @@ def _take(lock: IO[str]) -> bool:
     return True
 
 
-def ended() -> int:
-    """The exit status of the command that ran last; 137 where nobody could write it down."""
+def exit_status() -> int:
+    """The exit status of the last command; 137 if it could not be recorded."""
     path = _folder() / "ended"
     return int(path.read_text()) if path.exists() else 128 + signal.SIGKILL
 
@@ -111,47 +120,47 @@ def follow(lines: int | None) -> int:
         if lines is not None:
             print("".join(log.readlines()[-lines:]), end="", flush=True)
         while True:
-            ends = not at_work()  # asked first, so that nothing is written after the last look
+            has_ended = not at_work()  # before reading, so that no output is missed
             print(log.read(), end="", flush=True)
-            if ends:
-                return ended()
-            time.sleep(_SECONDS)
+            if has_ended:
+                return exit_status()
+            time.sleep(_POLL_SECONDS)
 
 
 def tail(lines: int) -> None:
-    """Prints what the command said last, under the name of this host."""
+    """Prints the name of this host and the last lines of the log."""
     path = _folder() / "log"
-    said = path.read_text(errors="replace").splitlines() if path.exists() else ["nothing ran here"]
-    print("\n".join([f"{socket.gethostname()}:", *said[-lines:]]), flush=True)
+    log = path.read_text(errors="replace").splitlines() if path.exists() else ["no log"]
+    print("\n".join([f"{socket.gethostname()}:", *log[-lines:]]), flush=True)
 
 
 def stop() -> None:
-    """Asks the command to leave, and kills it where it does not."""
+    """Sends SIGTERM to the command, and SIGKILL if it does not end."""
     if not at_work():
         return
     session = int((_folder() / "session").read_text())
-    deadline = time.monotonic() + _SECONDS_TO_LEAVE
-    with contextlib.suppress(ProcessLookupError):  # it left meanwhile
+    deadline = time.monotonic() + _STOP_SECONDS
+    with contextlib.suppress(ProcessLookupError):  # it ended in between
         os.killpg(session, signal.SIGTERM)
         while at_work():
             if time.monotonic() > deadline:
                 os.killpg(session, signal.SIGKILL)
-            time.sleep(_SECONDS)
+            time.sleep(_POLL_SECONDS)
 
 
 def _lines(text: str) -> int:
     if not text.isdecimal() or not 0 < int(text) < 10**9:
-        sys.exit(f"LINES is {text}, but must be a whole number of 1 or more.")
+        sys.exit(f"LINES is {text}, but must be an integer >= 1.")
     return int(text)
 
 
 def main() -> None:
-    """One of these."""
+    """Runs the action of the command line."""
     action, *rest = sys.argv[1:] or [""]
     if action == "start" and rest:
         start(rest)
-    elif action == "keep" and rest[1:]:
-        keep(rest[0], rest[1:])
+    elif action == "supervise" and rest[1:]:
+        supervise(rest[0], rest[1:])
     elif action == "check":
         check(rest)
     elif action == "follow":
@@ -159,8 +168,8 @@ def main() -> None:
     elif action == "tail" and rest:
         tail(_lines(rest[0]))
     elif action == "status":
-        known = (_folder() / "log").exists()
-        print("at work" if at_work() else f"ended {ended()}" if known else "nothing")
+        has_log = (_folder() / "log").exists()
+        print("at work" if at_work() else f"ended {exit_status()}" if has_log else "nothing")
     elif action == "stop":
         stop()
     else:

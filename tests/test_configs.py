@@ -192,4 +192,5 @@ def test_every_config_says_what_it_is_for(name):
     text = (Path(__file__).parents[1] / "configs" / f"{name}.py").read_text()
     for heading in ("Question:", "Command:", "Cost:", "Expected:"):
         assert heading in text
-    assert f"--config=configs/{name}.py --workdir=runs/{name}" in text
+    command = " ".join(text.replace("\\\n", " ").split())
+    assert f"--config=configs/{name}.py --workdir=runs/{name}" in command

@@ -18,10 +18,10 @@ RULES = {
 every_rule = pytest.mark.parametrize(("rule", "labels", "settings"), RULES.values(), ids=RULES)
 
 
-def assert_rate(happened, rate):
-    """These independent events happened at this rate, to five deviations."""
-    deviation = np.sqrt(rate * (1 - rate) / happened.size)
-    assert abs(happened.mean() - rate) <= 5 * deviation
+def assert_rate(events, rate):
+    """Independent events occur at this rate, up to five standard deviations."""
+    deviation = np.sqrt(rate * (1 - rate) / events.size)
+    assert abs(events.mean() - rate) <= 5 * deviation
 
 
 def as_sets(labels):
@@ -36,16 +36,16 @@ def test_each_class_of_a_pair_becomes_the_other_at_the_rate(rate):
         assert_rate(noisy[a == LABELS] == b, rate)
 
 
-def test_classes_of_no_pair_keep_their_labels():
+def test_classes_outside_of_pairs_keep_their_labels():
     _, noisy = curation.confuse_pairs(0, IDS, LABELS, K, pairs=PAIRS, rate=1.0)
-    alone = np.isin(LABELS, (2, 5))
-    np.testing.assert_array_equal(noisy[alone], LABELS[alone])
+    is_unpaired = np.isin(LABELS, (2, 5))
+    np.testing.assert_array_equal(noisy[is_unpaired], LABELS[is_unpaired])
 
 
 @pytest.mark.parametrize(
     ("drop_rate", "add_rate"), [(0.0, 0.0), (0.3, 0.05), (0.0, 0.2), (1.0, 0.0), (1.0, 1.0)]
 )
-def test_labels_are_lost_and_added_at_their_rates_in_every_class(drop_rate, add_rate):
+def test_labels_are_removed_and_added_at_their_rates_in_every_class(drop_rate, add_rate):
     _, noisy = curation.drop_and_add(0, IDS, LISTS, K, drop_rate=drop_rate, add_rate=add_rate)
     hot = curation.multi_hot(noisy, K)
     for c in range(K):
@@ -61,23 +61,23 @@ def test_the_labels_of_an_example_are_changed_independently():
 
 
 @every_rule
-def test_the_fate_of_an_example_does_not_depend_on_its_company(rule, labels, settings):
+def test_the_noise_of_an_example_does_not_depend_on_other_examples(rule, labels, settings):
     _, noisy = rule(3, IDS, labels, K, **settings)
     some = np.random.default_rng(2).permutation(N)[:500]
-    ids, alone = rule(3, IDS[some], labels[some], K, **settings)
+    ids, labels_of_some = rule(3, IDS[some], labels[some], K, **settings)
     np.testing.assert_array_equal(ids, IDS[some])
-    assert as_sets(alone) == as_sets(noisy[some])
+    assert as_sets(labels_of_some) == as_sets(noisy[some])
 
 
 @every_rule
-def test_a_seed_repeats_and_seeds_differ(rule, labels, settings):
+def test_a_seed_is_reproducible_and_seeds_differ(rule, labels, settings):
     first, again, other = (rule(seed, IDS, labels, K, **settings)[1] for seed in (0, 0, 1))
     np.testing.assert_array_equal(first, again)
     assert as_sets(first) != as_sets(other)
 
 
 @every_rule
-def test_no_example_is_lost_and_the_stored_labels_stay_as_they_are(rule, labels, settings):
+def test_no_example_is_lost_and_the_stored_labels_are_not_mutated(rule, labels, settings):
     before = labels.copy()
     ids, noisy = rule(0, IDS, labels, K, **settings)
     np.testing.assert_array_equal(ids, IDS)
@@ -88,7 +88,7 @@ def test_no_example_is_lost_and_the_stored_labels_stay_as_they_are(rule, labels,
 
 @pytest.mark.parametrize("num_pairs", [0, 1, 3])
 @pytest.mark.parametrize("seed", range(5))
-def test_random_pairs_are_disjoint_and_as_many_as_asked(num_pairs, seed):
+def test_random_pairs_are_disjoint_and_have_the_requested_number(num_pairs, seed):
     _, noisy = curation.confuse_random_pairs(seed, IDS, LABELS, K, num_pairs=num_pairs, rate=1.0)
     partner = np.array([noisy[c == LABELS][0] for c in range(K)])
     np.testing.assert_array_equal(noisy, partner[LABELS])
@@ -107,22 +107,22 @@ def test_random_pairs_do_not_depend_on_the_rate():
 
 def test_every_pair_of_classes_is_drawn_by_some_seed():
     ids, labels = np.arange(K), np.arange(K)
-    seen = set()
+    pairs = set()
     for seed in range(100):
         _, noisy = curation.confuse_random_pairs(seed, ids, labels, K, num_pairs=1, rate=1.0)
-        seen.add(tuple(np.flatnonzero(noisy != labels)))
-    assert seen == {(a, b) for a in range(K) for b in range(a + 1, K)}
+        pairs.add(tuple(np.flatnonzero(noisy != labels)))
+    assert pairs == {(a, b) for a in range(K) for b in range(a + 1, K)}
 
 
 @pytest.mark.parametrize("labels", [LABELS, LISTS], ids=["single", "lists"])
 @pytest.mark.parametrize("num_examples", [1, 700, N, N + 1])
 def test_a_subset_has_its_size_and_the_labels_of_its_ids(labels, num_examples):
-    ids, kept = curation.subset(0, IDS, labels, K, num_examples=num_examples)
+    ids, labels_of_ids = curation.subset(0, IDS, labels, K, num_examples=num_examples)
     assert len(set(ids)) == len(ids) == min(num_examples, N)
-    np.testing.assert_array_equal(kept, labels[ids])
+    np.testing.assert_array_equal(labels_of_ids, labels[ids])
 
 
-def test_a_subset_does_not_depend_on_the_order_or_on_those_left_out():
+def test_a_subset_does_not_depend_on_the_order_or_on_omitted_examples():
     chosen = set(curation.subset(0, IDS, LABELS, K, num_examples=700)[0])
     order = np.random.default_rng(2).permutation(N)
     assert set(curation.subset(0, IDS[order], LABELS[order], K, num_examples=700)[0]) == chosen
@@ -130,7 +130,7 @@ def test_a_subset_does_not_depend_on_the_order_or_on_those_left_out():
     assert set(curation.subset(0, fewer, LABELS[fewer], K, num_examples=700)[0]) == chosen
 
 
-def test_a_smaller_subset_lies_in_a_larger_one_and_seeds_choose_differently():
+def test_a_smaller_subset_is_part_of_a_larger_one_and_seeds_differ():
     small, large, other = (
         set(curation.subset(seed, IDS, LABELS, K, num_examples=n)[0])
         for seed, n in ((0, 100), (0, 700), (1, 100))
@@ -140,9 +140,9 @@ def test_a_smaller_subset_lies_in_a_larger_one_and_seeds_choose_differently():
 
 
 @pytest.mark.parametrize(
-    "ids", [IDS, IDS[::-1], np.zeros(0, np.int32)], ids=["rising", "falling", "none"]
+    "ids", [IDS, IDS[::-1], np.zeros(0, np.int32)], ids=["increasing", "decreasing", "none"]
 )
-def test_uniforms_are_uniform_and_belong_to_ids_seeds_and_purposes(ids):
+def test_uniforms_are_uniform_and_depend_on_ids_seeds_and_purposes(ids):
     numbers = curation.uniforms(0, "one", ids)
     np.testing.assert_array_equal(numbers, curation.uniforms(0, "one", IDS)[ids])
     if ids.size:
@@ -156,7 +156,7 @@ def test_lists_and_booleans_are_inverse():
     np.testing.assert_array_equal(curation.label_lists(curation.multi_hot(LISTS, K)), LISTS)
 
 
-def test_lists_are_rising_then_padded_and_as_narrow_as_can_be():
+def test_lists_are_sorted_padded_and_as_narrow_as_possible():
     hot = np.array([[0, 0, 0, 0], [1, 0, 0, 1], [0, 0, 1, 0]], bool)
     np.testing.assert_array_equal(curation.label_lists(hot), [[-1, -1], [0, 3], [2, -1]])
     np.testing.assert_array_equal(curation.label_lists(hot[:1]), [[-1]])
@@ -178,7 +178,7 @@ def test_lists_are_rising_then_padded_and_as_narrow_as_can_be():
         (curation.confuse_pairs, LABELS, dict(pairs=((2, 2),), rate=0.1), "disjoint pairs"),
         (curation.confuse_pairs, LABELS, dict(pairs=((0, K),), rate=0.1), "outside 0 to 5"),
         (curation.confuse_pairs, LABELS, dict(pairs=((-1, 0),), rate=0.1), "outside 0 to 5"),
-        (curation.confuse_pairs, LISTS, dict(pairs=PAIRS, rate=0.1), "one label an example"),
+        (curation.confuse_pairs, LISTS, dict(pairs=PAIRS, rate=0.1), "one label per example"),
         (
             curation.confuse_random_pairs,
             LABELS,
@@ -186,13 +186,23 @@ def test_lists_are_rising_then_padded_and_as_narrow_as_can_be():
             "num_pairs is 4.* at most 3",
         ),
         (curation.confuse_random_pairs, LABELS, dict(num_pairs=-1, rate=0.1), "num_pairs is -1"),
-        (curation.confuse_random_pairs, LISTS, dict(num_pairs=1, rate=0.1), "one label an example"),
+        (
+            curation.confuse_random_pairs,
+            LISTS,
+            dict(num_pairs=1, rate=0.1),
+            "one label per example",
+        ),
         (curation.drop_and_add, LISTS, dict(drop_rate=1.5, add_rate=0.0), "drop_rate is 1.5"),
         (curation.drop_and_add, LISTS, dict(drop_rate=0.0, add_rate=-0.5), "add_rate is -0.5"),
-        (curation.drop_and_add, LABELS, dict(drop_rate=0.0, add_rate=0.0), "needs lists of labels"),
+        (
+            curation.drop_and_add,
+            LABELS,
+            dict(drop_rate=0.0, add_rate=0.0),
+            "requires lists of labels",
+        ),
         (curation.subset, LABELS, dict(num_examples=0), "num_examples is 0"),
     ],
 )
-def test_a_bad_setting_is_named(rule, labels, settings, message):
+def test_an_invalid_setting_is_named(rule, labels, settings, message):
     with pytest.raises(ValueError, match=message):
         rule(0, IDS, labels, K, **settings)

@@ -10,12 +10,12 @@ from heteroscedastic import files
 
 
 def fill_and_fail(file):
-    file.write(b"half of it")
+    file.write(b"the first half")
     raise RuntimeError("the disk is full")
 
 
 def interrupt(file):
-    file.write(b"half of it")
+    file.write(b"the first half")
     raise KeyboardInterrupt
 
 
@@ -28,11 +28,11 @@ def test_a_failing_write_leaves_the_old_file_and_nothing_else(tmp_path, write, e
     if old:
         path.write_bytes(old)
     with pytest.raises(error):
-        files.write_whole(path, write)
+        files.write_atomically(path, write)
     assert [p.read_bytes() for p in tmp_path.iterdir()] == ([old] if old else [])
 
 
-def test_what_is_no_json_leaves_the_old_file(tmp_path):
+def test_a_value_that_is_not_json_leaves_the_old_file(tmp_path):
     path = tmp_path / "file.json"
     files.write_json(path, [1])
     with pytest.raises(TypeError):
@@ -41,7 +41,7 @@ def test_what_is_no_json_leaves_the_old_file(tmp_path):
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_the_old_file_is_there_until_the_new_one_is_complete(tmp_path):
+def test_the_old_file_exists_until_the_new_one_is_complete(tmp_path):
     path = tmp_path / "file"
     path.write_bytes(b"old")
 
@@ -50,12 +50,12 @@ def test_the_old_file_is_there_until_the_new_one_is_complete(tmp_path):
         file.flush()
         assert path.read_bytes() == b"old"
 
-    files.write_whole(path, write)
+    files.write_atomically(path, write)
     assert path.read_bytes() == b"new"
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_folders_on_the_way_are_made(tmp_path):
+def test_parent_folders_are_created(tmp_path):
     path = tmp_path / "a" / "b" / "file.json"
     files.write_json(path, 1)
     assert files.read_json(str(path)) == 1
@@ -64,12 +64,12 @@ def test_folders_on_the_way_are_made(tmp_path):
 @pytest.mark.parametrize(
     "value", [{"a": [1, 2.5, None, True], "b": {"c": "ü"}}, [], "text", 0.1 + 0.2, 1e300]
 )
-def test_json_comes_back_as_it_was(tmp_path, value):
+def test_json_is_read_back_unchanged(tmp_path, value):
     files.write_json(tmp_path / "file.json", value)
     assert files.read_json(tmp_path / "file.json") == value
 
 
-def test_what_json_does_not_know_is_written_as_what_it_knows(tmp_path):
+def test_other_types_are_converted_to_json(tmp_path):
     path = tmp_path / "file.json"
     value = {
         "a": np.array([[1.0, np.nan]]),
@@ -88,7 +88,7 @@ def test_what_json_does_not_know_is_written_as_what_it_knows(tmp_path):
     }
 
 
-def test_arrays_come_back_as_they_were(tmp_path):
+def test_arrays_are_read_back_unchanged(tmp_path):
     rng = np.random.default_rng(0)
     arrays = {
         "images": rng.integers(0, 256, (3, 4, 4, 1)).astype(np.uint8),
@@ -97,34 +97,34 @@ def test_arrays_come_back_as_they_were(tmp_path):
         "none": np.zeros((0, 2)),
     }
     files.write_arrays(tmp_path / "file.npz", arrays)
-    with np.load(tmp_path / "file.npz", allow_pickle=False) as found:
-        assert set(found.files) == set(arrays)
+    with np.load(tmp_path / "file.npz", allow_pickle=False) as loaded:
+        assert set(loaded.files) == set(arrays)
         for name, array in arrays.items():
-            assert found[name].dtype == array.dtype
-            np.testing.assert_array_equal(found[name], array)
+            assert loaded[name].dtype == array.dtype
+            np.testing.assert_array_equal(loaded[name], array)
 
 
-def test_everybody_may_read_what_is_written(tmp_path):
+def test_files_are_readable_by_everybody(tmp_path):
     files.write_json(tmp_path / "file.json", 1)
     assert (tmp_path / "file.json").stat().st_mode & 0o777 == 0o644
 
 
-def test_a_table_is_read_back_whatever_its_names_hold(tmp_path):
-    rows = [{"class": "tench, Tinca tinca", "share": 0.1 + 0.2}, {"class": 'a "b"', "share": 0.0}]
+def test_a_table_with_quotes_and_commas_is_read_back_unchanged(tmp_path):
+    rows = [{"class": "tench, Tinca tinca", "rate": 0.1 + 0.2}, {"class": 'a "b"', "rate": 0.0}]
     files.write_csv(tmp_path / "a.csv", rows)
     with (tmp_path / "a.csv").open(newline="") as file:
-        assert [{**row, "share": float(row["share"])} for row in csv.DictReader(file)] == rows
+        assert [{**row, "rate": float(row["rate"])} for row in csv.DictReader(file)] == rows
 
 
-def test_a_bucket_that_does_not_answer_is_one_line_in_bounded_time(monkeypatch):
-    with socket.create_server(("localhost", 0)) as silent:  # takes connections, and says nothing
+def test_a_bucket_that_does_not_answer_is_an_error_of_one_line_within_the_timeout(monkeypatch):
+    with socket.create_server(("localhost", 0)) as silent:  # accepts connections and never answers
         monkeypatch.setenv("STORAGE_EMULATOR_HOST", f"http://localhost:{silent.getsockname()[1]}")
-        monkeypatch.setattr(files, "_SECONDS_TO_REACH", 1.0)
-        began = time.monotonic()
+        monkeypatch.setattr(files.paths, "_TIMEOUT", 1.0)
+        start = time.monotonic()
         with pytest.raises(
             OSError, match=r"gs://nobody/run cannot be reached \(.*check the network"
         ) as caught:
             files.reach(files.as_path("gs://nobody/run"))
     assert len(str(caught.value).splitlines()) == 1
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - start < 10
     files.reach(files.as_path("a/path/on/a/disk"))

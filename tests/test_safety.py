@@ -1,6 +1,4 @@
-"""What somebody else wrote runs nothing: names, overrides, cached arrays, a workdir's files,
-archives.
-"""
+"""Untrusted input never runs code: names, overrides, arrays, files of a workdir, archives."""
 
 import io
 import json
@@ -35,7 +33,7 @@ MODULES = {
 
 
 class Payload:
-    """Makes a file when it is unpickled."""
+    """Creates a file when it is unpickled."""
 
     def __init__(self, path):
         self.path = str(path)
@@ -46,18 +44,18 @@ class Payload:
 
 @pytest.fixture
 def payload(tmp_path):
-    """A pickle that works, and the file that it would make."""
-    made = tmp_path / "made"
-    pickle.loads(pickle.dumps(Payload(made)))
-    made.unlink()
-    return Payload(made), made
+    """A pickle that runs code, and the file that it would create."""
+    path = tmp_path / "file_of_payload"
+    pickle.loads(pickle.dumps(Payload(path)))
+    path.unlink()
+    return Payload(path), path
 
 
 def write_npz(path, payload, **arrays):
     path.parent.mkdir(parents=True, exist_ok=True)
-    held = np.empty(1, object)
-    held[0] = payload
-    np.savez(path, payload=held, **arrays)
+    array = np.empty(1, object)
+    array[0] = payload
+    np.savez(path, payload=array, **arrays)
 
 
 READERS = {
@@ -79,11 +77,11 @@ def test_a_pickle_in_an_npz_is_an_error_and_runs_nothing(tmp_path, payload, read
 
 
 def test_a_pickle_in_a_state_dict_is_an_error_and_runs_nothing(tmp_path, payload, monkeypatch):
-    write_npz(tmp_path / "theirs.npz", payload[0])
+    write_npz(tmp_path / "source.npz", payload[0])
     words = [
-        f"--state_dict={tmp_path / 'theirs.npz'}",
+        f"--state_dict={tmp_path / 'source.npz'}",
         "--backbone=ResNet18",
-        f"--out={tmp_path / 'ours.npz'}",
+        f"--out={tmp_path / 'converted.npz'}",
     ]
     monkeypatch.setattr(sys, "argv", ["convert", *words])
     with pytest.raises((SystemExit, ValueError), match="allow_pickle=False"):
@@ -116,16 +114,16 @@ NAMES += [
 
 @pytest.mark.parametrize("name", NAMES, ids=str)
 @pytest.mark.parametrize("section", MODULES)
-def test_a_config_names_nothing_but_what_an_arrow_offers(section, name):
+def test_a_config_can_name_only_the_public_functions_of_a_section(section, name):
     with pytest.raises(ValueError, match="choose one of"):
         bind.bind(MODULES[section], name=name)
 
 
-def test_what_an_arrow_offers_is_its_own_public_code():
+def test_the_functions_of_a_section_are_public_code_of_this_package():
     for module in (*MODULES.values(), augment, curation):
-        for name, found in bind._choices(module).items():
+        for name, choice in bind._choices(module).items():
             assert not name.startswith("_")
-            assert found.__module__.startswith("heteroscedastic.")
+            assert choice.__module__.startswith("heteroscedastic.")
 
 
 @pytest.mark.parametrize(
@@ -163,27 +161,27 @@ def test_an_evaluation_stays_in_the_workdir(tmp_path, name):
 
 @pytest.mark.parametrize("name", [*(n for n in OUTSIDE if n != "a/b"), "digits/../../x", None, 3])
 @pytest.mark.parametrize("where", ["name", "splits"])
-def test_a_data_set_stays_where_data_sets_lie(tmp_path, name, where):
+def test_a_data_set_stays_in_the_data_directory(tmp_path, name, where):
     data = (
         {"name": name}
         if where == "name"
         else {"name": "a", "splits": {"x": {"name": name, "split": "test"}}}
     )
     if where == "splits" and name is None:
-        return  # which is the set's own
-    with pytest.raises(ValueError, match=r"config\.data names a set"):
+        return  # None stands for the set itself
+    with pytest.raises(ValueError, match=r"in config\.data is not a name"):
         split_spec.dataset_refs(data)
     config = small()
     config["data"] |= {**data, "pipeline": "streaming", "lanes": 8}
     for check in (schema.check, lambda c: smoke.smoke(c, None)):
-        with pytest.raises(ValueError, match=r"config\.data names a set"):
+        with pytest.raises(ValueError, match=r"in config\.data is not a name"):
             check(config)
 
 
 @pytest.mark.parametrize(
     "name", ["cifar10", "imagenet21k/any", "cifar10:3.*.*", "vtab_dtd", "plant_leaves/a.b:1.0.0"]
 )
-def test_names_of_data_sets_are_let_through(name):
+def test_valid_names_of_data_sets_are_accepted(name):
     assert split_spec.dataset_refs({"name": name})[0].name == name
 
 
@@ -203,10 +201,8 @@ HOSTILE = "__import__('pathlib').Path({path!r}).touch()"
     ],
 )
 def test_an_override_is_a_value_and_runs_nothing(tmp_path, setting):
-    """ml_collections parses by the type that the config has: text as it is, None and tuples by
-    ast.literal_eval.
-    """
-    values, text = flags.FlagValues(), HOSTILE.format(path=str(tmp_path / "made"))
+    """ml_collections parses by the type in the config; it never evaluates code."""
+    values, text = flags.FlagValues(), HOSTILE.format(path=str(tmp_path / "new_file"))
     config_flags.DEFINE_config_file("config", flag_values=values)
     words = ["main.py", "--config=configs/digits_het_full.py", f"--config.{setting}={text}"]
     try:
@@ -217,14 +213,14 @@ def test_an_override_is_a_value_and_runs_nothing(tmp_path, setting):
         config = values.config.to_dict()
         for part in setting.split("."):
             config = config[part]
-        assert config in (text, (text,))  # which the schema, bind or the chain then refuses
-    assert not (tmp_path / "made").exists()
+        assert config in (text, (text,))  # rejected later by the schema, bind or the chain
+    assert not (tmp_path / "new_file").exists()
 
 
 @pytest.mark.parametrize(
     "setting", ["a[__import__('os')]", "__class__", "seed.__class__", "to_dict", "head.update"]
 )
-def test_an_override_of_what_is_no_setting_is_an_error(setting):
+def test_an_override_of_an_unknown_setting_is_an_error(setting):
     values = flags.FlagValues()
     config_flags.DEFINE_config_file("config", flag_values=values)
     with pytest.raises((flags.Error, AttributeError, KeyError, ValueError, TypeError)):
@@ -233,9 +229,9 @@ def test_an_override_of_what_is_no_setting_is_an_error(setting):
 
 @pytest.mark.parametrize("section", ["curation", "data.train"])
 def test_a_chain_is_parsed_and_runs_nothing(tmp_path, section):
-    made = tmp_path / "made"
+    path = tmp_path / "new_file"
     config = small()
-    text = f"subset(num_examples={HOSTILE.format(path=str(made))})"
+    text = f"subset(num_examples={HOSTILE.format(path=str(path))})"
     if section == "curation":
         config["curation"] = text
     else:
@@ -247,7 +243,7 @@ def test_a_chain_is_parsed_and_runs_nothing(tmp_path, section):
 
 def members_of(kinds):
     file = io.BytesIO()
-    with tarfile.open(fileobj=file, mode="w") as opened:
+    with tarfile.open(fileobj=file, mode="w") as tar:
         for name, kind in kinds.items():
             info = tarfile.TarInfo(name)
             info.type, info.linkname, info.size = (
@@ -255,14 +251,12 @@ def members_of(kinds):
                 "/etc/passwd",
                 4 if kind == tarfile.REGTYPE else 0,
             )
-            opened.addfile(info, io.BytesIO(b"evil"))
+            tar.addfile(info, io.BytesIO(b"evil"))
     return file.getvalue()
 
 
-def test_names_in_an_archive_are_no_paths(tmp_path):
-    """They are read, and nothing is unpacked: not above the archive, not at the root, not inside
-    another archive.
-    """
+def test_names_in_an_archive_are_not_used_as_paths(tmp_path):
+    """Members are read without unpacking, whatever path their names contain."""
     names = ["../../evil", "/tmp/heteroscedastic_evil", "a/../../evil", "evil"]
     (tmp_path / "deep" / "er").mkdir(parents=True)
     path = tmp_path / "deep" / "er" / "a.tar"
@@ -276,14 +270,14 @@ def test_names_in_an_archive_are_no_paths(tmp_path):
 @pytest.mark.parametrize(
     "kind", [tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.CHRTYPE, tarfile.FIFOTYPE]
 )
-def test_what_is_no_file_in_an_archive_is_an_error(tmp_path, kind):
+def test_a_link_or_device_in_an_archive_is_an_error(tmp_path, kind):
     (tmp_path / "a.tar").write_bytes(members_of({"n01440764.tar": kind}))
-    with pytest.raises(ValueError, match=r"n01440764\.tar is no file but a link or a device"):
+    with pytest.raises(ValueError, match=r"n01440764\.tar is a link or a device, not a file"):
         list(archives.members(tmp_path / "a.tar"))
 
 
 def test_a_config_of_a_workdir_is_data(tmp_path):
-    """It is JSON, so that there is no word in it that could be code; one that is no JSON is told."""
+    """It is JSON, which contains no code; an invalid file is an error."""
     (tmp_path / "config.json").write_text("__import__('os').system('true')")
     with pytest.raises(ValueError, match="is damaged"):
         loop.train(small(), str(tmp_path))

@@ -1,4 +1,4 @@
-"""What a user reads of an error: a line where it can be corrected, a traceback where it is a bug."""
+"""Errors of commands: one line for an error that a user can correct, a traceback for a bug."""
 
 import re
 import sys
@@ -20,7 +20,7 @@ from heteroscedastic.runs.checkpoint import Checkpoints
 DIGITS = "--config=configs/digits_het_full.py"
 
 
-def ended(call, *arguments, debug=False):
+def run(call, *arguments, debug=False):
     with user_errors.one_line(debug):
         call(*arguments)
 
@@ -38,15 +38,15 @@ def ended(call, *arguments, debug=False):
         ),
         (lambda path: Checkpoints(path / "none", read_only=True), "error: .*none is missing"),
         (lambda path: files.read_json(path / "none.json"), r"error: \[Errno 2\].*none.json"),
-        (lambda path: files.as_path("s3://bucket/x"), "error: s3://bucket/x is in s3://"),
+        (lambda path: files.as_path("s3://bucket/x"), "error: s3://bucket/x has the scheme s3://"),
     ],
 )
-def test_what_a_user_can_correct_is_one_line(tmp_path, call, line):
+def test_an_error_that_a_user_can_correct_is_one_line(tmp_path, call, line):
     with pytest.raises(SystemExit, match=line) as caught:
-        ended(call, tmp_path)
+        run(call, tmp_path)
     assert len(str(caught.value).splitlines()) == 1
     with pytest.raises(Exception, match=line.removeprefix("error: ")) as caught:
-        ended(call, tmp_path, debug=True)
+        run(call, tmp_path, debug=True)
     assert not isinstance(caught.value, SystemExit)
 
 
@@ -62,10 +62,10 @@ def test_what_a_user_can_correct_is_one_line(tmp_path, call, line):
 )
 def test_a_bug_keeps_its_traceback(bug):
     with pytest.raises((ValueError, TypeError, KeyError)):
-        ended(bug)
+        run(bug)
 
 
-def test_commands_end_alike(tmp_path, monkeypatch):
+def test_all_commands_report_errors_alike(tmp_path, monkeypatch):
     for module, flag in ((calibration, "--run"), (summary, "--run")):
         monkeypatch.setattr(sys, "argv", ["command", f"{flag}={tmp_path}"])
         with pytest.raises(SystemExit, match=r"^error: .*holds no complete run"):
@@ -88,13 +88,13 @@ def test_commands_end_alike(tmp_path, monkeypatch):
         ),
         (
             [DIGITS, "--config.data.max_classes=3"],
-            "the settings of config.data are .*name.* can be written into the file",
+            "the settings of config.data are .*name.* add it to the file",
         ),
         (
             [DIGITS, "--config.haed.name=x"],
             "config.haed is not a setting .*the settings of config are .*head",
         ),
-        ([DIGITS, "--config.seed.x=1"], "config.seed is no section, but the value 0"),
+        ([DIGITS, "--config.seed.x=1"], "config.seed is not a section, but the value 0"),
         ([DIGITS, "--config.training.batch_size=abc"], "--config.training.batch_size=abc: .*'abc'"),
         (
             [DIGITS, "--config.training.batch_size", "abc"],
@@ -105,14 +105,14 @@ def test_commands_end_alike(tmp_path, monkeypatch):
         (["--config=experiments/row.py:a@b"], "experiments/row.py: 'a@b' is no run of a table"),
     ],
 )
-def test_a_config_or_an_override_that_does_not_fit_is_one_line(words, line, monkeypatch):
+def test_an_invalid_config_or_override_is_an_error_of_one_line(words, line, monkeypatch):
     monkeypatch.chdir(ROOT)
     with pytest.raises((ValueError, FileNotFoundError), match=line) as caught:
         config_file.read(words)
     assert len(str(caught.value).splitlines()) == 1
 
 
-def test_overrides_that_fit_are_taken(monkeypatch):
+def test_valid_overrides_are_applied(monkeypatch):
     monkeypatch.chdir(ROOT)
     config = config_file.read(
         [DIGITS, "--config.seed", "3", "--config.head.temperature=2", "--smoke"]
@@ -120,24 +120,25 @@ def test_overrides_that_fit_are_taken(monkeypatch):
     assert (config["seed"], config["head"]["temperature"]) == (3, 2.0)
 
 
-def test_a_home_directory_is_found_where_no_shell_replaced_it(tmp_path, monkeypatch):
+def test_a_home_directory_is_expanded(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     files.write_json("~/x/a.json", 3)
     assert files.read_json(tmp_path / "x" / "a.json") == 3
     with pytest.raises(
-        ValueError, match=re.escape("~no-such-user/x is in the home of a user that is unknown")
+        ValueError, match=re.escape("~no-such-user/x is in the home of an unknown user")
     ):
         files.as_path("~no-such-user/x")
     assert files.as_path("a/~b") == ROOT.__class__("a/~b")
 
 
-def test_the_command_line_of_a_run_says_what_is_wrong_in_one_line():
-    """Each ends before jax is imported."""
+def test_an_invalid_command_line_of_a_run_is_an_error_of_one_line():
+    """Each command ends before JAX is imported."""
     program = """
 import os, runpy
 for words in (
-    [], ["--worksdir=x"], [*GIVEN, "extra"], [*GIVEN, "--num_processes=2"], [*GIVEN, "--debug", "--process_id=0"],
-    [*GIVEN, "--coordinator=localhost:1"], ["--config=configs/digits_hom.py"], [GIVEN[0] + "x", GIVEN[1]],
+    [], ["--worksdir=x"], [*RUN, "extra"], [*RUN, "--num_processes=2"],
+    [*RUN, "--debug", "--process_id=0"], [*RUN, "--coordinator=localhost:1"],
+    ["--config=configs/digits_hom.py"], [RUN[0] + "x", RUN[1]],
 ):
     if os.fork():
         os.wait()
@@ -145,10 +146,10 @@ for words in (
     sys.argv = ["main.py", *words]
     try:
         runpy.run_path("main.py", run_name="__main__")
-    except SystemExit as ended:
-        print(ended.code, flush=True)
+    except SystemExit as error:
+        print(error.code, flush=True)
     os._exit(0)
-""".replace("GIVEN", '("--config=configs/digits_hom.py", "--workdir=none")')
+""".replace("RUN", '("--config=configs/digits_hom.py", "--workdir=none")')
     done = run_without(EXTRAS, program)
     lines = done.stdout.splitlines()
     expected = [
@@ -165,5 +166,5 @@ for words in (
     ]
     assert len(lines) == len(expected), done.stdout + done.stderr
     assert all(
-        line.startswith("error: ") and what in line for line, what in zip(lines, expected)
+        line.startswith("error: ") and part in line for line, part in zip(lines, expected)
     ), lines

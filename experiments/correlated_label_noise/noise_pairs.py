@@ -102,7 +102,7 @@ def all_labels(data: dict[str, Any], data_dir: str | None) -> dict[str, Any]:
         raise ValueError(
             f"{data['name']} is learned from its clean labels, so its noise is none that is stored."
         )
-    stored = store.stored(data["name"], data_dir)
+    stored = store.stored_dataset(data["name"], data_dir)
     fields = stored.read(Slice("train", 0, stored.sizes["train"])).fields
     noise = dataset.label_noise(fields["label"], fields[data["label"]])
     return {"class_names": stored.class_names, "label_noise": noise}

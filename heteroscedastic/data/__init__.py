@@ -1,1 +1,1 @@
-"""Where examples come from."""
+"""Data sets, and the pipelines that make batches of them."""

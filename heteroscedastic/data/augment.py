@@ -1,5 +1,6 @@
-"""Augmentation of one image in jax: (key, image) -> image. A chain of them is a string in a
-config.
+"""Augmentation of one image in JAX: (key, image) -> image.
+
+A chain of operations is a string in a config, such as "pad_crop(4)|flip_lr".
 """
 
 import jax
@@ -7,19 +8,21 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray, Shaped
 
 Image = Shaped[Array, "h w c"]
-Resized = Shaped[Array, "size size c"]  # in pixels of the result
+Resized = Shaped[Array, "size size c"]
 
 
 def pad_crop(key: PRNGKeyArray, image: Image, *, size: int) -> Image:
-    """Pads with zeros by `size` pixels, fewer than the image has, on every side; crops a window of
-    the old shape.
+    """Pads with `size` zeros on every side and crops a random window of the original shape.
+
+    `size` must be smaller than the shorter side of the image.
     """
     return _random_window(key, image, size, mode="constant")
 
 
 def shift(key: PRNGKeyArray, image: Image, *, size: int) -> Image:
-    """Moves the image by up to `size` whole pixels each way, fewer than it has; the border repeats
-    its last pixel.
+    """Shifts the image by up to `size` integer pixels in each direction.
+
+    Pixels at the border are repeated. `size` must be smaller than the shorter side of the image.
     """
     return _random_window(key, image, size, mode="edge")
 
@@ -30,17 +33,18 @@ def flip_lr(key: PRNGKeyArray, image: Image) -> Image:
 
 
 def to_rgb(key: PRNGKeyArray, image: Image) -> Shaped[Array, "h w 3"]:
-    """Three channels: a grey image has the same one three times."""
+    """Converts to three channels by repeating the channel of a grey image."""
     if image.shape[-1] not in (1, 3):
         raise ValueError(
-            f"to_rgb is for images of 1 or 3 channels, but these have {image.shape[-1]}."
+            f"to_rgb requires images of 1 or 3 channels, but these have {image.shape[-1]}."
         )
     return jnp.broadcast_to(image, (*image.shape[:2], 3))
 
 
 def resize(key: PRNGKeyArray, image: Image, *, size: int) -> Resized:
-    """Resizes to `size` by `size` pixels, bilinearly with antialiasing; pixels of whole numbers are
-    rounded.
+    """Resizes to `size` by `size` pixels, bilinearly with antialiasing.
+
+    The result has the data type of the image; integer pixels are rounded.
     """
     _check_size(size)
     resized = jax.image.resize(
@@ -55,7 +59,7 @@ def resize(key: PRNGKeyArray, image: Image, *, size: int) -> Resized:
 
 
 def random_crop(key: PRNGKeyArray, image: Image, *, size: int) -> Resized:
-    """A random window of `size` by `size` pixels."""
+    """Crops a random window of `size` by `size` pixels."""
     _check_size(size, image)
     room = jnp.array([side - size + 1 for side in image.shape[:2]])
     top, left = jax.random.randint(key, (2,), 0, room)
@@ -63,7 +67,7 @@ def random_crop(key: PRNGKeyArray, image: Image, *, size: int) -> Resized:
 
 
 def central_crop(key: PRNGKeyArray, image: Image, *, size: int) -> Resized:
-    """The `size` by `size` pixels in the middle; where it is between two, the upper and the left."""
+    """Crops the central `size` by `size` pixels, rounded towards the upper left corner."""
     _check_size(size, image)
     top, left = ((side - size) // 2 for side in image.shape[:2])
     return image[top : top + size, left : left + size]
@@ -87,9 +91,9 @@ def _check_size(size: int, image: Image | None = None) -> None:
 
 def _random_window(key: PRNGKeyArray, image: Image, size: int, mode: str) -> Image:
     side = min(image.shape[:2])
-    if not 0 <= size < side:  # a window beside the image would show nothing of it
+    if not 0 <= size < side:  # else a window could contain nothing but padding
         raise ValueError(
-            f"size is {size}, but must be >= 0 and below the {side} pixels of the shorter side."
+            f"size is {size}, but must be >= 0 and below the shorter side, {side} pixels."
         )
     padded = jnp.pad(image, ((size, size), (size, size), (0, 0)), mode=mode)
     top, left = jax.random.randint(key, (2,), 0, 2 * size + 1)

@@ -1,5 +1,6 @@
-"""Chains of a config, such as "pad_crop(4)|flip_lr": functions found by name, their settings
-checked when bound.
+"""Chains of a config, such as "pad_crop(4)|flip_lr".
+
+Each link names a function and its settings, which are checked when the chain is parsed.
 """
 
 import inspect
@@ -12,23 +13,23 @@ import numpy as np
 
 from heteroscedastic import bind
 
-_MOST_PIXELS = 2**14  # of a side: more is a mistake, and would fill the memory
-_LARGEST = 10**6  # value of a pixel
+_MAX_SIDE = 2**14  # pixels; larger sides would exhaust the memory
+_MAX_VALUE = 10**6  # of a pixel
 
 
 class _Rule(NamedTuple):
-    """What a setting must be."""
+    """A condition on the value of a setting."""
 
-    words: str
-    holds: Callable[[Any], bool]
+    text: str
+    is_met: Callable[[Any], bool]
 
 
-def _is_whole(value: Any) -> bool:
+def _is_integer(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
 def _is_number(value: Any) -> bool:
-    return _is_whole(value) or isinstance(value, float)
+    return _is_integer(value) or isinstance(value, float)
 
 
 def _are_pairs(value: Any) -> bool:
@@ -37,16 +38,16 @@ def _are_pairs(value: Any) -> bool:
     ):
         return False
     classes = [c for pair in value for c in pair]
-    return all(_is_whole(c) and c >= 0 for c in classes) and len(set(classes)) == len(classes)
+    return all(_is_integer(c) and c >= 0 for c in classes) and len(set(classes)) == len(classes)
 
 
-def _whole(least: int) -> _Rule:
-    return _Rule(f"a whole number >= {least}", lambda x: _is_whole(x) and x >= least)
+def _integer(minimum: int) -> _Rule:
+    return _Rule(f"an integer >= {minimum}", lambda x: _is_integer(x) and x >= minimum)
 
 
-def _pixels(least: int) -> _Rule:
-    words = f"a whole number of pixels from {least} to {_MOST_PIXELS:,}"
-    return _Rule(words, lambda x: _is_whole(x) and least <= x <= _MOST_PIXELS)
+def _pixels(minimum: int) -> _Rule:
+    text = f"an integer number of pixels from {minimum} to {_MAX_SIDE:,}"
+    return _Rule(text, lambda x: _is_integer(x) and minimum <= x <= _MAX_SIDE)
 
 
 def _one_of(*choices: str) -> _Rule:
@@ -56,12 +57,14 @@ def _one_of(*choices: str) -> _Rule:
 
 
 _VALUE = _Rule(
-    f"a number from -{_LARGEST:,} to {_LARGEST:,}", lambda x: _is_number(x) and abs(x) <= _LARGEST
+    f"a number from -{_MAX_VALUE:,} to {_MAX_VALUE:,}",
+    lambda x: _is_number(x) and abs(x) <= _MAX_VALUE,
 )
-_SHARE = _Rule("a number in [0, 1]", lambda x: _is_number(x) and 0 <= x <= 1)
-_AREA = _Rule("a share of the image above 0, up to 1", lambda x: _is_number(x) and 0 < x <= 1)
+_FRACTION = _Rule("a number in [0, 1]", lambda x: _is_number(x) and 0 <= x <= 1)
+_AREA = _Rule("a fraction of the image above 0, at most 1", lambda x: _is_number(x) and 0 < x <= 1)
 _ASPECT = _Rule(
-    "width over height, from 0.001 to 1,000", lambda x: _is_number(x) and 1e-3 <= x <= 1e3
+    "an aspect ratio (width over height) from 0.001 to 1,000",
+    lambda x: _is_number(x) and 1e-3 <= x <= 1e3,
 )
 _RULES = {  # by setting
     "size": _pixels(1),
@@ -69,61 +72,60 @@ _RULES = {  # by setting
     **dict.fromkeys(("low", "high"), _VALUE),
     **dict.fromkeys(("min_area", "max_area"), _AREA),
     **dict.fromkeys(("min_aspect", "max_aspect"), _ASPECT),
-    **dict.fromkeys(("brightness", "saturation", "hue", "contrast"), _SHARE),
+    **dict.fromkeys(("brightness", "saturation", "hue", "contrast"), _FRACTION),
     "method": _one_of("bilinear", "bicubic"),
     "dct_method": _one_of("", "INTEGER_FAST", "INTEGER_ACCURATE"),
-    **dict.fromkeys(("rate", "drop_rate", "add_rate"), _SHARE),
+    **dict.fromkeys(("rate", "drop_rate", "add_rate"), _FRACTION),
     "pairs": _Rule("disjoint pairs of classes, such as ((1, 7), (4, 9))", _are_pairs),
-    "num_pairs": _whole(0),
-    "num_examples": _whole(1),
+    "num_pairs": _integer(0),
+    "num_examples": _integer(1),
 }
-_RULES_OF = {
+_FUNCTION_RULES = {  # by function and setting; they take precedence over _RULES
     ("pad_crop", "size"): _pixels(0),
     ("shift", "size"): _pixels(0),
-}  # by function, before those of any
-_RISING = {  # settings of which the second is the larger, and whether they may be equal
+}
+_RANGES = {  # settings for the ends of a range, and whether both may be equal
     ("low", "high"): False,
     ("min_area", "max_area"): True,
     ("min_aspect", "max_aspect"): True,
 }
 
 
-def bound(functions: ModuleType, text: Any) -> list[Callable]:
-    """The functions of a chain, in order.
+def parse(functions: ModuleType, text: Any) -> list[Callable]:
+    """The functions of a chain, in order, with their settings bound.
 
     Args:
-      functions: augment.py, ops.py for a stream, or curation.py.
-      text: of a config.
+      functions: module of the functions: augment.py, streaming/ops.py or curation.py.
+      text: the chain, as written in a config.
 
     Raises:
-      ValueError: the text is no chain of them, or a setting is out of range; names the link.
+      ValueError: the text is not a chain of these functions, or a setting is out of range; names
+        the link.
     """
     if not isinstance(text, str):
-        raise ValueError(f"{text!r} is no chain such as 'pad_crop(4)|flip_lr', which is a text.")
+        raise ValueError(f"{text!r} is not a chain; a chain is a string: 'pad_crop(4)|flip_lr'.")
     links = bind.chain(functions, text)
     for link in links:
         _check(link)
-    ranges = [words(link) for link in links if link.func.__name__ == "value_range"]
+    ranges = [link_text(link) for link in links if link.func.__name__ == "value_range"]
     if len(ranges) > 1:
         raise ValueError(
-            f"{' and '.join(ranges)} are in one chain, but pixels are mapped from 0 to 255 only"
-            " once."
+            f"{' and '.join(ranges)} are in one chain, but a chain may contain value_range once."
         )
     return links
 
 
-def words(link: Callable) -> str:
-    """A link as a chain names it."""
+def link_text(link: Callable) -> str:
+    """A link as it is written in a chain, with its settings by name."""
     settings = ", ".join(f"{name}={value!r}" for name, value in link.keywords.items())
     return f"{link.func.__name__}({settings})"
 
 
 def check_shapes(links: Sequence[Callable], shape: tuple[int, ...], dtype: Any) -> None:
-    """Checks operations of augment.py on images [h, w, c] of this shape and type, one after the
-    other.
+    """Checks that a chain of operations of augment.py applies to images of this shape and type.
 
     Raises:
-      ValueError: names the operation that does not suit them.
+      ValueError: an operation does not apply; names it and the shape [h, w, c] of its input.
     """
     image, key = jax.ShapeDtypeStruct(shape, dtype), jax.eval_shape(lambda: jax.random.key(0))
     for link in links:
@@ -131,26 +133,27 @@ def check_shapes(links: Sequence[Callable], shape: tuple[int, ...], dtype: Any) 
             image = jax.eval_shape(link, key, image)
         except ValueError as error:
             raise ValueError(
-                f"{words(link)} on images of {' x '.join(map(str, image.shape))}: {error}"
+                f"{link_text(link)} on images of {' x '.join(map(str, image.shape))}: {error}"
             ) from None
 
 
 def _check(link: Callable) -> None:
     for setting, value in link.keywords.items():
-        rule = _RULES_OF.get((link.func.__name__, setting)) or _RULES[setting]
-        if not rule.holds(value):
-            raise ValueError(f"{words(link)}: {setting} is {value!r}, but must be {rule.words}.")
+        rule = _FUNCTION_RULES.get((link.func.__name__, setting)) or _RULES[setting]
+        if not rule.is_met(value):
+            raise ValueError(f"{link_text(link)}: {setting} is {value!r}, but must be {rule.text}.")
     defaults = {
         name: parameter.default
         for name, parameter in inspect.signature(link.func).parameters.items()
     }
     settings = defaults | link.keywords
-    for (low, high), may_be_equal in _RISING.items():
+    for (low, high), may_be_equal in _RANGES.items():
         if low in settings:
-            first, last = np.float32(settings[low]), np.float32(settings[high])  # as they are used
-            if first > last or (first == last and not may_be_equal):
+            # Compared as float32, the type in which they are used.
+            minimum, maximum = np.float32(settings[low]), np.float32(settings[high])
+            if minimum > maximum or (minimum == maximum and not may_be_equal):
                 relation = "at least" if may_be_equal else "above"
                 raise ValueError(
-                    f"{words(link)}: {high} is {last}, but must be {relation} {low}, which is"
-                    f" {first}."
+                    f"{link_text(link)}: {high} is {maximum}, but must be {relation} {low},"
+                    f" which is {minimum}."
                 )

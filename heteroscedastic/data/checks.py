@@ -1,4 +1,4 @@
-"""What a data set must be: its shapes, types, labels, ids and class names."""
+"""Validation of a data set: shapes, types, labels, ids and class names."""
 
 import unicodedata
 from collections.abc import Sequence
@@ -9,22 +9,16 @@ from jaxtyping import Shaped
 
 from heteroscedastic.data.dataset import Dataset
 
-_MOST_GROUPS = (
-    10**7
-)  # as the fate of a group follows from its number, and is drawn for all below it
-_UNPRINTABLE = (
-    "Cc",
-    "Cs",
-    "Zl",
-    "Zp",
-)  # of Unicode: control characters, halves of others, ends of lines
+_MAX_GROUPS = 10**7  # a random number is drawn for every group number up to the largest
+# Unicode categories: control characters, surrogates, line and paragraph separators.
+_UNPRINTABLE = ("Cc", "Cs", "Zl", "Zp")
 
 
 def dataset(data: Dataset, where: str) -> Dataset:
-    """The data set itself, once it is sound.
+    """Checks a data set and returns it.
 
     Raises:
-      ValueError: names the array, and the example where it is one that is wrong.
+      ValueError: an array is invalid; names the array, and the example if only some are invalid.
     """
     class_names(data.class_names, where)
     num_classes = len(data.class_names)
@@ -46,19 +40,20 @@ def dataset(data: Dataset, where: str) -> Dataset:
         clean = extras.get("clean_labels")
         if clean is not None and clean.ndim != split_labels.ndim:
             raise ValueError(
-                f"{where}: of {name}_labels and {name}_clean_labels one is a list per example."
+                f"{where}: one of {name}_labels and {name}_clean_labels holds lists of labels, the"
+                " other one label per example."
             )
-    (first, one), *others = data.splits.items()
+    (first_name, first), *others = data.splits.items()
     for name, split in others:
-        if split.inputs.shape[1:] != one.inputs.shape[1:]:
+        if split.inputs.shape[1:] != first.inputs.shape[1:]:
             raise ValueError(
-                f"{where}: images of {first} are {one.inputs.shape[1:]}, but those of {name}"
-                f" {split.inputs.shape[1:]}."
+                f"{where}: images of {first_name} have shape {first.inputs.shape[1:]}, but images"
+                f" of {name} have shape {split.inputs.shape[1:]}."
             )
-        if split.labels.ndim != one.labels.ndim:
+        if split.labels.ndim != first.labels.ndim:
             raise ValueError(
-                f"{where}: of {first} and {name} one has a label per example and the other lists"
-                " of them."
+                f"{where}: one of {first_name} and {name} has lists of labels, the other one label"
+                " per example."
             )
     return data
 
@@ -71,66 +66,64 @@ def labels(
     *,
     may_be_unknown: bool = False,
 ) -> None:
-    """Checks that labels are classes, in whatever type they are stored.
+    """Checks that labels are classes, of any integer type.
 
-    A label is a class from 0 to num_classes - 1. Where an example has one label [n], nothing else
-    is one. A list of them [n, m] may end in -1, which says that it has no further label; a list of
-    nothing but -1 is empty. -1 before a label is an error. A class that a list names twice is as if
-    it named it once.
+    A label is a class from 0 to num_classes - 1. A list of labels is padded with -1 at its end; a
+    list of only -1 is empty, and -1 before a label is an error. A class that occurs twice in a list
+    counts once.
 
     Args:
-      values: one label per example, or one list of them.
-      ids: of the examples.
+      values: one label per example, or one list of labels per example.
+      ids: ids of the examples.
       num_classes: K.
-      where: the labels are stored.
-      may_be_unknown: -1 is also legal as the one label of an example. Of clean labels, which
-        nothing learns from, it says that nobody knows it.
+      where: location of the labels, for errors.
+      may_be_unknown: also accepts -1 as the single label of an example. In clean labels, which are
+        not used in training, it means that the label is unknown.
 
     Raises:
-      ValueError: names the first example that has another label, by its id, and the label.
+      ValueError: a label is not a class; names the id of the first such example, and the label.
     """
     if values.ndim not in (1, 2) or not np.issubdtype(values.dtype, np.integer):
         raise ValueError(
             f"{where} must be integers [n] or [n, m], but are {values.dtype} {values.shape}."
         )
-    in_lists = values.ndim == 2
-    rows = values if in_lists else values[:, None]
-    is_padding = (rows == -1) & (in_lists or may_be_unknown)
-    wrong = ((rows < 0) | (rows >= num_classes)) & ~is_padding
-    wrong[:, :-1] |= is_padding[:, :-1] & ~is_padding[:, 1:]
-    examples = np.flatnonzero(wrong.any(axis=1))
+    are_lists = values.ndim == 2
+    rows = values if are_lists else values[:, None]
+    is_padding = (rows == -1) & (are_lists or may_be_unknown)
+    is_invalid = ((rows < 0) | (rows >= num_classes)) & ~is_padding
+    is_invalid[:, :-1] |= is_padding[:, :-1] & ~is_padding[:, 1:]
+    examples = np.flatnonzero(is_invalid.any(axis=1))
     if not len(examples):
         return
     first = examples[0]
-    label = rows[first][wrong[first]][0]
-    padding = "; only the end of a list is padded with -1" if in_lists else ""
-    more = f" ({len(examples):,} examples have such labels)" if len(examples) > 1 else ""
+    label = rows[first][is_invalid[first]][0]
+    padding = "; only the end of a list may be padded with -1" if are_lists else ""
+    others = f" ({len(examples):,} examples have invalid labels)" if len(examples) > 1 else ""
     raise ValueError(
         f"{where}: the example of id {ids[first]} has label {label}, but the {num_classes:,}"
-        " classes are"
-        f" 0 to {num_classes - 1}{padding}{more}."
+        f" classes are 0 to {num_classes - 1}{padding}{others}."
     )
 
 
 def example_ids(ids: Shaped[np.ndarray, "..."], where: str) -> None:
-    """Checks that ids are different whole numbers that int32 holds."""
-    whole = ids.ndim == 1 and np.issubdtype(ids.dtype, np.integer)
-    if not whole or len(np.unique(ids)) != len(ids) or (ids < 0).any() or (ids >= 2**31).any():
+    """Checks that ids are unique non-negative integers within int32."""
+    is_vector = ids.ndim == 1 and np.issubdtype(ids.dtype, np.integer)
+    if not is_vector or len(np.unique(ids)) != len(ids) or (ids < 0).any() or (ids >= 2**31).any():
         raise ValueError(
-            f"{where} must be different numbers from 0 to 2**31 - 1, integers [n], but are"
+            f"{where} must be unique integers [n] from 0 to 2**31 - 1, but are"
             f" {ids.dtype} {ids.shape}."
         )
 
 
 def class_names(names: Sequence[str], where: str) -> None:
-    """Checks that there are classes and that each has a name that can be printed on one line.
+    """Checks that there are class names, and that each can be printed on one line.
 
-    Classes may share a name, as two of ImageNet do: whatever takes a class by name takes its number
-    too. A name that is empty or blank, or that holds a control character or the end of a line
-    (often left over from reading a file of names), is an error.
+    Blank names, control characters and line ends (often left over from reading a file of names) are
+    errors. Two classes may have the same name, as in ImageNet: commands that take the name of a
+    class take its number too.
     """
     if not names:
-        raise ValueError(f"{where} names no classes; class_names needs one name for each.")
+        raise ValueError(f"{where} has no class names; class_names requires one name per class.")
     for number, name in enumerate(names):
         if not name.strip():
             raise ValueError(
@@ -138,38 +131,36 @@ def class_names(names: Sequence[str], where: str) -> None:
             )
         if any(unicodedata.category(c) in _UNPRINTABLE for c in name):
             raise ValueError(
-                f"{where}: the name of class {number} is {name!r}, but must not hold control"
-                " characters or line ends;"
-                " strip() removes those around it."
+                f"{where}: the name of class {number} is {name!r}, but must not contain control"
+                " characters or line ends; str.strip() removes them from both ends."
             )
 
 
 def limit(name: str, value: Any) -> None:
-    """Checks a setting that says how many are taken: a whole number from 1 on, or None for all."""
+    """Checks a setting that limits a number of things: an integer >= 1, or None for no limit."""
     if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
-        raise ValueError(f"{name} is {value!r}, but must be a whole number >= 1.")
+        raise ValueError(f"{name} is {value!r}, but must be an integer >= 1.")
 
 
 def _extra(which: str, name: str, values: np.ndarray, ids: np.ndarray, num_classes: int) -> None:
     if values.shape[:1] != (len(ids),):
-        raise ValueError(f"{which} is {values.shape}, but there are {len(ids)} examples.")
+        raise ValueError(f"{which} has shape {values.shape}, but there are {len(ids)} examples.")
     if values.dtype.kind not in "biuf":
         raise ValueError(
-            f"{which} is {values.dtype}, but must hold numbers, as it goes to the device."
+            f"{which} is {values.dtype}, but must be numeric, as it is transferred to the device."
         )
-    whole = values.dtype.kind in "iu"
-    if whole and values.size and (values.min() < -(2**31) or values.max() >= 2**31):
+    is_integer = values.dtype.kind in "iu"
+    if is_integer and values.size and (values.min() < -(2**31) or values.max() >= 2**31):
         raise ValueError(
-            f"{which} reaches from {values.min()} to {values.max()}, but must be within 32 bits."
+            f"{which} ranges from {values.min()} to {values.max()}, but must fit into int32."
         )
     if name == "groups" and (
-        not whole or values.ndim != 1 or values.min() < 0 or values.max() >= _MOST_GROUPS
+        not is_integer or values.ndim != 1 or values.min() < 0 or values.max() >= _MAX_GROUPS
     ):
         raise ValueError(
-            f"{which} must be a whole number from 0 to {_MOST_GROUPS - 1} per example, but is"
-            f" {values.dtype}"
-            f" {values.shape}; np.unique(groups, return_inverse=True)[1] makes such numbers of"
-            " anything."
+            f"{which} must be one integer from 0 to {_MAX_GROUPS - 1} per example, but is"
+            f" {values.dtype} {values.shape}; np.unique(groups, return_inverse=True)[1] converts"
+            " any values to such integers."
         )
     if name == "clean_labels":
         labels(values, ids, num_classes, which, may_be_unknown=True)

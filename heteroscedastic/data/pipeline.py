@@ -1,4 +1,4 @@
-"""What a run asks of its data, be it resident or a stream."""
+"""The interface of the resident and the streaming pipeline."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol, runtime_checkable
@@ -10,9 +10,8 @@ from heteroscedastic.batch import Batch
 from heteroscedastic.data.dataset import Dataset
 from heteroscedastic.links import LabelForm
 
-Places = Int[
-    np.ndarray, "part"
-]  # rising places of a global batch, such as those that one host holds
+# Increasing slots of a global batch, such as those of one host.
+Places = Int[np.ndarray, "part"]
 
 
 class Selected(NamedTuple):
@@ -24,17 +23,17 @@ class Selected(NamedTuple):
 
 @runtime_checkable
 class Pipeline(Protocol):
-    """Batches in training and evaluation: the host makes feeds, and a step makes batches of them."""
+    """Batches for training and evaluation: the host makes feeds, a step makes batches of them."""
 
     class_names: tuple[str, ...]
-    sizes: Mapping[str, int]  # examples of every split
+    sizes: Mapping[str, int]  # number of examples of every split
     label_forms: Mapping[str, LabelForm]  # by split: one label per example, or a list of them
-    class_counts: Float[np.ndarray, "k"]  # labels in training; 0 where nobody asked for them
+    class_counts: Float[np.ndarray, "k"]  # labels in training; 0 where labels were not read
     description: dict[str, Any]  # for dataset.json
-    dataset: Dataset  # in memory
-    kept: Mapping  # ids of every example, by split, those among them too that cannot be decoded
-    clean_labels: Mapping  # arrays, by split, in the order of `kept`: without known noise
-    arrays: dict[str, Any]  # by split, what the devices hold all the time
+    dataset: Dataset  # in memory, as evaluation sees it
+    kept: Mapping  # ids by split, including those of examples that cannot be decoded
+    clean_labels: Mapping  # arrays by split, in the order of `kept`; labels without known noise
+    arrays: dict[str, Any]  # by split, arrays that stay on the devices
 
     def training_feeds(
         self, epoch: int, start: int, places: Places, selected: Selected | None = None
@@ -53,27 +52,32 @@ class Pipeline(Protocol):
         ...
 
     def feeds(self, split: str, places: Places) -> Iterator[Any]:
-        """A split in a fixed order, every example once, at these places of each batch."""
+        """Feeds of a split in a fixed order, for these slots of each batch.
+
+        Every example occurs once.
+        """
         ...
 
     def example(self, split: str, training: bool) -> Any:
-        """A global feed of the shapes of all others."""
+        """A global feed with the shapes and types of every feed."""
         ...
 
     def training_batch(self, key: PRNGKeyArray, arrays: Any, feed: Any) -> Batch:
-        """What a step of training sees of a feed; inside it."""
+        """The training batch of a feed; called inside the jitted step."""
         ...
 
     def batch(self, key: PRNGKeyArray, arrays: Any, feed: Any) -> Batch:
-        """What a step of evaluation sees of a feed; inside it."""
+        """The evaluation batch of a feed; called inside the jitted step."""
         ...
 
     def left_out(self) -> dict[str, list[int]]:
-        """By split, ids of the examples that this process met and could not decode."""
+        """Ids of the examples that this process could not decode, by split."""
         ...
 
     def leave_out(self, ids: Mapping[str, Sequence[int]]) -> None:
-        """Leaves out what other hosts, or a process before this one, could not decode: ids by
-        split.
+        """Leaves out examples that other hosts or an earlier process could not decode.
+
+        Args:
+          ids: ids by split.
         """
         ...

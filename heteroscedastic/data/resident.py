@@ -1,6 +1,6 @@
-"""The pipeline of a data set that fits: put on the device once, as uint8; the rest is jax.
+"""The resident pipeline: the data set is transferred to the device once, as uint8.
 
-The host sends the rows of a step; gathering and augmentation happen inside it.
+The host sends the rows of a step; the jitted step gathers and augments the examples.
 """
 
 import dataclasses
@@ -21,20 +21,20 @@ from heteroscedastic.links import LabelForm
 
 
 class Feed(NamedTuple):
-    """What the host says of a step."""
+    """The rows of a step, sent by the host."""
 
-    rows: Int[np.ndarray, "b"] | Int[Array, "b"]  # places in the split
+    rows: Int[np.ndarray, "b"] | Int[Array, "b"]  # of the split
     weights: Float[np.ndarray, "b"] | Float[Array, "b"]  # 0 for padding
     epoch: Int[np.ndarray, ""] | Int[Array, ""]
 
 
 def order(seed: int, epoch: int, num_examples: int) -> Int[np.ndarray, "n"]:
-    """The order of an epoch, from seed and epoch alone."""
+    """The order of an epoch; depends on seed and epoch alone."""
     return np.random.Generator(np.random.Philox(key=[seed, epoch])).permutation(num_examples)
 
 
 def steps_per_epoch(num_examples: int, batch_size: int) -> int:
-    """Steps that see every example once, the last one padded."""
+    """Number of steps that cover every example once; the last batch is padded."""
     return -(-num_examples // batch_size)
 
 
@@ -45,13 +45,13 @@ def feeds(
     start: int = 0,
     weights: Float[np.ndarray, "n"] | None = None,
 ) -> Iterator[Feed]:
-    """Batches of these rows in order, from step `start` on; the last is padded, never dropped.
+    """Feeds of these rows, in order, from step `start` on; the last feed is padded, not dropped.
 
     Args:
       rows: positions in a split.
       batch_size: of each feed.
-      epoch: on which augmentation depends.
-      start: steps that are left out.
+      epoch: augmentation depends on it.
+      start: number of steps to skip.
       weights: of the rows; 1 each if not given.
     """
     weights = np.ones(len(rows), np.float32) if weights is None else weights.astype(np.float32)
@@ -66,10 +66,10 @@ def feeds(
 
 
 def batch(key: PRNGKeyArray, split: Split, feed: Feed, *, chain: Sequence[Callable]) -> Batch:
-    """The examples of a feed, augmented.
+    """Gathers and augments the examples of a feed.
 
-    The randomness of an example follows from the key, the epoch, its id and the place of the
-    operation in the chain, whatever the batch around it.
+    The random numbers of an example depend on the key, the epoch, its id and the index of the
+    operation in the chain, and not on the rest of the batch.
     """
     chosen = jax.tree.map(lambda x: x[feed.rows], split)
 
@@ -160,7 +160,7 @@ class Resident:
         return {}
 
     def leave_out(self, ids: Mapping[str, Sequence[int]]) -> None:
-        """Nothing, as all was decoded when it was read."""
+        """Does nothing, as all examples are decoded before training."""
 
 
 def _at(feed: Feed, places: Places) -> Feed:

@@ -1,15 +1,15 @@
-"""Which part of a stored split: "train", "train[:25%]", "train[1000:2000]", as TFDS reads it."""
+"""Slices of stored splits in the syntax of TFDS: "train", "train[:25%]", "train[1000:2000]"."""
 
 import re
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-_BOUND = r"(-?\d{1,15}(?:\.\d{1,15})?)?(%)?"  # more digits than any set needs
+_BOUND = r"(-?\d{1,15}(?:\.\d{1,15})?)?(%)?"  # more digits than any set requires
 _EXPRESSION = re.compile(rf"([\w-]+)(?:\[{_BOUND}:{_BOUND}\])?")
 
 
 class Slice(NamedTuple):
-    """Places from `start` up to, not including, `stop` of a stored split."""
+    """Positions `start` to `stop` - 1 of a stored split."""
 
     split: str
     start: int
@@ -17,120 +17,116 @@ class Slice(NamedTuple):
 
 
 def parse(expression: Any, sizes: Mapping[str, int]) -> Slice:
-    """The slice that an expression names.
+    """Parses an expression for a slice.
 
-    A percentage is rounded to the nearest example, halves to even; a negative bound counts from
-    the end; % at one bound goes for both.
+    Percentages are rounded to the nearest example, halves to even. A negative bound counts from the
+    end. If one bound is a percentage, both are.
 
     Args:
-      expression: the name of a stored split, or name[from:to] in examples or in percent.
-      sizes: examples of every stored split.
+      expression: name of a stored split, or name[start:stop] in examples or in percent.
+      sizes: number of examples of every stored split.
 
     Raises:
-      ValueError: it is no such expression, or names nothing that is there.
+      ValueError: the expression is not valid, names no stored split, or selects no examples.
     """
-    found = _EXPRESSION.fullmatch(expression) if isinstance(expression, str) else None
-    split, start, start_unit, stop, stop_unit = found.groups() if found else (None,) * 5
-    is_share = bool(start_unit or stop_unit)
+    match = _EXPRESSION.fullmatch(expression) if isinstance(expression, str) else None
+    split, start, start_unit, stop, stop_unit = match.groups() if match else (None,) * 5
+    is_percent = bool(start_unit or stop_unit)
     bounds = [b for b in (start, stop) if b is not None]
     if (
-        not found
+        not match
         or ("[" in expression and not bounds)
         or (start_unit and start is None)
         or (stop_unit and stop is None)
-        or (not is_share and any("." in b for b in bounds))
+        or (not is_percent and any("." in b for b in bounds))
     ):
         raise ValueError(
-            f"{expression!r} is no part of a split such as 'train', 'train[:25%]' or"
+            f"{expression!r} is not a slice of a split, such as 'train', 'train[:25%]' or"
             " 'train[1000:2000]'."
         )
     if split not in sizes:
-        raise ValueError(f"{expression!r} names no stored split; there are {', '.join(sizes)}.")
+        raise ValueError(
+            f"{expression!r} names no stored split; the stored splits are {', '.join(sizes)}."
+        )
     size = sizes[split]
 
-    def place(bound, default):
+    def position(bound, default):
         if bound is None:
             return default
-        value = round(float(bound) * size / 100) if is_share else int(bound)
+        value = round(float(bound) * size / 100) if is_percent else int(bound)
         return value + size if value < 0 else value
 
-    first, last = place(start, 0), place(stop, size)
+    first, last = position(start, 0), position(stop, size)
     if not 0 <= first < last <= size:
         raise ValueError(
-            f"{expression!r} is {first} to {last} of {size} examples, so none or beyond them."
+            f"{expression!r} is {first} to {last} of {size} examples, which is empty or out of"
+            " range."
         )
     return Slice(split, first, last)
 
 
 def shares(expressions: Mapping[str, str]) -> dict[str, str]:
-    """The same parts of sets of another size: bounds in examples become shares, evenly spaced in
-    the same order.
+    """Slices with percentages in place of numbers of examples, for a set of another size.
 
-    Of "train[50000:]" and "train[:50000]" come "train[50%:]" and "train[:50%]". What is a share or
-    no such expression stays.
+    The bounds keep their order and are evenly spaced: "train[50000:]" and "train[:50000]" become
+    "train[50%:]" and "train[:50%]". Percentages and invalid expressions are returned unchanged.
 
     Args:
-      expressions: by what they are called; all that are taken of one set.
+      expressions: all slices that a config takes of one set, by name.
     """
-    found = {name: _EXPRESSION.fullmatch(expression) for name, expression in expressions.items()}
-    counted = {name: m.groups() for name, m in found.items() if m and not (m[3] or m[5])}
+    matches = {name: _EXPRESSION.fullmatch(expression) for name, expression in expressions.items()}
+    in_examples = {name: m.groups() for name, m in matches.items() if m and not (m[3] or m[5])}
     bounds: dict[str, set[int]] = {}
-    for split, start, _, stop, _ in counted.values():
+    for split, start, _, stop, _ in in_examples.values():
         bounds.setdefault(split, set()).update(int(b) for b in (start, stop) if b is not None)
 
-    def share(split, bound):
+    def percentage(split, bound):
+        if bound is None:
+            return ""
         ordered = sorted(
             bounds[split], key=lambda b: (b < 0, b)
-        )  # those below zero count from the end
-        return (
-            ""
-            if bound is None
-            else f"{round(100 * (ordered.index(int(bound)) + 1) / (len(ordered) + 1))}%"
-        )
+        )  # negative ones count from the end
+        return f"{round(100 * (ordered.index(int(bound)) + 1) / (len(ordered) + 1))}%"
 
-    made = dict(expressions)
-    for name, (split, start, _, stop, _) in counted.items():
+    slices = dict(expressions)
+    for name, (split, start, _, stop, _) in in_examples.items():
         if start is not None or stop is not None:
-            made[name] = f"{split}[{share(split, start)}:{share(split, stop)}]"
-    return made
+            slices[name] = f"{split}[{percentage(split, start)}:{percentage(split, stop)}]"
+    return slices
 
 
-_DATASET_NAME = re.compile(
-    r"\w[\w.+-]*(/\w[\w.+-]*)*(:[\w.*]+)?"
-)  # as TFDS says it: name/config:version
+# name/config:version, as in TFDS.
+_DATASET_NAME = re.compile(r"\w[\w.+-]*(/\w[\w.+-]*)*(:[\w.*]+)?")
 
 
 class DatasetRef(NamedTuple):
-    """A set, and what a config takes of it."""
+    """A set that a config names, and its splits that the config uses."""
 
     name: str
-    label: str  # field that holds the labels
-    splits: dict[str, str]  # our names to slices of stored splits; none are all that are stored
+    label: str  # field of the labels
+    splits: dict[str, str]  # split name -> slice of a stored split; empty takes all stored splits
 
 
 def dataset_refs(data: Mapping[str, Any]) -> list[DatasetRef]:
-    """The sets that config.data names: its own, and those that entries of `splits` name.
+    """The sets that config.data names, including those in entries of `splits`.
 
     Raises:
-      ValueError: a name is none, but leads out of where data sets lie.
+      ValueError: a name is not valid; see `check_names`.
     """
     check_names(data)
     label = data.get("label", "label")
-    found = {(data["name"], label): {}}
+    refs = {(data["name"], label): {}}
     for split, entry in (data.get("splits") or {}).items():
         if isinstance(entry, str):
-            found[data["name"], label][split] = entry
+            refs[data["name"], label][split] = entry
         else:
-            found.setdefault((entry.get("name", data["name"]), entry.get("label", label)), {})[
-                split
-            ] = entry["split"]
-    return [DatasetRef(*key, splits) for key, splits in found.items()]
+            key = (entry.get("name", data["name"]), entry.get("label", label))
+            refs.setdefault(key, {})[split] = entry["split"]
+    return [DatasetRef(*key, splits) for key, splits in refs.items()]
 
 
 def check_names(data: Mapping[str, Any]) -> None:
-    """Raises a ValueError where a set is called by what is no name, but leads out of where data
-    sets lie.
-    """
+    """Raises a ValueError if a name of a set is not valid, such as a path out of `data_dir`."""
     others = [
         entry.get("name")
         for entry in (data.get("splits") or {}).values()
@@ -139,6 +135,6 @@ def check_names(data: Mapping[str, Any]) -> None:
     for name in (data["name"], *(other for other in others if other is not None)):
         if not isinstance(name, str) or not _DATASET_NAME.fullmatch(name):
             raise ValueError(
-                f"config.data names a set {name!r}, but a name is such as cifar10, or"
-                " imagenet21k/any."
+                f"{name!r} in config.data is not a name of a data set; valid names are such as"
+                " cifar10 or imagenet21k/any."
             )

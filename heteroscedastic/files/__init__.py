@@ -2,16 +2,16 @@
 
 from heteroscedastic.files.formats import (
     append,
-    named,
+    error_path,
     plain,
     printable,
     read_arrays,
     read_json,
     sweep,
     write_arrays,
+    write_atomically,
     write_csv,
     write_json,
-    write_whole,
 )
 from heteroscedastic.files.paths import Path, absolute, as_path, in_bucket, move, reach, resolved
 
@@ -20,9 +20,9 @@ __all__ = [
     "absolute",
     "append",
     "as_path",
+    "error_path",
     "in_bucket",
     "move",
-    "named",
     "plain",
     "printable",
     "reach",
@@ -31,7 +31,7 @@ __all__ = [
     "resolved",
     "sweep",
     "write_arrays",
+    "write_atomically",
     "write_csv",
     "write_json",
-    "write_whole",
 ]

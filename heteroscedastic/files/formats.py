@@ -1,4 +1,4 @@
-"""JSON, CSV and .npz files, written completely or not at all."""
+"""JSON, CSV and .npz files; an interrupted write leaves no partial file."""
 
 import contextlib
 import csv
@@ -12,31 +12,30 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import IO, Any
 
 import numpy as np
+from jaxtyping import Shaped
 
 from heteroscedastic.files.paths import Path, as_path, in_bucket
 
 
 def read_json(path: str | Path) -> Any:
-    """A JSON file."""
+    """Reads a JSON file."""
     return json.loads(as_path(path).read_text())
 
 
-def read_arrays(path: str | Path) -> dict[str, np.ndarray]:
-    """Every array of an .npz file; one that holds objects, which only running its code could make,
-    is an error.
-    """
+def read_arrays(path: str | Path) -> dict[str, Shaped[np.ndarray, "..."]]:
+    """Reads all arrays of an .npz file; an array of objects is an error, as pickles run code."""
     with as_path(path).open("rb") as file, np.load(file, allow_pickle=False) as arrays:
         return dict(arrays)
 
 
 def write_json(path: str | Path, value: Any) -> None:
-    """Writes what `plain` makes of a value, whole or not at all."""
+    """Writes a value, converted by `plain`, as a JSON file; see `write_atomically`."""
     text = json.dumps(plain(value), indent=1, allow_nan=False)
-    write_whole(path, lambda file: file.write(text.encode() + b"\n"))
+    write_atomically(path, lambda file: file.write(text.encode() + b"\n"))
 
 
 def plain(value: Any) -> Any:
-    """As JSON knows it: named tuples as objects, arrays as lists, nan and infinities as null."""
+    """Converts to JSON types: named tuples to objects, arrays to lists, nan and inf to null."""
     if hasattr(value, "_asdict"):
         return plain(value._asdict())
     if isinstance(value, dict):
@@ -51,16 +50,16 @@ def plain(value: Any) -> Any:
 
 
 def write_csv(path: str | Path, rows: Sequence[dict[str, Any]]) -> None:
-    """Writes rows under the names of the first one, whole or not at all.
+    """Writes rows as a CSV file, with the names of the first row as header.
 
-    Texts are `printable`, and one that a spreadsheet would take for a formula gets an apostrophe in
-    front.
+    Strings are made `printable`. A string that a spreadsheet would evaluate as a formula is
+    prefixed with an apostrophe. See `write_atomically`.
     """
     text = io.StringIO()
     table = csv.DictWriter(text, list(rows[0]) if rows else [], lineterminator="\n")
     table.writeheader()
     table.writerows({name: _cell(value) for name, value in row.items()} for row in rows)
-    write_whole(path, lambda file: file.write(text.getvalue().encode()))
+    write_atomically(path, lambda file: file.write(text.getvalue().encode()))
 
 
 def _cell(value: Any) -> Any:
@@ -73,27 +72,29 @@ def _cell(value: Any) -> Any:
 
 
 def printable(text: str) -> str:
-    """The text in one line: control characters, other ends of lines and marks of direction as
-    escapes.
-    """
+    """The text in one line, with control characters, line ends and direction marks escaped."""
     return "".join(c.encode("unicode_escape").decode() if _is_control(c) else c for c in text)
 
 
 def _is_control(character: str) -> bool:
-    marks_of_direction = "\u202a" <= character <= "\u202e" or "\u2066" <= character <= "\u2069"
-    return marks_of_direction or unicodedata.category(character) in ("Cc", "Cs", "Zl", "Zp")
+    is_direction_mark = "\u202a" <= character <= "\u202e" or "\u2066" <= character <= "\u2069"
+    return is_direction_mark or unicodedata.category(character) in ("Cc", "Cs", "Zl", "Zp")
 
 
-def write_arrays(path: str | Path, arrays: dict[str, np.ndarray]) -> None:
-    """Writes a compressed .npz file whole or not at all."""
-    write_whole(path, lambda file: np.savez_compressed(file, **arrays))
+def write_arrays(path: str | Path, arrays: dict[str, Shaped[np.ndarray, "..."]]) -> None:
+    """Writes a compressed .npz file; see `write_atomically`."""
+    write_atomically(path, lambda file: np.savez_compressed(file, **arrays))
 
 
-def write_whole(path: str | Path, write: Callable[[IO[bytes]], Any]) -> None:
-    """Lets `write` fill a file that takes the place of `path` only once it is complete.
+def write_atomically(path: str | Path, write: Callable[[IO[bytes]], Any]) -> None:
+    """Writes a file that replaces `path` only once it is complete.
+
+    Args:
+      path: path of the file.
+      write: function that writes the content to an open file.
 
     Raises:
-      OSError: it could not be written; names it.
+      OSError: the file could not be written; names the path.
     """
     path = as_path(path)
     if in_bucket(path):
@@ -101,12 +102,11 @@ def write_whole(path: str | Path, write: Callable[[IO[bytes]], Any]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        with named(path), temporary.open("wb") as file:
+        with error_path(path), temporary.open("wb") as file:
             write(file)
             file.flush()
-            os.fsync(
-                file.fileno()
-            )  # before the name is taken, so that a power cut leaves no empty file
+            # Flushed before the rename, so that a power failure leaves no empty file.
+            os.fsync(file.fileno())
         temporary.replace(path)
     except BaseException:
         temporary.unlink(missing_ok=True)
@@ -122,7 +122,7 @@ def append(path: str | Path, data: bytes) -> None:
       OSError: the data could not be written; names the file.
     """
     path, rest = as_path(path), memoryview(data)
-    with named(path), path.open("ab", buffering=0) as file:
+    with error_path(path), path.open("ab", buffering=0) as file:
         size = file.tell()
         try:
             while rest:
@@ -134,39 +134,38 @@ def append(path: str | Path, data: bytes) -> None:
 
 
 def _upload(path: Path, write: Callable[[IO[bytes]], Any]) -> None:
-    """What is uploaded is seen once it is complete."""
+    """Uploads a file to a bucket; it becomes visible once it is complete."""
     with tempfile.TemporaryFile() as file:
         write(file)
         file.seek(0)
         try:
             path.write_bytes(file.read())
-        except Exception as error:  # after the client's own attempts, of whatever kind it raises
-            told = str(error).partition("\n")[0]  # the rest is a page of the service
+        except Exception as error:  # the client raises many types, after its own retries
+            message = str(error).partition("\n")[0]  # further lines are a page of the service
             raise OSError(
-                f"{path} could not be written ({type(error).__name__}: {told})"
+                f"{path} could not be written ({type(error).__name__}: {message})"
             ) from error
 
 
 def sweep(directory: Path, pattern: str) -> None:
-    """Removes what a kill left of files that `write_whole` was writing; in a bucket there is
-    nothing.
+    """Removes temporary files that an interrupted `write_atomically` left; a bucket has none.
 
     Args:
-      directory: that holds them; what it links to, or has in other directories, is left alone.
-      pattern: of the names that the files would have had.
+      directory: directory of the files; symbolic links and subdirectories are ignored.
+      pattern: pattern of the final file names.
     """
     if in_bucket(directory) or not directory.is_dir() or directory.is_symlink():
         return
     for path in directory.glob(".*.tmp"):
         name, _, process = path.name[1:].removesuffix(".tmp").rpartition(".")
-        is_ours = process.isdigit() and fnmatch.fnmatchcase(name, pattern)
-        if is_ours and path.is_file() and not path.is_symlink():
+        is_temporary = process.isdigit() and fnmatch.fnmatchcase(name, pattern)
+        if is_temporary and path.is_file() and not path.is_symlink():
             path.unlink(missing_ok=True)
 
 
 @contextlib.contextmanager
-def named(path: str | Path) -> Iterator[None]:
-    """A full disk says which file it struck."""
+def error_path(path: str | Path) -> Iterator[None]:
+    """Adds the path to an OSError without one, such as that of a full disk."""
     try:
         yield
     except OSError as error:

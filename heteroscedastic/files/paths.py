@@ -6,55 +6,57 @@ import os
 import pathlib
 import threading
 
-# One way to a bucket whether TensorFlow is installed or not, and the one that is tested. Epath
-# looks at this once.
+# Buckets are accessed by gcsfs whether TensorFlow is installed or not, as only this way is tested.
+# Epath reads the variable once.
 if importlib.util.find_spec("gcsfs"):
     os.environ.setdefault("EPATH_USE_TF", "0")
 
-_SECONDS_TO_REACH = 30.0  # a bucket; its own client tries for longer
+_TIMEOUT = 30.0  # seconds; the client of a bucket retries for longer
 Path = pathlib.PurePath  # pathlib.Path, or a path in a bucket, which has the same methods
 
 
 def as_path(name: str | os.PathLike) -> Path:
-    """A path on a disk, or in a bucket where its name is gs://BUCKET/...; both have the methods of
-    pathlib.
+    """A path on a disk, or in a bucket if its name is gs://BUCKET/...
 
-    On a disk ~ is a home directory, also where no shell replaced it, as in --workdir=~/runs/x.
+    Both have the methods of pathlib. On a disk, ~ is expanded, as a shell does not expand it in
+    --workdir=~/runs/x.
 
     Raises:
-      ValueError: a scheme other than gs, or the home of an unknown user.
-      ModuleNotFoundError: what reads and writes buckets is not installed.
+      ValueError: the scheme is not gs, or the path is in the home of an unknown user.
+      ModuleNotFoundError: gcsfs, which accesses buckets, is not installed.
     """
-    scheme, found, _ = os.fspath(name).partition("://")
-    if not found:
+    scheme, separator, _ = os.fspath(name).partition("://")
+    if not separator:
         try:
             return pathlib.Path(name).expanduser()
         except RuntimeError:
             raise ValueError(
-                f"{name} is in the home of a user that is unknown here; give the path in full."
+                f"{name} is in the home of an unknown user; give the absolute path."
             ) from None
     if scheme != "gs":
         raise ValueError(
-            f"{name} is in {scheme}://, but buckets are read and written as gs://BUCKET/... alone."
+            f"{name} has the scheme {scheme}://, but only gs://BUCKET/... is supported."
         )
     if not importlib.util.find_spec("gcsfs"):
-        raise ModuleNotFoundError(f"{name} is in a bucket, which needs: pip install gcsfs.")
+        raise ModuleNotFoundError(
+            f"{name} is in a bucket, which requires gcsfs: pip install gcsfs."
+        )
     import fsspec
     from etils import epath
 
-    # What other hosts write is to be seen.
+    # Without the cache, files that other hosts write are visible.
     fsspec.config.conf.setdefault("gcs", {}).setdefault("use_listings_cache", False)
     return epath.Path(name)
 
 
 def reach(path: Path) -> None:
-    """Returns at once for a path on a disk, and for one in a bucket once its service has answered.
+    """Checks that the service of a bucket answers; returns at once for a path on a disk.
 
-    Asked first, as a client that tries for minutes, or takes no answer for no file, says nothing
-    meanwhile.
+    It is called first, as the client would otherwise retry silently for minutes, or report a file
+    as missing.
 
     Raises:
-      OSError: the service cannot be reached, or refuses; names the path.
+      OSError: the service cannot be reached or denies access; names the path.
     """
     if not in_bucket(path):
         return
@@ -62,59 +64,60 @@ def reach(path: Path) -> None:
 
     answer: list[BaseException | None] = []
 
-    def ask():
+    def request():
         try:
             fsspec.filesystem("gs").info(
                 f"{os.fspath(path).removeprefix('gs://').partition('/')[0]}/.reach"
             )
         except FileNotFoundError:
             answer.append(None)
-        except Exception as error:  # of whatever kind its client raises
+        except Exception as error:  # the client raises many types
             answer.append(error)
         else:
             answer.append(None)
 
     logger = logging.getLogger("gcsfs")
     level = logger.level
-    logger.setLevel(logging.CRITICAL)  # it logs a traceback for each attempt
-    thread = threading.Thread(target=ask, daemon=True)
+    logger.setLevel(logging.CRITICAL)  # it logs a traceback per attempt
+    thread = threading.Thread(target=request, daemon=True)
     thread.start()
-    thread.join(_SECONDS_TO_REACH)
+    thread.join(_TIMEOUT)
     logger.setLevel(level)
-    error = answer[0] if answer else TimeoutError(f"no answer within {_SECONDS_TO_REACH:.0f} s")
+    error = answer[0] if answer else TimeoutError(f"no answer within {_TIMEOUT:.0f} s")
     if error:
-        told = str(error).partition("\n")[0] or type(error).__name__
+        message = str(error).partition("\n")[0] or type(error).__name__
         raise OSError(
-            f"{path} cannot be reached ({told}); check the network and the credentials of Google"
+            f"{path} cannot be reached ({message}); check the network and the credentials of Google"
             " Cloud."
         )
 
 
 def in_bucket(path: Path) -> bool:
-    """Whether a path is in a bucket, where there are no locks, nothing is half written and renaming
-    is copying.
+    """Whether a path is in a bucket.
+
+    A bucket has no locks and no partial files, and renaming copies.
     """
     return "://" in os.fspath(path)
 
 
 def absolute(path: Path) -> Path:
-    """The path from the root; of a bucket it is so already, which its own method does not know."""
+    """The absolute path; a path in a bucket is returned unchanged, as it is absolute."""
     return path if in_bucket(path) else path.absolute()
 
 
 def resolved(path: Path) -> Path:
-    """The path from the root without links, of which a bucket has none."""
+    """The absolute path with links resolved; a bucket has no links."""
     return path if in_bucket(path) else path.resolve()
 
 
-def move(path: Path, to: Path) -> None:
-    """A directory under another name, which nothing may have yet."""
+def move(path: Path, target: Path) -> None:
+    """Renames a directory; the target must not exist."""
     if not in_bucket(path):
-        to.parent.mkdir(parents=True, exist_ok=True)
-        path.rename(to)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        path.rename(target)
         return
     import fsspec
 
-    # Its service copies, object by object. Epath would ask for a parent, and a bucket has no empty
-    # directories.
-    fsspec.filesystem("gs").mv(os.fspath(path), os.fspath(to), recursive=True)
+    # The service copies object by object. Epath would require a parent directory, but a bucket has
+    # no empty directories.
+    fsspec.filesystem("gs").mv(os.fspath(path), os.fspath(target), recursive=True)

@@ -33,7 +33,7 @@ def check(config: dict[str, Any]) -> None:
 
     Without TensorFlow the operations of a stream are not checked.
     """
-    within("curation", chains.bound, curation, config["curation"])
+    within("curation", chains.parse, curation, config["curation"])
     operations = augment
     if schema.is_streaming(config["data"]):
         try:
@@ -41,7 +41,7 @@ def check(config: dict[str, Any]) -> None:
         except ModuleNotFoundError:
             return
     for name in ("train", "eval"):
-        within(f"data.{name}", chains.bound, operations, config["data"][name])
+        within(f"data.{name}", chains.parse, operations, config["data"][name])
 
 
 def stored_data(config: dict[str, Any], data_dir: str | None = None) -> Dataset:
@@ -55,7 +55,7 @@ def stored_data(config: dict[str, Any], data_dir: str | None = None) -> Dataset:
 
 def _resident(config: dict[str, Any], data_dir: str | None) -> Resident:
     links = {
-        name: within(f"data.{name}", chains.bound, augment, config["data"][name])
+        name: within(f"data.{name}", chains.parse, augment, config["data"][name])
         for name in ("train", "eval")
     }
     curate = _curate(config)
@@ -86,7 +86,7 @@ def _streaming(config: dict[str, Any], data_dir: str | None) -> Pipeline:
     from heteroscedastic.data.streaming import ops, sources, stream
 
     links = {
-        name: within(f"data.{name}", chains.bound, ops, config["data"][name])
+        name: within(f"data.{name}", chains.parse, ops, config["data"][name])
         for name in ("train", "eval")
     }
     chosen = within(
@@ -119,7 +119,7 @@ def _streaming(config: dict[str, Any], data_dir: str | None) -> Pipeline:
 
 def _curate(config: dict[str, Any]) -> Callable[[Dataset], Dataset]:
     """Curation, then the validation split that is held out, if any."""
-    links = within("curation", chains.bound, curation, config["curation"])
+    links = within("curation", chains.parse, curation, config["curation"])
     seed = config["data"].get("seed", config["seed"])
 
     def curate(stored):

@@ -58,4 +58,4 @@ class Trace:
 
 def _copy(path: Path, target: files.Path) -> None:
     content = path.read_bytes()
-    files.write_whole(target, lambda file: file.write(content))
+    files.write_atomically(target, lambda file: file.write(content))

@@ -260,7 +260,7 @@ class Writer:
 
 def _write_lines(path: files.Path, lines: Sequence[str]) -> None:
     # All of them, as nothing can be added to a file in a bucket.
-    files.write_whole(path, lambda file: file.writelines(line.encode() for line in lines))
+    files.write_atomically(path, lambda file: file.writelines(line.encode() for line in lines))
 
 
 def _repaired(path: files.Path, step: int, saved: Sequence[str] | None) -> list[str]:

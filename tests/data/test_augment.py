@@ -13,7 +13,7 @@ MOVES = [(augment.pad_crop, "constant"), (augment.shift, "edge")]
 
 
 def draws(op, image=IMAGE, **settings):
-    """What the operation makes of the image under each key."""
+    """The results of the operation for each key."""
     return np.asarray(jax.vmap(lambda key: op(key, jnp.asarray(image), **settings))(KEYS))
 
 
@@ -27,11 +27,13 @@ def windows(image, size, mode):
 @pytest.mark.parametrize(("op", "mode"), MOVES)
 @pytest.mark.parametrize("size", [1, 2])
 def test_every_window_is_drawn_equally_often_and_nothing_else(op, mode, size):
-    drawn, possible = draws(op, size=size), windows(IMAGE, size, mode)
-    share = [(drawn == window).all(axis=(1, 2, 3)).mean() for window in possible]
-    assert sum(share) == pytest.approx(1)
-    rate = 1 / len(possible)
-    assert np.abs(np.array(share) - rate).max() <= 5 * np.sqrt(rate * (1 - rate) / NUM_KEYS)
+    results, possible = draws(op, size=size), windows(IMAGE, size, mode)
+    rates = [(results == window).all(axis=(1, 2, 3)).mean() for window in possible]
+    assert sum(rates) == pytest.approx(1)
+    expected = 1 / len(possible)
+    assert np.abs(np.array(rates) - expected).max() <= 5 * np.sqrt(
+        expected * (1 - expected) / NUM_KEYS
+    )
 
 
 def test_a_crop_pads_with_zeros_and_a_shift_with_the_nearest_pixel():
@@ -44,9 +46,9 @@ def test_a_crop_pads_with_zeros_and_a_shift_with_the_nearest_pixel():
 @pytest.mark.parametrize(("op", "mode"), MOVES)
 @pytest.mark.parametrize("dtype", [np.uint8, np.float32])
 def test_size_zero_is_the_identity(op, mode, dtype):
-    drawn = draws(op, IMAGE.astype(dtype), size=0)
-    assert drawn.dtype == dtype
-    np.testing.assert_array_equal(drawn, np.broadcast_to(IMAGE, drawn.shape))
+    results = draws(op, IMAGE.astype(dtype), size=0)
+    assert results.dtype == dtype
+    np.testing.assert_array_equal(results, np.broadcast_to(IMAGE, results.shape))
 
 
 @pytest.mark.parametrize(("op", "mode"), MOVES)
@@ -55,10 +57,10 @@ def test_a_negative_size_is_an_error(op, mode):
         op(KEYS[0], jnp.asarray(IMAGE), size=-1)
 
 
-def test_half_of_the_images_are_mirrored_left_to_right_and_the_others_left_alone():
-    drawn = draws(augment.flip_lr)
-    mirrored = (drawn == IMAGE[:, ::-1]).all(axis=(1, 2, 3))
-    same = (drawn == IMAGE).all(axis=(1, 2, 3))
+def test_half_of_the_images_are_mirrored_and_the_others_unchanged():
+    results = draws(augment.flip_lr)
+    mirrored = (results == IMAGE[:, ::-1]).all(axis=(1, 2, 3))
+    same = (results == IMAGE).all(axis=(1, 2, 3))
     assert (mirrored ^ same).all()
     assert abs(mirrored.mean() - 0.5) <= 5 * 0.5 / np.sqrt(NUM_KEYS)
 
@@ -76,15 +78,17 @@ def test_the_range_of_values_is_linear_from_low_to_high(low, high):
 @pytest.mark.parametrize("size", [1, 2, 3])
 def test_every_window_of_a_random_crop_is_drawn_equally_often(size):
     image = np.random.default_rng(0).integers(1, 256, (3, 4, 2)).astype(np.uint8)
-    drawn = draws(augment.random_crop, image, size=size)
+    results = draws(augment.random_crop, image, size=size)
     possible = [image[i : i + size, j : j + size] for i in range(4 - size) for j in range(5 - size)]
-    share = [(drawn == window).all(axis=(1, 2, 3)).mean() for window in possible]
-    assert sum(share) == pytest.approx(1)
-    rate = 1 / len(possible)
-    assert np.abs(np.array(share) - rate).max() <= 5 * np.sqrt(rate * (1 - rate) / NUM_KEYS)
+    rates = [(results == window).all(axis=(1, 2, 3)).mean() for window in possible]
+    assert sum(rates) == pytest.approx(1)
+    expected = 1 / len(possible)
+    assert np.abs(np.array(rates) - expected).max() <= 5 * np.sqrt(
+        expected * (1 - expected) / NUM_KEYS
+    )
 
 
-def test_the_middle_is_cropped():
+def test_central_crop_takes_the_central_pixels():
     image = jnp.arange(20).reshape(4, 5, 1)
     np.testing.assert_array_equal(
         augment.central_crop(KEYS[0], image, size=2)[..., 0], [[6, 7], [11, 12]]
@@ -93,14 +97,16 @@ def test_the_middle_is_cropped():
 
 
 @pytest.mark.parametrize("size", [7, 16, 40])
-def test_resizing_is_that_of_pillow(size):
+def test_resizing_equals_that_of_pillow(size):
     image = np.random.default_rng(1).integers(0, 256, (12, 20, 3)).astype(np.uint8)
-    found = np.asarray(augment.resize(KEYS[0], jnp.asarray(image), size=size))
+    resized = np.asarray(augment.resize(KEYS[0], jnp.asarray(image), size=size))
     pillow = np.asarray(
         PIL.Image.fromarray(image).resize((size, size), PIL.Image.Resampling.BILINEAR)
     )
-    assert found.dtype == np.uint8
-    assert np.abs(found.astype(int) - pillow.astype(int)).max() <= 1  # both round, in other places
+    assert resized.dtype == np.uint8
+    assert (
+        np.abs(resized.astype(int) - pillow.astype(int)).max() <= 1
+    )  # both round, at different steps
 
 
 def test_resizing_keeps_constants_and_images_of_that_size():
@@ -113,7 +119,7 @@ def test_resizing_keeps_constants_and_images_of_that_size():
     ] == pytest.approx(77.25)
 
 
-def test_grey_becomes_three_channels_and_colours_stay():
+def test_grey_images_become_three_channels_and_colour_images_are_unchanged():
     grey = jnp.arange(6, dtype=jnp.uint8).reshape(2, 3, 1)
     coloured = augment.to_rgb(KEYS[0], grey)
     np.testing.assert_array_equal(coloured, np.repeat(grey, 3, axis=-1))
@@ -123,7 +129,7 @@ def test_grey_becomes_three_channels_and_colours_stay():
 
 
 @pytest.mark.parametrize("op", [augment.random_crop, augment.central_crop, augment.resize])
-def test_a_size_that_is_none_is_an_error(op):
+def test_an_invalid_size_is_an_error(op):
     with pytest.raises(ValueError, match="size is 0"):
         op(KEYS[0], jnp.asarray(IMAGE), size=0)
     if op is not augment.resize:

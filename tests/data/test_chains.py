@@ -16,20 +16,20 @@ MODULES = {"augment": augment, "ops": ops, "curation": curation}
 
 def operations(module):
     names = getattr(module, "__all__", None) or [n for n in vars(module) if not n.startswith("_")]
-    found = [getattr(module, name) for name in names]
-    return [f for f in found if inspect.isfunction(f) and f.__module__ == module.__name__]
+    members = [getattr(module, name) for name in names]
+    return [f for f in members if inspect.isfunction(f) and f.__module__ == module.__name__]
 
 
 @pytest.mark.parametrize("module", MODULES)
-def test_every_setting_of_every_function_of_a_chain_has_a_rule_and_its_default_keeps_it(module):
+def test_every_setting_of_every_function_has_a_rule_that_its_default_meets(module):
     for function in operations(MODULES[module]):
         for name, parameter in inspect.signature(function).parameters.items():
             if parameter.kind is parameter.KEYWORD_ONLY:
-                rule = chains._RULES_OF.get((function.__name__, name)) or chains._RULES[name]
-                assert parameter.default is parameter.empty or rule.holds(parameter.default)
+                rule = chains._FUNCTION_RULES.get((function.__name__, name)) or chains._RULES[name]
+                assert parameter.default is parameter.empty or rule.is_met(parameter.default)
 
 
-WRONG = [  # which functions, a link, and what is said of it
+INVALID = [  # modules, a chain, and the error
     ("augment ops", "value_range(0, 0)", "high is 0.0, but must be above low, which is 0.0"),
     ("augment ops", "value_range(1, -1)", "high is -1.0, but must be above low, which is 1.0"),
     ("augment ops", "value_range(0, 1e-60)", "high is 0.0, but must be above low"),
@@ -44,24 +44,24 @@ WRONG = [  # which functions, a link, and what is said of it
     (
         "augment ops",
         "value_range(-1, 1)|value_range(0, 1)",
-        "are in one chain, but pixels are mapped .* only once",
+        "are in one chain, but a chain may contain value_range once",
     ),
     (
         "augment ops",
         "pad_crop(-1)",
-        "size is -1, but must be a whole number of pixels from 0 to 16,384",
+        "size is -1, but must be an integer number of pixels from 0 to 16,384",
     ),
-    ("augment ops", "pad_crop(1.5)", "size is 1.5, but must be a whole number"),
-    ("augment ops", "pad_crop(True)", "size is True, but must be a whole number"),
-    ("augment ops", "pad_crop(None)", "size is None, but must be a whole number"),
-    ("augment ops", "pad_crop((4, 4))", r"size is \(4, 4\), but must be a whole number"),
-    ("augment", "shift(1.5)", "size is 1.5, but must be a whole number"),
-    ("augment", "shift(-2)", "size is -2, but must be a whole number"),
-    ("augment ops", "resize(0)", "size is 0, but must be a whole number of pixels from 1"),
+    ("augment ops", "pad_crop(1.5)", "size is 1.5, but must be an integer"),
+    ("augment ops", "pad_crop(True)", "size is True, but must be an integer"),
+    ("augment ops", "pad_crop(None)", "size is None, but must be an integer"),
+    ("augment ops", "pad_crop((4, 4))", r"size is \(4, 4\), but must be an integer"),
+    ("augment", "shift(1.5)", "size is 1.5, but must be an integer"),
+    ("augment", "shift(-2)", "size is -2, but must be an integer"),
+    ("augment ops", "resize(0)", "size is 0, but must be an integer number of pixels from 1"),
     (
         "augment ops",
         "resize(1000000000)",
-        "size is 1000000000, but must be a whole number .* to 16,384",
+        "size is 1000000000, but must be an integer .* to 16,384",
     ),
     ("augment ops", "random_crop(-8)", "size is -8"),
     ("augment ops", "central_crop('8')", "size is '8'"),
@@ -75,16 +75,16 @@ WRONG = [  # which functions, a link, and what is said of it
     (
         "ops",
         "inception_crop(8, min_area=0.0)",
-        "min_area is 0.0, but must be a share of the image above 0",
+        "min_area is 0.0, but must be a fraction of the image above 0",
     ),
-    ("ops", "inception_crop(8, max_area=1.5)", "max_area is 1.5, but must be a share"),
+    ("ops", "inception_crop(8, max_area=1.5)", "max_area is 1.5, but must be a fraction"),
     (
         "ops",
         "inception_crop(8, min_area=0.9, max_area=0.1)",
         "max_area is 0.1.*, but must be at least min_area",
     ),
     ("ops", "inception_crop(8, max_area=0.01)", "max_area is 0.0.*, but must be at least min_area"),
-    ("ops", "inception_crop(8, min_aspect=-1)", "min_aspect is -1, but must be width over height"),
+    ("ops", "inception_crop(8, min_aspect=-1)", "min_aspect is -1, but must be an aspect ratio"),
     (
         "ops",
         "inception_crop(8, min_aspect=2.0)",
@@ -93,7 +93,7 @@ WRONG = [  # which functions, a link, and what is said of it
     (
         "ops",
         "efficientnet_center_crop(8, padding=-9)",
-        "padding is -9, but must be a whole number of pixels from 0",
+        "padding is -9, but must be an integer number of pixels from 0",
     ),
     (
         "ops",
@@ -121,7 +121,7 @@ WRONG = [  # which functions, a link, and what is said of it
     (
         "curation",
         "confuse_random_pairs(num_pairs=1.5, rate=0.4)",
-        "num_pairs is 1.5, but must be a whole number >= 0",
+        "num_pairs is 1.5, but must be an integer >= 0",
     ),
     (
         "curation",
@@ -140,36 +140,36 @@ WRONG = [  # which functions, a link, and what is said of it
     ),
     ("curation", "drop_and_add(drop_rate=-0.1, add_rate=0)", "drop_rate is -0.1"),
     ("curation", "drop_and_add(drop_rate=0, add_rate=1.1)", "add_rate is 1.1"),
-    ("curation", "subset(0)", "num_examples is 0, but must be a whole number >= 1"),
-    ("curation", "subset(2.5)", "num_examples is 2.5, but must be a whole number >= 1"),
+    ("curation", "subset(0)", "num_examples is 0, but must be an integer >= 1"),
+    ("curation", "subset(2.5)", "num_examples is 2.5, but must be an integer >= 1"),
 ]
 
 
-@pytest.mark.parametrize(("modules", "text", "said"), WRONG)
-def test_a_setting_that_is_none_is_an_error_of_one_line_when_the_chain_is_bound(
-    modules, text, said
-):
+@pytest.mark.parametrize(("modules", "text", "message"), INVALID)
+def test_an_invalid_setting_is_an_error_of_one_line(modules, text, message):
     name = text.partition("(")[0]
     for module in modules.split():
-        with pytest.raises(ValueError, match=rf"^config.data.train: {name}\([^\n]*{said}[^\n]*$"):
-            within("data.train", chains.bound, MODULES[module], text)
+        with pytest.raises(
+            ValueError, match=rf"^config.data.train: {name}\([^\n]*{message}[^\n]*$"
+        ):
+            within("data.train", chains.parse, MODULES[module], text)
 
 
 @pytest.mark.parametrize("text", [None, 5, ["flip_lr"], True])
-def test_a_chain_that_is_no_text_is_an_error(text):
+def test_a_chain_that_is_not_a_string_is_an_error(text):
     with pytest.raises(
-        ValueError, match=r"is no chain such as 'pad_crop\(4\)\|flip_lr', which is a text"
+        ValueError, match=r"is not a chain; a chain is a string: 'pad_crop\(4\)\|flip_lr'"
     ):
-        chains.bound(augment, text)
+        chains.parse(augment, text)
 
 
 @pytest.mark.parametrize(
-    ("section", "text", "said"),
+    ("section", "text", "message"),
     [
         (
             "data.train",
             "pad_crop(99)",
-            "pad_crop(size=99) on images of 8 x 8 x 1: size is 99, but must be .* below the 8",
+            "pad_crop(size=99) on images of 8 x 8 x 1: size is 99, but must be .* side, 8 pixels",
         ),
         (
             "data.train",
@@ -191,7 +191,7 @@ def test_a_chain_that_is_no_text_is_an_error(text):
             "shift(100)",
             "shift(size=100) on images of 8 x 8 x 1: size is 100, but must be",
         ),
-        ("data.train", "shift(1.5)", "shift(size=1.5): size is 1.5, but must be a whole number"),
+        ("data.train", "shift(1.5)", "shift(size=1.5): size is 1.5, but must be an integer"),
         (
             "curation",
             "subset(2)|subset(0)",
@@ -205,20 +205,18 @@ def test_a_chain_that_is_no_text_is_an_error(text):
         (
             "curation",
             "confuse_pairs(pairs=((0, 10),), rate=0.1)",
-            r"confuse_pairs: pairs ((0, 10),) name a class out",
+            r"confuse_pairs: pairs ((0, 10),) contain a class out",
         ),
         (
             "curation",
             "drop_and_add(drop_rate=0, add_rate=0)",
-            "drop_and_add: drop_and_add needs lists of labels",
+            "drop_and_add: drop_and_add requires lists of labels",
         ),
     ],
 )
-def test_what_does_not_suit_the_images_or_labels_is_an_error_of_one_line_that_names_section_and_link(
-    section, text, said
-):
-    said = said.replace("(", r"\(").replace(")", r"\)")
-    with pytest.raises(ValueError, match=rf"^config.{section}: {said}[^\n]*$"):
+def test_a_link_that_does_not_match_the_data_is_named_in_one_line(section, text, message):
+    message = message.replace("(", r"\(").replace(")", r"\)")
+    with pytest.raises(ValueError, match=rf"^config.{section}: {message}[^\n]*$"):
         pipelines.build(study.config("digits_hom", {section: text}))
 
 
@@ -232,48 +230,53 @@ def data_dir(tmp_path_factory):
 
 
 @pytest.mark.parametrize(
-    ("name", "text", "said"),
+    ("name", "text", "message"),
     [
         (
             "same",
             "pad_crop(20)",
-            r"pad_crop\(size=20\): images are 24 x 20 pixels, but must have at least 21",
+            r"pad_crop\(size=20\): images are 24 x 20 pixels, but both sides must .* least 21",
         ),
         (
             "same",
             "central_crop(21)",
-            r"central_crop\(size=21\): images are 24 x 20 pixels, but must have at least 21",
+            r"central_crop\(size=21\): images are 24 x 20 pixels, but both sides must .* least 21",
         ),
         (
             "same",
             "random_crop(25)",
-            r"random_crop\(size=25\): images are 24 x 20 pixels, but must have at least 25",
+            r"random_crop\(size=25\): images are 24 x 20 pixels, but both sides must .* least 25",
         ),
         (
             "pets",
             "resize(8)|pad_crop(8)",
-            r"pad_crop\(size=8\): images are 8 x 8 pixels, but must have at least 9",
+            r"pad_crop\(size=8\): images are 8 x 8 pixels, but both sides must .* least 9",
         ),
         (
             "same",
             "value_range(-1, 1)|resize(8)",
-            r"resize\(size=8\): .* must stand before value_range",
+            r"resize\(size=8\): .* must come before value_range",
         ),
         (
             "same",
             "value_range(-1, 1)|color_jitter",
-            r"color_jitter\(\): .* must stand before value_range",
+            r"color_jitter\(\): .* must come before value_range",
         ),
     ],
 )
 @pytest.mark.parametrize("section", ["train", "eval"])
-def test_what_does_not_suit_the_images_of_a_stream_is_an_error_before_any_is_read(
-    data_dir, name, text, said, section
+def test_a_chain_that_does_not_match_the_images_of_a_stream_is_an_error_before_reading(
+    data_dir, name, text, message, section
 ):
     config = study.config("digits_hom", {"curation": "", "head.num_classes": 3})
-    sound = "resize(8)|value_range(-1, 1)"
+    valid_chain = "resize(8)|value_range(-1, 1)"
     config["data"] = dict(
-        pipeline="streaming", name=name, validation_fraction=0.0, lanes=4, train=sound, eval=sound
+        pipeline="streaming",
+        name=name,
+        validation_fraction=0.0,
+        lanes=4,
+        train=valid_chain,
+        eval=valid_chain,
     )
     config["data"][section] = text
     config["training"]["batch_size"], config["validation"], config["evals"] = (
@@ -281,7 +284,7 @@ def test_what_does_not_suit_the_images_of_a_stream_is_an_error_before_any_is_rea
         None,
         {"test": {"split": "test"}},
     )
-    with pytest.raises(ValueError, match=rf"^config.data.{section}: {said}[^\n]*$"):
+    with pytest.raises(ValueError, match=rf"^config.data.{section}: {message}[^\n]*$"):
         assembly.check_shapes(assembly.build(config, data_dir))
 
 
@@ -290,7 +293,7 @@ def test_images_of_a_stream_that_are_too_small_for_a_padded_crop_are_named(data_
 
     with pytest.raises(
         ValueError,
-        match=r"the chain fails on the image of id \d+ of train: .*as many pixels as there",
+        match=r"the chain fails on the image of id \d+ of train: .*requires an image larger",
     ):
         list(
             stream(data_dir, "pets", training="pad_crop(88)|resize(8)").training_feeds(

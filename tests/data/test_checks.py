@@ -8,7 +8,7 @@ from heteroscedastic.data.storage import store
 
 
 @pytest.mark.parametrize("lists", [False, True])
-def test_a_sound_data_set_passes_as_it_is(lists):
+def test_a_valid_data_set_is_returned_unchanged(lists):
     data = data_of(lists)
     assert checks.dataset(data, "here") is data
 
@@ -39,16 +39,20 @@ def test_a_sound_data_set_passes_as_it_is(lists):
             lambda x: x / 1,
             r"test_labels must be integers \[n\] or \[n, m\], but are float64 \(10,\)",
         ),
-        ("ids", lambda x: 0 * x, "test_ids must be different numbers from 0"),
-        ("ids", lambda x: x - 1 - x.min(), "test_ids must be different numbers from 0"),
-        ("ids", lambda x: x + 0.5, "test_ids must be different numbers from 0 .* but are float64"),
+        ("ids", lambda x: 0 * x, r"test_ids must be unique integers \[n\] from 0"),
+        ("ids", lambda x: x - 1 - x.min(), r"test_ids must be unique integers \[n\] from 0"),
+        (
+            "ids",
+            lambda x: x + 0.5,
+            r"test_ids must be unique integers \[n\] from 0 .* but are float64",
+        ),
     ],
 )
-def test_what_is_not_sound_is_named_with_its_place(field, change, message):
+def test_an_invalid_array_is_named(field, change, message):
     data = data_of()
-    wrong = changed(data, "test", field, change(getattr(data.splits["test"], field)))
+    invalid = changed(data, "test", field, change(getattr(data.splits["test"], field)))
     with pytest.raises(ValueError, match=f"^here: {message}"):
-        checks.dataset(wrong, "here")
+        checks.dataset(invalid, "here")
 
 
 @pytest.mark.parametrize(
@@ -57,58 +61,58 @@ def test_what_is_not_sound_is_named_with_its_place(field, change, message):
         (
             "inputs",
             lambda x: x[:, :, :2],
-            r"images of train are \(2, 3, 1\), but those of test \(2, 2, 1\)",
+            r"images of train have shape \(2, 3, 1\), but images of test have shape \(2, 2, 1\)",
         ),
         (
             "labels",
             lambda x: x[:, None],
-            "of train and test one has a label per example and the other lists",
+            "one of train and test has lists of labels, the other one label",
         ),
         (
             "extras",
             lambda x: {"clean_labels": np.zeros(9)},
-            r"test_clean_labels is \(9,\), but there are 10 examples",
+            r"test_clean_labels has shape \(9,\), but there are 10 examples",
         ),
         (
             "extras",
             lambda x: {"size": np.array(3)},
-            r"test_size is \(\), but there are 10 examples",
+            r"test_size has shape \(\), but there are 10 examples",
         ),
         (
             "extras",
             lambda x: {"clean_labels": np.zeros((10, 2), int)},
-            "of test_labels and test_clean_labels one is a",
+            "one of test_labels and test_clean_labels holds lists",
         ),
     ],
 )
-def test_splits_that_do_not_go_together_are_named(field, change, message):
+def test_inconsistent_splits_are_named(field, change, message):
     data = data_of()
-    wrong = changed(data, "test", field, change(getattr(data.splits["test"], field)))
+    invalid = changed(data, "test", field, change(getattr(data.splits["test"], field)))
     with pytest.raises(ValueError, match=f"^here: {message}"):
-        checks.dataset(wrong, "here")
+        checks.dataset(invalid, "here")
 
 
 def test_lists_of_labels_may_be_longer_in_one_split_than_in_another():
     data = data_of(lists=True)
     longer = np.pad(data.splits["test"].labels, ((0, 0), (0, 2)), constant_values=-1)
-    made = changed(data, "test", "labels", longer)
-    assert checks.dataset(made, "here") is made
+    padded = changed(data, "test", "labels", longer)
+    assert checks.dataset(padded, "here") is padded
 
 
-def test_a_split_of_nothing_is_not_sound():
-    nothing = Dataset({"test": split_of(10, 0).take(np.arange(0))}, NAMES)
+def test_an_empty_split_is_an_error():
+    empty = Dataset({"test": split_of(10, 0).take(np.arange(0))}, NAMES)
     with pytest.raises(ValueError, match="here: test has 0 inputs"):
-        checks.dataset(nothing, "here")
+        checks.dataset(empty, "here")
 
 
 @pytest.mark.parametrize(
     ("name", "values", "message"),
     [
-        ("file", np.array(["a", "b", "c"]), "train_file is <U1, but must hold numbers"),
-        ("time", np.array([1, 2, 2**40]), "train_time reaches from 1 to .* within 32 bits"),
-        ("groups", np.array([0, -1, 2]), "train_groups must be a whole number from 0"),
-        ("groups", np.array([0, 1, 10**9]), "train_groups must be a whole number from 0"),
-        ("groups", np.array([0.0, 1.0, 2.0]), "train_groups must be a whole number from 0"),
+        ("file", np.array(["a", "b", "c"]), "train_file is <U1, but must be numeric"),
+        ("time", np.array([1, 2, 2**40]), "train_time ranges from 1 to .* int32"),
+        ("groups", np.array([0, -1, 2]), "train_groups must be one integer from 0"),
+        ("groups", np.array([0, 1, 10**9]), "train_groups must be one integer from 0"),
+        ("groups", np.array([0.0, 1.0, 2.0]), "train_groups must be one integer from 0"),
         (
             "clean_labels",
             np.array([0, 1, 99]),
@@ -117,7 +121,7 @@ def test_a_split_of_nothing_is_not_sound():
         ("height", np.array([1.0, 2.0]), "but there are 3 examples"),
     ],
 )
-def test_what_goes_along_with_the_examples_is_checked(name, values, message):
+def test_extra_fields_are_checked(name, values, message):
     split = Split(
         np.zeros((3, 2, 2, 1), np.uint8), np.array([0, 1, 1]), np.arange(3), {name: values}
     )
@@ -129,30 +133,32 @@ IDS = np.array([7, 5, 9])
 
 
 @pytest.mark.parametrize(
-    ("labels", "said"),
+    ("labels", "message"),
     [
         (np.array([0, 3, 2**40 + 1]), "id 9 has label 1099511627777, but the 4 classes are 0 to 3"),
         (np.array([0, 2**63 + 1, 3], np.uint64), "id 5 has label 9223372036854775809, but"),
-        (np.array([0, 4, 4]), r"id 5 has label 4, but .* \(2 examples have such labels\)"),
+        (np.array([0, 4, 4]), r"id 5 has label 4, but .* \(2 examples have invalid labels\)"),
         (np.array([-1, 0, 0]), "id 7 has label -1, but"),
         (
             np.array([[0, -1], [1, 99], [-1, -1]]),
-            "id 5 has label 99, but .*; only the end of a list is padded with -1",
+            "id 5 has label 99, but .*; only the end of a list may be padded with -1",
         ),
         (np.array([[0, -1], [1, -5], [-1, -1]]), "id 5 has label -5, but"),
         (
             np.array([[0, 1], [1, 2], [-1, 2]]),
-            "id 9 has label -1, but .*; only the end of a list is padded with -1",
+            "id 9 has label -1, but .*; only the end of a list may be padded with -1",
         ),
     ],
 )
-def test_a_label_that_is_no_class_is_named_with_the_id_of_its_example(labels, said):
-    with pytest.raises(ValueError, match=rf"^pets.npz: train_labels: the example of {said}[^\n]*$"):
+def test_a_label_that_is_not_a_class_is_named_with_the_id_of_its_example(labels, message):
+    with pytest.raises(
+        ValueError, match=rf"^pets.npz: train_labels: the example of {message}[^\n]*$"
+    ):
         checks.labels(labels, IDS, 4, "pets.npz: train_labels")
 
 
 @pytest.mark.parametrize("dtype", [np.int8, np.uint8, np.int64, np.uint64])
-def test_classes_of_any_integer_type_are_labels_and_lists_of_signed_ones_may_end_in_padding(dtype):
+def test_labels_may_have_any_integer_type_and_signed_lists_may_be_padded(dtype):
     checks.labels(np.array([0, 3, 1], dtype), IDS, 4, "here")
     if np.issubdtype(dtype, np.signedinteger):
         checks.labels(np.array([[0, 3, 3], [2, -1, -1], [-1, -1, -1]], dtype), IDS, 4, "here")
@@ -160,18 +166,16 @@ def test_classes_of_any_integer_type_are_labels_and_lists_of_signed_ones_may_end
 
 @pytest.mark.parametrize("labels", [[0.0, 0.5], [0.0, np.nan], [True, False], ["cat", "dog"], 3])
 @pytest.mark.parametrize("choices", [{}, {"max_classes": 1}, {"label": "human"}])
-def test_labels_that_are_no_integers_are_an_error_whatever_is_chosen_of_the_data(
-    tmp_path, labels, choices
-):
-    whole = np.array([0, 1])
+def test_labels_that_are_not_integers_are_an_error_for_any_selection(tmp_path, labels, choices):
+    valid = np.array([0, 1])
     arrays = {
         "train_inputs": np.zeros((2, 2, 2, 1), np.uint8),
         "class_names": np.array(["cat", "dog"]),
     }
-    given = {"train_labels": np.array(labels), "train_human": whole}
+    fields = {"train_labels": np.array(labels), "train_human": valid}
     if choices.get("label") and np.ndim(labels):
-        given = {"train_labels": whole, "train_human": np.array(labels)}
-    np.savez(tmp_path / "pets.npz", **arrays, **given)
+        fields = {"train_labels": valid, "train_human": np.array(labels)}
+    np.savez(tmp_path / "pets.npz", **arrays, **fields)
     with pytest.raises(
         ValueError, match=r"pets.npz: train_\w+ must be integers \[n\] or \[n, m\], but are "
     ):
@@ -179,18 +183,16 @@ def test_labels_that_are_no_integers_are_an_error_whatever_is_chosen_of_the_data
 
 
 @pytest.mark.parametrize("field", ["labels", "human"])
-def test_a_label_beyond_the_classes_is_an_error_also_where_only_the_first_classes_are_taken(
-    tmp_path, field
-):
+def test_labels_are_checked_before_the_first_classes_are_selected(tmp_path, field):
     arrays = {
         "train_inputs": np.zeros((3, 2, 2, 1), np.uint8),
         "class_names": np.array(["cat", "dog", "owl"]),
     }
-    given = {"labels": np.arange(3), "human": np.arange(3)} | {field: np.array([0, 1, 99])}
+    fields = {"labels": np.arange(3), "human": np.arange(3)} | {field: np.array([0, 1, 99])}
     np.savez(
         tmp_path / "pets.npz",
         **arrays,
-        **{f"train_{name}": values for name, values in given.items()},
+        **{f"train_{name}": values for name, values in fields.items()},
     )
     with pytest.raises(
         ValueError, match=rf"pets.npz: train_{field}: the example of id 2 has label 99, but the 3"
@@ -198,7 +200,7 @@ def test_a_label_beyond_the_classes_is_an_error_also_where_only_the_first_classe
         store.load("pets", str(tmp_path), label="human", max_classes=2)
 
 
-def test_a_clean_label_may_be_unknown_and_counts_in_no_pair(tmp_path):
+def test_unknown_clean_labels_are_valid_and_not_counted(tmp_path):
     arrays = {
         "train_inputs": np.zeros((3, 2, 2, 1), np.uint8),
         "class_names": np.array(["cat", "dog"]),
@@ -215,7 +217,7 @@ def test_a_clean_label_may_be_unknown_and_counts_in_no_pair(tmp_path):
         store.load("pets", str(tmp_path))
 
 
-def test_a_class_that_a_list_names_twice_counts_once():
+def test_a_class_that_occurs_twice_in_a_list_counts_once():
     once, twice = np.array([[2, 0, -1], [1, -1, -1]]), np.array([[2, 0, 2], [1, 1, 1]])
     np.testing.assert_array_equal(dataset.class_counts(once, 4), [1, 1, 1, 0])
     np.testing.assert_array_equal(dataset.class_counts(twice, 4), [1, 1, 1, 0])
@@ -223,53 +225,51 @@ def test_a_class_that_a_list_names_twice_counts_once():
 
 
 @pytest.mark.parametrize(
-    ("names", "said"),
+    ("names", "message"),
     [
         (["cat", ""], "name of class 1 is '', but must not be blank"),
         (["cat", "  "], "name of class 1 is '  ', but must not be blank"),
         (
             ["cat\n", "dog\n"],
-            r"name of class 0 is 'cat\\n', but must not hold control characters or line ends;"
-            r" strip",
+            r"name of class 0 is 'cat\\n', but must not contain control characters or line ends;"
+            r" str.strip",
         ),
         (
             ["cat", "\x1b[31mdog"],
-            r"name of class 1 is '\\x1b\[31mdog', but must not hold control characters",
+            r"name of class 1 is '\\x1b\[31mdog', but must not contain control characters",
         ),
         (["cat", "dog\u2028"], "name of class 1 is .* line ends"),
-        ([], r"names no classes|class_names must be texts \[k\]"),
-        ([["cat", "dog"]], r"class_names must be texts \[k\], but are <U3 \(1, 2\)"),
-        ([0.5, 1.5], r"class_names must be texts \[k\], but are float64"),
-        ([b"c\xff", b"d"], "class_names are bytes that are no UTF-8"),
+        ([], r"has no class names|class_names must be strings \[k\]"),
+        ([["cat", "dog"]], r"class_names must be strings \[k\], but are <U3 \(1, 2\)"),
+        ([0.5, 1.5], r"class_names must be strings \[k\], but are float64"),
+        ([b"c\xff", b"d"], "class_names are not valid UTF-8"),
         (["cat"], "the example of id 1 has label 1, but the 1 classes are 0 to 0"),
     ],
 )
-def test_class_names_that_are_none_are_an_error(tmp_path, names, said):
+def test_invalid_class_names_are_an_error(tmp_path, names, message):
     labels = {"train_inputs": np.zeros((2, 2, 2, 1), np.uint8), "train_labels": np.arange(2)}
     np.savez(tmp_path / "pets.npz", class_names=np.array(names), **labels)
-    with pytest.raises(ValueError, match=rf"^\S*pets.npz[^\n]*({said})[^\n]*$"):
+    with pytest.raises(ValueError, match=rf"^\S*pets.npz[^\n]*({message})[^\n]*$"):
         store.load("pets", str(tmp_path))
 
 
 @pytest.mark.parametrize(
-    ("given", "names"),
+    ("stored", "names"),
     [
         (["crane", "crane"], ("crane", "crane")),
         ([b"K\xc3\xa4uzchen", b"cat"], ("Käuzchen", "cat")),
         ([3, 7], ("3", "7")),
     ],
 )
-def test_classes_may_share_a_name_and_names_may_be_bytes_or_numbers(tmp_path, given, names):
+def test_class_names_may_repeat_and_may_be_bytes_or_integers(tmp_path, stored, names):
     labels = {"train_inputs": np.zeros((2, 2, 2, 1), np.uint8), "train_labels": np.arange(2)}
-    np.savez(tmp_path / "pets.npz", class_names=np.array(given), **labels)
+    np.savez(tmp_path / "pets.npz", class_names=np.array(stored), **labels)
     assert store.load("pets", str(tmp_path)).class_names == names
 
 
 @pytest.mark.parametrize("value", [0, -3, 2.5, True, "3", float("nan"), float("inf")])
-def test_a_number_of_classes_or_examples_that_is_none_is_an_error(value):
+def test_an_invalid_number_of_classes_or_examples_is_an_error(value):
     for name in ("max_classes", "max_examples"):
-        with pytest.raises(
-            ValueError, match=f"{name} is {value!r}, but must be a whole number >= 1"
-        ):
+        with pytest.raises(ValueError, match=f"{name} is {value!r}, but must be an integer >= 1"):
             checks.limit(name, value)
     checks.limit("max_classes", None)

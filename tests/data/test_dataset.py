@@ -32,7 +32,7 @@ def data_of(lists=False):
 
 
 def changed(data, name, field, value):
-    """The data set with one field of one split in another's place."""
+    """The data set with one field of one split replaced."""
     return data._replace(splits={**data.splits, name: data.splits[name]._replace(**{field: value})})
 
 
@@ -71,7 +71,7 @@ def test_a_subset_has_the_images_of_its_ids():
     assert by_id(train).items() <= stored.items()
 
 
-def test_noise_and_subset_may_change_places():
+def test_noise_and_subset_commute():
     data = data_of()
     one = dataset_lib.curate(data, 0, [CONFUSE, SUBSET]).splits["train"]
     assert_same(one, dataset_lib.curate(data, 0, [SUBSET, CONFUSE]).splits["train"])
@@ -79,18 +79,18 @@ def test_noise_and_subset_may_change_places():
 
 @pytest.mark.parametrize("lists", [False, True])
 @pytest.mark.parametrize("fraction", [0.05, 0.2, 0.5, 0.9])
-def test_train_and_valid_are_disjoint_and_together_the_old_train(fraction, lists):
+def test_train_and_valid_partition_the_stored_training_examples(fraction, lists):
     data = data_of(lists)
-    held = dataset_lib.hold_out(data, 0, fraction)
-    assert held.splits.keys() == {"train", "valid", "test"}
-    train, valid = by_id(held.splits["train"]), by_id(held.splits["valid"])
+    result = dataset_lib.hold_out(data, 0, fraction)
+    assert result.splits.keys() == {"train", "valid", "test"}
+    train, valid = by_id(result.splits["train"]), by_id(result.splits["valid"])
     assert not train.keys() & valid.keys()
     assert train | valid == by_id(data.splits["train"])
     assert len(valid) == round(40 * fraction)
-    assert_same(held.splits["test"], data.splits["test"])
+    assert_same(result.splits["test"], data.splits["test"])
 
 
-def test_the_examples_held_out_keep_their_noisy_labels_and_are_the_same_without_noise():
+def test_held_out_examples_keep_their_noisy_labels_and_do_not_depend_on_the_noise():
     data = data_of()
     noisy = dataset_lib.curate(data, 0, [CONFUSE])
     valid = dataset_lib.hold_out(noisy, 0, 0.5).splits["valid"]
@@ -129,21 +129,21 @@ def test_a_fraction_that_leaves_train_or_valid_empty_is_an_error(fraction, messa
         dataset_lib.hold_out(data_of(), 0, fraction)
 
 
-def grouped(num_groups=8):
-    """A data set whose training examples fall into groups."""
+def data_with_groups(num_groups=8):
+    """A data set whose training examples have groups."""
     data = data_of()
     return changed(data, "train", "extras", {"groups": np.arange(40) % num_groups})
 
 
 @pytest.mark.parametrize("fraction", [0.125, 0.2, 0.5, 0.9])
-def test_a_group_is_held_out_whole(fraction):
-    data = grouped()
+def test_all_examples_of_a_group_are_held_out_together(fraction):
+    data = data_with_groups()
     for seed in range(5):
-        held = dataset_lib.hold_out(data, seed, fraction).splits
-        train, valid = (set(held[name].extras["groups"]) for name in ("train", "valid"))
+        result = dataset_lib.hold_out(data, seed, fraction).splits
+        train, valid = (set(result[name].extras["groups"]) for name in ("train", "valid"))
         assert not train & valid
         assert len(valid) == round(8 * fraction)
-        assert by_id(held["train"]) | by_id(held["valid"]) == by_id(data.splits["train"])
+        assert by_id(result["train"]) | by_id(result["valid"]) == by_id(data.splits["train"])
 
 
 def test_groups_of_one_example_change_nothing():
@@ -159,11 +159,11 @@ def test_a_fraction_that_holds_out_no_group_is_an_error():
         ValueError,
         match=r"validation_fraction 0\.05 of 8 groups of training examples is none of them",
     ):
-        dataset_lib.hold_out(grouped(), 0, 0.05)
+        dataset_lib.hold_out(data_with_groups(), 0, 0.05)
 
 
-def noisy_of():
-    """A data set of which the clean labels are known beside those that it has."""
+def noisy_data():
+    """A data set with noisy labels and their clean labels."""
     data = data_of()
     labels = data.splits["train"].labels
     return changed(
@@ -174,27 +174,27 @@ def noisy_of():
     )
 
 
-def test_what_is_known_of_an_example_stays_with_it():
-    data = noisy_of()
+def test_extra_fields_follow_their_examples():
+    data = noisy_data()
     known = dict(zip(data.splits["train"].ids, data.splits["train"].extras["clean_labels"]))
-    seen = dataset_lib.hold_out(dataset_lib.curate(data, 0, [CONFUSE, SUBSET]), 0, 0.2)
+    curated = dataset_lib.hold_out(dataset_lib.curate(data, 0, [CONFUSE, SUBSET]), 0, 0.2)
     for name in ("train", "valid"):
-        split = seen.splits[name]
+        split = curated.splits[name]
         np.testing.assert_array_equal(split.extras["clean_labels"], [known[i] for i in split.ids])
 
 
-def test_label_noise_is_counted_from_the_clean_labels_where_they_are_known():
-    data = noisy_of()
-    told = dataset_lib.description(data, data)["label_noise"]
+def test_label_noise_uses_clean_labels_if_they_are_known():
+    data = noisy_data()
+    noise = dataset_lib.description(data, data)["label_noise"]
     counts = np.bincount(data.splits["train"].extras["clean_labels"])
-    assert told == [[c, (c + 1) % 3, int(n)] for c, n in enumerate(counts)]
+    assert noise == [[c, (c + 1) % 3, int(n)] for c, n in enumerate(counts)]
 
 
-def test_nothing_is_ever_written_into_the_extras_that_splits_share():
+def test_the_default_extras_that_splits_share_are_never_mutated():
     data = data_of()
-    seen = dataset_lib.hold_out(dataset_lib.curate(data, 0, [CONFUSE]), 0, 0.2)
-    dataset_lib.description(seen, data)
-    [split.with_int32() for split in seen.splits.values()]
+    curated = dataset_lib.hold_out(dataset_lib.curate(data, 0, [CONFUSE]), 0, 0.2)
+    dataset_lib.description(curated, data)
+    [split.with_int32() for split in curated.splits.values()]
     assert Split._field_defaults["extras"] == {}
 
 
@@ -202,8 +202,8 @@ def fingerprint(data):
     return dataset_lib.description(data, data)["fingerprint"]
 
 
-def moved(array):
-    """The array with its first number moved by one."""
+def incremented(array):
+    """The array with its first element increased by one."""
     out = array.copy()
     out.flat[0] += 1
     return out
@@ -213,28 +213,28 @@ def moved(array):
 @pytest.mark.parametrize("field", ["inputs", "labels", "ids"])
 def test_the_fingerprint_changes_with_one_pixel_one_label_or_one_id(name, field):
     data = data_of()
-    other = changed(data, name, field, moved(getattr(data.splits[name], field)))
+    other = changed(data, name, field, incremented(getattr(data.splits[name], field)))
     assert fingerprint(other) != fingerprint(data)
 
 
-def test_the_fingerprint_changes_with_what_else_is_known_of_an_example():
-    data, extras = noisy_of(), noisy_of().splits["train"].extras
+def test_the_fingerprint_changes_with_extra_fields():
+    data, extras = noisy_data(), noisy_data().splits["train"].extras
     others = [
         {},
         {"clean": extras["clean_labels"]},
-        {"clean_labels": moved(extras["clean_labels"])},
+        {"clean_labels": incremented(extras["clean_labels"])},
     ]
-    found = [fingerprint(changed(data, "train", "extras", e)) for e in (extras, *others)]
-    assert len(set(found)) == 4
+    fingerprints = [fingerprint(changed(data, "train", "extras", e)) for e in (extras, *others)]
+    assert len(set(fingerprints)) == 4
 
 
-def test_the_fingerprint_is_that_of_the_values_however_they_lie_in_memory():
+def test_the_fingerprint_does_not_depend_on_the_memory_layout():
     data = data_of()
-    laid_out = {n: jax.tree.map(np.asfortranarray, s) for n, s in reversed(data.splits.items())}
-    assert fingerprint(data._replace(splits=laid_out)) == fingerprint(data)
+    reordered = {n: jax.tree.map(np.asfortranarray, s) for n, s in reversed(data.splits.items())}
+    assert fingerprint(data._replace(splits=reordered)) == fingerprint(data)
 
 
-def test_the_fingerprint_changes_with_the_class_names_and_that_of_the_examples_does_not():
+def test_class_names_change_the_fingerprint_and_not_that_of_the_examples():
     split = dataset_lib.Split(
         np.zeros((2, 1, 1, 1), np.uint8), np.arange(2, dtype=np.int32), np.arange(2)
     )
@@ -246,39 +246,41 @@ def test_the_fingerprint_changes_with_the_class_names_and_that_of_the_examples_d
     assert one["examples_fingerprint"] == other["examples_fingerprint"]
 
 
-def test_the_fingerprint_tells_the_splits_apart():
+def test_the_fingerprint_changes_if_splits_are_swapped():
     data = data_of()
     swapped = data._replace(splits={"train": data.splits["test"], "test": data.splits["train"]})
     assert fingerprint(swapped) != fingerprint(data)
 
 
-def test_label_noise_counts_what_training_sees_of_each_stored_label():
+def test_label_noise_counts_pairs_of_stored_and_training_labels():
     data = data_of()
-    seen = dataset_lib.hold_out(dataset_lib.curate(data, 0, [CONFUSE, SUBSET]), 0, 0.2)
-    told = dataset_lib.description(seen, data)
+    curated = dataset_lib.hold_out(dataset_lib.curate(data, 0, [CONFUSE, SUBSET]), 0, 0.2)
+    description = dataset_lib.description(curated, data)
     stored = dict(zip(data.splits["train"].ids, data.splits["train"].labels))
-    train = seen.splits["train"]
+    train = curated.splits["train"]
     counts = collections.Counter(
         (int(stored[i]), int(label)) for i, label in zip(train.ids, train.labels)
     )
-    assert {(a, b): n for a, b, n in told["label_noise"]} == counts
-    assert told["num_examples"] == {"train": 20, "valid": 5, "test": 10}
-    assert told["class_names"] == list(NAMES)
+    assert {(a, b): n for a, b, n in description["label_noise"]} == counts
+    assert description["num_examples"] == {"train": 20, "valid": 5, "test": 10}
+    assert description["class_names"] == list(NAMES)
 
 
 def test_label_noise_of_stored_labels_is_on_the_diagonal():
     data = data_of()
-    told = dataset_lib.description(data, data)["label_noise"]
-    assert [a for a, _, _ in told] == [b for _, b, _ in told]
-    np.testing.assert_array_equal([n for _, _, n in told], np.bincount(data.splits["train"].labels))
+    noise = dataset_lib.description(data, data)["label_noise"]
+    assert [a for a, _, _ in noise] == [b for _, b, _ in noise]
+    np.testing.assert_array_equal(
+        [n for _, _, n in noise], np.bincount(data.splits["train"].labels)
+    )
 
 
-def test_lists_of_labels_have_no_pairs_to_count():
+def test_lists_of_labels_have_no_label_noise():
     data = data_of(lists=True)
     assert "label_noise" not in dataset_lib.description(data, data)
 
 
-def test_the_same_noise_twice_is_not_undone():
+def test_the_same_noise_twice_draws_different_numbers():
     data = data_of()
     clean, once, twice = (
         dataset_lib.curate(data, 0, [CONFUSE] * n).splits["train"].labels for n in range(3)

@@ -27,25 +27,25 @@ def record(i, labels, **changes):
         "image/class/label": tf.train.Feature(int64_list=tf.train.Int64List(value=labels)),
         "image/filename": tf.train.Feature(bytes_list=tf.train.BytesList(value=[b"%d.jpg" % i])),
     } | changes
-    kept = {name: value for name, value in fields.items() if value is not None}
-    return tf.train.Example(features=tf.train.Features(feature=kept)).SerializeToString()
+    present = {name: value for name, value in fields.items() if value is not None}
+    return tf.train.Example(features=tf.train.Features(feature=present)).SerializeToString()
 
 
 def write_records(path, records):
     with tf.io.TFRecordWriter(str(path)) as file:
-        for one in records:
-            file.write(one)
+        for serialized in records:
+            file.write(serialized)
 
 
-def opened(folder):
+def read(folder):
     builder = tfds.library().builder(folder.parent.name, data_dir=folder.parent.parent)
     undecoded = {"image": library.decode.SkipDecoding()}
-    read = {
+    splits = {
         s: library.as_numpy(builder.as_dataset(split=s, decoders=undecoded))
         for s in builder.info.splits
     }
     return builder.info.features, {
-        s: {e["file_name"].decode(): e for e in es} for s, es in read.items()
+        s: {e["file_name"].decode(): e for e in es} for s, es in splits.items()
     }
 
 
@@ -54,7 +54,7 @@ def command(monkeypatch, *flags):
     multilabel.main()
 
 
-def test_records_become_a_set_that_is_found_by_name(tmp_path, monkeypatch):
+def test_records_become_a_set_that_is_opened_by_name(tmp_path, monkeypatch):
     (tmp_path / "names.txt").write_text("\n".join(NAMES) + "\n")
     for part in range(2):
         write_records(
@@ -71,7 +71,7 @@ def test_records_become_a_set_that_is_found_by_name(tmp_path, monkeypatch):
         f"--class_names={tmp_path}/names.txt",
         *flags,
     )
-    features, splits = opened(tmp_path / "pets" / "1.0.0")
+    features, splits = read(tmp_path / "pets" / "1.0.0")
     assert tuple(features["labels"].feature.names) == NAMES
     assert {n: e["labels"].tolist() for n, e in splits["train"].items()} == {
         "0.jpg": [0],
@@ -81,20 +81,20 @@ def test_records_become_a_set_that_is_found_by_name(tmp_path, monkeypatch):
     }
     assert {n: e["labels"].tolist() for n, e in splits["test"].items()} == {"test-0-0": []}
     assert all(e["image"] == image(int(n[0])) for n, e in splits["train"].items())
-    with pytest.raises(SystemExit, match=r"pets/1.0.0 is there already"):
+    with pytest.raises(SystemExit, match=r"pets/1.0.0 exists already"):
         command(monkeypatch, "--name=pets", f"--data_dir={tmp_path}", "--num_classes=3", *flags)
 
 
-def test_python_writes_the_same_in_as_many_files_as_are_asked_for(tmp_path):
-    given = [(f"{i}.jpg", image(i), labels) for i, labels in enumerate(LISTS)]
+def test_python_writes_the_same_set_in_the_given_number_of_files(tmp_path):
+    examples = [(f"{i}.jpg", image(i), labels) for i, labels in enumerate(LISTS)]
     folder = multilabel.write(
-        "pets", tmp_path, {"train": iter(given)}, NAMES, version="2.1.0", num_shards=2
+        "pets", tmp_path, {"train": iter(examples)}, NAMES, version="2.1.0", num_shards=2
     )
     assert folder == tmp_path / "pets" / "2.1.0"
     assert len(list(folder.glob("*.tfrecord*"))) == 2
-    _, splits = opened(folder)
+    _, splits = read(folder)
     assert {n: e["labels"].tolist() for n, e in splits["train"].items()} == {
-        name: sorted(set(labels)) for name, _, labels in given
+        name: sorted(set(labels)) for name, _, labels in examples
     }
 
 
@@ -103,7 +103,7 @@ def bytes_feature(*values):
 
 
 @pytest.mark.parametrize(
-    ("changes", "told"),
+    ("changes", "message"),
     [
         (
             {"image/encoded": None},
@@ -111,20 +111,18 @@ def bytes_feature(*values):
         ),
         (
             {"image/encoded": bytes_feature(b"GIF89a")},
-            r"train: the image of 1.jpg is no JPEG or PNG",
+            r"train: the image of 1.jpg is not a JPEG or PNG",
         ),
         (
             {"image/class/label": bytes_feature(b"cat")},
             r"record 1: image/class/label must be a list of int64",
         ),
-        ({}, r"train: 1.jpg has labels \[0, 3\], but classes are 0 to 2"),
+        ({}, r"train: 1.jpg has labels \[0, 3\], but the classes are 0 to 2"),
     ],
 )
-def test_a_record_that_is_not_as_it_must_be_is_named_and_nothing_is_written(
-    tmp_path, changes, told
-):
+def test_an_invalid_record_is_named_and_nothing_is_written(tmp_path, changes, message):
     write_records(tmp_path / "a", [record(0, [0]), record(1, [3, 0], **changes)])
-    with pytest.raises(ValueError, match=told):
+    with pytest.raises(ValueError, match=message):
         multilabel.write(
             "pets", tmp_path / "out", {"train": multilabel.examples([tmp_path / "a"])}, NAMES
         )
@@ -133,10 +131,10 @@ def test_a_record_that_is_not_as_it_must_be_is_named_and_nothing_is_written(
 
 def test_damaged_records_are_named(tmp_path):
     write_records(tmp_path / "a", [record(0, [0]), record(1, [1])])
-    whole = (tmp_path / "a").read_bytes()
-    (tmp_path / "a").write_bytes(whole[:-5])
+    content = (tmp_path / "a").read_bytes()
+    (tmp_path / "a").write_bytes(content[:-5])
     with pytest.raises(ValueError, match=rf"{re.escape(str(tmp_path))}/a: record 1 is damaged"):
         list(multilabel.examples([tmp_path / "a"]))
     write_records(tmp_path / "a", [b"\xff\xff nothing"])
-    with pytest.raises(ValueError, match=r"a: record 0 is no tf.train.Example"):
+    with pytest.raises(ValueError, match=r"a: record 0 is not a tf.train.Example"):
         list(multilabel.examples([tmp_path / "a"]))

@@ -18,12 +18,12 @@ KEY = jax.random.key(0)
 
 
 def add_noise(key, image):
-    """An operation that no two keys do alike."""
+    """An operation whose result differs for every key."""
     return image + jax.random.uniform(key, image.shape)
 
 
 def by_id(key, split, feed, chain=(add_noise,)):
-    """The inputs of those present, by id."""
+    """The inputs of present examples, by id."""
     batch = resident.batch(key, split, feed, chain=chain)
     return {int(i): np.asarray(x) for i, x, w in zip(batch.ids, batch.inputs, batch.weights) if w}
 
@@ -68,7 +68,7 @@ def test_a_selected_epoch_has_the_rows_with_their_weights_and_all_rows_are_plain
         jax.tree.map(np.testing.assert_array_equal, one, other)
 
 
-def test_the_order_follows_from_seed_and_epoch():
+def test_the_order_depends_on_seed_and_epoch_alone():
     orders = {
         (seed, epoch): tuple(resident.order(seed, epoch, 50)) for seed in (0, 1) for epoch in (0, 1)
     }
@@ -79,15 +79,15 @@ def test_the_order_follows_from_seed_and_epoch():
 
 
 @pytest.mark.parametrize("start", [0, 1, 2, 3, 5])
-def test_a_start_later_on_is_the_tail_of_the_epoch(start):
+def test_a_later_start_is_the_tail_of_the_epoch(start):
     rows = resident.order(0, 3, N)
-    whole = list(resident.feeds(rows, 4, epoch=3))
+    feeds = list(resident.feeds(rows, 4, epoch=3))
     tail = list(resident.feeds(rows, 4, epoch=3, start=start))
     assert len(tail) == max(0, 3 - start)
-    jax.tree.map(np.testing.assert_array_equal, tail, whole[start:])
+    jax.tree.map(np.testing.assert_array_equal, tail, feeds[start:])
 
 
-def test_an_example_is_augmented_alike_in_any_batch_at_any_place():
+def test_augmentation_does_not_depend_on_the_batch():
     together = by_id(KEY, SPLIT, feed_of(range(N)))
     assert sorted(together) == sorted(SPLIT.ids)
     for feed in (feed_of([4]), feed_of([7, 4, 0]), feed_of([0, 4], padding=3)):
@@ -95,20 +95,19 @@ def test_an_example_is_augmented_alike_in_any_batch_at_any_place():
             np.testing.assert_array_equal(image, together[example])
 
 
-def test_an_example_is_augmented_alike_wherever_it_is_stored():
+def test_augmentation_does_not_depend_on_the_row():
     order = np.random.default_rng(1).permutation(N)
-    moved = SPLIT.take(order)
+    reordered = SPLIT.take(order)
     jax.tree.map(
         np.testing.assert_array_equal,
-        by_id(KEY, moved, feed_of(range(N))),
+        by_id(KEY, reordered, feed_of(range(N))),
         by_id(KEY, SPLIT, feed_of(range(N))),
     )
 
 
-def test_key_epoch_id_and_place_in_the_chain_each_change_the_augmentation():
-    same = Split(
-        np.zeros_like(SPLIT.inputs), SPLIT.labels, SPLIT.ids
-    )  # so that only the noise differs
+def test_key_epoch_id_and_index_in_the_chain_each_change_the_augmentation():
+    # With equal inputs, only the noise differs.
+    same = Split(np.zeros_like(SPLIT.inputs), SPLIT.labels, SPLIT.ids)
     noises = [
         *by_id(KEY, same, feed_of(range(N))).values(),
         *by_id(KEY, same, feed_of(range(N), epoch=1)).values(),
@@ -120,7 +119,7 @@ def test_key_epoch_id_and_place_in_the_chain_each_change_the_augmentation():
     assert len({noise.tobytes() for noise in noises}) == 4 * N
 
 
-def test_the_operations_of_a_chain_follow_each_other():
+def test_the_operations_of_a_chain_run_in_order():
     chain = (lambda key, image: image + 1.0, lambda key, image: image * 2.0)
     batch = resident.batch(KEY, SPLIT, feed_of(range(N)), chain=chain)
     np.testing.assert_array_equal(batch.inputs, (SPLIT.inputs.astype(np.float32) + 1) * 2)
@@ -138,7 +137,7 @@ def test_without_a_chain_a_batch_is_the_stored_rows(labels):
     np.testing.assert_array_equal(batch.weights, [1, 1, 1, 0])
 
 
-def test_compiled_on_the_device_it_is_the_same_batch():
+def test_a_compiled_batch_is_the_same():
     chain = (lambda key, image: augment.shift(key, image, size=1), augment.flip_lr)
     feed = feed_of([3, 9, 0], epoch=2, padding=1)
     on_device = jax.tree.map(jnp.asarray, SPLIT)
@@ -150,12 +149,12 @@ def test_compiled_on_the_device_it_is_the_same_batch():
     )
 
 
-def test_what_else_is_known_of_an_example_comes_with_it():
-    known = {"clean_labels": np.arange(N), "boxes": np.arange(4 * N).reshape(N, 4)}
+def test_extra_fields_are_part_of_the_batch():
+    extras = {"clean_labels": np.arange(N), "boxes": np.arange(4 * N).reshape(N, 4)}
     batch = resident.batch(
-        KEY, SPLIT._replace(extras=known), feed_of([3, 9, 0], padding=1), chain=()
+        KEY, SPLIT._replace(extras=extras), feed_of([3, 9, 0], padding=1), chain=()
     )
-    assert batch.extras.keys() == known.keys()
-    for name, values in known.items():
+    assert batch.extras.keys() == extras.keys()
+    for name, values in extras.items():
         np.testing.assert_array_equal(batch.extras[name], values[[3, 9, 0, 0]])
     assert resident.batch(KEY, SPLIT, feed_of([3]), chain=()).extras == {}

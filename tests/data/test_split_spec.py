@@ -17,7 +17,7 @@ EXPRESSIONS = [
     *("test[:50%]", "test[50%:]", "test[:33.3%]", "test[33.3%:66.6%]", "test[-50%:-25%]"),
     *(f"un-labelled[:{percent}%]" for percent in (17, 49, 50, 51, 83, 100)),
 ]
-WRONG = [
+INVALID = [
     "train[",
     "train[]",
     "train[:]",
@@ -29,8 +29,8 @@ WRONG = [
 ]
 
 
-def of_tfds(expression):
-    """From where to where TFDS reads."""
+def tfds_slice(expression):
+    """The slice that TFDS reads."""
     tfds = pytest.importorskip("tensorflow_datasets")
     infos = {
         name: tfds.core.SplitInfo(
@@ -38,45 +38,52 @@ def of_tfds(expression):
         )
         for name, size in SIZES.items()
     }
-    (found,) = tfds.core.ReadInstruction.from_spec(expression).to_absolute(infos)
-    size = SIZES[found.splitname]
-    return (found.splitname, found.from_ or 0, size if found.to is None else found.to)
+    (instruction,) = tfds.core.ReadInstruction.from_spec(expression).to_absolute(infos)
+    size = SIZES[instruction.splitname]
+    return (
+        instruction.splitname,
+        instruction.from_ or 0,
+        size if instruction.to is None else instruction.to,
+    )
 
 
 @pytest.mark.parametrize("expression", EXPRESSIONS)
-def test_a_slice_is_the_one_that_tfds_reads(expression):
-    assert split_spec.parse(expression, SIZES) == of_tfds(expression)
+def test_a_slice_equals_that_of_tfds(expression):
+    assert split_spec.parse(expression, SIZES) == tfds_slice(expression)
 
 
-@pytest.mark.parametrize("expression", WRONG)
-def test_what_tfds_does_not_read_is_an_error(expression):
+@pytest.mark.parametrize("expression", INVALID)
+def test_an_expression_that_tfds_rejects_is_an_error(expression):
     with pytest.raises(ValueError, match=r"split|slice|literal"):
-        of_tfds(expression)
-    with pytest.raises(ValueError, match=r"no part of a split|none or beyond"):
+        tfds_slice(expression)
+    with pytest.raises(ValueError, match=r"is not a slice|empty or out of"):
         split_spec.parse(expression, SIZES)
 
 
-@pytest.mark.parametrize("cut", [2, 10, 33, 50, 98])
-def test_two_percentages_cut_a_split_in_two(cut):
-    first, second = (split_spec.parse(e, SIZES) for e in (f"test[:{cut}%]", f"test[{cut}%:]"))
+@pytest.mark.parametrize("percent", [2, 10, 33, 50, 98])
+def test_two_percentages_divide_a_split(percent):
+    first, second = (
+        split_spec.parse(e, SIZES) for e in (f"test[:{percent}%]", f"test[{percent}%:]")
+    )
     assert (first.start, first.stop, second.stop) == (0, second.start, 37)
 
 
 @pytest.mark.parametrize("expression", ["test[5:5]", "test[20:10]", "test[:1%]"])
-def test_a_slice_of_nothing_is_an_error(expression):
-    with pytest.raises(ValueError, match="none or beyond"):
+def test_an_empty_slice_is_an_error(expression):
+    with pytest.raises(ValueError, match="empty or out of range"):
         split_spec.parse(expression, SIZES)
 
 
-def test_an_unknown_split_lists_those_there_are():
+def test_the_error_of_an_unknown_split_lists_the_stored_splits():
     with pytest.raises(
-        ValueError, match=r"'valid\[:5\]' names no stored split; there are train, test, un-labelled"
+        ValueError,
+        match=r"'valid\[:5\]' names no stored split; the stored splits are train, test, un-",
     ):
         split_spec.parse("valid[:5]", SIZES)
 
 
 @pytest.mark.parametrize(
-    ("given", "made"),
+    ("expressions", "expected"),
     [
         (
             dict(train="train[50000:]", valid="train[:50000]"),
@@ -97,12 +104,12 @@ def test_an_unknown_split_lists_those_there_are():
         ),
     ],
 )
-def test_shares_keep_the_order_of_bounds_and_what_is_apart_stays_apart(given, made):
-    assert split_spec.shares(given) == made
+def test_shares_keep_the_order_of_bounds_and_disjoint_slices_stay_disjoint(expressions, expected):
+    assert split_spec.shares(expressions) == expected
     sizes = {"train": 32, "test": 32}
     parts = [
         split_spec.parse(e, sizes)
-        for e in split_spec.shares(given).values()
+        for e in split_spec.shares(expressions).values()
         if e != "?" and "1%" not in e
     ]
     rows = [(p.split, i) for p in parts for i in range(p.start, p.stop)]

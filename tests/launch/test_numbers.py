@@ -7,7 +7,7 @@ from launch import slurm, tpu, worker
 COMMON = ["--config=configs/digits_hom.py", "--dry_run"]
 SLURM = (slurm, [*COMMON, "--workdir=runs/x"])
 TPU = (tpu, [*COMMON, "--name=a", "--workdir=gs://bucket/run"])
-NO_NUMBERS = ("-3", "nan", "inf", "-inf", "1e400", "", "three", "99999999999999999999")
+INVALID_NUMBERS = ("-3", "nan", "inf", "-inf", "1e400", "", "three", "99999999999999999999")
 
 
 @pytest.mark.parametrize(
@@ -23,19 +23,21 @@ NO_NUMBERS = ("-3", "nan", "inf", "-inf", "1e400", "", "three", "999999999999999
         (TPU, "poll", ("0",)),
     ],
 )
-def test_a_number_out_of_range_is_one_line_that_names_its_flag(launcher, flag, values, capsys):
+def test_a_number_out_of_range_is_an_error_of_one_line_with_its_flag(
+    launcher, flag, values, capsys
+):
     module, words = launcher
-    for value in (*NO_NUMBERS, *values):
-        with pytest.raises(SystemExit) as ended:
+    for value in (*INVALID_NUMBERS, *values):
+        with pytest.raises(SystemExit) as error:
             module.main([*words, f"--{flag}={value}"])
         output, errors = capsys.readouterr()
-        assert (ended.value.code, output) == (2, ""), value
+        assert (error.value.code, output) == (2, ""), value
         (line,) = errors.splitlines()
         assert f"--{flag}: is {value}, but must be " in line
 
 
 @pytest.mark.parametrize("accelerator", ["v3-0", "v3--8", "v3-nan", "v3-999999", "v3-٣"])
-def test_a_slice_of_an_absurd_size_is_refused(accelerator, capsys):
+def test_an_invalid_size_of_a_slice_is_an_error(accelerator, capsys):
     with pytest.raises(SystemExit):
         tpu.main([*TPU[1], f"--accelerator={accelerator}"])
     assert f"--accelerator is {accelerator!r}, but must be" in capsys.readouterr().err
@@ -44,7 +46,7 @@ def test_a_slice_of_an_absurd_size_is_refused(accelerator, capsys):
 @pytest.mark.parametrize(
     ("time", "seconds"), [("90", 5400), ("0", 0), ("1:30", 90), ("2:00:01", 7201), ("2-12", 216000)]
 )
-def test_a_time_is_read_as_slurm_reads_it(time, seconds):
+def test_times_have_the_format_of_slurm(time, seconds):
     assert slurm._seconds(slurm._time(time)) == seconds
 
 
@@ -61,9 +63,10 @@ def test_the_grace_is_shorter_than_the_time(time, is_long_enough, capsys):
 
 
 @pytest.mark.parametrize(
-    "words", [["tail", "-3"], ["tail", "0"], ["tail", "x"], ["tail"], ["follow", "-1"], ["keep"]]
+    "words",
+    [["tail", "-3"], ["tail", "0"], ["tail", "x"], ["tail"], ["follow", "-1"], ["supervise"]],
 )
-def test_a_worker_asked_for_no_number_of_lines_says_so(words, monkeypatch, tmp_path):
+def test_an_invalid_number_of_lines_is_an_error(words, monkeypatch, tmp_path):
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setattr("sys.argv", ["worker.py", *words])
     with pytest.raises(SystemExit, match="LINES"):

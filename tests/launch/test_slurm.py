@@ -1,4 +1,4 @@
-"""Jobs that a fake sbatch takes, and what their scripts do where srun and scontrol are played."""
+"""Jobs submitted to a fake sbatch, and their scripts with a fake srun and scontrol."""
 
 import os
 import re
@@ -16,7 +16,8 @@ _WRITE = """
 import json, os, sys
 from pathlib import Path
 with (Path(os.environ["FAKE"]) / "calls").open("a") as calls:
-    calls.write(json.dumps(["{name}", *sys.argv[1:], os.environ.get("XLA_FLAGS"), os.getcwd()]) + "\\n")
+    call = ["{name}", *sys.argv[1:], os.environ.get("XLA_FLAGS"), os.getcwd()]
+    calls.write(json.dumps(call) + "\\n")
 """
 _SBATCH = (
     _WRITE.format(name="sbatch")
@@ -31,7 +32,7 @@ def launch(environment, *more):
     )
 
 
-def test_one_job_is_submitted_and_told(tmp_path):
+def test_one_job_is_submitted_and_reported(tmp_path):
     environment = fakes.program(tmp_path, "sbatch", _SBATCH + "print('4711;cluster')")
     done = launch(
         environment, "--account=us", "--partition=gpu", "--time=12:00:00", "--cpus_per_task=16"
@@ -55,39 +56,41 @@ def test_one_job_is_submitted_and_told(tmp_path):
     }
 
 
-def test_a_run_of_a_table_is_a_config_too(tmp_path):
-    config = "experiments/row.py:table_8@/shared/runs/correlated_label_noise/table_1_270/paper/hom/untuned/seed_0"
-    told = launch(fakes.program(tmp_path, "sbatch", _SBATCH), f"--config={config}", "--dry_run")
-    assert told.returncode == 0, told.stderr
-    assert f"--config={config}" in told.stdout
+def test_a_run_of_a_table_is_a_valid_config(tmp_path):
+    config = "experiments/row.py:table_8@/shared/runs/table_1_270/paper/hom/untuned/seed_0"
+    done = launch(fakes.program(tmp_path, "sbatch", _SBATCH), f"--config={config}", "--dry_run")
+    assert done.returncode == 0, done.stderr
+    assert f"--config={config}" in done.stdout
 
 
 def test_a_dry_run_prints_the_script_that_would_be_submitted_and_submits_nothing(tmp_path):
     environment = fakes.program(tmp_path, "sbatch", _SBATCH + "print(1)")
-    told = launch(environment, "--dry_run")
+    done = launch(environment, "--dry_run")
     assert fakes.calls(tmp_path) == []
-    assert told.stderr == ""
-    first, _, script = told.stdout.partition("\n")
+    assert done.stderr == ""
+    first, _, script = done.stdout.partition("\n")
     assert first == "sbatch --parsable"
     launch(environment)
     assert script.rstrip("\n") == (tmp_path / "script").read_text().rstrip("\n")
 
 
-def test_a_job_that_is_not_taken_is_told(tmp_path):
+def test_a_rejected_job_is_reported(tmp_path):
     environment = fakes.program(
         tmp_path, "sbatch", "import sys; sys.exit('sbatch: error: invalid partition')"
     )
     done = launch(environment)
     assert done.returncode == 1
     assert (
-        "sbatch did not take the job, and nothing is left of it: sbatch: error: invalid partition"
+        "sbatch rejected the job, and nothing was submitted: sbatch: error: invalid partition"
         in done.stderr
     )
 
 
-@pytest.mark.parametrize(("code", "again"), [(0, False), (75, True), (1, False), (143, False)])
-def test_the_job_goes_back_into_the_queue_only_once_it_has_saved(tmp_path, code, again):
-    """The script itself, run by bash."""
+@pytest.mark.parametrize(
+    ("code", "is_requeued"), [(0, False), (75, True), (1, False), (143, False)]
+)
+def test_the_job_is_requeued_only_if_the_state_was_saved(tmp_path, code, is_requeued):
+    """Runs the script with bash."""
     fakes.program(tmp_path, "srun", _WRITE.format(name="srun") + f"sys.exit({code})")
     fakes.program(tmp_path, "scontrol", _WRITE.format(name="scontrol"))
     environment = fakes.program(tmp_path, "sbatch", _SBATCH + "print(1)")
@@ -110,19 +113,17 @@ def test_the_job_goes_back_into_the_queue_only_once_it_has_saved(tmp_path, code,
         "--hosts",
     ]
     assert flags == "--xla_gpu_enable_latency_hiding_scheduler=true"
-    assert [words[:3] for words in after] == ([["scontrol", "requeue", "7"]] if again else [])
+    assert [words[:3] for words in after] == ([["scontrol", "requeue", "7"]] if is_requeued else [])
 
 
-def test_what_slurm_would_cut_in_two_is_refused(tmp_path):
+def test_a_value_with_a_space_is_an_error(tmp_path):
     done = launch(fakes.program(tmp_path, "sbatch", _SBATCH), "--account=a b")
     assert done.returncode == 2
     assert fakes.calls(tmp_path) == []
 
 
-def test_jax_knows_the_flags_and_finds_itself_in_a_job():
-    """Unknown flags of XLA end a process; coordinator, number and place are read from Slurm's
-    variables.
-    """
+def test_jax_accepts_the_flags_and_finds_its_process_in_a_job():
+    """Unknown XLA flags end a process; the processes of a job are found by Slurm's variables."""
     program = """
 import jax
 jax.distributed.initialize()

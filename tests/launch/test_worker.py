@@ -1,4 +1,4 @@
-"""The host's side: a run that outlives the connection, in processes of their own."""
+"""The worker of a host, whose command outlives the connection, in separate processes."""
 
 import os
 import shlex
@@ -15,7 +15,7 @@ PYTHON = [sys.executable, "-S"]
 
 @pytest.fixture
 def worker(tmp_path):
-    """Calls worker.py in a home of its own, and ends what it leaves."""
+    """Calls worker.py with its own home directory, and stops the command afterwards."""
 
     def call(*words, **settings):
         command = [*PYTHON, str(ROOT / "launch" / "worker.py"), *words]
@@ -49,13 +49,13 @@ def test_a_run_is_followed_to_its_end_and_its_exit_status(worker):
         *program("import time; print('one'); time.sleep(1); print('two'); raise SystemExit(7)"),
     )
     assert worker("status").stdout == "at work\n"
-    followed = worker("follow")
-    assert (followed.stdout, followed.returncode) == ("one\ntwo\n", 7)
+    result = worker("follow")
+    assert (result.stdout, result.returncode) == ("one\ntwo\n", 7)
     assert worker("status").stdout == "ended 7\n"
-    assert worker("follow", "1").stdout == "two\n"  # of a connection made again
+    assert worker("follow", "1").stdout == "two\n"  # after a reconnection
 
 
-def test_one_is_at_work_at_a_time(worker, tmp_path):
+def test_one_command_is_at_work_at_a_time(worker, tmp_path):
     words = program("import time; time.sleep(60)")
     worker("start", *words)
     assert worker("start", *words).stdout == "a run is at work here already\n"
@@ -68,8 +68,8 @@ def test_one_is_at_work_at_a_time(worker, tmp_path):
     assert not (tmp_path / "second").exists()
 
 
-def test_what_a_host_said_last_is_told_under_its_name(worker, tmp_path):
-    assert worker("tail", "2").stdout == f"{socket.gethostname()}:\nnothing ran here\n"
+def test_the_last_log_lines_are_printed_under_the_name_of_the_host(worker, tmp_path):
+    assert worker("tail", "2").stdout == f"{socket.gethostname()}:\nno log\n"
     worker("start", *program("print('a'); print('b'); print('c')"))
     worker("follow")
     assert worker("tail", "2").stdout == f"{socket.gethostname()}:\nb\nc\n"
@@ -78,7 +78,7 @@ def test_what_a_host_said_last_is_told_under_its_name(worker, tmp_path):
     assert (tmp_path / "heteroscedastic_run" / "log.before").read_text() == "a\nb\nc\n"
 
 
-def test_it_runs_where_it_is_started_with_its_words_as_they_are(worker, tmp_path):
+def test_a_command_runs_in_the_current_folder_with_its_arguments_unchanged(worker, tmp_path):
     words = ["--config.data.train=inception_crop(224)|flip_lr; touch x", "*", ""]
     worker(
         "start",
@@ -86,7 +86,7 @@ def test_it_runs_where_it_is_started_with_its_words_as_they_are(worker, tmp_path
         *words,
         cwd=tmp_path,
     )
-    assert worker("follow").returncode == 1  # there is no such file
+    assert worker("follow").returncode == 1  # the file does not exist
     (tmp_path / "here").write_text("here")
     worker(
         "start",
@@ -97,7 +97,7 @@ def test_it_runs_where_it_is_started_with_its_words_as_they_are(worker, tmp_path
     assert worker("follow").stdout == f"{words}\nhere\n"
 
 
-def test_who_follows_may_be_killed_and_the_run_goes_on(worker, tmp_path):
+def test_a_command_continues_if_its_follower_is_killed(worker, tmp_path):
     text = f"import time; time.sleep(1.5); open({str(tmp_path / 'done')!r}, 'w')"
     worker("start", *program(text))
     command = [*PYTHON, str(ROOT / "launch" / "worker.py"), "follow"]
@@ -111,7 +111,7 @@ def test_who_follows_may_be_killed_and_the_run_goes_on(worker, tmp_path):
     assert worker("follow").returncode == 0
 
 
-def test_stopping_lets_it_save(worker, tmp_path):
+def test_a_stopped_command_can_save(worker, tmp_path):
     text = (
         "import signal, sys, time\n"
         f"signal.signal(signal.SIGTERM, lambda *_: (open({str(tmp_path / 'saved')!r}, 'w'),"
@@ -126,7 +126,7 @@ def test_stopping_lets_it_save(worker, tmp_path):
     assert worker("status").stdout == "ended 75\n"
 
 
-def test_a_run_that_nobody_could_tell_the_end_of_was_killed(worker, tmp_path):
+def test_a_command_without_a_recorded_status_was_killed(worker, tmp_path):
     worker("start", *program("import time; time.sleep(60)"))
     session = int((tmp_path / "heteroscedastic_run" / "session").read_text())
     os.killpg(session, 9)
@@ -136,14 +136,14 @@ def test_a_run_that_nobody_could_tell_the_end_of_was_killed(worker, tmp_path):
     assert worker("follow").returncode == 137
 
 
-def test_a_command_that_is_not_there_is_told(worker):
+def test_a_missing_program_is_reported(worker):
     worker("start", "no_such_program")
-    followed = worker("follow")
-    assert followed.returncode == 127
-    assert "no_such_program" in followed.stdout
+    result = worker("follow")
+    assert result.returncode == 127
+    assert "no_such_program" in result.stdout
 
 
-def test_where_nothing_ran_there_is_nothing(worker):
+def test_without_a_command_there_is_no_status(worker):
     assert worker("status").stdout == "nothing\n"
     assert worker("stop").returncode == 0
     assert worker("start").returncode == 1

@@ -148,7 +148,7 @@ def test_a_file_of_records_that_vanishes_ends_a_run_that_continues_once_it_is_ba
     with monkeypatch.context() as patched:
         patched.setattr(workdir.Writer, "write", without)
         with pytest.raises(
-            ValueError, match=rf"train cannot be read: {record} is missing, .* bring back what is"
+            ValueError, match=rf"train cannot be read: {record} is missing, .* restore the file"
         ):
             loop.train(config(), str(tmp_path / "run"), str(directory))
     (tmp_path / "away").rename(record)
@@ -330,7 +330,7 @@ def test_what_one_of_two_hosts_reads_wrong_ends_both_and_names_what_it_was(data_
         expected = (
             "of id 30 has label 99, but the 3"
             if fault == "a label"
-            else "holds 0 records, but the metadata promise"
+            else "has 0 records, but its metadata states"
         )
         assert f"same in {tmp_path / fault}: train" in errors, said
         assert expected in errors, said

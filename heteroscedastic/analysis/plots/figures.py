@@ -81,7 +81,7 @@ def write(drawn: Figure, path: str | files.Path) -> list[files.Path]:
     for suffix, told in metadata.items():
         target = path.with_name(f"{path.name}.{suffix}")
         with styled():
-            files.write_whole(
+            files.write_atomically(
                 target, lambda f, s=suffix, t=told: drawn.savefig(f, format=s, dpi=150, metadata=t)
             )
         written.append(target)

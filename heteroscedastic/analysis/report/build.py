@@ -68,7 +68,7 @@ def write(
     text = page.page(_title(compared), _introduction(compared), made)
     page.write_beside(made, files.as_path(out) / "pictures")
     path = files.as_path(out) / "index.html"
-    files.write_whole(path, lambda file: file.write(text.encode()))
+    files.write_atomically(path, lambda file: file.write(text.encode()))
     return path
 
 

@@ -1,9 +1,11 @@
-"""Data sets that TensorFlow Datasets lacks, written as its builders; importing this registers them
-by name.
+"""Builders of data sets that TensorFlow Datasets lacks; importing this module registers them.
 
-`python -c "import tensorflow_datasets as tfds, heteroscedastic.data.builders; tfds.builder(NAME,
-data_dir=DIR).download_and_prepare()"` prepares one; where files must be put by hand, it says which
-and where.
+    import tensorflow_datasets as tfds
+    import heteroscedastic.data.builders
+
+    tfds.builder(NAME, data_dir=DIR).download_and_prepare()
+
+prepares a set. If files must be downloaded manually, the error says which and where to put them.
 """
 
 from heteroscedastic.data.builders.coco_labels import CocoLabels

@@ -1,5 +1,6 @@
-"""Tar archives read as streams, also inside one another: nothing is unpacked to disk, so no name in
-one is a path.
+"""Nested tar archives, read as streams.
+
+Nothing is unpacked to disk, so names in an archive are never used as paths.
 """
 
 import tarfile
@@ -11,48 +12,48 @@ _DAMAGE = (tarfile.TarError, EOFError, OSError, zlib.error)
 
 
 class Member:
-    """A file of an archive, read when it is asked for; it is gone once the next one is reached."""
+    """A file of an archive, read on demand; it is unavailable once the next one is read."""
 
     def __init__(self, name: str, size: int, file: Any, where: str):
         self.name, self.file, self._size, self._where = name, file, size, where
 
     def read(self) -> bytes:
-        """Its content.
+        """Reads the content.
 
         Raises:
-          ValueError: the archive ends before it does.
+          ValueError: the archive is damaged or ends before the file does.
         """
         try:
             content = self.file.read()
         except _DAMAGE as error:
-            raise _damaged(self._where, self.name, error) from None
+            raise _damage_error(self._where, self.name, error) from None
         if len(content) != self._size:
-            raise _damaged(self._where, self.name, f"{len(content)} of {self._size} bytes")
+            raise _damage_error(self._where, self.name, f"{len(content)} of {self._size} bytes")
         return content
 
     def members(self) -> Iterator["Member"]:
-        """The files of the archive that it is."""
+        """The files of a nested archive."""
         return _members(self.file, f"{self._where}: {self.name}", "r:")
 
 
 def members(path: Any) -> Iterator[Member]:
-    """The files of a tar archive, in its order; one whose name ends in gz is compressed.
+    """The files of a tar archive, in order; an archive is compressed if its name ends in gz.
 
     Args:
-      path: of the archive, with the methods of pathlib; it may lie in a cloud.
+      path: path of the archive, with the methods of pathlib; may be in a bucket.
 
     Raises:
-      ValueError: it is damaged or cut short; names the last file that was whole.
+      ValueError: the archive is damaged or truncated; names the last complete file.
     """
     with path.open("rb") as file:
         yield from _members(file, str(path), "r:gz" if path.name.endswith("gz") else "r:")
 
 
 def content(path: Any, name: str) -> bytes:
-    """One file of an archive.
+    """The content of one file of an archive.
 
     Raises:
-      ValueError: it is not there, or the archive is damaged.
+      ValueError: the archive is damaged or has no such file.
     """
     for member in members(path):
         if member.name == name:
@@ -61,10 +62,10 @@ def content(path: Any, name: str) -> bytes:
 
 
 def check_present(directory: Any, names: Sequence[str], instructions: str) -> None:
-    """Raises a FileNotFoundError with the instructions where one of the files is missing."""
+    """Raises a FileNotFoundError with the instructions if one of the files is missing."""
     missing = [name for name in names if not (directory / name).exists()]
     if missing:
-        raise FileNotFoundError(f"{directory} lacks {', '.join(missing)}.\n{instructions}")
+        raise FileNotFoundError(f"missing in {directory}: {', '.join(missing)}.\n{instructions}")
 
 
 def _members(file: Any, where: str, mode: str) -> Iterator[Member]:
@@ -72,24 +73,26 @@ def _members(file: Any, where: str, mode: str) -> Iterator[Member]:
     try:
         with tarfile.open(fileobj=file, mode=mode) as tar:
             while (info := tar.next()) is not None:
-                tar.members.clear()  # it would remember millions
+                tar.members.clear()  # otherwise the list would grow to millions
                 if info.isdir():
                     continue
                 if not info.isreg():
                     raise ValueError(
-                        f"{where}: {info.name} is no file but a link or a device; download it"
+                        f"{where}: {info.name} is a link or a device, not a file; download it"
                         " again."
                     )
                 yield Member(info.name.removeprefix("./"), info.size, tar.extractfile(info), where)
                 last = info.name
-            # The library takes a header that is damaged or missing for the end, which two blocks of
-            # zeros tell.
+            # The library treats a damaged or missing header as the end of the archive, which is
+            # marked by two blocks of zeros.
             tar.fileobj.seek(tar.offset)
             if tar.fileobj.read(tarfile.BLOCKSIZE) != bytes(tarfile.BLOCKSIZE):
-                raise _damaged(where, last, "no end of the archive")
+                raise _damage_error(where, last, "no end marker")
     except _DAMAGE as error:
-        raise _damaged(where, last, error) from None
+        raise _damage_error(where, last, error) from None
 
 
-def _damaged(where: str, place: str, error: Any) -> ValueError:
-    return ValueError(f"{where} is damaged or cut short at {place} ({error}); download it again.")
+def _damage_error(where: str, position: str, error: Any) -> ValueError:
+    return ValueError(
+        f"{where} is damaged or truncated after {position} ({error}); download it again."
+    )

@@ -1,4 +1,4 @@
-"""COCO 2017 as a set of several labels an image: a public stand-in for private ones such as JFT."""
+"""COCO 2017 with a list of labels per image, a public alternative to private sets such as JFT."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -6,18 +6,19 @@ from typing import Any
 import tensorflow_datasets as tfds
 
 _SOURCE = "coco/2017"
-_SPLITS = ("train", "validation")  # as the others have no labels
+_SPLITS = ("train", "validation")  # the other splits have no labels
 
 _DESCRIPTION = """
-Which of the 80 categories of COCO 2017 an image shows, in rising order, crowds included; an image that shows none has
-an empty list. It is made of `coco/2017` of the same data_dir, which is downloaded (25 GB) and prepared unless it is
-there. The schema is that of any set of several labels here, see heteroscedastic/data/builders/multilabel.py.
+The labels of an image are the categories of COCO 2017 that it shows, out of 80, in increasing
+order and including crowds; the list may be empty. The set is made from `coco/2017` of the same
+data_dir, which is downloaded (25 GB) and prepared if it is missing. The schema is that of all sets
+with lists of labels, see heteroscedastic/data/builders/multilabel.py.
 """
 _CITATION = """
 @inproceedings{lin2014microsoft,
   title={Microsoft {COCO}: Common Objects in Context},
-  author={Lin, Tsung-Yi and Maire, Michael and Belongie, Serge and Hays, James and Perona, Pietro and Ramanan, Deva
-    and Doll{\\'a}r, Piotr and Zitnick, C. Lawrence},
+  author={Lin, Tsung-Yi and Maire, Michael and Belongie, Serge and Hays, James and Perona, Pietro
+    and Ramanan, Deva and Doll{\\'a}r, Piotr and Zitnick, C. Lawrence},
   booktitle={ECCV},
   year={2014}
 }
@@ -25,7 +26,7 @@ _CITATION = """
 
 
 class CocoLabels(tfds.core.GeneratorBasedBuilder):
-    """Categories of COCO by image."""
+    """Categories of COCO per image."""
 
     VERSION = tfds.core.Version("1.0.0")
     RELEASE_NOTES = {"1.0.0": "Train and validation of COCO 2017."}

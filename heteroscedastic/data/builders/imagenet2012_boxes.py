@@ -7,6 +7,7 @@ from xml.etree import ElementTree
 
 import numpy as np
 import tensorflow_datasets as tfds
+from jaxtyping import Float
 from tensorflow_datasets.datasets.imagenet2012 import imagenet2012_dataset_builder as imagenet2012
 
 from heteroscedastic.data.builders import archives
@@ -15,24 +16,25 @@ _FILES = {
     "train": ("ILSVRC2012_img_train.tar", "ILSVRC2012_bbox_train_v2.tar.gz"),
     "validation": ("ILSVRC2012_img_val.tar", "ILSVRC2012_bbox_val_v3.tgz"),
 }
-_MOST_DISTORTION = (
-    1.02  # between the shapes of image and annotation, which rounding after a resize may cause
-)
+# Maximum ratio of the aspect ratios of image and annotation; resizing and rounding change it.
+_MAX_DISTORTION = 1.02
 
 _DESCRIPTION = """
-ILSVRC2012 as `imagenet2012` has it, with the boxes of the object that the label names: about 0.54 of the 1.28 million
-training images have any, and all validation images.
+The images and labels of `imagenet2012` with the bounding boxes of the labelled objects: about 0.54
+of the 1.28 million training images have boxes, and all validation images.
 
-`objects/bbox` is ymin, xmin, ymax, xmax in 0 to 1, the pixels of the annotation over the size that it states,
-since some images were resized after they were annotated. Boxes are clipped to the image, and left out where nothing
-remains or where they are of another class of the challenge. An image has an empty list where there is no
-annotation, or one of another shape than the image (by more than 2 %), as it is then unknown what it is about.
+`objects/bbox` is (ymin, xmin, ymax, xmax) in 0 to 1: the pixels of the annotation, divided by the
+image size that it states, as some images were resized after annotation. Boxes are clipped to the
+image. Empty boxes, and boxes of another class of the challenge, are removed. The list is empty if
+there is no annotation, or if the aspect ratio of the annotation differs by more than 2 %, as it may
+then belong to another image.
 """
 _CITATION = """
 @article{ILSVRC15,
   title={{ImageNet Large Scale Visual Recognition Challenge}},
-  author={Olga Russakovsky and Jia Deng and Hao Su and Jonathan Krause and Sanjeev Satheesh and Sean Ma and
-    Zhiheng Huang and Andrej Karpathy and Aditya Khosla and Michael Bernstein and Alexander C. Berg and Li Fei-Fei},
+  author={Olga Russakovsky and Jia Deng and Hao Su and Jonathan Krause and Sanjeev Satheesh
+    and Sean Ma and Zhiheng Huang and Andrej Karpathy and Aditya Khosla and Michael Bernstein
+    and Alexander C. Berg and Li Fei-Fei},
   journal={IJCV},
   year={2015}
 }
@@ -40,12 +42,12 @@ _CITATION = """
 
 
 class Annotation(NamedTuple):
-    """What an XML file says."""
+    """The content of an XML annotation."""
 
-    width: int  # of the image that was annotated; 0 if it does not say
+    width: int  # of the annotated image; 0 if not stated
     height: int
-    boxes: np.ndarray  # float32 [n, 4]: ymin, xmin, ymax, xmax in pixels
-    classes: tuple[str, ...]  # of boxes: a WordNet id, or else a word
+    boxes: Float[np.ndarray, "n 4"]  # float32: ymin, xmin, ymax, xmax in pixels
+    classes: tuple[str, ...]  # of each box: a WordNet id, or else a word
 
 
 class Imagenet2012Boxes(tfds.core.GeneratorBasedBuilder):
@@ -54,8 +56,8 @@ class Imagenet2012Boxes(tfds.core.GeneratorBasedBuilder):
     VERSION = tfds.core.Version("1.0.0")
     RELEASE_NOTES = {"1.0.0": "Boxes of train v2 and validation v3."}
     MANUAL_DOWNLOAD_INSTRUCTIONS = """
-    manual_dir must hold, as they come from https://image-net.org/challenges/LSVRC/2012 to those who have registered,
-    not unpacked:
+    Put these files into manual_dir without unpacking them. They can be downloaded after
+    registration from https://image-net.org/challenges/LSVRC/2012:
       ILSVRC2012_img_train.tar (138 GB), ILSVRC2012_bbox_train_v2.tar.gz (20 MB)
       ILSVRC2012_img_val.tar (6.3 GB), ILSVRC2012_bbox_val_v3.tgz (2.2 MB)
     """
@@ -93,27 +95,27 @@ class Imagenet2012Boxes(tfds.core.GeneratorBasedBuilder):
         for wnid, file_name, content in (_train if split == "train" else _validation)(images):
             if wnid not in names:
                 raise ValueError(
-                    f"{images} has {file_name} of {wnid}, which is no class of ILSVRC2012."
+                    f"{images} has {file_name} of {wnid}, which is not a class of ILSVRC2012."
                 )
-            found = annotations.get(_stem(file_name))
-            kept = (
+            annotation = annotations.get(_stem(file_name))
+            valid_boxes = (
                 []
-                if found is None
-                else boxes_within(found, _size(content, file_name, images), wnid, names)
+                if annotation is None
+                else class_boxes(annotation, _size(content, file_name, images), wnid, names)
             )
             content = _as_rgb(file_name, content)
-            objects = [{"bbox": tfds.features.BBox(*map(float, box))} for box in kept]
+            objects = [{"bbox": tfds.features.BBox(*map(float, box))} for box in valid_boxes]
             yield (
                 file_name,
                 {"image": content, "label": wnid, "file_name": file_name, "objects": objects},
             )
 
 
-def annotation(content: bytes, where: str) -> Annotation:
-    """What an annotation in the form of PASCAL VOC says.
+def parse_annotation(content: bytes, where: str) -> Annotation:
+    """Parses an annotation in the format of PASCAL VOC.
 
     Raises:
-      ValueError: it is none.
+      ValueError: the content is not a valid annotation.
     """
     try:
         root = ElementTree.fromstring(content)
@@ -128,36 +130,40 @@ def annotation(content: bytes, where: str) -> Annotation:
         )
     except (ElementTree.ParseError, AttributeError, TypeError, ValueError) as error:
         raise ValueError(
-            f"{where} is no annotation of boxes ({error}); download its archive again."
+            f"{where} is not a valid annotation ({error}); download its archive again."
         ) from None
     return Annotation(width, height, np.array(boxes, np.float32).reshape(-1, 4), classes)
 
 
-def boxes_within(
-    found: Annotation, size: tuple[int, int], wnid: str, classes: frozenset[str]
-) -> np.ndarray:
-    """Boxes of one class in 0 to 1, float32 [n, 4], clipped to the image; see the description of
-    the set.
+def class_boxes(
+    annotation: Annotation, size: tuple[int, int], wnid: str, classes: frozenset[str]
+) -> Float[np.ndarray, "n 4"]:
+    """Boxes of one class, clipped to the image; float32 in 0 to 1.
+
+    See the description of the set for which boxes are removed.
 
     Args:
-      found: the annotation.
-      size: width and height of the image itself.
-      wnid: whose boxes; those called by no id at all, as some breeds of dogs are, are its own.
-      classes: ids of the challenge.
+      annotation: the annotation of the image.
+      size: width and height of the image.
+      wnid: WordNet id of the class; boxes with a name other than an id, as of some breeds of dogs,
+        belong to it too.
+      classes: WordNet ids of the challenge.
     """
-    width, height = (found.width or size[0], found.height or size[1])
+    width, height = (annotation.width or size[0], annotation.height or size[1])
     distortion = (width * size[1]) / (height * size[0])
-    if not 1 / _MOST_DISTORTION <= distortion <= _MOST_DISTORTION:
+    if not 1 / _MAX_DISTORTION <= distortion <= _MAX_DISTORTION:
         return np.zeros((0, 4), np.float32)
-    own = np.array([name == wnid or name not in classes for name in found.classes], bool)
-    boxes = np.clip(found.boxes[own] / np.array([height, width, height, width], np.float32), 0, 1)
+    is_own = np.array([name == wnid or name not in classes for name in annotation.classes], bool)
+    scale = np.array([height, width, height, width], np.float32)
+    boxes = np.clip(annotation.boxes[is_own] / scale, 0, 1)
     return boxes[(boxes[:, 2] > boxes[:, 0]) & (boxes[:, 3] > boxes[:, 1])]
 
 
 def _annotations(path: Any) -> Mapping[str, Annotation]:
-    """By the name of the image; those inside the files are wrong at times."""
+    """Annotations by file name, as the image names in the XML files are sometimes wrong."""
     return {
-        _stem(m.name): annotation(m.read(), f"{path}: {m.name}") for m in archives.members(path)
+        _stem(m.name): parse_annotation(m.read(), f"{path}: {m.name}")
+        for m in archives.members(path)
     }
 
 
@@ -173,23 +179,25 @@ def _validation(path: Any) -> Iterator[tuple[str, str, bytes]]:
         number = _stem(image.name).rpartition("_")[2]  # of ILSVRC2012_val_00000001.JPEG
         if not number.isdigit() or not 1 <= int(number) <= len(labels):
             raise ValueError(
-                f"{path} has {image.name}, which is no image of the validation set of ILSVRC2012."
+                f"{path} has {image.name}, which is not a validation image of ILSVRC2012."
             )
         yield labels[int(number) - 1], image.name, image.read()
 
 
 def _size(content: bytes, file_name: str, path: Any) -> tuple[int, int]:
-    from PIL import Image  # which no other builder needs
+    from PIL import Image  # not required by other builders
 
     try:
         with Image.open(io.BytesIO(content)) as image:
             return image.size
     except Exception as error:  # damage shows as OSError, SyntaxError, struct.error and others
-        raise ValueError(f"{path}: {file_name} is no image ({error}); download it again.") from None
+        raise ValueError(
+            f"{path}: {file_name} is not a valid image ({error}); download it again."
+        ) from None
 
 
 def _as_rgb(file_name: str, content: bytes) -> bytes:
-    """As `imagenet2012` has it: 22 images are in CMYK colours, and one is no JPEG."""
+    """Converts to RGB JPEG, like `imagenet2012`: 22 images are in CMYK, and one is a PNG."""
     if file_name in imagenet2012.CMYK_IMAGES:
         return tfds.core.utils.jpeg_cmyk_to_rgb(content)
     return tfds.core.utils.png_to_jpeg(content) if file_name in imagenet2012.PNG_IMAGES else content

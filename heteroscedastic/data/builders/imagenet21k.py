@@ -1,6 +1,4 @@
-"""ImageNet-21k: 14 million images of the autumn 2011 release of ImageNet, read out of its one
-archive.
-"""
+"""ImageNet-21k: the 14 million images of the autumn 2011 release, read from its archive."""
 
 import collections
 import hashlib
@@ -12,22 +10,25 @@ import tensorflow_datasets as tfds
 from heteroscedastic.data.builders import archives
 
 NUM_CLASSES = 21_843
-_FEWEST = 21_841  # synsets that have images, as the release is usually counted
+_MIN_CLASSES = 21_841  # synsets with images, the usual count of the release
 _ARCHIVE = "fall11_whole.tar"
 _LIST = "imagenet21k_wordnet_ids.txt"
-_SHARES = {"train": 92, "validation": 4, "test": 4}
+_PERCENTAGES = {"train": 92, "validation": 4, "test": 4}
 
 _DESCRIPTION = f"""
-The autumn 2011 release of ImageNet, one synset an image, in `{_ARCHIVE}`. There are no official splits: an image is in
-train, validation or test (92, 4 and 4 %) by the SHA-256 of its file name, so that it is always in the same one.
+The autumn 2011 release of ImageNet in `{_ARCHIVE}`, with one synset per image. There are no
+official splits: train, validation and test have 92, 4 and 4 % of the images, by the SHA-256 of the
+file name, so that an image is always in the same split.
 
-Classes are synsets in the order of their WordNet ids. `imagenet21k/fall11`, the default, has {NUM_CLASSES:,}: the
-archive may have {_FEWEST:,} or up to two more, and classes that no synset is left for are called `unused_...`
-and stand last. With `{_LIST}` beside the archive, one id a line, classes are its lines, and those without images stay.
-`imagenet21k/any` takes the synsets of any other such archive, however many there are.
+Classes are synsets in the order of their WordNet ids. `imagenet21k/fall11`, the default, has
+{NUM_CLASSES:,} classes: the archive may have {_MIN_CLASSES:,} synsets or up to two more; the
+remaining classes are called `unused_...` and come last. If `{_LIST}` is beside the
+archive, with one id per line, its lines are the classes, including those without images.
+`imagenet21k/any` accepts any number of synsets.
 
-`labels` is `label` as a list of one, for models of many yes/no labels: Collier et al. (2021) train on this set
-with a sigmoid and measure global average precision, though an image has one label.
+`labels` is `label` as a list of length one, for models of many yes/no labels: Collier et al. (2021)
+train on this set with a sigmoid and measure global average precision, although an image has one
+label.
 """
 _CITATION = """
 @inproceedings{deng2009imagenet,
@@ -46,21 +47,20 @@ class Imagenet21k(tfds.core.GeneratorBasedBuilder):
     RELEASE_NOTES = {"1.0.0": "92, 4 and 4 % by the SHA-256 of file names."}
     BUILDER_CONFIGS = [
         tfds.core.BuilderConfig(name="fall11", description=f"{NUM_CLASSES:,} classes."),
-        tfds.core.BuilderConfig(
-            name="any", description="As many classes as the archive has synsets."
-        ),
+        tfds.core.BuilderConfig(name="any", description="One class per synset of the archive."),
     ]
     MANUAL_DOWNLOAD_INSTRUCTIONS = f"""
-    manual_dir must hold {_ARCHIVE} (1.3 TB), a tar of one tar a synset such as n02084071.tar, as it comes: it is
-    for those who have registered with https://image-net.org. Do not unpack it. {_LIST}
-    beside it (one WordNet id a line, as published with BiT) is optional and gives classes its order.
-    Preparing needs twice the space of the archive for a time.
+    Put {_ARCHIVE} (1.3 TB) into manual_dir without unpacking it. It is a tar with one tar
+    per synset, such as n02084071.tar, for users registered with https://image-net.org.
+    {_LIST} beside it is optional: it has one WordNet id per line, as
+    published with BiT, and defines the order of the classes. Preparing temporarily requires twice
+    the space of the archive.
     """
 
     def _info(self) -> tfds.core.DatasetInfo:
         features = {
             "image": tfds.features.Image(encoding_format="jpeg"),
-            "label": tfds.features.ClassLabel(),  # named once the archive is seen
+            "label": tfds.features.ClassLabel(),  # named once the archive is read
             "labels": tfds.features.Sequence(tfds.features.ClassLabel()),
             "file_name": tfds.features.Text(),
         }
@@ -79,11 +79,11 @@ class Imagenet21k(tfds.core.GeneratorBasedBuilder):
         path = directory / _ARCHIVE
         wnids = [_wnid(member, path) for member in archives.members(path)]
         listed = (directory / _LIST).read_text().split() if (directory / _LIST).exists() else None
-        whole = self.builder_config.name == "fall11"
-        names = class_names(wnids, listed, whole, str(path))
+        is_full_release = self.builder_config.name == "fall11"
+        names = class_names(wnids, listed, is_full_release, str(path))
         self.info.features["label"].names = names
         self.info.features["labels"].feature.names = names
-        return {split: self._generate_examples(path, split) for split in _SHARES}
+        return {split: self._generate_examples(path, split) for split in _PERCENTAGES}
 
     def _generate_examples(self, path: Any, split: str) -> Iterator[tuple[str, dict[str, Any]]]:
         for synset in archives.members(path):
@@ -95,38 +95,38 @@ class Imagenet21k(tfds.core.GeneratorBasedBuilder):
 
 
 def split_of(file_name: str) -> str:
-    """The split of an image: shares of the first 64 bits of the SHA-256 of its file name, such as
-    n02084071_1.JPEG.
+    """The split of an image, from the first 64 bits of the SHA-256 of its file name.
+
+    Args:
+      file_name: name such as n02084071_1.JPEG.
     """
-    place = (
-        int.from_bytes(hashlib.sha256(file_name.encode()).digest()[:8]) * sum(_SHARES.values())
-        >> 64
-    )
-    for split, share in _SHARES.items():
-        if place < share:
+    number = int.from_bytes(hashlib.sha256(file_name.encode()).digest()[:8])
+    position = number * sum(_PERCENTAGES.values()) >> 64  # uniform in 0 to 99
+    for split, percentage in _PERCENTAGES.items():
+        if position < percentage:
             return split
-        place -= share
-    raise AssertionError(f"{place} is beyond all splits.")
+        position -= percentage
+    raise AssertionError(f"position {position} is beyond all splits.")
 
 
 def class_names(
-    wnids: Sequence[str], listed: Sequence[str] | None, whole: bool, where: str
+    wnids: Sequence[str], listed: Sequence[str] | None, is_full_release: bool, where: str
 ) -> list[str]:
-    """What the classes of an archive are called, in order.
+    """The class names of an archive, in order.
 
     Args:
-      wnids: of the archive's synsets.
-      listed: the ids of all classes, in an order of their own.
-      whole: there must be as many classes as the whole release has.
-      where: the archive is, for errors.
+      wnids: WordNet ids of the archive's synsets.
+      listed: WordNet ids of all classes, which define their order; None sorts `wnids`.
+      is_full_release: whether the number of classes must be that of the full release.
+      where: location of the archive, for errors.
 
     Raises:
-      ValueError: there are other synsets than there must be.
+      ValueError: a synset occurs twice or is not listed, or the number of synsets is wrong.
     """
-    twice = [wnid for wnid, times in collections.Counter(wnids).items() if times > 1]
-    if twice or not wnids:
-        found = f"the synsets {twice[:3]} twice" if twice else "no synset"
-        raise ValueError(f"{where} has {found}; download it again.")
+    duplicates = [wnid for wnid, count in collections.Counter(wnids).items() if count > 1]
+    if duplicates or not wnids:
+        problem = f"the synsets {duplicates[:3]} twice" if duplicates else "no synset"
+        raise ValueError(f"{where} has {problem}; download it again.")
     if listed is not None:
         unknown = sorted(set(wnids) - set(listed))
         if unknown:
@@ -137,21 +137,21 @@ def class_names(
         names = list(listed)
     else:
         names = sorted(wnids)
-    if not whole:
+    if not is_full_release:
         return names
-    if not _FEWEST <= len(names) <= NUM_CLASSES:
+    if not _MIN_CLASSES <= len(names) <= NUM_CLASSES:
         raise ValueError(
-            f"{where} has {len(names):,} synsets, but the whole release has {_FEWEST:,} to"
-            f" {NUM_CLASSES:,}. If it is"
-            " another one, prepare imagenet21k/any, and set head.num_classes to what it has."
+            f"{where} has {len(names):,} synsets, but the full release has {_MIN_CLASSES:,} to"
+            f" {NUM_CLASSES:,}. For another archive, prepare imagenet21k/any and set"
+            " config.head.num_classes to its number of synsets."
         )
-    return names + [f"unused_{place}" for place in range(len(names), NUM_CLASSES)]
+    return names + [f"unused_{k}" for k in range(len(names), NUM_CLASSES)]
 
 
 def _wnid(member: archives.Member, path: Any) -> str:
     wnid, _, ending = member.name.rpartition("/")[2].rpartition(".")
     if ending != "tar" or not (wnid[:1] == "n" and wnid[1:].isdigit()):
         raise ValueError(
-            f"{path} holds {member.name}, but must hold one tar a synset, such as n02084071.tar."
+            f"{path} has {member.name}, but must have one tar per synset, such as n02084071.tar."
         )
     return wnid

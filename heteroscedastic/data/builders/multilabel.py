@@ -1,26 +1,26 @@
-"""Sets of several labels an image, public or private (JFT): their schema, and the command that
-writes one.
+"""Sets with a list of labels per image, such as JFT: their schema, and a command that writes one.
 
 A set is any folder that TensorFlow Datasets has prepared, DATA_DIR/NAME/VERSION, with the features
 
-    image: Image()                    JPEG or PNG, as it comes
-    labels: Sequence(ClassLabel())    which of the K classes hold, in rising order; the list may be
-    empty file_name: Text()                 unique in its split
+    image: Image()                    JPEG or PNG
+    labels: Sequence(ClassLabel())    the labels out of K classes, in increasing order; may be empty
+    file_name: Text()                 unique in its split
 
-and is opened by its name, without code of its own: data.name="my_set", data.label="labels". K is
-that of the set, and head.num_classes must be the same. `write` makes such a folder from Python, and
+It is opened by its name and requires no code: data.name="my_set", data.label="labels".
+config.head.num_classes must be K. `write` creates such a folder from Python, and
 
     python -m heteroscedastic.data.builders.multilabel --name=my_set --data_dir=DIR
         --split train=FILES-train-* --split validation=FILES-validation-* --split test=FILES-test-*
         --class_names=FILE
 
-from TFRecords of tf.train.Example with image/encoded (bytes), image/class/label (a list of int64)
-and, if it has one, image/filename. A config of JFT takes these three splits; those of another set
-are told as those of `coco_labels`, which is a public one of this form:
+creates it from TFRecords of tf.train.Example with image/encoded (bytes), image/class/label (a list
+of int64) and optionally image/filename. The configs of JFT use these three splits. For a set with
+other splits, such as the public set `coco_labels`, override them:
 
-    python main.py --config=configs/jft_het_pe.py --workdir=runs/coco_het_pe --config.data.name=coco_labels
-        --config.head.num_classes=80 --config.data.splits.train='train[5%:]'
-        --config.data.splits.valid='train[:5%]' --config.data.splits.test=validation
+    python main.py --config=configs/jft_het_pe.py --workdir=runs/coco_het_pe
+        --config.data.name=coco_labels --config.head.num_classes=80
+        --config.data.splits.train='train[5%:]' --config.data.splits.valid='train[:5%]'
+        --config.data.splits.test=validation
 """
 
 import os
@@ -39,7 +39,7 @@ _FORMATS = (b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n")
 
 
 def features(class_names: Sequence[str]) -> tfds.features.FeaturesDict:
-    """The schema, for these classes."""
+    """The schema of a set with these classes."""
     return tfds.features.FeaturesDict(
         {
             "image": tfds.features.Image(encoding_format="jpeg"),
@@ -58,46 +58,47 @@ def write(
     version: str = "1.0.0",
     num_shards: int | None = None,
 ) -> Any:
-    """Writes a set; one that is interrupted leaves nothing under its name.
+    """Writes a set; an interrupted write leaves no set.
 
     Args:
-      name: of the set, in lower case with underscores.
-      data_dir: where sets lie.
-      splits: file name, image and labels of each example; read once, and never held as a whole.
-      class_names: of all classes.
-      version: of the set.
-      num_shards: files of each split; by its size if not given.
+      name: name of the set, in lower case with underscores.
+      data_dir: directory of prepared sets.
+      splits: per split, (file name, image, labels) of each example; iterated once.
+      class_names: names of all classes.
+      version: version of the set.
+      num_shards: number of files per split; None chooses it by size.
 
     Returns:
-      Where it lies, with the methods of pathlib.
+      The folder of the set, with the methods of pathlib.
 
     Raises:
-      FileExistsError: there is such a set.
-      ValueError: an example is not as it must be; names it.
+      FileExistsError: the set exists.
+      ValueError: an example is invalid; names it.
     """
     folder = tfds.core.Path(data_dir) / name / version
     if folder.exists():
-        raise FileExistsError(f"{folder} is there already; remove it, or give another version.")
-    checked = {
-        split: _checked(split, examples, len(class_names)) for split, examples in splits.items()
+        raise FileExistsError(f"{folder} exists already; remove it, or give another version.")
+    valid_splits = {
+        split: _valid_examples(split, examples, len(class_names))
+        for split, examples in splits.items()
     }
     tfds.dataset_builders.store_as_tfds_dataset(
         name=name,
         version=version,
         features=features(class_names),
-        split_datasets=checked,
+        split_datasets=valid_splits,
         data_dir=str(data_dir),
-        description="Images of several labels.",
+        description="Images with lists of labels.",
         download_config=tfds.download.DownloadConfig(num_shards=num_shards) if num_shards else None,
     )
     return folder
 
 
 def examples(paths: Sequence[str | Path]) -> Iterator[tuple[str, bytes, list[int]]]:
-    """The examples of TFRecords.
+    """Reads the examples of TFRecord files: file name, image and labels.
 
     Raises:
-      ValueError: a file is damaged, or a record is not as it must be; names them.
+      ValueError: a file is damaged, or a record is invalid; names the file and the record.
     """
     for path in paths:
         records = iter(tf.data.TFRecordDataset(str(path)).as_numpy_iterator())
@@ -111,36 +112,34 @@ def examples(paths: Sequence[str | Path]) -> Iterator[tuple[str, bytes, list[int
             except tf.errors.OpError as error:
                 raise ValueError(f"{where} is damaged ({error.message}).") from None
             try:
-                found = tf.train.Example.FromString(record).features.feature
-            except Exception:  # of protobuf, which has several homes
-                raise ValueError(f"{where} is no tf.train.Example.") from None
-            fields, image = (
-                sorted(found),
-                found[_IMAGE].bytes_list.value,
-            )  # which adds the field, where there is none
+                features = tf.train.Example.FromString(record).features.feature
+            except Exception:  # protobuf has several implementations of its errors
+                raise ValueError(f"{where} is not a tf.train.Example.") from None
+            field_names = sorted(features)  # before indexing, which adds missing fields
+            image = features[_IMAGE].bytes_list.value
             if len(image) != 1:
                 raise ValueError(
-                    f"{where} has {len(image)} values of {_IMAGE}, but must have one; it has"
-                    f" {fields}."
+                    f"{where} has {len(image)} values of {_IMAGE}, but must have one; its fields"
+                    f" are {field_names}."
                 )
-            if found[_LABELS].WhichOneof("kind") not in ("int64_list", None):
+            if features[_LABELS].WhichOneof("kind") not in ("int64_list", None):
                 raise ValueError(f"{where}: {_LABELS} must be a list of int64.")
-            names = found[_NAME].bytes_list.value
+            names = features[_NAME].bytes_list.value
             name = names[0].decode() if names else f"{Path(path).name}-{number}"
-            yield name, image[0], list(found[_LABELS].int64_list.value)
+            yield name, image[0], list(features[_LABELS].int64_list.value)
             number += 1
 
 
-def _checked(
-    split: str, given: Iterable[tuple[str, bytes, Iterable[int]]], num_classes: int
+def _valid_examples(
+    split: str, examples: Iterable[tuple[str, bytes, Iterable[int]]], num_classes: int
 ) -> Iterator[tuple[str, dict[str, Any]]]:
-    for name, image, labels in given:
+    for name, image, labels in examples:
         labels = np.unique(np.asarray(list(labels), np.int64))
         if not image.startswith(_FORMATS):
-            raise ValueError(f"{split}: the image of {name} is no JPEG or PNG.")
+            raise ValueError(f"{split}: the image of {name} is not a JPEG or PNG.")
         if labels.size and not 0 <= labels[0] <= labels[-1] < num_classes:
             raise ValueError(
-                f"{split}: {name} has labels {labels.tolist()}, but classes are 0 to"
+                f"{split}: {name} has labels {labels.tolist()}, but the classes are 0 to"
                 f" {num_classes - 1}."
             )
         yield name, {"image": image, "labels": labels.tolist(), "file_name": name}
@@ -148,38 +147,38 @@ def _checked(
 
 @user_errors.one_line()
 def main() -> None:
-    """Writes TFRecords of images with several labels as a set of TensorFlow Datasets."""
+    """Converts TFRecords of images with lists of labels to a set of TensorFlow Datasets."""
     parser = user_errors.parser(main.__doc__)
     parser.add_argument("--name", required=True)
     parser.add_argument(
-        "--data_dir", default=os.environ.get("TFDS_DATA_DIR"), help="where the set goes"
+        "--data_dir", default=os.environ.get("TFDS_DATA_DIR"), help="directory of prepared sets"
     )
     parser.add_argument(
         "--split",
         action="append",
         required=True,
         metavar="NAME=FILES",
-        help="FILES may have * in it",
+        help="FILES may contain *",
     )
-    parser.add_argument("--class_names", help="file with the name of a class a line")
-    parser.add_argument("--num_classes", type=int, help="in place of --class_names")
+    parser.add_argument("--class_names", help="file with one class name per line")
+    parser.add_argument("--num_classes", type=int, help="alternative to --class_names")
     parser.add_argument("--version", default="1.0.0")
     flags = parser.parse_args()
     if not flags.data_dir:
         parser.error("give --data_dir.")
     if (flags.class_names is None) == (flags.num_classes is None):
-        parser.error("give --class_names or --num_classes, one of them.")
+        parser.error("give either --class_names or --num_classes.")
     names = (
         files.as_path(flags.class_names).read_text().split("\n")
         if flags.class_names
         else map(str, range(flags.num_classes))
     )
     splits = {}
-    for given in flags.split:
-        split, _, pattern = given.partition("=")
+    for argument in flags.split:
+        split, _, pattern = argument.partition("=")
         paths = sorted(tf.io.gfile.glob(str(files.as_path(pattern))))
         if not split or not paths:
-            parser.error(f"--split {given} names no file; write it as train=DIR/train-*.")
+            parser.error(f"--split {argument} matches no file; write it as train=DIR/train-*.")
         splits[split] = examples(paths)
     folder = write(
         flags.name,

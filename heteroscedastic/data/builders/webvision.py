@@ -1,6 +1,4 @@
-"""WebVision 1.0: images that search engines returned for the classes of ILSVRC12, labelled by the
-query.
-"""
+"""WebVision 1.0: search results for the classes of ILSVRC12, labelled by the query."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -20,16 +18,17 @@ _LISTS = {name: f"info/train_filelist_{name}.txt" for name in ("google", "flickr
     "val": "info/val_filelist.txt"
 }
 _SYNSETS = "info/synsets.txt"
-_VALIDATION = "val_images_256/"  # its list has the names within this folder
+_VALIDATION = "val_images_256/"  # folder of the file names in the validation list
 
 _DESCRIPTION = """
-WebVision 1.0 in the "small version" of the release, resized to 256 pixels: 2.4 million images that Google and
-Flickr returned for 1,631 queries made of the 1,000 classes of ILSVRC12. The label of a training image is that of its
-query and may be wrong; the 50,000 validation images were labelled by hand. `file_name` begins with
-google/ or flickr/, then the query, q0001 to q1632.
+WebVision 1.0 in the "small version" of the release, resized to 256 pixels: 2.4 million images that
+Google and Flickr returned for 1,631 queries made of the 1,000 classes of ILSVRC12. The label of a
+training image is that of its query and may be wrong; the 50,000 validation images were labelled by
+hand. `file_name` begins with google/ or flickr/, followed by the query, q0001 to q1632.
 
-Class i is class i of `imagenet2012`, by WordNet id: what the lists of the release say is translated by its
-synsets.txt, so a model is evaluated on both as it is. Images that the lists do not name have no label and are left out.
+Class i is class i of `imagenet2012`: the labels in the lists of the release are converted to
+WordNet ids by its synsets.txt, so that a model can be evaluated on both sets. Images in no list
+have no label and are left out.
 """
 _CITATION = """
 @article{li2017webvision,
@@ -53,9 +52,11 @@ class Webvision(tfds.core.GeneratorBasedBuilder):
         for name, sources in _SOURCES.items()
     ]
     MANUAL_DOWNLOAD_INSTRUCTIONS = f"""
-    manual_dir must hold, as they come from https://data.vision.ee.ethz.ch/cvl/webvision/download.html (the resized
-    images of WebVision 1.0 and its labels), not unpacked:
-      {_INFO} (info/synsets.txt, info/train_filelist_google.txt, info/train_filelist_flickr.txt, info/val_filelist.txt)
+    Put these files into manual_dir without unpacking them. They are the resized images of
+    WebVision 1.0 and its labels, from
+    https://data.vision.ee.ethz.ch/cvl/webvision/download.html:
+      {_INFO} (info/synsets.txt, info/train_filelist_google.txt,
+        info/train_filelist_flickr.txt, info/val_filelist.txt)
       {_IMAGES["google"]} (16 GB; not for webvision/flickr)
       {_IMAGES["flickr"]} (26 GB; not for webvision/google)
       {_IMAGES["val"]} (0.8 GB)
@@ -96,7 +97,8 @@ class Webvision(tfds.core.GeneratorBasedBuilder):
         unknown = sorted(set(synsets) - set(self.info.features["label"].names))
         if unknown:
             raise ValueError(
-                f"{info}: {_SYNSETS} has ids that are no class of ILSVRC12, such as {unknown[:3]}."
+                f"{info}: {_SYNSETS} has ids that are not classes of ILSVRC12, such as"
+                f" {unknown[:3]}."
             )
         for source in sources:
             labels = _labels(info, _LISTS[source], synsets)
@@ -109,13 +111,12 @@ class Webvision(tfds.core.GeneratorBasedBuilder):
             if missing:
                 raise ValueError(
                     f"{path} lacks {len(missing):,} of the {len(labels):,} images of"
-                    f" {_LISTS[source]}, such as"
-                    f" {sorted(missing)[:3]}; download both again."
+                    f" {_LISTS[source]}, such as {sorted(missing)[:3]}; download both again."
                 )
 
 
 def _labels(info: Any, name: str, synsets: Sequence[str]) -> Mapping[str, str]:
-    """The WordNet id of every image that a list has."""
+    """The WordNet id of every image in a list."""
     labels = {}
     for number, line in enumerate(_lines(info, name), 1):
         image, _, label = line.rpartition(" ")

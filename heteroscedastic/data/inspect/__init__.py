@@ -1,1 +1,1 @@
-"""Commands that show a data set."""
+"""Commands that inspect a data set."""

@@ -1,10 +1,12 @@
-"""Which data a config needs, what of it is there, and how the rest is prepared.
+"""Checks that the data sets of a config are present and match it.
 
-python -m heteroscedastic.data.inspect.check --config=configs/X.py --data_dir=DIR --out=OUT looks at every set that the config
-names, tells versions, examples and classes, and draws OUT/X.png: examples with their labels, first
-as evaluation sees them, then as training does, drawn several times; their labels are the stored
-ones, before curation. It exits with 1 where something is missing or does not suit the config.
-Nothing is downloaded. --config.a.b=c changes a setting, as for main.py.
+    python -m heteroscedastic.data.inspect.check --config=configs/X.py --data_dir=DIR --out=OUT
+
+The command prints version, examples and classes of every set that the config names, and how to
+prepare the missing ones. It draws OUT/X.png: examples as evaluation sees them, beside several draws
+of the training augmentation, with their stored labels, before curation. It exits with status 1 if a
+set is missing or does not match the config. Nothing is downloaded. --config.a.b=c changes a
+setting, as for main.py.
 """
 
 import os
@@ -21,52 +23,55 @@ from heteroscedastic.files import config_file
 
 
 class Report(NamedTuple):
-    """What there is to say of the data of a config."""
+    """The state of the data of a config."""
 
-    lines: list[str]
-    problems: list[str]  # each a reason why the config does not run
+    lines: list[str]  # description of the sets
+    problems: list[str]  # reasons why the config cannot run
 
 
-class _Found(NamedTuple):
-    """A set that is there."""
+class _SetInfo(NamedTuple):
+    """A set that exists."""
 
-    told: str  # what it is called, where it lies
+    name: str  # name, location and version
     sizes: Mapping[str, int]
     num_classes: int
 
 
 def report(config: Mapping[str, Any], data_dir: str | None) -> Report:
-    """Looks at every set that a config names."""
+    """Inspects every set that a config names."""
     lines, problems = [], []
-    for one in split_spec.dataset_refs(config["data"]):
+    for ref in split_spec.dataset_refs(config["data"]):
         try:
-            found = (_of_stream if _is_streaming(config) else _of_stored)(one, data_dir)
+            info = (_stream_info if _is_streaming(config) else _stored_info)(ref, data_dir)
         except FileNotFoundError as error:
-            lines.append(f"{one.name}: MISSING")
-            problems.append(f"{one.name}: {error}{_by_hand(one.name, data_dir)}")
+            lines.append(f"{ref.name}: MISSING")
+            problems.append(f"{ref.name}: {error}{_manual_download(ref.name, data_dir)}")
             continue
         except ModuleNotFoundError as error:
             problems.append(
-                f'{one.name}: needs TensorFlow Datasets: pip install -e ".[tensorflow]" ({error})'
+                f"{ref.name}: requires TensorFlow Datasets:"
+                f' pip install -e ".[tensorflow]" ({error})'
             )
             continue
         except ValueError as error:
             problems.append(str(error))
             continue
         lines.append(
-            f"{found.told}: {_counts(found.sizes)}; {found.num_classes:,} classes by {one.label!r}"
+            f"{info.name}: {_counts(info.sizes)}; {info.num_classes:,} classes by {ref.label!r}"
         )
-        for split, expression in (one.splits or {name: name for name in found.sizes}).items():
+        for split, expression in (ref.splits or {name: name for name in info.sizes}).items():
             try:
-                part = split_spec.parse(expression, found.sizes)
+                part = split_spec.parse(expression, info.sizes)
                 lines.append(f"  {split} = {expression}: {part.stop - part.start:,} examples")
             except ValueError as error:
-                problems.append(f"{one.name}: split {split}: {error}")
-        taken = min(found.num_classes, config["data"].get("max_classes") or found.num_classes)
-        ours = config["head"].get("num_classes")
-        if ours is not None and ours != taken:
+                problems.append(f"{ref.name}: split {split}: {error}")
+        max_classes = config["data"].get("max_classes") or info.num_classes
+        num_classes = min(info.num_classes, max_classes)
+        config_classes = config["head"].get("num_classes")
+        if config_classes is not None and config_classes != num_classes:
             problems.append(
-                f"{one.name} has {taken:,} classes, but config.head.num_classes is {ours}."
+                f"{ref.name} has {num_classes:,} classes, but config.head.num_classes is"
+                f" {config_classes}."
             )
     return Report(lines, problems)
 
@@ -79,55 +84,51 @@ def _counts(sizes: Mapping[str, int]) -> str:
     return ", ".join(f"{split} {size:,}" for split, size in sizes.items()) + " examples"
 
 
-def _of_stored(one: DatasetRef, data_dir: str | None) -> _Found:
-    stored = store.stored(one.name, data_dir)
+def _stored_info(ref: DatasetRef, data_dir: str | None) -> _SetInfo:
+    stored = store.stored_dataset(ref.name, data_dir)
     fields = stored.read(Slice(next(iter(stored.sizes)), 0, 1)).fields
-    if one.label not in fields:
+    if ref.label not in fields:
         raise ValueError(
-            f"{stored.where} has no field {one.label!r} of labels; its fields are"
-            f" {', '.join(fields)}."
+            f"{stored.where} has no label field {ref.label!r}; its fields are {', '.join(fields)}."
         )
-    version = f", version {stored.version}" if isinstance(stored, tfds.Prepared) else ""
-    return _Found(f"{stored.where}{version}", stored.sizes, len(stored.class_names))
+    version = f", version {stored.version}" if isinstance(stored, tfds.PreparedDataset) else ""
+    return _SetInfo(f"{stored.where}{version}", stored.sizes, len(stored.class_names))
 
 
-def _of_stream(one: DatasetRef, data_dir: str | None) -> _Found:
-    from heteroscedastic.data.streaming import records  # by TensorFlow
+def _stream_info(ref: DatasetRef, data_dir: str | None) -> _SetInfo:
+    from heteroscedastic.data.streaming import records  # requires TensorFlow
 
-    found = records.Records(one.name, data_dir)
-    return _Found(
-        f"{found.full_name} in {data_dir}", found.sizes, len(found.class_names(one.label))
-    )
+    stored = records.Records(ref.name, data_dir)
+    num_classes = len(stored.class_names(ref.label))
+    return _SetInfo(f"{stored.full_name} in {data_dir}", stored.sizes, num_classes)
 
 
-def _by_hand(name: str, data_dir: str | None) -> str:
-    """What must be downloaded by hand for a set, and where it goes."""
+def _manual_download(name: str, data_dir: str | None) -> str:
+    """Instructions for the manual download of a set, if it requires one."""
     try:
         instructions = tfds.instructions(vtab.source(name))
     except ModuleNotFoundError:
         return ""
     if not instructions:
         return ""
-    manual = files.as_path(data_dir or "DIR") / "downloads" / "manual"
-    return f"\nBy hand, into {manual}, which is manual_dir:\n{instructions}"
+    manual_dir = files.as_path(data_dir or "DIR") / "downloads" / "manual"
+    return f"\nManual download, into {manual_dir} (manual_dir):\n{instructions}"
 
 
 @user_errors.one_line()
 def main() -> None:
-    """Tells which data a config needs and what of it is there; exits with 1 where something is
-    missing.
-    """
+    """Prints the data sets of a config and whether they are present."""
     parser = user_errors.parser(main.__doc__)
-    parser.add_argument("--config", required=True, help="file of configs/")
+    parser.add_argument("--config", required=True, help="a file of configs/")
     parser.add_argument(
-        "--data_dir", default=os.environ.get("TFDS_DATA_DIR"), help="where data sets lie"
+        "--data_dir", default=os.environ.get("TFDS_DATA_DIR"), help="directory of data sets"
     )
     parser.add_argument(
-        "--out", help="where the sheet of examples goes; none is drawn if not given"
+        "--out", help="directory for the sheet of examples; none is drawn by default"
     )
     flags, rest = parser.parse_known_args()
-    if unread := [word for word in rest if not word.startswith("--config.")]:
-        parser.error(f"nobody reads {unread}.")
+    if unknown := [word for word in rest if not word.startswith("--config.")]:
+        parser.error(f"unknown arguments {unknown}.")
     config = config_file.read([f"--config={flags.config}", *rest])
     files.reach(files.as_path(flags.data_dir or "."))
     lines, problems = report(config, flags.data_dir)
@@ -135,7 +136,7 @@ def main() -> None:
         path = files.as_path(flags.out) / f"{Path(flags.config).stem}.png"
         try:
             content = views.sheet(config, flags.data_dir)
-            files.write_whole(path, lambda file: file.write(content))
+            files.write_atomically(path, lambda file: file.write(content))
             lines.append(f"wrote {path}")
         except (FileNotFoundError, ModuleNotFoundError, ValueError) as error:
             problems = problems or [str(error)]

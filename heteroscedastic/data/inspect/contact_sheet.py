@@ -1,4 +1,4 @@
-"""Images in rows, one row an example, with words above each. Needs Pillow."""
+"""A sheet of images, one row per example with a caption above it. Requires Pillow."""
 
 import functools
 import io
@@ -8,10 +8,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Shaped, UInt8
 
-_SMALLEST, _LARGEST = 96, 224  # sides of a view on the sheet, in pixels
-_GAP, _LINE = 6, 16
-_CHARACTER = 6.2  # its width
-_PAPER, _INK = (255, 255, 255), (0, 0, 0)
+_MIN_SIDE, _MAX_SIDE = 96, 224  # of a view on the sheet, in pixels
+_GAP, _LINE_HEIGHT = 6, 16  # in pixels
+_CHARACTER_WIDTH = 6.2  # in pixels
+_BACKGROUND, _TEXT_COLOR = (255, 255, 255), (0, 0, 0)
 
 
 class Row(NamedTuple):
@@ -24,53 +24,59 @@ class Row(NamedTuple):
 def pixels(
     image: Shaped[np.ndarray, "h w c"], chain: Sequence[Callable]
 ) -> UInt8[np.ndarray, "h w c"]:
-    """What a chain makes of an image, as a screen shows it: its last `value_range` is taken back."""
+    """Converts the output of a chain to uint8, by inverting its last `value_range`."""
     if image.dtype == np.uint8:
         return image
     ranges = [link.keywords for link in chain if _name(link) == "value_range"]
     low, high = (ranges[-1]["low"], ranges[-1]["high"]) if ranges else (image.min(), image.max())
-    share = (image.astype(np.float32) - low) / ((high - low) or 1.0)
-    return np.round(255 * np.clip(share, 0, 1)).astype(np.uint8)
+    unit = (image.astype(np.float32) - low) / ((high - low) or 1.0)
+    return np.round(255 * np.clip(unit, 0, 1)).astype(np.uint8)
 
 
 def draw(title: str, columns: Sequence[str], rows: Sequence[Row]) -> bytes:
-    """A PNG file: a line of text above every row, a heading above every column."""
+    """Draws a PNG file with a title, a heading per column and a caption above every row."""
     from PIL import Image, ImageDraw
 
     sides = [
         max(view.shape[0] for row in rows for view in row.views),
         max(v.shape[1] for r in rows for v in r.views),
     ]
-    scale = _LARGEST / max(sides) if max(sides) > _LARGEST else max(1, -(-_SMALLEST // min(sides)))
+    scale = (
+        _MAX_SIDE / max(sides) if max(sides) > _MAX_SIDE else max(1, -(-_MIN_SIDE // min(sides)))
+    )
     height, width = (round(scale * side) for side in sides)
-    bottom, across = place(len(rows), len(columns), height, width)
-    paper = Image.new("RGB", (across, bottom - _LINE), _PAPER)
-    pen = ImageDraw.Draw(paper)
+    bottom, sheet_width = position(len(rows), len(columns), height, width)
+    sheet = Image.new("RGB", (sheet_width, bottom - _LINE_HEIGHT), _BACKGROUND)
+    canvas = ImageDraw.Draw(sheet)
 
-    def text(x, y, words, room):
-        words = words.encode("latin-1", "replace").decode("latin-1")
-        most = int(room / _CHARACTER)
-        pen.text((x, y), words if len(words) <= most else words[: most - 3] + "...", fill=_INK)
+    def write(x, y, text, max_width):
+        text = text.encode("latin-1", "replace").decode("latin-1")
+        max_length = int(max_width / _CHARACTER_WIDTH)
+        text = text if len(text) <= max_length else text[: max_length - 3] + "..."
+        canvas.text((x, y), text, fill=_TEXT_COLOR)
 
-    text(_GAP, 0, title, across)
+    write(_GAP, 0, title, sheet_width)
     for number, column in enumerate(columns):
-        text(place(0, number, height, width)[1], _LINE, column, width)
+        write(position(0, number, height, width)[1], _LINE_HEIGHT, column, width)
     for number, row in enumerate(rows):
-        text(_GAP, place(number, 0, height, width)[0] - _LINE, row.caption, across)
+        top = position(number, 0, height, width)[0]
+        write(_GAP, top - _LINE_HEIGHT, row.caption, sheet_width)
         for column, view in enumerate(row.views):
-            top, left = place(number, column, height, width)
+            top, left = position(number, column, height, width)
             picture = Image.fromarray(view[..., 0] if view.shape[-1] == 1 else view[..., :3])
             size = [round(scale * side) for side in picture.size]
-            how = Image.Resampling.NEAREST if scale >= 1 else Image.Resampling.BILINEAR
-            paper.paste(picture.resize(size, how), (left, top))
+            filter_ = Image.Resampling.NEAREST if scale >= 1 else Image.Resampling.BILINEAR
+            sheet.paste(picture.resize(size, filter_), (left, top))
     file = io.BytesIO()
-    paper.save(file, format="png")
+    sheet.save(file, format="png")
     return file.getvalue()
 
 
-def place(row: int, column: int, height: int, width: int) -> tuple[int, int]:
-    """Top and left of a view on the sheet, where views are of this size."""
-    return 3 * _LINE + _GAP + row * (_LINE + height + _GAP), _GAP + column * (width + _GAP)
+def position(row: int, column: int, height: int, width: int) -> tuple[int, int]:
+    """Top and left of a view of this size on the sheet."""
+    return 3 * _LINE_HEIGHT + _GAP + row * (_LINE_HEIGHT + height + _GAP), _GAP + column * (
+        width + _GAP
+    )
 
 
 def _name(link: Any) -> str:

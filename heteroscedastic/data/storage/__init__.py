@@ -1,1 +1,1 @@
-"""Data sets as they are stored."""
+"""Data sets on disk."""

@@ -1,4 +1,4 @@
-"""scikit-learn's handwritten digits: 1,797 images of 8x8 pixels, which come with the library.
+"""The handwritten digits that scikit-learn contains: 1,797 images of 8x8 pixels.
 
 Source: Alpaydin and Kaynak, Optical Recognition of Handwritten Digits, UCI (1998).
 """
@@ -14,7 +14,7 @@ _NUM_GROUPS = 20
 
 
 def digits() -> Dataset:
-    """The digits, one an image: 1,200 for training, 597 for test, the same ones always."""
+    """One digit per image, in a fixed split of 1,200 training and 597 test images."""
     images, labels, train, test = _load()
 
     def split(ids):
@@ -24,28 +24,28 @@ def digits() -> Dataset:
 
 
 def digits_pairs() -> Dataset:
-    """Two digits side by side, 8x16 pixels, labelled with the set of both.
+    """Two digits side by side, 8x16 pixels, labelled with both digits.
 
-    Every image of a split stands four times on each side, next to a random one of the same
-    split, so no image of a test pair was ever seen in training; and of the same of its 20 `groups`,
-    so that whole groups can be held out and share no image with the rest. Where both are the same
-    digit there is one label.
+    Two equal digits have one label. Every image of a split occurs four times on each side, beside a
+    random image of the same split, so no image of a test pair occurs in training. Training images
+    are divided into 20 `groups`, and pairs are drawn within a group, so that held-out groups share
+    no image with the rest.
     """
     images, labels, train, test = _load()
 
     def split(groups, seed):
-        draws = np.random.Generator(np.random.Philox(key=seed))
-        left = np.concatenate([draws.permutation(ids) for _ in range(4) for ids in groups])
-        right = np.concatenate([draws.permutation(ids) for _ in range(4) for ids in groups])
+        generator = np.random.Generator(np.random.Philox(key=seed))
+        left = np.concatenate([generator.permutation(ids) for _ in range(4) for ids in groups])
+        right = np.concatenate([generator.permutation(ids) for _ in range(4) for ids in groups])
         hot = np.zeros((len(left), len(_NAMES)), bool)
         hot[np.arange(len(left)), labels[left]] = True
         hot[np.arange(len(left)), labels[right]] = True
         pairs = np.concatenate([images[left], images[right]], axis=2)
-        of_pair = np.concatenate(
+        group_of_pair = np.concatenate(
             [np.full(len(ids), g, np.int32) for _ in range(4) for g, ids in enumerate(groups)]
         )
         ids = np.arange(len(left), dtype=np.int32)
-        return Split(pairs, curation.label_lists(hot), ids, {"groups": of_pair})
+        return Split(pairs, curation.label_lists(hot), ids, {"groups": group_of_pair})
 
     groups = np.split(np.random.Generator(np.random.Philox(key=3)).permutation(train), _NUM_GROUPS)
     return Dataset({"train": split(groups, 1), "test": split([test], 2)}, _NAMES)
@@ -54,8 +54,8 @@ def digits_pairs() -> Dataset:
 def _load():
     from sklearn import datasets
 
-    loaded = datasets.load_digits()
-    images = np.round(loaded.images * (255 / 16)).astype(np.uint8)[..., None]
-    labels = loaded.target.astype(np.int32)
+    digits = datasets.load_digits()
+    images = np.round(digits.images * (255 / 16)).astype(np.uint8)[..., None]
+    labels = digits.target.astype(np.int32)
     order = np.random.Generator(np.random.Philox(key=0)).permutation(len(labels))
     return images, labels, np.sort(order[_NUM_TEST:]), np.sort(order[:_NUM_TEST])

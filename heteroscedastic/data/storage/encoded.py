@@ -1,7 +1,7 @@
-"""Images as files hold them (JPEG, PNG): decoded, and laid end to end in one array.
+"""Encoded images (JPEG, PNG): decoding, and packing into one array.
 
-Every image goes through this one decoder, so that the same file gives the same bits on a machine
-with TensorFlow and on one without.
+All resident images are decoded here, so that the same file gives the same pixels on machines with
+and without TensorFlow.
 """
 
 import importlib.util
@@ -10,56 +10,57 @@ import itertools
 from collections.abc import Sequence
 
 import numpy as np
-from jaxtyping import Int, UInt8
+from jaxtyping import Int, Shaped, UInt8
 
 _MODES = {1: "L", 3: "RGB", 4: "RGBA"}
 
 
 def decode(images: Sequence[bytes], num_channels: int, where: str) -> UInt8[np.ndarray, "n h w c"]:
-    """The pixels of images of one size.
+    """Decodes images of one size.
 
     Args:
-      images: whole files.
-      num_channels: 1 (grey), 3 or 4; grey images become coloured ones and the other way round.
-      where: the images lie, for errors.
+      images: contents of image files.
+      num_channels: 1 (grey), 3 or 4; images are converted between grey and colour.
+      where: location of the images, for errors.
 
     Raises:
-      ValueError: an image is damaged, or they are of several sizes.
-      ModuleNotFoundError: without Pillow.
+      ValueError: an image is damaged, or images differ in size.
+      ModuleNotFoundError: Pillow is not installed.
     """
     if importlib.util.find_spec("PIL") is None:
         raise ModuleNotFoundError(
-            f"{where} holds encoded images, which Pillow decodes: pip install pillow."
+            f"{where} has encoded images; decoding them requires Pillow: pip install pillow."
         )
     if num_channels not in _MODES:
         raise ValueError(
-            f"{where}: images of {num_channels} channels; known are {', '.join(map(str, _MODES))}."
+            f"{where}: images have {num_channels} channels; supported are"
+            f" {', '.join(map(str, _MODES))}."
         )
     pixels = None
-    for place, image in enumerate(images):
-        one = _pixels(image, num_channels, f"{where}: image {place} of {len(images)}")
+    for index, image in enumerate(images):
+        image_pixels = _pixels(image, num_channels, f"{where}: image {index} of {len(images)}")
         if pixels is None:
-            pixels = np.empty((len(images), *one.shape), np.uint8)
-        if one.shape != pixels.shape[1:]:
+            pixels = np.empty((len(images), *image_pixels.shape), np.uint8)
+        if image_pixels.shape != pixels.shape[1:]:
             raise ValueError(
-                f"{where}: images are of several sizes ({_sizes(images)}), but must be of one to"
-                " be resident."
+                f"{where}: images differ in size ({_sizes(images)}), but the resident pipeline"
+                " requires one size."
             )
-        pixels[place] = one
+        pixels[index] = image_pixels
     return np.empty((0, 0, 0, num_channels), np.uint8) if pixels is None else pixels
 
 
 def pack(images: Sequence[bytes]) -> tuple[UInt8[np.ndarray, "bytes"], Int[np.ndarray, "bounds"]]:
-    """All images end to end, and the n + 1 places where one ends and the next begins."""
+    """Concatenates n images; returns their bytes, and n + 1 offsets of their ends."""
     offsets = np.cumsum([0, *map(len, images)], dtype=np.int64)
     return np.frombuffer(b"".join(images), np.uint8), offsets
 
 
-def unpack(data: np.ndarray, offsets: np.ndarray) -> list[bytes]:
-    """The images that were packed, whatever a file holds in their place.
+def unpack(data: Shaped[np.ndarray, "..."], offsets: Shaped[np.ndarray, "..."]) -> list[bytes]:
+    """The images of `pack`; checks its arguments, which may come from a damaged file.
 
     Raises:
-      ValueError: the offsets do not cut the data.
+      ValueError: the types are wrong, or the offsets do not divide the data.
     """
     if (
         data.dtype != np.uint8
@@ -68,8 +69,8 @@ def unpack(data: np.ndarray, offsets: np.ndarray) -> list[bytes]:
         or not np.issubdtype(offsets.dtype, np.integer)
     ):
         raise ValueError(
-            f"encoded images must be uint8 [bytes] with integer offsets, but are {data.dtype}"
-            f" {data.shape}."
+            f"encoded images must be uint8 [bytes] with integer offsets [n + 1], but are"
+            f" {data.dtype} {data.shape} with offsets {offsets.dtype} {offsets.shape}."
         )
     if (
         not len(offsets)
@@ -78,20 +79,22 @@ def unpack(data: np.ndarray, offsets: np.ndarray) -> list[bytes]:
         or (np.diff(offsets) < 0).any()
     ):
         raise ValueError(
-            f"the offsets of encoded images must rise from 0 to their {len(data)} bytes."
+            f"the offsets of encoded images must increase from 0 to {len(data)}, their total size."
         )
-    return [data[a:b].tobytes() for a, b in itertools.pairwise(offsets)]
+    return [data[start:stop].tobytes() for start, stop in itertools.pairwise(offsets)]
 
 
 def _pixels(image: bytes, num_channels: int, which: str) -> UInt8[np.ndarray, "h w c"]:
     from PIL import Image
 
     try:
-        with Image.open(io.BytesIO(image)) as opened:
-            if opened.mode[0] in "IF":  # Pillow would clip 16 bits to 8
-                raise ValueError(f"its pixels are {opened.mode}, not of 8 bits")
-            pixels = np.asarray(opened.convert(_MODES[num_channels]))
-    except Exception as error:  # damage shows as OSError, SyntaxError, EOFError, struct.error, zlib.error and others
+        with Image.open(io.BytesIO(image)) as file:
+            if file.mode[0] in "IF":  # Pillow would clip 16 bits to 8
+                raise ValueError(f"its pixels are {file.mode}, not 8 bits")
+            pixels = np.asarray(file.convert(_MODES[num_channels]))
+    except (
+        Exception
+    ) as error:  # OSError, SyntaxError, EOFError, struct.error, zlib.error and others
         raise ValueError(f"{which} cannot be decoded ({error}).") from None
     return pixels if pixels.ndim == 3 else pixels[..., None]
 
@@ -99,7 +102,6 @@ def _pixels(image: bytes, num_channels: int, which: str) -> UInt8[np.ndarray, "h
 def _sizes(images: Sequence[bytes]) -> str:
     from PIL import Image
 
-    found = {Image.open(io.BytesIO(image)).size for image in images}
-    shown = sorted(found)[:5]
-    more = f" and {len(found) - len(shown)} more" if len(found) > len(shown) else ""
-    return ", ".join(f"{h}x{w}" for w, h in shown) + more
+    sizes = sorted({Image.open(io.BytesIO(image)).size for image in images})
+    rest = f" and {len(sizes) - 5} more" if len(sizes) > 5 else ""
+    return ", ".join(f"{height}x{width}" for width, height in sizes[:5]) + rest

@@ -1,17 +1,25 @@
-"""Data sets as arrays by name, the form of an .npz file.
+"""Data sets as .npz files.
 
-`class_names`, and of every split: SPLIT_inputs (pixels), or SPLIT_encoded and SPLIT_offsets (images
-as files hold them, end to end); SPLIT_labels; SPLIT_ids, if they are not numbered from 0; and
-SPLIT_NAME for anything else by example. `num_channels` is that of encoded images, 3 if absent.
+A file has `class_names` and, for every split, these arrays:
+
+    SPLIT_inputs    uint8 [n, h, w, c], or else
+    SPLIT_encoded   uint8 [bytes], the encoded images (JPEG, PNG) one after the other, and
+    SPLIT_offsets   integers [n + 1], the start of each image and the end of the last one
+    SPLIT_labels    integers [n], or lists [n, m] padded with -1
+    SPLIT_ids       integers [n]; optional, 0 to n - 1 by default
+    SPLIT_NAME      a further field by example; optional
+
+`num_channels` is the number of channels of encoded images; it defaults to 3.
 """
 
 from collections.abc import Mapping
 
 import numpy as np
+from jaxtyping import Shaped
 
 from heteroscedastic import files
 from heteroscedastic.data import checks
-from heteroscedastic.data.dataset import Dataset, Part, Stored
+from heteroscedastic.data.dataset import Dataset, Part, StoredDataset
 from heteroscedastic.data.split_spec import Slice
 from heteroscedastic.data.storage import encoded
 
@@ -19,13 +27,13 @@ _IMAGES = ("inputs", "encoded")
 
 
 class Archive:
-    """Arrays that can be read by slices."""
+    """The data set of an .npz file; a StoredDataset."""
 
-    def __init__(self, arrays: Mapping[str, np.ndarray], where: str):
-        """Finds the splits.
+    def __init__(self, arrays: Mapping[str, Shaped[np.ndarray, "..."]], where: str):
+        """Assigns the arrays to splits.
 
         Raises:
-          ValueError: an array is missing, or not as long as the others.
+          ValueError: an array is missing, or its length differs from the others.
         """
         kinds = {
             name[: -len(kind) - 1]: kind
@@ -37,27 +45,28 @@ class Archive:
         missing |= {f"{split}_offsets" for split, kind in kinds.items() if kind == "encoded"}
         missing -= set(arrays)
         if not kinds or missing:
-            absent = ", ".join(sorted(missing)) or "any SPLIT_inputs or SPLIT_encoded"
-            raise ValueError(f"{where} lacks {absent}; it has {sorted(arrays)}.")
-        self._arrays, self.where = arrays, where
+            names = ", ".join(sorted(missing)) or "SPLIT_inputs or SPLIT_encoded of any split"
+            raise ValueError(f"{where} has no {names}; its arrays are {sorted(arrays)}.")
+        self.where = where
         self.class_names = _names(arrays["class_names"], where)
         checks.class_names(self.class_names, where)
         self.num_channels = int(arrays.get("num_channels", 3))
-        self._of_split = {split: {} for split in kinds}
-        for name in arrays:  # of "train_x_labels", the split is "train_x" if there is one
+        self._arrays_by_split = {split: {} for split in kinds}
+        for name in arrays:  # the split of "train_x_labels" is "train_x" if it exists, else "train"
             owners = [split for split in kinds if name.startswith(f"{split}_")]
             if owners:
                 split = max(owners, key=len)
-                self._of_split[split][name[len(split) + 1 :]] = arrays[name]
+                self._arrays_by_split[split][name[len(split) + 1 :]] = arrays[name]
         self.sizes = {}
-        for split, of in self._of_split.items():
-            if not of["labels"].ndim:
+        for split, fields in self._arrays_by_split.items():
+            if not fields["labels"].ndim:
                 raise ValueError(
-                    f"{where}: {split}_labels must be integers [n] or [n, m], but are one number."
+                    f"{where}: {split}_labels must be integers [n] or [n, m], but are a scalar."
                 )
-            self.sizes[split] = len(of["labels"])
-            for field in set(of) - {"encoded"}:
-                length = of[field].shape[0] - (field == "offsets") if of[field].ndim else 0
+            self.sizes[split] = len(fields["labels"])
+            for field in set(fields) - {"encoded"}:
+                array = fields[field]
+                length = array.shape[0] - (field == "offsets") if array.ndim else 0
                 if length != self.sizes[split]:
                     raise ValueError(
                         f"{where}: {split} has {self.sizes[split]} labels, but {length} {field}."
@@ -66,7 +75,7 @@ class Archive:
     def read(self, part: Slice) -> Part:
         """The examples of a slice, in order."""
         rows = slice(part.start, part.stop)
-        arrays = dict(self._of_split[part.split])
+        arrays = dict(self._arrays_by_split[part.split])
         ids = arrays.pop("ids", np.arange(self.sizes[part.split]))[rows]
         if "encoded" in arrays:
             try:
@@ -80,47 +89,47 @@ class Archive:
 
 
 def _names(names: np.ndarray, where: str) -> tuple[str, ...]:
-    """Class names as texts; numbers may be names too.
+    """Class names as strings; integers are converted.
 
     Raises:
-      ValueError: they are no list of names.
+      ValueError: the array does not hold names.
     """
     if names.ndim != 1 or names.dtype.kind not in "USiu":
         raise ValueError(
-            f"{where}: class_names must be texts [k], but are {names.dtype} {names.shape}."
+            f"{where}: class_names must be strings [k], but are {names.dtype} {names.shape}."
         )
     try:
         return tuple(name.decode() if isinstance(name, bytes) else str(name) for name in names)
     except UnicodeDecodeError as error:
-        raise ValueError(f"{where}: class_names are bytes that are no UTF-8 ({error}).") from None
+        raise ValueError(f"{where}: class_names are not valid UTF-8 ({error}).") from None
 
 
 def read(path: files.Path) -> Archive:
-    """An .npz file.
+    """Reads an .npz file.
 
     Raises:
-      ValueError: it is damaged, or lacks an array.
+      ValueError: the file is damaged, or an array is missing.
     """
     try:
         arrays = files.read_arrays(path)
-    except (
-        Exception
-    ) as error:  # a damaged archive fails in the zip, zlib, ast or tokenize module, or here
-        raise ValueError(f"{path} is no readable .npz file ({error}); write it again.") from None
+    except Exception as error:  # raised by the zip, zlib, ast or tokenize module, or files
+        raise ValueError(
+            f"{path} cannot be read as an .npz file ({error}); write it again."
+        ) from None
     return Archive(arrays, str(path))
 
 
-def of_dataset(data: Dataset) -> dict[str, np.ndarray]:
-    """The arrays of a data set in memory."""
+def arrays_of_dataset(data: Dataset) -> dict[str, Shaped[np.ndarray, "..."]]:
+    """The arrays of a data set in memory, by name."""
     arrays = {"class_names": np.array(data.class_names)}
     for name, split in data.splits.items():
-        told = {"inputs": split.inputs, "labels": split.labels, "ids": split.ids} | split.extras
-        arrays |= {f"{name}_{field}": array for field, array in told.items()}
+        fields = {"inputs": split.inputs, "labels": split.labels, "ids": split.ids} | split.extras
+        arrays |= {f"{name}_{field}": array for field, array in fields.items()}
     return arrays
 
 
-def of_images(stored: Stored) -> dict[str, np.ndarray]:
-    """The arrays of stored images that stay encoded, every split whole."""
+def arrays_of_encoded(stored: StoredDataset) -> dict[str, Shaped[np.ndarray, "..."]]:
+    """The arrays of a stored data set, by name; images stay encoded."""
     arrays = {
         "class_names": np.array(stored.class_names),
         "num_channels": np.array(stored.num_channels),

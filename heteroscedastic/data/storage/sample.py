@@ -1,8 +1,7 @@
-"""A small real copy of a set that is not there: its features, splits and several files, with digits
-for images.
+"""A small copy of a prepared set, with its features and splits, and digits as images.
 
-What reads the set reads the copy, so that a run of any config can be tried whole. Needs TensorFlow
-Datasets and scikit-learn.
+It takes the place of a set that is not on disk, so that a smoke run of any config reads record
+files as a full run does. Requires TensorFlow Datasets and scikit-learn.
 """
 
 import contextlib
@@ -18,16 +17,12 @@ from heteroscedastic.data.storage import digits, tfds
 from heteroscedastic.links import LabelForm
 
 NUM_EXAMPLES = 32  # of every split
-MAX_CLASSES = 64  # that labels are of, where the set has more
+MAX_CLASSES = 64  # labels are below it, even if the set has more classes
 _NUM_FILES = 4  # of every split
-_SIZES = (
-    (48, 64),
-    (64, 48),
-    (56, 56),
-    (72, 40),
-)  # height and width of images, where the set leaves them open
-_MOST_IN_A_LIST = 4  # one less than so many boxes or labels; the first example has none
-_VERSION = "1.0.0"  # of a set that is known by its schema alone
+# Heights and widths of images, where the set does not fix them.
+_SIZES = ((48, 64), (64, 48), (56, 56), (72, 40))
+_LIST_LENGTHS = 4  # lists of boxes or labels have 0 to 3 entries; the first one is empty
+_VERSION = "1.0.0"  # of a set without a builder
 
 
 def write(
@@ -43,17 +38,17 @@ def write(
     """Prepares the copy.
 
     Args:
-      name: as TFDS says it.
-      data_dir: where the copy goes, in place of the set.
-      splits: that are to be written.
-      label: field of the labels, of a set that has no builder.
-      labels: of an example, one or a list of them.
-      size: height and width of its images; None is several of them.
-      num_classes: where no builder says how many.
+      name: name of the set in TFDS.
+      data_dir: directory of the copy.
+      splits: splits to write.
+      label: field of the labels, if the set has no builder.
+      labels: one label per example or a list, if the set has no builder.
+      size: height and width of the images, if the set has no builder; None varies them.
+      num_classes: number of classes, if no builder defines it.
 
     Raises:
-      ModuleNotFoundError: without TensorFlow Datasets.
-      ValueError: the set has features that no digit has, such as sound.
+      ModuleNotFoundError: TensorFlow Datasets is not installed.
+      ValueError: the set has features that cannot be imitated, such as audio.
     """
     library = tfds.library()
     try:
@@ -69,7 +64,7 @@ def write(
     with (
         contextlib.redirect_stdout(io.StringIO()),
         _quiet(),
-    ):  # it tells of downloads, and of folders being empty
+    ):  # the library reports downloads and empty folders
         library.dataset_builders.store_as_tfds_dataset(
             name=name,
             version=version,
@@ -80,7 +75,7 @@ def write(
                 for place, split in enumerate(splits)
             },
             data_dir=data_dir,
-            description="A small copy for trying, whose images are digits.",
+            description="A small copy for smoke runs; its images are digits.",
             download_config=library.download.DownloadConfig(num_shards=_NUM_FILES),
         )
 
@@ -105,7 +100,7 @@ def _schema(label: str, labels: LabelForm, size: int | None) -> Any:
 
 
 def _name_classes(feature: Any, num_classes: int) -> None:
-    """Says how many classes there are where a builder learns it from its files."""
+    """Names the classes of features whose builder reads the names from downloaded files."""
     library = tfds.library()
     if isinstance(feature, library.features.FeaturesDict):
         for part in feature.values():
@@ -128,18 +123,18 @@ def _examples(
 def _value(
     feature: Any, field: str, name: str, i: int, draws: np.random.Generator, images: np.ndarray
 ) -> Any:
-    """A value of a feature, for example i."""
+    """The value of a feature of example i."""
     kinds = tfds.library().features
 
-    def again(part, of):
-        return _value(part, of, name, i, draws, images)
+    def part_value(part, part_name):
+        return _value(part, part_name, name, i, draws, images)
 
     match feature:
         case kinds.FeaturesDict():
-            return {of: again(part, of) for of, part in feature.items()}
+            return {key: part_value(part, key) for key, part in feature.items()}
         case kinds.Sequence():
-            length = _length(feature) or i % _MOST_IN_A_LIST
-            values = [again(feature.feature, field) for _ in range(length)]
+            length = _length(feature) or i % _LIST_LENGTHS
+            values = [part_value(feature.feature, field) for _ in range(length)]
             one_label = isinstance(feature.feature, kinds.ClassLabel)
             return sorted(set(values)) if one_label else values
         case kinds.ClassLabel():
@@ -160,7 +155,7 @@ def _value(
             feature
         ):
             return np.zeros([n or 1 for n in feature.shape], feature.np_dtype)
-    raise ValueError(f"field {field!r} is {feature}, of which no sample is made.")
+    raise ValueError(f"field {field!r} is {feature}, which a small copy does not support.")
 
 
 def _is_number(feature: Any) -> bool:
@@ -168,7 +163,7 @@ def _is_number(feature: Any) -> bool:
 
 
 def _length(sequence: Any) -> int | None:
-    """How long every list of this feature is, if the set fixes it."""
+    """The length of lists of this feature, if the set fixes it."""
     info = sequence.get_tensor_info()
     while isinstance(info, dict):
         info = next(iter(info.values()))
@@ -178,18 +173,18 @@ def _length(sequence: Any) -> int | None:
 def image(
     digit: UInt8[np.ndarray, "8 8"], shape: Sequence[int | None], encoding: str, i: int
 ) -> bytes:
-    """A digit as a file.
+    """A digit as an encoded image.
 
     Args:
-      digit: its pixels.
-      shape: height, width and channels; None where they are open.
+      digit: pixels.
+      shape: height, width and channels; None where the set does not fix them.
       encoding: "jpeg" or "png".
-      i: its number; sizes that are open vary with it, and one image of four is grey where the set
-        has colours.
+      i: number of the example. Sizes that are not fixed vary with it, and every fourth image of a
+        set of colour images is grey.
     """
     from PIL import Image
 
-    height, width = (given or free for given, free in zip(shape, _SIZES[i % len(_SIZES)]))
+    height, width = (fixed or free for fixed, free in zip(shape, _SIZES[i % len(_SIZES)]))
     picture = Image.fromarray(digit).resize((width, height), Image.Resampling.BICUBIC)
     if (shape[2] or 3) == 3 and i % 4:
         picture = Image.merge("RGB", (picture, Image.eval(picture, lambda x: 255 - x), picture))

@@ -1,7 +1,7 @@
-"""Image sets that TensorFlow Datasets has prepared: read from disk, never downloaded or decoded
-here.
+"""Image sets prepared by TensorFlow Datasets, read from disk.
 
-The one place that imports tensorflow_datasets.
+Nothing is downloaded or decoded here. Outside of builders, this is the only module that imports
+tensorflow_datasets.
 """
 
 import contextlib
@@ -16,29 +16,29 @@ from heteroscedastic import files
 from heteroscedastic.data.dataset import Part
 from heteroscedastic.data.split_spec import Slice
 
-_AT_ONCE = 1024
+_BATCH_SIZE = 1024
 
 
 class Files(NamedTuple):
-    """Where the examples of a stored split lie, in order."""
+    """The record files of a stored split, in order."""
 
     paths: tuple[str, ...]
-    lengths: tuple[int, ...]  # records of each, as the metadata promise
+    lengths: tuple[int, ...]  # records of each file, as its metadata states
 
 
-class Prepared:
-    """A prepared set: one image and one class an example, and other answers to the same question.
+class PreparedDataset:
+    """A prepared set with one image and one label per example; a StoredDataset.
 
-    Further fields are those that name a class among as many as `label` does, such as the human
-    labels of CIFAR-10N; fields of another kind are passed over.
+    Other label fields with the same number of classes, such as the human labels of CIFAR-10N, are
+    read too. All other fields are ignored.
     """
 
     def __init__(self, name: str, data_dir: str):
         """Opens the set.
 
         Raises:
-          FileNotFoundError: the folder holds no prepared version of it.
-          ValueError: it is no set of images with one label each.
+          FileNotFoundError: the folder holds no prepared version.
+          ValueError: the set does not have images with one label each.
         """
         tfds = library()
         self.where = f"{name} in {data_dir}"
@@ -47,19 +47,19 @@ class Prepared:
         self.version = str(self._builder.version)
         info = self._builder.info
         self.sizes = {split: info.splits[split].num_examples for split in info.splits}
-        named = isinstance(info.features, tfds.features.FeaturesDict)
-        features = dict(info.features.items()) if named else {}
+        has_names = isinstance(info.features, tfds.features.FeaturesDict)
+        features = dict(info.features.items()) if has_names else {}
         image, label = features.get("image"), features.get("label")
         if not isinstance(image, tfds.features.Image) or not isinstance(
             label, tfds.features.ClassLabel
         ):
             raise ValueError(
-                f"{self.where} has no features image and label, of one class each, but"
-                f" {sorted(features)}."
+                f"{self.where} requires the features 'image' and 'label' (one class), but its"
+                f" features are {sorted(features)}."
             )
         if image.np_dtype != np.uint8:
             raise ValueError(
-                f"{self.where} has images of {image.np_dtype}, but they must be uint8."
+                f"{self.where} has images of type {image.np_dtype}, but they must be uint8."
             )
         self.num_channels = image.shape[-1] or 3
         self.class_names = tuple(label.names)
@@ -81,69 +81,73 @@ class Prepared:
             )
             names = ["image", *self._fields]
             batches = list(
-                examples.map(lambda e: {n: e[n] for n in names}).batch(_AT_ONCE).as_numpy_iterator()
+                examples.map(lambda e: {n: e[n] for n in names})
+                .batch(_BATCH_SIZE)
+                .as_numpy_iterator()
             )
         except tf.errors.OpError as error:
-            raise self._unreadable(part.split, f"({one_line(error)})") from None
+            raise self._read_error(part.split, f"({error_message(error)})") from None
         images = [image for batch in batches for image in batch["image"]]
         expected = part.stop - part.start
         if len(images) != expected:
-            raise self._unreadable(part.split, f"{len(images):,} of {expected:,} examples came")
+            raise self._read_error(
+                part.split, f"{len(images):,} of {expected:,} examples were read"
+            )
         fields = {n: np.concatenate([batch[n] for batch in batches]) for n in self._fields}
         return Part(images, fields, np.arange(part.start, part.stop))
 
-    def _unreadable(self, split: str, reason: str) -> ValueError:
-        which = damage(files_of(self._builder.info.splits[split])) if self._is_records else None
+    def _read_error(self, split: str, reason: str) -> ValueError:
+        files = split_files(self._builder.info.splits[split])
+        damaged_file = damage(files) if self._is_records else None
         return ValueError(
-            f"{self.where}: {split} cannot be read: {which or reason}; prepare it again."
+            f"{self.where}: {split} cannot be read: {damaged_file or reason}; prepare it again."
         )
 
 
-def files_of(split: Any) -> Files:
+def split_files(split: Any) -> Files:
     """The files of a stored split."""
-    found = split.file_instructions
-    return Files(tuple(str(x.filename) for x in found), tuple(x.examples_in_shard for x in found))
+    shards = split.file_instructions
+    return Files(tuple(str(x.filename) for x in shards), tuple(x.examples_in_shard for x in shards))
 
 
 def damage(record_files: Files) -> str | None:
-    """The first file that holds other records than promised, in words; None if there is none. Reads
-    them whole.
+    """Describes the first file whose number of records differs from its metadata.
+
+    Returns None if there is no such file. All records are read.
     """
     tf = tensorflow()
-    for path, promised in zip(*record_files):
+    for path, expected in zip(*record_files):
         if not tf.io.gfile.exists(path):
-            return f"{path} is missing, but the metadata promise {promised:,} records in it"
+            return f"{path} is missing, but its metadata states {expected:,} records"
         records, reason = tf.data.TFRecordDataset(path), ""
         try:
-            found = int(records.reduce(np.int64(0), lambda count, _: count + 1))
+            count = int(records.reduce(np.int64(0), lambda count, _: count + 1))
         except tf.errors.OpError as error:
-            found, reason = _whole_records(records), f" before it is damaged ({one_line(error)})"
-        if reason or found != promised:
-            return f"{path} holds {found:,} records{reason}, but the metadata promise {promised:,}"
+            count = _num_readable(records)
+            reason = f" before it is damaged ({error_message(error)})"
+        if reason or count != expected:
+            return f"{path} has {count:,} records{reason}, but its metadata states {expected:,}"
     return None
 
 
-def one_line(error: Any) -> str:
-    """What an error of TensorFlow says, without where in its graph."""
-    told = error.message.partition("\n\t [[")[0].strip().rpartition("\n")[-1]
-    return re.sub(
-        r"^\{\{[^}]*\}\} |Error in user-defined function passed to .* with iterator: \S+: ",
-        "",
-        told,
-    )
+def error_message(error: Any) -> str:
+    """The message of a TensorFlow error, without its location in the graph."""
+    message = error.message.partition("\n\t [[")[0].strip().rpartition("\n")[-1]
+    prefix = r"^\{\{[^}]*\}\} |Error in user-defined function passed to .* with iterator: \S+: "
+    return re.sub(prefix, "", message)
 
 
-def _whole_records(records: Any) -> int:
-    """How many can be read before one fails."""
-    found = 0
+def _num_readable(records: Any) -> int:
+    """Number of records before reading fails."""
+    count = 0
     with contextlib.suppress(tensorflow().errors.OpError):
         for _ in records:
-            found += 1
-    return found
+            count += 1
+    return count
 
 
 def folder(name: str, data_dir: str) -> files.Path:
-    """Where TFDS keeps all versions of a set; `name` may end in /config or :version."""
+    """The folder of all versions of a set; `name` may end in /config or :version."""
     return files.as_path(data_dir) / _name(name)
 
 
@@ -152,21 +156,22 @@ def _name(name: str) -> str:
 
 
 def preparation(name: str, data_dir: str) -> str:
-    """What prepares a set that is no task of VTAB (see vtab.py); unlike `tfds build`, it needs no
-    Apache Beam.
+    """The command that prepares a set; see vtab.py for tasks of VTAB.
+
+    Unlike `tfds build`, it does not require Apache Beam.
     """
     try:
-        is_known = instructions(name) is not None
+        has_builder = instructions(name) is not None
     except ModuleNotFoundError:
-        is_known = True  # for all that is known here
-    if is_known:
+        has_builder = True  # cannot be determined without TFDS
+    if has_builder:
         call = f"tfds.builder({name!r}, data_dir={str(data_dir)!r}).download_and_prepare()"
         return (
             f'python -c "import tensorflow_datasets as tfds, heteroscedastic.data.builders; {call}"'
         )
     return (
-        f"a program of its own, as TensorFlow Datasets has no builder of {name!r}; of images with"
-        " lists of labels,\n"
+        f"your own program, as TensorFlow Datasets has no builder for {name!r}; for images with"
+        " lists of labels, use\n"
         f"  python -m heteroscedastic.data.builders.multilabel --name={name} --data_dir={data_dir}"
         " --class_names=FILE"
         " --split train=FILES --split validation=FILES --split test=FILES"
@@ -174,9 +179,7 @@ def preparation(name: str, data_dir: str) -> str:
 
 
 def instructions(name: str) -> str | None:
-    """What must be downloaded by hand before a set can be prepared; None of a set that has no
-    builder.
-    """
+    """Instructions for manual downloads, "" if none are required; None if there is no builder."""
     tfds = library()
     try:
         return textwrap.dedent(
@@ -190,37 +193,37 @@ def builder(name: str, data_dir: str) -> Any:
     """The builder of a prepared set.
 
     Raises:
-      FileNotFoundError: the folder holds no prepared version of it.
-      ValueError: it cannot be read.
+      FileNotFoundError: the folder holds no prepared version.
+      ValueError: the set cannot be read.
     """
     tfds = library()
     try:
-        found = tfds.builder(name, data_dir=str(files.as_path(data_dir)))
+        prepared = tfds.builder(name, data_dir=str(files.as_path(data_dir)))
     except tfds.core.DatasetNotFoundError:
         raise FileNotFoundError("it holds no prepared version") from None
-    except Exception as error:  # of damaged JSON, protocol buffers, or a name that is none
+    except Exception as error:  # damaged JSON or protocol buffers, or an invalid name
         raise ValueError(
             f"{name} in {data_dir} cannot be read ({error}); prepare it again."
         ) from None
-    if not found.info.splits:
-        raise FileNotFoundError(f"it holds no {found.info.full_name}")
-    return found
+    if not prepared.info.splits:
+        raise FileNotFoundError(f"it holds no {prepared.info.full_name}")
+    return prepared
 
 
 def tensorflow() -> Any:
-    """TensorFlow, which leaves the GPUs to JAX."""
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # it tells at length of what it lacks
+    """Imports TensorFlow and hides the GPUs from it, as JAX uses them."""
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # hides warnings about missing libraries
     import tensorflow as tf
 
-    tf.config.set_visible_devices([], "GPU")  # they are JAX's
+    tf.config.set_visible_devices([], "GPU")
     return tf
 
 
 def library() -> Any:
-    """TensorFlow Datasets, which knows our builders too."""
+    """Imports TensorFlow Datasets and registers the builders of this package."""
     tensorflow()
     import tensorflow_datasets as tfds
 
-    import heteroscedastic.data.builders  # noqa: F401, as they are found by name
+    import heteroscedastic.data.builders  # noqa: F401, importing registers them
 
     return tfds

@@ -1,1 +1,1 @@
-"""The pipeline for data that does not fit into memory: tf.data."""
+"""The streaming pipeline, for data that does not fit into memory."""

@@ -1,123 +1,130 @@
-"""What a stream reads and does, as graphs of tf.data."""
+"""The tf.data graphs of a stream: reading, decoding and augmentation."""
 
 import functools
 from collections.abc import Callable, Sequence
 
 import numpy as np
 import tensorflow as tf
+from jaxtyping import Int
 
 from heteroscedastic.data import chains
 from heteroscedastic.data.streaming import ops, reader_shards, records
 from heteroscedastic.data.streaming.sources import Source
 
-_PLACES = 64  # more than the operations of a chain
-_EVALUATION = 2**31  # in place of the epoch
-_as_written = tf.autograph.experimental.do_not_convert
+_MAX_OPS = 64  # exceeds the number of operations in a chain
+_EVALUATION_EPOCH = 2**31  # takes the place of the epoch in evaluation
+_without_autograph = tf.autograph.experimental.do_not_convert
 
 
-def stored(
+def stored_examples(
     source: Source,
-    readings: Sequence[reader_shards.Reading],
+    plans: Sequence[reader_shards.ReadPlan],
     window: int,
-    share: int,
+    shard_batch_size: int,
     num_steps: int,
     max_labels: int,
 ) -> tf.data.Dataset:
-    """(position, encoded image, labels) by step, `share` of every lane in turn; position -1 where
-    it has no more.
+    """(position, encoded image, labels) of each example, in the order of the steps.
+
+    Each step takes `shard_batch_size` examples from every shard in turn. An exhausted shard yields
+    position -1.
     """
 
-    def whole(values):
+    def int64(values):
         return tf.constant(values, tf.int64)
 
-    run = records.runs(source.records.files(source.part.split), readings)
-    shuffled = whole(np.concatenate([r.shuffled for r in readings]))
-    run_ends, ends = (
-        whole(np.cumsum([0, *(len(getattr(r, n)) for r in readings)])) for n in ("file", "shuffled")
+    read_segment = records.segment_reader(source.records.files(source.part.split), plans)
+    window_order = int64(np.concatenate([plan.window_order for plan in plans]))
+    segment_ends, order_ends = (
+        int64(np.cumsum([0, *(len(getattr(plan, name)) for plan in plans)]))
+        for name in ("file", "window_order")
     )
-    drops, missing = (
-        whole([r.drop for r in readings]),
-        whole([num_steps * share - len(r.ids) for r in readings]),
+    drops, num_missing = (
+        int64([plan.drop for plan in plans]),
+        int64([num_steps * shard_batch_size - len(plan.ids) for plan in plans]),
     )
     mask = source.mask
     mask = None if mask is None else tf.constant(mask)
 
-    @_as_written
-    def is_kept(position, record):
+    @_without_autograph
+    def is_selected(position, record):
         return mask[position]
 
-    parsed = source.parser(max_labels)
+    parse = source.parser(max_labels)
 
-    @_as_written
-    def in_order(found, order):
-        positions, serialized = found
-        images, labels = parsed(positions, serialized)
+    @_without_autograph
+    def parse_in_order(batch, order):
+        positions, serialized = batch
+        images, labels = parse(positions, serialized)
         return tuple(tf.gather(x, order) for x in (positions, images, labels))
 
-    @_as_written
-    def lane(i):
-        found = tf.data.Dataset.range(run_ends[i], run_ends[i + 1]).flat_map(run)
+    @_without_autograph
+    def read_shard(i):
+        stream = tf.data.Dataset.range(segment_ends[i], segment_ends[i + 1]).flat_map(read_segment)
         if mask is not None:
-            found = found.filter(is_kept)
-        order = tf.data.Dataset.from_tensor_slices(shuffled[ends[i] : ends[i + 1]])
-        # What is found comes first, so that it is read to its end, where what is missing or too
-        # much shows.
-        windows = tf.data.Dataset.zip((found.batch(window), order.batch(window)))
-        found = windows.map(in_order).unbatch()
+            stream = stream.filter(is_selected)
+        order = tf.data.Dataset.from_tensor_slices(window_order[order_ends[i] : order_ends[i + 1]])
+        # The records come first in the zip, so that they are read to their end, where a missing or
+        # surplus record is detected.
+        windows = tf.data.Dataset.zip((stream.batch(window), order.batch(window)))
+        stream = windows.map(parse_in_order).unbatch()
         no_labels = tf.fill((max_labels + 1,) if source.is_list else (), tf.constant(-1, tf.int64))
-        nothing = tf.data.Dataset.from_tensors((tf.constant(-1, tf.int64), "", no_labels)).repeat(
-            missing[i]
+        padding = tf.data.Dataset.from_tensors((tf.constant(-1, tf.int64), "", no_labels)).repeat(
+            num_missing[i]
         )
-        return found.skip(drops[i]).concatenate(nothing)
+        return stream.skip(drops[i]).concatenate(padding)
 
-    return tf.data.Dataset.range(len(readings)).interleave(
-        lane,
-        cycle_length=len(readings),
-        block_length=share,
+    return tf.data.Dataset.range(len(plans)).interleave(
+        read_shard,
+        cycle_length=len(plans),
+        block_length=shard_batch_size,
         num_parallel_calls=tf.data.AUTOTUNE,
         deterministic=True,
     )
 
 
-def image(shape: Sequence[int | None], chain: Sequence[Callable]) -> Callable:
+def image_function(shape: Sequence[int | None], chain: Sequence[Callable]) -> Callable:
     """(key, position, encoded image) -> image, traced once.
 
-    What an operation draws follows from the key, the position and its place in the chain.
+    The random numbers of an operation follow from the key, the position of the example and the
+    index of the operation in the chain.
     """
 
-    def of(key, position, encoded):
+    def image(key, position, encoded):
         example = {"image": encoded, "shape": shape}
-        for place, op in enumerate(chain):
+        for index, op in enumerate(chain):
             try:
-                example = op(example, tf.stack((key, position * _PLACES + place)))
+                example = op(example, tf.stack((key, position * _MAX_OPS + index)))
             except ValueError as error:
                 raise ValueError(
-                    f"{chains.words(op)}: {str(error).partition(chr(10))[0]}"
+                    f"{chains.link_text(op)}: {str(error).partition(chr(10))[0]}"
                 ) from None
         return ops.decode(example, None)["image"]
 
     numbers = [tf.TensorSpec((), tf.int64)] * 2
     return tf.function(
-        of, [*numbers, tf.TensorSpec((), tf.string)], autograph=False
+        image, [*numbers, tf.TensorSpec((), tf.string)], autograph=False
     ).get_concrete_function()
 
 
-def key(seed: int, epoch: int | None) -> tf.Tensor:
-    """What the draws of an epoch begin from; None is evaluation."""
-    return tf.constant(((seed << 32) + (_EVALUATION if epoch is None else epoch)) % 2**63, tf.int64)
+def epoch_key(seed: int, epoch: int | None) -> Int[tf.Tensor, ""]:
+    """Key of all random numbers of an epoch; None is evaluation."""
+    number = _EVALUATION_EPOCH if epoch is None else epoch
+    return tf.constant(((seed << 32) + number) % 2**63, tf.int64)
 
 
-def example(image_of: Callable, key: tf.Tensor, left_out: Sequence[int]) -> Callable:
-    """(position, encoded image, labels) -> image, labels, weight, id; weight 0 where it is none or
-    left out.
+def example_function(image: Callable, key: Int[tf.Tensor, ""], left_out: Sequence[int]) -> Callable:
+    """(position, encoded image, labels) -> image, labels, weight, id.
+
+    The weight is 0 where the position is -1 or in `left_out`; such an image is all zeros.
     """
-    lost, spec = tf.constant(left_out, tf.int64), image_of.structured_outputs
+    left_out, spec = tf.constant(left_out, tf.int64), image.structured_outputs
 
-    @_as_written
-    def of(position, encoded, labels):
-        is_there = (position >= 0) & ~tf.reduce_any(position == lost)
-        nothing = functools.partial(tf.zeros, spec.shape, spec.dtype)
-        found = tf.cond(is_there, lambda: image_of(key, position, encoded), nothing)
-        return found, labels, tf.cast(is_there, tf.float32), tf.cast(position, tf.int32)
+    @_without_autograph
+    def example(position, encoded, labels):
+        is_present = (position >= 0) & ~tf.reduce_any(position == left_out)
+        zeros = functools.partial(tf.zeros, spec.shape, spec.dtype)
+        pixels = tf.cond(is_present, lambda: image(key, position, encoded), zeros)
+        return pixels, labels, tf.cast(is_present, tf.float32), tf.cast(position, tf.int32)
 
-    return of
+    return example

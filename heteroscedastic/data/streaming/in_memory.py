@@ -1,6 +1,4 @@
-"""Splits of a stream that somebody wants whole: read once asked for, and none that memory has no
-room for.
-"""
+"""Splits of a stream that are read into memory on first access, if they fit."""
 
 import functools
 import math
@@ -8,16 +6,16 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
-from jaxtyping import Int
+from jaxtyping import Int, Shaped
 
 from heteroscedastic.batch import Batch
 from heteroscedastic.data.dataset import Split
 
-_MOST_BYTES = 2**35
+_MAX_BYTES = 2**35
 
 
-class InMemory(Mapping):
-    """What is read of each split, once somebody asks for it."""
+class LazySplits(Mapping):
+    """Splits by name; each is read on first access and cached."""
 
     def __init__(self, names: Mapping[str, Any], read: Callable[[str], Any]):
         self._names, self._read = names, functools.cache(read)
@@ -34,35 +32,33 @@ class InMemory(Mapping):
         return len(self._names)
 
 
-def check_room(where: str, num_examples: int, image: np.ndarray) -> None:
-    """Raises a ValueError where so many images of this shape and type are more than may be held at
-    once.
-    """
-    needed = num_examples * math.prod(image.shape) * image.itemsize
-    if needed > _MOST_BYTES:
+def check_size(where: str, num_examples: int, image: Shaped[np.ndarray, "h w c"]) -> None:
+    """Raises a ValueError if so many images of this shape and type exceed the limit on memory."""
+    num_bytes = num_examples * math.prod(image.shape) * image.itemsize
+    if num_bytes > _MAX_BYTES:
         raise ValueError(
-            f"{where}: {num_examples:,} images of {' x '.join(map(str, image.shape))} are"
-            f" {needed / 2**30:,.0f} GiB,"
-            f" and more than {_MOST_BYTES >> 30} GiB are not read into memory; name a smaller"
-            " split, such as a slice."
+            f"{where}: {num_examples:,} images of {' x '.join(map(str, image.shape))} need"
+            f" {num_bytes / 2**30:,.0f} GiB, but at most {_MAX_BYTES >> 30} GiB are read into"
+            " memory; name a smaller split, such as a slice."
         )
 
 
-def gathered(feeds: Iterable[Batch], kept: Int[np.ndarray, "n"]) -> Split:
-    """Feeds as one split, in the order of ids, without what is absent.
+def split_from_feeds(feeds: Iterable[Batch], ids: Int[np.ndarray, "n"]) -> Split:
+    """Collects feeds into one split, in the order of ids, without absent examples.
 
     Args:
-      feeds: that hold every example once.
-      kept: their ids, rising.
+      feeds: batches that hold every example once.
+      ids: increasing ids of all examples.
     """
-    inputs, labels, here = None, None, np.zeros(len(kept), bool)
+    inputs, labels, is_present = None, None, np.zeros(len(ids), bool)
     for feed in feeds:
         present = feed.weights > 0
-        rows = np.searchsorted(kept, feed.ids[present])
-        if inputs is None:  # filled in place, as two copies of a large split are too many
-            inputs = np.empty((len(kept), *feed.inputs.shape[1:]), feed.inputs.dtype)
-            labels = np.empty((len(kept), *feed.labels.shape[1:]), feed.labels.dtype)
-            ids = kept.astype(feed.ids.dtype)
-        inputs[rows], labels[rows], here[rows] = feed.inputs[present], feed.labels[present], True
-    whole = Split(inputs, labels, ids)
-    return whole if here.all() else whole.take(np.flatnonzero(here))
+        rows = np.searchsorted(ids, feed.ids[present])
+        if inputs is None:  # filled in place, as two copies of a large split may not fit
+            inputs = np.empty((len(ids), *feed.inputs.shape[1:]), feed.inputs.dtype)
+            labels = np.empty((len(ids), *feed.labels.shape[1:]), feed.labels.dtype)
+            ids_of_split = ids.astype(feed.ids.dtype)
+        inputs[rows], labels[rows] = feed.inputs[present], feed.labels[present]
+        is_present[rows] = True
+    split = Split(inputs, labels, ids_of_split)
+    return split if is_present.all() else split.take(np.flatnonzero(is_present))

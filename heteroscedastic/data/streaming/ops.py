@@ -1,17 +1,18 @@
 """Operations on an example of a stream, in TensorFlow: (example, seed) -> example.
 
-A chain of them is a string in a config, as in augment.py. An example's `image` is the bytes of its
-file until an operation decodes it to its `shape`, of which height and width may be None; then it is
-uint8 [h, w, c], pixels that are interpolated being rounded, until `value_range` makes it float32.
-The seed is two whole numbers that follow from the run's seed, the epoch, the example's id and the
-place in the chain.
+A chain of operations is a string in a config, as in augment.py. An example's `image` holds the
+encoded bytes until an operation decodes it. Its `shape` is (height, width, channels); height and
+width may be None. A decoded image is uint8 [h, w, c], and interpolated pixels are rounded;
+`value_range` converts it to float32. The seed is a pair of integers that follows from the seed of
+the run, the epoch, the example's id and the index of the operation in the chain.
 """
 
 from typing import Any
 
 import tensorflow as tf
+from jaxtyping import Int
 
-# What config.data.train and config.data.eval may name.
+# The operations that config.data.train and config.data.eval may name.
 __all__ = [
     "central_crop",
     "color_jitter",
@@ -28,16 +29,17 @@ __all__ = [
 ]
 
 Example = dict[str, Any]
-_BLOCK = 16  # pixels, from multiples of which libjpeg decodes
+Seed = Int[tf.Tensor, "2"]
+_BLOCK = 16  # pixels; libjpeg decodes from multiples of it
 
 
-def decode(example: Example, seed: Any, *, dct_method: str = "") -> Example:
-    """Decodes the whole image, which an operation that needs all pixels does by itself.
+def decode(example: Example, seed: Seed | None, *, dct_method: str = "") -> Example:
+    """Decodes the full image; operations that need all pixels call it themselves.
 
     Args:
-      example: with an image that may be encoded.
-      seed: not used.
-      dct_method: of JPEG, "INTEGER_FAST" or "INTEGER_ACCURATE"; "" is TensorFlow's own choice.
+      example: has an image, encoded or decoded.
+      seed: ignored.
+      dct_method: DCT of JPEG, "INTEGER_FAST" or "INTEGER_ACCURATE"; "" is TensorFlow's default.
     """
     image = example["image"]
     if image.dtype != tf.string:
@@ -54,7 +56,7 @@ def decode(example: Example, seed: Any, *, dct_method: str = "") -> Example:
 
 def inception_crop(
     example: Example,
-    seed: Any,
+    seed: Seed,
     *,
     size: int,
     min_area: float = 0.08,
@@ -64,19 +66,19 @@ def inception_crop(
     method: str = "bilinear",
     dct_method: str = "",
 ) -> Example:
-    """A random window of random area and aspect, resized to `size` by `size` pixels.
+    """Crops a window of random area and aspect ratio, resized to `size` by `size` pixels.
 
-    Of a JPEG no more than the window is decoded. Interpolation has no antialiasing, as in the code
-    of the source.
+    Only the window of a JPEG is decoded. Interpolation has no antialiasing, as in the code of the
+    source. If 100 attempts find no window, the full image is used.
 
     Args:
-      example: with an image.
-      seed: of the window, which is the whole image where 100 draws find none.
-      size: of the result.
-      min_area: the least share of the image.
-      max_area: the largest.
-      min_aspect: the least width over height.
-      max_aspect: the largest.
+      example: has an image.
+      seed: seed of the window.
+      size: height and width of the result, in pixels.
+      min_area: minimum area of the window, as a fraction of the image.
+      max_area: maximum area of the window, as a fraction of the image.
+      min_aspect: minimum aspect ratio, width over height.
+      max_aspect: maximum aspect ratio.
       method: "bilinear" or "bicubic".
       dct_method: see `decode`.
 
@@ -97,14 +99,16 @@ def inception_crop(
 
 def efficientnet_center_crop(
     example: Example,
-    seed: Any,
+    seed: Seed,
     *,
     size: int,
     padding: int = 32,
     method: str = "bicubic",
     dct_method: str = "",
 ) -> Example:
-    """The middle size / (size + padding) of the shorter side, square, resized to `size`.
+    """Crops the central square whose side is size / (size + padding) of the shorter side.
+
+    The square is resized to `size` by `size` pixels.
 
     Source: Tan and Le (2019), arXiv:1905.11946, its public code.
     """
@@ -115,18 +119,20 @@ def efficientnet_center_crop(
 
 def efficientnet_random_crop(
     example: Example,
-    seed: Any,
+    seed: Seed,
     *,
     size: int,
     padding: int = 32,
     method: str = "bicubic",
     dct_method: str = "",
 ) -> Example:
-    """A random window of a tenth of the image or more, of aspect 3/4 to 4/3; that of
-    `efficientnet_center_crop` where 10 draws find none, or the whole image.
+    """Crops a random window of at least a tenth of the image and of aspect ratio 3/4 to 4/3.
 
-    Source: Tan and Le (2019), arXiv:1905.11946, its public code, which draws areas from 0.08 on and
-    passes over those below 0.1.
+    If 10 attempts find no window, or find the full image, the window of `efficientnet_center_crop`
+    is used.
+
+    Source: Tan and Le (2019), arXiv:1905.11946, its public code, which draws areas of at least 0.08
+    and rejects those below 0.1.
     """
     shape = _shape(example)
     begin, extent, _ = tf.image.stateless_sample_distorted_bounding_box(
@@ -138,15 +144,15 @@ def efficientnet_random_crop(
         area_range=(0.08, 1.0),
         max_attempts=10,
     )
-    is_whole = tf.reduce_all(extent[:2] == shape[:2])
+    is_full = tf.reduce_all(extent[:2] == shape[:2])
     middle, side = _efficientnet_center(shape, size, padding)
-    begin, extent = tf.where(is_whole, middle, begin[:2]), tf.where(is_whole, side, extent[:2])
+    begin, extent = tf.where(is_full, middle, begin[:2]), tf.where(is_full, side, extent[:2])
     image = _window(example, begin[0], begin[1], extent[0], extent[1], dct_method)
     return {**example, "image": _resized(image, (size, size), method, antialias=False)}
 
 
 def _efficientnet_center(shape: tf.Tensor, size: int, padding: int) -> tuple[tf.Tensor, tf.Tensor]:
-    """Corner and extent of the middle, a pixel at least."""
+    """Corner and extent of the central square, at least one pixel wide."""
     side = tf.cast(
         size / (size + padding) * tf.cast(tf.reduce_min(shape[:2]), tf.float32), tf.int32
     )
@@ -154,30 +160,30 @@ def _efficientnet_center(shape: tf.Tensor, size: int, padding: int) -> tuple[tf.
     return (shape[:2] - side + 1) // 2, tf.stack((side, side))
 
 
-def resize_small(example: Example, seed: Any, *, size: int, method: str = "bilinear") -> Example:
+def resize_small(example: Example, seed: Seed, *, size: int, method: str = "bilinear") -> Example:
     """Resizes the shorter side to `size` pixels with antialiasing, the other in proportion."""
     example = decode(example, seed)
     sides = tf.cast(tf.shape(example["image"])[:2], tf.float32)
-    to = tf.cast(tf.round(sides * (size / tf.reduce_min(sides))), tf.int32)
-    return {**example, "image": _resized(example["image"], to, method, antialias=True)}
+    shape = tf.cast(tf.round(sides * (size / tf.reduce_min(sides))), tf.int32)
+    return {**example, "image": _resized(example["image"], shape, method, antialias=True)}
 
 
-def resize(example: Example, seed: Any, *, size: int, method: str = "bilinear") -> Example:
+def resize(example: Example, seed: Seed, *, size: int, method: str = "bilinear") -> Example:
     """Resizes to `size` by `size` pixels with antialiasing."""
     example = decode(example, seed)
     return {**example, "image": _resized(example["image"], (size, size), method, antialias=True)}
 
 
-def central_crop(example: Example, seed: Any, *, size: int) -> Example:
-    """The `size` by `size` pixels in the middle; where it is between two, the upper and the left."""
+def central_crop(example: Example, seed: Seed, *, size: int) -> Example:
+    """Crops the central `size` by `size` pixels, rounded towards the upper left corner."""
     _check_sides(example, size)
     height, width = (_shape(example)[i] for i in (0, 1))
     image = _window(example, (height - size) // 2, (width - size) // 2, size, size)
     return {**example, "image": tf.ensure_shape(image, (size, size, None))}
 
 
-def random_crop(example: Example, seed: Any, *, size: int) -> Example:
-    """A random window of `size` by `size` pixels."""
+def random_crop(example: Example, seed: Seed, *, size: int) -> Example:
+    """Crops a random window of `size` by `size` pixels."""
     _check_sides(example, size)
     room = tf.maximum(_shape(example)[:2] - size, 0) + 1
     corner = tf.random.stateless_uniform((2,), seed, 0, 2**31 - 1, tf.int32) % room
@@ -185,13 +191,15 @@ def random_crop(example: Example, seed: Any, *, size: int) -> Example:
     return {**example, "image": tf.ensure_shape(image, (size, size, None))}
 
 
-def pad_crop(example: Example, seed: Any, *, size: int) -> Example:
-    """Pads with zeros by `size` pixels on every side and crops a random window of the old shape."""
+def pad_crop(example: Example, seed: Seed, *, size: int) -> Example:
+    """Pads with `size` zeros on every side and crops a random window of the original shape."""
     image = decode(example, seed)["image"]
-    if size:  # a window beside the image would show nothing of it
+    if size:  # else a window could contain nothing but padding
         _check_sides(example, size + 1)
         tf.debugging.assert_less(
-            size, tf.reduce_min(tf.shape(image)[:2]), "pad_crop by as many pixels as there are"
+            size,
+            tf.reduce_min(tf.shape(image)[:2]),
+            "pad_crop requires an image larger than its padding",
         )
     corner = tf.random.stateless_uniform((2,), seed, 0, 2 * size + 1, tf.int32)
     padded = tf.pad(image, ((size, size), (size, size), (0, 0)))
@@ -199,7 +207,7 @@ def pad_crop(example: Example, seed: Any, *, size: int) -> Example:
     return {**example, "image": tf.ensure_shape(cropped, image.shape)}
 
 
-def flip_lr(example: Example, seed: Any) -> Example:
+def flip_lr(example: Example, seed: Seed) -> Example:
     """Mirrors the image left to right with probability one half."""
     image = decode(example, seed)["image"]
     return {**example, "image": tf.image.stateless_random_flip_left_right(image, seed)}
@@ -207,30 +215,30 @@ def flip_lr(example: Example, seed: Any) -> Example:
 
 def color_jitter(
     example: Example,
-    seed: Any,
+    seed: Seed,
     *,
     brightness: float = 32 / 255,
     saturation: float = 0.5,
     hue: float = 0.2,
     contrast: float = 0.5,
 ) -> Example:
-    """Moves brightness, saturation, hue and contrast, in this order, each by a uniform draw.
-
-    Args:
-      example: with an image of three channels.
-      seed: of the four draws.
-      brightness: the most that is added, of pixels from 0 to 1.
-      saturation: it is multiplied by 1 - saturation to 1 + saturation.
-      hue: the most that is added, of a whole turn.
-      contrast: it is multiplied by 1 - contrast to 1 + contrast.
+    """Changes brightness, saturation, hue and contrast, in this order, by uniform amounts.
 
     The defaults are those of the public code of Inception.
+
+    Args:
+      example: has an image of three channels.
+      seed: seed of the four draws.
+      brightness: maximum that is added or subtracted; pixels are 0 to 1.
+      saturation: the factor is uniform in 1 - saturation to 1 + saturation.
+      hue: maximum rotation, as a fraction of a full turn.
+      contrast: the factor is uniform in 1 - contrast to 1 + contrast.
     """
     pixels = decode(example, seed)["image"]
     _check_pixels(pixels)
     if pixels.shape[-1] not in (3, None):
         raise ValueError(
-            f"colours are those of 3 channels, but these images have {pixels.shape[-1]}."
+            f"color_jitter requires 3 channels, but these images have {pixels.shape[-1]}."
         )
     image = tf.image.convert_image_dtype(pixels, tf.float32)
     draws = tf.random.stateless_uniform((4,), seed, -1.0, 1.0)
@@ -241,14 +249,14 @@ def color_jitter(
     return {**example, "image": tf.image.convert_image_dtype(image, tf.uint8, saturate=True)}
 
 
-def value_range(example: Example, seed: Any, *, low: float, high: float) -> Example:
-    """Maps 0 to 255 onto low to high, as float32; at the end of a chain the device does it."""
+def value_range(example: Example, seed: Seed, *, low: float, high: float) -> Example:
+    """Maps 0 to 255 onto low to high, as float32; at the end of a chain it runs on the device."""
     image = tf.cast(decode(example, seed)["image"], tf.float32)
     return {**example, "image": low + (high - low) / 255.0 * image}
 
 
-def _shape(example: Example) -> tf.Tensor:
-    """Height, width and channels; those of a JPEG are read, not decoded."""
+def _shape(example: Example) -> Int[tf.Tensor, "3"]:
+    """Height, width and channels, read from the header of a JPEG."""
     image = example["image"]
     if image.dtype != tf.string:
         return tf.shape(image)
@@ -262,14 +270,14 @@ def _shape(example: Example) -> tf.Tensor:
 def _window(
     example: Example, top: Any, left: Any, height: Any, width: Any, dct_method: str = ""
 ) -> tf.Tensor:
-    """The pixels of a window, as they are in the whole image."""
+    """The pixels of a window, equal to those of the fully decoded image."""
     image, channels = example["image"], example["shape"][-1]
     if image.dtype != tf.string:
         return tf.slice(image, (top, left, 0), (height, width, -1))
 
-    def of_jpeg():
-        # Colours of half the width are smoothed with a neighbour, which must be decoded too where
-        # it is not.
+    def window_of_jpeg():
+        # Chroma of half the width is interpolated between neighbours, so the neighbouring columns
+        # are decoded too.
         before = tf.cast((left > 0) & (left % _BLOCK == 0), tf.int32)
         after = tf.cast(
             (left + width < tf.io.extract_jpeg_shape(image)[1]) & ((left + width) % 2 == 0),
@@ -281,37 +289,35 @@ def _window(
         )
         return pixels[:, before : before + width]
 
-    def of_another():
+    def window_of_other_format():
         return tf.slice(decode(example, None)["image"], (top, left, 0), (height, width, -1))
 
-    pixels = tf.cond(tf.io.is_jpeg(image), of_jpeg, of_another)
+    pixels = tf.cond(tf.io.is_jpeg(image), window_of_jpeg, window_of_other_format)
     pixels.set_shape((None, None, channels))
     return pixels
 
 
 def _check_sides(example: Example, least: int) -> None:
-    """Raises a ValueError where it is known of all images that they have fewer pixels; else the
-    graph fails on one.
-    """
+    """Raises a ValueError if the static shape is too small; other images fail in the graph."""
     image = example["image"]
     sides = (example["shape"] if image.dtype == tf.string else image.shape)[:2]
     if any(side is not None and side < least for side in sides):
         height, width = sides
         raise ValueError(
-            f"images are {height} x {width} pixels, but must have at least {least} on either side."
+            f"images are {height} x {width} pixels, but both sides must be at least {least}."
         )
 
 
 def _check_pixels(image: tf.Tensor) -> None:
-    """Raises a ValueError where pixels are no longer 0 to 255."""
+    """Raises a ValueError if pixels are not uint8."""
     if image.dtype != tf.uint8:
-        raise ValueError("it takes pixels from 0 to 255, so it must stand before value_range.")
+        raise ValueError("requires pixels from 0 to 255, so it must come before value_range.")
 
 
 def _resized(image: tf.Tensor, size: Any, method: str, antialias: bool) -> tf.Tensor:
     _check_pixels(image)
     resized = tf.image.resize(image, size, method=method, antialias=antialias) + 0.5
-    # Bilinear weights are positive, so nothing leaves the range; bicubic ones are not.
+    # Bilinear weights are non-negative, so pixels stay in range; bicubic weights are not.
     return tf.cast(
         resized if method == "bilinear" else tf.clip_by_value(resized, 0.0, 255.5), tf.uint8
     )

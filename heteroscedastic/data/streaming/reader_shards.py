@@ -1,14 +1,14 @@
-"""The order in which a stream reads a split, in numbers alone.
+"""The order in which a stream reads a split, computed without reading it.
 
-The kept positions of a stored split are cut into lanes, contiguous and of one length but for one
-example. Of a global batch each lane fills an equal part: of B places and L lanes, lane l fills the
-places from l B / L up to (l + 1) B / L. Hosts hold contiguous parts of the batch, so a host that
-holds a whole number of lanes reads these and no others, and the batch is the same whatever the
-number of hosts.
+The positions of a split are divided into reader shards: contiguous parts whose lengths differ by at
+most one example. Each of L shards fills an equal part of a global batch of B slots: shard l fills
+slots l B / L to (l + 1) B / L - 1. A host holds a contiguous part of the batch. If that part
+consists of complete shards, the host reads these shards and no others, and a batch is the same for
+any number of hosts.
 
-In training a lane has an order of its own in every epoch: its pieces of files are permuted, and
-what they hold one after the other is shuffled within windows, which are read whole. All of it
-follows from seed, epoch and lane, so that the ids of any step are known without reading.
+In training, each shard has its own order in every epoch: the pieces of files that it spans are
+permuted, and their examples are shuffled within windows. The order follows from seed, epoch and
+shard alone, so the ids of any step are known without reading.
 """
 
 from typing import NamedTuple
@@ -19,79 +19,80 @@ from jaxtyping import Int
 Ids = Int[np.ndarray, "_"]  # positions in the stored split
 
 
-class Reading(NamedTuple):
-    """What is read of one lane, from some example of an epoch on."""
+class ReadPlan(NamedTuple):
+    """The records to read from one shard, beginning at some example of an epoch.
 
-    file: Int[np.ndarray, "runs"]  # of the split
-    skip: Int[np.ndarray, "runs"]  # records of the file before the run
-    take: Int[np.ndarray, "runs"]  # records of the run, of which only kept ones count
-    first: Int[np.ndarray, "runs"]  # position in the stored split of its first record
-    shuffled: Int[np.ndarray, "m"]  # the kept records in order, as places in their window
-    drop: int  # of them, that come before the example
-    ids: Ids  # of what is left
+    A segment is a contiguous range of records of one file.
+    """
 
-
-def cut(kept: Ids, num_lanes: int) -> list[Ids]:
-    """The lanes of a split, each a contiguous part of its kept positions."""
-    return np.array_split(kept, num_lanes)
+    file: Int[np.ndarray, "segments"]  # number of the file in the split
+    skip: Int[np.ndarray, "segments"]  # records of the file before the segment
+    take: Int[np.ndarray, "segments"]  # records of the segment, including filtered ones
+    first: Int[np.ndarray, "segments"]  # position in the stored split of the first record
+    window_order: Int[np.ndarray, "m"]  # index within its window of each example, in output order
+    drop: int  # examples of the first window that come before the start
+    ids: Ids  # ids of the remaining examples, in output order
 
 
-def reading(
-    lane: Ids,
-    shard_lengths: tuple[int, ...],
+def shards(ids: Ids, num_shards: int) -> list[Ids]:
+    """Divides the ids of a split into contiguous shards."""
+    return np.array_split(ids, num_shards)
+
+
+def read_plan(
+    shard: Ids,
+    file_lengths: tuple[int, ...],
     start: int,
     window: int,
-    draws: np.random.Generator | None,
-) -> Reading:
-    """How a lane is read from its example `start` on.
+    generator: np.random.Generator | None,
+) -> ReadPlan:
+    """Plans the reading of a shard from its example `start` on.
 
     Args:
-      lane: rising positions in the stored split.
-      shard_lengths: records of each file of the split.
-      start: examples of the epoch that are passed over.
-      window: records that are shuffled together.
-      draws: of this epoch and lane; None reads in the order of the files.
+      shard: increasing positions in the stored split.
+      file_lengths: number of records in each file of the split.
+      start: examples of the epoch to skip.
+      window: examples that are shuffled together.
+      generator: random numbers of this epoch and shard; None reads in the order of the files.
     """
-    bounds = np.cumsum([0, *shard_lengths])
+    bounds = np.cumsum([0, *file_lengths])
     low, high = (
-        (np.searchsorted(bounds, place, side="right") for place in (lane[0], lane[-1]))
-        if len(lane)
+        (np.searchsorted(bounds, position, side="right") for position in (shard[0], shard[-1]))
+        if len(shard)
         else (0, 0)
     )
-    pieces = np.split(lane, np.searchsorted(lane, bounds[low:high]))
-    order = np.arange(len(lane))
-    if draws is not None:
-        pieces = [pieces[i] for i in draws.permutation(len(pieces))]
-        order = np.lexsort((draws.random(len(lane)), order // window))
-    start = min(start, len(lane))
-    opened = (
-        start // window * window
-    )  # the window that holds the example is read, and those after it
+    pieces = np.split(shard, np.searchsorted(shard, bounds[low:high]))
+    order = np.arange(len(shard))
+    if generator is not None:
+        pieces = [pieces[i] for i in generator.permutation(len(pieces))]
+        order = np.lexsort((generator.random(len(shard)), order // window))
+    start = min(start, len(shard))
+    window_start = start // window * window  # reading begins with the window that holds `start`
     ids = np.concatenate(pieces)[order][start:]
-    runs = _after(pieces, opened)
-    first, last = (np.array([run[end] for run in runs], np.int64) for end in (0, -1))
+    segments = _without_first(pieces, window_start)
+    first, last = (np.array([segment[end] for segment in segments], np.int64) for end in (0, -1))
     file = np.searchsorted(bounds, first, side="right") - 1
-    return Reading(
+    return ReadPlan(
         file=file,
         skip=first - bounds[file],
         take=last - first + 1,
         first=first,
-        shuffled=order[opened:] % window,
-        drop=start - opened,
+        window_order=order[window_start:] % window,
+        drop=start - window_start,
         ids=ids,
     )
 
 
-def _after(pieces: list[Ids], number: int) -> list[Ids]:
-    """What is left of pieces once so many examples are passed over."""
-    left = []
+def _without_first(pieces: list[Ids], count: int) -> list[Ids]:
+    """The pieces without their first `count` examples."""
+    rest = []
     for piece in pieces:
-        if number < len(piece):
-            left.append(piece[number:])
-        number = max(0, number - len(piece))
-    return left
+        if count < len(piece):
+            rest.append(piece[count:])
+        count = max(0, count - len(piece))
+    return rest
 
 
-def draws(seed: int, epoch: int, lane: int) -> np.random.Generator:
-    """The random numbers of a lane in an epoch."""
-    return np.random.Generator(np.random.Philox(np.random.SeedSequence([seed, epoch, lane])))
+def generator(seed: int, epoch: int, shard: int) -> np.random.Generator:
+    """Random numbers of a shard in an epoch."""
+    return np.random.Generator(np.random.Philox(np.random.SeedSequence([seed, epoch, shard])))

@@ -1,10 +1,10 @@
-"""Sets that TensorFlow Datasets prepared, as the files of records that a stream reads in parts."""
+"""Data sets prepared by TensorFlow Datasets, as record files that a stream reads in parts."""
 
 from collections.abc import Callable, Sequence
 
 import numpy as np
 import tensorflow as tf
-from jaxtyping import Int
+from jaxtyping import Int, Shaped
 
 from heteroscedastic.data import checks
 from heteroscedastic.data.split_spec import Slice
@@ -12,20 +12,22 @@ from heteroscedastic.data.storage import tfds, vtab
 from heteroscedastic.data.storage.tfds import Files
 from heteroscedastic.data.streaming import reader_shards
 
-_AT_ONCE = 256
-_READ_AHEAD = 1 << 20  # bytes of every file that is open
-_OF_RUNS = ("file", "skip", "take", "first")  # of a Reading
+# Graphs do not know all sizes, so names with an underscore are not checked.
+TensorLabels = Int[tf.Tensor, "_n"] | Int[tf.Tensor, "_n _m"]
+_BATCH_SIZE = 256
+_READ_AHEAD = 1 << 20  # bytes of each open file
+_SEGMENT_FIELDS = ("file", "skip", "take", "first")  # of a ReadPlan
 
 
 class Records:
-    """A prepared set: an image an example, and a class or a list of them."""
+    """A prepared set with one image per example, and a class or a list of classes."""
 
     def __init__(self, name: str, data_dir: str | None):
         """Opens the set.
 
         Raises:
-          FileNotFoundError: it is not prepared; says what prepares it.
-          ValueError: it cannot be read, holds no images, or its files are not of TFRecord.
+          FileNotFoundError: the set is not prepared; says how to prepare it.
+          ValueError: the set cannot be read, holds no images, or is not stored as TFRecord.
         """
         if not data_dir:
             raise FileNotFoundError(
@@ -36,16 +38,14 @@ class Records:
         except FileNotFoundError as error:
             raise FileNotFoundError(
                 f"no data set {name!r} in {tfds.folder(name, data_dir)} ({error}); prepare it"
-                " with\n"
-                f"  {vtab.preparation(name, data_dir)}"
+                f" with\n  {vtab.preparation(name, data_dir)}"
             ) from None
         info, self._types = builder.info, tfds.library().features
         self.where, self.full_name = f"{name} in {data_dir}", info.full_name
         if info.file_format.value != "tfrecord":
             raise ValueError(
-                f"{self.where} is stored as {info.file_format.value}, but a stream reads tfrecord;"
-                " prepare it with"
-                " file_format='tfrecord'."
+                f"{self.where} is stored as {info.file_format.value}, but streaming requires"
+                " tfrecord; prepare it with file_format='tfrecord'."
             )
         self._features = (
             dict(info.features.items())
@@ -55,25 +55,26 @@ class Records:
         image = self._features.get("image")
         if not isinstance(image, self._types.Image) or image.np_dtype != np.uint8:
             raise ValueError(
-                f"{self.where} has no feature image of uint8, but {sorted(self._features)}."
+                f"{self.where} has no feature 'image' of uint8; its features are"
+                f" {sorted(self._features)}."
             )
-        self.image_shape = (*image.shape[:2], image.shape[-1] or 3)  # None where images differ
+        self.image_shape = (*image.shape[:2], image.shape[-1] or 3)  # None where sizes differ
         self.sizes = {split: info.splits[split].num_examples for split in info.splits}
         self._splits = info.splits
 
     def files(self, split: str) -> Files:
         """The files of a stored split."""
-        return tfds.files_of(self._splits[split])
+        return tfds.split_files(self._splits[split])
 
-    def has(self, label: str) -> bool:
-        """Whether there is such a field."""
+    def has_field(self, label: str) -> bool:
+        """Whether the set has a field of this name."""
         return label in self._features
 
     def is_list(self, label: str) -> bool:
-        """Whether an example has a list of labels, not one.
+        """Whether a field holds a list of labels per example, not one label.
 
         Raises:
-          ValueError: there is no such field, or it names no classes.
+          ValueError: the set has no such field, or the field holds no classes.
         """
         feature = self._features.get(label)
         if isinstance(feature, self._types.Sequence) and isinstance(
@@ -81,71 +82,76 @@ class Records:
         ):
             return True
         if not isinstance(feature, self._types.ClassLabel):
-            named = [
-                n
-                for n, f in self._features.items()
-                if isinstance(getattr(f, "feature", f), self._types.ClassLabel)
+            choices = [
+                name
+                for name, field in self._features.items()
+                if isinstance(getattr(field, "feature", field), self._types.ClassLabel)
             ]
             raise ValueError(
-                f"{self.where} has no field {label!r} of labels; those are"
-                f" {', '.join(named) or 'none'}."
+                f"{self.where} has no label field {label!r}; label fields:"
+                f" {', '.join(sorted(choices)) or 'none'}."
             )
         return False
 
     def class_names(self, label: str) -> tuple[str, ...]:
-        """What the classes of a field are called; raises as `is_list` does."""
+        """Class names of a label field; raises like `is_list`."""
         is_list, feature = self.is_list(label), self._features[label]
         return tuple((feature.feature if is_list else feature).names)
 
-    def parsed(
-        self, records: tf.Tensor, label: str, max_labels: int
-    ) -> tuple[tf.Tensor, tf.Tensor]:
-        """Encoded images and labels of serialized examples [n].
+    def parse(
+        self, records: Shaped[tf.Tensor, "_n"], label: str, max_labels: int
+    ) -> tuple[Shaped[tf.Tensor, "_n"], TensorLabels]:
+        """Encoded images and labels of serialized examples.
 
-        Labels are int64 as they are stored, for `checked`. Lists of them are padded with -1 to one
-        more than there may be, so that more is seen.
+        Labels are int64, as stored; `valid_labels` checks them. Lists have m = max_labels + 1
+        entries, padded with -1, so that a longer list is detected.
         """
-        one = tf.io.FixedLenFeature((), tf.int64)
-        several = tf.io.FixedLenSequenceFeature((), tf.int64, allow_missing=True, default_value=-1)
-        of_label = several if self.is_list(label) else one
-        told = tf.io.parse_example(
-            records, {"image": tf.io.FixedLenFeature((), tf.string), label: of_label}
+        one_label = tf.io.FixedLenFeature((), tf.int64)
+        label_list = tf.io.FixedLenSequenceFeature(
+            (), tf.int64, allow_missing=True, default_value=-1
         )
-        return told["image"], padded(told[label], max_labels)
+        fields = tf.io.parse_example(
+            records,
+            {
+                "image": tf.io.FixedLenFeature((), tf.string),
+                label: label_list if self.is_list(label) else one_label,
+            },
+        )
+        return fields["image"], pad_labels(fields[label], max_labels)
 
     def labels(
         self, part: Slice, label: str, max_labels: int, *, may_be_unknown: bool = False
     ) -> Int[np.ndarray, "n"] | Int[np.ndarray, "n m"]:
-        """The labels of a slice, in order; no image is decoded.
+        """Reads the labels of a slice, in order, without decoding images.
 
         Args:
-          part: of a stored split.
-          label: field.
-          max_labels: the longest list.
+          part: slice of a stored split.
+          label: name of the field.
+          max_labels: maximum length of a list.
           may_be_unknown: see checks.labels.
 
         Raises:
-          ValueError: names the example whose label is none, or the file that holds other records
-            than its metadata promise.
+          ValueError: a label is not a class, or a file does not hold the number of records that its
+            metadata states; names the example or the file.
         """
         files, ids = self.files(part.split), np.arange(part.start, part.stop)
-        reading = reader_shards.reading(ids, files.lengths, 0, _AT_ONCE, None)
+        plan = reader_shards.read_plan(ids, files.lengths, 0, _BATCH_SIZE, None)
 
         @tf.autograph.experimental.do_not_convert
-        def of(positions, records):
-            return self.parsed(records, label, max_labels)[1]
+        def parse_labels(positions, records):
+            return self.parse(records, label, max_labels)[1]
 
-        found = (
-            tf.data.Dataset.range(len(reading.file))
-            .flat_map(runs(files, [reading]))
-            .batch(_AT_ONCE)
-            .map(of)
+        batches = (
+            tf.data.Dataset.range(len(plan.file))
+            .flat_map(segment_reader(files, [plan]))
+            .batch(_BATCH_SIZE)
+            .map(parse_labels)
         )
         try:
-            labels = np.concatenate(list(found.as_numpy_iterator()))
+            labels = np.concatenate(list(batches.as_numpy_iterator()))
         except tf.errors.OpError as error:
-            raise self.unreadable(part.split, reading.file, error) from None
-        return checked(
+            raise self.read_error(part.split, plan.file, error) from None
+        return valid_labels(
             labels,
             ids,
             len(self.class_names(label)),
@@ -153,67 +159,66 @@ class Records:
             may_be_unknown=may_be_unknown,
         )
 
-    def unreadable(
-        self, split: str, numbers: Int[np.ndarray, "_"], error: tf.errors.OpError
+    def read_error(
+        self, split: str, file_numbers: Int[np.ndarray, "_"], error: tf.errors.OpError
     ) -> ValueError:
-        """What to raise where a split cannot be read.
+        """The error to raise if a split cannot be read.
 
-        It names the first of the files of these numbers that holds other records than its metadata
-        promise. They are read whole to find it, without being decoded.
+        It names the first of these files whose number of records differs from its metadata. To
+        find it, all their records are read, but not decoded.
         """
         files = self.files(split)
-        some = Files(
-            *(tuple(values[i] for i in dict.fromkeys(numbers.tolist())) for values in files)
-        )
-        which = tfds.damage(some) or f"({tfds.one_line(error)})"
+        numbers = dict.fromkeys(file_numbers.tolist())
+        subset = Files(*(tuple(values[i] for i in numbers) for values in files))
+        reason = tfds.damage(subset) or f"({tfds.error_message(error)})"
         return ValueError(
-            f"{self.where}: {split} cannot be read: {which}; bring back what is missing, or"
-            " prepare it again."
+            f"{self.where}: {split} cannot be read: {reason}; restore the file, or prepare the set"
+            " again."
         )
 
 
-def runs(
-    files: Files, readings: Sequence[reader_shards.Reading]
+def segment_reader(
+    files: Files, plans: Sequence[reader_shards.ReadPlan]
 ) -> Callable[[tf.Tensor], tf.data.Dataset]:
-    """Number of a run -> its positions and serialized examples; the runs of all readings are
-    numbered one by one.
+    """Number of a segment -> its positions and serialized examples.
 
-    Reading fails where a file has fewer records than its metadata promise, or more after a run that
-    ends it.
+    The segments of all plans are numbered consecutively. Reading fails if a file has fewer records
+    than its metadata states, or more of them after a segment that ends the file.
     """
-    file, skip, take, first = (np.concatenate([getattr(r, n) for r in readings]) for n in _OF_RUNS)
-    # One more is asked for of a run that ends its file, so that a record too many is seen.
-    asked = take + (skip + take == np.array(files.lengths)[file])
+    file, skip, take, first = (
+        np.concatenate([getattr(plan, name) for plan in plans]) for name in _SEGMENT_FIELDS
+    )
+    # Where a segment ends its file, one more record is requested, so that a surplus is detected.
+    request = take + (skip + take == np.array(files.lengths)[file])
     paths, numbers = (
         tf.constant(files.paths),
-        [tf.constant(x, tf.int64) for x in (file, skip, take, asked, first)],
+        [tf.constant(x, tf.int64) for x in (file, skip, take, request, first)],
     )
 
     @tf.autograph.experimental.do_not_convert
-    def run(i):
-        file, skip, take, asked, first = (x[i] for x in numbers)
+    def read_segment(i):
+        file, skip, take, request, first = (x[i] for x in numbers)
         records = (
-            tf.data.TFRecordDataset(paths[file], buffer_size=_READ_AHEAD).skip(skip).take(asked)
+            tf.data.TFRecordDataset(paths[file], buffer_size=_READ_AHEAD).skip(skip).take(request)
         )
-        numbered = tf.data.Dataset.zip((tf.data.Dataset.range(first, first + asked), records))
-        return numbered.apply(tf.data.experimental.assert_cardinality(take))
+        positions = tf.data.Dataset.range(first, first + request)
+        segment = tf.data.Dataset.zip((positions, records))
+        return segment.apply(tf.data.experimental.assert_cardinality(take))
 
-    return run
+    return read_segment
 
 
-def padded(labels: tf.Tensor, max_labels: int) -> tf.Tensor:
-    """Classes as they are; lists of them [n, m] padded with -1, or cut, to one more than there may
-    be.
-    """
+def pad_labels(labels: TensorLabels, max_labels: int) -> TensorLabels:
+    """Pads lists of labels with -1, or cuts them, to max_labels + 1; other labels are unchanged."""
     if labels.shape.rank == 1:
         return labels
-    filled = tf.pad(
+    padded = tf.pad(
         labels, ((0, 0), (0, max_labels + 1)), constant_values=tf.constant(-1, labels.dtype)
     )
-    return tf.ensure_shape(filled[:, : max_labels + 1], (None, max_labels + 1))
+    return tf.ensure_shape(padded[:, : max_labels + 1], (None, max_labels + 1))
 
 
-def checked(
+def valid_labels(
     labels: Int[np.ndarray, "n"] | Int[np.ndarray, "n m"],
     ids: Int[np.ndarray, "n"],
     num_classes: int,
@@ -221,22 +226,23 @@ def checked(
     *,
     may_be_unknown: bool = False,
 ) -> Int[np.ndarray, "n"] | Int[np.ndarray, "n l"]:
-    """Labels of `parsed` as int32, lists without the one place more, once all are classes.
+    """Checks labels of `Records.parse` and returns them as int32, lists without the last column.
 
-    Places without an example have id -1, and labels that say nothing.
+    Rows with id -1 are padding and are not checked.
 
     Raises:
-      ValueError: names the first example whose label is none, or that has one in that place.
+      ValueError: a label is not a class, or a list is too long; names the first such example.
     """
     if labels.ndim == 2:
-        more = np.flatnonzero(labels[:, -1] != -1)
-        if len(more):
+        too_long = np.flatnonzero(labels[:, -1] != -1)
+        if len(too_long):
             raise ValueError(
-                f"{where}: the example of id {ids[more[0]]} has more than {labels.shape[1] - 1}"
-                " labels; raise"
-                " config.data.max_labels."
+                f"{where}: the example of id {ids[too_long[0]]} has more than"
+                f" {labels.shape[1] - 1} labels; raise config.data.max_labels."
             )
         labels = labels[:, :-1]
-    there = ids >= 0
-    checks.labels(labels[there], ids[there], num_classes, where, may_be_unknown=may_be_unknown)
+    is_example = ids >= 0
+    checks.labels(
+        labels[is_example], ids[is_example], num_classes, where, may_be_unknown=may_be_unknown
+    )
     return labels.astype(np.int32)

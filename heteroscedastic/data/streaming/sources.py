@@ -1,4 +1,4 @@
-"""Which examples of which prepared set a stream reads for each split, with which labels."""
+"""The examples and labels that a stream reads for each split."""
 
 import hashlib
 import json
@@ -8,12 +8,12 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 from absl import logging
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 
 from heteroscedastic.data import checks, dataset, split_spec
 from heteroscedastic.data.dataset import Dataset, Split
 from heteroscedastic.data.split_spec import Slice
-from heteroscedastic.data.streaming.records import Records, padded
+from heteroscedastic.data.streaming.records import Records, pad_labels
 
 Labels = Int[np.ndarray, "n"] | Int[np.ndarray, "n m"]
 
@@ -22,10 +22,10 @@ class Source(NamedTuple):
     """The examples of one split."""
 
     records: Records
-    part: Slice  # of a stored split, that holds all of them
-    label: str  # field
-    kept: Int[np.ndarray, "n"]  # rising positions in the stored split
-    labels: Labels | None = None  # where they are others than the stored ones
+    part: Slice  # of a stored split; contains all examples
+    label: str  # field of the labels
+    ids: Int[np.ndarray, "n"]  # increasing positions in the stored split
+    labels: Labels | None = None  # labels that replace the stored ones
 
     @property
     def where(self) -> str:
@@ -36,49 +36,46 @@ class Source(NamedTuple):
         return self.records.is_list(self.label)
 
     @property
-    def mask(self) -> np.ndarray | None:
-        """Which positions of the stored split are kept; None where all from the first to the last
-        are.
-        """
-        if self.kept[-1] - self.kept[0] == len(self.kept) - 1:
+    def mask(self) -> Bool[np.ndarray, "stored"] | None:
+        """Which positions of the stored split are examples; None if they are contiguous."""
+        if self.ids[-1] - self.ids[0] == len(self.ids) - 1:
             return None
         mask = np.zeros(self.records.sizes[self.part.split], bool)
-        mask[self.kept] = True
+        mask[self.ids] = True
         return mask
 
     def parser(self, max_labels: int) -> Callable:
         """(positions [n], serialized examples [n]) -> encoded images, labels."""
         if self.labels is None:
-            return lambda positions, records: self.records.parsed(records, self.label, max_labels)
-        # Made here, outside of any graph, where they would be constants.
-        kept, labels = tf.constant(self.kept, tf.int64), tf.constant(self.labels, tf.int32)
+            return lambda positions, records: self.records.parse(records, self.label, max_labels)
+        # Created outside of any graph, which would store them as constants.
+        ids, labels = tf.constant(self.ids, tf.int64), tf.constant(self.labels, tf.int32)
 
-        def parsed(positions, records):
-            images, _ = self.records.parsed(records, self.label, max_labels)
-            return images, padded(
-                tf.cast(tf.gather(labels, tf.searchsorted(kept, positions)), tf.int64), max_labels
-            )
+        def parse(positions, records):
+            images, _ = self.records.parse(records, self.label, max_labels)
+            rows = tf.searchsorted(ids, positions)
+            return images, pad_labels(tf.cast(tf.gather(labels, rows), tf.int64), max_labels)
 
-        return parsed
+        return parse
 
     def read(self, label: str, max_labels: int) -> Labels:
-        """The stored labels of a field; where it is not the one that is learned from, -1 may say
-        that nobody knows.
-        """
-        read = self.records.labels(self.part, label, max_labels, may_be_unknown=label != self.label)
-        return read[self.kept - self.part.start]
+        """The stored labels of a field; -1 is valid in fields other than the training labels."""
+        values = self.records.labels(
+            self.part, label, max_labels, may_be_unknown=label != self.label
+        )
+        return values[self.ids - self.part.start]
 
     def clean_labels(self, max_labels: int) -> Labels:
-        """The labels before curation, or those that the field's are noisy copies of."""
-        return self.read(_usual(self.records, self.label), max_labels)
+        """The labels before curation, or the clean labels behind a field of noisy ones."""
+        return self.read(_clean_field(self.records, self.label), max_labels)
 
 
-class Chosen(NamedTuple):
-    """What a config chooses of prepared sets."""
+class StreamSources(NamedTuple):
+    """The examples that a config selects from prepared sets."""
 
     sources: dict[str, Source]  # by split
     class_names: tuple[str, ...]
-    class_counts: Float[np.ndarray, "k"]  # labels in training; 0 where they were not read
+    class_counts: Float[np.ndarray, "k"]  # labels in training; 0 where labels were not read
     description: dict[str, Any]
 
 
@@ -93,151 +90,159 @@ def choose(
     max_classes: int | None = None,
     max_examples: int | None = None,
     max_labels: int = 16,
-) -> Chosen:
-    """The examples of every split; labels are read where the choice depends on them, images never.
+) -> StreamSources:
+    """Selects the examples of every split.
+
+    Labels are read only where the selection depends on them; images are never read.
 
     Args:
-      name: as TFDS says it.
-      data_dir: where prepared sets lie.
-      curate: data set -> data set, of which ids and labels count; it holds no images.
-      reads_labels: whether `curate` looks at labels, or they are to be counted.
-      label: field that split "train" learns from; others keep "label" if it is of the same kind.
-      splits: our names of splits to slices of stored ones, or to dicts of `split`, and of `name`
-        and `label` for those of another set; every stored split if there are none.
-      max_classes: only examples of the first so many classes.
-      max_examples: only the first so many examples of every split, counted before that.
-      max_labels: the longest list of labels of an example.
+      name: name of the set in TFDS.
+      data_dir: directory of prepared sets.
+      curate: data set -> data set; changes ids and labels, and receives no images.
+      reads_labels: whether `curate` needs labels, or class counts are required.
+      label: field that split "train" learns from; other splits use "label" if it is of the same
+        kind.
+      splits: split name -> slice of a stored split, or a dict of `split`, and `name` and `label`
+        for examples of another set; None takes every stored split.
+      max_classes: keeps only examples of the first `max_classes` classes.
+      max_examples: keeps only the first examples of every split; applies before `max_classes`.
+      max_labels: maximum number of labels per example.
 
     Raises:
       FileNotFoundError: a set is not prepared.
-      ValueError: a set is damaged, or not what was asked for.
+      ValueError: a set is damaged, or does not match the arguments.
     """
     checks.limit("max_classes", max_classes)
     checks.limit("max_examples", max_examples)
-    opened = {name: Records(name, data_dir)}
+    records_by_name = {name: Records(name, data_dir)}
     sources = {}
-    for split, told in (splits or {split: split for split in opened[name].sizes}).items():
-        told = _entry(split, told)
-        of = told.get("name", name)
-        records = opened.setdefault(of, opened.get(of) or Records(of, data_dir))
-        field = told.get("label", label if split == "train" else _usual(records, label))
-        part = split_spec.parse(told["split"], records.sizes)
+    splits = splits or {split: split for split in records_by_name[name].sizes}
+    for split, value in splits.items():
+        entry = _entry(split, value)
+        set_name = entry.get("name", name)
+        if set_name not in records_by_name:
+            records_by_name[set_name] = Records(set_name, data_dir)
+        records = records_by_name[set_name]
+        field = entry.get("label", label if split == "train" else _clean_field(records, label))
+        part = split_spec.parse(entry["split"], records.sizes)
         if max_examples:
             part = part._replace(stop=min(part.stop, part.start + max_examples))
-        kept = np.arange(part.start, part.stop, dtype=np.int32)
-        is_cut = max_classes is not None and max_classes < len(records.class_names(field))
-        if is_cut:
-            fields = sorted({field, _usual(records, field)})
-            read = [records.labels(part, n, max_labels, may_be_unknown=n != field) for n in fields]
-            kept = kept[
-                np.all([(x.reshape(len(kept), -1) < max_classes).all(axis=1) for x in read], axis=0)
-            ]
-        if not len(kept):
+        ids = np.arange(part.start, part.stop, dtype=np.int32)
+        if max_classes is not None and max_classes < len(records.class_names(field)):
+            is_selected = np.ones(len(ids), bool)
+            for other in sorted({field, _clean_field(records, field)}):
+                labels = records.labels(part, other, max_labels, may_be_unknown=other != field)
+                is_selected &= (labels.reshape(len(ids), -1) < max_classes).all(axis=1)
+            ids = ids[is_selected]
+        if not len(ids):
             raise ValueError(f"split {split!r} has no example of the first {max_classes} classes.")
-        sources[split] = Source(records, part, field, kept)
+        sources[split] = Source(records, part, field, ids)
     if "train" not in sources:
-        raise ValueError(f"the data set has no split 'train', only {sorted(sources)}.")
+        raise ValueError(f"the data set has no split 'train'; its splits are {sorted(sources)}.")
     class_names = _class_names(sources)[:max_classes]
     train = sources["train"]
-    noisy = _usual(train.records, train.label) != train.label
-    labels = train.read(train.label, max_labels) if reads_labels or noisy else None
-    curated, changes = _curated(train, labels, set(sources), class_names, curate)
+    is_noisy = _clean_field(train.records, train.label) != train.label
+    labels = train.read(train.label, max_labels) if reads_labels or is_noisy else None
+    curated, changes = _curated_sources(train, labels, set(sources), class_names, curate)
     sources |= curated
-    told = {
+    description = {
         "class_names": list(class_names),
-        "num_examples": {split: len(source.kept) for split, source in sources.items()},
+        "num_examples": {split: len(source.ids) for split, source in sources.items()},
         "fingerprint": _fingerprint(sources, class_names),
         **changes,
     }
     counts = np.zeros(len(class_names), np.float32)
     if labels is not None:
         train = sources["train"]
-        seen = train.read(train.label, max_labels) if train.labels is None else train.labels
-        counts = dataset.class_counts(seen, len(class_names))
-        if seen.ndim == 1:
-            told["label_noise"] = dataset.label_noise(train.clean_labels(max_labels), seen)
-    return Chosen(sources, class_names, counts, told)
+        labels = train.read(train.label, max_labels) if train.labels is None else train.labels
+        counts = dataset.class_counts(labels, len(class_names))
+        if labels.ndim == 1:
+            clean_labels = train.clean_labels(max_labels)
+            description["label_noise"] = dataset.label_noise(clean_labels, labels)
+    return StreamSources(sources, class_names, counts, description)
 
 
-def _entry(split: str, told: Any) -> dict[str, str]:
-    entry = {"split": told} if isinstance(told, str) else dict(told)
+def _entry(split: str, value: Any) -> dict[str, str]:
+    entry = {"split": value} if isinstance(value, str) else dict(value)
     if "split" not in entry or set(entry) - {"name", "split", "label"}:
         raise ValueError(
-            f"splits.{split} is {told!r}, but must be a slice such as 'train[:50000]', or a dict"
-            " of split, and of name"
-            " and label where they are others."
+            f"splits.{split} is {value!r}, but must be a slice such as 'train[:50000]', or a dict"
+            " with 'split' and optionally 'name' and 'label'."
         )
     return entry
 
 
-def _usual(records: Records, label: str) -> str:
-    """Field "label", where it tells the same of an example as this one: a class, or a list of
-    them.
+def _clean_field(records: Records, label: str) -> str:
+    """The field of clean labels: "label" if it is of the same kind as `label`, else `label`.
+
+    Two fields are of the same kind if both hold one class per example, or both a list, and they
+    have equally many classes.
     """
-    same = records.has("label") and records.is_list("label") == records.is_list(label)
-    return (
-        "label"
-        if same and len(records.class_names("label")) == len(records.class_names(label))
-        else label
-    )
+    if not records.has_field("label") or records.is_list("label") != records.is_list(label):
+        return label
+    is_same = len(records.class_names("label")) == len(records.class_names(label))
+    return "label" if is_same else label
 
 
 def _class_names(sources: Mapping[str, Source]) -> tuple[str, ...]:
-    """Those of train, once the other splits have as many."""
+    """The class names of train; raises a ValueError if a split has another number of classes."""
     names = {split: source.records.class_names(source.label) for split, source in sources.items()}
-    ours = names["train"]
-    checks.class_names(ours, sources["train"].records.where)
-    for split, theirs in names.items():
-        if len(theirs) != len(ours):
-            raise ValueError(f"split {split!r} has {len(theirs)} classes, but train {len(ours)}.")
-        other = [i for i, (a, b) in enumerate(zip(ours, theirs)) if a != b]
-        if other:
-            logging.warning(
-                "%d classes of split %r are called otherwise than in train, as class %d: %r, not"
-                " %r.",
-                *(len(other), split, other[0], theirs[other[0]], ours[other[0]]),
+    train_names = names["train"]
+    checks.class_names(train_names, sources["train"].records.where)
+    for split, split_names in names.items():
+        if len(split_names) != len(train_names):
+            raise ValueError(
+                f"split {split!r} has {len(split_names)} classes, but train has {len(train_names)}."
             )
-    return ours
+        differences = [i for i, (a, b) in enumerate(zip(train_names, split_names)) if a != b]
+        if differences:
+            first = differences[0]
+            logging.warning(
+                "%d classes of split %r have other names than in train; class %d is %r, not %r.",
+                *(len(differences), split, first, split_names[first], train_names[first]),
+            )
+    return train_names
 
 
-def _curated(
+def _curated_sources(
     train: Source,
     labels: Labels | None,
-    others: set[str],
+    splits: set[str],
     class_names: tuple[str, ...],
     curate: Callable,
 ) -> tuple[dict[str, Source], dict[str, Any]]:
-    """The splits that come of train, and what curation changed; images take no part."""
-    blank = np.zeros((len(train.kept), 1, 1, 0), np.uint8)
-    known = np.zeros(len(train.kept), np.int32) if labels is None else labels
-    stored = Split(blank, known, train.kept)
-    made = curate(Dataset({"train": stored}, class_names))
-    found = {}
-    for split, (_, seen, ids, _) in made.splits.items():
-        if split in others - {"train"}:
+    """The splits that `curate` makes of train, and a record of what it changed."""
+    no_images = np.zeros((len(train.ids), 1, 1, 0), np.uint8)
+    train_labels = np.zeros(len(train.ids), np.int32) if labels is None else labels
+    stored = Split(no_images, train_labels, train.ids)
+    curated = curate(Dataset({"train": stored}, class_names)).splits
+    sources = {}
+    for split, (_, split_labels, ids, _) in curated.items():
+        if split in splits - {"train"}:
             raise ValueError(
-                f"validation_fraction makes a split {split!r}, but splits has one; set it to 0."
+                f"validation_fraction creates a split {split!r}, but config.data.splits has one"
+                " already; set validation_fraction to 0."
             )
-        if split == "train" and ids is train.kept and seen is known:  # neither curated nor held out
-            found[split] = train
+        if split == "train" and ids is train.ids and split_labels is train_labels:
+            sources[split] = train  # neither curated nor held out
             continue
         rows = np.argsort(ids)
-        source = train._replace(kept=ids[rows])
-        before = known[np.searchsorted(train.kept, source.kept)]
-        same = before.shape == seen.shape and np.array_equal(before, seen[rows])
-        found[split] = source if same else source._replace(labels=seen[rows])
-    return found, dataset.curation_changes(stored, made.splits)
+        source = train._replace(ids=ids[rows])
+        before = train_labels[np.searchsorted(train.ids, source.ids)]
+        is_same = before.shape == split_labels.shape and np.array_equal(before, split_labels[rows])
+        sources[split] = source if is_same else source._replace(labels=split_labels[rows])
+    return sources, dataset.curation_changes(stored, curated)
 
 
 def _fingerprint(sources: Mapping[str, Source], class_names: tuple[str, ...]) -> str:
-    """Of names, versions, lengths of files and the examples chosen; contents are not read."""
+    """Hash of names, versions, file lengths and selected examples; record contents are not read."""
     digest = hashlib.sha256(json.dumps(class_names).encode())
-    for split, (records, part, label, kept, labels) in sorted(sources.items()):
-        told = (split, records.full_name, part.split, label, records.files(part.split).lengths)
-        digest.update(json.dumps(told).encode())
-        for array in (kept, labels):
+    for split, (records, part, label, ids, labels) in sorted(sources.items()):
+        header = (split, records.full_name, part.split, label, records.files(part.split).lengths)
+        digest.update(json.dumps(header).encode())
+        for array in (ids, labels):
             if array is not None:
-                if array.ndim == 2:  # how far lists are padded is of no matter
+                if array.ndim == 2:  # the amount of padding must not change the fingerprint
                     array = array[:, : np.flatnonzero((array >= 0).any(axis=0)).max(initial=-1) + 1]
                 digest.update(f"{array.dtype} {array.shape}".encode())
                 digest.update(np.ascontiguousarray(array))

@@ -1,7 +1,8 @@
-"""The pipeline of a data set that does not fit: every host reads, decodes and augments its part.
+"""The streaming pipeline: every host reads, decodes and augments its part of each batch.
 
-Feeds are batches, made by tf.data from the record files of TensorFlow Datasets in the order of
-lanes.py. The device does no more than the last `value_range` of a chain, so uint8 goes there.
+tf.data reads the record files of TensorFlow Datasets in the order of reader_shards.py. Feeds are
+batches. Only the last `value_range` of a chain runs on the device, so that images are transferred
+as uint8.
 """
 
 import contextlib
@@ -14,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 import tensorflow as tf
 from absl import logging
-from jaxtyping import PRNGKeyArray
+from jaxtyping import Int, PRNGKeyArray
 
 from heteroscedastic.batch import Batch
 from heteroscedastic.bind import within
@@ -23,17 +24,17 @@ from heteroscedastic.data.dataset import Dataset, Split
 from heteroscedastic.data.pipeline import Places, Selected
 from heteroscedastic.data.storage import tfds
 from heteroscedastic.data.streaming import graph, in_memory, ops, reader_shards, records
-from heteroscedastic.data.streaming.in_memory import InMemory
-from heteroscedastic.data.streaming.sources import Chosen
+from heteroscedastic.data.streaming.in_memory import LazySplits
+from heteroscedastic.data.streaming.sources import StreamSources
 from heteroscedastic.links import LabelForm
 
 
 class Streaming:
-    """The pipeline over record files."""
+    """The pipeline over record files; see data.pipeline.Pipeline."""
 
     def __init__(
         self,
-        chosen: Chosen,
+        sources: StreamSources,
         *,
         seed: int,
         batch_size: int,
@@ -44,50 +45,50 @@ class Streaming:
         max_labels: int = 16,
         max_corrupt: int = 100,
     ):
-        """Settings of config.data.
+        """Binds the settings of config.data.
 
         Args:
-          chosen: the examples of every split.
-          seed: of the order, and of what operations draw.
-          batch_size: of the global batch, a multiple of `lanes`.
-          training_chain: operations of ops.py.
-          chain: of evaluation.
-          lanes: parts of a split that are read side by side, a multiple of any number of hosts to
-            come.
-          window: records of a lane that are shuffled together, and held in memory as they are
+          sources: the examples of every split.
+          seed: seed of the order and of the operations.
+          batch_size: global batch size, a multiple of `lanes`.
+          training_chain: operations of ops.py for training.
+          chain: operations of ops.py for evaluation.
+          lanes: number of reader shards, which are the parts of a split that are read in parallel;
+            a multiple of the number of hosts, also of every later number of hosts.
+          window: records of a reader shard that are shuffled together; they are held in memory as
             stored.
-          max_labels: the longest list of labels of an example.
-          max_corrupt: images that may fail to decode, of those that all hosts knew of at the last
-            checkpoint, and those that one has met since.
+          max_labels: maximum number of labels per example.
+          max_corrupt: maximum number of images that may fail to decode. It counts images that all
+            hosts knew of at the last checkpoint, and images that this host found since.
         """
-        sources, self.class_names, self.class_counts, self.description = chosen
-        self.sizes = {name: len(source.kept) for name, source in sources.items()}
+        splits, self.class_names, self.class_counts, self.description = sources
+        self.sizes = {name: len(source.ids) for name, source in splits.items()}
         self.label_forms: dict[str, LabelForm] = {
-            name: "list" if source.is_list else "one" for name, source in sources.items()
+            name: "list" if source.is_list else "one" for name, source in splits.items()
         }
-        self.arrays = dict.fromkeys(sources, ())
-        self._sources, self._seed, self._batch_size = sources, seed, batch_size
-        self._chains = {True: _parted(training_chain), False: _parted(chain)}
-        self._lanes, self._window, self._share = lanes, window, batch_size // lanes
+        self.arrays = dict.fromkeys(splits, ())
+        self._sources, self._seed, self._batch_size = splits, seed, batch_size
+        self._chains = {True: _host_and_device(training_chain), False: _host_and_device(chain)}
+        self._num_shards, self._window, self._shard_batch_size = lanes, window, batch_size // lanes
         self._max_labels, self._max_corrupt = max_labels, max_corrupt
-        self._images: dict[
-            tuple[str, bool], Callable
-        ] = {}  # by split, and whether it is of training
-        self._left_out: dict[str, list[int]] = {name: [] for name in sources}
+        # By split, and whether it is for training.
+        self._image_functions: dict[tuple[str, bool], Callable] = {}
+        self._left_out: dict[str, list[int]] = {name: [] for name in splits}
 
     @property
     def dataset(self) -> Dataset:
-        """Splits as evaluation sees them, each decoded into memory when it is asked for."""
-        return Dataset(InMemory(self.sizes, self._read), self.class_names)
+        """Splits as evaluation sees them; each is decoded into memory on first access."""
+        return Dataset(LazySplits(self.sizes, self._read), self.class_names)
 
     @property
-    def kept(self) -> dict[str, np.ndarray]:
-        return {name: source.kept for name, source in self._sources.items()}
+    def kept(self) -> dict[str, Int[np.ndarray, "_"]]:
+        """Ids of every split, including those of images that cannot be decoded."""
+        return {name: source.ids for name, source in self._sources.items()}
 
     @property
     def clean_labels(self) -> Mapping:
-        """Labels before curation."""
-        return InMemory(
+        """Labels before curation, by split; each is read on first access."""
+        return LazySplits(
             self.sizes, lambda split: self._sources[split].clean_labels(self._max_labels)
         )
 
@@ -105,167 +106,173 @@ class Streaming:
         return self._feeds(split, places, None, 0)
 
     def example(self, split: str, training: bool) -> Batch:
-        spec, size = self._image(split, training).structured_outputs, self._batch_size
-        lists = (self._max_labels,) if self._sources[split].is_list else ()
-        image, ids = (
-            np.zeros((size, *spec.shape), spec.dtype.as_numpy_dtype),
-            np.zeros(size, np.int32),
+        spec, size = self._image_function(split, training).structured_outputs, self._batch_size
+        list_shape = (self._max_labels,) if self._sources[split].is_list else ()
+        return Batch(
+            inputs=np.zeros((size, *spec.shape), spec.dtype.as_numpy_dtype),
+            labels=np.zeros((size, *list_shape), np.int32),
+            weights=np.zeros(size, np.float32),
+            ids=np.zeros(size, np.int32),
+            extras={},
         )
-        return Batch(image, np.zeros((size, *lists), np.int32), np.zeros(size, np.float32), ids, {})
 
     def training_batch(self, key: PRNGKeyArray, arrays: Any, feed: Batch) -> Batch:
-        return _on_device(key, feed, self._chains[True][1])
+        return _device_batch(key, feed, self._chains[True][1])
 
     def batch(self, key: PRNGKeyArray, arrays: Any, feed: Batch | resident.Feed) -> Batch:
-        on_device = self._chains[False][1]
+        device_chain = self._chains[False][1]
         if isinstance(feed, resident.Feed):  # of a split that was read into memory
-            return resident.batch(key, arrays, feed, chain=on_device)
-        return _on_device(key, feed, on_device)
+            return resident.batch(key, arrays, feed, chain=device_chain)
+        return _device_batch(key, feed, device_chain)
 
     def left_out(self) -> dict[str, list[int]]:
         return {split: sorted(ids) for split, ids in self._left_out.items() if ids}
 
     def leave_out(self, ids: Mapping[str, Sequence[int]]) -> None:
-        for split, known in self._left_out.items():
-            known[:] = sorted({*known, *ids.get(split, ())})
+        for split, known_ids in self._left_out.items():
+            known_ids[:] = sorted({*known_ids, *ids.get(split, ())})
 
     def ids(
         self, split: str, places: Places, epoch: int | None = None, start: int = 0
-    ) -> np.ndarray:
-        """The ids of every step from `start` on, -1 where there is none; nothing is read.
+    ) -> Int[np.ndarray, "steps part"]:
+        """The ids of every step, -1 for padding; no records are read.
 
         Args:
-          split: to be told of.
-          places: of each batch.
-          epoch: of training; None is evaluation.
+          split: name of the split.
+          places: slots of each global batch.
+          epoch: epoch of training; None is evaluation.
           start: the first step.
         """
-        steps = self._num_steps(split) - start
-        told = np.full((len(places) // self._share, steps * self._share), -1, np.int64)
-        for row, found in zip(told, self._readings(split, places, epoch, start)):
-            row[: len(found.ids)] = found.ids
-        return (
-            told.reshape(len(told), steps, self._share).swapaxes(0, 1).reshape(steps, len(places))
+        num_steps = self._num_steps(split) - start
+        rows = np.full(
+            (len(places) // self._shard_batch_size, num_steps * self._shard_batch_size),
+            -1,
+            np.int64,
         )
+        for row, plan in zip(rows, self._read_plans(split, places, epoch, start)):
+            row[: len(plan.ids)] = plan.ids
+        by_step = rows.reshape(len(rows), num_steps, self._shard_batch_size).swapaxes(0, 1)
+        return by_step.reshape(num_steps, len(places))
 
     def _num_steps(self, split: str) -> int:
         return resident.steps_per_epoch(self.sizes[split], self._batch_size)
 
-    def _readings(
+    def _read_plans(
         self, split: str, places: Places, epoch: int | None, start: int
-    ) -> list[reader_shards.Reading]:
-        """What is read of the lanes that fill these places."""
-        mine = np.unique(places // self._share).tolist()
-        if len(mine) * self._share != len(places):
+    ) -> list[reader_shards.ReadPlan]:
+        """Plans of the reader shards that fill these slots of the global batch."""
+        shard_numbers = np.unique(places // self._shard_batch_size).tolist()
+        if len(shard_numbers) * self._shard_batch_size != len(places):
             raise ValueError(
-                f"config.data.lanes is {self._lanes}, but must be a multiple of the"
-                f" {self._batch_size // len(places)}"
-                " parts that the hosts of this run cut a batch into."
+                f"config.data.lanes is {self._num_shards}, but must be a multiple of"
+                f" {self._batch_size // len(places)}, the number of parts that a batch is divided"
+                " into among hosts."
             )
         source = self._sources[split]
-        cut = reader_shards.cut(source.kept, self._lanes)
+        shards = reader_shards.shards(source.ids, self._num_shards)
+        file_lengths = source.records.files(source.part.split).lengths
 
-        def draws(lane):
-            return None if epoch is None else reader_shards.draws(self._seed, epoch, lane)
-
-        return [
-            reader_shards.reading(
-                cut[i],
-                source.records.files(source.part.split).lengths,
-                start * self._share,
-                self._window,
-                draws(i),
+        def plan(shard):
+            is_training = epoch is not None
+            generator = reader_shards.generator(self._seed, epoch, shard) if is_training else None
+            return reader_shards.read_plan(
+                shards[shard], file_lengths, start * self._shard_batch_size, self._window, generator
             )
-            for i in mine
-        ]
+
+        return [plan(shard) for shard in shard_numbers]
 
     def _feeds(self, split: str, places: Places, epoch: int | None, start: int) -> Iterator[Batch]:
-        step, steps = start, self._num_steps(split)
-        while step < steps:  # each time round, a step was made or an image more is left out
+        step, num_steps = start, self._num_steps(split)
+        while step < num_steps:  # each iteration yields steps, or leaves out one more image
             try:
-                with self._readable(split, places, epoch, step):
+                with self._read_errors(split, places, epoch, step):
                     for feed in self._batches(split, places, epoch, step):
-                        yield self._checked(split, feed)
+                        yield self._valid_feed(split, feed)
                         step += 1
             except tf.errors.InvalidArgumentError as error:
-                with self._readable(split, places, epoch, step):
-                    self._leave_out(split, places, epoch, step, error)
+                with self._read_errors(split, places, epoch, step):
+                    self._leave_out_corrupt(split, places, epoch, step, error)
             else:
                 break
-        if step < steps:
+        if step < num_steps:
             raise ValueError(
-                f"{self._sources[split].where}: {split} ended after {step:,} of {steps:,} batches."
+                f"{self._sources[split].where}: {split} ended after {step:,} of {num_steps:,}"
+                " batches."
             )
 
     @contextlib.contextmanager
-    def _readable(self, split: str, places: Places, epoch: int | None, step: int) -> Iterator[None]:
-        """An error of reading names the file; one of decoding passes."""
+    def _read_errors(
+        self, split: str, places: Places, epoch: int | None, step: int
+    ) -> Iterator[None]:
+        """Adds the name of the file to errors of reading; errors of decoding pass unchanged."""
         try:
             yield
         except tf.errors.InvalidArgumentError:
             raise
         except tf.errors.OpError as error:
-            numbers = np.concatenate(
-                [reading.file for reading in self._readings(split, places, epoch, step)]
-            )
-            raise self._sources[split].records.unreadable(
-                self._sources[split].part.split, numbers, error
-            ) from None
+            source = self._sources[split]
+            plans = self._read_plans(split, places, epoch, step)
+            file_numbers = np.concatenate([plan.file for plan in plans])
+            raise source.records.read_error(source.part.split, file_numbers, error) from None
 
     def _batches(
         self, split: str, places: Places, epoch: int | None, start: int
     ) -> Iterator[Batch]:
-        image_of, key = self._image(split, epoch is not None), graph.key(self._seed, epoch)
-        example = graph.example(image_of, key, self._left_out[split])
+        image, key = (
+            self._image_function(split, epoch is not None),
+            graph.epoch_key(self._seed, epoch),
+        )
+        example = graph.example_function(image, key, self._left_out[split])
         batches = (
-            self._stored(split, places, epoch, start)
+            self._stored_examples(split, places, epoch, start)
             .map(example, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
             .batch(len(places), drop_remainder=True)
             .prefetch(tf.data.AUTOTUNE)
         )
-        for found in batches.as_numpy_iterator():
-            yield Batch(*found, {})
+        for arrays in batches.as_numpy_iterator():
+            yield Batch(*arrays, {})
 
-    def _checked(self, split: str, feed: Batch) -> Batch:
-        """The feed, once its labels are classes; a list without labels tells a model of one
-        nothing.
-        """
+    def _valid_feed(self, split: str, feed: Batch) -> Batch:
+        """The feed with checked labels; an empty list has weight 0 for a model of one label."""
         where, num_classes = self._sources[split].where, len(self.class_names)
-        labels, weights = records.checked(feed.labels, feed.ids, num_classes, where), feed.weights
+        labels = records.valid_labels(feed.labels, feed.ids, num_classes, where)
+        weights = feed.weights
         if self.label_forms["train"] == "one" and self.label_forms[split] == "list":
             weights = weights * (labels[:, 0] >= 0)
         return feed._replace(labels=labels, weights=weights)
 
-    def _stored(self, split: str, places: Places, epoch: int | None, start: int) -> tf.data.Dataset:
-        readings, steps = (
-            self._readings(split, places, epoch, start),
+    def _stored_examples(
+        self, split: str, places: Places, epoch: int | None, start: int
+    ) -> tf.data.Dataset:
+        return graph.stored_examples(
+            self._sources[split],
+            self._read_plans(split, places, epoch, start),
+            self._window,
+            self._shard_batch_size,
             self._num_steps(split) - start,
-        )
-        return graph.stored(
-            self._sources[split], readings, self._window, self._share, steps, self._max_labels
+            self._max_labels,
         )
 
-    def _image(self, split: str, training: bool) -> Callable:
-        """What the host does with an image."""
-        if (split, training) not in self._images:
+    def _image_function(self, split: str, training: bool) -> Callable:
+        """The operations of the host on one image."""
+        if (split, training) not in self._image_functions:
             section = f"data.{'train' if training else 'eval'}"
-            made = within(
+            function = within(
                 section,
-                graph.image,
+                graph.image_function,
                 self._sources[split].records.image_shape,
                 self._chains[training][0],
             )
-            shape = made.structured_outputs.shape
+            shape = function.structured_outputs.shape
             if not shape.is_fully_defined():
                 raise ValueError(
-                    f"config.{section} makes images of {shape}, but all must be of one size; end"
-                    " it with a crop or"
-                    " resize to one."
+                    f"config.{section} produces images of shape {shape}, but all images must have"
+                    " one size; end the chain with a crop or a resize to a fixed size."
                 )
-            self._images[split, training] = made
-        return self._images[split, training]
+            self._image_functions[split, training] = function
+        return self._image_functions[split, training]
 
-    def _leave_out(
+    def _leave_out_corrupt(
         self,
         split: str,
         places: Places,
@@ -276,74 +283,77 @@ class Streaming:
         """Finds the images of a step that cannot be decoded, and leaves them out from now on.
 
         Raises:
-          ValueError: all of them can be, so the chain has failed; or they are too many by now.
+          ValueError: all images can be decoded, so the chain has failed; or more than
+            `max_corrupt` images cannot be decoded.
         """
-        source, found = self._sources[split], []
-        decoded, key = graph.image(source.records.image_shape, []), graph.key(0, None)
+        source, corrupt = self._sources[split], []
+        decode, key = graph.image_function(source.records.image_shape, []), graph.epoch_key(0, None)
         try:
-            of_step = list(self._stored(split, places, epoch, step).take(len(places)))
-        except tf.errors.InvalidArgumentError as unread:
+            examples = list(self._stored_examples(split, places, epoch, step).take(len(places)))
+        except tf.errors.InvalidArgumentError as parse_error:
             raise ValueError(
-                f"{source.where}: {split} holds a record that is no image with {source.label!r}"
-                f" ({tfds.one_line(unread)}); prepare it again."
+                f"{source.where}: {split} has a record without an image and {source.label!r}"
+                f" ({tfds.error_message(parse_error)}); prepare the set again."
             ) from None
-        for position, image, _ in of_step:
+        for position, image, _ in examples:
             try:
                 if position >= 0:
-                    decoded(key, position, image)
+                    decode(key, position, image)
             except tf.errors.InvalidArgumentError:
-                found.append(int(position))
-        found = sorted(set(found) - set(self._left_out[split]))
-        if not found:
-            raise self._failure(split, epoch, of_step, error) from None
-        self._left_out[split] += found
+                corrupt.append(int(position))
+        corrupt = sorted(set(corrupt) - set(self._left_out[split]))
+        if not corrupt:
+            raise self._chain_error(split, epoch, examples, error) from None
+        self._left_out[split] += corrupt
         logging.warning(
-            "%s: images of ids %s cannot be decoded and are left out.", source.where, found
+            "%s: images of ids %s cannot be decoded and are left out.", source.where, corrupt
         )
         if sum(map(len, self._left_out.values())) > self._max_corrupt:
             raise ValueError(
-                f"{source.where}: more than {self._max_corrupt} images cannot be decoded, now"
-                f" those of ids {found};"
-                " prepare the set again, or raise config.data.max_corrupt."
+                f"{source.where}: more than {self._max_corrupt} images cannot be decoded, most"
+                f" recently those of ids {corrupt}; prepare the set again, or raise"
+                " config.data.max_corrupt."
             ) from None
 
-    def _failure(
+    def _chain_error(
         self,
         split: str,
         epoch: int | None,
-        of_step: Sequence[tuple],
+        examples: Sequence[tuple],
         error: tf.errors.InvalidArgumentError,
     ) -> ValueError:
-        """That of the chain, which names the first image that fails alone as all did together."""
-        image_of, key = self._image(split, epoch is not None), graph.key(self._seed, epoch)
-        which = "an image"
-        for position, image, _ in of_step:
+        """An error of the chain that names the first image on which the chain fails."""
+        image_function = self._image_function(split, epoch is not None)
+        key, which = graph.epoch_key(self._seed, epoch), "an image"
+        for position, image, _ in examples:
             try:
                 if position >= 0 and int(position) not in self._left_out[split]:
-                    image_of(key, position, image)
-            except tf.errors.InvalidArgumentError as found:
-                which, error = f"the image of id {int(position)}", found
+                    image_function(key, position, image)
+            except tf.errors.InvalidArgumentError as image_error:
+                which, error = f"the image of id {int(position)}", image_error
                 break
         return ValueError(
             f"{self._sources[split].where}: the chain fails on {which} of {split}:"
-            f" {tfds.one_line(error)}"
+            f" {tfds.error_message(error)}"
         )
 
     def _read(self, split: str) -> Split:
-        """A split as evaluation sees it."""
+        """A split as evaluation sees it, in memory."""
         source = self._sources[split]
-        in_memory.check_room(source.where, len(source.kept), self.example(split, False).inputs[0])
-        return in_memory.gathered(self.feeds(split, np.arange(self._batch_size)), source.kept)
+        in_memory.check_size(source.where, len(source.ids), self.example(split, False).inputs[0])
+        return in_memory.split_from_feeds(
+            self.feeds(split, np.arange(self._batch_size)), source.ids
+        )
 
 
-def _parted(chain: Sequence[Callable]) -> tuple[list[Callable], list[Callable]]:
-    """What the host does of a chain, and what the device does: the last `value_range`."""
+def _host_and_device(chain: Sequence[Callable]) -> tuple[list[Callable], list[Callable]]:
+    """The operations of the host, and those of the device: a `value_range` at the end."""
     if chain and chain[-1].func is ops.value_range:
         return list(chain[:-1]), [functools.partial(augment.value_range, **chain[-1].keywords)]
     return list(chain), []
 
 
-def _on_device(key: PRNGKeyArray, feed: Batch, chain: Sequence[Callable]) -> Batch:
+def _device_batch(key: PRNGKeyArray, feed: Batch, chain: Sequence[Callable]) -> Batch:
     inputs = feed.inputs
     for op in chain:
         inputs = jax.vmap(functools.partial(op, key))(inputs)

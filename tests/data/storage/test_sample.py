@@ -5,7 +5,7 @@ from heteroscedastic.data.storage import sample, store, tfds
 
 library = pytest.importorskip("tensorflow_datasets")
 
-SETS = {  # name: a split, and how many classes the config says
+SETS = {  # name: a split, and the number of classes of the config
     "imagenet2012": ("train", 1000),
     "imagenet2012_real": ("validation", 1000),
     "imagenet_v2": ("test", 1000),
@@ -36,18 +36,17 @@ def test_a_copy_has_the_features_of_the_set_in_several_files(tmp_path, name):
     copy = tfds.library().builder(name, data_dir=tmp_path)
     assert copy.info.full_name == real.info.full_name
     assert type(copy) is type(real)
-    theirs = real.info.features
-    ours = copy.info.features
-    for given, wanted in zip(_flat(ours), _flat(theirs), strict=True):
-        assert type(given) is type(wanted)
-        assert (given.shape, given.dtype) == (wanted.shape, wanted.dtype)
-        if isinstance(wanted, library.features.ClassLabel):
-            assert given.num_classes == (wanted.num_classes or num_classes)
+    pairs = zip(_flat(copy.info.features), _flat(real.info.features), strict=True)
+    for feature, expected in pairs:
+        assert type(feature) is type(expected)
+        assert (feature.shape, feature.dtype) == (expected.shape, expected.dtype)
+        if isinstance(expected, library.features.ClassLabel):
+            assert feature.num_classes == (expected.num_classes or num_classes)
     assert list(copy.info.splits) == [split]
     assert copy.info.splits[split].shard_lengths == [sample.NUM_EXAMPLES // 4] * 4
-    found = examples(name, tmp_path, split)
-    assert len(found) == sample.NUM_EXAMPLES
-    assert all(e["image"].std() > 10 for e in found)
+    copies = examples(name, tmp_path, split)
+    assert len(copies) == sample.NUM_EXAMPLES
+    assert all(e["image"].std() > 10 for e in copies)
 
 
 def _flat(feature):
@@ -63,12 +62,12 @@ def test_labels_are_of_the_first_classes_and_lists_are_short_or_empty(tmp_path):
     features = tfds.library().builder("jft", data_dir=tmp_path).info.features
     assert features["labels"].feature.num_classes == 18_291
     lists = [e["labels"].tolist() for e in examples("jft", tmp_path, "train")]
-    assert {len(one) for one in lists} >= {0, 1, 2}
-    assert all(one == sorted(set(one)) for one in lists)
+    assert {len(labels) for labels in lists} >= {0, 1, 2}
+    assert all(labels == sorted(set(labels)) for labels in lists)
     assert max(map(max, filter(None, lists))) < sample.MAX_CLASSES
 
 
-def test_what_has_no_builder_has_one_label_unless_it_is_told_otherwise(tmp_path):
+def test_a_set_without_a_builder_has_one_label_by_default(tmp_path):
     sample.write("private", str(tmp_path), ["train", "test"], num_classes=7)
     for split in ("train", "test"):
         assert {int(e["label"]) for e in examples("private", tmp_path, split)} <= set(range(7))
@@ -82,7 +81,7 @@ def test_images_are_digits_of_several_sizes_and_colours(tmp_path):
     assert sum(grey) == sample.NUM_EXAMPLES // 4
 
 
-def test_a_copy_is_read_as_the_set_would_be(tmp_path):
+def test_a_copy_is_read_like_the_set(tmp_path):
     sample.write("cifar10_n", str(tmp_path), ["train", "test"])
     data = store.load(
         "cifar10_n",
@@ -97,7 +96,7 @@ def test_a_copy_is_read_as_the_set_would_be(tmp_path):
     assert data.splits["train"].inputs.shape[1:] == (32, 32, 3)
 
 
-def test_two_splits_have_other_images(tmp_path):
+def test_two_splits_have_different_images(tmp_path):
     sample.write("imagenet2012", str(tmp_path), ["train", "validation"])
     train, validation = (
         {e["image"].tobytes() for e in examples("imagenet2012", tmp_path, s)}
@@ -106,6 +105,8 @@ def test_two_splits_have_other_images(tmp_path):
     assert not train & validation
 
 
-def test_features_that_no_digit_has_are_told(tmp_path):
-    with pytest.raises(ValueError, match=r"field 'audio' is Audio.*, of which no sample is made"):
+def test_unsupported_features_are_an_error(tmp_path):
+    with pytest.raises(
+        ValueError, match=r"field 'audio' is Audio.*, which a small copy does not support"
+    ):
         sample.write("speech_commands", str(tmp_path), ["train"])

@@ -44,7 +44,7 @@ def assert_same(one, other):
 
 
 def arrays_of(n=4, **changes):
-    """What an .npz file holds, with these in place; None is left out."""
+    """The arrays of an .npz file, with these changes; None removes an array."""
     arrays = {
         "class_names": np.array(["cat", "dog"]),
         "train_inputs": np.zeros((n, 2, 2, 1), np.uint8),
@@ -54,7 +54,7 @@ def arrays_of(n=4, **changes):
 
 
 @pytest.mark.parametrize("lists", [False, True])
-def test_what_is_written_is_what_is_read(tmp_path, lists):
+def test_a_written_data_set_is_read_unchanged(tmp_path, lists):
     data = data_of(lists)
     store.write(tmp_path / "pets.npz", data)
     assert_same(store.read(tmp_path / "pets.npz"), data)
@@ -68,7 +68,7 @@ def test_examples_without_ids_are_numbered(tmp_path):
     )
 
 
-def test_what_else_is_known_of_an_example_is_kept(tmp_path):
+def test_extra_fields_are_stored(tmp_path):
     data = data_of(lists=False)
     extras = {"clean_labels": np.arange(9, dtype=np.int32) % 3, "sharpness": np.linspace(0, 1, 9)}
     data.splits["train"] = data.splits["train"]._replace(extras=extras)
@@ -77,9 +77,7 @@ def test_what_else_is_known_of_an_example_is_kept(tmp_path):
 
 
 def encoded_pets():
-    """The arrays of a file of encoded images, and the pixels that they were made of; one image is
-    grey.
-    """
+    """The arrays of a file of encoded images, and their pixels; one image is grey."""
     pixels = np.random.default_rng(0).integers(0, 256, (10, 6, 4, 3)).astype(np.uint8)
     pixels[3] = pixels[3, :, :, :1]
     images = []
@@ -100,24 +98,24 @@ def encoded_pets():
 def test_encoded_images_are_decoded_and_may_be_sliced(tmp_path):
     arrays, pixels = encoded_pets()
     np.savez(tmp_path / "pets.npz", **arrays)
-    found = store.load("pets", str(tmp_path)).splits["train"]
-    np.testing.assert_array_equal(found.inputs, pixels)
-    found = store.load(
+    split = store.load("pets", str(tmp_path)).splits["train"]
+    np.testing.assert_array_equal(split.inputs, pixels)
+    split = store.load(
         "pets", str(tmp_path), label="human", splits=dict(train="train[30%:50%]")
     ).splits["train"]
-    np.testing.assert_array_equal(found.inputs, pixels[3:5])
-    np.testing.assert_array_equal(found.ids, [3, 4])
-    np.testing.assert_array_equal(found.labels, [1, 2])
-    np.testing.assert_array_equal(found.extras["clean_labels"], [0, 1])
+    np.testing.assert_array_equal(split.inputs, pixels[3:5])
+    np.testing.assert_array_equal(split.ids, [3, 4])
+    np.testing.assert_array_equal(split.labels, [1, 2])
+    np.testing.assert_array_equal(split.extras["clean_labels"], [0, 1])
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        (dict(train_offsets=None), "lacks train_offsets; it has"),
+        (dict(train_offsets=None), "has no train_offsets; its arrays are"),
         (
             dict(train_offsets=np.arange(11)),
-            "train: the offsets of encoded images must rise from 0 to their",
+            "train: the offsets of encoded images must increase from 0 to",
         ),
         (dict(train_offsets=np.arange(4)), "train has 10 labels, but 3 offsets"),
         (dict(train_human=np.arange(9)), "train has 10 labels, but 9 human"),
@@ -126,10 +124,10 @@ def test_encoded_images_are_decoded_and_may_be_sliced(tmp_path):
             dict(train_encoded=encoded_pets()[0]["train_encoded"] ^ 1),
             "image 0 of 10 cannot be decoded",
         ),
-        (dict(num_channels=np.array(2)), "images of 2 channels; known are 1, 3, 4"),
+        (dict(num_channels=np.array(2)), "images have 2 channels; supported are 1, 3, 4"),
     ],
 )
-def test_encoded_images_that_are_not_sound_are_named(tmp_path, changes, message):
+def test_invalid_encoded_images_are_named(tmp_path, changes, message):
     arrays = {
         name: array for name, array in (encoded_pets()[0] | changes).items() if array is not None
     }
@@ -138,31 +136,33 @@ def test_encoded_images_that_are_not_sound_are_named(tmp_path, changes, message)
         store.load("pets", str(tmp_path))
 
 
-def test_slices_and_first_classes_are_had_of_any_data_set():
-    whole = store.load("digits").splits["train"]
+def test_slices_and_first_classes_of_any_data_set_can_be_selected():
+    full = store.load("digits").splits["train"]
     data = store.load("digits", splits=dict(train="train[:50%]", test="test"), max_classes=4)
     assert data.class_names == ("zero", "one", "two", "three")
-    rows = np.flatnonzero(whole.labels[:600] < 4)
-    assert_same_bits(data.splits["train"].inputs, whole.inputs[rows])
-    assert_same_bits(data.splits["train"].ids, whole.ids[rows])
+    rows = np.flatnonzero(full.labels[:600] < 4)
+    assert_same_bits(data.splits["train"].inputs, full.inputs[rows])
+    assert_same_bits(data.splits["train"].ids, full.ids[rows])
     pairs = store.load("digits_pairs", max_classes=4).splits["train"]
     assert (pairs.labels < 4).all()
     assert (pairs.labels.max(axis=1) >= 0).all()
 
 
-def test_a_file_comes_before_what_a_library_ships(tmp_path):
+def test_a_file_takes_precedence_over_a_bundled_set(tmp_path):
     data = data_of(lists=False)
     store.write(tmp_path / "digits.npz", data)
     assert_same(store.load("digits", str(tmp_path)), data)
 
 
-@pytest.mark.parametrize("share", [0.0, 0.01, 0.5, 0.99])
-def test_a_truncated_file_is_named(tmp_path, share):
+@pytest.mark.parametrize("fraction", [0.0, 0.01, 0.5, 0.99])
+def test_a_truncated_file_is_named(tmp_path, fraction):
     path = tmp_path / "pets.npz"
     store.write(path, data_of(lists=False))
-    whole = path.read_bytes()
-    path.write_bytes(whole[: int(share * len(whole))])
-    with pytest.raises(ValueError, match=r"pets.npz is no readable .npz file .* write it again"):
+    content = path.read_bytes()
+    path.write_bytes(content[: int(fraction * len(content))])
+    with pytest.raises(
+        ValueError, match=r"pets.npz cannot be read as an .npz file .* write it again"
+    ):
         store.load("pets", str(tmp_path))
 
 
@@ -176,7 +176,9 @@ def test_a_damaged_file_is_named(tmp_path, save, value):
     half = len(damaged) // 2
     damaged[half : half + 20] = bytes([value] * 20)
     path.write_bytes(damaged)
-    with pytest.raises(ValueError, match=r"pets.npz is no readable .npz file .* write it again"):
+    with pytest.raises(
+        ValueError, match=r"pets.npz cannot be read as an .npz file .* write it again"
+    ):
         store.load("pets", str(tmp_path))
 
 
@@ -184,87 +186,85 @@ def test_a_damaged_file_is_named(tmp_path, save, value):
 def test_one_flipped_bit_changes_nothing_or_is_named(tmp_path, save):
     path = tmp_path / "pets.npz"
     save(path, **arrays_of())
-    whole, data = path.read_bytes(), store.load("pets", str(tmp_path))
-    places = np.random.default_rng(0).integers(0, 8 * len(whole), 200)
-    named = 0
-    for place in places:
-        damaged = bytearray(whole)
-        damaged[place // 8] ^= 1 << place % 8
+    content, data = path.read_bytes(), store.load("pets", str(tmp_path))
+    positions = np.random.default_rng(0).integers(0, 8 * len(content), 200)
+    num_errors = 0
+    for position in positions:
+        damaged = bytearray(content)
+        damaged[position // 8] ^= 1 << position % 8
         path.write_bytes(damaged)
         try:
-            found = store.load("pets", str(tmp_path))
+            loaded = store.load("pets", str(tmp_path))
         except ValueError as error:
             assert "pets.npz" in str(error)  # noqa: PT017
-            named += 1
+            num_errors += 1
         else:
-            assert_same(found, data)
-    assert named > 100
+            assert_same(loaded, data)
+    assert num_errors > 100
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        (dict(class_names=None), "lacks class_names; it has"),
-        (dict(train_labels=None), "lacks train_labels; it has"),
-        (dict(train_inputs=None), "lacks any SPLIT_inputs or SPLIT_encoded; it has"),
-        (dict(test_inputs=np.zeros((1, 2, 2, 1), np.uint8)), "lacks test_labels; it has"),
+        (dict(class_names=None), "has no class_names; its arrays are"),
+        (dict(train_labels=None), "has no train_labels; its arrays are"),
+        (dict(train_inputs=None), "has no SPLIT_inputs or SPLIT_encoded of any split; its arrays"),
+        (dict(test_inputs=np.zeros((1, 2, 2, 1), np.uint8)), "has no test_labels; its arrays are"),
         (
             dict(train_labels=np.array([0, 1, 2, 7])),
             "train_labels: the example of id 2 has label 2, but the 2 classes are 0 to 1",
         ),
         (dict(train_labels=np.array([0, 1, 1])), "train has 3 labels, but 4 inputs"),
         (dict(train_inputs=np.zeros((4, 2, 2, 1))), "train_inputs must be uint8"),
-        (dict(train_ids=np.array([0, 1, 1, 2])), "train_ids must be different numbers"),
+        (dict(train_ids=np.array([0, 1, 1, 2])), "train_ids must be unique integers"),
         (
             dict(class_names=np.array(["cat", "dog"], object)),
-            "no readable .npz file",
+            "cannot be read as an .npz file",
         ),  # it would be unpickled
     ],
 )
-def test_a_file_that_lacks_something_or_is_not_sound_is_named_with_its_path(
-    tmp_path, changes, message
-):
+def test_a_file_with_missing_or_invalid_arrays_is_named(tmp_path, changes, message):
     np.savez(tmp_path / "pets.npz", **arrays_of(**changes))
     with pytest.raises(ValueError, match=f"pets.npz.*{message}"):
         store.load("pets", str(tmp_path))
 
 
-def test_an_unknown_name_says_where_it_was_looked_for(tmp_path):
+def test_the_error_of_an_unknown_name_says_where_it_was_searched(tmp_path):
     with pytest.raises(FileNotFoundError) as caught:
         store.load("pets", str(tmp_path))
     message = str(caught.value)
     assert "no data set 'pets'" in message
-    assert f"looked in {tmp_path / 'pets.npz'} and {tmp_path / 'pets'}," in message
-    # Where TensorFlow Datasets is not installed nobody knows whether it has a builder.
+    assert f"searched {tmp_path / 'pets.npz'} and {tmp_path / 'pets'}," in message
+    # Without TensorFlow Datasets it is unknown whether there is a builder.
     assert (
-        "TensorFlow Datasets has no builder of 'pets'" in message
+        "TensorFlow Datasets has no builder for 'pets'" in message
         or "tfds.builder('pets'" in message
     )
     assert "digits, digits_pairs" in message
     with pytest.raises(
-        FileNotFoundError, match="looked nowhere on disk, as neither --data_dir nor TFDS_DATA_DIR"
+        FileNotFoundError, match="searched nothing on disk, as neither --data_dir nor TFDS_DATA_DIR"
     ):
         store.load("pets")
 
 
-def test_without_the_library_that_ships_it_the_message_says_what_to_do(monkeypatch):
+def test_the_error_without_scikit_learn_says_what_to_do(monkeypatch):
     monkeypatch.setitem(sys.modules, "sklearn", None)
     with pytest.raises(
         FileNotFoundError, match=r"pip install scikit-learn, or write digits.npz"
     ) as caught:
         store.load("digits")
-    assert "looked nowhere on disk" in str(caught.value)
+    assert "searched nothing on disk" in str(caught.value)
 
 
-def test_the_command_writes_a_shipped_data_set_once(tmp_path, monkeypatch):
+def test_the_command_writes_a_bundled_data_set_once(tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "argv", ["store", "--name=digits", f"--data_dir={tmp_path}"])
     store.main()
     assert_same(store.read(tmp_path / "digits.npz"), store.load("digits"))
-    with pytest.raises(SystemExit, match="is there already"):
+    with pytest.raises(SystemExit, match="exists already"):
         store.main()
 
 
-def test_the_digits_are_those_of_scikit_learn_each_in_one_split():
+def test_each_digit_of_scikit_learn_is_in_one_split():
     raw, data = datasets.load_digits(), store.load("digits")
     ids = np.concatenate([split.ids for split in data.splits.values()])
     np.testing.assert_array_equal(np.sort(ids), np.arange(len(raw.target)))
@@ -276,23 +276,23 @@ def test_the_digits_are_those_of_scikit_learn_each_in_one_split():
 
 
 @pytest.mark.parametrize("name", ["digits", "digits_pairs"])
-def test_a_shipped_data_set_is_the_same_at_every_call_and_has_every_class_in_every_split(name):
+def test_a_bundled_data_set_is_deterministic_and_has_every_class_in_every_split(name):
     data = store.load(name)
     assert_same(store.load(name), data)
     for split in data.splits.values():
         assert set(range(10)) <= set(split.labels.ravel())
 
 
-def test_the_images_of_training_pairs_are_training_digits_and_those_of_test_pairs_test_digits():
+def test_training_pairs_consist_of_training_digits_and_test_pairs_of_test_digits():
     digits, pairs = store.load("digits"), store.load("digits_pairs")
-    own = {
+    images = {
         name: {image.tobytes() for image in split.inputs} for name, split in digits.splits.items()
     }
-    assert not own["train"] & own["test"]
+    assert not images["train"] & images["test"]
     for name, split in pairs.splits.items():
         for side in (split.inputs[:, :, :8], split.inputs[:, :, 8:]):
             times = collections.Counter(image.tobytes() for image in side)
-            assert times.keys() == own[name]
+            assert times.keys() == images[name]
             assert set(times.values()) == {4}
 
 
@@ -300,14 +300,18 @@ def test_the_images_of_training_pairs_are_training_digits_and_those_of_test_pair
 def test_no_image_of_a_validation_pair_is_in_a_training_pair(fraction):
     for seed in range(3):
         pairs = dataset.hold_out(store.load("digits_pairs"), seed, fraction)
-        seen = {
+        sides = {
             name: {
                 side.tobytes() for image in split.inputs for side in (image[:, :8], image[:, 8:])
             }
             for name, split in pairs.splits.items()
         }
-        assert len(seen["train"]) + len(seen["valid"]) == len(seen["train"] | seen["valid"]) == 1200
-        assert len(seen["valid"]) == round(1200 * fraction)
+        assert (
+            len(sides["train"]) + len(sides["valid"])
+            == len(sides["train"] | sides["valid"])
+            == 1200
+        )
+        assert len(sides["valid"]) == round(1200 * fraction)
 
 
 def test_the_labels_of_a_pair_are_the_set_of_its_digits():
@@ -320,7 +324,7 @@ def test_the_labels_of_a_pair_are_the_set_of_its_digits():
         hot = curation.multi_hot(split.labels, 10)
         sizes = set()
         for image, row in zip(split.inputs, hot):
-            stated = {digit[image[:, :8].tobytes()], digit[image[:, 8:].tobytes()]}
-            assert set(np.flatnonzero(row)) == stated
-            sizes.add(len(stated))
+            expected = {digit[image[:, :8].tobytes()], digit[image[:, 8:].tobytes()]}
+            assert set(np.flatnonzero(row)) == expected
+            sizes.add(len(expected))
         assert sizes == {1, 2}

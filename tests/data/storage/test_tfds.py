@@ -17,7 +17,7 @@ NAMES = ("cat", "dog", "owl")
 
 
 def pets(n, seed):
-    """Examples of a small set: grey images among others, human labels, things to be passed over."""
+    """Examples of a small set: images, labels, human labels and fields that are ignored."""
     rng = np.random.default_rng(seed)
     for i in range(n):
         yield (
@@ -66,7 +66,7 @@ def prepared(tmp_path_factory):
     return str(directory)
 
 
-def cached(name, source, out):
+def npz_folder(name, source, out):
     """The folder of the .npz file that the command writes."""
     command = ["store", f"--name={name}", f"--data_dir={source}", f"--out={out}"]
     with pytest.MonkeyPatch.context() as patch:
@@ -77,56 +77,55 @@ def cached(name, source, out):
 
 def assert_same(one, other):
     assert one.class_names == other.class_names
-    assert dataset.description(one, one) == dataset.description(
-        other, other
-    )  # with a fingerprint of all arrays
+    # Descriptions contain a fingerprint of all arrays.
+    assert dataset.description(one, one) == dataset.description(other, other)
 
 
-def assert_rows(part, whole, rows):
-    for a, b in ((part.inputs, whole.inputs), (part.labels, whole.labels), (part.ids, whole.ids)):
+def assert_rows(part, full, rows):
+    for a, b in ((part.inputs, full.inputs), (part.labels, full.labels), (part.ids, full.ids)):
         np.testing.assert_array_equal(a, b[rows])
-    assert part.extras.keys() == whole.extras.keys()
+    assert part.extras.keys() == full.extras.keys()
     for name, values in part.extras.items():
-        np.testing.assert_array_equal(values, whole.extras[name][rows])
+        np.testing.assert_array_equal(values, full.extras[name][rows])
 
 
-def test_what_was_prepared_is_what_is_read(prepared):
+def test_a_prepared_set_is_read_unchanged(prepared):
     data = store.load("tiny_pets", prepared)
     assert data.class_names == NAMES
     for (name, split), (n, seed) in zip(data.splits.items(), [(37, 0), (8, 1)]):
-        given = {e["image"].tobytes(): e for _, e in pets(n, seed)}
+        by_image = {e["image"].tobytes(): e for _, e in pets(n, seed)}
         np.testing.assert_array_equal(split.ids, np.arange(n))
-        found = [given[image.tobytes()] for image in split.inputs]
-        np.testing.assert_array_equal(split.labels, [e["label"] for e in found])
-        assert len({e["worker"] for e in found}) == n
+        stored = [by_image[image.tobytes()] for image in split.inputs]
+        np.testing.assert_array_equal(split.labels, [e["label"] for e in stored])
+        assert len({e["worker"] for e in stored}) == n
         if name == "train":
-            np.testing.assert_array_equal(split.extras["human"], [e["human"] for e in found])
+            np.testing.assert_array_equal(split.extras["human"], [e["human"] for e in stored])
 
 
-def test_only_other_answers_to_the_same_question_are_kept_and_only_where_there_are_any(prepared):
+def test_only_label_fields_with_the_same_classes_and_known_values_are_read(prepared):
     data = store.load("tiny_pets", prepared)
     assert set(data.splits["train"].extras) == {"human"}
     assert not data.splits["test"].extras
     with pytest.raises(
         ValueError,
-        match=r"has no field 'colour' of labels; its fields are label, human|human, label",
+        match=r"has no label field 'colour'; its fields are (label, human|human, label)",
     ):
         store.load("tiny_pets", prepared, label="colour")
 
 
-def test_the_order_is_that_of_the_files(prepared):
+def test_examples_are_in_the_order_of_the_files(prepared):
     builder = library.builder("tiny_pets", data_dir=prepared)
     one_by_one = [f"train[{i}:{i + 1}]" for i in range(37)]
-    theirs = [
+    images = [
         next(iter(library.as_numpy(builder.as_dataset(split=s))))["image"] for s in one_by_one[::6]
     ]
     np.testing.assert_array_equal(
-        store.load("tiny_pets", prepared).splits["train"].inputs[::6], theirs
+        store.load("tiny_pets", prepared).splits["train"].inputs[::6], images
     )
 
 
 def test_the_npz_file_of_encoded_images_is_the_same_data(prepared, tmp_path):
-    out = cached("tiny_pets", prepared, tmp_path)
+    out = npz_folder("tiny_pets", prepared, tmp_path)
     with np.load(tmp_path / "tiny_pets.npz") as file:
         assert {"train_encoded", "train_offsets", "train_labels", "train_human"} <= set(file.files)
         assert not any(name.endswith("_inputs") for name in file.files)
@@ -145,17 +144,17 @@ def test_the_npz_file_of_encoded_images_is_the_same_data(prepared, tmp_path):
     ("expression", "rows"),
     [("train[:25%]", slice(0, 9)), ("train[25%:50%]", slice(9, 18)), ("train[-5:]", slice(32, 37))],
 )
-def test_a_slice_has_the_examples_of_the_whole_with_their_places(prepared, expression, rows):
-    whole = store.load("tiny_pets", prepared).splits["train"]
+def test_a_slice_has_the_examples_and_ids_of_the_stored_split(prepared, expression, rows):
+    full = store.load("tiny_pets", prepared).splits["train"]
     data = store.load(
         "tiny_pets", prepared, splits=dict(train=expression, rest="train", test="test")
     )
     assert list(data.splits) == ["train", "rest", "test"]
-    assert_rows(data.splits["train"], whole, np.arange(37)[rows])
-    assert_rows(data.splits["rest"], whole, np.arange(37))
+    assert_rows(data.splits["train"], full, np.arange(37)[rows])
+    assert_rows(data.splits["rest"], full, np.arange(37))
 
 
-def test_training_learns_from_the_field_that_is_asked_for_and_keeps_the_clean_labels(prepared):
+def test_training_labels_come_from_the_given_field_and_clean_labels_are_kept(prepared):
     clean, noisy = (store.load("tiny_pets", prepared, label=label) for label in ("label", "human"))
     np.testing.assert_array_equal(
         noisy.splits["train"].labels, clean.splits["train"].extras["human"]
@@ -166,12 +165,12 @@ def test_training_learns_from_the_field_that_is_asked_for_and_keeps_the_clean_la
     np.testing.assert_array_equal(noisy.splits["test"].labels, clean.splits["test"].labels)
 
 
-def test_the_first_classes_have_their_examples_and_no_others(prepared):
-    whole = store.load("tiny_pets", prepared, label="human").splits["train"]
+def test_max_classes_selects_all_examples_of_the_first_classes(prepared):
+    full = store.load("tiny_pets", prepared, label="human").splits["train"]
     data = store.load("tiny_pets", prepared, label="human", max_classes=2)
     assert data.class_names == NAMES[:2]
-    rows = np.flatnonzero((whole.labels < 2) & (whole.extras["clean_labels"] < 2))
-    assert_rows(data.splits["train"], whole, rows)
+    rows = np.flatnonzero((full.labels < 2) & (full.extras["clean_labels"] < 2))
+    assert_rows(data.splits["train"], full, rows)
     with pytest.raises(ValueError, match="max_classes is 0"):
         store.load("tiny_pets", prepared, max_classes=0)
 
@@ -188,7 +187,7 @@ def test_a_damaged_set_is_named(prepared, tmp_path, victim, change):
         store.load("tiny_pets", str(tmp_path))
 
 
-def test_a_folder_without_a_prepared_version_is_told_from_no_folder(tmp_path):
+def test_the_error_of_a_folder_without_a_prepared_version_says_so(tmp_path):
     (tmp_path / "mnist").mkdir()
     with pytest.raises(FileNotFoundError, match=r"mnist \(it holds no mnist/\d") as caught:
         store.load("mnist", str(tmp_path))
@@ -210,18 +209,18 @@ def test_a_prepared_set_without_tensorflow_says_what_to_do(prepared):
 
 
 def test_encoded_images_without_pillow_say_what_to_do(prepared, tmp_path):
-    out = cached("tiny_pets", prepared, tmp_path)
+    out = npz_folder("tiny_pets", prepared, tmp_path)
     done = run_without(
         {"PIL"}, f"from heteroscedastic.data.storage import store; store.load('tiny_pets', {out!r})"
     )
     assert (
-        "tiny_pets.npz holds encoded images, which Pillow decodes: pip install pillow"
+        "tiny_pets.npz has encoded images; decoding them requires Pillow: pip install pillow"
         in done.stderr
     )
 
 
-def test_it_trains_from_encoded_images_without_tensorflow(prepared, tmp_path):
-    out = cached("tiny_pets", prepared, tmp_path)
+def test_training_from_encoded_images_does_not_require_tensorflow(prepared, tmp_path):
+    out = npz_folder("tiny_pets", prepared, tmp_path)
     done = run_without(
         EXTRAS - {"PIL"},
         MAIN,
@@ -238,7 +237,7 @@ def test_it_trains_from_encoded_images_without_tensorflow(prepared, tmp_path):
 
 
 @needs("cifar10_n")
-def test_the_human_labels_of_cifar10_are_wrong_as_often_as_published():
+def test_the_human_labels_of_cifar10_have_the_published_error_rates():
     data = store.load("cifar10_n", PACK, label="worse_label")
     train, test = data.splits["train"], data.splits["test"]
     assert (train.inputs.shape, test.inputs.shape) == ((50_000, 32, 32, 3), (10_000, 32, 32, 3))
@@ -253,26 +252,26 @@ def test_the_human_labels_of_cifar10_are_wrong_as_often_as_published():
     assert (train.labels != clean).mean() == pytest.approx(0.4021, abs=5e-5)
     assert (train.extras["aggre_label"] != clean).mean() == pytest.approx(0.0901, abs=5e-5)
     np.testing.assert_array_equal(np.bincount(test.labels), np.full(10, 1000))
-    told = dataset.description(data, data)
-    assert sum(n for _, _, n in told["label_noise"]) == 50_000
-    assert sum(n for a, b, n in told["label_noise"] if a == b) / 50_000 == pytest.approx(
+    description = dataset.description(data, data)
+    assert sum(n for _, _, n in description["label_noise"]) == 50_000
+    assert sum(n for a, b, n in description["label_noise"] if a == b) / 50_000 == pytest.approx(
         0.5979, abs=5e-5
     )
-    np.testing.assert_array_equal(
-        known_noise.confusions(told) > 0, ~np.eye(10, dtype=bool)
-    )  # all are confused
+    # Every pair of classes is confused.
+    np.testing.assert_array_equal(known_noise.confusions(description) > 0, ~np.eye(10, dtype=bool))
 
 
 @needs("cifar10_n")
-def test_cifar10_n_from_its_npz_file_is_that_of_tfds(tmp_path):
-    out = cached("cifar10_n", PACK, tmp_path)
+def test_cifar10_n_from_its_npz_file_equals_that_of_tfds(tmp_path):
+    out = npz_folder("cifar10_n", PACK, tmp_path)
     assert (tmp_path / "cifar10_n.npz").stat().st_size < 60e6
     splits = dict(train="train[20%:30%]", test="test[-500:]")
-    ours, theirs = (
-        store.load("cifar10_n", at, label="worse_label", splits=splits) for at in (out, PACK)
+    from_npz, from_tfds = (
+        store.load("cifar10_n", folder, label="worse_label", splits=splits)
+        for folder in (out, PACK)
     )
-    assert_same(ours, theirs)
-    assert ours.splits["train"].ids[0] == 10_000
+    assert_same(from_npz, from_tfds)
+    assert from_npz.splits["train"].ids[0] == 10_000
 
 
 @needs("cifar10")
@@ -302,46 +301,41 @@ def test_tiny_imagenet_has_200_classes_named_in_words_and_all_images_have_three_
 
 
 @needs("imagenet2012")
-def test_images_of_several_sizes_are_told():
-    with pytest.raises(
-        ValueError, match=r"imagenet2012.*images are of several sizes \(.*but must be of one"
-    ):
+def test_images_of_several_sizes_are_an_error():
+    with pytest.raises(ValueError, match=r"imagenet2012.*images differ in size \(.*requires one"):
         store.load("imagenet2012", PACK)
 
 
 @needs("coco")
-def test_boxes_are_no_labels():
-    with pytest.raises(ValueError, match=r"coco/2017.*has no features image and label.*objects"):
+def test_a_set_of_boxes_is_an_error():
+    with pytest.raises(ValueError, match=r"coco/2017.*requires the features .*objects"):
         store.load("coco/2017", PACK)
 
 
-def test_the_folder_of_a_set_is_that_of_all_its_configs_and_versions(tmp_path):
+def test_all_configs_and_versions_of_a_set_have_one_folder(tmp_path):
     for name in ("eurosat", "eurosat/rgb", "eurosat:2.0.0", "eurosat/rgb:2.0.0"):
         assert tfds.folder(name, str(tmp_path)) == tmp_path / "eurosat"
 
 
-def test_an_archive_tells_splits_apart_whose_names_begin_alike():
+def test_splits_whose_names_begin_alike_are_distinguished():
     def arrays(split, n):
         return {
             f"{split}_inputs": np.zeros((n, 2, 2, 1), np.uint8),
             f"{split}_labels": np.zeros(n, int),
         }
 
-    found = npz.Archive(
+    archive = npz.Archive(
         {"class_names": np.array(["a"])} | arrays("train", 3) | arrays("train_more", 5), "here"
     )
-    assert found.sizes == {"train": 3, "train_more": 5}
+    assert archive.sizes == {"train": 3, "train_more": 5}
 
 
 @pytest.mark.parametrize(
     ("name", "label", "splits"),
     [
         ("fashion_mnist", "label", dict(train="train", test="test")),
-        (
-            "eurosat",
-            "label",
-            dict(train="train[:75%]", test="train[75%:]"),
-        ),  # which has one split alone
+        # eurosat has one stored split.
+        ("eurosat", "label", dict(train="train[:75%]", test="train[75%:]")),
         ("cifar100", "label", dict(train="train", test="test")),
         ("cifar100_n", "noise_label", dict(train="train", test="test")),
     ],
@@ -356,18 +350,17 @@ def test_sets_of_these_names_are_read_with_the_features_of_their_builders(
     data = store.load(name, str(tmp_path / "tfds"), label=label, splits=splits)
     assert data.class_names == tuple(builder.info.features[label].names)
     for split, expression in splits.items():
-        encoded = {
-            "image": library.decode.SkipDecoding()
-        }  # TensorFlow decodes JPEG with other roundings
-        theirs = list(library.as_numpy(builder.as_dataset(split=expression, decoders=encoded)))
+        # TensorFlow rounds differently when it decodes JPEG.
+        encoded = {"image": library.decode.SkipDecoding()}
+        stored = list(library.as_numpy(builder.as_dataset(split=expression, decoders=encoded)))
         shape = builder.info.features["image"].shape
         colours = "L" if shape[-1] == 1 else "RGB"
         images = [
             np.asarray(Image.open(io.BytesIO(e["image"])).convert(colours)).reshape(shape)
-            for e in theirs
+            for e in stored
         ]
         np.testing.assert_array_equal(data.splits[split].inputs, images)
-        seen = label if split == "train" else "label"
-        np.testing.assert_array_equal(data.splits[split].labels, [e[seen] for e in theirs])
-    out = cached(name, str(tmp_path / "tfds"), tmp_path / "npz")
+        field = label if split == "train" else "label"
+        np.testing.assert_array_equal(data.splits[split].labels, [e[field] for e in stored])
+    out = npz_folder(name, str(tmp_path / "tfds"), tmp_path / "npz")
     assert_same(store.load(name, out, label=label, splits=splits), data)

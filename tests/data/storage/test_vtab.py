@@ -44,7 +44,7 @@ def test_every_task_is_prepared_from_its_source_and_loads(name, tmp_path):
         labels = [task.label(one) if callable(task.label) else one[task.label] for one in fields]
         np.testing.assert_array_equal(data.splits[split].labels, labels)
         for image, one in zip(data.splits[split].inputs, fields, strict=True):
-            # Two libraries decode the same JPEG of random pixels differently by so much.
+            # Two libraries decode a JPEG of random pixels with differences up to 16.
             np.testing.assert_allclose(
                 image, np.broadcast_to(one["image"] * task.scale, image.shape), atol=16
             )
@@ -67,7 +67,7 @@ def scene(depths):
         ([9.5] * 3, 0, 3),
     ],
 )
-def test_objects_are_counted_from_three_and_distances_are_between_thresholds(
+def test_objects_are_counted_from_three_and_distances_are_classified_by_thresholds(
     depths, number, distance
 ):
     assert vtab.count(scene(depths)) == number
@@ -84,7 +84,7 @@ def test_objects_are_counted_from_three_and_distances_are_between_thresholds(
         ([], [], 3),
     ],
 )
-def test_the_closest_vehicle_counts_and_pedestrians_do_not(kinds, depths, label):
+def test_the_closest_vehicle_determines_the_class_and_pedestrians_are_ignored(kinds, depths, label):
     location = np.zeros((len(depths), 3), np.float32)
     location[:, 2] = depths
     assert (
@@ -95,7 +95,7 @@ def test_the_closest_vehicle_counts_and_pedestrians_do_not(kinds, depths, label)
     )
 
 
-def test_positions_and_orientations_fall_into_sixteen_classes():
+def test_positions_and_orientations_have_sixteen_classes():
     positions = [vtab.x_position({"label_x_position": np.int64(i)}) for i in range(32)]
     assert positions == [i // 2 for i in range(32)]
     orientations = np.array(
@@ -106,12 +106,15 @@ def test_positions_and_orientations_fall_into_sixteen_classes():
     assert np.bincount(orientations).shape == (16,)
 
 
-def test_a_task_is_written_once_and_loads_as_any_set(tmp_path, monkeypatch, capsys):
+def test_a_task_is_written_once_and_loads_like_any_set(tmp_path, monkeypatch, capsys):
     stored("clevr", tmp_path, clevr, {"train": 40, "validation": 9, "test": 3})
     vtab.prepare("clevr_count", str(tmp_path), num_train=20, num_valid=4)
     data = store.load("vtab_clevr_count", str(tmp_path))
-    assert {split: len(of.ids) for split, of in data.splits.items()} == {"train": 24, "test": 9}
-    # The first 20 of the first 90 %, then the first 4 of the rest, which begins at 36.
+    assert {split: len(value.ids) for split, value in data.splits.items()} == {
+        "train": 24,
+        "test": 9,
+    }
+    # The first 20 examples of the first 90 %, then the first 4 of the rest, which begins at 36.
     np.testing.assert_array_equal(
         data.splits["train"].labels, [i % 8 for i in (*range(20), *range(36, 40))]
     )
@@ -121,18 +124,18 @@ def test_a_task_is_written_once_and_loads_as_any_set(tmp_path, monkeypatch, caps
     halves = store.load(
         "vtab_clevr_count", str(tmp_path), splits=dict(train="train[:20]", valid="train[20:]")
     )
-    assert [len(of.ids) for of in halves.splits.values()] == [20, 4]
+    assert [len(split.ids) for split in halves.splits.values()] == [20, 4]
     monkeypatch.setattr(
         "sys.argv", ["vtab", "--tasks", "clevr_count", "dtd", f"--data_dir={tmp_path}"]
     )
     with pytest.raises(SystemExit, match="1 of 2 tasks could not be prepared: dtd"):
         vtab.main()
-    told = capsys.readouterr().out
-    assert "clevr_count: there already" in told
-    assert "dtd: task 'dtd' needs 'dtd', which is not in" in told
-    assert "download_and_prepare" in told
+    output = capsys.readouterr().out
+    assert "clevr_count: exists already" in output
+    assert "dtd: task 'dtd' requires 'dtd', which is not in" in output
+    assert "download_and_prepare" in output
     with pytest.raises(
-        FileNotFoundError, match=r"heteroscedastic\.data\.vtab --tasks dtd --data_dir"
+        FileNotFoundError, match=r"heteroscedastic\.data\.storage\.vtab --tasks dtd --data_dir"
     ):
         store.load("vtab_dtd", str(tmp_path))
     with pytest.raises(ValueError, match="fewer than the 800 examples"):
@@ -146,7 +149,7 @@ def test_black_and_white_sprites_become_images_of_three_channels(tmp_path):
     train = data.splits["train"]
     assert train.inputs.shape == (10, 64, 64, 3)
     assert set(np.unique(train.inputs)) == {0, 255}
-    np.testing.assert_array_equal(train.inputs[9, 49], 255)  # 80 % of 60 is where validation begins
+    np.testing.assert_array_equal(train.inputs[9, 49], 255)  # validation begins at 80 % of 60
     np.testing.assert_array_equal(
         data.splits["test"].labels, [int((i % 40) // 2.5) for i in range(54, 60)]
     )

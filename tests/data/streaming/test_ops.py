@@ -25,22 +25,22 @@ def encoded(file):
 
 
 def applied(text, example, seeds=((0, 0),)):
-    """What a chain makes of an example, for each seed."""
+    """The results of a chain on an example, for each seed."""
     links = chain(ops, text)
 
     @tf.function(autograph=False)
     def run(seed):
-        made = example
+        result = example
         for op in links:
-            made = op(made, seed)
-        return made["image"]
+            result = op(result, seed)
+        return result["image"]
 
     return [run(tf.constant(seed, tf.int64)).numpy() for seed in seeds]
 
 
 @pytest.mark.parametrize("file_format", ["JPEG", "PNG"])
 @pytest.mark.parametrize("subsampling", [0, 2])
-def test_a_window_is_what_the_whole_image_has_there_to_the_pixel(file_format, subsampling):
+def test_a_decoded_window_equals_the_window_of_the_decoded_image(file_format, subsampling):
     draws = np.random.default_rng(0)
     noise = draws.integers(0, 256, (67, 83, 3)).astype(np.uint8)
     file = io.BytesIO()
@@ -48,7 +48,7 @@ def test_a_window_is_what_the_whole_image_has_there_to_the_pixel(file_format, su
         file, file_format, **({"subsampling": subsampling} if file_format == "JPEG" else {})
     )
     example = encoded(file.getvalue())
-    whole = ops.decode(example, None)["image"].numpy()
+    full = ops.decode(example, None)["image"].numpy()
 
     @tf.function(autograph=False)
     def window(top, left, height, width):
@@ -67,40 +67,40 @@ def test_a_window_is_what_the_whole_image_has_there_to_the_pixel(file_format, su
         for t, s in draws.integers(0, 67, (60, 2))
     ]
     for top, left, height, width in [*edges, *drawn]:
-        found = window(*(tf.constant(x, tf.int32) for x in (top, left, height, width)))
-        np.testing.assert_array_equal(found, whole[top : top + height, left : left + width])
+        pixels = window(*(tf.constant(x, tf.int32) for x in (top, left, height, width)))
+        np.testing.assert_array_equal(pixels, full[top : top + height, left : left + width])
 
 
 @pytest.mark.parametrize("crop", ["inception_crop", "efficientnet_random_crop", "random_crop"])
-def test_a_jpeg_is_decoded_no_further_than_a_window_reaches(crop):
-    cut = encoded(FILE[: len(FILE) * 3 // 4])
+def test_only_the_window_of_a_jpeg_is_decoded(crop):
+    truncated = encoded(FILE[: len(FILE) * 3 // 4])
     with pytest.raises(tf.errors.InvalidArgumentError):
-        ops.decode(cut, None)
-    draws, found = [(0, i) for i in range(20)], 0
-    whole = applied(f"{crop}(16)", encoded(FILE), draws)
-    for seed, expected in zip(draws, whole, strict=True):
+        ops.decode(truncated, None)
+    seeds, num_decoded = [(0, i) for i in range(20)], 0
+    crops = applied(f"{crop}(16)", encoded(FILE), seeds)
+    for seed, expected in zip(seeds, crops, strict=True):
         with contextlib.suppress(tf.errors.InvalidArgumentError):  # of a window in the lower part
-            np.testing.assert_array_equal(applied(f"{crop}(16)", cut, [seed])[0], expected)
-            found += 1
-    assert 0 < found < len(draws)
+            np.testing.assert_array_equal(applied(f"{crop}(16)", truncated, [seed])[0], expected)
+            num_decoded += 1
+    assert 0 < num_decoded < len(seeds)
 
 
 def windows(text):
-    """Shares of area, aspects and crops of 400 draws of a crop to 64 pixels."""
-    # Of an image whose pixels are their own coordinates the crop tells its window.
+    """Area fractions, aspect ratios and results of 400 draws of a crop to 64 pixels."""
+    # The pixels are their own coordinates, so the window can be read from the crop.
     rows, columns = np.meshgrid(np.arange(200), np.arange(250), indexing="ij")
     example = {
         "image": tf.constant(np.stack([rows, columns, 0 * rows], -1).astype(np.uint8)),
         "shape": (200, 250, 3),
     }
     crops = np.array(applied(text, example, [(0, i) for i in range(400)])).astype(float)
-    # Between the middles of the first and the last of 64 pixels lie 63/64 of the window.
+    # The centers of the first and the last of 64 pixels are 63/64 of the window apart.
     heights = (crops[:, -1, 0, 0] - crops[:, 0, 0, 0]) * 64 / 63
     widths = (crops[:, 0, -1, 1] - crops[:, 0, 0, 1]) * 64 / 63
     return heights * widths / (200 * 250), widths / heights, crops
 
 
-SLACK = 0.04  # of rounding to whole levels
+SLACK = 0.04  # for rounding to integers
 
 
 def test_the_windows_of_an_inception_crop_keep_their_bounds_and_cover_the_image():
@@ -116,13 +116,13 @@ def test_the_windows_of_an_inception_crop_keep_their_bounds_and_cover_the_image(
     np.testing.assert_allclose(middles[:, 1].mean(), 124.5, atol=7)
 
 
-def test_a_random_crop_of_efficientnet_takes_a_tenth_or_more_and_else_the_middle():
+def test_a_random_crop_of_efficientnet_takes_at_least_a_tenth_or_else_the_center():
     area, aspect, _ = windows("efficientnet_random_crop(64, method='bilinear')")
     assert 0.1 - 0.01 < area.min() < 0.15
     assert area.max() > 0.8
     assert aspect.min() > 3 / 4 - SLACK
     assert aspect.max() < 4 / 3 + 2 * SLACK
-    # No window of such an aspect is a tenth of an image this long.
+    # No window of a valid aspect ratio covers a tenth of such a long image.
     long = {"image": tf.constant(np.tile(PIXELS[:8], (1, 12, 1))), "shape": (None, None, 3)}
     (middle,) = applied("efficientnet_center_crop(16)", long)
     for crop in applied("efficientnet_random_crop(16)", long, [(0, i) for i in range(5)]):
@@ -130,7 +130,7 @@ def test_a_random_crop_of_efficientnet_takes_a_tenth_or_more_and_else_the_middle
 
 
 @pytest.mark.parametrize("shape", [(1, 40), (40, 1), (1, 1)])
-def test_an_image_of_one_pixel_in_a_row_has_a_middle(shape):
+def test_an_image_one_pixel_wide_has_a_center(shape):
     file = io.BytesIO()
     Image.fromarray(np.full((*shape, 3), 200, np.uint8)).save(file, "JPEG")
     for text in ("efficientnet_center_crop(16)", "efficientnet_random_crop(16)"):
@@ -138,7 +138,7 @@ def test_an_image_of_one_pixel_in_a_row_has_a_middle(shape):
             np.testing.assert_array_equal(crop, np.full((16, 16, 3), 200))
 
 
-def test_a_crop_of_the_file_is_the_crop_of_its_pixels():
+def test_a_crop_of_an_encoded_image_equals_the_crop_of_its_pixels():
     seeds = [(4, i) for i in range(20)]
     crops = (
         "inception_crop",
@@ -152,7 +152,7 @@ def test_a_crop_of_the_file_is_the_crop_of_its_pixels():
             np.testing.assert_array_equal(a, b)
 
 
-def test_a_draw_follows_from_the_seed_alone():
+def test_random_numbers_depend_on_the_seed_alone():
     for text in (
         "inception_crop(16)",
         "resize(16)|flip_lr",
@@ -166,7 +166,7 @@ def test_a_draw_follows_from_the_seed_alone():
         assert any(not np.array_equal(one[0], other) for other in one[1:])
 
 
-def test_the_same_words_mean_the_same_as_on_the_device():
+def test_operations_equal_those_of_the_same_name_on_the_device():
     np.testing.assert_allclose(
         applied("value_range(-1, 1)", RAW)[0],
         augment.value_range(key(), jnp.asarray(PIXELS), low=-1, high=1),
@@ -182,12 +182,12 @@ def test_the_same_words_mean_the_same_as_on_the_device():
     assert 110 < sum(flips) < 190  # 150 and a standard deviation of 8.7
     padded = np.pad(small, ((2, 2), (2, 2), (0, 0)))
     windows = {padded[i : i + 12, j : j + 10].tobytes(): (i, j) for i in range(5) for j in range(5)}
-    found = [windows[x.tobytes()] for x in applied("pad_crop(2)", example, seeds)]
-    assert len(set(found)) == 25
-    np.testing.assert_allclose(np.mean(found, axis=0), 2, atol=0.3)
+    corners = [windows[x.tobytes()] for x in applied("pad_crop(2)", example, seeds)]
+    assert len(set(corners)) == 25
+    np.testing.assert_allclose(np.mean(corners, axis=0), 2, atol=0.3)
 
 
-def test_sizes_are_what_they_say():
+def test_results_have_the_size_of_the_setting():
     height, width, _ = PIXELS.shape
     (small,) = applied("resize_small(24)", encoded(FILE))
     assert min(small.shape[:2]) == 24
@@ -203,7 +203,7 @@ def test_sizes_are_what_they_say():
     np.testing.assert_allclose(center, np.clip(expected, 0, 255), atol=0.51)
 
 
-def test_greyscale_files_become_colour():
+def test_greyscale_images_become_colour():
     for file_format in ("JPEG", "PNG"):
         file = io.BytesIO()
         Image.fromarray(PIXELS[..., 0]).save(file, file_format)
@@ -212,9 +212,9 @@ def test_greyscale_files_become_colour():
         np.testing.assert_array_equal(image[..., 0], image[..., 2])
 
 
-def test_a_jitter_of_nothing_changes_nothing_and_one_of_brightness_only_the_mean():
-    nothing = "color_jitter(brightness=0.0, saturation=0.0, hue=0.0, contrast=0.0)"
-    np.testing.assert_allclose(applied(nothing, RAW)[0].astype(int), PIXELS, atol=2)
+def test_zero_jitter_changes_nothing_and_brightness_changes_the_mean():
+    zero = "color_jitter(brightness=0.0, saturation=0.0, hue=0.0, contrast=0.0)"
+    np.testing.assert_allclose(applied(zero, RAW)[0].astype(int), PIXELS, atol=2)
     grey = {"image": tf.constant(np.full((8, 8, 3), 128, np.uint8)), "shape": (8, 8, 3)}
     seeds = [(0, i) for i in range(200)]
     levels = np.array(
@@ -229,31 +229,33 @@ def test_a_jitter_of_nothing_changes_nothing_and_one_of_brightness_only_the_mean
 
 
 def jittered(image, **limits):
-    """What 300 draws make of an image, whose other properties are left alone."""
+    """300 draws of color_jitter in which only these properties change."""
     settings = dict(brightness=0.0, saturation=0.0, hue=0.0, contrast=0.0) | limits
     text = f"color_jitter({', '.join(f'{name}={value}' for name, value in settings.items())})"
     example = {"image": tf.constant(image), "shape": image.shape}
     return np.array(applied(text, example, [(0, i) for i in range(300)])).astype(float)
 
 
-def assert_covers(found, low, high, slack):
-    """Draws are uniform between these bounds, but for rounding to whole levels."""
+def assert_covers(results, low, high, slack):
+    """Draws are uniform between these bounds, up to rounding."""
     width = high - low
-    assert low - slack <= found.min() < low + 0.05 * width
-    assert high - 0.05 * width < found.max() <= high + slack
-    np.testing.assert_allclose(found.mean(), (low + high) / 2, atol=0.1 * width)
+    assert low - slack <= results.min() < low + 0.05 * width
+    assert high - 0.05 * width < results.max() <= high + slack
+    np.testing.assert_allclose(results.mean(), (low + high) / 2, atol=0.1 * width)
 
 
 COLOUR = np.tile(np.uint8((180, 120, 100)), (4, 4, 1))  # a red of saturation 4/9
 GREY = np.repeat(np.arange(0, 256, 17, dtype=np.uint8).reshape(4, 4, 1), 3, axis=-1)
 
 
-def test_a_jitter_of_saturation_multiplies_how_far_the_channels_are_from_the_largest():
-    found = jittered(COLOUR, saturation=0.5)
-    np.testing.assert_allclose(found[..., 0], 180, atol=1)
-    factors = (180 - found[:, 0, 0, 2]) / 80
+def test_saturation_scales_the_distance_of_channels_from_the_largest():
+    results = jittered(COLOUR, saturation=0.5)
+    np.testing.assert_allclose(results[..., 0], 180, atol=1)
+    factors = (180 - results[:, 0, 0, 2]) / 80
     np.testing.assert_allclose(
-        (180 - found[..., 1]) / 60, np.broadcast_to(factors[:, None, None], (300, 4, 4)), atol=0.04
+        (180 - results[..., 1]) / 60,
+        np.broadcast_to(factors[:, None, None], (300, 4, 4)),
+        atol=0.04,
     )
     assert_covers(factors, 0.5, 1.5, 0.02)
     np.testing.assert_allclose(
@@ -261,42 +263,41 @@ def test_a_jitter_of_saturation_multiplies_how_far_the_channels_are_from_the_lar
     )
 
 
-def test_a_jitter_of_hue_turns_it_and_leaves_saturation_and_value():
-    found = jittered(COLOUR, hue=0.2)
-    np.testing.assert_allclose(found.max(axis=-1), 180, atol=1)
-    np.testing.assert_allclose(found.min(axis=-1), 100, atol=1)
-    turned = (
-        np.array([colorsys.rgb_to_hsv(*(x[0, 0] / 255))[0] for x in found]) - 1 / 24
-    )  # its own is a 24th
-    assert_covers((turned + 0.5) % 1 - 0.5, -0.2, 0.2, 0.01)
+def test_hue_changes_the_hue_and_not_saturation_or_value():
+    results = jittered(COLOUR, hue=0.2)
+    np.testing.assert_allclose(results.max(axis=-1), 180, atol=1)
+    np.testing.assert_allclose(results.min(axis=-1), 100, atol=1)
+    # The hue of COLOUR is 1 / 24.
+    rotation = np.array([colorsys.rgb_to_hsv(*(x[0, 0] / 255))[0] for x in results]) - 1 / 24
+    assert_covers((rotation + 0.5) % 1 - 0.5, -0.2, 0.2, 0.01)
     np.testing.assert_allclose(
         jittered(GREY, hue=0.2), np.broadcast_to(GREY, (300, *GREY.shape)), atol=1
     )
 
 
-def test_a_jitter_of_contrast_multiplies_the_distance_from_the_mean_of_each_channel():
+def test_contrast_scales_the_distance_from_the_mean_of_each_channel():
     image = np.uint8([[[110, 40, 150], [130, 60, 190]]])
-    found = jittered(image, contrast=0.5)
+    results = jittered(image, contrast=0.5)
     np.testing.assert_allclose(
-        found.mean(axis=(1, 2)), np.broadcast_to((120, 50, 170), (300, 3)), atol=1
+        results.mean(axis=(1, 2)), np.broadcast_to((120, 50, 170), (300, 3)), atol=1
     )
-    factors = (found[:, 0, 1, 2] - found[:, 0, 0, 2]) / 40
+    factors = (results[:, 0, 1, 2] - results[:, 0, 0, 2]) / 40
     np.testing.assert_allclose(
-        (found[:, 0, 1, :2] - found[:, 0, 0, :2]) / 20, factors[:, None].repeat(2, 1), atol=0.1
+        (results[:, 0, 1, :2] - results[:, 0, 0, :2]) / 20, factors[:, None].repeat(2, 1), atol=0.1
     )
     assert_covers(factors, 0.5, 1.5, 0.04)
 
 
-def test_a_jitter_draws_each_property_for_itself():
+def test_each_property_has_its_own_random_numbers():
     image = np.uint8([[[110, 40, 150], [130, 60, 190]]])
-    found = jittered(image, brightness=0.1, contrast=0.5)
+    results = jittered(image, brightness=0.1, contrast=0.5)
     level, factor = (
-        found[:, 0, :, 0].mean(axis=1) - 120,
-        (found[:, 0, 1, 2] - found[:, 0, 0, 2]) / 40,
+        results[:, 0, :, 0].mean(axis=1) - 120,
+        (results[:, 0, 1, 2] - results[:, 0, 0, 2]) / 40,
     )
     assert abs(np.corrcoef(level, factor)[0, 1]) < 0.2
-    found = [
+    results = [
         colorsys.rgb_to_hsv(*(x[0, 0] / 255))[:2] for x in jittered(COLOUR, saturation=0.5, hue=0.1)
     ]
-    hue, saturation = np.transpose(found)
+    hue, saturation = np.transpose(results)
     assert abs(np.corrcoef((hue + 0.5) % 1, saturation)[0, 1]) < 0.2

@@ -1,6 +1,4 @@
-"""From a checkout to results.json, with hosts that are directories of this machine: all but the
-cloud is real.
-"""
+"""From a checkout to results.json on a host that is a local directory; only the cloud is fake."""
 
 import json
 import os
@@ -12,11 +10,11 @@ import fakes
 import pytest
 from subprocesses import ROOT
 
-# A cloud of one slice with one host, whose home is a directory here.
+# A cloud of one slice with one host, whose home is a local directory.
 _GCLOUD = """
 import os, shutil, subprocess, sys
-place, words = os.environ["FAKE"], sys.argv[1:]
-host, verb = f"{place}/host", words[3]
+folder, words = os.environ["FAKE"], sys.argv[1:]
+host, verb = f"{folder}/host", words[3]
 if verb == "describe":
     if not os.path.isdir(host):
         sys.exit("NOT_FOUND")
@@ -29,10 +27,11 @@ elif verb == "scp":
     shutil.copy(words[4], f"{host}/{words[5].partition(':')[2]}")
 elif verb == "ssh":
     command = next(w for w in words if w.startswith("--command=")).removeprefix("--command=")
-    sys.exit(subprocess.run(["bash", "-c", command], cwd=host, env={**os.environ, "HOME": host}).returncode)
+    environment = {**os.environ, "HOME": host}
+    sys.exit(subprocess.run(["bash", "-c", command], cwd=host, env=environment).returncode)
 """
-# Its Python: uv makes an environment of the one that runs the tests, where a bucket is a directory
-# too.
+# The Python of the host: uv creates an environment with the Python of the tests, in which a bucket
+# is a local directory.
 _PYTHON3 = """
 import os, sys
 words = sys.argv[1:]
@@ -44,7 +43,7 @@ if words[:2] == ["-m", "uv"] and "venv" in words:
 elif words[0] != "-m":
     os.execv("{python}", ["{python}", *words])
 """
-_SLURM = {  # by which jax.distributed finds the only process, in place of the metadata of a slice
+_SLURM = {  # replaces the metadata of a slice, by which jax.distributed finds the processes
     "SLURM_JOB_ID": "4712",
     "SLURM_STEP_NODELIST": "localhost",
     "SLURM_NTASKS": "1",
@@ -55,7 +54,7 @@ _SLURM = {  # by which jax.distributed finds the only process, in place of the m
 
 
 @pytest.mark.slow
-def test_a_commit_is_run_on_a_host_and_its_results_are_in_the_bucket(tmp_path):
+def test_a_commit_runs_on_a_host_and_writes_its_results_to_the_bucket(tmp_path):
     checkout = tmp_path / "checkout"
     checkout.mkdir()
     for name in ("heteroscedastic", "launch", "configs"):
@@ -73,16 +72,16 @@ def test_a_commit_is_run_on_a_host_and_its_results_are_in_the_bucket(tmp_path):
         sys.executable,
         "-m",
         "launch.tpu",
-        "--name=whole",
+        "--name=slice",
         "--config=configs/digits_het_pe.py",
     ]
-    words += ["--workdir=gs://runs/it", "--smoke", "--config.seed=3", "--poll=0.1", "--restarts=0"]
+    words += ["--workdir=gs://runs/x", "--smoke", "--config.seed=3", "--poll=0.1", "--restarts=0"]
     done = subprocess.run(
         words, cwd=checkout, env=environment, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert "parameters, 2 steps of 8" in done.stdout
-    results = json.loads((tmp_path / "runs" / "it" / "results.json").read_text())
+    results = json.loads((tmp_path / "runs" / "x" / "results.json").read_text())
     assert results["commit"] == head.stdout.strip()
-    assert json.loads((tmp_path / "runs" / "it" / "config.json").read_text())["seed"] == 3
+    assert json.loads((tmp_path / "runs" / "x" / "config.json").read_text())["seed"] == 3
     assert not os.path.exists(tmp_path / "host")
