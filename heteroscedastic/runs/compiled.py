@@ -14,7 +14,7 @@ from heteroscedastic.training.state import TrainState
 
 
 class Programs(NamedTuple):
-    """Functions that the loop calls. A state on devices may have padding classes; a saved one not."""
+    """Functions that the loop calls; a state on devices may have padding classes."""
 
     template: TrainState  # shapes and shardings of a saved state
     start: Callable  # arrays to start from -> state on devices

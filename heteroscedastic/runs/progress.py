@@ -36,7 +36,8 @@ class Progress:
         """Where the run is; begins the next interval."""
         self.restart()
         self._rate = self._clock.rate(step) or self._rate
-        line = f"step {step:,}/{self._run.steps.total:,}  epoch {self._run.steps.epochs.passed(step):.1f}"
+        steps = self._run.steps
+        line = f"step {step:,}/{steps.total:,}  epoch {steps.epochs.passed(step):.1f}"
         if not self._rate:
             return line
         left = (self._run.steps.total - step) / self._rate + self._num_examples_left(
@@ -44,7 +45,8 @@ class Progress:
         ) * self._seconds_per_example
         minutes, seconds = divmod(round(left), 60)
         hours, minutes = divmod(minutes, 60)
-        return f"{line}  {self._rate * self._run.steps.batch_size:,.0f} examples/s  {hours}:{minutes:02}:{seconds:02} left"
+        rate = f"{self._rate * steps.batch_size:,.0f} examples/s"
+        return f"{line}  {rate}  {hours}:{minutes:02}:{seconds:02} left"
 
     def evaluated(self, split: str, seconds: float) -> None:
         """An evaluation is done; the first one of a process also compiles."""

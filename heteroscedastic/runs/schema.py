@@ -306,7 +306,7 @@ def _check_training(training: dict[str, Any]) -> None:
 
 
 def check_steps(training: dict[str, Any], total_steps: int) -> None:
-    """Raises a ValueError where a run has too many steps, or profiles steps that it does not have."""
+    """Raises a ValueError where a run has too many steps, or profiles steps it does not have."""
     if total_steps >= 2**31:
         raise ValueError(
             f"config.training.num_epochs is {training['num_epochs']}, which are {total_steps:,}"

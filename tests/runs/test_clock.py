@@ -132,7 +132,7 @@ def test_a_clock_of_a_real_process_never_tells_more_than_there_was():
     assert 0 <= told["lost"] < 0.01
 
 
-def test_the_rate_is_of_the_steps_since_the_last_line_without_compilation_evaluations_and_checkpoints(
+def test_the_rate_excludes_compilation_evaluations_and_checkpoints(
     moment,
 ):
     clock = Clock(moment.now)

@@ -58,7 +58,7 @@ def test_a_run_does_not_continue_under_other_flags_and_nothing_is_touched(begun,
     assert files_of(begun) == files_before
 
 
-def test_a_run_continues_under_other_flags_where_that_is_allowed_and_then_under_other_code_with_a_warning(
+def test_a_run_resumes_under_other_flags_if_allowed_and_under_other_code_with_a_warning(
     begun, caplog, monkeypatch
 ):
     config = config_of()
