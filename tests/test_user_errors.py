@@ -102,7 +102,7 @@ def test_commands_end_alike(tmp_path, monkeypatch):
         ),
         ([DIGITS, "--config.head=3"], "--config.head=3: .*not a dict"),
         (["--config=main.py"], "main.py: .*no attribute 'get_config'"),
-        (["--config=experiments/row.py:a@b"], "experiments/row.py: 'a@b' is no run of a table"),
+        (["--config=experiments/row.py:a@b"], "experiments/row.py: 'a@b' is not a job of a table"),
     ],
 )
 def test_a_config_or_an_override_that_does_not_fit_is_one_line(words, line, monkeypatch):
