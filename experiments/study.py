@@ -90,10 +90,10 @@ class Job(NamedTuple):
 
 
 class JobResult(NamedTuple):
-    """A job and its results; None if the run is not complete."""
+    """A job and the results of its run."""
 
     job: Job
-    results: dict[str, Any] | None
+    results: dict[str, Any] | None  # contents of results.json; None if the run is not complete
 
 
 ResultsByRowAndSeed = dict[tuple[str, int], JobResult]

@@ -159,7 +159,7 @@ def varying_sections(name):
     }[name]
 
 
-PREFIXES = (  # a prefix of another one comes after it
+PREFIXES = (  # longer ones come first, as a config has the first that matches
     "cifar10_n_",
     "digits_multilabel_",
     "digits_",

@@ -8,12 +8,12 @@ import sys
 # these succeed.
 _GCLOUD = """
 import json, os, sys
-place, words = os.environ["FAKE"], sys.argv[1:]
-with open(f"{place}/calls", "a") as calls:
+folder, words = os.environ["FAKE"], sys.argv[1:]
+with open(f"{folder}/calls", "a") as calls:
     calls.write(json.dumps(words) + "\\n")
-with open(f"{place}/world") as file:
+with open(f"{folder}/world") as file:
     world = json.load(file)
-# by the first call
+# The first call decides between queued resources and plain slices.
 verb, queued = words[3], world.setdefault("queued", words[2] == "queued-resources")
 command = next((w for w in words if w.startswith("--command=")), "")
 of_command = ("uv pip", "follow", "status", "tail", "stop", "start")
@@ -59,7 +59,7 @@ elif act == "status":
     output, code = (play or "at work", 0) if world["state"] == ready else ("", 255)
 elif play:
     code, errors = 1, play
-with open(f"{place}/world", "w") as file:
+with open(f"{folder}/world", "w") as file:
     json.dump(world, file)
 print(output)
 print(errors, file=sys.stderr)
