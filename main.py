@@ -1,4 +1,4 @@
-"""Trains what a config says, evaluates it, and leaves both in a directory.
+"""Trains and evaluates a model from a config, and writes the run to a directory.
 
 python main.py --config=configs/digits_het_full.py --workdir=runs/digits --config.seed=1
 """
@@ -15,46 +15,46 @@ from heteroscedastic import user_errors
 from heteroscedastic.files import config_file
 
 _CONFIG = config_flags.DEFINE_config_file(
-    "config", None, "What to train; --config.a.b=c changes a setting."
+    "config", None, "Config file; --config.a.b=c overrides a setting."
 )
-_WORKDIR = flags.DEFINE_string("workdir", None, "Directory of the run, one that all hosts share.")
+_WORKDIR = flags.DEFINE_string("workdir", None, "Directory of the run, shared by all hosts.")
 _DATA_DIR = flags.DEFINE_string(
-    "data_dir", None, "Where data sets lie; TFDS_DATA_DIR if not given."
+    "data_dir", None, "Directory of the data sets; defaults to TFDS_DATA_DIR."
 )
-_SMOKE = flags.DEFINE_bool("smoke", False, "Shrink the config to two small steps.")
+_SMOKE = flags.DEFINE_bool("smoke", False, "Reduce the config to two small steps.")
 _DEBUG = flags.DEFINE_bool("debug", False, "Show the traceback of an error.")
 _ALLOW_CHANGED = flags.DEFINE_bool(
-    "allow_changed", False, "Continue a run under other JAX flags than it began with."
+    "allow_changed", False, "Resume a run although the JAX flags have changed."
 )
 _HOSTS = flags.DEFINE_bool(
-    "hosts", False, "The same command runs on every host of a pod or cluster, as one run."
+    "hosts", False, "Train one run on several hosts; start the same command on every host."
 )
 _COORDINATOR = flags.DEFINE_string(
-    "coordinator", None, "With --hosts, HOST:PORT of process 0, if it is not found."
+    "coordinator", None, "With --hosts, HOST:PORT of process 0, if it is not detected."
 )
 _NUM_PROCESSES = flags.DEFINE_integer(
-    "num_processes", None, "With --coordinator, how many processes there are."
+    "num_processes", None, "With --coordinator, the number of processes."
 )
 _PROCESS_ID = flags.DEFINE_integer(
-    "process_id", None, "With --coordinator, which of them this is, from 0."
+    "process_id", None, "With --coordinator, the index of this process, from 0."
 )
 
 
 def main(argv: list[str]) -> None:
     if len(argv) > 1:
         raise SystemExit(f"error: unknown arguments {argv[1:]}; --help lists the flags.")
-    # Imported late, so that --help and a mistyped flag answer at once.
+    # Imported late, so that --help and flag errors respond immediately.
     with user_errors.one_line(_DEBUG.value):
         from heteroscedastic.distributed import hosts
         from heteroscedastic.runs import loop, smoke
 
-    logging.set_verbosity(logging.WARNING)  # Orbax tells of every file it writes
+    logging.set_verbosity(logging.WARNING)  # Orbax logs every file that it writes
     config, data_dir = _CONFIG.value.to_dict(), _DATA_DIR.value or os.environ.get("TFDS_DATA_DIR")
     with user_errors.one_line(_DEBUG.value):
         try:
             if _HOSTS.value:
                 hosts.start(_COORDINATOR.value, _NUM_PROCESSES.value, _PROCESS_ID.value)
-                if not hosts.is_first():  # the first one warns for all of them
+                if not hosts.is_first():  # only the first host logs warnings
                     logging.set_verbosity(logging.ERROR)
                     warnings.simplefilter("ignore")
             if _SMOKE.value:
@@ -69,7 +69,7 @@ def main(argv: list[str]) -> None:
 
 
 def _parsed(argv: list[str]) -> list[str]:
-    """The arguments that are no flags; a mistake in a flag ends the program with one line."""
+    """Parses the flags; returns the other arguments. A flag error exits with a one-line message."""
     try:
         rest = flags.FLAGS(argv)
         if _CONFIG.value is not None:
@@ -78,21 +78,21 @@ def _parsed(argv: list[str]) -> list[str]:
         if "--debug" in argv:
             raise
         with user_errors.one_line():
-            config_file.read(argv[1:])  # raises what is wrong with --config, if it is that
+            config_file.read(argv[1:])  # raises a clearer error if --config is the cause
         raise SystemExit(f"error: {error}") from None
     if _CONFIG.value is None or not _WORKDIR.value:
         raise SystemExit(
             "error: give --config=configs/X.py and --workdir=DIR; --help shows an example."
         )
-    flags_of_hosts = {
+    host_flags = {
         "coordinator": _COORDINATOR,
         "num_processes": _NUM_PROCESSES,
         "process_id": _PROCESS_ID,
     }
-    given = [f"--{name}" for name, flag in flags_of_hosts.items() if flag.value is not None]
-    if given and not _HOSTS.value:
+    names = [f"--{name}" for name, flag in host_flags.items() if flag.value is not None]
+    if names and not _HOSTS.value:
         raise SystemExit(
-            f"error: {', '.join(given)} without --hosts, by which several processes make one run."
+            f"error: {', '.join(names)} without --hosts; add --hosts to train on several processes."
         )
     return rest
 

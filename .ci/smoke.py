@@ -1,6 +1,4 @@
-"""Two steps of each of these configs, in one process: python .ci/smoke.py configs/A.py
-configs/B.py.
-"""
+"""Trains two steps of several configs: python .ci/smoke.py configs/A.py configs/B.py."""
 
 import os
 import sys

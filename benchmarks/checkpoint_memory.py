@@ -1,8 +1,7 @@
-"""Memory that a checkpoint leaves behind, without a run: python benchmarks/checkpoint_memory.py
+"""Memory leaked per checkpoint, measured without a run: python benchmarks/checkpoint_memory.py
 
-Orbax alone saves 20 small arrays again and again; then what it asks tensorstore for, call after
-call. Told is what the process gains, resident, once the garbage is collected: near 0 where nothing
-is lost.
+Orbax saves 20 small arrays repeatedly; then the TensorStore calls that it makes are repeated alone.
+Reported is the growth of resident memory per call after garbage collection, near 0 without a leak.
 """
 
 import gc
@@ -17,23 +16,23 @@ import orbax.checkpoint as ocp
 import tensorstore as ts
 
 
-def gained(call: Callable[[int], object], before: int, times: int) -> float:
-    """Bytes a call, of so many that follow those that fill caches."""
-    for i in range(before):
+def growth_per_call(call: Callable[[int], object], num_warmup: int, num_calls: int) -> float:
+    """Growth of resident memory in bytes per call, after calls that fill caches."""
+    for i in range(num_warmup):
         call(i)
-    held = _resident()
-    for i in range(before, before + times):
+    before = _resident_bytes()
+    for i in range(num_warmup, num_warmup + num_calls):
         call(i)
-    return (_resident() - held) / times
+    return (_resident_bytes() - before) / num_calls
 
 
-def _resident() -> int:
+def _resident_bytes() -> int:
     gc.collect()
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 def main() -> None:
-    """Prints bytes by call."""
+    """Prints the growth of memory per call."""
     print(
         ", ".join(
             f"{name} {metadata.version(name)}" for name in ("orbax-checkpoint", "tensorstore")
@@ -43,19 +42,19 @@ def main() -> None:
         options = ocp.CheckpointManagerOptions(max_to_keep=2, enable_async_checkpointing=False)
         state = {str(i): jnp.ones((32, 32)) for i in range(20)}
         with ocp.CheckpointManager(Path(directory) / "orbax", options=options) as manager:
-            save = gained(
+            save = growth_per_call(
                 lambda step: manager.save(step, args=ocp.args.StandardSave(state)), 100, 500
             )
         spec = ts.KvStore.Spec({"driver": "file", "path": f"{directory}/"})
-        print(f"a checkpoint of 20 arrays      {save:8.0f} bytes")
+        print(f"checkpoint of 20 arrays        {save:8.0f} bytes")
         print(
             "Spec.to_json                  "
-            f" {gained(lambda _: spec.to_json(), 2_000, 10_000):8.0f} bytes"
+            f" {growth_per_call(lambda _: spec.to_json(), 2_000, 10_000):8.0f} bytes"
         )
-        counted = gained(
+        collect = growth_per_call(
             lambda _: ts.experimental_collect_matching_metrics("/tensorstore/kvstore/"), 300, 2_000
         )
-        print(f"collect_matching_metrics       {counted:8.0f} bytes")
+        print(f"collect_matching_metrics       {collect:8.0f} bytes")
 
 
 if __name__ == "__main__":

@@ -1,11 +1,10 @@
-"""A step of training with its classes cut over several devices: memory, what crosses, and whether
-it is the same.
+"""A training step with classes sharded over devices: memory, communication and correctness.
 
-python -m benchmarks.class_shards prints a line for each number of classes and of devices: the
-temporaries that the compiler plans for on each device, what crosses between them (how many
-operations, and the largest array of each kind), the largest difference of a parameter after one
-step from a step on one device, relative to the largest number of its array, and the time of a step.
-The devices are virtual ones of this machine's CPU, so times are no speed-up; they share its cores.
+python -m benchmarks.class_shards prints one line per number of classes and devices: the temporary
+memory that the compiler reserves on each device; the collective operations (their number and the
+largest array of each kind); the largest difference of a parameter after one step from a step on one
+device, relative to the largest value of its array; and the time of a step. The devices are virtual
+devices of this machine's CPU and share its cores, so times show no speed-up.
 """
 
 import argparse
@@ -24,7 +23,7 @@ LAYOUTS = ((1, 1), (2, 2), (4, 4), (8, 8), (8, 4), (8, 2))  # devices, class sha
 
 
 def measure(num_classes, head, class_shards, points, num_samples, parameters="replicated"):
-    """A step on all devices beside one on the first of them."""
+    """One step on all devices, compared with one step on the first device."""
     import tempfile
 
     import jax
@@ -67,7 +66,7 @@ def measure(num_classes, head, class_shards, points, num_samples, parameters="re
     with tempfile.TemporaryDirectory() as directory:
         store.write(f"{directory}/noise.npz", Dataset({"train": split, "test": split}, names))
 
-        def built(shards):
+        def build(shards):
             training = dict(
                 batch_size=16,
                 num_steps=1,
@@ -77,17 +76,17 @@ def measure(num_classes, head, class_shards, points, num_samples, parameters="re
             )
             return assembly.build({**config, "training": training}, directory)
 
-        one, many = built(1), built(class_shards)
+        one, many = build(1), build(class_shards)
     feed = next(resident.feeds(np.arange(16), 16))
     before = jax.jit(one.init)()
     step = jax.jit(one.train_step).lower(before, one.dataset.splits["train"], feed).compile()
-    alone, _, _ = step(before, one.dataset.splits["train"], feed)
-    on_one = step.memory_analysis().temp_size_in_bytes
+    reference, _, _ = step(before, one.dataset.splits["train"], feed)
+    temporaries_on_one = step.memory_analysis().temp_size_in_bytes
 
     placement, classes = Placement(16, **many.layout), many.class_axis
-    at_work = class_padding.padded(classes, before)
-    shardings = placement.of_state(jax.eval_shape(lambda: at_work), classes)
-    state = placement.put(at_work, shardings)
+    padded = class_padding.padded(classes, before)
+    shardings = placement.of_state(jax.eval_shape(lambda: padded), classes)
+    state = placement.put(padded, shardings)
     data = placement.put(many.dataset.splits["train"], placement.replicated)
     placed = placement.put(feed, resident.Feed(placement.cut, placement.cut, placement.replicated))
     step = jax.jit(many.train_step, out_shardings=(shardings, placement.replicated, None))
@@ -100,25 +99,25 @@ def measure(num_classes, head, class_shards, points, num_samples, parameters="re
         times.append(time.perf_counter() - began)
     saved = jax.tree.map(np.asarray, class_padding.trimmed(classes, after))
 
-    def relative(one, other):
+    def relative_difference(one, other):
         return float(np.abs(np.asarray(one) - other).max() / np.abs(one).max())
 
-    differences = jax.tree.map(relative, alone.params, saved.params)
-    untouched = jax.tree.map(
+    differences = jax.tree.map(relative_difference, reference.params, saved.params)
+    padding_is_zero = jax.tree.map(
         lambda x, y: np.array_equal(x, y), after, class_padding.padded(classes, saved)
     )
     head = compiled.output_shardings[0].params["head"]
     return dict(
         temporaries=compiled.memory_analysis().temp_size_in_bytes,
-        temporaries_on_one=on_one,
-        crossings=shapes_by_kind(hlo.crossing(compiled.as_text())),
+        temporaries_on_one=temporaries_on_one,
+        crossings=shapes_by_kind(hlo.collective_outputs(compiled.as_text())),
         uncut=[
             jax.tree_util.keystr(k)
             for k, x in jax.tree.leaves_with_path(head)
             if "class" not in x.spec
         ],
         difference=max(jax.tree.leaves(differences)),
-        padding_is_zero=all(jax.tree.leaves(untouched)),
+        padding_is_zero=all(jax.tree.leaves(padding_is_zero)),
         sizes=[
             _size(x.sharding.shard_shape(x.shape)) for x in jax.tree.leaves(state.params["head"])
         ],
@@ -126,16 +125,16 @@ def measure(num_classes, head, class_shards, points, num_samples, parameters="re
     )
 
 
-def shapes_by_kind(arrays):
-    """The shapes of what crosses: kind -> shapes."""
+def shapes_by_kind(outputs):
+    """The shapes of the outputs of collective operations: kind -> shapes."""
     return {
-        kind: [x.shape for x in arrays if x.kind == kind]
-        for kind in sorted({x.kind for x in arrays})
+        kind: [x.shape for x in outputs if x.kind == kind]
+        for kind in sorted({x.kind for x in outputs})
     }
 
 
-def in_a_process(num_devices, **settings):
-    """`measure` where there are so many devices."""
+def measure_in_subprocess(num_devices, **settings):
+    """The result of `measure` in a process with a number of virtual devices."""
     flags = f"--xla_force_host_platform_device_count={num_devices}"
     environment = {**os.environ, "XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"}
     command = [sys.executable, "-m", "benchmarks.class_shards", "--measure", json.dumps(settings)]
@@ -152,7 +151,7 @@ def main():
     parser = argparse.ArgumentParser(description=main.__doc__)
     parser.add_argument("--points", default="sobol")
     parser.add_argument("--num_samples", type=int, default=32)
-    parser.add_argument("--measure", type=json.loads, help="one line, as JSON")
+    parser.add_argument("--measure", type=json.loads, help="settings of one line, as JSON")
     flags = parser.parse_args()
     if flags.measure:
         print(json.dumps(measure(**flags.measure)))
@@ -162,8 +161,8 @@ def main():
         "head",
         "devices",
         "class shards",
-        "MB a device",
-        "what crosses (largest)",
+        "MB per device",
+        "collective operations (largest)",
         "difference",
         "s",
     )
@@ -176,22 +175,22 @@ def main():
                 points=flags.points,
                 num_samples=flags.num_samples,
             )
-            found = in_a_process(num_devices, class_shards=class_shards, **settings)
-            crossing = "; ".join(
+            measured = measure_in_subprocess(num_devices, class_shards=class_shards, **settings)
+            collectives = "; ".join(
                 f"{kind} {len(shapes)} ({'x'.join(map(str, max(shapes, key=_size)))})"
-                for kind, shapes in sorted(found["crossings"].items())
+                for kind, shapes in sorted(measured["crossings"].items())
             )
             cells = [
                 f"{num_classes:,}",
                 head,
                 num_devices,
                 class_shards,
-                f"{found['temporaries'] / 1e6:.0f}",
+                f"{measured['temporaries'] / 1e6:.0f}",
             ]
             cells += [
-                crossing or "nothing",
-                f"{found['difference']:.0e}",
-                f"{found['seconds']:.2f}",
+                collectives or "none",
+                f"{measured['difference']:.0e}",
+                f"{measured['seconds']:.2f}",
             ]
             print("| " + " | ".join(map(str, cells)) + " |", flush=True)
 

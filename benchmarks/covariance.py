@@ -1,9 +1,10 @@
 """Time and memory of the exact average covariance and its largest pairs, on random parameters.
 
-python benchmarks/covariance.py --head=ParameterEfficient makes a head of 21,843 classes on 2,048 features and
-features of 1,000 examples, and finds the 100 pairs of the largest average covariance. Memory is the
-largest that the process ever had resident: in all, and beyond what it had when the head's
-parameters were made.
+    python benchmarks/covariance.py --head=ParameterEfficient
+
+creates a head of 21,843 classes on 2,048 features and the features of 1,000 examples, and finds the
+100 pairs with the largest average covariance. Memory is the peak resident memory of the process,
+before the computation, with the head's parameters, and after it.
 """
 
 import argparse
@@ -40,23 +41,22 @@ def main() -> None:
         head.init, jax.random.key(0), np.zeros((1, flags.num_features), np.float32)
     )["params"]
     params = jax.tree.map(lambda x: _normal(draws, x.shape, flags.num_features), shapes)
-    before, start = _peak(), time.perf_counter()
+    before, start = _peak_mebibytes(), time.perf_counter()
     batches = (
         _normal(draws, (min(_BATCH, flags.num_examples - i), flags.num_features), 1)
         for i in range(0, flags.num_examples, _BATCH)
     )
-    found = average.of(head, params, batches)
-    averaged = time.perf_counter() - start
-    pairs.top(found, 100)
-    seconds, peak = time.perf_counter() - start, _peak()
+    covariance = average.of(head, params, batches)
+    average_seconds = time.perf_counter() - start
+    pairs.top(covariance, 100)
+    seconds, peak = time.perf_counter() - start, _peak_mebibytes()
     size = sum(x.nbytes for x in jax.tree.leaves(params)) / 2**20
     print(
         f"{flags.head}, {flags.num_classes} classes, {flags.num_features} features,"
         f" {flags.num_factors} factors,"
-        f" noise on {flags.noise_on}, {flags.num_examples} examples: {averaged:.0f} s for the"
-        " average,"
-        f" {seconds:.0f} s in all; parameters {size:,.0f} MiB, before {before:,.0f} MiB, peak"
-        f" {peak:,.0f} MiB"
+        f" noise on {flags.noise_on}, {flags.num_examples} examples: {average_seconds:.0f} s for"
+        f" the average, {seconds:.0f} s in total; parameters {size:,.0f} MiB, before"
+        f" {before:,.0f} MiB, peak {peak:,.0f} MiB"
     )
 
 
@@ -66,8 +66,8 @@ def _normal(draws: np.random.Generator, shape: tuple[int, ...], fan_in: int) -> 
     return values
 
 
-def _peak() -> float:
-    """MiB that were resident at most, so far."""
+def _peak_mebibytes() -> float:
+    """Peak resident memory of this process so far, in MiB."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 

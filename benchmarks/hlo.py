@@ -1,8 +1,7 @@
-"""What a compiled program does, read off its text: what crosses between devices, and the compiler's
-own cycles.
+"""Communication between devices and estimated cycles of a compiled program, from its HLO text.
 
-A loop's body counts as often as the loop runs it, where its condition tells; `cost_analysis` of
-JAX counts it once.
+The body of a loop counts as often as the loop runs it, if the number of iterations is a constant in
+its condition; `cost_analysis` of JAX counts it once.
 """
 
 import math
@@ -21,62 +20,63 @@ _BITS = {"pred": 8, "s4": 4, "u4": 4, "bf16": 16}
 
 
 class Instruction(NamedTuple):
+    """One line of HLO text."""
+
     shape: str
     opcode: str
     rest: str  # operands and attributes
 
 
-class Array(NamedTuple):
-    """One that a collective operation puts out on a device."""
+class CollectiveOutput(NamedTuple):
+    """An output array of a collective operation on one device."""
 
     kind: str
     dtype: str
     shape: tuple[int, ...]
-    times: int  # a step
+    times: int  # executions per step
     in_loop: bool
 
 
 class Crossing(NamedTuple):
-    """Collective operations of one kind in a step, on each device."""
+    """The outputs of all collective operations of one kind in a step, on one device."""
 
-    count: int  # of arrays
-    bytes: int  # of what comes out of them
-    largest: tuple[int, ...]  # shape
-    in_loops: int  # bytes, of those in the bodies of loops
+    count: int  # output arrays
+    bytes: int
+    largest: tuple[int, ...]  # shape of the largest output array
+    in_loops: int  # bytes of outputs in the bodies of loops
 
 
 def computations(text: str) -> tuple[dict[str, list[Instruction]], str]:
-    """The computations of a compiled program by name, and the name of the first to run."""
-    found: dict[str, list[Instruction]] = {}
+    """The computations of a compiled program by name, and the name of its entry computation."""
+    by_name: dict[str, list[Instruction]] = {}
     entry, current = "", None
     for line in text.splitlines():
         if header := _COMPUTATION.match(line):
-            current = found.setdefault(header[2], [])
+            current = by_name.setdefault(header[2], [])
             entry = header[2] if header[1] else entry
         elif current is not None and (
-            one := _INSTRUCTION.match(re.sub(r"/\*index=\d+\*/", "", line))
+            match := _INSTRUCTION.match(re.sub(r"/\*index=\d+\*/", "", line))
         ):
-            current.append(Instruction(one[2], one[3], one[4]))
-    return found, entry
+            current.append(Instruction(match[2], match[3], match[4]))
+    return by_name, entry
 
 
-def times(text: str, into_fusions: bool) -> list[tuple[Instruction, int, bool]]:
-    """Every instruction that runs, how often in a step, and whether a loop runs it.
+def executions(text: str, into_fusions: bool) -> list[tuple[Instruction, int, bool]]:
+    """Every instruction, its number of executions per step, and whether it is in a loop.
 
     Args:
-      text: of the compiled program.
-      into_fusions: whether the parts of a fused operation are instructions of their own.
+      text: HLO text of the compiled program.
+      into_fusions: also lists the instructions inside fused operations.
     """
-    found, entry = computations(text)
-    told = []
+    by_name, entry = computations(text)
+    instructions = []
 
     def visit(name, number, in_loop):
-        for one in found.get(name, ()):
-            told.append((one, number, in_loop))
+        for one in by_name.get(name, ()):
+            instructions.append((one, number, in_loop))
             if one.opcode == "while":
-                inner = number * trip_count(
-                    found, re.search(r"condition=%?([\w.\-]+)", one.rest)[1]
-                )
+                condition = re.search(r"condition=%?([\w.\-]+)", one.rest)[1]
+                inner = number * trip_count(by_name, condition)
                 visit(re.search(r"body=%?([\w.\-]+)", one.rest)[1], inner, True)
             elif one.opcode in ("call", "async-start", "conditional") or (
                 into_fusions and one.opcode == "fusion"
@@ -89,65 +89,65 @@ def times(text: str, into_fusions: bool) -> list[tuple[Instruction, int, bool]]:
                     visit(called, number, in_loop)
 
     visit(entry, 1, False)
-    return told
+    return instructions
 
 
-def trip_count(found: dict[str, list[Instruction]], condition: str) -> int:
-    """How often a loop runs: the constant that its counter is compared with; 1 where there is
-    none.
+def trip_count(by_name: dict[str, list[Instruction]], condition: str) -> int:
+    """The number of iterations of a loop: the constant with which its condition compares.
+
+    Returns:
+      1 if the condition has no constant.
     """
     limits = [
         int(n[1])
-        for one in found[condition]
+        for one in by_name[condition]
         if one.opcode == "constant" and (n := _CONSTANT.match(one.rest))
     ]
     return max(limits, default=1)
 
 
-def crossing(text: str) -> list[Array]:
-    """What collective operations put out on a device; of one that starts and ends apart, at its
-    end.
-    """
+def collective_outputs(text: str) -> list[CollectiveOutput]:
+    """The outputs of all collective operations; of an asynchronous one, the output of its end."""
     return [
-        Array(
+        CollectiveOutput(
             one.opcode.removesuffix("-done"),
-            of,
+            dtype,
             tuple(int(n) for n in dims.split(",") if n),
             number,
             in_loop,
         )
-        for one, number, in_loop in times(text, into_fusions=True)
+        for one, number, in_loop in executions(text, into_fusions=True)
         if one.opcode.removesuffix("-done") in COLLECTIVES
-        for of, dims in _ARRAY.findall(one.shape)
+        for dtype, dims in _ARRAY.findall(one.shape)
     ]
 
 
 def crossings(text: str) -> dict[str, Crossing]:
-    """By kind, the collective operations of a step."""
-    arrays = crossing(text)
-    told = {}
-    for kind in sorted({x.kind for x in arrays}):
-        of = [x for x in arrays if x.kind == kind]
-        sizes = [x.times * math.prod(x.shape) * _bits(x.dtype) // 8 for x in of]
-        largest = max((x.shape for x in of), key=math.prod)
-        looped = sum(size for size, x in zip(sizes, of) if x.in_loop)
-        told[kind] = Crossing(sum(x.times for x in of), sum(sizes), largest, looped)
-    return told
+    """The collective operations of a step by kind."""
+    outputs = collective_outputs(text)
+    by_kind = {}
+    for kind in sorted({x.kind for x in outputs}):
+        same = [x for x in outputs if x.kind == kind]
+        sizes = [x.times * math.prod(x.shape) * _bits(x.dtype) // 8 for x in same]
+        largest = max((x.shape for x in same), key=math.prod)
+        in_loops = sum(size for size, x in zip(sizes, same) if x.in_loop)
+        by_kind[kind] = Crossing(sum(x.times for x in same), sum(sizes), largest, in_loops)
+    return by_kind
 
 
 class Cycles(NamedTuple):
-    """That the compiler of a TPU expects of a step, its operations one after the other."""
+    """The TPU compiler's estimate of the cycles of a step, if operations run sequentially."""
 
     all: int
-    in_loops: int  # of them
+    in_loops: int  # part of `all`
 
 
 def cycles(text: str) -> Cycles:
-    """The cycles of a step; what crosses between devices has none."""
+    """The estimated cycles of a step; collective operations have no estimate."""
     expected = [
-        (number * int(found[1]), in_loop)
-        for one, number, in_loop in times(text, into_fusions=False)
-        if (found := _CYCLES.search(one.rest))
+        (number * int(match[1]), in_loop)
+        for one, number, in_loop in executions(text, into_fusions=False)
+        if (match := _CYCLES.search(one.rest))
     ]
     return Cycles(sum(n for n, _ in expected), sum(n for n, in_loop in expected if in_loop))
 

@@ -1,10 +1,10 @@
-"""The streaming pipeline beside bare decoding: python benchmarks/input.py --data_dir=DIR.
+"""The streaming pipeline compared with decoding alone: python benchmarks/input.py --data_dir=DIR.
 
-Images a second of one core, of whatever JPEG set TFDS has prepared. Bare is what cannot be left out
-of a crop: a draw of the window, decoding it and nothing else, and resizing, of files in memory. The
-same with the whole image decoded before the crop stands beside it. Ours reads record files, parses,
-shuffles, keeps to its order, flips and batches too. They are taken in turn, so that other work on
-the machine hits all alike; the ratio is the median over turns.
+Reports images per second on one core, for a JPEG data set prepared by TFDS. "bare" is the minimum
+that a random crop requires: drawing the window, decoding only the window, and resizing, from files
+in memory. "full" decodes the full image before the crop. "ours" also reads record files, parses,
+shuffles deterministically, flips and batches. All are measured in turn, so that other load on the
+machine affects them alike; the ratio is the median over turns.
 """
 
 import argparse
@@ -24,8 +24,10 @@ _CROP = "inception_crop({size}{how})"
 
 
 def copied(name: str, data_dir: str, out: str, times: int) -> int:
-    """A prepared set whose split train has all files of all splits so many times; its number of
-    examples.
+    """Writes a copy of a prepared data set whose train split repeats the files of all splits.
+
+    Returns:
+      The number of examples of the train split.
     """
     source = max((p for p in (Path(data_dir) / name).iterdir() if p.is_dir()), key=lambda p: p.name)
     folder = Path(out) / name / source.name
@@ -47,8 +49,10 @@ def copied(name: str, data_dir: str, out: str, times: int) -> int:
     return sum(map(int, lengths))
 
 
-def bare(images: list[bytes], size: int, whole: bool, dct_method: str) -> Callable[[int], None]:
-    """Windows of so many images, the same ones again and again."""
+def bare(
+    images: list[bytes], size: int, full_decode: bool, dct_method: str
+) -> Callable[[int], None]:
+    """A function that crops a number of images, cycling through `images`."""
     import tensorflow as tf
 
     @tf.autograph.experimental.do_not_convert
@@ -62,12 +66,12 @@ def bare(images: list[bytes], size: int, whole: bool, dct_method: str) -> Callab
             area_range=(0.08, 1.0),
             max_attempts=100,
         )
-        if whole:
+        if full_decode:
             pixels = tf.io.decode_jpeg(image, channels=3, dct_method=dct_method)
             pixels = tf.slice(pixels, begin, tf.stack((extent[0], extent[1], -1)))
         else:
-            at = tf.stack((begin[0], begin[1], extent[0], extent[1]))
-            pixels = tf.image.decode_and_crop_jpeg(image, at, channels=3, dct_method=dct_method)
+            box = tf.stack((begin[0], begin[1], extent[0], extent[1]))
+            pixels = tf.image.decode_and_crop_jpeg(image, box, channels=3, dct_method=dct_method)
         return tf.image.resize(pixels, (size, size))
 
     @tf.autograph.experimental.do_not_convert
@@ -84,14 +88,14 @@ def bare(images: list[bytes], size: int, whole: bool, dct_method: str) -> Callab
 
 
 def ours(data_dir: str, name: str, size: int, dct_method: str) -> Callable[[int], None]:
-    """So many images of the pipeline, one epoch after the other."""
+    """A function that reads a number of images with our pipeline, one epoch per call."""
     from heteroscedastic.bind import chain
     from heteroscedastic.data.streaming import ops, sources, stream
 
     how = f", dct_method={dct_method!r}" if dct_method else ""
     text = f"{_CROP.format(size=size, how=how)}|flip_lr|value_range(-1, 1)"
 
-    def made(number):
+    def pipeline(number):
         splits = {"train": f"train[:{number}]"}
         chosen = sources.choose(
             name, data_dir, lambda data: data, reads_labels=False, splits=splits
@@ -104,17 +108,17 @@ def ours(data_dir: str, name: str, size: int, dct_method: str) -> Callable[[int]
     epochs: Iterator[int] = iter(range(10**9))
 
     def run(number):
-        seen = sum(
+        num_seen = sum(
             feed.weights.sum()
-            for feed in made(number).training_feeds(next(epochs), 0, np.arange(_BATCH))
+            for feed in pipeline(number).training_feeds(next(epochs), 0, np.arange(_BATCH))
         )
-        assert seen == number
+        assert num_seen == number
 
     return run
 
 
 def rate(run: Callable[[int], None], few: int, many: int) -> float:
-    """Images a second of the processor, of what comes on top of a few: without starting."""
+    """Images per second of processor time between `few` and `many`, which excludes start-up."""
     seconds = []
     for number in (few, many):
         began = time.process_time()
@@ -124,31 +128,27 @@ def rate(run: Callable[[int], None], few: int, many: int) -> float:
 
 
 def main() -> None:
-    """Prints a line for each turn, then medians."""
+    """Prints one line per turn, then medians."""
     parser = argparse.ArgumentParser(description=main.__doc__)
     parser.add_argument(
         "--data_dir",
         default=os.environ.get("TFDS_DATA_DIR"),
         required="TFDS_DATA_DIR" not in os.environ,
     )
-    parser.add_argument(
-        "--name", default="imagenet2012", help="a prepared set of JPEG images of several sizes"
-    )
-    parser.add_argument("--size", type=int, default=224, help="pixels of a side")
+    parser.add_argument("--name", default="imagenet2012", help="a prepared data set of JPEG images")
+    parser.add_argument("--size", type=int, default=224, help="side of the crops in pixels")
     parser.add_argument("--turns", type=int, default=7)
     parser.add_argument(
         "--times",
         type=int,
         default=16,
-        help="how often each image is seen in a turn, at best a multiple of 16",
+        help="how often a turn reads each image, preferably a multiple of 16",
     )
-    parser.add_argument(
-        "--core", type=int, help="the core to run on; the last one that is allowed if not given"
-    )
+    parser.add_argument("--core", type=int, help="core to run on; defaults to the last available")
     flags = parser.parse_args()
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     core = max(os.sched_getaffinity(0)) if flags.core is None else flags.core
-    os.sched_setaffinity(0, {core})  # before TensorFlow makes its threads
+    os.sched_setaffinity(0, {core})  # before TensorFlow starts its threads
 
     with tempfile.TemporaryDirectory() as out:
         number = copied(flags.name, flags.data_dir, out, flags.times)
@@ -162,7 +162,7 @@ def main() -> None:
         forms = {
             "bare": bare(images, flags.size, False, ""),
             "ours": ours(out, flags.name, flags.size, ""),
-            "whole": bare(images, flags.size, True, ""),
+            "full": bare(images, flags.size, True, ""),
             "bare, accurate": bare(images, flags.size, False, "INTEGER_ACCURATE"),
             "ours, accurate": ours(out, flags.name, flags.size, "INTEGER_ACCURATE"),
         }
@@ -177,11 +177,9 @@ def main() -> None:
                 "  ".join(f"{name} {value:,.0f}" for name, value in turns[-1].items()), flush=True
             )
     for name in forms:
-        to = statistics.median(turn[name] / turn["bare"] for turn in turns)
-        print(
-            f"{name:16} {statistics.median(turn[name] for turn in turns):7,.0f} images/s  {to:.2f}"
-            " of bare"
-        )
+        ratio = statistics.median(turn[name] / turn["bare"] for turn in turns)
+        median = statistics.median(turn[name] for turn in turns)
+        print(f"{name:16} {median:7,.0f} images/s  {ratio:.2f} of bare")
 
 
 if __name__ == "__main__":

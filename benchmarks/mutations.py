@@ -1,10 +1,10 @@
-"""Files of a run, changed at random: python benchmarks/mutations.py --out=DIR --seed=0 --num=100
+"""Random changes to the files of a run: python benchmarks/mutations.py --out=DIR --seed=0 --num=100
 
-Makes a small complete run and an interrupted one, then changes one file of a copy at a time:
-deleted, cut, with flipped bytes or edited values, taken from a run of another seed. The complete
-run is read as analysis reads it, the interrupted one is resumed. Each mutation must give the
-results of the unchanged run, bit for bit, or an error of one line that names the file. Prints a
-table of kinds, and every mutation that did neither.
+Trains a small complete run and an interrupted one, then changes one file of a copy at a time: the
+file is deleted, truncated, has flipped bits or edited values, or comes from a run with another
+seed. The complete run is read as by analysis, and the interrupted one is resumed. Each mutation
+must give the results of the unchanged run, bit for bit, or a one-line error that names the file.
+Prints a table by kind of mutation, and every mutation with another result.
 """
 
 import argparse
@@ -59,24 +59,24 @@ _ERRORS = (OSError, ValueError, CheckpointError)
 
 
 class Runs(NamedTuple):
-    """Undisturbed runs, in directories that stay as they are."""
+    """Unchanged runs; mutations are applied to copies."""
 
     config: dict[str, Any]
     complete: Path
     interrupted: Path
-    other: Path  # a complete one of another seed
+    other: Path  # a complete run with another seed
 
 
 class Outcome(NamedTuple):
-    """What a mutation came to."""
+    """The outcome of a mutation."""
 
     kind: str
     change: str
-    result: str  # "identical", "one line", or what is wrong
+    result: str  # "identical", "one line", or a description of the failure
 
 
 def make_runs(directory: Path) -> Runs:
-    """The runs that are mutated."""
+    """Trains the runs."""
     config = study.config("digits_het_pe", _SETTINGS)
     runs = Runs(config, *(directory / name for name in ("complete", "interrupted", "other")))
     loop.train(config, str(runs.complete))
@@ -87,7 +87,7 @@ def make_runs(directory: Path) -> Runs:
 
 
 class _Terminating(io.StringIO):
-    """Standard output that asks this process to leave once a text is printed."""
+    """Standard output that sends SIGTERM to this process once a text is printed."""
 
     def __init__(self, text: str):
         super().__init__()
@@ -99,36 +99,36 @@ class _Terminating(io.StringIO):
         return super().write(text)
 
 
-def read(directory: Path, whole: bool = True) -> str:
-    """A digest of what is read of a complete run: by analysis, and by whoever gives its command
-    again.
+def analysis_digest(directory: Path, with_report: bool = True) -> str:
+    """A digest of the results, states, predictions and metrics that analysis reads from a run.
 
     Args:
-      directory: of the run.
-      whole: makes the report too, which takes a few seconds.
+      directory: of a complete run.
+      with_report: also builds the report, which takes a few seconds; the digest does not include
+        it.
     """
-    found: dict[str, Any] = {"results": loaded_run.read(directory).results}
+    contents: dict[str, Any] = {"results": loaded_run.read(directory).results}
     for checkpoint in ("last", "best"):
         state = loaded_run.load(directory, checkpoint).state
         arrays = {
             jax.tree_util.keystr(path): np.asarray(x)
             for path, x in jax.tree_util.tree_leaves_with_path(state)
         }
-        found[checkpoint] = provenance.digest_of_arrays(arrays)
+        contents[checkpoint] = provenance.digest_of_arrays(arrays)
     for name in ("valid", "test"):
         arrays = predictions.read(directory, name)._replace(source=None)._asdict()
-        found[name] = provenance.digest_of_arrays(
+        contents[name] = provenance.digest_of_arrays(
             {k: x for k, x in arrays.items() if x is not None}
         )
-    found["calibration"] = calibration.before_and_after(directory, "valid", "test")
-    found["curves"] = curves_section.read_metrics(directory)
-    if whole:
+    contents["calibration"] = calibration.before_and_after(directory, "valid", "test")
+    contents["curves"] = curves_section.read_metrics(directory)
+    if with_report:
         build.sections(comparison.compare(comparison.groups([directory])))
-    return provenance.digest(found)
+    return provenance.digest(contents)
 
 
-def resumed(config: dict[str, Any], directory: Path) -> str:
-    """A digest of what a run finds once its command is given again."""
+def resume_digest(config: dict[str, Any], directory: Path) -> str:
+    """Resumes a run; returns a digest of its metrics and predictions."""
     evals = loop.train(config, str(directory))["evals"]
     lines = (directory / "metrics.jsonl").read_text().splitlines()
     arrays = {
@@ -138,20 +138,19 @@ def resumed(config: dict[str, Any], directory: Path) -> str:
     return provenance.digest([evals, lines, arrays])
 
 
-# Each mutation changes a run, and returns what it changed: a path within the run, and a word on
-# how.
+# A mutation changes a run and returns the changed path and a description.
 Mutation = Callable[[random.Random, Path, Path], tuple[Path, str]]
 
 
 def _file(draw: random.Random, run: Path, *patterns: str) -> Path:
-    """A file of the run; of small files and of those of checkpoints alike often."""
-    found = sorted(
+    """A random file of the run; in 6 of 10 cases one that is not part of a checkpoint."""
+    paths = sorted(
         p for p in run.rglob("*") if p.is_file() and p.name != ".lock" and "tfevents" not in p.name
     )
     if patterns:
-        return draw.choice([p for p in found if str(p).endswith(patterns)])
-    small = [p for p in found if "checkpoints" not in p.parts]
-    return draw.choice(small if draw.random() < 0.6 else sorted(set(found) - set(small)))
+        return draw.choice([p for p in paths if str(p).endswith(patterns)])
+    small = [p for p in paths if "checkpoints" not in p.parts]
+    return draw.choice(small if draw.random() < 0.6 else sorted(set(paths) - set(small)))
 
 
 def delete(draw: random.Random, run: Path, other: Path) -> tuple[Path, str]:
@@ -193,10 +192,10 @@ def swap_directory(draw: random.Random, run: Path, other: Path) -> tuple[Path, s
 
 
 def swap_evaluations(draw: random.Random, run: Path, other: Path) -> tuple[Path, str]:
-    found = sorted((run / "predictions").glob("*.npz"))
-    if not found:
+    paths = sorted((run / "predictions").glob("*.npz"))
+    if not paths:
         return swap_file(draw, run, other)
-    one, two = draw.sample(found, 2)
+    one, two = draw.sample(paths, 2)
     shutil.copyfile(one, two)
     return two, f"a copy of {one.name}"
 
@@ -204,7 +203,7 @@ def swap_evaluations(draw: random.Random, run: Path, other: Path) -> tuple[Path,
 def _edited(
     draw: random.Random, run: Path, edit: Callable[[random.Random, Any, Any], str]
 ) -> tuple[Path, str]:
-    """A random place of a JSON file, or of a line of metrics.jsonl, edited."""
+    """Edits a random value of a JSON file, or of a line of metrics.jsonl."""
     path = _file(draw, run, *_JSON, "metrics.jsonl")
     is_lines = path.suffix == ".jsonl"
     lines = (
@@ -220,9 +219,9 @@ def _edited(
         if not isinstance(below, dict | list) or not below or draw.random() < 0.2:
             break
         node = below
-    told = edit(draw, node, key)
+    description = edit(draw, node, key)
     path.write_text("".join(json.dumps(x) + "\n" for x in lines))
-    return path, f"{'.'.join(keys)} {told}"
+    return path, f"{'.'.join(keys)} {description}"
 
 
 def edit_value(draw: random.Random, run: Path, other: Path) -> tuple[Path, str]:
@@ -278,10 +277,10 @@ def move_lines(draw: random.Random, run: Path, other: Path) -> tuple[Path, str]:
 
 
 def edit_arrays(draw: random.Random, run: Path, other: Path) -> tuple[Path, str]:
-    found = sorted((run / "predictions").glob("*.npz"))
-    if not found:
+    paths = sorted((run / "predictions").glob("*.npz"))
+    if not paths:
         return move_lines(draw, run, other)
-    path = draw.choice(found)
+    path = draw.choice(paths)
     arrays = files.read_arrays(path)
     name = draw.choice(sorted(set(arrays) - {"owner", "digest"}))
     array = arrays[name]
@@ -342,14 +341,14 @@ def directory_for_file(draw: random.Random, run: Path, other: Path) -> tuple[Pat
     path = _file(draw, run)
     path.unlink()
     path.mkdir()
-    return path, "a directory"
+    return path, "replaced by a directory"
 
 
 def file_for_directory(draw: random.Random, run: Path, other: Path) -> tuple[Path, str]:
     path = draw.choice(sorted(p for p in run.rglob("*") if p.is_dir() and p.name != "analysis"))
     shutil.rmtree(path)
     path.write_bytes(b"no directory")
-    return path, "a file"
+    return path, "replaced by a file"
 
 
 MUTATIONS: tuple[Mutation, ...] = (
@@ -373,12 +372,10 @@ MUTATIONS: tuple[Mutation, ...] = (
 )
 
 
-def judged(run: Path, path: Path, act: Callable[[Path], str], expected: str) -> str:
-    """Reads or resumes a run of which the file `path` was changed: "identical", "one line", or what
-    is wrong.
-    """
+def outcome(run: Path, path: Path, digest: Callable[[Path], str], expected: str) -> str:
+    """Reads or resumes a run in which the file `path` was changed; returns Outcome.result."""
     try:
-        found = act(run)
+        actual = digest(run)
     except _ERRORS as error:
         text = str(error)
         names = {path.name, path.relative_to(run).parts[0]}
@@ -389,63 +386,70 @@ def judged(run: Path, path: Path, act: Callable[[Path], str], expected: str) -> 
         return (
             "one line"
             if not text.startswith("[Errno")
-            else f"an error without a remedy: {text:.400}"
+            else f"an error that does not say what to do: {text:.400}"
         )
-    except Exception as error:  # the bare traceback that a user would see
+    except Exception as error:  # a user would see a traceback
         return f"{type(error).__name__}: {error!s:.400}"
-    return "identical" if found == expected else "other results without an error"
+    return "identical" if actual == expected else "other results without an error"
 
 
-def tried(runs: Runs, out: Path, seed: int, num: int, whole: bool = True) -> list[Outcome]:
-    """So many mutations, of the complete and of the interrupted run in turn."""
-    acts = {
-        runs.complete: lambda run: read(run, whole),
-        runs.interrupted: lambda run: resumed(runs.config, run),
+def outcomes(runs: Runs, out: Path, seed: int, num: int, with_report: bool = True) -> list[Outcome]:
+    """Applies random mutations to the complete and the interrupted run in turn.
+
+    Args:
+      runs: of `make_runs`.
+      out: directory for copies.
+      seed: of the mutations.
+      num: number of mutations.
+      with_report: also builds the report of a complete run; without it, two of three mutations are
+        of the complete run.
+    """
+    digests = {
+        runs.complete: lambda run: analysis_digest(run, with_report),
+        runs.interrupted: lambda run: resume_digest(runs.config, run),
     }
     expected = {
-        source: act(shutil.copytree(source, out / f"{source.name}_unchanged"))
-        for source, act in acts.items()
+        source: digest(shutil.copytree(source, out / f"{source.name}_unchanged"))
+        for source, digest in digests.items()
     }
-    outcomes = []
+    results = []
     for number in range(num):
         draw = random.Random(f"{seed} {number}")
-        source = (runs.complete, runs.interrupted)[number % 2 if whole else number % 3 == 2]
+        source = (runs.complete, runs.interrupted)[number % 2 if with_report else number % 3 == 2]
         mutation = (
             MUTATIONS[number % len(MUTATIONS)] if num >= len(MUTATIONS) else draw.choice(MUTATIONS)
         )
         run = shutil.copytree(source, out / "run")
-        path, told = mutation(draw, run, runs.other)
-        change = f"{number}: {source.name} {path.relative_to(run)}: {told}"
-        result = judged(run, path, acts[source], expected[source])
-        outcomes.append(Outcome(mutation.__name__.replace("_", " "), change, result))
+        path, description = mutation(draw, run, runs.other)
+        change = f"{number}: {source.name} {path.relative_to(run)}: {description}"
+        result = outcome(run, path, digests[source], expected[source])
+        results.append(Outcome(mutation.__name__.replace("_", " "), change, result))
         shutil.rmtree(run)
-    return outcomes
+    return results
 
 
-def table(outcomes: list[Outcome]) -> str:
+def table(results: list[Outcome]) -> str:
     """Outcomes by kind, in Markdown."""
     rows = [
         "| mutation | number | identical results | one line that names the file | neither |",
         "|" + " --- |" * 5,
     ]
-    for kind in sorted({x.kind for x in outcomes}):
-        found = Counter(x.result for x in outcomes if x.kind == kind)
-        cells = (found.total(), found["identical"], found["one line"])
+    for kind in sorted({x.kind for x in results}):
+        counts = Counter(x.result for x in results if x.kind == kind)
+        cells = (counts.total(), counts["identical"], counts["one line"])
         rows.append(
             "| " + " | ".join(map(str, (kind, *cells, cells[0] - cells[1] - cells[2]))) + " |"
         )
     return "\n".join(rows)
 
 
-def wrong(outcomes: list[Outcome]) -> list[str]:
-    """The mutations that came to neither the same results nor an error of one line."""
-    return [
-        f"{x.change}: {x.result}" for x in outcomes if x.result not in ("identical", "one line")
-    ]
+def failures(results: list[Outcome]) -> list[str]:
+    """The mutations that gave neither identical results nor a one-line error."""
+    return [f"{x.change}: {x.result}" for x in results if x.result not in ("identical", "one line")]
 
 
 def main() -> None:
-    """Mutates runs and prints what each mutation came to."""
+    """Mutates runs and prints the outcomes."""
     parser = argparse.ArgumentParser(description=main.__doc__)
     parser.add_argument("--out", required=True, help="an empty directory")
     parser.add_argument("--seed", type=int, default=0)
@@ -453,10 +457,10 @@ def main() -> None:
     flags = parser.parse_args()
     out = Path(flags.out)
     with contextlib.redirect_stdout(io.StringIO()):
-        outcomes = tried(make_runs(out), out, flags.seed, flags.num)
-    print(table(outcomes))
-    if failed := wrong(outcomes):
-        raise SystemExit("\n".join(failed))
+        results = outcomes(make_runs(out), out, flags.seed, flags.num)
+    print(table(results))
+    if messages := failures(results):
+        raise SystemExit("\n".join(messages))
 
 
 if __name__ == "__main__":

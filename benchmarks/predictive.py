@@ -1,18 +1,21 @@
-"""Time, memory and error of the predictives, beside the direct form of the paper's estimator.
+"""Time, memory and error of the predictives, compared with the paper's direct estimator.
 
-python benchmarks/predictive.py prints, for each size and temperature, a line for each way to
-E[softmax(u)]: the time of a call, forward and with the gradient, the temporaries that the
-compiler plans for, and the error: the root mean square, over keys and examples, of log p of the
-three likeliest classes, against 2**20 Sobol points of another key. The last column is what matters:
-the time with gradient at the error of the direct form with 1,000 independent samples, over the
-direct form's; between numbers of points it is interpolated, in logarithms, and beyond them
-continued as samples^-1/2.
+    python benchmarks/predictive.py
 
-python benchmarks/predictive.py --link=sigmoid does so for the log-odds of labels, by all labels and against
-quadrature.
+prints, for each size and temperature, one line per estimator of E[softmax(u)]: the time of a
+forward call and of a call with gradient, the temporary memory that the compiler reserves, and the
+error. The error is the root mean square, over keys and examples, of log p of the three likeliest
+classes, relative to 2**20 Sobol points with another key. The last column is the main result: the
+time with gradient at which an estimator has the error of the direct one with 1,000 independent
+samples, divided by the time of the latter. Between measured numbers of points the time is
+interpolated on logarithmic scales; beyond them the error is extrapolated as samples^-1/2.
 
-The direct form holds all samples at once and lets JAX differentiate it. Forms are timed in turn, so
-that a change of the machine's speed meets all; times are medians.
+    python benchmarks/predictive.py --link=sigmoid
+
+does the same for the log-odds of labels, over all labels and relative to quadrature.
+
+The direct estimator holds all samples in memory, and JAX differentiates it. Estimators are timed in
+turn, so that changes of the machine's speed affect all; times are medians.
 """
 
 import argparse
@@ -31,17 +34,17 @@ from heteroscedastic import predictive
 from heteroscedastic.latent import LatentGaussian
 
 REFERENCE = "direct", 1_000
-EXACT_POINTS = 2**20  # Sobol points of what errors are measured against
+EXACT_POINTS = 2**20  # Sobol points of the reference for errors
 
 
 def direct_softmax(key, latent, *, num_samples):
-    """The definition: every sample at once."""
+    """The definition of the estimator, with all samples at once."""
     utilities = latent_lib.sample(key, latent, num_samples)
     return jax.nn.logsumexp(jax.nn.log_softmax(utilities), axis=0) - jnp.log(num_samples)
 
 
 def direct_sigmoid(key, latent, *, num_samples):
-    """The same for the log-odds of labels."""
+    """As `direct_softmax`, for the log-odds of labels."""
     utilities = latent_lib.sample(key, latent, num_samples)
     odds = [jax.nn.logsumexp(jax.nn.log_sigmoid(sign * utilities), axis=0) for sign in (1, -1)]
     return odds[0] - odds[1]
@@ -49,29 +52,29 @@ def direct_sigmoid(key, latent, *, num_samples):
 
 def softmax_forms():
     """(name, samples) -> predictive."""
-    found = {REFERENCE: functools.partial(direct_softmax, num_samples=REFERENCE[1])}
+    forms = {REFERENCE: functools.partial(direct_softmax, num_samples=REFERENCE[1])}
     for points, sizes in {
         "independent": (100, 1_000, 10_000),
         "antithetic": (128, 1_024),
         "sobol": (8, 32, 128, 512, 1_024),
     }.items():
         for size in sizes:
-            found[points, size] = functools.partial(
+            forms[points, size] = functools.partial(
                 predictive.softmax, num_samples=size, points=points
             )
-    return found | {("taylor", 0): predictive.taylor, ("mean_field", 0): predictive.mean_field}
+    return forms | {("taylor", 0): predictive.taylor, ("mean_field", 0): predictive.mean_field}
 
 
 def sigmoid_forms():
     """(name, samples) -> predictive."""
-    found = {REFERENCE: functools.partial(direct_sigmoid, num_samples=REFERENCE[1])}
+    forms = {REFERENCE: functools.partial(direct_sigmoid, num_samples=REFERENCE[1])}
     for size in (100, 1_000):
-        found["independent", size] = functools.partial(predictive.sigmoid_sampled, num_samples=size)
-    return found | {("closed form", 0): predictive.sigmoid}
+        forms["independent", size] = functools.partial(predictive.sigmoid_sampled, num_samples=size)
+    return forms | {("closed form", 0): predictive.sigmoid}
 
 
 def examples(batch, num_classes, rank, temperature):
-    """Random utilities of deviation 3, with noise of variance near 1 + 0.09 * rank."""
+    """Random utilities with standard deviation 3 and noise variance near 1 + 0.09 * rank."""
     draws = np.random.default_rng(0)
 
     def normal(*shape):
@@ -86,7 +89,7 @@ def examples(batch, num_classes, rank, temperature):
 
 
 def exact_softmax(latent):
-    """log p of each class, and where the three likeliest are."""
+    """log p of each class, and the indices of the three likeliest classes."""
     log_probs = jax.jit(
         functools.partial(predictive.softmax, num_samples=EXACT_POINTS, points="sobol")
     )(jax.random.key(2**31), latent)
@@ -94,7 +97,7 @@ def exact_softmax(latent):
 
 
 def exact_sigmoid(latent):
-    """Log-odds by quadrature in float64, of the first hundred labels; and which these are."""
+    """Log-odds of the first hundred labels by quadrature in float64, and their indices."""
     labels = np.arange(min(100, latent.loc.shape[-1]))
     mean = np.asarray(latent.loc, np.float64)[:, labels, None]
     scale = np.sqrt(np.asarray(latent_lib.variance(latent), np.float64))[:, labels, None]
@@ -103,19 +106,19 @@ def exact_sigmoid(latent):
         special.logsumexp(special.log_expit(s * mean + scale * nodes) - nodes**2 / 2, axis=-1)
         for s in (1, -1)
     ]
-    found = jnp.full(latent.loc.shape, jnp.nan).at[:, labels].set(tails[0] - tails[1])
-    return found, jnp.broadcast_to(labels, (*latent.loc.shape[:-1], len(labels)))
+    log_odds = jnp.full(latent.loc.shape, jnp.nan).at[:, labels].set(tails[0] - tails[1])
+    return log_odds, jnp.broadcast_to(labels, (*latent.loc.shape[:-1], len(labels)))
 
 
 def seconds(call, *arguments):
-    """Wall time of one call."""
+    """The wall time of one call."""
     start = time.perf_counter()
     jax.block_until_ready(call(*arguments))
     return time.perf_counter() - start
 
 
 def compiled(form, key, latent):
-    """The form, and a loss of it with its gradient, compiled."""
+    """The compiled form, and a compiled loss of it with its gradient."""
 
     def loss(key, latent):
         return -form(key, latent)[..., 0].mean()
@@ -125,8 +128,8 @@ def compiled(form, key, latent):
     ]
 
 
-def at_error(lines, name, error):
-    """Time with gradient at which a form of this name has this error; None if it never has."""
+def time_at_error(lines, name, error):
+    """The time with gradient at which a form has an error; None if it cannot reach the error."""
     points = sorted(
         (line["error"], line["gradient"]) for key, line in lines.items() if key[0] == name
     )
@@ -139,14 +142,14 @@ def at_error(lines, name, error):
     return float(np.exp(np.interp(np.log(error), errors, times)))
 
 
-def measured(forms, latent, exact, repeats, num_keys):
+def measure(forms, latent, exact, repeats, num_keys):
     """(name, samples) -> forward and gradient in seconds, temporaries in MB, error in nats."""
-    truth, where = exact(latent)
+    truth, indices = exact(latent)
     key, lines, calls = jax.random.key(0), {}, {}
     for name, form in forms.items():
         calls[name] = compiled(form, key, latent)
         errors = [
-            jnp.take_along_axis(calls[name][0](jax.random.key(i), latent) - truth, where, axis=-1)
+            jnp.take_along_axis(calls[name][0](jax.random.key(i), latent) - truth, indices, axis=-1)
             for i in range(num_keys if name[1] else 1)
         ]
         lines[name] = {"error": float(jnp.sqrt(jnp.mean(jnp.square(jnp.stack(errors)))))}
@@ -154,8 +157,8 @@ def measured(forms, latent, exact, repeats, num_keys):
     times = {name: ([], []) for name in forms}
     for _ in range(repeats):
         for name, both in calls.items():
-            for call, taken in zip(both, times[name]):
-                taken.append(seconds(call, key, latent))
+            for call, durations in zip(both, times[name]):
+                durations.append(seconds(call, key, latent))
     for name, (forward, gradient) in times.items():
         lines[name] |= {
             "forward": statistics.median(forward),
@@ -168,10 +171,12 @@ def main():
     """Prints a table for each size and temperature."""
     parser = argparse.ArgumentParser(description=main.__doc__)
     parser.add_argument("--link", choices=("softmax", "sigmoid"), default="softmax")
-    parser.add_argument("--sizes", nargs="+", default=None, help="B,K,R of each: 8,1000,15")
+    parser.add_argument(
+        "--sizes", nargs="+", default=None, help="batch, classes and rank, such as 8,1000,15"
+    )
     parser.add_argument("--temperatures", nargs="+", type=float, default=[1.0, 0.15])
     parser.add_argument("--repeats", type=int, default=7)
-    parser.add_argument("--keys", type=int, default=30, help="over which the error is averaged")
+    parser.add_argument("--keys", type=int, default=30, help="keys to average the error over")
     flags = parser.parse_args()
     softmax = flags.link == "softmax"
     forms = softmax_forms() if softmax else sigmoid_forms()
@@ -182,7 +187,7 @@ def main():
     for size in flags.sizes or (["8,10,5", "8,1000,15"] if softmax else ["8,21843,0"]):
         for temperature in flags.temperatures:
             batch, num_classes, rank = map(int, size.split(","))
-            lines = measured(
+            lines = measure(
                 forms,
                 examples(batch, num_classes, rank, temperature),
                 exact,
@@ -198,15 +203,15 @@ def main():
             print("| --- | --- | --- | --- | --- | --- | --- |")
             last = {name: samples for name, samples in lines}
             for (name, samples), line in lines.items():
-                told = ""
+                ratio = ""
                 if samples == last[name]:
-                    needed = at_error(lines, name, reference["error"])
-                    told = "never" if needed is None else f"{needed / reference['gradient']:.4f}"
-                shown = f"{samples:,}" if samples else ""
+                    needed = time_at_error(lines, name, reference["error"])
+                    ratio = "never" if needed is None else f"{needed / reference['gradient']:.4f}"
+                number = f"{samples:,}" if samples else ""
                 times = f"{1e3 * line['forward']:.2f} | {1e3 * line['gradient']:.2f}"
                 print(
-                    f"| {name} | {shown} | {times} | {line['memory']:,.1f} | {line['error']:.3g} |"
-                    f" {told} |"
+                    f"| {name} | {number} | {times} | {line['memory']:,.1f} | {line['error']:.3g}"
+                    f" | {ratio} |"
                 )
 
 

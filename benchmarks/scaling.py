@@ -1,11 +1,11 @@
-"""The same run on more devices and more processes: are its numbers the same, and what crosses in a
-step?
+"""The same run on several devices and processes: correctness and communication.
 
-python -m benchmarks.scaling prints a line for each number of processes and of devices: the loss of the last of
-eight steps, the largest difference of a parameter after them from those of one device, relative to
-the largest number of its array, and by kind the bytes that collective operations put out on each
-device in a step, as the compiled program has them. The devices are virtual ones of this machine's
-CPU, so no time is told.
+    python -m benchmarks.scaling
+
+prints one line per number of processes and devices: the loss of the last of eight steps; the
+largest difference of a parameter after them from one device, relative to the largest value of its
+array; and the bytes that collective operations output on each device in a step, by kind, from the
+compiled program. The devices are virtual devices of this machine's CPU, so times are not reported.
 """
 
 import argparse
@@ -19,8 +19,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 NUM_STEPS = 8
-# Processes, devices of each, settings of config.training; one of one device is what the lines below
-# it are compared to.
+# Number of processes, devices per process, settings of config.training. A line with one device is
+# the reference of the lines below it.
 LAYOUTS = (
     (1, 1, {}),
     (1, 2, {}),
@@ -37,8 +37,9 @@ LAYOUTS = (
 
 
 def measure(directory, training):
-    """Eight steps of digits under a heteroscedastic head, with batch statistics; the parameters are
-    left in a file.
+    """Trains eight steps on digits with a heteroscedastic head and batch statistics.
+
+    Writes the parameters to DIRECTORY/params.npz.
     """
     import functools
 
@@ -59,12 +60,12 @@ def measure(directory, training):
         run.steps.batch_size, num_microbatches=run.steps.num_microbatches, **run.layout
     )
     shapes = compiled.shapes(run, placement)
-    at_work = jax.tree.map(lambda x: x.sharding, shapes[0])
-    step = compiled.train_step(run, placement, at_work, donates=False).lower(*shapes).compile()
+    shardings = jax.tree.map(lambda x: x.sharding, shapes[0])
+    step = compiled.train_step(run, placement, shardings, donates=False).lower(*shapes).compile()
     pad, trim = (
         functools.partial(f, run.class_axis) for f in (class_padding.padded, class_padding.trimmed)
     )
-    state = jax.jit(lambda: pad(run.init()), out_shardings=at_work)()
+    state = jax.jit(lambda: pad(run.init()), out_shardings=shardings)()
     arrays = placement.put(run.pipeline.arrays["train"], placement.replicated)
     feeds = run.pipeline.training_feeds(0, 0, placement.places(run.steps.batch_size))
     for _, feed in zip(range(NUM_STEPS), feeds):
@@ -79,28 +80,28 @@ def measure(directory, training):
     )
 
 
-def in_processes(num_processes, num_devices, training, directory):
-    """`measure` by so many processes of so many devices; what the first of them says."""
+def measure_in_processes(num_processes, num_devices, training, directory):
+    """The result of `measure` on the first of several processes with several devices each."""
     flags = f"--xla_force_host_platform_device_count={num_devices}"
     environment = {**os.environ, "XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"}
     with socket.socket() as free:
         free.bind(("localhost", 0))
         address = f"localhost:{free.getsockname()[1]}"
-    started = []
+    processes = []
     for i in range(num_processes):
         hosts = [address, num_processes, i] if num_processes > 1 else None
-        told = json.dumps(dict(directory=str(directory), training=training, hosts=hosts))
-        command = [sys.executable, "-m", "benchmarks.scaling", "--measure", told]
+        settings = json.dumps(dict(directory=str(directory), training=training, hosts=hosts))
+        command = [sys.executable, "-m", "benchmarks.scaling", "--measure", settings]
         pipes = dict(stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-        started.append(subprocess.Popen(command, env=environment, cwd=ROOT, **pipes))
-    told = [process.communicate() for process in started]
-    if any(process.returncode for process in started):
-        raise RuntimeError("\n".join(errors for _, errors in told))
-    return json.loads(told[0][0].splitlines()[-1])
+        processes.append(subprocess.Popen(command, env=environment, cwd=ROOT, **pipes))
+    outputs = [process.communicate() for process in processes]
+    if any(process.returncode for process in processes):
+        raise RuntimeError("\n".join(errors for _, errors in outputs))
+    return json.loads(outputs[0][0].splitlines()[-1])
 
 
 def difference(one, other):
-    """The largest of a parameter, relative to the largest number of its array."""
+    """The largest difference of a parameter, relative to the largest value of its array."""
     import numpy as np
 
     from heteroscedastic import files
@@ -112,36 +113,37 @@ def difference(one, other):
 def main():
     """Prints the table."""
     parser = argparse.ArgumentParser(description=main.__doc__)
-    parser.add_argument("--measure", type=json.loads, help="one line, as JSON")
+    parser.add_argument("--measure", type=json.loads, help="settings of one line, as JSON")
     flags = parser.parse_args()
     if flags.measure:
-        if addressed := flags.measure.pop("hosts"):
+        if arguments := flags.measure.pop("hosts"):
             from heteroscedastic.distributed import hosts
 
-            hosts.start(*addressed)
+            hosts.start(*arguments)
         print(json.dumps(measure(**flags.measure)))
         return
     columns = (
         "processes",
-        "devices of each",
+        "devices per process",
         "config.training",
         "loss",
         "difference",
-        "crosses in a step, kB a device",
+        "collective operations, kB per device and step",
     )
     print("| " + " | ".join(columns) + " |\n|" + " --- |" * len(columns))
     with tempfile.TemporaryDirectory() as directory:
         for i, (num_processes, num_devices, training) in enumerate(LAYOUTS):
             own = Path(directory) / str(i)
             own.mkdir()
-            found = in_processes(num_processes, num_devices, training, own)
+            measured = measure_in_processes(num_processes, num_devices, training, own)
             reference = own if num_processes * num_devices == 1 else reference
-            apart = difference(reference / "params.npz", own / "params.npz")
+            largest = difference(reference / "params.npz", own / "params.npz")
             settings = ", ".join(f"{name}={value}" for name, value in training.items())
-            cells = [num_processes, num_devices, settings, f"{found['loss']:.6f}", f"{apart:.0e}"]
+            cells = [num_processes, num_devices, settings, f"{measured['loss']:.6f}"]
+            cells += [f"{largest:.0e}"]
             cells += [
-                ", ".join(f"{kind} {n / 1e3:,.0f}" for kind, n in found["crossings"].items())
-                or "nothing"
+                ", ".join(f"{kind} {n / 1e3:,.0f}" for kind, n in measured["crossings"].items())
+                or "none"
             ]
             print("| " + " | ".join(map(str, cells)) + " |", flush=True)
 

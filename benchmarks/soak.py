@@ -1,14 +1,12 @@
-"""A run with a fault every minute: python benchmarks/soak.py --out=DIR --hosts=2.
+"""A soak test with a fault every minute: python benchmarks/soak.py --out=DIR --hosts=2.
 
-The same small run is made twice, undisturbed and with faults that a seed draws: a process killed,
-asked to leave, stopped for a while; a disk that is full for a while; a checkpoint damaged before
-a kill. What ends is started again by the same command. At the end the metrics of every interval
-and of every evaluation must be those of the undisturbed run, bit for bit, and neither run's open
-files may grow with its steps, nor its memory but for what a checkpoint leaves behind
-(checkpoint_memory.py). Without --config it is of digits, in memory; a stream, and whatever else
-main.py is to be given, is
-
-python benchmarks/soak.py --out=DIR --epochs=60 --config=configs/tiny_imagenet_het_full.py --config.data.max_classes=20
+Trains the same small run twice, undisturbed and with random faults: a process is killed, receives
+SIGTERM or is paused; the disk is full for a while; a checkpoint is damaged before a kill. Processes
+that exit are restarted by the same command. At the end all logged and evaluated metrics must equal
+those of the undisturbed run bit for bit. The number of open files must not grow during a run, and
+its memory only by what a checkpoint leaks (checkpoint_memory.py). The default run is on digits, in
+memory. Further arguments are passed to main.py: to train on a stream, add for example
+--epochs=60 --config=configs/tiny_imagenet_het_full.py --config.data.max_classes=20.
 """
 
 import argparse
@@ -30,38 +28,39 @@ from typing import Any, NamedTuple
 from heteroscedastic.distributed.preemption import EXIT_CODE
 
 ROOT = Path(__file__).parents[1]
-# Of a host, once another is lost; one that others have yet to join waits for them for five minutes.
-_SECONDS_TO_LEAVE = 360.0
-_SECONDS_TO_SETTLE = 40.0  # of a process, before it is looked at for growth
-# What a process may gain from the first half of its life to the second: what it compiles for the
-# last evaluations takes some 40 MiB, of which a short life has nearly all in its second half; and
-# the library that writes checkpoints loses some 40 KiB with each (checkpoint_memory.py).
-_MOST_MEBIBYTES, _MOST_FILES = 64.0, 0
-_DAMAGED: dict[Path, int] = {}  # the last checkpoint of a run that was damaged
-_LEFT_ALONE = {0, EXIT_CODE}  # exit codes that need no word
-_USUAL = (
+# Time for a host to exit once another one exits. A host that waits for others to join the run waits
+# for five minutes.
+_EXIT_SECONDS = 360.0
+_SETTLE_SECONDS = 40.0  # age of a process at which measurements of its growth start
+# Maximum growth of a process from the first to the second half of its lifetime. Programs compiled
+# for the last evaluations take about 40 MiB, nearly all in the second half of a short lifetime, and
+# the checkpoint library leaks about 40 KiB per checkpoint (checkpoint_memory.py).
+_MAX_MEBIBYTES, _MAX_FILES = 64.0, 0
+_DAMAGED: dict[Path, int] = {}  # run -> its last damaged checkpoint
+_NORMAL_EXIT_CODES = {0, EXIT_CODE}
+_DEFAULT_ARGUMENTS = (
     "--config=configs/digits_het_pe.py",
     "--config.training.checkpoint_epochs=5",
-    # so that an hour has thousands of epochs, not tens of thousands
+    # Slows the run down, so that an hour has thousands of epochs, not tens of thousands.
     "--config.predictive.num_samples=1024",
 )
 
 
 class Sample(NamedTuple):
-    """What a process held at one moment."""
+    """Resources of a process at one moment."""
 
     age: float  # seconds
-    mebibytes: float  # resident
-    files: int  # open
+    mebibytes: float  # resident memory
+    files: int  # open files
 
 
 class Host:
-    """A process of the run, what it says, and what it holds."""
+    """A process of the run, with its output and samples of its resources."""
 
     def __init__(self, command: list[str]):
-        self.began = time.monotonic()
+        self.start_time = time.monotonic()
         self.samples: list[Sample] = []
-        self.said: list[str] = []
+        self.output: list[str] = []
         self.process = subprocess.Popen(
             command,
             cwd=ROOT,
@@ -70,95 +69,102 @@ class Host:
             text=True,
             errors="replace",
         )
-        threading.Thread(target=lambda: self.said.extend(self.process.stdout), daemon=True).start()
+        threading.Thread(
+            target=lambda: self.output.extend(self.process.stdout), daemon=True
+        ).start()
 
-    def look(self) -> None:
-        """Takes a sample, if it lives."""
-        place = Path("/proc") / str(self.process.pid)
+    def take_sample(self) -> None:
+        """Records the resources of the process, if it is alive."""
+        directory = Path("/proc") / str(self.process.pid)
         with contextlib.suppress(OSError, ValueError, IndexError):
-            pages = int((place / "statm").read_text().split()[1])
-            files = len(list((place / "fd").iterdir()))
+            pages = int((directory / "statm").read_text().split()[1])
+            files = len(list((directory / "fd").iterdir()))
             mebibytes = pages * os.sysconf("SC_PAGE_SIZE") / 2**20
-            self.samples.append(Sample(time.monotonic() - self.began, mebibytes, files))
+            self.samples.append(Sample(time.monotonic() - self.start_time, mebibytes, files))
 
-    def grown(self) -> tuple[float, int] | None:
-        """MiB and open files of the second half of its life beyond the first, medians; None if it
-        was short.
+    def growth(self) -> tuple[float, int] | None:
+        """Growth of median memory in MiB and open files between both halves of the lifetime.
+
+        Returns:
+          None if the lifetime is too short.
         """
-        settled = [s for s in self.samples if s.age > _SECONDS_TO_SETTLE]
+        settled = [s for s in self.samples if s.age > _SETTLE_SECONDS]
         if len(settled) < 20:
             return None
         first, second = settled[: len(settled) // 2], settled[len(settled) // 2 :]
-        middle = [
-            sorted(part)[len(part) // 2]
-            for part in ([s.mebibytes for s in h] for h in (first, second))
-        ]
+        memory = [sorted(s.mebibytes for s in h)[len(h) // 2] for h in (first, second)]
         files = [sorted(s.files for s in h)[len(h) // 2] for h in (first, second)]
-        return middle[1] - middle[0], files[1] - files[0]
+        return memory[1] - memory[0], files[1] - files[0]
 
 
-def start(directory: Path, what: list[str], number: int) -> list[Host]:
-    """The processes of the run, begun or continued; `what` is to be trained."""
-    command = [sys.executable, "main.py", *what, f"--workdir={directory}"]
-    if number == 1:
+def start(directory: Path, arguments: list[str], num_hosts: int) -> list[Host]:
+    """Starts or resumes a run; returns its processes.
+
+    Args:
+      directory: of the run.
+      arguments: of main.py.
+      num_hosts: number of processes.
+    """
+    command = [sys.executable, "main.py", *arguments, f"--workdir={directory}"]
+    if num_hosts == 1:
         return [Host(command)]
     with socket.socket() as free:
         free.bind(("localhost", 0))
         address = f"localhost:{free.getsockname()[1]}"
-    more = ["--hosts", f"--coordinator={address}", f"--num_processes={number}"]
-    return [Host([*command, *more, f"--process_id={i}"]) for i in range(number)]
+    more = ["--hosts", f"--coordinator={address}", f"--num_processes={num_hosts}"]
+    return [Host([*command, *more, f"--process_id={i}"]) for i in range(num_hosts)]
 
 
 def kill(draw: random.Random, hosts: list[Host], _: Path) -> str:
-    """SIGKILL to one process."""
+    """Sends SIGKILL to one process."""
     one = draw.randrange(len(hosts))
     hosts[one].process.kill()
     return f"host {one} killed"
 
 
 def kill_all(draw: random.Random, hosts: list[Host], _: Path) -> str:
-    """As when the power fails."""
+    """Sends SIGKILL to all processes, like a power failure."""
     for host in hosts:
         host.process.kill()
     return "all hosts killed"
 
 
 def terminate(draw: random.Random, hosts: list[Host], _: Path) -> str:
-    """A notice of preemption to one process."""
+    """Sends SIGTERM to one process, like a notice of preemption."""
     one = draw.randrange(len(hosts))
     hosts[one].process.terminate()
-    return f"host {one} asked to leave"
+    return f"SIGTERM to host {one}"
 
 
 def pause(draw: random.Random, hosts: list[Host], _: Path) -> str:
-    """One process does nothing for a while, at times so long that another gives it up."""
+    """Pauses one process, sometimes for so long that another one times out."""
     one, seconds = draw.randrange(len(hosts)), draw.choice([2.0, 10.0, 40.0])
     hosts[one].process.send_signal(signal.SIGSTOP)
     time.sleep(seconds)
     hosts[one].process.send_signal(signal.SIGCONT)
-    return f"host {one} stopped for {seconds:.0f} s"
+    return f"host {one} paused for {seconds:.0f} s"
 
 
 def fill_disk(draw: random.Random, hosts: list[Host], _: Path) -> str:
-    """No file may grow beyond a size for a while."""
+    """Limits the size of files for a while, like a full disk."""
     size, seconds = draw.choice([0, 1_000, 30_000]), draw.choice([1.0, 5.0])
-    for room in (size, resource.RLIM_INFINITY):
+    for limit in (size, resource.RLIM_INFINITY):
         for host in hosts:
             with contextlib.suppress(ProcessLookupError):
                 resource.prlimit(
-                    host.process.pid, resource.RLIMIT_FSIZE, (room, resource.RLIM_INFINITY)
+                    host.process.pid, resource.RLIMIT_FSIZE, (limit, resource.RLIM_INFINITY)
                 )
-        if room == size:
+        if limit == size:
             time.sleep(seconds)
     return f"disk full for {seconds:.0f} s, files up to {size} bytes"
 
 
 def damage(draw: random.Random, hosts: list[Host], directory: Path) -> str:
-    """The newest checkpoint is cut in half while all are killed."""
+    """Kills all processes and cuts the files of the newest checkpoint in half."""
     kill_all(draw, hosts, directory)
     steps = [int(p.name) for p in (directory / "checkpoints").glob("*") if p.name.isdigit()]
-    # A run keeps its last two and the best, which may be long ago: of the last two one is left
-    # whole.
+    # A run keeps the last two checkpoints and the best one, which may be old: one of the last two
+    # must stay intact.
     if len(steps) < 2 or max(steps) <= _DAMAGED.get(directory, -1):
         return "all hosts killed"
     _DAMAGED[directory] = max(steps)
@@ -178,112 +184,122 @@ FAULTS: tuple[Callable[[random.Random, list[Host], Path], str], ...] = (
 )
 
 
-def made(
-    directory: Path, what: list[str], number: int, every: float | None, seed: int
+def train(
+    directory: Path, arguments: list[str], num_hosts: int, fault_interval: float | None, seed: int
 ) -> dict[str, Any]:
-    """The run to its end; with a fault every so many seconds, if any, and what each came to."""
-    draw, told, lives = random.Random(seed), [], []
-    began = time.monotonic()
+    """Trains a run to its end, with restarts.
 
-    def next_fault():
-        return time.monotonic() + draw.expovariate(1 / every) if every else float("inf")
+    Args:
+      directory: of the run.
+      arguments: of main.py.
+      num_hosts: number of processes.
+      fault_interval: mean seconds between faults; None for a run without faults.
+      seed: of the faults.
 
-    due, hosts = next_fault(), start(directory, what, number)
+    Returns:
+      The record of the run: its faults, starts, duration, growth and goodput.
+    """
+    draw, faults, all_hosts = random.Random(seed), [], []
+    start_time = time.monotonic()
+
+    def next_fault_time():
+        if not fault_interval:
+            return float("inf")
+        return time.monotonic() + draw.expovariate(1 / fault_interval)
+
+    fault_time, hosts = next_fault_time(), start(directory, arguments, num_hosts)
     while True:
         time.sleep(1.0)
         for host in hosts:
-            host.look()
-        ended = [host.process.poll() for host in hosts]
-        if None not in ended and set(ended) == {0}:
-            lives += hosts
+            host.take_sample()
+        codes = [host.process.poll() for host in hosts]
+        if None not in codes and set(codes) == {0}:
+            all_hosts += hosts
             break
-        if any(code is not None for code in ended):
+        if any(code is not None for code in codes):
             _wait_for_all(hosts)
-            lives += hosts
+            all_hosts += hosts
             codes = [host.process.returncode for host in hosts]
-            words = [host.said[-1].strip() for host in hosts if host.said]
-            print(f"  {_clock(began)} left with {codes}: {' | '.join(words)[:160]}", flush=True)
-            if not every and not set(codes) <= _LEFT_ALONE:
-                raise SystemExit("the undisturbed run failed:\n" + "".join(hosts[0].said))
-            due, hosts = (
-                next_fault(),
-                start(directory, what, number),
-            )  # what was due meanwhile is not made up for
-        elif time.monotonic() > due:
-            said = draw.choice(FAULTS)(draw, hosts, directory)
-            told.append(said)
-            print(f"  {_clock(began)} {said}", flush=True)
-            due = next_fault()
-    grown = [g for host in lives if (g := host.grown())]
+            lines = [host.output[-1].strip() for host in hosts if host.output]
+            print(
+                f"  {_clock(start_time)} exit codes {codes}: {' | '.join(lines)[:160]}", flush=True
+            )
+            if not fault_interval and not set(codes) <= _NORMAL_EXIT_CODES:
+                raise SystemExit("the undisturbed run failed:\n" + "".join(hosts[0].output))
+            # Faults that were due while hosts exited are dropped.
+            fault_time, hosts = next_fault_time(), start(directory, arguments, num_hosts)
+        elif time.monotonic() > fault_time:
+            fault = draw.choice(FAULTS)(draw, hosts, directory)
+            faults.append(fault)
+            print(f"  {_clock(start_time)} {fault}", flush=True)
+            fault_time = next_fault_time()
+    growths = [growth for host in all_hosts if (growth := host.growth())]
     return {
-        "seconds": time.monotonic() - began,
-        "faults": told,
-        "starts": len(lives) // number,
-        "most_mebibytes_gained": max((m for m, _ in grown), default=None),
-        "most_files_gained": max((f for _, f in grown), default=None),
+        "seconds": time.monotonic() - start_time,
+        "faults": faults,
+        "starts": len(all_hosts) // num_hosts,
+        "most_mebibytes_gained": max((m for m, _ in growths), default=None),
+        "most_files_gained": max((f for _, f in growths), default=None),
         "goodput": json.loads((directory / "results.json").read_text())["goodput"]["share"],
     }
 
 
 def _wait_for_all(hosts: list[Host]) -> None:
-    deadline = time.monotonic() + _SECONDS_TO_LEAVE
+    deadline = time.monotonic() + _EXIT_SECONDS
     for host in hosts:
         try:
             host.process.wait(max(0.1, deadline - time.monotonic()))
         except subprocess.TimeoutExpired:
             raise SystemExit(
-                f"a host did not leave {_SECONDS_TO_LEAVE:.0f} s after another was lost."
+                f"a host did not exit within {_EXIT_SECONDS:.0f} s after another one."
             ) from None
 
 
-def _clock(began: float) -> str:
-    minutes, seconds = divmod(round(time.monotonic() - began), 60)
+def _clock(start_time: float) -> str:
+    minutes, seconds = divmod(round(time.monotonic() - start_time), 60)
     return f"{minutes:3}:{seconds:02}"
 
 
 def outcome(directory: Path) -> tuple[Any, str]:
-    """What a run found: of every evaluation, and of every interval."""
+    """The metrics of every evaluation of a run, and its log of training metrics."""
     return json.loads((directory / "results.json").read_text())["evals"], (
         directory / "metrics.jsonl"
     ).read_text()
 
 
 def main() -> None:
-    """Makes both runs and compares them."""
+    """Trains both runs and compares them."""
     parser = argparse.ArgumentParser(description=main.__doc__)
     parser.add_argument("--out", required=True, help="an empty directory")
-    parser.add_argument("--epochs", type=float, default=7000.0, help="of each of the two runs")
-    parser.add_argument("--hosts", type=int, default=1)
-    parser.add_argument(
-        "--every", type=float, default=60.0, help="seconds between faults on average"
-    )
+    parser.add_argument("--epochs", type=float, default=7000.0, help="epochs of each run")
+    parser.add_argument("--hosts", type=int, default=1, help="number of processes")
+    parser.add_argument("--every", type=float, default=60.0, help="mean seconds between faults")
     parser.add_argument("--seed", type=int, default=0)
-    flags, given = parser.parse_known_args()
-    what = [*(given or _USUAL), f"--config.training.num_epochs={flags.epochs}"]
-    out, told = Path(flags.out), {}
-    for name, every in (("undisturbed", None), ("disturbed", flags.every)):
+    flags, main_arguments = parser.parse_known_args()
+    arguments = main_arguments or list(_DEFAULT_ARGUMENTS)
+    arguments += [f"--config.training.num_epochs={flags.epochs}"]
+    out, record = Path(flags.out), {}
+    for name, fault_interval in (("undisturbed", None), ("disturbed", flags.every)):
         print(name, flush=True)
-        told[name] = made(out / name, what, flags.hosts, every, flags.seed)
-    told["same"] = outcome(out / "undisturbed") == outcome(out / "disturbed")
-    print(json.dumps(told, indent=1))
-    (out / "soak.json").write_text(json.dumps(told, indent=1))
-    if wrong := failures(told):
-        raise SystemExit("\n".join(wrong))
+        record[name] = train(out / name, arguments, flags.hosts, fault_interval, flags.seed)
+    record["same"] = outcome(out / "undisturbed") == outcome(out / "disturbed")
+    print(json.dumps(record, indent=1))
+    (out / "soak.json").write_text(json.dumps(record, indent=1))
+    if messages := failures(record):
+        raise SystemExit("\n".join(messages))
 
 
-def failures(told: dict[str, Any]) -> list[str]:
-    """What was not as it must be; growth of a life that was too short to tell is not asked for."""
-    wrong = (
-        []
-        if told["same"]
-        else ["the metrics of the disturbed run are not those of the undisturbed one."]
-    )
+def failures(record: dict[str, Any]) -> list[str]:
+    """Messages about failed requirements; growth of short-lived processes is not checked."""
+    messages = []
+    if not record["same"]:
+        messages.append("the metrics of the disturbed and of the undisturbed run differ.")
     for name in ("undisturbed", "disturbed"):
-        for unit, most in (("mebibytes", _MOST_MEBIBYTES), ("files", _MOST_FILES)):
-            gained = told[name][f"most_{unit}_gained"]
-            if gained is not None and gained > most:
-                wrong.append(f"a process of the {name} run gained {gained:g} {unit}.")
-    return wrong
+        for unit, limit in (("mebibytes", _MAX_MEBIBYTES), ("files", _MAX_FILES)):
+            growth = record[name][f"most_{unit}_gained"]
+            if growth is not None and growth > limit:
+                messages.append(f"a process of the {name} run gained {growth:g} {unit}.")
+    return messages
 
 
 if __name__ == "__main__":

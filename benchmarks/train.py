@@ -1,16 +1,17 @@
-"""Throughput of a training step beside a plain Flax step of the same model.
+"""Throughput of a training step, compared with a plain Flax step of the same model.
 
-python benchmarks/train.py --model=ResNet50 (or ResNet18) prints, for random images on the device:
-images a second of our step with the plain head, as a ratio to those of a step of flax.linen and
-optax alone, and what the noise heads add to ours; the bytes of temporaries that the compiler plans
-for; the floating-point operations of the convolutions and dense layers a second, on a known chip
-also as a share of its peak. The steps are taken in turn, so that a change of the machine's speed
-meets all of them.
+    python benchmarks/train.py --model=ResNet50
+
+prints for random images on the device (also with --model=ResNet18): images per second of our step
+with the deterministic head, relative to a step of flax.linen and optax alone; the time that the
+noise heads add; the temporary memory that the compiler reserves; and the floating-point operations
+per second of the convolutions and dense layers, for known chips also as a fraction of the peak.
+Steps are timed in turn, so that changes of the machine's speed affect all of them.
 
 The plain step follows the ImageNet example of Flax (github.com/google/flax, examples/imagenet): no
-mask for absent examples, no values by example, batch statistics in one pass, integer labels, the
-L2 penalty in the loss, accuracy as its only metric. Its padding is ours, so that the two models are
-one function.
+mask for absent examples, no values per example, batch statistics in one pass, integer labels, the
+L2 penalty in the loss, and accuracy as the only metric. Its padding is ours, so that both models
+are the same function.
 """
 
 import argparse
@@ -37,7 +38,8 @@ from heteroscedastic.training.objective import objective
 from heteroscedastic.training.state import TrainState
 from heteroscedastic.training.step import train_step
 
-MODELS = {  # of the plain model, of our backbone, pixels, classes, rank; batch on a CPU
+# Settings of the plain model, further settings of both, image size, classes, rank, batch on a CPU.
+MODELS = {
     "ResNet50": (dict(stage_sizes=(3, 4, 6, 3), bottleneck=True), {}, 224, 1000, 15, 8),
     "ResNet18": (
         dict(stage_sizes=(2, 2, 2, 2), bottleneck=False),
@@ -49,10 +51,10 @@ MODELS = {  # of the plain model, of our backbone, pixels, classes, rank; batch 
     ),
 }
 LEARNING_RATE, MOMENTUM, WEIGHT_DECAY, NUM_SAMPLES = 1e-3, 0.9, 1e-4, 1_000
-# TFLOP/s without sparsity, in bfloat16 and in what JAX takes for float32 there by default (TF32; on
-# a TPU bfloat16), from the vendors' data sheets: NVIDIA A100 (June 2021), H100 (SXM column), H200
-# (SXM column); cloud.google.com/tpu/docs, "TPU v3" and "TPU v4". A core of v3, half a chip, is a
-# device.
+# TFLOP/s without sparsity, in bfloat16 and in the type that JAX uses by default for float32 (TF32;
+# bfloat16 on a TPU), from the vendors' data sheets: NVIDIA A100 (June 2021), H100 (SXM column),
+# H200 (SXM column); cloud.google.com/tpu/docs, "TPU v3" and "TPU v4". On v3 a device is one of the
+# two cores of a chip.
 PEAKS = {
     "NVIDIA A100": {"bfloat16": 312, "float32": 156},
     "NVIDIA H100 80GB HBM3": {"bfloat16": 989, "float32": 494},
@@ -63,7 +65,7 @@ PEAKS = {
 
 
 class PlainBlock(nn.Module):
-    """A residual block of version 1.5."""
+    """A residual block of ResNet 1.5."""
 
     width: int
     strides: int
@@ -92,7 +94,7 @@ class PlainBlock(nn.Module):
 
 
 class PlainResNet(nn.Module):
-    """Version 1.5 with its dense layer."""
+    """ResNet 1.5 with its dense layer."""
 
     stage_sizes: tuple[int, ...]
     bottleneck: bool
@@ -131,13 +133,13 @@ class PlainResNet(nn.Module):
 
 
 class PlainState(train_state.TrainState):
-    """Of Flax, and the batch statistics."""
+    """The training state of Flax with batch statistics."""
 
     batch_stats: Any
 
 
 def plain_step(state, images, labels):
-    """The next state, loss and accuracy."""
+    """One plain training step; returns the next state, the loss and the accuracy."""
 
     def loss_of(params):
         variables = {"params": params, "batch_stats": state.batch_stats}
@@ -152,7 +154,7 @@ def plain_step(state, images, labels):
 
 
 def plain(settings, num_classes, dtype, batch):
-    """The plain step, its first state and its other arguments."""
+    """The plain step, its initial state and its other arguments."""
     model = PlainResNet(**settings, num_classes=num_classes, dtype=dtype)
     variables = jax.jit(model.init)(jax.random.key(0), batch.inputs)
     tx = optax.sgd(optax.constant_schedule(LEARNING_RATE), MOMENTUM, nesterov=True)
@@ -160,8 +162,8 @@ def plain(settings, num_classes, dtype, batch):
     return plain_step, state, (batch.inputs, batch.labels)
 
 
-def ours(backbone, head, average, batch):
-    """Our step, its first state and its other arguments."""
+def ours(backbone, head, estimator, batch):
+    """Our step, its initial state and its other arguments."""
     model = Classifier(backbone, head)
     variables = jax.jit(model.init)(jax.random.key(0), batch.inputs, batch.weights > 0)
     params = variables.pop("params")
@@ -172,7 +174,7 @@ def ours(backbone, head, average, batch):
         model=model,
         smoothing=smoothing.hard,
         weighting=weighting.equal,
-        predictive=average,
+        predictive=estimator,
         loss=losses.cross_entropy,
         class_counts=jnp.ones(head.num_classes),
     )
@@ -196,7 +198,7 @@ def ours(backbone, head, average, batch):
 
 
 def random_batch(size, pixels, num_classes):
-    """Noise for images, on the device."""
+    """A batch of random images on the device."""
     draws = np.random.default_rng(0)
     return Batch(
         inputs=jnp.asarray(draws.normal(size=(size, pixels, pixels, 3)), jnp.float32),
@@ -207,30 +209,32 @@ def random_batch(size, pixels, num_classes):
     )
 
 
-class Timed:
-    """A step, compiled, and the times it took."""
+class TimedStep:
+    """A compiled step and its measured times."""
 
     def __init__(self, name, step, state, arguments):
         self.name, self.state, self.arguments = name, state, arguments
         self.num_parameters = sum(x.size for x in jax.tree.leaves(state.params))
         lowered = jax.jit(step, donate_argnums=0).lower(state, *arguments)
-        # Of the program as written, where no library's call hides a convolution; a loop counts
-        # once.
+        # From the program before compilation, in which no library call hides a convolution; a loop
+        # counts once.
         self.operations = lowered.cost_analysis()["flops"]
         self.call = lowered.compile()
         self.temporaries = self.call.memory_analysis().temp_size_in_bytes
         self.seconds = []
 
-    def take(self):
-        """One step; its wall time is kept."""
+    def run(self):
+        """Runs one step and records its wall time."""
         start = time.perf_counter()
         self.state, *_ = jax.block_until_ready(self.call(self.state, *self.arguments))
         self.seconds.append(time.perf_counter() - start)
 
 
 def peak(device, dtype):
-    """TFLOP/s of a device by its data sheet, or None."""
-    known = [of[dtype] for kind, of in PEAKS.items() if device.device_kind.startswith(kind)]
+    """The peak TFLOP/s of a device from its data sheet, or None if it is unknown."""
+    known = [
+        by_dtype[dtype] for kind, by_dtype in PEAKS.items() if device.device_kind.startswith(kind)
+    ]
     return known[0] if known else None
 
 
@@ -239,56 +243,61 @@ def main():
     on_cpu = jax.default_backend() == "cpu"
     parser = argparse.ArgumentParser(description=main.__doc__)
     parser.add_argument("--model", choices=MODELS, default="ResNet50")
-    parser.add_argument("--batch", type=int, help="256; on a CPU 8 for ResNet50, 64 for ResNet18")
-    parser.add_argument("--pixels", type=int, help="224 for ResNet50, 32 for ResNet18")
+    parser.add_argument(
+        "--batch", type=int, help="defaults to 256; on a CPU to 8 for ResNet50, 64 for ResNet18"
+    )
+    parser.add_argument(
+        "--pixels", type=int, help="image size; defaults to 224 for ResNet50, 32 for ResNet18"
+    )
     parser.add_argument("--repeats", type=int, default=7 if on_cpu else 50)
     parser.add_argument(
         "--dtype", choices=("float32", "bfloat16"), default="float32" if on_cpu else "bfloat16"
     )
     flags = parser.parse_args()
-    settings, ours_too, pixels, num_classes, rank, cpu_batch = MODELS[flags.model]
+    settings, common, pixels, num_classes, rank, cpu_batch = MODELS[flags.model]
     flags.pixels = flags.pixels or pixels
     flags.batch = flags.batch or (cpu_batch if on_cpu else 256)
     batch = random_batch(flags.batch, flags.pixels, num_classes)
-    backbone = getattr(backbones, flags.model)(**ours_too, dtype=flags.dtype)
+    backbone = getattr(backbones, flags.model)(**common, dtype=flags.dtype)
     sampled = functools.partial(predictive.softmax, num_samples=NUM_SAMPLES)
     low_rank, efficient = (
         head(num_classes, num_factors=rank) for head in (heads.LowRank, heads.ParameterEfficient)
     )
     steps = [
-        Timed("plain Flax", *plain({**settings, **ours_too}, num_classes, flags.dtype, batch)),
-        Timed(
+        TimedStep("plain Flax", *plain({**settings, **common}, num_classes, flags.dtype, batch)),
+        TimedStep(
             "Deterministic",
             *ours(backbone, heads.Deterministic(num_classes), predictive.deterministic, batch),
         ),
-        Timed("LowRank", *ours(backbone, low_rank, sampled, batch)),
-        Timed("ParameterEfficient", *ours(backbone, efficient, sampled, batch)),
+        TimedStep("LowRank", *ours(backbone, low_rank, sampled, batch)),
+        TimedStep("ParameterEfficient", *ours(backbone, efficient, sampled, batch)),
     ]
     if steps[0].num_parameters != steps[1].num_parameters:
         raise AssertionError(
-            f"{steps[0].num_parameters:,} parameters beside {steps[1].num_parameters:,} of ours."
+            f"the plain model has {steps[0].num_parameters:,} parameters, ours"
+            f" {steps[1].num_parameters:,}."
         )
     for _ in range(flags.repeats + 1):
         for step in steps:
-            step.take()
+            step.run()
     for step in steps:
         del step.seconds[0]  # a warm-up
     print_table(steps, flags, f"{num_classes:,} classes, rank {rank}, {NUM_SAMPLES:,} samples")
 
 
 def print_table(steps, flags, noise):
-    """Medians over the turns, with the quartiles of ratios and differences, which are of one turn."""
+    """Prints medians over turns, and quartiles of the ratios and differences within turns."""
 
-    def median(of, *others):
-        return statistics.median(map(of, *(other.seconds for other in others)))
+    def median(function, *steps):
+        return statistics.median(map(function, *(step.seconds for step in steps)))
 
-    def spread(text, of, *others):
-        values = list(map(of, *(other.seconds for other in others)))
+    def spread(text, function, *steps):
+        values = list(map(function, *(step.seconds for step in steps)))
         low, middle, high = np.quantile(values, (0.25, 0.5, 0.75))
         return f"{middle:{text}} ({low:{text}} to {high:{text}})"
 
     device = jax.devices()[0]
-    of_chip = peak(device, flags.dtype)
+    chip_peak = peak(device, flags.dtype)
     print(f"{flags.model}, {flags.pixels} pixels, batch {flags.batch}, {flags.dtype}, {noise},")
     print(
         f"jax {jax.__version__}, {device.device_kind}, {platform.machine()}, {flags.repeats}"
@@ -298,36 +307,36 @@ def print_table(steps, flags, noise):
     columns = [
         "parameters",
         "temporaries, MB",
-        "ms a step",
+        "ms per step",
         "images/s",
-        "against plain",
-        "the head adds",
+        "relative to plain",
+        "added by the head",
         "GFLOP/s",
     ]
-    columns += [] if of_chip is None else [f"of the chip's {of_chip} TFLOP/s"]
+    columns += [] if chip_peak is None else [f"fraction of the peak of {chip_peak} TFLOP/s"]
     print(f"| step | {' | '.join(columns)} |")
     print("| --- |" + " --- |" * len(columns))
     flax, base = steps[:2]
     for step in steps:
-        taken = median(lambda s: s, step)
+        seconds = median(lambda s: s, step)
         cells = [
             f"{step.num_parameters:,}",
             f"{step.temporaries / 1e6:,.0f}",
-            f"{1e3 * taken:,.1f}",
+            f"{1e3 * seconds:,.1f}",
         ]
         cells += [
-            f"{flags.batch / taken:,.1f}",
+            f"{flags.batch / seconds:,.1f}",
             spread(".3f", lambda other, s: other / s, flax, step),
         ]
         if step in (flax, base):
-            rate = flax.operations / taken
+            rate = flax.operations / seconds
             cells += ["", f"{rate / 1e9:,.0f}"] + (
-                [] if of_chip is None else [f"{rate / of_chip / 1e12:.1%}"]
+                [] if chip_peak is None else [f"{rate / chip_peak / 1e12:.1%}"]
             )
         else:
             extra = 1e3 * median(lambda own, s: s - own, base, step)
-            share = spread("+.1%", lambda own, s: s / own - 1, base, step)
-            cells += [f"{extra:+,.1f} ms, {share}", ""] + ([] if of_chip is None else [""])
+            fraction = spread("+.1%", lambda own, s: s / own - 1, base, step)
+            cells += [f"{extra:+,.1f} ms, {fraction}", ""] + ([] if chip_peak is None else [""])
         print(f"| {step.name} | {' | '.join(cells)} |")
 
 

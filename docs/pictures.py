@@ -1,4 +1,4 @@
-"""Draws the pictures of these pages from a finished run on planted noise.
+"""Draws the figures of the documentation from a complete run on planted noise.
 
 python docs/pictures.py --run=runs/digits_het_full --only overview
 """
@@ -21,7 +21,7 @@ from heteroscedastic.latent import LatentGaussian
 from heteroscedastic.runs import loaded_run
 
 _NAMES = ("lynx", "wildcat", "tabby")
-# Two look-alikes whose noise is opposite, as what speaks for one speaks against the other.
+# Two similar classes with opposite noise: evidence for one is evidence against the other.
 _LATENT = LatentGaussian(
     loc=jnp.array([1.6, 0.6, -0.8]),
     scale_diag=jnp.array([0.4, 0.4, 0.4]),
@@ -32,7 +32,7 @@ _ROWS, _COLUMNS = 3, 5  # of suspicious labels
 
 
 def method() -> Figure:
-    """Utilities of one image as a cloud, and the probabilities that follow."""
+    """Samples of the utilities of one image, and the resulting probabilities."""
     tempered = latent_lib.temper(_LATENT, _TEMPERATURE)
     samples = np.asarray(latent_lib.sample(jax.random.key(0), _LATENT, 512, "sobol"))
     averaged = np.exp(
@@ -40,13 +40,13 @@ def method() -> Figure:
     )
     plain = np.asarray(jax.nn.softmax(tempered.loc))
     with figures.styled():
-        drawn = figures.figure(8.4, 3.4)
-        cloud, bars = drawn.subplots(1, 2, width_ratios=(1.15, 1))
+        figure = figures.figure(8.4, 3.4)
+        cloud, bars = figure.subplots(1, 2, width_ratios=(1.15, 1))
         winner = samples.argmax(axis=1)
         for i, name in enumerate(_NAMES):
-            chosen = samples[winner == i]
+            subset = samples[winner == i]
             cloud.scatter(
-                chosen[:, 0], chosen[:, 1], s=7, color=figures.COLORS[i], label=f"{name} is largest"
+                subset[:, 0], subset[:, 1], s=7, color=figures.COLORS[i], label=f"{name} is largest"
             )
         angles = np.linspace(0, 2 * np.pi, 200)
         root = np.linalg.cholesky(np.asarray(latent_lib.covariance(_LATENT))[:2, :2])
@@ -69,34 +69,34 @@ def method() -> Figure:
             title="u ~ N(loc, S), one image",
         )
         cloud.legend(loc="lower left", fontsize=8, markerscale=1.5)
-        places = np.arange(len(_NAMES))
-        bars.bar(places - 0.2, plain, 0.38, color="0.7", label="softmax(loc / T)")
+        positions = np.arange(len(_NAMES))
+        bars.bar(positions - 0.2, plain, 0.38, color="0.7", label="softmax(loc / T)")
         bars.bar(
-            places + 0.2,
+            positions + 0.2,
             averaged,
             0.38,
             color=figures.COLORS[: len(_NAMES)],
             label="E softmax(u / T)",
         )
-        for place, value in zip(
-            np.concatenate([places - 0.2, places + 0.2]), np.concatenate([plain, averaged])
+        for position, value in zip(
+            np.concatenate([positions - 0.2, positions + 0.2]), np.concatenate([plain, averaged])
         ):
             bars.annotate(
                 f"{value:.2f}",
-                (place, value),
+                (position, value),
                 (0, 2),
                 textcoords="offset points",
                 ha="center",
                 fontsize=8,
             )
         bars.set(
-            xticks=places,
+            xticks=positions,
             xticklabels=_NAMES,
             ylim=(0, 1.05),
             title="probabilities: plain (grey), averaged",
         )
         bars.grid(axis="x", visible=False)
-    return drawn
+    return figure
 
 
 def overview(directory: str, data_dir: str | None) -> Figure:
@@ -143,18 +143,18 @@ def overview(directory: str, data_dir: str | None) -> Figure:
 
 
 def identifiability(directory: str, data_dir: str | None) -> Figure:
-    """What is measured of the pairs of classes of a run, with the confused ones framed."""
+    """Measures of the pairs of classes of a run, with frames around the confused pairs."""
     run = loaded_run.load(directory, "best", data_dir)
     measured, known = summary.measures(run), known_noise.confusions(run.dataset)
     names = figures.class_names(run.dataset)
-    shown = {
+    panels = {
         "covariance": (measured.covariance, figures.DIVERGING),
         "var(u_i - u_j)": (measured.difference, figures.SEQUENTIAL),
         "seen: p_i p_j var(u_i - u_j)": (measured.seen, figures.SEQUENTIAL),
     }
     with figures.styled():
-        drawn = figures.figure(10.5, 3.6)
-        for axes, (title, (values, colors)) in zip(drawn.subplots(1, 3), shown.items()):
+        figure = figures.figure(10.5, 3.6)
+        for axes, (title, (values, colors)) in zip(figure.subplots(1, 3), panels.items()):
             off = values[~np.eye(len(values), dtype=bool)]
             low = -np.abs(off).max() if colors == figures.DIVERGING else 0.0
             values = np.where(np.eye(len(values), dtype=bool), np.nan, values)
@@ -165,8 +165,8 @@ def identifiability(directory: str, data_dir: str | None) -> Figure:
             axes.set_xticklabels(names, fontsize=8, rotation=90)
             axes.set_yticklabels(names, fontsize=8)
             axes.grid(visible=False)
-            drawn.colorbar(image, ax=axes, shrink=0.8)
-    return drawn
+            figure.colorbar(image, ax=axes, shrink=0.8)
+    return figure
 
 
 def _frame(row: int, column: int) -> Rectangle:
@@ -176,9 +176,9 @@ def _frame(row: int, column: int) -> Rectangle:
 
 
 def main() -> None:
-    """Writes the pictures beside the pages."""
+    """Writes the figures to the directory of the documentation."""
     parser = argparse.ArgumentParser(description=main.__doc__)
-    parser.add_argument("--run", required=True, help="directory of a finished run")
+    parser.add_argument("--run", required=True, help="directory of the run")
     parser.add_argument("--data_dir")
     parser.add_argument("--out", default=Path(__file__).parent, type=Path)
     parser.add_argument("--only", nargs="+", default=list(_PICTURES), choices=_PICTURES)

@@ -1,1 +1,1 @@
-"""One folder a paper: its rows, its numbers, its claim."""
+"""Experiments: one folder per paper, with the rows of its tables, its numbers and its claims."""

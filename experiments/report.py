@@ -1,8 +1,10 @@
-"""A page about a table of a study: python -m experiments.report --study=S --table=T --scale=cpu
---out report/
+"""A report about a table of a study.
 
-The rows of the table are told beside each other, each seed at the setting that its own validation
-chose, with the paper's numbers where it has some: heteroscedastic/analysis/report/build.py.
+    python -m experiments.report --study=S --table=T --scale=cpu --out report/
+
+The page compares the rows of the table, each seed at the setting that its own validation metric
+selects, and shows the paper's numbers if there are any. heteroscedastic/analysis/report/build.py
+writes it.
 """
 
 import os
@@ -16,50 +18,53 @@ from heteroscedastic.analysis.report.comparison import Group
 from heteroscedastic.runs import loaded_run
 
 
-def groups(chosen: study.Table, runs: list[study.Made], regime: study.Regime) -> list[Group]:
-    """The rows as a regime tunes them, the table's reference first; rows without a complete grid
-    are left out.
+def groups(
+    chosen: study.Table, results: list[study.JobResult], regime: study.Regime
+) -> list[Group]:
+    """The rows with the tuned runs of a regime, the table's reference first.
+
+    Rows without a complete grid are left out.
     """
-    tuned = study.tuned(runs, regime, chosen.select_metric)
+    tuned = study.tuned_results(results, regime, chosen.select_metric)
     rows = sorted((row.name for row in chosen.rows), key=lambda name: name != chosen.reference)
-    found = []
+    row_groups = []
     for name in rows:
-        mine = sorted((seed, made) for (row, seed), made in tuned.items() if row == name)
-        if mine:
-            found.append(
-                Group(name, tuple(loaded_run.read(made.job.directory) for _, made in mine))
-            )
-    return found
+        by_seed = sorted((seed, result) for (row, seed), result in tuned.items() if row == name)
+        if by_seed:
+            runs = tuple(loaded_run.read(result.job.directory) for _, result in by_seed)
+            row_groups.append(Group(name, runs))
+    return row_groups
 
 
 def paper(
     chosen: study.Table, regime: study.Regime, numbers: dict[str, Any]
 ) -> dict[str, Any] | None:
-    """The paper's numbers by row and metric, for report.write; None where it has none for this
-    regime.
+    """The paper's numbers by row and metric, for build.write; None if it has none for the regime.
+
+    A table with a layout has none either: the paper reports means over several of its rows.
     """
     columns = [m for m in chosen.metrics if table.has_paper(chosen, regime, m)]
-    if not columns or chosen.layout:  # whose rows the paper tells together
+    if not columns or chosen.layout:
         return None
-    told = {
+    by_row = {
         row.name: {m: table.paper_number(chosen, regime, row, m, numbers) for m in columns}
         for row in chosen.rows
     }
     title = numbers["tables"][chosen.paper["table"]]["title"]
-    return {"note": f"{title} ({chosen.paper['note']}).", "numbers": told}
+    return {"note": f"{title} ({chosen.paper['note']}).", "numbers": by_row}
 
 
 @user_errors.one_line()
 def main() -> None:
-    """Writes a page about a table of a study."""
+    """Writes a report about a table of a study."""
     parser = user_errors.parser(main.__doc__)
     parser.add_argument("--study", required=True)
     parser.add_argument("--table", required=True)
     parser.add_argument("--scale", default="cpu")
-    parser.add_argument("--runs", default="runs", help="where experiments.run put them")
-    parser.add_argument("--regime", help="of the table; its first one unless told")
+    parser.add_argument("--runs", default="runs", help="the --out directory of experiments.run")
+    parser.add_argument("--regime", help="a regime of the table; defaults to its first")
     parser.add_argument("--data_dir", default=os.environ.get("TFDS_DATA_DIR"))
-    parser.add_argument("--out", required=True, help="directory of the page")
+    parser.add_argument("--out", required=True, help="directory of the report")
     flags = parser.parse_args()
     chosen = study.table(flags.study, flags.table)
     name = flags.regime or next(iter(chosen.regimes))
@@ -70,7 +75,9 @@ def main() -> None:
     regime = chosen.regimes[name]
     rows = groups(
         chosen,
-        study.made(chosen, flags.scale, files.as_path(flags.runs) / flags.study / flags.table),
+        study.job_results(
+            chosen, flags.scale, files.as_path(flags.runs) / flags.study / flags.table
+        ),
         regime,
     )
     if not rows:
@@ -80,11 +87,11 @@ def main() -> None:
         if chosen.paper
         else {}
     )
-    told = paper(chosen, regime, numbers)
-    if told:
-        told["numbers"] = {row.name: told["numbers"][row.name] for row in rows}
+    reference = paper(chosen, regime, numbers)
+    if reference:
+        reference["numbers"] = {row.name: reference["numbers"][row.name] for row in rows}
     compared = comparison.compare(rows, regime.report, regime.fitted_on, flags.data_dir)
-    print(f"wrote {build.write(compared, flags.out, told)}")
+    print(f"wrote {build.write(compared, flags.out, reference)}")
 
 
 if __name__ == "__main__":

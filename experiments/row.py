@@ -1,9 +1,9 @@
-"""One run of a table as a config of main.py, for the hosts of a pod, where experiments.run cannot
-make it.
+"""One job of a table as a config of main.py, for pods, where experiments.run cannot train.
 
-python -m experiments.run --study=S --table=T --scale=paper --out=gs://BUCKET/runs --print prints of every run that is
-left what main.py and the launchers are given: --config=experiments/row.py:T@DIRECTORY
---workdir=DIRECTORY.
+    python -m experiments.run --study=S --table=T --scale=paper --out=gs://BUCKET/runs --print
+
+prints the arguments of main.py and of the launchers for every incomplete job:
+--config=experiments/row.py:T@DIRECTORY --workdir=DIRECTORY.
 """
 
 from ml_collections import ConfigDict
@@ -13,31 +13,31 @@ from heteroscedastic import files
 
 
 def name(table: str, directory: files.Path) -> str:
-    """What --config is of a run of a table."""
+    """The value of --config for a job of a table."""
     return f"experiments/row.py:{table}@{directory}"
 
 
 def get_config(run: str) -> ConfigDict:
-    """The config of a run.
+    """The config of a job.
 
     Args:
-      run: TABLE@OUT/STUDY/TABLE/SCALE/ROW/POINT/seed_N; the table within is another where it has
-        the runs of another.
+      run: TABLE@OUT/STUDY/TABLE/SCALE/ROW/POINT/seed_N; the second TABLE differs from the first
+        if the table uses the runs of another table.
 
     Raises:
-      ValueError: no table has such a run.
+      ValueError: the table has no such job.
     """
-    table, _, directory = run.partition("@")
-    wanted = files.as_path(directory)
-    if len(wanted.parts) < 7:
+    table, _, name = run.partition("@")
+    directory = files.as_path(name)
+    if len(directory.parts) < 7:
         raise ValueError(
-            f"{run!r} is no run of a table; experiments.run --print tells what they are called."
+            f"{run!r} is not a job of a table; experiments.run --print lists the valid names."
         )
-    of_table = wanted.parents[3]
-    chosen = study.table(of_table.parent.name, table)
-    for job in study.jobs(chosen, wanted.parents[2].name, of_table.with_name(table)):
-        if job.directory == wanted:
+    table_directory = directory.parents[3]
+    chosen = study.table(table_directory.parent.name, table)
+    for job in study.jobs(chosen, directory.parents[2].name, table_directory.with_name(table)):
+        if job.directory == directory:
             return ConfigDict(job.config)
     raise ValueError(
-        f"table {table} has no run {directory}; experiments.run --print tells what they are called."
+        f"table {table} has no job {name}; experiments.run --print lists the valid names."
     )

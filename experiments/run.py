@@ -1,7 +1,7 @@
-"""Runs the rows of a table: python -m experiments.run --study=S --table=T --scale=cpu --jobs=2.
+"""Trains the runs of a table: python -m experiments.run --study=S --table=T --scale=cpu --jobs=2.
 
-What is complete is skipped, what was cut off continues, so the same command again finishes a
-table. Each run is what main.py would do, in a directory of its own.
+Complete runs are skipped and interrupted runs resume, so repeating the command completes the table.
+Each run is the one that main.py would train, in its own directory.
 """
 
 import concurrent.futures
@@ -20,7 +20,11 @@ from heteroscedastic import files, user_errors
 
 
 def run(job: study.Job, data_dir: str | None) -> str | None:
-    """Makes one run, its words in a .log beside its directory; the error, if it fails."""
+    """Trains one run; its output goes to a .log file beside its directory.
+
+    Returns:
+      The error if the run fails, else None.
+    """
     from absl import logging
 
     from heteroscedastic.runs import loop
@@ -39,29 +43,29 @@ def run(job: study.Job, data_dir: str | None) -> str | None:
     return None
 
 
-def begin_worker(cores: list[int], num_workers: int, started: Any) -> None:
-    """Gives this worker cores of its own, so that runs do not wait for each other's threads."""
-    threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
-    with started.get_lock():
-        place = started.value
-        started.value += 1
+def begin_worker(cores: list[int], num_workers: int, worker_count: Any) -> None:
+    """Gives this worker its own cores, so that runs do not wait for each other's threads."""
+    threading.Thread(target=_exit_with_parent, args=(os.getppid(),), daemon=True).start()
+    with worker_count.get_lock():
+        index = worker_count.value
+        worker_count.value += 1
     if hasattr(os, "sched_setaffinity") and num_workers <= len(cores):
-        os.sched_setaffinity(0, cores[place % num_workers :: num_workers])
+        os.sched_setaffinity(0, cores[index % num_workers :: num_workers])
 
 
-def _end_with(parent: int) -> None:
-    """Asks this process to save and leave once its parent is gone, however it went."""
+def _exit_with_parent(parent: int) -> None:
+    """Sends SIGTERM to this process once its parent no longer exists."""
     while os.getppid() == parent:
         time.sleep(1)
-    while True:  # a run answers the first by saving; between runs it ends the process
+    while True:  # a run answers the first signal by saving; between runs it ends the process
         os.kill(os.getpid(), signal.SIGTERM)
         time.sleep(1)
 
 
-def make(jobs: list[study.Job], num_workers: int, data_dir: str | None) -> int:
-    """Makes runs, several at once, and tells of each; how many failed."""
+def run_all(jobs: list[study.Job], num_workers: int, data_dir: str | None) -> int:
+    """Trains runs in parallel processes and reports each; returns the number of failures."""
     began, failed = time.monotonic(), 0
-    context = multiprocessing.get_context("spawn")  # not forked: JAX holds threads
+    context = multiprocessing.get_context("spawn")  # JAX has threads, which a fork would break
     cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
     pool = concurrent.futures.ProcessPoolExecutor(
         num_workers,
@@ -70,15 +74,15 @@ def make(jobs: list[study.Job], num_workers: int, data_dir: str | None) -> int:
         initargs=(cores, num_workers, context.Value("i", 0)),
     )
     try:
-        waiting = {pool.submit(run, job, data_dir): job for job in jobs}
-        for i, future in enumerate(concurrent.futures.as_completed(waiting), 1):
-            stopped = future.exception()  # a worker that was terminated or killed
-            error = f"{type(stopped).__name__} {stopped}" if stopped else future.result()
+        futures = {pool.submit(run, job, data_dir): job for job in jobs}
+        for i, future in enumerate(concurrent.futures.as_completed(futures), 1):
+            exception = future.exception()  # of a worker that was terminated or killed
+            error = f"{type(exception).__name__} {exception}" if exception else future.result()
             failed += error is not None
             minutes = (time.monotonic() - began) / 60
-            told = f"failed, {error}" if error else "done"
+            status = f"failed, {error}" if error else "done"
             print(
-                f"{i}/{len(jobs)}  {minutes:.1f} min  {waiting[future].directory}: {told}",
+                f"{i}/{len(jobs)}  {minutes:.1f} min  {futures[future].directory}: {status}",
                 flush=True,
             )
     finally:
@@ -88,29 +92,34 @@ def make(jobs: list[study.Job], num_workers: int, data_dir: str | None) -> int:
 
 @user_errors.one_line()
 def main() -> None:
-    """Runs what is not complete of a table."""
+    """Trains the incomplete runs of a table."""
     parser = user_errors.parser(main.__doc__)
     parser.add_argument("--study", required=True)
     parser.add_argument("--table", required=True)
     parser.add_argument(
         "--scale",
         default="cpu",
-        help="how much is run, such as cpu, gpu or paper, where the table has it",
+        help="size of the experiment, such as cpu, gpu or paper; see the scales of the table",
     )
     parser.add_argument(
         "--rows",
         nargs="+",
         metavar="PATTERN",
-        help="rows such as het_full or 'dtd_*'; all if not given",
+        help="row names or patterns, such as het_full or 'dtd_*'; defaults to all rows",
     )
     parser.add_argument(
-        "--beside_kept", action="store_true", help="no run whose results the repository keeps"
+        "--skip_saved",
+        "--beside_kept",  # the name in older notes
+        action="store_true",
+        help="skip runs whose results are saved in the repository",
     )
-    parser.add_argument("--jobs", type=int, default=1, help="runs at once")
+    parser.add_argument("--jobs", type=int, default=1, help="number of parallel runs")
     parser.add_argument(
-        "--print", action="store_true", help="what main.py is given for each, and run nothing"
+        "--print",
+        action="store_true",
+        help="print the arguments of main.py for each incomplete run and train nothing",
     )
-    parser.add_argument("--out", default="runs", help="the runs lie in OUT/STUDY/TABLE")
+    parser.add_argument("--out", default="runs", help="runs are written to OUT/STUDY/TABLE")
     parser.add_argument("--data_dir", default=os.environ.get("TFDS_DATA_DIR"))
     flags = parser.parse_args()
     table = study.table(flags.study, flags.table)
@@ -122,28 +131,31 @@ def main() -> None:
         )
         if not rows:
             raise SystemExit(
-                f"no row is called {flags.rows}; the rows are {[r.name for r in table.rows]}."
+                f"no row matches {flags.rows}; the rows are {[r.name for r in table.rows]}."
             )
         table = table._replace(rows=rows)
-    kept = study.kept(flags.study, flags.table, flags.scale) if flags.beside_kept else {}
-    runs = study.made(
-        table, flags.scale, files.as_path(flags.out) / flags.study / flags.table, kept
+    saved = study.saved_results(flags.study, flags.table, flags.scale) if flags.skip_saved else {}
+    results = study.job_results(
+        table, flags.scale, files.as_path(flags.out) / flags.study / flags.table, saved
     )
-    # Seed by seed, so that a table of fewer seeds is complete sooner.
-    left = sorted((made.job for made in runs if made.results is None), key=lambda job: job.seed)
+    # In the order of seeds, so that the table is complete for few seeds early.
+    incomplete = sorted((r.job for r in results if r.results is None), key=lambda job: job.seed)
     if flags.print:
-        for job in left:
+        for job in incomplete:
             print(f"--config={row.name(flags.table, job.directory)} --workdir={job.directory}")
         return
     if files.in_bucket(files.as_path(flags.out)):
         raise SystemExit(
-            f"{flags.out} is in a bucket; --print tells what main.py or a launcher is given for"
-            " each run."
+            f"{flags.out} is in a bucket; --print prints the arguments of main.py or a launcher"
+            " for each run."
         )
-    print(f"{len(runs)} runs, {len(runs) - len(left)} complete, {flags.jobs} at once.", flush=True)
-    failed = make(left, flags.jobs, flags.data_dir)
+    print(
+        f"{len(results)} runs, {len(results) - len(incomplete)} complete, {flags.jobs} at once.",
+        flush=True,
+    )
+    failed = run_all(incomplete, flags.jobs, flags.data_dir)
     if failed:
-        raise SystemExit(f"{failed} runs failed; their logs lie beside their directories.")
+        raise SystemExit(f"{failed} runs failed; see the .log files beside their directories.")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,4 @@
-"""What a table of a study is made of: rows, a grid to tune over, seeds; where its runs lie, what is
-kept of them.
-"""
+"""The definition of a table of a study: rows, tuning grid and seeds; its jobs and their results."""
 
 import copy
 import hashlib
@@ -20,43 +18,51 @@ from heteroscedastic.runs import run_record, schema
 class Row(NamedTuple):
     """A method.
 
-    In overrides that are texts, {runs} stands for the directory of the study's tables, {scale} for
-    the scale and {seed} for the seed, so that a row may start from what another table made.
+    In string overrides, {runs} is replaced by the directory of the study's tables, {scale} by the
+    scale and {seed} by the seed, so that a row can start from a run of another table.
     """
 
     name: str
-    config: str  # file of configs/, without .py
-    overrides: dict[str, Any] = {}  # setting by dotted name
+    config: str  # file in configs/, without .py
+    overrides: dict[str, Any] = {}  # dotted setting name -> value
     paper: str | None = None  # id of the row in the paper's table
-    where: dict[str, Any] = {}  # column -> value, where rows of that table share an id
+    where: dict[str, Any] = {}  # column -> value, if several rows of that table share the id
 
 
 class Scale(NamedTuple):
-    """How much is run."""
+    """The size of an experiment: its seeds and the overrides of all its rows."""
 
     seeds: tuple[int, ...]
     overrides: dict[str, Any] = {}
-    later: dict[
-        str, tuple[Any, ...]
-    ] = {}  # what seeds after the first tune over, where less than the grid
+    # Replaces entries of the tuning grid for every seed after the first.
+    later_grid: dict[str, tuple[Any, ...]] = {}
 
 
 class Regime(NamedTuple):
-    """Which evaluation chooses the tuned setting, and which is reported."""
+    """The evaluation that selects the tuned setting, and the evaluation that is reported."""
 
-    select: str | None  # on validation; None where there is nothing to choose
-    report: str  # on test
-    prefix: str = ""  # of the paper's columns about what is reported
-    fit: str | None = None  # that temperatures are fitted on; `select` if not given
+    select: str | None  # validation evaluation; None if nothing is tuned
+    report: str  # test evaluation
+    prefix: str = ""  # of the paper's columns for the reported evaluation
+    fit: str | None = None  # evaluation on which temperatures are fitted; defaults to `select`
 
     @property
     def fitted_on(self) -> str | None:
-        """The evaluation that temperatures are fitted on; None where nothing is held out."""
+        """The evaluation on which temperatures are fitted; None if no data are held out."""
         return self.fit or self.select
 
 
 class Table(NamedTuple):
-    """Rows under the same conditions. Every row is tuned over the same grid, seed by seed."""
+    """Rows under the same conditions; every row is tuned over the same grid, separately per seed.
+
+    `paper` describes the paper's table: `table` is its key in paper.json, `where` maps columns to
+    values that identify its rows, `columns` maps our metrics to its columns, `note` is printed
+    below the table, and the optional `rows_without_runs` lists ids of paper rows printed although
+    this table has no runs for them.
+
+    `layout` maps (table, result by row and seed, contents of paper.json) to lines of Markdown. If
+    it is None, the table has one line per row.
+    """
 
     claim: str
     rows: tuple[Row, ...]
@@ -64,40 +70,45 @@ class Table(NamedTuple):
     regimes: dict[str, Regime]
     select_metric: str
     scales: dict[str, Scale]
-    grid: dict[str, tuple[Any, ...]] = {}  # values to tune over, of settings by dotted name
-    reference: str | None = None  # the row that others are compared with
-    # table, where (column -> value), columns (metric -> column), note; beside, ids of rows that are
-    # told without runs
+    grid: dict[str, tuple[Any, ...]] = {}  # dotted setting name -> values to tune over
+    reference: str | None = None  # the row with which the others are compared
     paper: dict[str, Any] | None = None
-    test: str | None = None  # the paper's own: "unpaired t-test"
-    runs: str | None = None  # another table, where its rows of the same name are the same runs
-    # (table, run of each (row, seed), the study's paper.json) -> Markdown, where it is not a line a
-    # row
-    layout: Callable[["Table", dict[tuple[str, int], "Made"], dict[str, Any]], list[str]] | None = (
-        None
-    )
+    test: str | None = None  # the paper's significance test: "unpaired t-test"
+    runs: str | None = None  # another table whose runs this table uses, by row name
+    layout: "Layout | None" = None
 
 
 class Job(NamedTuple):
-    """One run of a table."""
+    """One run of a table, complete or not."""
 
     row: str
-    point: tuple[tuple[str, Any], ...]  # of the grid
+    point: tuple[tuple[str, Any], ...]  # grid point: (dotted setting name, value)
     seed: int
     directory: files.Path
     config: dict[str, Any]
-    fingerprint: str  # of the config, wherever the tables lie and the run keeps its arrays
+    fingerprint: str  # hash of the config; independent of all directories
+
+
+class JobResult(NamedTuple):
+    """A job and the results of its run."""
+
+    job: Job
+    results: dict[str, Any] | None  # contents of results.json; None if the run is not complete
+
+
+ResultsByRowAndSeed = dict[tuple[str, int], JobResult]
+Layout = Callable[[Table, ResultsByRowAndSeed, dict[str, Any]], list[str]]
 
 
 def table(study: str, name: str) -> Table:
-    """A table of experiments/STUDY/rows.py.
+    """The table of experiments/STUDY/rows.py with a name.
 
     Raises:
-      ValueError: an unknown study or table; lists the choices.
+      ValueError: the study or the table does not exist; the message lists the valid names.
     """
     studies = sorted(p.parent.name for p in Path(__file__).parent.glob("*/rows.py"))
     if study not in studies:
-        raise ValueError(f"there is no study {study!r}; choose one of {', '.join(studies)}.")
+        raise ValueError(f"{study!r} is not a study; choose one of {', '.join(studies)}.")
     tables = importlib.import_module(f"experiments.{study}.rows").TABLES
     if name not in tables:
         raise ValueError(
@@ -107,24 +118,28 @@ def table(study: str, name: str) -> Table:
 
 
 def jobs(chosen: Table, scale: str, out: files.Path) -> list[Job]:
-    """Every run of a table at a scale, whether it has been made or not.
+    """All jobs of a table at a scale, complete or not.
 
     Args:
       chosen: the table.
       scale: one of its scales.
-      out: directory of the table; its runs lie in the one beside it where it shares another's.
+      out: directory of the table. A table that uses the runs of another table finds them in the
+        sibling directory with that table's name.
+
+    Raises:
+      ValueError: the table does not have the scale.
     """
     out = out.with_name(chosen.runs) if chosen.runs else out
     if scale not in chosen.scales:
         raise ValueError(
             f"this table has no scale {scale!r}; choose one of {', '.join(chosen.scales)}."
         )
-    found = []
-    first, later = _points(chosen.grid), _points(chosen.grid | chosen.scales[scale].later)
+    all_jobs = []
+    first, later = _points(chosen.grid), _points(chosen.grid | chosen.scales[scale].later_grid)
     seeds = chosen.scales[scale].seeds
     points = [(point, seed) for i, seed in enumerate(seeds) for point in (later if i else first)]
     for row, (point, seed) in itertools.product(chosen.rows, points):
-        places = {"{runs}": str(out.parent), "{scale}": scale, "{seed}": str(seed)}
+        substitutions = {"{runs}": str(out.parent), "{scale}": scale, "{seed}": str(seed)}
         settings = {**chosen.scales[scale].overrides, **row.overrides, **dict(point), "seed": seed}
         slug = ",".join(f"{name}={value}" for name, value in point) or "untuned"
         directory = out / scale / row.name / slug / f"seed_{seed}"
@@ -132,42 +147,42 @@ def jobs(chosen: Table, scale: str, out: files.Path) -> list[Job]:
             schema.identity(files.plain(config(row.config, settings))), sort_keys=True
         )
         fingerprint = hashlib.sha256(text.encode()).hexdigest()
-        found.append(
-            Job(
-                row.name,
-                point,
-                seed,
-                directory,
-                config(row.config, _filled(settings, places)),
-                fingerprint,
-            )
-        )
-    return found
+        job_config = config(row.config, _substituted(settings, substitutions))
+        all_jobs.append(Job(row.name, point, seed, directory, job_config, fingerprint))
+    return all_jobs
 
 
 def _points(grid: dict[str, tuple[Any, ...]]) -> list[tuple[tuple[str, Any], ...]]:
     return [tuple(zip(grid, values)) for values in itertools.product(*grid.values())]
 
 
-def _filled(overrides: dict[str, Any], places: dict[str, str]) -> dict[str, Any]:
-    def filled(value):
-        for place, text in places.items() if isinstance(value, str) else ():
-            value = value.replace(place, text)
+def _substituted(overrides: dict[str, Any], substitutions: dict[str, str]) -> dict[str, Any]:
+    def substituted(value):
+        for placeholder, text in substitutions.items() if isinstance(value, str) else ():
+            value = value.replace(placeholder, text)
         return value
 
-    return {name: filled(value) for name, value in overrides.items()}
+    return {name: substituted(value) for name, value in overrides.items()}
 
 
 def config(name: str, overrides: dict[str, Any]) -> dict[str, Any]:
-    """configs/NAME.py with settings overridden by dotted name; an unknown one is an error."""
+    """The config of configs/NAME.py with overrides.
+
+    Args:
+      name: file in configs/, without .py.
+      overrides: dotted setting name -> value.
+
+    Raises:
+      ValueError: the config does not have an overridden setting.
+    """
     path = Path(__file__).parent.parent / "configs" / f"{name}.py"
     spec = importlib.util.spec_from_file_location(f"configs.{name}", path)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    made = copy.deepcopy(module.get_config().to_dict())
+    settings = copy.deepcopy(module.get_config().to_dict())
     for dotted, value in overrides.items():
         *sections, last = dotted.split(".")
-        section = made
+        section = settings
         for part in sections:
             section = section.get(part)
             if not isinstance(section, dict):
@@ -179,87 +194,87 @@ def config(name: str, overrides: dict[str, Any]) -> dict[str, Any]:
                 f"configs/{name}.py has no setting {dotted!r}; choose one of {', '.join(section)}."
             )
         section[last] = value
-    return made
+    return settings
 
 
-class Made(NamedTuple):
-    """A run and what it found; None where it is not complete."""
-
-    job: Job
-    results: dict[str, Any] | None
-
-
-def made(
-    chosen: Table, scale: str, out: files.Path, kept: dict[str, dict[str, Any]] | None = None
-) -> list[Made]:
-    """Every run of a table at a scale, with what is there of it.
+def job_results(
+    chosen: Table, scale: str, out: files.Path, saved: dict[str, dict[str, Any]] | None = None
+) -> list[JobResult]:
+    """All jobs of a table at a scale with their results, as far as these exist.
 
     Args:
       chosen: the table.
       scale: one of its scales.
       out: directory of the table.
-      kept: results by fingerprint, of runs that do not lie there.
+      saved: fingerprint -> results, used for jobs without a complete run in `out`.
 
     Raises:
       ValueError: a directory holds a run of another config.
     """
     return [
-        Made(job, _results(job) or (kept or {}).get(job.fingerprint))
+        JobResult(job, _results(job) or (saved or {}).get(job.fingerprint))
         for job in jobs(chosen, scale, out)
     ]
 
 
-def kept_at(study: str, table: str, scale: str) -> Path:
-    """Where experiments.keep puts what the runs of a table found."""
+def saved_path(study: str, table: str, scale: str) -> Path:
+    """The file to which experiments.save_results writes the results of a table."""
     return Path(__file__).parent / study / "results" / f"{table}.{scale}.json"
 
 
-def kept(study: str, table: str, scale: str) -> dict[str, dict[str, Any]]:
-    """Results by the fingerprint of their run; none where nothing is kept."""
-    path = kept_at(study, table, scale)
-    found = files.read_json(path) if path.exists() else {}
-    return {name: run_record.as_measured(results) for name, results in found.items()}
+def saved_results(study: str, table: str, scale: str) -> dict[str, dict[str, Any]]:
+    """Saved results by fingerprint; empty if none are saved."""
+    path = saved_path(study, table, scale)
+    contents = files.read_json(path) if path.exists() else {}
+    return {name: run_record.as_measured(results) for name, results in contents.items()}
 
 
-def at(chosen: Table, runs: list[Made], point: str) -> list[Made]:
-    """The runs at one point of the grid, such as "1.0", in place of tuning.
+def results_at(chosen: Table, results: list[JobResult], point: str) -> list[JobResult]:
+    """The results at one grid point, such as "1.0", instead of the tuned ones.
 
     Raises:
-      ValueError: there are none.
+      ValueError: no job has this grid point.
     """
-    found = [run for run in runs if ",".join(str(value) for _, value in run.job.point) == point]
-    if not found:
+    selected = [
+        result
+        for result in results
+        if ",".join(str(value) for _, value in result.job.point) == point
+    ]
+    if not selected:
         raise ValueError(
-            f"no run has {point} of {', '.join(chosen.grid)}; the grid is {chosen.grid}."
+            f"{point} is not a point of the grid over {', '.join(chosen.grid)}; the grid is"
+            f" {chosen.grid}."
         )
-    return found
+    return selected
 
 
-def tested(chosen: Table) -> dict[str, Regime]:
-    """The regimes that are told on other data than they were chosen on."""
+def tested_regimes(chosen: Table) -> dict[str, Regime]:
+    """The regimes that report another evaluation than the one that selects."""
     return {
         name: regime for name, regime in chosen.regimes.items() if regime.select != regime.report
     }
 
 
-def tuned(runs: list[Made], regime: Regime, metric: str) -> dict[tuple[str, int], Made]:
-    """The run of the best validation metric, of each (row, seed) whose whole grid is complete.
+def tuned_results(results: list[JobResult], regime: Regime, metric: str) -> ResultsByRowAndSeed:
+    """The result with the best validation metric for each (row, seed).
+
+    A (row, seed) is left out unless all its grid points are complete.
 
     Args:
-      runs: of a table.
-      regime: whose `select` evaluation chooses, where a grid has more than one point.
-      metric: that chooses; a nan only where every run of the grid has one.
+      results: of all jobs of a table.
+      regime: its `select` evaluation selects, if the grid has more than one point.
+      metric: metric that selects; nan counts as worse than any number.
     """
     sign = -1 if metric in LOWER_IS_BETTER else 1
-    groups: dict[tuple[str, int], list[Made]] = {}
-    for run in runs:
-        groups.setdefault((run.job.row, run.job.seed), []).append(run)
+    groups: dict[tuple[str, int], list[JobResult]] = {}
+    for result in results:
+        groups.setdefault((result.job.row, result.job.seed), []).append(result)
 
-    def rank(run):
-        score = sign * run.results["evals"][regime.select][metric]
+    def rank(result):
+        score = sign * result.results["evals"][regime.select][metric]
         return (score == score, score)
 
-    complete = {key: group for key, group in groups.items() if all(run.results for run in group)}
+    complete = {key: group for key, group in groups.items() if all(r.results for r in group)}
     return {
         key: max(group, key=rank) if len(group) > 1 else group[0] for key, group in complete.items()
     }
@@ -269,17 +284,17 @@ def _results(job: Job) -> dict[str, Any] | None:
     if not (job.directory / "results.json").exists():
         return None
     record = run_record.read(job.directory)
-    found, wanted = copy.deepcopy(record.config), files.plain(job.config)
-    # What it started from, where that lies beside it, is the same by whatever path both were named,
-    # and if both moved.
-    runs, start = str(job.directory.parents[4]), (wanted.get("init") or {}).get("workdir", "")
-    if start.startswith(runs) and (found.get("init") or {}).get("workdir", "").endswith(
+    recorded, expected = copy.deepcopy(record.config), files.plain(job.config)
+    # A run and the run it started from may be named by another path than at training time, or may
+    # have moved together: only the path below their common directory counts.
+    runs, start = str(job.directory.parents[4]), (expected.get("init") or {}).get("workdir", "")
+    if start.startswith(runs) and (recorded.get("init") or {}).get("workdir", "").endswith(
         start.removeprefix(runs)
     ):
-        found["init"]["workdir"] = start
-    if schema.identity(found) != schema.identity(wanted):
+        recorded["init"]["workdir"] = start
+    if schema.identity(recorded) != schema.identity(expected):
         raise ValueError(
-            f"{job.directory} holds a run of another config than this table's; remove it to run it"
-            " again."
+            f"{job.directory} holds a run of another config than this table has; remove the"
+            " directory to run the job again."
         )
     return record.results

@@ -1,11 +1,11 @@
-"""Prints a table from finished runs: python -m experiments.table --study=S --table=T --scale=cpu.
+"""Prints a table from complete runs: python -m experiments.table --study=S --table=T --scale=cpu.
 
-For each regime: the mean and standard deviation over seeds of every row, each seed at the
-setting its own validation chose; the difference from the reference row, paired by seed, with
-its 95 % interval; the paper's own test where it has one, and its number; what is missing. A table
-with a layout of its own, as that of transfer by head and task, is told so. Of runs that are not in
-OUT it tells what experiments.keep has put into the repository. Intervals and tests are of each
-comparison on its own, not corrected for their number.
+For each regime, the table has the mean and standard deviation over seeds of every row, each seed at
+the setting that its own validation metric selects; the difference from the reference row, paired by
+seed, with its 95 % interval; the p-value of the paper's test and the paper's number, if there are
+any; and the number of missing runs. A table may have its own layout, such as transfer by head and
+task. For runs that are not in OUT, the results saved by experiments.save_results are used.
+Intervals and tests are for each comparison alone, without a correction for multiple comparisons.
 """
 
 import functools
@@ -24,7 +24,11 @@ from heteroscedastic.analysis.uncertainty import calibration
 
 
 def unpaired_p(ours: list[float], theirs: list[float]) -> float:
-    """p of the two-tailed unpaired t-test with equal variances, nan below two values a side."""
+    """The p-value of the two-tailed unpaired t-test with equal variances.
+
+    Returns:
+      nan if a sample has fewer than two values.
+    """
     return (
         float(stats.ttest_ind(ours, theirs).pvalue)
         if min(len(ours), len(theirs)) > 1
@@ -32,25 +36,25 @@ def unpaired_p(ours: list[float], theirs: list[float]) -> float:
     )
 
 
-def text(chosen: study.Table, runs: list[study.Made], numbers: dict[str, Any]) -> str:
+def text(chosen: study.Table, job_results: list[study.JobResult], numbers: dict[str, Any]) -> str:
     """The table in Markdown.
 
     Args:
-      chosen: what the table is.
-      runs: all that it consists of.
-      numbers: the study's paper.json.
+      chosen: the table.
+      job_results: all its jobs with their results.
+      numbers: contents of the study's paper.json.
     """
     lines = [chosen.claim]
     for name, regime in chosen.regimes.items():
-        tuned = study.tuned(runs, regime, chosen.select_metric)
-        laid_out = (
+        tuned = study.tuned_results(job_results, regime, chosen.select_metric)
+        regime_lines = (
             chosen.layout(chosen, tuned, numbers)
             if chosen.layout
             else _regime(chosen, regime, tuned, numbers)
         )
-        lines += ["", f"**{name}**", "", *laid_out]
-    missing = [run.job for run in runs if run.results is None]
-    complete = [run.results for run in runs if run.results]
+        lines += ["", f"**{name}**", "", *regime_lines]
+    missing = [result.job for result in job_results if result.results is None]
+    complete = [result.results for result in job_results if result.results]
     if chosen.paper:
         lines += [
             "",
@@ -59,7 +63,8 @@ def text(chosen: study.Table, runs: list[study.Made], numbers: dict[str, Any]) -
     if missing:
         lines += [
             "",
-            f"Missing: {len(missing)} of {len(runs)} runs, the first {missing[0].directory}.",
+            f"Missing: {len(missing)} of {len(job_results)} runs; the first is"
+            f" {missing[0].directory}.",
         ]
     if complete:
         seconds = [results["seconds"] for results in complete]
@@ -70,23 +75,23 @@ def text(chosen: study.Table, runs: list[study.Made], numbers: dict[str, Any]) -
         )
         lines += [
             "",
-            f"{len(seconds)} runs, {sum(seconds) / 3600:.1f} hours of them in all"
-            f" ({np.median(seconds):.0f} s"
-            f" at the median), on {', '.join(devices)}, {', '.join(versions)}, commit"
-            f" {', '.join(commits)}.",
+            f"{len(seconds)} runs, {sum(seconds) / 3600:.1f} hours in total (median"
+            f" {np.median(seconds):.0f} s per run), on {', '.join(devices)}, {', '.join(versions)},"
+            f" commit {', '.join(commits)}.",
         ]
         if not chosen.layout:
-            lines.append(f"Seconds of a run at the median: {', '.join(_seconds(chosen, runs))}.")
+            medians = ", ".join(_median_seconds(chosen, job_results))
+            lines.append(f"Median seconds per run: {medians}.")
     return "\n".join(lines)
 
 
-def _seconds(chosen: study.Table, runs: list[study.Made]) -> list[str]:
-    """Of each row, over its grid and seeds."""
-    found = {
-        row.name: [r.results["seconds"] for r in runs if r.results and r.job.row == row.name]
+def _median_seconds(chosen: study.Table, job_results: list[study.JobResult]) -> list[str]:
+    """The median duration of a run for each row, over grid and seeds."""
+    by_row = {
+        row.name: [r.results["seconds"] for r in job_results if r.results and r.job.row == row.name]
         for row in chosen.rows
     }
-    return [f"{name} {np.median(seconds):.0f}" for name, seconds in found.items() if seconds]
+    return [f"{name} {np.median(seconds):.0f}" for name, seconds in by_row.items() if seconds]
 
 
 def _short(commits: str) -> str:
@@ -94,7 +99,7 @@ def _short(commits: str) -> str:
 
 
 def _regime(chosen, regime, tuned, numbers):
-    """Head and rows of one regime."""
+    """The lines of one regime: head and one line per row."""
     columns = ["method", "seeds", "chosen"]
     for metric in chosen.metrics:
         columns += [metric, f"{metric} - {chosen.reference}"] if chosen.reference else [metric]
@@ -107,21 +112,21 @@ def _regime(chosen, regime, tuned, numbers):
     lines = ["| " + " | ".join(columns) + " |", "|" + " --- |" * len(columns)]
     seeds = {row.name: {s: tuned[r, s] for r, s in tuned if r == row.name} for row in chosen.rows}
     for row in chosen.rows:
-        mine = seeds[row.name]
+        own = seeds[row.name]
         points = Counter(
-            ", ".join(str(v) for _, v in run.job.point) or "-" for run in mine.values()
+            ", ".join(str(v) for _, v in result.job.point) or "-" for result in own.values()
         )
         cells = [
             row.name,
-            str(len(mine)),
+            str(len(own)),
             ", ".join(f"{p} ({n}x)" if n > 1 else p for p, n in points.most_common()),
         ]
         for metric in chosen.metrics:
-            values = {s: value(run, regime, metric) for s, run in mine.items()}
+            values = {s: metric_value(result, regime, metric) for s, result in own.items()}
             cells.append(spread(list(values.values())))
             if chosen.reference:
                 others = seeds[chosen.reference]
-                theirs = {s: value(run, regime, metric) for s, run in others.items()}
+                theirs = {s: metric_value(result, regime, metric) for s, result in others.items()}
                 same = row.name == chosen.reference
                 cells.append("" if same else difference(values, theirs))
                 if chosen.test:
@@ -130,19 +135,19 @@ def _regime(chosen, regime, tuned, numbers):
             if has_paper(chosen, regime, metric):
                 cells.append(paper_number(chosen, regime, row, metric, numbers))
         lines.append("| " + " | ".join(cells) + " |")
-    return lines + _of_the_paper_alone(chosen, regime, columns, numbers)
+    return lines + _rows_without_runs(chosen, regime, columns, numbers)
 
 
-def _of_the_paper_alone(chosen, regime, columns, numbers):
-    """Rows that the paper quotes from others, and those that are of several runs of another."""
+def _rows_without_runs(chosen, regime, columns, numbers):
+    """Rows that the paper quotes from other papers, and the table's `rows_without_runs`."""
     rows = numbers["tables"][chosen.paper["table"]]["rows"] if chosen.paper else []
     lines = []
     for row in rows:
-        if row.get("quoted") or row["id"] in chosen.paper.get("beside", ()):
-            told = {
+        if row.get("quoted") or row["id"] in chosen.paper.get("rows_without_runs", ()):
+            paper_cells = {
                 f"paper {column}": row[column] for column in row if column.startswith(regime.prefix)
             }
-            cells = [told.get(column) for column in columns[1:]]
+            cells = [paper_cells.get(column) for column in columns[1:]]
             lines.append(
                 "| "
                 + " | ".join([row["method"], *("" if c is None else str(c) for c in cells)])
@@ -151,21 +156,22 @@ def _of_the_paper_alone(chosen, regime, columns, numbers):
     return lines
 
 
-def value(run: study.Made, regime: study.Regime, metric: str) -> float:
-    """A metric of a run as a regime reports it.
+def metric_value(result: study.JobResult, regime: study.Regime, metric: str) -> float:
+    """A metric of a complete run, in the evaluation that a regime reports.
 
     Args:
-      run: that is complete.
-      regime: whose `fitted_on` is the evaluation that a temperature is fitted on.
-      metric: of results.json, or of the predictions (analysis/calibration.py); "scaled_" and its
-        name is the metric after temperature scaling.
+      result: of a complete run.
+      regime: its `fitted_on` is the evaluation on which temperatures are fitted.
+      metric: a key of results.json, or a metric of the predictions
+        (analysis/uncertainty/calibration.py); "scaled_" followed by a name is the metric after
+        temperature scaling.
     """
-    told = run.results["evals"][regime.report]
-    if metric in told:
-        return told[metric]
-    found = _calibration(run.job.directory, regime.fitted_on, regime.report)
+    recorded = result.results["evals"][regime.report]
+    if metric in recorded:
+        return recorded[metric]
+    metrics = _calibration(result.job.directory, regime.fitted_on, regime.report)
     scaled = metric.startswith("scaled_")
-    return found["after" if scaled else "before"][metric.removeprefix("scaled_")]
+    return metrics["after" if scaled else "before"][metric.removeprefix("scaled_")]
 
 
 @functools.cache
@@ -174,39 +180,40 @@ def _calibration(directory: files.Path, fit: str, on: str) -> dict[str, Any]:
 
 
 def has_paper(chosen, regime, metric):
-    """Whether the paper has a number for it; what is chosen and told on validation has none."""
+    """Whether the paper has a number for a metric; regimes that report validation have none."""
     return (
         bool(chosen.paper)
         and metric in chosen.paper["columns"]
-        and regime in study.tested(chosen).values()
+        and regime in study.tested_regimes(chosen).values()
     )
 
 
 def paper_column(chosen: study.Table, regime: study.Regime, metric: str) -> str:
-    """What the paper calls a metric of what a regime reports."""
+    """The paper's column for a metric of the evaluation that a regime reports."""
     return regime.prefix + chosen.paper["columns"][metric]
 
 
 def paper_row(
     chosen: study.Table, row: study.Row, numbers: dict[str, Any]
 ) -> dict[str, Any] | None:
-    """The row of the paper's table, None where it has none."""
-    wanted = {"id": row.paper, **chosen.paper["where"], **row.where}
+    """The row of the paper's table that corresponds to our row; None if there is none."""
+    values = {"id": row.paper, **chosen.paper["where"], **row.where}
     rows = numbers["tables"][chosen.paper["table"]]["rows"]
     return next(
-        (found for found in rows if all(found.get(k) == v for k, v in wanted.items())), None
+        (candidate for candidate in rows if all(candidate.get(k) == v for k, v in values.items())),
+        None,
     )
 
 
 def paper_number(
     chosen: study.Table, regime: study.Regime, row: study.Row, metric: str, numbers: dict[str, Any]
 ) -> str:
-    """The paper's number and spread, "-" where it has none."""
-    found, column = paper_row(chosen, row, numbers), paper_column(chosen, regime, metric)
-    if found is None or found.get(column) is None:
+    """The paper's number with its standard deviation; "-" if there is none."""
+    theirs, column = paper_row(chosen, row, numbers), paper_column(chosen, regime, metric)
+    if theirs is None or theirs.get(column) is None:
         return "-"
-    spread = found.get("std", {}).get(column)
-    return f"{found[column]}" + (f" ± {spread}" if spread is not None else "")
+    std = theirs.get("std", {}).get(column)
+    return f"{theirs[column]}" + (f" ± {std}" if std is not None else "")
 
 
 @user_errors.one_line()
@@ -216,43 +223,44 @@ def main() -> None:
     parser.add_argument("--study", required=True)
     parser.add_argument("--table", required=True)
     parser.add_argument("--scale", default="cpu")
-    parser.add_argument("--out", default="runs")
+    parser.add_argument("--out", default="runs", help="runs are read from OUT/STUDY/TABLE")
     parser.add_argument(
-        "--reference", help="the row that others are compared with, in place of the table's own"
+        "--reference", help="row with which the others are compared; defaults to the table's"
     )
     parser.add_argument(
-        "--at", help="one point of the grid, such as 1.0, for all rows in place of tuning"
+        "--at", help="one grid point, such as 1.0, used for all rows instead of tuning"
     )
     flags = parser.parse_args()
     chosen = study.table(flags.study, flags.table)
     if flags.reference:
         if chosen.layout:
             raise SystemExit(
-                "the rows of this table are told together, and no other can be --reference."
+                "--reference is not supported: this table prints means over several rows."
             )
         if flags.reference not in {row.name for row in chosen.rows}:
             raise SystemExit(
-                f"there is no row {flags.reference!r}; the rows are"
-                f" {[row.name for row in chosen.rows]}."
+                f"--reference={flags.reference} is not a row; choose one of"
+                f" {', '.join(row.name for row in chosen.rows)}."
             )
         chosen = chosen._replace(reference=flags.reference)
-    kept = study.kept(flags.study, flags.table, flags.scale)
-    runs = study.made(
-        chosen, flags.scale, files.as_path(flags.out) / flags.study / flags.table, kept
+    saved = study.saved_results(flags.study, flags.table, flags.scale)
+    job_results = study.job_results(
+        chosen, flags.scale, files.as_path(flags.out) / flags.study / flags.table, saved
     )
     if flags.at:
-        runs = study.at(chosen, runs, flags.at)
+        job_results = study.results_at(chosen, job_results, flags.at)
     numbers = (
         files.read_json(Path(study.__file__).parent / flags.study / "paper.json")
         if chosen.paper
         else {}
     )
-    print(text(chosen, runs, numbers))
-    if num_kept := sum(
-        run.results is not None and run.results is kept.get(run.job.fingerprint) for run in runs
+    print(text(chosen, job_results, numbers))
+    if num_saved := sum(
+        result.results is not None and result.results is saved.get(result.job.fingerprint)
+        for result in job_results
     ):
-        path = study.kept_at(flags.study, flags.table, flags.scale)
-        print(f"{num_kept} of the runs are not in {flags.out}; {path} has what they found.")
+        path = study.saved_path(flags.study, flags.table, flags.scale)
+        print(f"{num_saved} of the runs are not in {flags.out}; their results are from {path}.")
 
 
 if __name__ == "__main__":

@@ -24,20 +24,20 @@ from heteroscedastic.models.resnet import ResNet
     ],
     ids=["imagenet", "cifar"],
 )
-def test_the_plain_model_is_ours_without_the_mask(settings):
+def test_the_plain_model_is_our_model_without_the_mask(settings):
     plain = load("train").PlainResNet(**settings, num_classes=3, width=4)
     ours = Classifier(ResNet(**settings, width=4, stem_width=4), heads.Deterministic(3))
     inputs = jnp.asarray(np.random.default_rng(0).normal(size=(6, 16, 16, 3)), jnp.float32)
     present = jnp.ones(6, bool)
     variables = jax.jit(ours.init)(key(), inputs, present)
-    # Every number is moved, so that no scale of zero hides a branch.
+    # Every parameter is shifted, so that no scale of zero hides a branch.
     variables = jax.tree.map(lambda x: x + 0.1, variables)
     theirs = {
         "params": {**variables["params"]["backbone"], **variables["params"]["head"]},
         "batch_stats": variables["batch_stats"]["backbone"],
     }
-    made = jax.eval_shape(plain.init, key(), inputs)
-    assert jax.tree.map(jnp.shape, theirs) == jax.tree.map(jnp.shape, made)
+    plain_variables = jax.eval_shape(plain.init, key(), inputs)
+    assert jax.tree.map(jnp.shape, theirs) == jax.tree.map(jnp.shape, plain_variables)
 
     apply_ours, apply_plain = (
         functools.partial(m.apply, train=True, mutable=["batch_stats"]) for m in (ours, plain)
@@ -52,7 +52,7 @@ def test_the_plain_model_is_ours_without_the_mask(settings):
     )
 
 
-def test_time_at_equal_error_is_read_off_between_the_measured_sizes():
+def test_time_at_equal_error_is_interpolated_between_measured_sizes():
     benchmark = load("predictive")
     lines = {
         ("sobol", 32): dict(error=0.4, gradient=1.0),
@@ -61,12 +61,11 @@ def test_time_at_equal_error_is_read_off_between_the_measured_sizes():
         ("slow", 20): dict(error=0.2, gradient=2.0),
         ("biased", 0): dict(error=0.3, gradient=1.0),
     }
-    assert benchmark.at_error(lines, "sobol", 0.2) == pytest.approx(2.0)
-    assert benchmark.at_error(lines, "slow", 0.1) == pytest.approx(
-        8.0
-    )  # error falls as samples^-1/2
-    assert benchmark.at_error(lines, "biased", 0.2) is None
-    assert benchmark.at_error(lines, "biased", 0.3) == 1.0
+    assert benchmark.time_at_error(lines, "sobol", 0.2) == pytest.approx(2.0)
+    # Beyond the measured sizes the error falls as samples^-1/2.
+    assert benchmark.time_at_error(lines, "slow", 0.1) == pytest.approx(8.0)
+    assert benchmark.time_at_error(lines, "biased", 0.2) is None
+    assert benchmark.time_at_error(lines, "biased", 0.3) == 1.0
 
 
 def test_every_form_of_the_benchmark_is_measured(monkeypatch):
@@ -81,7 +80,7 @@ def test_every_form_of_the_benchmark_is_measured(monkeypatch):
             for name, form in forms.items()
             if name[1] <= 128 or name == benchmark.REFERENCE
         }
-        lines = benchmark.measured(
+        lines = benchmark.measure(
             few, benchmark.examples(2, 4, 1, 1.0), exact, repeats=1, num_keys=2
         )
         assert all(np.isfinite(list(line.values())).all() for line in lines.values())
@@ -89,68 +88,67 @@ def test_every_form_of_the_benchmark_is_measured(monkeypatch):
 
 
 @pytest.mark.parametrize("noise_on", ["utilities", "features"])
-def test_the_benchmark_of_covariances_tells_time_and_memory(noise_on, monkeypatch, capsys):
+def test_the_covariance_benchmark_reports_memory(noise_on, monkeypatch, capsys):
     sizes = ["--num_classes=30", "--num_features=8", "--num_factors=2", "--num_examples=70"]
     monkeypatch.setattr(sys, "argv", ["covariance", *sizes, f"--noise_on={noise_on}"])
     load("covariance").main()
-    told = re.search(r"before ([\d,]+) MiB, peak ([\d,]+) MiB", capsys.readouterr().out)
-    before, peak = (int(x.replace(",", "")) for x in told.groups())
+    match = re.search(r"before ([\d,]+) MiB, peak ([\d,]+) MiB", capsys.readouterr().out)
+    before, peak = (int(x.replace(",", "")) for x in match.groups())
     assert 0 < before <= peak
 
 
-def test_the_benchmark_of_the_input_sees_every_image_as_often_as_it_says(tmp_path):
+def test_the_input_benchmark_reads_the_number_of_images_that_it_reports(tmp_path):
     pytest.importorskip("tensorflow_datasets")
     streams.prepare(tmp_path, "pets")
     benchmark = load("input")
     number = benchmark.copied("pets", str(tmp_path), str(tmp_path / "copies"), 2)
     assert number == 2 * (streams.NUM_TRAIN + streams.NUM_TEST)
-    benchmark.ours(str(tmp_path / "copies"), "pets", 16, "")(number)  # both hold their own count
+    benchmark.ours(str(tmp_path / "copies"), "pets", 16, "")(number)  # asserts the number itself
     images = [streams.photograph(np.random.default_rng(i)) for i in range(3)]
-    for whole in (False, True):
-        benchmark.bare(images, 16, whole, "")(7)
+    for full_decode in (False, True):
+        benchmark.bare(images, 16, full_decode, "")(7)
     assert benchmark.rate(lambda n: sum(range(n)), 10, 2_000_000) > 1000
 
 
-def test_the_soak_fails_where_metrics_differ_or_a_process_grows():
+def test_the_soak_test_fails_if_metrics_differ_or_a_process_grows():
     soak = load("soak")
-    held = {"most_mebibytes_gained": 14.7, "most_files_gained": 0}
-    short = {"most_mebibytes_gained": None, "most_files_gained": None}
-    assert soak.failures({"same": True, "undisturbed": held, "disturbed": short}) == []
-    grown = {"most_mebibytes_gained": 90.5, "most_files_gained": 2}
-    assert soak.failures({"same": False, "undisturbed": held, "disturbed": grown}) == [
-        "the metrics of the disturbed run are not those of the undisturbed one.",
+    normal = {"most_mebibytes_gained": 14.7, "most_files_gained": 0}
+    short_lived = {"most_mebibytes_gained": None, "most_files_gained": None}
+    assert soak.failures({"same": True, "undisturbed": normal, "disturbed": short_lived}) == []
+    growing = {"most_mebibytes_gained": 90.5, "most_files_gained": 2}
+    assert soak.failures({"same": False, "undisturbed": normal, "disturbed": growing}) == [
+        "the metrics of the disturbed and of the undisturbed run differ.",
         "a process of the disturbed run gained 90.5 mebibytes.",
         "a process of the disturbed run gained 2 files.",
     ]
 
 
-def test_the_soak_never_damages_both_of_the_last_two_checkpoints(tmp_path):
+def test_the_soak_test_never_damages_both_of_the_last_two_checkpoints(tmp_path):
     soak = load("soak")
 
-    def saved(*steps):
+    def save(*steps):
         for step in steps:
             (tmp_path / "checkpoints" / str(step) / "state").mkdir(parents=True)
             (tmp_path / "checkpoints" / str(step) / "state" / "array").write_bytes(bytes(100))
 
-    def halved():
+    def damaged_steps():
         return {
             p.parents[1].name
             for p in tmp_path.glob("checkpoints/*/state/array")
             if p.stat().st_size == 50
         }
 
-    saved(75)
-    assert "damaged" not in soak.damage(None, [], tmp_path)  # the only one
-    saved(1500, 1575)
+    save(75)
+    assert "damaged" not in soak.damage(None, [], tmp_path)  # the only checkpoint
+    save(1500, 1575)
     assert soak.damage(None, [], tmp_path).endswith("checkpoint 1575 damaged")
-    shutil.rmtree(
-        tmp_path / "checkpoints" / "1575"
-    )  # the run sets it aside and goes on from the one before
+    # The run moves the damaged checkpoint away and resumes from the previous one.
+    shutil.rmtree(tmp_path / "checkpoints" / "1575")
     for _ in range(2):
         assert "damaged" not in soak.damage(None, [], tmp_path)
-    assert not halved()
-    saved(1575)
+    assert not damaged_steps()
+    save(1575)
     assert "damaged" not in soak.damage(None, [], tmp_path)
-    saved(1650)
+    save(1650)
     assert soak.damage(None, [], tmp_path).endswith("checkpoint 1650 damaged")
-    assert halved() == {"1650"}
+    assert damaged_steps() == {"1650"}

@@ -1,14 +1,14 @@
-"""Every config passes a check of its shapes at full size; .ci/run trains two steps of each."""
+"""Shape checks of every config at full size; .ci/run trains two steps of each."""
 
 import functools
 from pathlib import Path
 
-import benches
 import full_size
 import jax
 import pytest
 from pack import PACK
 
+from benchmarks.shape_stream import ShapeStream
 from experiments import study
 from heteroscedastic import predictive
 from heteroscedastic.bind import bind
@@ -17,7 +17,7 @@ from heteroscedastic.runs import assembly
 from heteroscedastic.training import schedules
 
 CONFIGS = sorted(p.stem for p in (Path(__file__).parents[1] / "configs").glob("*.py"))
-# by hand: MLP 64-128-128, ConvNet 16-32-64 or ResNet-18, then (D+1)K for loc, d and so on
+# Derived by hand: MLP 64-128-128, ConvNet 16-32-64 or ResNet-18, then (D+1)K for loc, d and so on.
 PARAMETERS = {
     "cifar10_n_hom": 11_168_832 + 5_130,
     "cifar10_n_het_diag": 11_168_832 + 2 * 5_130,
@@ -32,7 +32,7 @@ PARAMETERS = {
     "digits_multilabel_hom": 23_408 + 650,
     "digits_multilabel_het_diag": 23_408 + 2 * 650,
     "digits_multilabel_het_pe": 23_408 + 3 * 650 + 60,
-    # ResNet-152v2 of 58,136,128 (Table 10, reading C12), 2,048 features.
+    # ResNet-152v2 has 58,136,128 parameters (Table 10, reading C12) and 2,048 features.
     "imagenet_hom": 60_185_128,
     "imagenet_het_diag": 60_185_128 + 2_049_000,
     "imagenet_het_diag_taylor": 60_185_128 + 2_049_000,
@@ -40,40 +40,40 @@ PARAMETERS = {
     "imagenet_hom_equal_params": 93_200_628,
     "imagenet_hom_sigmoid": 60_185_128,
     "imagenet_het_full_sigmoid": 92_969_128,
-    # ResNet-50 as torchvision has it; the trainable ones of the public code (58,341,032) with
-    # noise.
+    # ResNet-50 as in torchvision; with noise, the trainable parameters of the paper's public code
+    # (58,341,032).
     "imagenet_resnet50_hom": 25_557_032,
     "imagenet_resnet50_het_full": 25_557_032 + 16 * 2_049_000,
-    # Inception-ResNet-v2 as Keras has it, 1,536 features.
+    # Inception-ResNet-v2 as in Keras, 1,536 features.
     "webvision_hom": 55_813_192,
     "webvision_het_diag": 55_813_192 + 1_537_000,
     "webvision_het_full": 55_813_192 + 16 * 1_537_000,
-    # 44.8 million for v(x) (reading C2), and the shared V.
+    # 44.8 million parameters for v(x) (reading C2), and the shared V.
     "imagenet21k_hom": 58_136_128 + 44_756_307,
     "imagenet21k_het_diag": 58_136_128 + 2 * 44_756_307,
     "imagenet21k_het_pe": 58_136_128 + 3 * 44_756_307 + 21_843 * 50,
-    # ResNet-50v2: as version 1.5 without its dense layer, stem and shortcut normalisation, but with
-    # a last one.
+    # ResNet-50v2: as version 1.5 without the dense layer and the normalisation of stem and
+    # shortcuts, but with a final normalisation.
     "jft_hom": 23_500_352 + 2_049 * 18_291,
     "jft_het_diag": 23_500_352 + 2 * 2_049 * 18_291,
     "jft_het_pe": 23_500_352 + 3 * 2_049 * 18_291 + 18_291 * 50,
     "vtab": 23_500_352 + 2_049 * 100,
-    # ResNet-20, 64 features, on the images of the fixture below, of 10 classes.
+    # ResNet-20, 64 features, on the images of the fixture below with 10 classes.
     "own_images": 271_824 + 2 * 650 + 65 * 10 * 6,
     "tiny_imagenet_hom": 11_168_832 + 102_600,
     "tiny_imagenet_het_full": 11_168_832 + 2 * 102_600 + 513 * 200 * 15,
     "tiny_imagenet_het_pe": 11_168_832 + 3 * 102_600 + 200 * 15,
 }
-SEVERAL_LABELS = ("imagenet21k_", "jft_")
+MULTILABEL = ("imagenet21k_", "jft_")
 
 
-def test_every_config_has_its_count():
+def test_every_config_has_a_parameter_count():
     assert set(PARAMETERS) == set(CONFIGS)
 
 
 @pytest.fixture(scope="module")
 def own_images(tmp_path_factory):
-    """Where images of somebody's own lie."""
+    """A directory with a user's own data set."""
     digits = store.load("digits")
     rgb = {
         n: s._replace(inputs=s.inputs.repeat(4, 1).repeat(4, 2).repeat(3, 3))
@@ -85,10 +85,10 @@ def own_images(tmp_path_factory):
 
 
 @pytest.mark.parametrize("name", CONFIGS)
-def test_every_config_has_sound_shapes_at_full_size(name, own_images):
+def test_every_config_has_valid_shapes_at_full_size(name, own_images):
     config = study.config(name, {})
-    if full_size.CROP.search(config["data"]["train"]):  # a set that is nowhere as a whole
-        assert full_size.num_parameters(config, name.startswith(SEVERAL_LABELS)) == PARAMETERS[name]
+    if full_size.CROP.search(config["data"]["train"]):  # the data set is not available in tests
+        assert full_size.num_parameters(config, name.startswith(MULTILABEL)) == PARAMETERS[name]
         return
     data_dir = own_images if name == "own_images" else PACK
     if not store.is_there(config["data"]["name"], data_dir):
@@ -99,26 +99,24 @@ def test_every_config_has_sound_shapes_at_full_size(name, own_images):
 
 
 @pytest.mark.parametrize("name", ["imagenet21k_het_pe", "jft_het_pe"])
-def test_the_evaluation_of_very_many_classes_is_sound_at_full_size_and_keeps_the_largest_logits(
-    name,
-):
+def test_the_evaluation_of_many_classes_has_the_largest_logits_only(name):
     config = study.config(name, {})
-    run = assembly.build(config, pipeline=benches.load("described").Described(config))
+    run = assembly.build(config, pipeline=ShapeStream(config))
     state, feed = jax.eval_shape(run.init), run.pipeline.example("test", training=False)
-    _, told = jax.eval_shape(
+    _, record = jax.eval_shape(
         run.eval_step, state.params, state.model_state, (), feed, jax.random.key(0)
     )
     assert assembly.num_parameters(state) == PARAMETERS[name]
     size = config["training"]["batch_size"]
-    assert told.logits.shape == told.classes.shape == (size, 100)
-    assert told.label_logits.shape == feed.labels.shape
-    assert told.log_normalizer.shape == (size,)
+    assert record.logits.shape == record.classes.shape == (size, 100)
+    assert record.label_logits.shape == feed.labels.shape
+    assert record.log_normalizer.shape == (size,)
 
 
 @pytest.mark.parametrize(
     "name", [n for n in CONFIGS if study.config(n, {})["predictive"]["name"] == "sigmoid_sampled"]
 )
-def test_the_closed_form_is_one_word_away(name):
+def test_the_closed_form_needs_one_override(name):
     settings = study.config(name, {"predictive.name": "sigmoid"})["predictive"]
     assert bind(predictive, **settings).func is predictive.sigmoid
 
@@ -142,12 +140,12 @@ def test_the_learning_rate_falls_at_the_papers_epochs(name, num_epochs, mileston
     )
     for i, epoch in enumerate(milestones):
         step = epoch * steps_per_epoch
-        for at, passed in ((step - 1, i), (step, i + 1)):
-            assert float(rate(at)) == pytest.approx(settings["learning_rate"] * 0.1**passed)
+        for count, num_passed in ((step - 1, i), (step, i + 1)):
+            assert float(rate(count)) == pytest.approx(settings["learning_rate"] * 0.1**num_passed)
 
 
-def words(name):
-    """The sections in which two configs of one data set may differ, by a word of their names."""
+def varying_sections(name):
+    """The sections in which two configs of a data set may differ, by the suffix of their names."""
     return {
         "hom": {"head", "predictive"},
         "het_diag": {"head", "predictive"},
@@ -161,7 +159,7 @@ def words(name):
     }[name]
 
 
-PREFIXES = (  # the longer ones first
+PREFIXES = (  # longer ones come first, as a config has the first that matches
     "cifar10_n_",
     "digits_multilabel_",
     "digits_",
@@ -175,7 +173,7 @@ PREFIXES = (  # the longer ones first
 
 
 @pytest.mark.parametrize("prefix", PREFIXES)
-def test_configs_of_one_data_set_differ_only_where_their_names_say(prefix):
+def test_configs_of_a_data_set_differ_only_in_the_sections_of_their_names(prefix):
     names = [n for n in CONFIGS if next((p for p in PREFIXES if n.startswith(p)), None) == prefix]
     first = study.config(names[0], {})
     assert len(names) > 1
@@ -184,11 +182,12 @@ def test_configs_of_one_data_set_differ_only_where_their_names_say(prefix):
         differing = {
             section for section in first | other if first.get(section) != other.get(section)
         }
-        assert differing <= words(names[0].removeprefix(prefix)) | words(name.removeprefix(prefix))
+        suffixes = (names[0].removeprefix(prefix), name.removeprefix(prefix))
+        assert differing <= varying_sections(suffixes[0]) | varying_sections(suffixes[1])
 
 
 @pytest.mark.parametrize("name", CONFIGS)
-def test_every_config_says_what_it_is_for(name):
+def test_every_config_has_question_command_cost_and_expectation(name):
     text = (Path(__file__).parents[1] / "configs" / f"{name}.py").read_text()
     for heading in ("Question:", "Command:", "Cost:", "Expected:"):
         assert heading in text

@@ -1,4 +1,4 @@
-"""The notebooks run from a checkout, say what they promise, and are kept without outputs."""
+"""The notebooks run from a checkout, print the expected results, and have no saved outputs."""
 
 from pathlib import Path
 
@@ -14,7 +14,7 @@ def cells(notebook):
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda p: p.name)
-def test_no_output_is_kept(path):
+def test_no_output_is_saved(path):
     assert all(
         not cell.outputs and cell.execution_count is None for cell in cells(nbformat.read(path, 4))
     )
@@ -29,10 +29,10 @@ def test_learned_covariances_finds_the_planted_noise():
     text = "".join(output.get("text", "") for output in outputs)
     assert "planted pairs among the first 3: 3" in text
     assert sum("image/png" in output.get("data", {}) for output in outputs) == 2
-    assert "'LowRank'" in text  # what was read of a directory
+    assert "'LowRank'" in text  # from a run directory
 
 
-def test_outside_a_checkout_it_says_what_to_set(tmp_path, monkeypatch):
+def test_outside_a_checkout_the_error_says_what_to_set(tmp_path, monkeypatch):
     path = next(p for p in NOTEBOOKS if p.stem == "learned_covariances")
     setup = cells(nbformat.read(path, 4))[0].source.replace("%matplotlib inline", "")
     monkeypatch.chdir(tmp_path)

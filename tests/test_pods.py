@@ -1,4 +1,4 @@
-"""Steps compiled for machines that are not there: which, and what is read off the compiler's text."""
+"""The rows of the pods benchmark, and the analysis of compiled programs."""
 
 import importlib.util
 import json
@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from benchmarks import hlo, pods, pods_rows
-from benchmarks.described import Described
+from benchmarks.shape_stream import ShapeStream
 from experiments import study
 from heteroscedastic.distributed.sharding import Placement
 from heteroscedastic.runs import assembly, compiled
@@ -35,11 +35,11 @@ HloModule jit_step, is_scheduled=true
   %t = (s32[], f32[3,5]{1,0}) parameter(0)
   %a = f32[3,5]{1,0:T(8,128)} get-tuple-element(%t), index=1
   %r = f32[3,5]{1,0:T(8,128)} all-reduce(%a), channel_id=2, to_apply=%add
-  %w = f32[3,5]{1,0} add(%r, %a), backend_config={"window_config":{"estimated_cycles":"50","iteration_bounds":["1"]}}
+  %w = f32[3,5]{1,0} add(%r, %a), backend_config={"window_config":{"estimated_cycles":"50"}}
   ROOT %out = (s32[], f32[3,5]{1,0}) tuple(%i, %w)
 }
 
-%condition (t: (s32[], f32[3,5])) -> pred[] {
+%cond (t: (s32[], f32[3,5])) -> pred[] {
   %limit = s32[]{:T(256)} constant(1000)
   %t = (s32[], f32[3,5]{1,0}) parameter(0)
   %i = s32[]{:T(256)} get-tuple-element(%t), index=0
@@ -51,45 +51,46 @@ ENTRY %main (p: f32[3,5], q: bf16[8,4]) -> f32[3,5] {
   %g = (f32[7]{0}, /*index=1*/pred[2]{0}) all-reduce(%p, %p), channel_id=1, to_apply=%add
   %s = (f32[2]{0}, f32[16]{0}) all-gather-start(%p), dimensions={0}
   %d = f32[16]{0} all-gather-done(%s)
-  %f = bf16[2,4]{1,0} fusion(%q), calls=%fused, backend_config={"window_config":{"estimated_cycles":"300"}}
-  %loop = (s32[], f32[3,5]{1,0}) while(%init), condition=%condition, body=%body, metadata={op_name="while"}
+  %f = bf16[2,4]{1,0} fusion(%q), calls=%fused, backend_config={"window":{"estimated_cycles":"300"}}
+  %loop = (s32[], f32[3,5]{1,0}) while(%init), condition=%cond, body=%body, metadata={op_name="w"}
   ROOT %out = f32[3,5]{1,0} get-tuple-element(%loop), index=1
 }
 """
 
 
-def test_what_crosses_is_counted_by_kind_and_as_often_as_a_loop_runs_it():
-    found = hlo.crossings(TEXT)
-    assert found == {
-        "all-gather": hlo.Crossing(1, 64, (16,), 0),  # of one that starts and ends apart, once
+def test_collective_operations_are_counted_by_kind_with_loop_iterations():
+    assert hlo.crossings(TEXT) == {
+        "all-gather": hlo.Crossing(1, 64, (16,), 0),  # an asynchronous operation counts once
         "all-reduce": hlo.Crossing(1002, 30 + 60_000, (3, 5), 60_000),
-        "reduce-scatter": hlo.Crossing(1, 16, (2, 4), 0),  # also where it is fused
+        "reduce-scatter": hlo.Crossing(1, 16, (2, 4), 0),  # inside a fusion
     }
 
 
-def test_cycles_are_those_of_whole_operations_as_often_as_a_loop_runs_them():
+def test_cycles_are_summed_over_operations_with_loop_iterations():
     assert hlo.cycles(TEXT) == hlo.Cycles(50_300, 50_000)
 
 
-def test_loops_of_this_compiler_are_read_too():
+def test_trip_counts_are_read_from_the_installed_compiler():
     def program(x):
         return jax.lax.scan(lambda c, _: (jnp.sin(c) @ c, None), x, length=37)[0]
 
     text = jax.jit(program).lower(jnp.ones((4, 4))).compile().as_text()
-    counted = {
-        one.opcode: number for one, number, in_loop in hlo.times(text, into_fusions=True) if in_loop
+    counts = {
+        one.opcode: number
+        for one, number, in_loop in hlo.executions(text, into_fusions=True)
+        if in_loop
     }
-    assert counted["dot" if "dot" in counted else "custom-call"] == 37
+    assert counts["dot" if "dot" in counts else "custom-call"] == 37
 
 
-def test_every_row_of_the_papers_tables_is_compiled_once():
+def test_every_row_of_the_papers_tables_has_one_program():
     rows = pods_rows.programs()
     names = [program.name for program in rows]
     assert len(set(names)) == len(names)
-    told = {table for program in rows for table in program.tables}
-    assert told == {"1", "2", "3", "6", "7", "8", "9", "10", "11"}
+    tables = {table for program in rows for table in program.tables}
+    assert tables == {"1", "2", "3", "6", "7", "8", "9", "10", "11"}
     by_name = {program.name: program for program in rows}
-    # 90 and 270 epochs are one program; temperatures are constants of one.
+    # 90 and 270 epochs share a program, and so do different temperatures.
     assert by_name["imagenet_het_full"].tables == ("1", "9", "10", "11")
     assert "imagenet21k_het_diag_tau_1" not in names
     assert by_name["jft_het_pe"].slices[0] == "v3:16x16"
@@ -102,11 +103,11 @@ def test_every_row_of_the_papers_tables_is_compiled_once():
 
 
 @pytest.mark.parametrize("name", ["digits_multilabel_het_pe", "digits_het_full"])
-def test_a_stream_that_is_not_there_has_the_shapes_of_one(name):
+def test_a_shape_stream_has_the_shapes_of_a_stream(name):
     config = study.config(name, {"data.train": "inception_crop(32)|flip_lr|value_range(-1, 1)"})
     config["training"]["batch_size"] = 8
     config["backbone"] = dict(name="ConvNet", widths=(4,))
-    run = assembly.build(config, pipeline=Described(config))
+    run = assembly.build(config, pipeline=ShapeStream(config))
     feed = run.pipeline.example("train", training=True)
     batch = jax.eval_shape(
         lambda feed: run.pipeline.training_batch(jax.random.key(0), (), feed), feed
@@ -140,7 +141,7 @@ ROW = dict(
 )
 
 
-def test_a_row_tells_memory_what_crosses_and_times():
+def test_a_line_has_memory_collective_operations_and_times():
     cells = pods.line(ROW).split(" | ")
     assert cells[3:] == [
         "32",
@@ -160,26 +161,26 @@ def test_a_row_tells_memory_what_crosses_and_times():
     assert len(cells) == len(pods.COLUMNS)
 
 
-def test_a_row_that_does_not_compile_is_a_row_and_is_not_compiled_again(
+def test_a_row_that_does_not_compile_is_recorded_and_not_compiled_again(
     tmp_path, monkeypatch, capsys
 ):
-    asked = []
+    compiled_names = []
 
-    def fails(name, *settings):
-        asked.append(name)
+    def failing_measure(name, *settings):
+        compiled_names.append(name)
         errors = (
             "trace\nRESOURCE_EXHAUSTED: Ran out of memory in memory space hbm. Used 20G\n  at x"
         )
         return dict(error=pods.reason(errors))
 
-    monkeypatch.setattr(pods, "in_a_process", fails)
+    monkeypatch.setattr(pods, "measure_in_subprocess", failing_measure)
     monkeypatch.setattr(pods, "RESULTS", tmp_path / "pods.json")
     for _ in range(2):
         monkeypatch.setattr(
             "sys.argv", ["pods", "--rows", "imagenet21k_het_pe*", "--slice", "v3:*"]
         )
         pods.main()
-    assert len(asked) == len(set(asked)) == 8
+    assert len(compiled_names) == len(set(compiled_names)) == 8
     last = capsys.readouterr().out.splitlines()[-1]
     assert (
         "does not compile: RESOURCE_EXHAUSTED: Ran out of memory in memory space hbm. Used 20G"
@@ -193,7 +194,7 @@ def test_a_row_that_does_not_compile_is_a_row_and_is_not_compiled_again(
 @pytest.mark.skipif(
     not importlib.util.find_spec("libtpu"), reason="needs libtpu: pip install -e .[tpu-compile]"
 )
-def test_a_small_step_is_compiled_for_a_slice_that_is_not_there(tmp_path):
+def test_a_small_step_is_compiled_for_a_slice_without_tpus(tmp_path):
     program = (
         "import json; from experiments import study\n"
         "from benchmarks import pods; from benchmarks.pods_rows import Program\n"
@@ -205,14 +206,14 @@ def test_a_small_step_is_compiled_for_a_slice_that_is_not_there(tmp_path):
     )
     done = subprocess.run(
         [sys.executable, "-c", program],
-        env=os.environ | pods._QUIET,
+        env=os.environ | pods._OFFLINE,
         cwd=pods.ROOT,
         capture_output=True,
         text=True,
     )
     assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout.splitlines()[-1])
-    assert (found["devices"], found["batch"]) == (8, 64)
-    assert set(found["crossings"]) == {"all-reduce"}
-    assert found["cycles"]["all"] > found["cycles"]["in_loops"] > 0
-    assert 0 < pods.total(found) < 2**30
+    row = json.loads(done.stdout.splitlines()[-1])
+    assert (row["devices"], row["batch"]) == (8, 64)
+    assert set(row["crossings"]) == {"all-reduce"}
+    assert row["cycles"]["all"] > row["cycles"]["in_loops"] > 0
+    assert 0 < pods.total(row) < 2**30

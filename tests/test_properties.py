@@ -8,9 +8,9 @@ import os
 
 import jax
 import pytest
-from drawn import SECTIONS, drawn, variants
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from random_configs import SECTIONS, random_config, variants
 from small_runs import small
 
 from heteroscedastic.analysis.uncertainty import ensemble
@@ -247,4 +247,4 @@ def test_any_values_of_a_section_are_an_error_of_one_line_that_names_one_or_have
 
 @pytest.mark.parametrize("seed", range(int(os.environ.get("NUM_DRAWN_CONFIGS", 3))))
 def test_a_config_of_valid_values_drawn_by_a_seed_trains(tmp_path, seed):
-    assert loop.train(drawn(seed), str(tmp_path / "run"))["step"] == 2
+    assert loop.train(random_config(seed), str(tmp_path / "run"))["step"] == 2

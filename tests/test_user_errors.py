@@ -102,7 +102,7 @@ def test_all_commands_report_errors_alike(tmp_path, monkeypatch):
         ),
         ([DIGITS, "--config.head=3"], "--config.head=3: .*not a dict"),
         (["--config=main.py"], "main.py: .*no attribute 'get_config'"),
-        (["--config=experiments/row.py:a@b"], "experiments/row.py: 'a@b' is no run of a table"),
+        (["--config=experiments/row.py:a@b"], "experiments/row.py: 'a@b' is not a job of a table"),
     ],
 )
 def test_an_invalid_config_or_override_is_an_error_of_one_line(words, line, monkeypatch):

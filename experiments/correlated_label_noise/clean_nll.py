@@ -1,9 +1,11 @@
-"""Where the NLL on clean labels comes from, when classes were confused in pairs in training.
+"""Decomposition of the NLL on clean labels for models trained with pairs of confused classes.
 
-python -m experiments.correlated_label_noise.clean_nll --scale=cpu reads the predictions of the
-table planted_noise that validation chose. For a class c confused with c', -log p_c is
--log(p_c + p_c') - log(p_c / (p_c + p_c')): finding the pair, and choosing within it, where the
-noise itself asks for a confidence of 0.6.
+    python -m experiments.correlated_label_noise.clean_nll --scale=cpu
+
+reads the predictions of the tuned runs of the table planted_noise. For a class c confused with c',
+-log p_c = -log(p_c + p_c') - log(p_c / (p_c + p_c')): the first term is the loss of finding the
+pair, the second the loss of choosing within it. A calibrated model of the noisy labels has a
+confidence of 0.6 within a pair.
 """
 
 import numpy as np
@@ -16,19 +18,17 @@ from heteroscedastic.analysis.report import comparison
 _COLUMNS = (
     "nll, other classes",
     "nll, confused",
-    "of it the pair",
-    "of it within",
+    "pair",
+    "within the pair",
     "accuracy",
     "confidence",
 )
 
 
 def parts(directory: files.Path, evaluation: str) -> list[float]:
-    """The columns of the table for one run; accuracy and confidence are those of the confused
-    classes.
-    """
+    """The columns of the table for one run; accuracy and confidence are over confused classes."""
     noise = files.read_json(directory / "dataset.json")["label_noise"]
-    partner = {clean: seen for clean, seen, _ in noise if clean != seen}
+    partner = {clean: noisy for clean, noisy, _ in noise if clean != noisy}
     with np.load(directory / "predictions" / f"{evaluation}.npz", allow_pickle=False) as file:
         probs, labels = special.softmax(file["logits"].astype(np.float64), axis=-1), file["labels"]
     own = probs[np.arange(len(labels)), labels]
@@ -49,31 +49,31 @@ def parts(directory: files.Path, evaluation: str) -> list[float]:
 
 @user_errors.one_line()
 def main() -> None:
-    """Prints the parts for every method, and their differences from the reference paired by seed."""
+    """Prints the parts for every method and the differences from the reference, paired by seed."""
     parser = user_errors.parser(main.__doc__)
     parser.add_argument("--scale", default="cpu")
     parser.add_argument("--out", default="runs")
     flags = parser.parse_args()
     chosen = study.table("correlated_label_noise", "planted_noise")
-    runs = study.made(
+    results = study.job_results(
         chosen, flags.scale, files.as_path(flags.out) / "correlated_label_noise" / "planted_noise"
     )
     print(f"| regime | method | {' | '.join(_COLUMNS)} |")
     print("|" + " --- |" * (len(_COLUMNS) + 2))
-    for name, regime in study.tested(chosen).items():
-        tuned = study.tuned(runs, regime, chosen.select_metric)
-        found = {key: parts(made.job.directory, regime.report) for key, made in tuned.items()}
-        seeds = sorted({seed for _, seed in found})
+    for name, regime in study.tested_regimes(chosen).items():
+        tuned = study.tuned_results(results, regime, chosen.select_metric)
+        columns = {key: parts(result.job.directory, regime.report) for key, result in tuned.items()}
+        seeds = sorted({seed for _, seed in columns})
         for row in (row.name for row in chosen.rows):
-            values = np.array([found[row, seed] for seed in seeds])
+            values = np.array([columns[row, seed] for seed in seeds])
             print(f"| {name} | {row} | {' | '.join(f'{v:.3f}' for v in values.mean(axis=0))} |")
             if row != chosen.reference:
-                theirs = np.array([found[chosen.reference, seed] for seed in seeds])
-                told = [
+                theirs = np.array([columns[chosen.reference, seed] for seed in seeds])
+                differences = [
                     "{:+.3f} ± {:.3f}".format(*comparison.paired(*pair))
                     for pair in zip(values.T, theirs.T)
                 ]
-                print(f"| {name} | {row} - {chosen.reference} | {' | '.join(told)} |")
+                print(f"| {name} | {row} - {chosen.reference} | {' | '.join(differences)} |")
 
 
 if __name__ == "__main__":

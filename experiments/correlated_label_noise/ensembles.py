@@ -1,115 +1,113 @@
-"""Single models beside deep ensembles of them, in the shape of Table 7.
+"""Single models compared with deep ensembles of them, in the format of the paper's Table 7.
 
-python -m experiments.correlated_label_noise.ensembles --table=ensembles --size=4 reads the runs of the
-table that validation chose, seed by seed, and prints for each method and regime: single models,
-mean and standard deviation over seeds; and ensembles of four of them (analysis/ensemble.py), mean
-and standard deviation over all subsets of four seeds, or --max_subsets of them drawn where there
-are more. Temperatures are fitted on what the table's are, where the seeds of every method hold out
-the same examples. Subsets share members: their deviation tells how much depends on which four were
-taken, and is no error of the mean.
+    python -m experiments.correlated_label_noise.ensembles --table=ensembles --size=4
+
+reads the tuned run of every seed and prints for each method and regime the mean and standard
+deviation of single models over seeds, and of ensembles of four
+(analysis/uncertainty/ensemble.py) over all subsets of four seeds, or over --max_subsets random
+subsets if there are more. Temperatures are fitted on the same evaluation as in the table, if all
+seeds of every method hold out the same examples. Subsets share members, so their standard deviation
+shows how much depends on the choice of members; it is not a standard error of the mean.
 """
 
 from collections import Counter
 from pathlib import Path
 
 from experiments import study
-from experiments.correlated_label_noise.noise_pairs import flags_of_table, table_of
+from experiments.correlated_label_noise.noise_pairs import table_parser, table_results
 from heteroscedastic import files, user_errors
 from heteroscedastic.analysis.uncertainty import ensemble
 
-_PAPER = {"hom": "hom", "het_full": "het"}  # our row -> the beginning of the paper's
-_COLUMNS = {"accuracy": "top1", "nll": "nll", "ece": "ece"}  # our metric -> the paper's
+_PAPER = {"hom": "hom", "het_full": "het"}  # our row -> prefix of the paper's row id
+_COLUMNS = {"accuracy": "top1", "nll": "nll", "ece": "ece"}  # our metric -> the paper's column
 
 
 @user_errors.one_line()
 def main() -> None:
     """Prints single models and ensembles of a table's rows."""
-    parser = flags_of_table(main.__doc__)
+    parser = table_parser(main.__doc__)
     parser.set_defaults(table="ensembles")
-    parser.add_argument("--size", type=int, default=4, help="members of an ensemble")
-    parser.add_argument("--rows", nargs="+", help="methods; all of the table if not given")
+    parser.add_argument("--size", type=int, default=4, help="members per ensemble")
+    parser.add_argument("--rows", nargs="+", help="methods; defaults to all rows of the table")
     parser.add_argument(
         "--max_subsets",
         type=int,
         default=128,
-        help="ensembles of a method, drawn if there are more",
+        help="maximum number of ensembles per method; a random subset if there are more",
     )
     flags = parser.parse_args()
-    chosen, runs = table_of(flags)
+    chosen, results = table_results(flags)
     rows = flags.rows or [row.name for row in chosen.rows]
     unknown = sorted(set(rows) - {row.name for row in chosen.rows})
     if unknown:
         raise SystemExit(
-            f"there are no rows {unknown}; choose among {[row.name for row in chosen.rows]}."
+            f"--rows: {', '.join(unknown)} not in the table; choose among"
+            f" {', '.join(row.name for row in chosen.rows)}."
         )
-    for name, regime in study.tested(chosen).items():
-        tuned = study.tuned(runs, regime, chosen.select_metric)
+    for name, regime in study.tested_regimes(chosen).items():
+        tuned = study.tuned_results(results, regime, chosen.select_metric)
         print(f"\n**{name}**\n")
-        _tell(
+        _print_regime(
             {row: [m for (r, _), m in sorted(tuned.items()) if r == row] for row in rows},
             regime,
             flags,
         )
 
 
-def _tell(chosen, regime, flags):
-    """One regime; `chosen` has the runs of each row."""
-    lines, sets, fits = [], set(), set()
-    for row, made in chosen.items():
-        directories = [run.job.directory for run in made]
-        found = ensemble.members(directories, regime.report, regime.fitted_on) if made else None
-        if not found or len(made) < flags.size:
+def _print_regime(results_by_row, regime, flags):
+    """Prints the table of one regime."""
+    lines, set_counts, fits = [], set(), set()
+    for row, results in results_by_row.items():
+        directories = [result.job.directory for result in results]
+        members = (
+            ensemble.members(directories, regime.report, regime.fitted_on) if results else None
+        )
+        if not members or len(results) < flags.size:
             raise ValueError(
-                f"{row} has {len(made)} seeds with a complete grid in {flags.out}, but an ensemble"
-                f" is of {flags.size};"
-                " it is of what the runs predict, which experiments.run makes and experiments.keep"
-                " does not keep."
+                f"{row} has {len(results)} seeds with a complete grid in {flags.out}, but --size is"
+                f" {flags.size}; run experiments.run first, as an ensemble needs predictions, which"
+                " experiments.save_results does not save."
             )
-        sets.add(ensemble.num_training_sets(found))
-        fits.add(found.fit)
-        points = Counter(", ".join(str(v) for _, v in run.job.point) or "-" for run in made)
-        at = ", ".join(f"{point} ({n}x)" for point, n in points.most_common())
+        set_counts.add(ensemble.num_training_sets(members))
+        fits.add(members.fit)
+        points = Counter(", ".join(str(v) for _, v in r.job.point) or "-" for r in results)
+        chosen = ", ".join(f"{point} ({n}x)" for point, n in points.most_common())
         for kind, number in (("single", 1), ("ensemble", flags.size)):
-            most = max(len(made), flags.max_subsets)
-            size = ensemble.of_size(found.told, number, most, held_out=found.held_out)
-            lines.append((row, kind, at, size))
+            max_subsets = max(len(results), flags.max_subsets)
+            size = ensemble.of_size(members.told, number, max_subsets, held_out=members.held_out)
+            lines.append((row, kind, chosen, size))
     table = files.read_json(Path(__file__).with_name("paper.json"))["tables"]["table_7"]
     metrics = [name for name in lines[0][-1].mean if all(name in line[-1].mean for line in lines)]
     paper = {row["id"]: row for row in table["rows"]}
-    told = [metric for metric in metrics if metric in _COLUMNS]
+    paper_metrics = [metric for metric in metrics if metric in _COLUMNS]
     heads = [
         "method",
         "chosen",
         "subsets",
         *metrics,
-        *(f"paper {_COLUMNS[metric]}" for metric in told),
+        *(f"paper {_COLUMNS[metric]}" for metric in paper_metrics),
     ]
     print("| " + " | ".join(heads) + " |\n|" + " --- |" * len(heads))
-    for row, kind, at, size in lines:
-        what = f"{row}, {'single model' if kind == 'single' else f'ensemble of {flags.size}'}"
+    for row, kind, chosen, size in lines:
+        title = f"{row}, {'single model' if kind == 'single' else f'ensemble of {flags.size}'}"
         theirs = paper.get(f"{_PAPER.get(row)}_{kind}", {})
         cells = [
-            what,
-            at,
+            title,
+            chosen,
             str(size.num_subsets),
             *(ensemble.shown_as(size, metric) for metric in metrics),
         ]
-        print(
-            "| "
-            + " | ".join(cells + [str(theirs.get(_COLUMNS[metric], "-")) for metric in told])
-            + " |"
-        )
+        cells += [str(theirs.get(_COLUMNS[metric], "-")) for metric in paper_metrics]
+        print("| " + " | ".join(cells) + " |")
     print(
         f"\n{ensemble.temperatures(fits.pop() if len(fits) == 1 else None)}\nPaper:"
         f" {table['title']}; top-1 in %."
     )
-    if sets != {1}:
+    if set_counts != {1}:
         print(
-            f"The members of a method saw {' or '.join(map(str, sorted(sets)))} different training"
-            " sets (what is held"
-            " out, and planted noise, follow from the seed unless config.data.seed tells), so part"
-            " of what an ensemble"
-            " gains here is from that."
+            f"The members of a method have {' or '.join(map(str, sorted(set_counts)))} different"
+            " training sets, which explains part of the gain of an ensemble: held-out examples and"
+            " planted noise depend on the seed unless config.data.seed is set."
         )
 
 

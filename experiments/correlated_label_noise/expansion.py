@@ -1,12 +1,13 @@
-"""What noise does to the log-likelihood, to second order: python -m
-experiments.correlated_label_noise.expansion --out=DIR.
+"""The effect of noise on the log-likelihood, to second order.
 
-Figures 3 and 4 of Collier et al. (2021), arXiv:2105.10305: the derivatives of the log-likelihood of
-a label k by the variances and the covariances of the utilities, where s are the probabilities
-without noise. They are read off `predictive.taylor` by differentiation, beside what quadrature
-gives at noise that is not small. Of the paper's curves the factor 1/2 is dropped; here it stands.
-Its Figure 4 is of the whole square of (s_j, s_k), of which s_j + s_k <= 1 is possible (readings C3
-and C4).
+    python -m experiments.correlated_label_noise.expansion --out=DIR
+
+draws Figures 3 and 4 of Collier et al. (2021), arXiv:2105.10305: the derivatives of the
+log-likelihood of a label k with respect to the variances and covariances of the utilities, as
+functions of the probabilities s without noise. They are computed by differentiating
+`predictive.taylor`, and compared with quadrature at larger noise. The paper's curves omit the
+factor 1/2, which is included here. The paper's Figure 4 shows the full square of (s_j, s_k), of
+which only s_j + s_k <= 1 is possible (readings C3 and C4).
 """
 
 from typing import NamedTuple
@@ -22,69 +23,84 @@ from heteroscedastic.analysis.plots import figures
 from heteroscedastic.latent import LatentGaussian
 from heteroscedastic.predictive import taylor
 
-_LABEL, _OTHER = 0, 1  # k and j; a third class has the rest of the probability
-_BASE = (
-    1e-2  # variance at which the expansion is differentiated; it is linear, so any without a clip
-)
-_DEVIATIONS = (1.0, 2.0)  # of the noise that is not small
+_LABEL, _OTHER = 0, 1  # k and j; a third class has the remaining probability
+# Variance at which the expansion is differentiated. The expansion is linear in it, so any value
+# works at which no clip is active.
+_BASE = 1e-2
+_DEVIATIONS = (1.0, 2.0)  # standard deviations of the larger noise
 _CORRELATION = 0.5
 
 
 class VarianceSlopes(NamedTuple):
-    """By the probability s of the class whose utility is noisy, d log p_k / d variance."""
+    """d log p_k / d variance, as a function of the probability s of the class with noise."""
 
     s: Float[np.ndarray, "m"]
-    of_label: Float[np.ndarray, "m"]  # its own variance, s = s_k
-    of_other: Float[np.ndarray, "m"]  # the variance of another class, s = s_j
+    of_label: Float[np.ndarray, "m"]  # variance of the label's utility, s = s_k
+    of_other: Float[np.ndarray, "m"]  # variance of another class's utility, s = s_j
 
 
-def shares(
+def probabilities(
     label: Float[np.ndarray, "m"], other: Float[np.ndarray, "m"]
 ) -> Float[np.ndarray, "m 3"]:
-    """Probabilities of the label, of the other class, and of a third."""
+    """Probabilities of the label, of the other class and of a third class."""
     return np.stack([label, other, 1 - label - other], axis=-1)
 
 
 def grid(num: int) -> Float[np.ndarray, "num"]:
-    """Middles of equal cells of [0, 1]."""
+    """Midpoints of equal cells of [0, 1]."""
     return (np.arange(num) + 0.5) / num
 
 
 def variance_slopes(num: int = 200) -> VarianceSlopes:
     """Figure 3, from the expansion."""
     s = grid(num)
-    alone = (1 - s) * 2 / 3  # how the rest is shared makes no difference
+    rest = (1 - s) * 2 / 3  # how the remaining probability is shared makes no difference
     return VarianceSlopes(
         s=s,
-        of_label=_by_variance(shares(s, alone), _LABEL),
-        of_other=_by_variance(shares(alone, s), _OTHER),
+        of_label=_variance_slope(probabilities(s, rest), _LABEL),
+        of_other=_variance_slope(probabilities(rest, s), _OTHER),
     )
 
 
 def exact_variance_slopes(deviation: float, num: int = 200) -> VarianceSlopes:
-    """Figure 3, as log E[softmax(u)_k] changes in all up to this noise, over its variance."""
+    """Figure 3 for larger noise: the change of log E[softmax(u)_k], divided by the variance.
+
+    Args:
+      deviation: standard deviation of the noise.
+      num: number of probabilities.
+    """
     s = grid(num)
-    alone = (1 - s) * 2 / 3
+    rest = (1 - s) * 2 / 3
 
     def slope(probs, noisy):
         points, weights = _normal_points()
-        moved = np.log(probs)[:, None, :] + deviation * points[:, None] * np.eye(3)[noisy]
-        return (_log_mean(moved, weights) - np.log(probs[:, _LABEL])) / deviation**2
+        utilities = np.log(probs)[:, None, :] + deviation * points[:, None] * np.eye(3)[noisy]
+        return (_log_mean(utilities, weights) - np.log(probs[:, _LABEL])) / deviation**2
 
-    return VarianceSlopes(s, slope(shares(s, alone), _LABEL), slope(shares(alone, s), _OTHER))
+    return VarianceSlopes(
+        s, slope(probabilities(s, rest), _LABEL), slope(probabilities(rest, s), _OTHER)
+    )
 
 
 def covariance_slopes(num: int = 100) -> Float[np.ndarray, "num num"]:
-    """Figure 4, from the expansion: d log p_k / d Sigma_jk by s_j (rows) and s_k; nan where they
-    pass one.
+    """Figure 4, from the expansion: d log p_k / d Sigma_jk.
+
+    Returns:
+      Slopes by s_j (rows) and s_k (columns); nan where s_j + s_k > 1.
     """
     slopes = jax.vmap(jax.grad(_relative_to_covariance, argnums=1), in_axes=(0, None))
     return _on_triangle(num, lambda probs: np.asarray(slopes(_log(probs), 0.0)))
 
 
 def exact_covariance_slopes(deviation: float, num: int = 100) -> Float[np.ndarray, "num num"]:
-    """Figure 4 between correlations of -1/2 and 1/2 of two utilities of this deviation, over the
-    covariance.
+    """Figure 4 for larger noise: the difference quotient between correlations of -1/2 and 1/2.
+
+    Args:
+      deviation: standard deviation of both utilities.
+      num: number of probabilities per axis.
+
+    Returns:
+      Slopes by s_j (rows) and s_k (columns); nan where s_j + s_k > 1.
     """
     points, weights = _normal_points(30)
     first, second = (x.ravel() for x in np.meshgrid(points, points))
@@ -105,12 +121,14 @@ def exact_covariance_slopes(deviation: float, num: int = 100) -> Float[np.ndarra
 def agreement(
     deviations: tuple[float, ...] = (2.0, 1.0, 0.5, 0.25, 0.125),
 ) -> list[dict[str, float]]:
-    """By deviation of the noise, the largest difference over all probabilities of expansion and
-    quadrature.
-    """
-    near, plane = variance_slopes(50), covariance_slopes(20)
+    """The largest difference between expansion and quadrature, over all probabilities.
 
-    def furthest(a, b):
+    Returns:
+      One row per standard deviation of the noise.
+    """
+    curves, plane = variance_slopes(50), covariance_slopes(20)
+
+    def largest_difference(a, b):
         return float(np.nanmax(np.abs(a - b)))
 
     rows = []
@@ -119,9 +137,9 @@ def agreement(
         rows.append(
             {
                 "deviation": deviation,
-                "of_label": furthest(exact.of_label, near.of_label),
-                "of_other": furthest(exact.of_other, near.of_other),
-                "of_covariance": furthest(exact_covariance_slopes(deviation, 20), plane),
+                "of_label": largest_difference(exact.of_label, curves.of_label),
+                "of_other": largest_difference(exact.of_other, curves.of_other),
+                "of_covariance": largest_difference(exact_covariance_slopes(deviation, 20), plane),
             }
         )
     return rows
@@ -132,11 +150,11 @@ def _log(probs: Float[np.ndarray, "m 3"]) -> Float[Array, "m 3"]:
 
 
 def _relative(latent: LatentGaussian) -> Float[Array, ""]:
-    """p_k / s_k, which to first order in the noise is 1 + log(p_k / s_k)."""
+    """p_k / s_k, which is 1 + log(p_k / s_k) to first order in the noise."""
     return jnp.exp(taylor(None, latent)[_LABEL] - latent.loc[_LABEL])
 
 
-def _by_variance(probs: Float[np.ndarray, "m 3"], noisy: int) -> Float[np.ndarray, "m"]:
+def _variance_slope(probs: Float[np.ndarray, "m 3"], noisy: int) -> Float[np.ndarray, "m"]:
     def relative(loc, variance):
         return _relative(LatentGaussian(loc, scale_diag=jnp.sqrt(variance) * jnp.eye(3)[noisy]))
 
@@ -147,7 +165,7 @@ def _by_variance(probs: Float[np.ndarray, "m 3"], noisy: int) -> Float[np.ndarra
 def _relative_to_covariance(
     loc: Float[Array, "3"], covariance: float | Float[Array, ""]
 ) -> Float[Array, ""]:
-    """By Sigma_jk alone: one factor carries it, and the variances of both classes stay."""
+    """p_k / s_k as a function of Sigma_jk, which one factor carries; both variances are fixed."""
     loading = 0.5 * jnp.sqrt(_BASE)
     loadings = jnp.array([loading, covariance / loading, 0.0])
     own = jnp.array([_BASE, _BASE, 1.0]) - loadings**2
@@ -157,11 +175,11 @@ def _relative_to_covariance(
 
 
 def _on_triangle(num, slope):
-    """[num, num] by s_j and s_k, of those whose sum is below one."""
+    """Values of `slope` on the grid of s_j and s_k, [num, num]; nan where their sum exceeds one."""
     other, label = np.meshgrid(grid(num), grid(num), indexing="ij")
     feasible = other + label < 1 - 1e-9
     values = np.full((num, num), np.nan)
-    values[feasible] = slope(shares(label[feasible], other[feasible]))
+    values[feasible] = slope(probabilities(label[feasible], other[feasible]))
     return values
 
 
@@ -178,16 +196,16 @@ def _log_mean(
 
 
 class Numbers(NamedTuple):
-    """The numbers of both figures, and of both at noise that is not small."""
+    """The numbers of both figures, from the expansion and from quadrature at larger noise."""
 
     variances: VarianceSlopes
-    exact_variances: dict[float, VarianceSlopes]  # by the deviation of the noise
+    exact_variances: dict[float, VarianceSlopes]  # by standard deviation of the noise
     covariances: Float[np.ndarray, "num num"]
     exact_covariances: Float[np.ndarray, "num num"]
 
 
 def all_numbers() -> Numbers:
-    """Those of both figures."""
+    """The numbers of both figures."""
     return Numbers(
         variances=variance_slopes(),
         exact_variances={deviation: exact_variance_slopes(deviation) for deviation in _DEVIATIONS},
@@ -197,7 +215,11 @@ def all_numbers() -> Numbers:
 
 
 def draw(numbers: Numbers, out: files.Path) -> list[files.Path]:
-    """Draws both figures; returns what was written."""
+    """Draws both figures.
+
+    Returns:
+      The files written.
+    """
     with figures.styled(mathematics=True):
         curves = figures.figure(9, 3.8)
         curves.get_layout_engine().set(wspace=0.06)
@@ -218,20 +240,22 @@ def draw(numbers: Numbers, out: files.Path) -> list[files.Path]:
                     exact.s,
                     getattr(exact, name),
                     style,
-                    label=f"exact, noise of deviation {deviation:g}",
+                    label=f"exact, standard deviation {deviation:g}",
                 )
             axes.axhline(0, color="0.3", linewidth=1)
             axes.set(title=title, xlabel="probability $s$ without noise", xlim=(0, 1))
         panels[0].set_ylabel("change of log p(label)\nper unit of variance")
         panels[0].legend(loc="upper right")
         plane = figures.figure(9.6, 4.2)
-        places = plane.subplots(1, 2, sharey=True)
-        _triangle(places[0], numbers.covariances, "second order, noise → 0")
-        drawn = _triangle(
-            places[1], numbers.exact_covariances, f"exact, noise of deviation {_DEVIATIONS[0]:g}"
+        axes_pair = plane.subplots(1, 2, sharey=True)
+        _draw_triangle(axes_pair[0], numbers.covariances, "second order, noise → 0")
+        mesh = _draw_triangle(
+            axes_pair[1],
+            numbers.exact_covariances,
+            f"exact, standard deviation {_DEVIATIONS[0]:g}",
         )
-        places[0].plot(0.75, 0.25, "k.", zorder=4)
-        places[0].annotate(
+        axes_pair[0].plot(0.75, 0.25, "k.", zorder=4)
+        axes_pair[0].annotate(
             "at most +0.125",
             (0.75, 0.25),
             (-6, 12),
@@ -239,18 +263,20 @@ def draw(numbers: Numbers, out: files.Path) -> list[files.Path]:
             fontsize=8,
             zorder=4,
         )
-        places[0].set_ylabel("$s_j$, of the other class")
+        axes_pair[0].set_ylabel("$s_j$, of the other class")
         plane.colorbar(
-            drawn, ax=places, label="change of log p(label)\nper unit of covariance with the label"
+            mesh,
+            ax=axes_pair,
+            label="change of log p(label)\nper unit of covariance with the label",
         )
     return figures.write(curves, out / "variance_slopes") + figures.write(
         plane, out / "covariance_slopes"
     )
 
 
-def _triangle(axes, value, title):
+def _draw_triangle(axes, value, title):
     edges = np.linspace(0, 1, len(value) + 1)
-    drawn = axes.pcolormesh(
+    mesh = axes.pcolormesh(
         edges, edges, value, cmap=figures.DIVERGING, vmin=-1, vmax=1, rasterized=True
     )
     lines = axes.contour(
@@ -266,22 +292,22 @@ def _triangle(axes, value, title):
     ).set_bbox({"facecolor": "white", "edgecolor": "none", "alpha": 0.85})
     axes.set(title=title, xlabel="$s_k$, of the label", xlim=(0, 1), ylim=(0, 1), aspect="equal")
     axes.grid(False)
-    return drawn
+    return mesh
 
 
 @user_errors.one_line()
 def main() -> None:
-    """Writes and draws what noise does to the log-likelihood of a label."""
+    """Writes and draws the effect of noise on the log-likelihood of a label."""
     parser = user_errors.parser(main.__doc__)
     parser.add_argument("--out", required=True, help="directory")
     out = files.as_path(parser.parse_args().out)
     numbers = all_numbers()
-    told = numbers.variances._asdict() | {
+    curves = numbers.variances._asdict() | {
         f"{name}_at_{deviation:g}": getattr(exact, name)
         for deviation, exact in numbers.exact_variances.items()
         for name in ("of_label", "of_other")
     }
-    files.write_csv(out / "variance_slopes.csv", _rows(told))
+    files.write_csv(out / "variance_slopes.csv", _rows(curves))
     other, label = np.nonzero(~np.isnan(numbers.covariances))
     s = grid(len(numbers.covariances))
     cells = {
@@ -293,7 +319,7 @@ def main() -> None:
     files.write_csv(out / "covariance_slopes.csv", _rows(cells))
     rows = agreement()
     files.write_json(out / "agreement.json", rows)
-    print("largest difference of the expansion from quadrature, in units of the slopes")
+    print("largest difference between expansion and quadrature, in units of the slopes")
     print(f"{'deviation':<12}{'label variance':>16}{'other variance':>16}{'covariance':>12}")
     for row in rows:
         print(

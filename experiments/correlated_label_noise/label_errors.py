@@ -1,18 +1,20 @@
-"""Does noise in the model help to find the labels that are wrong, and by which score?
+"""Does a model of label noise help to find wrong labels, and which score is best?
 
-python -m experiments.correlated_label_noise.label_errors --table=planted_noise reads the runs of the
-table that validation chose, and prints for each method, regime and score of the training labels
-(analysis/label_errors.py), mean and standard deviation over seeds: average precision, and the
-precision among as many labels as are wrong. Differences of average precision are paired by seed, ±
-half their 95 % interval: from the same runs ranked by `margin`, and from the reference row ranked
-by it. A second table tells what was memorised: the shares of right and of wrong labels that are
-predicted as they stand, in training and in validation, where none can be memorised.
+    python -m experiments.correlated_label_noise.label_errors --table=planted_noise
+
+reads the tuned runs of the table and prints for each method, regime and score of the training
+labels (analysis/errors/label_errors.py) the mean and standard deviation over seeds of the average
+precision, and of the precision among the top n labels, where n is the number of wrong labels.
+Differences of average precision are paired by seed, ± half their 95 % interval, from two baselines:
+the same runs ranked by `margin`, and the reference row ranked by `margin`. A second table shows
+memorisation: the fractions of right and of wrong labels that the model predicts, in training and in
+validation, whose labels it cannot memorise.
 """
 
 import jax
 
 from experiments import study
-from experiments.correlated_label_noise.noise_pairs import chosen_checkpoint, told_by_flags
+from experiments.correlated_label_noise.noise_pairs import reported_checkpoint, results_from_flags
 from heteroscedastic import files, user_errors
 from heteroscedastic.analysis.covariance import known_noise
 from heteroscedastic.analysis.errors import label_errors
@@ -28,7 +30,7 @@ _COLUMNS = (
     "- {}",
     "precision at errors",
 )
-_MEMORISED = (
+_MEMORISATION_COLUMNS = (
     "regime",
     "method",
     "right, training",
@@ -36,74 +38,75 @@ _MEMORISED = (
     "right, validation",
     "wrong, validation",
 )
-_USUAL = "margin"  # the better of the usual scores for a plain softmax under planted noise
+_BASELINE = "margin"  # the better of the common scores for a plain softmax under planted noise
 
 
 @user_errors.one_line()
 def main() -> None:
-    """Prints how well known label errors are found."""
-    chosen, runs, data_dir = told_by_flags(main.__doc__)
+    """Prints how well the scores find known label errors."""
+    chosen, results, data_dir = results_from_flags(main.__doc__)
     print("| " + " | ".join(_COLUMNS).format(chosen.reference) + " |")
     print("|" + " --- |" * len(_COLUMNS))
-    memorised = []
-    for regime_name, regime in study.tested(chosen).items():
-        checkpoint, reference = chosen_checkpoint(runs, regime), {}
-        tuned = study.tuned(runs, regime, chosen.select_metric)
+    memorisation = []
+    for regime_name, regime in study.tested_regimes(chosen).items():
+        checkpoint, reference = reported_checkpoint(results, regime), {}
+        tuned = study.tuned_results(results, regime, chosen.select_metric)
         rows = sorted((row.name for row in chosen.rows), key=lambda name: name != chosen.reference)
         for row in rows:
-            found, held_out = {}, {}
-            for (method, seed), made in sorted(tuned.items()):
+            train, valid = {}, {}  # summaries by seed
+            for (method, seed), result in sorted(tuned.items()):
                 if method == row:
-                    _check_known(made.job.directory)
-                    run = loaded_run.load(made.job.directory, checkpoint, data_dir)
-                    found[seed] = label_errors.summary(label_errors.labels(run))
-                    held_out[seed] = label_errors.summary(label_errors.labels(run, "valid"))
+                    _check_noise_is_known(result.job.directory)
+                    run = loaded_run.load(result.job.directory, checkpoint, data_dir)
+                    train[seed] = label_errors.summary(label_errors.labels(run))
+                    valid[seed] = label_errors.summary(label_errors.labels(run, "valid"))
                     jax.clear_caches()
             if row == chosen.reference:
-                reference = found
-            for line in _lines(found, reference):
+                reference = train
+            for line in _lines(train, reference):
                 print("| " + " | ".join([regime_name, row, *line]) + " |", flush=True)
-            memorised.append([regime_name, row, *_predicted(found), *_predicted(held_out)])
+            memorisation.append(
+                [regime_name, row, *_predicted_fractions(train), *_predicted_fractions(valid)]
+            )
     print()
-    for line in (_MEMORISED, ["---"] * len(_MEMORISED), *memorised):
+    for line in (_MEMORISATION_COLUMNS, ["---"] * len(_MEMORISATION_COLUMNS), *memorisation):
         print("| " + " | ".join(line) + " |")
 
 
-def _check_known(directory: files.Path) -> None:
+def _check_noise_is_known(directory: files.Path) -> None:
     if not known_noise.share(loaded_run.read(directory).dataset):  # before anything is evaluated
         raise SystemExit(
-            f"{directory}: no training label is known to be wrong; name a table with noise."
+            f"{directory}: no training label is known to be wrong; choose a table with noise."
         )
 
 
-def _predicted(told: dict[int, dict]) -> list[str]:
-    """Of the right and the wrong labels, how many are predicted as they stand, over the seeds that
-    have some.
-    """
-    shares = [facts["given_predicted"] for facts in told.values() if "given_predicted" in facts]
-    return [comparison.spread([share[of] for share in shares]) for of in ("right", "wrong")]
+def _predicted_fractions(summaries: dict[int, dict]) -> list[str]:
+    """Fractions of the right and of the wrong labels that the model predicts, over seeds."""
+    fractions = [s["given_predicted"] for s in summaries.values() if "given_predicted" in s]
+    return [comparison.spread([f[kind] for f in fractions]) for kind in ("right", "wrong")]
 
 
-def _lines(found: dict[int, dict], reference: dict[int, dict]) -> list[list[str]]:
-    """Of each score, by seed, the cells after the method."""
+def _lines(summaries: dict[int, dict], reference: dict[int, dict]) -> list[list[str]]:
+    """The cells after the method, one line per score."""
 
-    def values(of, score, measure="average_precision"):
-        return {seed: of[seed]["scores"][score][measure] for seed in seeds}
+    def values(by_seed, score, measure="average_precision"):
+        return {seed: by_seed[seed]["scores"][score][measure] for seed in seeds}
 
-    def difference(score, of):
-        same = score == _USUAL and of is found
-        return "" if same else comparison.difference(values(found, score), values(of, _USUAL))
+    def difference(score, baseline):
+        if score == _BASELINE and baseline is summaries:
+            return ""
+        return comparison.difference(values(summaries, score), values(baseline, _BASELINE))
 
-    seeds = sorted(set(found) & set(reference))
+    seeds = sorted(set(summaries) & set(reference))
     return [
         [
             score,
-            comparison.spread(list(values(found, score).values())),
-            difference(score, found),
-            "" if found is reference else difference(score, reference),
-            comparison.spread(list(values(found, score, "precision_at_errors").values())),
+            comparison.spread(list(values(summaries, score).values())),
+            difference(score, summaries),
+            "" if summaries is reference else difference(score, reference),
+            comparison.spread(list(values(summaries, score, "precision_at_errors").values())),
         ]
-        for score in (found[seeds[0]]["scores"] if seeds else ())
+        for score in (summaries[seeds[0]]["scores"] if seeds else ())
     ]
 
 

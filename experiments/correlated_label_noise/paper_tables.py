@@ -1,15 +1,15 @@
-"""The paper's own tables at its own scale, of data sets and machines that few have.
+"""The tables of the paper at its own scale.
 
-Table 1 is two tables here, of 90 and of 270 epochs, and Table 3 two of a data set each. Tables 8 to
-11 have models of Table 1 too, which are run once. Table 6 is in transfer.py, the ensembles of Table
-7 in ensembles.py.
+Table 1 is split into two tables, for 90 and for 270 epochs, and Table 3 into one table per data
+set. Tables 8 to 11 share models with Table 1, which are trained once. Table 6 is in transfer.py,
+and the ensembles of Table 7 are in ensembles.py.
 """
 
 from typing import Any
 
 from experiments.study import Regime, Row, Scale, Table
 
-# The paper's own: nothing is tuned, as its temperatures are given, and the last epoch is told.
+# As in the paper: nothing is tuned, as it reports its temperatures, and the last epoch is reported.
 _LAST = {"last epoch": Regime(select=None, report="test", fit="valid")}
 _BEFORE_AND_AFTER = ("nll", "scaled_nll", "ece", "scaled_ece")  # temperature scaling
 _FIVE_SEEDS = (0, 1, 2, 3, 4)
@@ -18,10 +18,18 @@ _270_EPOCHS = {"paper": Scale(_FIVE_SEEDS, {"training.num_epochs": 270.0})}
 
 
 def _rows(data: str, *names: str, **papers: str) -> tuple[Row, ...]:
-    """Rows of configs/DATA_NAME.py; the paper's id is the one given, or by the name."""
-    usual = {"hom": "homoscedastic"}
+    """Rows of configs/DATA_NAME.py.
+
+    Args:
+      data: prefix of the configs.
+      *names: rest of the config names; also the names of the rows.
+      **papers: row name -> id of the paper's row; defaults to the row name, "homoscedastic" for
+        "hom".
+    """
+    defaults = {"hom": "homoscedastic"}
     return tuple(
-        Row(name, f"{data}_{name}", paper=papers.get(name, usual.get(name, name))) for name in names
+        Row(name, f"{data}_{name}", paper=papers.get(name, defaults.get(name, name)))
+        for name in names
     )
 
 
@@ -38,9 +46,7 @@ def _at_270_epochs(
     reference: str,
     metrics: tuple[str, ...] = _BEFORE_AND_AFTER,
 ) -> Table:
-    """A table whose models on ImageNet train for 270 epochs; those that several tables have are run
-    once.
-    """
+    """A table of ImageNet models trained for 270 epochs, which share the runs of table_1_270."""
     return Table(
         claim=claim,
         rows=rows,
@@ -70,7 +76,7 @@ def _table_1(epochs: int, scales: dict[str, Scale]) -> Table:
 
 
 def _table_3(data: str) -> Table:
-    """One half of the table: a data set of very many classes."""
+    """Table 3 for one of its two data sets."""
     return Table(
         claim="Input-dependent noise raises global average precision, correlated noise more.",
         rows=(
@@ -83,11 +89,7 @@ def _table_3(data: str) -> Table:
             ),
             *_rows(data, "het_diag", "het_pe"),
         ),
-        metrics=(
-            "gap",
-            "gap_error",
-            "nll",
-        ),  # the second bounds how far the first may be from exact
+        metrics=("gap", "gap_error", "nll"),  # gap_error bounds the approximation error of gap
         regimes={"last epoch": Regime(select=None, report="test", prefix=f"{data}_")},
         select_metric="nll",
         scales={"paper": Scale(_FIVE_SEEDS)},
@@ -101,7 +103,10 @@ TABLES = {
     "table_1_90": _table_1(90, _90_EPOCHS),
     "table_1_270": _table_1(270, _270_EPOCHS),
     "table_2": Table(
-        claim="Correlated noise helps against labels of the web, on images of the web and on ImageNet's.",
+        claim=(
+            "A model of correlated noise helps with labels from the web, on images of the web and"
+            " of ImageNet."
+        ),
         rows=_rows("webvision", "hom", "het_diag", "het_full"),
         metrics=("accuracy", "top5_accuracy", "nll"),
         regimes={
@@ -114,15 +119,18 @@ TABLES = {
         paper=_paper(
             2,
             {"accuracy": "top1", "top5_accuracy": "top5", "nll": "nll"},
-            "updates of 64 images, as there, but one after the other; rows without runs are quoted"
-            " there from others",
+            "updates of 64 images as in the paper, but sequential; rows without runs are quoted in"
+            " the paper from other papers",
         ),
         test="unpaired t-test",
     ),
     "table_3_imagenet21k": _table_3("imagenet21k"),
     "table_3_jft": _table_3("jft"),
     "table_7": Table(
-        claim="Heteroscedastic models gain from being an ensemble as homoscedastic ones do; these are its members.",
+        claim=(
+            "Heteroscedastic models gain as much from ensembles as homoscedastic ones; this table"
+            " has the members."
+        ),
         rows=(
             Row("hom", "imagenet_resnet50_hom", paper="hom_single"),
             # Twice as long, as in the public code (reading C8).
@@ -133,7 +141,7 @@ TABLES = {
                 paper="het_single",
             ),
         ),
-        metrics=("accuracy", "nll", "ece"),  # not scaled, as they train on all there is
+        metrics=("accuracy", "nll", "ece"),  # no temperature scaling: nothing is held out
         regimes={"last epoch": Regime(select=None, report="test")},
         select_metric="nll",
         scales={"paper": Scale((0, 1, 2, 3))},
@@ -141,21 +149,21 @@ TABLES = {
         paper=_paper(
             7,
             {"accuracy": "top1", "nll": "nll", "ece": "ece"},
-            "the same settings; python -m experiments.correlated_label_noise.ensembles tells ours"
-            " of ensembles",
+            "the same settings; python -m experiments.correlated_label_noise.ensembles prints our"
+            " ensembles",
         )
-        | {"beside": ("hom_ensemble", "het_ensemble")},
+        | {"rows_without_runs": ("hom_ensemble", "het_ensemble")},
         test="unpaired t-test",
     ),
     "table_8": _at_270_epochs(
         8,
-        "The second-order expansion keeps most of what a diagonal head gains.",
+        "The second-order expansion keeps most of the gain of a diagonal head.",
         _rows("imagenet", "hom", "het_diag", "het_diag_taylor"),
         "hom",
     ),
     "table_9": _at_270_epochs(
         9,
-        "Beyond a hundred samples, in training and evaluation alike, little is gained.",
+        "More than a hundred samples, in training and in evaluation, bring little.",
         (
             *(
                 Row(
@@ -173,7 +181,7 @@ TABLES = {
     ),
     "table_10": _at_270_epochs(
         10,
-        "It is not the number of parameters that helps.",
+        "The gain is not due to the number of parameters.",
         _rows(
             "imagenet",
             "hom",
@@ -185,9 +193,9 @@ TABLES = {
     ),
     "table_11": _at_270_epochs(
         11,
-        "Under a sigmoid correlated noise helps as it does under a softmax. Top-1 alone is told:"
-        " NLL is of one answer"
-        " under a softmax and of 1,000 under a sigmoid, before temperature scaling and after it.",
+        "A model of correlated noise helps under a sigmoid as under a softmax. Only top-1 accuracy"
+        " is reported: NLL is over one label under a softmax and over 1,000 labels under a sigmoid,"
+        " with and without temperature scaling.",
         _rows(
             "imagenet",
             "hom",

@@ -7,7 +7,7 @@ from experiments.study import Regime, Row, Scale, Table
 
 
 def _methods(data: str, estimator: str = "softmax") -> tuple[Row, ...]:
-    """The paper's methods on a data set, with the paper's estimator."""
+    """The methods of the paper on a data set, with its estimator."""
     sampled = {"predictive": dict(name=estimator, num_samples=100)}
     return (
         Row("hom", f"{data}_hom", paper="homoscedastic"),
@@ -18,7 +18,7 @@ def _methods(data: str, estimator: str = "softmax") -> tuple[Row, ...]:
 
 
 def _points(config: str) -> tuple[Row, ...]:
-    """A low-rank head trained and evaluated with so many points of a kind."""
+    """A low-rank head trained and evaluated with different kinds and numbers of sample points."""
     return tuple(
         Row(f"{kind}_{n}", config, {"predictive": dict(name="softmax", num_samples=n, points=kind)})
         for kind, sizes in (("independent", (10, 100, 1000)), ("sobol", (8, 32, 128)))
@@ -30,27 +30,22 @@ _REGIMES = {
     "early stopping": Regime(select="valid_best", report="test_best"),
     "last epoch": Regime(select="valid", report="test"),
 }
-# How well the noisy labels themselves are predicted; chosen on the same, so equally flattered.
-_NOISY = {
+# How well the noisy labels are predicted. The same evaluation selects, which biases all rows alike.
+_NOISY_REGIMES = {
     "early stopping, noisy validation": Regime(select="valid_best", report="valid_best"),
     "last epoch, noisy validation": Regime(select="valid", report="valid"),
 }
-_METRICS = (
-    "accuracy",
-    "nll",
-    "scaled_nll",
-    "ece",
-    "scaled_ece",
-)  # before and after temperature scaling
-_METRICS_OF_SEVERAL = (
+# Before and after temperature scaling.
+_METRICS = ("accuracy", "nll", "scaled_nll", "ece", "scaled_ece")
+_MULTILABEL_METRICS = (
     "nll",
     "scaled_nll",
     "gap",
     "one_against_all_ece",
     "scaled_one_against_all_ece",
 )
-# A small network, as few images as it can memorise (of a quarter it fits half in 30 epochs), and
-# nothing that keeps it from memorising wrong labels.
+# A small network, few enough images for it to memorise (with a quarter of the set it fits half of
+# them in 30 epochs), and no regularisation, so that it memorises wrong labels.
 _CIFAR_ON_CPU = {
     "data.splits": dict(train="train[:10%]", test="test"),
     "data.train": "flip_lr|value_range(-1, 1)",
@@ -59,7 +54,7 @@ _CIFAR_ON_CPU = {
     "training.num_epochs": 75.0,
 }
 
-# Fewer and smaller images, and a small network, so that a run takes minutes.
+# Fewer and smaller images and a small network, so that a run takes minutes.
 _TINY_IMAGENET_ON_CPU = {
     "data.max_classes": 20,
     "head.num_classes": 20,
@@ -69,17 +64,15 @@ _TINY_IMAGENET_ON_CPU = {
     "training.num_epochs": 30.0,
 }
 
-# Fewer epochs, for time: few wrong labels are memorised in them.
-_CIFAR_IN_LESS_TIME = _CIFAR_ON_CPU | {"training.num_epochs": 30.0}
+# Fewer epochs to save time; few wrong labels are memorised in them.
+_CIFAR_ON_CPU_SHORT = _CIFAR_ON_CPU | {"training.num_epochs": 30.0}
 
-# What early stopping chose on the worst labels in the first runs (table human_noise).
-_AS_ON_THE_WORST_LABELS = {"head.temperature": (4.0,)}
+# Selected with early stopping on the worst labels in the first runs (table human_noise).
+_HUMAN_NOISE_TEMPERATURE = {"head.temperature": (4.0,)}
 
 
-def _human_noise(claim: str, label: str, later: dict[str, tuple[Any, ...]]) -> Table:
-    """The methods under other human labels of the same images than the worst ones, at the CPU's
-    scale.
-    """
+def _human_noise(claim: str, label: str, later_grid: dict[str, tuple[Any, ...]]) -> Table:
+    """The methods on CIFAR-10N with another label field than the worst labels, at CPU scale."""
     return Table(
         claim=claim,
         rows=_methods("cifar10_n"),
@@ -88,8 +81,8 @@ def _human_noise(claim: str, label: str, later: dict[str, tuple[Any, ...]]) -> T
         select_metric="nll",
         grid={"head.temperature": (1.0, 4.0)},
         scales={
-            "cpu": Scale((0, 1, 2), _CIFAR_ON_CPU | {"data.label": label}, later),
-            "short": Scale((0, 1, 2), _CIFAR_IN_LESS_TIME | {"data.label": label}),
+            "cpu": Scale((0, 1, 2), _CIFAR_ON_CPU | {"data.label": label}, later_grid),
+            "short": Scale((0, 1, 2), _CIFAR_ON_CPU_SHORT | {"data.label": label}),
         },
         reference="hom",
         test="unpaired t-test",
@@ -98,11 +91,11 @@ def _human_noise(claim: str, label: str, later: dict[str, tuple[Any, ...]]) -> T
 
 TABLES = {
     "planted_noise": Table(
-        claim="Modelling correlated label noise helps on clean test images, and the learned"
-        " covariance shows which classes were confused.",
+        claim="Modelling correlated label noise helps on clean test labels, and the"
+        " learned covariance shows which classes were confused.",
         rows=_methods("digits"),
         metrics=_METRICS,
-        regimes=_REGIMES | _NOISY,
+        regimes=_REGIMES | _NOISY_REGIMES,
         select_metric="nll",
         grid={"head.temperature": (0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0)},
         # Long enough to memorise the wrong labels, which is the second regime.
@@ -116,20 +109,20 @@ TABLES = {
             table="table_1",
             where={"epochs": 90},
             columns={"accuracy": "top1", "nll": "nll"},
-            note="ILSVRC12, ResNet-152, 90 epochs: another data set, for the order of the methods alone",
+            note="ILSVRC12, ResNet-152, 90 epochs: another data set; only the order of the methods"
+            " is comparable",
         ),
         test="unpaired t-test",
     ),
     "ensembles": Table(
-        claim="Members with a low-rank head, trained on the same noisy labels from different starts, make a better"
-        " ensemble than members without noise.",
+        claim="Members with a low-rank head, trained on the same noisy labels from different"
+        " initialisations, make a better ensemble than members without noise.",
         rows=tuple(row for row in _methods("digits") if row.name in ("hom", "het_full")),
         metrics=_METRICS,
         regimes=_REGIMES,
         select_metric="nll",
         grid={"head.temperature": (1.0, 2.0, 8.0)},
-        # As planted_noise, but for the noise and the validation examples, which all seeds share
-        # here.
+        # As planted_noise, except that all seeds share the noise and the validation examples.
         scales={
             "cpu": Scale(
                 tuple(range(8)),
@@ -150,14 +143,14 @@ TABLES = {
         test="unpaired t-test",
     ),
     "ensembles_cifar": Table(
-        claim="On images under human label noise, members with a low-rank head make a better ensemble than members"
-        " without noise.",
+        claim="On images with human label noise, members with a low-rank head make a better"
+        " ensemble than members without noise.",
         rows=tuple(row for row in _methods("cifar10_n") if row.name in ("hom", "het_full")),
         metrics=_METRICS,
         regimes=_REGIMES,
         select_metric="nll",
-        grid=_AS_ON_THE_WORST_LABELS,
-        # As human_noise, but for the images held out for validation, which all seeds share here.
+        grid=_HUMAN_NOISE_TEMPERATURE,
+        # As human_noise, except that all seeds share the validation images.
         scales={
             "cpu": Scale(
                 (0, 1, 2, 3),
@@ -179,39 +172,40 @@ TABLES = {
         test="unpaired t-test",
     ),
     "human_noise": Table(
-        claim="Modelling input-dependent, correlated noise helps against the label noise that people make.",
+        claim="Modelling input-dependent, correlated noise helps with human label noise.",
         rows=_methods("cifar10_n"),
         metrics=_METRICS,
         regimes=_REGIMES,
         select_metric="nll",
         grid={"head.temperature": (1.0, 4.0, 16.0)},
         scales={
-            # With early stopping the first seed chose 4 for every method.
-            "cpu": Scale((0, 1, 2), _CIFAR_ON_CPU, later={"head.temperature": (4.0,)}),
+            # With early stopping the first seed selected 4 for every method.
+            "cpu": Scale((0, 1, 2), _CIFAR_ON_CPU, later_grid={"head.temperature": (4.0,)}),
             "gpu": Scale((0, 1, 2, 3, 4)),
         },
         reference="hom",
         test="unpaired t-test",
     ),
     "human_noise_aggregate": _human_noise(
-        "Noise heads help less where three people's majority leaves 9 % of the labels wrong.",
+        "Noise heads help less with the majority vote of three annotators, of which 9 % are wrong.",
         "aggre_label",
-        later={"head.temperature": (4.0,)},  # which the first seed chose for every method
+        later_grid={"head.temperature": (4.0,)},  # selected by the first seed for every method
     ),
     "human_noise_clean": _human_noise(
-        "Where labels are clean, noise heads cost nothing.",
+        "With clean labels, noise heads cost nothing.",
         "label",
-        later={"head.temperature": (4.0,)},  # which the first seed chose for every method
+        later_grid={"head.temperature": (4.0,)},  # selected by the first seed for every method
     ),
     "tiny_imagenet": Table(
-        claim="Correlated noise helps where labels are clean and classes are alike, through the streaming pipeline.",
+        claim="A model of correlated noise helps with clean labels and similar classes, with the"
+        " streaming pipeline.",
         rows=tuple(Row(name, f"tiny_imagenet_{name}") for name in ("hom", "het_full", "het_pe")),
         metrics=("accuracy", "top5_accuracy", "nll", "scaled_nll", "ece", "scaled_ece"),
         regimes=_REGIMES,
         select_metric="nll",
         grid={"head.temperature": (0.25, 1.0, 4.0), "schedule.learning_rate": (0.1, 0.4)},
         scales={
-            # The later seeds at the temperature that the first chose for every method.
+            # Later seeds use the temperature that the first seed selected for every method.
             "cpu": Scale((0, 1, 2), _TINY_IMAGENET_ON_CPU, {"head.temperature": (1.0,)}),
             "gpu": Scale((0, 1, 2)),
         },
@@ -219,15 +213,15 @@ TABLES = {
         test="unpaired t-test",
     ),
     "several_labels": Table(
-        claim="Where an example has several labels, some missing and some wrong, noise heads help,"
-        " and correlated noise more than independent.",
+        claim="For examples with several labels, some missing and some wrong, noise heads help, and"
+        " correlated noise helps more than independent noise.",
         rows=tuple(
             row
             for row in _methods("digits_multilabel", "sigmoid_sampled")
             if row.name != "het_full"
         ),
-        metrics=_METRICS_OF_SEVERAL,
-        regimes=_REGIMES | _NOISY,
+        metrics=_MULTILABEL_METRICS,
+        regimes=_REGIMES | _NOISY_REGIMES,
         select_metric="nll",
         grid={"head.temperature": (0.25, 0.5, 1.0, 2.0, 4.0)},
         scales={"cpu": Scale((0, 1, 2, 3, 4))},
@@ -235,7 +229,8 @@ TABLES = {
         test="unpaired t-test",
     ),
     "num_samples": Table(
-        claim="A few quasi-random points train and predict as well as many independent samples.",
+        claim="A few quasi-random points are as good as many independent samples, in training and"
+        " in prediction.",
         rows=_points("digits_het_full"),
         metrics=_METRICS,
         regimes=_REGIMES,
@@ -249,17 +244,18 @@ TABLES = {
         reference="independent_1000",
     ),
     "num_samples_cifar": Table(
-        claim="On images under human label noise too, a few quasi-random points do as well as many samples.",
+        claim="Also on images with human label noise, a few quasi-random points are as good as many"
+        " independent samples.",
         rows=_points("cifar10_n_het_full"),
         metrics=_METRICS,
         regimes=_REGIMES,
         select_metric="nll",
-        grid=_AS_ON_THE_WORST_LABELS,
-        scales={"cpu": Scale((0, 1, 2), _CIFAR_IN_LESS_TIME)},
+        grid=_HUMAN_NOISE_TEMPERATURE,
+        scales={"cpu": Scale((0, 1, 2), _CIFAR_ON_CPU_SHORT)},
         reference="independent_1000",
     ),
     "closed_form": Table(
-        claim="Labels of their own need no samples.",
+        claim="Independent labels need no samples.",
         rows=(
             Row("closed_form", "digits_multilabel_het_pe"),
             *(
@@ -271,7 +267,7 @@ TABLES = {
                 for n in (100, 1000)
             ),
         ),
-        metrics=_METRICS_OF_SEVERAL,
+        metrics=_MULTILABEL_METRICS,
         regimes=_REGIMES,
         select_metric="nll",
         grid={"head.temperature": (0.25, 0.5)},

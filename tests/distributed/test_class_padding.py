@@ -109,7 +109,7 @@ def test_no_array_of_samples_and_classes_crosses_and_a_step_is_that_of_one_devic
     layouts = [(21_843, "LowRank", 8, 4), (40_000, "ParameterEfficient", 8, 8)]
 
     def measured(num_classes, head, num_devices, class_shards):
-        return benchmark.in_a_process(
+        return benchmark.measure_in_subprocess(
             num_devices,
             num_classes=num_classes,
             head=head,

@@ -11,7 +11,7 @@ FEW = TABLE._replace(scales={"cpu": study.Scale((0, 1), TABLE.scales["cpu"].over
 
 
 @pytest.mark.slow
-def test_single_models_and_ensembles_are_told_with_the_paper_and_after_scaling(
+def test_single_models_and_ensembles_are_printed_with_the_papers_numbers_and_scaled_metrics(
     tmp_path, monkeypatch, capsys
 ):
     monkeypatch.setitem(rows.TABLES, "few", FEW)
@@ -35,18 +35,18 @@ def test_single_models_and_ensembles_are_told_with_the_paper_and_after_scaling(
         for kind in ("single model", "ensemble of 2")
     ]
     members = ensemble.members([job.directory for job in jobs if job.row == "hom"])
-    told = dict(zip(heads, cells[1]))
+    line = dict(zip(heads, cells[1]))
     for name, value in ensemble.metrics(members.told, members.held_out).items():
-        assert told[name] == f"{value:.4f}"
-    assert {"scaled_nll", "scaled_ece"} <= set(told)
+        assert line[name] == f"{value:.4f}"
+    assert {"scaled_nll", "scaled_ece"} <= set(line)
     assert "Temperatures are fitted on valid." in first
-    assert told["chosen"] == "2.0 (2x)"
-    assert float(told["paper nll"]) == 0.877
+    assert line["chosen"] == "2.0 (2x)"
+    assert float(line["paper nll"]) == 0.877
 
 
-def test_where_the_runs_are_not_there_it_is_told_that_nothing_else_will_do(tmp_path, monkeypatch):
+def test_without_runs_the_error_says_that_an_ensemble_needs_predictions(tmp_path, monkeypatch):
     monkeypatch.setattr("sys.argv", ["ensembles", "--table=ensembles", f"--out={tmp_path}"])
     with pytest.raises(
-        SystemExit, match=r"hom has 0 seeds .* what the runs predict, which experiments.run makes"
+        SystemExit, match=r"hom has 0 seeds .* run experiments.run first, .* needs predictions"
     ):
         ensembles.main()

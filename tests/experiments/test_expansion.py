@@ -10,72 +10,72 @@ from experiments.correlated_label_noise import expansion
 from heteroscedastic import files
 
 
-def test_the_curves_are_equations_11_and_12_with_their_half():
-    found = expansion.variance_slopes(40)
-    s = found.s
-    np.testing.assert_allclose(found.of_label, (1 - s) * (1 - 2 * s) / 2, atol=2e-6)
-    np.testing.assert_allclose(found.of_other, -s * (1 - 2 * s) / 2, atol=2e-6)
+def test_variance_slopes_are_equations_11_and_12_with_the_factor_one_half():
+    slopes = expansion.variance_slopes(40)
+    s = slopes.s
+    np.testing.assert_allclose(slopes.of_label, (1 - s) * (1 - 2 * s) / 2, atol=2e-6)
+    np.testing.assert_allclose(slopes.of_other, -s * (1 - 2 * s) / 2, atol=2e-6)
 
 
-def test_the_plane_is_the_corrected_cross_term_where_probabilities_allow_it():
+def test_covariance_slopes_are_the_corrected_cross_term_for_possible_probabilities():
     num = 40
-    found, s = expansion.covariance_slopes(num), expansion.grid(num)
+    slopes, s = expansion.covariance_slopes(num), expansion.grid(num)
     s_j, s_k = s[:, None], s[None, :]
     possible = s_j + s_k < 1 - 1e-9
-    np.testing.assert_array_equal(np.isnan(found), ~possible)
-    np.testing.assert_allclose(found[possible], (-s_j * (1 - 2 * s_k))[possible], atol=2e-6)
-    assert np.nanmax(found) == pytest.approx(0.125, abs=1 / num)  # reading C4
-    j, k = np.unravel_index(np.nanargmax(found), found.shape)
+    np.testing.assert_array_equal(np.isnan(slopes), ~possible)
+    np.testing.assert_allclose(slopes[possible], (-s_j * (1 - 2 * s_k))[possible], atol=2e-6)
+    assert np.nanmax(slopes) == pytest.approx(0.125, abs=1 / num)  # reading C4
+    j, k = np.unravel_index(np.nanargmax(slopes), slopes.shape)
     assert (s[j], s[k]) == pytest.approx((0.25, 0.75), abs=2 / num)
-    assert (np.sign(found[possible]) == np.sign(s_k - 0.5 + 0 * s_j)[possible]).all()
+    assert (np.sign(slopes[possible]) == np.sign(s_k - 0.5 + 0 * s_j)[possible]).all()
 
 
-def test_they_are_what_the_hessian_of_the_softmax_says():
+def test_slopes_follow_from_the_hessian_of_the_softmax():
     probs = np.array([0.3, 0.6, 0.1])
     hessian = jax.hessian(lambda u: jax.nn.softmax(u)[0])(jnp.log(probs)) / probs[0]
-    of_label = expansion._by_variance(probs[None], 0)[0]
-    of_other = expansion._by_variance(probs[None], 1)[0]
+    of_label = expansion._variance_slope(probs[None], 0)[0]
+    of_other = expansion._variance_slope(probs[None], 1)[0]
     np.testing.assert_allclose([of_label, of_other], np.diag(hessian)[:2] / 2, rtol=1e-4, atol=1e-6)
     of_covariance = jax.grad(expansion._relative_to_covariance, argnums=1)(jnp.log(probs), 0.0)
-    # Sigma holds it twice, as (j, k) and as (k, j), and half of that counts.
+    # Sigma contains the covariance twice, as (j, k) and as (k, j), and the expansion has a half.
     assert float(of_covariance) == pytest.approx(float(hessian[0, 1]), rel=1e-4)
 
 
-def test_quadrature_meets_the_expansion_as_the_noise_vanishes():
+def test_quadrature_converges_to_the_expansion_for_small_noise():
     rows = expansion.agreement((0.2, 0.1, 0.05))
     for name in ("of_label", "of_other", "of_covariance"):
         errors = np.array([row[name] for row in rows])
-        np.testing.assert_allclose(
-            errors[:-1] / errors[1:], 4, rtol=0.05
-        )  # an error of the order of the variance
+        # The error is proportional to the variance.
+        np.testing.assert_allclose(errors[:-1] / errors[1:], 4, rtol=0.05)
         assert errors[-1] < 2e-3
 
 
-def test_quadrature_is_what_sampling_finds():
+def test_quadrature_agrees_with_sampling():
     s, deviation = 0.3, 1.5
-    found = expansion.exact_variance_slopes(deviation, 5)
-    assert found.s[1] == s
+    slopes = expansion.exact_variance_slopes(deviation, 5)
+    assert slopes.s[1] == s
     draws = np.random.default_rng(0).normal(size=400_000)
     odds = np.log(s / (1 - s)) + deviation * draws
-    # The other two classes keep their shares of what noise in the third leaves them.
+    # Noise in one utility does not change the ratio of the other two probabilities.
     cases = (
-        (found.of_label[1], 1 / (1 + np.exp(-odds)), s),
-        (found.of_other[1], 1 / (1 + np.exp(odds)), 1 - s),
+        (slopes.of_label[1], 1 / (1 + np.exp(-odds)), s),
+        (slopes.of_other[1], 1 / (1 + np.exp(odds)), 1 - s),
     )
-    for told, chance, without in cases:
-        spread = chance.std() / np.sqrt(len(draws)) / chance.mean() / deviation**2
-        assert told == pytest.approx(np.log(chance.mean() / without) / deviation**2, abs=5 * spread)
+    for slope, probability, without_noise in cases:
+        error = probability.std() / np.sqrt(len(draws)) / probability.mean() / deviation**2
+        change = np.log(probability.mean() / without_noise)
+        assert slope == pytest.approx(change / deviation**2, abs=5 * error)
 
 
-def test_at_even_odds_noise_of_any_size_changes_nothing():
-    found = expansion.exact_variance_slopes(3.0, 5)
-    assert found.s[2] == 0.5
-    assert found.of_label[2] == pytest.approx(0, abs=1e-12)
-    assert found.of_other[2] == pytest.approx(0, abs=1e-12)
+def test_noise_of_any_size_has_no_effect_at_even_odds():
+    slopes = expansion.exact_variance_slopes(3.0, 5)
+    assert slopes.s[2] == 0.5
+    assert slopes.of_label[2] == pytest.approx(0, abs=1e-12)
+    assert slopes.of_other[2] == pytest.approx(0, abs=1e-12)
 
 
-def test_the_command_writes_numbers_and_pictures(tmp_path, monkeypatch, capsys):
-    pytest.importorskip("matplotlib", reason="pictures need matplotlib, of the extra `analysis`")
+def test_the_command_writes_numbers_and_figures(tmp_path, monkeypatch, capsys):
+    pytest.importorskip("matplotlib", reason="figures need matplotlib, of the extra `analysis`")
     monkeypatch.setattr(sys, "argv", ["expansion", f"--out={tmp_path / 'out'}"])
     expansion.main()
     names = {

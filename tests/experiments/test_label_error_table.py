@@ -8,7 +8,7 @@ from heteroscedastic.analysis.report.comparison import paired, spread
 
 
 def summaries(*values):
-    """Of two scores, by seed."""
+    """Summaries of two scores by seed."""
     return {
         seed: {
             "scores": {
@@ -21,11 +21,11 @@ def summaries(*values):
     }
 
 
-def test_differences_are_paired_by_the_seeds_that_both_have():
-    reference, found = summaries(0.2, 0.3, 0.7), summaries(0.4, 0.6)
-    usual, other = label_errors._lines(found, reference)
+def test_differences_are_paired_by_common_seeds():
+    reference, ours = summaries(0.2, 0.3, 0.7), summaries(0.4, 0.6)
+    margin, other = label_errors._lines(ours, reference)
     mean, half = paired([0.4, 0.6], [0.2, 0.3])
-    assert usual == [
+    assert margin == [
         "margin",
         spread([0.4, 0.6]),
         "",
@@ -36,7 +36,7 @@ def test_differences_are_paired_by_the_seeds_that_both_have():
     assert other[3] == f"{0.35:+.4f} ± {half:.4f}"
 
 
-def test_the_reference_is_not_compared_with_itself_nor_what_is_missing():
+def test_the_reference_is_not_compared_with_itself_and_missing_seeds_have_no_lines():
     reference = summaries(0.2, 0.3)
     assert [line[3] for line in label_errors._lines(reference, reference)] == ["", ""]
     assert label_errors._lines({}, reference) == []
@@ -45,26 +45,25 @@ def test_the_reference_is_not_compared_with_itself_nor_what_is_missing():
     assert float(one[3]) == pytest.approx(0.4)
 
 
-def test_what_was_memorised_is_told_over_seeds():
-    assert label_errors._predicted(summaries(0.2, 0.3)) == [spread([0.9, 0.9]), spread([0.2, 0.3])]
+def test_predicted_fractions_are_spreads_over_seeds():
+    fractions = label_errors._predicted_fractions(summaries(0.2, 0.3))
+    assert fractions == [spread([0.9, 0.9]), spread([0.2, 0.3])]
 
 
-@pytest.mark.parametrize("told", [{}, {"label_noise": [[0, 0, 6], [1, 1, 2]]}])
-def test_where_no_label_is_known_to_be_wrong_nothing_is_evaluated(
-    told, tmp_path, monkeypatch, capsys
-):
-    made = SimpleNamespace(
+@pytest.mark.parametrize("record", [{}, {"label_noise": [[0, 0, 6], [1, 1, 2]]}])
+def test_without_known_wrong_labels_nothing_is_evaluated(record, tmp_path, monkeypatch, capsys):
+    result = SimpleNamespace(
         job=SimpleNamespace(directory=tmp_path, config={"evals": {"test": {}, "test_best": {}}})
     )
     monkeypatch.setattr(
         label_errors,
-        "told_by_flags",
-        lambda _: (study.table("correlated_label_noise", "planted_noise"), [made], None),
+        "results_from_flags",
+        lambda _: (study.table("correlated_label_noise", "planted_noise"), [result], None),
     )
-    monkeypatch.setattr(label_errors.study, "tuned", lambda *_: {("hom", 0): made})
-    monkeypatch.setattr(label_errors.loaded_run, "read", lambda _: SimpleNamespace(dataset=told))
+    monkeypatch.setattr(label_errors.study, "tuned_results", lambda *_: {("hom", 0): result})
+    monkeypatch.setattr(label_errors.loaded_run, "read", lambda _: SimpleNamespace(dataset=record))
     monkeypatch.setattr(label_errors.loaded_run, "load", lambda *_: pytest.fail("a run was loaded"))
     with pytest.raises(
-        SystemExit, match="no training label is known to be wrong; name a table with noise"
+        SystemExit, match="no training label is known to be wrong; choose a table with noise"
     ):
         label_errors.main()

@@ -19,46 +19,48 @@ PAPER = {
 
 @pytest.mark.parametrize("name", sorted(NUMBERS["tables"]))
 def test_every_row_of_the_papers_table_is_a_row_here(name):
-    tables = [chosen for of, chosen in PAPER.items() if of == name or of.startswith(f"{name}_")]
-    found = [table.paper_row(chosen, row, NUMBERS) for chosen in tables for row in chosen.rows]
+    tables = [
+        chosen
+        for table_name, chosen in PAPER.items()
+        if table_name == name or table_name.startswith(f"{name}_")
+    ]
+    matches = [table.paper_row(chosen, row, NUMBERS) for chosen in tables for row in chosen.rows]
     rows = NUMBERS["tables"][name]["rows"]
-    alone = [row for row in rows if row not in found]
-    assert None not in found
-    # What others ran, or several runs of another row, is told without runs.
-    assert all(row.get("quoted") or row["id"].endswith("_ensemble") for row in alone)
+    unmatched = [row for row in rows if row not in matches]
+    assert None not in matches
+    # Rows quoted from other papers and ensembles of another row are printed without runs.
+    assert all(row.get("quoted") or row["id"].endswith("_ensemble") for row in unmatched)
     for chosen in tables:
         if not chosen.layout:
-            told = table.text(chosen, study.made(chosen, "paper", study.Path("absent")), NUMBERS)
-            assert [row["method"] for row in alone if f"| {row['method']} |" not in told] == []
+            text = table.text(
+                chosen, study.job_results(chosen, "paper", study.Path("absent")), NUMBERS
+            )
+            assert all(f"| {row['method']} |" in text for row in unmatched)
 
 
 @pytest.mark.parametrize("name", sorted(name for name, chosen in PAPER.items() if chosen.paper))
 def test_every_column_of_the_papers_table_is_a_metric_here(name):
     columns = {column["key"] for column in NUMBERS["tables"][PAPER[name].paper["table"]]["columns"]}
-    told = {
+    ours = {
         table.paper_column(PAPER[name], regime, metric)
         for regime in PAPER[name].regimes.values()
         for metric in PAPER[name].paper["columns"]
     }
-    assert told <= columns
-    whole = (
-        told == columns
-        if PAPER[name].paper["table"] != "table_3"
-        else len(told) == len(columns) / 2
-    )
-    assert whole
+    assert ours <= columns
+    num_tables = 2 if PAPER[name].paper["table"] == "table_3" else 1
+    assert len(ours) == len(columns) / num_tables
 
 
-def test_likelihoods_of_one_answer_and_of_many_do_not_stand_beside_each_other():
-    of_both = []
+def test_likelihoods_of_different_losses_are_not_compared_in_a_table():
+    with_two_losses = []
     for name, chosen in rows.TABLES.items():
         if (
             len({study.config(row.config, row.overrides)["loss"]["name"] for row in chosen.rows})
             > 1
         ):
             assert set(chosen.metrics) <= {"accuracy", "top5_accuracy"}
-            of_both.append(name)
-    assert of_both == ["table_11"]
+            with_two_losses.append(name)
+    assert with_two_losses == ["table_11"]
 
 
 def jobs():
@@ -69,13 +71,13 @@ def jobs():
     ]
 
 
-def test_a_directory_is_of_one_config_whichever_tables_have_it():
+def test_a_directory_shared_by_tables_has_one_config():
     configs = {}
     for job in jobs():
         assert configs.setdefault(job.directory, job.config) == job.config
 
 
-OF_PAPER = {  # which of the paper's settings
+PAPER_SETTINGS = {  # table -> key of the settings in paper.json
     "table_3_imagenet21k": "imagenet21k_resnet152",
     "table_3_jft": "jft_resnet50",
 } | {
@@ -85,68 +87,69 @@ OF_PAPER = {  # which of the paper's settings
 }
 
 
-def of_row(value, row, otherwise=None):
-    """What is told of a row: the value, or in a dict that of the longest key which the row's name
-    begins with.
-    """
+def row_value(value, row, otherwise=None):
+    """The value for a row; of a dict, the one whose key is the longest prefix of the row's name."""
     if not isinstance(value, dict):
         return value
     keys = [key for key in value if row.startswith(key)]
     return value[max(keys, key=len)] if keys else otherwise
 
 
-@pytest.mark.parametrize("name", sorted(OF_PAPER))
+@pytest.mark.parametrize("name", sorted(PAPER_SETTINGS))
 def test_every_run_has_the_papers_settings(name):
-    """Appendix B; `None` is what it does not tell."""
-    told, chosen = NUMBERS["settings"][OF_PAPER[name]], PAPER[name]
+    """Appendix B; `None` stands for a setting that the paper does not report."""
+    expected, chosen = NUMBERS["settings"][PAPER_SETTINGS[name]], PAPER[name]
     by_name = {row.name: row for row in chosen.rows}
     jobs = study.jobs(chosen, "paper", study.Path("runs") / name)
-    assert {job.seed for job in jobs} == set(range(told["repeats"] or 5))
+    assert {job.seed for job in jobs} == set(range(expected["repeats"] or 5))
     for job in jobs:
         row, config = by_name[job.row], job.config
         head, training, optimizer, schedule = (
             config[s] for s in ("head", "training", "optimizer", "schedule")
         )
-        epochs = chosen.paper["where"].get("epochs", told["epochs"])
+        epochs = chosen.paper["where"].get("epochs", expected["epochs"])
         assert (training["num_epochs"], training["num_steps"]) == (epochs, None)
-        assert epochs in (told["epochs"] if isinstance(told["epochs"], list) else [told["epochs"]])
-        milestones = of_row(told["lr_milestones_epochs"], str(epochs))
+        assert epochs in (
+            expected["epochs"] if isinstance(expected["epochs"], list) else [expected["epochs"]]
+        )
+        milestones = row_value(expected["lr_milestones_epochs"], str(epochs))
         assert [m * epochs for m in schedule["milestones"]] == pytest.approx(milestones)
-        assert (schedule["name"], schedule["learning_rate"]) == ("steps", told["learning_rate"])
-        assert schedule["factor"] == told["lr_decay_factor"]
-        warmup = {unit: told["warmup"].get(unit, 0) for unit in ("epochs", "steps")}
+        assert (schedule["name"], schedule["learning_rate"]) == ("steps", expected["learning_rate"])
+        assert schedule["factor"] == expected["lr_decay_factor"]
+        warmup = {unit: expected["warmup"].get(unit, 0) for unit in ("epochs", "steps")}
         assert {unit: schedule.get(f"warmup_{unit}", 0) for unit in warmup} == warmup
-        assert training["batch_size"] == of_row(told["batch_size"], "per_gpu")  # of one worker (C9)
+        # The batch size of one worker (C9).
+        assert training["batch_size"] == row_value(expected["batch_size"], "per_gpu")
         assert (optimizer["name"], optimizer["momentum"], optimizer["nesterov"]) == (
             "sgd",
-            told["momentum"],
+            expected["momentum"],
             False,
         )
-        assert optimizer["clip_norm"] == told["gradient_clip_l2"]
-        l2, covariance_l2 = told["l2_weight"], None
+        assert optimizer["clip_norm"] == expected["gradient_clip_l2"]
+        l2, covariance_l2 = expected["l2_weight"], None
         if isinstance(l2, dict):
             covariance_l2, l2 = (l2[key] for key in sorted(l2, reverse=True))
         assert (optimizer["l2"], optimizer["covariance_l2"]) == (l2, covariance_l2)
-        assert config["backbone"]["name"] == told["architecture"].split(" ")[0].replace(
+        assert config["backbone"]["name"] == expected["architecture"].split(" ")[0].replace(
             "-", ""
         ).replace("v2", "V2")
         assert head["num_classes"] == (
-            told["num_classes"] if isinstance(told["num_classes"], int) else 18_291
+            expected["num_classes"] if isinstance(expected["num_classes"], int) else 18_291
         )
-        assert head.get("num_factors") == of_row(told["rank"], row.paper)
-        temperature = of_row(told["temperature"], row.paper, otherwise=1.0)
+        assert head.get("num_factors") == row_value(expected["rank"], row.paper)
+        temperature = row_value(expected["temperature"], row.paper, otherwise=1.0)
         assert temperature is None or head["temperature"] == temperature
-        samples = row.where.get("mc_samples", of_row(told["mc_samples_train"], row.paper))
-        assert samples in (s if isinstance(s := told["mc_samples_eval"], list) else [s])
+        samples = row.where.get("mc_samples", row_value(expected["mc_samples_train"], row.paper))
+        assert samples in (s if isinstance(s := expected["mc_samples_eval"], list) else [s])
         if head["name"] == "Deterministic":
             assert config["predictive"] == {"name": "deterministic"}
-        elif samples:  # without any are the rows of Table 8, of which the sampled one is of Table 1
+        elif samples:  # rows of Table 8 have none; its sampled row is from Table 1
             assert config["predictive"]["num_samples"] == samples
             assert config["predictive"]["points"] == "independent"
         assert config["smoothing"] == {"name": "hard"}
 
 
-# Appendix B says how images are trained on; how they are evaluated it leaves open.
+# Appendix B describes the preprocessing for training, but not for evaluation.
 _INCEPTION = dict(
     train="inception_crop(224)|flip_lr|value_range(-1, 1)",
     eval="resize_small(256)|central_crop(224)|value_range(-1, 1)",
@@ -155,7 +158,7 @@ _OTHER_IMAGENETS = dict(
     real=dict(name="imagenet2012_real", split="validation", label="real_label"),
     v2=dict(name="imagenet_v2", split="test"),
 )
-_WHOLE = dict(train="train", valid="validation", test="test")
+_STANDARD_SPLITS = dict(train="train", valid="validation", test="test")
 _HELD_OUT = dict(train="train[50000:]", valid="train[:50000]", test="validation")  # C11
 _IMAGENET = dict(
     name="imagenet2012", label="label", splits=_HELD_OUT | _OTHER_IMAGENETS, **_INCEPTION
@@ -173,9 +176,11 @@ IMAGES = {
         train="efficientnet_random_crop(299)|flip_lr|value_range(-1, 1)",
         eval="efficientnet_center_crop(299)|value_range(-1, 1)",
     ),
-    "table_3_imagenet21k": dict(name="imagenet21k", label="labels", splits=_WHOLE, **_INCEPTION),
-    "table_3_jft": dict(name="jft", label="labels", splits=_WHOLE, **_INCEPTION),
-    # C8: the crops of EfficientNet, and pixels as they are.
+    "table_3_imagenet21k": dict(
+        name="imagenet21k", label="labels", splits=_STANDARD_SPLITS, **_INCEPTION
+    ),
+    "table_3_jft": dict(name="jft", label="labels", splits=_STANDARD_SPLITS, **_INCEPTION),
+    # C8: the crops of EfficientNet, and pixels that are not rescaled.
     "table_7": dict(
         name="imagenet2012",
         label="label",
@@ -196,7 +201,7 @@ def test_every_run_sees_the_papers_images(name):
 
 
 def test_every_run_of_table_7_has_the_settings_of_its_public_code():
-    told = NUMBERS["external"]["uncertainty_baselines_imagenet"]["values"]
+    expected = NUMBERS["external"]["uncertainty_baselines_imagenet"]["values"]
     jobs = study.jobs(PAPER["table_7"], "paper", study.Path("runs") / "table_7")
     assert {(job.row, job.seed) for job in jobs} == {
         (row, seed) for row in ("hom", "het_full") for seed in range(4)
@@ -205,38 +210,39 @@ def test_every_run_of_table_7_has_the_settings_of_its_public_code():
         head, training, optimizer, schedule = (
             job.config[s] for s in ("head", "training", "optimizer", "schedule")
         )
-        assert training["num_epochs"] == of_row(told["epochs"], job.row)
-        assert told["batch"].endswith(f"= {training['batch_size']}")
-        assert told["lr"].endswith(f"= {schedule['learning_rate']}")
-        assert told["decay"].startswith(f"{schedule['factor']} at ")
-        at = [int(found) / 90 for found in re.findall(r"(\d+)/90", told["decay"])]
-        assert (schedule["name"], schedule["milestones"]) == ("steps", pytest.approx(at))
-        assert schedule["warmup_epochs"] == told["warmup_epochs"]
+        assert training["num_epochs"] == row_value(expected["epochs"], job.row)
+        assert expected["batch"].endswith(f"= {training['batch_size']}")
+        assert expected["lr"].endswith(f"= {schedule['learning_rate']}")
+        assert expected["decay"].startswith(f"{schedule['factor']} at ")
+        milestones = [int(epoch) / 90 for epoch in re.findall(r"(\d+)/90", expected["decay"])]
+        assert (schedule["name"], schedule["milestones"]) == ("steps", pytest.approx(milestones))
+        assert schedule["warmup_epochs"] == expected["warmup_epochs"]
         assert (optimizer["momentum"], optimizer["nesterov"]) == (
-            told["momentum"],
-            told["nesterov"],
+            expected["momentum"],
+            expected["nesterov"],
         )
-        assert optimizer["l2"] == float(told["l2"].split(" ")[0])
+        assert optimizer["l2"] == float(expected["l2"].split(" ")[0])
         assert (optimizer["covariance_l2"], optimizer["clip_norm"]) == (None, None)
-        assert "he_normal" in told["architecture"]
+        assert "he_normal" in expected["architecture"]
         assert job.config["backbone"] == dict(name="ResNet50", dtype="bfloat16", start="keras")
         if job.row == "het_full":
-            assert (head["temperature"], head["num_factors"]) == (told["temperature"], told["rank"])
-            assert job.config["predictive"]["num_samples"] == told["mc_samples"]
+            assert (head["temperature"], head["num_factors"]) == (
+                expected["temperature"],
+                expected["rank"],
+            )
+            assert job.config["predictive"]["num_samples"] == expected["mc_samples"]
         else:
             assert (head["name"], head["temperature"]) == ("Deterministic", 1.0)
 
 
 def settings_of_shape(section):
-    """Without the temperature, and without the classes, which every task of Table 6 has its own
-    number of.
-    """
+    """Settings without the temperature and the number of classes, which rows override."""
     return {
         name: value for name, value in section.items() if name not in ("temperature", "num_classes")
     }
 
 
-def test_the_rows_have_the_models_of_their_configs_whose_shapes_are_checked():
+def test_rows_have_the_models_of_their_configs():
     for name, chosen in PAPER.items():
         own = {row.name: study.config(row.config, {}) for row in chosen.rows}
         for job in study.jobs(chosen, "paper", study.Path("runs") / name):
@@ -249,8 +255,8 @@ def test_the_rows_have_the_models_of_their_configs_whose_shapes_are_checked():
                 assert {regime.select, regime.report} - {None} <= set(job.config["evals"])
 
 
-def test_of_table_2_each_set_stands_beside_its_own_numbers(tmp_path):
-    """Runs of seconds, two evaluations of which stand for the two sets."""
+def test_each_test_set_of_table_2_has_its_own_numbers_of_the_paper(tmp_path):
+    """Short runs; two of their evaluations stand for the two test sets."""
     settings = {
         "training.num_epochs": None,
         "training.num_steps": 2,
@@ -271,20 +277,20 @@ def test_of_table_2_each_set_stands_beside_its_own_numbers(tmp_path):
     for job in study.jobs(small, "cpu", tmp_path / "table_2"):
         assert job.directory.is_relative_to(tmp_path / "another")
         assert run.run(job, None) is None
-    made = study.made(small, "cpu", tmp_path / "table_2")
-    text = table.text(small, made, NUMBERS)
+    results = study.job_results(small, "cpu", tmp_path / "table_2")
+    text = table.text(small, results, NUMBERS)
     webvision, ilsvrc12 = text.split("**ILSVRC12**")
     for part, numbers, evaluation in (
         (webvision, ("76.1 ± 0.07", "76.6 ± 0.13", "| 69.1 |"), "test"),
         (ilsvrc12, ("67.0 ± 0.08", "68.6 ± 0.17", "| 61.0 |"), "valid"),
     ):
         assert all(number in part for number in numbers)
-        for found in made:
-            assert table.spread([found.results["evals"][evaluation]["accuracy"]]) in part
+        for result in results:
+            assert table.spread([result.results["evals"][evaluation]["accuracy"]]) in part
     assert "Missing" not in text
 
 
-def test_a_row_that_the_paper_lacks_has_no_number():
+def test_a_row_that_is_not_in_the_paper_has_no_number():
     chosen = Table(
         "",
         (),

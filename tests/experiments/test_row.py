@@ -15,38 +15,38 @@ from heteroscedastic import files
         ("table_6", "paper"),
     ],
 )
-def test_the_config_of_a_run_is_found_by_its_directory(name, scale, out):
+def test_a_directory_identifies_the_config_of_a_job(name, scale, out):
     jobs = study.jobs(
         study.table("correlated_label_noise", name),
         scale,
         files.as_path(out) / "correlated_label_noise" / name,
     )
     for job in (jobs[0], jobs[-1]):
-        file, _, told = row.name(name, job.directory).partition(":")
+        file, _, argument = row.name(name, job.directory).partition(":")
         assert file == "experiments/row.py"
-        assert row.get_config(told).to_dict() == job.config
+        assert row.get_config(argument).to_dict() == job.config
 
 
-def test_a_run_in_a_bucket_starts_from_the_one_that_lies_there():
+def test_a_run_in_a_bucket_starts_from_a_run_in_the_same_bucket():
     pytest.importorskip("gcsfs", reason="buckets are read by gcsfs, of the extra `cloud`")
     out = files.as_path("gs://bucket/runs/correlated_label_noise/table_6")
     job = study.jobs(study.table("correlated_label_noise", "table_6"), "paper", out)[0]
-    told = row.name("table_6", job.directory)
-    assert told.startswith(
+    name = row.name("table_6", job.directory)
+    assert name.startswith(
         "experiments/row.py:table_6@gs://bucket/runs/correlated_label_noise/table_6/paper/"
     )
-    found = row.get_config(told.partition(":")[2])
-    assert found.to_dict() == job.config
-    assert found.init.workdir.startswith("gs://bucket/runs/correlated_label_noise/")
+    config = row.get_config(name.partition(":")[2])
+    assert config.to_dict() == job.config
+    assert config.init.workdir.startswith("gs://bucket/runs/correlated_label_noise/")
 
 
 @pytest.mark.parametrize(
-    ("told", "message"),
+    ("argument", "message"),
     [
-        ("planted_noise", "is no run of a table"),
+        ("planted_noise", "is not a job of a table"),
         (
             "planted_noise@runs/correlated_label_noise/planted_noise/cpu/hom/T=1/seed_0",
-            "has no run runs/",
+            "has no job runs/",
         ),
         (
             "table_99@runs/correlated_label_noise/planted_noise/cpu/hom/T=1/seed_0",
@@ -54,17 +54,17 @@ def test_a_run_in_a_bucket_starts_from_the_one_that_lies_there():
         ),
         (
             "planted_noise@runs/study_of_nothing/planted_noise/cpu/hom/T=1/seed_0",
-            "no study 'study_of_nothing'",
+            "'study_of_nothing' is not a study",
         ),
     ],
 )
-def test_a_run_that_no_table_has_is_an_error(told, message):
+def test_a_directory_without_a_job_is_an_error(argument, message):
     with pytest.raises(ValueError, match=message):
-        row.get_config(told)
+        row.get_config(argument)
 
 
-def test_what_is_left_is_printed_and_nothing_is_run(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(run, "make", lambda *_: pytest.fail("nothing was to be run"))
+def test_print_prints_incomplete_runs_and_trains_nothing(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(run, "run_all", lambda *_: pytest.fail("a run was started"))
     flags = [
         "run",
         "--study=correlated_label_noise",
@@ -84,9 +84,9 @@ def test_what_is_left_is_printed_and_nothing_is_run(tmp_path, monkeypatch, capsy
     assert not list(tmp_path.iterdir())
 
 
-def test_runs_in_a_bucket_are_not_made_here(monkeypatch):
+def test_runs_in_a_bucket_are_not_trained_here(monkeypatch):
     pytest.importorskip("gcsfs", reason="buckets are read by gcsfs, of the extra `cloud`")
-    monkeypatch.setattr(study, "made", lambda *_: [])
+    monkeypatch.setattr(study, "job_results", lambda *_: [])
     flags = [
         "run",
         "--study=correlated_label_noise",
@@ -94,5 +94,5 @@ def test_runs_in_a_bucket_are_not_made_here(monkeypatch):
         "--out=gs://bucket/runs",
     ]
     monkeypatch.setattr("sys.argv", flags)
-    with pytest.raises(SystemExit, match="gs://bucket/runs is in a bucket; --print tells"):
+    with pytest.raises(SystemExit, match="gs://bucket/runs is in a bucket; --print prints"):
         run.main()

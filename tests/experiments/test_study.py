@@ -45,14 +45,14 @@ PAPER = {
 }
 
 
-def made(values):
-    """Finished runs: values[row][temperature][seed] = (validation nll, test accuracy)."""
-    runs = []
+def complete_results(values):
+    """Complete runs: values[row][temperature][seed] = (validation nll, test accuracy)."""
+    job_results = []
     for job in study.jobs(TINY, "cpu", study.Path("out")):
         nll, accuracy = values[job.row][job.point[0][1]][job.seed]
         results = {"evals": {"valid": {"nll": nll}, "test": {"accuracy": accuracy, "nll": nll}}}
-        runs.append(study.Made(job, results | {"seconds": 1.0, "device": "1 x cpu"}))
-    return runs
+        job_results.append(study.JobResult(job, results | {"seconds": 1.0, "device": "1 x cpu"}))
+    return job_results
 
 
 VALUES = {
@@ -67,28 +67,29 @@ VALUES = {
 }
 
 
-def test_each_seed_takes_the_setting_that_its_own_validation_chose():
-    tuned = study.tuned(made(VALUES), TINY.regimes["last"], "nll")
+def test_each_seed_has_the_setting_that_its_own_validation_metric_selects():
+    tuned = study.tuned_results(complete_results(VALUES), TINY.regimes["last"], "nll")
     chosen = [tuned["hom", seed].job.point[0][1] for seed in range(3)]
     assert chosen == [1.0, 4.0, 4.0]  # a nan never wins
 
 
-def test_a_seed_whose_grid_is_not_complete_is_left_out():
-    runs = made(VALUES)
-    runs[0] = runs[0]._replace(results=None)
-    assert ("hom", runs[0].job.seed) not in study.tuned(runs, TINY.regimes["last"], "nll")
+def test_a_seed_with_an_incomplete_grid_is_left_out():
+    results = complete_results(VALUES)
+    results[0] = results[0]._replace(results=None)
+    tuned = study.tuned_results(results, TINY.regimes["last"], "nll")
+    assert ("hom", results[0].job.seed) not in tuned
 
 
-def test_later_seeds_tune_over_less_where_the_scale_says_so():
-    narrow = Scale((5, 6, 7), {"training.num_epochs": 1.0}, later={"head.temperature": (4.0,)})
+def test_later_seeds_tune_over_the_later_grid():
+    narrow = Scale((5, 6, 7), {"training.num_epochs": 1.0}, later_grid={"head.temperature": (4.0,)})
     jobs = study.jobs(TINY._replace(scales={"cpu": narrow}), "cpu", study.Path("out"))
-    found = {(job.seed, job.point[0][1]) for job in jobs if job.row == "hom"}
-    assert found == {(5, 1.0), (5, 4.0), (6, 4.0), (7, 4.0)}
+    points = {(job.seed, job.point[0][1]) for job in jobs if job.row == "hom"}
+    assert points == {(5, 1.0), (5, 4.0), (6, 4.0), (7, 4.0)}
     assert len(jobs) == 8
 
 
 def test_differences_are_paired_by_seed():
-    text = table.text(TINY, made(VALUES), PAPER)
+    text = table.text(TINY, complete_results(VALUES), PAPER)
     hom, het = [0.70, 0.80, 0.75], [0.75, 0.84, 0.78]
     differences = np.subtract(het, hom)
     interval = stats.t.interval(0.95, 2, differences.mean(), stats.sem(differences))
@@ -99,9 +100,9 @@ def test_differences_are_paired_by_seed():
     assert "99.9" not in text
 
 
-def test_what_is_missing_is_told():
-    runs = [run._replace(results=None) for run in made(VALUES)]
-    assert "Missing: 12 of 12 runs" in table.text(TINY, runs, PAPER)
+def test_missing_runs_are_counted():
+    results = [result._replace(results=None) for result in complete_results(VALUES)]
+    assert "Missing: 12 of 12 runs" in table.text(TINY, results, PAPER)
 
 
 def test_every_table_of_every_study_names_configs_and_settings_that_exist():
@@ -129,7 +130,7 @@ def test_every_table_of_every_study_names_configs_and_settings_that_exist():
         ({"mixing.rate": 1.0}, "no section 'mixing'"),
     ],
 )
-def test_an_override_of_nothing_is_an_error(overrides, message):
+def test_an_override_of_an_unknown_setting_is_an_error(overrides, message):
     with pytest.raises(ValueError, match=message):
         study.config("digits_hom", overrides)
 
@@ -143,55 +144,55 @@ def test_unknown_names_list_the_choices():
         study.jobs(TINY, "paper", study.Path("out"))
 
 
-def test_runs_are_made_once_and_found_again(tmp_path):
+def test_a_complete_run_is_not_trained_again(tmp_path):
     small = TINY._replace(
         rows=TINY.rows[:1],
         grid={"head.temperature": (1.0,)},
         scales={"cpu": Scale((0,), {"training.num_epochs": None, "training.num_steps": 2})},
     )
-    (before,) = study.made(small, "cpu", tmp_path)
+    (before,) = study.job_results(small, "cpu", tmp_path)
     assert before.results is None
     assert run.run(before.job, None) is None
-    (after,) = study.made(small, "cpu", tmp_path)
+    (after,) = study.job_results(small, "cpu", tmp_path)
     assert after.results["step"] == 2
     changed = small._replace(
         scales={"cpu": Scale((0,), {"training.num_epochs": None, "training.num_steps": 3})}
     )
     with pytest.raises(ValueError, match="another config"):
-        study.made(changed, "cpu", tmp_path)
+        study.job_results(changed, "cpu", tmp_path)
 
 
-def test_runs_that_start_from_others_are_found_by_any_path_to_both(tmp_path, monkeypatch):
+def test_a_run_that_starts_from_another_is_recognised_by_any_path_to_both(tmp_path, monkeypatch):
     row = Row("hom", "vtab", {"init.workdir": "{runs}/upstream/{scale}/seed_{seed}"})
-    table = TINY._replace(rows=(row,), grid={}, scales={"cpu": Scale((0,))})
-    (job,) = study.jobs(table, "cpu", tmp_path / "runs" / "study" / "tiny")
+    chosen = TINY._replace(rows=(row,), grid={}, scales={"cpu": Scale((0,))})
+    (job,) = study.jobs(chosen, "cpu", tmp_path / "runs" / "study" / "tiny")
     files.write_json(job.directory / "config.json", job.config)
     evals = {name: {"accuracy": 0.5} for name in job.config["evals"]}
     files.write_json(job.directory / "results.json", {"evals": evals, "step": 1})
     files.write_json(job.directory / "dataset.json", {"class_names": ["a", "b"]})
 
-    def found(out):
-        return study.made(table, "cpu", Path(out) / "study" / "tiny")[0].results["evals"]
+    def evals_in(out):
+        return study.job_results(chosen, "cpu", Path(out) / "study" / "tiny")[0].results["evals"]
 
     monkeypatch.chdir(tmp_path)
-    assert found("runs") == found(tmp_path / "runs") == evals
+    assert evals_in("runs") == evals_in(tmp_path / "runs") == evals
     (tmp_path / "runs").rename("moved")
-    assert found("moved") == evals
-    other = table._replace(
+    assert evals_in("moved") == evals
+    other = chosen._replace(
         rows=(row._replace(overrides={"init.workdir": "{runs}/other/{scale}/seed_{seed}"}),)
     )
     with pytest.raises(ValueError, match="another config"):
-        study.made(other, "cpu", Path("moved") / "study" / "tiny")
+        study.job_results(other, "cpu", Path("moved") / "study" / "tiny")
 
 
-def test_a_run_that_fails_is_told_and_logged(tmp_path):
+def test_a_failed_run_is_reported_and_logged(tmp_path):
     job = study.jobs(TINY, "cpu", tmp_path)[0]
     job.config["head"]["temperature"] = -1.0
     assert "temperature is -1.0" in run.run(job, None)
     assert "Traceback" in (job.directory.parent / "seed_0.log").read_text()
 
 
-def jobs_of_a_second(directory, num_runs, **settings):
+def short_jobs(directory, num_runs, **settings):
     config = study.config("digits_hom", {"training.num_epochs": 1.0, **settings})
     return [
         study.Job("hom", (), i, directory / f"seed_{i}", config | {"seed": i}, str(i))
@@ -199,9 +200,9 @@ def jobs_of_a_second(directory, num_runs, **settings):
     ]
 
 
-def test_some_rows_alone_are_made(tmp_path, monkeypatch, capsys):
-    made = []
-    monkeypatch.setattr(run, "make", lambda jobs, *_: made.extend(jobs) or 0)
+def test_rows_selects_the_rows_to_train(tmp_path, monkeypatch, capsys):
+    started = []
+    monkeypatch.setattr(run, "run_all", lambda jobs, *_: started.extend(jobs) or 0)
     flags = [
         "run",
         "--study=correlated_label_noise",
@@ -211,16 +212,16 @@ def test_some_rows_alone_are_made(tmp_path, monkeypatch, capsys):
     ]
     monkeypatch.setattr("sys.argv", [*flags, "hom", "het_*e*"])
     run.main()
-    assert {job.row for job in made} == {"hom", "het_pe"}
-    assert f"{len(made)} runs, 0 complete" in capsys.readouterr().out
+    assert {job.row for job in started} == {"hom", "het_pe"}
+    assert f"{len(started)} runs, 0 complete" in capsys.readouterr().out
     monkeypatch.setattr("sys.argv", [*flags, "het_two"])
     with pytest.raises(SystemExit, match=r"the rows are \['hom', 'het_diag'"):
         run.main()
 
 
-def test_a_run_that_is_killed_fails_its_table_and_not_the_driver(tmp_path, monkeypatch, capsys):
+def test_a_killed_run_counts_as_failed_and_the_driver_continues(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(run, "run", kill_this_process)
-    assert run.make(jobs_of_a_second(tmp_path, 2), 1, None) == 2
+    assert run.run_all(short_jobs(tmp_path, 2), 1, None) == 2
     assert "failed, BrokenProcessPool" in capsys.readouterr().out
 
 
@@ -228,7 +229,7 @@ def kill_this_process(job, data_dir):
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def lives(process):
+def is_alive(process):
     status = Path(f"/proc/{process}/status")
     return status.exists() and "State:\tZ" not in status.read_text()
 
@@ -237,7 +238,7 @@ def lives(process):
 @pytest.mark.skipif(
     not Path("/proc/self/task").exists(), reason="the children of a process are read from /proc"
 )
-def test_workers_do_not_outlive_a_driver_that_is_killed(tmp_path):
+def test_workers_exit_when_the_driver_is_killed(tmp_path):
     command = "-m experiments.run --study=correlated_label_noise --table=planted_noise --jobs=1"
     driver = subprocess.Popen([sys.executable, *command.split(), f"--out={tmp_path}"], cwd=ROOT)
     while not list(tmp_path.glob("**/metrics.jsonl")):
@@ -248,7 +249,7 @@ def test_workers_do_not_outlive_a_driver_that_is_killed(tmp_path):
     driver.kill()
     driver.wait()
     deadline = time.monotonic() + 60
-    while any(lives(child) for child in children):
+    while any(is_alive(child) for child in children):
         assert time.monotonic() < deadline
         time.sleep(0.1)
     assert "is saved in" in next(tmp_path.glob("**/*.log")).read_text()

@@ -18,7 +18,7 @@ from heteroscedastic.runs import loop
 @pytest.mark.parametrize("name", vtab.TASKS)
 def test_every_task_has_its_classes_and_bits_resolution(name):
     ops = pytest.importorskip("heteroscedastic.data.streaming.ops", exc_type=ImportError)
-    config = study.config("vtab", transfer.of_vtab(name))
+    config = study.config("vtab", transfer.vtab_overrides(name))
     assert config["head"]["num_classes"] == vtab.TASKS[name].num_classes
     assert config["data"]["name"] == f"vtab_{name}"
     side = vtab.TASKS[name].side or 1000
@@ -31,13 +31,13 @@ def test_every_task_has_its_classes_and_bits_resolution(name):
     assert ("flip_lr" in config["data"]["train"]) == (crops and name != "svhn")
 
 
-def test_the_steps_of_fine_tuning_follow_from_the_number_of_training_examples():
+def test_the_number_of_fine_tuning_steps_depends_on_the_number_of_training_examples():
     numbers = (1, 1_000, 19_999, 20_000, 499_999, 500_000, 10**8)
     assert [transfer.num_steps(n) for n in numbers] == [500] * 3 + [10_000] * 2 + [20_000] * 2
 
 
 def test_every_task_is_fine_tuned_by_bits_rule():
-    """Kolesnikov et al. (2020), arXiv:1912.11370, section 3.3, and the warm-up of its public code."""
+    """Kolesnikov et al. (2020), arXiv:1912.11370, section 3.3; warm-up of their public code."""
     for job in study.jobs(transfer.TABLES["table_6"], "paper", Path("table_6")):
         optimizer, schedule, training = (
             job.config[name] for name in ("optimizer", "schedule", "training")
@@ -75,7 +75,7 @@ def test_a_row_is_a_task_from_a_head_and_starts_from_its_run_of_the_same_seed(tm
     assert len(started) == 3
 
 
-def test_a_rate_is_chosen_without_test_images_and_on_none_that_were_trained_on(tmp_path):
+def test_the_rate_is_tuned_without_test_images_and_without_training_images(tmp_path):
     jobs = study.jobs(transfer.TABLES["transfer_rate"], "cpu", tmp_path / "transfer_rate")
     assert {job.config["data"]["name"] for job in jobs} == {"cifar10", "digits"}
     assert all(
@@ -88,7 +88,7 @@ def test_a_rate_is_chosen_without_test_images_and_on_none_that_were_trained_on(t
     )
 
 
-FOUND = {
+ACCURACIES = {
     "hom": {
         "dtd": {0: 0.5, 1: 0.6},
         "svhn": {0: 0.7, 1: 0.8},
@@ -105,50 +105,50 @@ FOUND = {
 
 
 def test_the_score_is_the_unweighted_mean_over_tasks_of_seeds_that_all_heads_have():
-    told = transfer.scores(FOUND, ["dtd", "svhn", "eurosat"])
-    assert told["hom"] == pytest.approx({0: 210 / 3, 1: 230 / 3})
-    assert told["het_pe"] == pytest.approx({0: 230 / 3, 1: 240 / 3})
-    assert transfer.scores(FOUND, ["dtd", "dmlab"]) == {"hom": {}, "het_pe": {}}
-    assert transfer.scores(FOUND, []) == {"hom": {}, "het_pe": {}}
+    means = transfer.scores(ACCURACIES, ["dtd", "svhn", "eurosat"])
+    assert means["hom"] == pytest.approx({0: 210 / 3, 1: 230 / 3})
+    assert means["het_pe"] == pytest.approx({0: 230 / 3, 1: 240 / 3})
+    assert transfer.scores(ACCURACIES, ["dtd", "dmlab"]) == {"hom": {}, "het_pe": {}}
+    assert transfer.scores(ACCURACIES, []) == {"hom": {}, "het_pe": {}}
 
 
-def test_groups_differences_and_what_is_missing_are_told():
-    told = "\n".join(transfer.text(FOUND, {"hom": "70.46"}))
-    assert "| mean over | all (3) | natural (2) | specialized (1) |\n" in told
-    assert "70.46 |" not in told  # which is of all tasks
-    assert told.endswith("The paper's mean over all 4: 70.46 from hom.")
+def test_the_text_has_groups_differences_and_incomplete_tasks():
+    printed = "\n".join(transfer.text(ACCURACIES, {"hom": "70.46"}))
+    assert "| mean over | all (3) | natural (2) | specialized (1) |\n" in printed
+    assert "70.46 |" not in printed  # the paper's mean is over all tasks
+    assert printed.endswith("The paper's mean over all 4: 70.46 from hom.")
     ours, theirs = [100 * 2.3 / 3, 100 * 2.4 / 3], [100 * 2.1 / 3, 100 * 2.3 / 3]
-    assert f"{np.mean(theirs):.2f} ± {np.std(theirs, ddof=1):.2f}" in told
+    assert f"{np.mean(theirs):.2f} ± {np.std(theirs, ddof=1):.2f}" in printed
     half = stats.t.ppf(0.975, 1) * np.std(np.subtract(ours, theirs), ddof=1) / np.sqrt(2)
     assert (
         f"({np.mean(ours) - np.mean(theirs):+.2f} ± {half:.2f}, p"
-        f" {stats.ttest_ind(ours, theirs).pvalue:.2g})" in told
+        f" {stats.ttest_ind(ours, theirs).pvalue:.2g})" in printed
     )
-    assert "Not complete for every head, and in no mean: dmlab (0 of 2 seeds)." in told
+    assert "Incomplete for some head, and excluded from means: dmlab (0 of 2 seeds)." in printed
 
 
-def test_of_a_task_that_is_partly_finished_the_same_seeds_of_every_head_are_told_and_it_is_in_no_mean():
-    found = {
+def test_an_incomplete_task_has_the_common_seeds_of_all_heads_and_is_in_no_mean():
+    accuracies = {
         "hom": {"dtd": {0: 0.5, 1: 0.6}, "svhn": {0: 0.7, 1: 0.8}, "dmlab": {0: 0.2, 1: 0.9}},
         "het_pe": {"dtd": {0: 0.6, 1: 0.6}, "svhn": {0: 0.8, 1: 1.0}, "dmlab": {0: 0.3}},
     }
-    lines = transfer.text(found, {"hom": "70.46", "het_pe": "71.34"})
+    lines = transfer.text(accuracies, {"hom": "70.46", "het_pe": "71.34"})
     assert lines[0] == "| mean over | all (2) | natural (2) |"
     assert lines[2] == "| seeds | 2 | 2 |"
     assert lines[6] == "| task | dtd | svhn | dmlab |"
     assert lines[8] == "| seeds | 2 | 2 | 1 |"
     assert lines[9].endswith("| 20.00 |")
     assert lines[10].endswith("| 30.00 (+10.00) |")
-    assert lines[-2] == "Not complete for every head, and in no mean: dmlab (1 of 2 seeds)."
+    assert lines[-2] == "Incomplete for some head, and excluded from means: dmlab (1 of 2 seeds)."
     assert lines[-1] == "The paper's mean over all 3: 70.46 from hom, 71.34 from het_pe."
-    found["het_pe"]["dmlab"] |= {1: 0.9}
+    accuracies["het_pe"]["dmlab"] |= {1: 0.9}
     assert (
-        transfer.text(found, {"hom": "70.46"})[0]
+        transfer.text(accuracies, {"hom": "70.46"})[0]
         == "| mean over | all (3) | natural (2) | structured (1) | paper, all |"
     )
 
 
-def test_a_row_is_made_from_what_another_table_made(tmp_path):
+def test_a_row_starts_from_a_run_of_another_table(tmp_path):
     backbone = dict(name="ConvNet", widths=(4, 8))
     upstream = small(backbone=backbone, **{"training.num_epochs": None, "training.num_steps": 2})
     upstream |= {"validation": None, "evals": {}}
@@ -173,32 +173,34 @@ def test_a_row_is_made_from_what_another_table_made(tmp_path):
         ),
         scales={"cpu": Scale((0,))},
     )
-    (made,) = study.made(table, "cpu", tmp_path / "study" / "table")
-    assert run.run(made.job, None) is None
-    (made,) = study.made(table, "cpu", tmp_path / "study" / "table")
-    assert made.results["init"]["workdir"].endswith("study/upstream/cpu/seed_0")
-    assert transfer.accuracies(table, {("digits_from_hom", 0): made}) == {
-        "hom": {"digits": {0: made.results["evals"]["test"]["accuracy"]}}
+    (result,) = study.job_results(table, "cpu", tmp_path / "study" / "table")
+    assert run.run(result.job, None) is None
+    (result,) = study.job_results(table, "cpu", tmp_path / "study" / "table")
+    assert result.results["init"]["workdir"].endswith("study/upstream/cpu/seed_0")
+    assert transfer.accuracies(table, {("digits_from_hom", 0): result}) == {
+        "hom": {"digits": {0: result.results["evals"]["test"]["accuracy"]}}
     }
 
 
-def test_the_table_of_transfer_is_told_by_head_with_the_papers_means_once_they_are_of_the_same_tasks():
+def test_the_transfer_table_has_the_papers_means_only_if_all_tasks_are_complete():
     table = transfer.TABLES["table_6"]
 
-    def made(row, seed, without=()):
+    def job_result(row, seed, missing=()):
         task, _, head = row.partition("_from_")
         accuracy = (
             list(vtab.TASKS).index(task) / 20 + (0.01 if head == "het_pe" else 0.0) + seed / 1000
         )
         job = study.Job(row, (), seed, None, {}, "")
         results = {"evals": {"test": {"accuracy": accuracy}}, "seconds": 1.0, "device": "1 x tpu"}
-        return study.Made(job, None if row in without else results)
+        return study.JobResult(job, None if row in missing else results)
 
     numbers = files.read_json(Path(transfer.__file__).with_name("paper.json"))
-    told = text(table, [made(row.name, seed) for row in table.rows for seed in (0, 1)], numbers)
+    printed = text(
+        table, [job_result(row.name, seed) for row in table.rows for seed in (0, 1)], numbers
+    )
     rows = numbers["tables"]["table_6"]["rows"]
     means = {row["id"]: f"| {row['vtab1k']} ± {row['std']['vtab1k']} |" for row in rows}
-    lines = [line for line in told.splitlines() if line.startswith("| from ")]
+    lines = [line for line in printed.splitlines() if line.startswith("| from ")]
     assert [line.split(" |")[0] for line in lines] == [
         "| from hom",
         "| from het_diag",
@@ -206,22 +208,21 @@ def test_the_table_of_transfer_is_told_by_head_with_the_papers_means_once_they_a
     ] * 2
     for line, row in zip(lines, ("homoscedastic", "het_diag", "het_pe")):
         assert line.endswith(means[row])
-    assert "all (19)" in told
+    assert "all (19)" in printed
     assert "(+1.00 ± 0.00, p " in lines[2]
-    assert "in no mean" not in told
-    assert "114 runs" in told
-    assert "at the median:" not in told
-    assert (
-        report.paper(table, *table.regimes.values(), numbers) is None
-    )  # which is of rows, not of means over them
-    lacking = [
-        made(row.name, seed, ["dmlab_from_het_diag"]) for row in table.rows for seed in (0, 1)
+    assert "excluded from means" not in printed
+    assert "114 runs" in printed
+    assert "Median seconds per run" not in printed
+    # The paper reports means over rows, not rows.
+    assert report.paper(table, *table.regimes.values(), numbers) is None
+    incomplete = [
+        job_result(row.name, seed, ["dmlab_from_het_diag"]) for row in table.rows for seed in (0, 1)
     ]
-    told = text(table, lacking, numbers)
-    assert "all (18)" in told
-    assert not any(mean in told for mean in means.values())
-    assert "in no mean: dmlab (0 of 2 seeds)." in told
-    assert "Missing: 2 of 114 runs" in told
+    printed = text(table, incomplete, numbers)
+    assert "all (18)" in printed
+    assert not any(mean in printed for mean in means.values())
+    assert "excluded from means: dmlab (0 of 2 seeds)." in printed
+    assert "Missing: 2 of 114 runs" in printed
 
 
 def test_a_task_of_vtab_is_streamed_from_its_prepared_set(tmp_path):
@@ -245,7 +246,7 @@ def test_a_task_of_vtab_is_streamed_from_its_prepared_set(tmp_path):
         "init": None,
     }
     results = loop.train(
-        study.config("vtab", transfer.of_vtab("clevr_count") | tiny),
+        study.config("vtab", transfer.vtab_overrides("clevr_count") | tiny),
         str(tmp_path / "run"),
         str(tmp_path),
     )

@@ -1,4 +1,4 @@
-"""The programs of benchmarks/ as modules."""
+"""Imports the programs of benchmarks/ as modules."""
 
 import importlib.util
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Pages in a headless Chromium, where there is one."""
+"""Inspects pages in a headless Chromium, if one is installed."""
 
 import html
 import json
@@ -9,38 +9,37 @@ from pathlib import Path
 
 NAMES = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome", "chrome")
 CHROMIUM = next(filter(None, map(shutil.which, NAMES)), None)
-NO_CHROMIUM = f"no Chromium here: none of {', '.join(NAMES)} is on the path"
+NO_CHROMIUM = f"needs Chromium: none of {', '.join(NAMES)} is on the path"
 
-# Runs in the page once it is loaded, and leaves what it finds in an attribute of the document.
+# Runs in the loaded page and writes its measurements to an attribute of the document.
 _PROBE = """<script>window.addEventListener("load", () => {
-const root = document.documentElement, told = {};
-told.width = root.clientWidth;
-told.scrolls = root.scrollWidth;
-told.images = [...document.images].map(i => [i.complete && i.naturalWidth > 0, i.getBoundingClientRect().width, i.alt]);
-told.anchors = [...document.querySelectorAll("a[href^='#']")].map(a => {
+const root = document.documentElement, facts = {};
+facts.width = root.clientWidth;
+facts.scrolls = root.scrollWidth;
+facts.images = [...document.images].map(i =>
+  [i.complete && i.naturalWidth > 0, i.getBoundingClientRect().width, i.alt]);
+facts.anchors = [...document.querySelectorAll("a[href^='#']")].map(a => {
   a.click();
   const target = document.querySelector(":target");
   const place = target && target.getBoundingClientRect();
   return [a.textContent, Boolean(place && place.top < innerHeight && place.bottom > 0)];
 });
 const wide = [...document.querySelectorAll("main *, header *, nav *, footer *")].filter(e =>
-  e.getBoundingClientRect().right > told.width + 1 && !e.closest(".scroll"));
-told.wide = wide.map(e => e.outerHTML.slice(0, 120));
+  e.getBoundingClientRect().right > facts.width + 1 && !e.closest(".scroll"));
+facts.wide = wide.map(e => e.outerHTML.slice(0, 120));
 document.querySelectorAll("details").forEach(d => { d.open = true; });
 const focusable = [...document.querySelectorAll("a[href], summary, [tabindex='0']")];
-told.focus = focusable.map(e => { e.focus(); return document.activeElement === e; });
-told.named = focusable.every(e => (e.getAttribute("aria-label") || e.textContent).trim());
-told.ids = [...document.querySelectorAll("[id]")].map(e => e.id);
-told.background = getComputedStyle(document.body).backgroundColor;
-told.ink = getComputedStyle(document.body).color;
-root.dataset.told = JSON.stringify(told);
+facts.focus = focusable.map(e => { e.focus(); return document.activeElement === e; });
+facts.named = focusable.every(e => (e.getAttribute("aria-label") || e.textContent).trim());
+facts.ids = [...document.querySelectorAll("[id]")].map(e => e.id);
+facts.background = getComputedStyle(document.body).backgroundColor;
+facts.ink = getComputedStyle(document.body).color;
+root.dataset.facts = JSON.stringify(facts);
 });</script>"""
 
 
-def told(page: Path, width: int, height: int = 800, dark: bool = False) -> dict:
-    """What the page is like in a window of this size; `console` has the lines that were complained
-    in.
-    """
+def page_facts(page: Path, width: int, height: int = 800, dark: bool = False) -> dict:
+    """Measurements of the page in a window of this size; `console` has the console messages."""
     probed = page.with_name(f"probed_{width}.html")
     probed.write_text(page.read_text().replace("</body>", _PROBE + "</body>"))
     try:
@@ -53,14 +52,14 @@ def told(page: Path, width: int, height: int = 800, dark: bool = False) -> dict:
         )
     finally:
         probed.unlink()
-    found = re.search(r'data-told="([^"]*)"', done.stdout)
-    assert found, done.stderr
+    match = re.search(r'data-facts="([^"]*)"', done.stdout)
+    assert match, done.stderr
     console = [line for line in done.stderr.splitlines() if "CONSOLE" in line]
-    return json.loads(html.unescape(found[1])) | {"console": console}
+    return json.loads(html.unescape(match[1])) | {"console": console}
 
 
 def screenshot(page: Path, out: Path, width: int, height: int) -> None:
-    """A picture of the page in a window of this size."""
+    """Writes a screenshot of the page in a window of this size."""
     _run(width, height, f"--screenshot={out}", "--hide-scrollbars", page.resolve().as_uri())
 
 

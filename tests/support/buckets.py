@@ -1,4 +1,4 @@
-"""A bucket of Cloud Storage on this machine, which can be out of order for a while."""
+"""A local emulation of a Cloud Storage bucket, with temporary outages."""
 
 import contextlib
 import functools
@@ -15,13 +15,14 @@ NAME = "bucket"
 
 
 class Bucket:
-    """What is in gs://bucket, and how its service answers.
+    """The bucket gs://bucket and the state of its service.
 
     Attributes:
-      environment: of a process that finds it.
-      down_until: on time.monotonic(); until then every request is refused.
-      answer: to a request that is: 503 asks for another attempt, 403 does not.
-      refused: how many were.
+      environment: environment variables of a process that uses the bucket.
+      down_until: end of the outage on the clock of time.monotonic(); until then the service refuses
+        all requests.
+      answer: status of refused requests: clients retry after 503, but not after 403.
+      refused: number of refused requests.
     """
 
     def __init__(self, port: int):
@@ -30,15 +31,13 @@ class Bucket:
             "STORAGE_EMULATOR_HOST": address,  # for gcsfs
             "TENSORSTORE_GCS_HTTP_URL": address,
             "GOOGLE_AUTH_TOKEN_FOR_TESTING": "token",  # for TensorStore
-            "GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT": "false",  # else it asks for credentials
+            "GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT": "false",  # otherwise it requires credentials
         }
         self.down_until, self.answer, self.refused = 0.0, 503, 0
 
 
 class _Handler(server.RequestHandler):
-    """The emulator, and what TensorStore needs beyond it: generations of objects, and writes on
-    condition of them.
-    """
+    """The emulator, with object generations and conditional writes, which TensorStore requires."""
 
     def __init__(self, bucket, *arguments):
         self.bucket = bucket
@@ -50,14 +49,14 @@ class _Handler(server.RequestHandler):
     def parse_request(self):
         if not super().parse_request():
             return False
-        wanted = parse_qs(urlparse(self.path).query)
+        query = parse_qs(urlparse(self.path).query)
         answer = None
         if time.monotonic() < self.bucket.down_until:
             self.bucket.refused += 1
             answer = self.bucket.answer
-        elif wanted.get("ifGenerationMatch", [self.generation()]) != [self.generation()]:
+        elif query.get("ifGenerationMatch", [self.generation()]) != [self.generation()]:
             answer = 412
-        elif wanted.get("ifGenerationNotMatch") == [self.generation()]:
+        elif query.get("ifGenerationNotMatch") == [self.generation()]:
             answer = 304
         if answer:
             self.close_connection = True
@@ -69,7 +68,7 @@ class _Handler(server.RequestHandler):
         super().end_headers()
 
     def generation(self):
-        """Of the object that is asked for, "0" where there is none."""
+        """The generation of the requested object; "0" if it does not exist."""
         url = urlparse(self.path)
         names = parse_qs(url.query).get("name") or [unquote(url.path.partition("/o/")[2])]
         try:
@@ -80,18 +79,18 @@ class _Handler(server.RequestHandler):
 
 class _Server(http.server.HTTPServer):
     def handle_error(self, *arguments):
-        pass  # of a client that was killed, or had read enough
+        pass  # the client was killed or closed the connection early
 
 
 @contextlib.contextmanager
 def served():
-    """A bucket, as long as this lasts."""
+    """Serves a bucket while the context is active."""
     logging.getLogger("gcp_storage_emulator").setLevel(logging.CRITICAL)
-    kept = storage.Storage(use_memory_fs=True)
-    create_bucket(NAME, kept)
+    memory = storage.Storage(use_memory_fs=True)
+    create_bucket(NAME, memory)
     with _Server(("localhost", 0), None) as httpd:
         bucket = Bucket(httpd.server_port)
-        httpd.RequestHandlerClass = functools.partial(_Handler, bucket, kept)
+        httpd.RequestHandlerClass = functools.partial(_Handler, bucket, memory)
         thread = threading.Thread(target=httpd.serve_forever, daemon=True)
         thread.start()
         yield bucket

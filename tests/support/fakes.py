@@ -1,18 +1,19 @@
-"""Programs on PATH that write down how they are called and play a cloud or a cluster."""
+"""Programs on PATH that record their calls and simulate a cloud or a cluster."""
 
 import json
 import os
 import sys
 
-# A cloud of one slice. `plays` has, of each act, what the next calls come to; then all goes well.
+# A cloud with one slice. `plays` maps an action to the outcomes of its next calls; calls after
+# these succeed.
 _GCLOUD = """
 import json, os, sys
-place, words = os.environ["FAKE"], sys.argv[1:]
-with open(f"{place}/calls", "a") as calls:
+folder, words = os.environ["FAKE"], sys.argv[1:]
+with open(f"{folder}/calls", "a") as calls:
     calls.write(json.dumps(words) + "\\n")
-with open(f"{place}/world") as file:
+with open(f"{folder}/world") as file:
     world = json.load(file)
-# by the first call
+# The first call decides between queued resources and plain slices.
 verb, queued = words[3], world.setdefault("queued", words[2] == "queued-resources")
 command = next((w for w in words if w.startswith("--command=")), "")
 of_command = ("uv pip", "follow", "status", "tail", "stop", "start")
@@ -31,9 +32,11 @@ if act == "describe":
 elif act == "create":
     world["state"] = ready
     if play == "no capacity":
-        world["state"], code, errors = None, 1, "ERROR: code 8: There is no more capacity in the zone"
+        world["state"], code = None, 1
+        errors = "ERROR: code 8: There is no more capacity in the zone"
     elif play == "denied":
-        world["state"], code, errors = None, 1, "ERROR: Quota limit 'TPUV3CoresPerProjectPerZone' has been exceeded"
+        world["state"], code = None, 1
+        errors = "ERROR: Quota limit 'TPUV3CoresPerProjectPerZone' has been exceeded"
     elif play == "half":
         world["state"], code, errors = "CREATING", 1, "ERROR: internal error"
     elif play:
@@ -56,7 +59,7 @@ elif act == "status":
     output, code = (play or "at work", 0) if world["state"] == ready else ("", 255)
 elif play:
     code, errors = 1, play
-with open(f"{place}/world", "w") as file:
+with open(f"{folder}/world", "w") as file:
     json.dump(world, file)
 print(output)
 print(errors, file=sys.stderr)
@@ -65,12 +68,10 @@ sys.exit(code)
 
 
 def program(folder, name, text):
-    """Puts a Python program on PATH, which is that of the environment returned."""
+    """Writes a Python program; returns the environment with this program on PATH."""
     (folder / "bin").mkdir(exist_ok=True)
     path = folder / "bin" / name
-    path.write_text(
-        f"#!{sys.executable} -SE\n{text}"
-    )  # neither needs packages, which take long to find
+    path.write_text(f"#!{sys.executable} -SE\n{text}")  # starts faster without site-packages
     path.chmod(0o755)
     return {
         **os.environ,
@@ -81,17 +82,17 @@ def program(folder, name, text):
 
 
 def cloud(folder, state=None, **plays):
-    """A fake gcloud, in front of a slice in this state; the environment that finds it."""
+    """Writes a fake gcloud for a slice in this state; returns the environment that uses it."""
     (folder / "world").write_text(json.dumps({"state": state, "then": [], "plays": plays}))
     return program(folder, "gcloud", _GCLOUD)
 
 
 def state(folder):
-    """Of the slice, in the end."""
+    """The current state of the slice."""
     return json.loads((folder / "world").read_text())["state"]
 
 
 def calls(folder):
-    """How a fake was called."""
+    """The arguments of all calls of a fake program."""
     path = folder / "calls"
     return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []

@@ -1,6 +1,4 @@
-"""Configs at full size without their data: every function is bound, and one step of head and loss
-is traced.
-"""
+"""Checks of configs at full size without data: binds all functions and traces one step."""
 
 import functools
 import json
@@ -16,24 +14,24 @@ from heteroscedastic.models import backbones, heads
 from heteroscedastic.runs import schema
 from heteroscedastic.training import optimizer, schedules
 
-CROP = re.compile(r"(?:inception|random)_crop\((\d+)")  # which tells the size of images
+CROP = re.compile(r"(?:inception|random)_crop\((\d+)")  # the group is the image size
 _BATCH = 2
 _PRESENT = jnp.ones(_BATCH, bool)
 
 
-def num_parameters(config, several):
-    """Trainable numbers of a config's model, once a step of training has sound shapes.
+def num_parameters(config, multilabel):
+    """Checks the shapes of a training step; returns the number of trainable parameters.
 
     Args:
-      config: with a chain whose crop tells the size of images.
-      several: whether examples have lists of labels.
+      config: its training chain has a crop, which determines the image size.
+      multilabel: whether examples have lists of labels.
     """
     schema.check(config)
     chain(curation, config["curation"])
     pixels = int(CROP.search(config["data"]["train"])[1])
     width, backbone = _backbone(json.dumps(config["backbone"]), pixels)
     head = jax.eval_shape(
-        _step(json.dumps(config), several), jax.ShapeDtypeStruct((_BATCH, width), jnp.float32)
+        _step(json.dumps(config), multilabel), jax.ShapeDtypeStruct((_BATCH, width), jnp.float32)
     )
     params = {"backbone": backbone, "head": head}
     schedule = functools.partial(
@@ -49,7 +47,7 @@ def num_parameters(config, several):
 
 @functools.cache
 def _backbone(settings, pixels):
-    """Number of features, and shapes of the parameters."""
+    """The number of features, and the shapes of the parameters."""
     model = bind(backbones, **json.loads(settings))
     images = jax.ShapeDtypeStruct((_BATCH, pixels, pixels, 3), jnp.float32)
     features, variables = jax.eval_shape(
@@ -58,24 +56,24 @@ def _backbone(settings, pixels):
     return features.shape[-1], variables["params"]
 
 
-def _step(config, several):
-    """features -> the gradient of the loss, in the head's parameters."""
+def _step(config, multilabel):
+    """A function from features to the gradient of the loss in the head's parameters."""
     config = json.loads(config)
     head = bind(heads, **config["head"])
-    average, loss = bind(predictive, **config["predictive"]), bind(losses, **config["loss"])
+    estimator, loss = bind(predictive, **config["predictive"]), bind(losses, **config["loss"])
     targets_of, weights_of = (
         bind(smoothing, **config["smoothing"]),
         bind(weighting, **config["weighting"]),
     )
     num_classes = config["head"]["num_classes"]
-    labels = jnp.zeros((_BATCH, 3) if several else _BATCH, jnp.int32)
+    labels = jnp.zeros((_BATCH, 3) if multilabel else _BATCH, jnp.int32)
     batch = Batch(None, labels, jnp.ones(_BATCH), jnp.arange(_BATCH), {})
 
     def step(features):
         params = head.init(jax.random.key(0), features)["params"]
 
         def objective(params):
-            logits = average(jax.random.key(1), head.apply({"params": params}, features))
+            logits = estimator(jax.random.key(1), head.apply({"params": params}, features))
             targets = targets_of(batch, num_classes)
             weights = weights_of(targets, jnp.ones(num_classes))
             return losses.weighted_mean(loss(logits, targets, jnp.ones(num_classes)), weights)

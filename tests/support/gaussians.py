@@ -1,4 +1,4 @@
-"""Latents for tests, and the same sums written in plain numpy."""
+"""Random latents, and their covariance computed with plain NumPy."""
 
 import jax
 import jax.numpy as jnp
@@ -10,7 +10,7 @@ KINDS = ("deterministic", "diagonal", "low_rank", "parameter_efficient", "readou
 
 
 def latent(kind, batch=(3,), k=5, r=2, q=3, n=4, seed=0):
-    """A random latent of a kind, with positive scales."""
+    """A random latent of one of KINDS, with positive scales."""
     rng = np.random.default_rng(seed)
 
     def normal(*shape):
@@ -30,7 +30,7 @@ def latent(kind, batch=(3,), k=5, r=2, q=3, n=4, seed=0):
 
 
 def covariance(latent):
-    """The covariance of each example, from the definition of the noise, in float64."""
+    """The covariance of each example in float64, from the definition of the noise."""
 
     def get(name):
         return (
@@ -54,5 +54,5 @@ def covariance(latent):
 
 
 def key(i=0):
-    """A key."""
+    """A PRNG key."""
     return jax.random.key(i)

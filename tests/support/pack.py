@@ -1,4 +1,4 @@
-"""Real sets that lie in TFDS_DATA_DIR, where there are any."""
+"""Real data sets in TFDS_DATA_DIR."""
 
 import os
 from pathlib import Path
@@ -9,6 +9,6 @@ PACK = os.environ.get("TFDS_DATA_DIR", "")
 
 
 def needs(name):
-    """Skips where a prepared set is not at hand."""
-    found = PACK and (Path(PACK) / name).is_dir()
-    return pytest.mark.skipif(not found, reason=f"needs {name} in TFDS_DATA_DIR")
+    """Skips a test if a prepared data set is not available."""
+    available = PACK and (Path(PACK) / name).is_dir()
+    return pytest.mark.skipif(not available, reason=f"needs {name} in TFDS_DATA_DIR")

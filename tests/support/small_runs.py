@@ -1,4 +1,4 @@
-"""Small runs, and what they found."""
+"""Small runs and their outcomes."""
 
 import json
 
@@ -9,7 +9,7 @@ from experiments import study
 
 
 def small(**overrides):
-    """A config of a second or two."""
+    """A config that trains in a second or two."""
     settings = {
         "training.num_epochs": 4.0,
         "training.checkpoint_epochs": 1.0,
@@ -19,7 +19,7 @@ def small(**overrides):
 
 
 def outcome(directory):
-    """What a run found, without its clock."""
+    """The results, metrics and predictions of a run, without times."""
     results = json.loads((directory / "results.json").read_text())
     lines = (directory / "metrics.jsonl").read_text().splitlines()
     predictions = {p.name: _arrays(p) for p in sorted((directory / "predictions").glob("*.npz"))}
@@ -27,9 +27,7 @@ def outcome(directory):
 
 
 def of_earlier_version(directory):
-    """The run with its files as they were before they carried owner and digests, so that a test may
-    edit them.
-    """
+    """Rewrites a run in the format without owner and digests, so that a test can edit its files."""
     dataset, results = (
         json.loads((directory / f"{name}.json").read_text()) for name in ("dataset", "results")
     )

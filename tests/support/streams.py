@@ -1,4 +1,4 @@
-"""Small prepared sets, and streams of them."""
+"""Small prepared data sets, and streaming pipelines of them."""
 
 import io
 
@@ -12,7 +12,7 @@ NUM_TRAIN, NUM_TEST = 41, 9
 
 
 def photograph(draws, size=None):
-    """A file of a smooth image: a JPEG of a random size, or a PNG of this one."""
+    """An encoded smooth image: a JPEG of random size, or a PNG of the given size."""
     coarse = draws.integers(0, 256, (4, 5, 3)).astype(np.uint8)
     file_format, size = (
         ("PNG", size) if size else ("JPEG", tuple(map(int, draws.integers(40, 90, 2))))
@@ -23,7 +23,7 @@ def photograph(draws, size=None):
 
 
 def examples(number, seed, corrupt, size):
-    """Photographs with a class, a second opinion and a list of classes; those named are cut off."""
+    """Images with a class, a human label and a list of classes; `corrupt` ones are truncated."""
     draws = np.random.default_rng(seed)
     for i in range(number):
         image = photograph(draws, size)
@@ -39,7 +39,7 @@ def examples(number, seed, corrupt, size):
 
 
 def prepare(directory, name="pets", corrupt=(), names=NAMES, size=None):
-    """A set in three files, of uneven lengths."""
+    """Prepares a data set in three files of unequal lengths."""
     import tensorflow_datasets as tfds
 
     one = tfds.features.ClassLabel(names=list(names))
@@ -75,7 +75,7 @@ def stream(
     settings=(),
     **choices,
 ):
-    """The streaming pipeline of a set."""
+    """The streaming pipeline of a prepared data set."""
     from heteroscedastic.data.streaming import ops, sources, stream
 
     chosen = sources.choose(
@@ -93,7 +93,7 @@ def stream(
 
 
 def rewritten(path, change):
-    """Gives a file other records."""
+    """Replaces the records of a file by `change` of them."""
     import tensorflow as tf
 
     records = change(list(tf.data.TFRecordDataset(str(path)).as_numpy_iterator()))
@@ -103,7 +103,7 @@ def rewritten(path, change):
 
 
 def relabelled(path, number, field, values):
-    """Gives one example of a file other labels, as they are stored."""
+    """Replaces the stored labels of one example of a file."""
     import tensorflow as tf
 
     def change(records):

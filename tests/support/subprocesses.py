@@ -1,4 +1,4 @@
-"""Programs in processes of their own, where what comes with extras is not installed."""
+"""Programs in subprocesses that simulate an installation without the extras."""
 
 import os
 import subprocess
@@ -9,7 +9,7 @@ ROOT = Path(__file__).parents[2]
 EXTRAS = {"tensorflow", "tensorflow_datasets", "tensorboard", "sklearn", "PIL", "matplotlib"}
 MAIN = "import runpy; sys.argv[0] = 'main.py'; runpy.run_path('main.py', run_name='__main__')"
 
-# Runs a program on a machine where these packages are not installed.
+# Prefix of a program that hides these packages.
 _WITHOUT = """
 import sys
 class Without:
@@ -24,13 +24,13 @@ sys.meta_path[:] = [Without(finder) for finder in sys.meta_path]
 
 
 def with_devices(number):
-    """The environment of a program that sees so many virtual devices."""
+    """The environment of a program with a number of virtual devices."""
     flags = f"--xla_force_host_platform_device_count={number} {os.environ.get('XLA_FLAGS', '')}"
     return {**os.environ, "XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"}
 
 
 def start_without(absent, program, *arguments, **settings):
-    """A running program that finds none of these packages."""
+    """Starts a program that cannot import these packages."""
     return subprocess.Popen(
         [sys.executable, "-c", _WITHOUT.format(absent=absent) + program, *arguments],
         cwd=ROOT,
@@ -42,7 +42,7 @@ def start_without(absent, program, *arguments, **settings):
 
 
 def run_without(absent, program, *arguments, **settings):
-    """Its exit code, output and errors, once it has ended."""
+    """Runs a program that cannot import these packages; returns its exit code and output."""
     process = start_without(absent, program, *arguments, **settings)
     output, errors = process.communicate(timeout=300)
     return subprocess.CompletedProcess(program, process.returncode, output, errors)

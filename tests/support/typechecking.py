@@ -1,4 +1,4 @@
-"""The checker of annotations in tests: an int will do for a float, as PEP 484 says."""
+"""The type checker of tests: an int is valid for a float, as in PEP 484."""
 
 from beartype import BeartypeConf, beartype
 

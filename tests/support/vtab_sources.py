@@ -1,4 +1,4 @@
-"""Sets with the features of those of VTAB, generated."""
+"""Generated data sets with the features of the VTAB sources."""
 
 import numpy as np
 import tensorflow_datasets as tfds
@@ -6,8 +6,13 @@ from tensorflow_datasets.testing import mocking
 
 
 def stored(name, data_dir, examples, splits):
-    """A prepared set with the features of a source, maybe of one of its configs, and these
-    examples.
+    """Prepares a data set with the features of a source and generated examples.
+
+    Args:
+      name: TFDS name of the source, optionally with a config.
+      data_dir: directory of prepared data sets.
+      examples: number -> examples.
+      splits: split name -> number of examples.
     """
     source = tfds.builder(name, data_dir=data_dir / "empty", try_gcs=False)
     tfds.dataset_builders.store_as_tfds_dataset(
@@ -24,7 +29,7 @@ def stored(name, data_dir, examples, splits):
 
 
 def random(name, data_dir):
-    """Of a number, so many examples with the features of a source, each field at random."""
+    """A function from a number to this many examples with random fields of a source."""
     features = tfds.builder(name, data_dir=data_dir / "empty", try_gcs=False).info.features
     return lambda number: map(
         _in_order, mocking.RandomFakeGenerator(features, number, constant_dynamic_shape=True)
@@ -32,7 +37,7 @@ def random(name, data_dir):
 
 
 def _in_order(fields):
-    """With the corners of boxes as they must be, the upper left one first."""
+    """Sorts the corners of bounding boxes, so that the upper left one is first."""
     for name, value in fields.items():
         if isinstance(value, dict):
             _in_order(value)

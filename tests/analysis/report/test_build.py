@@ -179,7 +179,7 @@ def test_what_one_head_alone_gets_right_is_counted_from_the_predictions(page, re
 @pytest.mark.skipif(browser.CHROMIUM is None, reason=browser.NO_CHROMIUM)
 @pytest.mark.parametrize("width", [375, 1280])
 def test_a_browser_shows_all_of_it(page, width):
-    told = browser.told(page, width)
+    told = browser.page_facts(page, width)
     assert told["scrolls"] <= told["width"] <= width
     assert told["wide"] == []
     assert told["console"] == []
@@ -194,7 +194,7 @@ def test_a_browser_shows_all_of_it(page, width):
 
 @pytest.mark.skipif(browser.CHROMIUM is None, reason=browser.NO_CHROMIUM)
 def test_who_likes_it_dark_has_it_dark(page):
-    light, dark = (browser.told(page, 375, dark=dark) for dark in (False, True))
+    light, dark = (browser.page_facts(page, 375, dark=dark) for dark in (False, True))
     assert (light["background"], dark["ink"]) == ("rgb(255, 255, 255)", "rgb(230, 230, 234)")
     assert dark["background"] == "rgb(22, 23, 27)"
 
@@ -286,7 +286,7 @@ def test_a_table_of_a_study_is_told_with_the_papers_numbers(digit_runs, tmp_path
     ):
         shutil.copytree(run, job.directory)
     groups = study_report.groups(
-        chosen, study.made(chosen, "cpu", tmp_path), chosen.regimes["last"]
+        chosen, study.job_results(chosen, "cpu", tmp_path), chosen.regimes["last"]
     )
     assert [(group.name, len(group.runs)) for group in groups] == [
         ("hom", 2)

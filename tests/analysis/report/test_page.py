@@ -150,7 +150,7 @@ def test_a_browser_sees_what_is_wrong_with_a_page(tmp_path):
     for i, part in enumerate(["", *wrong]):
         (tmp_path / f"{i}.html").write_text(page.page("A page", "", [page.Section("A", [part])]))
     fine, broken, wide, lost, failing, outside = (
-        browser.told(tmp_path / f"{i}.html", 375) for i in range(6)
+        browser.page_facts(tmp_path / f"{i}.html", 375) for i in range(6)
     )
     assert fine["scrolls"] == fine["width"]
     assert fine["console"] == fine["wide"] == fine["images"] == []

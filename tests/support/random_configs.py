@@ -1,11 +1,11 @@
-"""Small configs of every kind, and some that a seed draws of valid values."""
+"""Small configs of every kind, and random valid ones."""
 
 import copy
 import random
 
 from small_runs import small
 
-KINDS = {  # settings of all kinds of a section, valid ones
+KINDS = {  # section -> valid settings of each kind
     "data": [
         dict(
             name="digits",
@@ -104,9 +104,7 @@ SECTIONS = ["seed", "curation", "init", "evals", "evals.test", *KINDS]
 
 
 def variants(section):
-    """Configs of each kind of a section, with the names of its settings; "" is the section as a
-    whole.
-    """
+    """Configs of each kind of a section, with its setting names; "" stands for the full section."""
     base = small(**{"backbone": dict(name="MLP", widths=(4,)), "training.batch_size": 8})
     base["curation"] = ""
     if section not in ("head", "predictive"):
@@ -124,8 +122,8 @@ def variants(section):
     ] or [(base, [""])]
 
 
-def drawn(seed):
-    """A config of two steps, of valid values."""
+def random_config(seed):
+    """A random valid config with two training steps."""
     draw = random.Random(seed)
     config = small(seed=draw.randrange(2**32))
     config |= {section: copy.deepcopy(draw.choice(kinds)) for section, kinds in KINDS.items()}

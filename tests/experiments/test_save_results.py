@@ -1,0 +1,152 @@
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from experiments import run, save_results, study, table
+from experiments.study import Regime, Row, Scale, Table
+from heteroscedastic import files
+
+TINY = Table(
+    claim="Two methods.",
+    rows=(Row("hom", "digits_hom"), Row("het_diag", "digits_het_diag")),
+    metrics=("accuracy", "nll", "scaled_nll"),
+    regimes={
+        "best": Regime(select="valid_best", report="test_best"),
+        "last": Regime(select="valid", report="test"),
+        "last, noisy": Regime(select="valid", report="valid"),
+    },
+    select_metric="nll",
+    grid={"head.temperature": (1.0, 4.0)},
+    scales={"cpu": Scale((0, 1), {"training.num_epochs": 1.0})},
+    reference="hom",
+)
+
+
+@pytest.fixture
+def runs_directory(tmp_path, monkeypatch):
+    """The directory of the runs of a study with one table; its saved results are in tmp_path."""
+    monkeypatch.setattr(study, "table", lambda study_name, name: TINY)
+    monkeypatch.setattr(study, "saved_path", lambda *names: tmp_path / "results" / "tiny.cpu.json")
+    return tmp_path / "runs" / "a_study" / "tiny"
+
+
+def finish(jobs):
+    """Writes complete runs, with logits of 50 examples and a metric that no table prints."""
+    for i, job in enumerate(jobs):
+        rng = np.random.default_rng(i)
+        evals = {}
+        for name in ("valid", "valid_best", "test", "test_best"):
+            logits, labels = rng.normal(size=(50, 10)), rng.integers(10, size=50)
+            arrays = dict(logits=logits, labels=labels, ids=np.arange(50))
+            files.write_arrays(job.directory / "predictions" / f"{name}.npz", arrays)
+            evals[name] = dict(accuracy=rng.uniform(), nll=rng.uniform(), brier=rng.uniform())
+        evals["valid"]["nll"] = evals["valid"]["nll"] if i else float("nan")
+        files.write_json(job.directory / "config.json", job.config)
+        results = dict(
+            evals=evals,
+            seconds=1.5,
+            device="1 x cpu",
+            commit="a" * 40,
+            versions={"jax": "0.10.2"},
+            step=7,
+        )
+        files.write_json(job.directory / "results.json", results)
+        files.write_json(job.directory / "dataset.json", {"class_names": list("0123456789")})
+
+
+def output(monkeypatch, capsys, module, *flags):
+    """The output of a command."""
+    monkeypatch.setattr("sys.argv", ["command", "--study=a_study", "--table=tiny", *flags])
+    module.main()
+    return capsys.readouterr().out
+
+
+def test_a_table_has_the_same_digits_from_saved_results_as_from_its_runs(
+    runs_directory, monkeypatch, capsys
+):
+    jobs = study.jobs(TINY, "cpu", runs_directory)
+    finish(jobs)
+    out = f"--out={runs_directory.parents[1]}"
+    before = output(monkeypatch, capsys, table, out)
+    assert "Missing" not in before
+    assert "8 of them new; 0 removed" in output(monkeypatch, capsys, save_results, out)
+    shutil.rmtree(runs_directory)
+    source = (
+        f"8 of the runs are not in {runs_directory.parents[1]}; their results are from"
+        f" {study.saved_path()}.\n"
+    )
+    assert output(monkeypatch, capsys, table, out) == before + source
+    saved = json.loads(study.saved_path().read_text())
+    assert set(saved) == {job.fingerprint for job in jobs}
+    assert "brier" not in json.dumps(saved)  # a metric that the table does not print
+    table._calibration.cache_clear()
+
+
+def test_results_are_added_to_saved_ones_and_only_missing_runs_are_trained(
+    runs_directory, monkeypatch, capsys
+):
+    jobs = study.jobs(TINY, "cpu", runs_directory)
+    out = f"--out={runs_directory.parents[1]}"
+    finish(jobs[:3])
+    assert ": 3 saved results, 3 of them new" in output(monkeypatch, capsys, save_results, out)
+    shutil.rmtree(runs_directory)
+    finish(jobs[2:5])
+    assert ": 5 saved results, 2 of them new; 0 removed" in output(
+        monkeypatch, capsys, save_results, out
+    )
+    started = []
+    monkeypatch.setattr(run, "run_all", lambda jobs, num_workers, data_dir: started.extend(jobs))
+    shutil.rmtree(runs_directory)
+    output(monkeypatch, capsys, run, out, "--skip_saved")
+    assert {job.fingerprint for job in started} == {job.fingerprint for job in jobs[5:]}
+    started.clear()
+    output(monkeypatch, capsys, run, out)
+    assert len(started) == 8  # without the flag, saved results do not matter
+
+
+def test_saved_results_of_another_config_are_removed(runs_directory, monkeypatch, capsys):
+    finish(study.jobs(TINY, "cpu", runs_directory))
+    out = f"--out={runs_directory.parents[1]}"
+    output(monkeypatch, capsys, save_results, out)
+    shutil.rmtree(runs_directory)
+    longer = TINY._replace(scales={"cpu": Scale((0, 1), {"training.num_epochs": 2.0})})
+    monkeypatch.setattr(study, "table", lambda study_name, name: longer)
+    assert "Missing: 8 of 8 runs" in output(monkeypatch, capsys, table, out)
+    assert ": 0 saved results, 0 of them new; 8 removed" in output(
+        monkeypatch, capsys, save_results, out
+    )
+
+
+def test_a_metric_with_two_values_is_an_error(runs_directory):
+    other = TINY._replace(
+        regimes=TINY.regimes | {"mixed": Regime(select="valid_best", report="test")}
+    )
+    jobs = study.jobs(other, "cpu", runs_directory)
+    finish(jobs)
+    (first, *_) = study.job_results(other, "cpu", runs_directory)
+    with pytest.raises(ValueError, match="scaled_nll of test has two values"):
+        save_results.table_metrics(other, first)
+    table._calibration.cache_clear()
+
+
+def test_a_fingerprint_depends_on_the_config_and_not_on_directories():
+    row = Row("hom", "vtab", {"init.workdir": "{runs}/other/{scale}/seed_{seed}"})
+    from_another = TINY._replace(rows=(row,), scales={"cpu": Scale((0, 1))}, grid={})
+    here, there = (
+        study.jobs(from_another, "cpu", Path(out) / "tiny") for out in ("runs", "/elsewhere")
+    )
+    assert [job.fingerprint for job in here] == [job.fingerprint for job in there]
+    assert here[0].config["init"]["workdir"] == "runs/other/cpu/seed_0"
+    assert len({job.fingerprint for job in here}) == 2
+
+
+def test_the_saved_results_in_the_repository_belong_to_jobs_of_its_tables():
+    for path in Path(study.__file__).parent.glob("*/results/*.json"):
+        name, scale = path.name.split(".")[:2]
+        jobs = study.jobs(study.table(path.parents[1].name, name), scale, Path("runs") / name)
+        assert set(study.saved_results(path.parents[1].name, name, scale)) <= {
+            job.fingerprint for job in jobs
+        }
