@@ -45,9 +45,9 @@ def main() -> None:
         _normal(draws, (min(_BATCH, flags.num_examples - i), flags.num_features), 1)
         for i in range(0, flags.num_examples, _BATCH)
     )
-    found = average.of(head, params, batches)
+    found = average.average_covariance(head, params, batches)
     averaged = time.perf_counter() - start
-    pairs.top(found, 100)
+    pairs.top_pairs(found, 100)
     seconds, peak = time.perf_counter() - start, _peak()
     size = sum(x.nbytes for x in jax.tree.leaves(params)) / 2**20
     print(

@@ -120,10 +120,10 @@ def read(directory: Path, whole: bool = True) -> str:
         found[name] = provenance.digest_of_arrays(
             {k: x for k, x in arrays.items() if x is not None}
         )
-    found["calibration"] = calibration.before_and_after(directory, "valid", "test")
+    found["calibration"] = calibration.temperature_scaling(directory, "valid", "test")
     found["curves"] = curves_section.read_metrics(directory)
     if whole:
-        build.sections(comparison.compare(comparison.groups([directory])))
+        build.sections(comparison.load(comparison.groups([directory])))
     return provenance.digest(found)
 
 

@@ -36,7 +36,7 @@ def method() -> Figure:
         predictive.softmax(jax.random.key(0), tempered, num_samples=4096, points="sobol")
     )
     plain = np.asarray(jax.nn.softmax(tempered.loc))
-    with figures.styled():
+    with figures.style_context():
         drawn = figures.figure(8.4, 3.4)
         cloud, bars = drawn.subplots(1, 2, width_ratios=(1.15, 1))
         winner = samples.argmax(axis=1)
@@ -99,14 +99,14 @@ def method() -> Figure:
 def identifiability(directory: str, data_dir: str | None) -> Figure:
     """What is measured of the pairs of classes of a run, with the confused ones framed."""
     run = loaded_run.load(directory, "best", data_dir)
-    measured, known = summary.measures(run), known_noise.confusions(run.dataset)
+    measured, known = summary.measures(run), known_noise.confusion_matrix(run.dataset)
     names = figures.class_names(run.dataset)
     shown = {
         "covariance": (measured.covariance, figures.DIVERGING),
         "var(u_i - u_j)": (measured.difference, figures.SEQUENTIAL),
         "seen: p_i p_j var(u_i - u_j)": (measured.seen, figures.SEQUENTIAL),
     }
-    with figures.styled():
+    with figures.style_context():
         drawn = figures.figure(10.5, 3.6)
         for axes, (title, (values, colors)) in zip(drawn.subplots(1, 3), shown.items()):
             off = values[~np.eye(len(values), dtype=bool)]

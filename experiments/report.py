@@ -83,7 +83,7 @@ def main() -> None:
     told = paper(chosen, regime, numbers)
     if told:
         told["numbers"] = {row.name: told["numbers"][row.name] for row in rows}
-    compared = comparison.compare(rows, regime.report, regime.fitted_on, flags.data_dir)
+    compared = comparison.load(rows, regime.report, regime.fitted_on, flags.data_dir)
     print(f"wrote {build.write(compared, flags.out, told)}")
 
 

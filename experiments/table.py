@@ -170,7 +170,7 @@ def value(run: study.Made, regime: study.Regime, metric: str) -> float:
 
 @functools.cache
 def _calibration(directory: files.Path, fit: str, on: str) -> dict[str, Any]:
-    return calibration.before_and_after(directory, fit, on)
+    return calibration.temperature_scaling(directory, fit, on)
 
 
 def has_paper(chosen, regime, metric):

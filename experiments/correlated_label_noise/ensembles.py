@@ -71,7 +71,9 @@ def _tell(chosen, regime, flags):
         at = ", ".join(f"{point} ({n}x)" for point, n in points.most_common())
         for kind, number in (("single", 1), ("ensemble", flags.size)):
             most = max(len(made), flags.max_subsets)
-            size = ensemble.of_size(found.told, number, most, held_out=found.held_out)
+            size = ensemble.size_result(
+                found.predictions, number, most, fit_predictions=found.fit_predictions
+            )
             lines.append((row, kind, at, size))
     table = files.read_json(Path(__file__).with_name("paper.json"))["tables"]["table_7"]
     metrics = [name for name in lines[0][-1].mean if all(name in line[-1].mean for line in lines)]
@@ -92,7 +94,7 @@ def _tell(chosen, regime, flags):
             what,
             at,
             str(size.num_subsets),
-            *(ensemble.shown_as(size, metric) for metric in metrics),
+            *(ensemble.formatted_metric(size, metric) for metric in metrics),
         ]
         print(
             "| "
@@ -100,7 +102,7 @@ def _tell(chosen, regime, flags):
             + " |"
         )
     print(
-        f"\n{ensemble.temperatures(fits.pop() if len(fits) == 1 else None)}\nPaper:"
+        f"\n{ensemble.temperature_note(fits.pop() if len(fits) == 1 else None)}\nPaper:"
         f" {table['title']}; top-1 in %."
     )
     if sets != {1}:

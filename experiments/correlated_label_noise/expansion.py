@@ -198,7 +198,7 @@ def all_numbers() -> Numbers:
 
 def draw(numbers: Numbers, out: files.Path) -> list[files.Path]:
     """Draws both figures; returns what was written."""
-    with figures.styled(mathematics=True):
+    with figures.style_context(mathematics=True):
         curves = figures.figure(9, 3.8)
         curves.get_layout_engine().set(wspace=0.06)
         panels = curves.subplots(1, 2, sharey=True)

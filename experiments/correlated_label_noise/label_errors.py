@@ -56,8 +56,8 @@ def main() -> None:
                 if method == row:
                     _check_known(made.job.directory)
                     run = loaded_run.load(made.job.directory, checkpoint, data_dir)
-                    found[seed] = label_errors.summary(label_errors.labels(run))
-                    held_out[seed] = label_errors.summary(label_errors.labels(run, "valid"))
+                    found[seed] = label_errors.summary(label_errors.label_scores(run))
+                    held_out[seed] = label_errors.summary(label_errors.label_scores(run, "valid"))
                     jax.clear_caches()
             if row == chosen.reference:
                 reference = found
@@ -70,7 +70,9 @@ def main() -> None:
 
 
 def _check_known(directory: files.Path) -> None:
-    if not known_noise.share(loaded_run.read(directory).dataset):  # before anything is evaluated
+    if not known_noise.noise_rate(
+        loaded_run.read(directory).dataset
+    ):  # before anything is evaluated
         raise SystemExit(
             f"{directory}: no training label is known to be wrong; name a table with noise."
         )

@@ -3,7 +3,7 @@
 python -m experiments.correlated_label_noise.noise_pairs --table=planted_noise reads the runs of
 the table that validation chose, and prints for each method, regime and measure, mean and standard
 deviation over seeds: how many of the m confused pairs are among the first m and the rank AUC
-(where every pair is confused, of the most confused ones, see known_noise.most_mixed), and
+(where every pair is confused, of the most confused ones, see known_noise.most_confused), and
 Spearman's correlation with the shares confused, with the largest p over seeds of a permutation
 test. Shares are those among the examples that a run was trained on; with --all_labels, where labels
 are stored beside clean ones, among all.
@@ -53,7 +53,7 @@ def main() -> None:
                 run = loaded_run.load(made.job.directory, checkpoint, data_dir)
                 for measure, values in summary.measures(run)._asdict().items():
                     if values[~np.eye(len(values), dtype=bool)].any():
-                        found = known_noise.agreement(values, known_noise.most_mixed(known))
+                        found = known_noise.agreement(values, known_noise.most_confused(known))
                         found |= known_noise.rank_correlation(values, known)
                         scores.setdefault(measure, []).append(found)
                 jax.clear_caches()
@@ -82,7 +82,7 @@ def confusions(directory: files.Path, described: dict[str, Any] | None = None) -
             f"{directory} has {len(told['class_names']):,} classes, but pairs are measured of up to"
             f" {summary.MAX_CLASSES:,} alone."
         )
-    known = known_noise.confusions(told)
+    known = known_noise.confusion_matrix(told)
     if not known.any():
         raise SystemExit(
             f"{directory}: no training label is known to be wrong; name a table with noise, or"

@@ -36,7 +36,7 @@ def test_single_models_and_ensembles_are_told_with_the_paper_and_after_scaling(
     ]
     members = ensemble.members([job.directory for job in jobs if job.row == "hom"])
     told = dict(zip(heads, cells[1]))
-    for name, value in ensemble.metrics(members.told, members.held_out).items():
+    for name, value in ensemble.metrics(members.predictions, members.fit_predictions).items():
         assert told[name] == f"{value:.4f}"
     assert {"scaled_nll", "scaled_ece"} <= set(told)
     assert "Temperatures are fitted on valid." in first

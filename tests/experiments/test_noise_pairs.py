@@ -13,7 +13,7 @@ def test_people_confuse_cars_with_trucks_and_cats_with_dogs():
     assert counts[:, 2].sum() == 50_000
     wrong = counts[counts[:, 0] != counts[:, 1], 2].sum() / 50_000
     assert wrong == pytest.approx(0.4021, abs=1e-3)
-    shares = np.triu(known_noise.confusions(told))
+    shares = np.triu(known_noise.confusion_matrix(told))
     first, second = (np.unravel_index(i, shares.shape) for i in np.argsort(-shares, axis=None)[:2])
     names = [{told["class_names"][i] for i in pair} for pair in (first, second)]
     assert names == [{"automobile", "truck"}, {"cat", "dog"}]

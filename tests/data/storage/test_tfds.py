@@ -259,7 +259,7 @@ def test_the_human_labels_of_cifar10_are_wrong_as_often_as_published():
         0.5979, abs=5e-5
     )
     np.testing.assert_array_equal(
-        known_noise.confusions(told) > 0, ~np.eye(10, dtype=bool)
+        known_noise.confusion_matrix(told) > 0, ~np.eye(10, dtype=bool)
     )  # all are confused
 
 
