@@ -71,9 +71,9 @@ def test_with_the_largest_logits_of_one_label_only_scaling_and_ensembles_are_mis
     assert any(isinstance(p, Picture) for p in confidence_section.outcomes(runs).parts)
     assert any(isinstance(p, Picture) for p in confidence_section.selective(runs).parts)
     assert "the mean of an ensemble requires all logits" in notes(entropy_section.entropies(runs))
-    found = hardest_section.hardest(runs).numbers["hardest_0_one"]
+    result = hardest_section.hardest(runs).numbers["hardest_0_one"]
     losses = np.mean([p.log_normalizer - p.label_logits for p in runs.predictions[0]], axis=0)
-    assert [e["id"] for e in found] == np.argsort(-losses)[: len(found)].tolist()
+    assert [e["id"] for e in result] == np.argsort(-losses)[: len(result)].tolist()
     assert "scaled" not in notes(overview_section.results(runs))
 
 
@@ -87,11 +87,11 @@ def test_with_the_largest_logits_of_label_lists_each_section_says_what_is_missin
         section = make(runs)
         assert "requires all logits" in notes(section)
         assert not any(isinstance(p, Picture) for p in section.parts)
-    found = hardest_section.hardest(runs).numbers[
+    result = hardest_section.hardest(runs).numbers[
         "hardest_0_one"
     ]  # the loss needs only the saved logits
     losses = np.mean([p.log_normalizer - p.label_logits[:, 0] for p in runs.predictions[0]], axis=0)
-    assert [e["id"] for e in found] == np.argsort(-losses)[: len(found)].tolist()
+    assert [e["id"] for e in result] == np.argsort(-losses)[: len(result)].tolist()
 
 
 def test_with_the_largest_logits_of_label_lists_the_hardest_have_their_own_classes():

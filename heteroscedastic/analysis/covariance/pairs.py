@@ -43,8 +43,8 @@ def measure(
     name: str,
     average: Average,
     covariance: Float[np.ndarray, "*p"],
-    rows: Int[np.ndarray, "*p"] | slice,
-    cols: Int[np.ndarray, "*p"] | slice,
+    rows: Int[np.ndarray, "..."] | slice,
+    cols: Int[np.ndarray, "..."] | slice,
 ) -> Float[np.ndarray, "*p"]:
     """An exact measure of class pairs, computed from their averaged covariance S.
 

@@ -69,7 +69,7 @@ def groups(
 
 
 def _names(groups: list[tuple[SavedRun, ...]]) -> list[str]:
-    """The first folder in which the directories differ, or the whole differing paths."""
+    """The first folder in which the directories differ, or the full paths from there on."""
     if len(groups) == 1:
         return [str(groups[0][0].config["head"]["name"])]
     parts = [_common_prefix([run.directory.parts for run in runs]) for runs in groups]

@@ -42,28 +42,28 @@ def disagreements(run_set: RunSet) -> Section:
         return Section(_TITLE, [page.note(f"{het.name} and {hom.name} have no seed in common.")])
     first, second = (paths[seeds[0]] for paths in directories)
     try:
-        found, loaded_run = disagreements_lib.find(
+        examples, loaded_run = disagreements_lib.find(
             first, second, run_set.evaluation, run_set.data_dir
         )
     except loaded_run_lib.UNAVAILABLE as error:
         return Section(
             _TITLE, [page.note(f"{het.name} and {hom.name} cannot be compared: {error}")]
         )
-    names, facts = figures.class_names(loaded_run.dataset), disagreements_lib.summary(found)
-    top = disagreements_lib.covariance_order(found)[:_NUM_IMAGES]
-    rows = disagreements_lib.table(found, names)
+    names, facts = figures.class_names(loaded_run.dataset), disagreements_lib.summary(examples)
+    top = disagreements_lib.covariance_order(examples)[:_NUM_IMAGES]
+    rows = disagreements_lib.table(examples, names)
     introduction = (
-        f"Of the {found.num_examples:,} examples of {run_set.evaluation}, {len(found.ids):,} are"
-        f" correct only in {het.name} and {found.num_other_way:,} only in {hom.name} (seed"
+        f"Of the {examples.num_examples:,} examples of {run_set.evaluation},"
+        f" {len(examples.ids):,} are correct only in {het.name} and {examples.num_other_way:,} only in {hom.name} (seed"
         f" {seeds[0]}). The images below are correct only in {het.name}. They are those for which"
         f" {het.name} has the largest absolute covariance between the true class and the class that"
         f" {hom.name} predicts."
     )
     alts = [f"Example {row['id']}, {row['true']}" for row in rows]
-    captions = disagreements_lib.captions(found, names, top)
+    captions = disagreements_lib.captions(examples, names, top)
     parts: list[Any] = [
         page.paragraph(introduction),
-        page.sheet(list(zip(found.images[top], alts, captions))),
+        page.sheet(list(zip(examples.images[top], alts, captions))),
         page.paragraph(
             f"The table asks whether {het.name} relates the true class (1) to the class that"
             f" {hom.name} predicts by mistake (2). For each image, {het.name} ranks the"

@@ -60,16 +60,16 @@ def test_the_average_agrees_with_plain_numpy_for_any_head_and_block_size(name, m
     close = dict(rtol=1e-4, atol=1e-5)
     for size in (2**20, 8 * 2 * 12):
         monkeypatch.setattr(average, "_BYTES", size)
-        found = average.average_covariance(head, params, parts())
-        np.testing.assert_allclose(average.covariance_rows(found, np.arange(7)), expected, **close)
+        result = average.average_covariance(head, params, parts())
+        np.testing.assert_allclose(average.covariance_rows(result, np.arange(7)), expected, **close)
         np.testing.assert_allclose(
-            average.covariance_rows(found, np.array([4, 1, 4]), start=2),
+            average.covariance_rows(result, np.array([4, 1, 4]), start=2),
             expected[[4, 1, 4], 2:],
             **close,
         )
-        np.testing.assert_allclose(found.variance, np.diag(expected), **close)
-        np.testing.assert_allclose(found.means, expected.mean(axis=1), **close)
-        assert (found.variance > 0).all() == (name != "deterministic")
+        np.testing.assert_allclose(result.variance, np.diag(expected), **close)
+        np.testing.assert_allclose(result.means, expected.mean(axis=1), **close)
+        assert (result.variance > 0).all() == (name != "deterministic")
 
 
 @pytest.mark.parametrize("place", PLACES)
@@ -130,9 +130,9 @@ def test_memory_is_bounded_by_blocks(name, monkeypatch):
     params = parameters(head, num_features=8)
     features = np.ones((16, 8), np.float32)
     tracemalloc.start()
-    found = average.average_covariance(head, params, [features])
-    for part in average.row_blocks(found):
-        average.covariance_rows(found, np.arange(part.start, part.stop))
+    result = average.average_covariance(head, params, [features])
+    for part in average.row_blocks(result):
+        average.covariance_rows(result, np.arange(part.start, part.stop))
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert peak < 12 * 2**20 < 3000**2 * 4

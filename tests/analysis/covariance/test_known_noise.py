@@ -47,9 +47,9 @@ def test_ties_share_their_ranks():
 
 def test_equal_matrices_have_correlation_one_and_the_smallest_p():
     one = symmetric(np.random.default_rng(1), 10)
-    found = known_noise.rank_correlation(one, 3 * one, num_permutations=999)
-    assert found["rho"] == pytest.approx(1)
-    assert found["p"] == 1 / 1000
+    result = known_noise.rank_correlation(one, 3 * one, num_permutations=999)
+    assert result["rho"] == pytest.approx(1)
+    assert result["p"] == 1 / 1000
 
 
 def test_p_is_uniform_for_unrelated_matrices():
@@ -71,8 +71,8 @@ def test_agreement_is_the_auc_of_the_ranking():
         scores = rng.integers(-4, 5, (8, 8)).astype(float)  # with ties
         pairs = rng.random((8, 8)) < 0.3
         upper = np.triu_indices(8, 1)
-        found = known_noise.agreement(scores, pairs)
-        assert found["auc"] == pytest.approx(
+        result = known_noise.agreement(scores, pairs)
+        assert result["auc"] == pytest.approx(
             sklearn_metrics.roc_auc_score(pairs[upper], np.abs(scores[upper]))
         )
 
@@ -95,15 +95,15 @@ def test_agreements_compare_measures_with_the_known_noise():
     }
     measure = np.zeros((4, 4))
     measure[0, 1] = measure[1, 0] = -2.0
-    found = known_noise.agreements({"one": measure, "none": np.zeros((4, 4))}, description)
+    result = known_noise.agreements({"one": measure, "none": np.zeros((4, 4))}, description)
     assert (
-        found["one"]["first"]
-        == found["one"]["auc"]
-        == found["one"]["rho"]
-        == found["one"]["to_find"]
+        result["one"]["first"]
+        == result["one"]["auc"]
+        == result["one"]["rho"]
+        == result["one"]["to_find"]
         == 1
     )
-    assert found["none"]["auc"] == 0.5
+    assert result["none"]["auc"] == 0.5
     assert (
         known_noise.agreements({"one": measure}, {**description, "label_noise": [[0, 0, 6]]})
         is None
@@ -131,7 +131,7 @@ def test_if_every_pair_is_confused_the_most_confused_are_the_target():
 def test_agreement_works_if_every_pair_is_confused():
     counts = [[i, j, 50 if i == j else 1 + i * j] for i in range(5) for j in range(5)]
     description = {"class_names": list("abcde"), "label_noise": counts}
-    found = known_noise.agreements({"one": known_noise.confusion_matrix(description)}, description)[
-        "one"
-    ]
-    assert (found["to_find"], found["first"], found["auc"]) == (3, 3.0, 1.0)
+    result = known_noise.agreements(
+        {"one": known_noise.confusion_matrix(description)}, description
+    )["one"]
+    assert (result["to_find"], result["first"], result["auc"]) == (3, 3.0, 1.0)

@@ -40,9 +40,9 @@ def definitions(averaged):
 def test_measures_are_their_definitions(averaged, name):
     expected = definitions(averaged)[name]
     some = pairs.group_pairs(averaged, np.arange(NUM_CLASSES))
-    found = pairs.measure(name, averaged, some.covariance, some.rows, some.cols)
+    result = pairs.measure(name, averaged, some.covariance, some.rows, some.cols)
     np.testing.assert_allclose(
-        distance.squareform(found), expected * (1 - np.eye(NUM_CLASSES)), rtol=1e-9, atol=1e-12
+        distance.squareform(result), expected * (1 - np.eye(NUM_CLASSES)), rtol=1e-9, atol=1e-12
     )
 
 
@@ -54,15 +54,15 @@ def test_top_pairs_are_those_of_the_matrix_for_any_block_size(averaged, name, nu
     order = np.argsort(-np.abs(matrix[name][rows, cols]))[:num]
     for size in (2**20, 8 * NUM_CLASSES * 2, 1):
         monkeypatch.setattr(average, "_BYTES", size)
-        found = pairs.top_pairs(averaged, num, name)
-        np.testing.assert_array_equal(found.rows, rows[order])
-        np.testing.assert_array_equal(found.cols, cols[order])
+        result = pairs.top_pairs(averaged, num, name)
+        np.testing.assert_array_equal(result.rows, rows[order])
+        np.testing.assert_array_equal(result.cols, cols[order])
         np.testing.assert_allclose(
-            found.covariance, matrix["covariance"][found.rows, found.cols], rtol=1e-12
+            result.covariance, matrix["covariance"][result.rows, result.cols], rtol=1e-12
         )
     in_memory = pairs.top_matrix_pairs(matrix[name], matrix["covariance"], num)
-    np.testing.assert_array_equal(in_memory.rows, found.rows)
-    np.testing.assert_array_equal(in_memory.cols, found.cols)
+    np.testing.assert_array_equal(in_memory.rows, result.rows)
+    np.testing.assert_array_equal(in_memory.cols, result.cols)
 
 
 @pytest.mark.parametrize("size", [2**20, 8 * 10 * 3, 1])
@@ -79,9 +79,9 @@ def test_equal_pairs_are_ordered_by_class(size, monkeypatch):
     averaged = average.average_covariance(
         head, params, [np.random.default_rng(2).normal(size=(11, 3))]
     )
-    found = pairs.top_pairs(averaged, 20)
-    first = found.rows[0] % 2  # the kind of the larger
-    assert [(i, j) for i, j in zip(found.rows, found.cols)][:10] == [
+    result = pairs.top_pairs(averaged, 20)
+    first = result.rows[0] % 2  # the kind of the larger
+    assert [(i, j) for i, j in zip(result.rows, result.cols)][:10] == [
         (i, j) for i in range(10) for j in range(i + 1, 10) if i % 2 == j % 2 == first
     ]
 
@@ -89,15 +89,15 @@ def test_equal_pairs_are_ordered_by_class(size, monkeypatch):
 def test_independent_classes_have_pairs():
     head = heads.Diagonal(4)
     params = head.init(jax.random.key(0), jnp.ones((1, 3)))["params"]
-    found = pairs.top_pairs(average.average_covariance(head, params, [np.ones((2, 3))]), 4)
-    assert list(zip(found.rows, found.cols)) == [(0, 1), (0, 2), (0, 3), (1, 2)]
-    np.testing.assert_array_equal(found.covariance, 0)
+    result = pairs.top_pairs(average.average_covariance(head, params, [np.ones((2, 3))]), 4)
+    assert list(zip(result.rows, result.cols)) == [(0, 1), (0, 2), (0, 3), (1, 2)]
+    np.testing.assert_array_equal(result.covariance, 0)
 
 
 def test_the_pairs_of_a_class_are_its_row(averaged):
     row = definitions(averaged)["covariance"][3]
-    found = pairs.class_pairs(averaged, 3)
-    near = pairs.largest(found, found.covariance, 4)
+    result = pairs.class_pairs(averaged, 3)
+    near = pairs.largest(result, result.covariance, 4)
     expected = [j for j in np.argsort(-np.abs(row)) if j != 3][:4]
     assert near.cols.tolist() == expected
     np.testing.assert_allclose(near.covariance, row[expected])

@@ -19,29 +19,29 @@ def both(with_noise, without_noise):
 
 
 @pytest.fixture(scope="module")
-def found(both):
+def examples(both):
     return both[0]
 
 
-def test_the_images_follow_from_the_saved_predictions(with_noise, without_noise, found):
+def test_the_images_follow_from_the_saved_predictions(with_noise, without_noise, examples):
     het, hom = (np.load(run / "predictions" / "test.npz") for run in (with_noise, without_noise))
     mine, theirs = het["logits"].argmax(-1), hom["logits"].argmax(-1)
     rows = np.flatnonzero((mine == het["labels"]) & (theirs != hom["labels"]))
     assert len(rows) > 5
-    np.testing.assert_array_equal(found.ids, het["ids"][rows])
-    np.testing.assert_array_equal(found.true, mine[rows])
-    np.testing.assert_array_equal(found.other_prediction, theirs[rows])
+    np.testing.assert_array_equal(examples.ids, het["ids"][rows])
+    np.testing.assert_array_equal(examples.true, mine[rows])
+    np.testing.assert_array_equal(examples.other_prediction, theirs[rows])
     digits = datasets.load_digits()
-    np.testing.assert_array_equal(found.true, digits.target[found.ids])
-    brightness = digits.images[found.ids].sum(axis=(1, 2))
-    assert np.corrcoef(found.images.sum(axis=(1, 2, 3)), brightness)[0, 1] > 0.999
-    assert found.num_examples == len(het["ids"])
+    np.testing.assert_array_equal(examples.true, digits.target[examples.ids])
+    brightness = digits.images[examples.ids].sum(axis=(1, 2))
+    assert np.corrcoef(examples.images.sum(axis=(1, 2, 3)), brightness)[0, 1] > 0.999
+    assert examples.num_examples == len(het["ids"])
 
 
 def test_covariances_are_rows_of_the_matrix_in_units_of_the_utilities(both):
-    found, het = both
+    examples, het = both
     split = loaded_run.split_data(het, "test")
-    rows = np.flatnonzero(np.isin(split.ids, found.ids))
+    rows = np.flatnonzero(np.isin(split.ids, examples.ids))
 
     def covariance(key, latent, batch):
         return latent_lib.covariance(latent)
@@ -51,27 +51,31 @@ def test_covariances_are_rows_of_the_matrix_in_units_of_the_utilities(both):
         * assembly.temperature(het.run, het.state) ** 2
     )
     index = np.arange(len(rows))
-    np.testing.assert_allclose(found.covariance, matrix[index, found.true], rtol=1e-3, atol=1e-4)
+    np.testing.assert_allclose(
+        examples.covariance, matrix[index, examples.true], rtol=1e-3, atol=1e-4
+    )
     deviations = np.sqrt(np.einsum("bii->bi", matrix))
     correlation = matrix / deviations[:, :, None] / deviations[:, None]
     np.testing.assert_allclose(
-        found.correlation, correlation[index, found.true], rtol=1e-3, atol=1e-4
+        examples.correlation, correlation[index, examples.true], rtol=1e-3, atol=1e-4
     )
     own = deviations**2
-    difference = own + own[index, found.true][:, None] - 2 * matrix[index, found.true]
-    np.testing.assert_allclose(found.seen, found.probability * difference, rtol=1e-2, atol=1e-3)
-    np.testing.assert_allclose(found.probability.sum(axis=-1), 1, rtol=1e-4)
+    difference = own + own[index, examples.true][:, None] - 2 * matrix[index, examples.true]
+    np.testing.assert_allclose(
+        examples.seen, examples.probability * difference, rtol=1e-2, atol=1e-3
+    )
+    np.testing.assert_allclose(examples.probability.sum(axis=-1), 1, rtol=1e-4)
     assert assembly.temperature(het.run, het.state) > 1.2  # so that units make a difference
 
 
-def test_the_summary_counts_every_image_once(found):
-    facts = disagreements.summary(found)
+def test_the_summary_counts_every_image_once(examples):
+    facts = disagreements.summary(examples)
     for result in facts["ranks"].values():
-        assert sum(result["counts"]) == facts["num_images"] == len(found.ids)
+        assert sum(result["counts"]) == facts["num_images"] == len(examples.ids)
         assert result["expected"] == pytest.approx(
             5, abs=0.5
         )  # of 9 other classes, not all with images
-        assert result["first"] == pytest.approx(result["counts"][0] / len(found.ids), abs=0.1)
+        assert result["first"] == pytest.approx(result["counts"][0] / len(examples.ids), abs=0.1)
 
 
 def test_runs_that_cannot_be_compared_are_refused(with_noise, without_noise, tmp_path):
@@ -158,7 +162,7 @@ def test_a_bar_covers_integer_ranks_and_its_chance_height_is_its_width(num):
 
 
 def test_the_command_writes_numbers_and_figures(
-    with_noise, without_noise, monkeypatch, capsys, found
+    with_noise, without_noise, monkeypatch, capsys, examples
 ):
     pytest.importorskip("matplotlib", reason="figures require the extra `analysis`")
     monkeypatch.setattr(
@@ -175,7 +179,7 @@ def test_the_command_writes_numbers_and_figures(
     assert sizes == sorted(sizes, reverse=True)
     assert (
         len(sizes)
-        == len(found.ids)
+        == len(examples.ids)
         == files.read_json(with_noise / "analysis" / f"{stem}.json")["num_images"]
     )
     assert "correct only in the first run" in capsys.readouterr().out

@@ -25,16 +25,16 @@ def labels(het):
     return label_errors.label_scores(het)
 
 
-def latent(found, split):
-    data = found.run.dataset.splits[split]
+def latent(result, split):
+    data = result.run.dataset.splits[split]
     inputs = jnp.stack(
         [
             augment.value_range(jax.random.key(0), jnp.asarray(x), low=-1, high=1)
             for x in data.inputs
         ]
     )
-    return found.run.model.apply(
-        {"params": found.state.params}, inputs, jnp.ones(len(inputs), bool)
+    return result.run.model.apply(
+        {"params": result.state.params}, inputs, jnp.ones(len(inputs), bool)
     )
 
 
@@ -49,8 +49,8 @@ def largest_other(values, labels):
 
 
 def test_without_noise_every_score_follows_from_the_saved_probabilities(without_noise):
-    found = loaded_run.load(without_noise)
-    labels = label_errors.label_scores(found, "valid")
+    result = loaded_run.load(without_noise)
+    labels = label_errors.label_scores(result, "valid")
     saved = np.load(without_noise / "predictions" / "valid.npz")
     np.testing.assert_array_equal(labels.ids, saved["ids"])
     np.testing.assert_array_equal(labels.labels, saved["labels"])
@@ -137,9 +137,9 @@ def test_without_known_errors_the_summary_is_the_counts(labels):
 
 
 def test_planted_errors_are_found_far_above_chance(labels):
-    found = label_errors.summary(labels)["scores"]["noise_free"]
-    assert found["auroc"] > 0.75
-    assert found["average_precision"] > 2 * labels.is_wrong.mean()
+    result = label_errors.summary(labels)["scores"]["noise_free"]
+    assert result["auroc"] > 0.75
+    assert result["average_precision"] > 2 * labels.is_wrong.mean()
 
 
 def test_memorised_labels_are_those_that_the_run_predicts(labels):
@@ -150,12 +150,12 @@ def test_memorised_labels_are_those_that_the_run_predicts(labels):
         for x in (as_given, as_true)
     ]
     assert shares == [{"right": 1.0, "wrong": 1.0}, {"right": 1.0, "wrong": 0.0}]
-    found = label_errors.summary(labels)["given_predicted"]
-    assert found["right"] > 0.8 > found["wrong"]
+    result = label_errors.summary(labels)["given_predicted"]
+    assert result["right"] > 0.8 > result["wrong"]
     wrong = label_errors.summary(labels._replace(log_probs=labels.log_probs[at_random]))[
         "given_predicted"
     ]
-    assert wrong["right"] < found["right"]
+    assert wrong["right"] < result["right"]
 
 
 def test_the_table_has_every_label_once_the_most_suspicious_first(labels, het):
@@ -182,11 +182,11 @@ def test_cleanlab_ranks_by_probability_and_margin_as_well(labels):
             np.corrcoef(np.argsort(np.argsort(theirs)), np.argsort(np.argsort(values)))[0, 1]
             > 0.9999
         )
-    found = label_errors.summary(labels)
+    result = label_errors.summary(labels)
     issues = label_errors.cleanlab_issues(labels)
-    assert found["cleanlab_issues"]["precision"] == pytest.approx(labels.is_wrong[issues].mean())
-    assert found["cleanlab_issues"]["recall"] == pytest.approx(issues[labels.is_wrong].mean())
-    assert "cleanlab_entropy" in found["scores"]
+    assert result["cleanlab_issues"]["precision"] == pytest.approx(labels.is_wrong[issues].mean())
+    assert result["cleanlab_issues"]["recall"] == pytest.approx(issues[labels.is_wrong].mean())
+    assert "cleanlab_entropy" in result["scores"]
 
 
 def test_a_missing_split_and_label_lists_are_errors(het):

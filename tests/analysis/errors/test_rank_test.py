@@ -10,23 +10,23 @@ from heteroscedastic.analysis.errors import rank_test
 
 def test_ranks_order_the_other_classes_by_absolute_value():
     values = np.array([[5.0, -3.0, 1.0, 0.5], [2.0, 2.0, -9.0, 0.0], [1.0, 1.0, 1.0, 1.0]])
-    found = rank_test.ranks(values, np.array([0, 1, 3]))
-    np.testing.assert_array_equal(found, [[0, 1, 2, 3], [2, 0, 1, 3], [2, 2, 2, 0]])
+    result = rank_test.ranks(values, np.array([0, 1, 3]))
+    np.testing.assert_array_equal(result, [[0, 1, 2, 3], [2, 0, 1, 3], [2, 2, 2, 0]])
 
 
 def test_many_examples_are_ranked_in_blocks():
     rng = np.random.default_rng(0)
     values, true = rng.integers(-50, 50, (300, 7000)).astype(np.float32), rng.integers(0, 7000, 300)
     tracemalloc.start()
-    found = rank_test.ranks(values, true)
+    result = rank_test.ranks(values, true)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert (
-        peak < found.nbytes + 60 * 2**20
+        peak < result.nbytes + 60 * 2**20
     )  # ranking all at once requires 17 bytes or more per value
-    for row, own, result in zip(values, true, found):
+    for row, own, row_ranks in zip(values, true, result):
         np.testing.assert_array_equal(
-            np.delete(result, own), stats.rankdata(-np.abs(np.delete(row, own)))
+            np.delete(row_ranks, own), stats.rankdata(-np.abs(np.delete(row, own)))
         )
 
 

@@ -57,30 +57,30 @@ def page(renamed, tmp_path_factory):
 
 def test_the_page_is_self_contained(page):
     text = page.read_text()
-    found = Reader(text)
+    result = Reader(text)
     assert not [
         a
-        for _, attrs in found.tags
+        for _, attrs in result.tags
         for a in attrs.values()
         if a and a.startswith(("http", "//", "file"))
     ]
-    assert not found.all("script")
+    assert not result.all("script")
     assert all(
         image["src"].startswith("data:image/") and image["alt"].strip()
-        for image in found.all("img")
+        for image in result.all("img")
     )
-    assert len(found.all("img")) >= 2 * 12 + 10
-    assert found.all("meta")[1]["content"] == "width=device-width, initial-scale=1"
+    assert len(result.all("img")) >= 2 * 12 + 10
+    assert result.all("meta")[1]["content"] == "width=device-width, initial-scale=1"
     assert page.stat().st_size < 3e6
-    titles = [a["href"] for a in found.all("a")][1:]
+    titles = [a["href"] for a in result.all("a")][1:]
     assert len(titles) == len(build.SECTIONS)
 
 
 def test_names_are_text(page):
-    found = Reader(page.read_text())
-    assert not found.all("b")
-    assert NAME in found.text
-    assert "low <rank>" in found.text
+    result = Reader(page.read_text())
+    assert not result.all("b")
+    assert NAME in result.text
+    assert "low <rank>" in result.text
 
 
 def test_the_table_holds_the_metrics_of_the_runs(page, renamed):
@@ -125,12 +125,12 @@ def test_the_hardest_images_are_those_of_the_largest_loss(page, renamed):
 def test_the_class_pairs_are_those_of_the_first_run_that_has_noise(page, renamed):
     assert "plain is not included, because its head has no noise" in Reader(page.read_text()).text
     numbers = json.loads((page.parent / "pictures" / "class_pairs_1_low_rank.json").read_text())
-    found = loaded_run.load(renamed[2])
-    seen = summary.measures(found, "test").seen[np.triu_indices(10, 1)]
+    result = loaded_run.load(renamed[2])
+    seen = summary.measures(result, "test").seen[np.triu_indices(10, 1)]
     np.testing.assert_allclose(
         [row["seen"] for row in numbers["pairs"]], np.sort(seen)[::-1][:10], rtol=1e-4
     )
-    diagonal = summary.summary(summary.average_covariance(found, "test"))["diagonal"]
+    diagonal = summary.summary(summary.average_covariance(result, "test"))["diagonal"]
     assert numbers["diagonal"] == pytest.approx(diagonal)
     assert f"contributes {100 * diagonal:.1f} % of the variance" in Reader(page.read_text()).text
     assert (
@@ -203,14 +203,14 @@ def test_the_page_supports_dark_mode(page):
 
 def test_a_run_with_label_lists_has_a_report(several_labels_run, tmp_path):
     build.main(["--runs", str(several_labels_run), "--out", str(tmp_path)])
-    found = Reader((tmp_path / "index.html").read_text())
-    assert "a list of labels per example" in found.text
-    assert "probabilities of all classes" in found.text
-    assert "There is no ensemble of ParameterEfficient, because" in found.text
-    assert "The class pairs with the largest covariance" in found.text
+    result = Reader((tmp_path / "index.html").read_text())
+    assert "a list of labels per example" in result.text
+    assert "probabilities of all classes" in result.text
+    assert "There is no ensemble of ParameterEfficient, because" in result.text
+    assert "The class pairs with the largest covariance" in result.text
     assert (
         "The most suspicious labels of ParameterEfficient are not available: this analysis requires"
-        in found.text
+        in result.text
     )
 
 

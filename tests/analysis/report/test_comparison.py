@@ -58,12 +58,12 @@ def test_names_are_paths_if_the_first_folder_is_not_unique(digit_runs, tmp_path)
 
 
 def test_differences_are_the_settings_that_differ(digit_runs):
-    found = comparison.differences(comparison.groups(digit_runs))
-    assert found["head.name"] == [["Deterministic"], ["LowRank"]]
-    assert found["head.num_factors"] == [[None], [6]]
-    assert "seed" not in found
-    assert found["training.num_epochs"] == [[2.0], [8.0]]
-    assert not any(name.startswith(("data.", "backbone.", "curation")) for name in found)
+    result = comparison.differences(comparison.groups(digit_runs))
+    assert result["head.name"] == [["Deterministic"], ["LowRank"]]
+    assert result["head.num_factors"] == [[None], [6]]
+    assert "seed" not in result
+    assert result["training.num_epochs"] == [[2.0], [8.0]]
+    assert not any(name.startswith(("data.", "backbone.", "curation")) for name in result)
     assert comparison.differences(comparison.groups(digit_runs[:2])) == {}
 
 

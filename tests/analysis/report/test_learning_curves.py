@@ -10,14 +10,14 @@ def curve(tmp_path, *lines):
 
 
 def test_columns_are_the_quantities_of_the_lines(tmp_path):
-    found = curve(
+    result = curve(
         tmp_path,
         '{"step": 5, "epoch": 1.0, "train/nll": 2.0}',
         '{"step": 9, "epoch": 2.0, "valid/nll": NaN}',
     )
-    np.testing.assert_array_equal(found["step"], [5, 9])
-    np.testing.assert_array_equal(found["train/nll"], [2.0, np.nan])
-    assert set(found) == {"step", "epoch", "train/nll", "valid/nll"}
+    np.testing.assert_array_equal(result["step"], [5, 9])
+    np.testing.assert_array_equal(result["train/nll"], [2.0, np.nan])
+    assert set(result) == {"step", "epoch", "train/nll", "valid/nll"}
 
 
 def test_several_runs_share_their_common_epochs():

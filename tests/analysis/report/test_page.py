@@ -68,10 +68,10 @@ def page_with_markup():
 
 
 def test_text_is_escaped():
-    found = Reader(page_with_markup())
-    assert not found.all("script")
-    assert found.text.count(MARKUP) == 18
-    assert {image["alt"] for image in found.all("img")} == {MARKUP}
+    result = Reader(page_with_markup())
+    assert not result.all("script")
+    assert result.text.count(MARKUP) == 18
+    assert {image["alt"] for image in result.all("img")} == {MARKUP}
 
 
 def test_everything_is_inside_the_page():
@@ -87,11 +87,11 @@ def test_everything_is_inside_the_page():
 
 
 def test_contents_link_to_sections_with_unique_ids():
-    found = Reader(page_with_markup())
-    ids = [attrs["id"] for _, attrs in found.tags if "id" in attrs]
+    result = Reader(page_with_markup())
+    ids = [attrs["id"] for _, attrs in result.tags if "id" in attrs]
     assert len(set(ids)) == len(ids)
-    assert {a["href"][1:] for a in found.all("a")} <= set(ids)
-    assert len(found.all("nav")) == len(found.all("main")) == len(found.all("h1")) == 1
+    assert {a["href"][1:] for a in result.all("a")} <= set(ids)
+    assert len(result.all("nav")) == len(result.all("main")) == len(result.all("h1")) == 1
 
 
 def test_consecutive_figures_share_a_row():
@@ -129,8 +129,8 @@ def test_numbers_are_written_beside_the_figures_as_json(tmp_path):
     ]
     written = page.write_beside(sections, tmp_path)
     assert sorted(p.name for p in written) == ["one.json", "one.png", "one.svg", "two.json"]
-    found = json.loads((tmp_path / "one.json").read_text())
-    assert found == {"a": {"values": [1.0, None], "share": 0.5}, "b": [3, None, "x", True]}
+    result = json.loads((tmp_path / "one.json").read_text())
+    assert result == {"a": {"values": [1.0, None], "share": 0.5}, "b": [3, None, "x", True]}
     assert json.loads((tmp_path / "two.json").read_text()) == {"c": None}
 
 
