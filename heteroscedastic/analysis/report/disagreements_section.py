@@ -54,8 +54,9 @@ def disagreements(run_set: RunSet) -> Section:
     rows = disagreements_lib.table(examples, names)
     introduction = (
         f"Of the {examples.num_examples:,} examples of {run_set.evaluation},"
-        f" {len(examples.ids):,} are correct only in {het.name} and {examples.num_other_way:,} only in {hom.name} (seed"
-        f" {seeds[0]}). The images below are correct only in {het.name}. They are those for which"
+        f" {len(examples.ids):,} are correct only in {het.name} and {examples.num_other_way:,} only"
+        f" in {hom.name} (seed {seeds[0]}). The images below are correct only in {het.name}. They"
+        " are those for which"
         f" {het.name} has the largest absolute covariance between the true class and the class that"
         f" {hom.name} predicts."
     )

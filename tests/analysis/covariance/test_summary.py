@@ -18,16 +18,18 @@ from heteroscedastic.runs import loaded_run
 
 
 @pytest.fixture(scope="module")
-def found(with_noise):
+def last_run(with_noise):
     return loaded_run.load(with_noise)
 
 
 @pytest.fixture(scope="module")
 def changed(with_noise):
     """The best checkpoint, with a temperature that differs from the learned one."""
-    found = loaded_run.load(with_noise, "best")
-    head = found.state.params["head"] | {"temperature": jnp.float32(0.7)}
-    return found._replace(state=found.state._replace(params=found.state.params | {"head": head}))
+    best_run = loaded_run.load(with_noise, "best")
+    head = best_run.state.params["head"] | {"temperature": jnp.float32(0.7)}
+    return best_run._replace(
+        state=best_run.state._replace(params=best_run.state.params | {"head": head})
+    )
 
 
 @pytest.fixture(scope="module")
@@ -35,29 +37,29 @@ def measured(changed):
     return summary.measures(changed, "valid")
 
 
-def temperature(found):
+def temperature(loaded):
     """The temperature of the parameter, in plain numpy."""
-    return 1.0 + 3.0 / (1.0 + np.exp(-np.asarray(found.state.params["head"]["temperature"])))
+    return 1.0 + 3.0 / (1.0 + np.exp(-np.asarray(loaded.state.params["head"]["temperature"])))
 
 
-def test_results_report_the_learned_temperature(found):
-    assert found.results["temperature"] == pytest.approx(temperature(found), rel=1e-6)
-    assert abs(found.results["temperature"] - 2.5) > 0.01  # its initial value
+def test_results_report_the_learned_temperature(last_run):
+    assert last_run.results["temperature"] == pytest.approx(temperature(last_run), rel=1e-6)
+    assert abs(last_run.results["temperature"] - 2.5) > 0.01  # its initial value
 
 
 def test_measures_are_plain_averages_in_units_of_the_utilities(changed, measured):
-    found, measures = changed, measured
-    split = found.run.dataset.splits["valid"]
+    loaded, measures = changed, measured
+    split = loaded.run.dataset.splits["valid"]
     inputs = jnp.stack(
         [
             augment.value_range(jax.random.key(0), jnp.asarray(x), low=-1, high=1)
             for x in split.inputs
         ]
     )
-    latent = found.run.model.apply(
-        {"params": found.state.params}, inputs, jnp.ones(len(inputs), bool)
+    latent = loaded.run.model.apply(
+        {"params": loaded.state.params}, inputs, jnp.ones(len(inputs), bool)
     )
-    latent = latent_lib.temper(latent, 1 / float(temperature(found)))  # in units of the utilities
+    latent = latent_lib.temper(latent, 1 / float(temperature(loaded)))  # in units of the utilities
     expected = np.mean(latent_lib.covariance(latent), axis=0)
     np.testing.assert_allclose(measures.covariance, expected, rtol=1e-3, atol=1e-4)
     deviations = np.sqrt(np.diag(expected))
@@ -67,7 +69,7 @@ def test_measures_are_plain_averages_in_units_of_the_utilities(changed, measured
     np.testing.assert_allclose(measures.overlap.sum(), 1.0, rtol=1e-4)  # sum_ij p_i p_j = 1
     # the weighted variance of differences, within the Monte Carlo error of p
     samples = latent_lib.sample(
-        jax.random.key(1), latent_lib.temper(latent, float(temperature(found))), 2000
+        jax.random.key(1), latent_lib.temper(latent, float(temperature(loaded))), 2000
     )
     probs = np.mean(jax.nn.softmax(samples), axis=0)
     seen = np.mean(
@@ -77,17 +79,17 @@ def test_measures_are_plain_averages_in_units_of_the_utilities(changed, measured
     np.testing.assert_allclose(measures.seen, seen, rtol=0.2, atol=0.1 * seen.max())
 
 
-def test_confusions_come_from_the_dataset_of_the_run(found):
-    shares = known_noise.confusion_matrix(found.dataset)
+def test_confusions_come_from_the_dataset_of_the_run(last_run):
+    shares = known_noise.confusion_matrix(last_run.dataset)
     np.testing.assert_array_equal(shares, shares.T)
     assert np.count_nonzero(shares) == 6  # three pairs, either way
     assert shares[shares > 0] == pytest.approx(0.4, abs=0.08)
 
 
-def test_measures_require_one_label_per_example(found):
-    run = dataclasses.replace(found.run, task=tasks.multilabel())
+def test_measures_require_one_label_per_example(last_run):
+    run = dataclasses.replace(last_run.run, task=tasks.multilabel())
     with pytest.raises(ValueError, match="one label per example"):
-        summary.measures(found._replace(run=run))
+        summary.measures(last_run._replace(run=run))
 
 
 def test_a_run_that_is_not_complete_is_an_error(tmp_path):
@@ -95,11 +97,13 @@ def test_a_run_that_is_not_complete_is_an_error(tmp_path):
         loaded_run.load(tmp_path)
 
 
-def test_features_and_head_give_the_latents_of_the_run(found):
-    run, params = found.run, found.state.params
+def test_features_and_head_give_the_latents_of_the_run(last_run):
+    run, params = last_run.run, last_run.state.params
     feed = next(resident.feeds(np.arange(20), 20))
-    features, _ = run.features(params, found.state.model_state, run.dataset.splits["valid"], feed)
-    latent, _ = run.latents(params, found.state.model_state, run.dataset.splits["valid"], feed)
+    features, _ = run.features(
+        params, last_run.state.model_state, run.dataset.splits["valid"], feed
+    )
+    latent, _ = run.latents(params, last_run.state.model_state, run.dataset.splits["valid"], feed)
     jax.tree.map(
         np.testing.assert_array_equal,
         run.model.head.apply({"params": params["head"]}, features),
@@ -114,8 +118,8 @@ def test_visible_variance_of_pairs_agrees_with_all_pairs(changed, measured):
     )
 
 
-def test_the_summary_holds_fractions_of_the_trace(found):
-    averaged = summary.average_covariance(found, "valid")
+def test_the_summary_holds_fractions_of_the_trace(last_run):
+    averaged = summary.average_covariance(last_run, "valid")
     matrix = average.covariance_rows(averaged, np.arange(10))
     facts = summary.summary(averaged)
     assert facts["diagonal"] + facts["factors"] == pytest.approx(1)
@@ -150,9 +154,9 @@ def test_the_command_reports_pairs_and_writes_only_under_analysis(with_noise, mo
         "measures.npz",
     }
     assert {p.name for p in written} == names
-    found = read(out / "pairs.csv")
-    assert len(found) == 7
-    seen = [float(row["seen"]) for row in found]
+    rows = read(out / "pairs.csv")
+    assert len(rows) == 7
+    seen = [float(row["seen"]) for row in rows]
     assert seen == sorted(seen, reverse=True)
     with np.load(out / "measures.npz") as measures:
         assert seen[0] == pytest.approx(np.max(measures["seen"]), rel=1e-4)
@@ -215,27 +219,25 @@ def test_the_command_reports_table_4_with_a_named_group(with_noise, monkeypatch)
 
 def test_the_command_reports_the_pairs_of_a_class(with_noise, monkeypatch):
     run_main(monkeypatch, f"--run={with_noise}", "--split=valid", "--class=three", "--num_pairs=4")
-    found = read(
-        with_noise / "analysis" / "covariance" / "valid_last" / "neighbours_of_class_3.csv"
-    )
-    assert {row["class"] for row in found} == {"three"}
-    seen = [float(row["seen"]) for row in found]
+    rows = read(with_noise / "analysis" / "covariance" / "valid_last" / "neighbours_of_class_3.csv")
+    assert {row["class"] for row in rows} == {"three"}
+    seen = [float(row["seen"]) for row in rows]
     assert seen == sorted(seen, reverse=True)
-    assert len(seen) == len({row["other"] for row in found} - {"three"}) == 4
+    assert len(seen) == len({row["other"] for row in rows} - {"three"}) == 4
 
 
-def test_an_example_covariance_is_that_of_its_latent(with_noise, found, monkeypatch):
-    split = found.run.dataset.splits["test"]
+def test_an_example_covariance_is_that_of_its_latent(with_noise, last_run, monkeypatch):
+    split = last_run.run.dataset.splits["test"]
     chosen, classes = int(split.ids[30]), np.array([7, 1, 4])
     feed = resident.Feed(np.array([30]), np.ones(1), np.int32(0))
-    latent, _ = found.run.latents(found.state.params, found.state.model_state, split, feed)
-    expected = latent_lib.covariance(latent_lib.temper(latent, 1 / float(temperature(found))))[0]
-    example = examples.example_covariance(found, "test", chosen, classes)
+    latent, _ = last_run.run.latents(last_run.state.params, last_run.state.model_state, split, feed)
+    expected = latent_lib.covariance(latent_lib.temper(latent, 1 / float(temperature(last_run))))[0]
+    example = examples.example_covariance(last_run, "test", chosen, classes)
     np.testing.assert_allclose(
         example.covariance, expected[classes][:, classes], rtol=1e-4, atol=1e-4
     )
     assert example.labels == (split.labels[30],)
-    probable = examples.example_covariance(found, "test", chosen, num_classes=4)
+    probable = examples.example_covariance(last_run, "test", chosen, num_classes=4)
     assert (np.diff(probable.probs) <= 0).all()
     assert probable.probs[0] >= example.probs.max()
 
@@ -250,15 +252,15 @@ def test_an_example_covariance_is_that_of_its_latent(with_noise, found, monkeypa
     assert path.with_suffix(".png").exists()
 
 
-def test_the_figure_of_an_example_shows_the_clean_label(found):
+def test_the_figure_of_an_example_shows_the_clean_label(last_run):
     from heteroscedastic.analysis.plots import heat_map
 
-    split, clean = found.run.dataset.splits["valid"], found.run.pipeline.clean_labels["valid"]
+    split, clean = last_run.run.dataset.splits["valid"], last_run.run.pipeline.clean_labels["valid"]
     for noisy in (True, False):
         row = np.flatnonzero((split.labels != clean) == noisy)[0]
-        example = examples.example_covariance(found, "valid", int(split.ids[row]))
+        example = examples.example_covariance(last_run, "valid", int(split.ids[row]))
         assert (example.labels, example.clean_labels) == ((split.labels[row],), (clean[row],))
-        names = found.dataset["class_names"]
+        names = last_run.dataset["class_names"]
         title = heat_map.example_map(example, names, "").axes[0].get_title()
         assert (
             title
