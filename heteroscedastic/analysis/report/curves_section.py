@@ -14,7 +14,7 @@ from heteroscedastic.analysis.report.page import Picture, Section
 from heteroscedastic.runs import run_record
 
 _QUANTITIES = {
-    "nll": "negative log-likelihood, nats",
+    "nll": "negative log-likelihood (nats)",
     "accuracy": "accuracy",
     "label_accuracy": "accuracy per class",
     "ece": "expected calibration error",
@@ -66,7 +66,7 @@ def _curve(metric, quantity, series) -> Picture:
         page.file_name("curve", metric),
         caption,
         f"Learning curves of {quantity}; final values: {', '.join(last)}.",
-        panels.curves(series, quantity.split(",")[0].capitalize(), quantity),
+        panels.curves(series, quantity.split(" (")[0].capitalize(), quantity),
         {
             name: {
                 part or "value": {"epoch": epochs, "values": values}

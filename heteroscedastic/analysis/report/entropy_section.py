@@ -23,8 +23,8 @@ def entropies(run_set: RunSet) -> Section:
     """The parts of the entropy, over latent samples and over the runs of a group as an ensemble."""
     introduction = page.paragraph(
         "The entropy of a mean prediction has two parts. The first part is the mean entropy of the"
-        " predictions that are averaged; it remains if each of them is taken alone. The second"
-        " part, the mutual information, measures how much they disagree."
+        " single predictions that are averaged. The second part, the mutual information, measures"
+        " how much these predictions disagree."
     )
     return Section("Parts of the entropy", [introduction, *_samples(run_set), *_members(run_set)])
 

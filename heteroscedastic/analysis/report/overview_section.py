@@ -46,6 +46,7 @@ def results(run_set: RunSet, paper: dict[str, Any] | None = None) -> Section:
         caption += f", and difference from {run_set.groups[0].name}, paired by seed"
         if repeated:
             caption += " (± half the width of its 95 % confidence interval)"
+    caption += ". Higher is better for ↑, lower is better for ↓"
     parts = [page.table(caption, head, rows)]
     if run_set.fit is None:
         parts.append(
@@ -127,7 +128,12 @@ def _scaled_metrics(fit: Predictions, predictions: Predictions) -> dict[str, flo
 
 
 def _rows(run_set: RunSet, values: _Values) -> tuple[list[str], list[list[str]]]:
-    head = ["metric", *(f"{group.name} ({len(group.runs)})" for group in run_set.groups)]
+    counts = [len(group.runs) for group in run_set.groups]
+    head = ["metric"]
+    head += [
+        f"{group.name} ({count} {'run' if count == 1 else 'runs'})"
+        for group, count in zip(run_set.groups, counts)
+    ]
     head += [f"{group.name}, difference" for group in run_set.groups[1:]]
     rows = []
     for metric, by_group in values.items():
