@@ -46,9 +46,9 @@ def main() -> None:
         _normal(draws, (min(_BATCH, flags.num_examples - i), flags.num_features), 1)
         for i in range(0, flags.num_examples, _BATCH)
     )
-    covariance = average.of(head, params, batches)
+    covariance = average.average_covariance(head, params, batches)
     average_seconds = time.perf_counter() - start
-    pairs.top(covariance, 100)
+    pairs.top_pairs(covariance, 100)
     seconds, peak = time.perf_counter() - start, _peak_mebibytes()
     size = sum(x.nbytes for x in jax.tree.leaves(params)) / 2**20
     print(

@@ -120,10 +120,10 @@ def analysis_digest(directory: Path, with_report: bool = True) -> str:
         contents[name] = provenance.digest_of_arrays(
             {k: x for k, x in arrays.items() if x is not None}
         )
-    contents["calibration"] = calibration.before_and_after(directory, "valid", "test")
+    contents["calibration"] = calibration.temperature_scaling(directory, "valid", "test")
     contents["curves"] = curves_section.read_metrics(directory)
     if with_report:
-        build.sections(comparison.compare(comparison.groups([directory])))
+        build.sections(comparison.load(comparison.groups([directory])))
     return provenance.digest(contents)
 
 

@@ -39,7 +39,7 @@ def method() -> Figure:
         predictive.softmax(jax.random.key(0), tempered, num_samples=4096, points="sobol")
     )
     plain = np.asarray(jax.nn.softmax(tempered.loc))
-    with figures.styled():
+    with figures.style_context():
         figure = figures.figure(8.4, 3.4)
         cloud, bars = figure.subplots(1, 2, width_ratios=(1.15, 1))
         winner = samples.argmax(axis=1)
@@ -106,11 +106,11 @@ def overview(directory: str, data_dir: str | None) -> Figure:
     are ranked by the best one.
     """
     last = loaded_run.load(directory, "last", data_dir)
-    centred, known = summary.measures(last).centred, known_noise.confusions(last.dataset)
-    labels = label_errors.labels(loaded_run.load(directory, "best", data_dir), "train")
-    top = label_errors.most_suspect(labels)[: _ROWS * _COLUMNS]
+    centred, known = summary.measures(last).centred, known_noise.confusion_matrix(last.dataset)
+    labels = label_errors.label_scores(loaded_run.load(directory, "best", data_dir), "train")
+    top = label_errors.suspicion_order(labels)[: _ROWS * _COLUMNS]
     names = figures.class_names(last.dataset)
-    with figures.styled():
+    with figures.style_context():
         drawn = figures.figure(10.0, 4.4)
         left, right = drawn.subfigures(1, 2, width_ratios=(1, 1.15))
         axes = left.subplots()
@@ -145,14 +145,14 @@ def overview(directory: str, data_dir: str | None) -> Figure:
 def identifiability(directory: str, data_dir: str | None) -> Figure:
     """Measures of the pairs of classes of a run, with frames around the confused pairs."""
     run = loaded_run.load(directory, "best", data_dir)
-    measured, known = summary.measures(run), known_noise.confusions(run.dataset)
+    measured, known = summary.measures(run), known_noise.confusion_matrix(run.dataset)
     names = figures.class_names(run.dataset)
     panels = {
         "covariance": (measured.covariance, figures.DIVERGING),
         "var(u_i - u_j)": (measured.difference, figures.SEQUENTIAL),
         "seen: p_i p_j var(u_i - u_j)": (measured.seen, figures.SEQUENTIAL),
     }
-    with figures.styled():
+    with figures.style_context():
         figure = figures.figure(10.5, 3.6)
         for axes, (title, (values, colors)) in zip(figure.subplots(1, 3), panels.items()):
             off = values[~np.eye(len(values), dtype=bool)]

@@ -90,7 +90,7 @@ def main() -> None:
     reference = paper(chosen, regime, numbers)
     if reference:
         reference["numbers"] = {row.name: reference["numbers"][row.name] for row in rows}
-    compared = comparison.compare(rows, regime.report, regime.fitted_on, flags.data_dir)
+    compared = comparison.load(rows, regime.report, regime.fitted_on, flags.data_dir)
     print(f"wrote {build.write(compared, flags.out, reference)}")
 
 

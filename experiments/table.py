@@ -176,7 +176,7 @@ def metric_value(result: study.JobResult, regime: study.Regime, metric: str) -> 
 
 @functools.cache
 def _calibration(directory: files.Path, fit: str, on: str) -> dict[str, Any]:
-    return calibration.before_and_after(directory, fit, on)
+    return calibration.temperature_scaling(directory, fit, on)
 
 
 def has_paper(chosen, regime, metric):

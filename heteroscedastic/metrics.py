@@ -1,7 +1,7 @@
-"""Sums that add up to the usual metrics, whatever the batches.
+"""Metrics as sums over examples, so that they do not depend on the batches.
 
-A function of a batch returns a NamedTuple of sums; parts of a data set merge by
-`jax.tree.map(jnp.add, a, b)`; `means` reads the metrics off the merged sums.
+A function of a batch returns a NamedTuple of sums. `jax.tree.map(jnp.add, a, b)` merges the sums of
+two batches, and `means` computes the metrics from the merged sums.
 """
 
 from typing import Any, NamedTuple
@@ -13,21 +13,21 @@ from jaxtyping import Array, Float, Int
 from heteroscedastic import losses, smoothing
 from heteroscedastic.calibration import ranking, reliability
 
-_RELIABILITY = {  # of one binning, by its bins
+_RELIABILITY = {  # from 15 bins on [0, 1]
     "ece": reliability.expected_calibration_error,
     "mce": reliability.maximum_calibration_error,
     "confidence": reliability.mean_confidence,
     "overconfidence": reliability.overconfidence,
     "underconfidence": reliability.underconfidence,
 }
-_CENTERED = {  # by bin centre on [1/K, 1] (reading L5): name, which binning, error
+_CENTERED = {  # from bin centres on [1/K, 1] (reading L5): name -> (binning, error)
     "ece_center": ("centered", reliability.expected_calibration_error),
     "ece_center_100": ("centered_100", reliability.expected_calibration_error),
     "mce_center_100": ("centered_100", reliability.maximum_calibration_error),
 }
 MULTICLASS = ("accuracy", "top5_accuracy", "nll", "brier", *_RELIABILITY, *_CENTERED)
-_ANSWERS = ("nll", "brier", "label_accuracy", "exact", "top1_hit")
-MULTILABEL = (*_ANSWERS, "gap", "gap_error")
+_MULTILABEL_MEANS = ("nll", "brier", "label_accuracy", "exact", "top1_hit")
+MULTILABEL = (*_MULTILABEL_MEANS, "gap", "gap_error")
 LOWER_IS_BETTER = (
     "nll",
     "brier",
@@ -43,7 +43,7 @@ _SCORE_EDGES = ranking.log_odds_edges()
 
 
 class MulticlassSums(NamedTuple):
-    """Sums over examples that have one label."""
+    """Sums over examples with one label each."""
 
     weight: Float[Array, ""]
     correct: Float[Array, ""]
@@ -51,42 +51,42 @@ class MulticlassSums(NamedTuple):
     nll: Float[Array, ""]  # nats
     brier: Float[Array, ""]
     reliability: reliability.ReliabilitySums  # 15 bins on [0, 1] (reading X2)
-    centered: reliability.ReliabilitySums  # 15 bins on [1/K, 1], confidences at their centres
-    centered_100: reliability.ReliabilitySums  # and 100 bins
+    centered: reliability.ReliabilitySums  # 15 bins on [1/K, 1], confidences at bin centres
+    centered_100: reliability.ReliabilitySums  # the same with 100 bins
 
 
-class ListedSums(NamedTuple):
-    """Sums over examples of which a list of labels are right, under a model of one label."""
+class AnyLabelSums(NamedTuple):
+    """Sums over examples with a list of correct labels, under a model that predicts one label."""
 
     weight: Float[Array, ""]
     correct: Float[Array, ""]
 
 
 class MultilabelSums(NamedTuple):
-    """Sums over examples that have a list of labels."""
+    """Sums over examples with a list of labels each."""
 
     weight: Float[Array, ""]
     nll: Float[Array, ""]  # nats, summed over classes (reading C6)
     brier: Float[Array, ""]  # summed over classes
-    label_accuracy: Float[Array, ""]  # share of the K yes/no answers that are right at odds 1:1
-    exact: Float[Array, ""]  # all K answers right
-    top1_hit: Float[Array, ""]  # the likeliest class is among the labels
+    label_accuracy: Float[Array, ""]  # fraction of the K classes predicted correctly at p = 1/2
+    exact: Float[Array, ""]  # all K classes predicted correctly
+    top1_hit: Float[Array, ""]  # the class of the largest logit is a label
 
 
 class RankedSums(NamedTuple):
-    """The same, and what global average precision needs; with many classes that takes longest."""
+    """MultilabelSums and the sums of global average precision, the slow part with many classes."""
 
-    answers: MultilabelSums
-    ranking: ranking.RankingSums  # of the log-odds of all answers
+    multilabel: MultilabelSums
+    ranking: ranking.RankingSums  # of the log-odds of all examples and classes
 
 
 def multiclass(
     logits: Float[Array, "b k"], labels: Int[Array, "b"], weights: Float[Array, "b"]
 ) -> MulticlassSums:
-    """Sums of top-1, top-5, NLL, Brier score and calibration under the softmax of the logits.
+    """Sums of top-1 and top-5 accuracy, NLL, Brier score and calibration under a softmax.
 
-    Ties count against the label: it is among the first n when fewer than n other classes
-    score as high. Where the logits hold a nan, every class does.
+    Ties count against the label: it is in the top n if fewer than n other classes have a logit at
+    least as large. If one logit of an example is nan, the prediction counts as wrong.
     """
     log_probs = jax.nn.log_softmax(logits, axis=-1)
     nll = -jnp.take_along_axis(log_probs, labels[:, None], axis=-1)[:, 0]
@@ -96,10 +96,10 @@ def multiclass(
 def multiclass_sigmoid(
     logits: Float[Array, "b k"], labels: Int[Array, "b"], weights: Float[Array, "b"]
 ) -> MulticlassSums:
-    """The same where the logits are log-odds of K yes/no answers, of which one is yes.
+    """`multiclass` for log-odds of K independent classes, one of which is the label.
 
-    The class of the highest is predicted, and its probability of holding is the confidence. NLL
-    and Brier score are summed over the answers.
+    The class of the largest logit is predicted, with its sigmoid as the confidence. NLL and Brier
+    score are summed over classes.
     """
     nll = losses.sigmoid_cross_entropy(
         logits, jax.nn.one_hot(labels, logits.shape[-1], dtype=logits.dtype)
@@ -107,7 +107,13 @@ def multiclass_sigmoid(
     return _multiclass(logits, jax.nn.sigmoid(logits), nll, labels, weights)
 
 
-def _multiclass(scores, probs, nll, labels, weights):
+def _multiclass(
+    scores: Float[Array, "b k"],
+    probs: Float[Array, "b k"],
+    nll: Float[Array, "b"],
+    labels: Int[Array, "b"],
+    weights: Float[Array, "b"],
+) -> MulticlassSums:
     own = jnp.take_along_axis(scores, labels[:, None], axis=-1)
     others_above = jnp.sum(~(scores < own), axis=-1) - 1
     correct = (others_above < 1).astype(scores.dtype)
@@ -130,32 +136,34 @@ def _multiclass(scores, probs, nll, labels, weights):
     )
 
 
-def listed(
+def any_label(
     logits: Float[Array, "b k"], labels: Int[Array, "b m"], weights: Float[Array, "b"]
-) -> ListedSums:
-    """Sums of whether the likeliest class is among those that are right; ties count against them.
+) -> AnyLabelSums:
+    """Sums of whether the predicted class is one of the correct labels; ties count as wrong.
 
     Args:
-      logits: of one label an example.
-      labels: the right classes, padded with -1.
-      weights: 0 means absent, as examples of an empty list are to be.
+      logits: of a model that predicts one label per example.
+      labels: the correct classes, padded with -1.
+      weights: 0 means absent; examples with an empty list require weight 0.
 
     Source: Beyer et al. (2020), arXiv:2006.07159, ReaL accuracy.
     """
     right = jnp.max(jax.nn.one_hot(labels, logits.shape[-1]), axis=-2) > 0
-    best, best_other = (jnp.max(jnp.where(of, logits, -jnp.inf), axis=-1) for of in (right, ~right))
-    hit = best > best_other
-    return ListedSums(jnp.sum(weights), losses.weighted_sum(hit.astype(logits.dtype), weights))
+    best, best_other = (
+        jnp.max(jnp.where(classes, logits, -jnp.inf), axis=-1) for classes in (right, ~right)
+    )
+    hit = (best > best_other).astype(logits.dtype)
+    return AnyLabelSums(jnp.sum(weights), losses.weighted_sum(hit, weights))
 
 
 def multilabel(
     logits: Float[Array, "b k"], labels: Int[Array, "b m"], weights: Float[Array, "b"]
 ) -> MultilabelSums:
-    """Sums over yes/no answers whose log-odds are the logits.
+    """Sums of multilabel metrics, with an independent sigmoid for each class.
 
     Args:
-      logits: log-odds.
-      labels: the classes that hold, padded with -1.
+      logits: log-odds of each class.
+      labels: the classes of each example, padded with -1.
       weights: 0 means absent.
     """
     targets = smoothing.multi_hot(labels, logits.shape[-1])
@@ -176,33 +184,32 @@ def multilabel(
 def ranked_multilabel(
     logits: Float[Array, "b k"], labels: Int[Array, "b m"], weights: Float[Array, "b"]
 ) -> RankedSums:
-    """`multilabel`, and the sums of global average precision."""
+    """`multilabel` and the sums of global average precision."""
     targets = smoothing.multi_hot(labels, logits.shape[-1])
     return RankedSums(
         multilabel(logits, labels, weights), ranking.sums(logits, targets, weights, _SCORE_EDGES)
     )
 
 
-def means(sums: MulticlassSums | ListedSums | MultilabelSums | RankedSums) -> dict[str, float]:
-    """Metrics by name; shares are fractions, NLL is in nats an example.
+def means(sums: MulticlassSums | AnyLabelSums | MultilabelSums | RankedSums) -> dict[str, float]:
+    """Metrics by name; rates are fractions, NLL is in nats per example.
 
-    `gap`, global average precision (reading C6), is from counts in bins of the score, and the
-    exact value is no further from it than `gap_error`.
+    `gap` is global average precision (reading C6), computed from counts in bins of the log-odds.
+    The exact value differs from it by at most `gap_error`.
     """
     if isinstance(sums, RankedSums):
-        gap, (low, high) = (
-            f(sums.ranking) for f in (ranking.average_precision, ranking.average_precision_bounds)
-        )
-        return {**means(sums.answers), "gap": gap, "gap_error": max(gap - low, high - gap)}
+        gap = ranking.average_precision(sums.ranking)
+        low, high = ranking.average_precision_bounds(sums.ranking)
+        return {**means(sums.multilabel), "gap": gap, "gap_error": max(gap - low, high - gap)}
     weight = float(sums.weight)
 
     def mean(total: Any) -> float:
         return float(total) / weight if weight else float("nan")
 
-    if isinstance(sums, ListedSums):
+    if isinstance(sums, AnyLabelSums):
         return {"accuracy": mean(sums.correct)}
     if isinstance(sums, MultilabelSums):
-        return {name: mean(getattr(sums, name)) for name in _ANSWERS}
+        return {name: mean(getattr(sums, name)) for name in _MULTILABEL_MEANS}
     return {
         "accuracy": mean(sums.correct),
         "top5_accuracy": mean(sums.correct_top5),

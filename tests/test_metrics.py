@@ -10,15 +10,15 @@ from heteroscedastic.calibration import reliability
 
 
 def single(n=40, k=8, seed=0):
-    """Logits, a label each, and whole weights that stand for repeated examples, some zero."""
+    """Logits, one label per example, and integer weights that stand for repeated examples."""
     rng = np.random.default_rng(seed)
     logits = jnp.asarray(2 * rng.normal(size=(n, k)), jnp.float32)
     labels = jnp.asarray(rng.integers(0, k, n).astype(np.int32))
     return logits, labels, jnp.asarray(rng.integers(0, 3, n), jnp.float32)
 
 
-def several(n=40, k=6, seed=0):
-    """Logits, lists of labels padded with -1, and whole weights, some zero."""
+def label_lists(n=40, k=6, seed=0):
+    """Logits, lists of labels padded with -1, and integer weights, some of them zero."""
     rng = np.random.default_rng(seed)
     logits = jnp.asarray(2 * rng.normal(size=(n, k)), jnp.float32)
     hot = rng.random((n, k)) < special.expit(logits)
@@ -31,13 +31,13 @@ def several(n=40, k=6, seed=0):
 CASES = [
     (metrics.multiclass, single),
     (metrics.multiclass_sigmoid, single),
-    (metrics.ranked_multilabel, several),
-    (metrics.listed, several),
+    (metrics.ranked_multilabel, label_lists),
+    (metrics.any_label, label_lists),
 ]
 
 
-def plain_multilabel(logits, labels, weights):
-    """One example after the other."""
+def multilabel_reference(logits, labels, weights):
+    """The metrics in plain numpy, one example at a time."""
     names = ("nll", "brier", "label_accuracy", "exact", "top1_hit")
     totals = dict.fromkeys(names, 0.0)
     for row, own, weight in zip(
@@ -61,10 +61,10 @@ def plain_multilabel(logits, labels, weights):
 @pytest.mark.parametrize("seed", [0, 1])
 def test_multiclass_metrics_agree_with_scikit_learn_and_numpy(seed):
     logits, labels, weights = single(seed=seed)
-    found = metrics.means(metrics.multiclass(logits, labels, weights))
+    result = metrics.means(metrics.multiclass(logits, labels, weights))
     probs = special.softmax(np.asarray(logits, np.float64), axis=-1)
     classes = np.arange(8)
-    stated = {
+    expected = {
         "accuracy": sklearn_metrics.accuracy_score(labels, probs.argmax(-1), sample_weight=weights),
         "top5_accuracy": sklearn_metrics.top_k_accuracy_score(
             labels, probs, k=5, labels=classes, sample_weight=weights
@@ -72,28 +72,32 @@ def test_multiclass_metrics_agree_with_scikit_learn_and_numpy(seed):
         "nll": sklearn_metrics.log_loss(labels, probs, labels=classes, sample_weight=weights),
         "brier": np.average(np.square(probs - np.eye(8)[labels]).sum(-1), weights=weights),
     }
-    np.testing.assert_allclose([found[name] for name in stated], list(stated.values()), rtol=1e-5)
+    np.testing.assert_allclose(
+        [result[name] for name in expected], list(expected.values()), rtol=1e-5
+    )
 
 
 @pytest.mark.parametrize("seed", [0, 1])
-def test_of_one_label_under_the_sigmoid_classes_rank_alike_and_answers_are_summed(seed):
+def test_one_label_under_a_sigmoid_ranks_as_a_softmax_and_sums_over_classes(seed):
     logits, labels, weights = single(seed=seed)
-    found = metrics.means(metrics.multiclass_sigmoid(logits, labels, weights))
+    result = metrics.means(metrics.multiclass_sigmoid(logits, labels, weights))
     softmax = metrics.means(metrics.multiclass(logits, labels, weights))
-    answers = plain_multilabel(logits, labels[:, None], weights)
+    by_class = multilabel_reference(logits, labels[:, None], weights)
     confidence = special.expit(np.asarray(logits, np.float64)).max(axis=-1)
-    stated = {
+    expected = {
         "accuracy": softmax["accuracy"],
         "top5_accuracy": softmax["top5_accuracy"],
-        "nll": answers["nll"],
-        "brier": answers["brier"],
+        "nll": by_class["nll"],
+        "brier": by_class["brier"],
         "confidence": np.average(confidence, weights=weights),
     }
-    assert found["accuracy"] == answers["top1_hit"]
-    np.testing.assert_allclose([found[name] for name in stated], list(stated.values()), rtol=1e-5)
+    assert result["accuracy"] == by_class["top1_hit"]
+    np.testing.assert_allclose(
+        [result[name] for name in expected], list(expected.values()), rtol=1e-5
+    )
 
 
-def test_log_odds_rank_where_their_probabilities_are_all_one():
+def test_log_odds_are_ranked_where_float32_probabilities_saturate():
     logits = jnp.array([[30.0, 40.0, 20.0]])
     for label, right in enumerate([0, 1, 0]):
         assert (
@@ -104,25 +108,27 @@ def test_log_odds_rank_where_their_probabilities_are_all_one():
         )
 
 
-def test_calibration_is_that_of_the_likeliest_class():
+def test_calibration_uses_the_probability_of_the_predicted_class():
     logits, labels, weights = single()
-    found = metrics.means(metrics.multiclass(logits, labels, weights))
+    result = metrics.means(metrics.multiclass(logits, labels, weights))
     confidence = jax.nn.softmax(logits).max(axis=-1)
     right = (jnp.argmax(logits, axis=-1) == labels).astype(jnp.float32)
     binned = reliability.sums(confidence, right, weights, reliability.equal_edges(15))
-    stated = {
+    expected = {
         "ece": reliability.expected_calibration_error(binned),
         "mce": reliability.maximum_calibration_error(binned),
         "confidence": np.average(confidence, weights=weights),
         "overconfidence": np.average(confidence, weights=weights * (1 - right)),
         "underconfidence": 1 - np.average(confidence, weights=weights * right),
     }
-    np.testing.assert_allclose([found[name] for name in stated], list(stated.values()), rtol=1e-5)
+    np.testing.assert_allclose(
+        [result[name] for name in expected], list(expected.values()), rtol=1e-5
+    )
 
 
-def test_calibration_by_centre_is_that_of_pycalib_but_for_its_slips():
+def test_calibration_by_bin_centre_is_pycalibs_without_its_errors():
     logits, labels, weights = single(n=400, k=8)
-    found = metrics.means(metrics.multiclass(logits, labels, weights))
+    result = metrics.means(metrics.multiclass(logits, labels, weights))
     confidence = np.asarray(jax.nn.softmax(logits).max(axis=-1), np.float64)
     right = np.asarray(jnp.argmax(logits, axis=-1) == labels)
     for num_bins, names in ((15, ("ece_center",)), (100, ("ece_center_100", "mce_center_100"))):
@@ -131,61 +137,67 @@ def test_calibration_by_centre_is_that_of_pycalib_but_for_its_slips():
         points = np.linspace(1 / 8 + 1 / (2 * num_bins), 1 - 1 / (2 * num_bins), num_bins)
         held = counts > 0
         gaps = np.abs(hits[held] / counts[held] - points[held])
-        stated = (np.average(gaps, weights=counts[held]), gaps.max())
-        for name, value in zip(names, stated):
-            assert abs(found[name] - value) <= 1 / (2 * 8 * num_bins) + 1e-5
+        expected = (np.average(gaps, weights=counts[held]), gaps.max())
+        for name, value in zip(names, expected):
+            assert abs(result[name] - value) <= 1 / (2 * 8 * num_bins) + 1e-5
 
 
 @pytest.mark.parametrize("seed", [0, 1])
 def test_multilabel_metrics_agree_with_numpy(seed):
-    case = several(seed=seed)
-    found, stated = metrics.means(metrics.ranked_multilabel(*case)), plain_multilabel(*case)
-    np.testing.assert_allclose([found[name] for name in stated], list(stated.values()), rtol=1e-5)
-
-
-@pytest.mark.parametrize("seed", [0, 1])
-def test_global_average_precision_is_of_all_answers_pooled(seed):
-    logits, labels, weights = several(n=400, seed=seed)
-    found = metrics.means(metrics.ranked_multilabel(logits, labels, weights))
-    holds = (labels[:, :, None] == jnp.arange(6)).any(axis=1)
-    of_answers = np.repeat(np.asarray(weights), 6)
-    stated = sklearn_metrics.average_precision_score(
-        np.ravel(holds), np.ravel(logits), sample_weight=of_answers
+    case = label_lists(seed=seed)
+    result = metrics.means(metrics.ranked_multilabel(*case))
+    expected = multilabel_reference(*case)
+    np.testing.assert_allclose(
+        [result[name] for name in expected], list(expected.values()), rtol=1e-5
     )
-    assert abs(found["gap"] - stated) <= found["gap_error"] < 0.02
 
 
 @pytest.mark.parametrize("seed", [0, 1])
-def test_an_answer_is_right_where_the_likeliest_class_is_listed(seed):
-    logits, lists, weights = several(seed=seed)
-    hits = [row.argmax() in of for row, of in zip(np.asarray(logits), np.asarray(lists).tolist())]
-    found = metrics.means(metrics.listed(logits, lists, weights))
-    np.testing.assert_allclose(found["accuracy"], np.average(hits, weights=weights), rtol=1e-6)
+def test_global_average_precision_pools_all_examples_and_classes(seed):
+    logits, labels, weights = label_lists(n=400, seed=seed)
+    result = metrics.means(metrics.ranked_multilabel(logits, labels, weights))
+    holds = (labels[:, :, None] == jnp.arange(6)).any(axis=1)
+    repeated_weights = np.repeat(np.asarray(weights), 6)
+    expected = sklearn_metrics.average_precision_score(
+        np.ravel(holds), np.ravel(logits), sample_weight=repeated_weights
+    )
+    assert abs(result["gap"] - expected) <= result["gap_error"] < 0.02
 
 
-def test_lists_of_one_label_make_the_accuracy_of_single_labels():
+@pytest.mark.parametrize("seed", [0, 1])
+def test_a_prediction_is_correct_if_the_list_contains_it(seed):
+    logits, lists, weights = label_lists(seed=seed)
+    hits = [
+        row.argmax() in labels
+        for row, labels in zip(np.asarray(logits), np.asarray(lists).tolist())
+    ]
+    result = metrics.means(metrics.any_label(logits, lists, weights))
+    np.testing.assert_allclose(result["accuracy"], np.average(hits, weights=weights), rtol=1e-6)
+
+
+def test_lists_of_one_label_give_the_accuracy_of_single_labels():
     logits, labels, weights = single()
     tied = logits.at[:10].set(0.0).at[10:15, 0].set(jnp.nan)
     lists = jnp.pad(labels[:, None], ((0, 0), (0, 2)), constant_values=-1)
     one, other = (
-        metrics.means(f(tied, of, weights))
-        for f, of in ((metrics.multiclass, labels), (metrics.listed, lists))
+        metrics.means(metric(tied, answers, weights))
+        for metric, answers in ((metrics.multiclass, labels), (metrics.any_label, lists))
     )
     assert other["accuracy"] == one["accuracy"]
 
 
 @pytest.mark.parametrize(("metric", "case"), CASES)
 def test_parts_of_a_data_set_merge_by_addition(metric, case):
-    whole = case()
-    parts = [metric(*(x[s] for x in whole)) for s in (slice(0, 20), slice(20, None))]
-    merged, direct = metrics.means(jax.tree.map(np.add, *parts)), metrics.means(metric(*whole))
+    batch = case()
+    parts = [metric(*(x[s] for x in batch)) for s in (slice(0, 20), slice(20, None))]
+    merged, direct = metrics.means(jax.tree.map(np.add, *parts)), metrics.means(metric(*batch))
     assert merged.keys() == direct.keys()
     np.testing.assert_allclose(list(merged.values()), list(direct.values()), rtol=1e-5)
 
 
 @pytest.mark.parametrize(("metric", "case"), CASES)
 @pytest.mark.parametrize("logit", [0.0, jnp.nan, jnp.inf, -jnp.inf])
-def test_padding_changes_nothing_whatever_its_logits(metric, case, logit):
+def test_padding_changes_nothing_for_any_logits(metric, case, logit):
     logits, labels, weights = case()
     padding = ((0, 3), (0, 0))
     padded = metric(
@@ -201,7 +213,7 @@ def test_padding_changes_nothing_whatever_its_logits(metric, case, logit):
 
 
 @pytest.mark.parametrize(("metric", "case"), CASES)
-def test_a_whole_weight_is_that_many_examples(metric, case):
+def test_an_integer_weight_is_that_many_examples(metric, case):
     logits, labels, weights = case()
     rows = np.repeat(np.arange(len(labels)), np.asarray(weights, int))
     repeated = metrics.means(metric(logits[rows], labels[rows], jnp.ones(len(rows))))
@@ -213,13 +225,13 @@ def test_a_whole_weight_is_that_many_examples(metric, case):
 def test_ties_count_against_the_label(num_tied, in_top5):
     logits = jnp.where(jnp.arange(8) < num_tied, 3.0, 0.0)
     for label in range(num_tied):  # wherever the label stands among those tied
-        found = metrics.means(metrics.multiclass(logits[None], jnp.array([label]), jnp.ones(1)))
-        assert found["accuracy"] == 0
-        assert found["top5_accuracy"] == in_top5
+        result = metrics.means(metrics.multiclass(logits[None], jnp.array([label]), jnp.ones(1)))
+        assert result["accuracy"] == 0
+        assert result["top5_accuracy"] == in_top5
 
 
 @pytest.mark.parametrize("k", [1, 4, 5])
-def test_among_five_classes_or_fewer_the_label_is_always_in_the_top_five(k):
+def test_with_five_classes_or_fewer_the_label_is_always_in_the_top_five(k):
     logits, labels, _ = single(k=k)
     assert (
         metrics.means(metrics.multiclass(logits, labels, jnp.ones(len(labels))))["top5_accuracy"]
@@ -228,23 +240,23 @@ def test_among_five_classes_or_fewer_the_label_is_always_in_the_top_five(k):
 
 
 @pytest.mark.parametrize("label", [0, 1])
-def test_logits_that_are_no_numbers_are_not_right(label):
+def test_nan_logits_are_never_correct(label):
     logits = jnp.array([[jnp.nan, jnp.nan, jnp.nan], [5.0, 5.0, jnp.nan]])
-    found = metrics.means(metrics.multiclass(logits, jnp.full(2, label), jnp.ones(2)))
-    assert found["accuracy"] == 0
-    assert np.isnan(found["nll"])
+    result = metrics.means(metrics.multiclass(logits, jnp.full(2, label), jnp.ones(2)))
+    assert result["accuracy"] == 0
+    assert np.isnan(result["nll"])
 
 
 @pytest.mark.parametrize("logits", [[0.0, 0.0, 0.0], [1e30, -1e30, 0.0]])
-def test_a_label_that_is_nowhere_and_no_class_predicted_is_right(logits):
+def test_an_example_without_labels_is_correct_only_if_no_class_is_predicted(logits):
     labels = jnp.full((1, 2), -1)
-    found = metrics.means(metrics.ranked_multilabel(jnp.array([logits]), labels, jnp.ones(1)))
-    assert found["top1_hit"] == 0
-    assert found["exact"] == (max(logits) <= 0)
+    result = metrics.means(metrics.ranked_multilabel(jnp.array([logits]), labels, jnp.ones(1)))
+    assert result["top1_hit"] == 0
+    assert result["exact"] == (max(logits) <= 0)
 
 
 @pytest.mark.parametrize(("metric", "case"), CASES)
-def test_the_metrics_of_nothing_are_no_numbers(metric, case):
+def test_metrics_without_examples_are_nan(metric, case):
     logits, labels, weights = case()
     for empty in (metric(logits[:0], labels[:0], weights[:0]), metric(logits, labels, 0 * weights)):
         assert np.isnan(list(metrics.means(empty).values())).all()
@@ -255,8 +267,8 @@ def test_the_metrics_of_nothing_are_no_numbers(metric, case):
     [
         (metrics.multiclass, single, metrics.MULTICLASS),
         (metrics.multiclass_sigmoid, single, metrics.MULTICLASS),
-        (metrics.ranked_multilabel, several, metrics.MULTILABEL),
+        (metrics.ranked_multilabel, label_lists, metrics.MULTILABEL),
     ],
 )
-def test_the_announced_names_are_those_of_the_means(metric, case, names):
+def test_the_declared_names_are_those_of_the_means(metric, case, names):
     assert tuple(metrics.means(metric(*case()))) == names

@@ -73,7 +73,8 @@ def test_points_are_bit_identical(kind):
 
 
 @pytest.mark.parametrize(
-    "metric", [metrics.multiclass, metrics.multiclass_sigmoid, metrics.listed, metrics.multilabel]
+    "metric",
+    [metrics.multiclass, metrics.multiclass_sigmoid, metrics.any_label, metrics.multilabel],
 )
 def test_sums_of_metrics_are_float32(metric):
     labels = (

@@ -74,7 +74,9 @@ def _print_regime(results_by_row, regime, flags):
         chosen = ", ".join(f"{point} ({n}x)" for point, n in points.most_common())
         for kind, number in (("single", 1), ("ensemble", flags.size)):
             max_subsets = max(len(results), flags.max_subsets)
-            size = ensemble.of_size(members.told, number, max_subsets, held_out=members.held_out)
+            size = ensemble.size_result(
+                members.predictions, number, max_subsets, fit_predictions=members.fit_predictions
+            )
             lines.append((row, kind, chosen, size))
     table = files.read_json(Path(__file__).with_name("paper.json"))["tables"]["table_7"]
     metrics = [name for name in lines[0][-1].mean if all(name in line[-1].mean for line in lines)]
@@ -95,12 +97,12 @@ def _print_regime(results_by_row, regime, flags):
             title,
             chosen,
             str(size.num_subsets),
-            *(ensemble.shown_as(size, metric) for metric in metrics),
+            *(ensemble.formatted_metric(size, metric) for metric in metrics),
         ]
         cells += [str(theirs.get(_COLUMNS[metric], "-")) for metric in paper_metrics]
         print("| " + " | ".join(cells) + " |")
     print(
-        f"\n{ensemble.temperatures(fits.pop() if len(fits) == 1 else None)}\nPaper:"
+        f"\n{ensemble.temperature_note(fits.pop() if len(fits) == 1 else None)}\nPaper:"
         f" {table['title']}; top-1 in %."
     )
     if set_counts != {1}:

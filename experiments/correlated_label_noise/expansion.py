@@ -220,7 +220,7 @@ def draw(numbers: Numbers, out: files.Path) -> list[files.Path]:
     Returns:
       The files written.
     """
-    with figures.styled(mathematics=True):
+    with figures.style_context(mathematics=True):
         curves = figures.figure(9, 3.8)
         curves.get_layout_engine().set(wspace=0.06)
         panels = curves.subplots(1, 2, sharey=True)

@@ -58,8 +58,8 @@ def main() -> None:
                 if method == row:
                     _check_noise_is_known(result.job.directory)
                     run = loaded_run.load(result.job.directory, checkpoint, data_dir)
-                    train[seed] = label_errors.summary(label_errors.labels(run))
-                    valid[seed] = label_errors.summary(label_errors.labels(run, "valid"))
+                    train[seed] = label_errors.summary(label_errors.label_scores(run))
+                    valid[seed] = label_errors.summary(label_errors.label_scores(run, "valid"))
                     jax.clear_caches()
             if row == chosen.reference:
                 reference = train
@@ -74,7 +74,9 @@ def main() -> None:
 
 
 def _check_noise_is_known(directory: files.Path) -> None:
-    if not known_noise.share(loaded_run.read(directory).dataset):  # before anything is evaluated
+    if not known_noise.noise_rate(
+        loaded_run.read(directory).dataset
+    ):  # before anything is evaluated
         raise SystemExit(
             f"{directory}: no training label is known to be wrong; choose a table with noise."
         )

@@ -5,7 +5,7 @@
 reads the tuned runs of the table and prints for each method, regime and measure the mean and
 standard deviation over seeds of three scores: the number of the m confused pairs among the m
 largest ones; the rank AUC of the confused pairs (if all pairs are confused, of the most confused
-ones, see known_noise.most_mixed); and Spearman's correlation with the confusion rates, with the
+ones, see known_noise.most_confused); and Spearman's correlation with the confusion rates, with the
 largest p-value over seeds of a permutation test. Confusion rates are over the training examples of
 a run, or with --all_labels over the full training split, if it stores clean labels too.
 """
@@ -57,7 +57,7 @@ def main() -> None:
                 run = loaded_run.load(result.job.directory, checkpoint, data_dir)
                 for measure, values in summary.measures(run)._asdict().items():
                     if values[~np.eye(len(values), dtype=bool)].any():
-                        agreement = known_noise.agreement(values, known_noise.most_mixed(known))
+                        agreement = known_noise.agreement(values, known_noise.most_confused(known))
                         agreement |= known_noise.rank_correlation(values, known)
                         scores.setdefault(measure, []).append(agreement)
                 jax.clear_caches()
@@ -91,7 +91,7 @@ def confusions(
             f"{directory} has {len(dataset_record['class_names']):,} classes, but pairs are"
             f" measured for at most {summary.MAX_CLASSES:,}."
         )
-    known = known_noise.confusions(dataset_record)
+    known = known_noise.confusion_matrix(dataset_record)
     if not known.any():
         raise SystemExit(
             f"{directory}: no training label is known to be wrong; choose a table with noise, or"

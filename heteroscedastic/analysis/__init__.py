@@ -1,1 +1,1 @@
-"""Reading finished runs; nothing here trains."""
+"""Analysis of finished runs; nothing here trains."""

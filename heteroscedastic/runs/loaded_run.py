@@ -1,4 +1,4 @@
-"""A finished run, as its files tell it."""
+"""Reading a finished run: its files alone, or the model, the data and a checkpoint."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -17,8 +17,8 @@ from heteroscedastic.runs.checkpoint import CheckpointError, Checkpoints
 from heteroscedastic.training.state import TrainState
 
 
-class Told(NamedTuple):
-    """What the small files of a finished run say; nothing is built or trained to read them."""
+class SavedRun(NamedTuple):
+    """The JSON files of a finished run. Reading them builds no model and reads no data."""
 
     directory: files.Path
     config: dict[str, Any]
@@ -26,8 +26,8 @@ class Told(NamedTuple):
     dataset: dict[str, Any]
 
 
-class Finished(NamedTuple):
-    """What a run left behind."""
+class LoadedRun(NamedTuple):
+    """A finished run with its model, its data and the state of one checkpoint."""
 
     run: Run
     results: dict[str, Any]
@@ -35,209 +35,222 @@ class Finished(NamedTuple):
     state: TrainState
 
 
-def read(directory: str | files.Path) -> Told:
-    """What the small files of a run say.
+def read(directory: str | files.Path) -> SavedRun:
+    """Reads config.json, results.json and dataset.json of a run.
 
     Raises:
       FileNotFoundError: the directory holds no complete run.
-      ValueError: a file is damaged, was changed, belongs to another run, or is of a version that
-        wrote other things.
+      ValueError: a file is damaged, was changed, belongs to another run or was written by an
+        incompatible version.
     """
     path = files.as_path(directory)
     files.reach(path)
     if not (path / "results.json").exists():
-        begun = (
+        cause = (
             "its training is not finished"
             if (path / "config.json").exists()
-            else "and config.json too"
+            else "and so is config.json"
         )
         raise FileNotFoundError(
-            f"{path} holds no complete run: results.json is missing, {begun}."
-            f" Train it to the end: python main.py --config=CONFIG --workdir={path}"
+            f"{path} holds no complete run: results.json is missing, {cause}. Finish the training:"
+            f" python main.py --config=CONFIG --workdir={path}"
         )
     record = run_record.read(path)
     if not record.results["evals"]:
         raise ValueError(
-            f"{path} has no evaluations to read: its config.evals is empty; give a run that has"
-            " some."
+            f"{path} has no evaluations because its config.evals is empty; choose a run that has"
+            " evaluations."
         )
-    return Told(path, **record._asdict())
+    return SavedRun(path, **record._asdict())
 
 
-def held_out(told: Told, on: str) -> str | None:
-    """The evaluation whose predictions a temperature for `on` is fitted on: of the held-out split,
-    by the same weights.
+def held_out_evaluation(saved_run: SavedRun, evaluation: str) -> str | None:
+    """The evaluation on which a temperature for `evaluation` is fitted.
 
-    None where the run has no such evaluation.
+    It evaluates the validation split with the same checkpoint. None if the run has no such
+    evaluation.
     """
-    evals, validation = told.config["evals"], told.config.get("validation")
+    evals, validation = saved_run.config["evals"], saved_run.config.get("validation")
     split = validation["split"] if validation else "valid"
-    checkpoint = evals.get(on, {}).get("checkpoint", "last")
+    checkpoint = evals.get(evaluation, {}).get("checkpoint", "last")
     return next(
         (
-            n
-            for n, e in evals.items()
-            if (e["split"], e.get("checkpoint", "last")) == (split, checkpoint)
+            name
+            for name, settings in evals.items()
+            if (settings["split"], settings.get("checkpoint", "last")) == (split, checkpoint)
         ),
         None,
     )
 
 
-def build(told: Told, data_dir: str | None = None) -> Run:
-    """The run itself, with the data that it saw.
+def build(saved_run: SavedRun, data_dir: str | None = None) -> Run:
+    """Builds the model and reads the data of a run.
 
     Raises:
-      FileNotFoundError: the data is not found.
-      ValueError: the data is not what the run saw, or its config is of another version.
+      FileNotFoundError: the data set is missing.
+      ValueError: the data differs from the data of the run, or this version does not support the
+        config.
     """
     try:
-        run = assembly.build(told.config, data_dir)
+        run = assembly.build(saved_run.config, data_dir)
     except (ValueError, TypeError, KeyError, AttributeError) as error:
-        told_as = error if isinstance(error, ValueError) else f"{error!r} of config.json"
+        cause = error if isinstance(error, ValueError) else f"{error!r} in config.json"
         raise ValueError(
-            f"{told.directory / 'config.json'} cannot be built by this version: {told_as}"
+            f"{saved_run.directory / 'config.json'} cannot be built by this version: {cause}"
         ) from error
-    now, then = run.pipeline.description, told.dataset
-    kind = (
-        "fingerprint" if "examples_fingerprint" in then else "examples_fingerprint"
-    )  # without names, as it was then
-    if now.get(kind, now["fingerprint"]) != then.get("fingerprint"):
+    current, recorded = run.pipeline.description, saved_run.dataset
+    # Before `examples_fingerprint` existed, `fingerprint` covered the examples without class names.
+    key = "fingerprint" if "examples_fingerprint" in recorded else "examples_fingerprint"
+    if current.get(key, current["fingerprint"]) != recorded.get("fingerprint"):
         raise ValueError(
-            f"{told.directory} saw other data than is found now; give the --data_dir of that run."
+            f"{saved_run.directory} used data that differs from the data in the current data"
+            " directory; set --data_dir to the data directory of that run."
         )
     return run
 
 
-# What building or loading a run raises where its data, its version or its checkpoint is not here.
-NOT_HERE = (FileNotFoundError, ModuleNotFoundError, ValueError, CheckpointError)
+# Raised when the data, the version or the checkpoint that a run needs is not available here.
+UNAVAILABLE = (FileNotFoundError, ModuleNotFoundError, ValueError, CheckpointError)
 
 
-def clean_labels(told: Told, evaluation: str, data_dir: str | None = None) -> dict[int, Any]:
-    """The label, or list of them, that an example of an evaluation has before any noise that is
-    known, by its id.
+def clean_labels_by_id(
+    saved_run: SavedRun, evaluation: str, data_dir: str | None = None
+) -> dict[int, Any]:
+    """The label, or list of labels, of each example of an evaluation before known label noise.
 
     Raises:
-      FileNotFoundError, ModuleNotFoundError, ValueError: the data that the run saw is not here.
+      FileNotFoundError, ModuleNotFoundError, ValueError: the data of the run is not available.
     """
-    split = told.config["evals"][evaluation]["split"]
-    pipeline = build(told, data_dir).pipeline
+    split = saved_run.config["evals"][evaluation]["split"]
+    pipeline = build(saved_run, data_dir).pipeline
     return dict(zip(pipeline.kept[split].tolist(), pipeline.clean_labels[split], strict=True))
 
 
-def clean_labels_of(
+def clean_labels(
     run: Run, split: str, ids: Int[np.ndarray, "n"]
 ) -> Int[np.ndarray, "n"] | Int[np.ndarray, "n m"]:
-    """The labels of these examples of a split, before any noise that is known."""
-    kept = run.pipeline.kept[split]
-    rising = np.argsort(kept)
-    return run.pipeline.clean_labels[split][rising[np.searchsorted(kept, ids, sorter=rising)]]
+    """The labels of the examples with these ids, before known label noise."""
+    split_ids = run.pipeline.kept[split]
+    order = np.argsort(split_ids)
+    positions = order[np.searchsorted(split_ids, ids, sorter=order)]
+    return run.pipeline.clean_labels[split][positions]
 
 
 def load(
     directory: str | files.Path, checkpoint: str = "last", data_dir: str | None = None
-) -> Finished:
-    """The run in a directory, with the state of its last or its best checkpoint.
+) -> LoadedRun:
+    """Loads a run with the state of its last or its best checkpoint.
+
+    Args:
+      directory: of the run.
+      checkpoint: "last" or "best".
+      data_dir: the directory of the data sets.
 
     Raises:
       FileNotFoundError: the directory holds no complete run.
-      ValueError: the data is not what the run saw.
-      CheckpointError: the checkpoint is missing, or cannot be read.
+      ValueError: the data differs from the data of the run.
+      CheckpointError: the checkpoint is missing or cannot be read.
     """
-    told = read(directory)
-    path, results = told.directory, told.results
-    run = build(told, data_dir)
+    saved_run = read(directory)
+    path, results = saved_run.directory, saved_run.results
+    run = build(saved_run, data_dir)
     step = results["best_step"] if checkpoint == "best" else results["step"]
     if step is None:
-        raise ValueError(f"{path} has no best checkpoint, as it had no validation.")
+        raise ValueError(
+            f"{path} has no best checkpoint because it had no validation; choose the checkpoint"
+            " last."
+        )
     with Checkpoints(path / "checkpoints", results.get("owner"), read_only=True) as checkpoints:
         state, _ = checkpoints.restore(step, jax.tree.map(_on_one_device, jax.eval_shape(run.init)))
-    return Finished(run, results, told.dataset, state)
+    return LoadedRun(run, results, saved_run.dataset, state)
 
 
-def evaluated(told: Told, evaluation: str, data_dir: str | None = None) -> tuple[Finished, str]:
-    """The run with the state that was evaluated, and the split that it was evaluated on.
+def load_evaluated(
+    saved_run: SavedRun, evaluation: str, data_dir: str | None = None
+) -> tuple[LoadedRun, str]:
+    """Loads a run with the checkpoint of an evaluation; returns it and the evaluation's split.
 
     Raises:
-      FileNotFoundError, ModuleNotFoundError, ValueError: the data that the run saw is not here.
-      CheckpointError: nor is the checkpoint.
+      FileNotFoundError, ModuleNotFoundError, ValueError: the data of the run is not available.
+      CheckpointError: the checkpoint is not available.
     """
-    settings = told.config["evals"][evaluation]
-    return load(told.directory, settings.get("checkpoint", "last"), data_dir), settings["split"]
+    settings = saved_run.config["evals"][evaluation]
+    checkpoint = settings.get("checkpoint", "last")
+    return load(saved_run.directory, checkpoint, data_dir), settings["split"]
 
 
 def has_noise(config: dict[str, Any]) -> bool:
-    """Whether the head of a run has a covariance at all."""
+    """Whether the head of a run has a covariance."""
     return heads.has_noise(config["head"]["name"])
 
 
-def data(found: Finished, split: str) -> Split:
-    """One of the splits that a run has.
+def split_data(loaded_run: LoadedRun, split: str) -> Split:
+    """The examples of a split of a run.
 
     Raises:
-      ValueError: it has no such split.
+      ValueError: the run has no such split.
     """
-    splits = found.run.dataset.splits
+    splits = loaded_run.run.dataset.splits
     if split not in splits:
-        raise ValueError(f"the run has no split {split!r}, but {', '.join(sorted(splits))}.")
+        raise ValueError(
+            f"the run has no split {split!r}; its splits are {', '.join(sorted(splits))}."
+        )
     return splits[split]
 
 
-def with_one_label(found: Finished, split: str) -> Split:
-    """One of the splits that a run has.
+def single_label_data(loaded_run: LoadedRun, split: str) -> Split:
+    """The examples of a split of a run that has one label per example.
 
     Raises:
-      ValueError: it has no such split, or the run answers yes or no for each class.
+      ValueError: the run has no such split, or its link is the sigmoid.
     """
-    if found.run.task.link == "sigmoid":  # before images are read
+    if loaded_run.run.task.link == "sigmoid":  # before images are read
         raise ValueError(
-            "this is for one label an example, under softmax; this run answers yes or no for each"
-            " class."
+            "this analysis requires one label per example and a softmax; this run predicts each"
+            " class independently with a sigmoid."
         )
-    return data(found, split)
+    return split_data(loaded_run, split)
 
 
-def by_example(
-    found: Finished,
+def map_latents(
+    loaded_run: LoadedRun,
     split: Split,
-    read: Callable,
+    function: Callable,
     rows: Int[np.ndarray, "m"] | None = None,
-    then: Callable[[Any], Any] = lambda part: part,
+    postprocess: Callable[[Any], Any] = lambda values: values,
 ) -> Any:
-    """What `read` makes of the latents of examples of a split, which are not augmented.
+    """Applies a function to the latents of the examples of a split, without augmentation.
 
     Args:
-      found: the run.
-      split: of the run.
-      read: (key, latent, batch) -> any tree of values by example. Compiled.
-      rows: places in the split; all of them, in order, if not given.
-      then: of such a tree of a batch, in numpy: what is kept of it.
+      loaded_run: the run.
+      split: examples of the run.
+      function: (key, latent, batch) -> a tree of arrays with one entry per example. Compiled.
+      rows: positions in the split; all of them, in order, by default.
+      postprocess: applied to the tree of each batch, in numpy, before batches are concatenated.
 
     Returns:
-      The tree in numpy, an entry an example.
+      The tree in numpy, with one entry per example.
     """
-    run, state = found.run, found.state
+    run, state = loaded_run.run, loaded_run.state
 
     @jax.jit
     def values(state, on_device, feed, key):
         latent, batch = run.latents(state.params, state.model_state, on_device, feed)
-        return read(key, latent, batch)
+        return function(key, latent, batch)
 
-    on_device, key, parts = (
-        jax.device_put(split),
-        assembly.key_for(run.config["seed"], "analysis"),
-        [],
-    )
-    for i, feed in enumerate(
-        resident.feeds(np.arange(len(split.ids)) if rows is None else rows, run.steps.batch_size)
-    ):
+    on_device, parts = jax.device_put(split), []
+    key = assembly.key_for(run.config["seed"], "analysis")
+    rows = np.arange(len(split.ids)) if rows is None else rows
+    for i, feed in enumerate(resident.feeds(rows, run.steps.batch_size)):
         part = values(state, on_device, feed, jax.random.fold_in(key, i))
+        present = feed.weights > 0
         parts.append(
-            then(jax.tree.map(lambda x, present=feed.weights > 0: np.asarray(x)[present], part))
+            postprocess(jax.tree.map(lambda x, present=present: np.asarray(x)[present], part))
         )
     return jax.tree.map(lambda *x: np.concatenate(x), *parts)
 
 
 def _on_one_device(shape: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
-    """Wherever the run had it."""
+    """The same array on the first device, whatever the sharding of the run was."""
     sharding = jax.sharding.SingleDeviceSharding(jax.devices()[0])
     return jax.ShapeDtypeStruct(shape.shape, shape.dtype, sharding=sharding)

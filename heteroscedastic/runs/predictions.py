@@ -1,4 +1,4 @@
-"""The predictions that a run wrote down, and what follows from each by itself."""
+"""The saved predictions of a run, and quantities that follow from one example's prediction."""
 
 from typing import Any, NamedTuple
 
@@ -12,91 +12,91 @@ from heteroscedastic.runs import provenance, run_record
 
 
 class Predictions(NamedTuple):
-    """Of one evaluation; see training/step.py for what is kept above 2,000 classes."""
+    """The predictions of one evaluation.
+
+    Above 2,000 classes a run saves only the largest logits of each example; see tasks/task.py.
+    """
 
     source: files.Path
     ids: Int[np.ndarray, "n"]
     labels: Int[np.ndarray, "n"] | Int[np.ndarray, "n m"]  # lists are padded with -1
-    logits: Float[np.ndarray, "n c"]  # of every class, or the largest of each example, falling
-    classes: Int[np.ndarray, "n c"] | None = (
-        None  # whose logits they are; None is every one, in order
-    )
+    logits: Float[np.ndarray, "n c"]  # of all classes, or the largest in descending order
+    classes: Int[np.ndarray, "n c"] | None = None  # of the logits; None means all, in order
     label_logits: Float[np.ndarray, "n"] | Float[np.ndarray, "n m"] | None = None
     log_normalizer: Float[np.ndarray, "n"] | None = None
 
     @property
     def link(self) -> Link:
-        """The link of the logits: the file has lists of labels where they are log-odds."""
+        """The link of the logits: "sigmoid" if the file holds lists of labels."""
         return "sigmoid" if self.labels.ndim == 2 else "softmax"
 
 
 def names(run: str | files.Path) -> list[str]:
-    """The evaluations of which a run has predictions."""
+    """The evaluations whose predictions a run has saved."""
     return sorted(path.stem for path in (files.as_path(run) / "predictions").glob("*.npz"))
 
 
 def read(run: str | files.Path, name: str) -> Predictions:
-    """The predictions of one evaluation of a run.
+    """Reads the predictions of one evaluation of a run.
 
     Raises:
       FileNotFoundError: the run has no such predictions.
-      ValueError: the file is damaged, was changed, belongs to another run, is of another version,
-        or of lists of right labels under a softmax.
+      ValueError: the file is damaged, was changed, belongs to another run, was written by an
+        incompatible version, or holds lists of correct labels under a softmax.
     """
     path = files.as_path(run) / "predictions" / f"{name}.npz"
     if not path.exists():
-        known = names(run)
+        saved = names(run)
         remedy = (
-            f"it has those of {', '.join(known)}: choose one of them"
-            if known
-            else "it has none at all: remove its results.json and run main.py on it again, which evaluates it again"
+            f"choose one of its evaluations: {', '.join(saved)}"
+            if saved
+            else f"it has none at all: {_REMEDY}"
         )
         raise FileNotFoundError(
             f"{run} has no predictions of {name!r} ({path.name} is missing); {remedy}."
         )
     try:
-        found = files.read_arrays(path)
-    except Exception as error:  # of zip, zlib or numpy, whichever comes upon the damage first
-        told = str(error).partition("\n")[0] or type(error).__name__
-        raise ValueError(f"{path} is damaged ({told}); {_AGAIN}.") from None
-    stamp = {key: str(found.pop(key)) for key in ("owner", "digest") if key in found}
-    if "right_labels" in found:
+        arrays = files.read_arrays(path)
+    except Exception as error:  # zip, zlib or numpy, whichever meets the damage first
+        cause = str(error).partition("\n")[0] or type(error).__name__
+        raise ValueError(f"{path} is damaged ({cause}); {_REMEDY}.") from None
+    stamp = {key: str(arrays.pop(key)) for key in ("owner", "digest") if key in arrays}
+    if "right_labels" in arrays:
         raise ValueError(
-            f"{path} is of examples of which lists of labels are right, under a softmax of one"
-            " label; results.json"
-            " tells the accuracy of it, and nothing else here is defined of it: choose another"
-            " evaluation."
+            f"{path} has a list of correct labels per example, under a softmax of one label; only"
+            " its accuracy in results.json is defined. Choose another evaluation."
         )
-    unknown = sorted(set(found) - set(Predictions._fields))
-    missing = sorted({"ids", "labels", "logits"} - set(found))
+    unknown = sorted(set(arrays) - set(Predictions._fields))
+    missing = sorted({"ids", "labels", "logits"} - set(arrays))
     if unknown or missing:
         raise ValueError(
-            f"{path} is of another version: it lacks {missing} and has {unknown}; make the run"
-            " again with this one."
+            f"{path} was written by another version: it lacks {missing} and has unknown {unknown};"
+            " repeat the run with this version."
         )
     record = run_record.read_if_complete(files.as_path(run))
-    if fault := _fault(len(record.dataset["class_names"]) if record else None, **found):
-        raise ValueError(f"{path} is damaged ({fault}); {_AGAIN}.")
-    _check_stamp(record.results.get("owner") if record else None, path, found, stamp)
-    return Predictions(path, **found)
+    if fault := _fault(len(record.dataset["class_names"]) if record else None, **arrays):
+        raise ValueError(f"{path} is damaged ({fault}); {_REMEDY}.")
+    _check_stamp(record.results.get("owner") if record else None, path, arrays, stamp)
+    return Predictions(path, **arrays)
 
 
-_AGAIN = "remove the run's results.json and run main.py on it again, which evaluates it again"
+_REMEDY = "remove the run's results.json and repeat its main.py command, which evaluates it again"
 
 
 def _check_stamp(
-    owner: str | None, path: files.Path, found: dict[str, np.ndarray], stamp: dict[str, str]
+    owner: str | None, path: files.Path, arrays: dict[str, np.ndarray], stamp: dict[str, str]
 ) -> None:
-    """Raises a ValueError where the predictions are not what the run of this owner wrote."""
+    """Raises a ValueError unless the run of this owner wrote exactly these predictions."""
     if owner and not stamp:
-        raise ValueError(f"{path} was not written by this run, as it has no owner; {_AGAIN}.")
+        raise ValueError(f"{path} has no owner, so this run did not write it; {_REMEDY}.")
     if not stamp:
         return
-    told = stamp.get("owner", "")
-    if str(provenance.stamped_arrays(path.stem, found, told)["digest"]) != stamp.get("digest"):
-        raise ValueError(f"{path} was changed or renamed after the run wrote it; {_AGAIN}.")
-    if owner and told != owner:
-        raise ValueError(f"{path} belongs to another run; {_AGAIN}.")
+    stamped_owner = stamp.get("owner", "")
+    digest = str(provenance.stamped_arrays(path.stem, arrays, stamped_owner)["digest"])
+    if digest != stamp.get("digest"):
+        raise ValueError(f"{path} was changed or renamed after the run wrote it; {_REMEDY}.")
+    if owner and stamped_owner != owner:
+        raise ValueError(f"{path} belongs to another run; {_REMEDY}.")
 
 
 def _fault(
@@ -108,18 +108,18 @@ def _fault(
     label_logits: np.ndarray | None = None,
     log_normalizer: np.ndarray | None = None,
 ) -> str | None:
-    """What is wrong with the arrays of a file, in words."""
-    whole = {"ids": ids, "labels": labels, "classes": classes}
-    real = {"logits": logits, "label_logits": label_logits, "log_normalizer": log_normalizer}
+    """Describes what is wrong with the arrays of a file; None if nothing is."""
+    integers = {"ids": ids, "labels": labels, "classes": classes}
+    reals = {"logits": logits, "label_logits": label_logits, "log_normalizer": log_normalizer}
     for expected, kind, arrays in (
-        ("whole numbers", np.integer, whole),
-        ("floats", np.floating, real),
+        ("integers", np.integer, integers),
+        ("floats", np.floating, reals),
     ):
         for name, array in arrays.items():
             if array is not None and not np.issubdtype(array.dtype, kind):
                 return f"{name} are {array.dtype}, not {expected}"
     if logits.ndim != 2 or not logits.size:
-        return f"logits have shape {logits.shape}, not one row for each example"
+        return f"logits have shape {logits.shape}, not one row per example"
     n = len(logits)
     shapes = {
         "ids": (ids, (n,)),
@@ -130,142 +130,138 @@ def _fault(
     }
     for name, (array, shape) in shapes.items():
         if array is not None and array.shape != shape:
-            return f"{name} have shape {array.shape} beside {n} rows of logits, not {shape}"
+            return f"{name} have shape {array.shape}, but {n} rows of logits require {shape}"
     if len(np.unique(ids)) != n:
         return "an id occurs twice"
     if label_logits is not None:
-        real["label_logits"] = np.where(
-            labels < 0, 0, label_logits
-        )  # of the padding of lists there are none
-    for name, array in real.items():
+        reals["label_logits"] = np.where(labels < 0, 0, label_logits)  # padding has no logit
+    for name, array in reals.items():
         if array is not None and not np.isfinite(array).all():
             row = np.argwhere(~np.isfinite(array))[0][0]
             return f"{name} of id {ids[row]} are not finite"
-    most = num_classes or (logits.shape[1] if classes is None else np.inf)
-    if classes is None and logits.shape[1] != most:
-        return f"there are logits of {logits.shape[1]} classes, not of {most}"
-    wrong = (labels < (-1 if labels.ndim == 2 else 0)) | (
-        labels >= most
-    )  # lists are padded with -1
-    if wrong.any():
-        place = tuple(np.argwhere(wrong)[0])
-        return f"id {ids[place[0]]} has label {labels[place]}, which is none of {most} classes"
-    if classes is not None and ((classes < 0) | (classes >= most)).any():
-        return "a logit is of no class"
+    limit = num_classes or (logits.shape[1] if classes is None else np.inf)
+    if classes is None and logits.shape[1] != limit:
+        return f"there are logits of {logits.shape[1]} classes, but the run has {limit}"
+    lowest = -1 if labels.ndim == 2 else 0  # lists are padded with -1
+    invalid = (labels < lowest) | (labels >= limit)
+    if invalid.any():
+        position = tuple(np.argwhere(invalid)[0])
+        return f"id {ids[position[0]]} has label {labels[position]}, but there are {limit} classes"
+    if classes is not None and ((classes < 0) | (classes >= limit)).any():
+        return f"a logit belongs to a class outside the {limit} classes"
     return None
 
 
-def is_noisy(told: Predictions, clean: dict[int, Any]) -> Bool[np.ndarray, "n *k"]:
-    """Of each example, and of several labels of each class, whether the label differs from the
-    clean one.
+def is_noisy(predictions: Predictions, clean: dict[int, Any]) -> Bool[np.ndarray, "n *k"]:
+    """Whether the label of each example differs from its clean label.
+
+    With lists of labels, the result has an entry per example and class.
 
     Args:
-      told: with every logit where there are several labels.
+      predictions: with all logits if the labels are lists.
       clean: label, or list of labels padded with -1, by the id of the example.
     """
-    labels = np.stack([clean[example] for example in told.ids.tolist()])
-    if told.link == "softmax":
-        return labels != told.labels
-    holds = answers(told)[1]
-    return curation.multi_hot(labels.reshape(len(labels), -1), holds.shape[-1]) != holds
+    labels = np.stack([clean[example] for example in predictions.ids.tolist()])
+    if predictions.link == "softmax":
+        return labels != predictions.labels
+    targets = binary_predictions(predictions)[1]
+    return curation.multi_hot(labels.reshape(len(labels), -1), targets.shape[-1]) != targets
 
 
-def every_logit(told: Predictions, purpose: str) -> Float[np.ndarray, "n k"]:
+def all_logits(predictions: Predictions, purpose: str) -> Float[np.ndarray, "n k"]:
     """The logits of all classes.
 
     Raises:
-      ValueError: only the largest were kept.
+      ValueError: the file holds only the largest logits; the message names the purpose.
     """
-    if told.classes is not None:
+    if predictions.classes is not None:
         raise ValueError(
-            f"{told.source} holds the largest logits of each example only, as above 2,000 classes;"
-            f" {purpose} needs"
-            " every one."
+            f"{predictions.source} holds only the largest logits of each example, as the run has"
+            f" more than 2,000 classes; {purpose} requires all logits."
         )
-    return told.logits
+    return predictions.logits
 
 
-def likeliest(told: Predictions) -> Int[np.ndarray, "n"]:
-    """The class of the largest logit; of several such the first."""
-    return told.logits.argmax(axis=-1) if told.classes is None else told.classes[:, 0]
+def predicted_classes(predictions: Predictions) -> Int[np.ndarray, "n"]:
+    """The class with the largest logit; the first one if there is a tie."""
+    if predictions.classes is None:
+        return predictions.logits.argmax(axis=-1)
+    return predictions.classes[:, 0]
 
 
-def is_correct(told: Predictions) -> Bool[np.ndarray, "n"]:
-    """Whether the likeliest class is the label, for one label an example."""
-    _check_single(told, "a prediction that is right or wrong")
-    own = told.label_logits
-    if own is None:
-        own = np.take_along_axis(told.logits, told.labels[:, None], axis=-1)[:, 0]
-    return is_first(told.logits, own)
+def is_correct(predictions: Predictions) -> Bool[np.ndarray, "n"]:
+    """Whether the predicted class is the label. Requires one label per example."""
+    _check_single_label(predictions, "top-1 correctness")
+    label_logits = predictions.label_logits
+    if label_logits is None:
+        columns = predictions.labels[:, None]
+        label_logits = np.take_along_axis(predictions.logits, columns, axis=-1)[:, 0]
+    return is_top(predictions.logits, label_logits)
 
 
-def is_first(
-    logits: Float[np.ndarray, "n c"], own: Float[np.ndarray, "n"]
+def is_top(
+    logits: Float[np.ndarray, "n c"], label_logits: Float[np.ndarray, "n"]
 ) -> Bool[np.ndarray, "n"]:
-    """Whether the label's own logit is above all others; a tie is wrong, as in metrics.py."""
-    return np.sum(logits >= own[:, None], axis=-1) == 1
+    """Whether the logit of the label exceeds all others; a tie is an error, as in metrics.py."""
+    return np.sum(logits >= label_logits[:, None], axis=-1) == 1
 
 
-def confidence(told: Predictions, temperature: float = 1.0) -> Float[np.ndarray, "n"]:
-    """The probability of the likeliest class, of softmax(logits / temperature). For one label an
-    example.
+def confidence(predictions: Predictions, temperature: float = 1.0) -> Float[np.ndarray, "n"]:
+    """The largest probability of softmax(logits / temperature). Requires one label per example.
 
     Raises:
-      ValueError: there are lists of labels, or a temperature but not every logit.
+      ValueError: the labels are lists, or a temperature is given and logits are missing.
     """
-    _check_single(told, "the confidence of the likeliest class")
-    logits = told.logits.astype(np.float64)
-    if told.log_normalizer is not None and temperature == 1.0:
-        return np.exp(logits.max(axis=-1) - told.log_normalizer)
-    logits = every_logit(told, "temperature scaling").astype(np.float64) / temperature
+    _check_single_label(predictions, "the confidence of a prediction")
+    logits = predictions.logits.astype(np.float64)
+    if predictions.log_normalizer is not None and temperature == 1.0:
+        return np.exp(logits.max(axis=-1) - predictions.log_normalizer)
+    logits = all_logits(predictions, "temperature scaling").astype(np.float64) / temperature
     return np.exp(logits.max(axis=-1) - special.logsumexp(logits, axis=-1))
 
 
-def answers(
-    told: Predictions, temperature: float = 1.0
+def binary_predictions(
+    predictions: Predictions, temperature: float = 1.0
 ) -> tuple[Float[np.ndarray, "n k"], Bool[np.ndarray, "n k"]]:
-    """Of several labels: the probability that each class holds, sigmoid(logits / temperature), and
-    whether it does.
+    """The probability sigmoid(logits / temperature) of each class, and whether it is a label.
 
     Raises:
-      ValueError: an example has one label, or not every logit is there.
+      ValueError: an example has one label, or logits are missing.
     """
-    if told.link == "softmax":
+    if predictions.link == "softmax":
         raise ValueError(
-            f"{told.source} has one label an example; yes/no answers are of lists of labels."
+            f"{predictions.source} has one label per example; per-class probabilities require lists"
+            " of labels."
         )
-    logits = every_logit(told, "the yes/no answers")
-    return special.expit(logits.astype(np.float64) / temperature), curation.multi_hot(
-        told.labels, logits.shape[-1]
-    )
+    logits = all_logits(predictions, "the probability of each class")
+    probs = special.expit(logits.astype(np.float64) / temperature)
+    return probs, curation.multi_hot(predictions.labels, logits.shape[-1])
 
 
-def losses(told: Predictions) -> Float[np.ndarray, "n"]:
-    """Minus the log-probability of the labels, in nats an example; of yes/no answers, summed over
-    the classes.
-    """
-    if told.classes is not None:
-        own = told.label_logits.astype(np.float64)
-        return told.log_normalizer - (
-            np.where(_once(told.labels), own, 0.0).sum(axis=-1) if told.link == "sigmoid" else own
-        )
-    if told.link == "sigmoid":
-        logits = told.logits.astype(np.float64)
-        holds = curation.multi_hot(told.labels, logits.shape[-1])
-        return -np.sum(special.log_expit(np.where(holds, logits, -logits)), axis=-1)
-    log_probs = special.log_softmax(told.logits.astype(np.float64), axis=-1)
-    return -np.take_along_axis(log_probs, told.labels[:, None], axis=-1)[:, 0]
+def losses(predictions: Predictions) -> Float[np.ndarray, "n"]:
+    """The negative log-likelihood of each example in nats; under a sigmoid, summed over classes."""
+    if predictions.classes is not None:
+        label_logits = predictions.label_logits.astype(np.float64)
+        if predictions.link == "sigmoid":
+            first = _first_occurrences(predictions.labels)
+            label_logits = np.where(first, label_logits, 0.0).sum(axis=-1)
+        return predictions.log_normalizer - label_logits
+    if predictions.link == "sigmoid":
+        logits = predictions.logits.astype(np.float64)
+        targets = curation.multi_hot(predictions.labels, logits.shape[-1])
+        return -np.sum(special.log_expit(np.where(targets, logits, -logits)), axis=-1)
+    log_probs = special.log_softmax(predictions.logits.astype(np.float64), axis=-1)
+    return -np.take_along_axis(log_probs, predictions.labels[:, None], axis=-1)[:, 0]
 
 
-def _once(labels: Int[np.ndarray, "n m"]) -> Bool[np.ndarray, "n m"]:
-    """Where a list names a label for the first time."""
-    before = np.tril(labels[:, :, None] == labels[:, None, :], -1).any(axis=-1)
-    return (labels >= 0) & ~before
+def _first_occurrences(labels: Int[np.ndarray, "n m"]) -> Bool[np.ndarray, "n m"]:
+    """Marks the first occurrence of each label in a list; False for padding."""
+    repeated = np.tril(labels[:, :, None] == labels[:, None, :], -1).any(axis=-1)
+    return (labels >= 0) & ~repeated
 
 
-def _check_single(told: Predictions, what: str) -> None:
-    if told.link == "sigmoid":
+def _check_single_label(predictions: Predictions, quantity: str) -> None:
+    if predictions.link == "sigmoid":
         raise ValueError(
-            f"{told.source} has lists of labels, as yes/no answers; {what} is of one label an"
-            " example."
+            f"{predictions.source} has lists of labels; {quantity} requires one label per example."
         )

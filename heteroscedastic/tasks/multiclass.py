@@ -35,7 +35,7 @@ class Multiclass:
         return self._sums(outputs.logits, batch.labels, batch.weights)
 
     def evaluation_sums(self, logits: Float[Array, "*b k"], batch: Batch, answers: Answers) -> Any:
-        sums = metrics.listed if answers == "any" else self._sums
+        sums = metrics.any_label if answers == "any" else self._sums
         return sums(logits, batch.labels, batch.weights)
 
     def predictions(

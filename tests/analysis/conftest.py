@@ -1,4 +1,4 @@
-"""Small finished runs that the tests of this folder read; whoever changes one copies it first."""
+"""Small finished runs for the tests of this folder. A test that changes a run copies it first."""
 
 import pytest
 
@@ -12,7 +12,7 @@ _SETTINGS = {
 }
 
 
-def _made(directory, config, **settings):
+def _trained(directory, config, **settings):
     loop.train(study.config(config, _SETTINGS | settings), str(directory))
     return directory
 
@@ -20,31 +20,35 @@ def _made(directory, config, **settings):
 @pytest.fixture(scope="session")
 def without_noise(tmp_path_factory):
     """A plain softmax on digits with planted label noise."""
-    return _made(tmp_path_factory.mktemp("digits") / "hom" / "seed_0", "digits_hom")
+    return _trained(tmp_path_factory.mktemp("digits") / "hom" / "seed_0", "digits_hom")
 
 
 @pytest.fixture(scope="session")
 def with_noise(without_noise):
     """A low-rank head that learns its temperature, on the same data for longer."""
-    longer = {
+    settings = {
         "training.num_epochs": 8.0,
         "training.checkpoint_epochs": 4.0,
         "head.temperature": (1.0, 4.0),
         "predictive.num_samples": 32,
     }
-    return _made(without_noise.parents[1] / "het_full" / "seed_0", "digits_het_full", **longer)
+    return _trained(without_noise.parents[1] / "het_full" / "seed_0", "digits_het_full", **settings)
 
 
 @pytest.fixture(scope="session")
 def digit_runs(without_noise, with_noise):
     """Two seeds of the softmax, and the low-rank head."""
-    return [without_noise, _made(without_noise.parent / "seed_1", "digits_hom", seed=1), with_noise]
+    return [
+        without_noise,
+        _trained(without_noise.parent / "seed_1", "digits_hom", seed=1),
+        with_noise,
+    ]
 
 
 @pytest.fixture(scope="session")
 def several_labels_run(tmp_path_factory):
     """A run whose examples have lists of labels."""
-    return _made(
+    return _trained(
         tmp_path_factory.mktemp("several") / "run",
         "digits_multilabel_het_pe",
         **{"backbone.widths": (4, 8)},

@@ -36,7 +36,7 @@ def test_single_models_and_ensembles_are_printed_with_the_papers_numbers_and_sca
     ]
     members = ensemble.members([job.directory for job in jobs if job.row == "hom"])
     line = dict(zip(heads, cells[1]))
-    for name, value in ensemble.metrics(members.told, members.held_out).items():
+    for name, value in ensemble.metrics(members.predictions, members.fit_predictions).items():
         assert line[name] == f"{value:.4f}"
     assert {"scaled_nll", "scaled_ece"} <= set(line)
     assert "Temperatures are fitted on valid." in first

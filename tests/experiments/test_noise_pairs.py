@@ -13,7 +13,7 @@ def test_people_confuse_cars_with_trucks_and_cats_with_dogs():
     assert counts[:, 2].sum() == 50_000
     wrong = counts[counts[:, 0] != counts[:, 1], 2].sum() / 50_000
     assert wrong == pytest.approx(0.4021, abs=1e-3)
-    rates = np.triu(known_noise.confusions(record))
+    rates = np.triu(known_noise.confusion_matrix(record))
     first, second = (np.unravel_index(i, rates.shape) for i in np.argsort(-rates, axis=None)[:2])
     names = [{record["class_names"][i] for i in pair} for pair in (first, second)]
     assert names == [{"automobile", "truck"}, {"cat", "dog"}]

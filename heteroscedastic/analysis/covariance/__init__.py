@@ -1,1 +1,1 @@
-"""The covariance that a run learned."""
+"""The covariance between classes that a run has learned."""

@@ -1,4 +1,4 @@
-"""The covariance of one example, of a group of classes."""
+"""The covariance between a group of classes for one example."""
 
 from typing import Any, NamedTuple
 
@@ -9,82 +9,84 @@ from jaxtyping import Float, Int, UInt8
 
 from heteroscedastic import latent as latent_lib
 from heteroscedastic.data.resident import Feed
-from heteroscedastic.runs import assembly, loaded_run
+from heteroscedastic.runs import assembly
+from heteroscedastic.runs import loaded_run as loaded_run_lib
+from heteroscedastic.runs.loaded_run import LoadedRun
 
 
-class Example(NamedTuple):
-    """What a run says of one example, in units of the utilities."""
+class ExampleCovariance(NamedTuple):
+    """What a run predicts for one example, in units of the utilities."""
 
     image: UInt8[np.ndarray, "h w c"]
-    labels: tuple[int, ...]  # as the run sees them
-    clean_labels: tuple[
-        int, ...
-    ]  # without the noise that is known; none where -1 says that nobody knows
+    labels: tuple[int, ...]  # with label noise, as the run sees them
+    clean_labels: tuple[int, ...]  # without known label noise; empty if they are unknown (-1)
     classes: Int[np.ndarray, "c"]
     probs: Float[np.ndarray, "c"]
     covariance: Float[np.ndarray, "c c"]
 
 
-def of(
-    found: loaded_run.Finished,
+def example_covariance(
+    loaded_run: LoadedRun,
     split: str,
     example_id: int,
     classes: Int[np.ndarray, "c"] | None = None,
     num_classes: int = 10,
-) -> Example:
-    """The covariance of an example, of these classes or else of its likeliest ones.
+) -> ExampleCovariance:
+    """The covariance of the utilities of some classes for one example.
 
     Args:
-      found: the run.
-      split: where the example is.
-      example_id: its position in the stored split, as predictions files tell it.
-      classes: which.
-      num_classes: how many, where `classes` does not say.
+      loaded_run: the run.
+      split: the split that holds the example.
+      example_id: its position in the stored split, as in `ids` of a predictions file.
+      classes: the classes; the most probable ones by default.
+      num_classes: the number of classes if `classes` is None.
 
     Raises:
       ValueError: the split has no such example.
     """
-    run, state, data = found.run, found.state, loaded_run.data(found, split)
-    places = np.flatnonzero(data.ids == example_id)
-    if not len(places):
+    run, state = loaded_run.run, loaded_run.state
+    data = loaded_run_lib.split_data(loaded_run, split)
+    positions = np.flatnonzero(data.ids == example_id)
+    if not len(positions):
         raise ValueError(
-            f"the split {split!r} has no example of id {example_id}; its {len(data.ids)} ids are of"
-            f" {data.ids.min()} to {data.ids.max()}, see `ids` in predictions/*.npz."
+            f"the split {split!r} has no example with id {example_id}; it has {len(data.ids)} ids"
+            f" between {data.ids.min()} and {data.ids.max()}, listed as `ids` in"
+            " predictions/*.npz."
         )
-    one = data.take(places)
+    example = data.take(positions)
     feed = Feed(np.zeros(1, np.int32), np.ones(1, np.float32), np.int32(0))
-    latent, _ = run.latents(state.params, state.model_state, one, feed)
+    latent, _ = run.latents(state.params, state.model_state, example, feed)
     key = assembly.key_for(run.config["seed"], "covariance")
-    link = jax.nn.sigmoid if found.run.task.link == "sigmoid" else jax.nn.softmax
+    link = jax.nn.sigmoid if run.task.link == "sigmoid" else jax.nn.softmax
     probs = np.asarray(link(run.parts.predictive(key, latent))[0])
     if classes is None:
         classes = np.argsort(-probs, kind="stable")[:num_classes]
     rows, cols = (jnp.asarray(x.ravel()) for x in np.meshgrid(classes, classes, indexing="ij"))
-    entries = (
-        latent_lib.covariance_entries(latent, rows, cols)[0] * assembly.temperature(run, state) ** 2
-    )
-    return Example(
-        image=one.inputs[0],
-        labels=_listed(one.labels),
-        clean_labels=_listed(loaded_run.clean_labels_of(run, split, one.ids)),
+    # `latent` is in units of the temperature; the squared temperature restores those of utilities.
+    scale = assembly.temperature(run, state) ** 2
+    entries = latent_lib.covariance_entries(latent, rows, cols)[0] * scale
+    return ExampleCovariance(
+        image=example.inputs[0],
+        labels=_label_tuple(example.labels),
+        clean_labels=_label_tuple(loaded_run_lib.clean_labels(run, split, example.ids)),
         classes=classes,
         probs=probs[classes],
         covariance=np.asarray(entries, np.float64).reshape(len(classes), -1),
     )
 
 
-def _listed(labels: Int[np.ndarray, "1 *m"]) -> tuple[int, ...]:
+def _label_tuple(labels: Int[np.ndarray, "1 *m"]) -> tuple[int, ...]:
     return tuple(int(x) for x in labels.ravel() if x >= 0)
 
 
 def correlation(covariance: Float[np.ndarray, "c c"]) -> Float[np.ndarray, "c c"]:
-    """The correlations; 0 where a class has no variance."""
+    """The correlation matrix; 0 for a class without variance."""
     outer = np.sqrt(np.outer(np.diag(covariance), np.diag(covariance)))
     return np.divide(covariance, outer, out=np.zeros_like(outer), where=outer > 0)
 
 
-def table(example: Example, class_names: list[str]) -> list[dict[str, Any]]:
-    """A row for each pair of classes, each with itself included."""
+def table(example: ExampleCovariance, class_names: list[str]) -> list[dict[str, Any]]:
+    """A row for each pair of classes, including each class with itself."""
     correlations = correlation(example.covariance)
     return [
         {

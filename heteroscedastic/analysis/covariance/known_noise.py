@@ -1,6 +1,4 @@
-"""Known label noise, and how well a measure of pairs of classes agrees with it, or with the
-probabilities.
-"""
+"""Known label noise, and how well measures of class pairs agree with it or with probabilities."""
 
 from typing import Any
 
@@ -11,71 +9,79 @@ from scipy import sparse, stats
 from heteroscedastic.calibration import scores
 
 
-def share(description: dict[str, Any]) -> float | None:
-    """The share of training labels that differ from the clean ones, of dataset.json; None where it
-    does not tell.
+def noise_rate(description: dict[str, Any]) -> float | None:
+    """The fraction of training labels that differ from the clean labels.
+
+    Args:
+      description: contents of dataset.json.
+
+    Returns:
+      None if dataset.json does not record the label noise.
     """
     counts = description.get("label_noise")
     if not counts:
         return None
-    clean, seen, number = np.array(counts).T
-    return float(number[clean != seen].sum() / number.sum())
+    clean, observed, number = np.array(counts).T
+    return float(number[clean != observed].sum() / number.sum())
 
 
-def mixed(
+def confusion_rates(
     description: dict[str, Any], rows: Int[np.ndarray, "p"], cols: Int[np.ndarray, "p"]
 ) -> Float[np.ndarray, "p"]:
-    """Of the examples of two different classes, the share whose label is the other one, from
-    dataset.json.
+    """The fraction of the examples of two different classes that carry the other class's label.
 
-    0 where no label noise is known.
+    Args:
+      description: contents of dataset.json; without known label noise all rates are 0.
+      rows: first class of each pair.
+      cols: second class of each pair.
     """
     noise = np.array(description.get("label_noise", ()), int).reshape(-1, 3)
     counts = sparse.csr_array(
         (noise[:, 2], noise[:, :2].T), shape=(len(description["class_names"]),) * 2
     )
     sizes = counts.sum(axis=1)
-    crossed = np.asarray(counts[rows, cols] + counts[cols, rows], float)
-    both = np.asarray(sizes[rows] + sizes[cols], float)
-    return np.divide(crossed, both, out=np.zeros_like(both), where=(both > 0) & (rows != cols))
+    swapped = np.asarray(counts[rows, cols] + counts[cols, rows], float)
+    total = np.asarray(sizes[rows] + sizes[cols], float)
+    return np.divide(swapped, total, out=np.zeros_like(total), where=(total > 0) & (rows != cols))
 
 
-def confusions(description: dict[str, Any]) -> Float[np.ndarray, "k k"]:
-    """`mixed` of every pair: symmetric, and 0 on the diagonal."""
+def confusion_matrix(description: dict[str, Any]) -> Float[np.ndarray, "k k"]:
+    """`confusion_rates` of every pair: a symmetric matrix with a diagonal of 0."""
     num_classes = len(description["class_names"])
     rows, cols = np.indices((num_classes, num_classes)).reshape(2, -1)
-    return mixed(description, rows, cols).reshape(num_classes, num_classes)
+    return confusion_rates(description, rows, cols).reshape(num_classes, num_classes)
 
 
-def most_mixed(confusion: Float[np.ndarray, "k k"]) -> Bool[np.ndarray, "k k"]:
-    """The pairs that a measure is to find: those that are mixed at all.
+def most_confused(confusion: Float[np.ndarray, "k k"]) -> Bool[np.ndarray, "k k"]:
+    """The pairs that a measure should find.
 
-    Where every pair is, as under human noise, they are a tenth of the pairs, rounded up, three at
-    least: the most mixed ones, with those that tie with the last of them.
+    These are the pairs with a positive confusion rate. If every pair has one, as under human label
+    noise, they are the tenth of the pairs with the highest rates (rounded up, at least three),
+    together with all pairs that tie with the last of them.
     """
-    sizes = confusion[np.triu_indices(len(confusion), 1)]
-    count = max(3, -(-len(sizes) // 10))
-    if not sizes.all() or count >= len(sizes):
+    rates = confusion[np.triu_indices(len(confusion), 1)]
+    count = max(3, -(-len(rates) // 10))
+    if not rates.all() or count >= len(rates):
         return confusion > 0
-    return confusion >= np.sort(sizes)[-count]
+    return confusion >= np.sort(rates)[-count]
 
 
 def agreement(
     measure: Float[np.ndarray, "k k"], pairs: Bool[np.ndarray, "k k"]
 ) -> dict[str, float]:
-    """How well the sizes of a measure rank the pairs that are mixed before those that are not.
+    """How well the absolute values of a measure rank the given pairs before all others.
 
     Returns:
-      `first`: how many of the m mixed pairs are among the m largest, ties shared evenly;
-      `auc`: the chance that a mixed pair is above another, ties one half.
+      `first`: how many of the m given pairs are among the m largest values, with ties shared
+      evenly; `auc`: the probability that a given pair ranks above another pair, ties one half.
     """
     upper = np.triu_indices(len(measure), 1)
-    values, mixed = np.abs(measure[upper]), pairs[upper]
-    num_mixed, num_pairs = int(mixed.sum()), len(mixed)
-    if num_mixed in (0, num_pairs):
+    values, positive = np.abs(measure[upper]), pairs[upper]
+    num_positive, num_pairs = int(positive.sum()), len(positive)
+    if num_positive in (0, num_pairs):
         return {"first": float("nan"), "auc": float("nan")}
-    first = num_mixed * scores.precision_at(values, mixed, num_mixed)
-    return {"first": first, "auc": scores.auroc(values, mixed)}
+    first = num_positive * scores.precision_at(values, positive, num_positive)
+    return {"first": first, "auc": scores.auroc(values, positive)}
 
 
 def rank_correlation(
@@ -83,37 +89,38 @@ def rank_correlation(
     confusion: Float[np.ndarray, "k k"],
     num_permutations: int = 9999,
 ) -> dict[str, float]:
-    """Spearman's correlation, over pairs of classes, of the sizes of a measure with known
-    confusions.
+    """Spearman's correlation, over class pairs, of a measure's absolute values with confusions.
+
+    Pairs that share a class are not independent, so the test permutes the classes of the measure.
 
     Returns:
-      `rho`, and `p`: the chance of one as large if the classes of the measure had other names,
-      by random permutations of them (pairs that share a class are not independent).
+      `rho`, and `p`: the probability of a correlation at least as large under a random permutation
+      of the classes.
 
     Source: Mantel (1967).
     """
     upper = np.triu_indices(len(measure), 1)
-    wanted = _centred_ranks(confusion[upper])
-    if not wanted.any():  # no pair is confused, or all alike; before permutations are drawn
+    target = _centred_ranks(confusion[upper])
+    if not target.any():  # all confusions are equal: skip the permutations
         return {"rho": float("nan"), "p": float("nan")}
     draws = np.random.Generator(np.random.Philox(key=0))
     orders = [
         np.arange(len(measure)),
         *(draws.permutation(len(measure)) for _ in range(num_permutations)),
     ]
-    ranked = np.zeros(measure.shape)
-    ranked[upper] = _centred_ranks(np.abs(measure[upper]))
-    ranked += ranked.T
-    products = np.array([ranked[np.ix_(order, order)][upper] @ wanted for order in orders])
-    size = np.sqrt((ranked[upper] @ ranked[upper]) * (wanted @ wanted))
-    if size == 0:
+    ranks = np.zeros(measure.shape)
+    ranks[upper] = _centred_ranks(np.abs(measure[upper]))
+    ranks += ranks.T
+    products = np.array([ranks[np.ix_(order, order)][upper] @ target for order in orders])
+    scale = np.sqrt((ranks[upper] @ ranks[upper]) * (target @ target))
+    if scale == 0:
         return {"rho": float("nan"), "p": float("nan")}
-    # Rounding must not part what is equal.
-    as_large = np.sum(products >= products[0] - 1e-9 * size)
-    return {"rho": float(products[0] / size), "p": float(as_large / len(orders))}
+    # The tolerance counts values that differ only by rounding as equal.
+    num_as_large = np.sum(products >= products[0] - 1e-9 * scale)
+    return {"rho": float(products[0] / scale), "p": float(num_as_large / len(orders))}
 
 
-def _centred_ranks(values: np.ndarray) -> np.ndarray:
+def _centred_ranks(values: Float[np.ndarray, "p"]) -> Float[np.ndarray, "p"]:
     ranks = stats.rankdata(values)
     return ranks - ranks.mean()
 
@@ -121,42 +128,45 @@ def _centred_ranks(values: np.ndarray) -> np.ndarray:
 def agreements(
     measures: dict[str, Float[np.ndarray, "k k"]], description: dict[str, Any]
 ) -> dict[str, dict[str, float]] | None:
-    """`agreement`, on `most_mixed`, and `rank_correlation` of each measure with the confusions of
-    dataset.json.
+    """`agreement` and `rank_correlation` of each measure with the known label noise.
 
-    Of many classes there are fewer permutations.
+    With many classes the rank correlation uses fewer permutations.
+
+    Args:
+      measures: by name.
+      description: contents of dataset.json.
 
     Returns:
-      Of each measure what both say, and `to_find`: m, how many pairs are the most mixed. None where
-      no noise is known.
+      For each measure the values of both functions, and `to_find`, the number m of pairs in
+      `most_confused`. None if no label noise is known.
     """
-    known = confusions(description)
+    known = confusion_matrix(description)
     if not known.any():
         return None
-    wanted = most_mixed(known)
-    to_find = {"to_find": int(np.count_nonzero(np.triu(wanted, 1)))}
+    target = most_confused(known)
+    to_find = {"to_find": int(np.count_nonzero(np.triu(target, 1)))}
     num_permutations = int(np.clip(10**9 // known.size, 99, 9999))
     return {
         name: to_find
-        | agreement(values, wanted)
+        | agreement(values, target)
         | rank_correlation(values, known, num_permutations)
         for name, values in measures.items()
     }
 
 
-def with_probabilities(
+def probability_correlations(
     measures: dict[str, Float[np.ndarray, "k k"]],
 ) -> dict[str, dict[str, float]]:
-    """Whether the sizes of each measure follow those of `overlap`, p_i p_j, which a plain softmax
-    has too.
+    """The rank correlation of each measure with `overlap`, the mean of p_i p_j.
 
-    `seen` does, as they are in it. Labels say nothing of the noise between classes that are never
-    both probable, so what the other measures say of such a pair is of the initial weights, the
-    regularisation and shared features; see docs/identifiability.md. This is of all pairs: a measure
-    may have the right ones first and follow no further.
+    A plain softmax has an `overlap` as well. The measure `seen` correlates with it because it
+    contains p_i p_j as a factor. Labels carry no information about the noise between two classes
+    that are never both probable; for such a pair the other measures reflect the initial weights,
+    the regularisation and shared features (docs/identifiability.md). The correlation covers all
+    pairs: a measure may rank the right pairs first and have no correlation beyond them.
 
     Returns:
-      `rank_correlation` of every other measure, with 999 permutations.
+      `rank_correlation` of every measure except `overlap`, with 999 permutations.
     """
     overlap = measures["overlap"]
     return {

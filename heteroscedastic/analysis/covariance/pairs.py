@@ -1,9 +1,9 @@
-"""Pairs of classes: those of the largest averaged covariance, and what is told of a pair.
+"""Measures of class pairs, from the averaged covariance S of the utilities.
 
-A softmax does not see noise common to all classes. Of the covariance S it sees the variance of
-differences, S_ii + S_jj - 2 S_ij, and the centred S, of the utilities less their mean over classes,
-and these only where both classes are probable: `seen`, the average of p_i p_j var(u_i - u_j), is
-the measure to trust.
+Noise that is common to all classes does not change a softmax. The probabilities depend on S only
+through the variances of differences, S_ii + S_jj - 2 S_ij, or equivalently through the centred S
+(the covariance of the utilities minus their mean over classes), and only where both classes are
+probable. The most reliable measure is therefore `seen`, the average of p_i p_j var(u_i - u_j).
 """
 
 import difflib
@@ -21,22 +21,18 @@ from heteroscedastic import latent as latent_lib
 from heteroscedastic.analysis.covariance import average as average_lib
 from heteroscedastic.analysis.covariance.average import Average
 from heteroscedastic.data import resident
-from heteroscedastic.runs import assembly, loaded_run
+from heteroscedastic.runs import assembly
+from heteroscedastic.runs.loaded_run import LoadedRun
 from heteroscedastic.training import evaluate
 
-MEASURES = (
-    "covariance",
-    "correlation",
-    "centred",
-    "centred_correlation",
-    "difference",
-)  # of any number of classes
-_NUM_ENTRIES = 1024  # pairs of an example at once
-_NUMBERS = 2**24  # of the latents of a batch
+# The measures that are available for any number of classes.
+MEASURES = ("covariance", "correlation", "centred", "centred_correlation", "difference")
+_NUM_ENTRIES = 1024  # pairs evaluated at once for each example
+_LATENT_VALUES = 2**24  # values in the latents of a batch
 
 
 class Pairs(NamedTuple):
-    """Pairs of classes, and the averaged covariance of each."""
+    """Pairs of classes and the averaged covariance of each pair."""
 
     rows: Int[np.ndarray, "p"]
     cols: Int[np.ndarray, "p"]
@@ -46,23 +42,26 @@ class Pairs(NamedTuple):
 def measure(
     name: str,
     average: Average,
-    covariance: np.ndarray,
-    rows: np.ndarray | slice,
-    cols: np.ndarray | slice,
-) -> np.ndarray:
-    """A measure of pairs, from their averaged covariance S, exact.
+    covariance: Float[np.ndarray, "*p"],
+    rows: Int[np.ndarray, "..."] | slice,
+    cols: Int[np.ndarray, "..."] | slice,
+) -> Float[np.ndarray, "*p"]:
+    """An exact measure of class pairs, computed from their averaged covariance S.
 
     Args:
-      name: "covariance"; "correlation", S_ij / sqrt(S_ii S_jj); "centred" and
-        "centred_correlation", the same of the utilities less their mean over classes; "difference",
-        the mean of var(u_i - u_j). A correlation with a class that has no variance is 0.
+      name: "covariance"; "correlation", S_ij / sqrt(S_ii S_jj), or 0 for a class without
+        variance; "centred" and "centred_correlation", the same for the utilities minus their mean
+        over classes; or "difference", the mean of var(u_i - u_j).
       average: of the split.
       covariance: of the pairs, or of a block of rows and columns.
-      rows: first class of each; for a block, of shape [c, 1].
-      cols: second class.
+      rows: first class of each pair; for a block, of shape [c, 1].
+      cols: second class of each pair.
+
+    Raises:
+      ValueError: the measure is unknown.
     """
     if name not in MEASURES:
-        raise ValueError(f"measure {name!r} is unknown; choose of {', '.join(MEASURES)}.")
+        raise ValueError(f"measure {name!r} is unknown; choose one of {', '.join(MEASURES)}.")
     variance, means = average.variance, average.means
     if name == "covariance":
         return covariance
@@ -77,98 +76,103 @@ def measure(
     return covariance * inverse[rows] * inverse[cols]
 
 
-def top(average: Average, num: int, by: str = "covariance") -> Pairs:
-    """The pairs of the largest size of a measure, largest first; of equal ones the first classes
-    first.
+def top_pairs(average: Average, num: int, name: str = "covariance") -> Pairs:
+    """The pairs with the largest absolute value of a measure, in descending order.
 
-    Goes through rows of the matrix with a running list, and never holds K x K. Sizes are
-    compared in float32, so that rounding does not part what is equal.
+    Goes through blocks of rows and never stores the K x K matrix. Values are compared in float32,
+    so that pairs that differ only by rounding tie; ties are ordered by class.
+
+    Args:
+      average: of the split.
+      num: of pairs; at least 1.
+      name: of the measure.
+
+    Raises:
+      ValueError: `num` is below 1 or the measure is unknown.
 
     Source: with "covariance" Table 4 of Collier et al. (2021), arXiv:2105.10305.
     """
     if num < 1:
-        raise ValueError(f"{num} pairs are asked for, but it must be >= 1.")
-    kept, sizes = Pairs(np.zeros(0, int), np.zeros(0, int), np.zeros(0)), np.zeros(0, np.float32)
-    for part in average_lib.strips(average):
-        rows = np.arange(part.start, part.stop)
-        covariance = average_lib.rows(average, rows, part.start)
-        size = measure(by, average, covariance, rows[:, None], slice(part.start, None))
+        raise ValueError(f"the number of pairs is {num}, but must be >= 1.")
+    pairs = Pairs(np.zeros(0, int), np.zeros(0, int), np.zeros(0))
+    sizes = np.zeros(0, np.float32)
+    for block in average_lib.row_blocks(average):
+        rows = np.arange(block.start, block.stop)
+        covariance = average_lib.covariance_rows(average, rows, block.start)
+        size = measure(name, average, covariance, rows[:, None], slice(block.start, None))
         size = np.abs(size.astype(np.float32))
-        size[np.tril_indices(len(rows))] = -1  # a pair once, and no class with itself
+        size[np.tril_indices(len(rows))] = -1  # excludes repeated pairs and the diagonal
         size = size.ravel()
-        least = sizes[-1] if len(sizes) == num else np.float32(-1)
+        threshold = sizes[-1] if len(sizes) == num else np.float32(-1)
         if size.size > num:
-            least = max(least, np.partition(size, -num)[-num])
-        above, equal = (
-            np.flatnonzero(size > least),
-            np.flatnonzero((size == least) & (size >= 0))[:num],
-        )
-        chosen = np.sort(np.concatenate([above, equal]))
-        places = np.unravel_index(chosen, covariance.shape)
-        found = Pairs(places[0] + part.start, places[1] + part.start, covariance[places])
-        kept = Pairs(*(np.concatenate(x) for x in zip(kept, found)))
-        sizes = np.concatenate([sizes, size[chosen]])
-        order = np.lexsort((kept.cols, kept.rows, -sizes))[:num]
-        kept, sizes = Pairs(*(x[order] for x in kept)), sizes[order]
-    return kept
+            threshold = max(threshold, np.partition(size, -num)[-num])
+        above = np.flatnonzero(size > threshold)
+        equal = np.flatnonzero((size == threshold) & (size >= 0))[:num]
+        candidates = np.sort(np.concatenate([above, equal]))
+        entries = np.unravel_index(candidates, covariance.shape)
+        block_pairs = Pairs(entries[0] + block.start, entries[1] + block.start, covariance[entries])
+        pairs = Pairs(*(np.concatenate(x) for x in zip(pairs, block_pairs)))
+        sizes = np.concatenate([sizes, size[candidates]])
+        order = np.lexsort((pairs.cols, pairs.rows, -sizes))[:num]
+        pairs, sizes = Pairs(*(x[order] for x in pairs)), sizes[order]
+    return pairs
 
 
-def top_of(
+def top_matrix_pairs(
     measure: Float[np.ndarray, "k k"], covariance: Float[np.ndarray, "k k"], num: int
 ) -> Pairs:
-    """The same of a measure that is held whole."""
+    """`top_pairs` of a measure that is given as a matrix."""
     rows, cols = np.triu_indices(len(measure), 1)
-    order = _largest(measure[rows, cols])[:num]
+    order = _descending_order(measure[rows, cols])[:num]
     rows, cols = rows[order], cols[order]
     return Pairs(rows, cols, covariance[rows, cols])
 
 
-def of_class(average: Average, chosen: int) -> Pairs:
-    """A class with every other."""
-    cols = np.delete(np.arange(len(average.variance)), chosen)
-    return Pairs(
-        np.full(len(cols), chosen), cols, average_lib.rows(average, np.array([chosen]))[0, cols]
-    )
+def class_pairs(average: Average, number: int) -> Pairs:
+    """The pairs of one class, given by its number, with every other class."""
+    cols = np.delete(np.arange(len(average.variance)), number)
+    covariance = average_lib.covariance_rows(average, np.array([number]))[0, cols]
+    return Pairs(np.full(len(cols), number), cols, covariance)
 
 
-def within(average: Average, classes: Int[np.ndarray, "c"]) -> Pairs:
-    """Every pair of these classes, in the order of scipy's condensed matrices."""
+def group_pairs(average: Average, classes: Int[np.ndarray, "c"]) -> Pairs:
+    """Every pair of these classes, in the order of scipy's condensed distance matrices."""
     rows, cols = np.triu_indices(len(classes), 1)
-    return Pairs(
-        classes[rows], classes[cols], average_lib.rows(average, classes)[rows, classes[cols]]
-    )
+    covariance = average_lib.covariance_rows(average, classes)[rows, classes[cols]]
+    return Pairs(classes[rows], classes[cols], covariance)
 
 
-def largest(pairs: Pairs, sizes: Float[np.ndarray, "p"], num: int) -> Pairs:
-    """Those of the largest sizes, largest first."""
-    order = _largest(sizes)[:num]
+def largest(pairs: Pairs, values: Float[np.ndarray, "p"], num: int) -> Pairs:
+    """The pairs with the largest absolute values, in descending order."""
+    order = _descending_order(values)[:num]
     return Pairs(*(x[order] for x in pairs))
 
 
-def _largest(values: Float[np.ndarray, "p"]) -> Int[np.ndarray, "p"]:
+def _descending_order(values: Float[np.ndarray, "p"]) -> Int[np.ndarray, "p"]:
     return np.argsort(-np.abs(values.astype(np.float32)), kind="stable")
 
 
-def seen(
-    found: loaded_run.Finished, split: str, rows: Int[np.ndarray, "p"], cols: Int[np.ndarray, "p"]
+def visible_variance(
+    loaded_run: LoadedRun, split: str, rows: Int[np.ndarray, "p"], cols: Int[np.ndarray, "p"]
 ) -> Float[np.ndarray, "p"]:
-    """The average over a split of p_i p_j var(u_i - u_j) of these pairs, from every example's own
-    covariance.
+    """The measure `seen`: the average over a split of p_i p_j var(u_i - u_j) of these pairs.
 
-    Exact but for the probabilities, which are those of the run's predictive with its own samples.
+    The variances are exact, from the covariance of each example. The probabilities come from the
+    run's predictive with its Monte Carlo samples.
     """
-    run, state = found.run, found.state
-    scale = assembly.temperature(run, state) ** 2  # back from units of the temperature
+    run, state = loaded_run.run, loaded_run.state
+    # Latents are in units of the temperature; this factor restores the units of the utilities.
+    scale = assembly.temperature(run, state) ** 2
 
     @jax.jit
-    def predicted(feed, key):
+    def prediction(feed, key):
         latent, batch = run.latents(state.params, state.model_state, data, feed)
         return latent, jax.nn.softmax(run.parts.predictive(key, latent), axis=-1), batch.weights
 
     @jax.jit
     def sums(latent, probs, weights, rows, cols):
-        apart = scale * latent_lib.difference_variance_entries(latent, rows, cols)
-        return jnp.einsum("b,bp->p", weights, probs[:, rows] * probs[:, cols] * apart)
+        variances = scale * latent_lib.difference_variance_entries(latent, rows, cols)
+        return jnp.einsum("b,bp->p", weights, probs[:, rows] * probs[:, cols] * variances)
 
     data = jax.device_put(run.dataset.splits[split])
     key, num_examples = assembly.key_for(run.config["seed"], "covariance"), len(data.ids)
@@ -177,14 +181,13 @@ def seen(
         tuple(jnp.asarray(x[start : start + _NUM_ENTRIES]) for x in (rows, cols))
         for start in starts
     ]
-    total, size = (
-        None,
-        len(found.dataset["class_names"]) * (1 + getattr(run.model.head, "num_factors", 0)),
-    )
-    batch_size = max(1, min(run.steps.batch_size, _NUMBERS // size))
+    num_classes = len(loaded_run.dataset["class_names"])
+    values_per_example = num_classes * (1 + getattr(run.model.head, "num_factors", 0))
+    batch_size = max(1, min(run.steps.batch_size, _LATENT_VALUES // values_per_example))
+    total = None
     for i, feed in enumerate(resident.feeds(np.arange(num_examples), batch_size)):
-        told = predicted(feed, jax.random.fold_in(key, i))
-        total = evaluate.merged(total, [sums(*told, *part) for part in parts])
+        batch = prediction(feed, jax.random.fold_in(key, i))
+        total = evaluate.merged(total, [sums(*batch, *part) for part in parts])
     return np.concatenate(total) / num_examples
 
 
@@ -193,71 +196,74 @@ def table(
     pairs: Pairs,
     class_names: Sequence[str],
     seen: Float[np.ndarray, "p"] | None = None,
-    mixed: Float[np.ndarray, "p"] | None = None,
+    confusion: Float[np.ndarray, "p"] | None = None,
 ) -> list[dict[str, Any]]:
-    """A row for each pair: names, every measure, and where they are known `seen` and the share of
-    labels mixed.
+    """A row for each pair with the class names and every measure.
+
+    Args:
+      average: of the split.
+      pairs: the pairs.
+      class_names: of all classes.
+      seen: `visible_variance` of the pairs, if known.
+      confusion: confusion rates of the labels, if known; the column is `labels_mixed`.
     """
     columns = {
         name: measure(name, average, pairs.covariance, pairs.rows, pairs.cols) for name in MEASURES
     }
-    columns |= {
-        name: x for name, x in {"seen": seen, "labels_mixed": mixed}.items() if x is not None
-    }
+    optional = {"seen": seen, "labels_mixed": confusion}
+    columns |= {name: values for name, values in optional.items() if values is not None}
     return [
         {
             "class": class_names[i],
             "other": class_names[j],
-            **{name: float(x[n]) for name, x in columns.items()},
+            **{name: float(values[n]) for name, values in columns.items()},
         }
         for n, (i, j) in enumerate(zip(pairs.rows, pairs.cols))
     ]
 
 
 def first_classes(pairs: Pairs, num_classes: int) -> Int[np.ndarray, "c"]:
-    """The classes of the first pairs, so many at most."""
+    """The classes of the first pairs, at most `num_classes` of them."""
     classes = dict.fromkeys(int(c) for pair in zip(pairs.rows, pairs.cols) for c in pair)
     return np.array(list(classes)[:num_classes], int)
 
 
-def clustered(correlation: Float[np.ndarray, "p"]) -> Int[np.ndarray, "c"]:
-    """An order in which classes that vary together, in either direction, lie side by side.
+def cluster_order(correlation: Float[np.ndarray, "p"]) -> Int[np.ndarray, "c"]:
+    """An order of classes in which strongly correlated classes, of either sign, are neighbours.
 
-    Average linkage of the distance 1 - |correlation|, the leaves in their best order.
+    Average linkage with the distance 1 - |correlation| and optimal leaf order.
 
     Args:
-      correlation: of every pair, as `within` has them.
+      correlation: of every pair, in the order of `group_pairs`.
     """
     if len(correlation) < 3:
         return np.arange(distance.num_obs_y(correlation)) if len(correlation) else np.arange(1)
-    apart = np.clip(1 - np.abs(correlation), 0, None)
-    return hierarchy.leaves_list(hierarchy.linkage(apart, "average", optimal_ordering=True))
+    distances = np.clip(1 - np.abs(correlation), 0, None)
+    return hierarchy.leaves_list(hierarchy.linkage(distances, "average", optimal_ordering=True))
 
 
-def named_classes(class_names: Sequence[str], wanted: Sequence[str]) -> Int[np.ndarray, "c"]:
-    """The classes of these names, or of these numbers where no class has such a name; classes are
-    counted from 0.
+def class_numbers(class_names: Sequence[str], names: Sequence[str]) -> Int[np.ndarray, "c"]:
+    """The numbers of classes that are given by name or by number, counted from 0.
 
-    Of equal names the first is meant; the others are told by their numbers.
+    A name takes precedence over a number. If several classes share a name, it means the first of
+    them; give the others by number.
 
     Raises:
-      ValueError: a name that no class has, with those that are like it; a class that is given
-        twice.
+      ValueError: no class has the name, in which case the message lists similar names, or a class
+        is given twice.
     """
-    numbers = {str(i): i for i in range(len(class_names))}
-    places = numbers | {name: i for i, name in reversed(list(enumerate(class_names)))}
-    found = []
-    for name in wanted:
-        if name not in places:
-            like = difflib.get_close_matches(name, class_names, n=5, cutoff=0.3) or list(
-                class_names[:5]
-            )
+    by_name = {str(i): i for i in range(len(class_names))}
+    by_name |= {name: i for i, name in reversed(list(enumerate(class_names)))}
+    numbers = []
+    for name in names:
+        if name not in by_name:
+            similar = difflib.get_close_matches(name, class_names, n=5, cutoff=0.3)
             raise ValueError(
-                f"there is no class {name!r}; classes with such names are"
-                f" {', '.join(map(repr, like))}, and numbers go"
-                f" from 0 to {len(class_names) - 1}."
+                f"there is no class {name!r}; similar names are"
+                f" {', '.join(map(repr, similar or class_names[:5]))}, and class numbers range from"
+                f" 0 to {len(class_names) - 1}."
             )
-        found.append(places[name])
-    if len(set(found)) < len(found):
-        raise ValueError(f"a class is named twice in {', '.join(map(repr, wanted))}.")
-    return np.array(found, int)
+        numbers.append(by_name[name])
+    if len(set(numbers)) < len(numbers):
+        raise ValueError(f"a class is given twice in {', '.join(map(repr, names))}; give it once.")
+    return np.array(numbers, int)

@@ -1,10 +1,10 @@
-"""Which classes the learned noise ties together: python -m heteroscedastic.analysis.covariance
---run=DIR.
+"""Class pairs whose learned noise is correlated:
+python -m heteroscedastic.analysis.covariance --run=DIR
 
-Prints the pairs of classes, and writes under DIR/analysis/covariance/ a table of them
-(`pairs.csv`), of the classes (`classes.csv`), what holds of the whole (`summary.json`) and a heat
-map of the classes of the first pairs. `--by=covariance` is Table 4 of Collier et al. (2021),
-arXiv:2105.10305; pairs.py says what the measures mean.
+Prints the class pairs and writes to DIR/analysis/covariance/ a table of the pairs (`pairs.csv`), a
+table of the classes (`classes.csv`), summary statistics (`summary.json`) and a heat map of the
+classes in the first pairs. `--by=covariance` gives Table 4 of Collier et al. (2021),
+arXiv:2105.10305. pairs.py defines the measures.
 """
 
 import argparse
@@ -21,72 +21,77 @@ from jaxtyping import Float, Int
 from heteroscedastic import files, user_errors
 from heteroscedastic import latent as latent_lib
 from heteroscedastic.analysis.covariance import average as average_lib
-from heteroscedastic.analysis.covariance import examples, known_noise, pairs
+from heteroscedastic.analysis.covariance import examples, known_noise
+from heteroscedastic.analysis.covariance import pairs as pairs_lib
 from heteroscedastic.analysis.covariance.average import Average
 from heteroscedastic.analysis.plots import figures
 from heteroscedastic.data import resident
-from heteroscedastic.runs import assembly, loaded_run
+from heteroscedastic.runs import assembly
+from heteroscedastic.runs import loaded_run as loaded_run_lib
+from heteroscedastic.runs.loaded_run import LoadedRun
 from heteroscedastic.training import evaluate
 
-MAX_CLASSES = 2000  # of which matrices of an example are made
-_NUMBERS = 2**25  # of the matrices of a batch
+MAX_CLASSES = 2000  # above which no K x K matrix is computed per example
+_MATRIX_VALUES = 2**25  # values in the matrices of a batch
 
 
 class Measures(NamedTuple):
-    """Of every pair of classes, averaged over a split, in units of the utilities; see pairs.py."""
+    """Measures of every class pair, averaged over a split, in units of the utilities.
+
+    pairs.py defines them.
+    """
 
     covariance: Float[np.ndarray, "k k"]
-    correlation: Float[
-        np.ndarray, "k k"
-    ]  # of the average covariance; 0 where a class has no variance
+    correlation: Float[np.ndarray, "k k"]  # of the averaged covariance; 0 without variance
     centred: Float[np.ndarray, "k k"]
     centred_correlation: Float[np.ndarray, "k k"]
     difference: Float[np.ndarray, "k k"]  # mean of var(u_i - u_j)
     seen: Float[np.ndarray, "k k"]  # mean of p_i p_j var(u_i - u_j)
-    overlap: Float[np.ndarray, "k k"]  # mean of p_i p_j, which needs no covariance
+    overlap: Float[np.ndarray, "k k"]  # mean of p_i p_j, which requires no covariance
 
 
-def averaged(found: loaded_run.Finished, split: str = "test") -> Average:
+def average_covariance(loaded_run: LoadedRun, split: str = "test") -> Average:
     """The exact average of the covariance over a split of a finished run.
 
     Raises:
       ValueError: the run has no such split.
     """
-    return average_lib.of(found.run.model.head, found.state.params["head"], _features(found, split))
+    head, params = loaded_run.run.model.head, loaded_run.state.params["head"]
+    return average_lib.average_covariance(head, params, _features(loaded_run, split))
 
 
-def _features(found: loaded_run.Finished, split: str) -> Iterator[Float[np.ndarray, "b d"]]:
-    run, state = found.run, found.state
-    data = jax.device_put(loaded_run.data(found, split))
+def _features(loaded_run: LoadedRun, split: str) -> Iterator[Float[np.ndarray, "b d"]]:
+    run, state = loaded_run.run, loaded_run.state
+    data = jax.device_put(loaded_run_lib.split_data(loaded_run, split))
     features = jax.jit(lambda feed: run.features(state.params, state.model_state, data, feed)[0])
     for feed in resident.feeds(np.arange(len(data.ids)), run.steps.batch_size):
         yield np.asarray(features(feed), np.float32)[feed.weights > 0]
 
 
 def measures(
-    found: loaded_run.Finished, split: str = "test", average: Average | None = None
+    loaded_run: LoadedRun, split: str = "test", average: Average | None = None
 ) -> Measures:
-    """The measures of every pair of classes of a finished run on one of its splits.
+    """All measures of every class pair of a finished run on one of its splits.
 
     Args:
-      found: the run.
+      loaded_run: the run.
       split: of its data.
-      average: what `averaged` gives of it, where that is known.
+      average: `average_covariance` of the run and split, if it is already known.
 
     Raises:
-      ValueError: more classes than a K x K matrix an example is sensible for, or several labels
-        an example.
+      ValueError: there are too many classes for a K x K matrix per example, or the link is the
+        sigmoid.
     """
-    run, state = found.run, found.state
-    num_classes = len(found.dataset["class_names"])
+    run, state = loaded_run.run, loaded_run.state
+    num_classes = len(loaded_run.dataset["class_names"])
     if num_classes > MAX_CLASSES:
         raise ValueError(
-            f"{num_classes} classes; covariance matrices of an example are made up to"
-            f" {MAX_CLASSES}. `averaged` and"
-            " pairs.py have what needs none."
+            f"the run has {num_classes} classes, but covariance matrices per example support at"
+            f" most {MAX_CLASSES}; use average_covariance and pairs.py instead."
         )
-    data = loaded_run.with_one_label(found, split)
-    scale = assembly.temperature(run, state) ** 2  # back from units of the temperature
+    data = loaded_run_lib.single_label_data(loaded_run, split)
+    # Latents are in units of the temperature; this factor restores the units of the utilities.
+    scale = assembly.temperature(run, state) ** 2
 
     @jax.jit
     def sums(feed, key):
@@ -101,30 +106,32 @@ def measures(
 
     data_on_device = jax.device_put(data)
     key = assembly.key_for(run.config["seed"], "covariance")
-    batch_size = max(1, min(run.steps.batch_size, _NUMBERS // num_classes**2))
+    batch_size = max(1, min(run.steps.batch_size, _MATRIX_VALUES // num_classes**2))
     feeds = resident.feeds(np.arange(len(data.ids)), batch_size)
     parts = (sums(feed, jax.random.fold_in(key, i)) for i, feed in enumerate(feeds))
     total = functools.reduce(evaluate.merged, parts, None)
-    average = averaged(found, split) if average is None else average
+    average = average_covariance(loaded_run, split) if average is None else average
     classes = np.arange(num_classes)
-    covariance = average_lib.rows(average, classes)
+    covariance = average_lib.covariance_rows(average, classes)
     exact = {
-        n: pairs.measure(n, average, covariance, classes[:, None], classes) for n in pairs.MEASURES
+        name: pairs_lib.measure(name, average, covariance, classes[:, None], classes)
+        for name in pairs_lib.MEASURES
     }
     return Measures(**exact, **{name: value / len(data.ids) for name, value in total.items()})
 
 
 def summary(average: Average) -> dict[str, float]:
-    """Shares of the trace of the averaged covariance.
+    """Fractions of the trace of the averaged covariance.
 
     Returns:
-      `mean_variance`: of a utility, in squared units of it; `diagonal` and `factors`: what the
-      head's diagonal and its factors add of the variance; `common`: what is common to all classes,
-      which a softmax does not see (K times the variance of the mean over classes; 1/K of
+      `mean_variance`: the mean variance of a utility, in squared units of the utilities;
+      `diagonal` and `factors`: the fractions of the variance that come from the head's diagonal
+      and from its factors; `common`: the fraction that is common to all classes and therefore
+      does not change a softmax (K times the variance of the mean over classes; 1/K for
       independent noise).
     """
     trace, num_classes = average.variance.sum(), len(average.variance)
-    diagonal = average.own.sum() / trace
+    diagonal = average.diagonal.sum() / trace
     common = num_classes * average.means.mean() / trace
     return {
         "mean_variance": float(trace / num_classes),
@@ -134,96 +141,102 @@ def summary(average: Average) -> dict[str, float]:
     }
 
 
-class Ties(NamedTuple):
-    """Which classes the noise of a run ties together on a split."""
+class ClassPairs(NamedTuple):
+    """The class pairs of a run with the largest value of a measure on a split."""
 
-    by: str  # the measure by which pairs are ranked
+    measure: str  # by which the pairs are ranked
     pairs: list[dict[str, Any]]  # rows of pairs.table, the largest first
-    names: list[str]  # of the classes of the heat map, in its order
-    block: list[dict[str, Any]]  # a row for each pair of them
+    names: list[str]  # classes of the heat map, in its order
+    block: list[dict[str, Any]]  # a row for each pair of classes of the heat map
     average: Average
-    measures: (
-        Measures | None
-    )  # where there is one label an example, and no more classes than MAX_CLASSES
-    facts: dict[str, Any]  # `summary` and, with measures, what known_noise.py tells of them
+    measures: Measures | None  # None under a sigmoid or with more than MAX_CLASSES classes
+    facts: dict[str, Any]  # `summary` and, if there are measures, results of known_noise.py
 
 
-def ties(
-    found: loaded_run.Finished,
+def class_pairs(
+    loaded_run: LoadedRun,
     split: str = "test",
-    by: str | None = None,
+    measure: str | None = None,
     num_pairs: int = 100,
     group: Int[np.ndarray, "c"] | None = None,
     num_classes: int = 20,
-) -> Ties:
-    """The pairs of classes of a finished run that its noise ties together.
+) -> ClassPairs:
+    """The class pairs of a finished run with the largest value of a measure.
 
     Args:
-      found: the run.
+      loaded_run: the run.
       split: of its data.
-      by: a measure of pairs.py, or "seen"; else "seen" where there are measures, and "covariance"
-        where not.
-      num_pairs: to tell, >= 1.
-      group: classes of the heat map; else those of the first pairs.
-      num_classes: of the heat map at most, where `group` does not say.
+      measure: "seen" or one of pairs.MEASURES; by default "seen" if `measures` supports the run,
+        otherwise "covariance".
+      num_pairs: pairs to return, at least 1.
+      group: classes of the heat map; by default those of the first pairs.
+      num_classes: classes of the heat map at most, if `group` is None.
 
     Raises:
-      ValueError: no such split, or "seen" of too many classes or of several labels.
+      ValueError: there is no such split, or `measures` does not support "seen" for the run.
     """
-    names, whole, average = figures.class_names(found.dataset), None, averaged(found, split)
-    if found.run.task.link == "softmax" and len(names) <= MAX_CLASSES:
-        whole = measures(found, split, average)
-    by = by or ("covariance" if whole is None else "seen")
-    if by == "seen":
-        if whole is None:
+    names = figures.class_names(loaded_run.dataset)
+    average, all_measures = average_covariance(loaded_run, split), None
+    if loaded_run.run.task.link == "softmax" and len(names) <= MAX_CLASSES:
+        all_measures = measures(loaded_run, split, average)
+    measure = measure or ("covariance" if all_measures is None else "seen")
+    if measure == "seen":
+        if all_measures is None:
             raise ValueError(
-                f"--by=seen needs one label an example and at most {MAX_CLASSES} classes; with"
-                " --class one label is"
-                f" enough. Here choose of {', '.join(pairs.MEASURES)}."
+                f"--by=seen requires one label per example and at most {MAX_CLASSES} classes (with"
+                " --class, any number of classes); choose another measure:"
+                f" {', '.join(pairs_lib.MEASURES)}."
             )
-        first = pairs.top_of(whole.seen, whole.covariance, num_pairs)
+        top = pairs_lib.top_matrix_pairs(all_measures.seen, all_measures.covariance, num_pairs)
     else:
-        first = pairs.top(average, num_pairs, by)
-    facts = {"pairs_by": by, **summary(average)}
-    if whole is not None:
-        facts["agreement_with_known_noise"] = known_noise.agreements(whole._asdict(), found.dataset)
-        facts["with_probabilities"] = known_noise.with_probabilities(whole._asdict())
-    group = pairs.first_classes(first, num_classes) if group is None else group
-    some = pairs.within(average, group)
-    group = group[
-        pairs.clustered(
-            pairs.measure("correlation", average, some.covariance, some.rows, some.cols)
-        )
-    ]
-    block = _told(found, split, average, pairs.within(average, group), whole)
-    told = _told(found, split, average, first, whole)
-    return Ties(by, told, [names[i] for i in group], block, average, whole, facts)
+        top = pairs_lib.top_pairs(average, num_pairs, measure)
+    facts = {"pairs_by": measure, **summary(average)}
+    if all_measures is not None:
+        by_name = all_measures._asdict()
+        facts["agreement_with_known_noise"] = known_noise.agreements(by_name, loaded_run.dataset)
+        facts["with_probabilities"] = known_noise.probability_correlations(by_name)
+    group = pairs_lib.first_classes(top, num_classes) if group is None else group
+    within = pairs_lib.group_pairs(average, group)
+    correlation = pairs_lib.measure(
+        "correlation", average, within.covariance, within.rows, within.cols
+    )
+    group = group[pairs_lib.cluster_order(correlation)]
+    block = _table(loaded_run, split, average, pairs_lib.group_pairs(average, group), all_measures)
+    rows = _table(loaded_run, split, average, top, all_measures)
+    return ClassPairs(measure, rows, [names[i] for i in group], block, average, all_measures, facts)
 
 
 @user_errors.one_line()
 def main() -> None:
-    """Prints and writes the class pairs that the noise of a finished run ties together."""
+    """Prints and writes the class pairs of a finished run whose noise is correlated."""
     parser = user_errors.parser(main.__doc__)
     parser.add_argument("--run", required=True, help="directory of a finished run")
-    parser.add_argument("--split", default="test")
+    parser.add_argument("--split", default="test", help="split of its data")
     parser.add_argument("--checkpoint", default="last", choices=("last", "best"))
     parser.add_argument(
         "--by",
-        choices=("seen", *pairs.MEASURES),
-        help="default: seen where it can be, or covariance",
+        choices=("seen", *pairs_lib.MEASURES),
+        help="measure that ranks the pairs; default: seen if the run supports it, else covariance",
     )
-    parser.add_argument("--top", type=int, default=10, help="pairs to print")
-    parser.add_argument("--num_pairs", type=int, default=100, help="pairs to write")
+    parser.add_argument("--top", type=int, default=10, help="number of pairs to print")
+    parser.add_argument("--num_pairs", type=int, default=100, help="number of pairs to write")
     parser.add_argument(
-        "--classes", nargs="+", help="names or numbers of the classes of the heat map or --id"
-    )
-    parser.add_argument(
-        "--num_classes", type=int, default=20, help="at most, where --classes does not say"
+        "--classes", nargs="+", help="names or numbers of the classes of the heat map or of --id"
     )
     parser.add_argument(
-        "--class", dest="chosen", help="name or number of a class: its neighbours alone are told"
+        "--num_classes",
+        type=int,
+        default=20,
+        help="largest number of classes of the heat map, without --classes",
     )
-    parser.add_argument("--id", type=int, help="of an example: its own covariance alone is told")
+    parser.add_argument(
+        "--class",
+        dest="class_name",
+        help="name or number of a class: report only its pairs with the other classes",
+    )
+    parser.add_argument(
+        "--id", type=int, help="id of an example: report only the covariance of this example"
+    )
     parser.add_argument("--data_dir", default=os.environ.get("TFDS_DATA_DIR"))
     flags = parser.parse_args()
     if (
@@ -231,126 +244,133 @@ def main() -> None:
         or min(flags.num_classes, len(flags.classes or "two")) < 2
     ):
         raise ValueError(
-            "--top and --num_pairs must be 1 or more, --num_classes and the classes of --classes 2"
-            " or more."
+            "--top and --num_pairs must be at least 1; --num_classes and the number of classes in"
+            " --classes must be at least 2."
         )
-    found = loaded_run.load(flags.run, flags.checkpoint, flags.data_dir)
-    if not loaded_run.has_noise(found.run.config):
+    loaded_run = loaded_run_lib.load(flags.run, flags.checkpoint, flags.data_dir)
+    if not loaded_run_lib.has_noise(loaded_run.run.config):
         raise ValueError(
-            f"{flags.run} has the head Deterministic, which has no noise; give a run of another"
+            f"{flags.run} has the head Deterministic, which has no noise; choose a run with another"
             " head."
         )
     out = files.as_path(flags.run) / "analysis" / "covariance" / f"{flags.split}_{flags.checkpoint}"
-    names = figures.class_names(found.dataset)
-    group = None if flags.classes is None else pairs.named_classes(names, flags.classes)
+    names = figures.class_names(loaded_run.dataset)
+    group = None if flags.classes is None else pairs_lib.class_numbers(names, flags.classes)
     if flags.id is not None:
-        _tell_example(found, flags, out / f"example_{flags.id}", group)
-    elif flags.chosen is not None:
-        _tell_class(found, flags, out, int(pairs.named_classes(names, [flags.chosen])[0]))
+        _report_example(loaded_run, flags, out / f"example_{flags.id}", group)
+    elif flags.class_name is not None:
+        (number,) = pairs_lib.class_numbers(names, [flags.class_name])
+        _report_class(loaded_run, flags, out, int(number))
     else:
-        _tell_pairs(found, flags, out, group)
+        _report_pairs(loaded_run, flags, out, group)
 
 
-def _tell_pairs(
-    found: loaded_run.Finished, flags: argparse.Namespace, out: files.Path, group: np.ndarray | None
+def _report_pairs(
+    loaded_run: LoadedRun, flags: argparse.Namespace, out: files.Path, group: np.ndarray | None
 ) -> None:
-    told = ties(found, flags.split, flags.by, flags.num_pairs, group, flags.num_classes)
-    _write_pairs(out / "pairs.csv", told.pairs, told.by, flags.top)
-    print(
-        "of the variance "
-        + ", ".join(f"{told.facts[n]:.1%} is {n}" for n in ("diagonal", "factors", "common"))
+    result = class_pairs(
+        loaded_run, flags.split, flags.by, flags.num_pairs, group, flags.num_classes
     )
-    if told.measures is not None:
-        said = (
-            f"{n} {v['rho']:.2f} (p {v['p']:.2g})"
-            for n, v in told.facts["with_probabilities"].items()
+    _write_pairs(out / "pairs.csv", result.pairs, result.measure, flags.top)
+    parts = ", ".join(f"{name} {result.facts[name]:.1%}" for name in ("diagonal", "factors"))
+    print(f"variance: {parts}; common to all classes {result.facts['common']:.1%}")
+    if result.measures is not None:
+        correlations = (
+            f"{name} {value['rho']:.2f} (p {value['p']:.2g})"
+            for name, value in result.facts["with_probabilities"].items()
         )
-        print("rank correlation with p_i p_j: " + ", ".join(said))
-        files.write_arrays(out / "measures.npz", told.measures._asdict())
+        print("rank correlation with p_i p_j: " + ", ".join(correlations))
+        files.write_arrays(out / "measures.npz", result.measures._asdict())
     files.write_json(
-        out / "summary.json", {"split": flags.split, "checkpoint": flags.checkpoint, **told.facts}
+        out / "summary.json", {"split": flags.split, "checkpoint": flags.checkpoint, **result.facts}
     )
-    variance, diagonal = told.average.variance, told.average.own / told.average.variance
-    columns = zip(figures.class_names(found.dataset), variance.tolist(), diagonal.tolist())
+    variance = result.average.variance
+    diagonal = result.average.diagonal / variance
+    columns = zip(figures.class_names(loaded_run.dataset), variance.tolist(), diagonal.tolist())
     files.write_csv(
         out / "classes.csv", [{"class": n, "variance": v, "diagonal": d} for n, v, d in columns]
     )
-    files.write_csv(out / "heat_map.csv", told.block)
+    files.write_csv(out / "heat_map.csv", result.block)
     if figures.can_draw():
         from heteroscedastic.analysis.plots import heat_map
 
-        title = f"{_name(found)}: split {flags.split!r}, {flags.checkpoint} checkpoint"
-        heat_map.figures.write(heat_map.of_group(told.names, told.block, title), out / "heat_map")
+        title = f"{_name(loaded_run)}: split {flags.split!r}, {flags.checkpoint} checkpoint"
+        figures.write(heat_map.group_map(result.names, result.block, title), out / "heat_map")
     print(f"wrote {out}")
 
 
-def _tell_class(
-    found: loaded_run.Finished, flags: argparse.Namespace, out: files.Path, chosen: int
+def _report_class(
+    loaded_run: LoadedRun, flags: argparse.Namespace, out: files.Path, number: int
 ) -> None:
-    average = averaged(found, flags.split)
-    near = pairs.of_class(average, chosen)
-    by = flags.by or ("covariance" if found.run.task.link == "sigmoid" else "seen")
-    if by == "seen":
-        sizes = pairs.seen(found, flags.split, near.rows, near.cols)
+    average = average_covariance(loaded_run, flags.split)
+    pairs = pairs_lib.class_pairs(average, number)
+    name = flags.by or ("covariance" if loaded_run.run.task.link == "sigmoid" else "seen")
+    if name == "seen":
+        values = pairs_lib.visible_variance(loaded_run, flags.split, pairs.rows, pairs.cols)
     else:
-        sizes = pairs.measure(by, average, near.covariance, near.rows, near.cols)
-    near = pairs.largest(near, sizes, flags.num_pairs)
-    path = out / f"neighbours_of_class_{chosen}.csv"
-    _write_pairs(path, _told(found, flags.split, average, near), by, flags.top)
+        values = pairs_lib.measure(name, average, pairs.covariance, pairs.rows, pairs.cols)
+    pairs = pairs_lib.largest(pairs, values, flags.num_pairs)
+    path = out / f"neighbours_of_class_{number}.csv"
+    _write_pairs(path, _table(loaded_run, flags.split, average, pairs), name, flags.top)
     print(f"wrote {path}")
 
 
-def _tell_example(
-    found: loaded_run.Finished, flags: argparse.Namespace, out: files.Path, group: np.ndarray | None
+def _report_example(
+    loaded_run: LoadedRun, flags: argparse.Namespace, out: files.Path, group: np.ndarray | None
 ) -> None:
-    names = figures.class_names(found.dataset)
-    example = examples.of(found, flags.split, flags.id, group, flags.num_classes)
+    names = figures.class_names(loaded_run.dataset)
+    example = examples.example_covariance(
+        loaded_run, flags.split, flags.id, group, flags.num_classes
+    )
     files.write_csv(out.with_suffix(".csv"), examples.table(example, names))
     if figures.can_draw():
         from heteroscedastic.analysis.plots import heat_map
 
-        title = f"{_name(found)}: example {flags.id} of the split {flags.split!r}"
-        heat_map.figures.write(heat_map.of_example(example, names, title), out)
+        title = f"{_name(loaded_run)}: example {flags.id} of the split {flags.split!r}"
+        figures.write(heat_map.example_map(example, names, title), out)
     print(f"wrote {out}.csv")
 
 
-def _told(
-    found: loaded_run.Finished,
+def _table(
+    loaded_run: LoadedRun,
     split: str,
     average: Average,
-    some: pairs.Pairs,
-    whole: Measures | None = None,
+    pairs: pairs_lib.Pairs,
+    all_measures: Measures | None = None,
 ) -> list[dict[str, Any]]:
-    seen = None if whole is None else whole.seen[some.rows, some.cols]
-    if seen is None and found.run.task.link == "softmax":
-        seen = pairs.seen(found, split, some.rows, some.cols)
-    mixed = (
-        known_noise.mixed(found.dataset, some.rows, some.cols)
-        if known_noise.share(found.dataset)
+    seen = None if all_measures is None else all_measures.seen[pairs.rows, pairs.cols]
+    if seen is None and loaded_run.run.task.link == "softmax":
+        seen = pairs_lib.visible_variance(loaded_run, split, pairs.rows, pairs.cols)
+    confusion = (
+        known_noise.confusion_rates(loaded_run.dataset, pairs.rows, pairs.cols)
+        if known_noise.noise_rate(loaded_run.dataset)
         else None
     )
-    return pairs.table(average, some, figures.class_names(found.dataset), seen, mixed)
+    names = figures.class_names(loaded_run.dataset)
+    return pairs_lib.table(average, pairs, names, seen, confusion)
 
 
-def _name(found: loaded_run.Finished) -> str:
-    config = found.run.config
+def _name(loaded_run: LoadedRun) -> str:
+    config = loaded_run.run.config
     return f"{config['head']['name']} on {config['data']['name']}, seed {config['seed']}"
 
 
-def _write_pairs(path: files.Path, rows: list[dict[str, Any]], by: str, num_printed: int) -> None:
+def _write_pairs(
+    path: files.Path, rows: list[dict[str, Any]], measure: str, num_printed: int
+) -> None:
     files.write_csv(path, rows)
     columns = [f"{name:>{max(len(name), 9) + 2}}" for name in list(rows[0])[2:]]
-    told = [
-        f"{figures.short(row['class'])}, {figures.short(row['other'])}"
+    names = [
+        f"{figures.short_name(row['class'])}, {figures.short_name(row['other'])}"
         for row in rows[:num_printed]
     ]
-    width = max(len(names) for names in told)
-    print(f"largest {by}\n{'classes':<{width}}" + "".join(columns))
-    for names, row in zip(told, rows):
+    width = max(map(len, names))
+    print(f"pairs with the largest {measure}\n{'classes':<{width}}" + "".join(columns))
+    for pair, row in zip(names, rows):
         values = "".join(
             f"{value:>{len(c)}.4g}" for c, value in zip(columns, list(row.values())[2:])
         )
-        print(f"{names:<{width}}{values}")
+        print(f"{pair:<{width}}{values}")
 
 
 if __name__ == "__main__":

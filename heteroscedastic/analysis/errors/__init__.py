@@ -1,1 +1,1 @@
-"""Labels and predictions that are wrong."""
+"""Wrong labels and wrong predictions."""

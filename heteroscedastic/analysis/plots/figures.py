@@ -1,4 +1,4 @@
-"""How every picture looks, and how it gets to disk. Needs the extra `analysis`."""
+"""The style of all figures, and writing them to disk. Requires the extra `analysis`."""
 
 import io
 from collections.abc import Mapping
@@ -6,6 +6,7 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 import numpy as np
+from jaxtyping import UInt8
 
 from heteroscedastic import files
 
@@ -15,10 +16,10 @@ try:
     import matplotlib.patches
     import matplotlib.ticker
     from matplotlib.figure import Figure
-except ModuleNotFoundError:  # which `check` reports once something is to be drawn
+except ModuleNotFoundError:  # `check` reports it when a figure is needed
     matplotlib, Figure = None, Any
 
-# Okabe and Ito (2008): told apart with any colour vision, and in grey.
+# Okabe and Ito (2008): distinguishable with any colour vision and in greyscale.
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#F0E442")
 SEQUENTIAL, DIVERGING = "viridis", "RdBu_r"
 _STYLE = {
@@ -31,75 +32,77 @@ _STYLE = {
     "grid.alpha": 0.3,
     "legend.frameon": False,
     "svg.fonttype": "none",  # text stays text
-    "svg.hashsalt": "heteroscedastic",  # the same picture has the same bytes
+    "svg.hashsalt": "heteroscedastic",  # the same figure gives the same bytes
 }
 
 
 def check() -> None:
-    """Raises a ModuleNotFoundError that says what to install where there is no matplotlib."""
+    """Raises a ModuleNotFoundError with installation instructions if matplotlib is missing."""
     if matplotlib is None:
         raise ModuleNotFoundError(
-            'pictures need matplotlib: pip install matplotlib, or in a checkout pip install -e ".[analysis]".'
+            "figures require matplotlib: pip install matplotlib, or in a checkout"
+            ' pip install -e ".[analysis]".'
         )
 
 
-def styled(mathematics: bool = False) -> AbstractContextManager:
-    """The context in which a figure is made.
+def style_context(mathematics: bool = False) -> AbstractContextManager:
+    """The matplotlib context in which a figure is drawn.
 
-    Only with `mathematics` is text between dollars a formula.
+    Args:
+      mathematics: whether text between dollar signs is a formula.
     """
     check()
     style = {"axes.prop_cycle": matplotlib.cycler(color=COLORS), "text.parse_math": mathematics}
     return matplotlib.rc_context(_STYLE | style)
 
 
-def label(name: str) -> str:
-    """A name, of anybody's making, as a legend shows it: matplotlib would hide one that begins with
-    an underscore.
+def legend_label(name: str) -> str:
+    """A name as a legend shows it.
+
+    A leading space protects names that start with an underscore, which matplotlib would hide.
     """
-    shown = short(files.printable(name), 40)
-    return f" {shown}" if shown.startswith("_") else shown
+    text = short_name(files.printable(name), 40)
+    return f" {text}" if text.startswith("_") else text
 
 
 def figure(width: float, height: float, **settings: Any) -> Figure:
-    """An empty figure whose parts do not overlap; sizes in inches. Drawn without a display."""
+    """An empty figure with constrained layout, drawn without a display; sizes in inches."""
     return Figure(figsize=(width, height), layout="constrained", **settings)
 
 
-def write(drawn: Figure, path: str | files.Path) -> list[files.Path]:
-    """Writes PATH.png and PATH.svg, each whole or not at all.
+def write(figure: Figure, path: str | files.Path) -> list[files.Path]:
+    """Writes a figure as PATH.png and PATH.svg, each atomically.
 
     Args:
-      drawn: the figure.
+      figure: the figure.
       path: without a suffix.
 
     Returns:
-      What was written.
+      The paths of the files.
     """
     path, written = files.as_path(path), []
     metadata = {"png": {"Software": None}, "svg": {"Date": None}}
-    for suffix, told in metadata.items():
+    for suffix, entries in metadata.items():
         target = path.with_name(f"{path.name}.{suffix}")
-        with styled():
+        with style_context():
             files.write_atomically(
-                target, lambda f, s=suffix, t=told: drawn.savefig(f, format=s, dpi=150, metadata=t)
+                target,
+                lambda f, s=suffix, m=entries: figure.savefig(f, format=s, dpi=150, metadata=m),
             )
         written.append(target)
     return written
 
 
-def svg(drawn: Figure) -> bytes:
-    """The figure as one SVG file whose letters are shapes, so that it looks alike where no font of
-    it is.
-    """
+def svg(figure: Figure) -> bytes:
+    """The figure as an SVG file with text as paths, so that no font is required to show it."""
     buffer = io.BytesIO()
-    with styled(), matplotlib.rc_context({"svg.fonttype": "path"}):
-        drawn.savefig(buffer, format="svg", metadata={"Date": None})
+    with style_context(), matplotlib.rc_context({"svg.fonttype": "path"}):
+        figure.savefig(buffer, format="svg", metadata={"Date": None})
     return buffer.getvalue()
 
 
-def png(image: np.ndarray) -> bytes:
-    """One image, uint8 [h, w, c] of 1, 3 or 4 channels, as a PNG file of its own pixels."""
+def png(image: UInt8[np.ndarray, "h w c"]) -> bytes:
+    """An image of 1, 3 or 4 channels as a PNG file with the same pixels."""
     check()
     buffer = io.BytesIO()
     pixels = np.repeat(image, 3, axis=-1) if image.shape[-1] == 1 else image
@@ -108,20 +111,20 @@ def png(image: np.ndarray) -> bytes:
 
 
 def can_draw() -> bool:
-    """Whether there is matplotlib; where there is not, a line says so."""
+    """Whether matplotlib is installed; prints a line if it is not."""
     try:
         check()
     except ModuleNotFoundError as error:
-        print(f"no pictures: {error}")
+        print(f"no figures: {error}")
         return False
     return True
 
 
 def class_names(description: Mapping[str, Any]) -> list[str]:
-    """The class names of a dataset.json, each of one line; anybody may have written them."""
+    """The class names of dataset.json, each made printable on one line."""
     return [files.printable(str(name)) for name in description["class_names"]]
 
 
-def short(name: str, longest: int = 22) -> str:
-    """A name of so many letters at most."""
-    return name if len(name) <= longest else name[: longest - 1].rstrip() + "…"
+def short_name(name: str, max_length: int = 22) -> str:
+    """A name, shortened to at most `max_length` characters."""
+    return name if len(name) <= max_length else name[: max_length - 1].rstrip() + "…"

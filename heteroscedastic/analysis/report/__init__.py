@@ -1,1 +1,1 @@
-"""One page about finished runs."""
+"""A report page about finished runs."""

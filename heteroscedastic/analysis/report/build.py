@@ -1,11 +1,11 @@
-"""One page that tells runs: python -m heteroscedastic.analysis.report --runs DIR [DIR ...] --out
-report/
+"""A report page about runs:
+python -m heteroscedastic.analysis.report --runs DIR [DIR ...] --out report/
 
-Writes index.html, which holds everything it shows and opens from disk, and beside it pictures/
-with each picture as PNG and SVG and the numbers behind it as JSON. Runs of one config but for the
-seed are told together; the first config is what others are compared with.
+Writes index.html, a single self-contained file that opens from disk, and pictures/ beside it, with
+each figure as PNG and SVG and its numbers as JSON. Runs that differ only by their seed form a
+group; all groups are compared with the first one.
 
-A section is a function (Compared) -> Section; a further one is a line of SECTIONS.
+A section is a function (RunSet) -> Section. To add one, add a line to SECTIONS.
 """
 
 import functools
@@ -25,10 +25,10 @@ from heteroscedastic.analysis.report import (
     overview_section,
     page,
 )
-from heteroscedastic.analysis.report.comparison import Compared
+from heteroscedastic.analysis.report.comparison import RunSet
 from heteroscedastic.analysis.report.page import Section
 
-SECTIONS: tuple[Callable[[Compared], Section], ...] = (
+SECTIONS: tuple[Callable[[RunSet], Section], ...] = (
     overview_section.results,
     overview_section.configs,
     curves_section.curves,
@@ -37,93 +37,96 @@ SECTIONS: tuple[Callable[[Compared], Section], ...] = (
     confidence_section.selective,
     entropy_section.entropies,
     covariance_section.class_pairs,
-    disagreements_section.alone,
-    label_errors_section.mislabelled,
+    disagreements_section.disagreements,
+    label_errors_section.label_errors,
     hardest_section.hardest,
     overview_section.data,
     overview_section.environment,
 )
 
 
-def sections(compared: Compared, paper: dict[str, Any] | None = None) -> list[Section]:
-    """Every section of these runs."""
-    bound = {overview_section.results: functools.partial(overview_section.results, paper=paper)}
-    return [bound.get(make, make)(compared) for make in SECTIONS]
+def sections(run_set: RunSet, paper: dict[str, Any] | None = None) -> list[Section]:
+    """All sections of the report."""
+    with_paper = {
+        overview_section.results: functools.partial(overview_section.results, paper=paper)
+    }
+    return [with_paper.get(section, section)(run_set) for section in SECTIONS]
 
 
 def write(
-    compared: Compared, out: str | files.Path, paper: dict[str, Any] | None = None
+    run_set: RunSet, out: str | files.Path, paper: dict[str, Any] | None = None
 ) -> files.Path:
-    """Writes the page and, before it, what lies beside it; nothing where a section fails.
+    """Writes the figures and then the page. If a section fails, nothing is written.
 
     Args:
-      compared: groups of runs.
-      out: directory.
-      paper: see overview.results.
+      run_set: groups of runs.
+      out: output directory.
+      paper: see overview_section.results.
 
     Returns:
-      The page.
+      The path of the page.
     """
-    made = sections(compared, paper)
-    text = page.page(_title(compared), _introduction(compared), made)
-    page.write_beside(made, files.as_path(out) / "pictures")
+    all_sections = sections(run_set, paper)
+    text = page.page(_title(run_set), _introduction(run_set), all_sections)
+    page.write_beside(all_sections, files.as_path(out) / "pictures")
     path = files.as_path(out) / "index.html"
     files.write_atomically(path, lambda file: file.write(text.encode()))
     return path
 
 
-def _title(compared: Compared) -> str:
-    data = compared.groups[0].runs[0].config["data"]["name"]
-    names = [group.name for group in compared.groups]
+def _title(run_set: RunSet) -> str:
+    data = run_set.groups[0].runs[0].config["data"]["name"]
+    names = [group.name for group in run_set.groups]
     return f"{' against '.join(names) if len(names) == 2 else ', '.join(names)} on {data}"
 
 
-def _introduction(compared: Compared) -> str:
-    runs = sum(len(group.runs) for group in compared.groups)
-    examples = len(compared.told[0][0].ids)
-    fit = f"; temperatures are fitted on {compared.fit}" if compared.fit else ""
-    kind = "lists of labels" if compared.link == "sigmoid" else "one label an example"
+def _introduction(run_set: RunSet) -> str:
+    num_runs = sum(len(group.runs) for group in run_set.groups)
+    num_examples = len(run_set.predictions[0][0].ids)
+    fit = f" Temperatures are fitted on {run_set.fit}." if run_set.fit else ""
+    kind = "a list of labels" if run_set.link == "sigmoid" else "one label"
     return page.paragraph(
-        f"{runs} {'run' if runs == 1 else 'runs'} of"
-        f" {', '.join(group.name for group in compared.groups)}, told on the"
-        f" {examples:,} examples of evaluation {compared.on}{fit}. {len(compared.class_names):,}"
-        f" classes, {kind}."
+        f"This page reports {num_runs} {'run' if num_runs == 1 else 'runs'} of"
+        f" {', '.join(group.name for group in run_set.groups)} on the {num_examples:,} examples of"
+        f" the evaluation {run_set.evaluation}, with {kind} per example and"
+        f" {len(run_set.class_names):,} classes.{fit}"
     )
 
 
 def read_paper(path: str | None) -> dict[str, Any] | None:
-    """The numbers of a paper, for overview.results.
+    """Reads the numbers of a paper, for overview_section.results.
 
     Raises:
-      ValueError: the file says something else.
+      ValueError: the file has another structure.
     """
     if path is None:
         return None
-    found = files.read_json(path)
-    numbers = found.get("numbers") if isinstance(found, dict) else None
+    paper = files.read_json(path)
+    numbers = paper.get("numbers") if isinstance(paper, dict) else None
     if (
         not isinstance(numbers, dict)
         or not all(isinstance(v, dict) for v in numbers.values())
-        or "note" not in found
+        or "note" not in paper
     ):
         raise ValueError(
-            f'{path} must hold {{"note": TEXT, "numbers": {{NAME OF A GROUP: {{METRIC: VALUE}}}}}}; of a study,'
-            " python -m experiments.report takes them from its paper.json."
+            f'{path} must hold {{"note": TEXT, "numbers": {{NAME OF A GROUP: {{METRIC: VALUE}}}}}};'
+            " for a table of a study, python -m experiments.report reads the numbers from its"
+            " paper.json."
         )
-    return found
+    return paper
 
 
 @user_errors.one_line()
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Writes a page about finished runs that is one file."""
-    parser = comparison.flags_of_runs(main.__doc__)
-    parser.add_argument("--out", required=True, help="directory of the page")
+    """Writes a report page about finished runs, as one self-contained file."""
+    parser = comparison.argument_parser(main.__doc__)
+    parser.add_argument("--out", required=True, help="output directory of the page")
     parser.add_argument(
-        "--paper", metavar="FILE", help="JSON of a paper's numbers by name of a group and metric"
+        "--paper", metavar="FILE", help="JSON file with a paper's numbers by group and metric"
     )
     flags = parser.parse_args(arguments)
-    compared = comparison.compared_by(flags)
-    path = write(compared, flags.out, read_paper(flags.paper))
+    run_set = comparison.from_flags(flags)
+    path = write(run_set, flags.out, read_paper(flags.paper))
     print(f"wrote {path}, {path.stat().st_size / 1e6:.1f} MB")
 
 

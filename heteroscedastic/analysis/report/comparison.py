@@ -1,9 +1,8 @@
-"""Several finished runs beside each other: which are seeds of one config, may they be compared, how
-do they differ.
-"""
+"""Groups of finished runs: which are seeds of one config, and how they differ."""
 
 import argparse
 import json
+import os
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -13,71 +12,74 @@ from scipy import stats
 from heteroscedastic import files, user_errors
 from heteroscedastic.analysis.plots import figures
 from heteroscedastic.links import Link
-from heteroscedastic.runs import loaded_run, predictions, provenance
-from heteroscedastic.runs.loaded_run import Told
+from heteroscedastic.runs import loaded_run, provenance
+from heteroscedastic.runs import predictions as predictions_lib
+from heteroscedastic.runs.loaded_run import SavedRun
 from heteroscedastic.runs.predictions import Predictions
 
 
 class Group(NamedTuple):
-    """Runs that differ by their seed alone, or that somebody takes as repetitions of one thing."""
+    """Runs that differ only by their seed, or that the caller treats as repetitions."""
 
     name: str
-    runs: tuple[Told, ...]
+    runs: tuple[SavedRun, ...]
 
 
 def groups(
     directories: Sequence[str | files.Path], names: Sequence[str] | None = None
 ) -> list[Group]:
-    """The runs of these directories, those of one config but for the seed together, in order of
-    appearance.
+    """Reads runs and groups those of one config with different seeds, in order of appearance.
 
     Args:
       directories: of finished runs.
-      names: of the groups; else what parts their directories, or the head of an only one.
+      names: of the groups; by default the part of the directories that differs between groups, or
+        the head if there is one group.
 
     Raises:
-      FileNotFoundError, ValueError: a run is not finished, is damaged or of another version; one is
-        given twice, two of a group have the same seed, or there are more or fewer names than
-        groups.
+      FileNotFoundError, ValueError: a run is not complete, is damaged or of an incompatible
+        version; a run is given twice; two runs of a group have the same seed; or the number of
+        names differs from the number of groups.
     """
-    found: dict[str, list[Told]] = {}
+    by_config: dict[str, list[SavedRun]] = {}
     paths = [files.resolved(files.as_path(d)) for d in directories]
-    for path, given in zip(paths, directories):
+    for path, directory in zip(paths, directories):
         if paths.count(path) > 1:
-            raise ValueError(f"{given} is given twice; give each run once.")
-        told = loaded_run.read(path)
-        found.setdefault(json.dumps({**told.config, "seed": None}, sort_keys=True), []).append(told)
-    for runs in found.values():
+            raise ValueError(f"{directory} is given twice; give each run once.")
+        run = loaded_run.read(path)
+        key = json.dumps({**run.config, "seed": None}, sort_keys=True)
+        by_config.setdefault(key, []).append(run)
+    for runs in by_config.values():
         seeds = [run.config["seed"] for run in runs]
-        twice = [str(run.directory) for run in runs if seeds.count(run.config["seed"]) > 1]
-        if twice:
+        repeated = [str(run.directory) for run in runs if seeds.count(run.config["seed"]) > 1]
+        if repeated:
             raise ValueError(
-                f"{' and '.join(twice)} are one config with one seed; give one of them."
+                f"{' and '.join(repeated)} have the same config and seed; give one of them."
             )
-    if names and len(names) != len(found):
+    if names and len(names) != len(by_config):
         raise ValueError(
-            f"{len(names)} names ({', '.join(names)}) for {len(found)} configs but for the seed."
+            f"got {len(names)} names ({', '.join(names)}) for {len(by_config)} configs (seeds"
+            " excluded); give one name for each config."
         )
     if names and len(set(names)) != len(names):
-        raise ValueError(f"the names {', '.join(names)} are not all different.")
+        raise ValueError(f"the names {', '.join(names)} are not unique.")
     sorted_runs = [
-        tuple(sorted(runs, key=lambda run: run.config["seed"])) for runs in found.values()
+        tuple(sorted(runs, key=lambda run: run.config["seed"])) for runs in by_config.values()
     ]
     return [Group(name, runs) for name, runs in zip(names or _names(sorted_runs), sorted_runs)]
 
 
-def _names(found: list[tuple[Told, ...]]) -> list[str]:
-    """What parts the directories: the first folder that does, or all of them."""
-    if len(found) == 1:
-        return [str(found[0][0].config["head"]["name"])]
-    parts = [_common([run.directory.parts for run in runs]) for runs in found]
-    shared = len(_common(parts))
+def _names(groups: list[tuple[SavedRun, ...]]) -> list[str]:
+    """The first folder in which the directories differ, or the full paths from there on."""
+    if len(groups) == 1:
+        return [str(groups[0][0].config["head"]["name"])]
+    parts = [_common_prefix([run.directory.parts for run in runs]) for runs in groups]
+    shared = len(_common_prefix(parts))
     rest = [p[shared:] or p[-1:] for p in parts]
     first = [p[0] for p in rest]
     return first if len(set(first)) == len(first) else ["/".join(p) for p in rest]
 
 
-def _common(paths: Sequence[tuple[str, ...]]) -> tuple[str, ...]:
+def _common_prefix(paths: Sequence[tuple[str, ...]]) -> tuple[str, ...]:
     common = paths[0]
     for path in paths[1:]:
         same = [a == b for a, b in zip(common, path)]
@@ -85,60 +87,55 @@ def _common(paths: Sequence[tuple[str, ...]]) -> tuple[str, ...]:
     return common
 
 
-def _check_same(compared: list[Group], told: list[list[Predictions]], on: str) -> None:
-    """Raises a ValueError where the runs were not told on the same examples of the same classes."""
-    runs = [run for group in compared for run in group.runs]
-    first, *others = zip(runs, (p for group in told for p in group))
-    for run, found in others:
-        if found.link != first[1].link:
+def _check_comparable(
+    groups: list[Group], predictions: list[list[Predictions]], evaluation: str
+) -> None:
+    """Raises a ValueError unless all runs predicted the same examples of the same classes."""
+    runs = [run for group in groups for run in group.runs]
+    (first_run, first), *others = zip(runs, (p for group in predictions for p in group))
+    for run, predicted in others:
+        pair = f"{first_run.directory} and {run.directory}"
+        if predicted.link != first.link:
             raise ValueError(
-                f"{first[0].directory} and {run.directory}: one answers by a softmax, the other"
-                " yes or no for each"
-                " class; report them apart."
+                f"{pair} have different links: one uses a softmax, the other a sigmoid for each"
+                " class; report them separately."
             )
-        if run.dataset["class_names"] != first[0].dataset["class_names"]:
+        if run.dataset["class_names"] != first_run.dataset["class_names"]:
+            raise ValueError(f"{pair} have different classes; report them separately.")
+        same_ids = np.array_equal(predicted.ids, first.ids)
+        if not same_ids or not np.array_equal(predicted.labels, first.labels):
+            difference = "with different labels" if same_ids else "on different examples"
             raise ValueError(
-                f"{first[0].directory} and {run.directory} have other classes; report them apart."
-            )
-        same_ids = np.array_equal(found.ids, first[1].ids)
-        if not same_ids or not np.array_equal(found.labels, first[1].labels):
-            what = "with other labels" if same_ids else "on other examples"
-            raise ValueError(
-                f"{first[0].directory} and {run.directory} were evaluated {what} in {on!r}: which"
-                " examples are held"
-                " out, and their noise, follows from the seed. Name an evaluation that all share,"
-                " such as --on=test,"
-                " or report these runs apart."
+                f"{pair} were evaluated {difference} in {evaluation!r}, because the held-out"
+                " examples and their label noise depend on the seed. Choose an evaluation that all"
+                " runs share, such as --on=test, or report these runs separately."
             )
     _check_data(runs)
 
 
-def _check_data(runs: list[Told]) -> None:
-    """Data, curation and seed determine what a run sees, so where these agree the fingerprints
-    must.
-    """
-    seen: dict[str, Told] = {}
+def _check_data(runs: list[SavedRun]) -> None:
+    """Raises a ValueError if runs with the same data, curation and seed have other fingerprints."""
+    first_runs: dict[str, SavedRun] = {}
     for run in runs:
         c = run.config
-        wanted = json.dumps([c["data"], c.get("curation"), c["seed"]], sort_keys=True)
-        first = seen.setdefault(wanted, run)
+        key = json.dumps([c["data"], c.get("curation"), c["seed"]], sort_keys=True)
+        first = first_runs.setdefault(key, run)
         if provenance.data_key(first.dataset) != provenance.data_key(run.dataset):
             raise ValueError(
-                f"{first.directory} and {run.directory} ask for the same data with the same seed"
-                " but saw different"
-                " data (fingerprints in dataset.json); make one of them again with the data of the"
-                " other."
+                f"{first.directory} and {run.directory} have the same data config and the same"
+                " seed but saw different data (fingerprints in dataset.json); repeat one of them"
+                " with the data of the other."
             )
 
 
-class Compared(NamedTuple):
-    """Groups of runs with their predictions of one evaluation, and where the rest is found."""
+class RunSet(NamedTuple):
+    """Groups of runs with their predictions of one evaluation."""
 
     groups: list[Group]
-    on: str  # the evaluation that is told
-    fit: str | None  # the one that temperatures are fitted on; None where a run lacks it
-    told: list[list[Predictions]]  # of `on`, by group and run
-    fitted_on: list[list[Predictions]] | None  # of `fit`
+    evaluation: str  # to report
+    fit: str | None  # evaluation on which temperatures are fitted; None if a run lacks it
+    predictions: list[list[Predictions]]  # of `evaluation`, by group and run
+    fit_predictions: list[list[Predictions]] | None  # of `fit`, by group and run
     data_dir: str | None = None
 
     @property
@@ -148,52 +145,58 @@ class Compared(NamedTuple):
     @property
     def link(self) -> Link:
         """The link of the logits of all runs."""
-        return self.told[0][0].link
+        return self.predictions[0][0].link
 
 
-def compare(
-    compared: list[Group], on: str = "test", fit: str | None = None, data_dir: str | None = None
-) -> Compared:
-    """These groups, once it is sure that they may be compared on an evaluation.
+def load(
+    groups: list[Group],
+    evaluation: str = "test",
+    fit: str | None = None,
+    data_dir: str | None = None,
+) -> RunSet:
+    """Reads the predictions of an evaluation and checks that the runs are comparable on it.
 
     Args:
-      compared: the groups.
-      on: the evaluation.
-      fit: the one that temperatures are fitted on; that of `finished.held_out` unless given. Where
-        a run has no predictions of it, `Compared.fit` is None.
-      data_dir: where data is read from again.
+      groups: the runs.
+      evaluation: to report.
+      fit: evaluation on which temperatures are fitted; by default
+        `loaded_run.held_out_evaluation`. If a run has no predictions of it, `RunSet.fit` is None.
+      data_dir: directory of the data sets.
 
     Raises:
-      FileNotFoundError, ValueError: predictions are missing, damaged or of another version, or
-        the runs were not told on the same examples; says what to do.
+      FileNotFoundError, ValueError: predictions are missing, damaged or of an incompatible
+        version, or the runs predicted different examples.
     """
-    told = [[predictions.read(run.directory, on) for run in group.runs] for group in compared]
-    _check_same(compared, told, on)
-    runs = [run for group in compared for run in group.runs]
-    fit = fit or loaded_run.held_out(runs[0], on)
-    if fit is None or not all(fit in predictions.names(run.directory) for run in runs):
-        return Compared(compared, on, None, told, None, data_dir)
-    fitted = [[predictions.read(run.directory, fit) for run in group.runs] for group in compared]
-    return Compared(compared, on, fit, told, fitted, data_dir)
+    predictions = [
+        [predictions_lib.read(run.directory, evaluation) for run in group.runs] for group in groups
+    ]
+    _check_comparable(groups, predictions, evaluation)
+    runs = [run for group in groups for run in group.runs]
+    fit = fit or loaded_run.held_out_evaluation(runs[0], evaluation)
+    if fit is None or not all(fit in predictions_lib.names(run.directory) for run in runs):
+        return RunSet(groups, evaluation, None, predictions, None, data_dir)
+    fit_predictions = [
+        [predictions_lib.read(run.directory, fit) for run in group.runs] for group in groups
+    ]
+    return RunSet(groups, evaluation, fit, predictions, fit_predictions, data_dir)
 
 
-def settings(config: Any, at: str = "") -> dict[str, Any]:
-    """A config by dotted names."""
+def settings(config: Any, prefix: str = "") -> dict[str, Any]:
+    """The settings of a config by dotted name."""
     if not isinstance(config, dict) or not config:
-        return {at: config}
-    found = {}
+        return {prefix: config}
+    flat = {}
     for name, value in config.items():
-        found |= settings(value, f"{at}.{name}" if at else name)
-    return found
+        flat |= settings(value, f"{prefix}.{name}" if prefix else name)
+    return flat
 
 
-def differences(compared: Sequence[Group]) -> dict[str, list[list[Any]]]:
-    """The settings, but for the seed, that are not the same in all runs: of each group the values
-    that occur.
+def differences(groups: Sequence[Group]) -> dict[str, list[list[Any]]]:
+    """The settings other than the seed that differ between runs, with their values by group.
 
-    A setting that a run does not have is None there.
+    The value is None for a run that does not have the setting.
     """
-    flat = [[settings(run.config) for run in group.runs] for group in compared]
+    flat = [[settings(run.config) for run in group.runs] for group in groups]
     names = sorted({name for group in flat for run in group for name in run} - {"seed"})
     table = {}
     for name in names:
@@ -207,7 +210,7 @@ def differences(compared: Sequence[Group]) -> dict[str, list[list[Any]]]:
 
 
 def spread(values: Sequence[float], digits: int = 4) -> str:
-    """Mean and standard deviation, as the tables show them."""
+    """The mean and the standard deviation as text."""
     if not len(values):
         return "missing"
     deviation = f" ± {np.std(values, ddof=1):.{digits}f}" if len(values) > 1 else ""
@@ -215,8 +218,9 @@ def spread(values: Sequence[float], digits: int = 4) -> str:
 
 
 def difference(ours: Mapping[int, float], theirs: Mapping[int, float], digits: int = 4) -> str:
-    """Mean difference of values of the same seed, ± half its 95 % interval where several are; ""
-    where none is.
+    """The mean difference of values with the same seed, as text.
+
+    With several pairs, ± half the width of its 95 % interval follows. Empty without a common seed.
     """
     both = sorted(set(ours) & set(theirs))
     mean, half = paired([ours[seed] for seed in both], [theirs[seed] for seed in both])
@@ -226,8 +230,9 @@ def difference(ours: Mapping[int, float], theirs: Mapping[int, float], digits: i
 
 
 def paired(ours: Sequence[float], theirs: Sequence[float]) -> tuple[float, float]:
-    """Mean difference, and half the width of its 95 % interval by Student's t; nan below two
-    pairs.
+    """The mean of paired differences, and half the width of its 95 % interval by Student's t.
+
+    The width is nan for fewer than two pairs.
     """
     differences = np.subtract(ours, theirs)
     n = len(differences)
@@ -237,24 +242,25 @@ def paired(ours: Sequence[float], theirs: Sequence[float]) -> tuple[float, float
     return float(differences.mean()), float(half)
 
 
-def flags_of_runs(description: str | None) -> argparse.ArgumentParser:
-    """What commands over several runs ask for."""
+def argument_parser(description: str | None) -> argparse.ArgumentParser:
+    """A parser with the arguments of commands that read several runs."""
     parser = user_errors.parser(description)
     parser.add_argument(
         "--runs", nargs="+", required=True, metavar="DIR", help="directories of finished runs"
     )
     parser.add_argument(
-        "--names", nargs="+", metavar="NAME", help="one for each config, seeds counted together"
+        "--names", nargs="+", metavar="NAME", help="a name for each config; seeds share a name"
     )
-    parser.add_argument("--on", default="test", help="evaluation that is told")
+    parser.add_argument("--on", default="test", help="evaluation to report")
     parser.add_argument(
         "--fit",
-        help="evaluation to fit a temperature on; the held-out one of the same weights if not given",
+        help="evaluation on which a temperature is fitted; default: that of the validation split"
+        " with the same checkpoint",
     )
     parser.add_argument("--data_dir", default=os.environ.get("TFDS_DATA_DIR"))
     return parser
 
 
-def compared_by(flags: argparse.Namespace) -> Compared:
-    """The runs that the flags name."""
-    return compare(groups(flags.runs, flags.names), flags.on, flags.fit, flags.data_dir)
+def from_flags(flags: argparse.Namespace) -> RunSet:
+    """Loads the runs of the command line."""
+    return load(groups(flags.runs, flags.names), flags.on, flags.fit, flags.data_dir)

@@ -1,4 +1,4 @@
-"""The pairs of classes that the noise of the runs ties together."""
+"""The section about the class pairs whose noise is correlated."""
 
 from typing import Any
 
@@ -7,129 +7,148 @@ import numpy as np
 from heteroscedastic.analysis.covariance import known_noise, summary
 from heteroscedastic.analysis.plots import heat_map
 from heteroscedastic.analysis.report import page
-from heteroscedastic.analysis.report.comparison import Compared
+from heteroscedastic.analysis.report.comparison import RunSet
 from heteroscedastic.analysis.report.page import Picture, Section
-from heteroscedastic.runs import loaded_run
+from heteroscedastic.runs import loaded_run as loaded_run_lib
 
-_NUM_CLASSES = 12  # of a heat map, so that its numbers are read on a phone
+_NUM_CLASSES = 12  # of a heat map, so that its numbers are readable on a phone
 _NUM_PAIRS = 10
 _SEEN = "p₁p₂ var(u₁\u00a0-\u00a0u₂)"
 _COLUMNS = {
     "seen": _SEEN,
     "covariance": "covariance",
     "correlation": "correlation",
-    "labels_mixed": "labels mixed",
+    "labels_mixed": "label confusion",
 }
 _PANELS = {"correlation": "correlation of the averaged covariance", "seen": f"mean of {_SEEN}"}
 
 
-def class_pairs(compared: Compared) -> Section:
-    """Of the first run of each group: the pairs of classes, heat maps, parts of the variance,
-    agreement with noise.
-    """
+def class_pairs(run_set: RunSet) -> Section:
+    """The class pairs with correlated noise, for the first run of each group."""
     parts: list[Any] = [
         page.paragraph(
-            "Pairs of classes whose utilities the noise ties together, by the first run of each"
-            " group, averaged over"
-            f" the examples of {compared.on}; in units of the utilities. A softmax sees of a pair"
-            " the variance of the"
-            f" difference of its utilities, where both classes are probable: {_SEEN}."
+            "A heteroscedastic head adds noise to the utilities u of the classes, and this section"
+            " shows which classes have related noise. All values are averages over the examples of"
+            f" {run_set.evaluation}, for the first run of each group, in units of the utilities."
+            " The softmax depends on the noise of two classes only through the variance of the"
+            " difference of their utilities, and only for images where both probabilities p are"
+            f" large. Pairs are therefore ranked by the mean of {_SEEN}. A large value means that"
+            " the run is uncertain which of the two classes is correct; the covariance itself can"
+            " have either sign."
         )
     ]
     numbers: dict[str, Any] = {}
-    for i, group in enumerate(compared.groups):
+    for i, group in enumerate(run_set.groups):
         run = group.runs[0]
-        if not loaded_run.has_noise(run.config):
-            parts.append(
-                page.note(f"{group.name}: its head has no noise, which could tie classes together.")
-            )
+        if not loaded_run_lib.has_noise(run.config):
+            parts.append(page.note(f"{group.name} is not included, because its head has no noise."))
             continue
         try:
-            found, split = loaded_run.evaluated(run, compared.on, compared.data_dir)
-            told = summary.ties(found, split, num_pairs=_NUM_PAIRS, num_classes=_NUM_CLASSES)
-        except loaded_run.NOT_HERE as error:
-            parts.append(page.note(f"The class pairs of {group.name} are not told: {error}"))
+            loaded_run, split = loaded_run_lib.load_evaluated(
+                run, run_set.evaluation, run_set.data_dir
+            )
+            pairs = summary.class_pairs(
+                loaded_run, split, num_pairs=_NUM_PAIRS, num_classes=_NUM_CLASSES
+            )
+        except loaded_run_lib.UNAVAILABLE as error:
+            parts.append(page.note(f"The class pairs of {group.name} are not available: {error}"))
             continue
         title = f"{group.name}, seed {run.config['seed']}"
-        numbers[page.file_name("class_pairs", i, group.name)] = {"pairs": told.pairs, **told.facts}
+        numbers[page.file_name("class_pairs", i, group.name)] = {
+            "pairs": pairs.pairs,
+            **pairs.facts,
+        }
         parts += [
             f"<h3>{page.text(title)}</h3>",
-            page.paragraph(_shares(told.facts) + _probabilities(told.facts)),
+            page.paragraph(_variance_text(pairs.facts) + _probability_text(pairs.facts)),
         ]
         parts += [
-            _heat_map(told, name, title, i, group.name) for name in _PANELS if name in told.block[0]
+            _heat_map(pairs, name, title, i, group.name)
+            for name in _PANELS
+            if name in pairs.block[0]
         ]
-        parts += [_table(told), *_agreement(told, found.dataset)]
-    return Section("Classes that the noise ties together", parts, numbers)
+        parts += [_table(pairs), *_agreement(pairs, loaded_run.dataset)]
+    return Section("Classes with correlated noise", parts, numbers)
 
 
-def _shares(facts: dict[str, Any]) -> str:
+def _variance_text(facts: dict[str, Any]) -> str:
     return (
-        f"Of the variance of the utilities {100 * facts['diagonal']:.1f} % is of the diagonal and"
-        f" {100 * facts['factors']:.1f} % of the factors of the covariance;"
-        f" {100 * facts['common']:.1f} % is common to"
-        " all classes, which a softmax does not see."
+        f"The diagonal of the covariance contributes {100 * facts['diagonal']:.1f} % of the"
+        f" variance of the utilities, and its factors contribute {100 * facts['factors']:.1f} %."
+        f" Of the variance, {100 * facts['common']:.1f} % is common to all classes and has no"
+        " effect on the softmax."
     )
 
 
-def _probabilities(facts: dict[str, Any]) -> str:
-    if (found := facts.get("with_probabilities", {}).get("covariance")) is None:
+def _probability_text(facts: dict[str, Any]) -> str:
+    if (result := facts.get("with_probabilities", {}).get("covariance")) is None:
         return ""
     return (
-        " Over pairs of classes, the size of the averaged covariance and the average of p₁p₂ have"
-        " a rank correlation of"
-        f" {_number(found['rho'])} (p {_number(found['p'])}, by renamed classes)."
+        " Over all class pairs, the rank correlation between the absolute covariance and the mean"
+        f" of p₁p₂ is {_number(result['rho'])} (p {_number(result['p'])} by a permutation test of"
+        " the classes)."
     )
 
 
-def _heat_map(told: summary.Ties, name: str, title: str, place: int, group: str) -> Picture:
-    first = ", ".join(f"{row['class']} and {row['other']}" for row in told.pairs[:3])
+def _heat_map(pairs: summary.ClassPairs, name: str, title: str, index: int, group: str) -> Picture:
+    first = ", ".join(f"{row['class']} and {row['other']}" for row in pairs.pairs[:3])
     framed = (
-        " Framed: labels known to be mixed most."
-        if any(row.get("labels_mixed") for row in told.block)
+        " Frames mark the pairs with the most known label confusion."
+        if any(row.get("labels_mixed") for row in pairs.block)
         else ""
     )
     return Picture(
-        page.file_name("class_pairs", name, place, group),
-        f"{title}: {_PANELS[name]}, of the classes of the first pairs, those that vary together"
-        f" side by side.{framed}",
-        f"Heat map of {_PANELS[name]} between {', '.join(told.names)}; the first pairs are"
+        page.file_name("class_pairs", name, index, group),
+        f"{title}: {_PANELS[name]}, for the classes of the first pairs. Strongly correlated classes"
+        f" are next to each other.{framed}",
+        f"Heat map of {_PANELS[name]} between {', '.join(pairs.names)}; the first pairs are"
         f" {first}.",
-        heat_map.of_group(told.names, told.block, title, (name,)),
-        told.block,
+        heat_map.group_map(pairs.names, pairs.block, title, (name,)),
+        pairs.block,
     )
 
 
-def _table(told: summary.Ties) -> str:
-    columns = [name for name in _COLUMNS if name in told.pairs[0]]
+def _table(pairs: summary.ClassPairs) -> str:
+    columns = [name for name in _COLUMNS if name in pairs.pairs[0]]
     rows = [
         [f"{row['class']}, {row['other']}", *(f"{row[name]:.3g}" for name in columns)]
-        for row in told.pairs
+        for row in pairs.pairs
     ]
     head = ["classes", *(_COLUMNS[name] for name in columns)]
-    return page.table(f"The first pairs by {_COLUMNS.get(told.by, told.by)}", head, rows)
+    caption = f"The class pairs with the largest {_COLUMNS.get(pairs.measure, pairs.measure)}"
+    if "labels_mixed" in columns:
+        caption += (
+            "; label confusion: fraction of the examples of both classes that carry the other"
+            " class's label"
+        )
+    return page.table(caption, head, rows)
 
 
-def _agreement(told: summary.Ties, description: dict[str, Any]) -> list[str]:
-    """How well each measure finds the confusions of labels that are known."""
-    if (found := told.facts.get("agreement_with_known_noise")) is None:
-        return [page.note("No label noise is known, so there are no confusions to agree with.")]
-    mixed = np.count_nonzero(np.triu(known_noise.confusions(description)))
-    pairs = len(description["class_names"]) * (len(description["class_names"]) - 1) // 2
+def _agreement(pairs: summary.ClassPairs, description: dict[str, Any]) -> list[str]:
+    """How well each measure finds the known label confusions."""
+    if (agreements := pairs.facts.get("agreement_with_known_noise")) is None:
+        return [
+            page.note("No label noise is known, so the pairs cannot be compared with confusions.")
+        ]
+    num_confused = np.count_nonzero(np.triu(known_noise.confusion_matrix(description)))
+    num_classes = len(description["class_names"])
     rows = [
         [name.replace("_", " "), *(_number(a[x]) for x in ("first", "auc", "rho", "p"))]
-        for name, a in found.items()
+        for name, a in agreements.items()
     ]
-    to_find = next(iter(found.values()))["to_find"]
-    caption = f"Agreement with the known label noise, which mixes {mixed} of {pairs} pairs"
-    if to_find < mixed:
-        caption += f"; to find are the {to_find} most mixed, a tenth of them and three at least"
+    to_find = next(iter(agreements.values()))["to_find"]
+    caption = (
+        f"Agreement with the known label noise, which confuses {num_confused} of"
+        f" {num_classes * (num_classes - 1) // 2} class pairs"
+    )
+    if to_find < num_confused:
+        caption += f". The target is the {to_find} most confused pairs"
     head = [
         "measure",
-        f"of these among the first {to_find}",
-        "AUROC",
-        "rank correlation",
-        "p of it",
+        f"target pairs among its first {to_find}",
+        "AUROC for the target pairs",
+        "rank correlation with the confusion",
+        "p of the correlation",
     ]
     return [page.table(caption, head, rows)]
 

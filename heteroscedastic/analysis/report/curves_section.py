@@ -1,74 +1,86 @@
-"""The course of training."""
+"""The section about learning curves."""
 
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from jaxtyping import Float
 
 from heteroscedastic import files
 from heteroscedastic.analysis.plots import panels
 from heteroscedastic.analysis.report import page
-from heteroscedastic.analysis.report.comparison import Compared
+from heteroscedastic.analysis.report.comparison import RunSet
 from heteroscedastic.analysis.report.page import Picture, Section
 from heteroscedastic.runs import run_record
 
+_QUANTITIES = {
+    "nll": "negative log-likelihood (nats)",
+    "accuracy": "accuracy",
+    "label_accuracy": "accuracy per class",
+    "ece": "expected calibration error",
+    "gap": "global average precision",
+}
 
-def curves(compared: Compared) -> Section:
-    """Learning curves of what all runs tell."""
+
+def curves(run_set: RunSet) -> Section:
+    """Learning curves of the quantities that all runs log."""
     try:
-        read = [[read_metrics(run.directory) for run in group.runs] for group in compared.groups]
+        metrics = [[read_metrics(run.directory) for run in group.runs] for group in run_set.groups]
     except (FileNotFoundError, ValueError) as error:
         return Section("Learning curves", [page.note(error)])
-    wanted = {
-        "nll": "negative log-likelihood, nats",
-        "accuracy": "accuracy",
-        "label_accuracy": "accuracy of an answer",
-    }
-    wanted |= {"ece": "expected calibration error", "gap": "global average precision"}
     parts: list[Any] = []
-    for metric, quantity in wanted.items():
-        told = {}
-        for group, runs in zip(compared.groups, read):
-            found = {part: together(runs, f"{part}/{metric}") for part in ("train", "valid")}
-            told[group.name] = {
-                part: values for part, values in found.items() if values is not None
+    for metric, quantity in _QUANTITIES.items():
+        series = {}
+        for group, runs in zip(run_set.groups, metrics):
+            by_part = {part: common_epochs(runs, f"{part}/{metric}") for part in ("train", "valid")}
+            series[group.name] = {
+                part: values for part, values in by_part.items() if values is not None
             }
-        if any(told.values()):
-            parts.append(_curve(metric, quantity, told))
-    rates = {g.name: together(runs, "learning_rate") for g, runs in zip(compared.groups, read)}
-    if any(r is not None for r in rates.values()):
-        told = {name: {"": r} for name, r in rates.items() if r is not None}
-        parts.append(_curve("learning_rate", "learning rate", told))
+        if any(series.values()):
+            parts.append(_curve(metric, quantity, series))
+    rates = {
+        group.name: common_epochs(runs, "learning_rate")
+        for group, runs in zip(run_set.groups, metrics)
+    }
+    if any(rate is not None for rate in rates.values()):
+        series = {name: {"": rate} for name, rate in rates.items() if rate is not None}
+        parts.append(_curve("learning_rate", "learning rate", series))
     if not parts:
-        parts.append(page.note("The runs tell no metric at the same epochs."))
+        parts.append(page.note("The runs log no metric at the same epochs."))
     return Section("Learning curves", parts)
 
 
-def _curve(metric, quantity, told) -> Picture:
+def _curve(metric, quantity, series) -> Picture:
     last = [
-        f"{n} {part}: {v[:, -1].mean():.3g}"
-        for n, parts in told.items()
-        for part, (_, v) in parts.items()
+        f"{name} {part}: {values[:, -1].mean():.3g}"
+        for name, parts in series.items()
+        for part, (_, values) in parts.items()
     ]
+    caption = (
+        "Learning rate during training."
+        if metric == "learning_rate"
+        else f"{quantity[0].upper()}{quantity[1:]} during training. Dotted lines: training data"
+        " with augmentation, averaged over each logging interval. Solid lines: validation data."
+    )
     return Picture(
         page.file_name("curve", metric),
-        f"{quantity[0].upper()}{quantity[1:]} over training. Dotted: training, with augmentation"
-        " and as the model was"
-        " within each stretch; solid: validation."
-        if metric != "learning_rate"
-        else "Learning rate over training.",
-        f"Learning curves of {quantity}; at the end: {', '.join(last)}.",
-        panels.curves(told, quantity.split(",")[0].capitalize(), quantity),
+        caption,
+        f"Learning curves of {quantity}; final values: {', '.join(last)}.",
+        panels.curves(series, quantity.split(" (")[0].capitalize(), quantity),
         {
-            n: {part or "value": {"epoch": e, "values": v} for part, (e, v) in ps.items()}
-            for n, ps in told.items()
+            name: {
+                part or "value": {"epoch": epochs, "values": values}
+                for part, (epochs, values) in parts.items()
+            }
+            for name, parts in series.items()
         },
     )
 
 
-def read_metrics(run: str | files.Path) -> dict[str, np.ndarray]:
-    """Every quantity of metrics.jsonl by its name, one value a line, nan where a line does not tell
-    it.
+def read_metrics(run: str | files.Path) -> dict[str, Float[np.ndarray, "n"]]:
+    """Every quantity of metrics.jsonl by name, with one value per line.
+
+    The value is nan for a line without the quantity.
 
     Raises:
       FileNotFoundError: the run has no such file.
@@ -79,18 +91,19 @@ def read_metrics(run: str | files.Path) -> dict[str, np.ndarray]:
     return {name: np.array([float(line.get(name, np.nan)) for line in lines]) for name in names}
 
 
-def together(
-    curves: Sequence[dict[str, np.ndarray]], name: str
-) -> tuple[np.ndarray, np.ndarray] | None:
-    """A quantity of several runs at the epochs that all of them tell: epochs [t], values [runs, t].
+def common_epochs(
+    curves: Sequence[dict[str, Float[np.ndarray, "_"]]], name: str
+) -> tuple[Float[np.ndarray, "t"], Float[np.ndarray, "r t"]] | None:
+    """The values of a quantity in several runs at the epochs at which all of them log it.
 
-    None where a run does not tell it, or they have no epoch in common.
+    Returns:
+      The epochs, and the values by run and epoch. None if there is no common epoch.
     """
-    told = [
+    values_by_epoch = [
         {e: v for e, v in zip(c.get("epoch", ()), c.get(name, ())) if not np.isnan(v)}
         for c in curves
     ]
-    epochs = sorted(set.intersection(*(set(t) for t in told))) if told else []
+    epochs = sorted(set.intersection(*map(set, values_by_epoch))) if values_by_epoch else []
     if not epochs:
         return None
-    return np.array(epochs), np.array([[t[e] for e in epochs] for t in told])
+    return np.array(epochs), np.array([[run[e] for e in epochs] for run in values_by_epoch])

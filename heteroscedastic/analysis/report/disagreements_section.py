@@ -1,88 +1,101 @@
-"""The images that a run with noise alone gets right, and whether its covariances know what they
-were taken for.
-"""
+"""The section about the images that only a run with noise classifies correctly."""
 
 from typing import Any
 
-from heteroscedastic.analysis.errors import disagreements
+from heteroscedastic.analysis.errors import disagreements as disagreements_lib
 from heteroscedastic.analysis.plots import figures
 from heteroscedastic.analysis.report import page
-from heteroscedastic.analysis.report.comparison import Compared
+from heteroscedastic.analysis.report.comparison import RunSet
 from heteroscedastic.analysis.report.page import Section
-from heteroscedastic.runs import loaded_run
+from heteroscedastic.runs import loaded_run as loaded_run_lib
 
-_NUM_SHOWN = 12
-_TITLE = "Images that one head alone gets right"
-_RANKED = {
-    "covariance": "size of the covariance",
+_NUM_IMAGES = 12
+_TITLE = "Images that only one head classifies correctly"
+_RANKINGS = {
+    "covariance": "absolute covariance",
     "seen": "p₂ var(u₁\u00a0-\u00a0u₂)",
     "probability": "probability alone",
 }
 
 
-def alone(compared: Compared) -> Section:
-    """Of two groups, one with noise and one without, the images that the first seed of both tells
-    apart.
+def disagreements(run_set: RunSet) -> Section:
+    """The images on which a run with noise and a run without noise disagree, for one seed.
+
+    Requires one group with noise and one without.
     """
-    noisy = [group for group in compared.groups if loaded_run.has_noise(group.runs[0].config)]
-    plain = [group for group in compared.groups if group not in noisy]
+    noisy = [g for g in run_set.groups if loaded_run_lib.has_noise(g.runs[0].config)]
+    plain = [group for group in run_set.groups if group not in noisy]
     if len(noisy) != 1 or len(plain) != 1:
-        here = f"{len(noisy)} with noise and {len(plain)} without"
         return Section(
             _TITLE,
-            [page.note(f"This is told of one group with noise and one without; here are {here}.")],
+            [
+                page.note(
+                    "This section requires one group with a noise head and one without; there are"
+                    f" {len(noisy)} with noise and {len(plain)} without."
+                )
+            ],
         )
-    runs = [
-        {run.config["seed"]: run.directory for run in group.runs} for group in (noisy[0], plain[0])
-    ]
-    seeds = sorted(set(runs[0]) & set(runs[1]))
+    het, hom = noisy[0], plain[0]
+    directories = [{run.config["seed"]: run.directory for run in g.runs} for g in (het, hom)]
+    seeds = sorted(set(directories[0]) & set(directories[1]))
     if not seeds:
-        return Section(
-            _TITLE, [page.note(f"{noisy[0].name} and {plain[0].name} have no seed in common.")]
-        )
-    first, second = (paths[seeds[0]] for paths in runs)
+        return Section(_TITLE, [page.note(f"{het.name} and {hom.name} have no seed in common.")])
+    first, second = (paths[seeds[0]] for paths in directories)
     try:
-        found, run = disagreements.find(first, second, compared.on, compared.data_dir)
-    except loaded_run.NOT_HERE as error:
-        return Section(
-            _TITLE, [page.note(f"{noisy[0].name} and {plain[0].name} are not told: {error}")]
+        examples, loaded_run = disagreements_lib.find(
+            first, second, run_set.evaluation, run_set.data_dir
         )
-    names, facts = figures.class_names(run.dataset), disagreements.summary(found)
-    top = disagreements.largest(found)[:_NUM_SHOWN]
-    rows = disagreements.table(found, names)
-    said = (
-        f"Of the {found.num_examples:,} examples of {compared.on} {len(found.ids):,} are right in"
-        f" {noisy[0].name} alone"
-        f" and {found.num_other_way:,} in {plain[0].name} alone, seed {seeds[0]}. Of the former"
-        " those of the largest"
-        f" covariance, by {noisy[0].name}, of what the image is and what {plain[0].name} takes it"
-        " for:"
+    except loaded_run_lib.UNAVAILABLE as error:
+        return Section(
+            _TITLE, [page.note(f"{het.name} and {hom.name} cannot be compared: {error}")]
+        )
+    names, facts = figures.class_names(loaded_run.dataset), disagreements_lib.summary(examples)
+    top = disagreements_lib.covariance_order(examples)[:_NUM_IMAGES]
+    rows = disagreements_lib.table(examples, names)
+    introduction = (
+        f"Of the {examples.num_examples:,} examples of {run_set.evaluation},"
+        f" {len(examples.ids):,} are correct only in {het.name} and {examples.num_other_way:,} only"
+        f" in {hom.name} (seed {seeds[0]}). The images below are correct only in {het.name}. They"
+        " are those for which"
+        f" {het.name} has the largest absolute covariance between the true class and the class that"
+        f" {hom.name} predicts."
     )
     alts = [f"Example {row['id']}, {row['true']}" for row in rows]
+    captions = disagreements_lib.captions(examples, names, top)
     parts: list[Any] = [
-        page.paragraph(said),
-        page.sheet(list(zip(found.images[top], alts, disagreements.captions(found, names, top)))),
+        page.paragraph(introduction),
+        page.sheet(list(zip(examples.images[top], alts, captions))),
+        page.paragraph(
+            f"The table asks whether {het.name} relates the true class (1) to the class that"
+            f" {hom.name} predicts by mistake (2). For each image, {het.name} ranks the"
+            f" {len(names) - 1:,} classes other than the true one; rank 1 is the largest value. The"
+            " mean rank by class first averages the ranks over the images of a true class. Chance"
+            " is its mean ± standard deviation if class names are permuted, and p is the"
+            " probability of a value at least as small."
+        ),
         page.table(
-            f"Rank of what {plain[0].name} predicts (2) among the {len(names) - 1:,} classes but"
-            " the true one (1),"
-            f" the largest first, by {noisy[0].name}; of classes: with the mean ranks of its true"
-            " class for each image,"
-            " and p: of one as small by chance",
-            ["ranked by", "mean rank", "of classes", "by chance", "p", "first", "first by chance"],
-            [_rank(_RANKED[name], told) for name, told in facts["ranks"].items()],
+            f"Rank of the class that {hom.name} predicts",
+            [
+                "ranked by",
+                "mean rank",
+                "mean rank by class",
+                "chance",
+                "p",
+                "rank 1",
+                "rank 1 by chance",
+            ],
+            [_rank_row(_RANKINGS[name], result) for name, result in facts["ranks"].items()],
         ),
     ]
     return Section(_TITLE, parts, {"right_alone": facts | {"images": rows}})
 
 
-def _rank(words: str, told: dict[str, Any]) -> list[str]:
-    chance = f"{told['expected']:.2f} ± {told['deviation']:.2f}"
-    firsts = (f"{100 * told[x]:.1f} %" for x in ("first", "chance_of_first"))
+def _rank_row(ranking: str, result: dict[str, Any]) -> list[str]:
     return [
-        words,
-        f"{told['mean']:.2f}",
-        f"{told['of_classes']:.2f}",
-        chance,
-        f"{told['p']:.2g}",
-        *firsts,
+        ranking,
+        f"{result['mean']:.2f}",
+        f"{result['of_classes']:.2f}",
+        f"{result['expected']:.2f} ± {result['deviation']:.2f}",
+        f"{result['p']:.2g}",
+        *(f"{100 * result[x]:.1f} %" for x in ("first", "chance_of_first")),
     ]

@@ -1,4 +1,4 @@
-"""The parts of the entropy of the runs, by itself and as members of an ensemble."""
+"""The section about the entropy of predictions, over latent samples and over ensembles of runs."""
 
 from typing import Any
 
@@ -7,121 +7,128 @@ import numpy as np
 from heteroscedastic import ensembles
 from heteroscedastic.analysis.plots import panels
 from heteroscedastic.analysis.report import comparison, page
-from heteroscedastic.analysis.report.comparison import Compared
+from heteroscedastic.analysis.report.comparison import RunSet
 from heteroscedastic.analysis.report.page import Picture, Section
 from heteroscedastic.analysis.uncertainty import confidence, entropy
 from heteroscedastic.calibration import scores
-from heteroscedastic.runs import loaded_run, predictions
-from heteroscedastic.runs.loaded_run import Told
+from heteroscedastic.runs import loaded_run
+from heteroscedastic.runs import predictions as predictions_lib
+from heteroscedastic.runs.loaded_run import SavedRun
 from heteroscedastic.runs.predictions import Predictions
 
-_ROUNDING = 1e-4  # nats
+_TOLERANCE = 1e-4  # nats; smaller values differ from 0 only by rounding
 
 
-def entropies(compared: Compared) -> Section:
-    """The entropy of predictions in two parts: over latent samples, and over the runs of a group as
-    an ensemble.
-    """
-    return Section("Parts of the entropy", [*_samples(compared), *_members(compared)])
+def entropies(run_set: RunSet) -> Section:
+    """The parts of the entropy, over latent samples and over the runs of a group as an ensemble."""
+    introduction = page.paragraph(
+        "The entropy of a mean prediction has two parts. The first part is the mean entropy of the"
+        " single predictions that are averaged. The second part, the mutual information, measures"
+        " how much these predictions disagree."
+    )
+    return Section("Parts of the entropy", [introduction, *_samples(run_set), *_members(run_set)])
 
 
-def _samples(compared: Compared) -> list[Any]:
+def _samples(run_set: RunSet) -> list[Any]:
     parts: list[Any] = []
-    splits, finds = {}, {}
-    for group, told in zip(compared.groups, compared.told):
+    splits, aurocs = {}, {}
+    for group, predictions in zip(run_set.groups, run_set.predictions):
         try:
-            splits[group.name] = [_over_samples(compared, run) for run in group.runs]
-        except loaded_run.NOT_HERE as error:
-            parts.append(page.note(f"{group.name} is not told over latent samples: {error}"))
+            splits[group.name] = [_sample_split(run_set, run) for run in group.runs]
+        except loaded_run.UNAVAILABLE as error:
+            text = f"The entropy over latent samples of {group.name} is not available: {error}"
+            parts.append(page.note(text))
             continue
-        finds[group.name] = [_finds_errors(split, p) for split, p in zip(splits[group.name], told)]
+        aurocs[group.name] = [
+            _error_aurocs(split, p) for split, p in zip(splits[group.name], predictions)
+        ]
     if splits:
-        parts.append(_picture("entropy_samples", splits, "latent sample", compared))
-    if splits and compared.link == "softmax":
-        head = ["", "entropy of the mean", "expected entropy", "mutual information"]
-        rows = [[name, *map(_found, zip(*of_runs))] for name, of_runs in finds.items()]
-        parts.append(
-            page.table("How well each finds errors over latent samples: AUROC", head, rows)
-        )
+        parts.append(_picture("entropy_samples", splits, "latent sample", run_set))
+    if splits and run_set.link == "softmax":
+        head = ["", "entropy of the mean", "mean entropy of a sample", "mutual information"]
+        rows = [[name, *map(_auroc_text, zip(*values))] for name, values in aurocs.items()]
+        caption = "Detecting wrong predictions by the entropy over latent samples: AUROC"
+        parts.append(page.table(caption, head, rows))
     return parts
 
 
-def _members(compared: Compared) -> list[Any]:
+def _members(run_set: RunSet) -> list[Any]:
     parts: list[Any] = []
     splits, rows, single = {}, [], []
-    for group, told in zip(compared.groups, compared.told):
-        if len(told) < 2:
+    for group, predictions in zip(run_set.groups, run_set.predictions):
+        if len(predictions) < 2:
             single.append(group.name)
             continue
         try:
-            splits[group.name] = [entropy.over_members(told)]
+            splits[group.name] = [entropy.member_split(predictions)]
         except ValueError as error:
-            parts.append(page.note(f"{group.name} is not told as an ensemble: {error}"))
+            parts.append(page.note(f"There is no ensemble of {group.name}: {error}"))
             continue
-        rows.append([f"{group.name}, {len(told)} members", *_ensemble_row(told)])
+        rows.append([f"{group.name}, {len(predictions)} members", *_ensemble_row(predictions)])
     if single:
         parts.append(
             page.note(
-                f"No ensemble of {', '.join(single)}: one run; members are several, of other seeds."
+                f"There is no ensemble of {', '.join(single)}, because an ensemble requires at"
+                " least two runs with different seeds."
             )
         )
     if splits:
-        parts.append(_picture("entropy_members", splits, "member", compared))
+        parts.append(_picture("entropy_members", splits, "member", run_set))
         head = ["", "NLL of the mean", "mean NLL of a member", "ECE of the mean"]
-        parts.append(page.table(f"The runs of a group as an ensemble, {compared.on}", head, rows))
+        caption = f"The runs of a group as an ensemble, {run_set.evaluation}"
+        parts.append(page.table(caption, head, rows))
     return parts
 
 
-def _found(areas) -> str:
-    return "-" if np.isnan(areas).any() else comparison.spread(areas, 3)
+def _auroc_text(aurocs) -> str:
+    return "-" if np.isnan(aurocs).any() else comparison.spread(aurocs, 3)
 
 
-def _over_samples(compared: Compared, run: Told) -> ensembles.EntropySplit:
-    return entropy.over_samples(*loaded_run.evaluated(run, compared.on, compared.data_dir))
+def _sample_split(run_set: RunSet, run: SavedRun) -> ensembles.EntropySplit:
+    return entropy.sample_split(
+        *loaded_run.load_evaluated(run, run_set.evaluation, run_set.data_dir)
+    )
 
 
-def _picture(name, splits, of, compared) -> Picture:
+def _picture(name, splits, unit, run_set) -> Picture:
     means = {
         n: [{k: float(np.mean(v)) for k, v in s._asdict().items()} for s in runs]
         for n, runs in splits.items()
     }
-    told = ", ".join(f"{n} {np.mean([m['mutual'] for m in ms]):.3f}" for n, ms in means.items())
+    mutual = ", ".join(f"{n} {np.mean([m['mutual'] for m in ms]):.3f}" for n, ms in means.items())
     source = (
-        "256 Sobol samples of the latent"
-        if of == "latent sample"
-        else "runs of one config with other seeds, which choose the validation examples and planted noise too"
+        "The mean is over 256 Sobol samples of the latent."
+        if unit == "latent sample"
+        else "The mean is over the runs of one config with different seeds. The seed also"
+        " determines the validation examples and planted label noise."
     )
-    per = (
-        "summed over the yes/no answers of an example"
-        if compared.link == "sigmoid"
-        else "an example"
-    )
+    per = "per example, summed over classes" if run_set.link == "sigmoid" else "per example"
     return Picture(
         name,
-        f"Mean entropy of a prediction of {compared.on}, {per}: what remains within a {of}, and"
-        " the mutual information"
-        f" of label and {of} (the number beside). Over {source}; lines: standard deviation over"
-        " runs.",
-        f"Bars of mean entropy in two parts; mutual information in nats: {told}.",
-        panels.entropy_parts(splits, f"Entropy over {of}s, {compared.on}", of),
+        f"Mean entropy of a prediction of {run_set.evaluation}, {per}: the mean entropy of a"
+        f" {unit}, and the mutual information between the label and the {unit} (the number beside"
+        f" the bar). {source} Error bars are standard deviations over runs.",
+        f"Bars of the two parts of the mean entropy; mutual information in nats: {mutual}.",
+        panels.entropy_parts(splits, f"Entropy over {unit}s, {run_set.evaluation}", unit),
         {"means": means, "by_example": splits},
     )
 
 
-def _finds_errors(split: ensembles.EntropySplit, told: Predictions) -> list[float]:
-    if told.link == "sigmoid":
+def _error_aurocs(split: ensembles.EntropySplit, predictions: Predictions) -> list[float]:
+    if predictions.link == "sigmoid":
         return []
-    wrong = ~predictions.is_correct(told)
-    # What is 0 but for rounding ranks nothing.
-    return [scores.auroc(part, wrong) if part.max() > _ROUNDING else float("nan") for part in split]
-
-
-def _ensemble_row(told: list[Predictions]) -> list[str]:
-    together = entropy.mean_of_members(told)
-    of_members = [float(predictions.losses(p).mean()) for p in told]
-    error = confidence.reliability_diagram([together]).error
+    wrong = ~predictions_lib.is_correct(predictions)
     return [
-        f"{predictions.losses(together).mean():.4f}",
-        comparison.spread(of_members),
+        scores.auroc(part, wrong) if part.max() > _TOLERANCE else float("nan") for part in split
+    ]
+
+
+def _ensemble_row(predictions: list[Predictions]) -> list[str]:
+    mean = entropy.ensemble_mean(predictions)
+    member_losses = [float(predictions_lib.losses(p).mean()) for p in predictions]
+    error = confidence.reliability_diagram([mean]).error
+    return [
+        f"{predictions_lib.losses(mean).mean():.4f}",
+        comparison.spread(member_losses),
         f"{100 * error:.2f} %",
     ]

@@ -1,116 +1,121 @@
-"""The examples that the runs find hardest, as images."""
+"""The section about the images with the largest loss."""
 
 from typing import Any
 
 import numpy as np
+from jaxtyping import Float, Int, UInt8
 from scipy import special
 
 from heteroscedastic.analysis.report import page
-from heteroscedastic.analysis.report.comparison import Compared, Group
+from heteroscedastic.analysis.report.comparison import Group, RunSet
 from heteroscedastic.analysis.report.page import Section
-from heteroscedastic.runs import loaded_run, predictions
+from heteroscedastic.runs import loaded_run
+from heteroscedastic.runs import predictions as predictions_lib
 from heteroscedastic.runs.predictions import Predictions
 
-_NUM_SHOWN = 12
+_NUM_IMAGES = 12
 
 
-def hardest(compared: Compared) -> Section:
-    """Of every group the images of the largest loss, by the mean over its runs."""
+def hardest(run_set: RunSet) -> Section:
+    """The images of every group with the largest loss, averaged over its runs."""
+    over_classes = ", summed over all classes," if run_set.link == "sigmoid" else ""
     parts: list[Any] = [
         page.paragraph(
-            f"The examples of {compared.on} with the largest loss, -log p of the label"
-            + (", summed over the yes/no answers" if compared.link == "sigmoid" else "")
-            + ", in nats, by the mean over the runs of a group. A wrong label, two things in one image and a thing that"
-            " is hard to tell all look alike here."
+            f"The examples of {run_set.evaluation} with the largest loss. The loss is the negative"
+            f" log-probability of the label{over_classes} in nats, averaged over the runs of a"
+            " group. An image can have a large loss because its label is wrong, because it shows"
+            " several classes, or because it is difficult."
         )
     ]
     numbers: dict[str, Any] = {}
-    images, why = _images(compared)
-    if why:
-        parts.append(page.note(f"The images are not shown: {why}"))
-    for i, (group, told) in enumerate(zip(compared.groups, compared.told)):
+    images, reason = _images(run_set)
+    if reason:
+        parts.append(page.note(f"The images are not available: {reason}"))
+    for i, (group, predictions) in enumerate(zip(run_set.groups, run_set.predictions)):
         try:
-            rows, losses = largest(told)
+            rows, losses = largest_losses(predictions)
         except ValueError as error:
             parts.append(page.note(f"{group.name}: {error}"))
             continue
-        examples = [_said(compared, told, row) | {"loss": losses[row]} for row in rows.tolist()]
+        examples = [
+            _example(run_set, predictions, row) | {"loss": losses[row]} for row in rows.tolist()
+        ]
         numbers[page.file_name("hardest", i, group.name)] = examples
         parts.append(f"<h3>{page.text(group.name)}</h3>")
         parts.append(_sheet(examples, images) if images else _table(group, examples))
-    return Section("Hardest images", parts, numbers)
+    return Section("Images with the largest loss", parts, numbers)
 
 
-def largest(told: list[Predictions], number: int = _NUM_SHOWN) -> tuple[np.ndarray, np.ndarray]:
-    """Places of the examples of the largest mean loss over runs, falling, and the losses of all;
-    nats.
-    """
-    losses = np.mean([predictions.losses(p) for p in told], axis=0)
+def largest_losses(
+    predictions: list[Predictions], number: int = _NUM_IMAGES
+) -> tuple[Int[np.ndarray, "m"], Float[np.ndarray, "n"]]:
+    """The rows with the largest mean loss over runs, in descending order, and all losses (nats)."""
+    losses = np.mean([predictions_lib.losses(p) for p in predictions], axis=0)
     return np.argsort(-losses, kind="stable")[:number], losses
 
 
-def _images(compared: Compared) -> tuple[dict[int, np.ndarray] | None, str]:
-    """The images of the evaluation by id; or why they are not there."""
-    run = compared.groups[0].runs[0]
+def _images(run_set: RunSet) -> tuple[dict[int, UInt8[np.ndarray, "h w c"]] | None, str]:
+    """The images of the evaluation by id, or the reason why they are not available."""
+    run = run_set.groups[0].runs[0]
     try:
-        split = loaded_run.build(run, compared.data_dir).dataset.splits[
-            run.config["evals"][compared.on]["split"]
+        split = loaded_run.build(run, run_set.data_dir).dataset.splits[
+            run.config["evals"][run_set.evaluation]["split"]
         ]
-    except loaded_run.NOT_HERE as error:
+    except loaded_run.UNAVAILABLE as error:
         return None, str(error)
     return dict(zip(split.ids.tolist(), split.inputs)), ""
 
 
-def _said(compared: Compared, told: list[Predictions], row: int) -> dict[str, Any]:
-    """What an example is called, and what the runs say of it: the two likeliest classes over them,
-    and how sure.
+def _example(run_set: RunSet, predictions: list[Predictions], row: int) -> dict[str, Any]:
+    """The id and the labels of an example, and the classes that the runs predict on average.
+
+    These are the two most probable classes, or under a sigmoid all classes above 1/2.
     """
-    first, names = told[0], compared.class_names
+    first, names = predictions[0], run_set.class_names
     labels = [names[c] for c in np.atleast_1d(first.labels[row]) if c >= 0]
-    totals: dict[
-        int, float
-    ] = {}  # by number, as classes may share a name; 0 of a run that keeps likelier ones alone
-    for p in told:
+    # By class number, because names may repeat. A run that saves only the largest logits counts as
+    # probability 0 for all other classes.
+    totals: dict[int, float] = {}
+    for p in predictions:
         classes = np.arange(p.logits.shape[-1]) if p.classes is None else p.classes[row]
         logits = p.logits[row].astype(np.float64)
         if p.link == "sigmoid":
             probs = special.expit(logits)
         else:
-            probs = np.exp(
-                logits
-                - (special.logsumexp(logits) if p.log_normalizer is None else p.log_normalizer[row])
+            normalizer = (
+                special.logsumexp(logits) if p.log_normalizer is None else p.log_normalizer[row]
             )
-        for c, share in zip(classes.tolist(), probs / len(told)):
-            totals[c] = totals.get(c, 0.0) + float(share)
-    found = sorted(totals.items(), key=lambda item: -item[1])
-    shares = dict(
-        [item for item in found if item[1] > 0.5] if first.link == "sigmoid" else found[:2]
-    )
-    says = [{"class": c, "name": names[c], "probability": share} for c, share in shares.items()]
+            probs = np.exp(logits - normalizer)
+        for c, prob in zip(classes.tolist(), probs / len(predictions)):
+            totals[c] = totals.get(c, 0.0) + float(prob)
+    ranked = sorted(totals.items(), key=lambda item: -item[1])
+    predicted = [x for x in ranked if x[1] > 0.5] if first.link == "sigmoid" else ranked[:2]
+    says = [{"class": c, "name": names[c], "probability": prob} for c, prob in predicted]
     return {"id": int(first.ids[row]), "labels": labels, "says": says}
 
 
 def _sheet(examples, images) -> str:
-    shown = []
+    entries = []
     for example in examples:
-        label, said = _words(example)
+        label, predicted = _texts(example)
         alt = f"Example {example['id']}, labelled {label}"
-        shown.append(
-            (images[example["id"]], alt, f"{label}\nsaid {said}\nloss {example['loss']:.2f}")
-        )
-    return page.sheet(shown)
+        caption = f"{label}\npredicted {predicted}\nloss {example['loss']:.2f}"
+        entries.append((images[example["id"]], alt, caption))
+    return page.sheet(entries)
 
 
 def _table(group: Group, examples) -> str:
-    rows = [[e["id"], *_words(e), f"{e['loss']:.2f}"] for e in examples]
+    rows = [[e["id"], *_texts(e), f"{e['loss']:.2f}"] for e in examples]
     return page.table(
-        f"Hardest examples of {group.name}", ["id", "label", "said", "loss, nats"], rows
+        f"Examples of {group.name} with the largest loss",
+        ["id", "label", "predicted", "loss, nats"],
+        rows,
     )
 
 
-def _words(example) -> tuple[str, str]:
+def _texts(example) -> tuple[str, str]:
     label = ", ".join(example["labels"]) or "nothing"
-    said = ", ".join(
+    predicted = ", ".join(
         f"{c['name']}\u00a0{100 * c['probability']:.0f}\u00a0%" for c in example["says"]
     )
-    return label, said or "nothing"
+    return label, predicted or "nothing"

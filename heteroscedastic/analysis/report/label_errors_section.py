@@ -1,83 +1,77 @@
-"""The training images whose labels the runs find most likely wrong."""
+"""The section about training images whose labels are likely wrong."""
 
 from typing import Any
 
-from heteroscedastic.analysis.errors import label_errors
+from heteroscedastic.analysis.errors import label_errors as label_errors_lib
 from heteroscedastic.analysis.plots import figures
 from heteroscedastic.analysis.report import page
-from heteroscedastic.analysis.report.comparison import Compared
+from heteroscedastic.analysis.report.comparison import RunSet
 from heteroscedastic.analysis.report.page import Section
-from heteroscedastic.runs import loaded_run
+from heteroscedastic.runs import loaded_run as loaded_run_lib
 
-_NUM_SHOWN = 16
+_NUM_IMAGES = 16
 
 
-def mislabelled(compared: Compared) -> Section:
-    """Of the first run of each group: the most suspect labels as images, and how well known errors
-    are found.
-    """
+def label_errors(run_set: RunSet) -> Section:
+    """The most suspicious labels by the first run of each group, and how well known errors rank."""
     parts: list[Any] = [
         page.paragraph(
-            "The training images whose label is least probable without the noise of the head,"
-            " under softmax(loc), by"
-            " the first run of each group, at its best checkpoint where it has one. Suggested is"
-            " the likeliest other"
-            " class."
+            "The training images whose label has the smallest probability under softmax(loc), the"
+            " prediction of a head without its noise. The ranking uses the first run of each group,"
+            " at its best checkpoint if it has one. The suggested class is the most probable class"
+            " other than the label."
         )
     ]
     numbers: dict[str, Any] = {}
-    for i, group in enumerate(compared.groups):
+    for i, group in enumerate(run_set.groups):
         run = group.runs[0]
         checkpoint = "last" if run.results.get("best_step") is None else "best"
         try:
-            found = loaded_run.load(run.directory, checkpoint, compared.data_dir)
-            told = label_errors.labels(found)
-        except loaded_run.NOT_HERE as error:
-            parts.append(
-                page.note(f"The most suspect labels of {group.name} are not told: {error}")
-            )
+            loaded_run = loaded_run_lib.load(run.directory, checkpoint, run_set.data_dir)
+            labels = label_errors_lib.label_scores(loaded_run)
+        except loaded_run_lib.UNAVAILABLE as error:
+            text = f"The most suspicious labels of {group.name} are not available: {error}"
+            parts.append(page.note(text))
             continue
-        names, facts = figures.class_names(found.dataset), label_errors.summary(told)
-        first = label_errors.most_suspect(told)[:_NUM_SHOWN]
-        rows = label_errors.table(told, names)[:_NUM_SHOWN]
+        names = figures.class_names(loaded_run.dataset)
+        facts = label_errors_lib.summary(labels)
+        top = label_errors_lib.suspicion_order(labels)[:_NUM_IMAGES]
+        rows = label_errors_lib.table(labels, names)[:_NUM_IMAGES]
         numbers[page.file_name("mislabelled", i, group.name)] = {
             "checkpoint": checkpoint,
             **facts,
             "first": rows,
         }
-        captions = label_errors.captions(told, names, first)
+        captions = label_errors_lib.captions(labels, names, top)
         alts = [f"Training example {row['id']}, labelled {row['label']}" for row in rows]
         title = f"{group.name}, seed {run.config['seed']}, {checkpoint} checkpoint"
         parts.append(f"<h3>{page.text(title)}</h3>")
-        parts += _known(facts)
-        parts.append(page.sheet(list(zip(told.images[first], alts, captions))))
-    return Section("Training images most likely mislabelled", parts, numbers)
+        parts += _known_errors(facts)
+        parts.append(page.sheet(list(zip(labels.images[top], alts, captions))))
+    return Section("Training images whose labels are likely wrong", parts, numbers)
 
 
-def _known(facts: dict[str, Any]) -> list[str]:
+def _known_errors(facts: dict[str, Any]) -> list[str]:
     number, errors = facts["num_examples"], facts["num_known_errors"]
     if not errors:
         return [
             page.note(
-                f"No error of the {number:,} labels is known, so there is no precision to tell."
+                f"None of the {number:,} labels is known to be wrong, so the precision of the"
+                " ranking cannot be measured."
             )
         ]
-    head = ["ranked by", f"precision at {errors:,}", "average precision", "AUROC"]
+    head = ["ranked by", f"precision of the first {errors:,}", "average precision", "AUROC"]
     rows = [
         [
-            label_errors.STYLES[name][1],
-            *(f"{told[x]:.3f}" for x in ("precision_at_errors", "average_precision", "auroc")),
+            label_errors_lib.STYLES[name][1],
+            *(f"{values[x]:.3f}" for x in ("precision_at_errors", "average_precision", "auroc")),
         ]
-        for name, told in facts["scores"].items()
+        for name, values in facts["scores"].items()
     ]
-    said = (
-        f"{errors:,} of the {number:,} labels ({100 * errors / number:.1f} %) are known to be"
-        " wrong; for"
-        f" {100 * facts['suggestion_right']:.1f} % of them the suggested class is the clean one,"
-        " and"
-        f" {100 * facts['given_predicted']['wrong']:.1f} % are predicted as they stand."
+    text = (
+        f"Of the {number:,} labels, {errors:,} ({100 * errors / number:.1f} %) are known to be"
+        " wrong. The suggested class is the clean label for"
+        f" {100 * facts['suggestion_right']:.1f} % of these, and the run predicts the wrong label"
+        f" itself for {100 * facts['given_predicted']['wrong']:.1f} %."
     )
-    return [
-        page.paragraph(said),
-        page.table("Finding the labels that are known to be wrong", head, rows),
-    ]
+    return [page.paragraph(text), page.table("Finding the wrong labels", head, rows)]

@@ -1,1 +1,1 @@
-"""What the confidence of runs is worth."""
+"""Calibration, confidence and entropy of the predictions of runs."""

@@ -1,8 +1,7 @@
-"""Pictures of how far probabilities can be trusted: python -m heteroscedastic.analysis.uncertainty
---runs DIR ...
+"""Figures of the uncertainty of runs: python -m heteroscedastic.analysis.uncertainty --runs DIR ...
 
-Reliability, confidence, risk against coverage, the parts of the entropy and learning curves, of
-one run or of several side by side; beside each picture its numbers as JSON.
+Draws reliability diagrams, confidence, risk against coverage, the parts of the entropy and learning
+curves of one or several runs, and writes the numbers of each figure as JSON.
 """
 
 from heteroscedastic import files, user_errors
@@ -25,23 +24,21 @@ SECTIONS = (
 
 @user_errors.one_line()
 def main() -> None:
-    """Draws how far the probabilities of finished runs can be trusted, and writes the numbers
-    beside.
-    """
-    parser = comparison.flags_of_runs(main.__doc__)
+    """Draws the calibration and uncertainty of finished runs, and writes the numbers as JSON."""
+    parser = comparison.argument_parser(main.__doc__)
     parser.add_argument(
-        "--out", help="directory; of a single run its analysis/uncertainty, unless told"
+        "--out", help="output directory; default for a single run: RUN/analysis/uncertainty"
     )
     flags = parser.parse_args()
     if flags.out is None and len(flags.runs) > 1:
-        raise SystemExit("several runs need --out, a directory for their pictures.")
-    compared = comparison.compared_by(flags)
+        raise SystemExit("several runs require --out, the output directory of the figures.")
+    run_set = comparison.from_flags(flags)
     out = (
         files.as_path(flags.out)
         if flags.out
         else files.as_path(flags.runs[0]) / "analysis" / "uncertainty"
     )
-    for path in page.write_beside([section(compared) for section in SECTIONS], out):
+    for path in page.write_beside([section(run_set) for section in SECTIONS], out):
         print(f"wrote {path}")
 
 

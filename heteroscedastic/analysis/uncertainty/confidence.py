@@ -1,8 +1,7 @@
-"""What confidence is worth: numbers of reliability diagrams, of right, wrong and noisy examples, of
-answering less.
+"""Reliability diagrams, confidence of correct and wrong predictions, and risk against coverage.
 
-Several runs that were evaluated on the same examples are told together: a bin counts the
-predictions of all, and a resampled example brings those of every run.
+Runs that were evaluated on the same examples are pooled: a bin counts the predictions of all runs,
+and the bootstrap resamples examples together with the predictions of every run.
 """
 
 from collections.abc import Sequence
@@ -19,40 +18,39 @@ from heteroscedastic.runs.predictions import Predictions
 
 _NUM_BINS = 15
 _EDGES = reliability.equal_edges(_NUM_BINS)
-_FINE_EDGES = reliability.equal_edges(20)  # of histograms
+_HISTOGRAM_EDGES = reliability.equal_edges(20)
 _NUM_RESAMPLES = 1000
 _LEVEL = 0.95
-_BLOCK_VALUES = 2**24  # answers times bins that are counted at a time
+_BLOCK_VALUES = 2**24  # predictions times bins that are counted at once
 
 
 class Diagram(NamedTuple):
-    """A reliability diagram; bins are open below and closed above, and nan where nothing fell."""
+    """A reliability diagram; bins are open below and closed above, empty bins are nan."""
 
     edges: Float[np.ndarray, "e"]
-    count: Float[np.ndarray, "m"]  # predictions, of all runs
-    examples: Int[np.ndarray, "m"]  # that those are of, each once
-    confidence: Float[np.ndarray, "m"]  # mean stated probability
-    accuracy: Float[np.ndarray, "m"]  # share that is right
-    low: Float[np.ndarray, "m"]  # of the accuracy: 95 % percentile band over resampled examples
+    count: Float[np.ndarray, "m"]  # predictions of all runs
+    examples: Int[np.ndarray, "m"]  # distinct examples
+    confidence: Float[np.ndarray, "m"]  # mean predicted probability
+    accuracy: Float[np.ndarray, "m"]  # fraction of correct predictions
+    low: Float[np.ndarray, "m"]  # of the 95 % percentile band of the accuracy, by bootstrap
     high: Float[np.ndarray, "m"]
-    error: float  # expected calibration error of all predictions together, a fraction
+    error: float  # expected calibration error of all predictions, a fraction
 
 
 def reliability_diagram(
-    told: Sequence[Predictions], temperatures: Sequence[float] | None = None, seed: int = 0
+    runs: Sequence[Predictions], temperatures: Sequence[float] | None = None, seed: int = 0
 ) -> Diagram:
-    """Confidence against accuracy; of several labels, the probability of yes against how often it
-    holds.
+    """Confidence against accuracy; under a sigmoid, class probability against class frequency.
 
     Args:
-      told: of runs evaluated on the same examples.
-      temperatures: that the logits of each are divided by.
-      seed: of the resampling.
+      runs: predictions of runs that were evaluated on the same examples.
+      temperatures: by which the logits of each run are divided.
+      seed: of the bootstrap.
     """
-    temperatures = temperatures or [1.0] * len(told)
-    pairs = [_stated_and_held(p, t) for p, t in zip(told, temperatures)]
-    stated, held = (np.concatenate(x, axis=1) for x in zip(*pairs))
-    sums = _sums_by_example(jnp.asarray(stated, jnp.float32), jnp.asarray(held, jnp.float32))
+    temperatures = temperatures or [1.0] * len(runs)
+    pairs = [_probs_and_outcomes(p, t) for p, t in zip(runs, temperatures)]
+    probs, occurred = (np.concatenate(x, axis=1) for x in zip(*pairs))
+    sums = _sums_by_example(jnp.asarray(probs, jnp.float32), jnp.asarray(occurred, jnp.float32))
     sums = reliability.ReliabilitySums(*(np.asarray(x, np.float64) for x in sums))
     by_example = np.concatenate([sums.weight, sums.correct], axis=1)
     draws = bootstrap.resampled_sums(by_example, _NUM_RESAMPLES, seed)
@@ -72,78 +70,80 @@ def reliability_diagram(
     )
 
 
-def _sums_by_example(stated, held):
-    size = max(1, _BLOCK_VALUES // (stated.shape[1] * _NUM_BINS))
-    blocks = [slice(start, start + size) for start in range(0, max(1, len(stated)), size)]
+def _sums_by_example(probs, occurred):
+    size = max(1, _BLOCK_VALUES // (probs.shape[1] * _NUM_BINS))
+    blocks = [slice(start, start + size) for start in range(0, max(1, len(probs)), size)]
     return jax.tree.map(
-        lambda *x: np.concatenate(x), *(_sums_of_block(stated[b], held[b]) for b in blocks)
+        lambda *x: np.concatenate(x), *(_block_sums(probs[b], occurred[b]) for b in blocks)
     )
 
 
 @jax.jit
-def _sums_of_block(stated, held):
-    return jax.vmap(lambda s, h: reliability.sums(s, h, jnp.ones(len(s)), _EDGES))(stated, held)
+def _block_sums(probs, occurred):
+    return jax.vmap(lambda p, o: reliability.sums(p, o, jnp.ones(len(p)), _EDGES))(probs, occurred)
 
 
-def _stated_and_held(told: Predictions, temperature: float) -> tuple[np.ndarray, np.ndarray]:
-    """[n, 1], or [n, k] of several labels: probabilities that are stated, and whether they came
-    true.
+def _probs_and_outcomes(
+    run: Predictions, temperature: float
+) -> tuple[Float[np.ndarray, "n m"], Bool[np.ndarray, "n m"]]:
+    """Predicted probabilities, and whether the predicted event occurred.
+
+    There is one column under a softmax, and one per class under a sigmoid.
     """
-    if told.link == "sigmoid":
-        return predictions.answers(told, temperature)
-    return predictions.confidence(told, temperature)[:, None], predictions.is_correct(told)[:, None]
+    if run.link == "sigmoid":
+        return predictions.binary_predictions(run, temperature)
+    return predictions.confidence(run, temperature)[:, None], predictions.is_correct(run)[:, None]
 
 
 class Outcomes(NamedTuple):
-    """The confidence of examples by what became of them, and the share of each kind in each bin."""
+    """Histograms of the confidence of correct, incorrect and noisy examples."""
 
     edges: Float[np.ndarray, "e"]
-    confidence: dict[str, Float[np.ndarray, "c"]]  # by "right", "wrong" and, where known, "noisy"
-    share: dict[
-        str, Float[np.ndarray, "m"]
-    ]  # of the kind, adds up to 1; nan of a kind without examples
+    confidence: dict[str, Float[np.ndarray, "c"]]  # by "right", "wrong" and, if known, "noisy"
+    share: dict[str, Float[np.ndarray, "m"]]  # of each bin; sums to 1, nan without examples
 
 
 def outcomes(
-    told: Sequence[Predictions], noisy: Sequence[Bool[np.ndarray, "n *k"]] | None = None
+    runs: Sequence[Predictions], noisy: Sequence[Bool[np.ndarray, "n *k"]] | None = None
 ) -> Outcomes:
-    """Confidence of right, wrong and noisy examples; of several labels, of the likelier answer to
-    each question.
+    """The confidence of correct, incorrect and noisy examples.
+
+    Under a sigmoid, the confidence is max(p, 1 - p) for each example and class.
 
     Args:
-      told: of each run.
-      noisy: of each run and example (and class, of several), whether its label is known to be
-        wrong; those are of a kind of their own, whatever was predicted. None is unknown.
+      runs: predictions of each run.
+      noisy: for each run, whether the label of each example (and class, under a sigmoid) is known
+        to be wrong. These examples form a group of their own, whether predicted correctly or not.
+        None if it is unknown.
     """
-    found: dict[str, list[np.ndarray]] = {"right": [], "wrong": []} | (
+    groups: dict[str, list[np.ndarray]] = {"right": [], "wrong": []} | (
         {} if noisy is None else {"noisy": []}
     )
-    for i, p in enumerate(told):
-        sure, correct = _likelier(p)
-        known = np.zeros(correct.shape, bool) if noisy is None else noisy[i]
-        kinds = {"right": correct & ~known, "wrong": ~correct & ~known, "noisy": known}
-        for kind, values in found.items():
-            values.append(sure[kinds[kind]])
-    together = {kind: np.concatenate(values) for kind, values in found.items()}
-    counts = {kind: np.histogram(values, _FINE_EDGES)[0] for kind, values in together.items()}
-    return Outcomes(
-        _FINE_EDGES,
-        together,
-        {kind: _ratio(c, np.full(c.shape, c.sum())) for kind, c in counts.items()},
-    )
+    for i, run in enumerate(runs):
+        confidence, correct = _confidence_and_correctness(run)
+        is_noisy = np.zeros(correct.shape, bool) if noisy is None else noisy[i]
+        masks = {"right": correct & ~is_noisy, "wrong": ~correct & ~is_noisy, "noisy": is_noisy}
+        for kind, values in groups.items():
+            values.append(confidence[masks[kind]])
+    pooled = {kind: np.concatenate(values) for kind, values in groups.items()}
+    counts = {kind: np.histogram(values, _HISTOGRAM_EDGES)[0] for kind, values in pooled.items()}
+    fractions = {kind: _ratio(c, np.full(c.shape, c.sum())) for kind, c in counts.items()}
+    return Outcomes(_HISTOGRAM_EDGES, pooled, fractions)
 
 
-def risk_coverage(told: Predictions) -> selective.RiskCoverage:
-    """The error among the most confident predictions; of several labels, among the surest answers."""
-    return selective.risk_coverage(*(x.ravel() for x in _likelier(told)))
+def risk_coverage(run: Predictions) -> selective.RiskCoverage:
+    """The error rate of the most confident predictions; under a sigmoid, over all classes."""
+    return selective.risk_coverage(*(x.ravel() for x in _confidence_and_correctness(run)))
 
 
-def _likelier(told: Predictions) -> tuple[np.ndarray, np.ndarray]:
-    """The probability of what the prediction says, and whether it is right."""
-    if told.link == "softmax":
-        return predictions.confidence(told), predictions.is_correct(told)
-    probs, holds = predictions.answers(told)
-    return np.maximum(probs, 1 - probs), (probs > 0.5) == holds
+def _confidence_and_correctness(
+    run: Predictions,
+) -> tuple[Float[np.ndarray, "n *k"], Bool[np.ndarray, "n *k"]]:
+    """The probability of the predicted outcome, and whether the prediction is correct."""
+    if run.link == "softmax":
+        return predictions.confidence(run), predictions.is_correct(run)
+    probs, targets = predictions.binary_predictions(run)
+    return np.maximum(probs, 1 - probs), (probs > 0.5) == targets
 
 
 def _ratio(total, weight):

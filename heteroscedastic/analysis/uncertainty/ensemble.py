@@ -1,13 +1,14 @@
-"""Finished runs as one deep ensemble: python -m heteroscedastic.analysis.uncertainty.ensemble
---runs DIR DIR DIR DIR --on=test
+"""Evaluates finished runs as one deep ensemble:
+python -m heteroscedastic.analysis.uncertainty.ensemble --runs DIR DIR DIR DIR --on=test
 
-The probability of an ensemble is the mean of its members' (Lakshminarayanan et al. 2017,
-arXiv:1612.01474; section 4.3 of Collier et al. 2021, arXiv:2105.10305). That of a member is the
-mean over the samples of its latent already, so together it is the mean over members and samples.
+The probability of an ensemble is the mean of its members' probabilities (Lakshminarayanan et al.
+2017, arXiv:1612.01474; section 4.3 of Collier et al. 2021, arXiv:2105.10305). The probability of a
+member is itself a mean over samples of its latent, so the ensemble averages over members and
+samples.
 
-Temperature scaling is of the mean: one temperature for the ensemble, fitted on what it predicts
-together on held-out examples. Members that are scaled one by one would make a mean that is again
-less sure than it is right (Rahaman and Thiery 2021, arXiv:2007.08792).
+Temperature scaling uses one temperature for the mean, fitted to the ensemble's predictions of
+held-out examples. Scaling each member instead makes the mean underconfident again (Rahaman and
+Thiery 2021, arXiv:2007.08792).
 """
 
 import itertools
@@ -24,191 +25,190 @@ from heteroscedastic.analysis.report.comparison import Group
 from heteroscedastic.analysis.uncertainty import calibration, entropy
 from heteroscedastic.bind import check_seed
 from heteroscedastic.links import Link
-from heteroscedastic.runs import predictions, provenance, schema
-from heteroscedastic.runs.loaded_run import Told
+from heteroscedastic.runs import predictions as predictions_lib
+from heteroscedastic.runs import provenance, schema
+from heteroscedastic.runs.loaded_run import SavedRun
 from heteroscedastic.runs.predictions import Predictions
 
 _METRICS = {
     "softmax": ("accuracy", "top5_accuracy", "nll", "brier", "ece"),
     "sigmoid": ("top1_hit", "nll", "brier", "gap", "one_against_all_ece"),
 }
-_SCALED = {
+_SCALED_METRICS = {  # reported after temperature scaling as well
     "softmax": ("nll", "ece"),
     "sigmoid": ("nll", "one_against_all_ece"),
-}  # told after temperature scaling too
+}
 
 
 class Members(NamedTuple):
-    """Runs that may be one ensemble, by the name of their directories, so that their order changes
-    nothing.
-    """
+    """The runs of an ensemble, sorted by directory, so that their order does not matter."""
 
-    runs: tuple[Told, ...]
-    told: tuple[Predictions, ...]
-    fit: (
-        str | None
-        # the evaluation that temperatures are fitted on, None where not all predicted the same
-        # examples
-    )
-    held_out: tuple[Predictions, ...] | None  # its predictions
+    runs: tuple[SavedRun, ...]
+    predictions: tuple[Predictions, ...]
+    # The evaluation on which temperatures are fitted, with its predictions; None unless all
+    # members predicted the same examples in it.
+    fit: str | None
+    fit_predictions: tuple[Predictions, ...] | None
 
 
-class Size(NamedTuple):
-    """Ensembles of so many of the members."""
+class SizeResult(NamedTuple):
+    """Metrics of ensembles of one size, over subsets of the members."""
 
     num_members: int
     num_subsets: int  # that were evaluated
-    every_subset: bool  # whether these are all there are, or drawn
+    every_subset: bool  # False if the subsets are a random draw
     mean: dict[str, float]  # of each metric over the subsets
-    std: dict[
-        str, float
-    ]  # and its deviation, nan of one; subsets share members, so this is no error of the mean
+    # Standard deviation over the subsets, nan for one subset. Subsets share members, so it is not
+    # a standard error of the mean.
+    std: dict[str, float]
 
 
 def members(
-    directories: Sequence[str | files.Path], on: str = "test", fit: str | None = None
+    directories: Sequence[str | files.Path], evaluation: str = "test", fit: str | None = None
 ) -> Members:
-    """The runs in these directories, once it is sure that they predicted the same examples.
+    """Reads the runs in these directories and checks that they predicted the same examples.
 
     Args:
       directories: of finished runs, of one config or of several.
-      on: the evaluation.
-      fit: the one that a temperature is fitted on; the held-out one of the same weights unless
-        given.
+      evaluation: the evaluation to report.
+      fit: evaluation on which a temperature is fitted; by default that of the validation split
+        with the same checkpoint.
 
     Raises:
-      FileNotFoundError, ValueError: a run is not finished, or given twice, or is the repetition of
-        another; they were evaluated on other examples, labels or classes, or on lists of right
-        labels under a softmax.
+      FileNotFoundError, ValueError: a run is not complete, is given twice or repeats another one;
+        the runs were evaluated on other examples, labels or classes, or on lists of correct labels
+        under a softmax.
     """
-    found = [run for group in comparison.groups(directories) for run in group.runs]
-    runs = tuple(sorted(found, key=lambda run: str(run.directory)))
-    compared = comparison.compare([Group("ensemble", runs)], on, fit)
-    told = tuple(compared.told[0])
-    for run, predicted in zip(runs, told):
+    saved_runs = [run for group in comparison.groups(directories) for run in group.runs]
+    runs = tuple(sorted(saved_runs, key=lambda run: str(run.directory)))
+    run_set = comparison.load([Group("ensemble", runs)], evaluation, fit)
+    predictions = tuple(run_set.predictions[0])
+    for run, predicted in zip(runs, predictions):
         if predicted.link == "sigmoid" and schema.task(run.config).link == "softmax":
             raise ValueError(
-                f"{run.directory} has one label an example, but {on!r} lists of right ones (ReaL);"
-                " ensembles are not"
-                " evaluated on such lists, so name another evaluation."
+                f"{run.directory} has one label per example, but {evaluation!r} has lists of"
+                " correct labels (ReaL), which ensembles do not support; choose another"
+                " evaluation."
             )
-    if compared.fitted_on is None or not _same_examples(compared.fitted_on[0]):
-        return Members(runs, told, None, None)
-    return Members(runs, told, compared.fit, tuple(compared.fitted_on[0]))
+    if run_set.fit_predictions is None or not _same_examples(run_set.fit_predictions[0]):
+        return Members(runs, predictions, None, None)
+    return Members(runs, predictions, run_set.fit, tuple(run_set.fit_predictions[0]))
 
 
-def _same_examples(told: Sequence[Predictions]) -> bool:
-    first = told[0]
+def _same_examples(predictions: Sequence[Predictions]) -> bool:
+    first = predictions[0]
     return all(
         np.array_equal(p.ids, first.ids) and np.array_equal(p.labels, first.labels)
-        for p in told[1:]
+        for p in predictions[1:]
     )
 
 
-def num_training_sets(found: Members) -> int:
-    """How many sets of training examples and labels the members saw; one, if they differ by their
-    start alone.
-    """
-    return len({json.dumps(provenance.data_key(run.dataset)) for run in found.runs})
+def num_training_sets(members: Members) -> int:
+    """The number of different sets of training examples and labels among the members."""
+    return len({json.dumps(provenance.data_key(run.dataset)) for run in members.runs})
 
 
 def metrics(
-    chosen: Sequence[Predictions], held_out: Sequence[Predictions] | None = None
+    predictions: Sequence[Predictions], fit_predictions: Sequence[Predictions] | None = None
 ) -> dict[str, float]:
-    """Of one ensemble, as analysis/calibration.py tells them of a run: results.json's to rounding,
-    and an exact gap.
+    """The metrics of one ensemble, computed as in calibration.py.
+
+    They equal those of results.json up to rounding, except that `gap` is exact.
 
     Args:
-      chosen: what its members predict.
-      held_out: what the same members predict of the examples that a temperature is fitted on; then
-        "scaled_" and a name is the metric at that temperature.
+      predictions: of the members.
+      fit_predictions: of the same members for the examples on which a temperature is fitted. If
+        given, "scaled_" and a name is the metric after temperature scaling.
 
     Raises:
-      ValueError: not every logit is there, as above 2,000 classes.
+      ValueError: logits are missing, as above 2,000 classes.
     """
-    logits, labels, link = _together(chosen)
-    found = calibration.measures(logits, labels, link)
-    told = {name: found[name] for name in _METRICS[link]}
-    if held_out is not None:
-        scaled = calibration.measures(
-            logits.astype(np.float64) / calibration.fitted(*_together(held_out)), labels, link
-        )
-        told |= {f"scaled_{name}": scaled[name] for name in _SCALED[link]}
-    return told
+    logits, labels, link = _ensemble_arrays(predictions)
+    measures = calibration.measures(logits, labels, link)
+    result = {name: measures[name] for name in _METRICS[link]}
+    if fit_predictions is not None:
+        temperature = calibration.fit_temperature(*_ensemble_arrays(fit_predictions))
+        scaled = calibration.measures(logits.astype(np.float64) / temperature, labels, link)
+        result |= {f"scaled_{name}": scaled[name] for name in _SCALED_METRICS[link]}
+    return result
 
 
-def _together(chosen: Sequence[Predictions]) -> tuple[np.ndarray, np.ndarray, Link]:
-    together = chosen[0] if len(chosen) == 1 else entropy.mean_of_members(chosen)
-    return predictions.every_logit(together, "an ensemble"), together.labels, together.link
+def _ensemble_arrays(predictions: Sequence[Predictions]) -> tuple[np.ndarray, np.ndarray, Link]:
+    mean = predictions[0] if len(predictions) == 1 else entropy.ensemble_mean(predictions)
+    return predictions_lib.all_logits(mean, "an ensemble"), mean.labels, mean.link
 
 
-def by_size(
-    told: Sequence[Predictions],
+def size_results(
+    predictions: Sequence[Predictions],
     max_subsets: int = 64,
     seed: int = 0,
-    held_out: Sequence[Predictions] | None = None,
-) -> list[Size]:
-    """Ensembles of 1 to all members.
+    fit_predictions: Sequence[Predictions] | None = None,
+) -> list[SizeResult]:
+    """Evaluates ensembles of 1 to all members.
 
     Args:
-      told: what the members predict, of the same examples.
-      max_subsets: that are evaluated of any one size; where there are more, so many are drawn.
+      predictions: of the members, for the same examples.
+      max_subsets: subsets to evaluate for each size; drawn at random if there are more.
       seed: of the draw.
-      held_out: of the same members, see `metrics`.
+      fit_predictions: of the same members; see `metrics`.
     """
     return [
-        of_size(told, number, max_subsets, seed, held_out) for number in range(1, len(told) + 1)
+        size_result(predictions, number, max_subsets, seed, fit_predictions)
+        for number in range(1, len(predictions) + 1)
     ]
 
 
-def of_size(
-    told: Sequence[Predictions],
+def size_result(
+    predictions: Sequence[Predictions],
     number: int,
     max_subsets: int = 64,
     seed: int = 0,
-    held_out: Sequence[Predictions] | None = None,
-) -> Size:
-    """Ensembles of `number` members, see `by_size`."""
-    subsets = _subsets(len(told), number, max_subsets, seed)
-    found = [metrics([told[i] for i in s], held_out and [held_out[i] for i in s]) for s in subsets]
-    columns = {name: [values[name] for values in found] for name in found[0]}
-    return Size(
+    fit_predictions: Sequence[Predictions] | None = None,
+) -> SizeResult:
+    """Evaluates ensembles of `number` members; see `size_results`."""
+    subsets = _subsets(len(predictions), number, max_subsets, seed)
+    results = [
+        metrics([predictions[i] for i in s], fit_predictions and [fit_predictions[i] for i in s])
+        for s in subsets
+    ]
+    columns = {name: [values[name] for values in results] for name in results[0]}
+    return SizeResult(
         num_members=number,
         num_subsets=len(subsets),
-        every_subset=len(subsets) == math.comb(len(told), number),
+        every_subset=len(subsets) == math.comb(len(predictions), number),
         mean={name: float(np.mean(values)) for name, values in columns.items()},
         std={n: float(np.std(v, ddof=1)) if len(v) > 1 else math.nan for n, v in columns.items()},
     )
 
 
-def temperatures(fit: str | None) -> str:
-    """What temperatures were fitted on, in words."""
+def temperature_note(fit: str | None) -> str:
+    """A sentence about the evaluation on which temperatures are fitted."""
     if fit is None:
-        return "Not told after temperature scaling: the runs predicted no held-out examples that are the same for all."
+        return (
+            "There are no results after temperature scaling, because the runs have no predictions"
+            " of the same held-out examples."
+        )
     return f"Temperatures are fitted on {fit}."
 
 
-def shown_as(size: Size, metric: str) -> str:
-    """The mean of a metric over subsets, and its deviation where there are several."""
-    return f"{size.mean[metric]:.4f}" + (
-        f" ± {size.std[metric]:.4f}" if size.num_subsets > 1 else ""
-    )
+def formatted_metric(result: SizeResult, metric: str) -> str:
+    """The mean of a metric over subsets, with its standard deviation if there are several."""
+    mean = f"{result.mean[metric]:.4f}"
+    return f"{mean} ± {result.std[metric]:.4f}" if result.num_subsets > 1 else mean
 
 
-def _subsets(total: int, number: int, most: int, seed: int) -> list[tuple[int, ...]]:
-    """All subsets of this size where there are no more than `most`, or `most` different ones by the
-    seed.
-    """
+def _subsets(total: int, number: int, max_subsets: int, seed: int) -> list[tuple[int, ...]]:
+    """All subsets of one size, or `max_subsets` different random ones if there are more."""
     if not 1 <= number <= total:
-        raise ValueError(f"an ensemble of {number} cannot be made of {total} runs.")
-    if most < 1:
-        raise ValueError(f"max_subsets is {most}, but must be >= 1.")
-    if math.comb(total, number) <= most:
+        raise ValueError(f"an ensemble of {number} members requires more than {total} runs.")
+    if max_subsets < 1:
+        raise ValueError(f"max_subsets is {max_subsets}, but must be >= 1.")
+    if math.comb(total, number) <= max_subsets:
         return list(itertools.combinations(range(total), number))
-    draws, found = np.random.Generator(np.random.Philox(key=[seed, number])), set()
-    while len(found) < most:
-        found.add(tuple(sorted(draws.choice(total, number, replace=False).tolist())))
-    return sorted(found)
+    draws, subsets = np.random.Generator(np.random.Philox(key=[seed, number])), set()
+    while len(subsets) < max_subsets:
+        subsets.add(tuple(sorted(draws.choice(total, number, replace=False).tolist())))
+    return sorted(subsets)
 
 
 @user_errors.one_line()
@@ -218,64 +218,69 @@ def main() -> None:
     parser.add_argument(
         "--runs", nargs="+", required=True, metavar="DIR", help="directories of finished runs"
     )
-    parser.add_argument("--on", default="test", help="evaluation that is told, such as test_best")
+    parser.add_argument("--on", default="test", help="evaluation to report, such as test_best")
     parser.add_argument(
         "--fit",
-        help="evaluation to fit a temperature on; the held-out one of the same weights if not given",
+        help="evaluation on which a temperature is fitted; default: that of the validation split"
+        " with the same checkpoint",
     )
     parser.add_argument(
-        "--max_subsets", type=int, default=64, help="ensembles of one size, drawn if there are more"
+        "--max_subsets",
+        type=int,
+        default=64,
+        help="subsets evaluated for each size; drawn at random if there are more",
     )
-    parser.add_argument("--seed", type=int, default=0, help="of that draw")
-    parser.add_argument(
-        "--out", help="directory for the numbers as JSON and CSV; printed alone if not given"
-    )
+    parser.add_argument("--seed", type=int, default=0, help="seed of that draw")
+    parser.add_argument("--out", help="output directory of the results as JSON and CSV")
     flags = parser.parse_args()
     check_seed("--seed", flags.seed)
-    found = members(flags.runs, flags.on, flags.fit)
-    sizes = by_size(found.told, flags.max_subsets, flags.seed, found.held_out)
-    widths, sets = (
-        {name: max(20, len(name) + 2) for name in sizes[0].mean},
-        num_training_sets(found),
+    ensemble = members(flags.runs, flags.on, flags.fit)
+    results = size_results(
+        ensemble.predictions, flags.max_subsets, flags.seed, ensemble.fit_predictions
     )
-    print(f"{len(found.runs)} runs on {flags.on}, {len(found.told[0].ids):,} examples.")
-    if sets > 1:
+    widths = {name: max(20, len(name) + 2) for name in results[0].mean}
+    training_sets = num_training_sets(ensemble)
+    num_examples = len(ensemble.predictions[0].ids)
+    print(f"{len(ensemble.runs)} runs on {flags.on}, {num_examples:,} examples.")
+    if training_sets > 1:
         print(
-            f"They were trained on {sets} different sets of examples or labels (what is held out,"
-            " and noise that is"
-            " planted, follow from the seed), so part of what the ensemble gains may be from that."
+            f"The runs were trained on {training_sets} different sets of examples or labels (the"
+            " held-out examples and planted noise depend on the seed), so part of the ensemble's"
+            " gain may come from this difference."
         )
-    print(temperatures(found.fit))
+    print(temperature_note(ensemble.fit))
     print(
         f"{'members':>7}{'subsets':>9}"
         + "".join(f"{name:>{width}}" for name, width in widths.items())
     )
-    for size in sizes:
-        number = f"{size.num_subsets}{'' if size.every_subset else '*'}"
-        cells = "".join(f"{shown_as(size, name):>{width}}" for name, width in widths.items())
-        print(f"{size.num_members:>7}{number:>9}{cells}")
-    if not all(size.every_subset for size in sizes):
-        print(f"* drawn by seed {flags.seed}; elsewhere all subsets.")
+    for result in results:
+        number = f"{result.num_subsets}{'' if result.every_subset else '*'}"
+        cells = "".join(f"{formatted_metric(result, n):>{width}}" for n, width in widths.items())
+        print(f"{result.num_members:>7}{number:>9}{cells}")
+    if not all(result.every_subset for result in results):
+        print(f"* drawn at random with seed {flags.seed}; the other rows use all subsets.")
     if flags.out:
-        _write(files.as_path(flags.out), flags.on, flags.seed, found, sizes)
+        _write(files.as_path(flags.out), flags.on, flags.seed, ensemble, results)
 
 
-def _write(out: files.Path, on: str, seed: int, found: Members, sizes: list[Size]) -> None:
-    told: dict[str, Any] = {
-        "on": on,
-        "fit": found.fit,
-        "members": [str(run.directory) for run in found.runs],
-        "num_training_sets": num_training_sets(found),
+def _write(
+    out: files.Path, evaluation: str, seed: int, ensemble: Members, results: list[SizeResult]
+) -> None:
+    content: dict[str, Any] = {
+        "on": evaluation,
+        "fit": ensemble.fit,
+        "members": [str(run.directory) for run in ensemble.runs],
+        "num_training_sets": num_training_sets(ensemble),
         "seed_of_subsets": seed,
-        "by_size": sizes,
+        "by_size": results,
     }
-    path = out / f"ensemble_{on}"
-    files.write_json(path.with_name(path.name + ".json"), told)
+    path = out / f"ensemble_{evaluation}"
+    files.write_json(path.with_name(path.name + ".json"), content)
     rows = [
-        {"members": s.num_members, "subsets": s.num_subsets, "every_subset": s.every_subset}
-        | {name: s.mean[name] for name in s.mean}
-        | {f"{name}_std": s.std[name] for name in s.std}
-        for s in sizes
+        {"members": r.num_members, "subsets": r.num_subsets, "every_subset": r.every_subset}
+        | {name: r.mean[name] for name in r.mean}
+        | {f"{name}_std": r.std[name] for name in r.std}
+        for r in results
     ]
     files.write_csv(path.with_name(path.name + ".csv"), rows)
     print(f"wrote {path}.json, .csv")

@@ -31,7 +31,7 @@ HEADS = {
 
 
 def parameters(head, num_features=5):
-    """As trained ones are: with biases, and another temperature than at first."""
+    """Parameters as after training: with biases and another temperature."""
     params = head.init(jax.random.key(0), jnp.ones((1, num_features)))["params"]
     leaves, tree = jax.tree.flatten(params)
     keys = jax.random.split(jax.random.key(1), len(leaves))
@@ -53,43 +53,50 @@ def parts(features=FEATURES, size=6):
 
 
 @pytest.mark.parametrize("name", HEADS)
-def test_the_average_is_the_plain_one_whatever_the_head_and_the_blocks(name, monkeypatch):
+def test_the_average_agrees_with_plain_numpy_for_any_head_and_block_size(name, monkeypatch):
     head = HEADS[name]
     params = parameters(head)
     expected = plain(head, params)
     close = dict(rtol=1e-4, atol=1e-5)
     for size in (2**20, 8 * 2 * 12):
         monkeypatch.setattr(average, "_BYTES", size)
-        found = average.of(head, params, parts())
-        np.testing.assert_allclose(average.rows(found, np.arange(7)), expected, **close)
+        result = average.average_covariance(head, params, parts())
+        np.testing.assert_allclose(average.covariance_rows(result, np.arange(7)), expected, **close)
         np.testing.assert_allclose(
-            average.rows(found, np.array([4, 1, 4]), start=2), expected[[4, 1, 4], 2:], **close
+            average.covariance_rows(result, np.array([4, 1, 4]), start=2),
+            expected[[4, 1, 4], 2:],
+            **close,
         )
-        np.testing.assert_allclose(found.variance, np.diag(expected), **close)
-        np.testing.assert_allclose(found.means, expected.mean(axis=1), **close)
-        assert (found.variance > 0).all() == (name != "deterministic")
+        np.testing.assert_allclose(result.variance, np.diag(expected), **close)
+        np.testing.assert_allclose(result.means, expected.mean(axis=1), **close)
+        assert (result.variance > 0).all() == (name != "deterministic")
 
 
 @pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize("edward2", [False, True])
-def test_own_is_the_variance_of_the_same_head_without_factors(place, edward2):
+def test_the_diagonal_is_the_variance_of_the_head_without_factors(place, edward2):
     head = heads.LowRank(7, num_factors=3, edward2=edward2, **PLACES[place])
     params = parameters(head)
     params_alone = {n: x for n, x in params.items() if n != "factor_loadings"}
     alone = plain(heads.Diagonal(7, edward2=edward2, **PLACES[place]), params_alone)
-    np.testing.assert_allclose(average.of(head, params, parts()).own, np.diag(alone), rtol=1e-4)
+    np.testing.assert_allclose(
+        average.average_covariance(head, params, parts()).diagonal, np.diag(alone), rtol=1e-4
+    )
 
 
-def test_how_the_examples_come_does_not_matter():
+def test_the_batches_do_not_matter():
     head = HEADS["learned"]
     params = parameters(head)
     one, other = (
-        average.rows(average.of(head, params, parts(size=n)), np.arange(7)) for n in (23, 1)
+        average.covariance_rows(
+            average.average_covariance(head, params, parts(size=n)), np.arange(7)
+        )
+        for n in (23, 1)
     )
     np.testing.assert_allclose(one, other, rtol=1e-6)  # d(x) is float32
 
 
-def test_shared_loadings_are_loadings():
+def test_shared_loadings_are_factor_loadings():
     """(W_v' M W_v) o (V V') is sum_r of W_v diag(V_r): the parameter-efficient head as a low-rank
     one.
     """
@@ -105,30 +112,33 @@ def test_shared_loadings_are_loadings():
         "scale_diag": params["scale_diag"],
         "factor_loadings": loadings,
     }
-    one = average.of(head, params, parts())
-    other = average.of(heads.LowRank(7, num_factors=3), as_full, parts())
+    one = average.average_covariance(head, params, parts())
+    other = average.average_covariance(heads.LowRank(7, num_factors=3), as_full, parts())
     np.testing.assert_allclose(
-        average.rows(one, np.arange(7)), average.rows(other, np.arange(7)), rtol=1e-6, atol=1e-7
+        average.covariance_rows(one, np.arange(7)),
+        average.covariance_rows(other, np.arange(7)),
+        rtol=1e-6,
+        atol=1e-7,
     )
     np.testing.assert_allclose(one.means, other.means, rtol=1e-6, atol=1e-7)
 
 
 @pytest.mark.parametrize("name", ["LowRank", "ParameterEfficient"])
-def test_memory_is_that_of_blocks_and_never_k_by_k(name, monkeypatch):
+def test_memory_is_bounded_by_blocks(name, monkeypatch):
     monkeypatch.setattr(average, "_BYTES", 2**20)
     head = getattr(heads, name)(3000, num_factors=2)
     params = parameters(head, num_features=8)
     features = np.ones((16, 8), np.float32)
     tracemalloc.start()
-    found = average.of(head, params, [features])
-    for part in average.strips(found):
-        average.rows(found, np.arange(part.start, part.stop))
+    result = average.average_covariance(head, params, [features])
+    for part in average.row_blocks(result):
+        average.covariance_rows(result, np.arange(part.start, part.stop))
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert peak < 12 * 2**20 < 3000**2 * 4
 
 
-def test_no_features_are_told():
+def test_no_features_are_an_error():
     head = HEADS["learned"]
     with pytest.raises(ValueError, match="no features"):
-        average.of(head, parameters(head), [])
+        average.average_covariance(head, parameters(head), [])

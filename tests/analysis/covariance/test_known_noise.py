@@ -6,19 +6,21 @@ from sklearn import metrics as sklearn_metrics
 from heteroscedastic.analysis.covariance import known_noise
 
 
-def test_the_known_noise_is_a_share_of_the_training_labels():
-    assert known_noise.share({"label_noise": [[0, 0, 6], [0, 1, 2], [1, 1, 2]]}) == pytest.approx(
-        0.2
-    )
-    assert known_noise.share({}) is None
+def test_the_noise_rate_is_a_fraction_of_the_training_labels():
+    assert known_noise.noise_rate(
+        {"label_noise": [[0, 0, 6], [0, 1, 2], [1, 1, 2]]}
+    ) == pytest.approx(0.2)
+    assert known_noise.noise_rate({}) is None
 
 
-def test_confusions_are_shares_of_the_examples_of_both_classes():
+def test_confusions_are_fractions_of_the_examples_of_both_classes():
     noise = [[0, 0, 6], [0, 1, 2], [1, 0, 1], [1, 1, 3], [2, 2, 5]]
-    shares = known_noise.confusions({"class_names": ["a", "b", "c", "d"], "label_noise": noise})
+    rates = known_noise.confusion_matrix(
+        {"class_names": ["a", "b", "c", "d"], "label_noise": noise}
+    )
     expected = np.zeros((4, 4))
     expected[0, 1] = expected[1, 0] = (2 + 1) / (8 + 4)
-    np.testing.assert_array_equal(shares, expected)
+    np.testing.assert_array_equal(rates, expected)
 
 
 def symmetric(draws, size):
@@ -36,21 +38,21 @@ def test_the_rank_correlation_is_spearmans_over_pairs():
 
 def test_ties_share_their_ranks():
     measure = symmetric(np.random.default_rng(3), 6)
-    confusion = (measure > np.median(measure)).astype(float)  # of two values alone
+    confusion = (measure > np.median(measure)).astype(float)  # only two values
     measure = np.round(measure)
     upper = np.triu_indices(6, 1)
     expected = stats.spearmanr(measure[upper], confusion[upper]).statistic
     assert known_noise.rank_correlation(measure, confusion, 9)["rho"] == pytest.approx(expected)
 
 
-def test_of_equal_matrices_the_correlation_is_one_and_only_the_same_order_is_as_good():
+def test_equal_matrices_have_correlation_one_and_the_smallest_p():
     one = symmetric(np.random.default_rng(1), 10)
-    found = known_noise.rank_correlation(one, 3 * one, num_permutations=999)
-    assert found["rho"] == pytest.approx(1)
-    assert found["p"] == 1 / 1000
+    result = known_noise.rank_correlation(one, 3 * one, num_permutations=999)
+    assert result["rho"] == pytest.approx(1)
+    assert result["p"] == 1 / 1000
 
 
-def test_of_unrelated_matrices_p_is_uniform():
+def test_p_is_uniform_for_unrelated_matrices():
     draws = np.random.default_rng(2)
     p = [
         known_noise.rank_correlation(symmetric(draws, 6), symmetric(draws, 6), 199)["p"]
@@ -59,7 +61,7 @@ def test_of_unrelated_matrices_p_is_uniform():
     assert stats.kstest(p, "uniform").pvalue > 0.01
 
 
-def test_where_nothing_is_confused_there_is_no_correlation():
+def test_without_confusion_there_is_no_correlation():
     assert np.isnan(known_noise.rank_correlation(np.eye(3) + 1.0, np.zeros((3, 3)))["rho"])
 
 
@@ -69,65 +71,67 @@ def test_agreement_is_the_auc_of_the_ranking():
         scores = rng.integers(-4, 5, (8, 8)).astype(float)  # with ties
         pairs = rng.random((8, 8)) < 0.3
         upper = np.triu_indices(8, 1)
-        found = known_noise.agreement(scores, pairs)
-        assert found["auc"] == pytest.approx(
+        result = known_noise.agreement(scores, pairs)
+        assert result["auc"] == pytest.approx(
             sklearn_metrics.roc_auc_score(pairs[upper], np.abs(scores[upper]))
         )
 
 
-def test_agreement_at_its_ends():
+def test_agreement_at_its_extremes():
     pairs = np.zeros((5, 5), bool)
     pairs[0, 1] = pairs[2, 3] = True
     assert known_noise.agreement(-10.0 * pairs, pairs) == {"first": 2.0, "auc": 1.0}
     assert known_noise.agreement(1.0 - pairs, pairs) == {"first": 0.0, "auc": 0.0}
     tied = known_noise.agreement(np.ones((5, 5)), pairs)
     assert tied["auc"] == 0.5
-    assert tied["first"] == pytest.approx(2 * 2 / 10)  # as many as chance would give
+    assert tied["first"] == pytest.approx(2 * 2 / 10)  # the expectation by chance
     assert np.isnan(known_noise.agreement(np.ones((5, 5)), np.zeros((5, 5), bool))["auc"])
 
 
-def test_measures_agree_with_the_noise_that_a_run_knows():
+def test_agreements_compare_measures_with_the_known_noise():
     description = {
         "class_names": list("abcd"),
         "label_noise": [[0, 0, 6], [0, 1, 2], [1, 1, 3], [2, 2, 5], [3, 3, 1]],
     }
     measure = np.zeros((4, 4))
     measure[0, 1] = measure[1, 0] = -2.0
-    found = known_noise.agreements({"one": measure, "none": np.zeros((4, 4))}, description)
+    result = known_noise.agreements({"one": measure, "none": np.zeros((4, 4))}, description)
     assert (
-        found["one"]["first"]
-        == found["one"]["auc"]
-        == found["one"]["rho"]
-        == found["one"]["to_find"]
+        result["one"]["first"]
+        == result["one"]["auc"]
+        == result["one"]["rho"]
+        == result["one"]["to_find"]
         == 1
     )
-    assert found["none"]["auc"] == 0.5
+    assert result["none"]["auc"] == 0.5
     assert (
         known_noise.agreements({"one": measure}, {**description, "label_noise": [[0, 0, 6]]})
         is None
     )
 
 
-def test_where_every_pair_is_mixed_the_most_mixed_are_to_find():
+def test_if_every_pair_is_confused_the_most_confused_are_the_target():
     known = symmetric(np.random.default_rng(3), 10)
     np.fill_diagonal(known, 0)
     upper = np.triu_indices(10, 1)
-    wanted = known_noise.most_mixed(known)
-    assert wanted[upper].sum() == 5  # a tenth of 45, rounded up
-    assert known[upper][wanted[upper]].min() > known[upper][~wanted[upper]].max()
-    assert known_noise.agreement(known, wanted) == {"first": 5.0, "auc": 1.0}
+    target = known_noise.most_confused(known)
+    assert target[upper].sum() == 5  # a tenth of 45, rounded up
+    assert known[upper][target[upper]].min() > known[upper][~target[upper]].max()
+    assert known_noise.agreement(known, target) == {"first": 5.0, "auc": 1.0}
     tied = np.round(known, 1) + 0.1 * ~np.eye(10, dtype=bool)
-    assert known_noise.most_mixed(tied)[upper].sum() >= 5
-    assert not known_noise.most_mixed(tied).diagonal().any()
+    assert known_noise.most_confused(tied)[upper].sum() >= 5
+    assert not known_noise.most_confused(tied).diagonal().any()
     known[0, 1] = known[1, 0] = 0
-    np.testing.assert_array_equal(known_noise.most_mixed(known), known > 0)
+    np.testing.assert_array_equal(known_noise.most_confused(known), known > 0)
     assert (
-        known_noise.most_mixed(1 - np.eye(5) + np.diag([1], 4) + np.diag([1], -4)).sum() == 20
+        known_noise.most_confused(1 - np.eye(5) + np.diag([1], 4) + np.diag([1], -4)).sum() == 20
     )  # 3 pairs, and ties
 
 
-def test_agreement_is_told_where_every_pair_is_mixed():
+def test_agreement_works_if_every_pair_is_confused():
     counts = [[i, j, 50 if i == j else 1 + i * j] for i in range(5) for j in range(5)]
     description = {"class_names": list("abcde"), "label_noise": counts}
-    found = known_noise.agreements({"one": known_noise.confusions(description)}, description)["one"]
-    assert (found["to_find"], found["first"], found["auc"]) == (3, 3.0, 1.0)
+    result = known_noise.agreements(
+        {"one": known_noise.confusion_matrix(description)}, description
+    )["one"]
+    assert (result["to_find"], result["first"], result["auc"]) == (3, 3.0, 1.0)

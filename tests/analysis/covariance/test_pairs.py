@@ -14,18 +14,18 @@ NUM_CLASSES = 9
 def averaged():
     head = heads.ParameterEfficient(NUM_CLASSES, num_factors=2)
     params = head.init(jax.random.key(0), jnp.ones((1, 4)))["params"]
-    return average.of(head, params, [np.random.default_rng(0).normal(size=(20, 4))])
+    return average.average_covariance(head, params, [np.random.default_rng(0).normal(size=(20, 4))])
 
 
-def whole(averaged):
-    """Every measure of every pair, from the definitions."""
-    covariance = average.rows(averaged, np.arange(NUM_CLASSES))
+def definitions(averaged):
+    """Every measure of every pair, by its definition."""
+    covariance = average.covariance_rows(averaged, np.arange(NUM_CLASSES))
     own = np.diag(covariance)
     to_centred = np.eye(NUM_CLASSES) - 1 / NUM_CLASSES
     centred = to_centred @ covariance @ to_centred
 
-    def correlation(of):
-        return of / np.sqrt(np.outer(np.diag(of), np.diag(of)))
+    def correlation(matrix):
+        return matrix / np.sqrt(np.outer(np.diag(matrix), np.diag(matrix)))
 
     return {
         "covariance": covariance,
@@ -38,37 +38,35 @@ def whole(averaged):
 
 @pytest.mark.parametrize("name", pairs.MEASURES)
 def test_measures_are_their_definitions(averaged, name):
-    expected = whole(averaged)[name]
-    some = pairs.within(averaged, np.arange(NUM_CLASSES))
-    found = pairs.measure(name, averaged, some.covariance, some.rows, some.cols)
+    expected = definitions(averaged)[name]
+    some = pairs.group_pairs(averaged, np.arange(NUM_CLASSES))
+    result = pairs.measure(name, averaged, some.covariance, some.rows, some.cols)
     np.testing.assert_allclose(
-        distance.squareform(found), expected * (1 - np.eye(NUM_CLASSES)), rtol=1e-9, atol=1e-12
+        distance.squareform(result), expected * (1 - np.eye(NUM_CLASSES)), rtol=1e-9, atol=1e-12
     )
 
 
 @pytest.mark.parametrize("name", pairs.MEASURES)
 @pytest.mark.parametrize("num", [1, 5, 1000])
-def test_the_largest_are_those_of_the_whole_matrix_whatever_the_blocks(
-    averaged, name, num, monkeypatch
-):
-    matrix = whole(averaged)
+def test_top_pairs_are_those_of_the_matrix_for_any_block_size(averaged, name, num, monkeypatch):
+    matrix = definitions(averaged)
     rows, cols = np.triu_indices(NUM_CLASSES, 1)
     order = np.argsort(-np.abs(matrix[name][rows, cols]))[:num]
     for size in (2**20, 8 * NUM_CLASSES * 2, 1):
         monkeypatch.setattr(average, "_BYTES", size)
-        found = pairs.top(averaged, num, name)
-        np.testing.assert_array_equal(found.rows, rows[order])
-        np.testing.assert_array_equal(found.cols, cols[order])
+        result = pairs.top_pairs(averaged, num, name)
+        np.testing.assert_array_equal(result.rows, rows[order])
+        np.testing.assert_array_equal(result.cols, cols[order])
         np.testing.assert_allclose(
-            found.covariance, matrix["covariance"][found.rows, found.cols], rtol=1e-12
+            result.covariance, matrix["covariance"][result.rows, result.cols], rtol=1e-12
         )
-    held = pairs.top_of(matrix[name], matrix["covariance"], num)
-    np.testing.assert_array_equal(held.rows, found.rows)
-    np.testing.assert_array_equal(held.cols, found.cols)
+    in_memory = pairs.top_matrix_pairs(matrix[name], matrix["covariance"], num)
+    np.testing.assert_array_equal(in_memory.rows, result.rows)
+    np.testing.assert_array_equal(in_memory.cols, result.cols)
 
 
 @pytest.mark.parametrize("size", [2**20, 8 * 10 * 3, 1])
-def test_of_equal_pairs_the_first_classes_are_first(size, monkeypatch):
+def test_equal_pairs_are_ordered_by_class(size, monkeypatch):
     """Two kinds of classes, five of each: all pairs of a kind are equal, but for rounding."""
     monkeypatch.setattr(average, "_BYTES", size)
     kernel = np.random.default_rng(1).normal(size=(3, 2, 1))[:, [0, 1] * 5].astype(np.float32)
@@ -78,70 +76,72 @@ def test_of_equal_pairs_the_first_classes_are_first(size, monkeypatch):
         **params,
         "factor_loadings": {"kernel": kernel, "bias": np.zeros((10, 1), np.float32)},
     }
-    averaged = average.of(head, params, [np.random.default_rng(2).normal(size=(11, 3))])
-    found = pairs.top(averaged, 20)
-    first = found.rows[0] % 2  # the kind of the larger
-    assert [(i, j) for i, j in zip(found.rows, found.cols)][:10] == [
+    averaged = average.average_covariance(
+        head, params, [np.random.default_rng(2).normal(size=(11, 3))]
+    )
+    result = pairs.top_pairs(averaged, 20)
+    first = result.rows[0] % 2  # the kind of the larger
+    assert [(i, j) for i, j in zip(result.rows, result.cols)][:10] == [
         (i, j) for i in range(10) for j in range(i + 1, 10) if i % 2 == j % 2 == first
     ]
 
 
-def test_classes_that_vary_independently_have_pairs_too():
+def test_independent_classes_have_pairs():
     head = heads.Diagonal(4)
     params = head.init(jax.random.key(0), jnp.ones((1, 3)))["params"]
-    found = pairs.top(average.of(head, params, [np.ones((2, 3))]), 4)
-    assert list(zip(found.rows, found.cols)) == [(0, 1), (0, 2), (0, 3), (1, 2)]
-    np.testing.assert_array_equal(found.covariance, 0)
+    result = pairs.top_pairs(average.average_covariance(head, params, [np.ones((2, 3))]), 4)
+    assert list(zip(result.rows, result.cols)) == [(0, 1), (0, 2), (0, 3), (1, 2)]
+    np.testing.assert_array_equal(result.covariance, 0)
 
 
 def test_the_pairs_of_a_class_are_its_row(averaged):
-    row = whole(averaged)["covariance"][3]
-    found = pairs.of_class(averaged, 3)
-    near = pairs.largest(found, found.covariance, 4)
+    row = definitions(averaged)["covariance"][3]
+    result = pairs.class_pairs(averaged, 3)
+    near = pairs.largest(result, result.covariance, 4)
     expected = [j for j in np.argsort(-np.abs(row)) if j != 3][:4]
     assert near.cols.tolist() == expected
     np.testing.assert_allclose(near.covariance, row[expected])
 
 
-def test_a_number_of_pairs_below_one_and_an_unknown_measure_are_told(averaged):
+def test_a_number_below_one_and_an_unknown_measure_are_errors(averaged):
     with pytest.raises(ValueError, match=">= 1"):
-        pairs.top(averaged, 0)
-    with pytest.raises(ValueError, match="choose of covariance"):
-        pairs.top(averaged, 1, "covariances")
+        pairs.top_pairs(averaged, 0)
+    with pytest.raises(ValueError, match="choose one of covariance"):
+        pairs.top_pairs(averaged, 1, "covariances")
 
 
-def test_the_group_of_the_first_pairs_has_each_class_once():
+def test_the_first_classes_occur_once():
     some = pairs.Pairs(np.array([4, 1, 4]), np.array([5, 4, 7]), np.zeros(3))
     assert pairs.first_classes(some, 10).tolist() == [4, 5, 1, 7]
     assert pairs.first_classes(some, 3).tolist() == [4, 5, 1]
 
 
-def test_blocks_of_classes_that_vary_together_lie_side_by_side():
+def test_correlated_classes_are_neighbours():
     kinds = np.array([0, 1, 2, 0, 1, 2, 0, 1, 2, 0])
     correlation = np.where(kinds[:, None] == kinds, 0.9, 0.1) * np.where(np.eye(10), 1, -1)
-    order = pairs.clustered(correlation[np.triu_indices(10, 1)])
+    order = pairs.cluster_order(correlation[np.triu_indices(10, 1)])
     assert sorted(order) == list(range(10))
     assert (np.diff(kinds[order]) != 0).sum() == 2
 
 
 def test_a_single_pair_and_a_single_class_have_an_order():
-    assert pairs.clustered(np.array([0.5])).tolist() == [0, 1]
-    assert pairs.clustered(np.zeros(0)).tolist() == [0]
+    assert pairs.cluster_order(np.array([0.5])).tolist() == [0, 1]
+    assert pairs.cluster_order(np.zeros(0)).tolist() == [0]
 
 
-def test_classes_are_found_by_name_and_others_told():
+def test_classes_are_given_by_name_or_number():
     names = ["crane", "tench, Tinca tinca", "cat", "crane"]
-    assert pairs.named_classes(names, ["tench, Tinca tinca", "crane"]).tolist() == [1, 0]
-    assert pairs.named_classes(names, ["3", "crane", "2"]).tolist() == [3, 0, 2]
-    assert pairs.named_classes(["1", "2", "0"], ["1", "0"]).tolist() == [
+    assert pairs.class_numbers(names, ["tench, Tinca tinca", "crane"]).tolist() == [1, 0]
+    assert pairs.class_numbers(names, ["3", "crane", "2"]).tolist() == [3, 0, 2]
+    assert pairs.class_numbers(["1", "2", "0"], ["1", "0"]).tolist() == [
         0,
         2,
-    ]  # a name is meant before a number
-    with pytest.raises(ValueError, match="named twice"):
-        pairs.named_classes(names, ["crane", "0"])
+    ]  # a name takes precedence over a number
+    with pytest.raises(ValueError, match="given twice"):
+        pairs.class_numbers(names, ["crane", "0"])
     with pytest.raises(ValueError, match=r"no class '4'.* from 0 to 3"):
-        pairs.named_classes(names, ["4"])
+        pairs.class_numbers(names, ["4"])
     with pytest.raises(ValueError, match=r"no class 'cats'; .* 'cat'"):
-        pairs.named_classes(names, ["cats"])
-    with pytest.raises(ValueError, match="named twice"):
-        pairs.named_classes(names, ["cat", "cat"])
+        pairs.class_numbers(names, ["cats"])
+    with pytest.raises(ValueError, match="given twice"):
+        pairs.class_numbers(names, ["cat", "cat"])

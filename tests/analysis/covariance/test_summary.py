@@ -18,88 +18,92 @@ from heteroscedastic.runs import loaded_run
 
 
 @pytest.fixture(scope="module")
-def found(with_noise):
+def last_run(with_noise):
     return loaded_run.load(with_noise)
 
 
 @pytest.fixture(scope="module")
-def moved(with_noise):
-    """The best checkpoint, which has another temperature than the last one learned."""
-    found = loaded_run.load(with_noise, "best")
-    head = found.state.params["head"] | {"temperature": jnp.float32(0.7)}
-    return found._replace(state=found.state._replace(params=found.state.params | {"head": head}))
+def changed(with_noise):
+    """The best checkpoint, with a temperature that differs from the learned one."""
+    best_run = loaded_run.load(with_noise, "best")
+    head = best_run.state.params["head"] | {"temperature": jnp.float32(0.7)}
+    return best_run._replace(
+        state=best_run.state._replace(params=best_run.state.params | {"head": head})
+    )
 
 
 @pytest.fixture(scope="module")
-def measured(moved):
-    return summary.measures(moved, "valid")
+def measured(changed):
+    return summary.measures(changed, "valid")
 
 
-def temperature(found):
-    """What the parameter says, written in plain numpy."""
-    return 1.0 + 3.0 / (1.0 + np.exp(-np.asarray(found.state.params["head"]["temperature"])))
+def temperature(loaded):
+    """The temperature of the parameter, in plain numpy."""
+    return 1.0 + 3.0 / (1.0 + np.exp(-np.asarray(loaded.state.params["head"]["temperature"])))
 
 
-def test_results_tell_the_temperature_that_was_learned(found):
-    assert found.results["temperature"] == pytest.approx(temperature(found), rel=1e-6)
-    assert abs(found.results["temperature"] - 2.5) > 0.01  # it starts in the middle
+def test_results_report_the_learned_temperature(last_run):
+    assert last_run.results["temperature"] == pytest.approx(temperature(last_run), rel=1e-6)
+    assert abs(last_run.results["temperature"] - 2.5) > 0.01  # its initial value
 
 
-def test_measures_are_plain_averages_in_units_of_the_utilities(moved, measured):
-    found, averaged = moved, measured
-    split = found.run.dataset.splits["valid"]
+def test_measures_are_plain_averages_in_units_of_the_utilities(changed, measured):
+    loaded, measures = changed, measured
+    split = loaded.run.dataset.splits["valid"]
     inputs = jnp.stack(
         [
             augment.value_range(jax.random.key(0), jnp.asarray(x), low=-1, high=1)
             for x in split.inputs
         ]
     )
-    latent = found.run.model.apply(
-        {"params": found.state.params}, inputs, jnp.ones(len(inputs), bool)
+    latent = loaded.run.model.apply(
+        {"params": loaded.state.params}, inputs, jnp.ones(len(inputs), bool)
     )
-    latent = latent_lib.temper(latent, 1 / float(temperature(found)))  # the temperature taken back
+    latent = latent_lib.temper(latent, 1 / float(temperature(loaded)))  # in units of the utilities
     expected = np.mean(latent_lib.covariance(latent), axis=0)
-    np.testing.assert_allclose(averaged.covariance, expected, rtol=1e-3, atol=1e-4)
+    np.testing.assert_allclose(measures.covariance, expected, rtol=1e-3, atol=1e-4)
     deviations = np.sqrt(np.diag(expected))
     np.testing.assert_allclose(
-        averaged.correlation, expected / np.outer(deviations, deviations), rtol=1e-3, atol=1e-4
+        measures.correlation, expected / np.outer(deviations, deviations), rtol=1e-3, atol=1e-4
     )
-    np.testing.assert_allclose(averaged.overlap.sum(), 1.0, rtol=1e-4)  # sum_ij p_i p_j = 1
-    # the variance of differences, weighted, within what the noise of p allows
+    np.testing.assert_allclose(measures.overlap.sum(), 1.0, rtol=1e-4)  # sum_ij p_i p_j = 1
+    # the weighted variance of differences, within the Monte Carlo error of p
     samples = latent_lib.sample(
-        jax.random.key(1), latent_lib.temper(latent, float(temperature(found))), 2000
+        jax.random.key(1), latent_lib.temper(latent, float(temperature(loaded))), 2000
     )
     probs = np.mean(jax.nn.softmax(samples), axis=0)
     seen = np.mean(
         probs[:, :, None] * probs[:, None] * np.asarray(latent_lib.difference_variance(latent)),
         axis=0,
     )
-    np.testing.assert_allclose(averaged.seen, seen, rtol=0.2, atol=0.1 * seen.max())
+    np.testing.assert_allclose(measures.seen, seen, rtol=0.2, atol=0.1 * seen.max())
 
 
-def test_the_confusions_are_read_from_the_run(found):
-    shares = known_noise.confusions(found.dataset)
+def test_confusions_come_from_the_dataset_of_the_run(last_run):
+    shares = known_noise.confusion_matrix(last_run.dataset)
     np.testing.assert_array_equal(shares, shares.T)
     assert np.count_nonzero(shares) == 6  # three pairs, either way
     assert shares[shares > 0] == pytest.approx(0.4, abs=0.08)
 
 
-def test_several_labels_an_example_are_told(found):
-    run = dataclasses.replace(found.run, task=tasks.multilabel())
-    with pytest.raises(ValueError, match="one label an example"):
-        summary.measures(found._replace(run=run))
+def test_measures_require_one_label_per_example(last_run):
+    run = dataclasses.replace(last_run.run, task=tasks.multilabel())
+    with pytest.raises(ValueError, match="one label per example"):
+        summary.measures(last_run._replace(run=run))
 
 
-def test_a_run_that_is_not_complete_is_told(tmp_path):
+def test_a_run_that_is_not_complete_is_an_error(tmp_path):
     with pytest.raises(FileNotFoundError, match="no complete run"):
         loaded_run.load(tmp_path)
 
 
-def test_features_and_head_are_the_run(found):
-    run, params = found.run, found.state.params
+def test_features_and_head_give_the_latents_of_the_run(last_run):
+    run, params = last_run.run, last_run.state.params
     feed = next(resident.feeds(np.arange(20), 20))
-    features, _ = run.features(params, found.state.model_state, run.dataset.splits["valid"], feed)
-    latent, _ = run.latents(params, found.state.model_state, run.dataset.splits["valid"], feed)
+    features, _ = run.features(
+        params, last_run.state.model_state, run.dataset.splits["valid"], feed
+    )
+    latent, _ = run.latents(params, last_run.state.model_state, run.dataset.splits["valid"], feed)
     jax.tree.map(
         np.testing.assert_array_equal,
         run.model.head.apply({"params": params["head"]}, features),
@@ -107,21 +111,21 @@ def test_features_and_head_are_the_run(found):
     )
 
 
-def test_seen_of_pairs_is_seen_of_all(moved, measured):
+def test_visible_variance_of_pairs_agrees_with_all_pairs(changed, measured):
     rows, cols = np.array([1, 7, 3, 3]), np.array([7, 1, 3, 9])
     np.testing.assert_allclose(
-        pairs.seen(moved, "valid", rows, cols), measured.seen[rows, cols], rtol=1e-4
+        pairs.visible_variance(changed, "valid", rows, cols), measured.seen[rows, cols], rtol=1e-4
     )
 
 
-def test_the_parts_of_the_trace(found):
-    averaged = summary.averaged(found, "valid")
-    matrix = average.rows(averaged, np.arange(10))
-    told = summary.summary(averaged)
-    assert told["diagonal"] + told["factors"] == pytest.approx(1)
-    assert told["mean_variance"] == pytest.approx(np.trace(matrix) / 10)
-    assert told["common"] == pytest.approx(matrix.sum() / 10 / np.trace(matrix))
-    assert 0 < told["diagonal"] < 1
+def test_the_summary_holds_fractions_of_the_trace(last_run):
+    averaged = summary.average_covariance(last_run, "valid")
+    matrix = average.covariance_rows(averaged, np.arange(10))
+    facts = summary.summary(averaged)
+    assert facts["diagonal"] + facts["factors"] == pytest.approx(1)
+    assert facts["mean_variance"] == pytest.approx(np.trace(matrix) / 10)
+    assert facts["common"] == pytest.approx(matrix.sum() / 10 / np.trace(matrix))
+    assert 0 < facts["diagonal"] < 1
 
 
 def run_main(monkeypatch, *flags):
@@ -134,7 +138,7 @@ def read(path):
         return list(csv.DictReader(file))
 
 
-def test_the_command_tells_pairs_and_writes_under_analysis_alone(with_noise, monkeypatch, capsys):
+def test_the_command_reports_pairs_and_writes_only_under_analysis(with_noise, monkeypatch, capsys):
     before = {p for p in with_noise.rglob("*") if p.is_file()}
     run_main(monkeypatch, f"--run={with_noise}", "--split=valid", "--num_pairs=7", "--top=3")
     written = {p for p in with_noise.rglob("*") if p.is_file()} - before
@@ -150,9 +154,9 @@ def test_the_command_tells_pairs_and_writes_under_analysis_alone(with_noise, mon
         "measures.npz",
     }
     assert {p.name for p in written} == names
-    found = read(out / "pairs.csv")
-    assert len(found) == 7
-    seen = [float(row["seen"]) for row in found]
+    rows = read(out / "pairs.csv")
+    assert len(rows) == 7
+    seen = [float(row["seen"]) for row in rows]
     assert seen == sorted(seen, reverse=True)
     with np.load(out / "measures.npz") as measures:
         assert seen[0] == pytest.approx(np.max(measures["seen"]), rel=1e-4)
@@ -161,17 +165,17 @@ def test_the_command_tells_pairs_and_writes_under_analysis_alone(with_noise, mon
         json.loads((out / "summary.json").read_text())["agreement_with_known_noise"]["seen"]["auc"]
         > 0.5
     )
-    kept = np.load(out / "measures.npz")
+    saved = np.load(out / "measures.npz")
     upper = np.triu_indices(10, 1)
-    for name, said in json.loads((out / "summary.json").read_text())["with_probabilities"].items():
-        expected = stats.spearmanr(np.abs(kept[name][upper]), kept["overlap"][upper]).statistic
-        assert said["rho"] == pytest.approx(expected, abs=1e-5)
-        assert 0.001 <= said["p"] <= 1
+    for name, result in json.loads((out / "summary.json").read_text())[
+        "with_probabilities"
+    ].items():
+        expected = stats.spearmanr(np.abs(saved[name][upper]), saved["overlap"][upper]).statistic
+        assert result["rho"] == pytest.approx(expected, abs=1e-5)
+        assert 0.001 <= result["p"] <= 1
 
 
-def test_the_command_leaves_what_a_run_under_way_has_half_written(
-    with_noise, tmp_path, monkeypatch
-):
+def test_the_command_leaves_unfinished_checkpoints(with_noise, tmp_path, monkeypatch):
     run = shutil.copytree(with_noise, tmp_path / "run", ignore=shutil.ignore_patterns("analysis"))
     half = run / "checkpoints" / "99.orbax-checkpoint-tmp"
     half.mkdir()
@@ -181,7 +185,7 @@ def test_the_command_leaves_what_a_run_under_way_has_half_written(
     assert before == {p for p in run.rglob("*") if "analysis" not in p.relative_to(run).parts}
 
 
-def test_the_command_makes_no_checkpoints_where_there_are_none(with_noise, tmp_path, monkeypatch):
+def test_the_command_creates_no_checkpoints(with_noise, tmp_path, monkeypatch):
     run = shutil.copytree(
         with_noise, tmp_path / "run", ignore=shutil.ignore_patterns("analysis", "checkpoints")
     )
@@ -191,7 +195,7 @@ def test_the_command_makes_no_checkpoints_where_there_are_none(with_noise, tmp_p
     assert before == set(run.rglob("*"))
 
 
-def test_the_command_tells_a_named_group_by_table_4(with_noise, monkeypatch):
+def test_the_command_reports_table_4_with_a_named_group(with_noise, monkeypatch):
     flags = [
         f"--run={with_noise}",
         "--split=valid",
@@ -213,68 +217,70 @@ def test_the_command_tells_a_named_group_by_table_4(with_noise, monkeypatch):
     }
 
 
-def test_the_command_tells_the_neighbours_of_a_class(with_noise, monkeypatch):
+def test_the_command_reports_the_pairs_of_a_class(with_noise, monkeypatch):
     run_main(monkeypatch, f"--run={with_noise}", "--split=valid", "--class=three", "--num_pairs=4")
-    found = read(
-        with_noise / "analysis" / "covariance" / "valid_last" / "neighbours_of_class_3.csv"
-    )
-    assert {row["class"] for row in found} == {"three"}
-    seen = [float(row["seen"]) for row in found]
+    rows = read(with_noise / "analysis" / "covariance" / "valid_last" / "neighbours_of_class_3.csv")
+    assert {row["class"] for row in rows} == {"three"}
+    seen = [float(row["seen"]) for row in rows]
     assert seen == sorted(seen, reverse=True)
-    assert len(seen) == len({row["other"] for row in found} - {"three"}) == 4
+    assert len(seen) == len({row["other"] for row in rows} - {"three"}) == 4
 
 
-def test_the_covariance_of_an_example_is_its_own(with_noise, found, monkeypatch):
-    split = found.run.dataset.splits["test"]
+def test_an_example_covariance_is_that_of_its_latent(with_noise, last_run, monkeypatch):
+    split = last_run.run.dataset.splits["test"]
     chosen, classes = int(split.ids[30]), np.array([7, 1, 4])
     feed = resident.Feed(np.array([30]), np.ones(1), np.int32(0))
-    latent, _ = found.run.latents(found.state.params, found.state.model_state, split, feed)
-    expected = latent_lib.covariance(latent_lib.temper(latent, 1 / float(temperature(found))))[0]
-    example = examples.of(found, "test", chosen, classes)
+    latent, _ = last_run.run.latents(last_run.state.params, last_run.state.model_state, split, feed)
+    expected = latent_lib.covariance(latent_lib.temper(latent, 1 / float(temperature(last_run))))[0]
+    example = examples.example_covariance(last_run, "test", chosen, classes)
     np.testing.assert_allclose(
         example.covariance, expected[classes][:, classes], rtol=1e-4, atol=1e-4
     )
     assert example.labels == (split.labels[30],)
-    likeliest = examples.of(found, "test", chosen, num_classes=4)
-    assert (np.diff(likeliest.probs) <= 0).all()
-    assert likeliest.probs[0] >= example.probs.max()
+    probable = examples.example_covariance(last_run, "test", chosen, num_classes=4)
+    assert (np.diff(probable.probs) <= 0).all()
+    assert probable.probs[0] >= example.probs.max()
 
     run_main(
         monkeypatch, f"--run={with_noise}", f"--id={chosen}", "--classes", "seven", "one", "four"
     )
     path = with_noise / "analysis" / "covariance" / "test_last" / f"example_{chosen}"
-    told = [float(row["covariance"]) for row in read(path.with_suffix(".csv"))]
-    np.testing.assert_allclose(told, example.covariance[np.triu_indices(3)], rtol=1e-4, atol=1e-4)
+    written = [float(row["covariance"]) for row in read(path.with_suffix(".csv"))]
+    np.testing.assert_allclose(
+        written, example.covariance[np.triu_indices(3)], rtol=1e-4, atol=1e-4
+    )
     assert path.with_suffix(".png").exists()
 
 
-def test_the_picture_of_an_example_tells_the_label_without_planted_noise(found):
+def test_the_figure_of_an_example_shows_the_clean_label(last_run):
     from heteroscedastic.analysis.plots import heat_map
 
-    split, clean = found.run.dataset.splits["valid"], found.run.pipeline.clean_labels["valid"]
+    split, clean = last_run.run.dataset.splits["valid"], last_run.run.pipeline.clean_labels["valid"]
     for noisy in (True, False):
         row = np.flatnonzero((split.labels != clean) == noisy)[0]
-        example = examples.of(found, "valid", int(split.ids[row]))
+        example = examples.example_covariance(last_run, "valid", int(split.ids[row]))
         assert (example.labels, example.clean_labels) == ((split.labels[row],), (clean[row],))
-        names = found.dataset["class_names"]
-        title = heat_map.of_example(example, names, "").axes[0].get_title()
+        names = last_run.dataset["class_names"]
+        title = heat_map.example_map(example, names, "").axes[0].get_title()
         assert (
             title
             == f"label: {names[split.labels[row]]}" + f"\nclean label: {names[clean[row]]}" * noisy
         )
 
 
-def test_what_is_not_there_is_told(with_noise, monkeypatch):
+def test_a_missing_split_example_or_class_is_an_error(with_noise, monkeypatch):
     for flags, message in (
-        (["--split=dev"], "no split 'dev', but test, train, valid"),
-        (["--id=123456"], "no example of id 123456"),
+        (["--split=dev"], "no split 'dev'; its splits are test, train, valid"),
+        (["--id=123456"], "no example with id 123456"),
         (["--class=ten"], "no class 'ten'"),
     ):
         with pytest.raises(SystemExit, match=message):
             run_main(monkeypatch, f"--run={with_noise}", *flags)
 
 
-def test_a_head_without_noise_is_told_and_nothing_is_written(without_noise, tmp_path, monkeypatch):
+def test_a_head_without_noise_is_an_error_and_nothing_is_written(
+    without_noise, tmp_path, monkeypatch
+):
     shutil.copytree(without_noise, tmp_path / "run", ignore=shutil.ignore_patterns("analysis"))
     with pytest.raises(SystemExit, match="Deterministic, which has no noise"):
         run_main(monkeypatch, f"--run={tmp_path / 'run'}")
@@ -282,23 +288,21 @@ def test_a_head_without_noise_is_told_and_nothing_is_written(without_noise, tmp_
 
 
 @pytest.mark.parametrize("flag", ["--classes=two", "--num_classes=1", "--top=0", "--num_pairs=0"])
-def test_too_few_of_anything_is_told_and_nothing_is_written(
+def test_numbers_that_are_too_small_are_errors_and_nothing_is_written(
     tmp_path, monkeypatch, with_noise, flag
 ):
     shutil.copytree(with_noise, tmp_path / "run", ignore=shutil.ignore_patterns("analysis"))
     with pytest.raises(
-        SystemExit, match="must be 1 or more, --num_classes and the classes of --classes 2 or more"
+        SystemExit, match=r"must be at least 1; --num_classes and .* --classes must be at least 2"
     ):
         run_main(monkeypatch, f"--run={tmp_path / 'run'}", flag)
     assert not (tmp_path / "run" / "analysis").exists()
 
 
-def test_several_labels_have_covariances_but_nothing_that_a_softmax_sees(
-    several_labels_run, monkeypatch
-):
+def test_label_lists_have_covariances_but_no_measure_of_a_softmax(several_labels_run, monkeypatch):
     run_main(monkeypatch, f"--run={several_labels_run}", "--split=valid")
     out = several_labels_run / "analysis" / "covariance" / "valid_last"
     assert "seen" not in read(out / "pairs.csv")[0]
     assert not (out / "measures.npz").exists()
-    with pytest.raises(SystemExit, match="--by=seen needs one label"):
+    with pytest.raises(SystemExit, match="--by=seen requires one label"):
         run_main(monkeypatch, f"--run={several_labels_run}", "--split=valid", "--by=seen")

@@ -19,60 +19,66 @@ def both(with_noise, without_noise):
 
 
 @pytest.fixture(scope="module")
-def found(both):
+def examples(both):
     return both[0]
 
 
-def test_the_images_are_those_that_the_predictions_say(with_noise, without_noise, found):
+def test_the_images_follow_from_the_saved_predictions(with_noise, without_noise, examples):
     het, hom = (np.load(run / "predictions" / "test.npz") for run in (with_noise, without_noise))
     mine, theirs = het["logits"].argmax(-1), hom["logits"].argmax(-1)
     rows = np.flatnonzero((mine == het["labels"]) & (theirs != hom["labels"]))
     assert len(rows) > 5
-    np.testing.assert_array_equal(found.ids, het["ids"][rows])
-    np.testing.assert_array_equal(found.true, mine[rows])
-    np.testing.assert_array_equal(found.taken_for, theirs[rows])
+    np.testing.assert_array_equal(examples.ids, het["ids"][rows])
+    np.testing.assert_array_equal(examples.true, mine[rows])
+    np.testing.assert_array_equal(examples.other_prediction, theirs[rows])
     digits = datasets.load_digits()
-    np.testing.assert_array_equal(found.true, digits.target[found.ids])
-    brightness = digits.images[found.ids].sum(axis=(1, 2))
-    assert np.corrcoef(found.images.sum(axis=(1, 2, 3)), brightness)[0, 1] > 0.999
-    assert found.num_examples == len(het["ids"])
+    np.testing.assert_array_equal(examples.true, digits.target[examples.ids])
+    brightness = digits.images[examples.ids].sum(axis=(1, 2))
+    assert np.corrcoef(examples.images.sum(axis=(1, 2, 3)), brightness)[0, 1] > 0.999
+    assert examples.num_examples == len(het["ids"])
 
 
-def test_covariances_are_rows_of_the_whole_matrix_in_units_of_the_utilities(both):
-    found, het = both
-    split = loaded_run.data(het, "test")
-    rows = np.flatnonzero(np.isin(split.ids, found.ids))
+def test_covariances_are_rows_of_the_matrix_in_units_of_the_utilities(both):
+    examples, het = both
+    split = loaded_run.split_data(het, "test")
+    rows = np.flatnonzero(np.isin(split.ids, examples.ids))
 
-    def read(key, latent, batch):
+    def covariance(key, latent, batch):
         return latent_lib.covariance(latent)
 
-    whole = (
-        loaded_run.by_example(het, split, read, rows)
+    matrix = (
+        loaded_run.map_latents(het, split, covariance, rows)
         * assembly.temperature(het.run, het.state) ** 2
     )
-    at = np.arange(len(rows))
-    np.testing.assert_allclose(found.covariance, whole[at, found.true], rtol=1e-3, atol=1e-4)
-    deviations = np.sqrt(np.einsum("bii->bi", whole))
-    correlation = whole / deviations[:, :, None] / deviations[:, None]
-    np.testing.assert_allclose(found.correlation, correlation[at, found.true], rtol=1e-3, atol=1e-4)
+    index = np.arange(len(rows))
+    np.testing.assert_allclose(
+        examples.covariance, matrix[index, examples.true], rtol=1e-3, atol=1e-4
+    )
+    deviations = np.sqrt(np.einsum("bii->bi", matrix))
+    correlation = matrix / deviations[:, :, None] / deviations[:, None]
+    np.testing.assert_allclose(
+        examples.correlation, correlation[index, examples.true], rtol=1e-3, atol=1e-4
+    )
     own = deviations**2
-    difference = own + own[at, found.true][:, None] - 2 * whole[at, found.true]
-    np.testing.assert_allclose(found.seen, found.probability * difference, rtol=1e-2, atol=1e-3)
-    np.testing.assert_allclose(found.probability.sum(axis=-1), 1, rtol=1e-4)
+    difference = own + own[index, examples.true][:, None] - 2 * matrix[index, examples.true]
+    np.testing.assert_allclose(
+        examples.seen, examples.probability * difference, rtol=1e-2, atol=1e-3
+    )
+    np.testing.assert_allclose(examples.probability.sum(axis=-1), 1, rtol=1e-4)
     assert assembly.temperature(het.run, het.state) > 1.2  # so that units make a difference
 
 
-def test_the_summary_counts_every_image_once(found):
-    told = disagreements.summary(found)
-    for ranked in told["ranks"].values():
-        assert sum(ranked["counts"]) == told["num_images"] == len(found.ids)
-        assert ranked["expected"] == pytest.approx(
+def test_the_summary_counts_every_image_once(examples):
+    facts = disagreements.summary(examples)
+    for result in facts["ranks"].values():
+        assert sum(result["counts"]) == facts["num_images"] == len(examples.ids)
+        assert result["expected"] == pytest.approx(
             5, abs=0.5
         )  # of 9 other classes, not all with images
-        assert ranked["first"] == pytest.approx(ranked["counts"][0] / len(found.ids), abs=0.1)
+        assert result["first"] == pytest.approx(result["counts"][0] / len(examples.ids), abs=0.1)
 
 
-def test_runs_that_do_not_compare_are_told(with_noise, without_noise, tmp_path):
+def test_runs_that_cannot_be_compared_are_refused(with_noise, without_noise, tmp_path):
     with pytest.raises(ValueError, match="no covariances between classes"):
         disagreements.find(without_noise, with_noise)
     with pytest.raises(ValueError, match="no example of test"):
@@ -87,15 +93,15 @@ def test_runs_that_do_not_compare_are_told(with_noise, without_noise, tmp_path):
 
 
 @pytest.mark.parametrize("what", ["fingerprint", "ids"])
-def test_runs_of_other_data_are_told(what, with_noise, without_noise, tmp_path):
+def test_runs_with_different_data_are_refused(what, with_noise, without_noise, tmp_path):
     of_earlier_version(
         shutil.copytree(
             without_noise, tmp_path / "other", ignore=shutil.ignore_patterns("checkpoints")
         )
     )
     if what == "fingerprint":
-        told = files.read_json(tmp_path / "other" / "dataset.json") | {"fingerprint": "0" * 64}
-        files.write_json(tmp_path / "other" / "dataset.json", told)
+        dataset = files.read_json(tmp_path / "other" / "dataset.json") | {"fingerprint": "0" * 64}
+        files.write_json(tmp_path / "other" / "dataset.json", dataset)
     else:
         path = tmp_path / "other" / "predictions" / "test.npz"
         arrays = dict(np.load(path))
@@ -104,29 +110,33 @@ def test_runs_of_other_data_are_told(what, with_noise, without_noise, tmp_path):
         disagreements.find(with_noise, tmp_path / "other")
 
 
-def test_predictions_of_other_examples_than_the_data_are_told(with_noise, without_noise, tmp_path):
+def test_predictions_of_other_examples_than_the_data_are_refused(
+    with_noise, without_noise, tmp_path
+):
     for run in (with_noise, without_noise):
         of_earlier_version(shutil.copytree(run, tmp_path / run.parent.name))
         path = tmp_path / run.parent.name / "predictions" / "test.npz"
         files.write_arrays(
             path, {name: values[::-1] for name, values in dict(np.load(path)).items()}
         )
-    with pytest.raises(ValueError, match="not the 597 of the split 'test' in their order"):
+    with pytest.raises(
+        ValueError, match="differ from the 597 examples of the split 'test' or from their order"
+    ):
         disagreements.find(*(tmp_path / run.parent.name for run in (with_noise, without_noise)))
 
 
 @pytest.mark.parametrize("what", ["dataset", "predictions"])
-def test_runs_of_another_version_are_told(what, with_noise, without_noise, tmp_path):
+def test_runs_of_another_version_are_refused(what, with_noise, without_noise, tmp_path):
     of_earlier_version(
         shutil.copytree(
             without_noise, tmp_path / "other", ignore=shutil.ignore_patterns("checkpoints")
         )
     )
     if what == "dataset":
-        told = files.read_json(tmp_path / "other" / "dataset.json")
+        dataset = files.read_json(tmp_path / "other" / "dataset.json")
         files.write_json(
             tmp_path / "other" / "dataset.json",
-            {k: v for k, v in told.items() if k != "class_names"},
+            {k: v for k, v in dataset.items() if k != "class_names"},
         )
     else:
         path = tmp_path / "other" / "predictions" / "test.npz"
@@ -137,11 +147,9 @@ def test_runs_of_another_version_are_told(what, with_noise, without_noise, tmp_p
 
 
 @pytest.mark.parametrize("num", [9, 50, 59, 99, 999, 21842])
-def test_a_bar_is_of_whole_ranks_and_by_chance_as_high_as_it_is_wide(num):
+def test_a_bar_covers_integer_ranks_and_its_chance_height_is_its_width(num):
     edges, heights, chance = disagreements.bars(np.full(num, 3))
-    np.testing.assert_allclose(
-        heights, chance
-    )  # as frequent as one another, ranks are what chance says
+    np.testing.assert_allclose(heights, chance)  # equal counts are the expectation by chance
     widths = np.diff(edges)
     assert len(heights) <= 50
     np.testing.assert_array_equal(widths, np.round(widths))
@@ -153,10 +161,10 @@ def test_a_bar_is_of_whole_ranks_and_by_chance_as_high_as_it_is_wide(num):
     )  # the last rank is in the last bar
 
 
-def test_the_command_writes_numbers_and_pictures(
-    with_noise, without_noise, monkeypatch, capsys, found
+def test_the_command_writes_numbers_and_figures(
+    with_noise, without_noise, monkeypatch, capsys, examples
 ):
-    pytest.importorskip("matplotlib", reason="pictures need matplotlib, of the extra `analysis`")
+    pytest.importorskip("matplotlib", reason="figures require the extra `analysis`")
     monkeypatch.setattr(
         sys, "argv", ["disagreements", "--runs", str(with_noise), str(without_noise)]
     )
@@ -171,7 +179,7 @@ def test_the_command_writes_numbers_and_pictures(
     assert sizes == sorted(sizes, reverse=True)
     assert (
         len(sizes)
-        == len(found.ids)
+        == len(examples.ids)
         == files.read_json(with_noise / "analysis" / f"{stem}.json")["num_images"]
     )
-    assert "right in the first run alone" in capsys.readouterr().out
+    assert "correct only in the first run" in capsys.readouterr().out

@@ -21,24 +21,24 @@ def het(with_noise):
 
 
 @pytest.fixture(scope="module")
-def told(het):
-    return label_errors.labels(het)
+def labels(het):
+    return label_errors.label_scores(het)
 
 
-def latent(found, split):
-    data = found.run.dataset.splits[split]
+def latent(result, split):
+    data = result.run.dataset.splits[split]
     inputs = jnp.stack(
         [
             augment.value_range(jax.random.key(0), jnp.asarray(x), low=-1, high=1)
             for x in data.inputs
         ]
     )
-    return found.run.model.apply(
-        {"params": found.state.params}, inputs, jnp.ones(len(inputs), bool)
+    return result.run.model.apply(
+        {"params": result.state.params}, inputs, jnp.ones(len(inputs), bool)
     )
 
 
-def of_label(values, labels):
+def label_entries(values, labels):
     return np.take_along_axis(values, labels[:, None], axis=-1)[:, 0]
 
 
@@ -48,56 +48,60 @@ def largest_other(values, labels):
     return others.max(axis=-1)
 
 
-def test_of_a_head_without_noise_every_score_is_of_the_probabilities_it_wrote_down(without_noise):
-    found = loaded_run.load(without_noise)
-    told = label_errors.labels(found, "valid")
+def test_without_noise_every_score_follows_from_the_saved_probabilities(without_noise):
+    result = loaded_run.load(without_noise)
+    labels = label_errors.label_scores(result, "valid")
     saved = np.load(without_noise / "predictions" / "valid.npz")
-    np.testing.assert_array_equal(told.ids, saved["ids"])
-    np.testing.assert_array_equal(told.given, saved["labels"])
+    np.testing.assert_array_equal(labels.ids, saved["ids"])
+    np.testing.assert_array_equal(labels.labels, saved["labels"])
     log_probs = special.log_softmax(saved["logits"], axis=-1)
-    expected = -of_label(log_probs, told.given)
-    np.testing.assert_allclose(told.suspicion.noise_free, expected, rtol=1e-4, atol=1e-5)
-    np.testing.assert_allclose(told.suspicion.probability, expected, rtol=1e-4, atol=1e-5)
+    expected = -label_entries(log_probs, labels.labels)
+    np.testing.assert_allclose(labels.scores.noise_free, expected, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(labels.scores.probability, expected, rtol=1e-4, atol=1e-5)
     probs = np.exp(log_probs)
-    margin = largest_other(probs, told.given) - of_label(probs, told.given)
-    np.testing.assert_allclose(told.suspicion.margin, margin, atol=1e-5)
-    # A softmax is an argmax with Gumbel noise, of which each has the variance pi^2 / 6.
-    logits = largest_other(saved["logits"], told.given) - of_label(saved["logits"], told.given)
+    margin = largest_other(probs, labels.labels) - label_entries(probs, labels.labels)
+    np.testing.assert_allclose(labels.scores.margin, margin, atol=1e-5)
+    # A softmax is an argmax with independent Gumbel noise of variance pi^2 / 6.
+    logits = largest_other(saved["logits"], labels.labels) - label_entries(
+        saved["logits"], labels.labels
+    )
     np.testing.assert_allclose(
-        told.suspicion.standardised, logits / np.sqrt(np.pi**2 / 3), rtol=1e-3, atol=1e-4
+        labels.scores.standardised, logits / np.sqrt(np.pi**2 / 3), rtol=1e-3, atol=1e-4
     )
 
 
-def test_of_a_head_with_noise_they_are_of_its_location_its_probabilities_and_its_covariance(
-    het, told
-):
+def test_with_noise_scores_follow_from_location_probabilities_and_covariance(het, labels):
     one = latent(het, "train")
     loc = np.asarray(one.loc, np.float64)
     np.testing.assert_allclose(
-        told.suspicion.noise_free,
-        -of_label(special.log_softmax(loc, axis=-1), told.given),
+        labels.scores.noise_free,
+        -label_entries(special.log_softmax(loc, axis=-1), labels.labels),
         rtol=1e-3,
         atol=1e-4,
     )
-    np.testing.assert_array_equal(told.suggested != told.given, True)
+    np.testing.assert_array_equal(labels.suggestions != labels.labels, True)
     np.testing.assert_allclose(
-        of_label(loc, told.suggested), largest_other(loc, told.given), rtol=1e-3, atol=1e-4
+        label_entries(loc, labels.suggestions),
+        largest_other(loc, labels.labels),
+        rtol=1e-3,
+        atol=1e-4,
     )
     loadings = np.asarray(one.factor_loadings, np.float64)
     covariance = np.einsum("bir,bjr->bij", loadings, loadings)
     covariance += np.eye(10) * np.asarray(one.scale_diag, np.float64)[:, None] ** 2
     own = np.einsum("bii->bi", covariance)
     rows = np.arange(len(loc))
-    spread = own + own[rows, told.given][:, None] - 2 * covariance[rows, told.given] + np.pi**2 / 3
-    distances = (loc - of_label(loc, told.given)[:, None]) / np.sqrt(spread)
-    expected = largest_other(distances, told.given)
-    np.testing.assert_allclose(told.suspicion.standardised, expected, rtol=1e-3, atol=1e-3)
+    spread = (
+        own + own[rows, labels.labels][:, None] - 2 * covariance[rows, labels.labels] + np.pi**2 / 3
+    )
+    distances = (loc - label_entries(loc, labels.labels)[:, None]) / np.sqrt(spread)
+    expected = largest_other(distances, labels.labels)
+    np.testing.assert_allclose(labels.scores.standardised, expected, rtol=1e-3, atol=1e-3)
     some = jax.tree.map(lambda x: x[:100], one)
-    probs = np.mean(
-        jax.nn.softmax(some.loc + _noise(some, 4000)), axis=0
-    )  # what the noise is, by plain sampling
+    probs = np.mean(jax.nn.softmax(some.loc + _noise(some, 4000)), axis=0)  # by plain sampling
     error = np.abs(
-        np.exp(-told.suspicion.probability[:100]) - of_label(np.asarray(probs), told.given[:100])
+        np.exp(-labels.scores.probability[:100])
+        - label_entries(np.asarray(probs), labels.labels[:100])
     )
     assert np.mean(error) < 0.04
 
@@ -109,15 +113,15 @@ def _noise(one, num):
     return jnp.einsum("bkr,sbr->sbk", one.factor_loadings, factors) + one.scale_diag * own
 
 
-def test_the_known_errors_are_the_labels_that_noise_changed(with_noise, told):
-    np.testing.assert_array_equal(told.clean, datasets.load_digits().target[told.ids])
+def test_the_known_errors_are_the_labels_that_noise_changed(with_noise, labels):
+    np.testing.assert_array_equal(labels.clean_labels, datasets.load_digits().target[labels.ids])
     counted = sum(
         n for a, b, n in files.read_json(with_noise / "dataset.json")["label_noise"] if a != b
     )
-    assert told.wrong.sum() == counted > 0
+    assert labels.is_wrong.sum() == counted > 0
 
 
-def test_held_out_labels_have_the_same_noise_and_clean_ones_none(het):
+def test_validation_labels_have_the_noise_and_test_labels_have_none(het):
     clean, splits = het.run.pipeline.clean_labels, het.run.dataset.splits
     np.testing.assert_array_equal(
         clean["valid"], datasets.load_digits().target[splits["valid"].ids]
@@ -126,71 +130,73 @@ def test_held_out_labels_have_the_same_noise_and_clean_ones_none(het):
     np.testing.assert_array_equal(clean["test"], splits["test"].labels)
 
 
-def test_without_known_errors_there_is_nothing_to_tell(told):
-    clean = told._replace(given=told.clean)
-    assert label_errors.summary(clean) == {"num_examples": len(told.ids), "num_known_errors": 0}
+def test_without_known_errors_the_summary_is_the_counts(labels):
+    clean = labels._replace(labels=labels.clean_labels)
+    assert label_errors.summary(clean) == {"num_examples": len(labels.ids), "num_known_errors": 0}
     assert "clean" not in label_errors.table(clean, list("abcdefghij"))[0]
 
 
-def test_planted_errors_are_found_far_above_chance(told):
-    found = label_errors.summary(told)["scores"]["noise_free"]
-    assert found["auroc"] > 0.75
-    assert found["average_precision"] > 2 * told.wrong.mean()
+def test_planted_errors_are_found_far_above_chance(labels):
+    result = label_errors.summary(labels)["scores"]["noise_free"]
+    assert result["auroc"] > 0.75
+    assert result["average_precision"] > 2 * labels.is_wrong.mean()
 
 
-def test_what_is_memorised_is_the_share_of_labels_predicted_as_they_stand(told):
-    at_random = np.random.default_rng(0).permutation(len(told.ids))
-    as_given, as_true = (np.eye(10)[classes] for classes in (told.given, told.clean))
+def test_memorised_labels_are_those_that_the_run_predicts(labels):
+    at_random = np.random.default_rng(0).permutation(len(labels.ids))
+    as_given, as_true = (np.eye(10)[classes] for classes in (labels.labels, labels.clean_labels))
     shares = [
-        label_errors.summary(told._replace(log_probs=x))["given_predicted"]
+        label_errors.summary(labels._replace(log_probs=x))["given_predicted"]
         for x in (as_given, as_true)
     ]
     assert shares == [{"right": 1.0, "wrong": 1.0}, {"right": 1.0, "wrong": 0.0}]
-    found = label_errors.summary(told)["given_predicted"]
-    assert found["right"] > 0.8 > found["wrong"]
-    wrong = label_errors.summary(told._replace(log_probs=told.log_probs[at_random]))[
+    result = label_errors.summary(labels)["given_predicted"]
+    assert result["right"] > 0.8 > result["wrong"]
+    wrong = label_errors.summary(labels._replace(log_probs=labels.log_probs[at_random]))[
         "given_predicted"
     ]
-    assert wrong["right"] < found["right"]
+    assert wrong["right"] < result["right"]
 
 
-def test_the_table_has_every_label_once_the_most_suspect_first(told, het):
+def test_the_table_has_every_label_once_the_most_suspicious_first(labels, het):
     names = het.dataset["class_names"]
-    rows = label_errors.table(told, names)
-    assert sorted(row["id"] for row in rows) == sorted(told.ids)
-    falling = [float(row["noise_free"]) for row in rows]
-    assert falling == sorted(falling, reverse=True)
-    at = {int(i): n for n, i in enumerate(told.ids)}
+    rows = label_errors.table(labels, names)
+    assert sorted(row["id"] for row in rows) == sorted(labels.ids)
+    descending = [float(row["noise_free"]) for row in rows]
+    assert descending == sorted(descending, reverse=True)
+    at = {int(i): n for n, i in enumerate(labels.ids)}
     for row in rows[:5]:
-        assert row["label"] == names[told.given[at[row["id"]]]]
-        assert row["clean"] == names[told.clean[at[row["id"]]]]
+        assert row["label"] == names[labels.labels[at[row["id"]]]]
+        assert row["clean"] == names[labels.clean_labels[at[row["id"]]]]
 
 
-def test_cleanlab_ranks_by_probability_and_margin_as_we_do(told):
+def test_cleanlab_ranks_by_probability_and_margin_as_well(labels):
     rank = pytest.importorskip("cleanlab.rank", reason="needs cleanlab, of the extra `cleanlab`")
     for name, ours in (("self_confidence", "probability"), ("normalized_margin", "margin")):
-        theirs = -rank.get_label_quality_scores(told.given, told.probs, method=name)
-        values = getattr(told.suspicion, ours)
-        assert scores.average_precision(theirs, told.wrong) == pytest.approx(
-            scores.average_precision(values, told.wrong), abs=1e-3
+        theirs = -rank.get_label_quality_scores(labels.labels, labels.probs, method=name)
+        values = getattr(labels.scores, ours)
+        assert scores.average_precision(theirs, labels.is_wrong) == pytest.approx(
+            scores.average_precision(values, labels.is_wrong), abs=1e-3
         )
         assert (
             np.corrcoef(np.argsort(np.argsort(theirs)), np.argsort(np.argsort(values)))[0, 1]
             > 0.9999
         )
-    found = label_errors.summary(told)
-    issues = label_errors.cleanlab_issues(told)
-    assert found["cleanlab_issues"]["precision"] == pytest.approx(told.wrong[issues].mean())
-    assert found["cleanlab_issues"]["recall"] == pytest.approx(issues[told.wrong].mean())
-    assert "cleanlab_entropy" in found["scores"]
+    result = label_errors.summary(labels)
+    issues = label_errors.cleanlab_issues(labels)
+    assert result["cleanlab_issues"]["precision"] == pytest.approx(labels.is_wrong[issues].mean())
+    assert result["cleanlab_issues"]["recall"] == pytest.approx(issues[labels.is_wrong].mean())
+    assert "cleanlab_entropy" in result["scores"]
 
 
-def test_a_split_that_is_not_there_and_several_labels_are_told(het):
-    with pytest.raises(ValueError, match="no split 'validation', but test, train, valid"):
-        label_errors.labels(het, "validation")
+def test_a_missing_split_and_label_lists_are_errors(het):
+    with pytest.raises(
+        ValueError, match="no split 'validation'; its splits are test, train, valid"
+    ):
+        label_errors.label_scores(het, "validation")
     run = dataclasses.replace(het.run, task=tasks.multilabel())
-    with pytest.raises(ValueError, match="one label an example"):
-        label_errors.labels(het._replace(run=run))
+    with pytest.raises(ValueError, match="one label per example"):
+        label_errors.label_scores(het._replace(run=run))
 
 
 def command(monkeypatch, *flags):
@@ -199,18 +205,18 @@ def command(monkeypatch, *flags):
 
 
 def test_the_command_writes_under_analysis_alone(with_noise, monkeypatch, capsys):
-    pytest.importorskip("matplotlib", reason="pictures need matplotlib, of the extra `analysis`")
+    pytest.importorskip("matplotlib", reason="figures require the extra `analysis`")
 
-    def kept():
+    def contents():
         return {
             p: p.read_bytes()
             for p in with_noise.rglob("*")
             if p.is_file() and "analysis" not in p.parts
         }
 
-    before = kept()
+    before = contents()
     command(monkeypatch, f"--run={with_noise}")
-    assert kept() == before
+    assert contents() == before
     stem = "label_errors_train_best"
     expected = {f"{stem}.csv", f"{stem}.json"}
     expected |= {
@@ -222,13 +228,13 @@ def test_the_command_writes_under_analysis_alone(with_noise, monkeypatch, capsys
     assert "known to be wrong" in capsys.readouterr().out
 
 
-def test_without_known_errors_it_draws_images_and_says_so(
+def test_without_known_errors_the_command_draws_images_and_says_so(
     with_noise, tmp_path, monkeypatch, capsys
 ):
-    pytest.importorskip("matplotlib", reason="pictures need matplotlib, of the extra `analysis`")
+    pytest.importorskip("matplotlib", reason="figures require the extra `analysis`")
     command(
         monkeypatch, f"--run={with_noise}", "--split=test", "--checkpoint=last", f"--out={tmp_path}"
     )
-    assert "no error of them is known" in capsys.readouterr().out
+    assert "no error is known" in capsys.readouterr().out
     assert not list(tmp_path.glob("*precision*"))
     assert (tmp_path / "label_errors_test_last_images.png").exists()

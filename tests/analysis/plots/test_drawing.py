@@ -19,16 +19,16 @@ for command, *flags in (
 """
 
 
-def test_without_matplotlib_every_command_writes_its_numbers_and_says_so(
+def test_without_matplotlib_every_command_writes_its_numbers_and_a_message(
     with_noise, without_noise, tmp_path
 ):
     run = shutil.copytree(with_noise, tmp_path / "run", ignore=shutil.ignore_patterns("analysis"))
     out = tmp_path / "out"
-    done = run_without({"matplotlib"}, _COMMANDS, str(run), str(without_noise), str(out))
-    assert done.returncode == 0, done.stderr
+    process = run_without({"matplotlib"}, _COMMANDS, str(run), str(without_noise), str(out))
+    assert process.returncode == 0, process.stderr
     assert (
-        done.stdout.count(
-            "no pictures: pictures need matplotlib: pip install matplotlib, or in a checkout"
+        process.stdout.count(
+            "no figures: figures require matplotlib: pip install matplotlib, or in a checkout"
         )
         == 4
     )
@@ -44,7 +44,9 @@ def test_without_matplotlib_every_command_writes_its_numbers_and_says_so(
 _PAGES = """
 import importlib
 for command, *flags in (
-    ["report.build", "--help"], ["report.build", *sys.argv[1:]], ["uncertainty.__main__", *sys.argv[1:]]
+    ["report.build", "--help"],
+    ["report.build", *sys.argv[1:]],
+    ["uncertainty.__main__", *sys.argv[1:]],
 ):
     sys.argv = [command, *flags]
     try:
@@ -54,20 +56,22 @@ for command, *flags in (
 """
 
 
-def test_without_matplotlib_what_is_all_pictures_says_what_to_install(with_noise, tmp_path):
-    done = run_without({"matplotlib"}, _PAGES, f"--runs={with_noise}", f"--out={tmp_path / 'out'}")
-    assert done.returncode == 0, done.stderr
-    assert "SystemExit(0)" in done.stdout  # --help needs none
+def test_without_matplotlib_commands_that_only_draw_say_what_to_install(with_noise, tmp_path):
+    process = run_without(
+        {"matplotlib"}, _PAGES, f"--runs={with_noise}", f"--out={tmp_path / 'out'}"
+    )
+    assert process.returncode == 0, process.stderr
+    assert "SystemExit(0)" in process.stdout  # --help requires no matplotlib
     assert (
-        done.stdout.count(
-            "pictures need matplotlib: pip install matplotlib, or in a checkout pip install -e"
+        process.stdout.count(
+            "figures require matplotlib: pip install matplotlib, or in a checkout pip install -e"
         )
         == 2
     )
     assert not (tmp_path / "out" / "index.html").exists()
 
 
-def test_with_matplotlib_nothing_is_said(capsys):
-    pytest.importorskip("matplotlib", reason="pictures need matplotlib, of the extra `analysis`")
+def test_with_matplotlib_nothing_is_printed(capsys):
+    pytest.importorskip("matplotlib", reason="figures require the extra `analysis`")
     assert figures.can_draw()
     assert not capsys.readouterr().out

@@ -1,6 +1,4 @@
-"""Names of classes are anybody's: they are shown as they are, and are no formulas, markup or ends
-of lines.
-"""
+"""Class names are untrusted: no name acts as a formula, as markup or as a line break."""
 
 import csv
 import xml.etree.ElementTree as ET
@@ -8,10 +6,10 @@ import xml.etree.ElementTree as ET
 import numpy as np
 import pytest
 
-pytest.importorskip("matplotlib", reason="pictures need matplotlib, of the extra `analysis`")
+pytest.importorskip("matplotlib", reason="figures require the extra `analysis`")
 
 from heteroscedastic import files
-from heteroscedastic.analysis.covariance.examples import Example
+from heteroscedastic.analysis.covariance.examples import ExampleCovariance
 from heteroscedastic.analysis.plots import figures, heat_map, panels, sheet
 from heteroscedastic.analysis.report import page
 from heteroscedastic.calibration.selective import RiskCoverage
@@ -27,7 +25,7 @@ HOSTILE = [
     "\u202egnp",
     "<b>&",
 ]
-SHOWN = figures.class_names({"class_names": HOSTILE})
+NAMES = figures.class_names({"class_names": HOSTILE})
 
 
 def assert_drawn(figure, path):
@@ -38,27 +36,27 @@ def assert_drawn(figure, path):
 
 
 @pytest.mark.filterwarnings("ignore:Glyph")
-def test_a_picture_shows_a_name_of_any_letters_as_it_is(tmp_path):
+def test_a_figure_shows_any_name_literally(tmp_path):
     count = len(HOSTILE)
     rows = [
         {"class": a, "other": b, "correlation": 0.1, "seen": 0.2}
-        for i, a in enumerate(SHOWN)
-        for b in SHOWN[i + 1 :]
+        for i, a in enumerate(NAMES)
+        for b in NAMES[i + 1 :]
     ]
-    text = assert_drawn(heat_map.of_group(SHOWN, rows, "$y^$"), tmp_path / "group")
-    for shown in ("$x^$", "_hidden", "$y^$", "a\\nb\\x00"):
-        assert shown in text
-    assert "mathrm" not in text  # our own formula is one
+    text = assert_drawn(heat_map.group_map(NAMES, rows, "$y^$"), tmp_path / "group")
+    for name in ("$x^$", "_hidden", "$y^$", "a\\nb\\x00"):
+        assert name in text
+    assert "mathrm" not in text  # our own formula is rendered
     image, one = np.zeros((4, 4, 1), np.uint8), np.arange(count)
-    example = Example(image, (0, 1), (2,), one, np.full(count, 0.1), np.eye(count))
-    assert_drawn(heat_map.of_example(example, SHOWN, "$y^$"), tmp_path / "example")
+    example = ExampleCovariance(image, (0, 1), (2,), one, np.full(count, 0.1), np.eye(count))
+    assert_drawn(heat_map.example_map(example, NAMES, "$y^$"), tmp_path / "example")
     assert_drawn(
-        sheet.sheet(np.zeros((count, 4, 4, 1), np.uint8), SHOWN, title="$y^$" * 999),
+        sheet.sheet(np.zeros((count, 4, 4, 1), np.uint8), NAMES, title="$y^$" * 999),
         tmp_path / "sheet",
     )
 
 
-def test_a_legend_hides_no_name(tmp_path):
+def test_a_legend_shows_names_with_an_underscore(tmp_path):
     curve = RiskCoverage(np.array([0.0, 0.5, 1.0]), np.array([0.1, 0.2, 0.3]), 0.2, 0.1)
     text = assert_drawn(
         panels.risk_coverage({"_a": [curve], "$x^$": [curve]}, "title"), tmp_path / "legend"
@@ -67,8 +65,8 @@ def test_a_legend_hides_no_name(tmp_path):
     assert "$x^$: area" in text
 
 
-def test_in_a_table_for_a_spreadsheet_a_name_is_no_formula_and_a_number_stays_one(tmp_path):
-    told = [
+def test_in_a_csv_file_a_name_is_no_formula_and_a_number_stays_a_number(tmp_path):
+    names = [
         "=cmd|' /C calc'!A0",
         "+1+1",
         "-x",
@@ -81,7 +79,7 @@ def test_in_a_table_for_a_spreadsheet_a_name_is_no_formula_and_a_number_stays_on
         "",
         "-",
     ]
-    files.write_csv(tmp_path / "a.csv", [{"name": name, "value": -0.5} for name in told])
+    files.write_csv(tmp_path / "a.csv", [{"name": name, "value": -0.5} for name in names])
     with (tmp_path / "a.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
     expected = [
@@ -101,10 +99,10 @@ def test_in_a_table_for_a_spreadsheet_a_name_is_no_formula_and_a_number_stays_on
     assert {row["value"] for row in rows} == {"-0.5"}
 
 
-def test_a_page_and_a_console_show_a_name_in_one_line():
-    for name in SHOWN:
+def test_a_page_and_a_console_show_a_name_on_one_line():
+    for name in NAMES:
         assert name.isprintable()
         name.encode()
-    assert SHOWN[3] == "a\\nb\\x00\\x1b[31m"
+    assert NAMES[3] == "a\\nb\\x00\\x1b[31m"
     assert page.text("\ud800<b>\x00\nnext") == "\\ud800&lt;b&gt;\\x00\nnext"
-    assert len(figures.short("x" * 99)) == 22
+    assert len(figures.short_name("x" * 99)) == 22

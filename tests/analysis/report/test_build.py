@@ -7,7 +7,7 @@ from small_runs import of_earlier_version
 
 pytest.importorskip(
     "matplotlib",
-    reason="a report holds pictures, and these need matplotlib, of the extra `analysis`",
+    reason="a report holds figures, which require the extra `analysis`",
 )
 
 import browser
@@ -27,14 +27,14 @@ NAME = '<b>one & "two"</b>'
 
 @pytest.fixture(scope="module")
 def renamed(digit_runs, tmp_path_factory):
-    """The runs under names that a page must not take for its own."""
+    """The runs with a class name that contains markup."""
     out = tmp_path_factory.mktemp("named")
     copies = []
     for i, run in enumerate(digit_runs):
         copies.append(of_earlier_version(shutil.copytree(run, out / str(i))))
-        told = files.read_json(copies[-1] / "dataset.json")
-        names = told["class_names"]
-        files.write_json(copies[-1] / "dataset.json", told | {"class_names": [NAME, *names[1:]]})
+        dataset = files.read_json(copies[-1] / "dataset.json")
+        names = dataset["class_names"]
+        files.write_json(copies[-1] / "dataset.json", dataset | {"class_names": [NAME, *names[1:]]})
     return copies
 
 
@@ -48,63 +48,63 @@ def page(renamed, tmp_path_factory):
     )
     before = {p: p.stat().st_mtime_ns for run in renamed for p in run.rglob("*") if p.is_file()}
     runs = ["--runs", *map(str, renamed), "--names", "plain", "low <rank>", "--paper", str(paper)]
-    build.main([*runs, "--out", str(out / "made")])
+    build.main([*runs, "--out", str(out / "report")])
     assert before == {
         p: p.stat().st_mtime_ns for run in renamed for p in run.rglob("*") if p.is_file()
     }
-    return out / "made" / "index.html"
+    return out / "report" / "index.html"
 
 
-def test_the_page_is_whole_and_alone(page):
+def test_the_page_is_self_contained(page):
     text = page.read_text()
-    found = Reader(text)
+    result = Reader(text)
     assert not [
         a
-        for _, attrs in found.tags
+        for _, attrs in result.tags
         for a in attrs.values()
         if a and a.startswith(("http", "//", "file"))
     ]
-    assert not found.all("script")
+    assert not result.all("script")
     assert all(
         image["src"].startswith("data:image/") and image["alt"].strip()
-        for image in found.all("img")
+        for image in result.all("img")
     )
-    assert len(found.all("img")) >= 2 * 12 + 10
-    assert found.all("meta")[1]["content"] == "width=device-width, initial-scale=1"
+    assert len(result.all("img")) >= 2 * 12 + 10
+    assert result.all("meta")[1]["content"] == "width=device-width, initial-scale=1"
     assert page.stat().st_size < 3e6
-    titles = [a["href"] for a in found.all("a")][1:]
+    titles = [a["href"] for a in result.all("a")][1:]
     assert len(titles) == len(build.SECTIONS)
 
 
-def test_names_are_words(page):
-    found = Reader(page.read_text())
-    assert not found.all("b")
-    assert NAME in found.text
-    assert "low <rank>" in found.text
+def test_names_are_text(page):
+    result = Reader(page.read_text())
+    assert not result.all("b")
+    assert NAME in result.text
+    assert "low <rank>" in result.text
 
 
-def test_the_table_is_what_the_runs_say(page, renamed):
-    told = [files.read_json(run / "results.json")["evals"]["test"] for run in renamed]
+def test_the_table_holds_the_metrics_of_the_runs(page, renamed):
+    evals = [files.read_json(run / "results.json")["evals"]["test"] for run in renamed]
     text = Reader(page.read_text()).text
     for metric in ("accuracy", "nll", "ece"):
-        ours = [found[metric] for found in told]
+        ours = [metrics[metric] for metrics in evals]
         assert comparison.spread(ours[:2]) in text
-        assert f"{ours[2] - ours[0]:+.4f}" in text  # paired: seed 0 is the one in common
+        assert f"{ours[2] - ours[0]:+.4f}" in text  # paired: seed 0 is in common
     assert "76.5 ± 0.2" in text
     assert "Elsewhere." in text
     numbers = json.loads((page.parent / "pictures" / "results.json").read_text())
-    assert numbers["plain"]["accuracy"] == {"0": told[0]["accuracy"], "1": told[1]["accuracy"]}
+    assert numbers["plain"]["accuracy"] == {"0": evals[0]["accuracy"], "1": evals[1]["accuracy"]}
 
 
-def test_the_numbers_of_every_picture_lie_beside_it(page):
-    made = {
+def test_every_figure_has_its_numbers_beside_it(page):
+    written = {
         s: {p.stem for p in (page.parent / "pictures").glob(f"*{s}")}
         for s in (".png", ".svg", ".json")
     }
-    assert made[".png"] == made[".svg"] <= made[".json"]
-    assert {"curve_nll", "risk_coverage", "entropy_samples", "entropy_members"} <= made[".png"]
+    assert written[".png"] == written[".svg"] <= written[".json"]
+    assert {"curve_nll", "risk_coverage", "entropy_samples", "entropy_members"} <= written[".png"]
     for kind in ("reliability", "confidence_valid"):
-        assert {f"{kind}_0_plain", f"{kind}_1_low_rank"} <= made[".png"]
+        assert {f"{kind}_0_plain", f"{kind}_1_low_rank"} <= written[".png"]
     noisy = json.loads((page.parent / "pictures" / "confidence_valid_0_plain.json").read_text())
     assert noisy["noise_known"]
     assert noisy["number"]["noisy"] > 50  # of two times 240, six of ten classes confused at 40 %
@@ -115,119 +115,121 @@ def test_the_numbers_of_every_picture_lie_beside_it(page):
 
 def test_the_hardest_images_are_those_of_the_largest_loss(page, renamed):
     numbers = json.loads((page.parent / "pictures" / "hardest_0_plain.json").read_text())
-    told = [predictions.read(run, "test") for run in renamed[:2]]
-    losses = np.mean([predictions.losses(p) for p in told], axis=0)
+    saved = [predictions.read(run, "test") for run in renamed[:2]]
+    losses = np.mean([predictions.losses(p) for p in saved], axis=0)
     np.testing.assert_allclose([e["loss"] for e in numbers], np.sort(losses)[::-1][: len(numbers)])
-    assert numbers[0]["id"] == told[0].ids[losses.argmax()]
+    assert numbers[0]["id"] == saved[0].ids[losses.argmax()]
     assert f"loss {losses.max():.2f}" in Reader(page.read_text()).text
 
 
 def test_the_class_pairs_are_those_of_the_first_run_that_has_noise(page, renamed):
-    assert "plain: its head has no noise" in Reader(page.read_text()).text
-    told = json.loads((page.parent / "pictures" / "class_pairs_1_low_rank.json").read_text())
-    found = loaded_run.load(renamed[2])
-    seen = summary.measures(found, "test").seen[np.triu_indices(10, 1)]
+    assert "plain is not included, because its head has no noise" in Reader(page.read_text()).text
+    numbers = json.loads((page.parent / "pictures" / "class_pairs_1_low_rank.json").read_text())
+    result = loaded_run.load(renamed[2])
+    seen = summary.measures(result, "test").seen[np.triu_indices(10, 1)]
     np.testing.assert_allclose(
-        [row["seen"] for row in told["pairs"]], np.sort(seen)[::-1][:10], rtol=1e-4
+        [row["seen"] for row in numbers["pairs"]], np.sort(seen)[::-1][:10], rtol=1e-4
     )
-    diagonal = summary.summary(summary.averaged(found, "test"))["diagonal"]
-    assert told["diagonal"] == pytest.approx(diagonal)
-    assert f"{100 * diagonal:.1f} % is of the diagonal" in Reader(page.read_text()).text
-    assert sum(row["labels_mixed"] > 0 for row in told["pairs"]) <= 3  # pairs were confused
-    assert set(told["agreement_with_known_noise"]) == set(summary.Measures._fields)
+    diagonal = summary.summary(summary.average_covariance(result, "test"))["diagonal"]
+    assert numbers["diagonal"] == pytest.approx(diagonal)
+    assert f"contributes {100 * diagonal:.1f} % of the variance" in Reader(page.read_text()).text
     assert (
-        f"rank correlation of {told['with_probabilities']['covariance']['rho']:.3g} (p"
+        sum(row["labels_mixed"] > 0 for row in numbers["pairs"]) <= 3
+    )  # three pairs were confused
+    assert set(numbers["agreement_with_known_noise"]) == set(summary.Measures._fields)
+    assert (
+        f"the mean of p₁p₂ is {numbers['with_probabilities']['covariance']['rho']:.3g} (p"
         in Reader(page.read_text()).text
     )
 
 
-def test_the_most_suspect_labels_are_told_with_what_is_known_of_them(page):
+def test_the_most_suspicious_labels_are_shown_with_their_clean_labels(page):
     target = datasets.load_digits().target
     for name in ("0_plain", "1_low_rank"):
-        told = json.loads((page.parent / "pictures" / f"mislabelled_{name}.json").read_text())
+        numbers = json.loads((page.parent / "pictures" / f"mislabelled_{name}.json").read_text())
         words = [NAME, "one", "two", "three", "four", "five", "six", "seven", "eight", "nine"]
-        assert [row["clean"] for row in told["first"]] == [
-            words[target[row["id"]]] for row in told["first"]
+        assert [row["clean"] for row in numbers["first"]] == [
+            words[target[row["id"]]] for row in numbers["first"]
         ]
-        assert told["checkpoint"] == "best"
-        precision = told["scores"]["noise_free"]["precision_at_errors"]
-        assert precision > 1.5 * told["num_known_errors"] / told["num_examples"]
+        assert numbers["checkpoint"] == "best"
+        precision = numbers["scores"]["noise_free"]["precision_at_errors"]
+        assert precision > 1.5 * numbers["num_known_errors"] / numbers["num_examples"]
         assert f"{precision:.3f}" in Reader(page.read_text()).text
-        for row in told["first"]:
-            known = (
+        for row in numbers["first"]:
+            verdict = (
                 "the label is right"
                 if row["label"] == row["clean"]
                 else f"wrong: it is {row['clean']}"
             )
             assert (
-                f"labelled {row['label']}\nsuggested {row['suggested']}\n{known}"
+                f"labelled {row['label']}\nsuggested {row['suggested']}\n{verdict}"
                 in Reader(page.read_text()).text
             )
 
 
-def test_what_one_head_alone_gets_right_is_counted_from_the_predictions(page, renamed):
+def test_disagreements_are_counted_from_the_predictions(page, renamed):
     plain, noisy = (
         predictions.is_correct(predictions.read(renamed[i], "test")) for i in (0, 2)
     )  # of seed 0
-    told = json.loads((page.parent / "pictures" / "right_alone.json").read_text())
-    assert told["num_images"] == len(told["images"]) == np.sum(noisy & ~plain)
-    assert told["num_other_way"] == np.sum(plain & ~noisy)
-    first = told["images"][0]
+    numbers = json.loads((page.parent / "pictures" / "right_alone.json").read_text())
+    assert numbers["num_images"] == len(numbers["images"]) == np.sum(noisy & ~plain)
+    assert numbers["num_other_way"] == np.sum(plain & ~noisy)
+    first = numbers["images"][0]
     assert f"{first['true']},\nnot {first['taken_for']}" in Reader(page.read_text()).text
 
 
 @pytest.mark.skipif(browser.CHROMIUM is None, reason=browser.NO_CHROMIUM)
 @pytest.mark.parametrize("width", [375, 1280])
-def test_a_browser_shows_all_of_it(page, width):
-    told = browser.page_facts(page, width)
-    assert told["scrolls"] <= told["width"] <= width
-    assert told["wide"] == []
-    assert told["console"] == []
+def test_a_browser_shows_the_whole_page(page, width):
+    state = browser.page_facts(page, width)
+    assert state["scrolls"] <= state["width"] <= width
+    assert state["wide"] == []
+    assert state["console"] == []
     assert all(
-        loaded and 0 < shown <= told["width"] and alt for loaded, shown, alt in told["images"]
+        loaded and 0 < shown <= state["width"] and alt for loaded, shown, alt in state["images"]
     )
-    assert [name for name, there in told["anchors"] if not there] == []
-    assert len(told["anchors"]) == len(build.SECTIONS) + 1
-    assert all(told["focus"])
-    assert told["named"]
+    assert [name for name, there in state["anchors"] if not there] == []
+    assert len(state["anchors"]) == len(build.SECTIONS) + 1
+    assert all(state["focus"])
+    assert state["named"]
 
 
 @pytest.mark.skipif(browser.CHROMIUM is None, reason=browser.NO_CHROMIUM)
-def test_who_likes_it_dark_has_it_dark(page):
+def test_the_page_supports_dark_mode(page):
     light, dark = (browser.page_facts(page, 375, dark=dark) for dark in (False, True))
     assert (light["background"], dark["ink"]) == ("rgb(255, 255, 255)", "rgb(230, 230, 234)")
     assert dark["background"] == "rgb(22, 23, 27)"
 
 
-def test_of_several_labels_there_are_answers(several_labels_run, tmp_path):
+def test_a_run_with_label_lists_has_a_report(several_labels_run, tmp_path):
     build.main(["--runs", str(several_labels_run), "--out", str(tmp_path)])
-    found = Reader((tmp_path / "index.html").read_text())
-    assert "lists of labels" in found.text
-    assert "yes/no answers" in found.text
-    assert "No ensemble of ParameterEfficient: one run" in found.text
-    assert "The first pairs by covariance" in found.text
+    result = Reader((tmp_path / "index.html").read_text())
+    assert "a list of labels per example" in result.text
+    assert "probabilities of all classes" in result.text
+    assert "There is no ensemble of ParameterEfficient, because" in result.text
+    assert "The class pairs with the largest covariance" in result.text
     assert (
-        "The most suspect labels of ParameterEfficient are not told: this is for one label"
-        in found.text
+        "The most suspicious labels of ParameterEfficient are not available: this analysis requires"
+        in result.text
     )
 
 
-def test_without_its_data_a_run_is_told_but_for_what_needs_them(renamed, tmp_path, monkeypatch):
+def test_without_data_the_other_sections_are_written(renamed, tmp_path, monkeypatch):
     copy = shutil.copytree(renamed[0], tmp_path / "run")
     config = files.read_json(copy / "config.json")
     files.write_json(copy / "config.json", config | {"data": config["data"] | {"name": "nowhere"}})
     monkeypatch.delenv("TFDS_DATA_DIR", raising=False)
     build.main(["--runs", str(copy), "--out", str(tmp_path / "report")])
     text = Reader((tmp_path / "report" / "index.html").read_text()).text
-    assert "The images are not shown: " in text
-    assert "is not told over latent samples: " in text
-    assert "Which labels are wrong is not known: " in text
-    assert "The most suspect labels of Deterministic are not told: " in text
-    assert "here are 0 with noise and 1 without" in text
+    assert "The images are not available: " in text
+    assert "The entropy over latent samples of Deterministic is not available: " in text
+    assert "The wrong labels are not known: " in text
+    assert "The most suspicious labels of Deterministic are not available: " in text
+    assert "there are 0 with noise and 1 without" in text
 
 
 @pytest.mark.parametrize("lost", ["all", "a step"])
-def test_without_its_checkpoints_a_run_is_told_but_for_what_needs_them(renamed, tmp_path, lost):
+def test_without_checkpoints_the_other_sections_are_written(renamed, tmp_path, lost):
     copy = shutil.copytree(renamed[2], tmp_path / "run")
     for path in [copy / "checkpoints"] if lost == "all" else (copy / "checkpoints").iterdir():
         shutil.rmtree(path)
@@ -235,9 +237,12 @@ def test_without_its_checkpoints_a_run_is_told_but_for_what_needs_them(renamed, 
     build.main(["--runs", str(copy), "--out", str(tmp_path / "report")])
     text = Reader((tmp_path / "report" / "index.html").read_text()).text
     why = "checkpoints is missing" if lost == "all" else "cannot be read"
-    for what in ("is not told over latent samples: ", "The class pairs of LowRank are not told: "):
-        assert why in text.split(what)[1].split("\n")[0]
-    assert why in text.split("The most suspect labels of LowRank are not told: ")[1]
+    for note in (
+        "The entropy over latent samples of LowRank is not available: ",
+        "The class pairs of LowRank are not available: ",
+    ):
+        assert why in text.split(note)[1].split("\n")[0]
+    assert why in text.split("The most suspicious labels of LowRank are not available: ")[1]
     assert set(copy.rglob("*")) == before
 
 
@@ -245,11 +250,11 @@ def test_without_its_checkpoints_a_run_is_told_but_for_what_needs_them(renamed, 
     ("flags", "message"),
     [
         (["--on", "nowhere"], "no predictions of 'nowhere'.*test, test_best"),
-        (["--on", "valid"], "on other examples in 'valid'"),
-        (["--paper", "PAPER"], "numbers of a paper for somebody"),
+        (["--on", "valid"], "on different examples in 'valid'"),
+        (["--paper", "PAPER"], "the paper has numbers for somebody"),
     ],
 )
-def test_what_cannot_be_told_says_why_and_leaves_nothing(renamed, tmp_path, flags, message):
+def test_an_invalid_request_is_an_error_and_writes_nothing(renamed, tmp_path, flags, message):
     files.write_json(tmp_path / "PAPER", {"note": "", "numbers": {"somebody": {"accuracy": 1}}})
     flags = [str(tmp_path / f) if f == "PAPER" else f for f in flags]
     with pytest.raises(SystemExit, match=message):
@@ -257,13 +262,13 @@ def test_what_cannot_be_told_says_why_and_leaves_nothing(renamed, tmp_path, flag
     assert not (tmp_path / "report").exists()
 
 
-def test_a_paper_that_says_something_else_is_told(tmp_path):
+def test_a_paper_file_with_another_structure_is_an_error(tmp_path):
     files.write_json(tmp_path / "paper.json", {"tables": {}})
     with pytest.raises(ValueError, match="must hold"):
         build.read_paper(str(tmp_path / "paper.json"))
 
 
-def test_a_table_of_a_study_is_told_with_the_papers_numbers(digit_runs, tmp_path):
+def test_a_table_of_a_study_is_reported_with_the_papers_numbers(digit_runs, tmp_path):
     config = files.read_json(digit_runs[0] / "config.json")
     settings = {f"training.{name}": value for name, value in config["training"].items()}
     chosen = study.Table(
@@ -290,7 +295,7 @@ def test_a_table_of_a_study_is_told_with_the_papers_numbers(digit_runs, tmp_path
     )
     assert [(group.name, len(group.runs)) for group in groups] == [
         ("hom", 2)
-    ]  # the other row is not made
+    ]  # the other row has no runs
     numbers = files.read_json(
         study.Path(study.__file__).parent / "correlated_label_noise" / "paper.json"
     )
@@ -302,7 +307,7 @@ def test_a_table_of_a_study_is_told_with_the_papers_numbers(digit_runs, tmp_path
     assert study_report.paper(chosen, study.Regime("valid", "valid"), numbers) is None
 
 
-def test_pictures_alone_go_under_the_run(renamed, tmp_path, monkeypatch, capsys):
+def test_figures_without_a_page_are_written_under_the_run(renamed, tmp_path, monkeypatch, capsys):
     copy = shutil.copytree(renamed[0], tmp_path / "run")
     monkeypatch.setattr("sys.argv", ["uncertainty", "--runs", str(copy)])
     uncertainty.main()
@@ -310,5 +315,5 @@ def test_pictures_alone_go_under_the_run(renamed, tmp_path, monkeypatch, capsys)
     assert new == {("analysis", "uncertainty")}
     assert "wrote" in capsys.readouterr().out
     monkeypatch.setattr("sys.argv", ["uncertainty", "--runs", str(renamed[1]), str(renamed[2])])
-    with pytest.raises(SystemExit, match="several runs need --out"):
+    with pytest.raises(SystemExit, match="several runs require --out"):
         uncertainty.main()

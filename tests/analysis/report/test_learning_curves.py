@@ -9,31 +9,33 @@ def curve(tmp_path, *lines):
     return curves_section.read_metrics(tmp_path)
 
 
-def test_columns_are_what_the_lines_tell(tmp_path):
-    found = curve(
+def test_columns_are_the_quantities_of_the_lines(tmp_path):
+    result = curve(
         tmp_path,
         '{"step": 5, "epoch": 1.0, "train/nll": 2.0}',
         '{"step": 9, "epoch": 2.0, "valid/nll": NaN}',
     )
-    np.testing.assert_array_equal(found["step"], [5, 9])
-    np.testing.assert_array_equal(found["train/nll"], [2.0, np.nan])
-    assert set(found) == {"step", "epoch", "train/nll", "valid/nll"}
+    np.testing.assert_array_equal(result["step"], [5, 9])
+    np.testing.assert_array_equal(result["train/nll"], [2.0, np.nan])
+    assert set(result) == {"step", "epoch", "train/nll", "valid/nll"}
 
 
-def test_several_runs_are_told_at_the_epochs_of_all():
+def test_several_runs_share_their_common_epochs():
     one = {"epoch": np.array([1.0, 2.0, 3.0]), "nll": np.array([3.0, 2.0, 1.0])}
     other = {"epoch": np.array([3.0, 2.0]), "nll": np.array([10.0, np.nan])}
-    epochs, values = curves_section.together([one, other], "nll")
+    epochs, values = curves_section.common_epochs([one, other], "nll")
     np.testing.assert_array_equal(epochs, [3.0])
     np.testing.assert_array_equal(values, [[1.0], [10.0]])
     assert (
-        curves_section.together([one, {"epoch": np.array([4.0]), "nll": np.array([1.0])}], "nll")
+        curves_section.common_epochs(
+            [one, {"epoch": np.array([4.0]), "nll": np.array([1.0])}], "nll"
+        )
         is None
     )
-    assert curves_section.together([one, {}], "nll") is None
+    assert curves_section.common_epochs([one, {}], "nll") is None
 
 
-def test_a_run_without_a_course_and_a_damaged_line_are_told(tmp_path):
+def test_a_missing_file_and_a_damaged_line_are_errors(tmp_path):
     with pytest.raises(FileNotFoundError, match=r"metrics\.jsonl is missing"):
         curves_section.read_metrics(tmp_path)
     with pytest.raises(ValueError, match="damaged in line 2"):

@@ -5,9 +5,7 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
-pytest.importorskip(
-    "matplotlib", reason="pages hold pictures, and these need matplotlib, of the extra `analysis`"
-)
+pytest.importorskip("matplotlib", reason="pages hold figures, which require the extra `analysis`")
 
 import browser
 
@@ -18,7 +16,7 @@ _VOID = {"meta", "link", "img", "br"}
 
 
 class Reader(html.parser.HTMLParser):
-    """Tags in order, with their attributes; every one that is opened is closed where it should be."""
+    """Tags in order, with their attributes; checks that every tag is closed correctly."""
 
     def __init__(self, text):
         super().__init__()
@@ -43,41 +41,41 @@ class Reader(html.parser.HTMLParser):
 
 
 def line():
-    with figures.styled():
-        drawn = figures.figure(3, 2)
-        drawn.subplots().plot([0, 1], [1, 0])
-    return drawn
+    with figures.style_context():
+        figure = figures.figure(3, 2)
+        figure.subplots().plot([0, 1], [1, 0])
+    return figure
 
 
-NASTY = "<script>alert('&\"</h2>"
+MARKUP = "<script>alert('&\"</h2>"
 
 
-def nasty():
-    """A page with hostile words in every place for words."""
+def page_with_markup():
+    """A page with markup in every text."""
     pixel = np.zeros((2, 2, 1), np.uint8)
     parts = [
-        page.paragraph(NASTY),
-        page.note(NASTY),
-        page.table(NASTY, [NASTY, "b"], [[NASTY, NASTY]]),
-        page.Picture("one", NASTY, NASTY, line(), {}),
-        page.Picture("two", NASTY, NASTY, line(), {}),
-        page.sheet([(pixel, NASTY, NASTY)]),
-        page.details(NASTY, page.paragraph(NASTY)),
+        page.paragraph(MARKUP),
+        page.note(MARKUP),
+        page.table(MARKUP, [MARKUP, "b"], [[MARKUP, MARKUP]]),
+        page.Picture("one", MARKUP, MARKUP, line(), {}),
+        page.Picture("two", MARKUP, MARKUP, line(), {}),
+        page.sheet([(pixel, MARKUP, MARKUP)]),
+        page.details(MARKUP, page.paragraph(MARKUP)),
     ]
     return page.page(
-        NASTY, page.paragraph(NASTY), [page.Section(NASTY, parts), page.Section(NASTY, [])]
+        MARKUP, page.paragraph(MARKUP), [page.Section(MARKUP, parts), page.Section(MARKUP, [])]
     )
 
 
-def test_words_mean_nothing_to_a_browser():
-    found = Reader(nasty())
-    assert not found.all("script")
-    assert found.text.count(NASTY) == 18
-    assert {image["alt"] for image in found.all("img")} == {NASTY}
+def test_text_is_escaped():
+    result = Reader(page_with_markup())
+    assert not result.all("script")
+    assert result.text.count(MARKUP) == 18
+    assert {image["alt"] for image in result.all("img")} == {MARKUP}
 
 
 def test_everything_is_inside_the_page():
-    text = nasty()
+    text = page_with_markup()
     assert all(image["src"].startswith("data:image/") for image in Reader(text).all("img"))
     assert "url(" not in text
     assert not [
@@ -88,19 +86,19 @@ def test_everything_is_inside_the_page():
     ]
 
 
-def test_contents_lead_to_sections_of_different_names():
-    found = Reader(nasty())
-    ids = [attrs["id"] for _, attrs in found.tags if "id" in attrs]
+def test_contents_link_to_sections_with_unique_ids():
+    result = Reader(page_with_markup())
+    ids = [attrs["id"] for _, attrs in result.tags if "id" in attrs]
     assert len(set(ids)) == len(ids)
-    assert {a["href"][1:] for a in found.all("a")} <= set(ids)
-    assert len(found.all("nav")) == len(found.all("main")) == len(found.all("h1")) == 1
+    assert {a["href"][1:] for a in result.all("a")} <= set(ids)
+    assert len(result.all("nav")) == len(result.all("main")) == len(result.all("h1")) == 1
 
 
-def test_pictures_in_a_row_share_a_row():
-    assert nasty().count('<div class="pictures">') == 1
+def test_consecutive_figures_share_a_row():
+    assert page_with_markup().count('<div class="pictures">') == 1
 
 
-def test_an_image_is_its_pixels(tmp_path):
+def test_a_png_holds_the_pixels(tmp_path):
     from matplotlib import image as images
 
     pixels = np.random.default_rng(0).integers(0, 256, (5, 4, 3), dtype=np.uint8)
@@ -114,32 +112,34 @@ def test_an_image_is_its_pixels(tmp_path):
     )
 
 
-class Told(NamedTuple):
+class Numbers(NamedTuple):
     values: np.ndarray
     share: float
 
 
-def test_numbers_lie_beside_the_pictures_as_plain_json(tmp_path):
-    told = {
-        "a": Told(np.array([1.0, np.nan]), np.float32(0.5)),
+def test_numbers_are_written_beside_the_figures_as_json(tmp_path):
+    numbers = {
+        "a": Numbers(np.array([1.0, np.nan]), np.float32(0.5)),
         "b": [np.int64(3), None, "x", True],
     }
     sections = [
-        page.Section("A", [page.Picture("one", "", "", line(), told)], {"two": {"c": float("inf")}})
+        page.Section(
+            "A", [page.Picture("one", "", "", line(), numbers)], {"two": {"c": float("inf")}}
+        )
     ]
     written = page.write_beside(sections, tmp_path)
     assert sorted(p.name for p in written) == ["one.json", "one.png", "one.svg", "two.json"]
-    found = json.loads((tmp_path / "one.json").read_text())
-    assert found == {"a": {"values": [1.0, None], "share": 0.5}, "b": [3, None, "x", True]}
+    result = json.loads((tmp_path / "one.json").read_text())
+    assert result == {"a": {"values": [1.0, None], "share": 0.5}, "b": [3, None, "x", True]}
     assert json.loads((tmp_path / "two.json").read_text()) == {"c": None}
 
 
-def test_a_name_of_a_file_has_no_folders():
+def test_a_file_name_has_no_folders():
     assert page.file_name("risk", 0, "het/../full: a<b") == "risk_0_het_.._full_a_b"
 
 
 @pytest.mark.skipif(browser.CHROMIUM is None, reason=browser.NO_CHROMIUM)
-def test_a_browser_sees_what_is_wrong_with_a_page(tmp_path):
+def test_the_browser_check_finds_errors_of_a_page(tmp_path):
     wrong = [
         '<img src="data:image/png;base64,AAAA" alt="broken">',
         '<div style="width: 900px">too wide</div>',

@@ -258,7 +258,9 @@ def test_the_human_labels_of_cifar10_have_the_published_error_rates():
         0.5979, abs=5e-5
     )
     # Every pair of classes is confused.
-    np.testing.assert_array_equal(known_noise.confusions(description) > 0, ~np.eye(10, dtype=bool))
+    np.testing.assert_array_equal(
+        known_noise.confusion_matrix(description) > 0, ~np.eye(10, dtype=bool)
+    )
 
 
 @needs("cifar10_n")
