@@ -127,17 +127,17 @@ def overview(directory: str, data_dir: str | None) -> Figure:
         axes.set_yticklabels(names, fontsize=8)
         axes.grid(visible=False)
         left.colorbar(image, ax=axes, shrink=0.8)
-        wrong = int(labels.wrong[top].sum())
+        wrong = int(labels.is_wrong[top].sum())
         right.suptitle(
             f"Most suspicious training labels\n({wrong} of these {len(top)} are wrong;"
-            f" {labels.wrong.mean():.0%} of all are)",
+            f" {labels.is_wrong.mean():.0%} of all are)",
             fontsize=10,
         )
         for cell, row in zip(right.subplots(_ROWS, _COLUMNS).ravel(), top):
             cell.set_axis_off()
             cell.imshow(labels.images[row, ..., 0], cmap="gray_r")
-            given, clean = names[labels.given[row]], names[labels.clean[row]]
-            color = figures.COLORS[1] if labels.wrong[row] else "black"
+            given, clean = names[labels.labels[row]], names[labels.clean_labels[row]]
+            color = figures.COLORS[1] if labels.is_wrong[row] else "black"
             cell.set_title(f"label: {given}\ntrue: {clean}", fontsize=7, color=color, pad=2)
     return drawn
 
