@@ -42,6 +42,7 @@ def measure(num_classes, head, class_shards, points, num_samples, parameters="re
     names = tuple(f"class {i}" for i in range(num_classes))
     config = dict(
         seed=0,
+        task="multiclass",
         data=dict(
             name="noise",
             train="value_range(-1, 1)",
