@@ -154,8 +154,8 @@ def varying_sections(name):
         "het_pe": {"head", "predictive"},
         "het_xl": {"head", "predictive"},
         "hom_equal_params": {"head", "predictive"},
-        "hom_sigmoid": {"head", "predictive", "loss"},
-        "het_full_sigmoid": {"head", "predictive", "loss"},
+        "hom_sigmoid": {"head", "predictive", "loss", "task"},
+        "het_full_sigmoid": {"head", "predictive", "loss", "task"},
     }[name]
 
 
@@ -190,6 +190,6 @@ def test_configs_of_a_data_set_differ_only_in_the_sections_of_their_names(prefix
 def test_every_config_has_question_command_cost_and_expectation(name):
     text = (Path(__file__).parents[1] / "configs" / f"{name}.py").read_text()
     for heading in ("Question:", "Command:", "Cost:", "Expected:"):
-        assert heading in text
+        assert f"\n{heading}" in text
     command = " ".join(text.replace("\\\n", " ").split())
     assert f"--config=configs/{name}.py --workdir=runs/{name}" in command
