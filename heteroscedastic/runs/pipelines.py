@@ -81,7 +81,7 @@ def _streaming(config: dict[str, Any], data_dir: str | None) -> Pipeline:
         raise ModuleNotFoundError(
             "config.data.pipeline is 'streaming', which reads by TensorFlow, and that is not"
             f" installed ({error})."
-            ' Either pip install -e ".[tensorflow]", or take the resident pipeline, if the data fits'
+            ' Either pip install -e ".[tensorflow]", or take the resident pipeline if the data fits'
             " into memory."
         ) from None
     from heteroscedastic.data.streaming import ops, sources, stream
