@@ -34,24 +34,33 @@ facts.named = focusable.every(e => (e.getAttribute("aria-label") || e.textConten
 facts.ids = [...document.querySelectorAll("[id]")].map(e => e.id);
 facts.background = getComputedStyle(document.body).backgroundColor;
 facts.ink = getComputedStyle(document.body).color;
-root.dataset.facts = JSON.stringify(facts);
+parent.postMessage(JSON.stringify(facts), "*");
 });</script>"""
+
+
+# A window has a least width, a frame has none.
+_FRAME = """<!doctype html><script>
+addEventListener("message", e => { document.documentElement.dataset.facts = e.data; });
+</script><iframe src="%s" style="border: 0; width: %dpx; height: %dpx"></iframe>"""
 
 
 def page_facts(page: Path, width: int, height: int = 800, dark: bool = False) -> dict:
     """Measurements of the page in a window of this size; `console` has the console messages."""
     probed = page.with_name(f"probed_{width}.html")
+    frame = page.with_name(f"frame_{width}.html")
     probed.write_text(page.read_text().replace("</body>", _PROBE + "</body>"))
+    frame.write_text(_FRAME % (probed.name, width, height))
     try:
         done = _run(
-            width,
+            max(width, 1000),
             height,
             "--dump-dom",
             *(["--blink-settings=preferredColorScheme=0"] * dark),
-            probed.as_uri(),
+            frame.as_uri(),
         )
     finally:
         probed.unlink()
+        frame.unlink()
     match = re.search(r'data-facts="([^"]*)"', done.stdout)
     assert match, done.stderr
     console = [line for line in done.stderr.splitlines() if "CONSOLE" in line]
