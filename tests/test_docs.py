@@ -110,7 +110,7 @@ def test_ci_reads_the_test_command_of_the_readme():
 
 def flags_of(path):
     """The flags that a program declares with argparse or absl: itself, in a neighbour that it
-    imports, or in a module whose `flags_...` function it calls.
+    imports, or in a module whose `argument_parser` function it calls.
     """
     flags, calls = set(), set()
     tree = ast.parse(path.read_text())
@@ -119,7 +119,7 @@ def flags_of(path):
         called = getattr(function, "attr", "")
         if called.startswith(("add_argument", "DEFINE_")):
             flags.add(ast.literal_eval(node.args[0]).lstrip("-"))
-        elif called.startswith("flags_"):
+        elif called == "argument_parser":
             calls.add(function.value.id)
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom):

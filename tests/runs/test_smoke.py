@@ -27,7 +27,7 @@ def test_of_many_classes_the_data_keeps_as_many_as_the_head(tmp_path, num_classe
     [
         (
             {"predictive.num_samples": 1000},
-            r"config\.predictive: num_samples is 1000, .* take 1024",
+            r"config\.predictive: num_samples is 1000, .* use 1024",
         ),
         (
             {"predictive.num_samples": 32.0},
