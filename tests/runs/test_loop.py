@@ -338,7 +338,7 @@ def test_one_label_an_example_may_be_learned_as_yes_or_no_answers(tmp_path):
             "config.head: heads has no 'Full'; choose one of Deterministic, Diagonal",
         ),
         ({"predictive.num_samples": 0}, "num_samples is 0"),
-        ({"predictive": dict(name="deterministic")}, "was given a latent with noise"),
+        ({"predictive": dict(name="deterministic")}, "ignores noise, but the latent has noise"),
         (
             {"predictive": dict(name="sigmoid_sampled", num_samples=8)},
             "is of the link sigmoid, but",
