@@ -75,7 +75,7 @@ class Steps:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Run:
-    """The names of a config, bound; its methods are what the loop compiles."""
+    """A config with its names bound. The loop compiles the methods."""
 
     config: dict[str, Any]  # with head.num_classes, be it stated or that of the data
     pipeline: Pipeline
@@ -207,7 +207,7 @@ class Run:
 def build(
     config: dict[str, Any], data_dir: str | None = None, pipeline: Pipeline | None = None
 ) -> Run:
-    """The run of a config: every name bound, every setting checked.
+    """Builds the run of a config: binds every name and checks every setting.
 
     Args:
       config: nested dicts and plain values.
@@ -294,18 +294,14 @@ def check(config: dict[str, Any]) -> None:
 
 
 def _with_num_classes(config: dict[str, Any], number: int) -> dict[str, Any]:
-    """The config with as many classes as its data has, as if it had said so, where it says
-    nothing.
-    """
+    """The config with the number of classes of its data, if it states none."""
     if config["head"].get("num_classes") is not None:
         return config
     return {**config, "head": {**config["head"], "num_classes": number}}
 
 
 def _bound(config: dict[str, Any]) -> dict[str, Any]:
-    """What each section with a name stands for; an error of a function names its section, whenever
-    it is called.
-    """
+    """The bound function or module of each named section; its errors name the section."""
 
     def part(section, module):
         bound = within(section, bind, module, **config[section])
@@ -315,22 +311,22 @@ def _bound(config: dict[str, Any]) -> dict[str, Any]:
 
 
 def _with_classes(model: nn.Module, number: int) -> nn.Module:
-    """The model with so many classes."""
+    """The model with this number of classes."""
     return model.clone(head=model.head.clone(num_classes=number))
 
 
 def key_for(seed: int, purpose: str) -> PRNGKeyArray:
-    """The key of one purpose of a run."""
+    """The PRNG key of a run for one purpose."""
     return jax.random.fold_in(jax.random.key(seed), zlib.crc32(purpose.encode()))
 
 
 def num_parameters(state: TrainState) -> int:
-    """Trainable numbers of a state, or of the shapes of one."""
+    """Number of parameters of a state, or of its shapes."""
     return sum(x.size for x in jax.tree.leaves(state.params))
 
 
 def temperature(run: Run, state: TrainState) -> float:
-    """The temperature of the head in a state, be it a setting or learned."""
+    """The temperature of the head, fixed or learned."""
     return float(run.model.head.temperature_of(state.params["head"]))
 
 
@@ -351,7 +347,7 @@ def check_shapes(run: Run) -> TrainState:
 
 
 def _with_tuples(value: Any) -> Any:
-    """The config as it was before JSON made lists of its tuples."""
+    """The config with tuples in place of the lists that JSON makes of them."""
     if isinstance(value, dict):
         return {name: _with_tuples(v) for name, v in value.items()}
     return tuple(_with_tuples(v) for v in value) if isinstance(value, list | tuple) else value

@@ -1,4 +1,4 @@
-"""The one loop: places arrays, compiles, trains, saves, continues, evaluates."""
+"""The training loop: places arrays, compiles, trains, saves, resumes, evaluates."""
 
 import functools
 import itertools
@@ -30,10 +30,10 @@ def train(
     *,
     allow_changed: bool = False,
 ) -> dict[str, Any]:
-    """Trains what the config says, evaluates it, and leaves both in the directory.
+    """Trains and evaluates a config, and writes the run to the directory.
 
-    The same call again continues where it stopped, with the same result; on a complete run
-    it does nothing.
+    The same call resumes an interrupted run, with the same result. For a complete run it does
+    nothing.
 
     Args:
       config: nested dicts and plain values.
@@ -103,7 +103,7 @@ def train(
 
 
 class _Trainer:
-    """A run under way: its state, its best step, and the sums since the last checkpoint."""
+    """A run in progress: its state, its best step, and the sums since the last checkpoint."""
 
     def __init__(
         self,
@@ -222,7 +222,7 @@ class _Trainer:
         raise SystemExit(EXIT_CODE)
 
     def _interrupted_sums(self) -> Any:
-        """The sums of an interval that SIGTERM cut in two, or whose end it came at."""
+        """The sums of an interval that SIGTERM interrupted, or None."""
         if self.told["sums"] is None:
             return None
         feed = self.run.pipeline.example("train", training=True)
@@ -230,9 +230,7 @@ class _Trainer:
         return evaluate.unlisted(self.told["sums"], shapes)
 
     def _finish_interval(self, step: int, sums: Any) -> None:
-        """Metrics of the interval and of validation, then a checkpoint; where SIGTERM comes first,
-        that before them.
-        """
+        """Writes the metrics of the interval and of validation, then a checkpoint."""
         values, shown = {"learning_rate": float(self.run.steps.learning_rate(step - 1))}, ""
         if sums is not None:  # as but those of another version are
             weight = float(sums.metrics.weight)
@@ -318,7 +316,7 @@ class _Trainer:
         return found
 
     def results(self) -> dict[str, Any]:
-        """Every evaluation of the config, with predictions written down."""
+        """The metrics of every evaluation of the config; writes the predictions."""
         step, states = int(self.state.step), {"last": self.state}
         self.clock.starts(step)  # where no step was left to do
         with self.clock.counts("checkpoints"):
@@ -356,7 +354,7 @@ class _Trainer:
         }
 
     def _left_out(self) -> dict[str, list[int]]:
-        """Ids of images that could not be decoded, by split, where there are any."""
+        """Ids of images that could not be decoded, by split."""
         found = hosts.from_all(self.run.pipeline.left_out())
         ids = {
             split: sorted({i for one in found for i in one.get(split, ())})

@@ -1,4 +1,4 @@
-"""What a result was made with."""
+"""The code, packages, flags and devices that a result was made with, and digests of files."""
 
 import hashlib
 import json
@@ -33,13 +33,11 @@ _FLAGS = (
 
 
 class ChangedError(ValueError):
-    """A run would continue under flags that change its numbers."""
+    """A run would resume under JAX flags that change its numbers."""
 
 
 def provenance() -> dict[str, Any]:
-    """Device, versions of packages, the commit of the code where it runs from a checkout, and the
-    environment.
-    """
+    """Devices, package versions, environment, and the commit if the code is a checkout."""
     return {
         "device": device(),
         "versions": {name: metadata.version(name) for name in _PACKAGES},
@@ -49,9 +47,7 @@ def provenance() -> dict[str, Any]:
 
 
 def _environment() -> dict[str, Any]:
-    """What numbers may depend on beside the config and the devices: code, versions, and flags of
-    JAX.
-    """
+    """Code, package versions and JAX flags, on which numbers may depend."""
     names = {
         "heteroscedastic": heteroscedastic.__version__,
         **{name: metadata.version(name) for name in _COMPARED},
@@ -62,7 +58,7 @@ def _environment() -> dict[str, Any]:
 
 
 def of_host(made_with: dict[str, Any], config: dict[str, Any], fingerprint: str) -> dict[str, Any]:
-    """What the hosts of a run must have alike, by name.
+    """The values that all hosts of a run must share, by name.
 
     Args:
       made_with: see `provenance`.
@@ -82,16 +78,16 @@ def of_host(made_with: dict[str, Any], config: dict[str, Any], fingerprint: str)
 
 
 def check_unchanged(told: dict[str, Any], made_with: dict[str, Any], allow_changed: bool) -> None:
-    """Warns where a run continues under other code or versions.
+    """Warns if a run resumes under other code or package versions.
 
     Args:
       told: beside the last checkpoint; one that was saved by an older version does not say, and
         passes.
       made_with: of now, see `provenance`.
-      allow_changed: warns of other flags, too.
+      allow_changed: whether other flags cause a warning instead of an error.
 
     Raises:
-      ChangedError: the flags are others.
+      ChangedError: the JAX flags differ.
     """
     before, environment = told.get("environment"), made_with["environment"]
     if not before:
@@ -116,14 +112,14 @@ def check_unchanged(told: dict[str, Any], made_with: dict[str, Any], allow_chang
 
 
 def _differences(before: dict[str, Any], now: dict[str, Any]) -> str:
-    """Of what both know."""
+    """The entries that both have and that differ."""
     return ", ".join(
         f"{k} {before[k]} -> {now[k]}" for k in before if k in now and before[k] != now[k]
     )
 
 
 def _code() -> str:
-    """Of the names and the content of the package's source files."""
+    """Digest of the names and contents of the source files of the package."""
     root, digest = Path(heteroscedastic.__file__).parent, hashlib.sha256()
     for path in sorted(root.rglob("*.py")):
         digest.update(
@@ -134,19 +130,19 @@ def _code() -> str:
 
 
 def owner(config: dict[str, Any], fingerprint: str) -> str:
-    """Whose a checkpoint is: a run of this config on these data, on any layout of devices."""
+    """Identifier of a run of this config on these data, whatever the layout of devices."""
     return hashlib.sha256(
         json.dumps([schema.identity(config), fingerprint], sort_keys=True).encode()
     ).hexdigest()
 
 
 def device() -> str:
-    """How many devices of which kind."""
+    """Number and kind of the devices."""
     return f"{jax.device_count()} x {jax.devices()[0].device_kind}"
 
 
 def _commit() -> str | None:
-    """The commit, with "-dirty" where files that git follows differ from it."""
+    """The commit, with the suffix "-dirty" if tracked files differ from it."""
     if _git("rev-parse", "--show-toplevel") != str(Path(__file__).resolve().parents[2]):
         return None  # installed, maybe into the checkout of something else
     found = _git("rev-parse", "HEAD")
@@ -164,7 +160,7 @@ def _git(*arguments: str) -> str | None:
 
 
 def data_key(description: Mapping[str, Any]) -> tuple[Any, Any]:
-    """Value that is equal for two entries of dataset.json exactly where the data are the same.
+    """A value that is equal for two dataset.json exactly if their data are equal.
 
     Runs of earlier versions recorded the fingerprint of the examples alone, without the class
     names.
@@ -188,18 +184,18 @@ def _canonical(value: Any) -> Any:
 
 
 def stamped(content: Mapping[str, Any], owner: str) -> dict[str, Any]:
-    """A JSON object with the owner of its run, and a digest by which a later change is found."""
+    """A JSON object with the owner of its run and a digest that detects later changes."""
     content = {**content, "owner": owner}
     return {**content, "digest": digest(content)}
 
 
 def is_unchanged(content: Mapping[str, Any]) -> bool:
-    """Whether a stamped JSON object is what was written."""
+    """Whether a stamped JSON object has not changed since it was written."""
     return content.get("digest") == digest({k: v for k, v in content.items() if k != "digest"})
 
 
 def digest_of_arrays(arrays: Mapping[str, np.ndarray]) -> str:
-    """Digest of all names and bits."""
+    """Digest of the names and bits of arrays."""
     found = hashlib.sha256()
     for name, array in sorted(arrays.items()):
         found.update(f"{name} {array.dtype} {array.shape}".encode())
@@ -218,7 +214,7 @@ def stamped_arrays(
 
 
 def digest_of_state(state: TrainState, told: dict[str, Any]) -> str:
-    """Of all values and all bits, wherever the arrays lie."""
+    """Digest of all bits of a state, whatever the placement of its arrays."""
     leaves = jax.tree.leaves(state)
     sums = jax.device_get(_sums_of_bits(leaves))
     arrays = [[str(x.dtype), list(x.shape), int(s)] for x, s in zip(leaves, sums)]

@@ -1,9 +1,9 @@
-"""The small files of a complete run: each has its form, and all belong to one run.
+"""Reads the small files of a complete run and checks that they belong together.
 
 dataset.json and results.json carry the owner of the run and a digest of their own content,
 dataset.json also a digest of the config and results.json one of metrics.jsonl. Predictions and
-checkpoints carry the owner too. Runs of earlier versions carry none of these; they are read with a
-warning.
+checkpoints carry the owner too. Runs of earlier versions carry none of these; reading
+them logs a warning.
 """
 
 import functools
@@ -21,7 +21,7 @@ STAMPED = ("dataset", "results")
 
 
 class WorkdirError(ValueError):
-    """The directory holds something that this run must not touch."""
+    """The directory holds files that this run must not change."""
 
 
 class RunRecord(NamedTuple):
@@ -33,12 +33,12 @@ class RunRecord(NamedTuple):
 
 
 def read(path: files.Path) -> RunRecord:
-    """The small files of a complete run, once it is sure that they belong together.
+    """The small files of a complete run; checks that they belong together.
 
     Raises:
-      FileNotFoundError: one is missing.
-      WorkdirError: one is damaged, was changed, belongs to another run, or was written by a version
-        whose files hold other things.
+      FileNotFoundError: a file is missing.
+      WorkdirError: a file is damaged, was changed, belongs to another run, or was written by an
+        incompatible version.
     """
     found = {name: _object(path / f"{name}.json", keys) for name, keys in _REQUIRED.items()}
     for name, content in found.items():
@@ -55,14 +55,12 @@ def read(path: files.Path) -> RunRecord:
 
 
 def read_if_complete(path: files.Path) -> RunRecord | None:
-    """What `read` returns, or None where a file is missing."""
+    """The result of `read`, or None if a file is missing."""
     return read(path) if all((path / f"{name}.json").exists() for name in _REQUIRED) else None
 
 
 def as_measured(results: dict[str, Any]) -> dict[str, Any]:
-    """Results as read, where a metric that was not finite, which JSON has no word for, is nan
-    again.
-    """
+    """Results in which a metric that JSON stores as null, as it is not finite, is nan again."""
     evals = {
         name: {metric: math.nan if value is None else value for metric, value in told.items()}
         for name, told in results["evals"].items()
@@ -71,11 +69,11 @@ def as_measured(results: dict[str, Any]) -> dict[str, Any]:
 
 
 def read_object(path: files.Path, keys: Sequence[str], remedy: str) -> dict[str, Any]:
-    """A JSON object that has these keys.
+    """The JSON object in a file, which must have these keys.
 
     Raises:
-      FileNotFoundError: there is no such file.
-      WorkdirError: it is damaged; says the remedy.
+      FileNotFoundError: the file does not exist.
+      WorkdirError: the file is damaged; the message ends with the remedy.
     """
     try:
         found = files.read_json(path)
@@ -96,8 +94,8 @@ def metrics(path: files.Path) -> list[dict[str, Any]]:
     """The lines of metrics.jsonl, in the order of their steps.
 
     Raises:
-      FileNotFoundError: there is no such file.
-      WorkdirError: a line is damaged, or the lines are not those that the complete run wrote.
+      FileNotFoundError: the file does not exist.
+      WorkdirError: a line is damaged, or the lines differ from those that the run wrote.
     """
     file = path / "metrics.jsonl"
     try:
@@ -157,7 +155,7 @@ def _is_text(value: Any) -> bool:
 
 
 def _of(is_valid: Callable[[Any], bool]) -> Callable[[Any], bool]:
-    """An object whose values are all valid."""
+    """A check that a value is an object whose values are all valid."""
     return lambda value: isinstance(value, dict) and all(map(is_valid, value.values()))
 
 
@@ -220,9 +218,7 @@ _FORMS: dict[str, dict[str, tuple[Callable[[Any], bool], str]]] = {
 
 
 def check_dataset(path: files.Path, content: dict[str, Any]) -> None:
-    """Raises a WorkdirError where dataset.json, of a run that need not be complete, is not what was
-    written.
-    """
+    """Raises a WorkdirError if dataset.json was changed; the run need not be complete."""
     _check_form(path, content, _FORMS["dataset"])
     if {"owner", "digest", "config_digest"} & set(content) and not provenance.is_unchanged(content):
         raise WorkdirError(
@@ -296,7 +292,7 @@ def _check_stamps(path: files.Path, record: RunRecord) -> None:
 
 @functools.cache
 def _warn_unstamped(path: str) -> None:
-    """Once for each run."""
+    """Warns once per run."""
     logging.warning(
         "%s was made by an earlier version, so whether its files belong together is not checked.",
         path,

@@ -1,4 +1,4 @@
-"""Any config, shrunk until a laptop runs it in seconds."""
+"""Shrinks any config until a laptop runs it in seconds."""
 
 import atexit
 import copy
@@ -102,9 +102,7 @@ def smoke(config: dict[str, Any], data_dir: str | None = None) -> tuple[dict[str
 
 
 def _check_with_data(config: dict[str, Any], data_dir: str | None) -> None:
-    """Raises a ValueError where the config does not suit its data, of which the first examples are
-    read.
-    """
+    """Raises a ValueError if the config does not suit the first examples of its data."""
     data, training = dict(config["data"]), dict(config["training"])
     data["max_examples"] = min(_NUM_EXAMPLES, data.get("max_examples") or _NUM_EXAMPLES)
     training.pop("profile_steps", None)  # steps of more examples
@@ -112,7 +110,7 @@ def _check_with_data(config: dict[str, Any], data_dir: str | None) -> None:
 
 
 def _stream(config: dict[str, Any], data_dir: str | None, is_there: bool) -> str | None:
-    """Makes the images of a stream small; where its sets lie, or their copies."""
+    """Shrinks the images of a stream; returns the directory of its data sets or their copies."""
     data = config["data"]
     sizes = [int(size) for _, size in re.findall(_SIZED, data["train"])]
     scale = _SIZE / sizes[-1] if sizes else 1
@@ -160,7 +158,7 @@ def _is_stored(data: dict[str, Any], data_dir: str | None) -> bool:
 
 
 def _is_streamed(data: dict[str, Any], data_dir: str | None) -> bool:
-    """Whether all sets of a stream are there, and as large as its slices say."""
+    """Whether all data sets of a stream are present and large enough for its slices."""
     if not data_dir:
         return False
     try:
@@ -175,7 +173,7 @@ def _is_streamed(data: dict[str, Any], data_dir: str | None) -> bool:
 
 
 def _splits(config: dict[str, Any]) -> set[str]:
-    """Those that a config trains on and evaluates."""
+    """The splits on which a config trains and evaluates."""
     told = (*config["evals"].values(), config["validation"] or {})
     return {"train", *(settings["split"] for settings in told if "split" in settings)} - {"valid"}
 

@@ -1,12 +1,10 @@
-"""Where a run starts from: config.init names another run, or weights in a file, whose backbone it
-takes over.
+"""Starts a run from the weights of another run, or of a file (`config.init`).
 
     c.init = dict(workdir="runs/upstream", checkpoint="last", head=False)
     c.init = dict(weights="resnet50.npz")
 
-Parameters and batch statistics of the backbone are taken before the first step; a run that
-continues has its own. The head is taken only where `head` says so, and is otherwise that of a run
-without init.
+Before the first step the backbone takes its parameters and batch statistics from there. A resumed
+run keeps its own. The head is copied too if `head` is True; otherwise the seed initialises it.
 """
 
 from collections.abc import Iterable, Mapping
@@ -25,11 +23,11 @@ _PARTS = ("backbone", "head")
 
 
 class InitError(ValueError):
-    """What config.init names is not there, not finished, or does not fit the model."""
+    """The source that config.init names is missing, incomplete, or does not fit the model."""
 
 
 class Source(NamedTuple):
-    """What a run starts from."""
+    """Initial weights and a description of their source."""
 
     arrays: dict[
         str, np.ndarray
@@ -38,14 +36,14 @@ class Source(NamedTuple):
 
 
 def read(settings: Mapping[str, Any], template: TrainState) -> Source:
-    """What config.init names, once it is sure that it fits; every host reads all of it.
+    """The source that config.init names; checks that it fits. Every host reads all of it.
 
     Args:
       settings: config.init.
-      template: shapes of the run's own state, as it is saved.
+      template: shapes of the saved state of the new run.
 
     Raises:
-      InitError: it is missing, not finished, damaged, or does not fit; names every leaf.
+      InitError: the source is missing, incomplete, damaged, or does not fit; names every leaf.
     """
     head = settings.get("head", False)
     if "weights" in settings:
@@ -78,7 +76,7 @@ def read(settings: Mapping[str, Any], template: TrainState) -> Source:
 
 
 def applied(state: TrainState, arrays: Mapping[str, Any]) -> TrainState:
-    """The state of a first step with these arrays in place of its own, in its dtypes."""
+    """An initial state in which these arrays replace those of the same name; dtypes stay."""
     if not arrays:
         return state
 
@@ -147,7 +145,7 @@ def _of_run(workdir: files.Path, checkpoint: str) -> tuple[dict[str, np.ndarray]
 
 
 def _check_inside(workdir: files.Path, paths: Iterable[files.Path]) -> None:
-    """Raises an InitError where a path leads out of the run."""
+    """Raises an InitError if a link leads out of the directory of the run."""
     root = files.resolved(workdir)
     for path in paths:
         if not files.in_bucket(path) and not path.resolve().is_relative_to(root):
@@ -185,5 +183,5 @@ def _of_file(path: files.Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
 
 
 def words(told: Mapping[str, Any]) -> str:
-    """What a source is called."""
+    """The name of a source for the log."""
     return told["weights"] if "weights" in told else f"{told['workdir']}, step {told['step']}"
