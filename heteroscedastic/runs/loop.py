@@ -74,9 +74,7 @@ def train(
     )
     settings = config.get("init")
     if settings and not hosts.from_first(lambda: (path / "config.json").exists()):
-        warm_start.read(
-            settings, shapes
-        )  # so that one that does not fit is told before the directory is claimed
+        warm_start.read(settings, shapes)  # so that an error comes before the directory is claimed
     with workdir.claimed(path, config) as done:
         if done is not None:
             hosts.log(f"{path} holds this run, complete; nothing to do.")

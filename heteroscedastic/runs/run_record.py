@@ -50,7 +50,7 @@ def read(path: files.Path) -> RunRecord:
             f"{path / 'results.json'} lacks the evaluations {', '.join(missing)}; {_REWRITTEN}."
         )
     _check_stamps(path, record)
-    config = schema.completed(record.config, record.dataset, record.results)
+    config = schema.completed(record.config, record.results)
     return record._replace(config=config, results=as_measured(record.results))
 
 

@@ -108,21 +108,19 @@ def identity(config: dict[str, Any]) -> dict[str, Any]:
     return rest
 
 
-def completed(
-    config: dict[str, Any], dataset: Mapping[str, Any], results: Mapping[str, Any]
-) -> dict[str, Any]:
+def completed(config: dict[str, Any], results: Mapping[str, Any]) -> dict[str, Any]:
     """The config of a run, with the values that settings had before they existed.
 
     Entries for a setting never change, also when its default does.
 
     Args:
       config: of a run, maybe an older one.
-      dataset: content of its dataset.json.
       results: content of its results.json.
     """
     if "task" in config:
         return config
-    has_lists = "label_noise" not in dataset  # which is counted where an example has one label
+    # Only lists of labels have this metric; dataset.json need not say how labels lie.
+    has_lists = any("label_accuracy" in found for found in results["evals"].values())
     is_softmax = _link_before(config) != "sigmoid"
     task_name = "multiclass" if is_softmax else "multilabel" if has_lists else "one_vs_rest"
     evals = {

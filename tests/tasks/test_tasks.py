@@ -134,13 +134,14 @@ def test_older_configs_are_the_same_run_and_are_completed_by_what_their_data_hel
     assert schema.identity({**other, "task": "multilabel"}) != schema.identity(other)
 
     results = {"evals": {"test": {"accuracy": 0.5, "nll": 1.0}, "valid": {"accuracy": 0.5}}}
-    found = schema.completed(older, {"label_noise": []}, results)
+    found = schema.completed(older, results)
     assert found["task"] == "multiclass"
     assert found["evals"]["valid"]["answers"] == "any"  # which had no metric but accuracy
     assert "answers" not in found["evals"]["test"]
     sigmoid = older | {"loss": dict(name="sigmoid_cross_entropy")}
-    assert schema.completed(sigmoid, {"label_noise": []}, results)["task"] == "one_vs_rest"
-    assert schema.completed(sigmoid, {}, results)["task"] == "multilabel"
+    assert schema.completed(sigmoid, results)["task"] == "one_vs_rest"
+    lists = {"evals": {"test": {"label_accuracy": 0.9, "nll": 1.0}, "valid": {"nll": 1.0}}}
+    assert schema.completed(sigmoid, lists)["task"] == "multilabel"
 
 
 class _Dropped(nn.Module):
