@@ -46,7 +46,7 @@ def main(argv: list[str]) -> None:
     # Imported late, so that --help and flag errors respond immediately.
     with user_errors.one_line(_DEBUG.value):
         from heteroscedastic.distributed import hosts
-        from heteroscedastic.runs import loop, smoke
+        from heteroscedastic.runs import loop, sections, smoke
 
     logging.set_verbosity(logging.WARNING)  # Orbax logs every file that it writes
     config, data_dir = _CONFIG.value.to_dict(), _DATA_DIR.value or os.environ.get("TFDS_DATA_DIR")
@@ -57,6 +57,7 @@ def main(argv: list[str]) -> None:
                 if not hosts.is_first():  # only the first host logs warnings
                     logging.set_verbosity(logging.ERROR)
                     warnings.simplefilter("ignore")
+            config = sections.renamed(*config_file.before_overrides(sys.argv[1:]), config)
             if _SMOKE.value:
                 config, data_dir = smoke.smoke(config, data_dir)
             loop.train(config, _WORKDIR.value, data_dir, allow_changed=_ALLOW_CHANGED.value)

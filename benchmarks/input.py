@@ -102,7 +102,7 @@ def ours(data_dir: str, name: str, size: int, dct_method: str) -> Callable[[int]
         )
         links = chain(ops, text)
         return stream.Streaming(
-            chosen, seed=0, batch_size=_BATCH, training_chain=links, chain=links, lanes=16
+            chosen, seed=0, batch_size=_BATCH, training_chain=links, chain=links, reader_shards=16
         )
 
     epochs: Iterator[int] = iter(range(10**9))

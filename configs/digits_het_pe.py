@@ -7,6 +7,7 @@ Expected:  the table of planted noise in README.md
 """
 
 from ml_collections import ConfigDict
+from ml_collections.config_dict import placeholder
 
 
 def get_config() -> ConfigDict:
@@ -18,24 +19,56 @@ def get_config() -> ConfigDict:
         train="shift(1)|value_range(-1, 1)",
         eval="value_range(-1, 1)",
         validation_fraction=0.2,  # has noisy labels, as clean ones are unavailable in practice
+        pipeline="resident",
+        label="label",
+        splits=placeholder(dict),
+        max_classes=placeholder(int),
+        max_examples=placeholder(int),
+        seed=placeholder(int),
     )
     c.curation = "confuse_random_pairs(num_pairs=3, rate=0.4)"
     c.backbone = dict(name="MLP", widths=(128, 128))
-    c.head = dict(name="ParameterEfficient", num_classes=10, num_factors=6, temperature=1.0)
-    c.predictive = dict(name="softmax", num_samples=128, points="sobol")
+    c.head = dict(
+        name="ParameterEfficient",
+        num_classes=10,
+        num_factors=6,
+        temperature=1.0,
+        noise_on="utilities",
+        edward2=False,
+    )
+    c.predictive = dict(
+        name="softmax", num_samples=128, points="sobol", chunk_size=placeholder(int)
+    )
     c.smoothing = dict(name="hard")
     c.loss = dict(name="cross_entropy")
     c.weighting = dict(name="equal")
     c.optimizer = dict(
-        name="sgd", momentum=0.9, nesterov=True, l2=0.0, covariance_l2=None, clip_norm=1.0
+        name="sgd",
+        momentum=0.9,
+        nesterov=True,
+        l2=0.0,
+        covariance_l2=placeholder(float),
+        clip_norm=1.0,
     )
-    c.schedule = dict(name="cosine", learning_rate=0.1, warmup_epochs=2.0)
-    c.training = dict(batch_size=64, num_epochs=60.0, num_steps=None, checkpoint_epochs=2.0)
+    c.schedule = dict(name="cosine", learning_rate=0.1, warmup_epochs=2.0, warmup_steps=0)
+    c.training = dict(
+        batch_size=64,
+        num_epochs=60.0,
+        num_steps=placeholder(int),
+        checkpoint_epochs=2.0,
+        microbatches=1,
+        parameters="replicated",
+        class_shards=1,
+        profile_steps=placeholder(tuple),
+    )
     c.validation = dict(split="valid", metric="nll")
     c.evals = dict(
-        valid=dict(split="valid"),
-        valid_best=dict(split="valid", checkpoint="best"),
-        test=dict(split="test"),
-        test_best=dict(split="test", checkpoint="best"),
+        valid=dict(split="valid", checkpoint="last", answers=placeholder(str)),
+        valid_best=dict(split="valid", checkpoint="best", answers=placeholder(str)),
+        test=dict(split="test", checkpoint="last", answers=placeholder(str)),
+        test_best=dict(split="test", checkpoint="best", answers=placeholder(str)),
+    )
+    c.warm_start = dict(
+        workdir=placeholder(str), weights=placeholder(str), checkpoint="last", head=False
     )
     return c

@@ -8,6 +8,7 @@ Expected:  the table of several labels in experiments/correlated_label_noise/REA
 """
 
 from ml_collections import ConfigDict
+from ml_collections.config_dict import placeholder
 
 
 def get_config() -> ConfigDict:
@@ -19,24 +20,54 @@ def get_config() -> ConfigDict:
         train="shift(1)|value_range(-1, 1)",
         eval="value_range(-1, 1)",
         validation_fraction=0.2,  # of the groups, with noisy labels; no digit is in both splits
+        pipeline="resident",
+        label="label",
+        splits=placeholder(dict),
+        max_classes=placeholder(int),
+        max_examples=placeholder(int),
+        seed=placeholder(int),
     )
     c.curation = "drop_and_add(drop_rate=0.2, add_rate=0.02)"
     c.backbone = dict(name="ConvNet", widths=(16, 32, 64))
-    c.head = dict(name="ParameterEfficient", num_classes=10, num_factors=6, temperature=1.0)
-    c.predictive = dict(name="sigmoid")
+    c.head = dict(
+        name="ParameterEfficient",
+        num_classes=10,
+        num_factors=6,
+        temperature=1.0,
+        noise_on="utilities",
+        edward2=False,
+    )
+    c.predictive = dict(name="sigmoid", num_samples=placeholder(int), points=placeholder(str))
     c.smoothing = dict(name="hard")
     c.loss = dict(name="sigmoid_cross_entropy")
     c.weighting = dict(name="equal")
     c.optimizer = dict(
-        name="sgd", momentum=0.9, nesterov=True, l2=0.0, covariance_l2=None, clip_norm=1.0
+        name="sgd",
+        momentum=0.9,
+        nesterov=True,
+        l2=0.0,
+        covariance_l2=placeholder(float),
+        clip_norm=1.0,
     )
-    c.schedule = dict(name="cosine", learning_rate=0.1, warmup_epochs=2.0)
-    c.training = dict(batch_size=64, num_epochs=15.0, num_steps=None, checkpoint_epochs=1.0)
+    c.schedule = dict(name="cosine", learning_rate=0.1, warmup_epochs=2.0, warmup_steps=0)
+    c.training = dict(
+        batch_size=64,
+        num_epochs=15.0,
+        num_steps=placeholder(int),
+        checkpoint_epochs=1.0,
+        microbatches=1,
+        parameters="replicated",
+        class_shards=1,
+        profile_steps=placeholder(tuple),
+    )
     c.validation = dict(split="valid", metric="nll")
     c.evals = dict(
-        valid=dict(split="valid"),
-        valid_best=dict(split="valid", checkpoint="best"),
-        test=dict(split="test"),
-        test_best=dict(split="test", checkpoint="best"),
+        valid=dict(split="valid", checkpoint="last", answers=placeholder(str)),
+        valid_best=dict(split="valid", checkpoint="best", answers=placeholder(str)),
+        test=dict(split="test", checkpoint="last", answers=placeholder(str)),
+        test_best=dict(split="test", checkpoint="best", answers=placeholder(str)),
+    )
+    c.warm_start = dict(
+        workdir=placeholder(str), weights=placeholder(str), checkpoint="last", head=False
     )
     return c

@@ -7,6 +7,7 @@ Expected:  gAP 45.9 ± 0.14 %, NLL 3.65 (Table 3)
 """
 
 from ml_collections import ConfigDict
+from ml_collections.config_dict import placeholder
 
 
 def get_config() -> ConfigDict:
@@ -22,14 +23,27 @@ def get_config() -> ConfigDict:
         train="inception_crop(224)|flip_lr|value_range(-1, 1)",  # Appendix B
         eval="resize_small(256)|central_crop(224)|value_range(-1, 1)",  # usual; not stated
         validation_fraction=0.0,
-        lanes=128,
+        reader_shards=128,
         max_corrupt=100,  # maximum number of images that cannot be decoded
         max_labels=16,  # maximum number of labels per image
+        max_classes=placeholder(int),
+        max_examples=placeholder(int),
+        seed=placeholder(int),
+        window=128,
     )
     c.curation = ""
     # bfloat16 follows the public code; batch statistics cover the global batch (C13).
-    c.backbone = dict(name="ResNet152V2", dtype="bfloat16")
-    c.head = dict(name="Deterministic", num_classes=21_843, temperature=1.0)
+    c.backbone = dict(
+        name="ResNet152V2",
+        dtype="bfloat16",
+        stem="imagenet",
+        remat=False,
+        group_size=placeholder(int),
+        start="identity",
+    )
+    c.head = dict(
+        name="Deterministic", num_classes=21_843, temperature=1.0, hidden_width=0, zero_start=False
+    )
     c.predictive = dict(name="deterministic")
     c.smoothing = dict(name="hard")
     c.loss = dict(name="sigmoid_cross_entropy")
@@ -46,11 +60,24 @@ def get_config() -> ConfigDict:
         milestones=(1 / 3, 2 / 3, 8 / 9),
         factor=0.1,
         warmup_steps=5000,
+        warmup_epochs=0.0,
     )
-    c.training = dict(batch_size=1024, num_epochs=90.0, num_steps=None, checkpoint_epochs=0.25)
+    c.training = dict(
+        batch_size=1024,
+        num_epochs=90.0,
+        num_steps=placeholder(int),
+        checkpoint_epochs=0.25,
+        microbatches=1,
+        parameters="replicated",
+        class_shards=1,
+        profile_steps=placeholder(tuple),
+    )
     c.validation = dict(split="valid", metric="nll")
     c.evals = dict(
-        valid=dict(split="valid"),
-        test=dict(split="test"),
+        valid=dict(split="valid", checkpoint="last", answers=placeholder(str)),
+        test=dict(split="test", checkpoint="last", answers=placeholder(str)),
+    )
+    c.warm_start = dict(
+        workdir=placeholder(str), weights=placeholder(str), checkpoint="last", head=False
     )
     return c

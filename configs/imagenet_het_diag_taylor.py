@@ -8,6 +8,7 @@ Expected:  top-1 78.2 % (Table 8); with 10,000 samples 78.7 %
 """
 
 from ml_collections import ConfigDict
+from ml_collections.config_dict import placeholder
 
 
 def get_config() -> ConfigDict:
@@ -30,20 +31,41 @@ def get_config() -> ConfigDict:
         train="inception_crop(224)|flip_lr|value_range(-1, 1)",  # Appendix B
         eval="resize_small(256)|central_crop(224)|value_range(-1, 1)",  # usual; not stated
         validation_fraction=0.0,
-        lanes=128,
+        reader_shards=128,
         max_corrupt=100,  # maximum number of images that cannot be decoded
+        max_classes=placeholder(int),
+        max_examples=placeholder(int),
+        seed=placeholder(int),
+        window=128,
+        max_labels=16,
     )
     c.curation = ""
     # bfloat16 follows the public code; batch statistics cover the global batch (C13).
-    c.backbone = dict(name="ResNet152V2", dtype="bfloat16")
-    c.head = dict(name="Diagonal", num_classes=1000, temperature=0.9)  # Appendix B
-    c.predictive = dict(name="taylor")  # Eq. 9, in units of the temperature (reading C3)
+    c.backbone = dict(
+        name="ResNet152V2",
+        dtype="bfloat16",
+        stem="imagenet",
+        remat=False,
+        group_size=placeholder(int),
+        start="identity",
+    )
+    c.head = dict(
+        name="Diagonal", num_classes=1000, temperature=0.9, noise_on="utilities", edward2=False
+    )  # Appendix B
+    c.predictive = dict(
+        name="taylor", min_factor=0.01
+    )  # Eq. 9, in units of the temperature (reading C3)
     c.smoothing = dict(name="hard")
     c.loss = dict(name="cross_entropy")
     c.weighting = dict(name="equal")
     # Appendix B. l2 is the coefficient of sum(w^2) (reading X4); Nesterov momentum is not stated.
     c.optimizer = dict(
-        name="sgd", momentum=0.9, nesterov=False, l2=1e-3, covariance_l2=None, clip_norm=None
+        name="sgd",
+        momentum=0.9,
+        nesterov=False,
+        l2=1e-3,
+        covariance_l2=placeholder(float),
+        clip_norm=placeholder(float),
     )
     # Epochs 30, 60 and 80 of 90, or 90, 180 and 240 of 270 (Appendix B).
     c.schedule = dict(
@@ -52,14 +74,27 @@ def get_config() -> ConfigDict:
         milestones=(1 / 3, 2 / 3, 8 / 9),
         factor=0.1,
         warmup_epochs=5.0,
+        warmup_steps=0,
     )
     # Table 1 uses 90 and 270 epochs, Tables 8 to 11 use 270.
-    c.training = dict(batch_size=1024, num_epochs=90.0, num_steps=None, checkpoint_epochs=1.0)
+    c.training = dict(
+        batch_size=1024,
+        num_epochs=90.0,
+        num_steps=placeholder(int),
+        checkpoint_epochs=1.0,
+        microbatches=1,
+        parameters="replicated",
+        class_shards=1,
+        profile_steps=placeholder(tuple),
+    )
     c.validation = dict(split="valid", metric="nll")
     c.evals = dict(
-        valid=dict(split="valid"),
-        test=dict(split="test"),
-        real=dict(split="real", answers="any"),
-        v2=dict(split="v2"),
+        valid=dict(split="valid", checkpoint="last", answers=placeholder(str)),
+        test=dict(split="test", checkpoint="last", answers=placeholder(str)),
+        real=dict(split="real", answers="any", checkpoint="last"),
+        v2=dict(split="v2", checkpoint="last", answers=placeholder(str)),
+    )
+    c.warm_start = dict(
+        workdir=placeholder(str), weights=placeholder(str), checkpoint="last", head=False
     )
     return c

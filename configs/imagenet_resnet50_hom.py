@@ -8,6 +8,7 @@ Expected:  top-1 76.1 %, NLL 0.943, ECE 0.0392 (Table 7, single model)
 """
 
 from ml_collections import ConfigDict
+from ml_collections.config_dict import placeholder
 
 
 def get_config() -> ConfigDict:
@@ -28,21 +29,40 @@ def get_config() -> ConfigDict:
         train="efficientnet_random_crop(224)|flip_lr|value_range(0, 255)",
         eval="efficientnet_center_crop(224)|value_range(0, 255)",
         validation_fraction=0.0,
-        lanes=128,
+        reader_shards=128,
         max_corrupt=100,  # maximum number of images that cannot be decoded
+        max_classes=placeholder(int),
+        max_examples=placeholder(int),
+        seed=placeholder(int),
+        window=128,
+        max_labels=16,
     )
     c.curation = ""
     # What the paper does not state follows the code of Table 7, uncertainty-baselines (reading C8).
     # ResNet v1.5; batch statistics cover the global batch (C13).
-    c.backbone = dict(name="ResNet50", dtype="bfloat16", start="keras")
-    c.head = dict(name="Deterministic", num_classes=1000, temperature=1.0)
+    c.backbone = dict(
+        name="ResNet50",
+        dtype="bfloat16",
+        start="keras",
+        stem="imagenet",
+        remat=False,
+        group_size=placeholder(int),
+    )
+    c.head = dict(
+        name="Deterministic", num_classes=1000, temperature=1.0, hidden_width=0, zero_start=False
+    )
     c.predictive = dict(name="deterministic")
     c.smoothing = dict(name="hard")
     c.loss = dict(name="cross_entropy")
     c.weighting = dict(name="equal")
     # l2 is the coefficient of sum(w^2).
     c.optimizer = dict(
-        name="sgd", momentum=0.9, nesterov=True, l2=1e-4, covariance_l2=None, clip_norm=None
+        name="sgd",
+        momentum=0.9,
+        nesterov=True,
+        l2=1e-4,
+        covariance_l2=placeholder(float),
+        clip_norm=placeholder(float),
     )
     # 0.1 per batch of 256.
     c.schedule = dict(
@@ -51,13 +71,25 @@ def get_config() -> ConfigDict:
         milestones=(1 / 3, 2 / 3, 8 / 9),
         factor=0.1,
         warmup_epochs=5.0,
+        warmup_steps=0,
     )
     # Table 7 uses 90 epochs without noise and 180 with noise, as the public code does.
-    c.training = dict(batch_size=4096, num_epochs=90.0, num_steps=None, checkpoint_epochs=1.0)
-    c.validation = None
+    c.training = dict(
+        batch_size=4096,
+        num_epochs=90.0,
+        num_steps=placeholder(int),
+        checkpoint_epochs=1.0,
+        microbatches=1,
+        parameters="replicated",
+        class_shards=1,
+        profile_steps=placeholder(tuple),
+    )
     c.evals = dict(
-        test=dict(split="test"),
-        real=dict(split="real", answers="any"),
-        v2=dict(split="v2"),
+        test=dict(split="test", checkpoint="last", answers=placeholder(str)),
+        real=dict(split="real", answers="any", checkpoint="last"),
+        v2=dict(split="v2", checkpoint="last", answers=placeholder(str)),
+    )
+    c.warm_start = dict(
+        workdir=placeholder(str), weights=placeholder(str), checkpoint="last", head=False
     )
     return c

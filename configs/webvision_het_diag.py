@@ -7,6 +7,7 @@ Expected:  top-1 76.2 ± 0.15 % on WebVision, 67.3 ± 0.10 % on ILSVRC12 (Table 
 """
 
 from ml_collections import ConfigDict
+from ml_collections.config_dict import placeholder
 
 
 def get_config() -> ConfigDict:
@@ -29,19 +30,39 @@ def get_config() -> ConfigDict:
         train="efficientnet_random_crop(299)|flip_lr|value_range(-1, 1)",
         eval="efficientnet_center_crop(299)|value_range(-1, 1)",
         validation_fraction=0.0,
-        lanes=64,
+        reader_shards=64,
         max_corrupt=100,  # maximum number of images that cannot be decoded
+        max_classes=placeholder(int),
+        max_examples=placeholder(int),
+        seed=placeholder(int),
+        window=128,
+        max_labels=16,
     )
     c.curation = ""
-    c.backbone = dict(name="InceptionResNetV2", dtype="float32")  # the paper uses GPUs
-    c.head = dict(name="Diagonal", num_classes=1000, temperature=0.9)  # Appendix B
-    c.predictive = dict(name="softmax", num_samples=1000, points="independent")  # Appendix B
+    c.backbone = dict(
+        name="InceptionResNetV2",
+        dtype="float32",
+        padding="VALID",
+        remat=False,
+        group_size=placeholder(int),
+    )  # the paper uses GPUs
+    c.head = dict(
+        name="Diagonal", num_classes=1000, temperature=0.9, noise_on="utilities", edward2=False
+    )  # Appendix B
+    c.predictive = dict(
+        name="softmax", num_samples=1000, points="independent", chunk_size=placeholder(int)
+    )  # Appendix B
     c.smoothing = dict(name="hard")
     c.loss = dict(name="cross_entropy")
     c.weighting = dict(name="equal")
     # l2 is the coefficient of sum(w^2) (reading X4); Nesterov momentum is not stated.
     c.optimizer = dict(
-        name="sgd", momentum=0.9, nesterov=False, l2=4e-5, covariance_l2=None, clip_norm=None
+        name="sgd",
+        momentum=0.9,
+        nesterov=False,
+        l2=4e-5,
+        covariance_l2=placeholder(float),
+        clip_norm=placeholder(float),
     )
     # Epochs 40 and 80 of 95 (Appendix B).
     c.schedule = dict(
@@ -50,13 +71,25 @@ def get_config() -> ConfigDict:
         milestones=(40 / 95, 80 / 95),
         factor=0.1,
         warmup_epochs=2.0,
+        warmup_steps=0,
     )
     # The paper uses 32 asynchronous workers with 64 images each: an update uses 64 images and
     # slightly outdated weights (C9). Here updates use 64 images and are synchronous.
-    c.training = dict(batch_size=64, num_epochs=95.0, num_steps=None, checkpoint_epochs=1.0)
-    c.validation = None  # the temperature is taken from ImageNet
+    c.training = dict(
+        batch_size=64,
+        num_epochs=95.0,
+        num_steps=placeholder(int),
+        checkpoint_epochs=1.0,
+        microbatches=1,
+        parameters="replicated",
+        class_shards=1,
+        profile_steps=placeholder(tuple),
+    )
     c.evals = dict(
-        test=dict(split="test"),
-        ilsvrc12=dict(split="ilsvrc12"),
+        test=dict(split="test", checkpoint="last", answers=placeholder(str)),
+        ilsvrc12=dict(split="ilsvrc12", checkpoint="last", answers=placeholder(str)),
+    )
+    c.warm_start = dict(
+        workdir=placeholder(str), weights=placeholder(str), checkpoint="last", head=False
     )
     return c

@@ -6,8 +6,14 @@ writes experiments/S/results/T.SCALE.json with the metrics of every run that the
 this file experiments.table prints the table on machines without the runs, and experiments.run
 --skip_saved trains only what is missing. A run is identified by its full config, but not by the
 config of the run it starts from. Results of runs that the table no longer has are removed.
+
+    python -m experiments.save_results --study=S --table=T --rekey
+
+writes the file again with the identities that the present code gives to the same rows, grid points
+and seeds, after a change of the code that changes what configs say but no result.
 """
 
+import json
 from typing import Any
 
 import numpy as np
@@ -41,6 +47,31 @@ def table_metrics(chosen: study.Table, result: study.JobResult) -> dict[str, Any
     return run | {"evals": evals}
 
 
+def rekeyed(saved: dict[str, dict[str, Any]], jobs: list[study.Job]) -> dict[str, dict[str, Any]]:
+    """The saved results with the fingerprints of the jobs of the same row, grid point and seed.
+
+    Raises:
+      ValueError: no job, or more than one, has the row, grid point and seed of a result.
+    """
+
+    def key(row, point, seed):
+        return json.dumps([row, point, seed])
+
+    fingerprints: dict[str, set[str]] = {}
+    for job in jobs:
+        name = key(job.row, dict(job.point), job.seed)
+        fingerprints.setdefault(name, set()).add(job.fingerprint)
+    result = {}
+    for content in saved.values():
+        name = key(content["row"], content["point"], content["seed"])
+        if len(found := fingerprints.get(name, set())) != 1:
+            raise ValueError(
+                f"the saved result of {name} belongs to {len(found)} jobs of the table."
+            )
+        result[found.pop()] = content
+    return result
+
+
 @user_errors.one_line()
 def main() -> None:
     """Adds the results of complete runs to the saved results of a table."""
@@ -49,9 +80,16 @@ def main() -> None:
     parser.add_argument("--table", required=True)
     parser.add_argument("--scale", default="cpu")
     parser.add_argument("--out", default="runs", help="runs are read from OUT/STUDY/TABLE")
+    parser.add_argument("--rekey", action="store_true", help="identify the saved results again")
     flags = parser.parse_args()
     chosen = study.table(flags.study, flags.table)
     path = study.saved_path(flags.study, flags.table, flags.scale)
+    if flags.rekey:
+        jobs = study.jobs(chosen, flags.scale, files.as_path(flags.out) / flags.study / flags.table)
+        saved = rekeyed(files.read_json(path), jobs)
+        files.write_json(path, saved)
+        print(f"{path}: {len(saved)} saved results identified again.")
+        return
     before, saved = study.saved_results(flags.study, flags.table, flags.scale), {}
     for result in study.job_results(
         chosen, flags.scale, files.as_path(flags.out) / flags.study / flags.table

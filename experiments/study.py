@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from heteroscedastic import files
 from heteroscedastic.metrics import LOWER_IS_BETTER
-from heteroscedastic.runs import run_record, schema
+from heteroscedastic.runs import identity, run_record, sections
 
 
 class Row(NamedTuple):
@@ -144,7 +144,7 @@ def jobs(chosen: Table, scale: str, out: files.Path) -> list[Job]:
         slug = ",".join(f"{name}={value}" for name, value in point) or "untuned"
         directory = out / scale / row.name / slug / f"seed_{seed}"
         text = json.dumps(
-            schema.identity(files.plain(config(row.config, settings))), sort_keys=True
+            identity.identity(files.plain(config(row.config, settings))), sort_keys=True
         )
         fingerprint = hashlib.sha256(text.encode()).hexdigest()
         job_config = config(row.config, _substituted(settings, substitutions))
@@ -179,11 +179,12 @@ def config(name: str, overrides: dict[str, Any]) -> dict[str, Any]:
     spec = importlib.util.spec_from_file_location(f"configs.{name}", path)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    settings = copy.deepcopy(module.get_config().to_dict())
+    before = module.get_config().to_dict()
+    settings = copy.deepcopy(before)
     for dotted, value in overrides.items():
-        *sections, last = dotted.split(".")
+        *path, last = dotted.split(".")
         section = settings
-        for part in sections:
+        for part in path:
             section = section.get(part)
             if not isinstance(section, dict):
                 raise ValueError(
@@ -194,7 +195,7 @@ def config(name: str, overrides: dict[str, Any]) -> dict[str, Any]:
                 f"configs/{name}.py has no setting {dotted!r}; choose one of {', '.join(section)}."
             )
         section[last] = value
-    return settings
+    return sections.renamed(before, overrides, settings)
 
 
 def job_results(
@@ -287,12 +288,11 @@ def _results(job: Job) -> dict[str, Any] | None:
     recorded, expected = copy.deepcopy(record.config), files.plain(job.config)
     # A run and the run it started from may be named by another path than at training time, or may
     # have moved together: only the path below their common directory counts.
-    runs, start = str(job.directory.parents[4]), (expected.get("init") or {}).get("workdir", "")
-    if start.startswith(runs) and (recorded.get("init") or {}).get("workdir", "").endswith(
-        start.removeprefix(runs)
-    ):
-        recorded["init"]["workdir"] = start
-    if schema.identity(recorded) != schema.identity(expected):
+    runs, start = str(job.directory.parents[4]), expected["warm_start"]["workdir"] or ""
+    recorded_start = recorded.get("warm_start", {}).get("workdir") or ""
+    if start.startswith(runs) and recorded_start.endswith(start.removeprefix(runs)):
+        recorded["warm_start"]["workdir"] = start
+    if identity.identity(recorded) != identity.identity(expected):
         raise ValueError(
             f"{job.directory} holds a run of another config than this table has; remove the"
             " directory to run the job again."

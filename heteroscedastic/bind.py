@@ -31,13 +31,42 @@ def bind(module: ModuleType, /, *, name: str, **settings: Any) -> Callable:
       ValueError: the name is unknown, or a setting is unknown, missing or of the wrong type. The
         message lists the choices.
     """
-    target = _target(module, name, settings)
-    for setting, parameter in _settings(target).items():
-        if setting in settings and not _has_type(parameter.annotation, settings[setting]):
-            full_name = f"{_module_name(module)}.{name}: {setting}"
-            expected = _type_name(parameter.annotation)
-            raise ValueError(_value_error(full_name, settings[setting], expected))
+    target = lookup(module, name)
+    check_settings(f"{_module_name(module)}.{name}", target, settings)
     return _bound(target, settings)
+
+
+def declared_settings(target: Callable) -> dict[str, inspect.Parameter]:
+    """The settings of a function or class by name, with their types and defaults."""
+    declared = inspect.signature(target).parameters
+    if inspect.isclass(target):
+        fields_of_flax = ("parent", "name") if "parent" in declared else ()
+        return {n: p for n, p in declared.items() if n not in fields_of_flax}
+    return {n: p for n, p in declared.items() if p.kind is inspect.Parameter.KEYWORD_ONLY}
+
+
+def defaults(target: Callable) -> dict[str, Any]:
+    """The defaults of the settings that have one."""
+    declared = declared_settings(target).items()
+    return {n: p.default for n, p in declared if p.default is not inspect.Parameter.empty}
+
+
+def check_settings(label: str, target: Callable, settings: Mapping[str, Any]) -> None:
+    """Checks the names and types of settings.
+
+    Args:
+      label: name of their owner, for the message.
+      target: function or class whose signature declares the settings.
+      settings: values by name.
+
+    Raises:
+      ValueError: a setting is unknown, missing or of the wrong type.
+    """
+    _check_names(label, target, settings)
+    for name, parameter in declared_settings(target).items():
+        if name in settings and not _has_type(parameter.annotation, settings[name]):
+            expected = _type_name(parameter.annotation)
+            raise ValueError(_value_error(f"{label}.{name}", settings[name], expected))
 
 
 def lookup(module: ModuleType, name: str) -> Callable:
@@ -61,22 +90,18 @@ def _module_name(module: ModuleType) -> str:
     return module.__name__.rpartition(".")[2]
 
 
-def _target(module: ModuleType, name: str, settings: dict[str, Any]) -> Callable:
-    """The function or class of this name; checks the names of the settings."""
-    target, where = lookup(module, name), _module_name(module)
-    known = _settings(target)
-    unknown = sorted(set(settings) - set(known))
+def _check_names(label: str, target: Callable, settings: Mapping[str, Any]) -> None:
+    """Raises a ValueError where a setting is unknown or missing."""
+    declared = declared_settings(target)
+    unknown = sorted(set(settings) - set(declared), key=str)
     if unknown:
         raise ValueError(
-            f"{where}.{name} has no setting {', '.join(map(repr, unknown))};"
-            f" its settings are {', '.join(known) or 'none'}."
+            f"{label} has no setting {', '.join(map(repr, unknown))};"
+            f" its settings are {', '.join(declared) or 'none'}."
         )
-    missing = [
-        n for n, p in known.items() if p.default is inspect.Parameter.empty and n not in settings
-    ]
+    missing = sorted(set(declared) - set(defaults(target)) - set(settings))
     if missing:
-        raise ValueError(f"{where}.{name} needs a value for {', '.join(map(repr, missing))}.")
-    return target
+        raise ValueError(f"{label} needs a value for {', '.join(map(repr, missing))}.")
 
 
 def chain(module: ModuleType, text: str) -> list[Callable]:
@@ -253,7 +278,7 @@ def _link(module: ModuleType, node: ast.expr) -> Callable:
     if "name" in settings:
         raise ValueError(f"{code!r} has a setting called name, which no function takes; remove it.")
     target = _choices(module).get(call.func.id)
-    parameters = list(_settings(target)) if target else []
+    parameters = list(declared_settings(target)) if target else []
     if target and len(values) > len(parameters):
         raise ValueError(
             f"{code!r} has {len(values)} arguments, but takes {', '.join(parameters) or 'none'}."
@@ -265,7 +290,9 @@ def _link(module: ModuleType, node: ast.expr) -> Callable:
         raise ValueError(f"{code!r} sets {', '.join(repeated)} twice.")
     settings |= positional
     # data/chains.py checks the values, as the rules differ between pipelines.
-    return _bound(_target(module, call.func.id, settings), settings)
+    target = lookup(module, call.func.id)
+    _check_names(f"{_module_name(module)}.{call.func.id}", target, settings)
+    return _bound(target, settings)
 
 
 def _choices(module: ModuleType) -> dict[str, Callable]:
@@ -278,10 +305,3 @@ def _choices(module: ModuleType) -> dict[str, Callable]:
         if (inspect.isfunction(f) or inspect.isclass(f))
         and (hasattr(module, "__all__") or f.__module__ == module.__name__)
     }
-
-
-def _settings(target: Callable) -> dict[str, inspect.Parameter]:
-    parameters = inspect.signature(target).parameters
-    if inspect.isclass(target):
-        return {n: p for n, p in parameters.items() if n not in ("parent", "name")}
-    return {n: p for n, p in parameters.items() if p.kind is inspect.Parameter.KEYWORD_ONLY}

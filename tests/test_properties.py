@@ -190,11 +190,10 @@ REFUSED = {
         {"a": {"split": "x"}},
     ],
     "evals.test.checkpoint": ["first", None, 3],
-    "init": [
+    "warm_start": [
         3,
-        {},
         {"weights": 3},
-        {"workdir": None},
+        {"workdir": "a", "weights": "b"},
         {"workdir": "a", "checkpoint": 3},
         {"workdir": "a", "head": 1},
     ],

@@ -62,7 +62,7 @@ READERS = {
     "a data set": lambda path: npz.read(path),
     "predictions": lambda path: predictions.read(path.parents[1], path.stem),
     "weights to start from": lambda path: loop.train(
-        {**small(), "init": {"weights": str(path)}}, str(path.parent / "run"), None
+        {**small(), "warm_start": {"weights": str(path)}}, str(path.parent / "run"), None
     ),
 }
 
@@ -172,8 +172,8 @@ def test_a_data_set_stays_in_the_data_directory(tmp_path, name, where):
     with pytest.raises(ValueError, match=r"in config\.data is not a name"):
         split_spec.dataset_refs(data)
     config = small()
-    config["data"] |= {**data, "pipeline": "streaming", "lanes": 8}
-    for check in (schema.check, lambda c: smoke.smoke(c, None)):
+    config["data"] |= {**data, "pipeline": "streaming", "reader_shards": 8}
+    for check in (schema.checked, lambda c: smoke.smoke(c, None)):
         with pytest.raises(ValueError, match=r"in config\.data is not a name"):
             check(config)
 

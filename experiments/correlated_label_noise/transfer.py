@@ -89,7 +89,7 @@ def _rows(
       upstream: head -> directory of its run, and id of the paper's row.
     """
     return tuple(
-        Row(f"{task}_from_{head}", "vtab", overrides | {"init.workdir": workdir}, paper)
+        Row(f"{task}_from_{head}", "vtab", overrides | {"warm_start.workdir": workdir}, paper)
         for task, overrides in tasks.items()
         for head, (workdir, paper) in upstream.items()
     )

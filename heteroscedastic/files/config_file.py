@@ -42,6 +42,13 @@ def read(words: Sequence[str]) -> dict[str, Any]:
     return _config([config_argument, *override_arguments], file).to_dict()
 
 
+def before_overrides(words: Sequence[str]) -> tuple[dict[str, Any], set[str]]:
+    """The config of --config=FILE without overrides, and the dotted names of the overrides."""
+    config_value, overrides = _config_arguments(words)
+    file = (config_value or "").partition(":")[0]
+    return _config([f"--config={config_value}"], file).to_dict(), {name for name, _ in overrides}
+
+
 def _config_arguments(words: Sequence[str]) -> tuple[str | None, list[tuple[str, str]]]:
     """The value of --config, and the names and values of its overrides; ignores other arguments."""
     config_value, overrides, rest = None, [], list(words)
@@ -99,8 +106,7 @@ def _check_name(name: str, config: ConfigDict, file: str) -> None:
         if part.partition("[")[0] not in section:
             raise ValueError(
                 f"{section_name}.{part} is not a setting of {file}; the settings of {section_name}"
-                f" are {', '.join(sorted(section))}. If the code supports a setting that the file"
-                " lacks, add it to the file."
+                f" are {', '.join(sorted(section))}."
             )
         if "[" in part:
             return

@@ -11,7 +11,7 @@ To use it in a model:
     variables = model.init(key, images, present)
     variables = convert.from_torch(np.load("resnet50.npz"), variables)
 
-To start a run from it (config.init.weights):
+To start a run from it (config.warm_start.weights):
 
     python -m heteroscedastic.models.convert \
         --state_dict=resnet50.npz --backbone=ResNet50 --out=DIR/resnet50.npz
@@ -200,7 +200,7 @@ def named_weights(
 ) -> dict[str, np.ndarray]:
     """The weights of a state dict under names such as params/backbone/stem/kernel.
 
-    config.init.weights reads a file of these arrays.
+    config.warm_start.weights reads a file of these arrays.
 
     Args:
       state_dict: as for `from_torch`.
@@ -226,7 +226,7 @@ def named_weights(
 
 @user_errors.one_line()
 def main() -> None:
-    """Converts public weights of a residual network for config.init.weights."""
+    """Converts public weights of a residual network for config.warm_start.weights."""
     parser = user_errors.parser(main.__doc__)
     parser.add_argument(
         "--state_dict",

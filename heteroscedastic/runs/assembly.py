@@ -15,7 +15,6 @@ import optax
 from flax import linen as nn
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from heteroscedastic import losses, predictive, smoothing, weighting
 from heteroscedastic.batch import Batch
 from heteroscedastic.bind import bind, within
 from heteroscedastic.data import resident
@@ -24,11 +23,8 @@ from heteroscedastic.data.pipeline import Pipeline
 from heteroscedastic.distributed import class_padding
 from heteroscedastic.distributed.class_padding import ClassAxis
 from heteroscedastic.latent import LatentGaussian
-from heteroscedastic.models import backbones, heads
-from heteroscedastic.runs import pipelines, schema
+from heteroscedastic.runs import pipelines, schema, sections
 from heteroscedastic.tasks.task import Answers, Task
-from heteroscedastic.training import optimizer as optimizers
-from heteroscedastic.training import schedules
 from heteroscedastic.training.epochs import Epochs
 from heteroscedastic.training.objective import Loss, Predictive, Smoothing, Weighting
 from heteroscedastic.training.state import TrainState
@@ -39,17 +35,6 @@ from heteroscedastic.training.step import (
     eval_step,
     train_step,
 )
-
-_MODULES = {  # by the section that names a part of one
-    "backbone": backbones,
-    "head": heads,
-    "predictive": predictive,
-    "smoothing": smoothing,
-    "loss": losses,
-    "weighting": weighting,
-    "optimizer": optimizers,
-    "schedule": schedules,
-}
 
 
 class Parts(NamedTuple):
@@ -77,7 +62,7 @@ class Steps:
 class Run:
     """A config with its names bound. The loop compiles the methods."""
 
-    config: dict[str, Any]  # with head.num_classes, be it stated or that of the data
+    config: dict[str, Any]  # complete, with the number of classes of the data
     pipeline: Pipeline
     task: Task
     model: nn.Module
@@ -94,7 +79,7 @@ class Run:
     def layout(self) -> dict[str, Any]:
         """How arrays lie on several devices; see sharding.py."""
         training = self.config["training"]
-        return {name: training[name] for name in schema.LAYOUT if name in training}
+        return {name: training[name] for name in sections.LAYOUT}
 
     @property
     def num_classes(self) -> int:
@@ -103,7 +88,7 @@ class Run:
     @functools.cached_property
     def class_axis(self) -> ClassAxis | None:
         """The padding classes of the state on devices; None where its class axis is not divided."""
-        shards = self.config["training"].get("class_shards", 1)
+        shards = self.config["training"]["class_shards"]
         return class_padding.class_axis(self.model.head, self.optimizer, self.init, shards)
 
     def init(self) -> TrainState:
@@ -187,7 +172,7 @@ class Run:
 
     @property
     def _padded_model(self) -> nn.Module:
-        shards = self.config["training"].get("class_shards", 1)
+        shards = self.config["training"]["class_shards"]
         padded = _with_classes(self.model, class_padding.places(self.num_classes, shards))
         return padded.clone(num_classes=self.num_classes)
 
@@ -217,8 +202,7 @@ def build(
     Raises:
       ValueError, FileNotFoundError: says which section, what was found and what was expected.
     """
-    config = _with_tuples(config)
-    schema.check(config)
+    config = schema.checked(_with_tuples(config))
     task = schema.task(config)
     pipeline = pipelines.build(config, data_dir) if pipeline is None else pipeline
     config = _with_num_classes(config, len(pipeline.class_names))
@@ -242,13 +226,13 @@ def build(
 def _steps(config: dict[str, Any], schedule: Callable, per_epoch: int) -> Steps:
     """The steps of a run; checks the settings of its schedule before a model is traced."""
     training = config["training"]
-    total = training.get("num_steps") or max(1, round(training["num_epochs"] * per_epoch))
+    total = training["num_steps"] or max(1, round(training["num_epochs"] * per_epoch))
     schema.check_steps(training, total)
     learning_rate = functools.partial(schedule, total_steps=total, steps_per_epoch=per_epoch)
     jax.eval_shape(learning_rate, 0)
     return Steps(
         batch_size=training["batch_size"],
-        num_microbatches=training.get("microbatches", 1),
+        num_microbatches=training["microbatches"],
         epochs=Epochs(per_epoch),
         total=total,
         per_checkpoint=max(1, round(training["checkpoint_epochs"] * per_epoch)),
@@ -266,15 +250,14 @@ def check(config: dict[str, Any]) -> None:
       ValueError: the config is wrong whatever its data; says which section, what was found and what
         was expected.
     """
-    config = _with_tuples(config)
-    schema.check(config)
+    config = schema.checked(_with_tuples(config))
     task = schema.task(config)
     pipelines.check(config)
-    num_classes = config["head"].get("num_classes") or _ANY_NUMBER_OF_CLASSES
+    num_classes = config["head"]["num_classes"] or _ANY_NUMBER_OF_CLASSES
     config = _with_num_classes(config, num_classes)
     bound = _bound(config)
     training = dict(config["training"])
-    if training.get("num_steps") is None:  # at most as many; the number follows from the data
+    if training["num_steps"] is None:  # at most as many; the number follows from the data
         training |= {"num_steps": 2**31 - 1, "num_epochs": None}
     steps = _steps({**config, "training": training}, bound["schedule"], per_epoch=1)
     bound["optimizer"](steps.learning_rate)
@@ -295,7 +278,7 @@ def check(config: dict[str, Any]) -> None:
 
 def _with_num_classes(config: dict[str, Any], number: int) -> dict[str, Any]:
     """The config with the number of classes of its data, if it states none."""
-    if config["head"].get("num_classes") is not None:
+    if config["head"]["num_classes"] is not None:
         return config
     return {**config, "head": {**config["head"], "num_classes": number}}
 
@@ -307,7 +290,7 @@ def _bound(config: dict[str, Any]) -> dict[str, Any]:
         bound = within(section, bind, module, **config[section])
         return bound if isinstance(bound, nn.Module) else functools.partial(within, section, bound)
 
-    return {section: part(section, module) for section, module in _MODULES.items()}
+    return {section: part(section, module) for section, module in sections.MODULES.items()}
 
 
 def _with_classes(model: nn.Module, number: int) -> nn.Module:
@@ -338,7 +321,7 @@ def check_shapes(run: Run) -> TrainState:
     arrays = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), pipeline.arrays)
     jax.eval_shape(run.train_step, state, arrays["train"], pipeline.example("train", training=True))
     evals = run.config["evals"].values()
-    for name, answers in sorted({(e["split"], e.get("answers")) for e in evals}, key=str):
+    for name, answers in sorted({(e["split"], e["answers"]) for e in evals}, key=str):
         feed = pipeline.example(name, training=False)
         step = functools.partial(run.eval_step, answers=answers)
         key = jax.random.key(0)

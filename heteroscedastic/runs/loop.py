@@ -49,7 +49,7 @@ def train(
       ChangedError: the run was under other JAX flags, which change its numbers.
       HostMistakeError: the hosts of the run differ in code, versions, flags, devices, data or
         config, or do not share the directory.
-      InitError: what config.init names is not there or does not fit.
+      InitError: what config.warm_start names is not there or does not fit.
       WorkdirError: the directory holds another run or a damaged file, or another process is at
         work on it.
       CheckpointError: a checkpoint that is needed cannot be read, or one could not be written.
@@ -72,15 +72,16 @@ def train(
     placement = Placement(
         run.steps.batch_size, num_microbatches=run.steps.num_microbatches, **run.layout
     )
-    settings = config.get("init")
-    if settings and not hosts.from_first(lambda: (path / "config.json").exists()):
-        warm_start.read(settings, shapes)  # so that an error comes before the directory is claimed
+    if not hosts.from_first(lambda: (path / "config.json").exists()):
+        warm_start.read(
+            config["warm_start"], shapes
+        )  # so that an error comes before the directory is claimed
     with workdir.claimed(path, config) as done:
         if done is not None:
             hosts.log(f"{path} holds this run, complete; nothing to do.")
             return done
         consistency.check_shared(path)
-        owner = hosts.from_first(lambda: workdir.claim_data(path, config, run.pipeline.description))
+        owner = hosts.from_first(lambda: workdir.claim_data(path, run.pipeline.description))
         hosts.log(
             f"{num_parameters:,} parameters, {run.steps.total:,} steps of {run.steps.batch_size} on"
             f" {provenance.device()}."
@@ -130,14 +131,10 @@ class _Trainer:
             run.pipeline.leave_out(self.told.get("left_out", {}))
             hosts.log(f"continuing from step {int(self.state.step)}.")
         else:
-            source = (
-                warm_start.read(run.config["init"], self.programs.template)
-                if run.config.get("init")
-                else None
-            )
+            source = warm_start.read(run.config["warm_start"], self.programs.template)
             self.state = self.programs.start(source.arrays if source else {})
             if source:
-                hosts.agree(source.told["digest"], "arrays to start from (config.init)")
+                hosts.agree(source.told["digest"], "arrays to start from (config.warm_start)")
                 self.told["init"] = source.told
                 hosts.log(
                     f"starting from {warm_start.words(source.told)}: {source.told['num_arrays']}"
@@ -153,7 +150,7 @@ class _Trainer:
         self.clock = Clock(since, self.told.get("clock"))
         self.progress = progress.Progress(run, self.clock)
         self.agreement = Agreement(int(self.state.step))
-        self.trace = Trace(run.config["training"].get("profile_steps"), path, int(self.state.step))
+        self.trace = Trace(run.config["training"]["profile_steps"], path, int(self.state.step))
 
     def train(self) -> None:
         """From the state's step to the last, with a checkpoint at every interval's end."""
@@ -322,7 +319,7 @@ class _Trainer:
         best_step = self.told["best_step"]
         evals = {}
         for name, settings in self.run.config["evals"].items():
-            which = settings.get("checkpoint", "last")
+            which = settings["checkpoint"]
             if which == "best" and "best" not in states:
                 if best_step is None:
                     raise NotFiniteError(

@@ -11,7 +11,7 @@ from heteroscedastic.data.dataset import Dataset
 from heteroscedastic.data.pipeline import Pipeline
 from heteroscedastic.data.resident import Resident
 from heteroscedastic.data.storage import store, tfds
-from heteroscedastic.runs import schema
+from heteroscedastic.runs import sections
 
 
 def build(config: dict[str, Any], data_dir: str | None = None) -> Pipeline:
@@ -23,7 +23,7 @@ def build(config: dict[str, Any], data_dir: str | None = None) -> Pipeline:
     """
     return (
         _streaming(config, data_dir)
-        if schema.is_streaming(config["data"])
+        if sections.is_streaming(config["data"])
         else _resident(config, data_dir)
     )
 
@@ -35,7 +35,7 @@ def check(config: dict[str, Any]) -> None:
     """
     within("curation", chains.parse, curation, config["curation"])
     operations = augment
-    if schema.is_streaming(config["data"]):
+    if sections.is_streaming(config["data"]):
         try:
             from heteroscedastic.data.streaming import ops as operations
         except ModuleNotFoundError:
@@ -49,7 +49,11 @@ def stored_data(config: dict[str, Any], data_dir: str | None = None) -> Dataset:
     making.
     """
     return within(
-        "data", store.load, config["data"]["name"], data_dir, **_words(config, schema.DATA_CHOICES)
+        "data",
+        store.load,
+        config["data"]["name"],
+        data_dir,
+        **_words(config, sections.DATA_CHOICES),
     )
 
 
@@ -97,7 +101,7 @@ def _streaming(config: dict[str, Any], data_dir: str | None) -> Pipeline:
         data_dir,
         _curate(config),
         reads_labels=bool(config["curation"].strip()) or config["weighting"]["name"] != "equal",
-        **_words(config, (*schema.DATA_CHOICES, "max_labels")),
+        **_words(config, (*sections.DATA_CHOICES, "max_labels")),
     )
     pipeline = within(
         "data",
@@ -107,7 +111,7 @@ def _streaming(config: dict[str, Any], data_dir: str | None) -> Pipeline:
         batch_size=config["training"]["batch_size"],
         training_chain=links["train"],
         chain=links["eval"],
-        **_words(config, schema.STREAMING),
+        **_words(config, ("reader_shards", "window", *sections.LIMITS)),
     )
     # What a chain makes of an image is found out here, not first inside of JAX, which adds to its
     # errors.
@@ -121,7 +125,7 @@ def _streaming(config: dict[str, Any], data_dir: str | None) -> Pipeline:
 def _curate(config: dict[str, Any]) -> Callable[[Dataset], Dataset]:
     """Curation, then the validation split that is held out, if any."""
     links = within("curation", chains.parse, curation, config["curation"])
-    seed = config["data"].get("seed", config["seed"])
+    seed = config["seed"] if config["data"]["seed"] is None else config["data"]["seed"]
 
     def curate(stored):
         data = within("curation", dataset_lib.curate, stored, seed, links)

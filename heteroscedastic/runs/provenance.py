@@ -17,7 +17,7 @@ from flax import traverse_util
 
 import heteroscedastic
 from heteroscedastic import files
-from heteroscedastic.runs import schema
+from heteroscedastic.runs import identity
 from heteroscedastic.training.state import TrainState
 
 _PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy")
@@ -132,7 +132,7 @@ def _code() -> str:
 def owner(config: dict[str, Any], fingerprint: str) -> str:
     """Identifier of a run of this config on these data, whatever the layout of devices."""
     return hashlib.sha256(
-        json.dumps([schema.identity(config), fingerprint], sort_keys=True).encode()
+        json.dumps([identity.identity(config), fingerprint], sort_keys=True).encode()
     ).hexdigest()
 
 

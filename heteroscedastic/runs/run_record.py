@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from absl import logging
 
 from heteroscedastic import files
-from heteroscedastic.runs import provenance, schema
+from heteroscedastic.runs import identity, provenance, schema
 
 STAMPED = ("dataset", "results")
 
@@ -50,7 +50,7 @@ def read(path: files.Path) -> RunRecord:
             f"{path / 'results.json'} lacks the evaluations {', '.join(missing)}; {_REWRITTEN}."
         )
     _check_stamps(path, record)
-    config = schema.completed(record.config, record.results)
+    config = identity.updated(record.config, record.results)
     return record._replace(config=config, results=as_measured(record.results))
 
 
@@ -275,9 +275,8 @@ def _check_stamps(path: files.Path, record: RunRecord) -> None:
         )
     check_dataset(dataset, record.dataset)
     same_owner = record.dataset["owner"] == record.results["owner"]
-    same_config = record.dataset["config_digest"] == provenance.digest(
-        schema.identity(record.config)
-    )
+    identities = identity.identity(record.config), identity.former_identity(record.config)
+    same_config = record.dataset["config_digest"] in map(provenance.digest, identities)
     if not same_config and same_owner:
         raise WorkdirError(
             f"{path / 'config.json'} is not the config that this run was made with; undo the"

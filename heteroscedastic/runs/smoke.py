@@ -10,11 +10,12 @@ from typing import Any
 
 import jax
 
+from heteroscedastic import bind
 from heteroscedastic.data import split_spec
 from heteroscedastic.data.storage import sample, store, tfds
 from heteroscedastic.distributed import hosts
 from heteroscedastic.models import backbones
-from heteroscedastic.runs import assembly, schema
+from heteroscedastic.runs import assembly, schema, sections
 
 _NUM_CLASSES = 64
 _NUM_EXAMPLES = 200  # of every split
@@ -54,9 +55,9 @@ def smoke(config: dict[str, Any], data_dir: str | None = None) -> tuple[dict[str
     Raises:
       ValueError: as training would.
     """
-    config = copy.deepcopy(config)
     assembly.check(config)
-    streams = schema.is_streaming(config["data"])
+    config = schema.checked(copy.deepcopy(config))
+    streams = sections.is_streaming(config["data"])
     is_there = (_is_streamed if streams else _is_stored)(config["data"], data_dir)
     if is_there:
         _check_with_data(config, data_dir)
@@ -68,44 +69,48 @@ def smoke(config: dict[str, Any], data_dir: str | None = None) -> tuple[dict[str
             " stand in for it."
         )
         _stand_in(config)
-    if config.pop("init", None):
+    if config["warm_start"]["workdir"] is not None or config["warm_start"]["weights"] is not None:
         hosts.log(
-            "a smoke run is of another size than what config.init names, so it starts afresh."
+            "a smoke run is of another size than what config.warm_start names, so it starts afresh."
         )
+        config["warm_start"] |= {"workdir": None, "weights": None}
     config["data"]["max_examples"] = _NUM_EXAMPLES
     for section, limits in _LARGEST.items():
         for name, limit in limits.items():
             if config[section].get(name) is not None:
                 config[section][name] = min(config[section][name], limit)
-    if config["head"].get("num_classes") is None:  # as many as the data has
-        config["data"]["max_classes"] = min(
-            config["data"].get("max_classes") or _NUM_CLASSES, _NUM_CLASSES
-        )
+    if config["head"]["num_classes"] is None:  # as many as the data has
+        max_classes = config["data"]["max_classes"] or _NUM_CLASSES
+        config["data"]["max_classes"] = min(max_classes, _NUM_CLASSES)
     elif config["head"]["num_classes"] > _NUM_CLASSES:
         config["head"]["num_classes"] = config["data"]["max_classes"] = _NUM_CLASSES
-    for_small_images = config["backbone"].get("stem") == "cifar" and not config["backbone"][
-        "name"
-    ].endswith("V2")
-    config["backbone"]["name"] = (
-        "ResNet8" if for_small_images else backbones.smallest(config["backbone"]["name"])
-    )
-    config["training"].pop("profile_steps", None)
+    config["backbone"] = _smallest(config["backbone"])
+    config["training"]["profile_steps"] = None
     devices = jax.device_count()
-    parts = devices * config["training"].get("microbatches", 1)
+    parts = devices * config["training"]["microbatches"]
     batch_size = -(-config["training"]["batch_size"] // parts) * parts
     config["training"] |= {"num_epochs": None, "num_steps": 2, "batch_size": batch_size}
-    if "lanes" in config["data"]:
-        config["data"]["lanes"] = math.gcd(config["data"]["lanes"], batch_size)
-    if devices % config["training"].get("class_shards", 1):  # that it was made for are not here
-        del config["training"]["class_shards"]
+    if streams:
+        config["data"]["reader_shards"] = math.gcd(config["data"]["reader_shards"], batch_size)
+    if devices % config["training"]["class_shards"]:  # that it was made for are not here
+        config["training"]["class_shards"] = 1
     return config, data_dir
+
+
+def _smallest(settings: dict[str, Any]) -> dict[str, Any]:
+    """config.backbone with the smallest member of the family."""
+    name = settings["name"]
+    for_small_images = settings.get("stem") == "cifar" and not name.endswith("V2")
+    name = "ResNet8" if for_small_images else backbones.smallest(name)
+    declared = bind.declared_settings(bind.lookup(backbones, name))
+    return {"name": name} | {k: v for k, v in settings.items() if k in declared}
 
 
 def _check_with_data(config: dict[str, Any], data_dir: str | None) -> None:
     """Raises a ValueError if the config does not suit the first examples of its data."""
     data, training = dict(config["data"]), dict(config["training"])
-    data["max_examples"] = min(_NUM_EXAMPLES, data.get("max_examples") or _NUM_EXAMPLES)
-    training.pop("profile_steps", None)  # steps of more examples
+    data["max_examples"] = min(_NUM_EXAMPLES, data["max_examples"] or _NUM_EXAMPLES)
+    training["profile_steps"] = None  # they may be later than the steps of so few examples
     assembly.check_shapes(assembly.build({**config, "data": data, "training": training}, data_dir))
 
 
@@ -122,7 +127,7 @@ def _stream(config: dict[str, Any], data_dir: str | None, is_there: bool) -> str
         tfds.library()
     except ModuleNotFoundError:
         return data_dir  # as the pipeline says what it needs
-    num_classes = config["head"].get("num_classes") or _NUM_CLASSES
+    num_classes = config["head"]["num_classes"] or _NUM_CLASSES
     if is_there and num_classes <= _MOST_CLASSES:
         return data_dir
     directory = tempfile.mkdtemp(prefix="smoke-")
@@ -140,16 +145,15 @@ def _stream(config: dict[str, Any], data_dir: str | None, is_there: bool) -> str
             name,
             directory,
             sorted({expression.partition("[")[0] for expression in splits.values()}),
-            label=data.get("label", "label"),
+            label=data["label"],
             labels=schema.task(config).labels,
             size=None if sizes else _SIZE,
             num_classes=num_classes,
         )
         for split, expression in split_spec.shares(splits).items():
-            entry = data.setdefault("splits", {}).get(split)
-            data["splits"][split] = (
-                {**entry, "split": expression} if isinstance(entry, dict) else expression
-            )
+            entry = (data["splits"] or {}).get(split)
+            expression = {**entry, "split": expression} if isinstance(entry, dict) else expression
+            data["splits"] = {**(data["splits"] or {}), split: expression}
     return directory
 
 
@@ -174,18 +178,20 @@ def _is_streamed(data: dict[str, Any], data_dir: str | None) -> bool:
 
 def _splits(config: dict[str, Any]) -> set[str]:
     """The splits on which a config trains and evaluates."""
-    told = (*config["evals"].values(), config["validation"] or {})
-    return {"train", *(settings["split"] for settings in told if "split" in settings)} - {"valid"}
+    evaluated = (*config["evals"].values(), config["validation"] or {})
+    splits = {settings["split"] for settings in evaluated if "split" in settings}
+    return {"train", *splits} - {"valid"}
 
 
 def _stand_in(config: dict[str, Any]) -> None:
-    kept = {name: config["data"][name] for name in ("train", "eval", "validation_fraction")}
-    kept["validation_fraction"] = (
-        kept["validation_fraction"] or 0.2
-    )  # for a split "valid" that it may have had
+    data = config["data"]
     config["data"] = {
+        **bind.defaults(sections.ResidentData),
         "name": "digits_pairs" if schema.task(config).labels == "list" else "digits",
-        **kept,
+        "train": data["train"],
+        "eval": data["eval"],
+        # for a split "valid" that the data may have had
+        "validation_fraction": data["validation_fraction"] or 0.2,
     }
     for settings in (*config["evals"].values(), config["validation"] or {}):
         if settings.get("split") not in ("train", "valid", None):

@@ -1,7 +1,7 @@
-"""Starts a run from the weights of another run, or of a file (`config.init`).
+"""Starts a run from the weights of another run, or of a file (`config.warm_start`).
 
-    c.init = dict(workdir="runs/upstream", checkpoint="last", head=False)
-    c.init = dict(weights="resnet50.npz")
+    c.warm_start = dict(workdir="runs/upstream", checkpoint="last", head=False)
+    c.warm_start = dict(weights="resnet50.npz")
 
 Before the first step the backbone takes its parameters and batch statistics from there. A resumed
 run keeps its own. The head is copied too if `head` is True; otherwise the seed initialises it.
@@ -23,7 +23,7 @@ _PARTS = ("backbone", "head")
 
 
 class InitError(ValueError):
-    """The source that config.init names is missing, incomplete, or does not fit the model."""
+    """The source that config.warm_start names is missing, incomplete, or does not fit the model."""
 
 
 class Source(NamedTuple):
@@ -35,23 +35,25 @@ class Source(NamedTuple):
     told: dict[str, Any]  # where they come from, for results.json
 
 
-def read(settings: Mapping[str, Any], template: TrainState) -> Source:
-    """The source that config.init names; checks that it fits. Every host reads all of it.
+def read(settings: Mapping[str, Any], template: TrainState) -> Source | None:
+    """The source that config.warm_start names, or None; checks that it fits.
+
+    Every host reads all of it.
 
     Args:
-      settings: config.init.
+      settings: config.warm_start.
       template: shapes of the saved state of the new run.
 
     Raises:
       InitError: the source is missing, incomplete, damaged, or does not fit; names every leaf.
     """
-    head = settings.get("head", False)
-    if "weights" in settings:
+    head = settings["head"]
+    if settings["weights"] is not None:
         found, told = _of_file(files.as_path(settings["weights"]))
+    elif settings["workdir"] is not None:
+        found, told = _of_run(files.as_path(settings["workdir"]), settings["checkpoint"])
     else:
-        found, told = _of_run(
-            files.as_path(settings["workdir"]), settings.get("checkpoint", "last")
-        )
+        return None
     parts = _PARTS if head else _PARTS[:1]
     arrays = {name: array for name, array in found.items() if name.split("/")[1] in parts}
     expected = {
@@ -61,7 +63,7 @@ def read(settings: Mapping[str, Any], template: TrainState) -> Source:
     }
     try:
         convert.check_fit(
-            f"What config.init names does not fit the model ({words(told)})", arrays, expected
+            f"What config.warm_start names does not fit the model ({words(told)})", arrays, expected
         )
     except ValueError as error:
         where = (
@@ -69,7 +71,7 @@ def read(settings: Mapping[str, Any], template: TrainState) -> Source:
             + (" and config.head" if head else "")
             + " the settings that it was made with"
         )
-        rest = ", or start the head afresh with config.init.head=False" if head else ""
+        rest = ", or start the head afresh with config.warm_start.head=False" if head else ""
         raise InitError(f"{error} To mend it, {where}{rest}.") from None
     digest = provenance.digest_of_arrays(arrays)
     return Source(arrays, told | {"head": head, "num_arrays": len(arrays), "digest": digest})
@@ -98,7 +100,7 @@ def _named(params: Any, model_state: Any) -> dict[str, Any]:
 
 
 def _of_run(workdir: files.Path, checkpoint: str) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-    name = f"config.init.workdir, {workdir}"
+    name = f"config.warm_start.workdir, {workdir}"
     if not workdir.is_dir():
         raise InitError(
             f"{name}, is no directory; name that of a finished run, from here or from the root."
@@ -125,7 +127,7 @@ def _of_run(workdir: files.Path, checkpoint: str) -> tuple[dict[str, np.ndarray]
     if step is None:
         raise InitError(
             f"{name}, has no best checkpoint, as it had no validation; set"
-            " config.init.checkpoint='last'."
+            " config.warm_start.checkpoint='last'."
         )
     directory = workdir / "checkpoints"
     _check_inside(workdir, [directory, directory / str(step), *(directory / str(step)).rglob("*")])
@@ -150,7 +152,7 @@ def _check_inside(workdir: files.Path, paths: Iterable[files.Path]) -> None:
     for path in paths:
         if not files.in_bucket(path) and not path.resolve().is_relative_to(root):
             raise InitError(
-                f"config.init.workdir, {workdir}, has a link that leads out of it, {path} to"
+                f"config.warm_start.workdir, {workdir}, has a link that leads out of it, {path} to"
                 f" {path.resolve()}; name the"
                 " run that holds the file itself, or put a copy in place of the link."
             )
@@ -159,7 +161,8 @@ def _check_inside(workdir: files.Path, paths: Iterable[files.Path]) -> None:
 def _of_file(path: files.Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
     if not path.exists():
         raise InitError(
-            f"config.init.weights, {path}, is missing; python -m heteroscedastic.models.convert"
+            f"config.warm_start.weights, {path}, is missing;"
+            " python -m heteroscedastic.models.convert"
             " writes such a file from"
             " public weights."
         )
@@ -167,14 +170,14 @@ def _of_file(path: files.Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
         arrays = files.read_arrays(path)
     except Exception as error:  # of zip, zlib or numpy, whichever comes upon the damage first
         raise InitError(
-            f"config.init.weights, {path}, is no readable .npz file ({error})."
+            f"config.warm_start.weights, {path}, is no readable .npz file ({error})."
         ) from None
     strange = sorted(
         name for name in arrays if name.count("/") < 2 or name.split("/")[1] not in _PARTS
     )
     if strange:
         raise InitError(
-            f"config.init.weights, {path}, has {', '.join(strange[:3])} where names such as"
+            f"config.warm_start.weights, {path}, has {', '.join(strange[:3])} where names such as"
             " params/backbone/stem/kernel"
             " are expected; python -m heteroscedastic.models.convert writes such a file from"
             " public weights."

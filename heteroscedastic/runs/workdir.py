@@ -13,7 +13,7 @@ from absl import logging
 
 from heteroscedastic import files
 from heteroscedastic.distributed import hosts
-from heteroscedastic.runs import checkpoint, provenance, run_record, schema
+from heteroscedastic.runs import checkpoint, identity, provenance, run_record
 from heteroscedastic.runs.run_record import WorkdirError
 
 _REWRITTEN = "remove it, and the same command writes it again"
@@ -48,13 +48,26 @@ def claimed(workdir: files.Path, config: dict[str, Any]) -> Iterator[dict[str, A
                 files.sweep(workdir, name)
             files.sweep(workdir / "predictions", "*.npz")
             _check_ours(workdir, config)  # again, now that nobody else can change it
-            path = workdir / "config.json"
-            # The config may differ in settings that are no part of the run's identity.
-            if not path.exists() or files.read_json(path) != files.plain(config):
-                files.write_json(path, config)
+            _write_config(workdir / "config.json", config)
             return None
 
         yield hosts.from_first(claim)
+
+
+def _write_config(path: files.Path, config: dict[str, Any]) -> None:
+    """Writes the config, which may differ in settings that are no part of the run's identity.
+
+    A config of an earlier version stays as it is, as the other files name its digest.
+    """
+    if path.exists():
+        saved = files.read_json(path)
+        if saved == files.plain(config) or _digest(saved) != _digest(config):
+            return
+    files.write_json(path, config)
+
+
+def _digest(config: dict[str, Any]) -> str:
+    return provenance.digest(identity.identity(config))
 
 
 def _check_ours(workdir: files.Path, config: dict[str, Any]) -> None:
@@ -62,8 +75,8 @@ def _check_ours(workdir: files.Path, config: dict[str, Any]) -> None:
     if path.exists():
         config = files.plain(config)
         remedy = f"bring it back, or remove {workdir} to begin again"
-        saved = files.plain(run_record.read_object(path, ("head",), remedy))
-        if identity(saved) != identity(config):
+        saved = identity.updated(files.plain(run_record.read_object(path, ("head",), remedy)))
+        if identity.identity(saved) != identity.identity(config):
             lines = difference(saved, config)
             more = (
                 f"; and {len(lines) - _MOST_DIFFERENCES} more"
@@ -81,12 +94,6 @@ def _check_ours(workdir: files.Path, config: dict[str, Any]) -> None:
         raise WorkdirError(
             f"{workdir} holds files but no config.json, so no run; give another --workdir."
         )
-
-
-def identity(config: dict[str, Any]) -> Any:
-    """The settings that identify a run; all of the config if a section of it is damaged."""
-    is_valid = all(isinstance(config.get(section, {}), dict) for section in ("training", "data"))
-    return schema.identity(config) if is_valid else config
 
 
 @contextlib.contextmanager
@@ -109,7 +116,7 @@ def _locked(workdir: files.Path) -> Iterator[None]:
         yield
 
 
-def claim_data(workdir: files.Path, config: dict[str, Any], description: dict[str, Any]) -> str:
+def claim_data(workdir: files.Path, description: dict[str, Any]) -> str:
     """Records the data of a run and its owner, a digest of config and data.
 
     A run that an earlier version began keeps the owner that its checkpoints name.
@@ -121,7 +128,8 @@ def claim_data(workdir: files.Path, config: dict[str, Any], description: dict[st
       WorkdirError: the run began on other data, or the record is damaged or belongs to another run.
     """
     path = workdir / "dataset.json"
-    config_digest = provenance.digest(schema.identity(config))
+    config = files.read_json(workdir / "config.json")  # in the form that the run began with
+    config_digest = _digest(config)
     if path.exists():
         record = run_record.read_object(path, ("fingerprint",), _REWRITTEN)
         run_record.check_dataset(path, record)
@@ -137,7 +145,8 @@ def claim_data(workdir: files.Path, config: dict[str, Any], description: dict[st
                 f" {description['num_examples']}, {description['fingerprint'][:12]}); give another"
                 " --workdir or the old data."
             )
-        if record.get("config_digest", config_digest) != config_digest:
+        former_digest = provenance.digest(identity.former_identity(config))
+        if record.get("config_digest", config_digest) not in (config_digest, former_digest):
             raise WorkdirError(f"{path} belongs to a run of another config; {_REWRITTEN}.")
         if "owner" in record:
             return record["owner"]

@@ -274,7 +274,7 @@ def test_a_chain_that_does_not_match_the_images_of_a_stream_is_an_error_before_r
         pipeline="streaming",
         name=name,
         validation_fraction=0.0,
-        lanes=4,
+        reader_shards=4,
         train=valid_chain,
         eval=valid_chain,
     )

@@ -193,7 +193,7 @@ IMAGES = {
 
 @pytest.mark.parametrize("name", sorted(PAPER.keys() - {"table_6"}))
 def test_every_run_sees_the_papers_images(name):
-    limits = {"pipeline", "validation_fraction", "lanes", "max_corrupt", "max_labels"}
+    limits = {"pipeline", "validation_fraction", "reader_shards", "max_corrupt", "max_labels"}
     for job in study.jobs(PAPER[name], "paper", study.Path("runs") / name):
         data = job.config["data"]
         assert {key: value for key, value in data.items() if key not in limits} == IMAGES[name]

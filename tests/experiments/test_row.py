@@ -37,7 +37,7 @@ def test_a_run_in_a_bucket_starts_from_a_run_in_the_same_bucket():
     )
     config = row.get_config(name.partition(":")[2])
     assert config.to_dict() == job.config
-    assert config.init.workdir.startswith("gs://bucket/runs/correlated_label_noise/")
+    assert config.warm_start.workdir.startswith("gs://bucket/runs/correlated_label_noise/")
 
 
 @pytest.mark.parametrize(

@@ -133,13 +133,13 @@ def test_a_metric_with_two_values_is_an_error(runs_directory):
 
 
 def test_a_fingerprint_depends_on_the_config_and_not_on_directories():
-    row = Row("hom", "vtab", {"init.workdir": "{runs}/other/{scale}/seed_{seed}"})
+    row = Row("hom", "vtab", {"warm_start.workdir": "{runs}/other/{scale}/seed_{seed}"})
     from_another = TINY._replace(rows=(row,), scales={"cpu": Scale((0, 1))}, grid={})
     here, there = (
         study.jobs(from_another, "cpu", Path(out) / "tiny") for out in ("runs", "/elsewhere")
     )
     assert [job.fingerprint for job in here] == [job.fingerprint for job in there]
-    assert here[0].config["init"]["workdir"] == "runs/other/cpu/seed_0"
+    assert here[0].config["warm_start"]["workdir"] == "runs/other/cpu/seed_0"
     assert len({job.fingerprint for job in here}) == 2
 
 

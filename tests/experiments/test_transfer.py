@@ -70,7 +70,7 @@ def test_every_task_is_fine_tuned_by_bits_rule():
 def test_a_row_is_a_task_from_a_head_and_starts_from_its_run_of_the_same_seed(tmp_path):
     jobs = study.jobs(transfer.TABLES["table_6"], "paper", tmp_path / "study" / "table_6")
     assert len(jobs) == 19 * 3 * 5
-    started = {job.config["init"]["workdir"] for job in jobs if job.seed == 3}
+    started = {job.config["warm_start"]["workdir"] for job in jobs if job.seed == 3}
     assert all(str(tmp_path / "study") in name and name.endswith("seed_3") for name in started)
     assert len(started) == 3
 
@@ -239,11 +239,11 @@ def test_a_task_of_vtab_is_streamed_from_its_prepared_set(tmp_path):
     tiny = {
         "data.train": "resize(8)|value_range(-1, 1)",
         "data.eval": "resize(8)|value_range(-1, 1)",
-        "data.lanes": 4,
+        "data.reader_shards": 4,
         "backbone": dict(name="MLP", widths=(8,)),
         "training.batch_size": 8,
         "training.num_steps": 4,
-        "init": None,
+        "warm_start": {},
     }
     results = loop.train(
         study.config("vtab", transfer.vtab_overrides("clevr_count") | tiny),

@@ -110,7 +110,7 @@ IMAGENET = dict(
     train="inception_crop(224)|flip_lr|value_range(-1, 1)",
     eval="resize_small(256)|central_crop(224)|value_range(-1, 1)",
     validation_fraction=0.0,
-    lanes=128,
+    reader_shards=128,
 )
 IN_BATCHES = {"head.num_classes": 1000, "training.batch_size": 128}
 
@@ -129,7 +129,7 @@ def test_copies_stand_in_for_all_sets_of_a_stream_that_are_not_there(tmp_path):
         "splits": None,
         "train": "inception_crop(32)|flip_lr|value_range(-1, 1)",
         "eval": "resize_small(37)|central_crop(32)|value_range(-1, 1)",
-        "lanes": 8,
+        "reader_shards": 8,
         "max_classes": 64,
         "max_examples": 200,
     }
@@ -163,7 +163,11 @@ def test_copies_have_lists_of_labels_where_the_set_has_and_one_size_where_the_ch
     tmp_path,
 ):
     data = dict(
-        pipeline="streaming", name="private", label="labels", validation_fraction=0.0, lanes=6
+        pipeline="streaming",
+        name="private",
+        label="labels",
+        validation_fraction=0.0,
+        reader_shards=6,
     )
     data |= dict(train="flip_lr|value_range(-1, 1)", eval="value_range(-1, 1)")
     config = streamed(
@@ -173,7 +177,7 @@ def test_copies_have_lists_of_labels_where_the_set_has_and_one_size_where_the_ch
     )
     config["evals"] = dict(test=dict(split="test"))
     shrunk, data_dir = smoke.smoke(config)
-    assert (shrunk["data"]["splits"], shrunk["data"]["lanes"]) == (
+    assert (shrunk["data"]["splits"], shrunk["data"]["reader_shards"]) == (
         dict(train="train", test="test"),
         2,
     )

@@ -36,7 +36,7 @@ def config(name="same", **data):
         train="flip_lr|value_range(-1, 1)",
         eval="value_range(-1, 1)",
         validation_fraction=0.0,
-        lanes=4,
+        reader_shards=4,
         window=5,
     )
     made = study.config("digits_hom", {})
@@ -57,7 +57,7 @@ def data_dir(tmp_path_factory):
 
 def test_evaluation_is_that_of_the_resident_pipeline(data_dir):
     streaming, in_memory = config(), config()
-    for word in ("pipeline", "lanes", "window"):
+    for word in ("pipeline", "reader_shards", "window"):
         del in_memory["data"][word]
     found = []
     for made in (streaming, in_memory):
@@ -160,9 +160,9 @@ def test_a_file_of_records_that_vanishes_ends_a_run_that_continues_once_it_is_ba
     ("data", "message"),
     [
         ({"pipeline": "stream"}, "data.pipeline is 'stream'; choose one of resident, streaming"),
-        ({"lanes": 0}, "config.data.lanes is 0; it must be a whole number >= 1"),
+        ({"reader_shards": 0}, "config.data.reader_shards is 0; it must be a whole number >= 1"),
         ({"window": 0}, "config.data.window is 0"),
-        ({"pipeline": "resident"}, "config.data.lanes is the streaming pipeline's"),
+        ({"pipeline": "resident"}, "config.data.reader_shards is the streaming pipeline's"),
         (
             {"train": "shift(1)"},
             "config.data.train: ops has no 'shift'; choose one of central_crop",
@@ -171,7 +171,10 @@ def test_a_file_of_records_that_vanishes_ends_a_run_that_continues_once_it_is_ba
             {"splits": {"train": "train"}},
             "splits \\['test'\\] are evaluated, but the data set has \\['train'\\]",
         ),
-        ({"lanes": 3}, "config.data.lanes is 3, but must divide config.training.batch_size, 8"),
+        (
+            {"reader_shards": 3},
+            "config.data.reader_shards is 3, but must divide config.training.batch_size, 8",
+        ),
     ],
 )
 def test_a_config_that_asks_for_no_stream_there_is_says_so(data_dir, data, message):
@@ -346,7 +349,7 @@ def test_a_row_of_jft_runs_on_the_public_set_of_its_form(tmp_path):
         "backbone": dict(name="ResNet8"),
         "predictive.num_samples": 8,
         "head.num_factors": 3,
-        "data.lanes": 4,
+        "data.reader_shards": 4,
     }
     view = {
         "data.train": "inception_crop(32)|flip_lr|value_range(-1, 1)",

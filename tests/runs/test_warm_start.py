@@ -27,7 +27,7 @@ def downstream(source, **overrides):
     """Another head on the same digits, that starts from the source and never moves."""
     still = {"schedule": dict(name="constant", learning_rate=0.0)}
     config = study.config("digits_hom", SETTINGS | still | overrides)
-    return config | {"init": source}
+    return config | {"warm_start": source}
 
 
 def arrays(directory, step=None):
@@ -45,7 +45,7 @@ def named(state):
 def test_the_backbone_is_the_sources_and_the_head_that_of_a_run_without_it(upstream, tmp_path):
     config = downstream(dict(workdir=str(upstream)))
     results = loop.train(config, str(tmp_path / "run"))
-    alone = assembly.build({name: value for name, value in config.items() if name != "init"})
+    alone = assembly.build({name: value for name, value in config.items() if name != "warm_start"})
     theirs, fresh, ours = arrays(upstream), named(alone.init()), arrays(tmp_path / "run")
     params = {name for name in ours if name.startswith("params/")}
     assert {name.split("/")[1] for name in params} == {"backbone", "head"}
@@ -62,7 +62,7 @@ def test_the_backbone_is_the_sources_and_the_head_that_of_a_run_without_it(upstr
 def test_batch_statistics_come_along_and_nothing_else_does(upstream):
     run = assembly.build(downstream(dict(workdir=str(upstream))))
     fresh, theirs = jax.jit(run.init)(), arrays(upstream)
-    source = warm_start.read(run.config["init"], jax.eval_shape(run.init))
+    source = warm_start.read(run.config["warm_start"], jax.eval_shape(run.init))
     started = warm_start.applied(fresh, source.arrays)
     name = "batch_stats/backbone/BatchNorm_0/mean"
     np.testing.assert_array_equal(named(started)[name], theirs[name])
@@ -73,10 +73,12 @@ def test_batch_statistics_come_along_and_nothing_else_does(upstream):
 
 
 def test_a_head_comes_along_on_demand_and_then_may_be_cut_over_devices(upstream):
-    config = small(**SETTINGS) | {"init": dict(workdir=str(upstream), checkpoint="best", head=True)}
+    config = small(**SETTINGS) | {
+        "warm_start": dict(workdir=str(upstream), checkpoint="best", head=True)
+    }
     config["training"]["class_shards"] = 4
     run = assembly.build(config)
-    source = warm_start.read(config["init"], jax.eval_shape(run.init))
+    source = warm_start.read(run.config["warm_start"], jax.eval_shape(run.init))
     at_work = class_padding.padded(
         run.class_axis, warm_start.applied(jax.jit(run.init)(), source.arrays)
     )
@@ -137,7 +139,7 @@ def test_weights_in_a_file_are_as_good_as_a_run(upstream, tmp_path):
         (
             {},
             dict(head=True),
-            r"the unexpected params/head/factor_scale/bias.*config.init.head=False",
+            r"the unexpected params/head/factor_scale/bias.*config.warm_start.head=False",
         ),
     ],
 )
@@ -205,17 +207,20 @@ def test_a_flipped_bit_of_the_source_is_told(upstream, tmp_path):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        (dict(), "must name one of workdir, a run, and weights"),
-        (dict(workdir="a", weights="b"), "must name one of workdir"),
-        ("runs/a", "must name one of workdir"),
-        (dict(weights="a", checkpoint="best"), r"nobody reads \['checkpoint'\] of config.init"),
+        (dict(workdir="a", weights="b"), "set one of them to None"),
+        ("runs/a", "it must be a section"),
+        (dict(directory="a"), "config.warm_start has no setting 'directory'"),
         (dict(workdir="a", checkpoint="first"), "choose one of last, best"),
-        (dict(workdir="a", head="yes"), "must be True or False"),
+        (dict(workdir="a", head="yes"), "it must be True or False"),
     ],
 )
 def test_a_section_that_is_none_is_an_error(settings, message):
     with pytest.raises(ValueError, match=message):
-        assembly.build(small() | {"init": settings})
+        assembly.build(small() | {"warm_start": settings})
+
+
+def source_of(run, checkpoint):
+    return dict(workdir=str(run), weights=None, checkpoint=checkpoint, head=False)
 
 
 def test_no_path_leads_out_of_the_run_that_is_named(upstream, tmp_path):
@@ -227,7 +232,7 @@ def test_no_path_leads_out_of_the_run_that_is_named(upstream, tmp_path):
         with pytest.raises(
             warm_start.InitError, match=r"results.json has .* as best_step, which must be"
         ):
-            warm_start.read(dict(workdir=copy, checkpoint="best"), shapes)
+            warm_start.read(source_of(copy, "best"), shapes)
     (copy / "results.json").write_text(json.dumps(results))
     state = copy / "checkpoints" / str(results["step"]) / "state"
     state.rename(tmp_path / "elsewhere")
@@ -235,7 +240,7 @@ def test_no_path_leads_out_of_the_run_that_is_named(upstream, tmp_path):
     with pytest.raises(
         warm_start.InitError, match=r"has a link that leads out of it, .*state to .*elsewhere"
     ):
-        warm_start.read(dict(workdir=copy), shapes)
+        warm_start.read(source_of(copy, "last"), shapes)
     state.unlink()
     (tmp_path / "elsewhere").rename(state)
     warm_start.read(dict(workdir=copy), shapes)

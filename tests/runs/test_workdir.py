@@ -15,7 +15,7 @@ def begun(tmp_path):
     """A directory in which a run was begun."""
     with workdir.claimed(tmp_path, CONFIG) as done:
         assert done is None
-        workdir.claim_data(tmp_path, CONFIG, DATA)
+        workdir.claim_data(tmp_path, DATA)
         writer = workdir.Writer(tmp_path, 0)
         for step in (10, 20, 30):
             writer.write(step, {"loss": 1 / step})
@@ -24,7 +24,7 @@ def begun(tmp_path):
 
 def begin_again(path):
     with workdir.claimed(path, CONFIG):
-        workdir.claim_data(path, CONFIG, DATA)
+        workdir.claim_data(path, DATA)
         workdir.Writer(path, 30)
 
 
@@ -163,19 +163,20 @@ def test_a_run_that_an_earlier_version_began_keeps_the_owner_by_which_its_checkp
     tmp_path, caplog
 ):
     data = DATA | {"fingerprint": "new", "examples_fingerprint": "old"}
+    workdir.files.write_json(tmp_path / "config.json", CONFIG)
     workdir.files.write_json(tmp_path / "dataset.json", DATA | {"fingerprint": "old"})
     former = provenance.owner(CONFIG, "old")
-    assert workdir.claim_data(tmp_path, CONFIG, data) == former != provenance.owner(CONFIG, "new")
+    assert workdir.claim_data(tmp_path, data) == former != provenance.owner(CONFIG, "new")
     assert ["begun by an earlier version" in said for said in caplog.messages] == [True]
-    assert workdir.claim_data(tmp_path, CONFIG, data) == former  # and from now on it is recorded
+    assert workdir.claim_data(tmp_path, data) == former  # and from now on it is recorded
     assert len(caplog.messages) == 1
     (tmp_path / "dataset.json").unlink()
-    assert workdir.claim_data(tmp_path, CONFIG, data) == provenance.owner(CONFIG, "new")
+    assert workdir.claim_data(tmp_path, data) == provenance.owner(CONFIG, "new")
     (tmp_path / "dataset.json").unlink()
     workdir.files.write_json(
         tmp_path / "checkpoints" / "3" / "told" / "metadata", {"owner": former}
     )
-    assert workdir.claim_data(tmp_path, CONFIG, data) == former
+    assert workdir.claim_data(tmp_path, data) == former
 
 
 @pytest.mark.parametrize(
@@ -187,7 +188,7 @@ def test_a_run_that_an_earlier_version_began_keeps_the_owner_by_which_its_checkp
 )
 def test_other_data_or_class_names_are_refused(begun, change, message):
     with pytest.raises(workdir.WorkdirError, match=message):
-        workdir.claim_data(begun, CONFIG, DATA | change)
+        workdir.claim_data(begun, DATA | change)
 
 
 @pytest.mark.parametrize(
@@ -206,7 +207,8 @@ def test_an_edited_record_of_the_data_is_named_with_what_to_do(begun, change):
 
 def test_the_record_of_another_runs_data_is_named_with_what_to_do(begun, tmp_path_factory):
     other = tmp_path_factory.mktemp("other")
-    workdir.claim_data(other, CONFIG | {"seed": 1}, DATA)
+    workdir.files.write_json(other / "config.json", CONFIG | {"seed": 1})
+    workdir.claim_data(other, DATA)
     (begun / "dataset.json").write_bytes((other / "dataset.json").read_bytes())
     with pytest.raises(
         workdir.WorkdirError, match=r"dataset.json belongs to a run of another config; remove it"

@@ -26,7 +26,7 @@ def num_parameters(config, multilabel):
       config: its training chain has a crop, which determines the image size.
       multilabel: whether examples have lists of labels.
     """
-    schema.check(config)
+    config = schema.checked(config)
     chain(curation, config["curation"])
     pixels = int(CROP.search(config["data"]["train"])[1])
     width, backbone = _backbone(json.dumps(config["backbone"]), pixels)

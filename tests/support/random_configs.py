@@ -100,7 +100,7 @@ KINDS = {  # section -> valid settings of each kind
     ],
     "validation": [dict(split="valid", metric="nll")],
 }
-SECTIONS = ["seed", "curation", "init", "evals", "evals.test", *KINDS]
+SECTIONS = ["seed", "curation", "warm_start", "evals", "evals.test", *KINDS]
 
 
 def variants(section):

@@ -88,7 +88,7 @@ def stream(
         training_chain=chain(ops, training),
         chain=chain(ops, evaluation),
         max_labels=max_labels,
-        **{"lanes": 4, "window": 5} | dict(settings),
+        **{"reader_shards": 4, "window": 5} | dict(settings),
     )
 
 

@@ -14,7 +14,7 @@ from heteroscedastic import losses, metrics, predictive, smoothing, tasks, weigh
 from heteroscedastic.batch import Batch
 from heteroscedastic.bind import _choices
 from heteroscedastic.links import suits
-from heteroscedastic.runs import assembly, schema
+from heteroscedastic.runs import assembly
 from heteroscedastic.tasks.task import Task, check_parts
 from heteroscedastic.training.objective import objective
 
@@ -124,24 +124,6 @@ def test_answers_that_the_labels_do_not_have_are_an_error(answers, message):
     config["evals"]["test"] = dict(split="test", answers=answers)
     with pytest.raises(ValueError, match=message):
         assembly.build(config)
-
-
-def test_older_configs_are_the_same_run_and_are_completed_by_what_their_data_held():
-    config = small()
-    older = {name: value for name, value in config.items() if name != "task"}
-    assert schema.identity(older) == schema.identity(config)
-    other = {**config, "loss": dict(name="a_newer_loss")}
-    assert schema.identity({**other, "task": "multilabel"}) != schema.identity(other)
-
-    results = {"evals": {"test": {"accuracy": 0.5, "nll": 1.0}, "valid": {"accuracy": 0.5}}}
-    found = schema.completed(older, results)
-    assert found["task"] == "multiclass"
-    assert found["evals"]["valid"]["answers"] == "any"  # which had no metric but accuracy
-    assert "answers" not in found["evals"]["test"]
-    sigmoid = older | {"loss": dict(name="sigmoid_cross_entropy")}
-    assert schema.completed(sigmoid, results)["task"] == "one_vs_rest"
-    lists = {"evals": {"test": {"label_accuracy": 0.9, "nll": 1.0}, "valid": {"nll": 1.0}}}
-    assert schema.completed(sigmoid, lists)["task"] == "multilabel"
 
 
 class _Dropped(nn.Module):

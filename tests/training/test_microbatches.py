@@ -231,7 +231,7 @@ def test_a_number_of_parts_that_is_none_is_an_error(number):
     config = small()
     config["training"]["microbatches"] = number
     with pytest.raises(ValueError, match=r"microbatches is .* whole number >= 1"):
-        schema.check(config)
+        schema.checked(config)
 
 
 def test_parts_that_do_not_divide_the_batch_are_an_error():
@@ -240,7 +240,7 @@ def test_parts_that_do_not_divide_the_batch_are_an_error():
     with pytest.raises(
         ValueError, match=r"microbatches is 3, but must divide config\.training\.batch_size, 64"
     ):
-        schema.check(config)
+        schema.checked(config)
     with pytest.raises(
         ValueError,
         match="microbatches is 3, but must divide the 64 examples that each of 1 devices",

@@ -110,7 +110,7 @@ def _stream_examples(
         batch_size=len(ids),
         training_chain=train,
         chain=evaluation,
-        lanes=1,
+        reader_shards=1,
         max_labels=settings.get("max_labels", 16),
     )
     slots = np.arange(len(ids))

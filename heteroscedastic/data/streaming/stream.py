@@ -40,7 +40,7 @@ class Streaming:
         batch_size: int,
         training_chain: Sequence[Callable],
         chain: Sequence[Callable],
-        lanes: int,
+        reader_shards: int,
         window: int = 128,
         max_labels: int = 16,
         max_corrupt: int = 100,
@@ -50,10 +50,10 @@ class Streaming:
         Args:
           sources: the examples of every split.
           seed: seed of the order and of the operations.
-          batch_size: global batch size, a multiple of `lanes`.
+          batch_size: global batch size, a multiple of `reader_shards`.
           training_chain: operations of ops.py for training.
           chain: operations of ops.py for evaluation.
-          lanes: number of reader shards, which are the parts of a split that are read in parallel;
+          reader_shards: number of parts of a split that are read in parallel;
             a multiple of the number of hosts, also of every later number of hosts.
           window: records of a reader shard that are shuffled together; they are held in memory as
             stored.
@@ -69,7 +69,8 @@ class Streaming:
         self.arrays = dict.fromkeys(splits, ())
         self._sources, self._seed, self._batch_size = splits, seed, batch_size
         self._chains = {True: _host_and_device(training_chain), False: _host_and_device(chain)}
-        self._num_shards, self._window, self._shard_batch_size = lanes, window, batch_size // lanes
+        self._num_shards, self._window = reader_shards, window
+        self._shard_batch_size = batch_size // reader_shards
         self._max_labels, self._max_corrupt = max_labels, max_corrupt
         # By split, and whether it is for training.
         self._image_functions: dict[tuple[str, bool], Callable] = {}
@@ -164,7 +165,7 @@ class Streaming:
         shard_numbers = np.unique(places // self._shard_batch_size).tolist()
         if len(shard_numbers) * self._shard_batch_size != len(places):
             raise ValueError(
-                f"config.data.lanes is {self._num_shards}, but must be a multiple of"
+                f"config.data.reader_shards is {self._num_shards}, but must be a multiple of"
                 f" {self._batch_size // len(places)}, the number of parts that a batch is divided"
                 " into among hosts."
             )

@@ -168,7 +168,7 @@ def test_pixels_are_recovered_from_any_range_of_values(text):
 
 
 @needs_library
-@pytest.mark.parametrize("pipeline", [{}, {"pipeline": "streaming", "lanes": 4}])
+@pytest.mark.parametrize("pipeline", [{}, {"pipeline": "streaming", "reader_shards": 4}])
 def test_a_field_without_labels_is_reported(tmp_path, pipeline):
     sample.write("cifar10_n", str(tmp_path), ["train", "test"])
     _, problems = report(config_of("cifar10_n_hom", {"label": "colour", **pipeline}), str(tmp_path))
@@ -219,7 +219,7 @@ def test_a_stream_is_reported_and_drawn(tmp_path):
         ),
         train="inception_crop(40)|value_range(-1, 1)",
         eval="resize(40)|value_range(-1, 1)",
-        lanes=4,
+        reader_shards=4,
     )
     config = study.config("digits_het_pe", {"head.num_classes": 1000}) | {"data": data}
     lines, problems = report(config, str(tmp_path))
@@ -248,7 +248,7 @@ def test_a_stream_is_reported_and_drawn(tmp_path):
 
 def test_a_stream_without_tensorflow_says_what_it_requires(monkeypatch):
     monkeypatch.setattr(tfds, "library", _absent)
-    config = config_of("digits_het_pe", dict(pipeline="streaming", lanes=1))
+    config = config_of("digits_het_pe", dict(pipeline="streaming", reader_shards=1))
     assert "digits: requires TensorFlow Datasets" in report(config, "anywhere")[1]
 
 

@@ -104,7 +104,7 @@ def test_augmentation_depends_on_seed_epoch_and_id_and_not_on_the_batch(data_dir
         }
 
     one = images()
-    other = images(batch_size=6, settings={"lanes": 3, "window": 2})
+    other = images(batch_size=6, settings={"reader_shards": 3, "window": 2})
     assert set(one) == set(other)
     assert all(np.array_equal(one[i], other[i]) for i in one)
     for elsewhere in (images(epoch=1), images(seed=1)):
@@ -282,9 +282,9 @@ def test_a_failing_chain_names_the_image_and_images_of_several_sizes_are_an_erro
 
 def test_reader_shards_that_do_not_divide_among_hosts_are_an_error(data_dir):
     with pytest.raises(
-        ValueError, match="lanes is 2, but must be a multiple of 4, the number of parts"
+        ValueError, match="reader_shards is 2, but must be a multiple of 4, the number of parts"
     ):
-        next(stream(data_dir, settings={"lanes": 2}).training_feeds(0, 0, ALL[:2]))
+        next(stream(data_dir, settings={"reader_shards": 2}).training_feeds(0, 0, ALL[:2]))
 
 
 def curated(links=(), fraction=0.0):

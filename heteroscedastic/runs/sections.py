@@ -1,0 +1,239 @@
+"""The sections of a config: the code that a section names, or its plain settings.
+
+A signature declares the settings of a section, with their types and defaults. A config states all
+of them; `completed` adds those that it leaves out.
+"""
+
+import dataclasses
+from collections.abc import Callable, Collection, Mapping
+from types import ModuleType
+from typing import Any
+
+from heteroscedastic import bind, losses, predictive, smoothing, weighting
+from heteroscedastic.models import backbones, heads
+from heteroscedastic.training import optimizer, schedules
+
+# The module whose functions and classes a section names.
+MODULES: dict[str, ModuleType] = {
+    "backbone": backbones,
+    "head": heads,
+    "predictive": predictive,
+    "smoothing": smoothing,
+    "loss": losses,
+    "weighting": weighting,
+    "optimizer": optimizer,
+    "schedule": schedules,
+}
+# Values of sections that may be absent: nothing is curated, and no checkpoint is the best one.
+_IF_ABSENT = {"curation": "", "validation": None, "warm_start": {}}
+NAMES = ("seed", "task", "data", *MODULES, "training", "evals", *_IF_ABSENT)
+REQUIRED = tuple(name for name in NAMES if name not in _IF_ABSENT)
+
+# Settings of `data` that choose examples and labels.
+DATA_CHOICES = ("label", "splits", "max_classes", "max_examples")
+# Settings of `data` that stop a run when exceeded and change nothing otherwise.
+LIMITS = ("max_labels", "max_corrupt")
+# Settings of `training` that place arrays on devices; they change results by rounding only.
+LAYOUT = ("parameters", "class_shards")
+PROFILING = ("profile_steps",)  # settings of `training` that change no result
+
+
+@dataclasses.dataclass(kw_only=True)
+class ResidentData:
+    """`data` for the resident pipeline.
+
+    Attributes:
+      name: of the data set.
+      train: chain of operations on training examples.
+      eval: chain of operations on evaluated examples.
+      pipeline: "resident" or "streaming".
+      validation_fraction: part of the training examples, or of their groups, that becomes the split
+        "valid"; in [0, 1).
+      label: field of the labels.
+      splits: slice of a stored split by name; None takes the stored splits.
+      max_classes: number of classes, the first ones, whose examples are taken; None is all.
+      max_examples: number of examples per split, the first ones; None is all.
+      seed: of curation and the validation split; None is the seed of the run.
+    """
+
+    name: str
+    train: str
+    eval: str
+    pipeline: str = "resident"
+    validation_fraction: float
+    label: str = "label"
+    splits: dict | None = None
+    max_classes: int | None = None
+    max_examples: int | None = None
+    seed: int | None = None
+
+
+@dataclasses.dataclass(kw_only=True)
+class StreamingData(ResidentData):
+    """`data` for the streaming pipeline.
+
+    Attributes:
+      reader_shards: parts of a split that are read in parallel; they divide the batch size, and are
+        a multiple of the number of hosts.
+      window: examples of a shard among which the order is random.
+      max_labels: longest list of labels.
+      max_corrupt: number of images that may be impossible to decode.
+    """
+
+    reader_shards: int
+    window: int = 128
+    max_labels: int = 16
+    max_corrupt: int = 100
+
+
+@dataclasses.dataclass(kw_only=True)
+class Training:
+    """`training`; one of num_epochs and num_steps is not None.
+
+    Attributes:
+      batch_size: global; the last batch of an epoch is padded.
+      num_epochs: duration in epochs.
+      num_steps: duration in steps.
+      checkpoint_epochs: epochs between checkpoints.
+      microbatches: parts of a batch that are processed one after another, to save memory.
+      parameters: "replicated" or "sharded" over the devices.
+      class_shards: parts of the class axis of the head over the devices.
+      profile_steps: first and last step to trace; None traces nothing.
+    """
+
+    batch_size: int
+    num_epochs: float | None = None
+    num_steps: int | None = None
+    checkpoint_epochs: float
+    microbatches: int = 1
+    parameters: str = "replicated"
+    class_shards: int = 1
+    profile_steps: tuple[int, int] | None = None
+
+
+@dataclasses.dataclass(kw_only=True)
+class Validation:
+    """`validation`: the evaluation that decides which checkpoint is the best.
+
+    Attributes:
+      split: that is evaluated.
+      metric: of it.
+    """
+
+    split: str
+    metric: str
+
+
+@dataclasses.dataclass(kw_only=True)
+class Evaluation:
+    """An entry of `evals`.
+
+    Attributes:
+      split: that is evaluated.
+      checkpoint: "last" or "best".
+      answers: "any" if each label of a list is a right answer to a question with one answer.
+    """
+
+    split: str
+    checkpoint: str = "last"
+    answers: str | None = None
+
+
+@dataclasses.dataclass(kw_only=True)
+class WarmStart:
+    """`warm_start`; without a workdir and weights, training starts from random parameters.
+
+    Attributes:
+      workdir: run to start from.
+      weights: file to start from.
+      checkpoint: of the run, "last" or "best".
+      head: whether the head starts from them, too.
+    """
+
+    workdir: str | None = None
+    weights: str | None = None
+    checkpoint: str = "last"
+    head: bool = False
+
+
+def is_streaming(data: Mapping[str, Any]) -> bool:
+    """Whether `data` asks for the streaming pipeline."""
+    return data.get("pipeline") == "streaming"
+
+
+def declarations(config: Mapping[str, Any]) -> dict[tuple[str, ...], Callable]:
+    """The function or class whose signature declares the settings of each section, by its path.
+
+    Raises:
+      ValueError: a section names no function or class of its module; lists the choices.
+    """
+    found: dict[tuple[str, ...], Callable] = {
+        (section,): bind.within(section, bind.lookup, module, config[section]["name"])
+        for section, module in MODULES.items()
+    }
+    found[("data",)] = StreamingData if is_streaming(config["data"]) else ResidentData
+    found[("training",)] = Training
+    found |= {("evals", name): Evaluation for name in config["evals"]}
+    if config.get("validation") is not None:
+        found[("validation",)] = Validation
+    if config.get("warm_start") is not None:
+        found[("warm_start",)] = WarmStart
+    return found
+
+
+def completed(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The config with every section, and every setting of each section.
+
+    Raises:
+      ValueError: a section names no function or class of its module; lists the choices.
+    """
+    config = {**_IF_ABSENT, **config}
+    return _with_defaults(
+        config, {path: bind.defaults(target) for path, target in declarations(config).items()}
+    )
+
+
+def _with_defaults(
+    config: Mapping[str, Any], defaults: Mapping[tuple[str, ...], Mapping[str, Any]]
+) -> dict[str, Any]:
+    """The config in which a setting that a section lacks has its default."""
+    filled = dict(config)
+    for (section, *rest), values in defaults.items():
+        if rest:
+            entry = {**values, **filled[section][rest[0]]}
+            filled[section] = {**filled[section], rest[0]: entry}
+        else:
+            filled[section] = {**values, **filled[section]}
+    return filled
+
+
+def renamed(
+    before: Mapping[str, Any], overridden: Collection[str], config: Mapping[str, Any]
+) -> dict[str, Any]:
+    """The config after overrides, without settings of parts that an override replaced.
+
+    Where an override changes the name in a section, a setting that the section still has at the
+    default of the former part is left out, so that the default of the new part holds. Other
+    settings stay, and are an error if the new part lacks them.
+
+    Args:
+      before: config without overrides.
+      overridden: dotted names of the overridden settings.
+      config: with overrides.
+    """
+    result = dict(config)
+    for section, module in MODULES.items():
+        former, new = before.get(section), config.get(section)
+        if not isinstance(former, Mapping) or not isinstance(new, Mapping):
+            continue
+        if section in overridden or former.get("name") == new.get("name"):
+            continue
+        former_defaults = bind.defaults(bind.lookup(module, former["name"]))
+        result[section] = {
+            name: value
+            for name, value in new.items()
+            if f"{section}.{name}" in overridden
+            or name not in former_defaults
+            or value != former_defaults[name]
+        }
+    return result
