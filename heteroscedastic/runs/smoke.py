@@ -83,12 +83,9 @@ def smoke(config: dict[str, Any], data_dir: str | None = None) -> tuple[dict[str
         )
     elif config["head"]["num_classes"] > _NUM_CLASSES:
         config["head"]["num_classes"] = config["data"]["max_classes"] = _NUM_CLASSES
-    for_small_images = config["backbone"].get("stem") == "cifar" and not config["backbone"][
-        "name"
-    ].endswith("V2")
-    config["backbone"]["name"] = (
-        "ResNet8" if for_small_images else backbones.smallest(config["backbone"]["name"])
-    )
+    smallest = backbones.smallest(config["backbone"]["name"])
+    for_small_images = smallest == "ResNet10" and config["backbone"].get("stem") == "cifar"
+    config["backbone"]["name"] = "ResNet8" if for_small_images else smallest
     config["training"].pop("profile_steps", None)
     devices = jax.device_count()
     parts = devices * config["training"].get("microbatches", 1)
