@@ -32,7 +32,12 @@ def get_config() -> ConfigDict:
     )
     c.curation = ""  # labels are unchanged
     c.backbone = dict(
-        name="ResNet20", dtype="float32", remat=False, group_size=placeholder(int), start="identity"
+        name="ResNet20",
+        dtype="float32",
+        remat=False,
+        group_size=placeholder(int),
+        start="identity",
+        stem="cifar",
     )
     c.head = dict(
         name="LowRank",

@@ -1,4 +1,7 @@
-"""All backbones by name: (inputs, present, train) -> features."""
+"""All backbones by name: (inputs, present, train) -> features.
+
+The convolutional ones also have `maps`, the features before their mean over the image.
+"""
 
 import jax
 import jax.numpy as jnp
@@ -9,6 +12,7 @@ from heteroscedastic.bind import check_numbers
 from heteroscedastic.models.inception_resnet import InceptionResNetV2, InceptionResNetV2Small
 from heteroscedastic.models.normalization import BatchNorm
 from heteroscedastic.models.resnet import (
+    ResNet,
     ResNet8,
     ResNet10,
     ResNet10V2,
@@ -68,17 +72,23 @@ class ConvNet(nn.Module):
         check_numbers("widths", self.widths, integer=True, at_least=1, below=2**20)
         super().__post_init__()
 
-    @nn.compact
     def __call__(
         self, inputs: Float[Array, "b h w c"], present: Bool[Array, "b"], train: bool = False
     ) -> Float[Array, "b d"]:
+        return jnp.mean(self.maps(inputs, present, train), axis=(1, 2))
+
+    @nn.compact
+    def maps(
+        self, inputs: Float[Array, "b H W c"], present: Bool[Array, "b"], train: bool = False
+    ) -> Float[Array, "b h w d"]:
+        """The features before their mean over the image."""
         hidden = inputs
         for i, width in enumerate(self.widths):
             strides = (1, 1) if i == 0 else (2, 2)
             hidden = nn.Conv(width, (3, 3), strides, use_bias=False)(hidden)
             hidden = BatchNorm()(hidden, present, train)
             hidden = jax.nn.relu(hidden)
-        return jnp.mean(hidden, axis=(1, 2))
+        return hidden
 
 
 _FAMILIES = (  # smallest member first
@@ -91,7 +101,7 @@ _FAMILIES = (  # smallest member first
     (ConvNet,),
 )
 # Choices of config.backbone.
-__all__ = [member.__name__ for family in _FAMILIES for member in family]
+__all__ = ["ResNet", *(member.__name__ for family in _FAMILIES for member in family)]
 
 
 def smallest(name: str) -> str:

@@ -45,3 +45,18 @@ class Classifier(nn.Module):
     ) -> Float[Array, "*b d"]:
         """The features of each example, the input of the head."""
         return self.backbone(inputs, present, train)
+
+    def maps(
+        self, inputs: Any, present: Bool[Array, "b"], train: bool = False
+    ) -> Float[Array, "b h w d"]:
+        """The features of each place of the image; their mean over the image is `features`.
+
+        Raises:
+          ValueError: the backbone is not convolutional.
+        """
+        if not hasattr(self.backbone, "maps"):
+            raise ValueError(
+                f"{type(self.backbone).__name__} has no maps; use a convolutional backbone such as"
+                " ConvNet or ResNet18, or the features of this one."
+            )
+        return self.backbone.maps(inputs, present, train)

@@ -10,13 +10,13 @@ Source: Szegedy et al. (2017), arXiv:1602.07261.
 
 import functools
 from collections.abc import Callable
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
 from jaxtyping import Array, Bool, Float
 
-from heteroscedastic.bind import check_numbers
 from heteroscedastic.models.normalization import BatchNorm, check_group_size
 
 _Tower = tuple[tuple[int, int, int], ...]  # (channels, height, width) of successive convolutions
@@ -45,7 +45,6 @@ class InceptionResNetV2(nn.Module):
     """Inception blocks with residual connections, in three stages.
 
     Attributes:
-      num_blocks: of the three stages; for images of 299 pixels their maps are 35, 17 and 8 wide.
       padding: of the convolutions and poolings of stem and reductions. "VALID", as published,
         requires images of 75 pixels or more; "SAME", the `align_feature_maps` of the authors' code,
         supports any size.
@@ -55,7 +54,8 @@ class InceptionResNetV2(nn.Module):
       group_size: of the batch statistics; see BatchNorm.
     """
 
-    num_blocks: tuple[int, int, int] = (10, 20, 10)
+    # For images of 299 pixels the maps of the three stages are 35, 17 and 8 wide.
+    num_blocks: ClassVar[tuple[int, int, int]] = (10, 20, 10)
     padding: str = "VALID"
     dtype: str = "float32"
     remat: bool = False
@@ -65,18 +65,19 @@ class InceptionResNetV2(nn.Module):
         for name, known in {"padding": ("VALID", "SAME"), "dtype": ("float32", "bfloat16")}.items():
             if getattr(self, name) not in known:
                 raise ValueError(f"{name} is {getattr(self, name)!r}, but must be one of {known}.")
-        check_numbers("num_blocks", self.num_blocks, integer=True, at_least=1, at_most=1000)
-        if len(self.num_blocks) != 3:
-            raise ValueError(
-                f"num_blocks is {self.num_blocks}; it must have three numbers, one per stage."
-            )
         check_group_size(self.group_size)
         super().__post_init__()
 
-    @nn.compact
     def __call__(
         self, inputs: Float[Array, "b h w c"], present: Bool[Array, "b"], train: bool = False
     ) -> Float[Array, "b d"]:
+        return jnp.mean(self.maps(inputs, present, train), axis=(1, 2))
+
+    @nn.compact
+    def maps(
+        self, inputs: Float[Array, "b H W c"], present: Bool[Array, "b"], train: bool = False
+    ) -> Float[Array, "b h w d"]:
+        """The features before their mean over the image."""
         if self.padding == "VALID" and min(inputs.shape[1:3]) < 75:
             raise ValueError(
                 f"images are {inputs.shape[1]}x{inputs.shape[2]}, but InceptionResNetV2 with"
@@ -134,13 +135,13 @@ class InceptionResNetV2(nn.Module):
                 x, present, train
             )
         x = layer(1536, (1, 1), name="final")(x, present, train)
-        return jnp.mean(x.astype(jnp.float32), axis=(1, 2))
+        return x.astype(jnp.float32)
 
 
 class InceptionResNetV2Small(InceptionResNetV2):
     """One block per stage, for small images."""
 
-    num_blocks: tuple[int, int, int] = (1, 1, 1)
+    num_blocks = (1, 1, 1)
     padding: str = "SAME"
 
 

@@ -11,6 +11,7 @@ There are also the small networks for 32-pixel images of He et al. (2016, arXiv:
 
 import functools
 from collections.abc import Callable
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -22,7 +23,10 @@ from heteroscedastic.models.normalization import BatchNorm, check_group_size
 
 
 class ResNet(nn.Module):
-    """A residual network of any depth.
+    """A residual network of any depth and width.
+
+    The networks with a number in their name fix the depth, the kind of block, the version and the
+    widths; `stem` and the attributes after the widths are their settings.
 
     Attributes:
       stage_sizes: number of blocks of each stage; each stage after the first halves the image.
@@ -71,15 +75,84 @@ class ResNet(nn.Module):
         check_group_size(self.group_size)
         super().__post_init__()
 
-    @nn.compact
     def __call__(
         self, inputs: Float[Array, "b h w c"], present: Bool[Array, "b"], train: bool = False
     ) -> Float[Array, "b d"]:
+        return jnp.mean(self.maps(inputs, present, train), axis=(1, 2))
+
+    def maps(
+        self, inputs: Float[Array, "b H W c"], present: Bool[Array, "b"], train: bool = False
+    ) -> Float[Array, "b h w d"]:
+        """The features before their mean over the image."""
+        return self.stages(inputs, present, train)[-1]
+
+    @nn.compact
+    def stages(
+        self,
+        inputs: Float[Array, "*b _ _ _"],
+        present: Bool[Array, "*b"],
+        train: bool = False,
+        *,
+        first: int = 0,
+        last: int | None = None,
+    ) -> list[Float[Array, "*b _ _ _"]]:
+        """The outputs of the stem, which is stage 0, and of stages 1, 2 and so on.
+
+        Two calls cut the network in two: `stages(images, present, last=3)[-1]` is a trunk and
+        `stages(maps, present, first=4)[-1]` its tail. Each creates and reads only the parameters of
+        its own stages, under the names that they have in the complete network.
+
+        Args:
+          inputs: images, or outputs of stage `first - 1`, such as regions cropped from them.
+          present: False for an absent example or region, which is excluded from batch statistics.
+          train: whether to use the statistics of the batch and to update the running statistics.
+          first: the first stage to apply.
+          last: the last stage to apply; None for the last of the network. In version 2 that stage
+            includes the final normalisation.
+
+        Returns:
+          The output of each applied stage, in float32.
+
+        Raises:
+          ValueError: the network has no such stages.
+        """
+        sizes = (0, *self.stage_sizes)
+        num_stages = len(self.stage_sizes)
+        last = num_stages if last is None else last
+        if not 0 <= first <= last <= num_stages:
+            raise ValueError(
+                f"first is {first} and last is {last}; they must satisfy"
+                f" 0 <= first <= last <= {num_stages}."
+            )
         conv = functools.partial(
             nn.Conv, use_bias=False, dtype=self.dtype, kernel_init=_STARTS[self.start]
         )
         norm = functools.partial(BatchNorm, dtype=self.dtype, group_size=self.group_size)
-        x = inputs.astype(self.dtype)
+        block = _BlockV1 if self.version == 1 else _BlockV2
+        block = nn.remat(block, static_argnums=(3,)) if self.remat else block
+        batch = present.shape
+        present = present.reshape(-1)
+        x = inputs.reshape(-1, *inputs.shape[-3:]).astype(self.dtype)
+        outputs = []
+        for stage in range(first, last + 1):
+            if stage == 0:
+                x = self._stem(x, present, train, conv, norm)
+            for i in range(sizes[stage]):
+                x = block(
+                    width=self.width * 2 ** (stage - 1),
+                    strides=2 if stage > 1 and i == 0 else 1,
+                    bottleneck=self.bottleneck,
+                    conv=conv,
+                    norm=norm,
+                    zero_last=self.start == "identity",
+                    name=f"stage{stage}_block{i + 1}",
+                )(x, present, train)
+            if stage == num_stages and self.version == 2:
+                x = jax.nn.relu(norm(name="final_norm")(x, present, train))
+            outputs.append(x.astype(jnp.float32).reshape(*batch, *x.shape[1:]))
+        return outputs
+
+    def _stem(self, x: Array, present: Array, train: bool, conv: Callable, norm: Callable) -> Array:
         if self.stem == "imagenet":
             x = conv(self.stem_width, (7, 7), (2, 2), padding=((3, 3), (3, 3)), name="stem")(x)
         else:
@@ -88,22 +161,7 @@ class ResNet(nn.Module):
             x = jax.nn.relu(norm(name="stem_norm")(x, present, train))
         if self.stem == "imagenet":
             x = nn.max_pool(x, (3, 3), (2, 2), padding=((1, 1), (1, 1)))
-        block = _BlockV1 if self.version == 1 else _BlockV2
-        block = nn.remat(block, static_argnums=(3,)) if self.remat else block
-        for stage, size in enumerate(self.stage_sizes):
-            for i in range(size):
-                x = block(
-                    width=self.width * 2**stage,
-                    strides=2 if stage > 0 and i == 0 else 1,
-                    bottleneck=self.bottleneck,
-                    conv=conv,
-                    norm=norm,
-                    zero_last=self.start == "identity",
-                    name=f"stage{stage + 1}_block{i + 1}",
-                )(x, present, train)
-        if self.version == 2:
-            x = jax.nn.relu(norm(name="final_norm")(x, present, train))
-        return jnp.mean(x.astype(jnp.float32), axis=(1, 2))
+        return x
 
 
 _STARTS = {
@@ -177,117 +235,127 @@ class _BlockV2(_Block):
         return residual + shortcut
 
 
-class ResNet18(ResNet):
+class _FixedResNet(ResNet):
+    """A residual network whose name gives its architecture; the other fields are settings."""
+
+    stage_sizes: ClassVar[tuple[int, ...]]
+    bottleneck: ClassVar[bool]
+    version: ClassVar[int]
+    stem_width: ClassVar[int]
+    width: ClassVar[int]
+
+
+class ResNet18(_FixedResNet):
     """Version 1.5 with 18 layers."""
 
-    stage_sizes: tuple[int, ...] = (2, 2, 2, 2)
-    bottleneck: bool = False
+    stage_sizes = (2, 2, 2, 2)
+    bottleneck = False
 
 
 class ResNet10(ResNet18):
     """Version 1.5 with 10 layers."""
 
-    stage_sizes: tuple[int, ...] = (1, 1, 1, 1)
+    stage_sizes = (1, 1, 1, 1)
 
 
-class ResNet34(ResNet):
+class ResNet34(_FixedResNet):
     """Version 1.5 with 34 layers."""
 
-    bottleneck: bool = False
+    bottleneck = False
 
 
-class ResNet50(ResNet):
+class ResNet50(_FixedResNet):
     """Version 1.5 with 50 layers."""
 
 
-class ResNet101(ResNet):
+class ResNet101(_FixedResNet):
     """Version 1.5 with 101 layers."""
 
-    stage_sizes: tuple[int, ...] = (3, 4, 23, 3)
+    stage_sizes = (3, 4, 23, 3)
 
 
-class ResNet152(ResNet):
+class ResNet152(_FixedResNet):
     """Version 1.5 with 152 layers."""
 
-    stage_sizes: tuple[int, ...] = (3, 8, 36, 3)
+    stage_sizes = (3, 8, 36, 3)
 
 
 class ResNet10V2(ResNet10):
     """Version 2 with 10 layers."""
 
-    version: int = 2
+    version = 2
 
 
 class ResNet18V2(ResNet18):
     """Version 2 with 18 layers."""
 
-    version: int = 2
+    version = 2
 
 
 class ResNet34V2(ResNet34):
     """Version 2 with 34 layers."""
 
-    version: int = 2
+    version = 2
 
 
 class ResNet50V2(ResNet50):
     """Version 2 with 50 layers."""
 
-    version: int = 2
+    version = 2
 
 
 class ResNet101V2(ResNet101):
     """Version 2 with 101 layers."""
 
-    version: int = 2
+    version = 2
 
 
 class ResNet152V2(ResNet152):
     """Version 2 with 152 layers."""
 
-    version: int = 2
+    version = 2
 
 
-class ResNet8(ResNet):
+class ResNet8(_FixedResNet):
     """The network of He et al. for 32-pixel images, with 8 layers.
 
     Shortcuts that change the shape are projections.
     """
 
-    stage_sizes: tuple[int, ...] = (1, 1, 1)
-    bottleneck: bool = False
+    stage_sizes = (1, 1, 1)
+    bottleneck = False
     stem: str = "cifar"
-    stem_width: int = 16
-    width: int = 16
+    stem_width = 16
+    width = 16
 
 
 class ResNet20(ResNet8):
     """ResNet8 with 20 layers."""
 
-    stage_sizes: tuple[int, ...] = (3, 3, 3)
+    stage_sizes = (3, 3, 3)
 
 
 class ResNet32(ResNet8):
     """ResNet8 with 32 layers."""
 
-    stage_sizes: tuple[int, ...] = (5, 5, 5)
+    stage_sizes = (5, 5, 5)
 
 
 class ResNet44(ResNet8):
     """ResNet8 with 44 layers."""
 
-    stage_sizes: tuple[int, ...] = (7, 7, 7)
+    stage_sizes = (7, 7, 7)
 
 
 class ResNet56(ResNet8):
     """ResNet8 with 56 layers."""
 
-    stage_sizes: tuple[int, ...] = (9, 9, 9)
+    stage_sizes = (9, 9, 9)
 
 
 class WideResNet28x10(ResNet8):
     """Version 2 with 28 layers, ten times as wide."""
 
-    stage_sizes: tuple[int, ...] = (4, 4, 4)
-    version: int = 2
-    width: int = 160
+    stage_sizes = (4, 4, 4)
+    version = 2
+    width = 160

@@ -20,6 +20,17 @@ _BEFORE: dict[str, dict[str, Any]] = {
         "stem": "imagenet",
     },
     "head": {"edward2": False, "hidden_width": 0, "noise_on": "utilities", "zero_start": False},
+    "backbone.ResNet": {
+        "bottleneck": True,
+        "stage_sizes": (3, 4, 6, 3),
+        "stem_width": 64,
+        "version": 1,
+        "width": 64,
+    },
+    **{
+        f"backbone.{name}": {"stem": "cifar"}
+        for name in ("ResNet8", "ResNet20", "ResNet32", "ResNet44", "ResNet56", "WideResNet28x10")
+    },
     "predictive": {"chunk_size": None, "min_factor": 0.01, "points": "independent"},
     "predictive.sigmoid": {"num_samples": None, "points": None},
     "smoothing": {"over": "all"},

@@ -99,9 +99,9 @@ def smoke(config: dict[str, Any], data_dir: str | None = None) -> tuple[dict[str
 
 def _smallest(settings: dict[str, Any]) -> dict[str, Any]:
     """config.backbone with the smallest member of the family."""
-    name = settings["name"]
-    for_small_images = settings.get("stem") == "cifar" and not name.endswith("V2")
-    name = "ResNet8" if for_small_images else backbones.smallest(name)
+    name = backbones.smallest(settings["name"])
+    if name == "ResNet10" and settings["stem"] == "cifar":
+        name = "ResNet8"
     declared = bind.declared_settings(bind.lookup(backbones, name))
     return {"name": name} | {k: v for k, v in settings.items() if k in declared}
 

@@ -1,12 +1,15 @@
 import functools
+import re
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from flax.traverse_util import flatten_dict
+from flax import linen as nn
+from flax.traverse_util import flatten_dict, unflatten_dict
 from gaussians import key
 
+from heteroscedastic.bind import bind
 from heteroscedastic.models import backbones, heads
 from heteroscedastic.models.backbones import MLP, ConvNet
 from heteroscedastic.models.classifier import Classifier
@@ -52,6 +55,181 @@ def test_features_of_evaluation_do_not_depend_on_the_batch(name):
     complete = backbone.apply(variables, INPUTS, present)
     one = backbone.apply(variables, INPUTS[2:3], present[2:3])
     np.testing.assert_allclose(complete[2:3], one, rtol=1e-4, atol=1e-6)
+
+
+def initial_shapes(model, inputs=INPUTS, **settings):
+    init = functools.partial(model.init, **settings)
+    return jax.eval_shape(init, key(), inputs, jnp.ones(len(inputs), bool))
+
+
+def random_variables(model):
+    """Random parameters and statistics, so that no scale of zero hides a branch."""
+    rng = np.random.default_rng(1)
+    return jax.tree.map(
+        lambda x: jnp.asarray(rng.uniform(0.1, 1, x.shape), x.dtype), initial_shapes(model)
+    )
+
+
+def by_name(variables):
+    return flatten_dict(variables, sep="/")
+
+
+@pytest.mark.parametrize("name", [name for name in EXAMPLES if name != "MLP"])
+def test_the_features_are_the_mean_of_the_maps_over_the_image(name):
+    model, present = Classifier(EXAMPLES[name], heads.Deterministic(3)), jnp.ones(6, bool)
+    variables = random_variables(model)
+    maps, features = (
+        model.apply(variables, INPUTS, present, train=False, method=method)
+        for method in ("maps", "features")
+    )
+    np.testing.assert_array_equal(jnp.mean(maps, axis=(1, 2)), features)
+
+
+def test_a_backbone_without_maps_is_an_error_that_says_what_to_use():
+    model = Classifier(EXAMPLES["MLP"], heads.Deterministic(3))
+    with pytest.raises(ValueError, match=r"^MLP has no maps; use a .* such as ConvNet .*features"):
+        model.apply(random_variables(model), INPUTS, jnp.ones(6, bool), method="maps")
+
+
+@pytest.mark.parametrize("train", [False, True])
+@pytest.mark.parametrize("settings", [{}, dict(remat=True), dict(dtype="bfloat16")])
+@pytest.mark.parametrize("version", [1, 2])
+def test_a_trunk_and_its_tail_are_the_network_bit_for_bit(version, settings, train):
+    backbone = ResNet(
+        version=version, bottleneck=False, stem="cifar", group_size=2, **SMALL, **settings
+    )
+    variables = random_variables(backbone)
+    present = jnp.array([True, True, True, True, True, False])
+
+    def apply(variables, inputs, method, **settings):
+        outputs, state = backbone.apply(
+            variables, inputs, present, train, **settings, mutable=["batch_stats"], method=method
+        )
+        return outputs, by_name(state)
+
+    maps, statistics = apply(variables, INPUTS, "maps")
+    for last in (0, 1):
+        inputs_of_tail = jnp.zeros((6, 8, 8, 4))
+        trunk_shapes = by_name(initial_shapes(backbone, method="stages", last=last))
+        tail_shapes = by_name(
+            initial_shapes(backbone, inputs_of_tail, method="stages", first=last + 1)
+        )
+        assert not trunk_shapes.keys() & tail_shapes.keys()
+        assert trunk_shapes | tail_shapes == by_name(initial_shapes(backbone))
+
+        trunk, trunk_statistics = apply(
+            subset(variables, trunk_shapes), INPUTS, "stages", last=last
+        )
+        assert len(trunk) == last + 1
+        tail, tail_statistics = apply(
+            subset(variables, tail_shapes), trunk[-1], "stages", first=last + 1
+        )
+        np.testing.assert_array_equal(tail[-1], maps)
+        parts = trunk_statistics | tail_statistics
+        assert parts.keys() == statistics.keys()
+        for name, value in parts.items():
+            np.testing.assert_array_equal(value, statistics[name], err_msg=name)
+        tail_of_all, _ = apply(variables, trunk[-1], "stages", first=last + 1)
+        np.testing.assert_array_equal(tail_of_all[-1], maps)
+
+
+def subset(variables, names):
+    return unflatten_dict({n: x for n, x in by_name(variables).items() if n in names}, sep="/")
+
+
+class Detector(nn.Module):
+    """A trunk, two regions of each image, and the tail applied to the regions."""
+
+    backbone: nn.Module
+
+    def __call__(self, inputs, present):
+        maps = self.backbone.stages(inputs, present, last=1)[-1]
+        regions = jnp.stack([maps[:, :4, :4], maps[:, 4:, 4:]], axis=1)
+        present = jnp.repeat(present[:, None], 2, axis=1)
+        return self.backbone.stages(regions, present, first=2)[-1]
+
+
+def test_a_model_of_a_trunk_and_a_tail_has_the_parameters_of_the_network():
+    backbone = ResNet(stem="cifar", **SMALL)
+    shapes = initial_shapes(Detector(backbone))
+    assert {name: group["backbone"] for name, group in shapes.items()} == initial_shapes(backbone)
+
+
+def test_a_tail_treats_the_regions_of_all_images_as_one_batch():
+    backbone = EXAMPLES["basic"]
+    tail = functools.partial(
+        backbone.apply,
+        random_variables(backbone),
+        train=True,
+        method="stages",
+        first=2,
+        mutable=["batch_stats"],
+    )
+    maps = jnp.asarray(np.random.default_rng(2).normal(size=(6, 8, 8, 4)), jnp.float32)
+    present = jnp.array([True, False, True, True, True, False])
+    (flat,), flat_state = tail(maps, present)
+    (nested,), nested_state = tail(maps.reshape(2, 3, 8, 8, 4), present.reshape(2, 3))
+    np.testing.assert_array_equal(nested, flat.reshape(2, 3, 4, 4, 8))
+    jax.tree.map(np.testing.assert_array_equal, nested_state, flat_state)
+
+
+@pytest.mark.parametrize(
+    ("name", "stem", "strides"),
+    [
+        ("ResNet18", "imagenet", (4, 4, 8, 16, 32)),
+        ("ResNet50V2", "imagenet", (4, 4, 8, 16, 32)),
+        ("ResNet18", "cifar", (1, 1, 2, 4, 8)),
+        ("ResNet20", "cifar", (1, 1, 2, 4)),
+    ],
+)
+def test_stages_have_the_strides_of_their_stem(name, stem, strides):
+    backbone = bind(backbones, name=name, stem=stem)
+    images, present = jnp.zeros((2, 64, 96, 3)), jnp.ones(2, bool)
+    stages, _ = jax.eval_shape(
+        lambda: backbone.init_with_output(key(), images, present, method="stages")
+    )
+    assert [maps.shape[1:3] for maps in stages] == [(64 // s, 96 // s) for s in strides]
+
+
+@pytest.mark.parametrize("settings", [dict(first=2, last=1), dict(last=3), dict(first=-1)])
+def test_stages_that_a_network_lacks_are_an_error(settings):
+    with pytest.raises(ValueError, match=r"must satisfy 0 <= first <= last <= 2\."):
+        EXAMPLES["basic"].apply({}, INPUTS, jnp.ones(6, bool), method="stages", **settings)
+
+
+@pytest.mark.parametrize(
+    ("version", "others", "block"),
+    [
+        (1, "stem/kernel stem_norm/bias stem_norm/scale", "shortcut_norm/bias shortcut_norm/scale"),
+        (2, "stem/kernel final_norm/bias final_norm/scale", ""),
+    ],
+)
+def test_parameters_have_the_names_of_saved_checkpoints(version, others, block):
+    block += " shortcut/kernel conv1/kernel conv2/kernel conv3/kernel"
+    block += " norm1/bias norm1/scale norm2/bias norm2/scale norm3/bias norm3/scale"
+    blocks = ("stage1_block1", "stage2_block1")
+    expected = {*others.split(), *(f"{name}/{leaf}" for name in blocks for leaf in block.split())}
+    shapes = initial_shapes(ResNet(version=version, **SMALL))
+    assert by_name(shapes["params"]).keys() == expected
+
+
+FIXED = [name for name in backbones.__all__ if re.match("(Wide|Inception)?ResNet.", name)]
+
+
+@pytest.mark.parametrize("name", FIXED)
+def test_a_network_whose_name_gives_its_architecture_has_no_settings_of_it(name):
+    architecture = ("stage_sizes", "bottleneck", "version", "stem_width", "width", "num_blocks")
+    values = {n: getattr(ResNet(), n, (1, 1, 1)) for n in architecture}
+    for setting, value in values.items():
+        with pytest.raises(ValueError, match=f"has no setting '{setting}'"):
+            bind(backbones, name=name, **{setting: value})
+
+
+def test_a_network_without_a_fixed_architecture_is_a_choice():
+    settings = dict(stage_sizes=(2, 2, 2, 2), bottleneck=False, version=2, stem="cifar")
+    ours, named = bind(backbones, name="ResNet", **settings), backbones.ResNet18V2(stem="cifar")
+    assert initial_shapes(ours) == initial_shapes(named.clone())
+    assert backbones.smallest("ResNet") == "ResNet"
 
 
 def num_parameters(backbone, head, pixels):
@@ -200,12 +378,12 @@ def test_inception_has_the_running_statistics_and_maps_of_keras():
         images, present = jnp.zeros((2, pixels, pixels, 3)), jnp.ones(2, bool)
         return jax.eval_shape(
             lambda: backbone.init_with_output(
-                key(), images, present, capture_intermediates=True, mutable=True
+                key(), images, present, capture_intermediates=True, mutable=True, method="maps"
             )
         )
 
-    features, variables = shapes(InceptionResNetV2(), 299)
-    assert features.shape == (2, 1536)
+    maps, variables = shapes(InceptionResNetV2(), 299)
+    assert maps.shape == (2, 8, 8, 1536)
     assert sum(x.size for x in jax.tree.leaves(variables["batch_stats"])) == 55_873_736 - 55_813_192
     of = {
         name: seen["__call__"][0].shape
@@ -218,10 +396,8 @@ def test_inception_has_the_running_statistics_and_maps_of_keras():
         "stage3_block1": (2, 8, 8, 2080),
     }
     assert {name: of[name] for name in grids} == grids
-    assert shapes(InceptionResNetV2(num_blocks=(1, 1, 1)), 75)[0].shape == (
-        2,
-        1536,
-    )  # the smallest supported image
+    smallest_image = shapes(InceptionResNetV2Small(padding="VALID"), 75)
+    assert smallest_image[0].shape == (2, 1, 1, 1536)
 
 
 def test_images_too_small_for_inception_are_an_error():
@@ -229,10 +405,6 @@ def test_images_too_small_for_inception_are_an_error():
         jax.eval_shape(
             InceptionResNetV2().init, key(), jnp.zeros((2, 74, 80, 3)), jnp.ones(2, bool)
         )
-    with pytest.raises(
-        ValueError, match=r"num_blocks, \(1, 2, 0\), is 0; it must be a whole number >= 1"
-    ):
-        InceptionResNetV2(num_blocks=(1, 2, 0))
 
 
 def test_an_absent_example_changes_nothing_in_inception():

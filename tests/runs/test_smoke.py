@@ -80,6 +80,12 @@ def test_digits_stand_in_for_data_that_is_not_there(tmp_path):
     )  # what is trained is the next one, which compiles less
 
 
+def test_a_residual_network_of_any_depth_keeps_its_architecture():
+    backbone = dict(name="ResNet", stage_sizes=(1,), stem_width=4, width=4, stem="cifar")
+    config, _ = smoke.smoke(study.config("digits_hom", {"backbone": backbone}))
+    assert config["backbone"].items() >= backbone.items()
+
+
 def test_pairs_of_digits_stand_in_where_an_example_has_several_labels(tmp_path):
     config = study.config("digits_multilabel_hom", {"data.name": "openimages"})
     assert loop.train(smoke.smoke(config)[0], str(tmp_path / "run"))["step"] == 2

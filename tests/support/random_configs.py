@@ -24,7 +24,7 @@ KINDS = {  # section -> valid settings of each kind
         dict(name="MLP", widths=(8, 4)),
         dict(name="ConvNet", widths=(4, 8)),
         dict(
-            name="ResNet8",
+            name="ResNet",
             stage_sizes=(1, 1),
             bottleneck=False,
             version=1,
@@ -37,8 +37,10 @@ KINDS = {  # section -> valid settings of each kind
             start="identity",
         ),
         dict(
-            name="ResNet10V2",
+            name="ResNet",
             stage_sizes=(1,),
+            bottleneck=False,
+            version=2,
             stem_width=4,
             width=4,
             dtype="bfloat16",
