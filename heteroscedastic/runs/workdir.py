@@ -61,13 +61,13 @@ def _write_config(path: files.Path, config: dict[str, Any]) -> None:
     """
     if path.exists():
         saved = files.read_json(path)
-        if saved == files.plain(config) or _digest(saved) != _digest(config):
+        if saved == files.plain(config) or _former_digest(saved) != _former_digest(config):
             return
     files.write_json(path, config)
 
 
-def _digest(config: dict[str, Any]) -> str:
-    return provenance.digest(identity.identity(config))
+def _former_digest(config: dict[str, Any]) -> str:
+    return provenance.digest(identity.former_identity(config))
 
 
 def _check_ours(workdir: files.Path, config: dict[str, Any]) -> None:
@@ -129,7 +129,7 @@ def claim_data(workdir: files.Path, description: dict[str, Any]) -> str:
     """
     path = workdir / "dataset.json"
     config = files.read_json(workdir / "config.json")  # in the form that the run began with
-    config_digest = _digest(config)
+    config_digest = provenance.digest(identity.identity(config))
     if path.exists():
         record = run_record.read_object(path, ("fingerprint",), _REWRITTEN)
         run_record.check_dataset(path, record)
@@ -145,8 +145,8 @@ def claim_data(workdir: files.Path, description: dict[str, Any]) -> str:
                 f" {description['num_examples']}, {description['fingerprint'][:12]}); give another"
                 " --workdir or the old data."
             )
-        former_digest = provenance.digest(identity.former_identity(config))
-        if record.get("config_digest", config_digest) not in (config_digest, former_digest):
+        digests = (config_digest, _former_digest(config))
+        if record.get("config_digest", config_digest) not in digests:
             raise WorkdirError(f"{path} belongs to a run of another config; {_REWRITTEN}.")
         if "owner" in record:
             return record["owner"]
