@@ -25,8 +25,8 @@ from heteroscedastic.models.normalization import BatchNorm, check_group_size
 class ResNet(nn.Module):
     """A residual network of any depth and width.
 
-    The networks with a number in their name fix the depth, the kind of block, the version and the
-    widths; `stem` and the attributes after the widths are their settings.
+    The named networks, such as ResNet50, fix the first three attributes and the two widths; the
+    others are their settings.
 
     Attributes:
       stage_sizes: number of blocks of each stage; each stage after the first halves the image.
