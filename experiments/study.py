@@ -10,6 +10,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from ml_collections import ConfigDict
+
 from heteroscedastic import files
 from heteroscedastic.metrics import LOWER_IS_BETTER
 from heteroscedastic.runs import identity, run_record, sections
@@ -165,6 +167,15 @@ def _substituted(overrides: dict[str, Any], substitutions: dict[str, str]) -> di
     return {name: substituted(value) for name, value in overrides.items()}
 
 
+def read(name: str) -> ConfigDict:
+    """The config of configs/NAME.py."""
+    path = Path(__file__).parent.parent / "configs" / f"{name}.py"
+    spec = importlib.util.spec_from_file_location(f"configs.{name}", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module.get_config()
+
+
 def config(name: str, overrides: dict[str, Any]) -> dict[str, Any]:
     """The config of configs/NAME.py with overrides.
 
@@ -175,11 +186,7 @@ def config(name: str, overrides: dict[str, Any]) -> dict[str, Any]:
     Raises:
       ValueError: the config does not have an overridden setting.
     """
-    path = Path(__file__).parent.parent / "configs" / f"{name}.py"
-    spec = importlib.util.spec_from_file_location(f"configs.{name}", path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    before = module.get_config().to_dict()
+    before = read(name).to_dict()
     settings = copy.deepcopy(before)
     for dotted, value in overrides.items():
         *path, last = dotted.split(".")

@@ -1,6 +1,7 @@
 """Shape checks of every config at full size; .ci/run trains two steps of each."""
 
 import functools
+from operator import getitem
 from pathlib import Path
 
 import full_size
@@ -10,10 +11,9 @@ from pack import PACK
 
 from benchmarks.shape_stream import ShapeStream
 from experiments import study
-from heteroscedastic import predictive
-from heteroscedastic.bind import bind
+from heteroscedastic import bind, predictive
 from heteroscedastic.data.storage import store
-from heteroscedastic.runs import assembly
+from heteroscedastic.runs import assembly, sections
 from heteroscedastic.training import schedules
 
 CONFIGS = sorted(p.stem for p in (Path(__file__).parents[1] / "configs").glob("*.py"))
@@ -85,6 +85,16 @@ def own_images(tmp_path_factory):
 
 
 @pytest.mark.parametrize("name", CONFIGS)
+def test_every_config_states_every_setting_of_each_section_with_its_type(name):
+    config = study.read(name)
+    for path, declaration in sections.declarations(config.to_dict()).items():
+        section = functools.reduce(getitem, path, config)
+        settings = set(section) - ({"name"} if path[0] in sections.MODULES else set())
+        assert settings == set(bind.declared_settings(declaration)), path
+        assert [k for k in section if section.get_type(k) is type(None)] == [], path
+
+
+@pytest.mark.parametrize("name", CONFIGS)
 def test_every_config_has_valid_shapes_at_full_size(name, own_images):
     config = study.config(name, {})
     if full_size.CROP.search(config["data"]["train"]):  # the data set is not available in tests
@@ -118,7 +128,7 @@ def test_the_evaluation_of_many_classes_has_the_largest_logits_only(name):
 )
 def test_the_closed_form_needs_one_override(name):
     settings = study.config(name, {"predictive.name": "sigmoid"})["predictive"]
-    assert bind(predictive, **settings).func is predictive.sigmoid
+    assert bind.bind(predictive, **settings).func is predictive.sigmoid
 
 
 @pytest.mark.parametrize(
@@ -134,7 +144,7 @@ def test_the_closed_form_needs_one_override(name):
 def test_the_learning_rate_falls_at_the_papers_epochs(name, num_epochs, milestones):
     settings, steps_per_epoch = study.config(name, {})["schedule"], 1203
     rate = functools.partial(
-        bind(schedules, **settings),
+        bind.bind(schedules, **settings),
         total_steps=num_epochs * steps_per_epoch,
         steps_per_epoch=steps_per_epoch,
     )

@@ -91,7 +91,7 @@ def refusal(config):
 
 REFUSED = {
     "seed": [2**32, 2**32 + 1, -1, True, 1.0, NAN, "0", None],
-    "data.seed": [2**32, -1, False, 0.5, None],
+    "data.seed": [2**32, -1, False, 0.5, "0"],
     "data.validation_fraction": [1.0, -0.1, NAN, INF, "0.2", None, True],
     "data.max_examples": [0, -1, 1.5, True, "8"],
     "data.max_classes": [0, -1, 1.5, True],

@@ -83,12 +83,9 @@ def test_all_commands_report_errors_alike(tmp_path, monkeypatch):
         (["--config=digits_het_full"], "did you mean configs/digits_het_full.py"),
         (["--config=zzz"], "--help lists the configs"),
         (
-            [DIGITS, "--config.data.max_classes=3"],
-            "config.data.max_classes is not a setting of configs/digits_het_full.py",
-        ),
-        (
-            [DIGITS, "--config.data.max_classes=3"],
-            "the settings of config.data are .*name.* add it to the file",
+            [DIGITS, "--config.data.crop=3"],
+            "config.data.crop is not a setting of configs/digits_het_full.py; the settings of"
+            " config.data are .*name",
         ),
         (
             [DIGITS, "--config.haed.name=x"],

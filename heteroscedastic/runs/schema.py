@@ -137,10 +137,10 @@ def _check_plain(
     name: str, declaration: type, settings: dict[str, Any], ranges: Mapping[str, Any]
 ) -> None:
     """Raises a ValueError where a setting of a section is unknown, missing or out of range."""
-    check_settings(f"config.{name}", declaration, settings)
     for setting, limits in ranges.items():
         if settings.get(setting) is not None:
             check_number(f"config.{name}.{setting}", settings[setting], **limits)
+    check_settings(f"config.{name}", declaration, settings)
 
 
 def _check_evals(config: dict[str, Any]) -> None:

@@ -9,7 +9,6 @@ from small_runs import assert_same_bits, outcome, small
 from heteroscedastic import bind, files
 from heteroscedastic.runs import identity, loop, provenance, run_record, sections
 
-
 # What the digits configs did not state before configs stated every setting.
 LACKING = {
     "data": ("pipeline", "label", "splits", "max_classes", "max_examples", "seed"),
