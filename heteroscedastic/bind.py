@@ -94,7 +94,7 @@ def chain(module: ModuleType, text: str) -> list[Callable]:
     return [_link(module, node) for node in _links(text)]
 
 
-def within(section: str, fn: Callable, /, *args: Any, **settings: Any) -> Any:
+def in_section(section: str, fn: Callable, /, *args: Any, **settings: Any) -> Any:
     """The value of fn(*args, **settings), whose errors name the section of the config.
 
     Raises:

@@ -17,7 +17,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from heteroscedastic import losses, predictive, smoothing, weighting
 from heteroscedastic.batch import Batch
-from heteroscedastic.bind import bind, within
+from heteroscedastic.bind import bind, in_section
 from heteroscedastic.data import resident
 from heteroscedastic.data.dataset import Dataset
 from heteroscedastic.data.pipeline import Pipeline
@@ -188,7 +188,9 @@ class Run:
     @property
     def _padded_model(self) -> nn.Module:
         shards = self.config["training"].get("class_shards", 1)
-        padded = _with_classes(self.model, class_padding.places(self.num_classes, shards))
+        padded = _with_classes(
+            self.model, class_padding.padded_num_classes(self.num_classes, shards)
+        )
         return padded.clone(num_classes=self.num_classes)
 
     def _predictive(self, key, latent):
@@ -304,8 +306,10 @@ def _bound(config: dict[str, Any]) -> dict[str, Any]:
     """The bound function or module of each named section; its errors name the section."""
 
     def part(section, module):
-        bound = within(section, bind, module, **config[section])
-        return bound if isinstance(bound, nn.Module) else functools.partial(within, section, bound)
+        bound = in_section(section, bind, module, **config[section])
+        return (
+            bound if isinstance(bound, nn.Module) else functools.partial(in_section, section, bound)
+        )
 
     return {section: part(section, module) for section, module in _MODULES.items()}
 

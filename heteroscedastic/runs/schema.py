@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from heteroscedastic import losses, predictive, smoothing, tasks, weighting
-from heteroscedastic.bind import check_number, check_seed, lookup, within
+from heteroscedastic.bind import check_number, check_seed, in_section, lookup
 from heteroscedastic.data import split_spec
 from heteroscedastic.data.pipeline import Pipeline
 from heteroscedastic.distributed import sharding
@@ -83,7 +83,7 @@ def task(config: dict[str, Any]) -> Task:
     Raises:
       ValueError: no task has this name.
     """
-    return within("task", lookup, tasks, config["task"])()
+    return in_section("task", lookup, tasks, config["task"])()
 
 
 def identity(config: dict[str, Any]) -> dict[str, Any]:
@@ -202,7 +202,7 @@ def check(config: dict[str, Any]) -> None:
                 f" {batch_size}."
             )
     functions = {
-        section: within(section, lookup, module, config[section]["name"])
+        section: in_section(section, lookup, module, config[section]["name"])
         for section, module in _QUESTION.items()
     }
     check_parts(task(config), functions)
