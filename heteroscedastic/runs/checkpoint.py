@@ -99,7 +99,7 @@ class Checkpoints:
             yield
         except Exception as error:  # Python and TensorStore raise many types
             remedy = (
-                "earlier checkpoints are intact; remove the cause, and the same command resumes from"
+                "earlier checkpoints are intact; fix the cause, and the same command resumes from"
                 " the last of them."
             )
             if _inode(self._directory) != self._inode:
