@@ -107,7 +107,7 @@ def test_weights_in_a_file_are_as_good_as_a_run(upstream, tmp_path):
         warm_start.read(settings, shapes)
         for settings in (dict(weights=tmp_path / "weights.npz"), dict(workdir=upstream))
     )
-    assert one.description["digest"] == other.told["digest"]
+    assert one.description["digest"] == other.description["digest"]
     theirs["params/backbone/Conv_0/kernel"] = theirs["params/backbone/Conv_0/kernel"] + 1
     np.savez(tmp_path / "weights.npz", **theirs)
     assert (
