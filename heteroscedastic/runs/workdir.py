@@ -123,8 +123,8 @@ def claim_data(workdir: files.Path, config: dict[str, Any], description: dict[st
         record = run_record.read_object(path, ("fingerprint",), _REMEDY)
         run_record.check_dataset(path, record)
         if provenance.data_key(record) != provenance.data_key(description):
-            has_names = record.get("class_names") == description.get("class_names")
-            names = "" if has_names else ", other class names"
+            same_names = record.get("class_names") == description.get("class_names")
+            names = "" if same_names else ", other class names"
             raise WorkdirError(
                 f"{workdir} began with other data ({path.name}: {record.get('num_examples')},"
                 f" fingerprint {record['fingerprint'][:12]}{names}; now"
