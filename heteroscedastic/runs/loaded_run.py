@@ -46,10 +46,13 @@ def read(directory: str | files.Path) -> SavedRun:
     path = files.as_path(directory)
     files.reach(path)
     if not (path / "results.json").exists():
-        has_config = (path / "config.json").exists()
-        cause = "results.json is" if has_config else "results.json and config.json are"
+        cause = (
+            "its training is not finished, as results.json is missing"
+            if (path / "config.json").exists()
+            else "results.json and config.json are missing"
+        )
         raise FileNotFoundError(
-            f"{path} holds no complete run: {cause} missing. Finish the training:"
+            f"{path} holds no complete run: {cause}. Finish the training:"
             f" python main.py --config=CONFIG --workdir={path}"
         )
     record = run_record.read(path)
