@@ -67,7 +67,7 @@ def measure(directory, training):
     )
     state = jax.jit(lambda: pad(run.init()), out_shardings=shardings)()
     arrays = placement.put(run.pipeline.arrays["train"], placement.replicated)
-    feeds = run.pipeline.training_feeds(0, 0, placement.places(run.steps.batch_size))
+    feeds = run.pipeline.training_feeds(0, 0, placement.slots(run.steps.batch_size))
     for _, feed in zip(range(NUM_STEPS), feeds):
         state, sums, _ = step(state, arrays, placement.feed(feed, run.steps.batch_size))
     params = jax.tree.leaves(trim(state).params)

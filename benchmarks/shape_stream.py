@@ -13,7 +13,7 @@ from heteroscedastic.batch import Batch
 from heteroscedastic.bind import chain
 from heteroscedastic.data import augment
 from heteroscedastic.data.dataset import Dataset
-from heteroscedastic.data.pipeline import Places
+from heteroscedastic.data.pipeline import Slots
 from heteroscedastic.links import LabelForm
 from heteroscedastic.runs import schema
 
@@ -57,13 +57,13 @@ class ShapeStream:
         self.label_forms: dict[str, LabelForm] = {
             split: "list" if split in list_splits else task.labels for split in self.sizes
         }
-        self.description, self.kept, self.clean_labels = {}, {}, {}
+        self.description, self.example_ids, self.clean_labels = {}, {}, {}
         self.dataset = Dataset({}, self.class_names)
 
-    def training_feeds(self, epoch: int, start: int, places: Places) -> Iterator[Batch]:
+    def training_feeds(self, epoch: int, start: int, slots: Slots) -> Iterator[Batch]:
         return iter(())
 
-    def feeds(self, split: str, places: Places) -> Iterator[Batch]:
+    def feeds(self, split: str, slots: Slots) -> Iterator[Batch]:
         return iter(())
 
     def left_out(self) -> dict[str, list[int]]:

@@ -23,9 +23,9 @@ def bind(module: ModuleType, /, *, name: str, **settings: Any) -> Callable:
     """The function of this name with its settings bound, or an instance of the class of this name.
 
     Args:
-      module: its public functions and classes are the choices.
-      name: of the function or class.
-      **settings: its keyword-only arguments.
+      module: module whose public functions and classes are the choices.
+      name: name of the function or class.
+      **settings: keyword-only arguments of the function or class.
 
     Raises:
       ValueError: the name is unknown, or a setting is unknown, missing or of the wrong type. The
@@ -73,7 +73,7 @@ def lookup(module: ModuleType, name: str) -> Callable:
     """The function or class of this name, without settings.
 
     Raises:
-      ValueError: the module has none of this name; lists the choices.
+      ValueError: the module has no function or class of this name; lists the choices.
     """
     choices = _choices(module)
     if name not in choices:
@@ -110,7 +110,7 @@ def chain(module: ModuleType, text: str) -> list[Callable]:
     Arguments are literals, by position or by keyword. No code is evaluated.
 
     Args:
-      module: its public functions are the choices.
+      module: module whose public functions are the choices.
       text: function calls separated by "|".
 
     Raises:
@@ -119,11 +119,11 @@ def chain(module: ModuleType, text: str) -> list[Callable]:
     return [_link(module, node) for node in _links(text)]
 
 
-def within(section: str, fn: Callable, /, *args: Any, **settings: Any) -> Any:
-    """The value of fn(*args, **settings), whose errors name the section of the config.
+def in_section(section: str, fn: Callable, /, *args: Any, **settings: Any) -> Any:
+    """The value of fn(*args, **settings); its errors start with the section of the config.
 
     Raises:
-      ValueError: as fn, with the section in front unless the message already names one.
+      ValueError: fn raises it. Its message is prefixed with the section unless it starts with one.
     """
     try:
         return fn(*args, **settings)
@@ -145,8 +145,8 @@ def check_number(
     """Checks that a setting is a finite number of this kind and range.
 
     Args:
-      name: of the setting, for the message.
-      value: to check.
+      name: name of the setting, for the message.
+      value: value to check.
       integer: whether it must be a whole number.
       above: it must be > this bound.
       at_least: it must be >= this bound.
@@ -154,7 +154,7 @@ def check_number(
       at_most: it must be <= this bound.
 
     Raises:
-      ValueError: it is not.
+      ValueError: the value is not such a number.
     """
     bounds = {">": above, ">=": at_least, "<": below, "<=": at_most}
     if not (_has_type(int if integer else float, value) and _is_in_range(value, bounds)):
@@ -165,7 +165,7 @@ def check_seed(name: str, value: Any) -> None:
     """Checks that a seed is a whole number in [0, 2**32); JAX drops the higher bits of a seed.
 
     Raises:
-      ValueError: it is not.
+      ValueError: the value is not in this range.
     """
     check_number(name, value, integer=True, at_least=0, below=2**32)
 
@@ -174,7 +174,7 @@ def check_numbers(name: str, values: Any, **settings: Any) -> None:
     """Checks that a setting is a sequence of one or more numbers; see `check_number`.
 
     Raises:
-      ValueError: it is not.
+      ValueError: the value is not such a sequence.
     """
     if not isinstance(values, tuple | list) or not values:
         raise ValueError(_value_error(name, values, "a tuple of one or more numbers"))
@@ -220,7 +220,7 @@ def _has_type(annotation: Any, value: Any) -> bool:
         )
     if annotation in (bool, str, types.NoneType):
         return isinstance(value, annotation)
-    return True  # of a type that no config holds
+    return True  # configs hold no other types
 
 
 def _type_name(annotation: Any) -> str:

@@ -1,8 +1,7 @@
 """Curation before training: (seed, ids, labels, num_classes) -> ids, labels.
 
-Curation selects examples and changes labels. Every random choice depends on the seed and the
-example's id alone, and not on the other examples. Labels are int32 [n], or [n, m] padded with -1;
-all arrays are NumPy arrays.
+Curation selects examples and changes labels. Every random number depends on the seed and the id of
+its example alone. Labels are int32 [n], or [n, m] padded with -1; all arrays are NumPy arrays.
 """
 
 import zlib

@@ -1,7 +1,7 @@
 """Weights of the examples in the loss: (targets, class_counts) -> one weight per example.
 
 For soft or mixed targets the weight is the expected weight of the class. Weights have mean 1 over
-the training set that was counted, so they do not change the effective learning rate.
+the examples of `class_counts`, so they do not change the effective learning rate.
 """
 
 import jax.numpy as jnp
@@ -22,10 +22,10 @@ def equal(targets: Float[Array, "*b k"], class_counts: Float[Array, "k"]) -> Flo
 def inverse_frequency(
     targets: Float[Array, "*b k"], class_counts: Float[Array, "k"]
 ) -> Float[Array, "*b"]:
-    """The same total weight for each class: class c has the weight N / (K n_c).
+    """Weight N / (K n_c) for class c, so that all classes have the same total weight.
 
-    N is the number of examples, n_c those of class c, and K the number of classes with n_c > 0; a
-    class without examples has weight 0.
+    N is the number of examples, n_c the number of examples of class c, and K the number of classes
+    with n_c > 0. A class without examples has weight 0.
     """
     present = class_counts > 0
     class_total = jnp.sum(class_counts) / jnp.maximum(jnp.sum(present), 1)

@@ -40,16 +40,16 @@ def temperature(
     return _maximum_likelihood(scores.log_likelihood, logits, labels)
 
 
-def sigmoid_temperature(logits: Float[np.ndarray, "n k"], holds: Bool[np.ndarray, "n k"]) -> float:
-    """The temperature t that maximises the likelihood of binary answers under sigmoid(logits / t).
+def sigmoid_temperature(logits: Float[np.ndarray, "n k"], labels: Bool[np.ndarray, "n k"]) -> float:
+    """The temperature t that maximises the likelihood of binary labels under sigmoid(logits / t).
 
-    Limits and errors are those of `temperature`.
+    Limits and errors are the same as in `temperature`.
 
     Args:
-      logits: finite log-odds of each answer.
-      holds: the answers.
+      logits: finite log-odds of each class.
+      labels: whether each class is a label of the example.
     """
-    return _maximum_likelihood(scores.sigmoid_log_likelihood, logits, holds)
+    return _maximum_likelihood(scores.sigmoid_log_likelihood, logits, labels)
 
 
 def _maximum_likelihood(log_likelihood: Callable, logits: np.ndarray, labels: np.ndarray) -> float:
@@ -64,7 +64,7 @@ def _maximum_likelihood(log_likelihood: Callable, logits: np.ndarray, labels: np
         loss, bounds=(-limit, limit), method="bounded", options={"xatol": 1e-6}
     )
     candidates = {x: loss(x) for x in (-limit, float(optimum.x), limit)}
-    if not np.isfinite(candidates[limit]):  # the largest temperature has the smallest losses
+    if not np.isfinite(candidates[limit]):  # then the loss is infinite at all temperatures
         raise ValueError(
             "no temperature gives the labels a finite likelihood: a logit is nan, or the logit of a"
             " label is -inf; pass finite logits."

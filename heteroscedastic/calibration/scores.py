@@ -172,8 +172,8 @@ def log_likelihood(
 
 
 def sigmoid_log_likelihood(
-    logits: Float[np.ndarray, "n k"], holds: Bool[np.ndarray, "n k"]
+    logits: Float[np.ndarray, "n k"], labels: Bool[np.ndarray, "n k"]
 ) -> float:
-    """Log-probability of K binary answers with the logits as log-odds, in nats per example."""
-    log_odds = np.where(holds, logits, -logits).astype(np.float64)
+    """Log-probability of K binary labels with the logits as log-odds, in nats per example."""
+    log_odds = np.where(labels, logits, -logits).astype(np.float64)
     return float(np.mean(np.sum(special.log_expit(log_odds), axis=-1)))

@@ -119,8 +119,8 @@ def class_names(names: Sequence[str], where: str) -> None:
     """Checks that there are class names, and that each can be printed on one line.
 
     Blank names, control characters and line ends (often left over from reading a file of names) are
-    errors. Two classes may have the same name, as in ImageNet: commands that take the name of a
-    class take its number too.
+    errors. Two classes may have the same name, as in ImageNet: commands that accept the name of a
+    class also accept its number.
     """
     if not names:
         raise ValueError(f"{where} has no class names; class_names requires one name per class.")
@@ -139,28 +139,28 @@ def class_names(names: Sequence[str], where: str) -> None:
 def limit(name: str, value: Any) -> None:
     """Checks a setting that limits a number of things: an integer >= 1, or None for no limit."""
     if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
-        raise ValueError(f"{name} is {value!r}, but must be an integer >= 1.")
+        raise ValueError(f"{name} is {value!r}, but must be an integer >= 1, or None.")
 
 
-def _extra(which: str, name: str, values: np.ndarray, ids: np.ndarray, num_classes: int) -> None:
+def _extra(where: str, name: str, values: np.ndarray, ids: np.ndarray, num_classes: int) -> None:
     if values.shape[:1] != (len(ids),):
-        raise ValueError(f"{which} has shape {values.shape}, but there are {len(ids)} examples.")
+        raise ValueError(f"{where} has shape {values.shape}, but there are {len(ids)} examples.")
     if values.dtype.kind not in "biuf":
         raise ValueError(
-            f"{which} is {values.dtype}, but must be numeric, as it is transferred to the device."
+            f"{where} is {values.dtype}, but must be numeric, as it is transferred to the device."
         )
     is_integer = values.dtype.kind in "iu"
     if is_integer and values.size and (values.min() < -(2**31) or values.max() >= 2**31):
         raise ValueError(
-            f"{which} ranges from {values.min()} to {values.max()}, but must fit into int32."
+            f"{where} ranges from {values.min()} to {values.max()}, but must fit into int32."
         )
     if name == "groups" and (
         not is_integer or values.ndim != 1 or values.min() < 0 or values.max() >= _MAX_GROUPS
     ):
         raise ValueError(
-            f"{which} must be one integer from 0 to {_MAX_GROUPS - 1} per example, but is"
+            f"{where} must be one integer from 0 to {_MAX_GROUPS - 1} per example, but is"
             f" {values.dtype} {values.shape}; np.unique(groups, return_inverse=True)[1] converts"
             " any values to such integers."
         )
     if name == "clean_labels":
-        labels(values, ids, num_classes, which, may_be_unknown=True)
+        labels(values, ids, num_classes, where, may_be_unknown=True)

@@ -11,7 +11,7 @@ from heteroscedastic.data.dataset import Dataset
 from heteroscedastic.links import LabelForm
 
 # Increasing slots of a global batch, such as those of one host.
-Places = Int[np.ndarray, "part"]
+Slots = Int[np.ndarray, "part"]
 
 
 class Selected(NamedTuple):
@@ -31,19 +31,21 @@ class Pipeline(Protocol):
     class_counts: Float[np.ndarray, "k"]  # labels in training; 0 where labels were not read
     description: dict[str, Any]  # for dataset.json
     dataset: Dataset  # in memory, as evaluation sees it
-    kept: Mapping  # ids by split, including those of examples that cannot be decoded
-    clean_labels: Mapping  # arrays by split, in the order of `kept`; labels without known noise
+    example_ids: Mapping  # ids by split, including those of examples that cannot be decoded
+    clean_labels: (
+        Mapping  # arrays by split, in the order of `example_ids`; labels without known noise
+    )
     arrays: dict[str, Any]  # by split, arrays that stay on the devices
 
     def training_feeds(
-        self, epoch: int, start: int, places: Places, selected: Selected | None = None
+        self, epoch: int, start: int, slots: Slots, selected: Selected | None = None
     ) -> Iterator[Any]:
-        """An epoch from step `start` on: every example once, or the selected ones.
+        """Feeds of an epoch from step `start`: every example once, or the selected examples.
 
         Args:
-          epoch: from 0; the order follows from the seed and it.
-          start: steps of the epoch that are left out.
-          places: of each batch, that this host feeds.
+          epoch: from 0; it and the seed determine the order.
+          start: number of steps of the epoch to skip.
+          slots: the slots of each batch that this host feeds.
           selected: the examples of the epoch; None is all of them.
 
         Raises:
@@ -51,7 +53,7 @@ class Pipeline(Protocol):
         """
         ...
 
-    def feeds(self, split: str, places: Places) -> Iterator[Any]:
+    def feeds(self, split: str, slots: Slots) -> Iterator[Any]:
         """Feeds of a split in a fixed order, for these slots of each batch.
 
         Every example occurs once.

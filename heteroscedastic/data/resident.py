@@ -16,7 +16,7 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 from heteroscedastic.batch import Batch
 from heteroscedastic.data import dataset as dataset_lib
 from heteroscedastic.data.dataset import Dataset, Split
-from heteroscedastic.data.pipeline import Places, Selected
+from heteroscedastic.data.pipeline import Selected, Slots
 from heteroscedastic.links import LabelForm
 
 
@@ -121,7 +121,7 @@ class Resident:
         return dataset_lib.description(self.dataset, self.stored)
 
     @property
-    def kept(self) -> dict[str, np.ndarray]:
+    def example_ids(self) -> dict[str, np.ndarray]:
         return {name: split.ids for name, split in self.dataset.splits.items()}
 
     @functools.cached_property
@@ -136,16 +136,16 @@ class Resident:
         return dict(self.dataset.splits)
 
     def training_feeds(
-        self, epoch: int, start: int, places: Places, selected: Selected | None = None
+        self, epoch: int, start: int, slots: Slots, selected: Selected | None = None
     ) -> Iterator[Feed]:
         rows, weights = selected or (np.arange(self.sizes["train"]), None)
         drawn = order(self.seed, epoch, len(rows))
         weights = None if weights is None else weights[drawn]
         every = feeds(rows[drawn], self.batch_size, epoch, start, weights)
-        return (_at(feed, places) for feed in every)
+        return (_at(feed, slots) for feed in every)
 
-    def feeds(self, split: str, places: Places) -> Iterator[Feed]:
-        return (_at(feed, places) for feed in feeds(np.arange(self.sizes[split]), self.batch_size))
+    def feeds(self, split: str, slots: Slots) -> Iterator[Feed]:
+        return (_at(feed, slots) for feed in feeds(np.arange(self.sizes[split]), self.batch_size))
 
     def example(self, split: str, training: bool) -> Feed:
         return next(feeds(np.zeros(self.batch_size, np.int32), self.batch_size))
@@ -163,5 +163,5 @@ class Resident:
         """Does nothing, as all examples are decoded before training."""
 
 
-def _at(feed: Feed, places: Places) -> Feed:
-    return feed._replace(rows=feed.rows[places], weights=feed.weights[places])
+def _at(feed: Feed, slots: Slots) -> Feed:
+    return feed._replace(rows=feed.rows[slots], weights=feed.weights[slots])

@@ -19,7 +19,7 @@ class ClassAxis(NamedTuple):
 
     axes: TrainState  # index of the class axis, -1 where an array has none
     num_classes: int
-    num_places: int  # classes with padding, a multiple of the shards
+    padded_num_classes: int  # classes with padding, a multiple of the shards
 
 
 def class_axis(
@@ -58,19 +58,19 @@ def class_axis(
         optimizer, lambda _, own: own, shapes.opt_state, params, transform_non_params=lambda _: -1
     )
     axes = none(shapes)._replace(params=params, opt_state=opt_state)
-    return ClassAxis(axes, head.num_classes, places(head.num_classes, num_shards))
+    return ClassAxis(axes, head.num_classes, padded_num_classes(head.num_classes, num_shards))
 
 
-def places(num_classes: int, num_shards: int) -> int:
+def padded_num_classes(num_classes: int, num_shards: int) -> int:
     """Number of classes with padding: the least multiple of the shards that fits all classes."""
     return -(-num_classes // num_shards) * num_shards
 
 
 def padded(classes: ClassAxis | None, state: TrainState) -> TrainState:
     """A state with padding classes; their entries are zero, and training leaves them so."""
-    if classes is None or classes.num_places == classes.num_classes:
+    if classes is None or classes.padded_num_classes == classes.num_classes:
         return state
-    missing = classes.num_places - classes.num_classes
+    missing = classes.padded_num_classes - classes.num_classes
 
     def pad(x, axis):
         if axis < 0:
@@ -82,7 +82,7 @@ def padded(classes: ClassAxis | None, state: TrainState) -> TrainState:
 
 def trimmed(classes: ClassAxis | None, state: TrainState) -> TrainState:
     """A state without padding classes, as it is saved."""
-    if classes is None or classes.num_places == classes.num_classes:
+    if classes is None or classes.padded_num_classes == classes.num_classes:
         return state
 
     def trim(x, axis):

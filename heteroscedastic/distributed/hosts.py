@@ -84,7 +84,7 @@ def start(
     late = threading.Timer(0.9 * seconds_to_come, report_late)
     late.daemon = True
     late.start()
-    # The service would catch SIGTERM, so that one that arrives before preemption.Terminated handles
+    # The service would catch SIGTERM, so that one that arrives before preemption.StopEvent handles
     # signals would have no effect.
     jax.config.update("jax_enable_preemption_service", False)
     try:

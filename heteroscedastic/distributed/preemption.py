@@ -27,7 +27,7 @@ class StoppedError(Exception):
     """A call was abandoned because the run is to stop."""
 
 
-class Terminated(threading.Event):
+class StopEvent(threading.Event):
     """An event that SIGTERM, SIGINT or SIGHUP sets during this context, in the main thread.
 
     A second SIGINT ends the process at once. SIGINT and SIGHUP stay ignored if they were ignored
@@ -150,21 +150,21 @@ class Agreement:
         """Starts to count at this step."""
         self._began, self._step, self._asked_at, self._due = step, step, time.monotonic(), 0
 
-    def stops(self, terminated: Terminated, step: int, asks: bool = False) -> bool:
+    def stops(self, stop_event: StopEvent, step: int, asks: bool = False) -> bool:
         """Whether all hosts stop after this step.
 
         Args:
-          terminated: event of this host; all hosts stop if it is set on one.
+          stop_event: event of this host; all hosts stop if it is set on one.
           step: number of the finished step.
           asks: whether to ask even if it is not time yet; the same on all hosts.
         """
         if hosts.is_alone():
-            return terminated.is_set()
+            return stop_event.is_set()
         if step < self._due and not asks:
             return False
         now = time.monotonic()
         stops, seconds = hosts.largest(
-            terminated.is_set(), (now - self._asked_at) / max(1, step - self._step)
+            stop_event.is_set(), (now - self._asked_at) / max(1, step - self._step)
         )
         self._step, self._asked_at = step, now
         apart = int(_SECONDS_BETWEEN_AGREEMENTS / max(seconds, 1e-3))

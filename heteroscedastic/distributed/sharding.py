@@ -103,7 +103,7 @@ class Placement:
             return jax.device_put(tree, shardings)
         return jax.tree.map(_part, tree, jax.tree.broadcast(shardings, tree))
 
-    def places(self, batch_size: int) -> np.ndarray:
+    def slots(self, batch_size: int) -> np.ndarray:
         """The rows of a global batch that devices of this process hold, in order."""
         cuts = self.cut.addressable_devices_indices_map((batch_size,)).values()
         return np.unique(np.concatenate([np.arange(batch_size)[cut] for cut in cuts]))

@@ -16,7 +16,7 @@ from flax import linen as nn
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from heteroscedastic.batch import Batch
-from heteroscedastic.bind import bind, within
+from heteroscedastic.bind import bind, in_section
 from heteroscedastic.data import resident
 from heteroscedastic.data.dataset import Dataset
 from heteroscedastic.data.pipeline import Pipeline
@@ -173,7 +173,9 @@ class Run:
     @property
     def _padded_model(self) -> nn.Module:
         shards = self.config["training"]["class_shards"]
-        padded = _with_classes(self.model, class_padding.places(self.num_classes, shards))
+        padded = _with_classes(
+            self.model, class_padding.padded_num_classes(self.num_classes, shards)
+        )
         return padded.clone(num_classes=self.num_classes)
 
     def _predictive(self, key, latent):
@@ -287,8 +289,10 @@ def _bound(config: dict[str, Any]) -> dict[str, Any]:
     """The bound function or module of each named section; its errors name the section."""
 
     def part(section, module):
-        bound = within(section, bind, module, **config[section])
-        return bound if isinstance(bound, nn.Module) else functools.partial(within, section, bound)
+        bound = in_section(section, bind, module, **config[section])
+        return (
+            bound if isinstance(bound, nn.Module) else functools.partial(in_section, section, bound)
+        )
 
     return {section: part(section, module) for section, module in sections.MODULES.items()}
 

@@ -19,8 +19,8 @@ from heteroscedastic.training.state import TrainState
 from heteroscedastic.user_errors import UserError
 
 _NUM_LAST = 2  # so that one remains if the other is damaged
-# Form of the metadata that runs/loop.py saves, to check that of a version without digests.
-_FORM = {"best_step": int, "best_score": int | float, "clock": dict, "sums": list, "metrics": list}
+# Types of the metadata of versions without digests.
+_TYPES = {"best_step": int, "best_score": int | float, "clock": dict, "sums": list, "metrics": list}
 
 
 class CheckpointError(UserError, RuntimeError):
@@ -31,8 +31,8 @@ class Checkpoints:
     """The checkpoints of a run.
 
     A checkpoint is a state and its metadata, a small dictionary. The last two and the best are
-    preserved. Checkpoints are written in the background; an incomplete one has another name, is
-    never read, and is removed when the directory is opened for writing again. The metadata hold a
+    preserved. Checkpoints are written in the background. An incomplete one has a temporary name, is
+    never read, and is removed when the directory is next opened for writing. The metadata hold a
     digest of every bit of the state, as TensorStore has no checksum of it.
     """
 
@@ -41,16 +41,18 @@ class Checkpoints:
 
         Args:
           directory: directory that holds only the checkpoints.
-          owner: digest of the run, see provenance.owner; checkpoints of another owner are not
-            read. None reads those of any owner.
-          read_only: whether to leave all files as they are, also those that a run is writing.
+          owner: identifier of the run, see provenance.owner; checkpoints of another owner are not
+            read. None reads checkpoints of any owner.
+          read_only: whether to change no files, not even incomplete ones, which a run may be
+            writing.
 
         Raises:
           CheckpointError: the directory is missing, and read_only is set.
         """
         if read_only and not directory.is_dir():
             raise CheckpointError(
-                f"{directory} is missing, and with it the checkpoints; bring it back, or run again."
+                f"{directory} is missing, and with it the checkpoints; restore it, or repeat the"
+                " run."
             )
         self._owner = owner
         self._saved: int | None = None
@@ -76,7 +78,7 @@ class Checkpoints:
           best_step: step of the best checkpoint, this one or an earlier one, to be preserved.
 
         Raises:
-          CheckpointError: this checkpoint or the one before could not be written.
+          CheckpointError: this checkpoint or the previous one could not be written.
         """
         self.wait()
         self._preservation.policies, self._saved = _policies(best_step), int(state.step)
@@ -97,10 +99,11 @@ class Checkpoints:
             yield
         except Exception as error:  # Python and TensorStore raise many types
             remedy = (
-                "those before it stay, and once this is fixed the same command continues from them."
+                "earlier checkpoints are intact; fix the cause, and the same command resumes from"
+                " the last of them."
             )
             if _inode(self._directory) != self._inode:
-                remedy = removed(self._directory.parent)
+                remedy = removal_message(self._directory.parent)
             raise CheckpointError(
                 f"checkpoint of step {self._saved} could not be written ({_first_line(error)});"
                 f" {remedy}"
@@ -109,11 +112,11 @@ class Checkpoints:
     def last(self, template: TrainState) -> tuple[TrainState, dict[str, Any]] | None:
         """The last checkpoint that can be read, or None if there are no checkpoints.
 
-        Later ones, which cannot be read, are moved to the directory checkpoints_damaged, with a
-        warning, so that nothing is lost and the run can write them again.
+        Later checkpoints, which cannot be read, are moved to the directory checkpoints_damaged with
+        a warning, so that nothing is lost and the run can write them again.
 
         Raises:
-          CheckpointError: no checkpoint can be read; all stay where they are.
+          CheckpointError: there are checkpoints but none can be read; none is moved.
         """
         damaged: list[tuple[int, CheckpointError]] = []
         for step in sorted(self._manager.all_steps(), reverse=True):
@@ -131,8 +134,8 @@ class Checkpoints:
         if damaged:
             raise CheckpointError(
                 f"none of the {len(damaged)} checkpoints in {self._directory} can be read; the"
-                f" first error is: {damaged[0][1]}. Repair or move that directory; without it the"
-                " same command begins again."
+                f" error of the last one is: {damaged[0][1]}. Repair the directory, or move it away"
+                " to start the run again from step 0."
             )
         return None
 
@@ -145,7 +148,7 @@ class Checkpoints:
                     return json.loads(
                         (self._directory / str(step) / "told" / "metadata").read_text()
                     )
-                except (OSError, ValueError):  # `last` reports the damage
+                except (OSError, ValueError):  # damage, which `last` reports
                     continue
             return {}
 
@@ -209,31 +212,32 @@ class Checkpoints:
         if hosts.any_says(error is not None):
             reason = _first_line(error) if error else "another host cannot read it"
             raise CheckpointError(
-                f"checkpoint of step {step} cannot be read ({reason}; it lies in {self._directory})"
+                f"checkpoint of step {step} in {self._directory} cannot be read ({reason})"
             ) from error
         return value
 
     def _check_form(self, step: int, state: TrainState, abstract: TrainState) -> None:
-        """Raises for what Orbax accepts: another dtype, a missing branch, another step."""
+        """Raises for faults that Orbax accepts: other dtypes, missing arrays, another step."""
         if _form(state) != _form(abstract):
-            raise ValueError("its arrays are those of another model")
+            raise ValueError("its arrays belong to another model")
         if int(state.step) != step:
-            raise ValueError(f"it is that of step {int(state.step)}")
+            raise ValueError(f"it holds the state of step {int(state.step)}")
 
     def _check_bits(self, state: TrainState, metadata: dict[str, Any]) -> None:
-        """Raises for flipped bits, or another run."""
-        # A version without owner and digest; a flipped bit in one of these names leaves the other.
+        """Raises a ValueError if a bit was changed, or if another run saved the checkpoint."""
+        # Earlier versions saved neither owner nor digest. One missing name alone means that a bit
+        # of the name was changed.
         if not {"owner", "digest"} & set(metadata):
-            if wrong := [
+            if damaged := [
                 name
-                for name, kinds in _FORM.items()
-                if not isinstance(metadata.get(name), kinds | None)
+                for name, types in _TYPES.items()
+                if not isinstance(metadata.get(name), types | None)
             ]:
-                raise ValueError(f"beside its arrays, {', '.join(wrong)} is damaged")
+                raise ValueError(f"{', '.join(damaged)} in its metadata is damaged")
             return
         content = {k: v for k, v in metadata.items() if k != "digest"}
         if metadata.get("digest") != provenance.digest_of_state(state, content):
-            raise ValueError("its bits are not those that were saved")
+            raise ValueError("its bits differ from those that were saved")
         if self._owner is not None and metadata["owner"] not in (None, self._owner):
             raise ValueError("it belongs to another run")
 
@@ -253,33 +257,33 @@ class Checkpoints:
         """Waits until the saved checkpoint is on disk, and closes the directory."""
         lost = (hosts.HostError, CheckpointError, jax.errors.JaxRuntimeError)
         if kind and issubclass(kind, lost) and jax.process_count() > 1:
-            return  # a host is lost or will be, and closing would wait for it
+            return  # a host is lost, or soon will be, and closing would wait for it
         try:
             with self._writing():
-                self._manager.close()  # which may report a failed write once more
+                self._manager.close()  # may raise the error of a failed write again
         except CheckpointError as error:
             if kind is None:
                 raise
-            logging.warning("%s", error)  # as another error is raised already
+            logging.warning("%s", error)  # another error is being raised already
 
 
-def removed(workdir: files.Path) -> str:
-    """The message where the directory of a run is no longer the one in which it began."""
+def removal_message(workdir: files.Path) -> str:
+    """The error message for a directory that was removed or renamed during its run."""
     return (
-        f"{workdir} was removed or renamed during its run. If it was renamed, the same command"
-        " with its new name as --workdir continues from the last checkpoint; if it was removed, the"
-        f" same command begins again, once nothing is left of {workdir}."
+        f"{workdir} was removed or renamed during its run. If it was renamed, repeat the command"
+        " with its new name as --workdir to resume from the last checkpoint. If it was removed,"
+        f" remove what is left of {workdir}, and the same command starts the run again."
     )
 
 
 def _inode(directory: files.Path) -> int | None:
-    """Number that identifies a directory also after a rename; None in a bucket, or if missing."""
+    """Number of a directory, which a rename does not change; None in a bucket or if missing."""
     has_inode = not files.in_bucket(directory) and directory.exists()
     return directory.stat().st_ino if has_inode else None
 
 
 def owners(directory: files.Path) -> set[str]:
-    """The owners of the checkpoints in a directory, where the metadata can be read."""
+    """The owners of the checkpoints in a directory whose metadata can be read."""
     every = map(_read_metadata, directory.glob("*/told/metadata"))
     return {metadata["owner"] for metadata in every if metadata.get("owner")}
 
@@ -298,10 +302,10 @@ def _read_metadata(path: files.Path) -> dict[str, Any]:
 
 
 def _policies(best_step: int | None) -> list[Any]:
-    """Orbax's policies that preserve the last checkpoints and that of the best step."""
-    # Not BestN with best_fn: it reads the scores of all checkpoints when the manager is made, so
-    # one damaged file of scores would make every checkpoint unreadable, and it would delete the
-    # best checkpoint of a run that began before scores had files of their own.
+    """Orbax's policies that preserve the last checkpoints and the best one."""
+    # Not BestN with best_fn: it reads the scores of all checkpoints when the manager is created, so
+    # one damaged file of scores would make every checkpoint unreadable. It would also delete the
+    # best checkpoint of a run of an earlier version, which has no files of scores.
     return [
         checkpoint_managers.LatestN(_NUM_LAST),
         checkpoint_managers.CustomSteps([best_step]),

@@ -7,113 +7,121 @@ from typing import Any
 
 from heteroscedastic.distributed import hosts
 
-_COUNTED = ("start", "input", "evaluation", "checkpoints")
-_INPUT_BOUND = 0.1  # share of the training time that is spent waiting for data
+_ACTIVITIES = ("start", "input", "evaluation", "checkpoints")
+# Training is input-bound if it spends more than this share of its time waiting for data.
+_INPUT_BOUND = 0.1
 
 
 class Clock:
-    """Seconds of a run by activity, summed over the processes that resumed it.
+    """Seconds of a run by activity, summed over its processes, of which each resumed the last.
 
     `start` is the time before the first step: reading, restoring, compiling. `input` is the time in
-    which the devices were idle because examples were missing. `checkpoints` is the time that the
-    run waits for them. `steps`, of training, is the rest.
+    which the devices are idle because the next batch is not ready. `evaluation` includes
+    validation. `checkpoints` is the time spent waiting for checkpoints to be written. `steps`, the
+    rest, is the time of training steps.
     """
 
-    def __init__(self, since: float, state: dict[str, Any] | None = None):
-        """Continues from a checkpoint; time that was lost after that checkpoint is not counted.
+    def __init__(self, start_time: float, state: dict[str, Any] | None = None):
+        """Starts the clock, or continues it from a checkpoint.
+
+        Time between the checkpoint and the end of the process that saved it is not counted.
 
         Args:
-          since: start of this process, on time.monotonic().
+          start_time: start of this process, on time.monotonic().
           state: state of the clock in the checkpoint.
         """
         state = state or {}
-        self._seconds = {name: state.get(name, 0.0) for name in _COUNTED}
-        self._began = since - state.get("seconds", 0.0)
-        self._began_at = state.get("began_at", time.time() - (time.monotonic() - since))
-        self._to_start: float | None = since - sum(self._seconds.values())
-        self._interval = self._now()
+        self._seconds = {name: state.get(name, 0.0) for name in _ACTIVITIES}
+        # Start of the run on time.monotonic(), as if all its processes had run without pauses.
+        self._start_time = start_time - state.get("seconds", 0.0)
+        # Start of the first process on time.time().
+        self._first_start = state.get("began_at", time.time() - (time.monotonic() - start_time))
+        # Start of this process, minus the seconds counted so far; None after its first step.
+        self._start_offset: float | None = start_time - sum(self._seconds.values())
+        self._interval = self._totals()
         # Step and seconds of training at the last call of `rate`.
-        self._rated: tuple[int, float] | None = None
+        self._last_rate: tuple[int, float] | None = None
 
-    def starts(self, step: int) -> None:
-        """Marks the first step; the time before it, unless counted otherwise, is the start."""
-        if self._to_start is not None:
+    def end_start(self, step: int) -> None:
+        """Ends the activity `start` at the first step of a process; later calls do nothing."""
+        if self._start_offset is not None:
             self._seconds["start"] += (
-                time.monotonic() - self._to_start - sum(self._seconds.values())
+                time.monotonic() - self._start_offset - sum(self._seconds.values())
             )
-            self._to_start = None
-            self.begins_interval()
-            self._rated = step, self._interval["training"]
+            self._start_offset = None
+            self.begin_interval()
+            self._last_rate = step, self._interval["training"]
 
     def state(self) -> dict[str, Any]:
         """The state of the clock for a checkpoint."""
-        return {**self._seconds, "seconds": self.seconds(), "began_at": self._began_at}
+        return {**self._seconds, "seconds": self.seconds(), "began_at": self._first_start}
 
     def seconds(self) -> float:
-        """Seconds of all processes, without those that were lost."""
-        return time.monotonic() - self._began
+        """Seconds of all processes, excluding work that was lost and repeated."""
+        return time.monotonic() - self._start_time
 
     def rate(self, step: int) -> float | None:
-        """Training steps per second since the last call, or since the first step; None if none."""
-        training = self._now()["training"]
-        before, seconds_before = self._rated or (step, training)
-        self._rated = step, training
-        if step <= before or training <= seconds_before:
+        """Training steps per second since the last call or the first step; None without steps."""
+        training = self._totals()["training"]
+        last_step, last_training = self._last_rate or (step, training)
+        self._last_rate = step, training
+        if step <= last_step or training <= last_training:
             return None
-        return (step - before) / (training - seconds_before)
+        return (step - last_step) / (training - last_training)
 
     @contextlib.contextmanager
-    def counts(self, name: str) -> Iterator[None]:
-        """A context whose duration is counted under the name."""
-        began = time.monotonic()
+    def timed(self, activity: str) -> Iterator[None]:
+        """A context whose duration is added to the activity."""
+        start_time = time.monotonic()
         try:
             yield
         finally:
-            self._seconds[name] += time.monotonic() - began
+            self._seconds[activity] += time.monotonic() - start_time
 
-    def waited_for(self, feeds: Iterator[Any], is_idle: Callable[[], bool]) -> Iterator[Any]:
-        """The feeds; the wait for one counts as input if the devices are idle when it comes."""
+    def timed_feeds(self, feeds: Iterator[Any], is_idle: Callable[[], bool]) -> Iterator[Any]:
+        """The feeds; the wait for a feed counts as input if the devices are idle at its end."""
         while True:
-            began = time.monotonic()
+            start_time = time.monotonic()
             feed = next(feeds, None)
             if feed is None:
                 return
             if is_idle():
-                self._seconds["input"] += time.monotonic() - began
+                self._seconds["input"] += time.monotonic() - start_time
             yield feed
 
-    def begins_interval(self) -> None:
-        """Starts the interval that `bound` reports."""
-        self._interval = self._now()
+    def begin_interval(self) -> None:
+        """Starts the interval that `bound` describes."""
+        self._interval = self._totals()
 
     def bound(self) -> str:
-        """Whether input or computation limits the steps since the interval began.
+        """Text that says whether input or computation limited the steps of the interval.
 
-        All hosts call this, and all take over the wait of the host that waited most, as the devices
-        of the others waited for it.
+        All hosts call this. Each adopts the longest wait of any host, as the devices of all hosts
+        wait for the slowest one.
         """
-        before, after = self._interval, self._now()
-        (waited,) = hosts.largest(after["input"] - before["input"])
-        self._seconds["input"] = before["input"] + waited
+        before, after = self._interval, self._totals()
+        (wait,) = hosts.largest(after["input"] - before["input"])
+        self._seconds["input"] = before["input"] + wait
         training = after["training"] - before["training"]
-        share = min(1.0, waited / training) if training > 0 else 0.0
+        share = min(1.0, wait / training) if training > 0 else 0.0
         return (
             f"{'input' if share > _INPUT_BOUND else 'compute'}-bound ({share:.0%} waiting for data)"
         )
 
-    def _now(self) -> dict[str, float]:
+    def _totals(self) -> dict[str, float]:
+        """Seconds of input, and of training with the wait for input."""
         others = sum(seconds for name, seconds in self._seconds.items() if name != "input")
         return {"input": self._seconds["input"], "training": self.seconds() - others}
 
     def goodput(self) -> dict[str, float]:
-        """Seconds by activity, and the share of training steps in all of them.
+        """Seconds by activity, and the share of training steps in the total.
 
         Returns:
-          `wall`: seconds since the run first began, with interruptions and repeated work. `share`:
-          the part of them that training steps took. `lost`: seconds of interruptions and of work
-          that was repeated.
+          The seconds of each activity; `wall`, seconds since the run first began, including
+          interruptions and repeated work; `share`, the part of `wall` in training steps; `lost`,
+          seconds of interruptions and of work that was repeated.
         """
-        elapsed, wall = self.seconds(), max(time.time() - self._began_at, self.seconds())
+        elapsed, wall = self.seconds(), max(time.time() - self._first_start, self.seconds())
         steps = elapsed - sum(self._seconds.values())
         return {
             "share": steps / wall,

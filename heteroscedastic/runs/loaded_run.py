@@ -47,12 +47,12 @@ def read(directory: str | files.Path) -> SavedRun:
     files.reach(path)
     if not (path / "results.json").exists():
         cause = (
-            "its training is not finished"
+            "its training is not finished, as results.json is missing"
             if (path / "config.json").exists()
-            else "and so is config.json"
+            else "results.json and config.json are missing"
         )
         raise FileNotFoundError(
-            f"{path} holds no complete run: results.json is missing, {cause}. Finish the training:"
+            f"{path} holds no complete run: {cause}. Finish the training:"
             f" python main.py --config=CONFIG --workdir={path}"
         )
     record = run_record.read(path)
@@ -65,10 +65,9 @@ def read(directory: str | files.Path) -> SavedRun:
 
 
 def held_out_evaluation(saved_run: SavedRun, evaluation: str) -> str | None:
-    """The evaluation on which a temperature for `evaluation` is fitted.
+    """The evaluation to fit a temperature on: that of the same checkpoint on the validation split.
 
-    It evaluates the validation split with the same checkpoint. None if the run has no such
-    evaluation.
+    None if the run has no such evaluation.
     """
     evals, validation = saved_run.config["evals"], saved_run.config.get("validation")
     split = validation["split"] if validation else "valid"
@@ -94,7 +93,7 @@ def build(saved_run: SavedRun, data_dir: str | None = None) -> Run:
     try:
         run = assembly.build(saved_run.config, data_dir)
     except (ValueError, TypeError, KeyError, AttributeError) as error:
-        cause = error if isinstance(error, ValueError) else f"{error!r} in config.json"
+        cause = error if isinstance(error, ValueError) else repr(error)
         raise ValueError(
             f"{saved_run.directory / 'config.json'} cannot be built by this version: {cause}"
         ) from error
@@ -116,21 +115,23 @@ UNAVAILABLE = (FileNotFoundError, ModuleNotFoundError, ValueError, CheckpointErr
 def clean_labels_by_id(
     saved_run: SavedRun, evaluation: str, data_dir: str | None = None
 ) -> dict[int, Any]:
-    """The label, or list of labels, of each example of an evaluation before known label noise.
+    """The label or list of labels of each example of an evaluation, before known label noise.
 
     Raises:
       FileNotFoundError, ModuleNotFoundError, ValueError: the data of the run is not available.
     """
     split = saved_run.config["evals"][evaluation]["split"]
     pipeline = build(saved_run, data_dir).pipeline
-    return dict(zip(pipeline.kept[split].tolist(), pipeline.clean_labels[split], strict=True))
+    return dict(
+        zip(pipeline.example_ids[split].tolist(), pipeline.clean_labels[split], strict=True)
+    )
 
 
 def clean_labels(
     run: Run, split: str, ids: Int[np.ndarray, "n"]
 ) -> Int[np.ndarray, "n"] | Int[np.ndarray, "n m"]:
     """The labels of the examples with these ids, before known label noise."""
-    split_ids = run.pipeline.kept[split]
+    split_ids = run.pipeline.example_ids[split]
     order = np.argsort(split_ids)
     positions = order[np.searchsorted(split_ids, ids, sorter=order)]
     return run.pipeline.clean_labels[split][positions]
@@ -157,8 +158,8 @@ def load(
     step = results["best_step"] if checkpoint == "best" else results["step"]
     if step is None:
         raise ValueError(
-            f"{path} has no best checkpoint because it had no validation; choose the checkpoint"
-            " last."
+            f"{path} has no best checkpoint because it had no validation; choose the last"
+            " checkpoint."
         )
     with Checkpoints(path / "checkpoints", results.get("owner"), read_only=True) as checkpoints:
         state, _ = checkpoints.restore(step, jax.tree.map(_on_one_device, jax.eval_shape(run.init)))
@@ -225,7 +226,7 @@ def map_latents(
       loaded_run: the run.
       split: examples of the run.
       function: (key, latent, batch) -> a tree of arrays with one entry per example. Compiled.
-      rows: positions in the split; all of them, in order, by default.
+      rows: positions in the split; defaults to all of them, in order.
       postprocess: applied to the tree of each batch, in numpy, before batches are concatenated.
 
     Returns:
@@ -251,6 +252,6 @@ def map_latents(
 
 
 def _on_one_device(shape: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
-    """The same array on the first device, whatever the sharding of the run was."""
+    """The array on the first device, whatever its sharding in the run."""
     sharding = jax.sharding.SingleDeviceSharding(jax.devices()[0])
     return jax.ShapeDtypeStruct(shape.shape, shape.dtype, sharding=sharding)

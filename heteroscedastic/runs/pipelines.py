@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from heteroscedastic import curation
-from heteroscedastic.bind import within
+from heteroscedastic.bind import in_section
 from heteroscedastic.data import augment, chains
 from heteroscedastic.data import dataset as dataset_lib
 from heteroscedastic.data.dataset import Dataset
@@ -33,7 +33,7 @@ def check(config: dict[str, Any]) -> None:
 
     Without TensorFlow the operations of a stream are not checked.
     """
-    within("curation", chains.parse, curation, config["curation"])
+    in_section("curation", chains.parse, curation, config["curation"])
     operations = augment
     if sections.is_streaming(config["data"]):
         try:
@@ -41,14 +41,14 @@ def check(config: dict[str, Any]) -> None:
         except ModuleNotFoundError:
             return
     for name in ("train", "eval"):
-        within(f"data.{name}", chains.parse, operations, config["data"][name])
+        in_section(f"data.{name}", chains.parse, operations, config["data"][name])
 
 
 def stored_data(config: dict[str, Any], data_dir: str | None = None) -> Dataset:
     """The data set that a config names, before curation and without a validation split of its
     making.
     """
-    return within(
+    return in_section(
         "data",
         store.load,
         config["data"]["name"],
@@ -59,7 +59,7 @@ def stored_data(config: dict[str, Any], data_dir: str | None = None) -> Dataset:
 
 def _resident(config: dict[str, Any], data_dir: str | None) -> Resident:
     links = {
-        name: within(f"data.{name}", chains.parse, augment, config["data"][name])
+        name: in_section(f"data.{name}", chains.parse, augment, config["data"][name])
         for name in ("train", "eval")
     }
     curate = _curate(config)
@@ -67,7 +67,7 @@ def _resident(config: dict[str, Any], data_dir: str | None) -> Resident:
     dataset = curate(stored)
     images = dataset.splits["train"].inputs
     for name, operations in links.items():
-        within(f"data.{name}", chains.check_shapes, operations, images.shape[1:], images.dtype)
+        in_section(f"data.{name}", chains.check_shapes, operations, images.shape[1:], images.dtype)
     return Resident(
         dataset=dataset,
         stored=stored,
@@ -91,10 +91,10 @@ def _streaming(config: dict[str, Any], data_dir: str | None) -> Pipeline:
     from heteroscedastic.data.streaming import ops, sources, stream
 
     links = {
-        name: within(f"data.{name}", chains.parse, ops, config["data"][name])
+        name: in_section(f"data.{name}", chains.parse, ops, config["data"][name])
         for name in ("train", "eval")
     }
-    chosen = within(
+    chosen = in_section(
         "data",
         sources.choose,
         config["data"]["name"],
@@ -103,7 +103,7 @@ def _streaming(config: dict[str, Any], data_dir: str | None) -> Pipeline:
         reads_labels=bool(config["curation"].strip()) or config["weighting"]["name"] != "equal",
         **_words(config, (*sections.DATA_CHOICES, "max_labels")),
     )
-    pipeline = within(
+    pipeline = in_section(
         "data",
         stream.Streaming,
         chosen,
@@ -124,12 +124,12 @@ def _streaming(config: dict[str, Any], data_dir: str | None) -> Pipeline:
 
 def _curate(config: dict[str, Any]) -> Callable[[Dataset], Dataset]:
     """Curation, then the validation split that is held out, if any."""
-    links = within("curation", chains.parse, curation, config["curation"])
+    links = in_section("curation", chains.parse, curation, config["curation"])
     seed = config["seed"] if config["data"]["seed"] is None else config["data"]["seed"]
 
     def curate(stored):
-        data = within("curation", dataset_lib.curate, stored, seed, links)
-        return within(
+        data = in_section("curation", dataset_lib.curate, stored, seed, links)
+        return in_section(
             "data", dataset_lib.hold_out, data, seed, config["data"]["validation_fraction"]
         )
 

@@ -46,12 +46,8 @@ def read(run: str | files.Path, name: str) -> Predictions:
     """
     path = files.as_path(run) / "predictions" / f"{name}.npz"
     if not path.exists():
-        saved = names(run)
-        remedy = (
-            f"choose one of its evaluations: {', '.join(saved)}"
-            if saved
-            else f"it has none at all: {_REMEDY}"
-        )
+        saved = ", ".join(names(run))
+        remedy = f"choose one of its evaluations: {saved}" if saved else _REMEDY
         raise FileNotFoundError(
             f"{run} has no predictions of {name!r} ({path.name} is missing); {remedy}."
         )
@@ -63,15 +59,15 @@ def read(run: str | files.Path, name: str) -> Predictions:
     stamp = {key: str(arrays.pop(key)) for key in ("owner", "digest") if key in arrays}
     if "right_labels" in arrays:
         raise ValueError(
-            f"{path} has a list of correct labels per example, under a softmax of one label; only"
-            " its accuracy in results.json is defined. Choose another evaluation."
+            f"{path} has lists of correct labels, but the model predicts one label per example, so"
+            " only the accuracy in results.json is defined; choose another evaluation."
         )
     unknown = sorted(set(arrays) - set(Predictions._fields))
     missing = sorted({"ids", "labels", "logits"} - set(arrays))
     if unknown or missing:
         raise ValueError(
-            f"{path} was written by another version: it lacks {missing} and has unknown {unknown};"
-            " repeat the run with this version."
+            f"{path} was written by another version (missing arrays: {missing}; unknown arrays:"
+            f" {unknown}); repeat the run with this version."
         )
     record = run_record.read_if_complete(files.as_path(run))
     if fault := _fault(len(record.dataset["class_names"]) if record else None, **arrays):

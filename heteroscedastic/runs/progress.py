@@ -1,4 +1,4 @@
-"""What a run prints about itself: a line now and then, and a table for each evaluation."""
+"""Progress of a run in its log: a line every few seconds, and a table for each evaluation."""
 
 import time
 from collections.abc import Mapping
@@ -11,11 +11,11 @@ _COLUMNS = 3  # metrics side by side in a table
 
 
 class Progress:
-    """Rate and time left of a run.
+    """Rate and remaining time of a run.
 
-    Both are of the interval since the line before: training alone, without compilation, evaluations
-    and checkpoints. To the time left the evaluations still to come are added once the time of one
-    is known without its compilation.
+    The rate is that of training since the previous line, without compilation, evaluations and
+    checkpoints. The remaining time includes the remaining evaluations after the second evaluation,
+    as the first one also compiles.
     """
 
     def __init__(self, run: Run, clock: Clock):
@@ -25,46 +25,41 @@ class Progress:
         self._num_evaluations, self._seconds_per_example = 0, 0.0
 
     def restart(self) -> None:
-        """The next line is due as if one were printed now."""
+        """Starts the time until the next line is due."""
         self._printed_at = time.monotonic()
 
     def is_due(self) -> bool:
-        """Whether the last line was long ago."""
+        """Whether it is time for the next line."""
         return time.monotonic() - self._printed_at > _SECONDS_BETWEEN_LINES
 
     def line(self, step: int) -> str:
-        """Where the run is; begins the next interval."""
+        """Step, epoch, rate and remaining time; the next rate is measured from here."""
         self.restart()
         self._rate = self._clock.rate(step) or self._rate
         steps = self._run.steps
         line = f"step {step:,}/{steps.total:,}  epoch {steps.epochs.passed(step):.1f}"
         if not self._rate:
             return line
-        left = (self._run.steps.total - step) / self._rate + self._num_examples_left(
-            step
-        ) * self._seconds_per_example
-        minutes, seconds = divmod(round(left), 60)
+        training_seconds = (steps.total - step) / self._rate
+        evaluation_seconds = self._num_examples_left(step) * self._seconds_per_example
+        minutes, seconds = divmod(round(training_seconds + evaluation_seconds), 60)
         hours, minutes = divmod(minutes, 60)
         rate = f"{self._rate * steps.batch_size:,.0f} examples/s"
         return f"{line}  {rate}  {hours}:{minutes:02}:{seconds:02} left"
 
     def evaluated(self, split: str, seconds: float) -> None:
-        """An evaluation is done; the first one of a process also compiles."""
+        """Records the duration of an evaluation, except the first, which also compiles."""
         self._num_evaluations += 1
         if self._num_evaluations > 1:
             self._seconds_per_example = seconds / max(1, self._run.pipeline.sizes[split])
 
     def _num_examples_left(self, step: int) -> int:
-        """How many examples are still to be evaluated, each time counted."""
-        run, sizes = self._run, self._run.pipeline.sizes
-        number = sum(sizes[settings["split"]] for settings in run.config["evals"].values())
-        if run.config["validation"]:
-            intervals = (
-                -(-run.steps.total // run.steps.per_checkpoint) - step // run.steps.per_checkpoint
-            )
-            number += (intervals if step < run.steps.total else 0) * sizes[
-                run.config["validation"]["split"]
-            ]
+        """Number of examples that remain to be evaluated; counts each evaluation of an example."""
+        config, steps, sizes = self._run.config, self._run.steps, self._run.pipeline.sizes
+        number = sum(sizes[settings["split"]] for settings in config["evals"].values())
+        if config["validation"] and step < steps.total:
+            intervals = -(-steps.total // steps.per_checkpoint) - step // steps.per_checkpoint
+            number += intervals * sizes[config["validation"]["split"]]
         return number
 
 

@@ -1,4 +1,4 @@
-"""The code, packages, flags and devices that a result was made with, and digests of files."""
+"""The code, packages, flags and devices that produce a result, and digests of files."""
 
 import hashlib
 import json
@@ -33,11 +33,11 @@ _FLAGS = (
 
 
 class ChangedError(ValueError):
-    """A run would resume under JAX flags that change its numbers."""
+    """A run would resume under other JAX flags, which change its numbers."""
 
 
 def provenance() -> dict[str, Any]:
-    """Devices, package versions, environment, and the commit if the code is a checkout."""
+    """Devices, package versions, environment, and the commit if the code is a Git checkout."""
     return {
         "device": device(),
         "versions": {name: metadata.version(name) for name in _PACKAGES},
@@ -48,71 +48,74 @@ def provenance() -> dict[str, Any]:
 
 def _environment() -> dict[str, Any]:
     """Code, package versions and JAX flags, on which numbers may depend."""
-    names = {
+    versions = {
         "heteroscedastic": heteroscedastic.__version__,
         **{name: metadata.version(name) for name in _COMPARED},
+        "python": "{}.{}".format(*sys.version_info),
     }
-    versions = {**names, "python": "{}.{}".format(*sys.version_info)}
     flags = {name: getattr(jax.config, name) for name in _FLAGS if hasattr(jax.config, name)}
     return {"code": _code(), "versions": versions, "flags": flags}
 
 
-def of_host(made_with: dict[str, Any], config: dict[str, Any], fingerprint: str) -> dict[str, Any]:
+def host_values(
+    current: dict[str, Any], config: dict[str, Any], fingerprint: str
+) -> dict[str, Any]:
     """The values that all hosts of a run must share, by name.
 
     Args:
-      made_with: see `provenance`.
-      config: of the run.
-      fingerprint: of its data.
+      current: result of `provenance` on this host.
+      config: config of the run.
+      fingerprint: fingerprint of its data.
     """
-    environment = made_with["environment"]
-    devices = f"{jax.local_device_count()} x {jax.local_devices()[0].device_kind}"
-    everything = {
+    environment = current["environment"]
+    return {
         "code": environment["code"],
         **environment["versions"],
         **environment["flags"],
-        "devices": devices,
+        "devices": f"{jax.local_device_count()} x {jax.local_devices()[0].device_kind}",
+        "data": fingerprint,
+        **traverse_util.flatten_dict({"config": files.plain(config)}, sep="."),
     }
-    settings = traverse_util.flatten_dict({"config": files.plain(config)}, sep=".")
-    return {**everything, "data": fingerprint, **settings}
 
 
-def check_unchanged(told: dict[str, Any], made_with: dict[str, Any], allow_changed: bool) -> None:
+def check_unchanged(
+    checkpoint_metadata: dict[str, Any], current: dict[str, Any], allow_changed: bool
+) -> None:
     """Warns if a run resumes under other code or package versions.
 
     Args:
-      told: beside the last checkpoint; one that was saved by an older version does not say, and
-        passes.
-      made_with: of now, see `provenance`.
-      allow_changed: whether other flags cause a warning instead of an error.
+      checkpoint_metadata: metadata of the last checkpoint. Nothing is checked if an older version,
+        which recorded no environment, saved it.
+      current: result of `provenance` in this process.
+      allow_changed: whether other JAX flags cause a warning instead of an error.
 
     Raises:
       ChangedError: the JAX flags differ.
     """
-    before, environment = told.get("environment"), made_with["environment"]
+    before, environment = checkpoint_metadata.get("environment"), current["environment"]
     if not before:
         return
     flags = _differences(before["flags"], environment["flags"])
     if flags and not allow_changed:
         raise ChangedError(
-            f"this run was made with other JAX flags (then -> now): {flags}. Set them back, or"
-            " give --allow_changed to"
-            " continue with numbers that neither flags alone would give."
+            f"this run began under other JAX flags (then -> now): {flags}. Restore the flags, or"
+            " give --allow_changed to resume under the new ones; the results then belong to neither"
+            " set of flags."
         )
-    commits = {"commit": (told.get("commits") or [None])[-1]}, {"commit": made_with["commit"]}
+    saved_commit = (checkpoint_metadata.get("commits") or [None])[-1]
+    commits = {"commit": saved_commit}, {"commit": current["commit"]}
     code = {"code": before["code"][:12]}, {"code": environment["code"][:12]}
     pairs = (commits, code, (before["versions"], environment["versions"]))
     others = [differences for pair in pairs if (differences := _differences(*pair))]
     if flags or others:
         changed = ", ".join([*([flags] if flags else []), *others])
         logging.warning(
-            "this run continues under another environment than it was saved by (then -> now): %s.",
-            changed,
+            "this run resumes in another environment than saved it (then -> now): %s.", changed
         )
 
 
 def _differences(before: dict[str, Any], now: dict[str, Any]) -> str:
-    """The entries that both have and that differ."""
+    """Text of the entries that both dictionaries have and that differ."""
     return ", ".join(
         f"{k} {before[k]} -> {now[k]}" for k in before if k in now and before[k] != now[k]
     )
@@ -130,7 +133,7 @@ def _code() -> str:
 
 
 def owner(config: dict[str, Any], fingerprint: str) -> str:
-    """Identifier of a run of this config on these data, whatever the layout of devices."""
+    """Identifier of a run of this config on these data; independent of the devices."""
     return hashlib.sha256(
         json.dumps([identity.identity(config), fingerprint], sort_keys=True).encode()
     ).hexdigest()
@@ -144,11 +147,10 @@ def device() -> str:
 def _commit() -> str | None:
     """The commit, with the suffix "-dirty" if tracked files differ from it."""
     if _git("rev-parse", "--show-toplevel") != str(Path(__file__).resolve().parents[2]):
-        return None  # installed, maybe into the checkout of something else
-    found = _git("rev-parse", "HEAD")
-    return found and found + (
-        "-dirty" if _git("status", "--porcelain", "--untracked-files=no") else ""
-    )
+        return None  # installed, perhaps into the checkout of another project
+    commit = _git("rev-parse", "HEAD")
+    is_dirty = commit and _git("status", "--porcelain", "--untracked-files=no")
+    return f"{commit}-dirty" if is_dirty else commit
 
 
 def _git(*arguments: str) -> str | None:
@@ -160,7 +162,7 @@ def _git(*arguments: str) -> str | None:
 
 
 def data_key(description: Mapping[str, Any]) -> tuple[Any, Any]:
-    """A value that is equal for two dataset.json exactly if their data are equal.
+    """Fingerprint of the examples and class names: equal if and only if the data are equal.
 
     Runs of earlier versions recorded the fingerprint of the examples alone, without the class
     names.
@@ -172,7 +174,7 @@ def data_key(description: Mapping[str, Any]) -> tuple[Any, Any]:
 def digest(content: Any) -> str:
     """Digest of a JSON value.
 
-    It does not depend on the formatting of a file, nor on 4 being written as 4.0.
+    It depends neither on the formatting of a file nor on whether 4 is written as 4.0.
     """
     return hashlib.sha256(
         json.dumps(jax.tree.map(_canonical, files.plain(content)), sort_keys=True).encode()
@@ -196,37 +198,35 @@ def is_unchanged(content: Mapping[str, Any]) -> bool:
 
 def digest_of_arrays(arrays: Mapping[str, np.ndarray]) -> str:
     """Digest of the names and bits of arrays."""
-    found = hashlib.sha256()
+    digest = hashlib.sha256()
     for name, array in sorted(arrays.items()):
-        found.update(f"{name} {array.dtype} {array.shape}".encode())
-        found.update(np.ascontiguousarray(array))
-    return found.hexdigest()
+        digest.update(f"{name} {array.dtype} {array.shape}".encode())
+        digest.update(np.ascontiguousarray(array))
+    return digest.hexdigest()
 
 
 def stamped_arrays(
     name: str, arrays: Mapping[str, np.ndarray], owner: str
 ) -> dict[str, np.ndarray]:
-    """The arrays of the file NAME.npz with the owner of its run, and a digest of arrays, name and
-    owner.
-    """
-    found = hashlib.sha256(f"{name} {owner} {digest_of_arrays(arrays)}".encode()).hexdigest()
-    return {**arrays, "owner": np.array(owner), "digest": np.array(found)}
+    """The arrays of NAME.npz, the owner of its run, and a digest of arrays, name and owner."""
+    digest = hashlib.sha256(f"{name} {owner} {digest_of_arrays(arrays)}".encode()).hexdigest()
+    return {**arrays, "owner": np.array(owner), "digest": np.array(digest)}
 
 
-def digest_of_state(state: TrainState, told: dict[str, Any]) -> str:
-    """Digest of all bits of a state, whatever the placement of its arrays."""
+def digest_of_state(state: TrainState, metadata: dict[str, Any]) -> str:
+    """Digest of the metadata and all bits of a state; independent of the placement of arrays."""
     leaves = jax.tree.leaves(state)
     sums = jax.device_get(_sums_of_bits(leaves))
     arrays = [[str(x.dtype), list(x.shape), int(s)] for x, s in zip(leaves, sums)]
-    return hashlib.sha256(json.dumps([told, arrays], sort_keys=True).encode()).hexdigest()
+    return hashlib.sha256(json.dumps([metadata, arrays], sort_keys=True).encode()).hexdigest()
 
 
 @jax.jit
 def _sums_of_bits(leaves: list[jax.Array]) -> list[jax.Array]:
-    """A sum modulo 2**32 an array; with odd weights, so that no change of one element leaves it as
-    it was.
+    """A weighted sum modulo 2**32 of the bits of each array.
 
-    Integers add up to the same in any order, so to the same on any number of devices.
+    The weights are odd, so that a change of any one element changes the sum. Integer addition does
+    not depend on the order, so the sum is the same on any number of devices.
     """
 
     def sum_of(x):
@@ -236,10 +236,10 @@ def _sums_of_bits(leaves: list[jax.Array]) -> list[jax.Array]:
         ).astype(jnp.uint32)
         strides = np.cumprod((1, *words.shape[:0:-1]))[::-1]
         axes = range(words.ndim)
-        place = sum(
+        index = sum(
             jax.lax.broadcasted_iota(jnp.uint32, words.shape, i) * np.uint32(strides[i])
             for i in axes
         )
-        return jnp.sum(words * (2 * place + 1), dtype=jnp.uint32)
+        return jnp.sum(words * (2 * index + 1), dtype=jnp.uint32)
 
     return [sum_of(x) for x in leaves]

@@ -10,8 +10,8 @@ from heteroscedastic.bind import (
     check_seed,
     check_settings,
     declared_settings,
+    in_section,
     lookup,
-    within,
 )
 from heteroscedastic.data import split_spec
 from heteroscedastic.data.pipeline import Pipeline
@@ -52,7 +52,7 @@ def task(config: Mapping[str, Any]) -> Task:
     Raises:
       ValueError: no task has this name.
     """
-    return within("task", lookup, tasks, config["task"])()
+    return in_section("task", lookup, tasks, config["task"])()
 
 
 def checked(config: Mapping[str, Any]) -> dict[str, Any]:

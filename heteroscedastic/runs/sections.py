@@ -168,7 +168,7 @@ def declarations(config: Mapping[str, Any]) -> dict[tuple[str, ...], Callable]:
       ValueError: a section names no function or class of its module; lists the choices.
     """
     found: dict[tuple[str, ...], Callable] = {
-        (section,): bind.within(section, bind.lookup, module, config[section]["name"])
+        (section,): bind.in_section(section, bind.lookup, module, config[section]["name"])
         for section, module in MODULES.items()
     }
     found[("data",)] = StreamingData if is_streaming(config["data"]) else ResidentData

@@ -1,4 +1,4 @@
-"""A profile of a few steps, for the profiler of TensorBoard or Perfetto."""
+"""Profiles a few steps, for the profiler of TensorBoard or for Perfetto."""
 
 import shutil
 import tempfile
@@ -14,35 +14,35 @@ from heteroscedastic.distributed import hosts
 class Trace:
     """Traces steps `first` to `last` of a run on its first host, and writes them to profile/.
 
-    A process that starts between these steps traces the rest of them.
+    A process that starts between these steps traces the remaining ones.
     """
 
     def __init__(self, steps: tuple[int, int] | None, directory: files.Path, step: int):
-        """Takes the steps to trace.
+        """Sets the steps to trace.
 
         Args:
           steps: `first` and `last`; None traces nothing.
           directory: directory of the run.
-          step: last step before this process started.
+          step: the last step before this process.
         """
         self._first, self._last = steps or (0, 0)
         self._out = directory / "profile"
         self._local: str | None = None
         if steps and step >= self._last and not self._out.exists():
             hosts.log(
-                f"steps {self._first} to {self._last} were made before this process began, and are"
-                " not traced."
+                f"steps {self._first} to {self._last} are not traced, as this process resumes after"
+                f" step {step}."
             )
 
     def before(self, step: int, state: Any) -> None:
-        """Starts the trace if this is its first step, once the steps in flight are finished."""
+        """Starts the trace before its first step, after all steps in flight are finished."""
         if self._first <= step <= self._last and not self._local and hosts.is_first():
             jax.block_until_ready(state)
             self._first, self._local = step, tempfile.mkdtemp(prefix="profile-")
             jax.profiler.start_trace(self._local)
 
     def after(self, step: int, state: Any) -> None:
-        """Ends the trace if this is its last step."""
+        """Ends the trace after its last step."""
         if step == self._last and self._local:
             jax.block_until_ready(state)
             jax.profiler.stop_trace()

@@ -3,8 +3,9 @@
     c.warm_start = dict(workdir="runs/upstream", checkpoint="last", head=False)
     c.warm_start = dict(weights="resnet50.npz")
 
-Before the first step the backbone takes its parameters and batch statistics from there. A resumed
-run keeps its own. The head is copied too if `head` is True; otherwise the seed initialises it.
+The parameters and batch statistics of the backbone are copied before the first step. The head is
+copied too if `head` is True; otherwise the seed initialises it. A run that resumes reads its own
+checkpoint instead.
 """
 
 from collections.abc import Iterable, Mapping
@@ -20,6 +21,7 @@ from heteroscedastic.runs.checkpoint import CheckpointError, Checkpoints
 from heteroscedastic.training.state import TrainState
 
 _PARTS = ("backbone", "head")
+_CONVERT = "python -m heteroscedastic.models.convert writes such a file from public weights"
 
 
 class InitError(ValueError):
@@ -29,33 +31,32 @@ class InitError(ValueError):
 class Source(NamedTuple):
     """Initial weights and a description of their source."""
 
-    arrays: dict[
-        str, np.ndarray
-    ]  # by name, such as params/backbone/stem/kernel; of the parts that are taken
-    told: dict[str, Any]  # where they come from, for results.json
+    # By name, such as params/backbone/stem/kernel; only those that are copied.
+    arrays: dict[str, np.ndarray]
+    description: dict[str, Any]  # for results.json
 
 
 def read(settings: Mapping[str, Any], template: TrainState) -> Source | None:
-    """The source that config.warm_start names, or None; checks that it fits.
-
-    Every host reads all of it.
+    """Reads the source that config.warm_start names, on every host; None if it names none.
 
     Args:
       settings: config.warm_start.
       template: shapes of the saved state of the new run.
 
     Raises:
-      InitError: the source is missing, incomplete, damaged, or does not fit; names every leaf.
+      InitError: the source is missing, incomplete, damaged, or does not fit the model; names every
+        array that does not fit.
     """
     head = settings["head"]
     if settings["weights"] is not None:
-        found, told = _of_file(files.as_path(settings["weights"]))
+        available, description = _read_file(files.as_path(settings["weights"]))
     elif settings["workdir"] is not None:
-        found, told = _of_run(files.as_path(settings["workdir"]), settings["checkpoint"])
+        workdir, checkpoint = files.as_path(settings["workdir"]), settings["checkpoint"]
+        available, description = _read_run(workdir, checkpoint)
     else:
         return None
     parts = _PARTS if head else _PARTS[:1]
-    arrays = {name: array for name, array in found.items() if name.split("/")[1] in parts}
+    arrays = {name: array for name, array in available.items() if name.split("/")[1] in parts}
     expected = {
         n: x.shape
         for n, x in _named(template.params, template.model_state).items()
@@ -63,22 +64,25 @@ def read(settings: Mapping[str, Any], template: TrainState) -> Source | None:
     }
     try:
         convert.check_fit(
-            f"What config.warm_start names does not fit the model ({words(told)})", arrays, expected
+            f"the source of config.warm_start, {source_name(description)}, does not fit the model",
+            arrays,
+            expected,
         )
     except ValueError as error:
-        where = (
-            "give config.backbone"
-            + (" and config.head" if head else "")
-            + " the settings that it was made with"
+        remedy = (
+            "Give config.backbone and config.head the settings of the source, or set"
+            " config.warm_start.head=False, which initialises the head from the seed."
+            if head
+            else "Give config.backbone the settings of the source."
         )
-        rest = ", or start the head afresh with config.warm_start.head=False" if head else ""
-        raise InitError(f"{error} To mend it, {where}{rest}.") from None
+        raise InitError(f"{error} {remedy}") from None
     digest = provenance.digest_of_arrays(arrays)
-    return Source(arrays, told | {"head": head, "num_arrays": len(arrays), "digest": digest})
+    description |= {"head": head, "num_arrays": len(arrays), "digest": digest}
+    return Source(arrays, description)
 
 
 def applied(state: TrainState, arrays: Mapping[str, Any]) -> TrainState:
-    """An initial state in which these arrays replace those of the same name; dtypes stay."""
+    """An initial state in which these arrays replace those of the same name, cast to its dtypes."""
     if not arrays:
         return state
 
@@ -99,15 +103,16 @@ def _named(params: Any, model_state: Any) -> dict[str, Any]:
     return traverse_util.flatten_dict({"params": params, **model_state}, sep="/")
 
 
-def _of_run(workdir: files.Path, checkpoint: str) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-    name = f"config.warm_start.workdir, {workdir}"
+def _read_run(workdir: files.Path, checkpoint: str) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    name = f"config.warm_start.workdir, {workdir},"
     if not workdir.is_dir():
         raise InitError(
-            f"{name}, is no directory; name that of a finished run, from here or from the root."
+            f"{name} is not a directory; give the directory of a finished run, as an absolute path"
+            " or relative to the current directory."
         )
     if not (workdir / "results.json").exists():
         raise InitError(
-            f"{name}, holds no complete run, as results.json is missing; train it to the end first:"
+            f"{name} holds no complete run, as results.json is missing; finish its training first:"
             f" python main.py --config=CONFIG --workdir={workdir}"
         )
     try:
@@ -118,15 +123,12 @@ def _of_run(workdir: files.Path, checkpoint: str) -> tuple[dict[str, np.ndarray]
         step = results["best_step" if checkpoint == "best" else "step"]
         fingerprint = dataset["fingerprint"]
     except (OSError, ValueError, KeyError) as error:
-        told = (
-            f"{error} is missing in dataset.json or results.json"
-            if isinstance(error, KeyError)
-            else error
-        )
-        raise InitError(f"{name}, is damaged ({told}); make it again.") from None
+        is_key = isinstance(error, KeyError)
+        cause = f"{error} is missing in dataset.json or results.json" if is_key else error
+        raise InitError(f"{name} is damaged ({cause}); repeat that run.") from None
     if step is None:
         raise InitError(
-            f"{name}, has no best checkpoint, as it had no validation; set"
+            f"{name} has no best checkpoint, as it had no validation; set"
             " config.warm_start.checkpoint='last'."
         )
     directory = workdir / "checkpoints"
@@ -135,56 +137,51 @@ def _of_run(workdir: files.Path, checkpoint: str) -> tuple[dict[str, np.ndarray]
         with Checkpoints(directory, results.get("owner"), read_only=True) as checkpoints:
             state = checkpoints.restore_arrays(step)
     except CheckpointError as error:
-        raise InitError(f"{name}: {error}.") from error
-    told = {
+        raise InitError(f"{name} has an unreadable checkpoint: {error}.") from error
+    description = {
         "workdir": str(workdir),
         "checkpoint": checkpoint,
         "step": step,
         "fingerprint": fingerprint,
         "commit": results.get("commit"),
     }
-    return _named(state.params, state.model_state), told
+    return _named(state.params, state.model_state), description
 
 
 def _check_inside(workdir: files.Path, paths: Iterable[files.Path]) -> None:
-    """Raises an InitError if a link leads out of the directory of the run."""
+    """Raises an InitError if a link points outside the directory of the run."""
     root = files.resolved(workdir)
     for path in paths:
         if not files.in_bucket(path) and not path.resolve().is_relative_to(root):
             raise InitError(
-                f"config.warm_start.workdir, {workdir}, has a link that leads out of it, {path} to"
-                f" {path.resolve()}; name the"
-                " run that holds the file itself, or put a copy in place of the link."
+                f"config.warm_start.workdir, {workdir}, has a link that points outside it, {path}"
+                f" to {path.resolve()}; give the directory of the run that holds the file itself, or"
+                " replace the link with a copy."
             )
 
 
-def _of_file(path: files.Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+def _read_file(path: files.Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
     if not path.exists():
-        raise InitError(
-            f"config.warm_start.weights, {path}, is missing;"
-            " python -m heteroscedastic.models.convert"
-            " writes such a file from"
-            " public weights."
-        )
+        raise InitError(f"config.warm_start.weights, {path}, is missing; {_CONVERT}.")
     try:
         arrays = files.read_arrays(path)
-    except Exception as error:  # of zip, zlib or numpy, whichever comes upon the damage first
+    except Exception as error:  # zip, zlib or numpy, whichever meets the damage first
         raise InitError(
-            f"config.warm_start.weights, {path}, is no readable .npz file ({error})."
+            f"config.warm_start.weights, {path}, is not a readable .npz file ({error}); {_CONVERT}."
         ) from None
-    strange = sorted(
+    unknown = sorted(
         name for name in arrays if name.count("/") < 2 or name.split("/")[1] not in _PARTS
     )
-    if strange:
+    if unknown:
         raise InitError(
-            f"config.warm_start.weights, {path}, has {', '.join(strange[:3])} where names such as"
-            " params/backbone/stem/kernel"
-            " are expected; python -m heteroscedastic.models.convert writes such a file from"
-            " public weights."
+            f"config.warm_start.weights, {path}, has arrays named {', '.join(unknown[:3])}, but"
+            f" their names must be like params/backbone/stem/kernel; {_CONVERT}."
         )
     return arrays, {"weights": str(path)}
 
 
-def words(told: Mapping[str, Any]) -> str:
-    """The name of a source for the log."""
-    return told["weights"] if "weights" in told else f"{told['workdir']}, step {told['step']}"
+def source_name(description: Mapping[str, Any]) -> str:
+    """The name of a source in logs and errors."""
+    if "weights" in description:
+        return description["weights"]
+    return f"{description['workdir']}, step {description['step']}"

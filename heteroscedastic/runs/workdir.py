@@ -16,11 +16,9 @@ from heteroscedastic.distributed import hosts
 from heteroscedastic.runs import checkpoint, identity, provenance, run_record
 from heteroscedastic.runs.run_record import WorkdirError
 
-_REWRITTEN = "remove it, and the same command writes it again"
-_MOST_DIFFERENCES = 5  # in an error
-
-
-_WRITTEN = ("config.json", "dataset.json", "metrics.jsonl", "results.json")
+_REMEDY = "remove it, and the same command writes it again"
+_MAX_DIFFERENCES = 5  # in an error
+_FILES = ("config.json", "dataset.json", "metrics.jsonl", "results.json")
 
 
 @contextlib.contextmanager
@@ -37,17 +35,17 @@ def claimed(workdir: files.Path, config: dict[str, Any]) -> Iterator[dict[str, A
     with contextlib.ExitStack() as stack:
 
         def claim():
-            _check_ours(workdir, config)
+            _check_same_run(workdir, config)
             if (workdir / "results.json").exists():
-                run_record.read_object(workdir / "results.json", ("evals",), _REWRITTEN)
+                run_record.read_object(workdir / "results.json", ("evals",), _REMEDY)
                 record = run_record.read(workdir)
                 _restore_metrics(workdir, record.results)
                 return record.results
             stack.enter_context(_locked(workdir))
-            for name in _WRITTEN:
+            for name in _FILES:
                 files.sweep(workdir, name)
             files.sweep(workdir / "predictions", "*.npz")
-            _check_ours(workdir, config)  # again, now that nobody else can change it
+            _check_same_run(workdir, config)  # again, as no other process can change it now
             _write_config(workdir / "config.json", config)
             return None
 
@@ -55,9 +53,9 @@ def claimed(workdir: files.Path, config: dict[str, Any]) -> Iterator[dict[str, A
 
 
 def _write_config(path: files.Path, config: dict[str, Any]) -> None:
-    """Writes the config, which may differ in settings that are no part of the run's identity.
+    """Writes the config, which may differ in settings that do not identify the run.
 
-    A config of an earlier version stays as it is, as the other files name its digest.
+    A config that an earlier version wrote stays, as its digest is in the other files.
     """
     if path.exists():
         saved = files.read_json(path)
@@ -70,29 +68,27 @@ def _former_digest(config: dict[str, Any]) -> str:
     return provenance.digest(identity.former_identity(config))
 
 
-def _check_ours(workdir: files.Path, config: dict[str, Any]) -> None:
+def _check_same_run(workdir: files.Path, config: dict[str, Any]) -> None:
+    """Raises a WorkdirError if the directory holds another run, or files that are not a run."""
     path = workdir / "config.json"
     if path.exists():
         config = files.plain(config)
-        remedy = f"bring it back, or remove {workdir} to begin again"
+        remedy = f"restore it, or remove {workdir} to start the run again"
         saved = identity.updated(files.plain(run_record.read_object(path, ("head",), remedy)))
         if identity.identity(saved) != identity.identity(config):
             lines = difference(saved, config)
-            more = (
-                f"; and {len(lines) - _MOST_DIFFERENCES} more"
-                if len(lines) > _MOST_DIFFERENCES
-                else ""
-            )
+            num_more = len(lines) - _MAX_DIFFERENCES
+            more = f"; and {num_more} more" if num_more > 0 else ""
             raise WorkdirError(
                 f"{workdir} holds a run of another config; give another --workdir or remove it."
                 " The difference (config.json -> yours):"
-                f" {'; '.join(lines[:_MOST_DIFFERENCES])}{more}"
+                f" {'; '.join(lines[:_MAX_DIFFERENCES])}{more}"
             )
     elif workdir.exists() and not workdir.is_dir():
         raise WorkdirError(f"{workdir} is a file; give the directory of a run as --workdir.")
     elif workdir.exists() and any(not p.name.startswith(".") for p in workdir.iterdir()):
         raise WorkdirError(
-            f"{workdir} holds files but no config.json, so no run; give another --workdir."
+            f"{workdir} holds files but no config.json, so it holds no run; give another --workdir."
         )
 
 
@@ -108,10 +104,10 @@ def _locked(workdir: files.Path) -> Iterator[None]:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise WorkdirError(
-                f"another process is at work on {workdir}; wait for it or stop it, or give another"
+                f"another process is using {workdir}; wait for it or stop it, or give another"
                 " --workdir."
             ) from None
-        except OSError:  # a file system without locks
+        except OSError:  # the file system has no locks
             pass
         yield
 
@@ -119,39 +115,37 @@ def _locked(workdir: files.Path) -> Iterator[None]:
 def claim_data(workdir: files.Path, description: dict[str, Any]) -> str:
     """Records the data of a run and its owner, a digest of config and data.
 
-    A run that an earlier version began keeps the owner that its checkpoints name.
+    For a run that an earlier version began, this is the owner that its checkpoints name.
 
     Returns:
       The owner.
 
     Raises:
-      WorkdirError: the run began on other data, or the record is damaged or belongs to another run.
+      WorkdirError: the run began with other data, or dataset.json is damaged or belongs to another
+        run.
     """
     path = workdir / "dataset.json"
     config = files.read_json(workdir / "config.json")  # in the form that the run began with
     config_digest = provenance.digest(identity.identity(config))
     if path.exists():
-        record = run_record.read_object(path, ("fingerprint",), _REWRITTEN)
+        record = run_record.read_object(path, ("fingerprint",), _REMEDY)
         run_record.check_dataset(path, record)
         if provenance.data_key(record) != provenance.data_key(description):
-            names = (
-                ""
-                if record.get("class_names") == description.get("class_names")
-                else ", with other class names"
-            )
+            same_names = record.get("class_names") == description.get("class_names")
+            names = "" if same_names else ", other class names"
             raise WorkdirError(
-                f"{workdir} was begun on other data ({path.name}: {record.get('num_examples')},"
+                f"{workdir} began with other data ({path.name}: {record.get('num_examples')},"
                 f" fingerprint {record['fingerprint'][:12]}{names}; now"
-                f" {description['num_examples']}, {description['fingerprint'][:12]}); give another"
-                " --workdir or the old data."
+                f" {description['num_examples']}, fingerprint {description['fingerprint'][:12]});"
+                " give another --workdir, or set --data_dir to the directory of the former data."
             )
         digests = (config_digest, _former_digest(config))
         if record.get("config_digest", config_digest) not in digests:
-            raise WorkdirError(f"{path} belongs to a run of another config; {_REWRITTEN}.")
+            raise WorkdirError(f"{path} belongs to a run of another config; {_REMEDY}.")
         if "owner" in record:
             return record["owner"]
         logging.warning(
-            "%s was begun by an earlier version; whether its files belong together is not known.",
+            "%s began with an earlier version; whether its files belong together is not checked.",
             workdir,
         )
     else:
@@ -164,7 +158,7 @@ def claim_data(workdir: files.Path, description: dict[str, Any]) -> str:
 def _first_record(
     workdir: files.Path, config: dict[str, Any], description: dict[str, Any]
 ) -> dict[str, Any]:
-    """The description, in the form of earlier versions if one of them saved the checkpoints."""
+    """The description, with an earlier version's fingerprint if it saved the checkpoints."""
     former = {name: value for name, value in description.items() if name != "examples_fingerprint"}
     former["fingerprint"] = description.get("examples_fingerprint", description["fingerprint"])
     is_former = provenance.owner(config, former["fingerprint"]) in checkpoint.owners(
@@ -174,11 +168,11 @@ def _first_record(
 
 
 def check_present(workdir: files.Path) -> None:
-    """Raises a WorkdirError if the directory was removed or renamed since it was claimed."""
+    """Raises a WorkdirError if the directory was removed or renamed after it was claimed."""
     if files.in_bucket(workdir):  # a bucket has no directories
         return
     if not (workdir / "config.json").exists():
-        raise WorkdirError(checkpoint.removed(workdir))
+        raise WorkdirError(checkpoint.removal_message(workdir))
 
 
 def write_predictions(
@@ -197,33 +191,33 @@ def write_results(workdir: files.Path, results: dict[str, Any]) -> None:
     files.write_json(workdir / "results.json", results)
 
 
-def difference(theirs: Any, ours: Any, at: str = "config") -> list[str]:
-    """One line for each difference between two JSON values, by dotted name."""
+def difference(theirs: Any, ours: Any, prefix: str = "config") -> list[str]:
+    """One line for each difference between two JSON values; starts with the name of the setting."""
     if isinstance(theirs, dict) and isinstance(ours, dict):
         keys = sorted(set(theirs) | set(ours))
         absent = "(absent)"
         return [
             line
             for k in keys
-            for line in difference(theirs.get(k, absent), ours.get(k, absent), f"{at}.{k}")
+            for line in difference(theirs.get(k, absent), ours.get(k, absent), f"{prefix}.{k}")
         ]
-    return [] if theirs == ours else [f"{at}: {json.dumps(theirs)} -> {json.dumps(ours)}"]
+    return [] if theirs == ours else [f"{prefix}: {json.dumps(theirs)} -> {json.dumps(ours)}"]
 
 
 class Writer:
     """Writes metrics by step: JSON lines, and TensorBoard events if TensorFlow is installed.
 
-    Of several hosts only the first one writes.
+    Only the first host writes.
     """
 
     def __init__(self, workdir: files.Path, step: int, saved: Sequence[str] | None = None):
-        """Drops the lines after `step`, which a resumed run writes again; events stay.
+        """Removes the lines after `step`, which a resumed run writes again, but no events.
 
         Args:
           workdir: directory of the run.
           step: step from which the run resumes.
-          saved: lines up to that step in the checkpoint, which replace damaged and missing ones.
-            None for a checkpoint of an earlier version, where damaged lines are dropped.
+          saved: lines up to that step in the checkpoint, which replace the lines of the file. None
+            for a checkpoint of an earlier version; damaged lines of the file are then removed.
         """
         self._events = None
         self._workdir, self._path = workdir, workdir / "metrics.jsonl"
@@ -231,24 +225,21 @@ class Writer:
         if not hosts.is_first():
             return
         if self._path.is_dir():
-            raise WorkdirError(
-                f"{self._path} is a directory; remove it, and the same command writes the file"
-                " again."
-            )
+            raise WorkdirError(f"{self._path} is a directory, but must be a file; {_REMEDY}.")
         if self._path.exists() or self.lines:
             self.lines = _repaired(self._path, step, saved)
             check_present(self._workdir)
             _write_lines(self._path, self.lines)
-        # clu.metric_writers imports both, and each can be installed without the other.
+        # clu.metric_writers imports both packages; each can be installed without the other.
         if all(map(importlib.util.find_spec, ("tensorflow", "tensorboard"))):
             import tensorflow as tf
             from clu import metric_writers
 
-            tf.config.set_visible_devices([], "GPU")  # JAX uses them
+            tf.config.set_visible_devices([], "GPU")  # leaves the memory of the devices to JAX
             self._events = metric_writers.SummaryWriter(str(workdir))
 
     def write(self, step: int, values: dict[str, float]) -> None:
-        """Adds a line, which is on disk when this returns, and so before the next checkpoint."""
+        """Adds a line; it is on disk when this returns, and so before the next checkpoint."""
         line = json.dumps({"step": step, **values}) + "\n"
         self.lines.append(line)
         if not hosts.is_first():
@@ -256,7 +247,7 @@ class Writer:
         check_present(self._workdir)
         if files.in_bucket(self._path):
             _write_lines(self._path, self.lines)
-        else:  # a line that a kill cuts off is dropped at the next start
+        else:  # a line that is incomplete because of a kill is removed at the next start
             files.append(self._path, line.encode())
         if self._events:
             self._events.write_scalars(step, values)
@@ -268,12 +259,12 @@ class Writer:
 
 
 def _write_lines(path: files.Path, lines: Sequence[str]) -> None:
-    # All of them, as nothing can be added to a file in a bucket.
+    # Writes all lines, as a file in a bucket cannot be appended to.
     files.write_atomically(path, lambda file: file.writelines(line.encode() for line in lines))
 
 
 def _repaired(path: files.Path, step: int, saved: Sequence[str] | None) -> list[str]:
-    """The lines up to a step, one per step, in order; logs in one line what was repaired."""
+    """The lines up to a step, one per step, in order; logs a warning if the file differs."""
     lines, damaged = _lines_by_step(path)
     lines = [(number, line) for number, line in lines if number <= step]
     read = [line for _, line in lines]
@@ -281,47 +272,45 @@ def _repaired(path: files.Path, step: int, saved: Sequence[str] | None) -> list[
     faults = {
         "damaged": damaged,
         "missing": len(set(repaired) - set(read)),
-        "of no step that the run wrote": len(set(read) - set(repaired)),
-        "out of order or twice": sum(a[0] >= b[0] for a, b in itertools.pairwise(lines)),
+        "not written by the run": len(set(read) - set(repaired)),
+        "out of order or repeated": sum(a[0] >= b[0] for a, b in itertools.pairwise(lines)),
     }
     if any(faults.values()):
         counts = ", ".join(f"{number} {kind}" for kind, number in faults.items() if number)
-        remedy = "they were left out" if saved is None else "they were restored from the checkpoint"
-        logging.warning(
-            "%s had lines that were not as the run wrote them (%s); %s.", path, counts, remedy
-        )
+        repair = "removed them" if saved is None else "restored the lines from the checkpoint"
+        logging.warning("%s differed from what the run wrote (%s lines); %s.", path, counts, repair)
     return repaired
 
 
 def _restore_metrics(workdir: files.Path, results: dict[str, Any]) -> None:
-    """Writes metrics.jsonl of a complete run again if its lines were changed."""
+    """Restores metrics.jsonl of a complete run if its lines were changed."""
     if "metrics_digest" not in results:
         return
     try:
         run_record.metrics(workdir)
         return
     except (OSError, WorkdirError) as error:
-        fault = error
+        cause = error
     path = workdir / "metrics.jsonl"
     saved = checkpoint.saved_lines(workdir / "checkpoints", results["step"])
     by_step = dict(_lines_by_step(path)[0]) | {json.loads(line)["step"]: line for line in saved}
     lines = [line for _, line in sorted(by_step.items())]
     if provenance.digest([json.loads(line) for line in lines]) != results["metrics_digest"]:
         logging.warning(
-            "%s cannot be restored, as the last checkpoint lacks the lost lines: %s", path, fault
+            "%s cannot be restored, as the last checkpoint lacks the lost lines: %s", path, cause
         )
         return
     with _locked(workdir):
         _write_lines(path, lines)
     logging.warning(
-        "%s was not as the run wrote it, and is restored from the last checkpoint.", path
+        "%s differed from what the run wrote, and is restored from the last checkpoint.", path
     )
 
 
 def _lines_by_step(path: files.Path) -> tuple[list[tuple[int, str]], int]:
     """Step and text of each line, and the number of damaged lines.
 
-    A last line without its end, which a kill leaves, is ignored.
+    An incomplete last line, which a kill may leave, is ignored.
     """
     try:
         text = path.read_bytes().decode(errors="replace")

@@ -6,7 +6,7 @@ from streams import prepare
 
 from experiments import study
 from heteroscedastic import curation
-from heteroscedastic.bind import within
+from heteroscedastic.bind import in_section
 from heteroscedastic.data import augment, chains
 from heteroscedastic.data.streaming import ops
 from heteroscedastic.runs import assembly, pipelines
@@ -152,7 +152,7 @@ def test_an_invalid_setting_is_an_error_of_one_line(modules, text, message):
         with pytest.raises(
             ValueError, match=rf"^config.data.train: {name}\([^\n]*{message}[^\n]*$"
         ):
-            within("data.train", chains.parse, MODULES[module], text)
+            in_section("data.train", chains.parse, MODULES[module], text)
 
 
 @pytest.mark.parametrize("text", [None, 5, ["flip_lr"], True])

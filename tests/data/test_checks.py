@@ -159,9 +159,18 @@ def test_a_label_that_is_not_a_class_is_named_with_the_id_of_its_example(labels,
 
 @pytest.mark.parametrize("dtype", [np.int8, np.uint8, np.int64, np.uint64])
 def test_labels_may_have_any_integer_type_and_signed_lists_may_be_padded(dtype):
-    checks.labels(np.array([0, 3, 1], dtype), IDS, 4, "here")
+    def are_valid(labels):
+        try:
+            checks.labels(np.array(labels, dtype), IDS, 4, "here")
+        except ValueError:
+            return False
+        return True
+
+    assert are_valid([0, 3, 1])
+    assert not are_valid([0, 4, 1])
     if np.issubdtype(dtype, np.signedinteger):
-        checks.labels(np.array([[0, 3, 3], [2, -1, -1], [-1, -1, -1]], dtype), IDS, 4, "here")
+        assert are_valid([[0, 3, 3], [2, -1, -1], [-1, -1, -1]])
+        assert not are_valid([0, -1, 1])
 
 
 @pytest.mark.parametrize("labels", [[0.0, 0.5], [0.0, np.nan], [True, False], ["cat", "dog"], 3])

@@ -41,7 +41,7 @@ def test_what_is_padded_and_trimmed_is_as_it_was(config):
     run = built(config)
     state = jax.jit(run.init)()
     padded = class_padding.padded(run.class_axis, state)
-    # 10 classes have 12 places: wherever an axis has one of them, it has the others.
+    # 10 classes are padded to 12, and every axis that has one of them has all.
     assert padded.params["head"]["loc"]["kernel"].shape == (128, 12)
     jax.tree.map(
         np.testing.assert_array_equal, class_padding.trimmed(run.class_axis, padded), state
@@ -79,7 +79,7 @@ def test_the_declared_axes_are_those_that_one_more_class_makes_longer(head, sett
     five, six = (jax.eval_shape(functools.partial(init, n)) for n in (5, 6))
     found = class_padding.class_axis(head(5, **settings), sgd, functools.partial(init, 5), 4)
     assert found.axes == jax.tree.map(longer, five, six)
-    assert (found.num_classes, found.num_places) == (5, 8)
+    assert (found.num_classes, found.padded_num_classes) == (5, 8)
 
 
 @pytest.mark.parametrize("config", ["digits_het_pe", "digits_het_xl"])
@@ -202,7 +202,7 @@ def test_shards_that_do_not_divide_the_devices_are_an_error():
 
 
 def test_the_least_multiple():
-    assert [class_padding.places(21_843, n) for n in (1, 2, 8, 21_843, 21_844)] == [
+    assert [class_padding.padded_num_classes(21_843, n) for n in (1, 2, 8, 21_843, 21_844)] == [
         21_843,
         21_844,
         21_848,

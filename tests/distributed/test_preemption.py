@@ -7,7 +7,7 @@ import pytest
 from subprocesses import EXTRAS, run_without
 
 from heteroscedastic.distributed import hosts, preemption
-from heteroscedastic.distributed.preemption import Agreement, StoppedError, Terminated
+from heteroscedastic.distributed.preemption import Agreement, StopEvent, StoppedError
 
 
 @pytest.fixture
@@ -21,10 +21,10 @@ def asked(monkeypatch):
             self.append(self.step)
             return here[0] or self.other, *here[1:]
 
-        def until(self, agreement, last, terminated=None):
+        def until(self, agreement, last, stop_event=None):
             """The step at which it stops, None where it does not."""
             for self.step in range(1, last + 1):
-                if agreement.stops(terminated or Terminated(), self.step):
+                if agreement.stops(stop_event or StopEvent(), self.step):
                     return self.step
                 self.now += self.seconds
             return None
@@ -55,15 +55,15 @@ def test_hosts_ask_each_other_about_every_two_seconds_whatever_a_step_takes(aske
 
 def test_a_first_step_that_took_no_time_does_not_put_off_the_next_question(asked):
     agreement = Agreement(0)  # as before an evaluation, whose first question comes at once
-    assert not agreement.stops(Terminated(), 1)
+    assert not agreement.stops(StopEvent(), 1)
     asked.now, asked.other = 20.0, True
-    assert agreement.stops(Terminated(), 2)
+    assert agreement.stops(StopEvent(), 2)
 
 
 def test_one_that_is_told_stops_all(asked):
-    terminated = Terminated()
-    terminated.set()
-    assert asked.until(Agreement(0), 10, terminated) == 1
+    stop_event = StopEvent()
+    stop_event.set()
+    assert asked.until(Agreement(0), 10, stop_event) == 1
     asked.other = True
     assert asked.until(Agreement(0), 10) == 1
 
@@ -84,9 +84,9 @@ def _signals_as_a_terminal_has_them():
 @pytest.mark.parametrize("number", SIGNALS)
 def test_each_signal_that_asks_to_leave_is_heard_and_is_what_it_was_afterwards(number):
     before = signal.getsignal(number)
-    with Terminated() as terminated:
+    with StopEvent() as stop_event:
         os.kill(os.getpid(), number)
-        assert terminated.is_set()
+        assert stop_event.is_set()
     assert signal.getsignal(number) is before
 
 
@@ -95,9 +95,9 @@ def test_what_was_ignored_at_the_start_stays_ignored(number):
     """As nohup ignores SIGHUP, and a shell SIGINT of what it starts in the background."""
     before = signal.signal(number, signal.SIG_IGN)
     try:
-        with Terminated() as terminated:
+        with StopEvent() as stop_event:
             os.kill(os.getpid(), number)
-            assert not terminated.is_set()
+            assert not stop_event.is_set()
             assert signal.getsignal(number) is signal.SIG_IGN
     finally:
         signal.signal(number, before)
@@ -115,8 +115,8 @@ def test_a_signal_is_heard_while_an_input_blocks_for_ever(number):
         threading.Event().wait()
 
     found = []
-    with Terminated() as terminated, pytest.raises(StoppedError):
-        found.extend(terminated.feeds(feeds()))
+    with StopEvent() as stop_event, pytest.raises(StoppedError):
+        found.extend(stop_event.feeds(feeds()))
     assert found == [1]
 
 
@@ -126,20 +126,20 @@ def test_feeds_are_what_they_were_and_their_error_is_theirs():
         raise ValueError("damaged")
 
     found = []
-    with Terminated() as terminated, pytest.raises(ValueError, match="damaged"):
-        found.extend(terminated.feeds(feeds()))
-    with Terminated() as terminated:
-        assert list(terminated.feeds(iter(range(100)))) == list(range(100))
+    with StopEvent() as stop_event, pytest.raises(ValueError, match="damaged"):
+        found.extend(stop_event.feeds(feeds()))
+    with StopEvent() as stop_event:
+        assert list(stop_event.feeds(iter(range(100)))) == list(range(100))
 
 
 def test_what_compiles_is_given_up_once_a_signal_came():
-    with Terminated() as terminated:
-        assert terminated.unless_set(lambda: 3) == 3
+    with StopEvent() as stop_event:
+        assert stop_event.unless_set(lambda: 3) == 3
         in_a_moment(signal.SIGTERM)
         with pytest.raises(StoppedError):
-            terminated.unless_set(threading.Event().wait)
+            stop_event.unless_set(threading.Event().wait)
         with pytest.raises(StoppedError):
-            terminated.unless_set(lambda: 3)  # nothing more is begun
+            stop_event.unless_set(lambda: 3)  # nothing more is begun
 
 
 def test_of_several_hosts_one_whose_input_blocks_leaves_once_it_is_out_of_patience(monkeypatch):
@@ -152,8 +152,8 @@ def test_of_several_hosts_one_whose_input_blocks_leaves_once_it_is_out_of_patien
         yield 1  # in time, so that all hosts stop after the same step
         threading.Event().wait()
 
-    with Terminated() as terminated:
-        feeds = terminated.feeds(late())
+    with StopEvent() as stop_event:
+        feeds = stop_event.feeds(late())
         assert next(feeds) == 1
         with pytest.raises(hosts.HostError, match="its input gave nothing for 1 s"):
             next(feeds)
@@ -163,12 +163,12 @@ def test_a_second_ctrl_c_ends_a_process_at_once_whatever_it_computes():
     """The main thread is in C, where no handler of Python runs."""
     program = """
 import hashlib, os, signal, threading, time
-from heteroscedastic.distributed.preemption import Terminated
+from heteroscedastic.distributed.preemption import StopEvent
 def interrupt():
     for _ in range(2):
         time.sleep(0.5)
         os.kill(os.getpid(), signal.SIGINT)
-with Terminated():
+with StopEvent():
     threading.Thread(target=interrupt, daemon=True).start()
     hashlib.pbkdf2_hmac("sha256", b"", b"", 2**31 - 1)
 """

@@ -41,13 +41,13 @@ def test_every_second_is_told_once(moment):
     clock = Clock(moment.now - 2)
     moment.now += 3  # after two, in which the run was built
     idle = iter([True, False, True])
-    for i in clock.waited_for(feeds(moment, [1, 10, 4]), lambda: next(idle)):
+    for i in clock.timed_feeds(feeds(moment, [1, 10, 4]), lambda: next(idle)):
         moment.now += 20
         if i == 0:
-            clock.starts(1)  # what was compiled is start too
-    with clock.counts("evaluation"):
+            clock.end_start(1)  # what was compiled is start too
+    with clock.timed("evaluation"):
         moment.now += 7
-    with clock.counts("checkpoints"):
+    with clock.timed("checkpoints"):
         moment.now += 2
     told = clock.goodput()
     assert told == pytest.approx(
@@ -71,13 +71,13 @@ def test_every_second_is_told_once(moment):
 def test_what_a_kill_undid_and_the_time_until_somebody_came_are_lost(moment):
     clock = Clock(moment.now)
     moment.now += 5
-    clock.starts(1)
+    clock.end_start(1)
     moment.now += 30
     saved = clock.state()
     moment.now += 100  # that no checkpoint knows of, and nobody at work
     clock = Clock(moment.now, saved)
     moment.now += 3
-    clock.starts(1)
+    clock.end_start(1)
     moment.now += 20
     told = clock.goodput()
     assert told["lost"] == pytest.approx(100)
@@ -91,11 +91,11 @@ def test_what_a_kill_undid_and_the_time_until_somebody_came_are_lost(moment):
 )
 def test_a_run_says_whether_data_holds_it_up(moment, wait, said):
     clock = Clock(moment.now)
-    clock.starts(1)
-    with clock.counts("evaluation"):
+    clock.end_start(1)
+    with clock.timed("evaluation"):
         moment.now += 1000  # which is no time between evaluations
-    clock.begins_interval()
-    for _ in clock.waited_for(feeds(moment, [wait] * 10), lambda: True):
+    clock.begin_interval()
+    for _ in clock.timed_feeds(feeds(moment, [wait] * 10), lambda: True):
         moment.now += 1.0
     assert clock.bound().startswith(said)
 
@@ -105,8 +105,8 @@ def test_the_host_that_waits_most_holds_up_all(moment, monkeypatch):
         clock_lib.hosts, "largest", lambda *here: tuple(x + 4.0 for x in here)
     )  # of another one
     clock = Clock(moment.now)
-    clock.starts(1)
-    for _ in clock.waited_for(feeds(moment, [0.1] * 10), lambda: True):
+    clock.end_start(1)
+    for _ in clock.timed_feeds(feeds(moment, [0.1] * 10), lambda: True):
         moment.now += 0.9
     assert clock.bound() == "input-bound (50% waiting for data)"
     told = clock.goodput()
@@ -115,10 +115,10 @@ def test_the_host_that_waits_most_holds_up_all(moment, monkeypatch):
 
 def test_what_went_before_the_first_step_holds_up_no_interval(moment):
     clock = Clock(moment.now - 50)
-    for i in clock.waited_for(feeds(moment, [30, 0.01, 0.01]), lambda: True):
+    for i in clock.timed_feeds(feeds(moment, [30, 0.01, 0.01]), lambda: True):
         moment.now += 1.0
         if i == 0:
-            clock.starts(1)
+            clock.end_start(1)
     assert clock.bound() == "compute-bound (1% waiting for data)"
 
 
@@ -126,7 +126,7 @@ def test_a_clock_of_a_real_process_never_tells_more_than_there_was():
     began = time.monotonic()
     clock = Clock(began)
     time.sleep(0.01)
-    clock.starts(1)
+    clock.end_start(1)
     told = clock.goodput()
     assert 0 <= told["steps"] <= told["wall"]
     assert 0 <= told["lost"] < 0.01
@@ -137,14 +137,14 @@ def test_the_rate_excludes_compilation_evaluations_and_checkpoints(
 ):
     clock = Clock(moment.now)
     moment.now += 1000  # compilation
-    clock.starts(1)
+    clock.end_start(1)
     assert clock.rate(1) is None  # no step since
     moment.now += 20
     assert clock.rate(11) == pytest.approx(0.5)
     for name in ("evaluation", "checkpoints"):
-        with clock.counts(name):
+        with clock.timed(name):
             moment.now += 500
-    for _ in clock.waited_for(
+    for _ in clock.timed_feeds(
         feeds(moment, [1.0] * 10), lambda: True
     ):  # an input that is waited for counts
         moment.now += 1.0
@@ -155,7 +155,7 @@ def test_the_rate_excludes_compilation_evaluations_and_checkpoints(
 
 def test_the_rate_of_a_process_that_continues_is_its_own(moment):
     clock = Clock(moment.now - 500, {"seconds": 9000.0, "evaluation": 300.0})
-    clock.starts(101)
+    clock.end_start(101)
     moment.now += 5
     assert clock.rate(111) == pytest.approx(2.0)
 
@@ -173,7 +173,7 @@ def test_the_time_left_is_that_of_the_steps_and_of_the_evaluations_still_to_come
     clock = Clock(moment.now)
     progress = Progress(run, clock)
     moment.now += 1000
-    clock.starts(0)
+    clock.end_start(0)
     assert progress.line(0) == "step 0/100  epoch 0.0"
     moment.now += 20
     assert progress.line(20) == "step 20/100  epoch 2.0  64 examples/s  0:01:20 left"
@@ -194,7 +194,7 @@ def test_without_validation_the_time_left_is_that_of_the_steps(moment, run):
     progress = Progress(
         dataclasses.replace(run, config=run.config | {"validation": {}, "evals": {}}), clock
     )
-    clock.starts(0)
+    clock.end_start(0)
     moment.now += 4
     assert progress.line(2).endswith("0:03:16 left")
     assert progress.line(2).endswith("0:03:16 left")  # no step since; as it was

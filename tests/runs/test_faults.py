@@ -88,7 +88,7 @@ def test_a_disk_that_is_full_again_and_again_stops_a_run_that_ends_with_the_same
     with monkeypatch.context() as patched:  # a checkpoint
         patched.setattr(workdir.Writer, "write", full_at(3 * STEPS, lambda: 20_000, after=True))
         with pytest.raises(
-            CheckpointError, match=r"step 45 could not be written .*the same command continues"
+            CheckpointError, match=r"step 45 could not be written .*the same command resumes"
         ):
             loop.train(small(), str(directory))
     room()
@@ -134,7 +134,8 @@ def test_a_damaged_best_checkpoint_is_told_before_results_are_written(whole, tmp
 
     monkeypatch.setattr(evaluate, "arrays", damaging)
     with pytest.raises(
-        CheckpointError, match=rf"step {best} cannot be read .* it is the best one.* Bring it back"
+        CheckpointError,
+        match=rf"step {best} in .* cannot be read .* is the best checkpoint.* Restore it",
     ):
         loop.train(small(), str(directory))
     assert not (directory / "results.json").exists()

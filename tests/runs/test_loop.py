@@ -214,7 +214,7 @@ def test_a_truncated_checkpoint_is_passed_over(tmp_path, caplog):
             os.truncate(path, path.stat().st_size // 2)
     with caplog.at_level(logging.WARNING):
         loop.train(small(), str(damaged))
-    assert f"checkpoint of step {steps[-1]} cannot be read" in caplog.text
+    assert re.search(rf"checkpoint of step {steps[-1]} in .* cannot be read", caplog.text)
     assert (damaged / "checkpoints_damaged" / str(steps[-1])).is_dir()
     assert_same_bits(outcome(damaged), outcome(whole))
 
@@ -248,7 +248,7 @@ def test_the_best_checkpoint_outlives_a_restart(tmp_path):
             checkpoints.save(at(step), told, best_step=told["best_step"])
     with Checkpoints(tmp_path) as checkpoints:
         assert int(checkpoints.restore(1, state)[0].step) == 1
-        with pytest.raises(CheckpointError, match="step 2 cannot be read"):
+        with pytest.raises(CheckpointError, match=r"step 2 in .* cannot be read"):
             checkpoints.restore(2, state)
     kept = sorted(int(p.name) for p in tmp_path.iterdir() if p.name.isdigit())
     assert kept == [1, 4, 5]
@@ -261,7 +261,7 @@ def test_two_processes_do_not_write_one_run(undisturbed, data_dir, tmp_path):
     first.send_signal(signal.SIGSTOP)  # it would end before the second has begun
     second = run_without(EXTRAS, MAIN, *arguments(directory, data_dir))
     first.send_signal(signal.SIGCONT)
-    assert "another process is at work on" in second.stderr
+    assert "another process is using" in second.stderr
     first.communicate(timeout=300)
     assert_same_bits(outcome(directory), outcome(undisturbed))
 
@@ -426,6 +426,6 @@ def test_a_process_that_begins_among_the_steps_to_trace_traces_the_rest(tmp_path
     assert capsys.readouterr().out == ""
     Trace((4, 6), tmp_path / "other", 6)
     assert (
-        "steps 4 to 6 were made before this process began, and are not traced"
+        "steps 4 to 6 are not traced, as this process resumes after step 6"
         in capsys.readouterr().out
     )

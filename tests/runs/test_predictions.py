@@ -117,7 +117,9 @@ def test_a_label_is_noisy_if_it_differs_from_the_clean_label():
 
 
 def test_a_missing_damaged_or_incompatible_file_is_an_error(tmp_path):
-    with pytest.raises(FileNotFoundError, match="it has none at all: remove the run's results"):
+    with pytest.raises(
+        FileNotFoundError, match=r"\(test.npz is missing\); remove the run's results"
+    ):
         predictions.read(tmp_path, "test")
     saved(tmp_path)
     assert predictions.names(tmp_path) == ["test"]
@@ -125,11 +127,14 @@ def test_a_missing_damaged_or_incompatible_file_is_an_error(tmp_path):
         predictions.read(tmp_path, "valid")
     path = tmp_path / "predictions" / "test.npz"
     np.savez(path, ids=[0], right_labels=[[1, 0]], logits=[[1.0, 0.0]])
-    with pytest.raises(ValueError, match="a list of correct labels per example, under a softmax"):
+    with pytest.raises(
+        ValueError, match="lists of correct labels, but the model predicts one label per example"
+    ):
         predictions.read(tmp_path, "test")
     np.savez(path, ids=[0], probabilities=[[1.0]])
     with pytest.raises(
-        ValueError, match=r"lacks \['labels', 'logits'\] and has unknown \['probabilities'\]"
+        ValueError,
+        match=r"missing arrays: \['labels', 'logits'\]; unknown arrays: \['probabilities'\]",
     ):
         predictions.read(tmp_path, "test")
     path.write_bytes(b"PK nothing")

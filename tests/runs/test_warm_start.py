@@ -109,12 +109,12 @@ def test_weights_in_a_file_are_as_good_as_a_run(upstream, tmp_path):
         warm_start.read(settings, shapes)
         for settings in (dict(weights=tmp_path / "weights.npz"), dict(workdir=upstream))
     )
-    assert one.told["digest"] == other.told["digest"]
+    assert one.description["digest"] == other.description["digest"]
     theirs["params/backbone/Conv_0/kernel"] = theirs["params/backbone/Conv_0/kernel"] + 1
     np.savez(tmp_path / "weights.npz", **theirs)
     assert (
-        warm_start.read(dict(weights=tmp_path / "weights.npz"), shapes).told["digest"]
-        != other.told["digest"]
+        warm_start.read(dict(weights=tmp_path / "weights.npz"), shapes).description["digest"]
+        != other.description["digest"]
     )
 
 
@@ -159,7 +159,8 @@ def test_a_source_that_is_not_there_is_told_with_what_to_do(upstream, tmp_path):
         return warm_start.read(settings, shapes)
 
     with pytest.raises(
-        warm_start.InitError, match=r"nowhere, is no directory; name that of a finished run"
+        warm_start.InitError,
+        match=r"nowhere, is not a directory; give the directory of a finished run",
     ):
         read(workdir=tmp_path / "nowhere")
     with pytest.raises(
@@ -172,7 +173,7 @@ def test_a_source_that_is_not_there_is_told_with_what_to_do(upstream, tmp_path):
     (copy / "results.json").unlink()
     with pytest.raises(
         warm_start.InitError,
-        match=r"holds no complete run, as results.json is missing; train it to the end",
+        match=r"holds no complete run, as results.json is missing; finish its training",
     ):
         read(workdir=copy)
     results = json.loads(former)
@@ -180,17 +181,18 @@ def test_a_source_that_is_not_there_is_told_with_what_to_do(upstream, tmp_path):
     with pytest.raises(warm_start.InitError, match="has no best checkpoint"):
         read(workdir=copy, checkpoint="best")
     (copy / "results.json").write_text(json.dumps(results | {"step": 7}))
-    with pytest.raises(warm_start.InitError, match="checkpoint of step 7 cannot be read"):
+    with pytest.raises(warm_start.InitError, match=r"checkpoint of step 7 in .* cannot be read"):
         read(workdir=copy)
     (copy / "results.json").write_text("{")
     with pytest.raises(warm_start.InitError, match=r"is damaged .*results.json is damaged"):
         read(workdir=copy)
     (tmp_path / "nothing.npz").write_bytes(b"PK")
-    with pytest.raises(warm_start.InitError, match=r"is no readable .npz file"):
+    with pytest.raises(warm_start.InitError, match=r"is not a readable .npz file"):
         read(weights=tmp_path / "nothing.npz")
     np.savez(tmp_path / "torch.npz", **{"conv1.weight": np.zeros(3)})
     with pytest.raises(
-        warm_start.InitError, match=r"has conv1.weight where names such as params/backbone"
+        warm_start.InitError,
+        match=r"has arrays named conv1.weight, but their names must be like params/backbone",
     ):
         read(weights=tmp_path / "torch.npz")
 
@@ -200,7 +202,7 @@ def test_a_flipped_bit_of_the_source_is_told(upstream, tmp_path):
     told = next((copy / "checkpoints").glob("*/told/metadata"))
     digest = json.loads(told.read_text())["digest"]
     told.write_text(told.read_text().replace(digest, "0" * 64))
-    with pytest.raises(warm_start.InitError, match="its bits are not those that were saved"):
+    with pytest.raises(warm_start.InitError, match="its bits differ from those that were saved"):
         warm_start.read(dict(workdir=copy), jax.eval_shape(assembly.build(small(**SETTINGS)).init))
 
 
@@ -230,7 +232,7 @@ def test_no_path_leads_out_of_the_run_that_is_named(upstream, tmp_path):
     for step in ("../../x", "1", -1, True):
         (copy / "results.json").write_text(json.dumps(results | {"best_step": step}))
         with pytest.raises(
-            warm_start.InitError, match=r"results.json has .* as best_step, which must be"
+            warm_start.InitError, match=r"results.json: best_step is .*, but must be"
         ):
             warm_start.read(source_of(copy, "best"), shapes)
     (copy / "results.json").write_text(json.dumps(results))
@@ -238,7 +240,7 @@ def test_no_path_leads_out_of_the_run_that_is_named(upstream, tmp_path):
     state.rename(tmp_path / "elsewhere")
     state.symlink_to(tmp_path / "elsewhere")
     with pytest.raises(
-        warm_start.InitError, match=r"has a link that leads out of it, .*state to .*elsewhere"
+        warm_start.InitError, match=r"has a link that points outside it, .*state to .*elsewhere"
     ):
         warm_start.read(source_of(copy, "last"), shapes)
     state.unlink()

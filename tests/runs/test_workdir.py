@@ -32,7 +32,7 @@ def begin_again(path):
 @pytest.mark.parametrize(
     ("name", "remedy"),
     [
-        ("config.json", "bring it back, or remove .* to begin again"),
+        ("config.json", "restore it, or remove .* to start the run again"),
         ("dataset.json", "remove it, and the same command writes it again"),
         ("results.json", "remove it, and the same command writes it again"),
     ],
@@ -66,8 +66,8 @@ def test_lines_that_the_checkpoint_has_are_restored_and_reported_in_one_line(beg
     workdir.Writer(begun, 30, whole)
     assert path.read_text().splitlines(keepends=True) == whole
     (said,) = caplog.messages
-    assert "metrics.jsonl had lines that were not as the run wrote them" in said
-    assert "restored from the checkpoint" in said
+    assert "metrics.jsonl differed from what the run wrote" in said
+    assert "restored the lines from the checkpoint" in said
     caplog.clear()
     workdir.Writer(begun, 30, whole)
     path.unlink()
@@ -86,9 +86,9 @@ def test_without_lines_in_the_checkpoint_those_that_can_be_read_are_kept_in_orde
     whole = path.read_text().splitlines(keepends=True)
     path.write_text("".join(DAMAGED[damage](whole)))
     workdir.Writer(begun, 30)
-    kept = path.read_text().splitlines(keepends=True)
-    assert kept == (whole if damage in ("twice", "out of order") else [whole[0], whole[2]])
-    assert "were left out" in caplog.messages[0]
+    lines = path.read_text().splitlines(keepends=True)
+    assert lines == (whole if damage in ("twice", "out of order") else [whole[0], whole[2]])
+    assert "removed them" in caplog.messages[0]
 
 
 def test_half_a_line_at_the_end_is_written_again(begun):
@@ -167,7 +167,7 @@ def test_a_run_that_an_earlier_version_began_keeps_the_owner_by_which_its_checkp
     workdir.files.write_json(tmp_path / "dataset.json", DATA | {"fingerprint": "old"})
     former = provenance.owner(CONFIG, "old")
     assert workdir.claim_data(tmp_path, data) == former != provenance.owner(CONFIG, "new")
-    assert ["begun by an earlier version" in said for said in caplog.messages] == [True]
+    assert ["began with an earlier version" in said for said in caplog.messages] == [True]
     assert workdir.claim_data(tmp_path, data) == former  # and from now on it is recorded
     assert len(caplog.messages) == 1
     (tmp_path / "dataset.json").unlink()
@@ -182,8 +182,8 @@ def test_a_run_that_an_earlier_version_began_keeps_the_owner_by_which_its_checkp
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"class_names": ["b", "a"]}, "begun on other data .*with other class names"),
-        ({"fingerprint": "other"}, "begun on other data"),
+        ({"class_names": ["b", "a"]}, "began with other data .*other class names"),
+        ({"fingerprint": "other"}, "began with other data"),
     ],
 )
 def test_other_data_or_class_names_are_refused(begun, change, message):
@@ -217,10 +217,12 @@ def test_the_record_of_another_runs_data_is_named_with_what_to_do(begun, tmp_pat
 
 
 def test_other_formatting_changes_nothing(begun):
-    for name in ("config", "dataset"):
-        path = begun / f"{name}.json"
+    paths = [begun / "config.json", begun / "dataset.json"]
+    for path in paths:
         path.write_text(json.dumps(json.loads(path.read_text()), indent=7, sort_keys=True))
+    texts = [path.read_text() for path in paths]
     begin_again(begun)
+    assert [path.read_text() for path in paths] == texts
 
 
 def test_a_directory_that_was_renamed_is_not_made_again(begun):

@@ -52,8 +52,8 @@ def measure(
       name: "covariance"; "correlation", S_ij / sqrt(S_ii S_jj), or 0 for a class without
         variance; "centred" and "centred_correlation", the same for the utilities minus their mean
         over classes; or "difference", the mean of var(u_i - u_j).
-      average: of the split.
-      covariance: of the pairs, or of a block of rows and columns.
+      average: averaged covariance of the split.
+      covariance: S_ij of the pairs, or of a block of rows and columns.
       rows: first class of each pair; for a block, of shape [c, 1].
       cols: second class of each pair.
 
@@ -79,13 +79,13 @@ def measure(
 def top_pairs(average: Average, num: int, name: str = "covariance") -> Pairs:
     """The pairs with the largest absolute value of a measure, in descending order.
 
-    Goes through blocks of rows and never stores the K x K matrix. Values are compared in float32,
-    so that pairs that differ only by rounding tie; ties are ordered by class.
+    Computes blocks of rows and never stores the K x K matrix. Values are compared in float32, so
+    that pairs whose values are equal up to rounding tie; ties are ordered by class.
 
     Args:
-      average: of the split.
-      num: of pairs; at least 1.
-      name: of the measure.
+      average: averaged covariance of the split.
+      num: number of pairs; at least 1.
+      name: name of the measure.
 
     Raises:
       ValueError: `num` is below 1 or the measure is unknown.
@@ -201,9 +201,9 @@ def table(
     """A row for each pair with the class names and every measure.
 
     Args:
-      average: of the split.
+      average: averaged covariance of the split.
       pairs: the pairs.
-      class_names: of all classes.
+      class_names: names of all classes.
       seen: `visible_variance` of the pairs, if known.
       confusion: confusion rates of the labels, if known; the column is `labels_mixed`.
     """
@@ -234,7 +234,7 @@ def cluster_order(correlation: Float[np.ndarray, "p"]) -> Int[np.ndarray, "c"]:
     Average linkage with the distance 1 - |correlation| and optimal leaf order.
 
     Args:
-      correlation: of every pair, in the order of `group_pairs`.
+      correlation: correlation of every pair, in the order of `group_pairs`.
     """
     if len(correlation) < 3:
         return np.arange(distance.num_obs_y(correlation)) if len(correlation) else np.arange(1)
@@ -245,8 +245,8 @@ def cluster_order(correlation: Float[np.ndarray, "p"]) -> Int[np.ndarray, "c"]:
 def class_numbers(class_names: Sequence[str], names: Sequence[str]) -> Int[np.ndarray, "c"]:
     """The numbers of classes that are given by name or by number, counted from 0.
 
-    A name takes precedence over a number. If several classes share a name, it means the first of
-    them; give the others by number.
+    A name takes precedence over a number. If several classes share a name, it refers to the first
+    of them; give the others by number.
 
     Raises:
       ValueError: no class has the name, in which case the message lists similar names, or a class

@@ -78,7 +78,7 @@ def outcomes(run_set: RunSet) -> Section:
         for i, (group, predictions) in enumerate(zip(run_set.groups, by_group)):
             try:
                 histograms = confidence.outcomes(predictions)
-            except ValueError as error:  # before clean labels are read
+            except ValueError as error:  # checked first, as reading clean labels is slow
                 parts.append(page.note(f"{group.name} on {name}: {error}"))
                 continue
             try:
@@ -154,7 +154,7 @@ def selective(run_set: RunSet) -> Section:
     )
     caption = (
         "Area under the risk-coverage curve; the optimum is the area if all correct predictions"
-        " came first, and the excess is the difference from it"
+        " came first, and the excess is the area minus the optimum"
     )
     return Section(
         "Risk against coverage",

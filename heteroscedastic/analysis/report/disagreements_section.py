@@ -55,10 +55,9 @@ def disagreements(run_set: RunSet) -> Section:
     introduction = (
         f"Of the {examples.num_examples:,} examples of {run_set.evaluation},"
         f" {len(examples.ids):,} are correct only in {het.name} and {examples.num_other_way:,} only"
-        f" in {hom.name} (seed {seeds[0]}). The images below are correct only in {het.name}. They"
-        " are those for which"
-        f" {het.name} has the largest absolute covariance between the true class and the class that"
-        f" {hom.name} predicts."
+        f" in {hom.name} (seed {seeds[0]}). The images below are the examples correct only in"
+        f" {het.name} for which {het.name} has the largest absolute covariance between the true"
+        f" class and the class that {hom.name} predicts."
     )
     alts = [f"Example {row['id']}, {row['true']}" for row in rows]
     captions = disagreements_lib.captions(examples, names, top)

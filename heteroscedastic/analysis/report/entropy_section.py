@@ -16,7 +16,7 @@ from heteroscedastic.runs import predictions as predictions_lib
 from heteroscedastic.runs.loaded_run import SavedRun
 from heteroscedastic.runs.predictions import Predictions
 
-_TOLERANCE = 1e-4  # nats; smaller values differ from 0 only by rounding
+_TOLERANCE = 1e-4  # nats; a smaller entropy may be rounding error alone
 
 
 def entropies(run_set: RunSet) -> Section:
@@ -45,10 +45,10 @@ def _samples(run_set: RunSet) -> list[Any]:
     if splits:
         parts.append(_picture("entropy_samples", splits, "latent sample", run_set))
     if splits and run_set.link == "softmax":
-        head = ["", "entropy of the mean", "mean entropy of a sample", "mutual information"]
+        header = ["", "entropy of the mean", "mean entropy of a sample", "mutual information"]
         rows = [[name, *map(_auroc_text, zip(*values))] for name, values in aurocs.items()]
         caption = "Detecting wrong predictions by the entropy over latent samples: AUROC"
-        parts.append(page.table(caption, head, rows))
+        parts.append(page.table(caption, header, rows))
     return parts
 
 
@@ -74,9 +74,9 @@ def _members(run_set: RunSet) -> list[Any]:
         )
     if splits:
         parts.append(_picture("entropy_members", splits, "member", run_set))
-        head = ["", "NLL of the mean", "mean NLL of a member", "ECE of the mean"]
+        header = ["", "NLL of the mean", "mean NLL of a member", "ECE of the mean"]
         caption = f"The runs of a group as an ensemble, {run_set.evaluation}"
-        parts.append(page.table(caption, head, rows))
+        parts.append(page.table(caption, header, rows))
     return parts
 
 

@@ -1,7 +1,7 @@
-"""Pieces of an HTML page in one file.
+"""Elements of an HTML page that is one file.
 
-Style sheet and images are inline, text is escaped, and the page suits phones, keyboards and screen
-readers.
+Style sheet and images are inline, text is escaped, and the page supports phones, keyboards and
+screen readers.
 """
 
 import base64
@@ -17,7 +17,7 @@ from heteroscedastic import files
 from heteroscedastic.analysis.plots import figures
 from heteroscedastic.analysis.plots.figures import Figure
 
-# Written as f-strings: templates of jinja2 take more lines and another package.
+# The page is built from f-strings, as jinja2 would need more lines and another package.
 _CSS = """
 :root { color-scheme: light dark; --ink: #1b1b1f; --paper: #fff; --soft: #f3f4f6;
         --line: #c9ccd3; --link: #00539c; }
@@ -69,25 +69,25 @@ footer { margin-top: 3rem; padding-bottom: 2rem; font-size: .85rem; }
 
 
 class Picture(NamedTuple):
-    """A picture and the numbers that it shows."""
+    """A figure and the numbers that it shows."""
 
-    name: str  # of its files, without a suffix
+    name: str  # name of its files, without a suffix
     caption: str
-    alt: str  # what it shows, in words
-    drawn: Figure
+    alt: str  # alternative text for screen readers
+    figure: Figure
     numbers: Any  # plain values, arrays, and named tuples of these
 
 
 class Section(NamedTuple):
-    """A section of a page: HTML and pictures, of which consecutive ones stand side by side."""
+    """A section of a page: HTML and pictures; consecutive pictures stand side by side."""
 
     title: str
     parts: Sequence[str | Picture]
-    numbers: dict[str, Any] = {}  # further numbers by file name: plain values and arrays
+    numbers: dict[str, Any] = {}  # other numbers by file name: plain values and arrays
 
 
 def text(value: Any) -> str:
-    """Any value as escaped text, of one or more lines."""
+    """The text of any value, escaped for HTML; it may have several lines."""
     return html.escape("\n".join(map(files.printable, str(value).split("\n"))))
 
 
@@ -96,34 +96,34 @@ def paragraph(value: Any) -> str:
 
 
 def note(value: Any) -> str:
-    """A remark that something is missing, and why."""
+    """A note that something is missing, and why."""
     return f'<p class="note">{text(value)}</p>'
 
 
-def table(caption: str, head: Sequence[Any], rows: Sequence[Sequence[Any]]) -> str:
-    """A table that scrolls on its own; the first cell of each row is its heading."""
-    heads = "".join(f'<th scope="col">{text(cell)}</th>' for cell in head)
+def table(caption: str, header: Sequence[Any], rows: Sequence[Sequence[Any]]) -> str:
+    """A table that scrolls independently; the first cell of each row is the row's header."""
+    columns = "".join(f'<th scope="col">{text(cell)}</th>' for cell in header)
     body = "".join(
         f'<tr><th scope="row">{text(row[0])}</th>'
         + "".join(f"<td>{text(c)}</td>" for c in row[1:])
         + "</tr>\n"
         for row in rows
     )
-    name = f'aria-label="{text(caption)}"'
+    label = f'aria-label="{text(caption)}"'
     return (
         f"<figure><figcaption>{text(caption)}</figcaption>"
-        f'<div class="scroll" tabindex="0" role="region" {name}><table {name}>'
-        f"<thead><tr>{heads}</tr></thead><tbody>\n{body}</tbody></table></div></figure>"
+        f'<div class="scroll" tabindex="0" role="region" {label}><table {label}>'
+        f"<thead><tr>{columns}</tr></thead><tbody>\n{body}</tbody></table></div></figure>"
     )
 
 
-def details(summary: str, inside: str) -> str:
-    """A part that opens on a click; `inside` is HTML."""
-    return f"<details><summary>{text(summary)}</summary>{inside}</details>"
+def details(summary: str, content: str) -> str:
+    """An element that opens on a click; `content` is HTML."""
+    return f"<details><summary>{text(summary)}</summary>{content}</details>"
 
 
 def image(data: bytes, kind: str, alt: str, caption: str) -> str:
-    """An image inside the page; kind is "png" or "svg+xml"."""
+    """An inline image; kind is "png" or "svg+xml"."""
     encoded = base64.b64encode(data).decode()
     return (
         f'<figure><img src="data:image/{kind};base64,{encoded}" alt="{text(alt)}">'
@@ -132,7 +132,7 @@ def image(data: bytes, kind: str, alt: str, caption: str) -> str:
 
 
 def sheet(images: Sequence[tuple[UInt8[np.ndarray, "h w c"], str, str]]) -> str:
-    """Small images side by side: pixels, alternative text and caption of each."""
+    """Small images side by side, each given by its pixels, alternative text and caption."""
     items = "".join(
         f"<li>{image(figures.png(pixels), 'png', alt, caption)}</li>\n"
         for pixels, alt, caption in images
@@ -141,7 +141,7 @@ def sheet(images: Sequence[tuple[UInt8[np.ndarray, "h w c"], str, str]]) -> str:
 
 
 def page(title: str, introduction: str, sections: Sequence[Section]) -> str:
-    """The document; `introduction` is HTML."""
+    """The HTML document; `introduction` is HTML."""
     anchors = [
         f"{i}-{re.sub('[^a-z0-9]+', '-', s.title.lower()).strip('-')}"
         for i, s in enumerate(sections, 1)
@@ -179,7 +179,7 @@ def page(title: str, introduction: str, sections: Sequence[Section]) -> str:
 
 
 def write_beside(sections: Sequence[Section], directory: str | files.Path) -> list[files.Path]:
-    """Writes every picture as PNG and SVG and its numbers as JSON; returns the paths.
+    """Writes each picture as PNG and SVG, and its numbers as JSON; returns the paths.
 
     Each file is written completely or not at all.
     """
@@ -187,16 +187,16 @@ def write_beside(sections: Sequence[Section], directory: str | files.Path) -> li
     for section in sections:
         for part in section.parts:
             if isinstance(part, Picture):
-                written += figures.write(part.drawn, out / part.name)
-        pictured = {part.name: part.numbers for part in section.parts if isinstance(part, Picture)}
-        for name, numbers in (pictured | section.numbers).items():
+                written += figures.write(part.figure, out / part.name)
+        shown = {part.name: part.numbers for part in section.parts if isinstance(part, Picture)}
+        for name, numbers in (shown | section.numbers).items():
             files.write_json(out / f"{name}.json", numbers)
             written.append(out / f"{name}.json")
     return written
 
 
 def file_name(*words: Any) -> str:
-    """A file name made from any words."""
+    """A file name that consists of the words."""
     return re.sub(r"[^A-Za-z0-9.=-]+", "_", "_".join(map(str, words))).strip("_.")
 
 
@@ -204,7 +204,7 @@ def _parts(parts: Sequence[str | Picture]) -> str:
     html_parts, row = [], []
     for part in [*parts, ""]:
         if isinstance(part, Picture):
-            row.append(image(figures.svg(part.drawn), "svg+xml", part.alt, part.caption))
+            row.append(image(figures.svg(part.figure), "svg+xml", part.alt, part.caption))
             continue
         if row:
             html_parts.append('<div class="pictures">\n' + "\n".join(row) + "\n</div>")

@@ -12,7 +12,7 @@ _DAMAGE = (tarfile.TarError, EOFError, OSError, zlib.error)
 
 
 class Member:
-    """A file of an archive, read on demand; it is unavailable once the next one is read."""
+    """A file of an archive, read on demand, before the iterator moves to the next file."""
 
     def __init__(self, name: str, size: int, file: Any, where: str):
         self.name, self.file, self._size, self._where = name, file, size, where
@@ -37,7 +37,7 @@ class Member:
 
 
 def members(path: Any) -> Iterator[Member]:
-    """The files of a tar archive, in order; an archive is compressed if its name ends in gz.
+    """The files of a tar archive, in order. An archive whose name ends in gz is decompressed.
 
     Args:
       path: path of the archive, with the methods of pathlib; may be in a bucket.
@@ -73,7 +73,7 @@ def _members(file: Any, where: str, mode: str) -> Iterator[Member]:
     try:
         with tarfile.open(fileobj=file, mode=mode) as tar:
             while (info := tar.next()) is not None:
-                tar.members.clear()  # otherwise the list would grow to millions
+                tar.members.clear()  # or tarfile would keep millions of headers in memory
                 if info.isdir():
                     continue
                 if not info.isreg():
@@ -83,7 +83,7 @@ def _members(file: Any, where: str, mode: str) -> Iterator[Member]:
                     )
                 yield Member(info.name.removeprefix("./"), info.size, tar.extractfile(info), where)
                 last = info.name
-            # The library treats a damaged or missing header as the end of the archive, which is
+            # tarfile treats a damaged or missing header as the end of the archive. The end is
             # marked by two blocks of zeros.
             tar.fileobj.seek(tar.offset)
             if tar.fileobj.read(tarfile.BLOCKSIZE) != bytes(tarfile.BLOCKSIZE):

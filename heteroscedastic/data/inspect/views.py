@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from heteroscedastic.bind import check_seed, within
+from heteroscedastic.bind import check_seed, in_section
 from heteroscedastic.data import chains, checks, resident, split_spec
 from heteroscedastic.data.dataset import Split
 from heteroscedastic.data.inspect import contact_sheet
@@ -42,7 +42,7 @@ def sheet(config: Mapping[str, Any], data_dir: str | None) -> bytes:
     else:
         from heteroscedastic.data import augment as operations
     train, evaluation = (
-        within(f"data.{name}", chains.parse, operations, config["data"][name])
+        in_section(f"data.{name}", chains.parse, operations, config["data"][name])
         for name in ("train", "eval")
     )
     examples, names = (_stream_examples if streaming else _stored_examples)(

@@ -18,10 +18,10 @@ from absl import logging
 from jaxtyping import Int, PRNGKeyArray
 
 from heteroscedastic.batch import Batch
-from heteroscedastic.bind import within
+from heteroscedastic.bind import in_section
 from heteroscedastic.data import augment, resident
 from heteroscedastic.data.dataset import Dataset, Split
-from heteroscedastic.data.pipeline import Places, Selected
+from heteroscedastic.data.pipeline import Selected, Slots
 from heteroscedastic.data.storage import tfds
 from heteroscedastic.data.streaming import graph, in_memory, ops, reader_shards, records
 from heteroscedastic.data.streaming.in_memory import LazySplits
@@ -82,7 +82,7 @@ class Streaming:
         return Dataset(LazySplits(self.sizes, self._read), self.class_names)
 
     @property
-    def kept(self) -> dict[str, Int[np.ndarray, "_"]]:
+    def example_ids(self) -> dict[str, Int[np.ndarray, "_"]]:
         """Ids of every split, including those of images that cannot be decoded."""
         return {name: source.ids for name, source in self._sources.items()}
 
@@ -94,17 +94,17 @@ class Streaming:
         )
 
     def training_feeds(
-        self, epoch: int, start: int, places: Places, selected: Selected | None = None
+        self, epoch: int, start: int, slots: Slots, selected: Selected | None = None
     ) -> Iterator[Batch]:
         if selected is not None:
             raise ValueError(
                 "the streaming pipeline reads files in order and cannot select the examples of an"
                 " epoch; set config.data.pipeline='resident'."
             )
-        return self._feeds("train", places, epoch, start)
+        return self._feeds("train", slots, epoch, start)
 
-    def feeds(self, split: str, places: Places) -> Iterator[Batch]:
-        return self._feeds(split, places, None, 0)
+    def feeds(self, split: str, slots: Slots) -> Iterator[Batch]:
+        return self._feeds(split, slots, None, 0)
 
     def example(self, split: str, training: bool) -> Batch:
         spec, size = self._image_function(split, training).structured_outputs, self._batch_size
@@ -134,39 +134,39 @@ class Streaming:
             known_ids[:] = sorted({*known_ids, *ids.get(split, ())})
 
     def ids(
-        self, split: str, places: Places, epoch: int | None = None, start: int = 0
+        self, split: str, slots: Slots, epoch: int | None = None, start: int = 0
     ) -> Int[np.ndarray, "steps part"]:
         """The ids of every step, -1 for padding; no records are read.
 
         Args:
           split: name of the split.
-          places: slots of each global batch.
+          slots: slots of each global batch.
           epoch: epoch of training; None is evaluation.
           start: the first step.
         """
         num_steps = self._num_steps(split) - start
         rows = np.full(
-            (len(places) // self._shard_batch_size, num_steps * self._shard_batch_size),
+            (len(slots) // self._shard_batch_size, num_steps * self._shard_batch_size),
             -1,
             np.int64,
         )
-        for row, plan in zip(rows, self._read_plans(split, places, epoch, start)):
+        for row, plan in zip(rows, self._read_plans(split, slots, epoch, start)):
             row[: len(plan.ids)] = plan.ids
         by_step = rows.reshape(len(rows), num_steps, self._shard_batch_size).swapaxes(0, 1)
-        return by_step.reshape(num_steps, len(places))
+        return by_step.reshape(num_steps, len(slots))
 
     def _num_steps(self, split: str) -> int:
         return resident.steps_per_epoch(self.sizes[split], self._batch_size)
 
     def _read_plans(
-        self, split: str, places: Places, epoch: int | None, start: int
+        self, split: str, slots: Slots, epoch: int | None, start: int
     ) -> list[reader_shards.ReadPlan]:
         """Plans of the reader shards that fill these slots of the global batch."""
-        shard_numbers = np.unique(places // self._shard_batch_size).tolist()
-        if len(shard_numbers) * self._shard_batch_size != len(places):
+        shard_numbers = np.unique(slots // self._shard_batch_size).tolist()
+        if len(shard_numbers) * self._shard_batch_size != len(slots):
             raise ValueError(
                 f"config.data.reader_shards is {self._num_shards}, but must be a multiple of"
-                f" {self._batch_size // len(places)}, the number of parts that a batch is divided"
+                f" {self._batch_size // len(slots)}, the number of parts that a batch is divided"
                 " into among hosts."
             )
         source = self._sources[split]
@@ -182,17 +182,17 @@ class Streaming:
 
         return [plan(shard) for shard in shard_numbers]
 
-    def _feeds(self, split: str, places: Places, epoch: int | None, start: int) -> Iterator[Batch]:
+    def _feeds(self, split: str, slots: Slots, epoch: int | None, start: int) -> Iterator[Batch]:
         step, num_steps = start, self._num_steps(split)
         while step < num_steps:  # each iteration yields steps, or leaves out one more image
             try:
-                with self._read_errors(split, places, epoch, step):
-                    for feed in self._batches(split, places, epoch, step):
+                with self._read_errors(split, slots, epoch, step):
+                    for feed in self._batches(split, slots, epoch, step):
                         yield self._valid_feed(split, feed)
                         step += 1
             except tf.errors.InvalidArgumentError as error:
-                with self._read_errors(split, places, epoch, step):
-                    self._leave_out_corrupt(split, places, epoch, step, error)
+                with self._read_errors(split, slots, epoch, step):
+                    self._leave_out_corrupt(split, slots, epoch, step, error)
             else:
                 break
         if step < num_steps:
@@ -203,7 +203,7 @@ class Streaming:
 
     @contextlib.contextmanager
     def _read_errors(
-        self, split: str, places: Places, epoch: int | None, step: int
+        self, split: str, slots: Slots, epoch: int | None, step: int
     ) -> Iterator[None]:
         """Adds the name of the file to errors of reading; errors of decoding pass unchanged."""
         try:
@@ -212,22 +212,20 @@ class Streaming:
             raise
         except tf.errors.OpError as error:
             source = self._sources[split]
-            plans = self._read_plans(split, places, epoch, step)
+            plans = self._read_plans(split, slots, epoch, step)
             file_numbers = np.concatenate([plan.file for plan in plans])
             raise source.records.read_error(source.part.split, file_numbers, error) from None
 
-    def _batches(
-        self, split: str, places: Places, epoch: int | None, start: int
-    ) -> Iterator[Batch]:
+    def _batches(self, split: str, slots: Slots, epoch: int | None, start: int) -> Iterator[Batch]:
         image, key = (
             self._image_function(split, epoch is not None),
             graph.epoch_key(self._seed, epoch),
         )
         example = graph.example_function(image, key, self._left_out[split])
         batches = (
-            self._stored_examples(split, places, epoch, start)
+            self._stored_examples(split, slots, epoch, start)
             .map(example, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
-            .batch(len(places), drop_remainder=True)
+            .batch(len(slots), drop_remainder=True)
             .prefetch(tf.data.AUTOTUNE)
         )
         for arrays in batches.as_numpy_iterator():
@@ -243,11 +241,11 @@ class Streaming:
         return feed._replace(labels=labels, weights=weights)
 
     def _stored_examples(
-        self, split: str, places: Places, epoch: int | None, start: int
+        self, split: str, slots: Slots, epoch: int | None, start: int
     ) -> tf.data.Dataset:
         return graph.stored_examples(
             self._sources[split],
-            self._read_plans(split, places, epoch, start),
+            self._read_plans(split, slots, epoch, start),
             self._window,
             self._shard_batch_size,
             self._num_steps(split) - start,
@@ -258,7 +256,7 @@ class Streaming:
         """The operations of the host on one image."""
         if (split, training) not in self._image_functions:
             section = f"data.{'train' if training else 'eval'}"
-            function = within(
+            function = in_section(
                 section,
                 graph.image_function,
                 self._sources[split].records.image_shape,
@@ -276,7 +274,7 @@ class Streaming:
     def _leave_out_corrupt(
         self,
         split: str,
-        places: Places,
+        slots: Slots,
         epoch: int | None,
         step: int,
         error: tf.errors.InvalidArgumentError,
@@ -290,7 +288,7 @@ class Streaming:
         source, corrupt = self._sources[split], []
         decode, key = graph.image_function(source.records.image_shape, []), graph.epoch_key(0, None)
         try:
-            examples = list(self._stored_examples(split, places, epoch, step).take(len(places)))
+            examples = list(self._stored_examples(split, slots, epoch, step).take(len(slots)))
         except tf.errors.InvalidArgumentError as parse_error:
             raise ValueError(
                 f"{source.where}: {split} has a record without an image and {source.label!r}"

@@ -144,12 +144,10 @@ def test_an_unfinished_damaged_or_incompatible_run_is_an_error_that_says_what_to
     with pytest.raises(FileNotFoundError, match="its training is not finished"):
         loaded_run.read(begun)
     nameless = changed_copy(digit_runs[0], tmp_path / "nameless", "dataset", class_names=None)
-    with pytest.raises(
-        ValueError, match=r"dataset.json says nothing of class_names.*another version"
-    ):
+    with pytest.raises(ValueError, match=r"dataset.json lacks class_names.*another version"):
         loaded_run.read(nameless)
     old = changed_copy(digit_runs[0], tmp_path / "old", "results", evals=None)
-    with pytest.raises(ValueError, match=r"results.json says nothing of evals"):
+    with pytest.raises(ValueError, match=r"results.json lacks evals"):
         loaded_run.read(old)
     torn = changed_copy(digit_runs[0], tmp_path / "torn")
     (torn / "dataset.json").write_text('{"class_names": [')
@@ -162,7 +160,7 @@ def test_an_unfinished_damaged_or_incompatible_run_is_an_error_that_says_what_to
 
 def test_clean_labels_are_looked_up_by_id(digit_runs):
     run = loaded_run.build(loaded_run.read(digit_runs[0]))
-    ids, labels = run.pipeline.kept["valid"], run.pipeline.clean_labels["valid"]
+    ids, labels = run.pipeline.example_ids["valid"], run.pipeline.clean_labels["valid"]
     some = np.random.default_rng(0).permutation(len(ids))[:50]
     np.testing.assert_array_equal(loaded_run.clean_labels(run, "valid", ids[some]), labels[some])
 

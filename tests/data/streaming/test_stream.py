@@ -76,9 +76,9 @@ def test_a_later_start_is_the_rest_of_the_epoch_on_any_number_of_hosts(data_dir)
 
 def test_the_ids_of_a_step_are_known_without_reading(data_dir):
     pipeline = stream(data_dir)
-    for places, start in ((ALL[:4], 0), (ALL[6:], 3)):
-        read = [feed.ids for feed in pipeline.training_feeds(2, start, places)]
-        np.testing.assert_array_equal(pipeline.ids("train", places, 2, start), read)
+    for slots, start in ((ALL[:4], 0), (ALL[6:], 3)):
+        read = [feed.ids for feed in pipeline.training_feeds(2, start, slots)]
+        np.testing.assert_array_equal(pipeline.ids("train", slots, 2, start), read)
 
 
 def test_evaluation_is_exact_and_in_a_fixed_order(data_dir):
@@ -97,8 +97,8 @@ def test_evaluation_is_exact_and_in_a_fixed_order(data_dir):
 def test_augmentation_depends_on_seed_epoch_and_id_and_not_on_the_batch(data_dir):
     def images(epoch=0, **settings):
         pipeline = stream(data_dir, **settings)
-        places = np.arange(settings.get("batch_size", BATCH))
-        feeds = list(pipeline.training_feeds(epoch, 0, places))
+        slots = np.arange(settings.get("batch_size", BATCH))
+        feeds = list(pipeline.training_feeds(epoch, 0, slots))
         return {
             int(i): x for feed in feeds for i, x, w in zip(feed.ids, feed.inputs, feed.weights) if w
         }
@@ -143,8 +143,10 @@ def test_images_that_cannot_be_decoded_are_named_and_left_out(data_dir, caplog):
     assert pipeline.left_out() == {"train": list(CORRUPT)}
     assert "cannot be decoded and are left out" in caplog.text
     assert all(str(i) in caplog.text for i in CORRUPT)
-    # `kept` includes the corrupt images and `dataset` does not, but labels match by id.
-    clean = dict(zip(pipeline.kept["train"].tolist(), pipeline.clean_labels["train"], strict=True))
+    # `example_ids` includes the corrupt images and `dataset` does not, but labels match by id.
+    clean = dict(
+        zip(pipeline.example_ids["train"].tolist(), pipeline.clean_labels["train"], strict=True)
+    )
     split = pipeline.dataset.splits["train"]
     assert len(clean) == NUM_TRAIN == len(split.ids) + len(CORRUPT)
     np.testing.assert_array_equal([clean[i] for i in split.ids.tolist()], split.labels)
