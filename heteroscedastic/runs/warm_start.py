@@ -155,8 +155,8 @@ def _check_inside(workdir: files.Path, paths: Iterable[files.Path]) -> None:
         if not files.in_bucket(path) and not path.resolve().is_relative_to(root):
             raise InitError(
                 f"config.warm_start.workdir, {workdir}, has a link that points outside it, {path}"
-                f" to {path.resolve()}; give the directory of the run that holds the file itself, or"
-                " replace the link with a copy."
+                f" to {path.resolve()}; give the directory of the run that holds the file itself,"
+                " or replace the link with a copy."
             )
 
 
