@@ -99,12 +99,7 @@ def former_identity(config: Mapping[str, Any]) -> dict[str, Any]:
 
     It holds every setting that the config states, except those that change no result.
     """
-    found = {
-        section: {k: v for k, v in settings.items() if k not in _NO_RESULT.get(section, ())}
-        if isinstance(settings, dict)
-        else settings
-        for section, settings in {**_IF_ABSENT, **config}.items()
-    }
+    found = without_layout({**_IF_ABSENT, **config})
     for section, name, former in _FORMER_NAMES:
         if isinstance(found[section], dict) and name in found[section]:
             found[section][former] = found[section].pop(name)
@@ -122,6 +117,16 @@ def former_identity(config: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
+def without_layout(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The config without the settings that change no result beyond rounding."""
+    return {
+        section: {k: v for k, v in settings.items() if k not in _NO_RESULT.get(section, ())}
+        if isinstance(settings, dict)
+        else settings
+        for section, settings in config.items()
+    }
+
+
 def updated(config: Mapping[str, Any], results: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """The config of a run of an earlier version, in the present form.
 
@@ -136,8 +141,8 @@ def updated(config: Mapping[str, Any], results: Mapping[str, Any] | None = None)
     for section, name, former in _FORMER_NAMES:
         if isinstance(updated.get(section), dict) and former in updated[section]:
             updated[section][name] = updated[section].pop(former)
-    if "init" in updated:
-        updated["warm_start"] = updated.pop("init") or {}
+    if "warm_start" not in updated:
+        updated["warm_start"] = updated.pop("init", None) or {}
     if "task" not in updated and results is not None:
         updated |= _task_and_answers(updated, results)
     try:

@@ -281,7 +281,7 @@ class _Trainer:
         training_sums: Any = None,
     ) -> tuple[Any, Any]:
         run, agreement, counter = self.run, Agreement(0), itertools.count(1)
-        split, answers = settings["split"], settings["answers"]
+        split, answers = settings["split"], settings.get("answers")
 
         def step(feed, key):
             if agreement.stops(self.stop_event, next(counter)):

@@ -76,7 +76,7 @@ def _check_same_run(workdir: files.Path, config: dict[str, Any]) -> None:
         remedy = f"restore it, or remove {workdir} to start the run again"
         saved = identity.updated(files.plain(run_record.read_object(path, ("head",), remedy)))
         if identity.identity(saved) != identity.identity(config):
-            lines = difference(saved, config)
+            lines = difference(*map(identity.without_layout, (saved, config)))
             num_more = len(lines) - _MAX_DIFFERENCES
             more = f"; and {num_more} more" if num_more > 0 else ""
             raise WorkdirError(
