@@ -3,6 +3,8 @@
 from collections.abc import Callable
 from typing import Any
 
+import jax
+
 from heteroscedastic import curation
 from heteroscedastic.bind import within
 from heteroscedastic.data import augment, chains
@@ -61,9 +63,13 @@ def _resident(config: dict[str, Any], data_dir: str | None) -> Resident:
     curate = _curate(config)
     stored = stored_data(config, data_dir)
     dataset = curate(stored)
-    images = dataset.splits["train"].inputs
+    train = dataset.splits["train"]
+    example = {
+        name: jax.ShapeDtypeStruct(x.shape[1:], x.dtype)
+        for name, x in {**train.extras, "image": train.inputs}.items()
+    }
     for name, operations in links.items():
-        within(f"data.{name}", chains.check_shapes, operations, images.shape[1:], images.dtype)
+        within(f"data.{name}", chains.check_shapes, operations, example)
     return Resident(
         dataset=dataset,
         stored=stored,
