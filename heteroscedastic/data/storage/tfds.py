@@ -81,13 +81,12 @@ class PreparedDataset:
             )
         self.num_channels = image.shape[-1] or 3
         self.class_names = tuple(label.names)
-        self._fields = [
-            n
+        labels = {
+            n: Field((n,), (), f.np_dtype)
             for n, f in features.items()
             if isinstance(f, tfds.features.ClassLabel) and f.num_classes == label.num_classes
-        ]
-        self._max_boxes = max_boxes
-        self._extras = fields.choose(
+        }
+        self._fields = labels | fields.choose(
             tfds.features, info.features, extras, self.where, max_boxes=max_boxes
         )
 
@@ -101,15 +100,14 @@ class PreparedDataset:
                 decoders={"image": tfds.decode.SkipDecoding()},
                 read_config=tfds.ReadConfig(interleave_cycle_length=1, try_autocache=False),
             )
-            names = ["image", *self._fields]
             batches = list(
                 examples.map(
                     lambda e: (
-                        {n: e[n] for n in names}
-                        | {n: _extra(tf, e, field) for n, field in self._extras.items()}
+                        {"image": e["image"]}
+                        | {n: _value(tf, e, f) for n, f in self._fields.items()}
                     )
                 )
-                .padded_batch(_BATCH_SIZE)
+                .padded_batch(_BATCH_SIZE)  # pads boxes
                 .as_numpy_iterator()
             )
         except tf.errors.OpError as error:
@@ -120,24 +118,20 @@ class PreparedDataset:
             raise self._read_error(
                 part.split, f"{len(images):,} of {expected:,} examples were read"
             )
-        values = {n: [batch[n] for batch in batches] for n in {*self._fields, *self._extras}}
-        if boxes := values.get("boxes"):
-            values["boxes"] = self._padded_boxes(boxes)
-        return Part(
-            images,
-            {n: np.concatenate(values[n]) for n in [*self._fields, *self._extras]},
-            np.arange(part.start, part.stop),
-        )
+        values = {
+            n: np.concatenate([self._padded(batch[n], field) for batch in batches])
+            for n, field in self._fields.items()
+        }
+        return Part(images, values, np.arange(part.start, part.stop))
 
-    def _padded_boxes(self, batches: list[np.ndarray]) -> list[np.ndarray]:
-        most = max(batch.shape[1] for batch in batches)
-        if most > self._max_boxes:
-            message = fields.too_many_boxes(most, self._max_boxes)
-            raise ValueError(f"{self.where}: {message}; raise it.")
-        return [
-            np.pad(batch, ((0, 0), (0, self._max_boxes - batch.shape[1]), (0, 0)))
-            for batch in batches
-        ]
+    def _padded(self, values: np.ndarray, field: Field) -> np.ndarray:
+        """The values of a batch; boxes are padded to the number of rows of the field."""
+        if not field.are_boxes:
+            return values
+        most, max_boxes = values.shape[1], field.shape[0]
+        if most > max_boxes:
+            raise ValueError(f"{self.where}: {fields.too_many_boxes(most, max_boxes)}; raise it.")
+        return np.pad(values, ((0, 0), (0, max_boxes - most), (0, 0)))
 
     def _read_error(self, split: str, reason: str) -> ValueError:
         files = split_files(self._builder.info.splits[split])
@@ -147,7 +141,7 @@ class PreparedDataset:
         )
 
 
-def _extra(tf: Any, example: Any, field: Field) -> Any:
+def _value(tf: Any, example: Any, field: Field) -> Any:
     value = functools.reduce(operator.getitem, field.path, example)
     return tf.reshape(value, (-1, 4)) if field.are_boxes else value
 
