@@ -4,9 +4,12 @@ import numpy as np
 import pytest
 from scenes import assert_around_white, box_of_white, encoded, scene
 
-from heteroscedastic.bind import chain
-from heteroscedastic.data import augment, boxes, resident
-from heteroscedastic.data.dataset import Split
+tf = pytest.importorskip("tensorflow")
+
+from heteroscedastic.bind import chain  # noqa: E402
+from heteroscedastic.data import augment, boxes, resident  # noqa: E402
+from heteroscedastic.data.dataset import Split  # noqa: E402
+from heteroscedastic.data.streaming import graph, ops  # noqa: E402
 
 RNG = np.random.default_rng(0)
 SHAPE = (26, 20)
@@ -49,9 +52,6 @@ STREAMED = [
 
 @pytest.mark.parametrize("text", STREAMED)
 def test_boxes_follow_the_pixels_of_a_stream(text):
-    tf = pytest.importorskip("tensorflow")
-    from heteroscedastic.data.streaming import graph, ops
-
     spec = {"boxes": tf.TensorSpec((2, 4), tf.float32)}
     function = graph.chain_function((None, None, 3), spec, chain(ops, text))
     has_moved = []
@@ -68,16 +68,14 @@ def test_boxes_follow_the_pixels_of_a_stream(text):
     assert any(has_moved) or text in ("resize(37)", "resize_small(31)")
 
 
-def modules():
-    tf = pytest.importorskip("tensorflow")
-    return {np: np.float32, jnp: jnp.float32, tf: lambda x: tf.constant(x, tf.float32)}
+MODULES = {np: np.float32, jnp: jnp.float32, tf: lambda x: tf.constant(x, tf.float32)}
 
 
 def cropped(rows, size, corner, extent):
     """The boxes of a crop, which are the same for all modules of arrays."""
     results = [
         np.asarray(boxes.cropped(xp, *map(array, (rows, size, corner, extent))))
-        for xp, array in modules().items()
+        for xp, array in MODULES.items()
     ]
     for result in results[1:]:
         np.testing.assert_allclose(result, results[0], atol=1e-6)
@@ -99,7 +97,7 @@ def test_a_box_outside_of_a_window_is_a_row_of_zeros_also_where_it_touches_the_w
 
 def test_mirroring_twice_is_the_identity_and_padding_stays_zero():
     rows = np.stack([rows for _, rows in SCENES]).reshape(-1, 4)
-    for xp, array in modules().items():
+    for xp, array in MODULES.items():
         once = boxes.mirrored(xp, array(rows))
         np.testing.assert_allclose(boxes.mirrored(xp, once), rows, atol=1e-6)
         assert np.abs(np.asarray(once) - rows).max() > 0.1
