@@ -26,6 +26,8 @@ def get_config() -> ConfigDict:
         max_classes=placeholder(int),
         max_examples=placeholder(int),
         seed=placeholder(int),
+        extras=(),
+        max_boxes=16,
     )
     c.curation = ""
     c.backbone = dict(

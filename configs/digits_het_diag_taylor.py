@@ -27,6 +27,8 @@ def get_config() -> ConfigDict:
         max_classes=placeholder(int),
         max_examples=placeholder(int),
         seed=placeholder(int),
+        extras=(),
+        max_boxes=16,
     )
     c.curation = "confuse_random_pairs(num_pairs=3, rate=0.4)"
     c.backbone = dict(name="MLP", widths=(128, 128))

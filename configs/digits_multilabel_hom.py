@@ -26,6 +26,8 @@ def get_config() -> ConfigDict:
         max_classes=placeholder(int),
         max_examples=placeholder(int),
         seed=placeholder(int),
+        extras=(),
+        max_boxes=16,
     )
     c.curation = "drop_and_add(drop_rate=0.2, add_rate=0.02)"
     c.backbone = dict(name="ConvNet", widths=(16, 32, 64))

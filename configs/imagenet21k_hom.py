@@ -30,6 +30,8 @@ def get_config() -> ConfigDict:
         max_examples=placeholder(int),
         seed=placeholder(int),
         window=128,
+        extras=(),
+        max_boxes=16,
     )
     c.curation = ""
     # bfloat16 follows the public code; batch statistics cover the global batch (C13).

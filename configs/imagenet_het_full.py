@@ -37,6 +37,8 @@ def get_config() -> ConfigDict:
         seed=placeholder(int),
         window=128,
         max_labels=16,
+        extras=(),
+        max_boxes=16,
     )
     c.curation = ""
     # bfloat16 follows the public code; batch statistics cover the global batch (C13).

@@ -36,6 +36,8 @@ def get_config() -> ConfigDict:
         seed=placeholder(int),
         window=128,
         max_labels=16,
+        extras=(),
+        max_boxes=16,
     )
     c.curation = ""
     # What the paper does not state follows the code of Table 7, uncertainty-baselines (reading C8).

@@ -29,6 +29,8 @@ def get_config() -> ConfigDict:
         validation_fraction=0.2,
         pipeline="resident",
         seed=placeholder(int),
+        extras=(),
+        max_boxes=16,
     )
     c.curation = ""  # labels are unchanged
     c.backbone = dict(

@@ -29,6 +29,8 @@ def get_config() -> ConfigDict:
         max_examples=placeholder(int),
         seed=placeholder(int),
         max_labels=16,
+        extras=(),
+        max_boxes=16,
     )
     c.curation = ""
     c.backbone = dict(

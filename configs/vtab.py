@@ -42,6 +42,8 @@ def get_config() -> ConfigDict:
         seed=placeholder(int),
         window=128,
         max_labels=16,
+        extras=(),
+        max_boxes=16,
     )
     c.curation = ""
     c.backbone = dict(

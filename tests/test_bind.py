@@ -162,11 +162,12 @@ def test_a_chain_gives_its_functions_in_order(module, text, links):
 
 
 def test_a_link_computes_the_same_as_its_function():
-    image = jnp.arange(12, dtype=jnp.uint8).reshape(2, 2, 3)
+    example = {"image": jnp.arange(12, dtype=jnp.uint8).reshape(2, 2, 3)}
     (link,) = chain(augment, "value_range(-1.0, 1.0)")
     key = jax.random.key(0)
     np.testing.assert_array_equal(
-        link(key, image), augment.value_range(key, image, low=-1.0, high=1.0)
+        link(key, example)["image"],
+        augment.value_range(key, example, low=-1.0, high=1.0)["image"],
     )
 
 

@@ -1,83 +1,97 @@
-"""Augmentation of one image in JAX: (key, image) -> image.
+"""Augmentation of one example in JAX: (key, example) -> example.
 
-A chain of operations is a string in a config, such as "pad_crop(4)|flip_lr".
+A chain of operations is a string in a config, such as "pad_crop(4)|flip_lr". An example has an
+`image` [h, w, c] and its extras by name. Its `boxes`, if it has any, follow the pixels; see
+boxes.py. Other extras are unchanged.
 """
+
+from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, PRNGKeyArray, Shaped
+from jaxtyping import Array, PRNGKeyArray, Shaped
 
+from heteroscedastic.data import boxes as boxes_lib
+
+Example = dict[str, Shaped[Array, "..."]]
 Image = Shaped[Array, "h w c"]
-Resized = Shaped[Array, "size size c"]
 
 
-def pad_crop(key: PRNGKeyArray, image: Image, *, size: int) -> Image:
+def pad_crop(key: PRNGKeyArray, example: Example, *, size: int) -> Example:
     """Pads with `size` zeros on every side and crops a random window of the original shape.
 
     `size` must be smaller than the shorter side of the image.
     """
-    return _random_window(key, image, size, mode="constant")
+    return _random_window(key, example, size, mode="constant")
 
 
-def shift(key: PRNGKeyArray, image: Image, *, size: int) -> Image:
+def shift(key: PRNGKeyArray, example: Example, *, size: int) -> Example:
     """Shifts the image by up to `size` integer pixels in each direction.
 
-    Pixels at the border are repeated. `size` must be smaller than the shorter side of the image.
+    Pixels at the border are repeated; the repeated pixels belong to no box. `size` must be smaller
+    than the shorter side of the image.
     """
-    return _random_window(key, image, size, mode="edge")
+    return _random_window(key, example, size, mode="edge")
 
 
-def flip_lr(key: PRNGKeyArray, image: Image) -> Image:
+def flip_lr(key: PRNGKeyArray, example: Example) -> Example:
     """Mirrors the image left to right with probability one half."""
-    return jnp.where(jax.random.bernoulli(key), image[:, ::-1], image)
+    is_mirrored = jax.random.bernoulli(key)
+    image = example["image"]
+    changed = {"image": jnp.where(is_mirrored, image[:, ::-1], image)}
+    if "boxes" in example:
+        boxes = example["boxes"]
+        changed["boxes"] = jnp.where(is_mirrored, boxes_lib.mirrored(jnp, boxes), boxes)
+    return example | changed
 
 
-def to_rgb(key: PRNGKeyArray, image: Image) -> Shaped[Array, "h w 3"]:
+def to_rgb(key: PRNGKeyArray, example: Example) -> Example:
     """Converts to three channels by repeating the channel of a grey image."""
+    image = example["image"]
     if image.shape[-1] not in (1, 3):
         raise ValueError(
             f"to_rgb requires images of 1 or 3 channels, but these have {image.shape[-1]}."
         )
-    return jnp.broadcast_to(image, (*image.shape[:2], 3))
+    return example | {"image": jnp.broadcast_to(image, (*image.shape[:2], 3))}
 
 
-def resize(key: PRNGKeyArray, image: Image, *, size: int) -> Resized:
+def resize(key: PRNGKeyArray, example: Example, *, size: int) -> Example:
     """Resizes to `size` by `size` pixels, bilinearly with antialiasing.
 
     The result has the data type of the image; integer pixels are rounded.
     """
     _check_size(size)
+    image = example["image"]
     resized = jax.image.resize(
         image.astype(jnp.float32), (size, size, image.shape[-1]), "bilinear", antialias=True
     )
-    is_float = jnp.issubdtype(image.dtype, jnp.floating)
-    return (
-        resized.astype(image.dtype)
-        if is_float
-        else jnp.clip(jnp.round(resized), 0, 255).astype(image.dtype)
-    )
+    if not jnp.issubdtype(image.dtype, jnp.floating):
+        resized = jnp.clip(jnp.round(resized), 0, 255)
+    return example | {"image": resized.astype(image.dtype)}
 
 
-def random_crop(key: PRNGKeyArray, image: Image, *, size: int) -> Resized:
+def random_crop(key: PRNGKeyArray, example: Example, *, size: int) -> Example:
     """Crops a random window of `size` by `size` pixels."""
+    image = example["image"]
     _check_size(size, image)
     room = jnp.array([side - size + 1 for side in image.shape[:2]])
     top, left = jax.random.randint(key, (2,), 0, room)
-    return jax.lax.dynamic_slice(image, (top, left, 0), (size, size, image.shape[-1]))
+    window = jax.lax.dynamic_slice(image, (top, left, 0), (size, size, image.shape[-1]))
+    return _windowed(example, window, (top, left))
 
 
-def central_crop(key: PRNGKeyArray, image: Image, *, size: int) -> Resized:
+def central_crop(key: PRNGKeyArray, example: Example, *, size: int) -> Example:
     """Crops the central `size` by `size` pixels, rounded towards the upper left corner."""
+    image = example["image"]
     _check_size(size, image)
     top, left = ((side - size) // 2 for side in image.shape[:2])
-    return image[top : top + size, left : left + size]
+    return _windowed(example, image[top : top + size, left : left + size], (top, left))
 
 
-def value_range(
-    key: PRNGKeyArray, image: Image, *, low: float, high: float
-) -> Float[Array, "h w c"]:
+def value_range(key: PRNGKeyArray, example: Example, *, low: float, high: float) -> Example:
     """Maps 0 to 255 onto low to high, as float32."""
-    return low + (high - low) / 255.0 * image.astype(jnp.float32)
+    image = low + (high - low) / 255.0 * example["image"].astype(jnp.float32)
+    return example | {"image": image}
 
 
 def _check_size(size: int, image: Image | None = None) -> None:
@@ -89,7 +103,8 @@ def _check_size(size: int, image: Image | None = None) -> None:
         )
 
 
-def _random_window(key: PRNGKeyArray, image: Image, size: int, mode: str) -> Image:
+def _random_window(key: PRNGKeyArray, example: Example, size: int, mode: str) -> Example:
+    image = example["image"]
     side = min(image.shape[:2])
     if not 0 <= size < side:  # else a window could contain nothing but padding
         raise ValueError(
@@ -97,4 +112,17 @@ def _random_window(key: PRNGKeyArray, image: Image, size: int, mode: str) -> Ima
         )
     padded = jnp.pad(image, ((size, size), (size, size), (0, 0)), mode=mode)
     top, left = jax.random.randint(key, (2,), 0, 2 * size + 1)
-    return jax.lax.dynamic_slice(padded, (top, left, 0), image.shape)
+    window = jax.lax.dynamic_slice(padded, (top, left, 0), image.shape)
+    return _windowed(example, window, (top - size, left - size))
+
+
+def _windowed(example: Example, window: Image, corner: Sequence[int | Array]) -> Example:
+    """The example with a window of its image, whose top and left are `corner`."""
+    changed = {"image": window}
+    if "boxes" in example:
+        size, corner, extent = (
+            jnp.asarray(x, jnp.float32)
+            for x in (example["image"].shape[:2], corner, window.shape[:2])
+        )
+        changed["boxes"] = boxes_lib.cropped(jnp, example["boxes"], size, corner, extent)
+    return example | changed

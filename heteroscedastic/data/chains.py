@@ -4,7 +4,7 @@ Each link names a function and its settings, which are checked when the chain is
 """
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import ModuleType
 from typing import Any, NamedTuple
 
@@ -121,20 +121,23 @@ def link_text(link: Callable) -> str:
     return f"{link.func.__name__}({settings})"
 
 
-def check_shapes(links: Sequence[Callable], shape: tuple[int, ...], dtype: Any) -> None:
-    """Checks that a chain of operations of augment.py applies to images of this shape and type.
+def check_shapes(links: Sequence[Callable], example: Mapping[str, jax.ShapeDtypeStruct]) -> None:
+    """Checks that a chain of operations of augment.py applies to examples of these shapes.
+
+    Args:
+      links: operations of the chain.
+      example: shapes and types of the image and the extras of an example, by name.
 
     Raises:
       ValueError: an operation does not apply; names it and the shape [h, w, c] of its input.
     """
-    image, key = jax.ShapeDtypeStruct(shape, dtype), jax.eval_shape(lambda: jax.random.key(0))
+    key = jax.eval_shape(lambda: jax.random.key(0))
     for link in links:
         try:
-            image = jax.eval_shape(link, key, image)
+            example = jax.eval_shape(link, key, example)
         except ValueError as error:
-            raise ValueError(
-                f"{link_text(link)} on images of {' x '.join(map(str, image.shape))}: {error}"
-            ) from None
+            shape = " x ".join(map(str, example["image"].shape))
+            raise ValueError(f"{link_text(link)} on images of {shape}: {error}") from None
 
 
 def _check(link: Callable) -> None:

@@ -142,6 +142,15 @@ def limit(name: str, value: Any) -> None:
         raise ValueError(f"{name} is {value!r}, but must be an integer >= 1, or None.")
 
 
+def fits_int32(where: str, values: Shaped[np.ndarray, "..."]) -> None:
+    """Checks that integers fit into int32, the type on the device."""
+    is_integer = values.dtype.kind in "iu"
+    if is_integer and values.size and (values.min() < -(2**31) or values.max() >= 2**31):
+        raise ValueError(
+            f"{where} ranges from {values.min()} to {values.max()}, but must fit into int32."
+        )
+
+
 def _extra(where: str, name: str, values: np.ndarray, ids: np.ndarray, num_classes: int) -> None:
     if values.shape[:1] != (len(ids),):
         raise ValueError(f"{where} has shape {values.shape}, but there are {len(ids)} examples.")
@@ -149,18 +158,29 @@ def _extra(where: str, name: str, values: np.ndarray, ids: np.ndarray, num_class
         raise ValueError(
             f"{where} is {values.dtype}, but must be numeric, as it is transferred to the device."
         )
-    is_integer = values.dtype.kind in "iu"
-    if is_integer and values.size and (values.min() < -(2**31) or values.max() >= 2**31):
-        raise ValueError(
-            f"{where} ranges from {values.min()} to {values.max()}, but must fit into int32."
-        )
+    if name == "image":
+        raise ValueError(f"{where} has the name of the image of an example; rename the field.")
+    fits_int32(where, values)
     if name == "groups" and (
-        not is_integer or values.ndim != 1 or values.min() < 0 or values.max() >= _MAX_GROUPS
+        values.dtype.kind not in "iu"
+        or values.ndim != 1
+        or values.min() < 0
+        or values.max() >= _MAX_GROUPS
     ):
         raise ValueError(
             f"{where} must be one integer from 0 to {_MAX_GROUPS - 1} per example, but is"
             f" {values.dtype} {values.shape}; np.unique(groups, return_inverse=True)[1] converts"
             " any values to such integers."
         )
+    if name == "boxes":
+        if values.dtype.kind != "f" or values.ndim != 3 or values.shape[-1] != 4:
+            raise ValueError(
+                f"{where} must be floats [n, m, 4], but is {values.dtype} {values.shape}."
+            )
+        if not ((values >= 0) & (values <= 1) & (values[..., [0, 1, 0, 1]] <= values)).all():
+            raise ValueError(
+                f"{where} must have rows y0 <= y1, x0 <= x1 in the order (y0, x0, y1, x1), as"
+                " fractions of the image from 0 to 1."
+            )
     if name == "clean_labels":
         labels(values, ids, num_classes, where, may_be_unknown=True)

@@ -17,9 +17,9 @@ from heteroscedastic.data.split_spec import Slice
 class Split(NamedTuple):
     """Examples of one split, in NumPy.
 
-    Two names of `extras` have a meaning here: `clean_labels`, the labels before a known label
-    noise, and `groups`, integers >= 0. Examples of one group share something, such as a photograph
-    or a patient, and are held out together.
+    Three names of `extras` have a meaning here: `clean_labels`, the labels before a known label
+    noise; `boxes`, floats [n, m, 4] (see boxes.py); and `groups`, integers >= 0. Examples of one
+    group share something, such as a photograph or a patient, and are held out together.
     """
 
     inputs: UInt8[np.ndarray, "n h w c"]

@@ -66,25 +66,26 @@ def feeds(
 
 
 def batch(key: PRNGKeyArray, split: Split, feed: Feed, *, chain: Sequence[Callable]) -> Batch:
-    """Gathers and augments the examples of a feed.
+    """Gathers and augments the examples of a feed, with their extras.
 
     The random numbers of an example depend on the key, the epoch, its id and the index of the
     operation in the chain, and not on the rest of the batch.
     """
     chosen = jax.tree.map(lambda x: x[feed.rows], split)
 
-    def augmented(image, example_id):
+    def augmented(example, example_id):
         own = jax.random.fold_in(jax.random.fold_in(key, feed.epoch), example_id)
         for place, op in enumerate(chain):
-            image = op(jax.random.fold_in(own, place), image)
-        return image
+            example = op(jax.random.fold_in(own, place), example)
+        return example
 
+    examples = jax.vmap(augmented)(chosen.extras | {"image": chosen.inputs}, chosen.ids)
     return Batch(
-        inputs=jax.vmap(augmented)(chosen.inputs, chosen.ids),
+        inputs=examples.pop("image"),
         labels=chosen.labels,
         weights=jnp.asarray(feed.weights),
         ids=chosen.ids,
-        extras=chosen.extras,
+        extras=examples,
     )
 
 

@@ -36,6 +36,7 @@ _BEFORE: dict[str, dict[str, Any]] = {
     "smoothing": {"over": "all"},
     "schedule": {"warmup_epochs": 0.0, "warmup_steps": 0},
     "data": {
+        "extras": (),
         "label": "label",
         "max_classes": None,
         "max_examples": None,
@@ -196,8 +197,12 @@ def _without(settings: Any, values: Mapping[str, Any]) -> Any:
     """The settings that differ from these values."""
     if not isinstance(settings, dict):
         return settings
-    absent = object()
-    return {k: v for k, v in settings.items() if values.get(k, absent) != v}
+    return {k: v for k, v in settings.items() if k not in values or _plain(v) != _plain(values[k])}
+
+
+def _plain(value: Any) -> Any:
+    """JSON turns tuples into lists."""
+    return list(value) if isinstance(value, tuple) else value
 
 
 def _copy(value: Any) -> Any:

@@ -3,6 +3,8 @@
 from collections.abc import Callable
 from typing import Any
 
+import jax
+
 from heteroscedastic import curation
 from heteroscedastic.bind import in_section
 from heteroscedastic.data import augment, chains
@@ -65,9 +67,13 @@ def _resident(config: dict[str, Any], data_dir: str | None) -> Resident:
     curate = _curate(config)
     stored = stored_data(config, data_dir)
     dataset = curate(stored)
-    images = dataset.splits["train"].inputs
+    train = dataset.splits["train"]
+    example = {
+        name: jax.ShapeDtypeStruct(x.shape[1:], x.dtype)
+        for name, x in {**train.extras, "image": train.inputs}.items()
+    }
     for name, operations in links.items():
-        in_section(f"data.{name}", chains.check_shapes, operations, images.shape[1:], images.dtype)
+        in_section(f"data.{name}", chains.check_shapes, operations, example)
     return Resident(
         dataset=dataset,
         stored=stored,
@@ -111,7 +117,7 @@ def _streaming(config: dict[str, Any], data_dir: str | None) -> Pipeline:
         batch_size=config["training"]["batch_size"],
         training_chain=links["train"],
         chain=links["eval"],
-        **_words(config, ("reader_shards", "window", *sections.LIMITS)),
+        **_words(config, ("reader_shards", "window", "max_labels", "max_corrupt")),
     )
     # What a chain makes of an image is found out here, not first inside of JAX, which adds to its
     # errors.

@@ -30,6 +30,7 @@ _RANGES = {  # of numbers, by section; None passes where the type permits it
         "reader_shards": _COUNT,
         "window": _COUNT,
         "max_labels": _COUNT,
+        "max_boxes": _COUNT,
         "max_corrupt": _COUNT | dict(at_least=0),
     },
     "training": {

@@ -30,9 +30,9 @@ NAMES = ("seed", "task", "data", *MODULES, "training", "evals", *_IF_ABSENT)
 REQUIRED = tuple(name for name in NAMES if name not in _IF_ABSENT)
 
 # Settings of `data` that choose examples and labels.
-DATA_CHOICES = ("label", "splits", "max_classes", "max_examples")
+DATA_CHOICES = ("label", "splits", "max_classes", "max_examples", "extras", "max_boxes")
 # Settings of `data` that stop a run when exceeded and change nothing otherwise.
-LIMITS = ("max_labels", "max_corrupt")
+LIMITS = ("max_labels", "max_boxes", "max_corrupt")
 # Settings of `training` that place arrays on devices; they change results by rounding only.
 LAYOUT = ("parameters", "class_shards")
 PROFILING = ("profile_steps",)  # settings of `training` that change no result
@@ -53,6 +53,8 @@ class ResidentData:
       splits: slice of a stored split by name; None takes the stored splits.
       max_classes: number of classes, the first ones, whose examples are taken; None is all.
       max_examples: number of examples per split, the first ones; None is all.
+      extras: further fields that examples carry, such as "boxes".
+      max_boxes: largest number of boxes of an example.
       seed: of curation and the validation split; None is the seed of the run.
     """
 
@@ -65,6 +67,8 @@ class ResidentData:
     splits: dict | None = None
     max_classes: int | None = None
     max_examples: int | None = None
+    extras: tuple[str, ...] = ()
+    max_boxes: int = 16
     seed: int | None = None
 
 

@@ -12,9 +12,14 @@ IMAGE = np.random.default_rng(0).integers(1, 256, (3, 4, 2)).astype(np.uint8)
 MOVES = [(augment.pad_crop, "constant"), (augment.shift, "edge")]
 
 
+def pixels(op, image, key=KEYS[0], **settings):
+    """The image after the operation."""
+    return op(key, {"image": jnp.asarray(image)}, **settings)["image"]
+
+
 def draws(op, image=IMAGE, **settings):
-    """The results of the operation for each key."""
-    return np.asarray(jax.vmap(lambda key: op(key, jnp.asarray(image), **settings))(KEYS))
+    """The images after the operation for each key."""
+    return np.asarray(jax.vmap(lambda key: pixels(op, image, key, **settings))(KEYS))
 
 
 def windows(image, size, mode):
@@ -54,7 +59,7 @@ def test_size_zero_is_the_identity(op, mode, dtype):
 @pytest.mark.parametrize(("op", "mode"), MOVES)
 def test_a_negative_size_is_an_error(op, mode):
     with pytest.raises(ValueError, match="size is -1"):
-        op(KEYS[0], jnp.asarray(IMAGE), size=-1)
+        pixels(op, IMAGE, size=-1)
 
 
 def test_half_of_the_images_are_mirrored_and_the_others_unchanged():
@@ -68,7 +73,7 @@ def test_half_of_the_images_are_mirrored_and_the_others_unchanged():
 @pytest.mark.parametrize(("low", "high"), [(-1.0, 1.0), (0.0, 1.0), (0.0, 255.0), (1.0, -1.0)])
 def test_the_range_of_values_is_linear_from_low_to_high(low, high):
     image = np.arange(256, dtype=np.uint8).reshape(16, 16, 1)
-    values = augment.value_range(KEYS[0], jnp.asarray(image), low=low, high=high)
+    values = pixels(augment.value_range, image, low=low, high=high)
     assert values.dtype == jnp.float32
     np.testing.assert_allclose(
         values.ravel(), np.linspace(low, high, 256), atol=1e-6 * max(abs(low), abs(high))
@@ -91,15 +96,15 @@ def test_every_window_of_a_random_crop_is_drawn_equally_often(size):
 def test_central_crop_takes_the_central_pixels():
     image = jnp.arange(20).reshape(4, 5, 1)
     np.testing.assert_array_equal(
-        augment.central_crop(KEYS[0], image, size=2)[..., 0], [[6, 7], [11, 12]]
+        pixels(augment.central_crop, image, size=2)[..., 0], [[6, 7], [11, 12]]
     )
-    np.testing.assert_array_equal(augment.central_crop(KEYS[0], image[:, :4], size=4), image[:, :4])
+    np.testing.assert_array_equal(pixels(augment.central_crop, image[:, :4], size=4), image[:, :4])
 
 
 @pytest.mark.parametrize("size", [7, 16, 40])
 def test_resizing_equals_that_of_pillow(size):
     image = np.random.default_rng(1).integers(0, 256, (12, 20, 3)).astype(np.uint8)
-    resized = np.asarray(augment.resize(KEYS[0], jnp.asarray(image), size=size))
+    resized = np.asarray(pixels(augment.resize, image, size=size))
     pillow = np.asarray(
         PIL.Image.fromarray(image).resize((size, size), PIL.Image.Resampling.BILINEAR)
     )
@@ -111,27 +116,27 @@ def test_resizing_equals_that_of_pillow(size):
 
 def test_resizing_keeps_constants_and_images_of_that_size():
     image = np.random.default_rng(1).integers(0, 256, (8, 8, 1)).astype(np.uint8)
-    np.testing.assert_array_equal(augment.resize(KEYS[0], jnp.asarray(image), size=8), image)
+    np.testing.assert_array_equal(pixels(augment.resize, image, size=8), image)
     flat = jnp.full((5, 9, 3), 77, jnp.uint8)
-    np.testing.assert_array_equal(augment.resize(KEYS[0], flat, size=6), np.full((6, 6, 3), 77))
-    assert augment.resize(KEYS[0], flat.astype(jnp.float32) + 0.25, size=2)[
+    np.testing.assert_array_equal(pixels(augment.resize, flat, size=6), np.full((6, 6, 3), 77))
+    assert pixels(augment.resize, flat.astype(jnp.float32) + 0.25, size=2)[
         0, 0, 0
     ] == pytest.approx(77.25)
 
 
 def test_grey_images_become_three_channels_and_colour_images_are_unchanged():
     grey = jnp.arange(6, dtype=jnp.uint8).reshape(2, 3, 1)
-    coloured = augment.to_rgb(KEYS[0], grey)
+    coloured = pixels(augment.to_rgb, grey)
     np.testing.assert_array_equal(coloured, np.repeat(grey, 3, axis=-1))
-    np.testing.assert_array_equal(augment.to_rgb(KEYS[0], coloured), coloured)
+    np.testing.assert_array_equal(pixels(augment.to_rgb, coloured), coloured)
     with pytest.raises(ValueError, match="but these have 2"):
-        augment.to_rgb(KEYS[0], jnp.zeros((2, 2, 2)))
+        pixels(augment.to_rgb, jnp.zeros((2, 2, 2)))
 
 
 @pytest.mark.parametrize("op", [augment.random_crop, augment.central_crop, augment.resize])
 def test_an_invalid_size_is_an_error(op):
     with pytest.raises(ValueError, match="size is 0"):
-        op(KEYS[0], jnp.asarray(IMAGE), size=0)
+        pixels(op, IMAGE, size=0)
     if op is not augment.resize:
         with pytest.raises(ValueError, match="size is 4, but must be >= 1 and <= 3"):
-            op(KEYS[0], jnp.asarray(IMAGE), size=4)
+            pixels(op, IMAGE, size=4)

@@ -119,6 +119,20 @@ def test_an_empty_split_is_an_error():
             "train_clean_labels: the example of id 2 has label 99, but the 2 classes",
         ),
         ("height", np.array([1.0, 2.0]), "but there are 3 examples"),
+        ("image", np.zeros(3), "train_image has the name of the image"),
+        (
+            "boxes",
+            np.zeros((3, 4)),
+            r"train_boxes must be floats \[n, m, 4\], but is float64 \(3, 4\)",
+        ),
+        (
+            "boxes",
+            np.zeros((3, 1, 4), int),
+            r"train_boxes must be floats \[n, m, 4\], but is int64",
+        ),
+        ("boxes", np.full((3, 1, 4), [0, 0, 20.0, 9]), "as fractions of the image"),
+        ("boxes", np.full((3, 1, 4), [0.5, 0, 0.2, 1]), "must have rows y0 <= y1"),
+        ("boxes", np.full((3, 1, 4), np.nan), "as fractions of the image"),
     ],
 )
 def test_extra_fields_are_checked(name, values, message):

@@ -3,6 +3,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from heteroscedastic import bind
 from heteroscedastic.data import augment, resident
 from heteroscedastic.data.dataset import Dataset, Split
 from heteroscedastic.data.pipeline import Selected
@@ -17,9 +18,13 @@ SPLIT = Split(
 KEY = jax.random.key(0)
 
 
-def add_noise(key, image):
-    """An operation whose result differs for every key."""
-    return image + jax.random.uniform(key, image.shape)
+def on_image(function):
+    """The operation that applies (key, image) -> image."""
+    return lambda key, example: example | {"image": function(key, example["image"])}
+
+
+# An operation whose result differs for every key.
+add_noise = on_image(lambda key, image: image + jax.random.uniform(key, image.shape))
 
 
 def by_id(key, split, feed, chain=(add_noise,)):
@@ -113,14 +118,14 @@ def test_key_epoch_id_and_index_in_the_chain_each_change_the_augmentation():
         *by_id(KEY, same, feed_of(range(N), epoch=1)).values(),
         *by_id(jax.random.key(1), same, feed_of(range(N))).values(),
         *by_id(
-            KEY, same, feed_of(range(N)), chain=(lambda key, image: 0 * image, add_noise)
+            KEY, same, feed_of(range(N)), chain=(on_image(lambda key, image: 0 * image), add_noise)
         ).values(),
     ]
     assert len({noise.tobytes() for noise in noises}) == 4 * N
 
 
 def test_the_operations_of_a_chain_run_in_order():
-    chain = (lambda key, image: image + 1.0, lambda key, image: image * 2.0)
+    chain = (on_image(lambda key, image: image + 1.0), on_image(lambda key, image: image * 2.0))
     batch = resident.batch(KEY, SPLIT, feed_of(range(N)), chain=chain)
     np.testing.assert_array_equal(batch.inputs, (SPLIT.inputs.astype(np.float32) + 1) * 2)
 
@@ -138,7 +143,7 @@ def test_without_a_chain_a_batch_is_the_stored_rows(labels):
 
 
 def test_a_compiled_batch_is_the_same():
-    chain = (lambda key, image: augment.shift(key, image, size=1), augment.flip_lr)
+    chain = bind.chain(augment, "shift(1)|flip_lr")
     feed = feed_of([3, 9, 0], epoch=2, padding=1)
     on_device = jax.tree.map(jnp.asarray, SPLIT)
     compiled = jax.jit(lambda split, feed: resident.batch(KEY, split, feed, chain=chain))(

@@ -15,6 +15,8 @@ KINDS = {  # section -> valid settings of each kind
             splits=dict(train="train[:50%]", test="test[:40]"),
             max_classes=None,
             max_examples=200,
+            extras=(),
+            max_boxes=4,
             train="shift(1)|value_range(-1, 1)",
             eval="value_range(-1, 1)",
             validation_fraction=0.2,

@@ -1,7 +1,8 @@
 """Data sets by name: an .npz file, a set prepared by TensorFlow Datasets, or bundled digits."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -10,6 +11,7 @@ from heteroscedastic.data import checks, split_spec
 from heteroscedastic.data.dataset import Dataset, Part, Split, StoredDataset
 from heteroscedastic.data.split_spec import Slice
 from heteroscedastic.data.storage import digits, encoded, npz, tfds, vtab
+from heteroscedastic.data.storage import fields as fields_lib
 from heteroscedastic.data.storage.npz import Archive
 
 _BUNDLED = {"digits": digits.digits, "digits_pairs": digits.digits_pairs}
@@ -23,6 +25,8 @@ def load(
     splits: Mapping[str, str] | None = None,
     max_classes: int | None = None,
     max_examples: int | None = None,
+    extras: Sequence[str] = (),
+    max_boxes: int = fields_lib.MAX_BOXES,
 ) -> Dataset:
     """Loads a data set into memory.
 
@@ -36,12 +40,26 @@ def load(
       splits: split name -> slice of a stored split; None takes every stored split.
       max_classes: keeps only examples of the first `max_classes` classes, by "label" and `label`.
       max_examples: keeps only the first examples of every split; applies before `max_classes`.
+      extras: fields that examples of "train" must have as extras; see fields.py. An .npz file gives
+        all its fields.
+      max_boxes: number of rows to which `boxes` of TFDS are padded.
 
     Raises:
       FileNotFoundError: no such set exists; says where it was searched and how to prepare it.
       ValueError: the set is damaged or invalid, or does not match the arguments.
     """
-    return _selection(stored_dataset(name, data_dir), label, splits, max_classes, max_examples)
+    # `clean_labels` is what `label` leaves of the field "label".
+    stored_extras = [extra for extra in extras if extra != "clean_labels"]
+    stored = stored_dataset(name, data_dir, extras=stored_extras, max_boxes=max_boxes)
+    data = _selection(stored, label, splits, max_classes, max_examples)
+    available = data.splits["train"].extras if "train" in data.splits else {}
+    unknown = [extra for extra in extras if extra not in available]
+    if unknown:
+        raise ValueError(
+            f"{stored.where} has no extra {unknown[0]!r} in train; its extras are"
+            f" {', '.join(available) or 'none'}."
+        )
+    return data
 
 
 def is_there(name: str, data_dir: str | None = None) -> bool:
@@ -138,20 +156,28 @@ def _is_empty(values: np.ndarray) -> bool:
     return np.issubdtype(values.dtype, np.integer) and bool((values == -1).all())
 
 
-def stored_dataset(name: str, data_dir: str | None = None) -> StoredDataset:
+def stored_dataset(
+    name: str,
+    data_dir: str | None = None,
+    *,
+    extras: Sequence[str] = (),
+    max_boxes: int = fields_lib.MAX_BOXES,
+) -> StoredDataset:
     """The stored set that `load` reads from."""
     path = files.as_path(data_dir) / f"{name}.npz" if data_dir else None
-    return npz.read(path) if path and path.exists() else _source(name, data_dir)
+    if path and path.exists():
+        return npz.read(path)
+    return _source(name, data_dir, extras=extras, max_boxes=max_boxes)
 
 
-def _source(name: str, data_dir: str | None) -> StoredDataset:
+def _source(name: str, data_dir: str | None, **extras: Any) -> StoredDataset:
     """The set as prepared by TFDS, or the bundled one; an .npz file can be written from it."""
     searched = "nothing on disk, as neither --data_dir nor TFDS_DATA_DIR is set"
     if data_dir:
         searched = f"{files.as_path(data_dir) / name}.npz and {tfds.folder(name, data_dir)}"
     if data_dir and tfds.folder(name, data_dir).is_dir():
         try:
-            return tfds.PreparedDataset(name, data_dir)
+            return tfds.PreparedDataset(name, data_dir, **extras)
         except ModuleNotFoundError as error:
             raise FileNotFoundError(
                 f"data set {name!r} is in {tfds.folder(name, data_dir)}, but TensorFlow Datasets"
@@ -192,6 +218,12 @@ def main() -> None:
         "--data_dir", default=os.environ.get("TFDS_DATA_DIR"), help="directory of the prepared set"
     )
     parser.add_argument("--out", help="directory of the file; defaults to --data_dir")
+    parser.add_argument(
+        "--extras", nargs="*", default=(), help="further fields of TFDS, such as boxes"
+    )
+    parser.add_argument(
+        "--max_boxes", type=int, default=fields_lib.MAX_BOXES, help="rows to which boxes are padded"
+    )
     flags = parser.parse_args()
     out = flags.out or flags.data_dir
     if not out:
@@ -199,7 +231,7 @@ def main() -> None:
     path = files.as_path(out) / f"{flags.name}.npz"
     if path.exists():
         raise SystemExit(f"{path} exists already; remove it to write it again.")
-    source = _source(flags.name, flags.data_dir)
+    source = _source(flags.name, flags.data_dir, extras=flags.extras, max_boxes=flags.max_boxes)
     arrays = (
         npz.arrays_of_encoded(source)
         if isinstance(source, tfds.PreparedDataset)

@@ -5,9 +5,12 @@ tensorflow_datasets.
 """
 
 import contextlib
+import functools
+import operator
 import os
 import re
 import textwrap
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,6 +18,8 @@ import numpy as np
 from heteroscedastic import files
 from heteroscedastic.data.dataset import Part
 from heteroscedastic.data.split_spec import Slice
+from heteroscedastic.data.storage import fields
+from heteroscedastic.data.storage.fields import Field
 
 _BATCH_SIZE = 1024
 
@@ -30,15 +35,28 @@ class PreparedDataset:
     """A prepared set with one image and one label per example; a StoredDataset.
 
     Other label fields with the same number of classes, such as the human labels of CIFAR-10N, are
-    read too. All other fields are ignored.
+    read too, and the extras that are asked for. All other fields are ignored.
     """
 
-    def __init__(self, name: str, data_dir: str):
+    def __init__(
+        self,
+        name: str,
+        data_dir: str,
+        *,
+        extras: Sequence[str] = (),
+        max_boxes: int = fields.MAX_BOXES,
+    ):
         """Opens the set.
+
+        Args:
+          name: name of the set in TFDS.
+          data_dir: directory of prepared sets.
+          extras: names of further fields to read; see fields.py.
+          max_boxes: number of rows to which `boxes` are padded.
 
         Raises:
           FileNotFoundError: the folder holds no prepared version.
-          ValueError: the set does not have images with one label each.
+          ValueError: the set does not have images with one label each, or has no such extra.
         """
         tfds = library()
         self.where = f"{name} in {data_dir}"
@@ -63,11 +81,14 @@ class PreparedDataset:
             )
         self.num_channels = image.shape[-1] or 3
         self.class_names = tuple(label.names)
-        self._fields = [
-            n
+        labels = {
+            n: Field((n,), (), f.np_dtype)
             for n, f in features.items()
             if isinstance(f, tfds.features.ClassLabel) and f.num_classes == label.num_classes
-        ]
+        }
+        self._fields = labels | fields.choose(
+            tfds.features, info.features, extras, self.where, max_boxes=max_boxes
+        )
 
     def read(self, part: Slice) -> Part:
         """The examples of a slice, in the order of the files."""
@@ -79,10 +100,14 @@ class PreparedDataset:
                 decoders={"image": tfds.decode.SkipDecoding()},
                 read_config=tfds.ReadConfig(interleave_cycle_length=1, try_autocache=False),
             )
-            names = ["image", *self._fields]
             batches = list(
-                examples.map(lambda e: {n: e[n] for n in names})
-                .batch(_BATCH_SIZE)
+                examples.map(
+                    lambda e: (
+                        {"image": e["image"]}
+                        | {n: _value(tf, e, f) for n, f in self._fields.items()}
+                    )
+                )
+                .padded_batch(_BATCH_SIZE)  # pads boxes
                 .as_numpy_iterator()
             )
         except tf.errors.OpError as error:
@@ -93,8 +118,20 @@ class PreparedDataset:
             raise self._read_error(
                 part.split, f"{len(images):,} of {expected:,} examples were read"
             )
-        fields = {n: np.concatenate([batch[n] for batch in batches]) for n in self._fields}
-        return Part(images, fields, np.arange(part.start, part.stop))
+        values = {
+            n: np.concatenate([self._padded(batch[n], field) for batch in batches])
+            for n, field in self._fields.items()
+        }
+        return Part(images, values, np.arange(part.start, part.stop))
+
+    def _padded(self, values: np.ndarray, field: Field) -> np.ndarray:
+        """The values of a batch; boxes are padded to the number of rows of the field."""
+        if not field.are_boxes:
+            return values
+        most, max_boxes = values.shape[1], field.shape[0]
+        if most > max_boxes:
+            raise ValueError(f"{self.where}: {fields.too_many_boxes(most, max_boxes)}; raise it.")
+        return np.pad(values, ((0, 0), (0, max_boxes - most), (0, 0)))
 
     def _read_error(self, split: str, reason: str) -> ValueError:
         files = split_files(self._builder.info.splits[split])
@@ -102,6 +139,11 @@ class PreparedDataset:
         return ValueError(
             f"{self.where}: {split} cannot be read: {damaged_file or reason}; prepare it again."
         )
+
+
+def _value(tf: Any, example: Any, field: Field) -> Any:
+    value = functools.reduce(operator.getitem, field.path, example)
+    return tf.reshape(value, (-1, 4)) if field.are_boxes else value
 
 
 def split_files(split: Any) -> Files:

@@ -1,7 +1,6 @@
 """The tf.data graphs of a stream: reading, decoding and augmentation."""
 
-import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import tensorflow as tf
@@ -24,7 +23,7 @@ def stored_examples(
     num_steps: int,
     max_labels: int,
 ) -> tf.data.Dataset:
-    """(position, encoded image, labels) of each example, in the order of the steps.
+    """(position, encoded image, labels, extras) of each example, in the order of the steps.
 
     Each step takes `shard_batch_size` examples from every shard in turn. An exhausted shard yields
     position -1.
@@ -55,8 +54,8 @@ def stored_examples(
     @_without_autograph
     def parse_in_order(batch, order):
         positions, serialized = batch
-        images, labels = parse(positions, serialized)
-        return tuple(tf.gather(x, order) for x in (positions, images, labels))
+        values = (positions, *parse(positions, serialized))
+        return tf.nest.map_structure(lambda x: tf.gather(x, order), values)
 
     @_without_autograph
     def read_shard(i):
@@ -69,9 +68,9 @@ def stored_examples(
         windows = tf.data.Dataset.zip((stream.batch(window), order.batch(window)))
         stream = windows.map(parse_in_order).unbatch()
         no_labels = tf.fill((max_labels + 1,) if source.is_list else (), tf.constant(-1, tf.int64))
-        padding = tf.data.Dataset.from_tensors((tf.constant(-1, tf.int64), "", no_labels)).repeat(
-            num_missing[i]
-        )
+        no_extras = {name: tf.zeros(x.shape, x.dtype) for name, x in source.extra_specs.items()}
+        absent = (tf.constant(-1, tf.int64), "", no_labels, no_extras)
+        padding = tf.data.Dataset.from_tensors(absent).repeat(num_missing[i])
         return stream.skip(drops[i]).concatenate(padding)
 
     return tf.data.Dataset.range(len(plans)).interleave(
@@ -83,27 +82,32 @@ def stored_examples(
     )
 
 
-def image_function(shape: Sequence[int | None], chain: Sequence[Callable]) -> Callable:
-    """(key, position, encoded image) -> image, traced once.
+def chain_function(
+    shape: Sequence[int | None], extra_specs: Mapping[str, tf.TensorSpec], chain: Sequence[Callable]
+) -> Callable:
+    """(key, position, encoded image, extras) -> example, traced once.
+
+    The result has the image and the extras after the chain, by name.
 
     The random numbers of an operation follow from the key, the position of the example and the
     index of the operation in the chain.
     """
 
-    def image(key, position, encoded):
-        example = {"image": encoded, "shape": shape}
+    def result(key, position, encoded, extras):
+        example = extras | {"image": encoded, "shape": shape}
         for index, op in enumerate(chain):
             try:
-                example = op(example, tf.stack((key, position * _MAX_OPS + index)))
+                example = op(tf.stack((key, position * _MAX_OPS + index)), example)
             except ValueError as error:
                 raise ValueError(
                     f"{chains.link_text(op)}: {str(error).partition(chr(10))[0]}"
                 ) from None
-        return ops.decode(example, None)["image"]
+        example = ops.decode(None, example)
+        return {name: example[name] for name in ("image", *extras)}
 
     numbers = [tf.TensorSpec((), tf.int64)] * 2
     return tf.function(
-        image, [*numbers, tf.TensorSpec((), tf.string)], autograph=False
+        result, [*numbers, tf.TensorSpec((), tf.string), dict(extra_specs)], autograph=False
     ).get_concrete_function()
 
 
@@ -113,18 +117,30 @@ def epoch_key(seed: int, epoch: int | None) -> Int[tf.Tensor, ""]:
     return tf.constant(((seed << 32) + number) % 2**63, tf.int64)
 
 
-def example_function(image: Callable, key: Int[tf.Tensor, ""], left_out: Sequence[int]) -> Callable:
-    """(position, encoded image, labels) -> image, labels, weight, id.
+def example_function(
+    function: Callable, key: Int[tf.Tensor, ""], left_out: Sequence[int]
+) -> Callable:
+    """(position, encoded image, labels, extras) -> image, labels, weight, id, extras.
 
-    The weight is 0 where the position is -1 or in `left_out`; such an image is all zeros.
+    The weight is 0 where the position is -1 or in `left_out`; such an image is all zeros, and so
+    are its extras.
+
+    Args:
+      function: a `chain_function`.
+      key: of the epoch.
+      left_out: positions of images that cannot be decoded.
     """
-    left_out, spec = tf.constant(left_out, tf.int64), image.structured_outputs
+    left_out = tf.constant(left_out, tf.int64)
 
     @_without_autograph
-    def example(position, encoded, labels):
+    def example(position, encoded, labels, extras):
         is_present = (position >= 0) & ~tf.reduce_any(position == left_out)
-        zeros = functools.partial(tf.zeros, spec.shape, spec.dtype)
-        pixels = tf.cond(is_present, lambda: image(key, position, encoded), zeros)
-        return pixels, labels, tf.cast(is_present, tf.float32), tf.cast(position, tf.int32)
+        result = tf.cond(
+            is_present,
+            lambda: function(key, position, encoded, extras),
+            lambda: {n: tf.zeros(x.shape, x.dtype) for n, x in function.structured_outputs.items()},
+        )
+        weight, example_id = tf.cast(is_present, tf.float32), tf.cast(position, tf.int32)
+        return result.pop("image"), labels, weight, example_id, result
 
     return example

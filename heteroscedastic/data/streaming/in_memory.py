@@ -5,6 +5,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
+import jax
 import numpy as np
 from jaxtyping import Int, Shaped
 
@@ -50,15 +51,15 @@ def split_from_feeds(feeds: Iterable[Batch], ids: Int[np.ndarray, "n"]) -> Split
       feeds: batches that hold every example once.
       ids: increasing ids of all examples.
     """
-    inputs, labels, is_present = None, None, np.zeros(len(ids), bool)
+    split, is_present = None, np.zeros(len(ids), bool)
     for feed in feeds:
         present = feed.weights > 0
         rows = np.searchsorted(ids, feed.ids[present])
-        if inputs is None:  # filled in place, as two copies of a large split may not fit
-            inputs = np.empty((len(ids), *feed.inputs.shape[1:]), feed.inputs.dtype)
-            labels = np.empty((len(ids), *feed.labels.shape[1:]), feed.labels.dtype)
-            ids_of_split = ids.astype(feed.ids.dtype)
-        inputs[rows], labels[rows] = feed.inputs[present], feed.labels[present]
+        part = Split(feed.inputs, feed.labels, feed.ids, feed.extras)
+        if split is None:  # filled in place, as two copies of a large split may not fit
+            split = jax.tree.map(lambda x: np.empty((len(ids), *x.shape[1:]), x.dtype), part)
+            split.ids[:] = ids
+        for array, values in zip(jax.tree.leaves(split), jax.tree.leaves(part)):
+            array[rows] = values[present]
         is_present[rows] = True
-    split = Split(inputs, labels, ids_of_split)
     return split if is_present.all() else split.take(np.flatnonzero(is_present))

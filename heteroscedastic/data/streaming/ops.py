@@ -1,16 +1,20 @@
-"""Operations on an example of a stream, in TensorFlow: (example, seed) -> example.
+"""Operations on an example of a stream, in TensorFlow: (seed, example) -> example.
 
 A chain of operations is a string in a config, as in augment.py. An example's `image` holds the
 encoded bytes until an operation decodes it. Its `shape` is (height, width, channels); height and
 width may be None. A decoded image is uint8 [h, w, c], and interpolated pixels are rounded;
-`value_range` converts it to float32. The seed is a pair of integers that follows from the seed of
-the run, the epoch, the example's id and the index of the operation in the chain.
+`value_range` converts it to float32. An example also has its extras by name. Its `boxes`, if it has
+any, follow the pixels; see boxes.py. Other extras are unchanged. The seed is a pair of integers
+that follows from the seed of the run, the epoch, the example's id and the index of the operation in
+the chain.
 """
 
 from typing import Any
 
 import tensorflow as tf
 from jaxtyping import Int
+
+from heteroscedastic.data import boxes as boxes_lib
 
 # The operations that config.data.train and config.data.eval may name.
 __all__ = [
@@ -33,12 +37,12 @@ Seed = Int[tf.Tensor, "2"]
 _BLOCK = 16  # pixels; libjpeg decodes from multiples of it
 
 
-def decode(example: Example, seed: Seed | None, *, dct_method: str = "") -> Example:
+def decode(seed: Seed | None, example: Example, *, dct_method: str = "") -> Example:
     """Decodes the full image; operations that need all pixels call it themselves.
 
     Args:
-      example: has an image, encoded or decoded.
       seed: ignored.
+      example: has an image, encoded or decoded.
       dct_method: DCT of JPEG, "INTEGER_FAST" or "INTEGER_ACCURATE"; "" is TensorFlow's default.
     """
     image = example["image"]
@@ -51,12 +55,12 @@ def decode(example: Example, seed: Seed | None, *, dct_method: str = "") -> Exam
         lambda: tf.io.decode_image(image, channels=channels, expand_animations=False),
     )
     image.set_shape(example["shape"])
-    return {**example, "image": image}
+    return example | {"image": image}
 
 
 def inception_crop(
-    example: Example,
     seed: Seed,
+    example: Example,
     *,
     size: int,
     min_area: float = 0.08,
@@ -72,8 +76,8 @@ def inception_crop(
     source. If 100 attempts find no window, the full image is used.
 
     Args:
-      example: has an image.
       seed: seed of the window.
+      example: has an image.
       size: height and width of the result, in pixels.
       min_area: minimum area of the window, as a fraction of the image.
       max_area: maximum area of the window, as a fraction of the image.
@@ -93,13 +97,12 @@ def inception_crop(
         area_range=(min_area, max_area),
         max_attempts=100,
     )
-    image = _window(example, begin[0], begin[1], extent[0], extent[1], dct_method)
-    return {**example, "image": _resized(image, (size, size), method, antialias=False)}
+    return _resized_window(example, begin, extent, size, method, dct_method)
 
 
 def efficientnet_center_crop(
-    example: Example,
     seed: Seed,
+    example: Example,
     *,
     size: int,
     padding: int = 32,
@@ -113,13 +116,12 @@ def efficientnet_center_crop(
     Source: Tan and Le (2019), arXiv:1905.11946, its public code.
     """
     begin, extent = _efficientnet_center(_shape(example), size, padding)
-    image = _window(example, begin[0], begin[1], extent[0], extent[1], dct_method)
-    return {**example, "image": _resized(image, (size, size), method, antialias=False)}
+    return _resized_window(example, begin, extent, size, method, dct_method)
 
 
 def efficientnet_random_crop(
-    example: Example,
     seed: Seed,
+    example: Example,
     *,
     size: int,
     padding: int = 32,
@@ -147,8 +149,7 @@ def efficientnet_random_crop(
     is_full = tf.reduce_all(extent[:2] == shape[:2])
     middle, side = _efficientnet_center(shape, size, padding)
     begin, extent = tf.where(is_full, middle, begin[:2]), tf.where(is_full, side, extent[:2])
-    image = _window(example, begin[0], begin[1], extent[0], extent[1], dct_method)
-    return {**example, "image": _resized(image, (size, size), method, antialias=False)}
+    return _resized_window(example, begin, extent, size, method, dct_method)
 
 
 def _efficientnet_center(shape: tf.Tensor, size: int, padding: int) -> tuple[tf.Tensor, tf.Tensor]:
@@ -160,40 +161,42 @@ def _efficientnet_center(shape: tf.Tensor, size: int, padding: int) -> tuple[tf.
     return (shape[:2] - side + 1) // 2, tf.stack((side, side))
 
 
-def resize_small(example: Example, seed: Seed, *, size: int, method: str = "bilinear") -> Example:
+def resize_small(seed: Seed, example: Example, *, size: int, method: str = "bilinear") -> Example:
     """Resizes the shorter side to `size` pixels with antialiasing, the other in proportion."""
-    example = decode(example, seed)
+    example = decode(seed, example)
     sides = tf.cast(tf.shape(example["image"])[:2], tf.float32)
     shape = tf.cast(tf.round(sides * (size / tf.reduce_min(sides))), tf.int32)
-    return {**example, "image": _resized(example["image"], shape, method, antialias=True)}
+    return example | {"image": _resized(example["image"], shape, method, antialias=True)}
 
 
-def resize(example: Example, seed: Seed, *, size: int, method: str = "bilinear") -> Example:
+def resize(seed: Seed, example: Example, *, size: int, method: str = "bilinear") -> Example:
     """Resizes to `size` by `size` pixels with antialiasing."""
-    example = decode(example, seed)
-    return {**example, "image": _resized(example["image"], (size, size), method, antialias=True)}
+    example = decode(seed, example)
+    return example | {"image": _resized(example["image"], (size, size), method, antialias=True)}
 
 
-def central_crop(example: Example, seed: Seed, *, size: int) -> Example:
+def central_crop(seed: Seed, example: Example, *, size: int) -> Example:
     """Crops the central `size` by `size` pixels, rounded towards the upper left corner."""
     _check_sides(example, size)
     height, width = (_shape(example)[i] for i in (0, 1))
-    image = _window(example, (height - size) // 2, (width - size) // 2, size, size)
-    return {**example, "image": tf.ensure_shape(image, (size, size, None))}
+    window = ((height - size) // 2, (width - size) // 2, size, size)
+    image = tf.ensure_shape(_window(example, *window), (size, size, None))
+    return _windowed(example, image, *window)
 
 
-def random_crop(example: Example, seed: Seed, *, size: int) -> Example:
+def random_crop(seed: Seed, example: Example, *, size: int) -> Example:
     """Crops a random window of `size` by `size` pixels."""
     _check_sides(example, size)
     room = tf.maximum(_shape(example)[:2] - size, 0) + 1
     corner = tf.random.stateless_uniform((2,), seed, 0, 2**31 - 1, tf.int32) % room
-    image = _window(example, corner[0], corner[1], size, size)
-    return {**example, "image": tf.ensure_shape(image, (size, size, None))}
+    window = (corner[0], corner[1], size, size)
+    image = tf.ensure_shape(_window(example, *window), (size, size, None))
+    return _windowed(example, image, *window)
 
 
-def pad_crop(example: Example, seed: Seed, *, size: int) -> Example:
+def pad_crop(seed: Seed, example: Example, *, size: int) -> Example:
     """Pads with `size` zeros on every side and crops a random window of the original shape."""
-    image = decode(example, seed)["image"]
+    image = decode(seed, example)["image"]
     if size:  # else a window could contain nothing but padding
         _check_sides(example, size + 1)
         tf.debugging.assert_less(
@@ -203,19 +206,27 @@ def pad_crop(example: Example, seed: Seed, *, size: int) -> Example:
         )
     corner = tf.random.stateless_uniform((2,), seed, 0, 2 * size + 1, tf.int32)
     padded = tf.pad(image, ((size, size), (size, size), (0, 0)))
+    height, width, _ = tf.unstack(tf.shape(image))
     cropped = tf.slice(padded, (corner[0], corner[1], 0), tf.shape(image))
-    return {**example, "image": tf.ensure_shape(cropped, image.shape)}
+    cropped = tf.ensure_shape(cropped, image.shape)
+    return _windowed(example, cropped, corner[0] - size, corner[1] - size, height, width)
 
 
-def flip_lr(example: Example, seed: Seed) -> Example:
+def flip_lr(seed: Seed, example: Example) -> Example:
     """Mirrors the image left to right with probability one half."""
-    image = decode(example, seed)["image"]
-    return {**example, "image": tf.image.stateless_random_flip_left_right(image, seed)}
+    image = decode(seed, example)["image"]
+    # The draw of tf.image.stateless_random_flip_left_right, as boxes require it too.
+    is_mirrored = tf.random.stateless_uniform((), seed) < 0.5
+    changed = {"image": tf.cond(is_mirrored, lambda: image[:, ::-1], lambda: image)}
+    if "boxes" in example:
+        boxes = example["boxes"]
+        changed["boxes"] = tf.where(is_mirrored, boxes_lib.mirrored(tf, boxes), boxes)
+    return example | changed
 
 
 def color_jitter(
-    example: Example,
     seed: Seed,
+    example: Example,
     *,
     brightness: float = 32 / 255,
     saturation: float = 0.5,
@@ -227,14 +238,14 @@ def color_jitter(
     The defaults are those of the public code of Inception.
 
     Args:
-      example: has an image of three channels.
       seed: seed of the four draws.
+      example: has an image of three channels.
       brightness: maximum that is added or subtracted; pixels are 0 to 1.
       saturation: the factor is uniform in 1 - saturation to 1 + saturation.
       hue: maximum rotation, as a fraction of a full turn.
       contrast: the factor is uniform in 1 - contrast to 1 + contrast.
     """
-    pixels = decode(example, seed)["image"]
+    pixels = decode(seed, example)["image"]
     _check_pixels(pixels)
     if pixels.shape[-1] not in (3, None):
         raise ValueError(
@@ -246,13 +257,13 @@ def color_jitter(
     image = tf.image.adjust_saturation(image, 1 + saturation * draws[1])
     image = tf.image.adjust_hue(image, hue * draws[2])
     image = tf.image.adjust_contrast(image, 1 + contrast * draws[3])
-    return {**example, "image": tf.image.convert_image_dtype(image, tf.uint8, saturate=True)}
+    return example | {"image": tf.image.convert_image_dtype(image, tf.uint8, saturate=True)}
 
 
-def value_range(example: Example, seed: Seed, *, low: float, high: float) -> Example:
+def value_range(seed: Seed, example: Example, *, low: float, high: float) -> Example:
     """Maps 0 to 255 onto low to high, as float32; at the end of a chain it runs on the device."""
-    image = tf.cast(decode(example, seed)["image"], tf.float32)
-    return {**example, "image": low + (high - low) / 255.0 * image}
+    image = tf.cast(decode(seed, example)["image"], tf.float32)
+    return example | {"image": low + (high - low) / 255.0 * image}
 
 
 def _shape(example: Example) -> Int[tf.Tensor, "3"]:
@@ -290,11 +301,34 @@ def _window(
         return pixels[:, before : before + width]
 
     def window_of_other_format():
-        return tf.slice(decode(example, None)["image"], (top, left, 0), (height, width, -1))
+        return tf.slice(decode(None, example)["image"], (top, left, 0), (height, width, -1))
 
     pixels = tf.cond(tf.io.is_jpeg(image), window_of_jpeg, window_of_other_format)
     pixels.set_shape((None, None, channels))
     return pixels
+
+
+def _resized_window(
+    example: Example, begin: tf.Tensor, extent: tf.Tensor, size: int, method: str, dct_method: str
+) -> Example:
+    """The example with a window of its image, resized to `size` by `size` pixels."""
+    window = (begin[0], begin[1], extent[0], extent[1])
+    image = _window(example, *window, dct_method)
+    return _windowed(example, _resized(image, (size, size), method, antialias=False), *window)
+
+
+def _windowed(
+    example: Example, image: tf.Tensor, top: Any, left: Any, height: Any, width: Any
+) -> Example:
+    """The example with the image of a window, maybe resized, and the boxes in the window."""
+    changed = {"image": image}
+    if "boxes" in example:
+        size, corner, extent = (
+            tf.cast(tf.stack(x), tf.float32)
+            for x in (_shape(example)[:2], (top, left), (height, width))
+        )
+        changed["boxes"] = boxes_lib.cropped(tf, example["boxes"], size, corner, extent)
+    return example | changed
 
 
 def _check_sides(example: Example, least: int) -> None:

@@ -1,6 +1,7 @@
 """Data sets prepared by TensorFlow Datasets, as record files that a stream reads in parts."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -8,7 +9,9 @@ from jaxtyping import Int, Shaped
 
 from heteroscedastic.data import checks
 from heteroscedastic.data.split_spec import Slice
+from heteroscedastic.data.storage import fields as fields_lib
 from heteroscedastic.data.storage import tfds, vtab
+from heteroscedastic.data.storage.fields import Field
 from heteroscedastic.data.storage.tfds import Files
 from heteroscedastic.data.streaming import reader_shards
 
@@ -47,6 +50,7 @@ class Records:
                 f"{self.where} is stored as {info.file_format.value}, but streaming requires"
                 " tfrecord; prepare it with file_format='tfrecord'."
             )
+        self._feature = info.features
         self._features = (
             dict(info.features.items())
             if isinstance(info.features, self._types.FeaturesDict)
@@ -98,13 +102,26 @@ class Records:
         is_list, feature = self.is_list(label), self._features[label]
         return tuple((feature.feature if is_list else feature).names)
 
-    def parse(
-        self, records: Shaped[tf.Tensor, "_n"], label: str, max_labels: int
-    ) -> tuple[Shaped[tf.Tensor, "_n"], TensorLabels]:
-        """Encoded images and labels of serialized examples.
+    def extras(self, names: Sequence[str], *, max_boxes: int) -> dict[str, Field]:
+        """The fields of these names; see storage/fields.py for the names and the error."""
+        return fields_lib.choose(self._types, self._feature, names, self.where, max_boxes=max_boxes)
 
-        Labels are int64, as stored; `valid_labels` checks them. Lists have m = max_labels + 1
-        entries, padded with -1, so that a longer list is detected.
+    def has_extra(self, name: str) -> bool:
+        """Whether `extras` has a field of this name."""
+        return name in fields_lib.available(self._types, self._feature, max_boxes=0)
+
+    def parse(
+        self,
+        records: Shaped[tf.Tensor, "_n"],
+        label: str,
+        max_labels: int,
+        extras: Mapping[str, Field],
+    ) -> tuple[Shaped[tf.Tensor, "_n"], TensorLabels, dict[str, Shaped[tf.Tensor, "_n ..."]]]:
+        """Encoded images, labels and extras of serialized examples.
+
+        Integers are int64, as stored; `valid_labels` and `valid_extras` check them. Lists of labels
+        have m = max_labels + 1 entries, padded with -1, so that a longer list is detected. Parsing
+        fails if an example has too many boxes.
         """
         one_label = tf.io.FixedLenFeature((), tf.int64)
         label_list = tf.io.FixedLenSequenceFeature(
@@ -112,12 +129,18 @@ class Records:
         )
         fields = tf.io.parse_example(
             records,
-            {
+            {"/".join(field.path): _stored_feature(field) for field in extras.values()}
+            | {
                 "image": tf.io.FixedLenFeature((), tf.string),
                 label: label_list if self.is_list(label) else one_label,
             },
         )
-        return fields["image"], pad_labels(fields[label], max_labels)
+        values = {name: fields["/".join(field.path)] for name, field in extras.items()}
+        return (
+            fields["image"],
+            pad_labels(fields[label], max_labels),
+            {name: _extra(values[name], field) for name, field in extras.items()},
+        )
 
     def labels(
         self, part: Slice, label: str, max_labels: int, *, may_be_unknown: bool = False
@@ -139,7 +162,7 @@ class Records:
 
         @tf.autograph.experimental.do_not_convert
         def parse_labels(positions, records):
-            return self.parse(records, label, max_labels)[1]
+            return self.parse(records, label, max_labels, {})[1]
 
         batches = (
             tf.data.Dataset.range(len(plan.file))
@@ -206,6 +229,42 @@ def segment_reader(
         return segment.apply(tf.data.experimental.assert_cardinality(take))
 
     return read_segment
+
+
+def _stored_feature(field: Field) -> Any:
+    """How a record stores a field."""
+    if field.are_boxes:
+        return tf.io.FixedLenSequenceFeature((4,), tf.float32, allow_missing=True)
+    is_float = field.dtype == np.float32
+    return tf.io.FixedLenFeature(field.shape, tf.float32 if is_float else tf.int64)
+
+
+def _extra(values: Shaped[tf.Tensor, "_n ..."], field: Field) -> Shaped[tf.Tensor, "_n ..."]:
+    """The arrays of a field; boxes are padded."""
+    if not field.are_boxes:
+        return tf.cast(values, field.dtype)
+    max_boxes, number = field.shape[0], tf.shape(values)[1]
+    message = fields_lib.too_many_boxes("{}", max_boxes)
+    check = tf.debugging.Assert(number <= max_boxes, [tf.strings.format(message, number)])
+    with tf.control_dependencies([check]):
+        padded = tf.pad(values, ((0, 0), (0, max_boxes - number), (0, 0)))
+    return tf.ensure_shape(padded, (None, *field.shape))
+
+
+def valid_extras(
+    extras: Mapping[str, Shaped[np.ndarray, "n ..."]], where: str
+) -> dict[str, Shaped[np.ndarray, "n ..."]]:
+    """Checks extras of `Records.parse` and returns them with integers as int32.
+
+    Raises:
+      ValueError: an integer does not fit into int32.
+    """
+    for name, values in extras.items():
+        checks.fits_int32(f"{where}: {name}", values)
+    return {
+        name: values.astype(np.int32) if values.dtype == np.int64 else values
+        for name, values in extras.items()
+    }
 
 
 def pad_labels(labels: TensorLabels, max_labels: int) -> TensorLabels:

@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,6 +13,8 @@ from jaxtyping import Bool, Float, Int
 from heteroscedastic.data import checks, dataset, split_spec
 from heteroscedastic.data.dataset import Dataset, Split
 from heteroscedastic.data.split_spec import Slice
+from heteroscedastic.data.storage import fields
+from heteroscedastic.data.storage.fields import Field
 from heteroscedastic.data.streaming.records import Records, pad_labels
 
 Labels = Int[np.ndarray, "n"] | Int[np.ndarray, "n m"]
@@ -26,6 +28,8 @@ class Source(NamedTuple):
     label: str  # field of the labels
     ids: Int[np.ndarray, "n"]  # increasing positions in the stored split
     labels: Labels | None = None  # labels that replace the stored ones
+    # Further fields by example; the default is shared, so it is replaced and never mutated.
+    extras: Mapping[str, Field] = {}
 
     @property
     def where(self) -> str:
@@ -44,17 +48,25 @@ class Source(NamedTuple):
         mask[self.ids] = True
         return mask
 
+    @property
+    def extra_specs(self) -> dict[str, tf.TensorSpec]:
+        """Shape and type of each extra of an example."""
+        return {name: tf.TensorSpec(x.shape, x.dtype) for name, x in self.extras.items()}
+
     def parser(self, max_labels: int) -> Callable:
-        """(positions [n], serialized examples [n]) -> encoded images, labels."""
+        """(positions [n], serialized examples [n]) -> encoded images, labels, extras."""
         if self.labels is None:
-            return lambda positions, records: self.records.parse(records, self.label, max_labels)
+            return lambda positions, records: self.records.parse(
+                records, self.label, max_labels, self.extras
+            )
         # Created outside of any graph, which would store them as constants.
         ids, labels = tf.constant(self.ids, tf.int64), tf.constant(self.labels, tf.int32)
 
         def parse(positions, records):
-            images, _ = self.records.parse(records, self.label, max_labels)
+            images, _, extras = self.records.parse(records, self.label, max_labels, self.extras)
             rows = tf.searchsorted(ids, positions)
-            return images, pad_labels(tf.cast(tf.gather(labels, rows), tf.int64), max_labels)
+            chosen = pad_labels(tf.cast(tf.gather(labels, rows), tf.int64), max_labels)
+            return images, chosen, extras
 
         return parse
 
@@ -90,6 +102,8 @@ def choose(
     max_classes: int | None = None,
     max_examples: int | None = None,
     max_labels: int = 16,
+    extras: Sequence[str] = (),
+    max_boxes: int = fields.MAX_BOXES,
 ) -> StreamSources:
     """Selects the examples of every split.
 
@@ -107,6 +121,9 @@ def choose(
       max_classes: keeps only examples of the first `max_classes` classes.
       max_examples: keeps only the first examples of every split; applies before `max_classes`.
       max_labels: maximum number of labels per example.
+      extras: fields that examples of "train" have as extras; see storage/fields.py. Another split
+        has those that its set has.
+      max_boxes: maximum number of boxes per example.
 
     Raises:
       FileNotFoundError: a set is not prepared.
@@ -136,7 +153,8 @@ def choose(
             ids = ids[is_selected]
         if not len(ids):
             raise ValueError(f"split {split!r} has no example of the first {max_classes} classes.")
-        sources[split] = Source(records, part, field, ids)
+        chosen = _extras(records, field, extras, max_boxes, are_required=split == "train")
+        sources[split] = Source(records, part, field, ids, extras=chosen)
     if "train" not in sources:
         raise ValueError(f"the data set has no split 'train'; its splits are {sorted(sources)}.")
     class_names = _class_names(sources)[:max_classes]
@@ -182,6 +200,22 @@ def _clean_field(records: Records, label: str) -> str:
         return label
     is_same = len(records.class_names("label")) == len(records.class_names(label))
     return "label" if is_same else label
+
+
+def _extras(
+    records: Records, label: str, names: Sequence[str], max_boxes: int, *, are_required: bool
+) -> dict[str, Field]:
+    """The fields of extras by name; `clean_labels` is the clean field behind a noisy `label`."""
+    clean = _clean_field(records, label)
+    stored_names = {
+        name: clean if name == "clean_labels" and clean != label else name for name in names
+    }
+    if not are_required:
+        stored_names = {
+            n: stored for n, stored in stored_names.items() if records.has_extra(stored)
+        }
+    stored_fields = records.extras(list(stored_names.values()), max_boxes=max_boxes)
+    return {name: stored_fields[stored] for name, stored in stored_names.items()}
 
 
 def _class_names(sources: Mapping[str, Source]) -> tuple[str, ...]:
@@ -237,7 +271,7 @@ def _curated_sources(
 def _fingerprint(sources: Mapping[str, Source], class_names: tuple[str, ...]) -> str:
     """Hash of names, versions, file lengths and selected examples; record contents are not read."""
     digest = hashlib.sha256(json.dumps(class_names).encode())
-    for split, (records, part, label, ids, labels) in sorted(sources.items()):
+    for split, (records, part, label, ids, labels, _) in sorted(sources.items()):
         header = (split, records.full_name, part.split, label, records.files(part.split).lengths)
         digest.update(json.dumps(header).encode())
         for array in (ids, labels):

@@ -73,7 +73,7 @@ class Streaming:
         self._shard_batch_size = batch_size // reader_shards
         self._max_labels, self._max_corrupt = max_labels, max_corrupt
         # By split, and whether it is for training.
-        self._image_functions: dict[tuple[str, bool], Callable] = {}
+        self._chain_functions: dict[tuple[str, bool], Callable] = {}
         self._left_out: dict[str, list[int]] = {name: [] for name in splits}
 
     @property
@@ -107,14 +107,17 @@ class Streaming:
         return self._feeds(split, slots, None, 0)
 
     def example(self, split: str, training: bool) -> Batch:
-        spec, size = self._image_function(split, training).structured_outputs, self._batch_size
-        list_shape = (self._max_labels,) if self._sources[split].is_list else ()
+        size, list_shape = self._batch_size, (self._max_labels,) * self._sources[split].is_list
+        extras = {
+            name: np.zeros((size, *spec.shape), spec.dtype.as_numpy_dtype)
+            for name, spec in self._chain_function(split, training).structured_outputs.items()
+        }
         return Batch(
-            inputs=np.zeros((size, *spec.shape), spec.dtype.as_numpy_dtype),
+            inputs=extras.pop("image"),
             labels=np.zeros((size, *list_shape), np.int32),
             weights=np.zeros(size, np.float32),
             ids=np.zeros(size, np.int32),
-            extras={},
+            extras=records.valid_extras(extras, self._sources[split].where),
         )
 
     def training_batch(self, key: PRNGKeyArray, arrays: Any, feed: Batch) -> Batch:
@@ -217,11 +220,9 @@ class Streaming:
             raise source.records.read_error(source.part.split, file_numbers, error) from None
 
     def _batches(self, split: str, slots: Slots, epoch: int | None, start: int) -> Iterator[Batch]:
-        image, key = (
-            self._image_function(split, epoch is not None),
-            graph.epoch_key(self._seed, epoch),
-        )
-        example = graph.example_function(image, key, self._left_out[split])
+        key = graph.epoch_key(self._seed, epoch)
+        function = self._chain_function(split, epoch is not None)
+        example = graph.example_function(function, key, self._left_out[split])
         batches = (
             self._stored_examples(split, slots, epoch, start)
             .map(example, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
@@ -229,16 +230,20 @@ class Streaming:
             .prefetch(tf.data.AUTOTUNE)
         )
         for arrays in batches.as_numpy_iterator():
-            yield Batch(*arrays, {})
+            yield Batch(*arrays)
 
     def _valid_feed(self, split: str, feed: Batch) -> Batch:
-        """The feed with checked labels; an empty list has weight 0 for a model of one label."""
+        """The feed with checked labels and extras.
+
+        An empty list of labels has weight 0 for a model of one label.
+        """
         where, num_classes = self._sources[split].where, len(self.class_names)
         labels = records.valid_labels(feed.labels, feed.ids, num_classes, where)
         weights = feed.weights
         if self.label_forms["train"] == "one" and self.label_forms[split] == "list":
             weights = weights * (labels[:, 0] >= 0)
-        return feed._replace(labels=labels, weights=weights)
+        extras = records.valid_extras(feed.extras, where)
+        return feed._replace(labels=labels, weights=weights, extras=extras)
 
     def _stored_examples(
         self, split: str, slots: Slots, epoch: int | None, start: int
@@ -252,24 +257,26 @@ class Streaming:
             self._max_labels,
         )
 
-    def _image_function(self, split: str, training: bool) -> Callable:
-        """The operations of the host on one image."""
-        if (split, training) not in self._image_functions:
+    def _chain_function(self, split: str, training: bool) -> Callable:
+        """The operations of the host on one example."""
+        if (split, training) not in self._chain_functions:
             section = f"data.{'train' if training else 'eval'}"
+            source = self._sources[split]
             function = in_section(
                 section,
-                graph.image_function,
-                self._sources[split].records.image_shape,
+                graph.chain_function,
+                source.records.image_shape,
+                source.extra_specs,
                 self._chains[training][0],
             )
-            shape = function.structured_outputs.shape
+            shape = function.structured_outputs["image"].shape
             if not shape.is_fully_defined():
                 raise ValueError(
                     f"config.{section} produces images of shape {shape}, but all images must have"
                     " one size; end the chain with a crop or a resize to a fixed size."
                 )
-            self._image_functions[split, training] = function
-        return self._image_functions[split, training]
+            self._chain_functions[split, training] = function
+        return self._chain_functions[split, training]
 
     def _leave_out_corrupt(
         self,
@@ -286,18 +293,22 @@ class Streaming:
             `max_corrupt` images cannot be decoded.
         """
         source, corrupt = self._sources[split], []
-        decode, key = graph.image_function(source.records.image_shape, []), graph.epoch_key(0, None)
+        decode, key = (
+            graph.chain_function(source.records.image_shape, {}, []),
+            graph.epoch_key(0, None),
+        )
         try:
             examples = list(self._stored_examples(split, slots, epoch, step).take(len(slots)))
         except tf.errors.InvalidArgumentError as parse_error:
+            message = tfds.error_message(parse_error)
+            remedy = "raise it" if "max_boxes" in message else "prepare the set again"
             raise ValueError(
-                f"{source.where}: {split} has a record without an image and {source.label!r}"
-                f" ({tfds.error_message(parse_error)}); prepare the set again."
+                f"{source.where}: {split} has a record that cannot be parsed ({message}); {remedy}."
             ) from None
-        for position, image, _ in examples:
+        for position, image, *_ in examples:
             try:
                 if position >= 0:
-                    decode(key, position, image)
+                    decode(key, position, image, {})
             except tf.errors.InvalidArgumentError:
                 corrupt.append(int(position))
         corrupt = sorted(set(corrupt) - set(self._left_out[split]))
@@ -322,12 +333,12 @@ class Streaming:
         error: tf.errors.InvalidArgumentError,
     ) -> ValueError:
         """An error of the chain that names the first image on which the chain fails."""
-        image_function = self._image_function(split, epoch is not None)
+        function = self._chain_function(split, epoch is not None)
         key, which = graph.epoch_key(self._seed, epoch), "an image"
-        for position, image, _ in examples:
+        for position, image, _, extras in examples:
             try:
                 if position >= 0 and int(position) not in self._left_out[split]:
-                    image_function(key, position, image)
+                    function(key, position, image, extras)
             except tf.errors.InvalidArgumentError as image_error:
                 which, error = f"the image of id {int(position)}", image_error
                 break
@@ -353,7 +364,8 @@ def _host_and_device(chain: Sequence[Callable]) -> tuple[list[Callable], list[Ca
 
 
 def _device_batch(key: PRNGKeyArray, feed: Batch, chain: Sequence[Callable]) -> Batch:
-    inputs = feed.inputs
+    example = feed.extras | {"image": feed.inputs}
     for op in chain:
-        inputs = jax.vmap(functools.partial(op, key))(inputs)
-    return jax.tree.map(jnp.asarray, feed._replace(inputs=inputs))
+        example = jax.vmap(functools.partial(op, key))(example)
+    inputs = example.pop("image")
+    return jax.tree.map(jnp.asarray, feed._replace(inputs=inputs, extras=example))

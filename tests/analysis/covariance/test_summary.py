@@ -52,7 +52,9 @@ def test_measures_are_plain_averages_in_units_of_the_utilities(changed, measured
     split = loaded.run.dataset.splits["valid"]
     inputs = jnp.stack(
         [
-            augment.value_range(jax.random.key(0), jnp.asarray(x), low=-1, high=1)
+            augment.value_range(jax.random.key(0), {"image": jnp.asarray(x)}, low=-1, high=1)[
+                "image"
+            ]
             for x in split.inputs
         ]
     )

@@ -29,7 +29,9 @@ def latent(result, split):
     data = result.run.dataset.splits[split]
     inputs = jnp.stack(
         [
-            augment.value_range(jax.random.key(0), jnp.asarray(x), low=-1, high=1)
+            augment.value_range(jax.random.key(0), {"image": jnp.asarray(x)}, low=-1, high=1)[
+                "image"
+            ]
             for x in data.inputs
         ]
     )

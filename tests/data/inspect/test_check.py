@@ -161,9 +161,10 @@ def test_the_sheet_shows_the_view_of_evaluation_and_draws_of_training():
 def test_pixels_are_recovered_from_any_range_of_values(text):
     image = np.arange(48, dtype=np.uint8).reshape(4, 4, 3) * 5
     links = chain(augment, text.removeprefix("flip_lr|"))
-    output = image
+    example = {"image": jnp.asarray(image)}
     for link in links:
-        output = np.asarray(link(jax.random.key(0), jnp.asarray(output)))
+        example = link(jax.random.key(0), example)
+    output = np.asarray(example["image"])
     np.testing.assert_array_equal(contact_sheet.pixels(output, chain(augment, text)), image)
 
 

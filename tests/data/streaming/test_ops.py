@@ -32,7 +32,7 @@ def applied(text, example, seeds=((0, 0),)):
     def run(seed):
         result = example
         for op in links:
-            result = op(result, seed)
+            result = op(seed, result)
         return result["image"]
 
     return [run(tf.constant(seed, tf.int64)).numpy() for seed in seeds]
@@ -48,7 +48,7 @@ def test_a_decoded_window_equals_the_window_of_the_decoded_image(file_format, su
         file, file_format, **({"subsampling": subsampling} if file_format == "JPEG" else {})
     )
     example = encoded(file.getvalue())
-    full = ops.decode(example, None)["image"].numpy()
+    full = ops.decode(None, example)["image"].numpy()
 
     @tf.function(autograph=False)
     def window(top, left, height, width):
@@ -75,7 +75,7 @@ def test_a_decoded_window_equals_the_window_of_the_decoded_image(file_format, su
 def test_only_the_window_of_a_jpeg_is_decoded(crop):
     truncated = encoded(FILE[: len(FILE) * 3 // 4])
     with pytest.raises(tf.errors.InvalidArgumentError):
-        ops.decode(truncated, None)
+        ops.decode(None, truncated)
     seeds, num_decoded = [(0, i) for i in range(20)], 0
     crops = applied(f"{crop}(16)", encoded(FILE), seeds)
     for seed, expected in zip(seeds, crops, strict=True):
@@ -169,7 +169,7 @@ def test_random_numbers_depend_on_the_seed_alone():
 def test_operations_equal_those_of_the_same_name_on_the_device():
     np.testing.assert_allclose(
         applied("value_range(-1, 1)", RAW)[0],
-        augment.value_range(key(), jnp.asarray(PIXELS), low=-1, high=1),
+        augment.value_range(key(), {"image": jnp.asarray(PIXELS)}, low=-1, high=1)["image"],
         atol=1e-6,
     )
     small = PIXELS[:12, :10]

@@ -244,7 +244,7 @@ def test_a_record_without_an_image_and_a_label_is_an_error(data_dir, tmp_path):
     rewritten(path, lambda records: [b"", *records[1:]])
     with pytest.raises(
         ValueError,
-        match=r"^same in .*: train has a record without an image and 'label' \(.*image",
+        match=r"^same in .*: train has a record that cannot be parsed \(.*image.*prepare",
     ):
         training(stream(tmp_path, "same"))
 

@@ -1,0 +1,52 @@
+"""Bounding boxes of an example, which follow its pixels.
+
+`boxes` have rows (y0, x0, y1, x1), as fractions of the image; rows of zeros are padding. Both
+pipelines share these functions: `xp` is `jax.numpy`, `numpy` or `tensorflow`, and only functions
+that all of them have are used.
+"""
+
+from types import ModuleType
+from typing import Any
+
+from jaxtyping import Float
+
+Boxes = Float[Any, "*m 4"]
+
+# Rounding leaves less of a box that is outside of a window, as a fraction of the window.
+_MIN_SIDE = 1e-6
+
+
+def cropped(
+    xp: ModuleType,
+    boxes: Boxes,
+    size: Float[Any, "2"],
+    corner: Float[Any, "2"],
+    extent: Float[Any, "2"],
+) -> Boxes:
+    """The boxes in a window of the image, as fractions of the window and clipped to it.
+
+    A box outside of the window becomes a row of zeros.
+
+    Args:
+      xp: module of the arrays.
+      boxes: boxes in the image.
+      size: height and width of the image, in pixels.
+      corner: top and left of the window, in pixels; it may exceed the image on all sides.
+      extent: height and width of the window, in pixels.
+    """
+    corners = xp.reshape(boxes, (*boxes.shape[:-1], 2, 2))  # of each box: two points (y, x)
+    corners = (corners * size - corner) / extent
+    corners = xp.minimum(xp.maximum(corners, 0.0), 1.0)
+    return _without_empty(xp, xp.reshape(corners, boxes.shape))
+
+
+def mirrored(xp: ModuleType, boxes: Boxes) -> Boxes:
+    """The boxes of the image that is mirrored left to right."""
+    y0, x0, y1, x1 = (boxes[..., i] for i in range(4))
+    return _without_empty(xp, xp.stack((y0, 1 - x1, y1, 1 - x0), axis=-1))
+
+
+def _without_empty(xp: ModuleType, boxes: Boxes) -> Boxes:
+    sides = boxes[..., 2:] - boxes[..., :2]
+    is_box = (sides[..., :1] > _MIN_SIDE) & (sides[..., 1:] > _MIN_SIDE)
+    return xp.where(is_box, boxes, xp.zeros_like(boxes))

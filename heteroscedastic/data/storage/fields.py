@@ -1,0 +1,85 @@
+"""The fields of a prepared set that an example may carry as extras.
+
+These are numbers of a fixed shape, and `boxes`: the bounding boxes of the set, one or a list of
+them per example, padded with rows of zeros.
+"""
+
+from collections.abc import Iterator, Sequence
+from types import ModuleType
+from typing import Any, NamedTuple
+
+import numpy as np
+
+MAX_BOXES = 16  # default of config.data.max_boxes
+_RESERVED = (("image",), ("shape",))  # an example of a stream has them already
+_BOX_FORMATS = (None, "REL_YXYX")  # metadata of older versions of TFDS states none
+
+
+class Field(NamedTuple):
+    """A field, and its array in an example."""
+
+    path: tuple[str, ...]  # keys of nested dicts, from the example to the field
+    shape: tuple[int, ...]
+    dtype: np.dtype  # bool, int64 or float32
+    are_boxes: bool = False
+
+
+def choose(
+    kinds: ModuleType, features: Any, names: Sequence[str], where: str, *, max_boxes: int
+) -> dict[str, Field]:
+    """The fields of these names.
+
+    Args:
+      kinds: `tensorflow_datasets.features`.
+      features: `FeaturesDict` of the set.
+      names: a nested field is named by its path, such as "a/b".
+      where: name and location of the set, for errors.
+      max_boxes: number of rows of `boxes`.
+
+    Raises:
+      ValueError: a name is not one of `available`.
+    """
+    fields = available(kinds, features, max_boxes=max_boxes)
+    unknown = [name for name in names if name not in fields]
+    if unknown:
+        raise ValueError(
+            f"{where} has no extra {unknown[0]!r}; its fields of numbers are"
+            f" {', '.join(sorted(fields)) or 'none'}."
+        )
+    return {name: fields[name] for name in names}
+
+
+def available(kinds: ModuleType, features: Any, *, max_boxes: int) -> dict[str, Field]:
+    """All fields that an example may carry; `boxes` if the set has one field of boxes."""
+    fields, boxes = {}, []
+    for path, feature, num_lists in _leaves(kinds, features):
+        if isinstance(feature, kinds.BBoxFeature):
+            box_format = getattr(feature.bbox_format, "value", feature.bbox_format)
+            if num_lists <= 1 and box_format in _BOX_FORMATS:
+                boxes.append(Field(path, (max_boxes, 4), np.dtype(np.float32), are_boxes=True))
+        elif isinstance(feature, kinds.Tensor) and not num_lists and path not in _RESERVED:
+            info = feature.get_serialized_info()  # a string if the numbers are compressed
+            dtype = {"b": bool, "i": np.int64, "u": np.int64, "f": np.float32}.get(
+                np.dtype(info.np_dtype).kind
+            )
+            if dtype is not None and None not in info.shape:
+                fields["/".join(path)] = Field(path, tuple(info.shape), np.dtype(dtype))
+    return fields | ({"boxes": boxes[0]} if len(boxes) == 1 else {})
+
+
+def too_many_boxes(number: Any, max_boxes: int) -> str:
+    """The error message for an example with too many boxes."""
+    return f"an example has {number} boxes, but config.data.max_boxes is {max_boxes}"
+
+
+def _leaves(
+    kinds: ModuleType, feature: Any, path: tuple[str, ...] = (), num_lists: int = 0
+) -> Iterator[tuple[tuple[str, ...], Any, int]]:
+    """Path and feature of each field, and the number of lists that contain it."""
+    if isinstance(feature, kinds.FeaturesDict):
+        for name, part in feature.items():
+            yield from _leaves(kinds, part, (*path, name), num_lists)
+    elif isinstance(feature, kinds.Sequence):
+        yield from _leaves(kinds, feature.feature, path, num_lists + 1)
+    else:
+        yield path, feature, num_lists

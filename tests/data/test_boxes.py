@@ -1,0 +1,113 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scenes import assert_around_white, box_of_white, encoded, scene
+
+tf = pytest.importorskip("tensorflow")
+
+from heteroscedastic.bind import chain  # noqa: E402
+from heteroscedastic.data import augment, boxes, resident  # noqa: E402
+from heteroscedastic.data.dataset import Split  # noqa: E402
+from heteroscedastic.data.streaming import graph, ops  # noqa: E402
+
+RNG = np.random.default_rng(0)
+SHAPE = (26, 20)
+SCENES = [scene(RNG, SHAPE) for _ in range(40)]
+EXACT = [  # chains of operations that do not interpolate
+    "flip_lr",
+    "pad_crop(6)",
+    "central_crop(12)",
+    "random_crop(9)",
+    "pad_crop(5)|flip_lr|random_crop(15)|flip_lr|value_range(-300, 255)",
+]
+INTERPOLATED = ["resize(37)", "random_crop(15)|resize(30)|flip_lr|pad_crop(4)"]
+
+
+@pytest.mark.parametrize("text", [*EXACT, "shift(3)", "shift(3)|flip_lr|to_rgb", *INTERPOLATED])
+def test_boxes_follow_the_pixels_of_the_resident_pipeline(text):
+    images, rows = map(np.stack, zip(*SCENES))
+    n = len(images)
+    ids, labels = np.arange(n, dtype=np.int32), np.zeros(n, np.int32)
+    split = Split(images, labels, ids, {"boxes": rows, "clean_labels": 3 * ids})
+    (feed,) = resident.feeds(np.arange(n), n)
+    batch = resident.batch(jax.random.key(0), split, feed, chain=chain(augment, text))
+    changed = np.asarray(batch.extras["boxes"])
+    for image, box in zip(np.asarray(batch.inputs), changed, strict=True):
+        assert_around_white(image, box, pixels=text in INTERPOLATED)
+    assert (changed != rows).any() or text == "resize(37)"
+    np.testing.assert_array_equal(batch.extras["clean_labels"], 3 * ids)
+
+
+STREAMED = [
+    *EXACT,
+    "color_jitter(0.0, 0.0, 0.0, 0.0)|random_crop(15)",
+    *INTERPOLATED,
+    "resize_small(31)",
+    "inception_crop(24, min_area=0.3)",
+    "efficientnet_center_crop(24, padding=8, method='bilinear')",
+    "efficientnet_random_crop(24, method='bilinear')|flip_lr|pad_crop(3)",
+]
+
+
+@pytest.mark.parametrize("text", STREAMED)
+def test_boxes_follow_the_pixels_of_a_stream(text):
+    spec = {"boxes": tf.TensorSpec((2, 4), tf.float32)}
+    function = graph.chain_function((None, None, 3), spec, chain(ops, text))
+    has_moved = []
+    for i, (image, rows) in enumerate(SCENES):
+        result = function(
+            *(tf.constant(x, tf.int64) for x in (7, i)),
+            tf.constant(encoded(image)),
+            {"boxes": rows},
+        )
+        result = {name: np.asarray(x) for name, x in result.items()}
+        assert result["boxes"].dtype == np.float32
+        assert_around_white(result["image"], result["boxes"], pixels=text not in EXACT)
+        has_moved.append((result["boxes"] != rows).any())
+    assert any(has_moved) or text in ("resize(37)", "resize_small(31)")
+
+
+MODULES = {np: np.float32, jnp: jnp.float32, tf: lambda x: tf.constant(x, tf.float32)}
+
+
+def cropped(rows, size, corner, extent):
+    """The boxes of a crop, which are the same for all modules of arrays."""
+    results = [
+        np.asarray(boxes.cropped(xp, *map(array, (rows, size, corner, extent))))
+        for xp, array in MODULES.items()
+    ]
+    for result in results[1:]:
+        np.testing.assert_allclose(result, results[0], atol=1e-6)
+    return results[0]
+
+
+def test_a_box_outside_of_a_window_is_a_row_of_zeros_also_where_it_touches_the_window():
+    rng = np.random.default_rng(1)
+    for side in range(3, 1000, 31):
+        edge = int(rng.integers(1, side))
+        # The upper part, the lower part and padding.
+        rows = np.array([(0, 0, edge / side, 1), (edge / side, 0, 1, 1), (0, 0, 0, 0)], np.float32)
+        upper = cropped(rows, (side, side), (0, 0), (edge, side))
+        lower = cropped(rows, (side, side), (edge, 0), (side - edge, side))
+        np.testing.assert_allclose(upper[0], (0, 0, 1, 1), atol=1e-6)
+        np.testing.assert_allclose(lower[1], (0, 0, 1, 1), atol=1e-6)
+        np.testing.assert_array_equal((upper[1:], lower[[0, 2]]), 0)
+
+
+def test_mirroring_twice_is_the_identity_and_padding_stays_zero():
+    rows = np.stack([rows for _, rows in SCENES]).reshape(-1, 4)
+    for xp, array in MODULES.items():
+        once = boxes.mirrored(xp, array(rows))
+        np.testing.assert_allclose(boxes.mirrored(xp, once), rows, atol=1e-6)
+        assert np.abs(np.asarray(once) - rows).max() > 0.1
+        np.testing.assert_array_equal(np.asarray(once)[1::2], 0)
+
+
+def test_an_image_without_a_box_in_view_has_none():
+    image, rows = np.zeros((16, 16, 3), np.uint8), np.zeros((1, 4), np.float32)
+    image[:3, :3], rows[0] = 255, (0, 0, 3 / 16, 3 / 16)
+    (link,) = chain(augment, "central_crop(8)")
+    result = link(jax.random.key(0), {"image": jnp.asarray(image), "boxes": jnp.asarray(rows)})
+    assert not box_of_white(np.asarray(result["image"])).any()
+    np.testing.assert_array_equal(result["boxes"], 0)
