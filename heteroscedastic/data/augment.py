@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, PRNGKeyArray, Shaped
 
-from heteroscedastic.data import boxes as boxes_lib
+from heteroscedastic import boxes as boxes_lib
 
 Example = dict[str, Shaped[Array, "..."]]
 Image = Shaped[Array, "h w c"]

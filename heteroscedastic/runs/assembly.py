@@ -149,7 +149,7 @@ class Run:
           answers: of the evaluation; static.
         """
         latent, batch = self._applied(self._padded_model, params, model_state, split, feed)
-        return eval_step(
+        sums, predictions = eval_step(
             latent,
             batch,
             key,
@@ -157,6 +157,8 @@ class Run:
             metric=functools.partial(self.task.evaluation_sums, answers=answers),
             record=functools.partial(self.task.predictions, answers=answers),
         )
+        names = batch.extras.keys() & set(self.config["data"]["extras"])
+        return sums, predictions._replace(extras={n: batch.extras[n] for n in sorted(names)})
 
     def latents(
         self, params: Any, model_state: Any, split: Any, feed: Any

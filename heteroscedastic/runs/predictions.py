@@ -3,12 +3,13 @@
 from typing import Any, NamedTuple
 
 import numpy as np
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float, Int, Shaped
 from scipy import special
 
 from heteroscedastic import curation, files
 from heteroscedastic.links import Link
 from heteroscedastic.runs import provenance, run_record
+from heteroscedastic.training.evaluate import EXTRA
 
 
 class Predictions(NamedTuple):
@@ -24,6 +25,7 @@ class Predictions(NamedTuple):
     classes: Int[np.ndarray, "n c"] | None = None  # of the logits; None means all, in order
     label_logits: Float[np.ndarray, "n"] | Float[np.ndarray, "n m"] | None = None
     log_normalizer: Float[np.ndarray, "n"] | None = None
+    extras: dict[str, Shaped[np.ndarray, "n ..."]] = {}  # that config.data.extras names
 
     @property
     def link(self) -> Link:
@@ -62,7 +64,9 @@ def read(run: str | files.Path, name: str) -> Predictions:
             f"{path} has lists of correct labels, but the model predicts one label per example, so"
             " only the accuracy in results.json is defined; choose another evaluation."
         )
-    unknown = sorted(set(arrays) - set(Predictions._fields))
+    fields = {name: x for name, x in arrays.items() if not name.startswith(EXTRA)}
+    extras = {name.removeprefix(EXTRA): arrays[name] for name in arrays.keys() - fields.keys()}
+    unknown = sorted(set(fields) - set(Predictions._fields))
     missing = sorted({"ids", "labels", "logits"} - set(arrays))
     if unknown or missing:
         raise ValueError(
@@ -70,10 +74,10 @@ def read(run: str | files.Path, name: str) -> Predictions:
             f" {unknown}); repeat the run with this version."
         )
     record = run_record.read_if_complete(files.as_path(run))
-    if fault := _fault(len(record.dataset["class_names"]) if record else None, **arrays):
+    if fault := _fault(len(record.dataset["class_names"]) if record else None, **fields):
         raise ValueError(f"{path} is damaged ({fault}); {_REMEDY}.")
     _check_stamp(record.results.get("owner") if record else None, path, arrays, stamp)
-    return Predictions(path, **arrays)
+    return Predictions(path, **fields, extras=extras)
 
 
 _REMEDY = "remove the run's results.json and repeat its main.py command, which evaluates it again"

@@ -9,6 +9,8 @@ import numpy as np
 
 from heteroscedastic.training.step import Predictions
 
+EXTRA = "extra_"  # before the name of an extra in a predictions file
+
 
 def merged(total: Any | None, part: Any) -> Any:
     """Sums of two parts of a data set, in float64 on the host; None is no part."""
@@ -51,7 +53,8 @@ def evaluate(step: Callable, feeds: Iterable[Any], key: Any) -> tuple[Any, Predi
 
 
 def arrays(predictions: Predictions) -> dict[str, np.ndarray]:
-    """What the predictions file holds."""
-    return {
-        name: x for name, x in predictions._asdict().items() if name != "weights" and x is not None
-    }
+    """The arrays of a predictions file."""
+    fields = predictions._asdict()
+    extras = fields.pop("extras")
+    arrays = {name: x for name, x in fields.items() if name != "weights" and x is not None}
+    return arrays | {f"{EXTRA}{name}": x for name, x in extras.items()}

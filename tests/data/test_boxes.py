@@ -6,8 +6,9 @@ from scenes import assert_around_white, box_of_white, encoded, scene
 
 tf = pytest.importorskip("tensorflow")
 
+from heteroscedastic import boxes  # noqa: E402
 from heteroscedastic.bind import chain  # noqa: E402
-from heteroscedastic.data import augment, boxes, resident  # noqa: E402
+from heteroscedastic.data import augment, resident  # noqa: E402
 from heteroscedastic.data.dataset import Split  # noqa: E402
 from heteroscedastic.data.streaming import graph, ops  # noqa: E402
 

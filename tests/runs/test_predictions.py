@@ -5,8 +5,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from scipy import special, stats
+from small_runs import small
 
-from heteroscedastic.runs import predictions
+from heteroscedastic.data.storage import store
+from heteroscedastic.runs import loop, predictions
 from heteroscedastic.tasks.one_vs_rest import log_normalizer
 from heteroscedastic.tasks.task import bounded
 from heteroscedastic.training import evaluate, step
@@ -165,3 +167,17 @@ def test_invalid_arrays_are_a_one_line_error(tmp_path, change, message):
         ValueError, match=rf"test.npz is damaged \({message}.*remove the run's results.json"
     ):
         predictions.read(tmp_path, "test")
+
+
+def test_extras_that_the_config_names_are_saved_with_the_predictions(tmp_path):
+    digits = store.load("digits", max_examples=40)
+    splits = {
+        name: split._replace(extras={"age": 3 * split.ids, "unnamed": split.ids})
+        for name, split in digits.splits.items()
+    }
+    store.write(tmp_path / "mine.npz", digits._replace(splits=splits))
+    settings = {"data.name": "mine", "data.extras": ("age",), "training.num_epochs": 1.0}
+    loop.train(small(**settings), str(tmp_path / "run"), str(tmp_path))
+    found = predictions.read(tmp_path / "run", "test")
+    assert set(found.extras) == {"age"}
+    np.testing.assert_array_equal(found.extras["age"], 3 * found.ids)

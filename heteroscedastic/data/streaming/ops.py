@@ -14,7 +14,7 @@ from typing import Any
 import tensorflow as tf
 from jaxtyping import Int
 
-from heteroscedastic.data import boxes as boxes_lib
+from heteroscedastic import boxes as boxes_lib
 
 # The operations that config.data.train and config.data.eval may name.
 __all__ = [
