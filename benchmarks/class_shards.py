@@ -88,7 +88,9 @@ def measure(num_classes, head, class_shards, points, num_samples, parameters="re
     shardings = placement.of_state(jax.eval_shape(lambda: padded), classes)
     state = placement.put(padded, shardings)
     data = placement.put(many.dataset.splits["train"], placement.replicated)
-    placed = placement.put(feed, resident.Feed(placement.cut, placement.cut, placement.replicated))
+    placed = placement.put(
+        feed, resident.Feed(*[placement.cut] * 2, placement.replicated, placement.cut)
+    )
     step = jax.jit(many.train_step, out_shardings=(shardings, placement.replicated, None))
     compiled = step.lower(state, data, placed).compile()
     after, _, _ = jax.block_until_ready(compiled(state, data, placed))

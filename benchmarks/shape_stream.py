@@ -60,7 +60,9 @@ class ShapeStream:
         self.description, self.example_ids, self.clean_labels = {}, {}, {}
         self.dataset = Dataset({}, self.class_names)
 
-    def training_feeds(self, epoch: int, start: int, slots: Slots) -> Iterator[Batch]:
+    def training_feeds(
+        self, epoch: int, start: int, slots: Slots, selected: Any = None
+    ) -> Iterator[Batch]:
         return iter(())
 
     def feeds(self, split: str, slots: Slots) -> Iterator[Batch]:

@@ -197,7 +197,8 @@ def config(name: str, overrides: dict[str, Any]) -> dict[str, Any]:
                 raise ValueError(
                     f"configs/{name}.py has no section {part!r} for the override {dotted!r}."
                 )
-        if last not in section:
+        is_optional = not path and last in sections.OPTIONAL_MODULES
+        if last not in section and not is_optional:
             raise ValueError(
                 f"configs/{name}.py has no setting {dotted!r}; choose one of {', '.join(section)}."
             )

@@ -1,7 +1,7 @@
 """The interface of the resident and the streaming pipeline."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from jaxtyping import Float, Int, PRNGKeyArray
@@ -9,16 +9,10 @@ from jaxtyping import Float, Int, PRNGKeyArray
 from heteroscedastic.batch import Batch
 from heteroscedastic.data.dataset import Dataset
 from heteroscedastic.links import LabelForm
+from heteroscedastic.selection import Selected
 
 # Increasing slots of a global batch, such as those of one host.
 Slots = Int[np.ndarray, "part"]
-
-
-class Selected(NamedTuple):
-    """The examples of an epoch, in any order; an example may occur more than once."""
-
-    rows: Int[np.ndarray, "m"]  # positions in the training split
-    weights: Float[np.ndarray, "m"]
 
 
 @runtime_checkable

@@ -16,8 +16,9 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 from heteroscedastic.batch import Batch
 from heteroscedastic.data import dataset as dataset_lib
 from heteroscedastic.data.dataset import Dataset, Split
-from heteroscedastic.data.pipeline import Selected, Slots
+from heteroscedastic.data.pipeline import Slots
 from heteroscedastic.links import LabelForm
+from heteroscedastic.selection import Selected
 
 
 class Feed(NamedTuple):
@@ -26,6 +27,8 @@ class Feed(NamedTuple):
     rows: Int[np.ndarray, "b"] | Int[Array, "b"]  # of the split
     weights: Float[np.ndarray, "b"] | Float[Array, "b"]  # 0 for padding
     epoch: Int[np.ndarray, ""] | Int[Array, ""]
+    # Earlier occurrences of each row in the epoch; one number holds for all rows.
+    repeats: Int[np.ndarray, "*b"] | Int[Array, "*b"] | np.int32 = np.int32(0)
 
 
 def order(seed: int, epoch: int, num_examples: int) -> Int[np.ndarray, "n"]:
@@ -55,6 +58,7 @@ def feeds(
       weights: of the rows; 1 each if not given.
     """
     weights = np.ones(len(rows), np.float32) if weights is None else weights.astype(np.float32)
+    repeats = _repeats(rows)
     for first in range(start * batch_size, len(rows), batch_size):
         chosen = rows[first : first + batch_size]
         padding = batch_size - len(chosen)
@@ -62,24 +66,38 @@ def feeds(
             rows=np.pad(chosen, (0, padding)).astype(np.int32),
             weights=np.pad(weights[first : first + batch_size], (0, padding)),
             epoch=np.int32(epoch),
+            repeats=np.pad(repeats[first : first + batch_size], (0, padding)),
         )
+
+
+def _repeats(rows: Int[np.ndarray, "n"]) -> Int[np.ndarray, "n"]:
+    """The number of earlier occurrences of each row."""
+    order = np.argsort(rows, kind="stable")
+    ordered, positions = rows[order], np.arange(len(rows))
+    starts = np.maximum.accumulate(np.where(np.diff(ordered, prepend=-1) != 0, positions, 0))
+    repeats = np.empty(len(rows), np.int32)
+    repeats[order] = positions - starts
+    return repeats
 
 
 def batch(key: PRNGKeyArray, split: Split, feed: Feed, *, chain: Sequence[Callable]) -> Batch:
     """Gathers and augments the examples of a feed, with their extras.
 
-    The random numbers of an example depend on the key, the epoch, its id and the index of the
-    operation in the chain, and not on the rest of the batch.
+    The random numbers of an example depend on the key, the epoch, its id, the index of the
+    operation in the chain, and, for a repeated example, on its earlier occurrences in the epoch;
+    they do not depend on the rest of the batch.
     """
     chosen = jax.tree.map(lambda x: x[feed.rows], split)
 
-    def augmented(example, example_id):
+    def augmented(example, example_id, repeats):
         own = jax.random.fold_in(jax.random.fold_in(key, feed.epoch), example_id)
+        own = jax.lax.select(repeats > 0, jax.random.fold_in(own, repeats), own)
         for place, op in enumerate(chain):
             example = op(jax.random.fold_in(own, place), example)
         return example
 
-    examples = jax.vmap(augmented)(chosen.extras | {"image": chosen.inputs}, chosen.ids)
+    repeats = jnp.broadcast_to(feed.repeats, feed.rows.shape)
+    examples = jax.vmap(augmented)(chosen.extras | {"image": chosen.inputs}, chosen.ids, repeats)
     return Batch(
         inputs=examples.pop("image"),
         labels=chosen.labels,
@@ -165,4 +183,6 @@ class Resident:
 
 
 def _at(feed: Feed, slots: Slots) -> Feed:
-    return feed._replace(rows=feed.rows[slots], weights=feed.weights[slots])
+    return feed._replace(
+        rows=feed.rows[slots], weights=feed.weights[slots], repeats=feed.repeats[slots]
+    )

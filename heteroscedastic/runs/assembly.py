@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from flax import linen as nn
 from jaxtyping import Array, Float, PRNGKeyArray
@@ -24,6 +25,7 @@ from heteroscedastic.distributed import class_padding
 from heteroscedastic.distributed.class_padding import ClassAxis
 from heteroscedastic.latent import LatentGaussian
 from heteroscedastic.runs import pipelines, schema, sections
+from heteroscedastic.selection import Pool, Selected
 from heteroscedastic.tasks.task import Answers, Task
 from heteroscedastic.training.epochs import Epochs
 from heteroscedastic.training.objective import Loss, Predictive, Smoothing, Weighting
@@ -69,6 +71,7 @@ class Run:
     parts: Parts
     optimizer: optax.GradientTransformation
     steps: Steps
+    selection: Callable[[np.random.Generator, Pool], Selected] | None = None
 
     @property
     def dataset(self) -> Dataset:
@@ -90,6 +93,26 @@ class Run:
         """The padding classes of the state on devices; None where its class axis is not divided."""
         shards = self.config["training"]["class_shards"]
         return class_padding.class_axis(self.model.head, self.optimizer, self.init, shards)
+
+    def selected(self, epoch: int) -> Selected | None:
+        """The examples of an epoch, which follow from the seed; None is every example once.
+
+        Raises:
+          ValueError: the selection has another number of steps than the epoch.
+        """
+        if self.selection is None:
+            return None
+        train = self.dataset.splits["train"]
+        rng = np.random.default_rng([self.config["seed"], epoch, zlib.crc32(b"selection")])
+        pool = Pool(train.ids, train.labels, self.pipeline.class_counts)
+        chosen = self.selection(rng, pool)
+        num_steps = resident.steps_per_epoch(len(chosen.rows), self.steps.batch_size)
+        if num_steps != self.steps.epochs.num_steps(epoch):
+            raise ValueError(
+                f"config.selection: epoch {epoch} has {num_steps:,} steps of examples, but"
+                f" {self.steps.epochs.num_steps(epoch):,} steps."
+            )
+        return chosen
 
     def init(self) -> TrainState:
         """The state of step 0, as it is saved."""
@@ -224,6 +247,7 @@ def build(
         parts=Parts(**{name: bound[name] for name in Parts._fields}),
         optimizer=bound["optimizer"](steps.learning_rate),
         steps=steps,
+        selection=bound.get("selection"),
     )
 
 
@@ -296,7 +320,9 @@ def _bound(config: dict[str, Any]) -> dict[str, Any]:
             bound if isinstance(bound, nn.Module) else functools.partial(in_section, section, bound)
         )
 
-    return {section: part(section, module) for section, module in sections.MODULES.items()}
+    return {
+        section: part(section, module) for section, module in sections.named_modules(config).items()
+    }
 
 
 def _with_classes(model: nn.Module, number: int) -> nn.Module:

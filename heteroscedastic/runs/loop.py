@@ -167,7 +167,9 @@ class _Trainer:
         try:
             while step < run.steps.total:
                 epoch, start = run.steps.epochs.position(step)
-                feeds = self.stop_event.feeds(run.pipeline.training_feeds(epoch, start, self.slots))
+                feeds = self.stop_event.feeds(
+                    run.pipeline.training_feeds(epoch, start, self.slots, run.selected(epoch))
+                )
                 for feed in self.clock.timed_feeds(feeds, in_flight.is_idle):
                     feed = self.placement.feed(feed, run.steps.batch_size)
                     self.trace.before(step + 1, self.state)

@@ -67,7 +67,7 @@ def checked(config: Mapping[str, Any]) -> dict[str, Any]:
     config = sections.completed(config)
     _check_string("curation", config["curation"])
     for path, declaration in sections.declarations(config).items():
-        if path[0] not in sections.MODULES:
+        if path[0] not in sections.named_modules(config):
             settings = config[path[0]] if len(path) == 1 else config[path[0]][path[1]]
             _check_plain(".".join(path), declaration, settings, _RANGES.get(path[0], {}))
     _check_data(config["data"])
@@ -99,7 +99,7 @@ def _check_form(config: Mapping[str, Any]) -> None:
         raise ValueError(
             f"the config {' and '.join(faults)}; valid sections: {', '.join(sections.NAMES)}."
         )
-    for section in sections.MODULES:
+    for section in sections.named_modules(config):
         named = config[section]
         if (
             not isinstance(named, dict)
@@ -119,14 +119,20 @@ def _check_form(config: Mapping[str, Any]) -> None:
     for name, settings in plain.items():
         if not isinstance(settings, dict):
             raise ValueError(f"config.{name} is {settings!r}; it must be a section.")
-    _check_pipeline(config["data"])
+    _check_pipeline(config)
 
 
-def _check_pipeline(data: Mapping[str, Any]) -> None:
+def _check_pipeline(config: Mapping[str, Any]) -> None:
     """Raises a ValueError where the pipeline is unknown, or a setting is of another one."""
+    data = config["data"]
     _check_choice("data.pipeline", data.get("pipeline", "resident"), PIPELINES)
     only_streaming = set(declared_settings(sections.StreamingData))
     only_streaming -= set(declared_settings(sections.ResidentData))
+    if sections.is_streaming(data) and "selection" in config:
+        raise ValueError(
+            "config.selection chooses the examples of an epoch, but the streaming pipeline reads"
+            " files in order; set config.data.pipeline='resident', or remove config.selection."
+        )
     if not sections.is_streaming(data) and (of_stream := sorted(only_streaming & set(data))):
         raise ValueError(
             f"config.data.{of_stream[0]} is a setting of the streaming pipeline, but"

@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Mapping
 from types import ModuleType
 from typing import Any
 
-from heteroscedastic import bind, losses, predictive, smoothing, weighting
+from heteroscedastic import bind, losses, predictive, selection, smoothing, weighting
 from heteroscedastic.models import backbones, heads
 from heteroscedastic.training import optimizer, schedules
 
@@ -24,10 +24,12 @@ MODULES: dict[str, ModuleType] = {
     "optimizer": optimizer,
     "schedule": schedules,
 }
+# The same for sections that may be absent: nothing of the kind happens.
+OPTIONAL_MODULES: dict[str, ModuleType] = {"selection": selection}
 # Values of sections that may be absent: nothing is curated, and no checkpoint is the best one.
 _IF_ABSENT = {"curation": "", "validation": None, "warm_start": {}}
-NAMES = ("seed", "task", "data", *MODULES, "training", "evals", *_IF_ABSENT)
-REQUIRED = tuple(name for name in NAMES if name not in _IF_ABSENT)
+REQUIRED = ("seed", "task", "data", *MODULES, "training", "evals")
+NAMES = (*REQUIRED, *_IF_ABSENT, *OPTIONAL_MODULES)
 
 # Settings of `data` that choose examples and labels.
 DATA_CHOICES = ("label", "splits", "max_classes", "max_examples", "extras", "max_boxes")
@@ -165,6 +167,11 @@ def is_streaming(data: Mapping[str, Any]) -> bool:
     return data.get("pipeline") == "streaming"
 
 
+def named_modules(config: Mapping[str, Any]) -> dict[str, ModuleType]:
+    """The module of each section of a config that names a part."""
+    return MODULES | {name: m for name, m in OPTIONAL_MODULES.items() if name in config}
+
+
 def declarations(config: Mapping[str, Any]) -> dict[tuple[str, ...], Callable]:
     """The function or class whose signature declares the settings of each section, by its path.
 
@@ -173,7 +180,7 @@ def declarations(config: Mapping[str, Any]) -> dict[tuple[str, ...], Callable]:
     """
     found: dict[tuple[str, ...], Callable] = {
         (section,): bind.in_section(section, bind.lookup, module, config[section]["name"])
-        for section, module in MODULES.items()
+        for section, module in named_modules(config).items()
     }
     found[("data",)] = StreamingData if is_streaming(config["data"]) else ResidentData
     found[("training",)] = Training
@@ -226,7 +233,7 @@ def renamed(
       config: with overrides.
     """
     result = dict(config)
-    for section, module in MODULES.items():
+    for section, module in named_modules(config).items():
         former, new = before.get(section), config.get(section)
         if not isinstance(former, Mapping) or not isinstance(new, Mapping):
             continue

@@ -21,7 +21,7 @@ from heteroscedastic.batch import Batch
 from heteroscedastic.bind import in_section
 from heteroscedastic.data import augment, resident
 from heteroscedastic.data.dataset import Dataset, Split
-from heteroscedastic.data.pipeline import Selected, Slots
+from heteroscedastic.data.pipeline import Slots
 from heteroscedastic.data.storage import tfds
 from heteroscedastic.data.streaming import graph, in_memory, ops, reader_shards, records
 from heteroscedastic.data.streaming.in_memory import LazySplits
