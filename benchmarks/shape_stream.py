@@ -82,7 +82,8 @@ class ShapeStream:
         return Batch(images, np.zeros((size, *lists), np.int32), np.ones(size, np.float32), ids, {})
 
     def training_batch(self, key: Any, arrays: Any, feed: Batch) -> Batch:
-        inputs = jax.vmap(functools.partial(self._value_range, key))(feed.inputs)
+        examples = jax.vmap(functools.partial(self._value_range, key))({"image": feed.inputs})
+        inputs = examples["image"]
         return jax.tree.map(jnp.asarray, feed._replace(inputs=inputs))
 
     batch = training_batch

@@ -6,7 +6,7 @@ import pytest
 from heteroscedastic import bind
 from heteroscedastic.data import augment, resident
 from heteroscedastic.data.dataset import Dataset, Split
-from heteroscedastic.data.pipeline import Selected
+from heteroscedastic.selection import Selected
 
 N = 11
 RNG = np.random.default_rng(0)

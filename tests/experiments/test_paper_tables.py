@@ -6,8 +6,9 @@ import pytest
 from experiments import run, study, table
 from experiments.correlated_label_noise import rows
 from experiments.study import Regime, Row, Scale, Table
-from heteroscedastic import losses, predictive
-from heteroscedastic.bind import bind
+from heteroscedastic import bind, losses, predictive
+from heteroscedastic.models import backbones
+from heteroscedastic.runs import sections
 
 NUMBERS = json.loads((study.Path(rows.__file__).parent / "paper.json").read_text())
 PAPER = {
@@ -194,9 +195,12 @@ IMAGES = {
 @pytest.mark.parametrize("name", sorted(PAPER.keys() - {"table_6"}))
 def test_every_run_sees_the_papers_images(name):
     limits = {"pipeline", "validation_fraction", "reader_shards", "max_corrupt", "max_labels"}
+    expected = bind.defaults(sections.StreamingData) | IMAGES[name]
     for job in study.jobs(PAPER[name], "paper", study.Path("runs") / name):
         data = job.config["data"]
-        assert {key: value for key, value in data.items() if key not in limits} == IMAGES[name]
+        assert data.keys() == limits | expected.keys()
+        for key in expected.keys() - limits:
+            assert data[key] == expected[key]
         assert (data["pipeline"], data["validation_fraction"]) == ("streaming", 0.0)
 
 
@@ -224,7 +228,8 @@ def test_every_run_of_table_7_has_the_settings_of_its_public_code():
         assert optimizer["l2"] == float(expected["l2"].split(" ")[0])
         assert (optimizer["covariance_l2"], optimizer["clip_norm"]) == (None, None)
         assert "he_normal" in expected["architecture"]
-        assert job.config["backbone"] == dict(name="ResNet50", dtype="bfloat16", start="keras")
+        backbone = bind.defaults(backbones.ResNet50) | dict(dtype="bfloat16", start="keras")
+        assert job.config["backbone"] == backbone | {"name": "ResNet50"}
         if job.row == "het_full":
             assert (head["temperature"], head["num_factors"]) == (
                 expected["temperature"],
@@ -249,8 +254,8 @@ def test_rows_have_the_models_of_their_configs():
             base = own[job.row]
             for section in ("backbone", "head"):
                 assert settings_of_shape(job.config[section]) == settings_of_shape(base[section])
-            bind(predictive, **job.config["predictive"])
-            bind(losses, **job.config["loss"])
+            bind.bind(predictive, **job.config["predictive"])
+            bind.bind(losses, **job.config["loss"])
             for regime in chosen.regimes.values():
                 assert {regime.select, regime.report} - {None} <= set(job.config["evals"])
 

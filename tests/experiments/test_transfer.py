@@ -60,7 +60,7 @@ def test_every_task_is_fine_tuned_by_bits_rule():
         )
         assert (optimizer["l2"], optimizer["clip_norm"]) == (0.0, None)
         assert job.config["head"] | {"num_classes": 0} == dict(
-            name="Deterministic", num_classes=0, temperature=1.0, zero_start=True
+            name="Deterministic", num_classes=0, temperature=1.0, hidden_width=0, zero_start=True
         )
     assert {
         job.seed for job in study.jobs(transfer.TABLES["table_6"], "paper", Path("table_6"))

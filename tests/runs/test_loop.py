@@ -354,7 +354,7 @@ def test_one_label_an_example_may_be_learned_as_yes_or_no_answers(tmp_path):
         ({"backbone": dict(widths=(8,))}, "config.backbone is .* must be a section with a name"),
         (
             {"data": dict(name="digits", train="")},
-            "config.data needs a value for eval, validation_fraction",
+            "config.data needs a value for 'eval', 'validation_fraction'",
         ),
         ({"loss": dict(name="hinge")}, "choose one of cross_entropy, sigmoid_cross_entropy"),
         ({"loss": dict(name="cross_entropy", gamma=2.0)}, "has no setting 'gamma'"),
@@ -372,7 +372,7 @@ def test_one_label_an_example_may_be_learned_as_yes_or_no_answers(tmp_path):
         ({"evals.test": dict(split="test", checkpoint="first")}, "choose one of last, best"),
         (
             {"evals.test": dict(split="test", crop=224)},
-            "nobody reads .'crop'. of config.evals.test",
+            "config.evals.test has no setting 'crop'; its settings are split",
         ),
     ],
 )
@@ -383,11 +383,11 @@ def test_bad_values_are_told_before_anything_is_touched(overrides, message, tmp_
 
 
 def test_a_section_or_setting_that_nobody_reads_is_an_error(tmp_path):
-    with pytest.raises(ValueError, match=r"nobody reads \['mixin'\]"):
+    with pytest.raises(ValueError, match="has .mixin., which is not a section; valid sections:"):
         loop.train(small() | {"mixin": dict(name="mixup")}, str(tmp_path / "run"))
     config = small()
     config["data"]["cache"] = True
-    with pytest.raises(ValueError, match=r"nobody reads \['cache'\] of config.data"):
+    with pytest.raises(ValueError, match=r"config\.data has no setting 'cache'"):
         loop.train(config, str(tmp_path / "run"))
     config = small()
     config["training"]["parameters"] = "scattered"

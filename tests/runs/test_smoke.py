@@ -123,6 +123,8 @@ IMAGENET = dict(
     window=128,
     max_labels=16,
     max_corrupt=100,
+    extras=(),
+    max_boxes=16,
 )
 IN_BATCHES = {"head.num_classes": 1000, "training.batch_size": 128}
 

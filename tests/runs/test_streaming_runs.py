@@ -162,7 +162,10 @@ def test_a_file_of_records_that_vanishes_ends_a_run_that_continues_once_it_is_ba
         ({"pipeline": "stream"}, "data.pipeline is 'stream'; choose one of resident, streaming"),
         ({"reader_shards": 0}, "config.data.reader_shards is 0; it must be a whole number >= 1"),
         ({"window": 0}, "config.data.window is 0"),
-        ({"pipeline": "resident"}, "config.data.reader_shards is the streaming pipeline's"),
+        (
+            {"pipeline": "resident"},
+            "config.data.reader_shards is a setting of the streaming",
+        ),
         (
             {"train": "shift(1)"},
             "config.data.train: ops has no 'shift'; choose one of central_crop",

@@ -8,8 +8,9 @@ from flax import traverse_util
 from small_runs import of_earlier_version, small
 
 from experiments import study
+from heteroscedastic import bind
 from heteroscedastic.distributed import class_padding
-from heteroscedastic.runs import assembly, loop, warm_start
+from heteroscedastic.runs import assembly, loop, sections, warm_start
 from heteroscedastic.runs.checkpoint import Checkpoints
 
 BACKBONE = dict(name="ConvNet", widths=(4, 8))
@@ -101,21 +102,25 @@ def test_a_run_that_continues_does_not_load_again(upstream, tmp_path, capsys):
     assert again["evals"] == first["evals"]
 
 
+def settings(**source):
+    """All settings of config.warm_start."""
+    return bind.defaults(sections.WarmStart) | source
+
+
 def test_weights_in_a_file_are_as_good_as_a_run(upstream, tmp_path):
     theirs = {name: array for name, array in arrays(upstream).items() if "/backbone/" in name}
-    np.savez(tmp_path / "weights.npz", **theirs)
+    weights = tmp_path / "weights.npz"
+    np.savez(weights, **theirs)
     shapes = jax.eval_shape(assembly.build(small(**SETTINGS)).init)
     one, other = (
-        warm_start.read(settings, shapes)
-        for settings in (dict(weights=tmp_path / "weights.npz"), dict(workdir=upstream))
+        warm_start.read(source, shapes)
+        for source in (settings(weights=str(weights)), settings(workdir=str(upstream)))
     )
     assert one.description["digest"] == other.description["digest"]
     theirs["params/backbone/Conv_0/kernel"] = theirs["params/backbone/Conv_0/kernel"] + 1
-    np.savez(tmp_path / "weights.npz", **theirs)
-    assert (
-        warm_start.read(dict(weights=tmp_path / "weights.npz"), shapes).description["digest"]
-        != other.description["digest"]
-    )
+    np.savez(weights, **theirs)
+    changed = warm_start.read(settings(weights=str(weights)), shapes)
+    assert changed.description["digest"] != other.description["digest"]
 
 
 @pytest.mark.parametrize(
@@ -155,8 +160,8 @@ def test_what_does_not_fit_is_named_before_anything_is_touched(
 def test_a_source_that_is_not_there_is_told_with_what_to_do(upstream, tmp_path):
     shapes = jax.eval_shape(assembly.build(small(**SETTINGS)).init)
 
-    def read(**settings):
-        return warm_start.read(settings, shapes)
+    def read(**source):
+        return warm_start.read(settings(**source), shapes)
 
     with pytest.raises(
         warm_start.InitError,
@@ -203,11 +208,13 @@ def test_a_flipped_bit_of_the_source_is_told(upstream, tmp_path):
     digest = json.loads(told.read_text())["digest"]
     told.write_text(told.read_text().replace(digest, "0" * 64))
     with pytest.raises(warm_start.InitError, match="its bits differ from those that were saved"):
-        warm_start.read(dict(workdir=copy), jax.eval_shape(assembly.build(small(**SETTINGS)).init))
+        warm_start.read(
+            settings(workdir=str(copy)), jax.eval_shape(assembly.build(small(**SETTINGS)).init)
+        )
 
 
 @pytest.mark.parametrize(
-    ("settings", "message"),
+    ("source", "message"),
     [
         (dict(workdir="a", weights="b"), "set one of them to None"),
         ("runs/a", "it must be a section"),
@@ -216,13 +223,9 @@ def test_a_flipped_bit_of_the_source_is_told(upstream, tmp_path):
         (dict(workdir="a", head="yes"), "it must be True or False"),
     ],
 )
-def test_a_section_that_is_none_is_an_error(settings, message):
+def test_a_section_that_is_none_is_an_error(source, message):
     with pytest.raises(ValueError, match=message):
-        assembly.build(small() | {"warm_start": settings})
-
-
-def source_of(run, checkpoint):
-    return dict(workdir=str(run), weights=None, checkpoint=checkpoint, head=False)
+        assembly.build(small() | {"warm_start": source})
 
 
 def test_no_path_leads_out_of_the_run_that_is_named(upstream, tmp_path):
@@ -234,7 +237,7 @@ def test_no_path_leads_out_of_the_run_that_is_named(upstream, tmp_path):
         with pytest.raises(
             warm_start.InitError, match=r"results.json: best_step is .*, but must be"
         ):
-            warm_start.read(source_of(copy, "best"), shapes)
+            warm_start.read(settings(workdir=str(copy), checkpoint="best"), shapes)
     (copy / "results.json").write_text(json.dumps(results))
     state = copy / "checkpoints" / str(results["step"]) / "state"
     state.rename(tmp_path / "elsewhere")
@@ -242,7 +245,7 @@ def test_no_path_leads_out_of_the_run_that_is_named(upstream, tmp_path):
     with pytest.raises(
         warm_start.InitError, match=r"has a link that points outside it, .*state to .*elsewhere"
     ):
-        warm_start.read(source_of(copy, "last"), shapes)
+        warm_start.read(settings(workdir=str(copy)), shapes)
     state.unlink()
     (tmp_path / "elsewhere").rename(state)
-    warm_start.read(dict(workdir=copy), shapes)
+    warm_start.read(settings(workdir=str(copy)), shapes)

@@ -27,6 +27,7 @@ from heteroscedastic.data.streaming import graph, in_memory, ops, reader_shards,
 from heteroscedastic.data.streaming.in_memory import LazySplits
 from heteroscedastic.data.streaming.sources import StreamSources
 from heteroscedastic.links import LabelForm
+from heteroscedastic.selection import Selected
 
 
 class Streaming:

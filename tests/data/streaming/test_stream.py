@@ -14,6 +14,7 @@ pytest.importorskip("tensorflow_datasets")
 from heteroscedastic import curation  # noqa: E402
 from heteroscedastic.data import dataset  # noqa: E402
 from heteroscedastic.data.storage import store  # noqa: E402
+from heteroscedastic.selection import Selected  # noqa: E402
 
 BATCH = 8
 ALL = np.arange(BATCH)
