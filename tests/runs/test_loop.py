@@ -383,7 +383,7 @@ def test_bad_values_are_told_before_anything_is_touched(overrides, message, tmp_
 
 
 def test_a_section_or_setting_that_nobody_reads_is_an_error(tmp_path):
-    with pytest.raises(ValueError, match="has .mixin., which is not a section; valid sections:"):
+    with pytest.raises(ValueError, match=r"has .mixin., which is not a section"):
         loop.train(small() | {"mixin": dict(name="mixup")}, str(tmp_path / "run"))
     config = small()
     config["data"]["cache"] = True
