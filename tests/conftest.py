@@ -23,6 +23,12 @@ if "PYTEST_XDIST_WORKER" not in os.environ:
     os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0.2"
 
 
+def pytest_collection_modifyitems(items):
+    """Files with slow tests start first, so that no worker waits for the other at the end."""
+    slow_files = {item.path for item in items if item.get_closest_marker("slow")}
+    items.sort(key=lambda item: item.path not in slow_files)
+
+
 @pytest.fixture(autouse=True, scope="module")
 def _forget_what_was_compiled():
     """Programs of a module are of no use to the next, and fill the memory of a small machine."""
