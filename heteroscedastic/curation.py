@@ -1,8 +1,9 @@
 """Curation before training: (seed, ids, labels, num_classes) -> ids, labels.
 
-Curation selects examples and changes labels. Every random number depends on the seed and the id of
-its example alone, so subsets are nested, and wrong labels at a lower rate are among those at a
-higher rate. Labels are int32 [n], or [n, m] padded with -1; all arrays are NumPy arrays.
+Curation selects examples and changes labels. Every random number of an example depends on the seed
+and the id alone. Subsets are therefore nested, and wrong labels at a lower rate are among those at
+a higher rate, except for `permute_labels`. Labels are int32 [n], or [n, m] padded with -1; all
+arrays are NumPy arrays.
 """
 
 import zlib
@@ -103,7 +104,7 @@ def symmetric(
     _check_rate("rate", rate)
     _check_single(labels, "symmetric")
     if num_classes < 2:
-        raise ValueError(f"symmetric requires at least 2 classes, but there is {num_classes}.")
+        raise ValueError(f"num_classes is {num_classes}, but must be >= 2.")
     shift = 1 + (uniforms(seed, "symmetric target", ids) * (num_classes - 1)).astype(np.int32)
     is_changed = uniforms(seed, "symmetric", ids) < rate
     return ids, np.where(is_changed, (labels + shift) % num_classes, labels).astype(np.int32)
@@ -148,8 +149,8 @@ def rising_noise(
     _check_single(labels, "rising_noise")
     if num_classes < 3:
         raise ValueError(
-            f"rising_noise requires at least 3 classes, but there are {num_classes}; the only"
-            " class with noise has no other class with noise to become."
+            f"num_classes is {num_classes}, but must be >= 3: the only class with noise has no"
+            " other class with noise to become."
         )
     classes = _generator(seed, "rising_noise classes").permutation(num_classes)
     position_of_class = np.argsort(classes)  # also the probability, in units of the lowest p > 0
@@ -204,8 +205,8 @@ def exponential(
       ratio: the share of the first class over that of the last; at least 1.
     """
     _check_ratio(ratio)
-    shares = ratio ** -np.linspace(0, 1, num_classes)
-    return _class_shares(seed, ids, labels, num_classes, shares, f"exponential(ratio={ratio})")
+    _check_single(labels, "exponential")
+    return _class_shares(seed, ids, labels, ratio, ratio ** -np.linspace(0, 1, num_classes))
 
 
 def step(
@@ -216,9 +217,10 @@ def step(
     Of an odd number of classes it reduces the smaller half. See `exponential` for the arguments.
     """
     _check_ratio(ratio)
+    _check_single(labels, "step")
     shares = np.ones(num_classes)
     shares[(num_classes + 1) // 2 :] = 1 / ratio
-    return _class_shares(seed, ids, labels, num_classes, shares, f"step(ratio={ratio})")
+    return _class_shares(seed, ids, labels, ratio, shares)
 
 
 def undersample(
@@ -229,8 +231,8 @@ def undersample(
     counts = np.bincount(labels, minlength=num_classes)
     if not counts.min():
         raise ValueError(
-            f"undersample requires examples of every class, but class {counts.argmin()} has 0"
-            f" examples, so all {len(ids):,} examples would be dropped."
+            f"class {counts.argmin()} has 0 examples, so all {len(ids):,} examples of the other"
+            " classes would be dropped."
         )
     return _class_subsets(seed, ids, labels, np.full(num_classes, counts.min()))
 
@@ -303,13 +305,15 @@ def _random_rows(seed: int, purpose: str, ids: Ids, number: int) -> SelectedIds:
 def _class_shares(
     seed: int,
     ids: Ids,
-    labels: Labels,
-    num_classes: int,
+    labels: Int[np.ndarray, "n"],
+    ratio: float,
     shares: Float[np.ndarray, "k"],
-    cause: str,
 ) -> tuple[SelectedIds, SelectedLabels]:
-    """Keeps these shares of the classes in their random order, each rounded down."""
-    _check_single(labels, cause.partition("(")[0])
+    """Keeps these shares, rounded down, of the classes in a random order.
+
+    `ratio` is for the error message.
+    """
+    num_classes = len(shares)
     share_of_class = np.empty(num_classes)
     share_of_class[_generator(seed, "class_order").permutation(num_classes)] = shares
     counts = np.bincount(labels, minlength=num_classes)
@@ -318,8 +322,8 @@ def _class_shares(
     emptied = np.flatnonzero((num_kept == 0) & (counts > 0))
     if emptied.size:
         raise ValueError(
-            f"{cause} would keep none of the {counts[emptied[0]]:,} examples of class"
-            f" {emptied[0]}; reduce the ratio."
+            f"ratio {ratio} keeps none of the {counts[emptied[0]]:,} examples of class"
+            f" {emptied[0]}; choose a smaller ratio."
         )
     return _class_subsets(seed, ids, labels, num_kept)
 

@@ -235,7 +235,7 @@ def test_a_chain_that_is_not_a_string_is_an_error(text):
         (
             "curation",
             "exponential(ratio=1000)|symmetric(rate=0.2)",
-            "exponential: exponential(ratio=1000) would keep none of the [0-9]+ examples of class",
+            "exponential: ratio 1000 keeps none of the [0-9]+ examples of class [0-9]; choose",
         ),
     ],
 )
