@@ -152,6 +152,15 @@ def test_an_empty_chain_has_no_links(text):
         ),
         (
             curation,
+            "exponential(ratio=100)|undersample|transitions(((9, 1), (3, 5)), 0.2)",
+            [
+                ("exponential", {"ratio": 100}),
+                ("undersample", {}),
+                ("transitions", {"moves": ((9, 1), (3, 5)), "rate": 0.2}),
+            ],
+        ),
+        (
+            curation,
             "confuse_pairs(((0, 1),), 1e-1)",
             [("confuse_pairs", {"pairs": ((0, 1),), "rate": 0.1})],
         ),

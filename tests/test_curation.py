@@ -14,8 +14,21 @@ RULES = {
     "confuse_pairs": (curation.confuse_pairs, LABELS, dict(pairs=PAIRS, rate=0.4)),
     "confuse_random_pairs": (curation.confuse_random_pairs, LABELS, dict(num_pairs=2, rate=0.4)),
     "drop_and_add": (curation.drop_and_add, LISTS, dict(drop_rate=0.3, add_rate=0.1)),
+    "symmetric": (curation.symmetric, LABELS, dict(rate=0.4)),
+    "transitions": (curation.transitions, LABELS, dict(moves=((0, 3), (3, 0), (4, 1)), rate=0.4)),
+    "rising_noise": (curation.rising_noise, LABELS, {}),
 }
 every_rule = pytest.mark.parametrize(("rule", "labels", "settings"), RULES.values(), ids=RULES)
+SHARES = [curation.exponential, curation.step]
+SELECTIONS = {
+    "exponential": (curation.exponential, dict(ratio=10)),
+    "step": (curation.step, dict(ratio=10)),
+    "undersample": (curation.undersample, {}),
+    "subset": (curation.subset, dict(fraction=0.2)),
+}
+every_selection = pytest.mark.parametrize(
+    ("select", "settings"), SELECTIONS.values(), ids=SELECTIONS
+)
 
 
 def assert_rate(events, rate):
@@ -151,6 +164,243 @@ def test_uniforms_are_uniform_and_depend_on_ids_seeds_and_purposes(ids):
             assert abs(np.corrcoef(numbers, others)[0, 1]) <= 5 / np.sqrt(N)
 
 
+@pytest.mark.parametrize("fraction", [0.00013, 0.1, 0.35, 1.0])
+def test_a_fraction_is_the_subset_of_as_many_examples(fraction):
+    ids, _ = curation.subset(0, IDS, LABELS, K, fraction=fraction)
+    others, _ = curation.subset(0, IDS, LABELS, K, num_examples=round(fraction * N))
+    np.testing.assert_array_equal(ids, others)
+
+
+def balanced(num_classes, num_examples):
+    """Ids and labels of classes of the same size."""
+    labels = np.repeat(np.arange(num_classes, dtype=np.int32), num_examples)
+    return np.arange(len(labels), dtype=np.int32), labels
+
+
+@pytest.mark.parametrize(
+    ("select", "num_classes", "num_examples", "counts", "total"),
+    [
+        # CIFAR-10: floor(5000 / 100^((i - 1) / 9)).
+        (
+            curation.exponential,
+            10,
+            5000,
+            [5000, 2997, 1796, 1077, 645, 387, 232, 139, 83, 50],
+            12_406,
+        ),
+        # CIFAR-100: the sum of floor(500 / 100^((i - 1) / 99)).
+        (curation.exponential, 100, 500, None, 10_847),
+        (curation.step, 10, 5000, [5000] * 5 + [50] * 5, 25_250),
+        (curation.step, 100, 500, [500] * 50 + [5] * 50, 25_250),
+    ],
+)
+@pytest.mark.parametrize("seed", [0, 1])
+def test_class_counts_of_cifar_at_a_ratio_of_100_are_exact(
+    select, num_classes, num_examples, counts, total, seed
+):
+    ids, labels = balanced(num_classes, num_examples)
+    kept, labels_of_kept = select(seed, ids, labels, num_classes, ratio=100)
+    np.testing.assert_array_equal(labels_of_kept, labels[kept])
+    assert len(set(kept)) == len(kept) == total
+    by_size = np.sort(np.bincount(labels_of_kept))[::-1]
+    assert (by_size[0], by_size[-1]) == (num_examples, num_examples // 100)
+    assert counts is None or by_size.tolist() == counts
+
+
+def test_shares_are_of_the_own_count_of_a_class_and_rounded_down():
+    labels = np.repeat(np.arange(3, dtype=np.int32), [290, 300, 310])
+    for seed in range(10):
+        _, kept = curation.exponential(seed, np.arange(900), labels, 3, ratio=100)
+        shares = np.bincount(kept) / (290, 300, 310)
+        order = np.argsort(-shares)
+        expected = np.array([290, 300, 310])[order] // [1, 10, 100]
+        np.testing.assert_array_equal(np.bincount(kept)[order], expected)
+
+
+def test_a_whole_number_of_examples_is_not_lost_to_rounding():
+    ids, labels = balanced(3, 49)  # in float64, 49 * 49**-1.0 is less than 1
+    _, kept = curation.exponential(0, ids, labels, 3, ratio=49)
+    assert sorted(np.bincount(kept)) == [1, 7, 49]
+
+
+@pytest.mark.parametrize(("num_classes", "num_reduced"), [(1, 0), (2, 1), (5, 2), (9, 4)])
+def test_step_reduces_the_smaller_half_of_an_odd_number_of_classes(num_classes, num_reduced):
+    ids, labels = balanced(num_classes, 37)
+    _, kept = curation.step(0, ids, labels, num_classes, ratio=10)
+    assert sorted(np.bincount(kept)) == [3] * num_reduced + [37] * (num_classes - num_reduced)
+
+
+def test_exponential_and_step_order_the_classes_alike_and_seeds_differ():
+    ids, labels = balanced(10, 1000)
+    orders = set()
+    for seed in range(5):
+        exponential, step = (
+            np.bincount(select(seed, ids, labels, 10, ratio=100)[1]) for select in SHARES
+        )
+        order = np.argsort(-exponential)
+        assert set(np.flatnonzero(step == 10)) == set(order[5:])
+        orders.add(tuple(order))
+    assert len(orders) == 5
+
+
+def test_undersampling_keeps_as_many_examples_of_each_class_as_of_the_smallest():
+    labels = np.repeat(np.arange(3, dtype=np.int32), [50, 7, 20])
+    ids, kept = curation.undersample(0, np.arange(77), labels, 3)
+    np.testing.assert_array_equal(np.bincount(kept), [7, 7, 7])
+    np.testing.assert_array_equal(kept, labels[ids])
+
+
+@pytest.mark.parametrize("select", [*SHARES, curation.undersample])
+def test_a_class_without_examples_stays_so_or_is_an_error(select):
+    labels = np.array([0, 0, 2, 2], np.int32)
+    if select is curation.undersample:
+        with pytest.raises(ValueError, match="class 1 has 0 examples, so all 4 examples"):
+            select(0, np.arange(4), labels, 3)
+    else:
+        _, kept = select(0, np.arange(4), labels, 3, ratio=1)
+        np.testing.assert_array_equal(kept, labels)
+
+
+@every_selection
+def test_every_example_is_equally_likely_to_be_selected_within_its_class(select, settings):
+    sizes = np.array([40, 100, 100, 100])
+    labels = np.repeat(np.arange(4, dtype=np.int32), sizes)
+    ids = np.arange(len(labels))
+    is_early = ids - (np.cumsum(sizes) - sizes)[labels] < sizes[labels] / 2
+    kept = np.concatenate([select(seed, ids, labels, 4, **settings)[0] for seed in range(300)])
+    assert_rate(is_early[kept], 0.5)
+
+
+@every_selection
+def test_a_selection_does_not_depend_on_the_order_of_the_examples(select, settings):
+    order = np.random.default_rng(2).permutation(N)
+    kept, labels = select(0, IDS[order], LABELS[order], K, **settings)
+    assert set(kept) == set(select(0, IDS, LABELS, K, **settings)[0])
+    np.testing.assert_array_equal(labels, LABELS[kept])
+
+
+@pytest.mark.parametrize("select", SHARES)
+def test_examples_at_a_higher_ratio_are_among_those_at_a_lower_ratio(select):
+    kept = [set(select(0, IDS, LABELS, K, ratio=ratio)[0]) for ratio in (1, 3.5, 10, 100)]
+    assert kept[0] == set(IDS)
+    assert kept[3] < kept[2] < kept[1] < kept[0]
+
+
+@pytest.mark.parametrize("select", SHARES)
+def test_the_examples_of_a_class_do_not_depend_on_other_classes(select):
+    kept, labels = select(0, IDS, LABELS, K, ratio=10)
+    is_some = LABELS != 2
+    some, labels_of_some = select(0, IDS[is_some], LABELS[is_some], K, ratio=10)
+    np.testing.assert_array_equal(some, kept[labels != 2])
+    np.testing.assert_array_equal(labels_of_some, labels[labels != 2])
+
+
+def test_a_subset_after_a_share_of_the_classes_is_independent_of_it():
+    ids, labels = balanced(2, 4000)
+    ids, labels = curation.step(0, ids, labels, 2, ratio=4)
+    _, fewer = curation.subset(0, ids, labels, 2, fraction=0.5)
+    assert_rate(fewer == np.bincount(labels).argmin(), 0.2)
+
+
+def assert_transitions(labels, noisy, matrix):
+    """Labels of class a become class b at the rate matrix[a, b]."""
+    np.testing.assert_allclose(matrix.sum(axis=1), 1)
+    for a, b in np.ndindex(matrix.shape):
+        assert_rate(noisy[labels == a] == b, matrix[a, b])
+
+
+@pytest.mark.parametrize("rate", [0.0, 0.2, 1.0])
+@pytest.mark.parametrize("num_classes", [2, K])
+def test_symmetric_noise_becomes_every_other_class_evenly(rate, num_classes):
+    labels = LABELS % num_classes
+    _, noisy = curation.symmetric(0, IDS, labels, num_classes, rate=rate)
+    matrix = np.full((num_classes, num_classes), rate / (num_classes - 1))
+    np.fill_diagonal(matrix, 1 - rate)
+    assert_transitions(labels, noisy, matrix)
+
+
+@pytest.mark.parametrize("rate", [0.0, 0.2, 1.0])
+def test_a_transition_has_one_direction(rate):
+    moves = ((0, 3), (3, 0), (4, 1))
+    _, noisy = curation.transitions(0, IDS, LABELS, K, moves=moves, rate=rate)
+    matrix = np.eye(K)
+    for a, b in moves:
+        matrix[a, [a, b]] = 1 - rate, rate
+    assert_transitions(LABELS, noisy, matrix)
+
+
+@pytest.mark.parametrize("highest", [0.0, 0.5, 1.0])
+@pytest.mark.parametrize("num_classes", [3, K])
+def test_rising_noise_becomes_another_class_by_its_rate(highest, num_classes):
+    labels = LABELS % num_classes
+    _, noisy = curation.rising_noise(0, IDS, labels, num_classes, highest=highest)
+    # All classes are in the same order at any highest rate, which is found from the labels at 1.
+    _, noisiest = curation.rising_noise(0, IDS, labels, num_classes, highest=1.0)
+    rates = np.array([(noisiest != labels)[labels == c].mean() for c in range(num_classes)])
+    p = highest * np.argsort(np.argsort(rates)) / (num_classes - 1)
+    total = p.sum() or 1.0
+    matrix = p[:, None] * p / (total - p)[:, None]  # p_i p_j / (S - p_i)
+    np.fill_diagonal(matrix, 1 - p)
+    assert_transitions(labels, noisy, matrix)
+
+
+def test_rising_noise_orders_the_classes_by_the_seed_and_unlike_exponential():
+    ids, labels = balanced(10, 1000)
+    orders = set()
+    for seed in range(5):
+        _, noisy = curation.rising_noise(seed, ids, labels, 10)
+        noise_order = tuple(np.argsort(np.bincount(labels, noisy != labels)))
+        _, kept = curation.exponential(seed, ids, labels, 10, ratio=100)
+        orders |= {noise_order, tuple(np.argsort(-np.bincount(kept)))}
+    assert len(orders) == 10
+
+
+@pytest.mark.parametrize(
+    ("rule", "setting", "settings"),
+    [
+        (curation.symmetric, "rate", {}),
+        (curation.transitions, "rate", dict(moves=((0, 3), (3, 0), (4, 1)))),
+        (curation.rising_noise, "highest", {}),
+        (curation.confuse_pairs, "rate", dict(pairs=PAIRS)),
+    ],
+)
+def test_wrong_labels_at_a_lower_rate_are_among_those_at_a_higher_rate(rule, setting, settings):
+    low, high = (rule(0, IDS, LABELS, K, **settings, **{setting: x})[1] for x in (0.2, 0.5))
+    is_wrong = low != LABELS
+    np.testing.assert_array_equal(high[is_wrong], low[is_wrong])
+    assert is_wrong.sum() < (high != LABELS).sum()
+
+
+@pytest.mark.parametrize("rate", [0.0, 0.3, 1.0])
+def test_permuting_keeps_class_counts_and_one_permuted_label_in_k(rate):
+    _, noisy = curation.permute_labels(0, IDS, LABELS, K, rate=rate)
+    np.testing.assert_array_equal(np.bincount(noisy), np.bincount(LABELS))
+    assert noisy.dtype == np.int32
+    shares = np.bincount(LABELS) / N
+    assert_rate(noisy != LABELS, rate * (1 - (shares**2).sum()))
+
+
+def test_permuted_examples_at_a_lower_rate_are_among_those_at_a_higher_rate():
+    ids = np.random.default_rng(0).permutation(4 * N)[:N]
+    changed = [set()]
+    for rate in (0.1, 0.25, 0.5):
+        # All labels differ, so that only fixed points of the permutation keep theirs; the number of
+        # fixed points has mean 1.
+        _, noisy = curation.permute_labels(0, ids, IDS, N, rate=rate)
+        changed.append(set(ids[noisy != IDS]))
+        assert round(rate * N) - 8 <= len(changed[-1]) <= round(rate * N)
+        assert len(changed[-2] - changed[-1]) <= 8
+
+
+def test_permuting_does_not_depend_on_the_order_of_the_examples_and_seeds_differ():
+    _, noisy = curation.permute_labels(0, IDS, LABELS, K, rate=0.3)
+    order = np.random.default_rng(2).permutation(N)
+    _, reordered = curation.permute_labels(0, IDS[order], LABELS[order], K, rate=0.3)
+    np.testing.assert_array_equal(reordered, noisy[order])
+    _, other = curation.permute_labels(1, IDS, LABELS, K, rate=0.3)
+    assert (other != noisy).any()
+
+
 def test_lists_and_booleans_are_inverse():
     np.testing.assert_array_equal(curation.multi_hot(LISTS, K), HOT)
     np.testing.assert_array_equal(curation.label_lists(curation.multi_hot(LISTS, K)), LISTS)
@@ -201,8 +451,51 @@ def test_lists_are_sorted_padded_and_as_narrow_as_possible():
             "requires lists of labels",
         ),
         (curation.subset, LABELS, dict(num_examples=0), "num_examples is 0"),
+        (curation.subset, LABELS, dict(), "set exactly one"),
+        (curation.subset, LABELS, dict(num_examples=5, fraction=0.5), "set exactly one"),
+        (curation.subset, LABELS, dict(fraction=1.5), "fraction is 1.5"),
+        (curation.subset, LABELS, dict(fraction=1e-5), "fraction 1e-05 of 20,000 examples is none"),
+        (curation.symmetric, LABELS, dict(rate=1.1), "rate is 1.1"),
+        (curation.symmetric, LISTS, dict(rate=0.1), "symmetric requires one label per example"),
+        (curation.permute_labels, LABELS, dict(rate=-0.1), "rate is -0.1"),
+        (curation.permute_labels, LISTS, dict(rate=0.1), "permute_labels requires one label"),
+        (curation.rising_noise, LABELS, dict(highest=1.5), "highest is 1.5"),
+        (curation.rising_noise, LISTS, dict(), "rising_noise requires one label"),
+        (curation.transitions, LABELS, dict(moves=((0, 1),), rate=2), "rate is 2"),
+        (curation.transitions, LABELS, dict(moves=(0, 1), rate=0.1), "must be pairs of classes"),
+        (curation.transitions, LABELS, dict(moves=((0, K),), rate=0.1), "outside 0 to 5"),
+        (curation.transitions, LABELS, dict(moves=((2, 2),), rate=0.1), "to another class"),
+        (
+            curation.transitions,
+            LABELS,
+            dict(moves=((0, 1), (0, 2)), rate=0.1),
+            "change each class once",
+        ),
+        (curation.transitions, LISTS, dict(moves=(), rate=0.1), "transitions requires one label"),
+        (curation.exponential, LABELS, dict(ratio=0.9), "ratio is 0.9, but must be .* >= 1"),
+        (curation.exponential, LABELS, dict(ratio=float("nan")), "ratio is nan"),
+        (
+            curation.exponential,
+            LABELS,
+            dict(ratio=1e4),
+            r"^ratio 10000.0 keeps none of the 3,\d+ examples of class \d; choose .* ratio.$",
+        ),
+        (curation.exponential, LISTS, dict(ratio=2), "exponential requires one label"),
+        (curation.step, LABELS, dict(ratio=float("inf")), "ratio is inf"),
+        (curation.step, LABELS, dict(ratio=1e4), "ratio 10000.0 keeps none of the 3,"),
+        (curation.step, LISTS, dict(ratio=2), "step requires one label"),
+        (curation.undersample, LISTS, dict(), "undersample requires one label"),
     ],
 )
 def test_an_invalid_setting_is_named(rule, labels, settings, message):
     with pytest.raises(ValueError, match=message):
         rule(0, IDS, labels, K, **settings)
+
+
+@pytest.mark.parametrize(
+    ("rule", "num_classes", "settings"),
+    [(curation.symmetric, 1, dict(rate=0.1)), (curation.rising_noise, 2, {})],
+)
+def test_noise_with_too_few_classes_is_an_error(rule, num_classes, settings):
+    with pytest.raises(ValueError, match=f"num_classes is {num_classes}, but must be >= "):
+        rule(0, IDS, LABELS % num_classes, num_classes, **settings)

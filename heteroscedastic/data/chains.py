@@ -33,12 +33,22 @@ def _is_number(value: Any) -> bool:
 
 
 def _are_pairs(value: Any) -> bool:
-    if not isinstance(value, tuple) or not all(
-        isinstance(pair, tuple) and len(pair) == 2 for pair in value
-    ):
-        return False
-    classes = [c for pair in value for c in pair]
-    return all(_is_integer(c) and c >= 0 for c in classes) and len(set(classes)) == len(classes)
+    return isinstance(value, tuple) and all(
+        isinstance(pair, tuple) and len(pair) == 2 and all(_is_integer(c) and c >= 0 for c in pair)
+        for pair in value
+    )
+
+
+def _are_disjoint_pairs(value: Any) -> bool:
+    return _are_pairs(value) and len({c for pair in value for c in pair}) == 2 * len(value)
+
+
+def _are_moves(value: Any) -> bool:
+    return (
+        _are_pairs(value)
+        and len({source for source, _ in value}) == len(value)
+        and all(source != target for source, target in value)
+    )
 
 
 def _integer(minimum: int) -> _Rule:
@@ -75,10 +85,17 @@ _RULES = {  # by setting
     **dict.fromkeys(("brightness", "saturation", "hue", "contrast"), _FRACTION),
     "method": _one_of("bilinear", "bicubic"),
     "dct_method": _one_of("", "INTEGER_FAST", "INTEGER_ACCURATE"),
-    **dict.fromkeys(("rate", "drop_rate", "add_rate"), _FRACTION),
-    "pairs": _Rule("disjoint pairs of classes, such as ((1, 7), (4, 9))", _are_pairs),
+    **dict.fromkeys(("rate", "drop_rate", "add_rate", "highest"), _FRACTION),
+    "ratio": _Rule("a finite number >= 1", lambda x: _is_number(x) and 1 <= x < float("inf")),
+    "pairs": _Rule("disjoint pairs of classes, such as ((1, 7), (4, 9))", _are_disjoint_pairs),
+    "moves": _Rule(
+        "pairs of a class and another one that it becomes, once for each class, such as"
+        " ((3, 5), (5, 3))",
+        _are_moves,
+    ),
     "num_pairs": _integer(0),
     "num_examples": _integer(1),
+    "fraction": _Rule("a number above 0, at most 1", lambda x: _is_number(x) and 0 < x <= 1),
 }
 _FUNCTION_RULES = {  # by function and setting; they take precedence over _RULES
     ("pad_crop", "size"): _pixels(0),
@@ -89,6 +106,7 @@ _RANGES = {  # settings for the ends of a range, and whether both may be equal
     ("min_area", "max_area"): True,
     ("min_aspect", "max_aspect"): True,
 }
+_ALTERNATIVES = [("num_examples", "fraction")]  # settings of which exactly one is set
 
 
 def parse(functions: ModuleType, text: Any) -> list[Callable]:
@@ -150,6 +168,9 @@ def _check(link: Callable) -> None:
         for name, parameter in inspect.signature(link.func).parameters.items()
     }
     settings = defaults | link.keywords
+    for names in _ALTERNATIVES:
+        if names[0] in settings and len(link.keywords.keys() & set(names)) != 1:
+            raise ValueError(f"{link_text(link)} requires exactly one of {' and '.join(names)}.")
     for (low, high), may_be_equal in _RANGES.items():
         if low in settings:
             # Compared as float32, the type in which they are used.

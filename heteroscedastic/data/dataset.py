@@ -111,9 +111,9 @@ def hold_out(dataset: Dataset, seed: int, fraction: float) -> Dataset:
 def description(dataset: Dataset, stored: Dataset) -> dict[str, Any]:
     """Describes the data of a run, for dataset.json.
 
-    It holds class names, the number of examples, fingerprints, the known label noise and the
-    changes of curation. `label_noise` is present if examples have one label; see `label_noise` and
-    `clean_labels`.
+    It holds class names, the number of examples, the training examples of each class, fingerprints,
+    the known label noise and the changes of curation. `label_noise` is present if examples have one
+    label; see `label_noise` and `clean_labels`.
 
     Args:
       dataset: the data set after curation.
@@ -136,6 +136,8 @@ def description(dataset: Dataset, stored: Dataset) -> dict[str, Any]:
         "examples_fingerprint": digest.hexdigest(),
     }
     labels = dataset.splits["train"].labels
+    counts = class_counts(labels, len(dataset.class_names))
+    description["class_counts"] = counts.astype(int).tolist()
     if labels.ndim == 1:
         description["label_noise"] = label_noise(clean_labels(dataset, stored, "train"), labels)
     curated = {

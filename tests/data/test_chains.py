@@ -21,12 +21,13 @@ def operations(module):
 
 
 @pytest.mark.parametrize("module", MODULES)
-def test_every_setting_of_every_function_has_a_rule_that_its_default_meets(module):
+def test_every_setting_of_every_function_has_a_rule_that_its_default_meets_or_is_none(module):
     for function in operations(MODULES[module]):
         for name, parameter in inspect.signature(function).parameters.items():
             if parameter.kind is parameter.KEYWORD_ONLY:
                 rule = chains._FUNCTION_RULES.get((function.__name__, name)) or chains._RULES[name]
-                assert parameter.default is parameter.empty or rule.is_met(parameter.default)
+                is_optional = parameter.default in (parameter.empty, None)
+                assert is_optional or rule.is_met(parameter.default)
 
 
 INVALID = [  # modules, a chain, and the error
@@ -142,6 +143,25 @@ INVALID = [  # modules, a chain, and the error
     ("curation", "drop_and_add(drop_rate=0, add_rate=1.1)", "add_rate is 1.1"),
     ("curation", "subset(0)", "num_examples is 0, but must be an integer >= 1"),
     ("curation", "subset(2.5)", "num_examples is 2.5, but must be an integer >= 1"),
+    ("curation", "subset(num_examples=None)", "num_examples is None, but must be an integer"),
+    ("curation", "subset(fraction=0)", "fraction is 0, but must be a number above 0, at most 1"),
+    ("curation", "subset(fraction=1.5)", "fraction is 1.5, but must be"),
+    ("curation", "subset()", "requires exactly one of num_examples and fraction"),
+    ("curation", "subset(5, fraction=0.5)", "requires exactly one of num_examples and fraction"),
+    ("curation", "exponential(ratio=0.5)", "ratio is 0.5, but must be a finite number >= 1"),
+    ("curation", "exponential(ratio='100')", "ratio is '100', but must be a finite number"),
+    ("curation", "step(ratio=1e999)", "ratio is inf, but must be a finite number"),
+    ("curation", "symmetric(rate=1.5)", r"rate is 1.5, but must be a number in \[0, 1\]"),
+    ("curation", "permute_labels(rate=-1)", r"rate is -1, but must be a number in \[0, 1\]"),
+    ("curation", "rising_noise(highest=2)", r"highest is 2, but must be a number in \[0, 1\]"),
+    (
+        "curation",
+        "transitions(moves=(3, 5), rate=0.4)",
+        r"moves is \(3, 5\), but must be pairs of a class and .* \(\(3, 5\), \(5, 3\)\)",
+    ),
+    ("curation", "transitions(moves=((3, 3),), rate=0.4)", "moves is .* another one that"),
+    ("curation", "transitions(moves=((3, 5), (3, 4)), rate=0.4)", "moves is .* once for each"),
+    ("curation", "transitions(moves=((3, 5.0),), rate=0.4)", "moves is .* pairs of a class"),
 ]
 
 
@@ -211,6 +231,11 @@ def test_a_chain_that_is_not_a_string_is_an_error(text):
             "curation",
             "drop_and_add(drop_rate=0, add_rate=0)",
             "drop_and_add: drop_and_add requires lists of labels",
+        ),
+        (
+            "curation",
+            "exponential(ratio=1000)|symmetric(rate=0.2)",
+            "exponential: ratio 1000 keeps none of the [0-9]+ examples of class [0-9]; choose",
         ),
     ],
 )

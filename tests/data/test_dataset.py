@@ -266,6 +266,14 @@ def test_label_noise_counts_pairs_of_stored_and_training_labels():
     assert description["class_names"] == list(NAMES)
 
 
+@pytest.mark.parametrize("lists", [False, True])
+def test_the_description_counts_training_examples_by_class_after_curation(lists):
+    data = data_of(lists)
+    curated = dataset_lib.hold_out(dataset_lib.curate(data, 0, [SUBSET]), 0, 0.2)
+    counts = collections.Counter(curated.splits["train"].labels.reshape(20, -1)[:, 0].tolist())
+    assert dataset_lib.description(curated, data)["class_counts"] == [counts[c] for c in range(3)]
+
+
 def test_label_noise_of_stored_labels_is_on_the_diagonal():
     data = data_of()
     noise = dataset_lib.description(data, data)["label_noise"]

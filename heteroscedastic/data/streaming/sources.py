@@ -174,6 +174,7 @@ def choose(
         train = sources["train"]
         labels = train.read(train.label, max_labels) if train.labels is None else train.labels
         counts = dataset.class_counts(labels, len(class_names))
+        description["class_counts"] = counts.astype(int).tolist()
         if labels.ndim == 1:
             clean_labels = train.clean_labels(max_labels)
             description["label_noise"] = dataset.label_noise(clean_labels, labels)
