@@ -21,7 +21,7 @@ pytest.importorskip("tensorflow_datasets")
 from experiments import study
 from heteroscedastic.analysis.uncertainty import calibration
 from heteroscedastic.data.storage import store, tfds
-from heteroscedastic.runs import assembly, loaded_run, loop, workdir
+from heteroscedastic.runs import assembly, loaded_run, loop, pipelines, workdir
 from heteroscedastic.training import evaluate
 
 SPLITS = {"train": "train", "test": "test"}
@@ -75,6 +75,19 @@ def test_evaluation_is_that_of_the_resident_pipeline(data_dir):
         found.append((sums, jax.tree.map(lambda x, rows=rows: x[rows], told)))
     assert len(found[0][1].ids) == NUM_TEST
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5), *found)
+
+
+@pytest.mark.parametrize(
+    ("part", "counts"),
+    [
+        ({}, False),
+        ({"loss": dict(name="logit_adjusted")}, True),
+        ({"weighting": dict(name="effective_number", beta=0.9)}, True),
+    ],
+)
+def test_a_stream_counts_its_labels_for_the_parts_that_depend_on_the_counts(data_dir, part, counts):
+    streamed = pipelines.build({**config(), **part}, data_dir)
+    assert streamed.class_counts.sum() == (NUM_TRAIN if counts else 0)
 
 
 def test_what_could_not_be_decoded_is_told_with_the_results_and_the_rest_is_read_by_analysis(
