@@ -21,7 +21,7 @@ pytest.importorskip("tensorflow_datasets")
 from experiments import study
 from heteroscedastic.analysis.uncertainty import calibration
 from heteroscedastic.data.storage import store, tfds
-from heteroscedastic.runs import assembly, loaded_run, loop, pipelines, workdir
+from heteroscedastic.runs import assembly, loaded_run, loop, workdir
 from heteroscedastic.training import evaluate
 
 SPLITS = {"train": "train", "test": "test"}
@@ -86,7 +86,7 @@ def test_evaluation_is_that_of_the_resident_pipeline(data_dir):
     ],
 )
 def test_a_stream_counts_its_labels_for_the_parts_that_depend_on_the_counts(data_dir, part, counts):
-    streamed = pipelines.build({**config(), **part}, data_dir)
+    streamed = assembly.build({**config(), **part}, data_dir).pipeline
     assert streamed.class_counts.sum() == (NUM_TRAIN if counts else 0)
 
 
