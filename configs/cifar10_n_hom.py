@@ -51,6 +51,7 @@ def get_config() -> ConfigDict:
         nesterov=True,
         l2=2.5e-4,
         covariance_l2=placeholder(float),
+        decay_normalization=False,
         clip_norm=5.0,
     )
     c.schedule = dict(name="cosine", learning_rate=0.1, warmup_epochs=2.0, warmup_steps=0)

@@ -44,6 +44,7 @@ def get_config() -> ConfigDict:
         nesterov=True,
         l2=0.0,
         covariance_l2=placeholder(float),
+        decay_normalization=False,
         clip_norm=1.0,
     )
     c.schedule = dict(name="cosine", learning_rate=0.1, warmup_epochs=2.0, warmup_steps=0)

@@ -53,7 +53,13 @@ def get_config() -> ConfigDict:
     # Appendix B. We read that the larger coefficient applies to the kernel of v(x) and to the
     # shared V (C14). Both are coefficients of sum(w^2) (X4). Nesterov momentum is not stated.
     c.optimizer = dict(
-        name="sgd", momentum=0.9, nesterov=False, l2=3e-3, covariance_l2=1e-2, clip_norm=1.0
+        name="sgd",
+        momentum=0.9,
+        nesterov=False,
+        l2=3e-3,
+        covariance_l2=1e-2,
+        decay_normalization=False,
+        clip_norm=1.0,
     )
     # Epochs 30, 60 and 80 of 90 (Appendix B).
     c.schedule = dict(

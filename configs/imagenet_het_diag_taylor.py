@@ -67,6 +67,7 @@ def get_config() -> ConfigDict:
         nesterov=False,
         l2=1e-3,
         covariance_l2=placeholder(float),
+        decay_normalization=False,
         clip_norm=placeholder(float),
     )
     # Epochs 30, 60 and 80 of 90, or 90, 180 and 240 of 270 (Appendix B).

@@ -71,6 +71,7 @@ def get_config() -> ConfigDict:
         nesterov=True,
         l2=1e-4,
         covariance_l2=placeholder(float),
+        decay_normalization=False,
         clip_norm=placeholder(float),
     )
     # 0.1 per batch of 256.

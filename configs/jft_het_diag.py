@@ -64,6 +64,7 @@ def get_config() -> ConfigDict:
         nesterov=False,
         l2=1e-3,
         covariance_l2=placeholder(float),
+        decay_normalization=False,
         clip_norm=1.0,
     )
     # Epochs 10, 20 and 25 of 30 (Appendix B).

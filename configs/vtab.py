@@ -71,6 +71,7 @@ def get_config() -> ConfigDict:
         nesterov=False,
         l2=0.0,
         covariance_l2=placeholder(float),
+        decay_normalization=False,
         clip_norm=placeholder(float),
     )
     # The milestones follow the paper; its public code uses steps 200, 300 and 400 of 500. The

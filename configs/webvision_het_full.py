@@ -69,6 +69,7 @@ def get_config() -> ConfigDict:
         nesterov=False,
         l2=4e-5,
         covariance_l2=placeholder(float),
+        decay_normalization=False,
         clip_norm=placeholder(float),
     )
     # Epochs 40 and 80 of 95 (Appendix B).

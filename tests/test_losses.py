@@ -1,19 +1,32 @@
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from scipy import optimize, stats
 
 from heteroscedastic import losses
 
+COUNTS = jnp.array([1.0, 20.0, 3.0, 0.0, 7.0])
+LOSSES = {
+    "cross_entropy": losses.cross_entropy,
+    "sigmoid_cross_entropy": losses.sigmoid_cross_entropy,
+    "focal": functools.partial(losses.focal, gamma=2.0),
+    "focal of gamma below 1": functools.partial(losses.focal, gamma=0.3),
+    "logit_adjusted": functools.partial(losses.logit_adjusted, strength=0.7),
+    "generalized_cross_entropy": losses.generalized_cross_entropy,
+}
 BOTH = (losses.cross_entropy, losses.sigmoid_cross_entropy)
+every_loss = pytest.mark.parametrize("loss", LOSSES.values(), ids=LOSSES)
 
 
 def random_case(loss, shape, seed=0):
     """Logits, and targets for the loss: distributions, or probabilities of K binary answers."""
     rng = np.random.default_rng(seed)
     targets = rng.random(shape)
-    if loss is losses.cross_entropy:
+    if loss is not losses.sigmoid_cross_entropy:
         targets /= targets.sum(axis=-1, keepdims=True)
     return jnp.asarray(3 * rng.normal(size=shape), jnp.float32), jnp.asarray(targets, jnp.float32)
 
@@ -35,11 +48,12 @@ def test_losses_agree_with_optax(shape):
     )
 
 
-@pytest.mark.parametrize("loss", BOTH)
-def test_the_class_counts_are_ignored(loss):
-    logits, targets = random_case(loss, (3, 5))
-    counts = jnp.array([1.0, 20.0, 3.0, 0.0, 7.0])
-    np.testing.assert_array_equal(loss(logits, targets, counts), loss(logits, targets))
+@pytest.mark.parametrize("name", [name for name in LOSSES if name != "logit_adjusted"])
+def test_the_class_counts_are_ignored(name):
+    logits, targets = random_case(LOSSES[name], (3, 5))
+    np.testing.assert_array_equal(
+        LOSSES[name](logits, targets, COUNTS), LOSSES[name](logits, targets)
+    )
 
 
 @pytest.mark.parametrize("k", [1, 2, 10])
@@ -61,36 +75,38 @@ def test_the_gradient_is_the_probability_minus_the_target():
     np.testing.assert_allclose(gradient, jax.nn.sigmoid(logits) - targets, atol=1e-6)
 
 
-def test_a_shift_of_all_utilities_does_not_change_the_softmax_cross_entropy():
-    logits, targets = random_case(losses.cross_entropy, (3, 5))
-    shifted = losses.cross_entropy(logits + 10.0, targets)
-    np.testing.assert_allclose(shifted, losses.cross_entropy(logits, targets), rtol=1e-5)
+@pytest.mark.parametrize("name", [name for name in LOSSES if name != "sigmoid_cross_entropy"])
+def test_a_shift_of_all_utilities_does_not_change_a_softmax_loss(name):
+    logits, targets = random_case(LOSSES[name], (3, 5))
+    shifted = LOSSES[name](logits + 10.0, targets, COUNTS)
+    np.testing.assert_allclose(shifted, LOSSES[name](logits, targets, COUNTS), rtol=1e-5)
 
 
-@pytest.mark.parametrize("loss", BOTH)
+@every_loss
 def test_the_order_of_the_classes_does_not_matter(loss):
     logits, targets = random_case(loss, (3, 5))
     order = np.array([3, 0, 4, 1, 2])
     np.testing.assert_allclose(
-        loss(logits[:, order], targets[:, order]), loss(logits, targets), rtol=1e-5
+        loss(logits[:, order], targets[:, order], COUNTS[order]),
+        loss(logits, targets, COUNTS),
+        rtol=1e-5,
     )
 
 
-@pytest.mark.parametrize("loss", BOTH)
+@every_loss
 def test_the_loss_is_linear_in_the_targets(loss):
     logits, one = random_case(loss, (3, 5), seed=0)
     _, other = random_case(loss, (3, 5), seed=1)
-    mixed = 0.3 * loss(logits, one) + 0.7 * loss(logits, other)
-    np.testing.assert_allclose(loss(logits, 0.3 * one + 0.7 * other), mixed, rtol=1e-5)
+    mixed = 0.3 * loss(logits, one, COUNTS) + 0.7 * loss(logits, other, COUNTS)
+    np.testing.assert_allclose(loss(logits, 0.3 * one + 0.7 * other, COUNTS), mixed, rtol=1e-5)
 
 
-def test_an_impossible_class_of_target_zero_changes_neither_loss_nor_gradient():
+@pytest.mark.parametrize("name", [name for name in LOSSES if name != "sigmoid_cross_entropy"])
+def test_an_impossible_class_of_target_zero_changes_neither_loss_nor_gradient(name):
     logits, targets = jnp.array([1.0, -jnp.inf, 0.5]), jnp.array([0.6, 0.0, 0.4])
-    value, gradient = jax.value_and_grad(losses.cross_entropy)(logits, targets)
-    rest = np.array([0, 2])
-    value_without, gradient_without = jax.value_and_grad(losses.cross_entropy)(
-        logits[rest], targets[rest]
-    )
+    loss, rest = jax.value_and_grad(LOSSES[name]), np.array([0, 2])
+    value, gradient = loss(logits, targets, COUNTS[:3])
+    value_without, gradient_without = loss(logits[rest], targets[rest], COUNTS[rest])
     np.testing.assert_allclose(value, value_without, rtol=1e-6)
     np.testing.assert_allclose(gradient, [gradient_without[0], 0.0, gradient_without[1]], atol=1e-6)
 
@@ -110,6 +126,138 @@ def test_extreme_logits_have_finite_losses_and_gradients(loss, size, right):
     far = 2 * size
     np.testing.assert_allclose(value, 0.0 if right else far, rtol=1e-5, atol=1e-6)
     np.testing.assert_allclose(gradient, jnp.array([1.0, 0.0, 0.0]) - targets, atol=1e-6)
+
+
+def in_float64(loss, logits, targets):
+    """A loss of one example in float64, for extreme logits."""
+    shifted = np.asarray(logits, np.float64) - np.max(logits)
+    log_probs = shifted - np.log(np.exp(shifted).sum())
+    others = np.exp(log_probs) @ (1 - np.eye(len(shifted)))  # exact where a probability is near 1
+    gamma, q = (loss.keywords.get(name) for name in ("gamma", "q"))
+    terms = -np.expm1(q * log_probs) / q if gamma is None else -(others**gamma) * log_probs
+    return np.sum(targets * terms)
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [functools.partial(losses.focal, gamma=gamma) for gamma in (0.0, 0.3, 1.0, 2.0, 5.0)]
+    + [functools.partial(losses.generalized_cross_entropy, q=q) for q in (1e-4, 0.3, 0.7, 1.0)],
+    ids=lambda loss: f"{loss.func.__name__} {loss.keywords}",
+)
+@pytest.mark.parametrize("size", [1.0, 10.0, 100.0])
+def test_focal_and_generalized_cross_entropy_agree_with_float64_up_to_100_nats(loss, size):
+    logits = size * np.random.default_rng(0).uniform(-1, 1, (2, 3, 4))
+    logits[0, :, 0], logits[0, :, 1] = size, -size
+    targets = np.stack([np.eye(4)[[0, 1, 2]], np.full((3, 4), 0.25)])
+    values = loss(jnp.asarray(logits, jnp.float32), jnp.asarray(targets, jnp.float32))
+    gradients = jax.grad(lambda x: loss(x, jnp.asarray(targets, jnp.float32)).sum())(
+        jnp.asarray(logits, jnp.float32)
+    )
+    steps = 1e-5 * np.eye(4)
+    for i in np.ndindex(2, 3):
+        value = functools.partial(in_float64, loss, targets=targets[i])
+        np.testing.assert_allclose(values[i], value(logits[i]), rtol=1e-5, atol=1e-6)
+        differences = [value(logits[i] + step) - value(logits[i] - step) for step in steps]
+        np.testing.assert_allclose(gradients[i], np.array(differences) / 2e-5, rtol=2e-5, atol=2e-6)
+
+
+@every_loss
+@pytest.mark.parametrize("size", [1e2, 1e4, 1e30])
+@pytest.mark.parametrize("label", [0, 1])
+def test_every_loss_has_finite_gradients_at_extreme_logits(loss, size, label):
+    logits = size * jnp.array([1.0, -1.0, -1.0])
+    value, gradient = jax.value_and_grad(loss)(logits, jax.nn.one_hot(label, 3), COUNTS[:3])
+    assert np.isfinite(value)
+    assert np.isfinite(gradient).all()
+
+
+def test_focal_of_gamma_zero_is_cross_entropy():
+    logits, targets = random_case(losses.focal, (2, 3, 5))
+    np.testing.assert_allclose(
+        losses.focal(logits, targets, gamma=0.0), losses.cross_entropy(logits, targets), rtol=1e-6
+    )
+
+
+def test_one_class_alone_costs_nothing():
+    for loss in (LOSSES["focal"], LOSSES["generalized_cross_entropy"]):
+        value, gradient = jax.value_and_grad(loss)(jnp.array([3.0]), jnp.ones(1))
+        assert (value, gradient) == (0, 0)
+
+
+def test_generalized_cross_entropy_is_between_cross_entropy_and_the_probability_of_an_error():
+    logits, _ = random_case(losses.generalized_cross_entropy, (2, 3, 5))
+    targets = jax.nn.one_hot(jnp.array([[0, 1, 2], [3, 4, 0]]), 5)
+    error = 1 - jnp.sum(targets * jax.nn.softmax(logits), axis=-1)
+    for q, limit in ((1e-6, losses.cross_entropy(logits, targets)), (1.0, error)):
+        np.testing.assert_allclose(
+            losses.generalized_cross_entropy(logits, targets, q=q), limit, rtol=1e-5
+        )
+
+
+def test_with_equal_counts_logit_adjustment_is_cross_entropy():
+    logits, targets = random_case(losses.logit_adjusted, (2, 3, 5))
+    expected = losses.cross_entropy(logits, targets)
+    for counts in (jnp.full(5, 37.0), jnp.zeros(5)):
+        np.testing.assert_array_equal(
+            losses.logit_adjusted(logits, targets, counts, strength=2.0), expected
+        )
+
+
+def test_logit_adjustment_is_cross_entropy_with_the_prior_in_each_probability():
+    logits, targets = random_case(losses.logit_adjusted, (2, 3, 5))
+    counts = np.array([1.0, 20.0, 3.0, 1e7, 7.0])
+    adjusted = np.exp(np.asarray(logits, np.float64)) * (counts / counts.sum()) ** 0.7
+    log_probs = np.log(adjusted / adjusted.sum(axis=-1, keepdims=True))
+    np.testing.assert_allclose(
+        losses.logit_adjusted(logits, targets, jnp.asarray(counts, jnp.float32), strength=0.7),
+        -np.sum(targets * log_probs, axis=-1),
+        rtol=1e-5,
+    )
+
+
+def test_under_logit_adjustment_a_class_without_examples_counts_as_one():
+    logits, targets = random_case(losses.logit_adjusted, (3, 5))
+    np.testing.assert_array_equal(
+        losses.logit_adjusted(logits, targets, COUNTS),
+        losses.logit_adjusted(logits, targets, jnp.maximum(COUNTS, 1)),
+    )
+    of_others = jax.nn.one_hot(jnp.array([0, 1, 2]), 5)
+    gradient = jax.grad(lambda x: losses.logit_adjusted(x, of_others, COUNTS).sum())(logits)
+    assert (gradient[:, 3] > 0).all()  # the model learns that it is improbable
+
+
+@pytest.mark.parametrize("strength", [0.0, 0.5, 1.0])
+def test_logit_adjustment_of_strength_one_learns_the_balanced_posterior_of_two_gaussians(strength):
+    counts = np.array([950.0, 50.0])
+    x = np.linspace(-8, 8, 801)
+    density = stats.norm.pdf(x[:, None], [-1.0, 1.0]) * counts / counts.sum()
+    mass = density.sum(axis=1)
+    targets = jnp.asarray(density / mass[:, None], jnp.float32)
+
+    @jax.value_and_grad
+    def risk(affine):
+        logits = jnp.stack([jnp.zeros(len(x)), affine[0] * x + affine[1]], axis=1)
+        values = losses.logit_adjusted(logits, targets, jnp.asarray(counts), strength=strength)
+        return losses.weighted_mean(values, jnp.asarray(mass))
+
+    learned = optimize.minimize(jax.jit(risk), np.zeros(2), jac=True, method="BFGS").x
+    # Log-odds of the two densities, and of the part of the prior that is not in the loss.
+    expected = [2.0, (1 - strength) * np.log(counts[1] / counts[0])]
+    np.testing.assert_allclose(learned, expected, atol=2e-3)
+
+
+@pytest.mark.parametrize(
+    ("loss", "settings", "message"),
+    [
+        (losses.focal, dict(gamma=-0.1), "gamma is -0.1; it must be a finite number >= 0"),
+        (losses.generalized_cross_entropy, dict(q=0.0), "q is 0.0; it must be a finite number >="),
+        (losses.generalized_cross_entropy, dict(q=1.1), "q is 1.1"),
+        (losses.logit_adjusted, dict(strength=-1.0), "strength is -1.0"),
+    ],
+)
+def test_a_bad_setting_is_named(loss, settings, message):
+    with pytest.raises(ValueError, match=message):
+        loss(jnp.zeros(5), jnp.ones(5) / 5, COUNTS, **settings)
 
 
 def test_an_example_of_weight_zero_is_absent():
@@ -134,14 +282,14 @@ def test_an_absent_value_is_ignored_and_has_no_gradient(reduction, absent):
     assert np.isfinite(of_weights).all()
 
 
-@pytest.mark.parametrize("loss", BOTH)
+@every_loss
 def test_the_logits_of_an_absent_example_have_no_gradient(loss):
     logits, targets = random_case(loss, (3, 5))
     weights = jnp.array([1.0, 0.0, 2.0])
-    gradient = jax.grad(lambda x: losses.weighted_mean(loss(x, targets), weights))(logits)
+    gradient = jax.grad(lambda x: losses.weighted_mean(loss(x, targets, COUNTS), weights))(logits)
     assert not gradient[1].any()
     rest = np.array([0, 2])
-    alone = jax.grad(lambda x: losses.weighted_mean(loss(x, targets[rest]), weights[rest]))(
+    alone = jax.grad(lambda x: losses.weighted_mean(loss(x, targets[rest], COUNTS), weights[rest]))(
         logits[rest]
     )
     np.testing.assert_allclose(gradient[rest], alone, atol=1e-6)

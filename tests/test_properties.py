@@ -10,7 +10,7 @@ import jax
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from random_configs import SECTIONS, random_config, variants
+from random_configs import KINDS, SECTIONS, random_config, variants
 from small_runs import small
 
 from heteroscedastic.analysis.uncertainty import ensemble
@@ -135,12 +135,18 @@ REFUSED = {
         {"name": "cross"},
         {"name": ["cross_entropy"]},
         {"name": "cross_entropy", 3: 4},
+        {"name": "focal"},
+        *({"name": "focal", "gamma": gamma} for gamma in (-1.0, NAN, INF, 1e30, "2", None)),
+        *({"name": "generalized_cross_entropy", "q": q} for q in (0.0, 1.5, NAN, "1", None)),
+        *({"name": "logit_adjusted", "strength": s} for s in (-1.0, NAN, INF, 1e30, "1", None)),
     ],
-    "weighting": [None, "equal", {"name": "equal", "rate": 0.5}],
+    "weighting": [None, "equal", {"name": "equal", "rate": 0.5}, {"name": "effective_number"}]
+    + [{"name": "effective_number", "beta": beta} for beta in (1.0, -0.1, NAN, True, "0.9", None)],
     "optimizer.momentum": [1.0, -0.1, NAN, INF, True, "0.9", None],
     "optimizer.nesterov": [1, None, "True"],
     "optimizer.l2": [-1e-4, NAN, INF, 1e30, None, True, "0"],
     "optimizer.covariance_l2": [-1e-4, NAN, INF, 1e30, True, "0"],
+    "optimizer.decay_normalization": [1, None, "True"],
     "optimizer.clip_norm": [0.0, -1.0, NAN, INF, True, "1"],
     "schedule.learning_rate": [-0.1, NAN, INF, 1e30, None, True, "0.1"],
     "schedule.warmup_epochs": [-1.0, NAN, INF, None, True, "2"],
@@ -247,3 +253,16 @@ def test_any_values_of_a_section_are_an_error_of_one_line_that_names_one_or_have
 @pytest.mark.parametrize("seed", range(int(os.environ.get("NUM_DRAWN_CONFIGS", 3))))
 def test_a_config_of_valid_values_drawn_by_a_seed_trains(tmp_path, seed):
     assert loop.train(random_config(seed), str(tmp_path / "run"))["step"] == 2
+
+
+@pytest.mark.parametrize("number", range(max(len(KINDS["loss"]), len(KINDS["weighting"]))))
+def test_a_run_trains_with_every_loss_and_every_weighting(tmp_path, number):
+    parts = {s: KINDS[s][number % len(KINDS[s])] for s in ("loss", "weighting")}
+    config = small(**{"training.num_epochs": None, "training.num_steps": 2})
+    config |= parts | dict(
+        head=dict(name="Deterministic", num_classes=10),
+        predictive=dict(name="deterministic"),
+        evals=dict(test=dict(split="test")),
+        validation=None,
+    )
+    assert loop.train(config, str(tmp_path))["step"] == 2

@@ -9,7 +9,7 @@ import pytest
 from gaussians import key, latent
 
 from heteroscedastic import latent as latent_lib
-from heteroscedastic import losses, metrics, predictive, sampling, smoothing
+from heteroscedastic import losses, metrics, predictive, sampling, smoothing, weighting
 from heteroscedastic.batch import Batch
 from heteroscedastic.models.layers import HeteroscedasticDense
 
@@ -36,6 +36,16 @@ FUNCTIONS = {
     "covariance": latent_lib.covariance,
     "sample": lambda x: latent_lib.sample(key(), x, 8, "antithetic"),
     "cross_entropy": lambda x: losses.cross_entropy(x.loc, jnp.asarray(TARGETS, x.loc.dtype)),
+    "focal": lambda x: losses.focal(x.loc, jnp.asarray(TARGETS, x.loc.dtype), gamma=2.0),
+    "generalized_cross_entropy": lambda x: losses.generalized_cross_entropy(
+        x.loc, jnp.asarray(TARGETS, x.loc.dtype)
+    ),
+    "logit_adjusted": lambda x: losses.logit_adjusted(
+        x.loc, jnp.asarray(TARGETS, x.loc.dtype), jnp.array([3, 0], jnp.float32)
+    ),
+    "effective_number": lambda x: weighting.effective_number(
+        jnp.asarray(TARGETS, x.loc.dtype), jnp.array([3, 1], jnp.float32), beta=0.9
+    ),
     "sigmoid_cross_entropy": lambda x: losses.sigmoid_cross_entropy(
         x.loc, jnp.asarray(TARGETS, x.loc.dtype)
     ),

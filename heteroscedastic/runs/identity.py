@@ -34,6 +34,9 @@ _BEFORE: dict[str, dict[str, Any]] = {
     "predictive": {"chunk_size": None, "min_factor": 0.01, "points": "independent"},
     "predictive.sigmoid": {"num_samples": None, "points": None},
     "smoothing": {"over": "all"},
+    "loss.generalized_cross_entropy": {"q": 0.7},
+    "loss.logit_adjusted": {"strength": 1.0},
+    "optimizer": {"decay_normalization": False},
     "schedule": {"warmup_epochs": 0.0, "warmup_steps": 0},
     "data": {
         "extras": (),

@@ -6,7 +6,7 @@ from typing import Any
 import jax
 
 from heteroscedastic import curation
-from heteroscedastic.bind import in_section
+from heteroscedastic.bind import in_section, lookup
 from heteroscedastic.data import augment, chains
 from heteroscedastic.data import dataset as dataset_lib
 from heteroscedastic.data.dataset import Dataset
@@ -106,7 +106,7 @@ def _streaming(config: dict[str, Any], data_dir: str | None) -> Pipeline:
         config["data"]["name"],
         data_dir,
         _curate(config),
-        reads_labels=bool(config["curation"].strip()) or config["weighting"]["name"] != "equal",
+        reads_labels=bool(config["curation"].strip()) or _depends_on_counts(config),
         **_words(config, (*sections.DATA_CHOICES, "max_labels")),
     )
     pipeline = in_section(
@@ -126,6 +126,12 @@ def _streaming(config: dict[str, Any], data_dir: str | None) -> Pipeline:
         if settings["split"] in pipeline.sizes:
             pipeline.example(settings["split"], training=False)
     return pipeline
+
+
+def _depends_on_counts(config: dict[str, Any]) -> bool:
+    """Whether the loss or the weighting depends on the class counts."""
+    parts = (lookup(sections.MODULES[s], config[s]["name"]) for s in ("loss", "weighting"))
+    return any(part.suits.class_counts for part in parts)
 
 
 def _curate(config: dict[str, Any]) -> Callable[[Dataset], Dataset]:

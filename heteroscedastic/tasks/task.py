@@ -77,13 +77,13 @@ def check_parts(task: Task, parts: Mapping[str, Callable]) -> None:
                 f"config.{section} names {name!r}, which does not declare its link; decorate it"
                 " with heteroscedastic.links.suits."
             )
-        links, labels = function.suits
+        links = function.suits.links
         if task.link not in links:
             raise ValueError(
                 f"config.{section} {name!r} is of the link {' or '.join(links)}, but config.task"
                 f" {task.name!r} has the link {task.link}; change one of the two."
             )
-        if task.labels not in labels:
+        if task.labels not in function.suits.labels:
             raise ValueError(
                 f"config.{section} {name!r} needs one label per example, but config.task"
                 f" {task.name!r} has lists of labels; change one of the two."

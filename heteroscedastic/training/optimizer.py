@@ -17,14 +17,16 @@ def sgd(
     nesterov: bool = False,
     l2: float = 0.0,
     covariance_l2: float | None = None,
+    decay_normalization: bool = False,
     clip_norm: float | None = None,
 ) -> optax.GradientTransformation:
     """Stochastic gradient descent with momentum.
 
     The penalty is l2 * sum(w^2), so its gradient is 2 l2 w (reading X4), over kernels and
-    biases of convolutions and dense layers; normalisation layers have none, nor has a learned
-    temperature, which it would pull to the middle of its bounds. It is added before the gradient
-    is clipped, as a term of the loss would be; the reported loss leaves it out.
+    biases of convolutions and dense layers, and of normalisation layers with
+    `decay_normalization`. A learned temperature has none, as it would pull the temperature to the
+    middle of its bounds. The penalty is added before the gradient is clipped, as a term of the
+    loss would be; the reported loss leaves it out.
 
     Args:
       schedule: step -> learning rate.
@@ -33,6 +35,7 @@ def sgd(
       l2: in [0, 1e4].
       covariance_l2: in place of l2 for the parameters that map to the low-rank covariance;
         None is l2 for them too.
+      decay_normalization: whether l2 applies to scale and bias of normalisation layers.
       clip_norm: largest global norm of the gradient; None does not clip.
     """
     covariance_l2 = l2 if covariance_l2 is None else covariance_l2
@@ -41,17 +44,21 @@ def sgd(
     check_number("covariance_l2", covariance_l2, at_least=0, at_most=1e4)
     if clip_norm is not None:
         check_number("clip_norm", clip_norm, above=0)
+    penalised = ("penalised", "normalisation") if decay_normalization else ("penalised",)
     return optax.chain(
-        optax.add_decayed_weights(2 * l2, lambda params: _groups(params, "penalised")),
-        optax.add_decayed_weights(2 * covariance_l2, lambda params: _groups(params, "covariance")),
+        optax.add_decayed_weights(2 * l2, lambda params: _in_groups(params, penalised)),
+        optax.add_decayed_weights(2 * covariance_l2, lambda p: _in_groups(p, ("covariance",))),
         optax.identity() if clip_norm is None else optax.clip_by_global_norm(float(clip_norm)),
         optax.trace(momentum, nesterov) if momentum else optax.identity(),
         optax.scale_by_learning_rate(schedule),
     )
 
 
-def _groups(params: Any, group: str) -> Any:
-    """Which leaves belong to a group: "covariance", "penalised", or neither."""
+def _in_groups(params: Any, groups: tuple[str, ...]) -> Any:
+    """Whether each leaf is in one of the groups.
+
+    The groups are "covariance", "normalisation", "temperature", and "penalised" for the others.
+    """
     flat, treedef = jax.tree_util.tree_flatten_with_path(params)
     paths = ["/".join(str(k.key) for k in path) for path, _ in flat]
     scaled, shifted, multiplied = (
@@ -63,7 +70,9 @@ def _groups(params: Any, group: str) -> Any:
     def of(path):
         if heads.is_covariance_parameter(path):
             return "covariance"
+        if heads.is_temperature(path):
+            return "temperature"
         module, _, _ = path.rpartition("/")
-        return "none" if module in normalised or heads.is_temperature(path) else "penalised"
+        return "normalisation" if module in normalised else "penalised"
 
-    return jax.tree_util.tree_unflatten(treedef, [of(p) == group for p in paths])
+    return jax.tree_util.tree_unflatten(treedef, [of(p) in groups for p in paths])

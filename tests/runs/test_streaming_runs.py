@@ -77,6 +77,19 @@ def test_evaluation_is_that_of_the_resident_pipeline(data_dir):
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5), *found)
 
 
+@pytest.mark.parametrize(
+    ("part", "counts"),
+    [
+        ({}, False),
+        ({"loss": dict(name="logit_adjusted")}, True),
+        ({"weighting": dict(name="effective_number", beta=0.9)}, True),
+    ],
+)
+def test_a_stream_counts_its_labels_for_the_parts_that_depend_on_the_counts(data_dir, part, counts):
+    streamed = assembly.build({**config(), **part}, data_dir).pipeline
+    assert streamed.class_counts.sum() == (NUM_TRAIN if counts else 0)
+
+
 def test_what_could_not_be_decoded_is_told_with_the_results_and_the_rest_is_read_by_analysis(
     data_dir, tmp_path, caplog
 ):

@@ -73,10 +73,27 @@ KINDS = {  # section -> valid settings of each kind
         dict(name="mean_field"),
     ],
     "smoothing": [dict(name="hard"), dict(name="uniform", rate=0.1, over="wrong")],
-    "loss": [dict(name="cross_entropy")],
-    "weighting": [dict(name="equal"), dict(name="inverse_frequency")],
+    "loss": [
+        dict(name="cross_entropy"),
+        dict(name="focal", gamma=2.0),
+        dict(name="generalized_cross_entropy", q=0.7),
+        dict(name="logit_adjusted", strength=1.0),
+    ],
+    "weighting": [
+        dict(name="equal"),
+        dict(name="inverse_frequency"),
+        dict(name="effective_number", beta=0.999),
+    ],
     "optimizer": [
-        dict(name="sgd", momentum=0.9, nesterov=True, l2=1e-4, covariance_l2=None, clip_norm=1.0)
+        dict(
+            name="sgd",
+            momentum=0.9,
+            nesterov=True,
+            l2=1e-4,
+            covariance_l2=None,
+            decay_normalization=True,
+            clip_norm=1.0,
+        )
     ],
     "schedule": [
         dict(name="constant", learning_rate=0.1, warmup_epochs=0.0, warmup_steps=0),

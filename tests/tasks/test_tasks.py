@@ -50,6 +50,19 @@ def test_every_function_that_a_config_may_name_declares_what_it_suits(module):
         assert set(function.suits.links) <= {"softmax", "sigmoid"}, function.__name__
 
 
+@pytest.mark.parametrize("module", [losses, weighting], ids=lambda m: m.__name__)
+def test_a_loss_or_weighting_depends_on_the_class_counts_if_and_only_if_it_declares_so(module):
+    required = {"focal": dict(gamma=2.0), "effective_number": dict(beta=0.9)}
+    targets = jnp.eye(3)
+    arguments = (targets,) if module is weighting else (2 * targets, targets)
+    for name, function in _choices(module).items():
+        few, many = (
+            function(*arguments, jnp.array(counts), **required.get(name, {}))
+            for counts in ([1.0, 2.0, 3.0], [30.0, 2.0, 3.0])
+        )
+        assert function.suits.class_counts == bool((few != many).any()), name
+
+
 def test_a_loss_of_one_link_under_a_task_of_the_other_is_an_error():
     for task in ALL:
         suited, other = losses.cross_entropy, losses.sigmoid_cross_entropy

@@ -88,6 +88,18 @@ def test_the_penalty_is_a_term_of_the_loss_over_all_but_normalisation(head):
     assert_close(update(params, jax.grad(loss)(params), l2=l2), flat(stated))
 
 
+@pytest.mark.parametrize("head", COVARIANCE)
+def test_with_decay_of_normalisation_the_penalty_is_over_every_parameter(head):
+    params, l2 = parameters(head), 0.03
+    plain, penalised = (
+        update(params, jax.grad(loss)(params), l2=rate, decay_normalization=True)
+        for rate in (0.0, l2)
+    )
+    for name, p in flat(params).items():
+        gradient = plain[name] - penalised[name]
+        np.testing.assert_allclose(gradient, 2 * l2 * p, rtol=1e-4, atol=1e-6, err_msg=name)
+
+
 def test_kernels_and_biases_are_penalised_and_scale_and_bias_of_normalisation_are_not():
     params = parameters()
     found = update(params, l2=0.5)
@@ -115,6 +127,7 @@ def test_the_penalties_are_the_same_on_every_form_of_a_head_and_none_is_on_its_t
             dict(l2=0.5),
             {name for name in flat(params) if not is_normalisation(name)} - {"head/temperature"},
         ),
+        (dict(l2=0.5, decay_normalization=True), {*flat(params)} - {"head/temperature"}),
     ):
         assert {name for name, u in update(params, **penalty).items() if u.any()} == touched
 
