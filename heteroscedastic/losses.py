@@ -115,9 +115,8 @@ def logit_adjusted(
     the balanced softmax.
     """
     check_number("strength", strength, at_least=0, at_most=1e4)
-    counts = jnp.maximum(class_counts, 1)
-    # Up to a constant, which the softmax ignores; equal counts add exactly zero.
-    log_prior = jnp.log(counts / jnp.max(counts))
+    # Up to a constant, which the softmax ignores.
+    log_prior = jnp.log(jnp.maximum(class_counts, 1))
     return cross_entropy(logits + strength * log_prior, targets)
 
 
@@ -159,6 +158,6 @@ def _log_complement(log_probs: Float[Array, "*b k"]) -> Float[Array, "*b k"]:
     """
     lowest = jnp.finfo(log_probs.dtype).min
     is_largest = jnp.arange(log_probs.shape[-1]) == jnp.argmax(log_probs, axis=-1, keepdims=True)
-    others = jnp.where(is_largest, lowest, jnp.maximum(log_probs, lowest))
+    others = jnp.where(is_largest, lowest, log_probs)
     of_largest = jax.nn.logsumexp(others, axis=-1, keepdims=True)
     return jnp.where(is_largest, of_largest, jnp.log1p(-jnp.exp(others)))

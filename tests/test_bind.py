@@ -49,7 +49,16 @@ def test_a_class_is_constructed_with_its_settings():
 @pytest.mark.parametrize(
     ("module", "choices"),
     [
-        (losses, ["cross_entropy", "sigmoid_cross_entropy"]),  # __all__ hides the helpers
+        (
+            losses,  # __all__ hides the helpers
+            [
+                "cross_entropy",
+                "focal",
+                "generalized_cross_entropy",
+                "logit_adjusted",
+                "sigmoid_cross_entropy",
+            ],
+        ),
         (heads, ["Deterministic", "Diagonal", "LowRank", "ParameterEfficient"]),
         (
             augment,
