@@ -3,8 +3,8 @@
 from collections.abc import Callable
 
 import numpy as np
-from jaxtyping import Bool, Float, Int
-from scipy import optimize
+from jaxtyping import Bool, Float, Int, Real
+from scipy import optimize, special
 
 from heteroscedastic.calibration import scores
 
@@ -50,6 +50,44 @@ def sigmoid_temperature(logits: Float[np.ndarray, "n k"], labels: Bool[np.ndarra
       labels: whether each class is a label of the example.
     """
     return _maximum_likelihood(scores.sigmoid_log_likelihood, logits, labels)
+
+
+def prior_shift(
+    logits: Float[np.ndarray, "n k"],
+    train_prior: Real[np.ndarray, "k"],
+    test_prior: Real[np.ndarray, "k"],
+) -> Float[np.ndarray, "n k"]:
+    """The logits under other class frequencies: logits + log(test share / train share).
+
+    This is exact if the inputs of a class have the same distribution in training and test.
+
+    Args:
+      logits: log-probabilities up to a constant per example.
+      train_prior: share or count of each class that the logits were learned under.
+      test_prior: share or count of each class where the logits are used.
+
+    Returns:
+      Log-probabilities. A class with test share 0 has log-probability -inf.
+
+    Raises:
+      ValueError: a share is negative or not finite, or a class with a test share has no train
+        share.
+
+    Source: Saerens, Latinne and Decaestecker (2002), Neural Computation 14, Eq. 4.
+    """
+    train, test = (np.asarray(x, np.float64) for x in (train_prior, test_prior))
+    for name, prior in (("train_prior", train), ("test_prior", test)):
+        if not (np.isfinite(prior).all() and (prior >= 0).all() and prior.sum() > 0):
+            raise ValueError(f"{name} must be shares >= 0 of the classes, but is {prior}.")
+    unseen = np.flatnonzero((train == 0) & (test > 0))
+    if unseen.size:
+        raise ValueError(
+            f"class {unseen[0]} has no examples in training but has in test, so the shift of its"
+            " prior is not defined; leave its examples out."
+        )
+    with np.errstate(divide="ignore", invalid="ignore"):
+        shift = np.where(test > 0, np.log(test / test.sum()) - np.log(train / train.sum()), -np.inf)
+    return special.log_softmax(logits.astype(np.float64) + shift, axis=-1)
 
 
 def _maximum_likelihood(log_likelihood: Callable, logits: np.ndarray, labels: np.ndarray) -> float:

@@ -10,18 +10,19 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
 Numbers = float | Float[np.ndarray, "..."]
+Sums = Float[Array, "*k m"] | Float[np.ndarray, "*k m"]
 
 
 class ReliabilitySums(NamedTuple):
     """Sums over the examples of each of m bins; sums per class have a leading class axis."""
 
-    weight: Float[Array, "*k m"]
-    confidence: Float[Array, "*k m"]
-    correct: Float[Array, "*k m"]
-    correct_confidence: Float[Array, "*k m"]  # confidence of the correct predictions only
+    weight: Sums
+    confidence: Sums
+    correct: Sums
+    correct_confidence: Sums  # confidence of the correct predictions only
 
 
 def equal_edges(num_bins: int, low: float = 0.0, high: float = 1.0) -> Float[np.ndarray, "e"]:
@@ -60,19 +61,30 @@ def sums(
 
 
 def sums_by_class(
-    confidence: Float[Array, "b"],
-    correct: Float[Array, "b"],
-    labels: Int[Array, "b"],
-    weights: Float[Array, "b"],
+    confidence: Float[np.ndarray, "n"],
+    correct: Float[np.ndarray, "n"] | Bool[np.ndarray, "n"],
+    labels: Int[np.ndarray, "n"],
     edges: Float[np.ndarray, "e"],
     num_classes: int,
 ) -> ReliabilitySums:
-    """`sums` over the examples of each true class (reading D3 of class-wise calibration error)."""
+    """`sums` over the examples of each true class (reading D3 of class-wise calibration error).
 
-    def of_class(c):
-        return sums(confidence, correct, weights * (labels == c), edges)
+    One pass over the examples, in float64 on the host.
+    """
+    num_bins = len(edges) - 1
+    bins = np.searchsorted(edges[1:-1], confidence.astype(np.float32), side="left")
+    cells = labels.astype(np.int64) * num_bins + bins
 
-    return jax.lax.map(of_class, jnp.arange(num_classes))
+    def total(values):
+        counts = np.bincount(cells, values, minlength=num_classes * num_bins)
+        return counts.reshape(num_classes, num_bins)
+
+    return ReliabilitySums(
+        weight=total(None).astype(float),
+        confidence=total(confidence),
+        correct=total(correct),
+        correct_confidence=total(correct * confidence),
+    )
 
 
 def sums_one_against_all(

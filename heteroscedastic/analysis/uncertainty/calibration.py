@@ -26,9 +26,6 @@ _METRICS = {
     "softmax": jax.jit(metrics.multiclass),
     "sigmoid": jax.jit(metrics.ranked_multilabel),
 }
-_sums_by_class = jax.jit(
-    functools.partial(reliability.sums_by_class, edges=_EDGES), static_argnames="num_classes"
-)
 _sums_one_against_all = jax.jit(functools.partial(reliability.sums_one_against_all, edges=_EDGES))
 
 
@@ -100,14 +97,8 @@ def _softmax_measures(logits, labels):
     probs = special.softmax(logits.astype(np.float64), axis=-1)
     own = np.take_along_axis(logits, labels[:, None], axis=-1)[:, 0]
     confidence, correct = probs.max(axis=-1), predictions.is_top(logits, own)
-    single, weights = jnp.asarray(probs, jnp.float32), jnp.ones(len(labels))
-    by_class = _sums_by_class(
-        single.max(axis=-1),
-        jnp.asarray(correct, jnp.float32),
-        jnp.asarray(labels),
-        weights,
-        num_classes=probs.shape[-1],
-    )
+    single = jnp.asarray(probs, jnp.float32)
+    by_class = reliability.sums_by_class(confidence, correct, labels, _EDGES, probs.shape[-1])
     class_errors = reliability.expected_calibration_error(by_class)
     parts = scores.brier_parts(probs, labels, _EDGES)
     return {
