@@ -14,7 +14,7 @@ from heteroscedastic import losses, metrics, predictive, smoothing, tasks, weigh
 from heteroscedastic.batch import Batch
 from heteroscedastic.bind import _choices
 from heteroscedastic.links import suits
-from heteroscedastic.runs import assembly
+from heteroscedastic.runs import assembly, schema
 from heteroscedastic.tasks.task import Task, check_parts
 from heteroscedastic.training.objective import objective
 
