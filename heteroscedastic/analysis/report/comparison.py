@@ -114,7 +114,7 @@ def _check_comparable(
 
 
 def _check_data(runs: list[SavedRun]) -> None:
-    """Raises a ValueError if runs of the same data, curation and seed differ in their fingerprints."""
+    """Raises a ValueError if runs of the same data, curation and seed have other fingerprints."""
     first_runs: dict[str, SavedRun] = {}
     for run in runs:
         c = run.config
