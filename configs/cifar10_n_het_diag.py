@@ -3,7 +3,7 @@
 Question:  does input-dependent noise help against human label noise?
 Command:   python main.py --config=configs/cifar10_n_het_diag.py --workdir=runs/cifar10_n_het_diag
 Cost:      about half an hour on a GPU (not measured); the study has a smaller version for CPUs
-Expected:  not measured at this size; experiments/correlated_label_noise/README.md has smaller runs
+Expected:  not measured at this size; docs/results/human_noise.md has smaller runs
 """
 
 from ml_collections import ConfigDict

@@ -4,7 +4,7 @@ Question:  does correlated noise help against human label noise, and does it fin
            classes?
 Command:   python main.py --config=configs/cifar10_n_het_full.py --workdir=runs/cifar10_n_het_full
 Cost:      about half an hour on a GPU (not measured); the study has a smaller version for CPUs
-Expected:  not measured at this size; experiments/correlated_label_noise/README.md has smaller runs
+Expected:  not measured at this size; docs/results/human_noise.md has smaller runs
 """
 
 from ml_collections import ConfigDict

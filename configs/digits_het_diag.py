@@ -3,7 +3,7 @@
 Question:  how much of the gain needs correlated noise?
 Command:   python main.py --config=configs/digits_het_diag.py --workdir=runs/digits_het_diag
 Cost:      20 seconds on 2 CPU cores
-Expected:  the table of planted noise in README.md
+Expected:  docs/results/planted_noise.md
 """
 
 from ml_collections import ConfigDict

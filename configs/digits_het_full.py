@@ -3,7 +3,7 @@
 Question:  does the learned covariance show the added label noise?
 Command:   python main.py --config=configs/digits_het_full.py --workdir=runs/digits_het_full
 Cost:      20 seconds on 2 CPU cores
-Expected:  the table of planted noise in README.md
+Expected:  docs/results/planted_noise.md
 """
 
 from ml_collections import ConfigDict

@@ -3,7 +3,7 @@
 Question:  do shared factors perform as well as factors that depend on the input?
 Command:   python main.py --config=configs/digits_het_pe.py --workdir=runs/digits_het_pe
 Cost:      20 seconds on 2 CPU cores
-Expected:  the table of planted noise in README.md
+Expected:  docs/results/planted_noise.md
 """
 
 from ml_collections import ConfigDict

@@ -3,7 +3,7 @@
 Question:  which accuracy does a plain softmax with a tuned temperature reach?
 Command:   python main.py --config=configs/digits_hom.py --workdir=runs/digits_hom
 Cost:      10 seconds on 2 CPU cores
-Expected:  the table of planted noise in README.md
+Expected:  docs/results/planted_noise.md
 """
 
 from ml_collections import ConfigDict

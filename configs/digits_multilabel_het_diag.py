@@ -4,7 +4,7 @@ Question:  does uncorrelated noise help if an example has several labels?
 Command:   python main.py --config=configs/digits_multilabel_het_diag.py \
                --workdir=runs/digits_multilabel_het_diag
 Cost:      30 seconds on 2 CPU cores
-Expected:  the table of several labels in experiments/correlated_label_noise/README.md
+Expected:  docs/results/several_labels.md
 """
 
 from ml_collections import ConfigDict

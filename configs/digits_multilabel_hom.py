@@ -4,7 +4,7 @@ Question:  which score does a plain sigmoid reach?
 Command:   python main.py --config=configs/digits_multilabel_hom.py \
                --workdir=runs/digits_multilabel_hom
 Cost:      30 seconds on 2 CPU cores
-Expected:  the table of several labels in experiments/correlated_label_noise/README.md
+Expected:  docs/results/several_labels.md
 """
 
 from ml_collections import ConfigDict

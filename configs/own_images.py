@@ -1,6 +1,6 @@
 """A low-rank head on your own images.
 
-The images are in DIR/mine.npz, in the format that README.md describes. --config.data.name=X reads
+The images are in DIR/mine.npz, in the format of docs/own_data.md. --config.data.name=X reads
 DIR/X.npz.
 
 Question:  what does a model learn from these images with the stored labels?

@@ -4,7 +4,7 @@ Question:  does correlated noise help if labels are clean but classes are simila
 Command:   python main.py --config=configs/tiny_imagenet_het_full.py \
                --workdir=runs/tiny_imagenet_het_full
 Cost:      about an hour on a GPU (not measured); the study has a smaller version for CPUs
-Expected:  not measured at this size; experiments/correlated_label_noise/README.md has smaller runs
+Expected:  not measured at this size; docs/results/tiny_imagenet.md has smaller runs
 """
 
 from ml_collections import ConfigDict

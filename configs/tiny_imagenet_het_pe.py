@@ -4,7 +4,7 @@ Question:  does correlated noise with fewer parameters help if classes are simil
 Command:   python main.py --config=configs/tiny_imagenet_het_pe.py \
                --workdir=runs/tiny_imagenet_het_pe
 Cost:      about an hour on a GPU (not measured); the study has a smaller version for CPUs
-Expected:  not measured at this size; experiments/correlated_label_noise/README.md has smaller runs
+Expected:  not measured at this size; docs/results/tiny_imagenet.md has smaller runs
 """
 
 from ml_collections import ConfigDict

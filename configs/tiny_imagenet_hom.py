@@ -3,7 +3,7 @@
 Question:  what is the baseline for the heads with noise?
 Command:   python main.py --config=configs/tiny_imagenet_hom.py --workdir=runs/tiny_imagenet_hom
 Cost:      about an hour on a GPU (not measured); the study has a smaller version for CPUs
-Expected:  not measured at this size; experiments/correlated_label_noise/README.md has smaller runs
+Expected:  not measured at this size; docs/results/tiny_imagenet.md has smaller runs
 """
 
 from ml_collections import ConfigDict

@@ -12,4 +12,4 @@ class Batch(NamedTuple):
     labels: Int[Array, "*b"] | Int[Array, "*b m"]  # a class, or a list of classes padded with -1
     weights: Float[Array, "*b"]  # >= 0; 0 means absent
     ids: Int[Array, "*b"]  # positions in the stored split
-    extras: dict[str, Array]  # arrays that only some methods need
+    extras: dict[str, Array]  # further arrays by name, such as boxes

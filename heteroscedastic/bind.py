@@ -33,7 +33,7 @@ def bind(module: ModuleType, /, *, name: str, **settings: Any) -> Callable:
     """
     target = lookup(module, name)
     check_settings(f"{_module_name(module)}.{name}", target, settings)
-    return _bound(target, settings)
+    return _binding(target, settings)
 
 
 def declared_settings(target: Callable) -> dict[str, inspect.Parameter]:
@@ -82,7 +82,7 @@ def lookup(module: ModuleType, name: str) -> Callable:
     return choices[name]
 
 
-def _bound(target: Callable, settings: dict[str, Any]) -> Callable:
+def _binding(target: Callable, settings: dict[str, Any]) -> Callable:
     return target(**settings) if inspect.isclass(target) else functools.partial(target, **settings)
 
 
@@ -200,7 +200,7 @@ def _value_error(name: str, value: Any, expected: str) -> str:
 def _has_type(annotation: Any, value: Any) -> bool:
     """Whether a value has an annotated type.
 
-    A bool is not a number. A list is accepted as a tuple, as JSON turns tuples into lists.
+    A bool is not a number. A list is accepted as a tuple, because JSON turns tuples into lists.
     """
     origin, parts = typing.get_origin(annotation), typing.get_args(annotation)
     if origin in (typing.Union, types.UnionType):
@@ -292,7 +292,7 @@ def _link(module: ModuleType, node: ast.expr) -> Callable:
     # data/chains.py checks the values, as the rules differ between pipelines.
     target = lookup(module, call.func.id)
     _check_names(f"{_module_name(module)}.{call.func.id}", target, settings)
-    return _bound(target, settings)
+    return _binding(target, settings)
 
 
 def _choices(module: ModuleType) -> dict[str, Callable]:

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-_LINEAR = 8.0  # log-odds up to which bins have approximately equal width
+_LINEAR = 8.0  # log-odds below which bins have approximately equal width
 _LIMIT = 1e4  # largest log-odds; values beyond are in the outermost bins
 
 
@@ -50,7 +50,7 @@ def sums(
     num_bins = len(edges) - 1
     bins = jnp.searchsorted(jnp.asarray(edges[1:-1]), scores, side="left")
     bins = bins + num_bins * (targets > 0)
-    # Integer counts per example: a float32 sum of ones would stop growing at 2^24 in a bin.
+    # Integer counts per example, because a float32 sum of ones stops growing at 2^24.
     counts = jax.vmap(lambda x: jnp.bincount(x, length=2 * num_bins))(bins)
     weights = jnp.where((weights != 0) & jnp.any(jnp.isnan(scores), axis=-1), jnp.nan, weights)
     negative, positive = jnp.sum(weights[:, None] * counts, axis=0).reshape(2, num_bins)
@@ -64,7 +64,7 @@ def average_precision(s: RankingSums) -> float:
     mixed: the positives of a bin have the precision halfway through it. The result lies within
     `average_precision_bounds`, and is exact where all scores are equal.
     """
-    positive, negative, positives_above, negatives_above = _falling(s)
+    positive, negative, positives_above, negatives_above = _bins_with_positives(s)
     hits, misses = positives_above + positive / 2, negatives_above + negative / 2
     return (
         float(np.sum(positive * hits / (hits + misses)) / np.sum(positive))
@@ -88,7 +88,7 @@ def average_precision_bounds(s: RankingSums) -> tuple[float, float]:
 
     for weights of any size.
     """
-    positive, negative, positives_above, negatives_above = _falling(s)
+    positive, negative, positives_above, negatives_above = _bins_with_positives(s)
     if not len(positive):
         return float("nan"), float("nan")
     before = negatives_above + negative
@@ -98,8 +98,8 @@ def average_precision_bounds(s: RankingSums) -> tuple[float, float]:
     return tuple(float(np.sum(x) / np.sum(positive)) for x in (worst, best))
 
 
-def _falling(s):
-    """For each bin with positives, highest first: positives, negatives, and both above the bin."""
+def _bins_with_positives(s):
+    """Positives, negatives, and both in the bins above, for each such bin, highest bin first."""
     positive, negative = (np.asarray(x, np.float64)[::-1] for x in s)
     above = [np.cumsum(x) - x for x in (positive, negative)]
     has_positives = positive != 0  # also for nan, so that the result is nan

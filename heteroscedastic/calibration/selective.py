@@ -21,7 +21,7 @@ class RiskCoverage(NamedTuple):
 
     @property
     def excess(self) -> float:
-        """The area above the optimum, which a better order of the examples could remove."""
+        """The part of the area that a better order of the examples could remove."""
         return self.area - self.optimum
 
 

@@ -35,7 +35,7 @@ class Trace:
             )
 
     def before(self, step: int, state: Any) -> None:
-        """Starts the trace before its first step, after all steps in flight are finished."""
+        """Starts the trace before its first step, once all steps in flight have finished."""
         if self._first <= step <= self._last and not self._local and hosts.is_first():
             jax.block_until_ready(state)
             self._first, self._local = step, tempfile.mkdtemp(prefix="profile-")

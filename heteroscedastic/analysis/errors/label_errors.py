@@ -3,8 +3,8 @@
 A label is scored by its negative log-probability under softmax(loc), the utilities without their
 noise. The training probability of a head with noise, E[softmax(u)], includes the confusions that
 the noise has learned, and therefore assigns a higher probability to a wrong label; loc alone need
-not. For a head without noise both scores are equal. experiments/correlated_label_noise/README.md
-reports measurements.
+not. For a head without noise both scores are equal. docs/results/label_errors.md reports
+measurements.
 
 The network has seen the labels of its training examples, and a network that has memorised them
 finds no error. The best checkpoint by validation has memorised less than the last one: in those

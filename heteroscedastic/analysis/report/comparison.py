@@ -31,9 +31,9 @@ def groups(
     """Reads runs and groups those of one config with different seeds, in order of appearance.
 
     Args:
-      directories: of finished runs.
-      names: of the groups; by default the part of the directories that differs between groups, or
-        the head if there is one group.
+      directories: directories of finished runs.
+      names: names of the groups; by default the part of the directories that differs between
+        groups, or the head if there is one group.
 
     Raises:
       FileNotFoundError, ValueError: a run is not complete, is damaged or of an incompatible
@@ -69,7 +69,7 @@ def groups(
 
 
 def _names(groups: list[tuple[SavedRun, ...]]) -> list[str]:
-    """The first folder in which the directories differ, or the full paths from there on."""
+    """Names of groups: the first folder in which they differ, or the paths from that folder on."""
     if len(groups) == 1:
         return [str(groups[0][0].config["head"]["name"])]
     parts = [_common_prefix([run.directory.parts for run in runs]) for runs in groups]
@@ -114,7 +114,7 @@ def _check_comparable(
 
 
 def _check_data(runs: list[SavedRun]) -> None:
-    """Raises a ValueError if runs with the same data, curation and seed have other fingerprints."""
+    """Raises a ValueError if runs of the same data, curation and seed have other fingerprints."""
     first_runs: dict[str, SavedRun] = {}
     for run in runs:
         c = run.config
@@ -132,7 +132,7 @@ class RunSet(NamedTuple):
     """Groups of runs with their predictions of one evaluation."""
 
     groups: list[Group]
-    evaluation: str  # to report
+    evaluation: str  # evaluation to report
     fit: str | None  # evaluation on which temperatures are fitted; None if a run lacks it
     predictions: list[list[Predictions]]  # of `evaluation`, by group and run
     fit_predictions: list[list[Predictions]] | None  # of `fit`, by group and run
@@ -158,7 +158,7 @@ def load(
 
     Args:
       groups: the runs.
-      evaluation: to report.
+      evaluation: name of the evaluation to report.
       fit: evaluation on which temperatures are fitted; by default
         `loaded_run.held_out_evaluation`. If a run has no predictions of it, `RunSet.fit` is None.
       data_dir: directory of the data sets.
@@ -194,7 +194,7 @@ def settings(config: Any, prefix: str = "") -> dict[str, Any]:
 def differences(groups: Sequence[Group]) -> dict[str, list[list[Any]]]:
     """The settings other than the seed that differ between runs, with their values by group.
 
-    The value is None for a run that does not have the setting.
+    The value is None for a run without the setting.
     """
     flat = [[settings(run.config) for run in group.runs] for group in groups]
     names = sorted({name for group in flat for run in group for name in run} - {"seed"})

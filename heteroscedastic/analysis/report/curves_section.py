@@ -51,7 +51,7 @@ def curves(run_set: RunSet) -> Section:
 
 
 def _curve(metric, quantity, series) -> Picture:
-    last = [
+    final_values = [
         f"{name} {part}: {values[:, -1].mean():.3g}"
         for name, parts in series.items()
         for part, (_, values) in parts.items()
@@ -65,7 +65,7 @@ def _curve(metric, quantity, series) -> Picture:
     return Picture(
         page.file_name("curve", metric),
         caption,
-        f"Learning curves of {quantity}; final values: {', '.join(last)}.",
+        f"Learning curves of {quantity}; final values: {', '.join(final_values)}.",
         panels.curves(series, quantity.split(" (")[0].capitalize(), quantity),
         {
             name: {
@@ -84,7 +84,7 @@ def read_metrics(run: str | files.Path) -> dict[str, Float[np.ndarray, "n"]]:
 
     Raises:
       FileNotFoundError: the run has no such file.
-      ValueError: a line is damaged, or the lines are not those that the run wrote.
+      ValueError: a line is damaged, or the run did not write these lines.
     """
     lines = run_record.metrics(files.as_path(run))
     names = list(dict.fromkeys(name for line in lines for name in line))

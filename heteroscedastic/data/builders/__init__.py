@@ -1,11 +1,12 @@
-"""Builders of data sets that TensorFlow Datasets lacks; importing this module registers them.
+"""Builders of data sets that TensorFlow Datasets lacks. This prepares a set:
 
     import tensorflow_datasets as tfds
     import heteroscedastic.data.builders
 
     tfds.builder(NAME, data_dir=DIR).download_and_prepare()
 
-prepares a set. If files must be downloaded manually, the error says which and where to put them.
+If files must be downloaded manually, the error names them and their directory. Importing
+this module registers its builders.
 """
 
 from heteroscedastic.data.builders.coco_labels import CocoLabels

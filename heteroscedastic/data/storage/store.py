@@ -200,7 +200,7 @@ def _source(name: str, data_dir: str | None, **extras: Any) -> StoredDataset:
         f" ({', '.join(_BUNDLED)}). To use TensorFlow Datasets, prepare it with\n"
         f"  {vtab.preparation(name, data_dir or 'DIR')}\n"
         "which requires the extra [tensorflow] of this package, and pass"
-        f" --data_dir={data_dir or 'DIR'}. Your own images go into DIR/{name}.npz; README.md"
+        f" --data_dir={data_dir or 'DIR'}. Your own images go into DIR/{name}.npz; docs/own_data.md"
         " describes its fields."
     )
 
