@@ -235,7 +235,7 @@ class _Trainer:
         if sums is not None:  # None for the saved sums of another version
             weight = float(sums.metrics.weight)
             values |= {
-                f"train/{name}": value for name, value in metrics.means(sums.metrics).items()
+                f"train/{name}": value for name, value in self.run.task.means(sums.metrics).items()
             }
             values["train/loss"] = float(sums.loss) / weight
             values["train/gradient_norm"] = float(sums.gradient_norm) / weight
@@ -243,7 +243,8 @@ class _Trainer:
         validation = self.run.config["validation"]
         if validation:
             split, metric = validation["split"], validation["metric"]
-            means = metrics.means(self._evaluate("validation", validation, self.state, sums)[0])
+            evaluated, _ = self._evaluate("validation", validation, self.state, sums)
+            means = self.run.task.means(evaluated)
             values |= {f"{split}/{name}": value for name, value in means.items()}
             score = -means[metric] if metric in metrics.LOWER_IS_BETTER else means[metric]
             summary += f"  {split} {metric} {means[metric]:.4f}"
@@ -332,7 +333,7 @@ class _Trainer:
             arrays = evaluate.arrays(predictions)
             if hosts.is_first():
                 workdir.write_predictions(self.path, name, arrays, self.owner)
-            evals[name] = metrics.means(sums) | self.run.task.extra_results(arrays)
+            evals[name] = self.run.task.means(sums) | self.run.task.extra_results(arrays)
             title = f"{name} ({settings['split']}, {checkpoint} checkpoint):"
             hosts.log(progress.table(title, evals[name]))
         return {

@@ -38,6 +38,9 @@ class Multiclass:
         sums = metrics.any_label if answers == "any" else self._sums
         return sums(logits, batch.labels, batch.weights)
 
+    def means(self, sums: Any) -> dict[str, float]:
+        return metrics.means(sums)
+
     def predictions(
         self, logits: Float[Array, "*b k"], batch: Batch, answers: Answers
     ) -> Predictions:

@@ -42,11 +42,18 @@ class Task(Protocol):
     objective: Callable[..., tuple[Float[Array, ""], Outputs]]
 
     def training_sums(self, outputs: Outputs, batch: Batch) -> Any:
-        """Sums of metrics.py over a batch of training; the outputs hold the targets."""
+        """Sums over a batch of training; their field `weight` is the number of examples.
+
+        The outputs hold the targets.
+        """
         ...
 
     def evaluation_sums(self, logits: Float[Array, "*b k"], batch: Batch, answers: Answers) -> Any:
-        """Sums of metrics.py over a batch of an evaluation."""
+        """Sums over a batch of an evaluation."""
+        ...
+
+    def means(self, sums: Any) -> dict[str, float]:
+        """The metrics by name, from sums over all examples."""
         ...
 
     def predictions(

@@ -12,6 +12,12 @@ from heteroscedastic.models import heads
 FEATURES = np.random.default_rng(0).normal(size=(23, 5)).astype(np.float32)
 PLACES = {"utilities": {}, "features": {"noise_on": "features"}}
 HEADS = {
+    **{
+        name: getattr(heads, name)(
+            7, **{k: 3 for k in ("num_factors",) if hasattr(getattr(heads, name), k)}
+        )
+        for name in heads.__all__
+    },
     "deterministic": heads.Deterministic(7),
     "learned": heads.LowRank(7, temperature=(0.5, 4.0), num_factors=2),
     "no factors": heads.ParameterEfficient(7, num_factors=0),
@@ -69,7 +75,7 @@ def test_the_average_agrees_with_plain_numpy_for_any_head_and_block_size(name, m
         )
         np.testing.assert_allclose(result.variance, np.diag(expected), **close)
         np.testing.assert_allclose(result.means, expected.mean(axis=1), **close)
-        assert (result.variance > 0).all() == (name != "deterministic")
+        assert (result.variance > 0).all() == heads.has_noise(type(head).__name__)
 
 
 @pytest.mark.parametrize("place", PLACES)
