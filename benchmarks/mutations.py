@@ -117,6 +117,7 @@ def analysis_digest(directory: Path, with_report: bool = True) -> str:
         contents[checkpoint] = provenance.digest_of_arrays(arrays)
     for name in ("valid", "test"):
         arrays = predictions.read(directory, name)._replace(source=None)._asdict()
+        arrays |= arrays.pop("extras")
         contents[name] = provenance.digest_of_arrays(
             {k: x for k, x in arrays.items() if x is not None}
         )

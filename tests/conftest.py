@@ -20,7 +20,7 @@ os.environ.setdefault(
 if "PYTEST_XDIST_WORKER" not in os.environ:
     _COMPILED = tempfile.TemporaryDirectory()
     os.environ["JAX_COMPILATION_CACHE_DIR"] = _COMPILED.name
-    os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0.2"
+    os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0.0"
 
 
 def pytest_collection_modifyitems(items):

@@ -8,7 +8,7 @@ import socket
 import time
 
 import pytest
-from subprocesses import EXTRAS, MAIN, run_without, start_without, with_devices
+from subprocesses import EXTRAS, MAIN, outputs, run_without, start_without, with_devices
 
 from heteroscedastic.data.storage import store
 from heteroscedastic.distributed import hosts
@@ -94,7 +94,7 @@ def test_four_processes_that_come_one_after_the_other_and_one_of_them_slow_agree
         time.sleep(2)
         processes[3].send_signal(signal.SIGCONT)
         time.sleep(0.1)
-    told = [p.communicate(timeout=300) for p in processes]
+    told = outputs(processes)
     assert [p.returncode for p in processes] == [0] * 4, told
     assert "on 4 x" in told[0][0]
     assert [_own(text) for others in told[1:] for text in others] == [
@@ -130,7 +130,7 @@ def test_where_one_of_two_is_killed_the_other_leaves_and_a_restart_continues(
         if path.is_file():
             os.truncate(path, path.stat().st_size // 2)
     again = start_hosts(2, directory, data_dir)
-    told = [p.communicate(timeout=300) for p in again]
+    told = outputs(again)
     assert [p.returncode for p in again] == [0, 0], told
     assert "continuing from step" in told[0][0]
     assert (directory / "checkpoints_damaged" / str(newest)).is_dir()
@@ -268,7 +268,7 @@ def test_sigterm_to_one_of_two_saves_on_both(data_dir, tmp_path):
         assert processes[0].poll() is None
         time.sleep(0.01)
     processes[1].terminate()
-    told = [p.communicate(timeout=120) for p in processes]
+    told = outputs(processes, 120)
     assert [p.returncode for p in processes] == [SAVED] * 2, told
     assert "is saved in" in told[0][0]
 
@@ -307,7 +307,7 @@ def test_sigterm_to_one_of_two_in_an_evaluation_ends_it_on_both(alone, data_dir,
             address = f"localhost:{free.getsockname()[1]}"
         common = (program, str(tmp_path / "run"), str(data_dir), address)
         processes = [start_without(EXTRAS, *common, str(i), interrupted) for i in range(2)]
-        told = [p.communicate(timeout=300) for p in processes]
+        told = outputs(processes)
         return [p.returncode for p in processes], told
 
     codes, told = ran("1")
@@ -324,7 +324,7 @@ def test_sigterm_to_one_of_two_in_an_evaluation_ends_it_on_both(alone, data_dir,
 def test_an_error_of_the_first_process_is_told_by_all(data_dir, tmp_path):
     (tmp_path / "thesis.tex").write_text("years of work")
     processes = start_hosts(2, tmp_path, data_dir)
-    told = [p.communicate(timeout=120)[1] for p in processes]
+    told = [errors for _, errors in outputs(processes, 120)]
     assert all(p.returncode not in (0, None) for p in processes)
     assert all("holds files but no config.json" in errors for errors in told)
     assert all(len(_own(errors)) == 1 and _own(errors)[0].startswith("error: ") for errors in told)

@@ -356,7 +356,7 @@ def test_one_label_an_example_may_be_learned_as_yes_or_no_answers(tmp_path):
             {"data": dict(name="digits", train="")},
             "config.data needs a value for 'eval', 'validation_fraction'",
         ),
-        ({"loss": dict(name="hinge")}, "choose one of cross_entropy, sigmoid_cross_entropy"),
+        ({"loss": dict(name="hinge")}, "choose one of cross_entropy, focal"),
         ({"loss": dict(name="cross_entropy", gamma=2.0)}, "has no setting 'gamma'"),
         ({"data.train": "pad_crop(4)|rotate(10)"}, "config.data.train: augment has no 'rotate'"),
         ({"data.name": "mnist"}, "no data set 'mnist'"),

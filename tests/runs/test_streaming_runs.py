@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from pack import PACK, needs
 from streams import NUM_TEST, NUM_TRAIN, prepare, relabelled
-from subprocesses import EXTRAS, MAIN, run_without, start_without
+from subprocesses import EXTRAS, MAIN, outputs, run_without, start_without
 
 pytest.importorskip("tensorflow_datasets")
 
@@ -300,7 +300,7 @@ def test_what_either_of_two_processes_cannot_decode_is_told_of_the_run(data_dir,
     )
     made["training"]["num_epochs"], made["evals"] = 1.0, {"test": {"split": "test"}}
     both = start(2, tmp_path / "run", data_dir, made)
-    said = [process.communicate(timeout=300) for process in both]
+    said = outputs(both)
     assert [process.returncode for process in both] == [0, 0], said
     assert json.loads((tmp_path / "run" / "results.json").read_text())["left_out"] == {
         "train": [3, 30]
@@ -343,7 +343,7 @@ def test_what_one_of_two_hosts_reads_wrong_ends_both_and_names_what_it_was(data_
         running.append(
             [start_without({"tensorboard"}, MAIN, *words, f"--process_id={i}") for i in range(2)]
         )
-    said = [[process.communicate(timeout=180)[1] for process in pair] for pair in running]
+    said = [[errors for _, errors in outputs(pair, 180)] for pair in running]
     for fault, pair, (_, errors) in zip(faults, running, said):
         assert all(process.returncode not in (0, None) for process in pair), said
         expected = (

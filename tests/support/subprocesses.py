@@ -1,6 +1,8 @@
 """Programs in subprocesses that simulate an installation without the extras."""
 
+import concurrent.futures
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -32,13 +34,32 @@ def with_devices(number):
 def start_without(absent, program, *arguments, **settings):
     """Starts a program that cannot import these packages."""
     return subprocess.Popen(
-        [sys.executable, "-c", _WITHOUT.format(absent=absent) + program, *arguments],
+        [
+            *(sys.executable, "-X", "faulthandler", "-c"),
+            *(_WITHOUT.format(absent=absent) + program, *arguments),
+        ],
         cwd=ROOT,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
         **settings,
     )
+
+
+def outputs(processes, timeout=300):
+    """The output and errors of each process, once all have ended.
+
+    All pipes are read at the same time, as a process whose pipe is full waits, and its peers with
+    it. Processes that do not end in time are aborted, and the error shows where their threads were.
+    """
+    with concurrent.futures.ThreadPoolExecutor(len(processes)) as pool:
+        pending = [pool.submit(process.communicate) for process in processes]
+        _, late = concurrent.futures.wait(pending, timeout)
+        for process in processes if late else ():
+            process.send_signal(signal.SIGABRT)
+        texts = [each.result() for each in pending]
+    assert not late, f"not ended after {timeout} s: {texts}"
+    return texts
 
 
 def run_without(absent, program, *arguments, **settings):
