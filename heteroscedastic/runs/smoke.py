@@ -84,7 +84,7 @@ def smoke(config: dict[str, Any], data_dir: str | None = None) -> tuple[dict[str
         config["data"]["max_classes"] = min(max_classes, _NUM_CLASSES)
     elif config["head"]["num_classes"] > _NUM_CLASSES:
         config["head"]["num_classes"] = config["data"]["max_classes"] = _NUM_CLASSES
-    config["backbone"] = _smallest(config["backbone"])
+    config["backbone"] = _smallest_backbone(config)
     config["training"]["profile_steps"] = None
     devices = jax.device_count()
     parts = devices * config["training"]["microbatches"]
@@ -97,13 +97,18 @@ def smoke(config: dict[str, Any], data_dir: str | None = None) -> tuple[dict[str
     return config, data_dir
 
 
-def _smallest(settings: dict[str, Any]) -> dict[str, Any]:
-    """config.backbone with the smallest member of the family."""
+def _smallest_backbone(config: dict[str, Any]) -> dict[str, Any]:
+    """config.backbone with the smallest member of the family, which has its own defaults."""
+    settings = config["backbone"]
     name = backbones.smallest(settings["name"])
     if name == "ResNet10" and settings["stem"] == "cifar":
         name = "ResNet8"
-    declared = bind.declared_settings(bind.lookup(backbones, name))
-    return {"name": name} | {k: v for k, v in settings.items() if k in declared}
+    smaller = {**config, "backbone": {**settings, "name": name}}
+    settings = sections.renamed(config, {"backbone.name"}, smaller)["backbone"]
+    target = bind.lookup(backbones, name)
+    declared = bind.declared_settings(target)
+    stated = {k: v for k, v in settings.items() if k in declared}
+    return {"name": name, **bind.defaults(target), **stated}
 
 
 def _check_with_data(config: dict[str, Any], data_dir: str | None) -> None:

@@ -86,6 +86,13 @@ def test_a_residual_network_of_any_depth_keeps_its_architecture():
     assert config["backbone"].items() >= backbone.items()
 
 
+def test_the_smallest_backbone_has_its_own_defaults():
+    settings = {"data.name": "absent", "backbone": dict(name="InceptionResNetV2", remat=True)}
+    config, _ = smoke.smoke(study.config("digits_hom", settings))
+    expected = dict(name="InceptionResNetV2Small", padding="SAME", remat=True)
+    assert config["backbone"].items() >= expected.items()
+
+
 def test_pairs_of_digits_stand_in_where_an_example_has_several_labels(tmp_path):
     config = study.config("digits_multilabel_hom", {"data.name": "openimages"})
     assert loop.train(smoke.smoke(config)[0], str(tmp_path / "run"))["step"] == 2
