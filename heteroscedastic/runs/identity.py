@@ -151,13 +151,8 @@ def updated(config: Mapping[str, Any], results: Mapping[str, Any] | None = None)
         updated |= _task_and_answers(updated, results)
     try:
         declarations = sections.declarations(updated)
-    except (
-        AttributeError,
-        KeyError,
-        TypeError,
-        ValueError,
-    ):  # damaged, or of code that no longer exists
-        return updated
+    except (AttributeError, KeyError, TypeError, ValueError):
+        return updated  # it is damaged, or names code that no longer exists
     for (section, *rest), target in declarations.items():
         settings = updated[section][rest[0]] if rest else updated[section]
         if isinstance(settings, dict):

@@ -94,10 +94,10 @@ def test_four_processes_that_come_one_after_the_other_and_one_of_them_slow_agree
         time.sleep(2)
         processes[3].send_signal(signal.SIGCONT)
         time.sleep(0.1)
-    told = outputs(processes)
-    assert [p.returncode for p in processes] == [0] * 4, told
-    assert "on 4 x" in told[0][0]
-    assert [_own(text) for others in told[1:] for text in others] == [
+    texts = outputs(processes)
+    assert [p.returncode for p in processes] == [0] * 4, texts
+    assert "on 4 x" in texts[0][0]
+    assert [_own(text) for others in texts[1:] for text in others] == [
         []
     ] * 6  # the first one speaks, and warns
     assert_agree(alone, tmp_path / "run")
@@ -130,9 +130,9 @@ def test_where_one_of_two_is_killed_the_other_leaves_and_a_restart_continues(
         if path.is_file():
             os.truncate(path, path.stat().st_size // 2)
     again = start_hosts(2, directory, data_dir)
-    told = outputs(again)
-    assert [p.returncode for p in again] == [0, 0], told
-    assert "continuing from step" in told[0][0]
+    texts = outputs(again)
+    assert [p.returncode for p in again] == [0, 0], texts
+    assert "continuing from step" in texts[0][0]
     assert (directory / "checkpoints_damaged" / str(newest)).is_dir()
     assert_agree(alone, directory)
 
@@ -183,7 +183,7 @@ def test_a_host_that_is_stopped_for_long_is_lost_and_leaves_once_it_goes_on(data
 
 @pytest.mark.parametrize("number", [0, 1])
 def test_a_host_that_comes_back_alone_says_so(number):
-    """It waits for the others as long as it is told to."""
+    """It waits for the others as long as it is texts to."""
     with socket.socket() as free:
         free.bind(("localhost", 0))
         address = f"localhost:{free.getsockname()[1]}"
@@ -268,9 +268,9 @@ def test_sigterm_to_one_of_two_saves_on_both(data_dir, tmp_path):
         assert processes[0].poll() is None
         time.sleep(0.01)
     processes[1].terminate()
-    told = outputs(processes, 120)
-    assert [p.returncode for p in processes] == [SAVED] * 2, told
-    assert "is saved in" in told[0][0]
+    texts = outputs(processes, 120)
+    assert [p.returncode for p in processes] == [SAVED] * 2, texts
+    assert "is saved in" in texts[0][0]
 
 
 @pytest.mark.slow
@@ -307,16 +307,16 @@ def test_sigterm_to_one_of_two_in_an_evaluation_ends_it_on_both(alone, data_dir,
             address = f"localhost:{free.getsockname()[1]}"
         common = (program, str(tmp_path / "run"), str(data_dir), address)
         processes = [start_without(EXTRAS, *common, str(i), interrupted) for i in range(2)]
-        told = outputs(processes)
-        return [p.returncode for p in processes], told
+        texts = outputs(processes)
+        return [p.returncode for p in processes], texts
 
-    codes, told = ran("1")
-    assert codes == [SAVED] * 2, told
-    assert "step 30 is saved in" in told[0][0]
+    codes, texts = ran("1")
+    assert codes == [SAVED] * 2, texts
+    assert "step 30 is saved in" in texts[0][0]
     assert len((tmp_path / "run" / "metrics.jsonl").read_text().splitlines()) == 1
-    codes, told = ran("nobody")
-    assert codes == [0, 0], told
-    assert "continuing from step 30" in told[0][0]
+    codes, texts = ran("nobody")
+    assert codes == [0, 0], texts
+    assert "continuing from step 30" in texts[0][0]
     assert_agree(alone, tmp_path / "run")
 
 
@@ -324,10 +324,10 @@ def test_sigterm_to_one_of_two_in_an_evaluation_ends_it_on_both(alone, data_dir,
 def test_an_error_of_the_first_process_is_told_by_all(data_dir, tmp_path):
     (tmp_path / "thesis.tex").write_text("years of work")
     processes = start_hosts(2, tmp_path, data_dir)
-    told = [errors for _, errors in outputs(processes, 120)]
+    texts = [errors for _, errors in outputs(processes, 120)]
     assert all(p.returncode not in (0, None) for p in processes)
-    assert all("holds files but no config.json" in errors for errors in told)
-    assert all(len(_own(errors)) == 1 and _own(errors)[0].startswith("error: ") for errors in told)
+    assert all("holds files but no config.json" in errors for errors in texts)
+    assert all(len(_own(errors)) == 1 and _own(errors)[0].startswith("error: ") for errors in texts)
     assert [p.name for p in tmp_path.iterdir()] == ["thesis.tex"]
 
 
@@ -349,14 +349,14 @@ def test_parameters_cut_over_eight_devices_agree_with_whole_ones(alone, data_dir
     )
     done = run_without(EXTRAS, program, str(tmp_path / "run"), str(data_dir), env=with_devices(8))
     assert "on 8 x" in done.stdout, done.stderr
-    told = [
+    texts = [
         list(map(int, line.split()[1:]))
         for line in done.stdout.splitlines()
         if line.startswith("cut ")
     ]
     assert (
-        sum(whole > part for whole, part, *_ in told) > 10
+        sum(whole > part for whole, part, *_ in texts) > 10
     )  # parameters and momentum, after the last step
-    for whole, part, *shape in told:
+    for whole, part, *shape in texts:
         assert part == (whole // 8 if any(size % 8 == 0 for size in shape) else whole)
     assert_agree(alone, tmp_path / "run")
