@@ -43,7 +43,7 @@ def paper(
 
     A table with a layout has none either: the paper reports means over several of its rows.
     """
-    columns = [m for m in chosen.metrics if table.has_paper(chosen, regime, m)]
+    columns = [m for m in regime.metrics or chosen.metrics if table.has_paper(chosen, regime, m)]
     if not columns or chosen.layout:
         return None
     by_row = {

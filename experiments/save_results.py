@@ -35,10 +35,10 @@ def table_metrics(chosen: study.Table, result: study.JobResult) -> dict[str, Any
         if regime.select:
             score = result.results["evals"][regime.select][chosen.select_metric]
             evals.setdefault(regime.select, {})[chosen.select_metric] = score
-        for metric in chosen.metrics:
+        for metric in regime.metrics or chosen.metrics:
             value = table.metric_value(result, regime, metric)
             before = evals.setdefault(regime.report, {}).setdefault(metric, value)
-            if not np.array_equal(before, value, equal_nan=True):
+            if before is not value and not np.array_equal(before, value, equal_nan=True):
                 raise ValueError(
                     f"{metric} of {regime.report} has two values, {before} and {value}, in two"
                     " regimes."

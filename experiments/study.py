@@ -38,6 +38,8 @@ class Scale(NamedTuple):
     overrides: dict[str, Any] = {}
     # Replaces entries of the tuning grid for every seed after the first.
     later_grid: dict[str, tuple[Any, ...]] = {}
+    runs: str | None = None  # another table whose runs this scale uses, by row name
+    rows: tuple[str, ...] | None = None  # names of the rows that have this scale; None is all
 
 
 class Regime(NamedTuple):
@@ -46,7 +48,10 @@ class Regime(NamedTuple):
     select: str | None  # validation evaluation; None if nothing is tuned
     report: str  # test evaluation
     prefix: str = ""  # of the paper's columns for the reported evaluation
-    fit: str | None = None  # evaluation on which temperatures are fitted; defaults to `select`
+    # Evaluation on which temperatures are fitted, or "halves" (of the reported evaluation, each
+    # for the other); defaults to `select`.
+    fit: str | None = None
+    metrics: tuple[str, ...] | None = None  # in place of those of the table
 
     @property
     def fitted_on(self) -> str | None:
@@ -76,7 +81,6 @@ class Table(NamedTuple):
     reference: str | None = None  # the row with which the others are compared
     paper: dict[str, Any] | None = None
     test: str | None = None  # the paper's significance test: "unpaired t-test"
-    runs: str | None = None  # another table whose runs this table uses, by row name
     layout: "Layout | None" = None
 
 
@@ -125,24 +129,26 @@ def jobs(chosen: Table, scale: str, out: files.Path) -> list[Job]:
     Args:
       chosen: the table.
       scale: one of its scales.
-      out: directory of the table. A table that uses the runs of another table finds them in the
+      out: directory of the table. A scale that uses the runs of another table finds them in the
         sibling directory with that table's name.
 
     Raises:
       ValueError: the table does not have the scale.
     """
-    out = out.with_name(chosen.runs) if chosen.runs else out
     if scale not in chosen.scales:
         raise ValueError(
             f"this table has no scale {scale!r}; choose one of {', '.join(chosen.scales)}."
         )
+    size = chosen.scales[scale]
+    out = out.with_name(size.runs) if size.runs else out
+    rows = [row for row in chosen.rows if size.rows is None or row.name in size.rows]
     all_jobs = []
-    first, later = _points(chosen.grid), _points(chosen.grid | chosen.scales[scale].later_grid)
-    seeds = chosen.scales[scale].seeds
+    first, later = _points(chosen.grid), _points(chosen.grid | size.later_grid)
+    seeds = size.seeds
     points = [(point, seed) for i, seed in enumerate(seeds) for point in (later if i else first)]
-    for row, (point, seed) in itertools.product(chosen.rows, points):
+    for row, (point, seed) in itertools.product(rows, points):
         substitutions = {"{runs}": str(out.parent), "{scale}": scale, "{seed}": str(seed)}
-        settings = {**chosen.scales[scale].overrides, **row.overrides, **dict(point), "seed": seed}
+        settings = {**size.overrides, **row.overrides, **dict(point), "seed": seed}
         slug = ",".join(f"{name}={value}" for name, value in point) or "untuned"
         directory = out / scale / row.name / slug / f"seed_{seed}"
         text = json.dumps(

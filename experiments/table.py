@@ -20,7 +20,14 @@ from scipy import stats
 from experiments import study
 from heteroscedastic import files, user_errors
 from heteroscedastic.analysis.report.comparison import difference, spread
-from heteroscedastic.analysis.uncertainty import calibration
+from heteroscedastic.analysis.uncertainty import by_class, calibration
+
+# Prefix of a metric -> the control of analysis/uncertainty/by_class.py that it is measured under.
+_CONTROLS = {
+    "shifted_": "after_prior_shift",
+    "hit_floor_": "floor_of_hits",
+    "label_floor_": "floor_of_labels",
+}
 
 
 def unpaired_p(ours: list[float], theirs: list[float]) -> float:
@@ -44,6 +51,8 @@ def text(chosen: study.Table, job_results: list[study.JobResult], numbers: dict[
       job_results: all its jobs with their results.
       numbers: contents of the study's paper.json.
     """
+    with_jobs = {result.job.row for result in job_results}  # not every row has every scale
+    chosen = chosen._replace(rows=tuple(row for row in chosen.rows if row.name in with_jobs))
     lines = [chosen.claim]
     for name, regime in chosen.regimes.items():
         tuned = study.tuned_results(job_results, regime, chosen.select_metric)
@@ -101,7 +110,8 @@ def _short(commits: str) -> str:
 def _regime(chosen, regime, tuned, numbers):
     """The lines of one regime: head and one line per row."""
     columns = ["method", "seeds", "chosen"]
-    for metric in chosen.metrics:
+    metrics = regime.metrics or chosen.metrics
+    for metric in metrics:
         columns += [metric, f"{metric} - {chosen.reference}"] if chosen.reference else [metric]
         columns += ["p"] if chosen.test and chosen.reference else []
         columns += (
@@ -121,7 +131,7 @@ def _regime(chosen, regime, tuned, numbers):
             str(len(own)),
             ", ".join(f"{p} ({n}x)" if n > 1 else p for p, n in points.most_common()),
         ]
-        for metric in chosen.metrics:
+        for metric in metrics:
             values = {s: metric_value(result, regime, metric) for s, result in own.items()}
             cells.append(spread(list(values.values())))
             if chosen.reference:
@@ -156,20 +166,39 @@ def _rows_without_runs(chosen, regime, columns, numbers):
     return lines
 
 
-def metric_value(result: study.JobResult, regime: study.Regime, metric: str) -> float:
+def metric_value(result: study.JobResult, regime: study.Regime, metric: str) -> Any:
     """A metric of a complete run, in the evaluation that a regime reports.
 
     Args:
       result: of a complete run.
       regime: its `fitted_on` is the evaluation on which temperatures are fitted.
       metric: a key of results.json, or a metric of the predictions
-        (analysis/uncertainty/calibration.py); "scaled_" followed by a name is the metric after
-        temperature scaling.
+        (analysis/uncertainty/calibration.py); after "scaled_", the metric after temperature
+        scaling; after "shifted_", a measure by class after a correction of the class prior; after
+        "hit_floor_" and "label_floor_", that measure of a perfect model, for drawn hits and for
+        drawn labels (analysis/uncertainty/by_class.py); "classes", the measures of each class.
+
+    Raises:
+      ValueError: a scaled metric, but the regime has no data for the temperature.
     """
     recorded = result.results["evals"][regime.report]
     if metric in recorded:
         return recorded[metric]
-    metrics = _calibration(result.job.directory, regime.fitted_on, regime.report)
+    directory = result.job.directory
+    if metric == "classes":
+        return _by_class(directory, regime.report)["classes"]
+    for prefix, control in _CONTROLS.items():
+        if metric.startswith(prefix):
+            measures = _by_class(directory, regime.report)[control]
+            return measures[metric.removeprefix(prefix)] if measures else float("nan")
+    if regime.fitted_on is None:
+        if metric.startswith("scaled_"):
+            raise ValueError(
+                f"{metric} requires an evaluation on which the temperature is fitted, and the"
+                f" regime that reports {regime.report!r} has none."
+            )
+        return _unscaled(directory, regime.report)[metric]
+    metrics = _calibration(directory, regime.fitted_on, regime.report)
     scaled = metric.startswith("scaled_")
     return metrics["after" if scaled else "before"][metric.removeprefix("scaled_")]
 
@@ -177,6 +206,16 @@ def metric_value(result: study.JobResult, regime: study.Regime, metric: str) -> 
 @functools.cache
 def _calibration(directory: files.Path, fit: str, on: str) -> dict[str, Any]:
     return calibration.temperature_scaling(directory, fit, on)
+
+
+@functools.cache
+def _unscaled(directory: files.Path, on: str) -> dict[str, float]:
+    return calibration.unscaled(directory, on)
+
+
+@functools.cache
+def _by_class(directory: files.Path, on: str) -> dict[str, Any]:
+    return by_class.run_report(directory, on)
 
 
 def has_paper(chosen, regime, metric):

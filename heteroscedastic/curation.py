@@ -152,7 +152,7 @@ def rising_noise(
             f"num_classes is {num_classes}, but must be >= 3: the only class with noise has no"
             " other class with noise to become."
         )
-    classes = _generator(seed, "rising_noise classes").permutation(num_classes)
+    classes = rising_order(seed, num_classes)
     position_of_class = np.argsort(classes)  # also the probability, in units of the lowest p > 0
     is_changed = uniforms(seed, "rising_noise", ids) < highest * (
         position_of_class[labels] / (num_classes - 1)
@@ -164,6 +164,11 @@ def rising_noise(
     noisy = labels.astype(np.int32)
     noisy[is_changed] = classes[np.searchsorted(ends[:-1], points, side="right")]
     return ids, noisy
+
+
+def rising_order(seed: int, num_classes: int) -> Int[np.ndarray, "k"]:
+    """The classes in the order in which `rising_noise` with this seed raises the rate."""
+    return _generator(seed, "rising_noise classes").permutation(num_classes)
 
 
 def permute_labels(

@@ -53,11 +53,10 @@ def _at_270_epochs(
         metrics=("accuracy", *metrics),
         regimes=_LAST,
         select_metric="nll",
-        scales=_270_EPOCHS,
+        scales={"paper": _270_EPOCHS["paper"]._replace(runs="table_1_270")},
         reference=reference,
         paper=_paper(number, {"accuracy": "top1"}),
         test="unpaired t-test",
-        runs="table_1_270",
     )
 
 

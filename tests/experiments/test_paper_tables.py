@@ -276,8 +276,7 @@ def test_each_test_set_of_table_2_has_its_own_numbers_of_the_paper(tmp_path):
             "WebVision": Regime(None, "test", prefix="webvision_"),
             "ILSVRC12": Regime(None, "valid", prefix="ilsvrc12_"),
         },
-        scales={"cpu": Scale((0,), settings)},
-        runs="another",
+        scales={"cpu": Scale((0,), settings, runs="another")},
     )
     for job in study.jobs(small, "cpu", tmp_path / "table_2"):
         assert job.directory.is_relative_to(tmp_path / "another")

@@ -175,10 +175,10 @@ def report(
         for own in [(class_counts >= low) & (class_counts <= high) & (test_counts > 0)]
     }
     return {
-        "observed": _summary([observed]),
-        "after_prior_shift": shifted and _summary([shifted]),
-        "floor_of_labels": _summary(drawn_labels(rng, logits, num_draws)),
-        "floor_of_hits": _summary(drawn_hits(rng, logits, labels, num_draws)),
+        "observed": summary([observed]),
+        "after_prior_shift": shifted and summary([shifted]),
+        "floor_of_labels": summary(drawn_labels(rng, logits, num_draws)),
+        "floor_of_hits": summary(drawn_hits(rng, logits, labels, num_draws)),
         "accuracy_by_shots": shots,
         "classes": {
             "train_count": np.asarray(class_counts).astype(int).tolist(),
@@ -187,8 +187,8 @@ def report(
     }
 
 
-def _summary(draws: list[ByClass]) -> dict[str, float]:
-    """Means over draws."""
+def summary(draws: list[ByClass]) -> dict[str, float]:
+    """Accuracy and calibration error over classes, each as a mean over draws."""
     values = [
         {
             "balanced_accuracy": x.balanced_accuracy,
@@ -202,6 +202,30 @@ def _summary(draws: list[ByClass]) -> dict[str, float]:
     return {name: float(np.mean([value[name] for value in values])) for name in values[0]}
 
 
+def run_report(
+    run: str | files.Path, on: str, *, num_draws: int = _NUM_DRAWS, seed: int = 0
+) -> dict[str, Any]:
+    """`report` for an evaluation of a finished run.
+
+    Raises:
+      ValueError: the run has lists of labels, or does not record its class counts.
+    """
+    saved_run = loaded_run.read(run)
+    saved = predictions.read(run, on)
+    logits = predictions.all_logits(saved, "calibration by class")
+    if saved.link == "sigmoid":
+        raise ValueError(f"{run} has lists of labels; calibration by class needs one label.")
+    counts = np.array(saved_run.dataset.get("class_counts", ()))
+    if not counts.any():
+        raise ValueError(
+            f"{files.as_path(run) / 'dataset.json'} does not count the training examples of"
+            " each class, as an earlier version or a stream that reads no labels wrote it; repeat"
+            " the run with this version and the resident pipeline."
+        )
+    prior = effective_prior(saved_run.config, counts)
+    return report(logits, saved.labels, counts, prior, num_draws=num_draws, seed=seed)
+
+
 @user_errors.one_line()
 def main() -> None:
     """Prints and writes the calibration of a finished run by class, with its controls."""
@@ -211,21 +235,8 @@ def main() -> None:
     parser.add_argument("--num_draws", type=int, default=_NUM_DRAWS, help="draws for the floor")
     parser.add_argument("--seed", type=int, default=0, help="seed of the draws")
     flags = parser.parse_args()
-    saved_run = loaded_run.read(flags.run)
-    saved = predictions.read(flags.run, flags.on)
-    logits = predictions.all_logits(saved, "calibration by class")
-    if saved.link == "sigmoid":
-        raise ValueError(f"{flags.run} has lists of labels; calibration by class needs one label.")
-    counts = np.array(saved_run.dataset.get("class_counts", ()))
-    if not counts.any():
-        raise ValueError(
-            f"{files.as_path(flags.run) / 'dataset.json'} does not count the training examples of"
-            " each class, as an earlier version or a stream that reads no labels wrote it; repeat"
-            " the run with this version and the resident pipeline."
-        )
-    prior = effective_prior(saved_run.config, counts)
-    result = report(logits, saved.labels, counts, prior, num_draws=flags.num_draws, seed=flags.seed)
-    names = saved_run.dataset["class_names"]
+    result = run_report(flags.run, flags.on, num_draws=flags.num_draws, seed=flags.seed)
+    names = loaded_run.read(flags.run).dataset["class_names"]
     classes = result["classes"]
     width = max(5, *map(len, names))
     print(f"{'class':<{width}}{'train':>8}{'count':>8}{'accuracy':>10}{'gap':>8}{'ece':>8}")

@@ -14,11 +14,13 @@ from jaxtyping import Float, Int
 from scipy import special
 
 from heteroscedastic import curation, files, metrics, user_errors
+from heteroscedastic.analysis.uncertainty import by_class
 from heteroscedastic.calibration import recalibration, reliability, scores
 from heteroscedastic.links import Link
 from heteroscedastic.runs import loaded_run, predictions
 from heteroscedastic.training import evaluate
 
+HALVES = "halves"  # in place of an evaluation on which a temperature is fitted
 _EDGES = reliability.equal_edges(15)
 _BATCH_SIZE = 1024
 # Compiled once, because a table reads many runs.
@@ -43,9 +45,10 @@ def measures(
 
     Returns:
       Under a softmax, in addition and with 15 bins: the parts of the Brier score;
-      `adaptive_ece`; `one_against_all_ece`, a mean over classes; `class_ece_*`, the mean, the
-      minimum and the maximum over classes of the error among the examples of one true class; and
-      `auroc`, how well the confidence separates correct from wrong predictions. Under a sigmoid,
+      `adaptive_ece`; `one_against_all_ece`, a mean over classes; `class_ece_*`, the mean, minimum
+      and maximum over classes of the error among the examples of one true class, and the ratio of
+      maximum to minimum; `balanced_accuracy`, the mean over classes of their accuracy; and `auroc`,
+      how well the confidence separates correct from wrong predictions. Under a sigmoid,
       in addition `one_against_all_ece`, and `gap` is exact.
     """
     return (
@@ -55,31 +58,62 @@ def measures(
     )
 
 
-def temperature_scaling(run: str | files.Path, fit: str, evaluation: str) -> dict[str, Any]:
-    """Fits a temperature on one evaluation and measures another without and with it.
-
-    Args:
-      run: directory of the run.
-      fit: evaluation on which the temperature is fitted.
-      evaluation: the evaluation that is measured.
-
-    Returns:
-      `temperature`, and the measures `before` and `after` scaling.
+def unscaled(run: str | files.Path, evaluation: str) -> dict[str, float]:
+    """The measures of an evaluation as predicted.
 
     Raises:
       FileNotFoundError: the run has no such predictions.
       ValueError: the predictions do not hold all logits.
     """
-    fit_arrays = _logits_and_labels(files.as_path(run), fit)
+    return measures(*_logits_and_labels(files.as_path(run), evaluation))
+
+
+def temperature_scaling(run: str | files.Path, fit: str, evaluation: str) -> dict[str, Any]:
+    """Fits a temperature on one evaluation and measures another without and with it.
+
+    Args:
+      run: directory of the run.
+      fit: evaluation on which the temperature is fitted; `HALVES` splits the examples of
+        `evaluation` at random into two halves and scales each with the temperature of the other.
+      evaluation: the evaluation that is measured.
+
+    Returns:
+      `temperature`, with `HALVES` the mean over examples; and the measures `before` and `after`
+      scaling.
+
+    Raises:
+      FileNotFoundError: the run has no such predictions.
+      ValueError: the predictions do not hold all logits.
+    """
     logits, labels, link = _logits_and_labels(files.as_path(run), evaluation)
-    temperature = fit_temperature(*fit_arrays)
+    if fit == HALVES:
+        temperatures = temperatures_of_halves(logits, labels, link)
+    else:
+        temperatures = np.full(
+            len(labels), fit_temperature(*_logits_and_labels(files.as_path(run), fit))
+        )
     # In float64, because scaling in float32 may make different logits equal.
-    scaled_logits = logits.astype(np.float64) / temperature
+    scaled_logits = logits.astype(np.float64) / temperatures[:, None]
     return {
-        "temperature": temperature,
+        "temperature": float(temperatures.mean()),
         "before": measures(logits, labels, link),
         "after": measures(scaled_logits, labels, link),
     }
+
+
+def temperatures_of_halves(
+    logits: Float[np.ndarray, "n k"],
+    labels: Int[np.ndarray, "n"] | Int[np.ndarray, "n m"],
+    link: Link,
+) -> Float[np.ndarray, "n"]:
+    """The temperature of each example, fitted on the random half of the examples without it.
+
+    The halves depend on the number of examples alone, so runs share them. For the arguments see
+    `measures`.
+    """
+    is_first = np.random.default_rng(0).permutation(len(labels)) < len(labels) // 2
+    of_halves = [fit_temperature(logits[h], labels[h], link) for h in (is_first, ~is_first)]
+    return np.where(is_first, of_halves[1], of_halves[0])
 
 
 def fit_temperature(
@@ -98,8 +132,6 @@ def _softmax_measures(logits, labels):
     own = np.take_along_axis(logits, labels[:, None], axis=-1)[:, 0]
     confidence, correct = probs.max(axis=-1), predictions.is_top(logits, own)
     single = jnp.asarray(probs, jnp.float32)
-    by_class = reliability.sums_by_class(confidence, correct, labels, _EDGES, probs.shape[-1])
-    class_errors = reliability.expected_calibration_error(by_class)
     parts = scores.brier_parts(probs, labels, _EDGES)
     return {
         **_metrics(logits, labels, "softmax"),
@@ -108,9 +140,7 @@ def _softmax_measures(logits, labels):
         **{f"brier_{name}": value for name, value in parts._asdict().items()},
         "adaptive_ece": scores.adaptive_calibration_error(confidence, correct),
         "one_against_all_ece": _one_against_all(single, jax.nn.one_hot(labels, probs.shape[-1])),
-        "class_ece_mean": float(np.nanmean(class_errors)),
-        "class_ece_min": float(np.nanmin(class_errors)),
-        "class_ece_max": float(np.nanmax(class_errors)),
+        **by_class.summary([by_class.by_class(logits, labels)]),
         "auroc": scores.auroc(confidence, correct),
     }
 
@@ -156,7 +186,8 @@ def main() -> None:
     parser.add_argument(
         "--fit",
         help="evaluation on which the temperature is fitted; default: that of the validation split"
-        " with the same checkpoint",
+        f" with the same checkpoint. {HALVES!r} fits it on each half of the reported examples and"
+        " applies it to the other half",
     )
     parser.add_argument("--on", default="test", help="evaluation to report")
     flags = parser.parse_args()
@@ -164,7 +195,7 @@ def main() -> None:
     if fit is None:
         raise ValueError(
             f"{flags.run} has no evaluation of held-out examples with the checkpoint of"
-            f" {flags.on!r}; name another evaluation with --fit."
+            f" {flags.on!r}; name another evaluation with --fit, or use --fit={HALVES}."
         )
     result = temperature_scaling(flags.run, fit, flags.on)
     print(f"temperature {result['temperature']:.3f}, fitted on {fit}")

@@ -57,6 +57,7 @@ def test_measures_of_one_label_agree_with_scores_and_sums():
         ("mean", np.mean(class_errors)),
         ("min", min(class_errors)),
         ("max", max(class_errors)),
+        ("ratio", max(class_errors) / min(class_errors)),
     ):
         assert result[f"class_ece_{name}"] == pytest.approx(value, rel=1e-4)
     against_all = [error(probs[:, c], labels == c) for c in range(4)]
@@ -71,6 +72,28 @@ def test_a_class_without_examples_has_no_error():
     with_it = calibration.measures(logits, labels, "softmax")
     for name in ("class_ece_mean", "class_ece_min", "class_ece_max", "brier", "auroc"):
         assert without[name] == pytest.approx(with_it[name], rel=1e-5)
+
+
+def test_an_example_has_the_temperature_of_the_half_without_it():
+    logits, labels = random_predictions()
+    temperatures = calibration.temperatures_of_halves(logits, labels, "softmax")
+    first = temperatures == temperatures[0]
+    assert first.sum() == len(labels) // 2
+    for half, other in ((first, ~first), (~first, first)):
+        expected = calibration.fit_temperature(logits[other], labels[other], "softmax")
+        np.testing.assert_array_equal(temperatures[half], expected)
+
+
+def test_halves_scale_the_reported_examples_themselves(without_noise):
+    result = calibration.temperature_scaling(without_noise, calibration.HALVES, "test")
+    saved = np.load(without_noise / "predictions" / "test.npz")
+    logits, labels = saved["logits"], saved["labels"]
+    temperatures = calibration.temperatures_of_halves(logits, labels, "softmax")
+    assert result["temperature"] == pytest.approx(temperatures.mean())
+    log_probs = special.log_softmax(logits / temperatures[:, None].astype(np.float64), axis=-1)
+    nll = -log_probs[np.arange(len(labels)), labels].mean()
+    assert result["after"]["nll"] == pytest.approx(nll, rel=1e-5)
+    assert result["before"] == calibration.unscaled(without_noise, "test")
 
 
 def test_under_a_sigmoid_the_temperature_divides_the_log_odds(several_labels_run):

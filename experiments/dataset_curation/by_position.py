@@ -1,0 +1,117 @@
+"""Calibration by class as a table: layouts of the figures whose x axis is a class.
+
+The classes are shuffled by the seed of a run. A line of the table is a position in the order of the
+figure, such as "the class with the third most training examples", and its values are means over
+runs.
+"""
+
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float, Int
+from scipy import stats
+
+from experiments import study, table
+from heteroscedastic import curation
+from heteroscedastic.analysis.report.comparison import spread
+
+_NUM_PERMUTATIONS = 10_000
+_NUM_LINES = 20  # of a table; more classes are averaged in groups of consecutive positions
+
+
+def by_count(
+    chosen: study.Table, tuned: study.ResultsByRowAndSeed, numbers: dict[str, Any]
+) -> list[str]:
+    """Lines from the class with the most training examples to the one with the fewest.
+
+    The correlation is with the logarithm of the number of training examples.
+    """
+    return _lines(chosen, tuned, _order_of_counts, "training examples", "train_count")
+
+
+def by_noise(
+    chosen: study.Table, tuned: study.ResultsByRowAndSeed, numbers: dict[str, Any]
+) -> list[str]:
+    """Lines from the class without label noise to the one with the most.
+
+    The correlation is with the rate of `curation.rising_noise`.
+    """
+    return _lines(chosen, tuned, _order_of_noise, "position", None)
+
+
+def permutation_test(
+    x: Float[np.ndarray, "runs k"], y: Float[np.ndarray, "runs k"]
+) -> tuple[float, float]:
+    """Spearman's correlation within runs, averaged over runs.
+
+    Returns:
+      The correlation, and the p-value of the two-sided test that permutes y within each run.
+    """
+    ranks = [stats.rankdata(values, axis=1) for values in (x, y)]
+    a, b = (r - r.mean(axis=1, keepdims=True) for r in ranks)
+    scale = np.sqrt((a**2).sum(axis=1) * (b**2).sum(axis=1))
+
+    def correlation(permuted):
+        return np.mean((a * permuted).sum(axis=1) / scale)
+
+    rng, observed = np.random.default_rng(0), correlation(b)
+    drawn = [correlation(rng.permuted(b, axis=1)) for _ in range(_NUM_PERMUTATIONS)]
+    # 1e-12: permutations with the observed correlation count in spite of rounding.
+    num_extreme = np.sum(np.abs(drawn) >= abs(observed) - 1e-12)
+    return float(observed), float((1 + num_extreme) / (1 + _NUM_PERMUTATIONS))
+
+
+def _order_of_counts(job: study.Job, classes: dict[str, Any]) -> Int[np.ndarray, "k"]:
+    return np.argsort(-np.array(classes["train_count"]), kind="stable")
+
+
+def _order_of_noise(job: study.Job, classes: dict[str, Any]) -> Int[np.ndarray, "k"]:
+    return curation.rising_order(job.seed, len(classes["ece"]))
+
+
+def _lines(chosen, tuned, order, heading, shown):
+    """One line per position, with calibration error and signed gap of each row, and the test.
+
+    Args:
+      chosen: the table.
+      tuned: its results by row and seed.
+      order: (job, measures by class) -> classes in the order of positions.
+      heading: of the first column.
+      shown: measure in the first column; None shows the position.
+    """
+    regime = next(iter(chosen.regimes.values()))
+    rows = {}
+    for row in chosen.rows:
+        found = []
+        for (name, _), result in sorted(tuned.items()):
+            if name == row.name:
+                classes = table.metric_value(result, regime, "classes")
+                at = order(result.job, classes)
+                found.append({k: np.array(v, float)[at] for k, v in classes.items()})
+        if found:
+            rows[row.name] = {k: np.stack([run[k] for run in found]) for k in found[0]}
+    if not rows:
+        return ["No run is complete."]
+    first = next(iter(rows.values()))
+    num_classes = first["ece"].shape[1]
+    groups = np.array_split(np.arange(num_classes), min(num_classes, _NUM_LINES))
+    columns = [heading, *(f"{name} {what}" for name in rows for what in ("ECE", "gap"))]
+    lines = ["| " + " | ".join(columns) + " |", "|" + " --- |" * len(columns)]
+    for group in groups:
+        cells = [_label(first[shown][:, group]) if shown else f"{group[0] + 1}"]
+        for values in rows.values():
+            cells.append(spread(values["ece"][:, group].mean(axis=1).tolist()))
+            cells.append(f"{values['gap'][:, group].mean():+.3f}")
+        lines.append("| " + " | ".join(cells) + " |")
+    lines += ["", "| method | runs | rank correlation with ECE | p |", "|" + " --- |" * 4]
+    for name, values in rows.items():
+        x = np.log(values[shown]) if shown else np.arange(num_classes)
+        x = np.broadcast_to(x, values["ece"].shape)
+        correlation, p = permutation_test(x, values["ece"])
+        lines.append(f"| {name} | {len(values['ece'])} | {correlation:+.2f} | {p:.2g} |")
+    return lines
+
+
+def _label(counts: Float[np.ndarray, "runs n"]) -> str:
+    low, high = counts.min(), counts.max()
+    return f"{low:.0f}" if low == high else f"{low:.0f} to {high:.0f}"

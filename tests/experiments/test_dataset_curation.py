@@ -1,0 +1,192 @@
+"""Dataset Curation Beyond Accuracy: settings, numbers of runs, and tables by class."""
+
+import json
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from experiments import study, table
+from experiments.dataset_curation import by_position, rows
+from experiments.study import JobResult, Regime
+from heteroscedastic import bind, curation
+from heteroscedastic.models import backbones
+
+PAPER = json.loads((study.Path(rows.__file__).parent / "paper.json").read_text())
+SETTINGS = PAPER["settings"]
+
+
+def jobs(name, scale="paper"):
+    return study.jobs(rows.TABLES[name], scale, study.Path("runs") / name)
+
+
+@pytest.mark.parametrize("name", sorted(rows.TABLES))
+def test_every_run_has_the_papers_settings(name):
+    """Table 3, and readings D7, D8 and D13 where the paper is silent."""
+    common, data = SETTINGS["common_vision"], name.rsplit("_", 1)[1].replace("2019", "")
+    sizes = common["data"][data]
+    for job in jobs(name):
+        config = job.config
+        assert config["head"]["num_classes"] == sizes["classes"] == common["num_classes"][data]
+        assert config["backbone"]["name"] == common["architecture"].replace("-", "")
+        assert config["backbone"]["stem"] == ("imagenet" if data == "inaturalist" else "cifar")
+        schedule, optimizer = config["schedule"], config["optimizer"]
+        assert schedule["name"] == "steps"
+        assert schedule["learning_rate"] == common["learning_rate"]
+        assert schedule["factor"] == common["lr_decay_factor"]
+        milestones = common["lr_milestones_epochs"]["fraction of training"]
+        assert list(schedule["milestones"]) == milestones
+        assert optimizer["momentum"] == common["momentum"]
+        assert 2 * optimizer["l2"] == pytest.approx(common["l2_weight"])
+        assert optimizer["decay_normalization"]
+        assert not optimizer["nesterov"]
+        assert optimizer["clip_norm"] is None
+        assert config["training"]["batch_size"] == common["batch_size"]
+        assert config["data"]["validation_fraction"] == 0
+        if "equal_steps" in name:
+            # The paper rounds its number of steps, 160 epochs of the whole set.
+            assert config["training"]["num_steps"] == pytest.approx(
+                sizes["gradient_steps"], rel=0.014
+            )
+        else:
+            assert config["training"]["num_epochs"] == common["epochs"]
+        if not job.row.startswith("no_"):
+            assert f"pad_crop({sizes['crop_padding']})|flip_lr|" in config["data"]["train"]
+        assert f"resize({sizes['size'][0]})|" in config["data"]["train"] or data != "eurosat"
+
+
+def test_the_papers_own_runs_are_as_many_as_it_reports():
+    extra = ("focal_1", "logit_adjusted", "het_full", "gce")
+    own = {
+        name: {
+            job.directory
+            for job in jobs(name)
+            if not job.row.startswith(extra) and "equal_steps" not in name
+        }
+        for name in rows.TABLES
+    }
+
+    def union(prefix):
+        return set().union(*(own[name] for name in own if name.startswith(prefix)))
+
+    expected = PAPER["derived"]["checks_by_us"]["runs_of_the_paper"]
+    assert len(union("table_1")) == expected["table_1"]
+    assert len(union("figure_2")) == expected["figure_2"]
+    assert len(union("figure_3")) == expected["figure_3"]
+    assert len(union("figure_4") - union("figure_2")) == expected["figure_4_more"]
+    assert len(union("figure_5") - union("figure_2")) == expected["figure_5_more"]
+    assert len(union("")) == expected["total"]
+
+
+def test_tables_that_share_a_directory_share_its_config():
+    for scale in ("cpu", "gpu", "paper"):
+        fingerprints = {}
+        for name, chosen in rows.TABLES.items():
+            for job in jobs(name, scale) if scale in chosen.scales else ():
+                assert fingerprints.setdefault(job.directory, job.fingerprint) == job.fingerprint
+        assert len(set(fingerprints.values())) == len(fingerprints)
+
+
+def test_every_row_of_the_papers_table_has_a_row_here():
+    found = []
+    for name, chosen in rows.TABLES.items():
+        if name.startswith("table_1"):
+            found += [table.paper_row(chosen, row, PAPER) for row in chosen.rows if row.paper]
+    assert len(found) == len(PAPER["tables"]["table_1"]["rows"])
+    assert all(row in found for row in PAPER["tables"]["table_1"]["rows"])
+
+
+def test_curation_is_the_papers():
+    imbalance = SETTINGS["imbalance_mitigation"]["imbalance"]
+    for kind in ("exponential", "step"):
+        for job in jobs(f"table_1_{kind}_cifar10"):
+            assert job.config["curation"] == f"{kind}(ratio={imbalance['rho']})"
+    levels = [job.config["curation"] for job in jobs("figure_2_cifar10")]
+    for level in SETTINGS["label_noise"]["noise"]["levels"]:
+        assert (f"permute_labels(rate={level})" if level else "") in levels
+    fractions = {job.config["curation"] for job in jobs("figure_4_cifar10")}
+    expected = SETTINGS["dataset_size"]["fractions"]
+    assert fractions == {f"subset(fraction={f})" if f < 1 else "" for f in expected}
+    chains = {job.row: job.config["data"]["train"] for job in jobs("figure_5_eurosat")}
+    assert len(chains) == len(SETTINGS["augmentation_ablation"]["augmentation"])
+    assert chains["no_crop_or_flip"] == "resize(32)|value_range(-1, 1)"
+
+
+def test_a_scale_may_have_some_of_the_rows():
+    assert {job.row for job in jobs("figure_4_cifar10", "cpu")} == {
+        "original",
+        "size_0.4",
+        "size_0.1",
+    }
+
+
+def test_equal_steps_are_those_of_all_images():
+    for name in ("cpu", "gpu"):
+        original = jobs("figure_5_cifar10", name)[0].config
+        num_images = 12_500 if name == "cpu" else 50_000
+        steps = -(-num_images // original["training"]["batch_size"])
+        equal = jobs("figure_4_equal_steps_cifar10", name)
+        assert {job.config["training"]["num_steps"] for job in equal} == {
+            steps * original["training"]["num_epochs"]
+        }
+
+
+def test_the_networks_of_the_smaller_scales_are_for_small_images():
+    for scale, expected in (("cpu", "ResNet8"), ("gpu", "ResNet18")):
+        for job in jobs("table_1_exponential_cifar10", scale):
+            backbone = job.config["backbone"]
+            assert backbone["name"] == expected
+            assert bind.bind(backbones, **backbone)().stem == "cifar"
+
+
+def test_the_correlation_within_runs_is_spearmans_and_its_p_value_that_of_permutations():
+    rng = np.random.default_rng(3)
+    x = rng.normal(size=(3, 8))
+    y = 0.3 * x + rng.normal(size=(3, 8))
+    correlation, p = by_position.permutation_test(x, y)
+    assert correlation == pytest.approx(
+        np.mean([stats.spearmanr(a, b).statistic for a, b in zip(x, y)])
+    )
+    # The variance of Spearman's correlation of independent values is 1 / (k - 1).
+    normal = 2 * stats.norm.sf(abs(correlation) * np.sqrt(3 * 7))
+    assert p == pytest.approx(normal, abs=0.03)
+    # One run of four classes: 2 of the 24 orders are as extreme as a perfect one.
+    _, p = by_position.permutation_test(np.arange(4.0)[None], np.arange(4.0)[None])
+    assert p == pytest.approx(2 / 24, abs=0.01)
+
+
+def by_class_result(seed, counts, ece):
+    job = study.Job("original", (), seed, study.Path("runs"), {}, str(seed))
+    classes = {"train_count": counts, "ece": ece, "gap": ece}
+    return JobResult(job, {"evals": {"test": {"classes": classes}}})
+
+
+def test_a_line_is_the_class_at_a_position_of_each_run():
+    chosen = rows.TABLES["figure_1_cifar10"]
+    tuned = {
+        ("original", 0): by_class_result(0, [10, 1000, 100], [0.3, 0.1, 0.2]),
+        ("original", 1): by_class_result(1, [1000, 10, 100], [0.1, 0.4, 0.2]),
+    }
+    lines = by_position.by_count(chosen, tuned, PAPER)
+    assert [line.split(" | ")[0] for line in lines[2:5]] == ["| 1000", "| 100", "| 10"]
+    assert "0.3500 ± 0.0707 | +0.350" in lines[4]
+    assert "| original | 2 | -1.00 |" in lines[-1]
+
+
+def test_positions_of_rising_noise_are_those_of_curation():
+    seed, k = 7, 4
+    ids = np.arange(4000)
+    labels = (ids % k).astype(np.int32)
+    _, noisy = curation.rising_noise(seed, ids, labels, k)
+    wrong = np.array([(noisy != labels)[labels == c].mean() for c in range(k)])
+    result = by_class_result(seed, [1000] * k, wrong.tolist())
+    lines = by_position.by_noise(rows.TABLES["figure_3_cifar10"], {("original", seed): result}, {})
+    values = [float(line.split(" | ")[1].split(" ")[0]) for line in lines[2 : 2 + k]]
+    np.testing.assert_allclose(values, [0, 1 / 6, 1 / 3, 1 / 2], atol=0.05)
+    assert "| original | 1 | +1.00 |" in lines[-1]
+
+
+def test_a_scaled_metric_requires_data_for_its_temperature():
+    result = by_class_result(0, [1], [0.1])
+    with pytest.raises(ValueError, match="scaled_ece requires an evaluation"):
+        table.metric_value(result, Regime(None, "test"), "scaled_ece")
