@@ -30,6 +30,8 @@ _CROPS = (
     "resize",
     "resize_small",
 )
+_SHIFTS = r"\b((?:pad_crop|shift)\((?:size=)?)(\d+)"
+_MAX_SHIFT = 4  # pixels; of the digits of 8x8 pixels that stand in for a set in memory
 _SIZED = rf"\b((?:{'|'.join(_CROPS)})\((?:size=)?)(\d+)"
 _LARGEST = {
     "head": {"num_factors": 4, "hidden_width": 64},
@@ -193,7 +195,7 @@ def _stand_in(config: dict[str, Any]) -> None:
     config["data"] = {
         **bind.defaults(sections.ResidentData),
         "name": "digits_pairs" if schema.task(config).labels == "list" else "digits",
-        "train": data["train"],
+        "train": re.sub(_SHIFTS, lambda m: f"{m[1]}{min(int(m[2]), _MAX_SHIFT)}", data["train"]),
         "eval": data["eval"],
         # for a split "valid" that the data may have had
         "validation_fraction": data["validation_fraction"] or 0.2,

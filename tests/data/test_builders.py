@@ -1,5 +1,6 @@
 import collections
 import io
+import json
 import re
 import tarfile
 import tempfile
@@ -7,8 +8,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from PIL import Image
 
+from experiments import study
 from heteroscedastic.data.storage import sample, tfds
+from heteroscedastic.runs import pipelines
 
 library = pytest.importorskip("tensorflow_datasets")
 from heteroscedastic.data import builders  # noqa: E402
@@ -16,6 +20,19 @@ from heteroscedastic.data.builders import archives, imagenet21k, imagenet2012_bo
 
 NUM_IMAGES = 25  # per synset, so that no split is empty
 WNIDS = ("n01440764", "n01443537", "n01484850")  # classes 0, 1 and 2 of ILSVRC12
+# The taxonomic class of categories 0 to 9, in no order; two categories share a class.
+TAXA = (
+    "Reptilia",
+    "Aves",
+    "Magnoliopsida",
+    "Insecta",
+    "Aves",
+    "Amphibia",
+    "Liliopsida",
+    "Arachnida",
+    "Mammalia",
+    "Agaricomycetes",
+)
 
 
 def jpeg(i, height=20, width=40):
@@ -97,6 +114,36 @@ def write_imagenet2012(directory):
     (directory / "ILSVRC2012_bbox_val_v3.tgz").write_bytes(tar(boxes, "w:gz"))
 
 
+def inaturalist2019_parts():
+    """Categories, lists of the splits, and images by path; each category has 2 + 1 images."""
+    parts = {
+        "categories": [
+            {"id": k, "name": f"{taxon} {k}", "class": taxon} for k, taxon in enumerate(TAXA)
+        ]
+    }
+    images = {"train_val2019/Plants/0/unlisted.jpg": jpeg(99)}
+    for split, num_images in (("train", 2), ("val", 1)):
+        ids = [(100 * num_images + i, i % len(TAXA)) for i in range(num_images * len(TAXA))]
+        names = [f"train_val2019/Group/{k}/{i}.jpg" for i, k in ids]
+        images |= {name: jpeg(i, 90 + i % 7, 120 - i % 5) for name, (i, _) in zip(names, ids)}
+        parts[f"{split}2019"] = {
+            "images": [{"id": i, "file_name": name} for name, (i, _) in zip(names, ids)],
+            # in another order than the images
+            "annotations": [{"id": 7 * i, "image_id": i, "category_id": k} for i, k in ids[::-1]],
+        }
+    return parts, images
+
+
+def write_inaturalist2019(directory, change=lambda parts, images: None):
+    parts, images = inaturalist2019_parts()
+    change(parts, images)
+    (directory / "train_val2019.tar.gz").write_bytes(tar(images, "w:gz"))
+    for name, part in parts.items():
+        content = part if isinstance(part, bytes) else json.dumps(part).encode()
+        archive = tar({f"{name}.json": content}, "w:gz")
+        (directory / f"{name}.json.tar.gz").write_bytes(archive)
+
+
 class BuilderTest(library.testing.DatasetBuilderTestCase):
     """The builder test of TFDS, on small archives."""
 
@@ -125,6 +172,13 @@ class TestWebvision(BuilderTest):
     BUILDER_CONFIG_NAMES_TO_TEST = ["both"]
     WRITE = staticmethod(write_webvision)
     SPLITS = {"train": 5, "validation": 2}
+
+
+class TestInaturalist2019(BuilderTest):
+    __test__ = True
+    DATASET_CLASS = builders.Inaturalist2019
+    WRITE = staticmethod(write_inaturalist2019)
+    SPLITS = {"train": 2 * len(TAXA), "validation": len(TAXA)}
 
 
 class TestImagenet2012Boxes(BuilderTest):
@@ -225,6 +279,46 @@ def test_a_part_of_webvision_does_not_require_the_other(tmp_path, part, other):
     assert len(splits["validation"]) == 2
 
 
+def test_inaturalist2019_has_the_taxonomic_class_of_every_listed_image(tmp_path, capsys):
+    splits, features = prepared("inaturalist2019", write_inaturalist2019, tmp_path)
+    assert features["label"].names == sorted(set(TAXA))
+    assert {split: len(examples) for split, examples in splits.items()} == {
+        "train": 2 * len(TAXA),
+        "validation": len(TAXA),
+    }
+    log = capsys.readouterr().out
+    for split, examples in splits.items():
+        for name, example in examples.items():
+            assert features["label"].names[example["label"]] == TAXA[int(name.split("/")[2])]
+        counts = collections.Counter(features["label"].names[e["label"]] for e in examples.values())
+        for taxon in set(TAXA):
+            assert f"{split} has {counts[taxon]} images of {taxon}\n" in log
+
+
+def test_images_of_inaturalist2019_are_resized_as_a_whole_with_antialiasing(tmp_path):
+    tf = tfds.tensorflow()
+    splits, _ = prepared("inaturalist2019", write_inaturalist2019, tmp_path)
+    _, images = inaturalist2019_parts()
+    for name, example in splits["train"].items():
+        resized = tf.io.decode_png(example["image"]).numpy()
+        with Image.open(io.BytesIO(images[name])) as image:
+            pixels = np.asarray(image.convert("RGB"))
+        expected = tf.image.resize(pixels, (64, 64), antialias=True).numpy()
+        assert np.abs(resized - expected).max() <= 1
+
+
+def test_inaturalist2019_is_what_its_configs_train_on(tmp_path):
+    prepared("inaturalist2019", write_inaturalist2019, tmp_path)
+    config = study.config("inaturalist2019_resnet50_hom", {})
+    data = pipelines.stored_data(config, str(tmp_path))
+    assert len(data.class_names) == config["head"]["num_classes"]
+    counts = [TAXA.count(name) for name in data.class_names]
+    for split, per_category in (("train", 2), ("test", 1)):
+        part = data.splits[split]
+        assert part.inputs.shape == (per_category * len(TAXA), 64, 64, 3)
+        np.testing.assert_array_equal(np.bincount(part.labels), np.multiply(per_category, counts))
+
+
 def test_boxes_are_fractions_of_the_annotated_image(tmp_path):
     splits, _ = prepared("imagenet2012_boxes", write_imagenet2012, tmp_path)
     boxes = {
@@ -291,11 +385,15 @@ CASES = {
     "cut boxes": ("imagenet2012_boxes", "ILSVRC2012_bbox_train_v2.tar.gz", lambda b: b[:-60]),
     "cut validation": ("imagenet2012_boxes", "ILSVRC2012_img_val.tar", lambda b: b[:1000]),
     "cut lists": ("webvision", "info.tar", lambda b: b[:20_000]),
+    "cut images": ("inaturalist2019", "train_val2019.tar.gz", lambda b: b[:20_000]),
+    "cut annotations": ("inaturalist2019", "val2019.json.tar.gz", lambda b: b[:150]),
+    "cut categories": ("inaturalist2019", "categories.json.tar.gz", lambda b: b[:100]),
 }
 WRITERS = {
     "imagenet21k/any": write_imagenet21k,
     "imagenet2012_boxes": write_imagenet2012,
     "webvision": write_webvision,
+    "inaturalist2019": write_inaturalist2019,
 }
 
 
@@ -345,6 +443,56 @@ def test_unknown_synsets_are_reported(tmp_path):
             (directory / file).write_bytes(content)
         with pytest.raises(ValueError, match=rf"{next(iter(files))}.*(readme.txt|n00000001)"):
             read(name, directory, directory / "out")
+
+
+CHANGES = {
+    "eight classes": (
+        lambda parts, images: parts["categories"].pop(0),
+        r"categories.json.tar.gz has 8 taxonomic classes, such as \['Agaricomycetes', .*, but must"
+        r" have 9; download the un-obfuscated names",
+    ),
+    "ten classes": (
+        lambda parts, images: parts["categories"].append({"id": 10, "class": "Bivalvia"}),
+        r"categories.json.tar.gz has 10 taxonomic classes",
+    ),
+    "no taxonomy": (
+        lambda parts, images: parts["categories"][3].pop("class"),
+        r"categories.json.tar.gz: categories is not a table with the fields id, class .*'class'",
+    ),
+    "unknown category": (
+        lambda parts, images: parts["train2019"]["annotations"][-1].update(category_id=77),
+        r"train2019.json.tar.gz: train_val2019/Group/0/200.jpg is of category 77, which"
+        r" categories.json.tar.gz does not list; download both again",
+    ),
+    "image without annotation": (
+        lambda parts, images: parts["val2019"]["annotations"].pop(),
+        r"val2019.json.tar.gz: train_val2019/Group/0/100.jpg has no annotation; download it again",
+    ),
+    "not JSON": (
+        lambda parts, images: parts.update(val2019=b"{"),
+        r"val2019.json.tar.gz is not valid JSON .*; download it again",
+    ),
+    "missing image": (
+        lambda parts, images: images.pop("train_val2019/Group/3/103.jpg"),
+        r"train_val2019.tar.gz lacks 1 of the 10 images of val2019.json.tar.gz, such as"
+        r" \['train_val2019/Group/3/103.jpg'\]; download both again",
+    ),
+    "damaged image": (
+        lambda parts, images: images.update({"train_val2019/Group/3/103.jpg": jpeg(1)[:200]}),
+        r"train_val2019.tar.gz: train_val2019/Group/3/103.jpg is not a valid image .*; download it"
+        r" again",
+    ),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_an_invalid_part_of_inaturalist2019_is_named_and_nothing_is_prepared(tmp_path, change):
+    apply, message = CHANGES[change]
+    write_inaturalist2019(tmp_path, apply)
+    with pytest.raises(ValueError, match=message) as caught:
+        read("inaturalist2019", tmp_path, tmp_path / "out")
+    assert "\n" not in str(caught.value)
+    assert not list(tmp_path.rglob("*.tfrecord*"))
 
 
 def test_a_link_in_an_archive_is_an_error(tmp_path):

@@ -80,6 +80,15 @@ def test_digits_stand_in_for_data_that_is_not_there(tmp_path):
     )  # what is trained is the next one, which compiles less
 
 
+def test_crops_and_shifts_of_larger_images_suit_the_digits_that_stand_in():
+    chain = "pad_crop(8)|shift(size=12)|pad_crop(2)|flip_lr|value_range(-1, 1)"
+    given = study.config("digits_hom", {"data.name": "absent", "data.train": chain})
+    config, data_dir = smoke.smoke(given)
+    expected = "pad_crop(4)|shift(size=4)|pad_crop(2)|flip_lr|value_range(-1, 1)"
+    assert config["data"]["train"] == expected
+    assert pipelines.build(config, data_dir).class_names
+
+
 def test_a_residual_network_of_any_depth_keeps_its_architecture():
     backbone = dict(name="ResNet", stage_sizes=(1,), stem_width=4, width=4, stem="cifar")
     config, _ = smoke.smoke(study.config("digits_hom", {"backbone": backbone}))

@@ -102,11 +102,17 @@ def test_a_mismatch_with_the_config_is_reported(data, problem):
 
 
 @needs_library
-def test_a_missing_set_is_reported_with_the_command_and_the_files_that_prepare_it(tmp_path):
-    _, problems = report(study.config("digits_het_pe", {"data.name": "webvision"}), str(tmp_path))
-    assert f"tfds.builder('webvision', data_dir='{tmp_path}').download_and_prepare()" in problems
+@pytest.mark.parametrize(
+    ("name", "file"),
+    [("webvision", "google_resized_256.tar"), ("inaturalist2019", "train_val2019.tar.gz")],
+)
+def test_a_missing_set_is_reported_with_the_command_and_the_files_that_prepare_it(
+    tmp_path, name, file
+):
+    _, problems = report(study.config("digits_het_pe", {"data.name": name}), str(tmp_path))
+    assert f"tfds.builder('{name}', data_dir='{tmp_path}').download_and_prepare()" in problems
     assert f"Manual download, into {tmp_path}/downloads/manual" in problems
-    assert "google_resized_256.tar" in problems
+    assert file in problems
 
 
 @needs_library

@@ -11,6 +11,7 @@ SETS = {  # name: a split, and the number of classes of the config
     "imagenet_v2": ("test", 1000),
     "imagenet21k": ("train", 21_843),
     "webvision": ("validation", 1000),
+    "inaturalist2019": ("validation", 9),
     "imagenet2012_boxes": ("train", 1000),
     "coco_labels": ("train", 80),
     "coco/2017": ("train", 80),
