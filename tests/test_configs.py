@@ -57,6 +57,15 @@ PARAMETERS = {
     "jft_hom": 23_500_352 + 2_049 * 18_291,
     "jft_het_diag": 23_500_352 + 2 * 2_049 * 18_291,
     "jft_het_pe": 23_500_352 + 3 * 2_049 * 18_291 + 18_291 * 50,
+    # ResNet-50 without its dense layer: 23,508,032, with a 3x3 stem 7,680 fewer.
+    "cifar10_resnet50_hom": 23_500_352 + 2_049 * 10,
+    "cifar10_resnet50_het_full": 23_500_352 + (2 + 6) * 2_049 * 10,
+    "cifar100_resnet50_hom": 23_500_352 + 2_049 * 100,
+    "cifar100_resnet50_het_full": 23_500_352 + (2 + 15) * 2_049 * 100,
+    "eurosat_resnet50_hom": 23_500_352 + 2_049 * 10,
+    "eurosat_resnet50_het_full": 23_500_352 + (2 + 6) * 2_049 * 10,
+    "inaturalist2019_resnet50_hom": 23_508_032 + 2_049 * 9,
+    "inaturalist2019_resnet50_het_full": 23_508_032 + (2 + 6) * 2_049 * 9,
     "vtab": 23_500_352 + 2_049 * 100,
     # ResNet-20, 64 features, on the images of the fixture below with 10 classes.
     "own_images": 271_824 + 2 * 650 + 65 * 10 * 6,
@@ -97,7 +106,7 @@ def test_every_config_states_every_setting_of_each_section_with_its_type(name):
 @pytest.mark.parametrize("name", CONFIGS)
 def test_every_config_has_valid_shapes_at_full_size(name, own_images):
     config = study.config(name, {})
-    if full_size.CROP.search(config["data"]["train"]):  # the data set is not available in tests
+    if full_size.image_size(config):  # the data set is not available in tests
         assert full_size.num_parameters(config, name.startswith(MULTILABEL)) == PARAMETERS[name]
         return
     data_dir = own_images if name == "own_images" else PACK
@@ -171,6 +180,10 @@ def varying_sections(name):
 
 PREFIXES = (  # longer ones come first, as a config has the first that matches
     "cifar10_n_",
+    "cifar10_resnet50_",
+    "cifar100_resnet50_",
+    "eurosat_resnet50_",
+    "inaturalist2019_resnet50_",
     "digits_multilabel_",
     "digits_",
     "imagenet_resnet50_",

@@ -123,12 +123,12 @@ def flags_of(path):
             calls.add(function.value.id)
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom):
-            names = [alias.name for alias in node.names]
-            modules = [path.with_name(f"{n}.py") for n in [*names, node.module.split(".")[-1]]]
-            modules += [
-                ROOT.joinpath(*node.module.split("."), f"{n}.py") for n in names if n in calls
-            ]
-            flags |= set().union(*(flags_of(p) for p in modules if p.exists() and p != path))
+            package = ROOT.joinpath(*node.module.split("."))
+            imported = {package / f"{alias.name}.py": alias.name in calls for alias in node.names}
+            imported[package.with_suffix(".py")] = False
+            for module, is_called in imported.items():
+                if module.exists() and (is_called or module.parent == path.parent):
+                    flags |= flags_of(module)
     return flags
 
 

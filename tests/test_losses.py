@@ -7,7 +7,8 @@ import optax
 import pytest
 from scipy import optimize, stats
 
-from heteroscedastic import losses
+from heteroscedastic import losses, predictive
+from heteroscedastic.latent import LatentGaussian
 
 COUNTS = jnp.array([1.0, 20.0, 3.0, 0.0, 7.0])
 LOSSES = {
@@ -310,3 +311,26 @@ def test_the_mean_does_not_depend_on_the_scale_of_the_weights():
         losses.weighted_mean(values, weights),
         rtol=1e-6,
     )
+
+
+def test_on_separated_data_larger_utilities_lower_the_loss_and_confidence_tends_to_one():
+    """Theorem 1 of Dataset Curation Beyond Accuracy, and with noise of a fixed covariance."""
+    rng = np.random.default_rng(0)
+    labels = np.arange(6) % 3
+    loc = rng.normal(size=(6, 3))
+    loc[np.arange(6), labels] = loc.max(axis=1) + 0.3  # each label has the largest utility
+    targets, counts = jnp.eye(3)[labels], jnp.ones(3)
+    loadings = jnp.asarray(0.5 * rng.normal(size=(6, 3, 2)), jnp.float32)
+
+    def result(scale, deviation):
+        latent = LatentGaussian(
+            jnp.asarray(scale * loc, jnp.float32), jnp.full((6, 3), deviation), deviation * loadings
+        )
+        log_probs = predictive.softmax(None, latent, num_samples=1024, points="sobol")
+        value = losses.cross_entropy(log_probs, targets, counts).mean()
+        return float(value), float(jnp.exp(log_probs.max(axis=-1)).mean())
+
+    for deviation in (1e-3, 1.0):
+        values, confidences = zip(*(result(1 + a, deviation) for a in (0, 0.1, 1, 10, 100)))
+        assert np.all(np.diff(values) < 0)
+        assert confidences[-1] > 0.999

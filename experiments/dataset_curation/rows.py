@@ -34,7 +34,7 @@ _CLASS_METRICS = (
 )
 
 _PAPER_SEEDS = (0, 1, 2, 3, 4)
-_ON_GPU = {"backbone": dict(name="ResNet18"), "training.num_epochs": 60.0}
+_ON_GPU = {"backbone.name": "ResNet18", "training.num_epochs": 60.0}
 # A quarter of the images and a small network, so that a run takes minutes.
 _ON_CPU = {
     "data.splits": dict(train="train[:25%]", test="test"),

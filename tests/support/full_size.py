@@ -14,22 +14,29 @@ from heteroscedastic.models import backbones, heads
 from heteroscedastic.runs import schema
 from heteroscedastic.training import optimizer, schedules
 
-CROP = re.compile(r"(?:inception|random)_crop\((\d+)")  # the group is the image size
+_CROP = re.compile(r"(?:inception|random)_crop\((\d+)")  # the group is the image size
+# Data sets without such a crop that tests do not have: size after the training chain.
+_SIZES = {"cifar100": 32, "eurosat/rgb": 32, "inaturalist2019": 64}
 _BATCH = 2
 _PRESENT = jnp.ones(_BATCH, bool)
+
+
+def image_size(config):
+    """The image size of a config whose data tests do not have; None for another config."""
+    crop = _CROP.search(config["data"]["train"])
+    return int(crop[1]) if crop else _SIZES.get(config["data"]["name"])
 
 
 def num_parameters(config, multilabel):
     """Checks the shapes of a training step; returns the number of trainable parameters.
 
     Args:
-      config: its training chain has a crop, which determines the image size.
+      config: one that has an `image_size`.
       multilabel: whether examples have lists of labels.
     """
     config = schema.checked(config)
     chain(curation, config["curation"])
-    pixels = int(CROP.search(config["data"]["train"])[1])
-    width, backbone = _backbone(json.dumps(config["backbone"]), pixels)
+    width, backbone = _backbone(json.dumps(config["backbone"]), image_size(config))
     head = jax.eval_shape(
         _step(json.dumps(config), multilabel), jax.ShapeDtypeStruct((_BATCH, width), jnp.float32)
     )
