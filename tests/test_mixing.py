@@ -9,15 +9,18 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import linen as nn
 from gaussians import key
 from scipy import stats
 from small_runs import small
 from subprocesses import ROOT, with_devices
 
-from heteroscedastic import losses, mixing, predictive, smoothing, tasks, weighting
+from experiments import study
+from heteroscedastic import losses, mixing, smoothing, tasks, weighting
 from heteroscedastic.batch import Batch
+from heteroscedastic.data import resident
 from heteroscedastic.mixing import Mixed
-from heteroscedastic.runs import assembly, schema
+from heteroscedastic.runs import assembly
 from heteroscedastic.training.objective import objective
 
 SETTINGS = {
@@ -49,15 +52,20 @@ def colours(number, height, width):
     return jnp.broadcast_to(targets[:, None, None], (number, height, width, number)), targets
 
 
-def own_shares(name, draws, num_keys, number=8, size=16):
-    """The share of an example itself, by key and example."""
-    _, targets, _ = mixed(function(name, draws=draws), num_keys, *colours(number, size, size))
-    return np.asarray(jnp.diagonal(targets, axis1=1, axis2=2))
+@functools.cache
+def own_shares(name, draws):
+    """The share of an example itself, under 2000 keys, for each of eight examples."""
+    images, targets = colours(8, 16, 16)
+
+    def shares(key):
+        mixed = function(name, draws=draws)(key, images, targets, jnp.ones(8))
+        return jnp.diagonal(mixed.targets)
+
+    return np.asarray(jax.jit(jax.vmap(shares))(jax.random.split(key(), 2000)))
 
 
 @every_function
-@every_draw
-@pytest.mark.parametrize("size", [(7, 5), (1, 6)], ids=str)
+@pytest.mark.parametrize(("draws", "size"), [("batch", (7, 5)), ("example", (4, 9))])
 def test_a_target_has_the_shares_of_the_colours_of_its_image(name, draws, size):
     images, targets = colours(9, *size)
     present = jnp.arange(9) < 7
@@ -65,7 +73,7 @@ def test_a_target_has_the_shares_of_the_colours_of_its_image(name, draws, size):
     images, targets, weights = mixed(
         function(name, draws=draws), 300, images, targets, 2.0 * present
     )
-    shares = np.mean(images, axis=(2, 3), dtype=np.float64)[:, :7]
+    shares = np.mean(np.asarray(images, np.float64), axis=(2, 3))[:, :7]
     np.testing.assert_allclose(targets[:, :7], shares, atol=1e-7 if name != "mixup" else 1e-6)
     np.testing.assert_allclose(np.sum(targets, axis=-1), 1, rtol=1e-6)
     np.testing.assert_array_equal(weights[0], 2 * present)
@@ -80,7 +88,8 @@ def test_a_target_has_the_shares_of_the_colours_of_its_image(name, draws, size):
 def test_a_batch_without_partners_is_unchanged(name, draws):
     for number in range(1, NUM_PARTNERS[name] + 1):
         images, targets = colours(number, 4, 4)
-        found = function(name, draws=draws)(key(), images, targets, jnp.ones(number))
+        mix = jax.jit(function(name, draws=draws))
+        found = mix(key(), images, targets, jnp.ones(number))
         jax.tree.map(np.testing.assert_array_equal, found, Mixed(images, targets, np.ones(number)))
 
 
@@ -90,26 +99,22 @@ def test_the_loss_of_a_mixed_target_is_the_sum_of_shares_times_losses(name):
     images = jnp.asarray(rng.normal(size=(6, 5, 5, 2)), jnp.float32)
     smooth = jax.nn.softmax(jnp.asarray(rng.normal(size=(6, 4)), jnp.float32))
     logits = jnp.asarray(rng.normal(size=(6, 4)), jnp.float32)
-    mix = function(name, draws="example")
-    shares, targets = (mixed(mix, 20, images, x).targets for x in (jnp.eye(6), smooth))
-    of_labels = jax.vmap(lambda t: losses.cross_entropy(logits, t[None]), out_axes=1)(smooth)
-    for t, s in zip(targets, shares):
-        expected = np.sum(s * of_labels, axis=-1)
-        np.testing.assert_allclose(losses.cross_entropy(logits, t), expected, rtol=1e-5)
+    both = jnp.concatenate([jnp.eye(6), smooth], axis=-1)
+    both = mixed(function(name, draws="example"), 20, images, both).targets
+    shares, targets = both[..., :6], both[..., 6:]
+    of_labels = [losses.cross_entropy(logits, jnp.tile(t, (6, 1))) for t in smooth]
+    expected = np.einsum("nij,ji->ni", shares, np.stack(of_labels))
+    actual = [losses.cross_entropy(logits, t) for t in targets]
+    np.testing.assert_allclose(actual, expected, rtol=1e-5)
+    assert np.std(expected, axis=0).min() > 0
 
 
-@pytest.mark.parametrize("alpha", [0.1, 1.0, 3.0])
+@pytest.mark.parametrize("alpha", [0.4, 1.0, 3.0])
 def test_lambda_has_the_beta_distribution(alpha):
-    weights = jnp.ones(5000)
-    vectors, targets, _ = mixing.mixup(
-        key(),
-        weights[:, None],
-        jnp.eye(2)[jnp.arange(5000) % 2],
-        weights,
-        alpha=alpha,
-        draws="example",
-    )
-    shares = np.asarray(targets[jnp.arange(5000), jnp.arange(5000) % 2])
+    weights, labels = jnp.ones(5000), jnp.arange(5000) % 2
+    mix = jax.jit(functools.partial(mixing.mixup, alpha=alpha, draws="example"))
+    vectors, targets, _ = mix(key(), weights[:, None], jnp.eye(2)[labels], weights)
+    shares = np.asarray(targets[jnp.arange(5000), labels])
     assert np.all((shares >= 0) & (shares <= 1))
     assert stats.kstest(shares, stats.beta(alpha, alpha).cdf).pvalue > 1e-3
     np.testing.assert_allclose(vectors, 1, rtol=1e-6)  # means of equal numbers
@@ -132,27 +137,23 @@ def published_patch(rng, height, width, beta):
     return row * column / (height * width)
 
 
-@every_draw
-def test_shares_of_cutmix_and_ricap_have_the_distribution_of_the_published_code(draws):
+def test_shares_of_cutmix_and_ricap_have_the_distribution_of_the_published_code():
     rng = np.random.default_rng(0)
-    windows = [published_window(rng, 16, 16, 1.0) for _ in range(5000)]
-    patches = [published_patch(rng, 16, 16, 0.3) for _ in range(5000)]
-    images, targets = colours(8, 16, 16)
-    always = function("cutmix", probability=1.0, draws=draws)
-    replaced = 1 - mixed(always, 5000, images, targets).targets[:, 2, 2]
-    assert stats.ks_2samp(replaced, windows).pvalue > 1e-3
-    assert stats.ks_2samp(own_shares("ricap", draws, 5000)[:, 2], patches).pvalue > 1e-3
+    windows = [published_window(rng, 16, 16, 1.0) for _ in range(2000)]
+    windows *= rng.random(2000) < SETTINGS["cutmix"]["probability"]
+    patches = [published_patch(rng, 16, 16, 0.3) for _ in range(2000)]
+    assert stats.ks_2samp(1 - own_shares("cutmix", "batch")[:, 2], windows).pvalue > 1e-3
+    assert stats.ks_2samp(own_shares("ricap", "batch")[:, 2], patches).pvalue > 1e-3
 
 
 @every_function
 def test_examples_share_the_draws_of_a_batch_or_have_independent_ones(name):
-    shared = own_shares(name, "batch", 50)
+    shared, own = own_shares(name, "batch"), own_shares(name, "example")
     np.testing.assert_array_equal(shared, shared[:, :1].repeat(8, 1))
-    assert len(np.unique(shared[:, 0])) > 10
-    own = own_shares(name, "example", 2000)
+    assert len(np.unique(shared)) > 10
     correlations = np.corrcoef(own.T) - np.eye(8)
-    assert np.max(np.abs(correlations)) < 4.5 / np.sqrt(2000)
-    assert stats.ks_2samp(own[:, 0], own_shares(name, "batch", 2000)[:, 0]).pvalue > 1e-3
+    assert np.max(np.abs(correlations)) < 4.5 / np.sqrt(len(own))
+    assert stats.ks_2samp(own[:, 0], shared[:, 0]).pvalue > 1e-3
 
 
 def coordinates(number, height, width):
@@ -162,10 +163,9 @@ def coordinates(number, height, width):
     )
 
 
-@every_draw
-def test_a_window_of_cutmix_is_the_same_window_of_the_next_image(draws):
+def test_a_window_of_cutmix_is_the_same_window_of_the_next_image():
     images = coordinates(6, 9, 7)
-    found = np.asarray(mixed(function("cutmix", draws=draws), 100, images, jnp.eye(6)).inputs)
+    found = np.asarray(mixed(function("cutmix", draws="example"), 100, images, jnp.eye(6)).inputs)
     np.testing.assert_array_equal(found[..., 1:], np.broadcast_to(images, found.shape)[..., 1:])
     is_next = found[..., 0] != np.arange(6)[:, None, None]
     np.testing.assert_array_equal(
@@ -177,10 +177,9 @@ def test_a_window_of_cutmix_is_the_same_window_of_the_next_image(draws):
         assert np.sum(np.diff(line.astype(int), prepend=0) == 1) <= 1  # one window
 
 
-@every_draw
-def test_patches_of_ricap_are_crops_of_four_images_at_uniform_places(draws):
+def test_patches_of_ricap_are_crops_of_four_images_at_uniform_places():
     images = coordinates(6, 6, 7)
-    mix = function("ricap", beta=1.0, draws=draws)
+    mix = function("ricap", beta=1.0, draws="example")
     found, targets, _ = map(np.asarray, mixed(mix, 600, images, jnp.eye(6)))
     origins = {0: [], 1: [], 2: [], 3: []}
     for i, (image, target) in enumerate(zip(found[:, 2], targets[:, 2])):
@@ -207,38 +206,26 @@ def test_patches_of_ricap_are_crops_of_four_images_at_uniform_places(draws):
 
 def test_probability_zero_mixes_nothing_and_a_tiny_alpha_exchanges_whole_examples():
     images, targets = colours(5, 4, 4)
-    found = function("cutmix", probability=0.0)(key(), images, targets, jnp.ones(5))
+    mix = jax.jit(function("cutmix", probability=0.0))
+    found = mix(key(), images, targets, jnp.ones(5))
     jax.tree.map(np.testing.assert_array_equal, found, Mixed(images, targets, np.ones(5)))
     found = mixed(function("mixup", alpha=1e-6), 50, images, targets)
     is_own = np.all(np.asarray(found.targets) == targets, axis=(1, 2))
     assert 10 < is_own.sum() < 40
-    for i, own in enumerate(is_own):
-        same = lambda x, y, own=own: np.testing.assert_array_equal(
-            x, y if own else np.roll(y, -1, 0)
-        )
-        jax.tree.map(same, (found.inputs[i], found.targets[i]), (images, targets))
+    shift = np.where(is_own, 0, 1)
+    classes = (np.arange(5) + shift[:, None]) % 5
+    np.testing.assert_array_equal(found.targets, np.eye(5)[classes])
+    np.testing.assert_array_equal(found.inputs, np.asarray(images)[classes])
 
 
-@every_draw
-def test_mixup_or_cutmix_is_one_of_both(draws):
+def test_mixup_or_cutmix_is_one_of_both():
     images, targets = colours(4, 8, 8)
-    mix = function("mixup_or_cutmix", draws=draws, cutmix_probability=0.3)
+    mix = function("mixup_or_cutmix", draws="example", cutmix_probability=0.3)
     found = np.asarray(mixed(mix, 1000, images, targets).inputs)[:, 0]
-    is_whole = np.all((found == 0) | (found == 1), axis=(1, 2, 3))  # pixels of one of the images
-    assert stats.binomtest(int(is_whole.sum()), 1000, 0.3).pvalue > 1e-3
-    np.testing.assert_array_equal(
-        found[~is_whole], found[~is_whole][:, :1, :1].repeat(8, 1).repeat(8, 2)
-    )
-    for probability, other in ((0.0, "mixup"), (1.0, "cutmix")):
-        settings = dict(mixup_alpha=0.7, cutmix_alpha=1.0, cutmix_probability=probability)
-        keys = jax.random.split(key(), 3)
-        expected = function(other, **({} if other == "mixup" else dict(probability=1.0)))
-        ones = jnp.ones(4)
-        jax.tree.map(
-            np.testing.assert_array_equal,
-            mixing.mixup_or_cutmix(key(), images, targets, ones, **settings),
-            expected(keys[1 if other == "mixup" else 2], images, targets, ones),
-        )
+    is_cut = np.all((found == 0) | (found == 1), axis=(1, 2, 3))  # no mean of two colours
+    assert stats.binomtest(int(is_cut.sum()), 1000, 0.3).pvalue > 1e-3
+    by_mixup = found[~is_cut]
+    np.testing.assert_array_equal(by_mixup, np.broadcast_to(by_mixup[:, :1, :1], by_mixup.shape))
 
 
 def test_mixup_averages_every_array_of_the_inputs_in_its_type():
@@ -261,59 +248,52 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from benchmarks import hlo
 from heteroscedastic import mixing
 
-settings = json.loads(%r)
-examples = NamedSharding(Mesh(np.array(jax.devices()), ("batch",)), PartitionSpec("batch"))
 rng = np.random.default_rng(0)
-images = rng.normal(size=(16, 6, 5, 3)).astype(np.float32)
-arguments = jax.device_put((images, np.eye(16, dtype=np.float32), np.ones(16, np.float32)), examples)
-for name in settings:
-    for draws in ("batch", "example"):
-        mix = functools.partial(getattr(mixing, name), jax.random.key(0), **settings[name], draws=draws)
-        program = jax.jit(mix, out_shardings=examples).lower(*arguments).compile()
-        sums = [float(np.abs(x).sum()) for x in program(*arguments)]
-        images, targets, _ = map(np.asarray, program(*arguments))
-        crossings = {kind: x.largest for kind, x in hlo.crossings(program.as_text()).items()}
-        print(json.dumps([images.ravel()[::7].tolist(), targets.ravel().tolist(), crossings]))
-""" % json.dumps(SETTINGS)
+images, ones = rng.normal(size=(16, 6, 5, 3)).astype(np.float32), np.ones(16, np.float32)
+mix = functools.partial(mixing.ricap, jax.random.key(0), draws="example")
+for number in (1, 8):
+    mesh = Mesh(np.array(jax.devices()[:number]), ("batch",))
+    examples = NamedSharding(mesh, PartitionSpec("batch"))
+    arguments = jax.device_put((images, np.diag(ones), ones), examples)
+    program = jax.jit(mix, out_shardings=examples).lower(*arguments).compile()
+    values = np.concatenate([np.ravel(x) for x in program(*arguments)])
+    outputs = [(x.kind, x.shape) for x in hlo.collective_outputs(program.as_text())]
+    print(json.dumps([values.tolist(), outputs]))
+"""
 
 
-def test_one_image_crosses_between_devices_and_the_result_is_that_of_one_device():
-    programs = []
-    for number in (1, 8):
-        output = subprocess.run(
-            [sys.executable, "-c", _ON_DEVICES],
-            cwd=ROOT,
-            env=with_devices(number),
-            capture_output=True,
-            text=True,
-            check=True,
-        )
-        programs.append([json.loads(line) for line in output.stdout.splitlines()])
-    assert len(programs[0]) == len(programs[1]) == 2 * len(SETTINGS)
-    for one, eight in zip(*programs):
-        np.testing.assert_allclose(one[0], eight[0], rtol=1e-5, atol=1e-6)
-        np.testing.assert_allclose(one[1], eight[1], rtol=1e-5, atol=1e-6)
-        print(eight[2])
-        assert not one[2]
-        assert eight[2]["collective-permute"] == [1, 6, 5, 3]
-        assert "all-gather" not in eight[2]
+def test_one_image_crosses_for_a_partner_and_the_result_is_that_of_one_device():
+    output = subprocess.run(
+        [sys.executable, "-c", _ON_DEVICES],
+        cwd=ROOT,
+        env=with_devices(8),
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    (one, none), (eight, outputs) = map(json.loads, output.stdout.splitlines())
+    np.testing.assert_allclose(eight, one, rtol=1e-5, atol=1e-6)
+    assert not none
+    assert {kind for kind, _ in outputs} == {"collective-permute"}
+    # A device has two images; it needs one, two and two more for the three partners.
+    assert sum(shape[0] for _, shape in outputs if len(shape) == 4) <= 5
 
 
-class _Identity:
+class _Identity(nn.Module):
     """A model whose logits are its inputs."""
 
-    def apply(self, variables, inputs, present, **settings):
-        return inputs, {}
+    def __call__(self, inputs, present, train=False):
+        return inputs
 
 
-def stated(mix, batch, model=_Identity(), average=lambda key, latent: latent):
+def stated(mix, batch, average=lambda key, latent: latent):
     """The loss and the outputs of a batch whose inputs are logits."""
     return objective(
         {},
         {},
         batch,
         key(),
-        model=model,
+        model=_Identity(),
         smoothing=smoothing.hard,
         weighting=weighting.inverse_frequency,
         predictive=average,
@@ -335,14 +315,14 @@ def logits_and_labels(number=5):
 
 
 def test_the_loss_and_the_class_weights_see_mixed_examples_and_the_metrics_their_own_labels():
-    batch, keys = logits_and_labels(), []
+    batch = logits_and_labels()
 
-    def mix(key, *examples):
-        keys.append(key)
-        return mixing.mixup(key, *examples, alpha=1.0)
+    def mix(_, *examples):
+        return mixing.mixup(key(7), *examples, alpha=1.0)
 
-    loss, outputs = stated(mix, batch)
-    inputs, targets, weights = mix(keys[0], batch.inputs, jnp.eye(3)[batch.labels], batch.weights)
+    loss, outputs = jax.jit(functools.partial(stated, mix))(batch)
+    one_hot = jnp.eye(3)[batch.labels]
+    inputs, targets, weights = jax.jit(mix)(key(), batch.inputs, one_hot, batch.weights)
     np.testing.assert_allclose(outputs.targets, targets, rtol=1e-6)
     expected = losses.cross_entropy(inputs, targets)
     weights *= targets @ (6 / 3 / np.array([1.0, 2.0, 3.0]))
@@ -352,34 +332,37 @@ def test_the_loss_and_the_class_weights_see_mixed_examples_and_the_metrics_their
     assert float(jnp.sum(sums.correct)) == pytest.approx(np.sum(batch.weights * correct))
 
 
-def test_mixing_that_changes_nothing_leaves_the_noise_of_the_step():
-    batch = logits_and_labels()
+def test_mixing_has_a_key_of_its_own_and_leaves_the_noise_of_the_step():
+    batch, keys = logits_and_labels(), []
+
+    def unchanged(key, *examples):
+        keys.append(key)
+        return Mixed(*examples)
 
     def noise(key, latent):
         return latent + jax.random.normal(key, latent.shape)
 
-    (loss, outputs), (without, plain) = (
-        stated(mix, batch, average=noise) for mix in (lambda key, *examples: Mixed(*examples), None)
-    )
+    loss, outputs = stated(unchanged, batch, average=noise)
+    without, plain = stated(None, batch, average=noise)
     np.testing.assert_array_equal(loss, without)
     np.testing.assert_array_equal(outputs.logits, plain.logits)
+    assert not jnp.array_equal(jax.random.key_data(keys[0]), jax.random.key_data(key()))
 
 
 def test_the_draws_of_a_step_follow_from_the_seed_and_its_number():
-    config = small(**{"backbone": dict(name="MLP", widths=(4,)), "training.batch_size": 16})
-    config["mixing"] = dict(name="mixup", alpha=1.0)
+    settings = {"backbone": dict(name="MLP", widths=(4,)), "training.batch_size": 16}
+    config = study.config("digits_hom", settings | {"mixing": dict(name="mixup", alpha=1.0)})
+    run = assembly.build(config)
+    state, (feed,) = run.init(), resident.feeds(np.arange(16), 16)
 
-    def loss_of_step(number):
-        run = assembly.build(config)
-        feed = run.pipeline.example("train", training=True)._replace(rows=np.arange(16))
-        state = run.init()._replace(step=jnp.asarray(number, jnp.int32))
-        return np.asarray(
-            jax.jit(run.train_step)(state, run.pipeline.arrays["train"], feed)[2].losses
-        )
+    arrays = run.pipeline.arrays["train"]
+    step = jax.jit(lambda *arguments: run.train_step(*arguments)[2].losses)
 
-    first, again, other = (loss_of_step(number) for number in (3, 3, 4))
-    np.testing.assert_array_equal(first, again)
-    assert np.all(first != other)
+    def losses_of_step(number):
+        return np.asarray(step(state._replace(step=jnp.asarray(number)), arrays, feed))
+
+    np.testing.assert_array_equal(losses_of_step(3), losses_of_step(3))
+    assert np.all(losses_of_step(3) != losses_of_step(4))
 
 
 @pytest.mark.parametrize(
