@@ -218,13 +218,15 @@ def _draw_shape(draws: str, weights: Float[Array, "*b"]) -> tuple[int, ...]:
 
 def _image_size(name: str, inputs: Any, weights: Float[Array, "*b"]) -> tuple[int, int]:
     """Height and width of the images."""
-    shapes = [x.shape[weights.ndim :] for x in jax.tree.leaves(inputs)]
-    if len(shapes) != 1 or len(shapes[0]) != 3:
+    is_array = hasattr(inputs, "shape")
+    shape = inputs.shape[weights.ndim :] if is_array else ()
+    if len(shape) != 3:
+        found = f"has the shape {shape}" if is_array else f"is a {type(inputs).__name__}"
         raise ValueError(
-            f"{name} needs images of shape (height, width, channels), but an input has the shape"
-            f" {' and '.join(map(str, shapes))}; choose mixup, or remove config.mixing."
+            f"{name} needs images of shape (height, width, channels), but an input {found}; choose"
+            " mixup, or remove config.mixing."
         )
-    height, width, _ = shapes[0]
+    height, width, _ = shape
     return height, width
 
 

@@ -387,7 +387,7 @@ def test_a_setting_out_of_range_is_an_error(settings, message):
 
 @pytest.mark.parametrize("name", ["cutmix", "ricap", "mixup_or_cutmix"])
 @pytest.mark.parametrize(
-    "inputs", [jnp.ones((4, 64)), {"a": jnp.ones((4, 8, 8, 3)), "b": jnp.ones((4, 2))}], ids=type
+    "inputs", [jnp.ones((4, 64)), {"image": jnp.ones((4, 8, 8, 3))}], ids=["vector", "dict"]
 )
 def test_windows_of_what_is_no_image_are_an_error(name, inputs):
     with pytest.raises(
