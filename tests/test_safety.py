@@ -12,7 +12,16 @@ from absl import flags
 from ml_collections import config_flags
 from small_runs import small
 
-from heteroscedastic import bind, curation, files, losses, predictive, smoothing, weighting
+from heteroscedastic import (
+    bind,
+    curation,
+    files,
+    losses,
+    mixing,
+    predictive,
+    smoothing,
+    weighting,
+)
 from heteroscedastic.data import augment, split_spec
 from heteroscedastic.data.builders import archives
 from heteroscedastic.data.storage import npz
@@ -23,6 +32,7 @@ from heteroscedastic.training import optimizer, schedules
 MODULES = {
     "loss": losses,
     "predictive": predictive,
+    "mixing": mixing,
     "smoothing": smoothing,
     "weighting": weighting,
     "head": heads,

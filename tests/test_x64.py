@@ -9,7 +9,7 @@ import pytest
 from gaussians import key, latent
 
 from heteroscedastic import latent as latent_lib
-from heteroscedastic import losses, metrics, predictive, sampling, smoothing, weighting
+from heteroscedastic import losses, metrics, mixing, predictive, sampling, smoothing, weighting
 from heteroscedastic.batch import Batch
 from heteroscedastic.models.layers import HeteroscedasticDense
 
@@ -100,7 +100,10 @@ def test_sums_of_metrics_are_float32(metric):
 def test_targets_are_float32():
     with jax.enable_x64(True):
         batch = Batch(None, jnp.asarray(LABELS), jnp.asarray(WEIGHTS), jnp.arange(3), {})
-        assert smoothing.uniform(batch, 4, rate=0.1).dtype == jnp.float32
+        targets = smoothing.uniform(batch, 4, rate=0.1)
+        images = jnp.ones((3, 4, 4, 1), jnp.float32)
+        mixed = jax.jit(mixing.cutmix)(key(), images, targets, batch.weights)
+        assert {x.dtype for x in (targets, *mixed)} == {jnp.dtype("float32")}
 
 
 @pytest.mark.parametrize("head", ["Deterministic", "LowRank", "ParameterEfficient"])

@@ -28,7 +28,7 @@ from heteroscedastic.runs import pipelines, schema, sections
 from heteroscedastic.selection import Pool, Selected
 from heteroscedastic.tasks.task import Answers, Task
 from heteroscedastic.training.epochs import Epochs
-from heteroscedastic.training.objective import Loss, Predictive, Smoothing, Weighting
+from heteroscedastic.training.objective import Loss, Mixing, Predictive, Smoothing, Weighting
 from heteroscedastic.training.state import TrainState
 from heteroscedastic.training.step import (
     Predictions,
@@ -46,6 +46,7 @@ class Parts(NamedTuple):
     smoothing: Smoothing
     weighting: Weighting
     loss: Loss
+    mixing: Mixing | None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -140,6 +141,7 @@ class Run:
             predictive=self._predictive,
             loss=self.parts.loss,
             class_counts=jnp.asarray(self.pipeline.class_counts, jnp.float32),
+            mixing=self.parts.mixing,
         )
         return train_step(
             state,
@@ -244,7 +246,7 @@ def build(
         pipeline=pipeline,
         task=task,
         model=task.model(bound["backbone"], bound["head"]),
-        parts=Parts(**{name: bound[name] for name in Parts._fields}),
+        parts=Parts(**{name: bound.get(name) for name in Parts._fields}),
         optimizer=bound["optimizer"](steps.learning_rate),
         steps=steps,
         selection=bound.get("selection"),
@@ -297,6 +299,9 @@ def check(config: dict[str, Any]) -> None:
             (len(features), 1) if task.labels == "list" else len(features), jnp.int32
         )
         targets = bound["smoothing"](Batch(None, labels, ones, ones, {}), num_classes)
+        if "mixing" in bound:
+            images = jnp.zeros((len(features), 8, 8, 3))
+            _, targets, _ = bound["mixing"](key, images, targets, ones)
         counts = jnp.ones(num_classes)
         losses = bound["loss"](bound["predictive"](key, latent), targets, counts)
         return bound["weighting"](targets, counts) * losses

@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Mapping
 from types import ModuleType
 from typing import Any
 
-from heteroscedastic import bind, losses, predictive, selection, smoothing, weighting
+from heteroscedastic import bind, losses, mixing, predictive, selection, smoothing, weighting
 from heteroscedastic.models import backbones, heads
 from heteroscedastic.training import optimizer, schedules
 
@@ -25,7 +25,7 @@ MODULES: dict[str, ModuleType] = {
     "schedule": schedules,
 }
 # The same for sections that may be absent: nothing of the kind happens.
-OPTIONAL_MODULES: dict[str, ModuleType] = {"selection": selection}
+OPTIONAL_MODULES: dict[str, ModuleType] = {"mixing": mixing, "selection": selection}
 # Values of sections that may be absent: nothing is curated, and no checkpoint is the best one.
 _IF_ABSENT = {"curation": "", "validation": None, "warm_start": {}}
 REQUIRED = ("seed", "task", "data", *MODULES, "training", "evals")

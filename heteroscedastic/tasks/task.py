@@ -38,7 +38,7 @@ class Task(Protocol):
         ...
 
     # (params, model_state, batch, key, *, model, smoothing, weighting, predictive, loss,
-    # class_counts) -> loss, Outputs
+    # class_counts, mixing) -> loss, Outputs
     objective: Callable[..., tuple[Float[Array, ""], Outputs]]
 
     def training_sums(self, outputs: Outputs, batch: Batch) -> Any:

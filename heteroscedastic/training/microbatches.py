@@ -1,11 +1,11 @@
 """A batch in parts that follow each other, where the activations of all of it do not fit.
 
 The step is that of the whole batch: gradients, losses and metrics are sums over all examples, and
-the loss is divided by the weight of all of them, however it is spread over the parts. Two things
+the loss is divided by the weight of all of them, however it is spread over the parts. Three things
 are of a part: its batch statistics, as with `group_size` of the backbone, of which the running
-averages take the mean as they do there; and its noise, which is other noise of the same
-distribution. Several devices sum their gradients once a part, so what crosses grows with the number
-of parts.
+averages take the mean as they do there; its mixing, as the partners of an example are of its part;
+and its noise, which is other noise of the same distribution. Several devices sum their gradients
+once a part, so what crosses grows with the number of parts.
 """
 
 from collections.abc import Callable

@@ -62,7 +62,7 @@ def test_the_layout_is_no_part_of_the_identity_and_a_newer_loss_has_a_task():
 
 
 def test_every_setting_with_a_default_has_the_value_that_the_code_had_before_it_existed():
-    for section, module in sections.MODULES.items():
+    for section, module in (sections.MODULES | sections.OPTIONAL_MODULES).items():
         for part, target in bind._choices(module).items():
             known = identity._values(identity._BEFORE, section, {"name": part})
             known |= identity._values(identity._STATED, section, {"name": part})

@@ -120,6 +120,18 @@ KINDS = {  # section -> valid settings of each kind
         )
     ],
     "validation": [dict(split="valid", metric="nll")],
+    "mixing": [
+        dict(name="mixup", alpha=0.2, draws="batch"),
+        dict(name="cutmix", alpha=1.0, probability=0.5, draws="example"),
+        dict(name="ricap", beta=0.3, draws="example"),
+        dict(
+            name="mixup_or_cutmix",
+            mixup_alpha=0.2,
+            cutmix_alpha=1.0,
+            cutmix_probability=0.5,
+            draws="batch",
+        ),
+    ],
 }
 SECTIONS = ["seed", "curation", "warm_start", "evals", "evals.test", *KINDS]
 
@@ -164,4 +176,6 @@ def random_config(seed):
     )
     if config["head"]["name"] == "Deterministic":
         config["predictive"] = dict(name="deterministic")
+    if draw.random() < 0.5:
+        del config["mixing"]
     return config

@@ -1,0 +1,404 @@
+"""Mixed examples, alone and in a step of training."""
+
+import functools
+import json
+import subprocess
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import linen as nn
+from gaussians import key
+from scipy import stats
+from small_runs import small
+from subprocesses import ROOT, with_devices
+
+from experiments import study
+from heteroscedastic import losses, mixing, smoothing, tasks, weighting
+from heteroscedastic.batch import Batch
+from heteroscedastic.data import resident
+from heteroscedastic.mixing import Mixed
+from heteroscedastic.runs import assembly
+from heteroscedastic.training.objective import objective
+
+SETTINGS = {
+    "mixup": dict(alpha=0.7),
+    "cutmix": dict(alpha=1.0, probability=0.8),
+    "ricap": dict(beta=0.3),
+    "mixup_or_cutmix": dict(mixup_alpha=0.7),
+}
+NUM_PARTNERS = {"mixup": 1, "cutmix": 1, "ricap": 3, "mixup_or_cutmix": 1}
+DRAWS = ("batch", "example")
+every_function = pytest.mark.parametrize("name", SETTINGS)
+every_draw = pytest.mark.parametrize("draws", DRAWS)
+
+
+def function(name, **settings):
+    return functools.partial(getattr(mixing, name), **SETTINGS[name] | settings)
+
+
+def mixed(mix, num_keys, inputs, targets, weights=None):
+    """The examples under each of a number of keys."""
+    weights = jnp.ones(len(targets)) if weights is None else weights
+    keys = jax.random.split(key(), num_keys)
+    return jax.jit(jax.vmap(lambda key: mix(key, inputs, targets, weights)))(keys)
+
+
+def colours(number, height, width):
+    """Images of one colour each, class c being channel c alone; and their targets."""
+    targets = jnp.eye(number)
+    return jnp.broadcast_to(targets[:, None, None], (number, height, width, number)), targets
+
+
+@functools.cache
+def own_shares(name, draws):
+    """The share of an example itself, under 2000 keys, for each of eight examples."""
+    images, targets = colours(8, 16, 16)
+
+    def shares(key):
+        mixed = function(name, draws=draws)(key, images, targets, jnp.ones(8))
+        return jnp.diagonal(mixed.targets)
+
+    return np.asarray(jax.jit(jax.vmap(shares))(jax.random.split(key(), 2000)))
+
+
+@every_function
+@pytest.mark.parametrize(("draws", "size"), [("batch", (7, 5)), ("example", (4, 9))])
+def test_a_target_has_the_shares_of_the_colours_of_its_image(name, draws, size):
+    images, targets = colours(9, *size)
+    present = jnp.arange(9) < 7
+    images = jnp.where(present[:, None, None, None], images, jnp.nan)
+    images, targets, weights = mixed(
+        function(name, draws=draws), 300, images, targets, 2.0 * present
+    )
+    shares = np.mean(np.asarray(images, np.float64), axis=(2, 3))[:, :7]
+    np.testing.assert_allclose(targets[:, :7], shares, atol=1e-7 if name != "mixup" else 1e-6)
+    np.testing.assert_allclose(np.sum(targets, axis=-1), 1, rtol=1e-6)
+    np.testing.assert_array_equal(weights[0], 2 * present)
+    mixes = np.any((shares > 0) & (shares < 1), axis=-1)
+    alone = 7 - NUM_PARTNERS[name]  # the first example with an absent partner
+    assert np.all(np.any(mixes, axis=0) == (np.arange(7) < alone))
+    np.testing.assert_array_equal(shares[:, alone:], np.eye(9)[None, alone:7].repeat(300, 0))
+
+
+@every_function
+@every_draw
+def test_a_batch_without_partners_is_unchanged(name, draws):
+    for number in range(1, NUM_PARTNERS[name] + 1):
+        images, targets = colours(number, 4, 4)
+        mix = jax.jit(function(name, draws=draws))
+        found = mix(key(), images, targets, jnp.ones(number))
+        jax.tree.map(np.testing.assert_array_equal, found, Mixed(images, targets, np.ones(number)))
+
+
+@every_function
+def test_the_loss_of_a_mixed_target_is_the_sum_of_shares_times_losses(name):
+    rng = np.random.default_rng(0)
+    images = jnp.asarray(rng.normal(size=(6, 5, 5, 2)), jnp.float32)
+    smooth = jax.nn.softmax(jnp.asarray(rng.normal(size=(6, 4)), jnp.float32))
+    logits = jnp.asarray(rng.normal(size=(6, 4)), jnp.float32)
+    both = jnp.concatenate([jnp.eye(6), smooth], axis=-1)
+    both = mixed(function(name, draws="example"), 20, images, both).targets
+    shares, targets = both[..., :6], both[..., 6:]
+    of_labels = [losses.cross_entropy(logits, jnp.tile(t, (6, 1))) for t in smooth]
+    expected = np.einsum("nij,ji->ni", shares, np.stack(of_labels))
+    actual = [losses.cross_entropy(logits, t) for t in targets]
+    np.testing.assert_allclose(actual, expected, rtol=1e-5)
+    assert np.std(expected, axis=0).min() > 0
+
+
+@pytest.mark.parametrize("alpha", [0.4, 1.0, 3.0])
+def test_lambda_has_the_beta_distribution(alpha):
+    weights, labels = jnp.ones(5000), jnp.arange(5000) % 2
+    mix = jax.jit(functools.partial(mixing.mixup, alpha=alpha, draws="example"))
+    vectors, targets, _ = mix(key(), weights[:, None], jnp.eye(2)[labels], weights)
+    shares = np.asarray(targets[jnp.arange(5000), labels])
+    assert np.all((shares >= 0) & (shares <= 1))
+    assert stats.kstest(shares, stats.beta(alpha, alpha).cdf).pvalue > 1e-3
+    np.testing.assert_allclose(vectors, 1, rtol=1e-6)  # means of equal numbers
+
+
+def published_window(rng, height, width, alpha):
+    """The share of an image that the authors' code replaces."""
+    cut = np.sqrt(1 - rng.beta(alpha, alpha))
+    sides, centre = (int(height * cut), int(width * cut)), rng.integers((height, width))
+    spans = [
+        np.clip(c + side // 2, 0, n) - np.clip(c - side // 2, 0, n)
+        for c, side, n in zip(centre, sides, (height, width))
+    ]
+    return np.prod(spans) / (height * width)
+
+
+def published_patch(rng, height, width, beta):
+    """The share of an image that its own patch has in the published code."""
+    column, row = (int(np.round(n * rng.beta(beta, beta))) for n in (width, height))
+    return row * column / (height * width)
+
+
+def test_shares_of_cutmix_and_ricap_have_the_distribution_of_the_published_code():
+    rng = np.random.default_rng(0)
+    windows = [published_window(rng, 16, 16, 1.0) for _ in range(2000)]
+    windows *= rng.random(2000) < SETTINGS["cutmix"]["probability"]
+    patches = [published_patch(rng, 16, 16, 0.3) for _ in range(2000)]
+    assert stats.ks_2samp(1 - own_shares("cutmix", "batch")[:, 2], windows).pvalue > 1e-3
+    assert stats.ks_2samp(own_shares("ricap", "batch")[:, 2], patches).pvalue > 1e-3
+
+
+@every_function
+def test_examples_share_the_draws_of_a_batch_or_have_independent_ones(name):
+    shared, own = own_shares(name, "batch"), own_shares(name, "example")
+    np.testing.assert_array_equal(shared, shared[:, :1].repeat(8, 1))
+    assert len(np.unique(shared)) > 10
+    correlations = np.corrcoef(own.T) - np.eye(8)
+    assert np.max(np.abs(correlations)) < 4.5 / np.sqrt(len(own))
+    assert stats.ks_2samp(own[:, 0], shared[:, 0]).pvalue > 1e-3
+
+
+def coordinates(number, height, width):
+    """Images whose pixels hold the number of the image, their row and their column."""
+    return jnp.stack(
+        jnp.meshgrid(*map(jnp.arange, (number, height, width)), indexing="ij"), axis=-1
+    )
+
+
+def test_a_window_of_cutmix_is_the_same_window_of_the_next_image():
+    images = coordinates(6, 9, 7)
+    found = np.asarray(mixed(function("cutmix", draws="example"), 100, images, jnp.eye(6)).inputs)
+    np.testing.assert_array_equal(found[..., 1:], np.broadcast_to(images, found.shape)[..., 1:])
+    is_next = found[..., 0] != np.arange(6)[:, None, None]
+    np.testing.assert_array_equal(
+        found[..., 0], np.where(is_next, (np.arange(6)[:, None, None] + 1) % 6, images[..., 0])
+    )
+    rows, columns = is_next.any(axis=-1), is_next.any(axis=-2)
+    np.testing.assert_array_equal(is_next, rows[..., None] & columns[..., None, :])
+    for line in (*rows.reshape(-1, 9), *columns.reshape(-1, 7)):
+        assert np.sum(np.diff(line.astype(int), prepend=0) == 1) <= 1  # one window
+
+
+def test_patches_of_ricap_are_crops_of_four_images_at_uniform_places():
+    images = coordinates(6, 6, 7)
+    mix = function("ricap", beta=1.0, draws="example")
+    found, targets, _ = map(np.asarray, mixed(mix, 600, images, jnp.eye(6)))
+    origins = {0: [], 1: [], 2: [], 3: []}
+    for image, target in zip(found[:, 2], targets[:, 2]):
+        patch = (image[..., 0] - 2) % 6
+        for k in np.unique(patch):
+            inside = np.argwhere(patch == k)
+            shift = image[patch == k][:, 1:] - inside
+            assert np.all(shift == shift[0])  # a crop, not scattered pixels
+            extent = np.ptp(inside, axis=0) + 1
+            assert extent.prod() == len(inside)
+            assert patch[5 * (k // 2), 6 * (k % 2)] == k  # its corner
+            if extent[0] == 3:
+                origins[k].append((shift + inside.min(axis=0))[0, 0])
+            assert target[(2 + k) % 6] == pytest.approx(len(inside) / 42)
+    for found in origins.values():
+        counts = np.bincount(found, minlength=4)
+        assert len(counts) == 4
+        assert stats.chisquare(counts).pvalue > 1e-3
+
+
+def test_probability_zero_mixes_nothing_and_a_tiny_alpha_exchanges_whole_examples():
+    images, targets = colours(5, 4, 4)
+    found = mixed(function("cutmix", probability=0.0), 50, images, targets)
+    assert np.all(found.inputs == images)
+    assert np.all(found.targets == targets)
+    found = mixed(function("mixup", alpha=1e-6), 50, images, targets)
+    is_own = np.all(np.asarray(found.targets) == targets, axis=(1, 2))
+    assert 10 < is_own.sum() < 40
+    shift = np.where(is_own, 0, 1)
+    classes = (np.arange(5) + shift[:, None]) % 5
+    np.testing.assert_array_equal(found.targets, np.eye(5)[classes])
+    np.testing.assert_array_equal(found.inputs, np.asarray(images)[classes])
+
+
+def test_mixup_or_cutmix_is_one_of_both():
+    images, targets = colours(4, 8, 8)
+    mix = function("mixup_or_cutmix", draws="example", cutmix_probability=0.3)
+    found = np.asarray(mixed(mix, 1000, images, targets).inputs)[:, 0]
+    is_cut = np.all((found == 0) | (found == 1), axis=(1, 2, 3))  # no mean of two colours
+    assert stats.binomtest(int(is_cut.sum()), 1000, 0.3).pvalue > 1e-3
+    by_mixup = found[~is_cut]
+    np.testing.assert_array_equal(by_mixup, np.broadcast_to(by_mixup[:, :1, :1], by_mixup.shape))
+
+
+def test_mixup_averages_every_array_of_the_inputs_in_its_type():
+    rng = np.random.default_rng(0)
+    inputs = {
+        "image": jnp.asarray(rng.normal(size=(4, 3, 3, 1)), jnp.bfloat16),
+        "vector": jnp.asarray(rng.normal(size=(4, 6)), jnp.float32),
+    }
+    found, shares, _ = function("mixup", draws="example")(key(), inputs, jnp.eye(4), jnp.ones(4))
+    for name, tolerance in (("image", 1e-2), ("vector", 1e-5)):
+        assert found[name].dtype == inputs[name].dtype
+        flat = np.asarray(inputs[name], np.float64).reshape(4, -1)
+        actual = np.asarray(found[name], np.float64).reshape(4, -1)
+        np.testing.assert_allclose(actual, shares @ flat, rtol=tolerance, atol=tolerance)
+
+
+_ON_DEVICES = """
+import functools, json, jax, numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from benchmarks import hlo
+from heteroscedastic import mixing
+
+rng = np.random.default_rng(0)
+images, ones = rng.normal(size=(16, 6, 5, 3)).astype(np.float32), np.ones(16, np.float32)
+mix = functools.partial(mixing.ricap, jax.random.key(0), draws="example")
+for number in (1, 8):
+    mesh = Mesh(np.array(jax.devices()[:number]), ("batch",))
+    examples = NamedSharding(mesh, PartitionSpec("batch"))
+    arguments = jax.device_put((images, np.diag(ones), ones), examples)
+    program = jax.jit(mix, out_shardings=examples).lower(*arguments).compile()
+    values = np.concatenate([np.ravel(x) for x in program(*arguments)])
+    outputs = [(x.kind, x.shape) for x in hlo.collective_outputs(program.as_text())]
+    print(json.dumps([values.tolist(), outputs]))
+"""
+
+
+def test_one_image_crosses_for_a_partner_and_the_result_is_that_of_one_device():
+    output = subprocess.run(
+        [sys.executable, "-c", _ON_DEVICES],
+        cwd=ROOT,
+        env=with_devices(8),
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    (one, none), (eight, outputs) = map(json.loads, output.stdout.splitlines())
+    np.testing.assert_allclose(eight, one, rtol=1e-5, atol=1e-6)
+    assert not none
+    assert {kind for kind, _ in outputs} == {"collective-permute"}
+    # A device has two images; it needs one, two and two more for the three partners.
+    assert sum(shape[0] for _, shape in outputs if len(shape) == 4) <= 5
+
+
+class _Identity(nn.Module):
+    """A model whose logits are its inputs."""
+
+    def __call__(self, inputs, present, train=False):
+        return inputs
+
+
+def stated(mix, batch, average=lambda key, latent: latent):
+    """The loss and the outputs of a batch whose inputs are logits."""
+    return objective(
+        {},
+        {},
+        batch,
+        key(),
+        model=_Identity(),
+        smoothing=smoothing.hard,
+        weighting=weighting.inverse_frequency,
+        predictive=average,
+        loss=losses.cross_entropy,
+        class_counts=jnp.array([1.0, 2.0, 3.0]),
+        mixing=mix,
+    )
+
+
+def logits_and_labels(number=20):
+    rng = np.random.default_rng(0)
+    return Batch(
+        inputs=jnp.asarray(rng.normal(size=(number, 3)), jnp.float32),
+        labels=jnp.asarray(rng.integers(0, 3, number), jnp.int32),
+        weights=jnp.ones(number).at[-1].set(0.5),
+        ids=jnp.arange(number),
+        extras={},
+    )
+
+
+def test_the_loss_and_the_class_weights_see_mixed_examples_and_the_metrics_their_own_labels():
+    batch = logits_and_labels()
+
+    def mix(_, *examples):
+        return mixing.mixup(key(7), *examples, alpha=1.0, draws="example")
+
+    loss, outputs = jax.jit(functools.partial(stated, mix))(batch)
+    one_hot = jnp.eye(3)[batch.labels]
+    inputs, targets, weights = jax.jit(mix)(key(), batch.inputs, one_hot, batch.weights)
+    np.testing.assert_allclose(outputs.targets, targets, rtol=1e-6)
+    expected = losses.cross_entropy(inputs, targets)
+    weights *= targets @ (6 / 3 / np.array([1.0, 2.0, 3.0]))
+    np.testing.assert_allclose(loss, np.average(expected, weights=weights), rtol=1e-5)
+    sums = tasks.multiclass().training_sums(outputs, batch)
+    correct = np.argmax(inputs, axis=-1) == batch.labels
+    assert np.any(np.argmax(targets, axis=-1) != batch.labels)
+    assert float(jnp.sum(sums.correct)) == pytest.approx(np.sum(batch.weights * correct))
+
+
+def test_mixing_has_a_key_of_its_own_and_leaves_the_noise_of_the_step():
+    batch, keys = logits_and_labels(), []
+
+    def unchanged(key, *examples):
+        keys.append(key)
+        return Mixed(*examples)
+
+    def noise(key, latent):
+        return latent + jax.random.normal(key, latent.shape)
+
+    loss, outputs = stated(unchanged, batch, average=noise)
+    without, plain = stated(None, batch, average=noise)
+    np.testing.assert_array_equal(loss, without)
+    np.testing.assert_array_equal(outputs.logits, plain.logits)
+    assert not jnp.array_equal(jax.random.key_data(keys[0]), jax.random.key_data(key()))
+
+
+def test_the_draws_of_a_step_follow_from_the_seed_and_its_number():
+    settings = {"backbone": dict(name="MLP", widths=(4,)), "training.batch_size": 16}
+    config = study.config("digits_hom", settings | {"mixing": dict(name="mixup", alpha=1.0)})
+    run = assembly.build(config)
+    state, (feed,) = run.init(), resident.feeds(np.arange(16), 16)
+
+    arrays = run.pipeline.arrays["train"]
+    step = jax.jit(lambda *arguments: run.train_step(*arguments)[2].losses)
+
+    def losses_of_step(number):
+        return np.asarray(step(state._replace(step=jnp.asarray(number)), arrays, feed))
+
+    np.testing.assert_array_equal(losses_of_step(3), losses_of_step(3))
+    assert np.all(losses_of_step(3) != losses_of_step(4))
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (dict(name="mixup", alpha=0.0), r"config\.mixing: alpha is 0\.0; it must be"),
+        (dict(name="mixup"), r"config\.mixing: mixing\.mixup needs a value for 'alpha'"),
+        (dict(name="cutmix", alpha=-1.0), r"config\.mixing: alpha is -1\.0"),
+        (dict(name="cutmix", probability=1.5), r"probability is 1\.5; .* >= 0 and <= 1"),
+        (dict(name="ricap", beta=0.0), r"config\.mixing: beta is 0\.0"),
+        (dict(name="mixup_or_cutmix", mixup_alpha=0.0), r"mixup_alpha is 0\.0"),
+        (
+            dict(name="mixup_or_cutmix", mixup_alpha=0.2, cutmix_probability=-0.1),
+            r"cutmix_probability is -0\.1",
+        ),
+        (dict(name="ricap", draws="epoch"), r"draws is 'epoch'; choose 'batch' or 'example'"),
+        (dict(name="mix"), r"one of cutmix, mixup, mixup_or_cutmix, ricap"),
+    ],
+)
+def test_a_setting_out_of_range_is_an_error(settings, message):
+    with pytest.raises(ValueError, match=message) as caught:
+        assembly.check(small(mixing=settings))
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["cutmix", "ricap", "mixup_or_cutmix"])
+@pytest.mark.parametrize(
+    "inputs", [jnp.ones((4, 64)), {"image": jnp.ones((4, 8, 8, 3))}], ids=["vector", "dict"]
+)
+def test_windows_of_what_is_no_image_are_an_error(name, inputs):
+    with pytest.raises(
+        ValueError, match=r"needs images of shape \(height, width, channels\), but"
+    ) as caught:
+        mixing.__dict__[name](key(), inputs, jnp.eye(4), jnp.ones(4), **SETTINGS[name])
+    assert "\n" not in str(caught.value)
+
+
+def test_mixup_of_integers_is_an_error():
+    with pytest.raises(
+        ValueError, match=r"but they are int32; .* end the chain config\.data\.train"
+    ):
+        function("mixup")(key(), coordinates(4, 2, 2), jnp.eye(4), jnp.ones(4))
