@@ -5,7 +5,8 @@ figure, such as "the class with the third most training examples", and its value
 runs.
 """
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Float, Int
@@ -19,24 +20,55 @@ _NUM_PERMUTATIONS = 10_000
 _NUM_LINES = 20  # of a table; more classes are averaged in groups of consecutive positions
 
 
-def by_count(
-    chosen: study.Table, tuned: study.ResultsByRowAndSeed, numbers: dict[str, Any]
-) -> list[str]:
-    """Lines from the class with the most training examples to the one with the fewest.
+class Order(NamedTuple):
+    """An order of the classes of a run, which is the x axis of a figure."""
 
-    The correlation is with the logarithm of the number of training examples.
-    """
-    return _lines(chosen, tuned, _order_of_counts, "training examples", "train_count")
+    name: str  # of a position
+    classes: Callable[[study.Job, dict[str, Any]], Int[np.ndarray, "k"]]
+    measure: str | None  # by class, that stands for a position; None is the position itself
 
 
-def by_noise(
-    chosen: study.Table, tuned: study.ResultsByRowAndSeed, numbers: dict[str, Any]
-) -> list[str]:
-    """Lines from the class without label noise to the one with the most.
+def _order_of_counts(job: study.Job, classes: dict[str, Any]) -> Int[np.ndarray, "k"]:
+    return np.argsort(-np.array(classes["train_count"]), kind="stable")
 
-    The correlation is with the rate of `curation.rising_noise`.
-    """
-    return _lines(chosen, tuned, _order_of_noise, "position", None)
+
+def _order_of_noise(job: study.Job, classes: dict[str, Any]) -> Int[np.ndarray, "k"]:
+    return curation.rising_order(job.seed, len(classes["ece"]))
+
+
+# From the class with the most training examples to the one with the fewest.
+COUNT = Order("training examples", _order_of_counts, "train_count")
+# From the class without label noise to the one with the most.
+NOISE = Order("position", _order_of_noise, None)
+
+
+def layout(order: Order) -> study.Layout:
+    """The layout of a table with one line per position, and the test of the order."""
+
+    def lines(
+        chosen: study.Table, tuned: study.ResultsByRowAndSeed, numbers: dict[str, Any]
+    ) -> list[str]:
+        return _lines(by_position(chosen, tuned, order), order)
+
+    return lines
+
+
+def by_position(
+    chosen: study.Table, tuned: study.ResultsByRowAndSeed, order: Order
+) -> dict[str, dict[str, Float[np.ndarray, "runs k"]]]:
+    """The measures by class in the order of positions, by row and name of the measure."""
+    regime = next(iter(chosen.regimes.values()))
+    rows = {}
+    for row in chosen.rows:
+        runs = []
+        for (name, _), result in sorted(tuned.items(), key=lambda item: item[0]):
+            if name == row.name:
+                classes = table.metric_value(result, regime, "classes")
+                positions = order.classes(result.job, classes)
+                runs.append({k: np.array(v, float)[positions] for k, v in classes.items()})
+        if runs:
+            rows[row.name] = {k: np.stack([run[k] for run in runs]) for k in runs[0]}
+    return rows
 
 
 def permutation_test(
@@ -61,57 +93,31 @@ def permutation_test(
     return float(observed), float((1 + num_extreme) / (1 + _NUM_PERMUTATIONS))
 
 
-def _order_of_counts(job: study.Job, classes: dict[str, Any]) -> Int[np.ndarray, "k"]:
-    return np.argsort(-np.array(classes["train_count"]), kind="stable")
-
-
-def _order_of_noise(job: study.Job, classes: dict[str, Any]) -> Int[np.ndarray, "k"]:
-    return curation.rising_order(job.seed, len(classes["ece"]))
-
-
-def _lines(chosen, tuned, order, heading, shown):
-    """One line per position, with calibration error and signed gap of each row, and the test.
-
-    Args:
-      chosen: the table.
-      tuned: its results by row and seed.
-      order: (job, measures by class) -> classes in the order of positions.
-      heading: of the first column.
-      shown: measure in the first column; None shows the position.
-    """
-    regime = next(iter(chosen.regimes.values()))
-    rows = {}
-    for row in chosen.rows:
-        found = []
-        for (name, _), result in sorted(tuned.items()):
-            if name == row.name:
-                classes = table.metric_value(result, regime, "classes")
-                at = order(result.job, classes)
-                found.append({k: np.array(v, float)[at] for k, v in classes.items()})
-        if found:
-            rows[row.name] = {k: np.stack([run[k] for run in found]) for k in found[0]}
+def _lines(rows, order):
     if not rows:
         return ["No run is complete."]
     first = next(iter(rows.values()))
     num_classes = first["ece"].shape[1]
     groups = np.array_split(np.arange(num_classes), min(num_classes, _NUM_LINES))
-    columns = [heading, *(f"{name} {what}" for name in rows for what in ("ECE", "gap"))]
+    columns = [order.name, *(f"{name} {what}" for name in rows for what in ("ECE", "gap"))]
     lines = ["| " + " | ".join(columns) + " |", "|" + " --- |" * len(columns)]
     for group in groups:
-        cells = [_label(first[shown][:, group]) if shown else f"{group[0] + 1}"]
+        cells = [_label(first, order, group)]
         for values in rows.values():
             cells.append(spread(values["ece"][:, group].mean(axis=1).tolist()))
             cells.append(f"{values['gap'][:, group].mean():+.3f}")
         lines.append("| " + " | ".join(cells) + " |")
     lines += ["", "| method | runs | rank correlation with ECE | p |", "|" + " --- |" * 4]
     for name, values in rows.items():
-        x = np.log(values[shown]) if shown else np.arange(num_classes)
+        x = np.log(values[order.measure]) if order.measure else np.arange(float(num_classes))
         x = np.broadcast_to(x, values["ece"].shape)
         correlation, p = permutation_test(x, values["ece"])
         lines.append(f"| {name} | {len(values['ece'])} | {correlation:+.2f} | {p:.2g} |")
     return lines
 
 
-def _label(counts: Float[np.ndarray, "runs n"]) -> str:
-    low, high = counts.min(), counts.max()
+def _label(values, order, group):
+    if order.measure is None:
+        return f"{group[0] + 1}"
+    low, high = values[order.measure][:, group].min(), values[order.measure][:, group].max()
     return f"{low:.0f}" if low == high else f"{low:.0f} to {high:.0f}"

@@ -138,7 +138,7 @@ def _figure_1(data: str) -> Table:
         f"The calibration error of a class grows as its training examples become fewer: {data}.",
         tuple(row for row in source.rows if row.name == "original"),
         _shared(source.scales, runs),
-        by_position.by_count,
+        by_position.layout(by_position.COUNT),
     )
 
 
@@ -148,7 +148,7 @@ def _figure_8(data: str, kind: str) -> Table:
         f"Calibration error by class under each remedy: {data}, {kind} imbalance of 1:100.",
         source.rows,
         _shared(source.scales, f"table_1_{kind}_{data}"),
-        by_position.by_count,
+        by_position.layout(by_position.COUNT),
     )
 
 
@@ -212,7 +212,7 @@ def _figure_3(data: str) -> Table:
         f"The calibration error of a class grows with its label noise: {data}.",
         source.rows,
         _shared(source.scales, f"rising_noise_{data}"),
-        by_position.by_noise,
+        by_position.layout(by_position.NOISE),
     )
 
 

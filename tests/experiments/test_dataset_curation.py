@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from experiments import study, table
-from experiments.dataset_curation import by_position, logit_curves, rows
+from experiments import save_results, study, table
+from experiments.dataset_curation import by_position, logit_curves, pictures, rows
 from experiments.study import JobResult, Regime
 from heteroscedastic import bind, curation
 from heteroscedastic.models import backbones
@@ -169,7 +169,7 @@ def test_a_line_is_the_class_at_a_position_of_each_run():
         ("original", 0): by_class_result(0, [10, 1000, 100], [0.3, 0.1, 0.2]),
         ("original", 1): by_class_result(1, [1000, 10, 100], [0.1, 0.4, 0.2]),
     }
-    lines = by_position.by_count(chosen, tuned, PAPER)
+    lines = chosen.layout(chosen, tuned, PAPER)
     assert [line.split(" | ")[0] for line in lines[2:5]] == ["| 1000", "| 100", "| 10"]
     assert "0.3500 ± 0.0707 | +0.350" in lines[4]
     assert "| original | 2 | -1.00 |" in lines[-1]
@@ -182,7 +182,8 @@ def test_positions_of_rising_noise_are_those_of_curation():
     _, noisy = curation.rising_noise(seed, ids, labels, k)
     wrong = np.array([(noisy != labels)[labels == c].mean() for c in range(k)])
     result = by_class_result(seed, [1000] * k, wrong.tolist())
-    lines = by_position.by_noise(rows.TABLES["figure_3_cifar10"], {("original", seed): result}, {})
+    chosen = rows.TABLES["figure_3_cifar10"]
+    lines = chosen.layout(chosen, {("original", seed): result}, PAPER)
     values = [float(line.split(" | ")[1].split(" ")[0]) for line in lines[2 : 2 + k]]
     np.testing.assert_allclose(values, [0, 1 / 6, 1 / 3, 1 / 2], atol=0.05)
     assert "| original | 1 | +1.00 |" in lines[-1]
@@ -207,3 +208,23 @@ def test_label_smoothing_has_the_minimum_of_figure_7_and_cross_entropy_has_none(
     assert least == pytest.approx(SETTINGS["logit_curves"]["read_as"]["minimum_at"], abs=0.02)
     assert np.all(np.diff(result.cross_entropy_with_noise[::20]) < 0)  # beyond rounding
     assert np.all(result.cross_entropy_with_noise[utility > 3] > result.cross_entropy[utility > 3])
+
+
+def test_a_picture_has_a_panel_for_each_row_but_the_first():
+    ece = {name: np.full((2, 3), i / 10) for i, name in enumerate(("original", "cb", "focal"))}
+    figure = pictures.panels(ece, by_position.COUNT)
+    assert [axes.get_title() for axes in figure.axes] == ["cb", "focal"]
+    for axes, value in zip(figure.axes, (0.1, 0.2)):
+        first, second = (line.get_ydata() for line in axes.lines if len(line.get_ydata()) == 3)
+        assert first.tolist() == [0.0] * 3
+        assert second.tolist() == [value] * 3
+
+
+def test_measures_by_class_are_saved_as_they_are_printed():
+    chosen = rows.TABLES["figure_1_cifar10"]
+    result = by_class_result(0, [10, 1000, 100], [0.3, 0.1, 0.2])
+    result = result._replace(results=result.results | {"seconds": 1.0, "device": "1 x cpu"})
+    saved = save_results.table_metrics(chosen, result)
+    again = JobResult(result.job, json.loads(json.dumps(saved)))
+    layouts = [chosen.layout(chosen, {("original", 0): r}, PAPER) for r in (result, again)]
+    assert layouts[0] == layouts[1]

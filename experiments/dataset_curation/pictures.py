@@ -1,0 +1,84 @@
+"""Draws the calibration error by class of a table:
+
+    python -m experiments.dataset_curation.pictures --table=figure_8_exponential_cifar10 --out=DIR
+
+Each panel has a row of the table beside the first row: ECE of the classes, from the class with the
+most training examples (figures 1 and 8) or the least label noise (figure 3). Points are means over
+runs, bars standard deviations.
+"""
+
+import numpy as np
+from jaxtyping import Float
+from matplotlib.figure import Figure
+
+from experiments import study
+from experiments.dataset_curation import by_position
+from heteroscedastic import files, user_errors
+from heteroscedastic.analysis.plots import figures
+
+_STUDY = "dataset_curation"
+_COLUMNS = 4
+
+
+def panels(ece: dict[str, Float[np.ndarray, "runs k"]], order: by_position.Order) -> Figure:
+    """One panel per row of a table; `ece` is by row, in the order of positions."""
+    first, *others = ece
+    shown = others or [first]
+    num_lines = -(-len(shown) // _COLUMNS)
+    with figures.style_context():
+        figure = figures.figure(2.3 * min(len(shown), _COLUMNS) + 0.6, 2.1 * num_lines + 0.4)
+        grid = figure.subplots(
+            num_lines, min(len(shown), _COLUMNS), squeeze=False, sharex=True, sharey=True
+        )
+        for axes, name in zip(grid.flat, shown):
+            for row, color in ((first, "0.6"), (name, figures.COLORS[0])):
+                values = ece[row]
+                axes.errorbar(
+                    np.arange(1, values.shape[1] + 1),
+                    values.mean(axis=0),
+                    values.std(axis=0, ddof=1) if len(values) > 1 else None,
+                    color=color,
+                    marker="o",
+                    markersize=3,
+                    linewidth=1.2,
+                )
+            axes.set(title=figures.legend_label(name), ylim=(0, None))
+        for axes in grid.flat[len(shown) :]:
+            axes.set_axis_off()
+        figure.supxlabel(f"class, by {order.name}")
+        figure.supylabel(f"ECE (grey: {figures.legend_label(first)})")
+    return figure
+
+
+@user_errors.one_line()
+def main() -> None:
+    """Draws the calibration error by class of a table."""
+    parser = user_errors.parser(main.__doc__)
+    parser.add_argument("--table", required=True, help="such as figure_8_exponential_cifar10")
+    parser.add_argument("--scale", default="cpu")
+    parser.add_argument("--runs", default="runs", help="the --out directory of experiments.run")
+    parser.add_argument("--out", required=True, help="directory")
+    flags = parser.parse_args()
+    figures.check()
+    chosen = study.table(_STUDY, flags.table)
+    if "classes" not in chosen.metrics:
+        raise SystemExit(f"{flags.table} has no measures by class; choose figure_1, 3 or 8.")
+    results = study.job_results(
+        chosen,
+        flags.scale,
+        files.as_path(flags.runs) / _STUDY / flags.table,
+        study.saved_results(_STUDY, flags.table, flags.scale),
+    )
+    (regime,) = chosen.regimes.values()
+    tuned = study.tuned_results(results, regime, chosen.select_metric)
+    order = by_position.NOISE if flags.table.startswith("figure_3") else by_position.COUNT
+    rows = by_position.by_position(chosen, tuned, order)
+    if not rows:
+        raise SystemExit("no run is complete; run python -m experiments.run first.")
+    figure = panels({name: measures["ece"] for name, measures in rows.items()}, order)
+    for path in figures.write(figure, files.as_path(flags.out) / flags.table):
+        print(f"wrote {path}")
+
+
+if __name__ == "__main__":
+    main()
