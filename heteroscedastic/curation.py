@@ -2,14 +2,15 @@
 
 Curation selects examples and changes labels. Every random number of an example depends on the seed
 and the id alone. Subsets are therefore nested, and wrong labels at a lower rate are among those at
-a higher rate, except for `permute_labels`. Labels are int32 [n], or [n, m] padded with -1; all
-arrays are NumPy arrays.
+a higher rate, except for `permute_labels`. A function with the argument `images` also receives the
+images of the examples. Labels are int32 [n], or [n, m] padded with -1; all arrays are NumPy arrays.
 """
 
 import zlib
 
 import numpy as np
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float, Int, UInt8
+from scipy import special, stats
 
 # The functions that config.curation may name.
 __all__ = [
@@ -17,6 +18,7 @@ __all__ = [
     "confuse_random_pairs",
     "drop_and_add",
     "exponential",
+    "instance_dependent",
     "permute_labels",
     "rising_noise",
     "step",
@@ -31,6 +33,7 @@ Labels = Int[np.ndarray, "n"] | Int[np.ndarray, "n m"]
 SelectedIds = Int[np.ndarray, "rows"]
 SelectedLabels = Int[np.ndarray, "rows"] | Int[np.ndarray, "rows m"]
 Pairs = tuple
+_RATE_DEVIATION = 0.1  # of the rates of instance_dependent
 
 
 def confuse_pairs(
@@ -108,6 +111,74 @@ def symmetric(
     shift = 1 + (uniforms(seed, "symmetric target", ids) * (num_classes - 1)).astype(np.int32)
     is_changed = uniforms(seed, "symmetric", ids) < rate
     return ids, np.where(is_changed, (labels + shift) % num_classes, labels).astype(np.int32)
+
+
+def instance_dependent(
+    seed: int,
+    ids: Ids,
+    labels: Labels,
+    num_classes: int,
+    images: UInt8[np.ndarray, "n h w c"],
+    *,
+    rate: float,
+) -> tuple[Ids, Labels]:
+    """Label noise whose rate and wrong class depend on the example.
+
+    The rate q of an example is drawn from a normal distribution with mean `rate` and standard
+    deviation 0.1, truncated to [0, 1]. A label y becomes class j with probability
+    q softmax(x W_y)_j over the other classes, where x are the standardised pixels of the image and
+    the entries of W_y are standard normal. As x has many entries, nearly all of the probability is
+    on one class.
+
+    Args:
+      seed: seed of the noise.
+      ids: positions in the stored split.
+      labels: one class per example.
+      num_classes: K, 2 or more.
+      images: of the examples.
+      rate: in (0, 1). Truncation raises the mean rate of small rates: 0.129 for a rate of 0.1.
+
+    Raises:
+      ValueError: a setting is out of range, the labels are lists, or images are not in memory.
+
+    Source: Xia et al. (2020), arXiv:2006.07836, Algorithm 2. It standardises the pixels by the mean
+    and the deviation of the data set; here each image has its own, so that the noise of an example
+    does not depend on the others.
+    """
+    if not 0 < rate < 1:
+        raise ValueError(f"rate is {rate}, but must be above 0 and below 1.")
+    _check_single(labels, "instance_dependent")
+    if num_classes < 2:
+        raise ValueError(f"num_classes is {num_classes}, but must be >= 2.")
+    pixels = images.reshape(len(images), int(np.prod(images.shape[1:])))
+    if not pixels.shape[1]:
+        raise ValueError(
+            "instance_dependent requires the images in memory; set config.data.pipeline to"
+            " 'resident'."
+        )
+    low, high = stats.norm.cdf([-rate / _RATE_DEVIATION, (1 - rate) / _RATE_DEVIATION])
+    share = low + uniforms(seed, "instance_dependent rate", ids) * (high - low)
+    rates = rate + _RATE_DEVIATION * stats.norm.ppf(share)
+    is_changed = uniforms(seed, "instance_dependent", ids) < rates
+    points = uniforms(seed, "instance_dependent target", ids)
+    noisy = labels.astype(np.int32)
+    for y in np.unique(labels[is_changed]):
+        rows = np.flatnonzero(is_changed & (labels == y))
+        projection = _generator(seed, f"instance_dependent {y}").standard_normal(
+            (pixels.shape[1], num_classes), np.float32
+        )
+        x = pixels[rows].astype(np.float32)
+        x -= x.mean(axis=1, keepdims=True)
+        x /= np.maximum(x.std(axis=1, keepdims=True), 1e-6)
+        scores = x @ projection
+        scores[:, y] = -np.inf
+        ends = np.cumsum(special.softmax(scores.astype(np.float64), axis=1), axis=1)
+        ends[:, -1] = np.inf  # in spite of rounding, a point is before an end
+        chosen = (points[rows, None] >= ends).sum(axis=1)
+        # A point beyond all ends of positive probability belongs to the last such class.
+        last = num_classes - 1 if y != num_classes - 1 else num_classes - 2
+        noisy[rows] = np.minimum(chosen, last)
+    return ids, noisy
 
 
 def transitions(

@@ -1,5 +1,6 @@
 import numpy as np
 import pytest
+from scipy import special, stats
 
 from heteroscedastic import curation
 
@@ -18,6 +19,14 @@ RULES = {
     "transitions": (curation.transitions, LABELS, dict(moves=((0, 3), (3, 0), (4, 1)), rate=0.4)),
     "rising_noise": (curation.rising_noise, LABELS, {}),
 }
+IMAGES = np.random.default_rng(2).integers(0, 256, (N, 4, 4, 3)).astype(np.uint8)
+
+
+def instance_dependent(seed, ids, labels, num_classes, **settings):
+    return curation.instance_dependent(seed, ids, labels, num_classes, IMAGES[ids], **settings)
+
+
+RULES["instance_dependent"] = (instance_dependent, LABELS, dict(rate=0.3))
 every_rule = pytest.mark.parametrize(("rule", "labels", "settings"), RULES.values(), ids=RULES)
 SHARES = [curation.exponential, curation.step]
 SELECTIONS = {
@@ -499,3 +508,52 @@ def test_an_invalid_setting_is_named(rule, labels, settings, message):
 def test_noise_with_too_few_classes_is_an_error(rule, num_classes, settings):
     with pytest.raises(ValueError, match=f"num_classes is {num_classes}, but must be >= "):
         rule(0, IDS, LABELS % num_classes, num_classes, **settings)
+
+
+@pytest.mark.parametrize("rate", [0.1, 0.4])
+def test_instance_dependent_noise_has_the_mean_of_its_truncated_rates(rate):
+    _, noisy = curation.instance_dependent(0, IDS, LABELS, K, IMAGES, rate=rate)
+    mean = stats.truncnorm.mean(-rate / 0.1, (1 - rate) / 0.1, loc=rate, scale=0.1)
+    assert_rate(noisy != LABELS, mean)
+    _, twice = curation.instance_dependent(0, IDS, LABELS, K, IMAGES, rate=rate + 0.1)
+    assert np.all((twice != LABELS)[noisy != LABELS])
+    np.testing.assert_array_equal(twice[noisy != LABELS], noisy[noisy != LABELS])
+
+
+def test_images_that_are_alike_become_the_same_wrong_class():
+    labels = np.full(N, 2, np.int32)
+    paler = (IMAGES // 2 + 30).astype(np.uint8)
+    results = [
+        curation.instance_dependent(0, IDS, labels, K, x, rate=0.9)[1] for x in (IMAGES, paler)
+    ]
+    wrong = (results[0] != 2) & (results[1] != 2)
+    assert np.mean((results[0] == results[1])[wrong]) > 0.9
+    other = np.roll(IMAGES, 1, axis=0)
+    third = curation.instance_dependent(0, IDS, labels, K, other, rate=0.9)[1]
+    wrong = (results[0] != 2) & (third != 2)
+    assert np.mean((results[0] == third)[wrong]) == pytest.approx(1 / (K - 1), abs=0.03)
+
+
+def test_a_wrong_class_has_the_probability_of_a_softmax_of_the_projected_image():
+    """With one image for all examples, whose scores are close enough for several classes."""
+    image = np.zeros((1, 2, 1, 1), np.uint8)
+    image[0, 0] = 1  # standardised: (1, -1)
+    labels = np.full(N, 1, np.int32)
+    images = np.repeat(image, N, axis=0)
+    _, noisy = curation.instance_dependent(3, IDS, labels, 4, images, rate=0.5)
+    projection = curation._generator(3, "instance_dependent 1").standard_normal((2, 4), np.float32)
+    scores = projection[0] - projection[1]
+    scores[1] = -np.inf
+    expected = special.softmax(scores)
+    for c in (0, 2, 3):
+        assert_rate(noisy[noisy != 1] == c, expected[c])
+
+
+def test_images_that_are_not_in_memory_are_an_error():
+    empty = np.zeros((N, 1, 1, 0), np.uint8)
+    with pytest.raises(ValueError, match="requires the images in memory"):
+        curation.instance_dependent(0, IDS, LABELS, K, empty, rate=0.3)
+    with pytest.raises(ValueError, match="rate is 0, but must be above 0"):
+        curation.instance_dependent(0, IDS, LABELS, K, IMAGES, rate=0)
+    with pytest.raises(ValueError, match="instance_dependent requires one label per example"):
+        curation.instance_dependent(0, IDS, LISTS, K, IMAGES, rate=0.3)

@@ -24,6 +24,7 @@ class Order(NamedTuple):
     """An order of the classes of a run, which is the x axis of a figure."""
 
     name: str  # of a position
+    direction: str
     classes: Callable[[study.Job, dict[str, Any]], Int[np.ndarray, "k"]]
     measure: str | None  # by class, that stands for a position; None is the position itself
 
@@ -37,9 +38,11 @@ def _order_of_noise(job: study.Job, classes: dict[str, Any]) -> Int[np.ndarray, 
 
 
 # From the class with the most training examples to the one with the fewest.
-COUNT = Order("training examples", _order_of_counts, "train_count")
+COUNT = Order(
+    "training examples", "from most to fewest training examples", _order_of_counts, "train_count"
+)
 # From the class without label noise to the one with the most.
-NOISE = Order("position", _order_of_noise, None)
+NOISE = Order("position", "from least to most label noise", _order_of_noise, None)
 
 
 def layout(order: Order) -> study.Layout:

@@ -45,7 +45,7 @@ def panels(ece: dict[str, Float[np.ndarray, "runs k"]], order: by_position.Order
             axes.set(title=figures.legend_label(name), ylim=(0, None))
         for axes in grid.flat[len(shown) :]:
             axes.set_axis_off()
-        figure.supxlabel(f"class, by {order.name}")
+        figure.supxlabel(f"class, {order.direction}")
         figure.supylabel(f"ECE (grey: {figures.legend_label(first)})")
     return figure
 

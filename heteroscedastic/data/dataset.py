@@ -1,6 +1,7 @@
 """Data sets in memory: curation, validation splits and descriptions."""
 
 import hashlib
+import inspect
 import json
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -64,14 +65,21 @@ def curate(dataset: Dataset, seed: int, chain: Sequence[Callable]) -> Dataset:
         # twice draws different noise, and the order of different functions does not matter.
         name = getattr(link, "func", link).__name__
         link_seed = seed + (num_calls[name] << 32)
+        depends_on_images = "images" in inspect.signature(link).parameters
+        images = {"images": train.inputs[_rows(train.ids, ids)]} if depends_on_images else {}
         try:
-            ids, labels = link(link_seed, ids, labels, len(dataset.class_names))
+            ids, labels = link(link_seed, ids, labels, len(dataset.class_names), **images)
         except ValueError as error:
             raise ValueError(f"{name}: {error}") from None
         num_calls[name] += 1
-    rows = np.argsort(train.ids)[np.searchsorted(np.sort(train.ids), ids)]
-    curated = train.take(rows)._replace(labels=labels, ids=ids)
+    curated = train.take(_rows(train.ids, ids))._replace(labels=labels, ids=ids)
     return dataset._replace(splits={**dataset.splits, "train": curated})
+
+
+def _rows(all_ids: Int[np.ndarray, "n"], ids: Int[np.ndarray, "rows"]) -> Int[np.ndarray, "rows"]:
+    """The rows of these ids."""
+    order = np.argsort(all_ids)
+    return order[np.searchsorted(all_ids[order], ids)]
 
 
 def hold_out(dataset: Dataset, seed: int, fraction: float) -> Dataset:

@@ -11,6 +11,7 @@ from heteroscedastic.data.dataset import Dataset, Split
 
 NAMES = ("cat", "dog", "owl")
 CONFUSE = functools.partial(curation.confuse_pairs, pairs=((0, 1),), rate=0.5)
+DEPENDENT = functools.partial(curation.instance_dependent, rate=0.5)
 SUBSET = functools.partial(curation.subset, num_examples=25)
 
 
@@ -71,10 +72,12 @@ def test_a_subset_has_the_images_of_its_ids():
     assert by_id(train).items() <= stored.items()
 
 
-def test_noise_and_subset_commute():
+@pytest.mark.parametrize("noise", [CONFUSE, DEPENDENT])
+def test_noise_and_subset_commute(noise):
     data = data_of()
-    one = dataset_lib.curate(data, 0, [CONFUSE, SUBSET]).splits["train"]
-    assert_same(one, dataset_lib.curate(data, 0, [SUBSET, CONFUSE]).splits["train"])
+    one = dataset_lib.curate(data, 0, [noise, SUBSET]).splits["train"]
+    assert_same(one, dataset_lib.curate(data, 0, [SUBSET, noise]).splits["train"])
+    assert (one.labels != dataset_lib.curate(data, 0, [SUBSET]).splits["train"].labels).any()
 
 
 @pytest.mark.parametrize("lists", [False, True])
