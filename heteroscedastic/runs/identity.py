@@ -34,6 +34,7 @@ _BEFORE: dict[str, dict[str, Any]] = {
     "predictive": {"chunk_size": None, "min_factor": 0.01, "points": "independent"},
     "predictive.sigmoid": {"num_samples": None, "points": None},
     "smoothing": {"over": "all"},
+    "smoothing.adaptive": {"beta": 1.0, "over": "wrong"},
     "loss.generalized_cross_entropy": {"q": 0.7},
     "loss.logit_adjusted": {"strength": 1.0},
     "optimizer": {"decay_normalization": False},
