@@ -26,7 +26,8 @@ class Suits(NamedTuple):
 
     def soft_label_names(self, settings: Mapping[str, Any]) -> tuple[str, ...]:
         """The extras among them that are soft labels."""
-        return (settings[self.soft_labels],) if self.soft_labels in settings else ()
+        name = settings.get(self.soft_labels) if self.soft_labels is not None else None
+        return (name,) if isinstance(name, str) else ()  # `bind` reports any other type
 
 
 def suits(

@@ -84,6 +84,21 @@ def test_a_run_whose_soft_labels_are_no_distribution_fails_before_it_trains(data
     assembly.build({**given, "smoothing": dict(name="hard")}, data_dir)
 
 
+def test_soft_labels_of_a_stream_are_checked_as_it_is_read(tmp_path):
+    pytest.importorskip("tensorflow_datasets")
+    from heteroscedastic.data.storage import sample
+
+    sample.write("cifar10_h", str(tmp_path), ["train", "test"])  # its soft labels are zeros
+    streamed = config("cifar10_h", dict(name="given", field="soft_label"), ("soft_label",))
+    streamed["data"] |= dict(pipeline="streaming", reader_shards=4)
+    streamed["head"]["num_classes"] = 10
+    pipeline = assembly.build(streamed, str(tmp_path)).pipeline
+    with pytest.raises(
+        ValueError, match=r"train: soft_label: the example of id \d+ sums to 0, but"
+    ):
+        next(iter(pipeline.training_feeds(0, 0, np.arange(12))))
+
+
 @pytest.mark.parametrize(
     ("smoothing", "extras", "message"),
     [
