@@ -178,6 +178,7 @@ def _stream(config: dict[str, Any], data_dir: str | None, is_there: bool) -> str
             sorted({expression.partition("[")[0] for expression in splits.values()}),
             label=data["label"],
             labels=schema.task(config).labels,
+            has_boxes="boxes" in data["extras"],
             size=None if sizes else _SIZE,
             num_classes=num_classes,
         )

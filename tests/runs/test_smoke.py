@@ -181,8 +181,9 @@ def test_copies_stand_in_for_all_sets_of_a_stream_that_are_not_there(tmp_path):
 
 
 @needs_library
-def test_adaptive_targets_of_a_copy_are_distributions_also_of_images_without_boxes():
-    data = IMAGENET | {"name": "imagenet2012_boxes", "splits": None, "extras": ("boxes",)}
+@pytest.mark.parametrize("name", ["private", "imagenet2012_boxes"])
+def test_adaptive_targets_of_a_copy_are_distributions_also_of_images_without_boxes(name):
+    data = IMAGENET | {"name": name, "splits": dict(train="train"), "extras": ("boxes",)}
     config = streamed("digits_het_pe", data, **IN_BATCHES, smoothing=dict(name="adaptive"))
     config["evals"], config["validation"] = dict(train=dict(split="train")), None
     run = assembly.build(*smoke.smoke(config))
