@@ -1,14 +1,15 @@
 """Bounding boxes of an example, which follow its pixels.
 
 `boxes` have rows (y0, x0, y1, x1), as fractions of the image; rows of zeros are padding. Both
-pipelines share these functions: `xp` is `jax.numpy`, `numpy` or `tensorflow`, and only functions
-that all of them have are used.
+pipelines share the functions that move boxes: `xp` is `jax.numpy`, `numpy` or `tensorflow`, and
+only functions that all of them have are used.
 """
 
 from types import ModuleType
 from typing import Any
 
-from jaxtyping import Float
+import jax.numpy as jnp
+from jaxtyping import Array, Float
 
 Boxes = Float[Any, "*m 4"]
 
@@ -44,6 +45,22 @@ def mirrored(xp: ModuleType, boxes: Boxes) -> Boxes:
     """The boxes of the image that is mirrored left to right."""
     y0, x0, y1, x1 = (boxes[..., i] for i in range(4))
     return _without_empty(xp, xp.stack((y0, 1 - x1, y1, 1 - x0), axis=-1))
+
+
+def objectness(boxes: Float[Array, "*b m 4"]) -> Float[Array, "*b"]:
+    """The fraction of the image that lies in one or more boxes: the area of their union.
+
+    The sorted edges of the boxes cut the image into a grid of at most (2m + 1)^2 cells. Each cell
+    lies inside or outside of each box, so the area is exact, up to rounding.
+    """
+    edges = jnp.sort(jnp.reshape(boxes, (*boxes.shape[:-2], -1, 2)), axis=-2)  # (y, x) of corners
+    low, high = edges[..., None, :-1, :], edges[..., None, 1:, :]
+    spans = (boxes[..., None, :2] <= low) & (high <= boxes[..., None, 2:])  # by box, cell and axis
+    is_covered = jnp.any(spans[..., :, None, 0] & spans[..., None, :, 1], axis=-3)
+    sides = jnp.diff(edges, axis=-2)
+    areas = sides[..., :, None, 0] * sides[..., None, :, 1]
+    # Rounding can leave a sum of areas above 1.
+    return jnp.minimum(jnp.sum(is_covered * areas, axis=(-2, -1)), 1.0)
 
 
 def _without_empty(xp: ModuleType, boxes: Boxes) -> Boxes:

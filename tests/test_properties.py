@@ -128,6 +128,9 @@ REFUSED = {
         {"name": None},
         {"rate": 0.1},
         {"name": "uniform", "rate": 0.1, "over": "some"},
+        {"name": "adaptive"},  # without boxes
+        *({"name": "given", "field": field} for field in ("soft", 3, None, {})),
+        *({"name": "by_class", "rate": 0.1, "table": table} for table in ("absent.npy", 3, None)),
     ],
     "loss": [
         None,

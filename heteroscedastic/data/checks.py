@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Shaped
 
+from heteroscedastic import smoothing
 from heteroscedastic.data.dataset import Dataset
 
 _MAX_GROUPS = 10**7  # a random number is drawn for every group number up to the largest
@@ -148,6 +149,30 @@ def fits_int32(where: str, values: Shaped[np.ndarray, "..."]) -> None:
     if is_integer and values.size and (values.min() < -(2**31) or values.max() >= 2**31):
         raise ValueError(
             f"{where} ranges from {values.min()} to {values.max()}, but must fit into int32."
+        )
+
+
+def soft_labels(
+    values: Shaped[np.ndarray, "n ..."],
+    ids: Shaped[np.ndarray, "n"],
+    num_classes: int,
+    where: str,
+) -> None:
+    """Checks that soft labels are a distribution over the classes for each example.
+
+    Raises:
+      ValueError: they are not; names the id of the first such example, and its value or sum.
+    """
+    if values.dtype.kind != "f" or values.shape[1:] != (num_classes,):
+        raise ValueError(
+            f"{where} must be floats [n, {num_classes}], a probability of each class, but are"
+            f" {values.dtype} {values.shape}."
+        )
+    if fault := smoothing.invalid_distribution(values):
+        row, reason = fault
+        raise ValueError(
+            f"{where}: the example of id {ids[row]} {reason}, but soft labels must be >= 0 and sum"
+            " to 1."
         )
 
 

@@ -16,14 +16,16 @@ import optax
 from flax import linen as nn
 from jaxtyping import Array, Float, PRNGKeyArray
 
+from heteroscedastic import boxes, smoothing
 from heteroscedastic.batch import Batch
-from heteroscedastic.bind import bind, in_section
+from heteroscedastic.bind import bind, in_section, lookup
 from heteroscedastic.data import resident
 from heteroscedastic.data.dataset import Dataset
 from heteroscedastic.data.pipeline import Pipeline
 from heteroscedastic.distributed import class_padding
 from heteroscedastic.distributed.class_padding import ClassAxis
 from heteroscedastic.latent import LatentGaussian
+from heteroscedastic.links import Suits
 from heteroscedastic.runs import pipelines, schema, sections
 from heteroscedastic.selection import Pool, Selected
 from heteroscedastic.tasks.task import Answers, Task
@@ -183,7 +185,10 @@ class Run:
             record=functools.partial(self.task.predictions, answers=answers),
         )
         names = batch.extras.keys() & set(self.config["data"]["extras"])
-        return sums, predictions._replace(extras={n: batch.extras[n] for n in sorted(names)})
+        extras = {name: batch.extras[name] for name in sorted(names)}
+        if "boxes" in extras:
+            extras["objectness"] = boxes.objectness(extras["boxes"])
+        return sums, predictions._replace(extras=extras)
 
     def latents(
         self, params: Any, model_state: Any, split: Any, feed: Any
@@ -283,6 +288,7 @@ def check(config: dict[str, Any]) -> None:
     config = schema.checked(_with_tuples(config))
     task = schema.task(config)
     pipelines.check(config)
+    states_no_classes = config["head"]["num_classes"] is None
     num_classes = config["head"]["num_classes"] or _ANY_NUMBER_OF_CLASSES
     config = _with_num_classes(config, num_classes)
     bound = _bound(config)
@@ -291,22 +297,38 @@ def check(config: dict[str, Any]) -> None:
         training |= {"num_steps": 2**31 - 1, "num_epochs": None}
     steps = _steps({**config, "training": training}, bound["schedule"], per_epoch=1)
     bound["optimizer"](steps.learning_rate)
+    if states_no_classes and _smoothing_reads(config).class_table is not None:
+        bound["smoothing"] = smoothing.hard  # the table has as many rows as the data has classes
 
     def traced(features):
-        key, ones = jax.random.key(0), jnp.ones(len(features))
+        key = jax.random.key(0)
         latent, _ = bound["head"].init_with_output(key, features)
-        labels = jnp.zeros(
-            (len(features), 1) if task.labels == "list" else len(features), jnp.int32
-        )
-        targets = bound["smoothing"](Batch(None, labels, ones, ones, {}), num_classes)
+        batch = _batch_of_zeros(config, task, len(features))
+        targets = bound["smoothing"](batch, num_classes)
         if "mixing" in bound:
             images = jnp.zeros((len(features), 8, 8, 3))
-            _, targets, _ = bound["mixing"](key, images, targets, ones)
+            _, targets, _ = bound["mixing"](key, images, targets, batch.weights)
         counts = jnp.ones(num_classes)
         losses = bound["loss"](bound["predictive"](key, latent), targets, counts)
         return bound["weighting"](targets, counts) * losses
 
     jax.eval_shape(traced, jax.ShapeDtypeStruct((2, 8), jnp.float32))
+
+
+def _batch_of_zeros(config: dict[str, Any], task: Task, size: int) -> Batch:
+    """Labels, weights and those extras that the targets depend on."""
+    reads = _smoothing_reads(config)
+    shapes = dict.fromkeys(reads.extras, (config["data"]["max_boxes"], 4))  # all are boxes
+    soft_labels = reads.soft_label_names(config["smoothing"])
+    shapes |= dict.fromkeys(soft_labels, (config["head"]["num_classes"],))
+    extras = {name: jnp.zeros((size, *shape)) for name, shape in shapes.items()}
+    labels = jnp.zeros((size, 1) if task.labels == "list" else size, jnp.int32)
+    return Batch(None, labels, jnp.ones(size), jnp.zeros(size, jnp.int32), extras)
+
+
+def _smoothing_reads(config: dict[str, Any]) -> Suits:
+    """What the smoothing of a config declares to read."""
+    return lookup(smoothing, config["smoothing"]["name"]).suits
 
 
 def _with_num_classes(config: dict[str, Any], number: int) -> dict[str, Any]:

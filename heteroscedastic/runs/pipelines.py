@@ -5,7 +5,7 @@ from typing import Any
 
 import jax
 
-from heteroscedastic import curation
+from heteroscedastic import curation, smoothing
 from heteroscedastic.bind import in_section, lookup
 from heteroscedastic.data import augment, chains
 from heteroscedastic.data import dataset as dataset_lib
@@ -55,6 +55,7 @@ def stored_data(config: dict[str, Any], data_dir: str | None = None) -> Dataset:
         store.load,
         config["data"]["name"],
         data_dir,
+        soft_labels=_soft_labels(config),
         **_words(config, sections.DATA_CHOICES),
     )
 
@@ -117,6 +118,7 @@ def _streaming(config: dict[str, Any], data_dir: str | None) -> Pipeline:
         batch_size=config["training"]["batch_size"],
         training_chain=links["train"],
         chain=links["eval"],
+        soft_labels=_soft_labels(config),
         **_words(config, ("reader_shards", "window", "max_labels", "max_corrupt")),
     )
     # What a chain makes of an image is found out here, not first inside of JAX, which adds to its
@@ -132,6 +134,12 @@ def _depends_on_counts(config: dict[str, Any]) -> bool:
     """Whether the loss or the weighting depends on the class counts."""
     parts = (lookup(sections.MODULES[s], config[s]["name"]) for s in ("loss", "weighting"))
     return any(part.suits.class_counts for part in parts)
+
+
+def _soft_labels(config: dict[str, Any]) -> tuple[str, ...]:
+    """The extras that the targets of training are."""
+    settings = config["smoothing"]
+    return lookup(smoothing, settings["name"]).suits.soft_label_names(settings)
 
 
 def _curate(config: dict[str, Any]) -> Callable[[Dataset], Dataset]:

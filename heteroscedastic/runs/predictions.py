@@ -25,7 +25,8 @@ class Predictions(NamedTuple):
     classes: Int[np.ndarray, "n c"] | None = None  # of the logits; None means all, in order
     label_logits: Float[np.ndarray, "n"] | Float[np.ndarray, "n m"] | None = None
     log_normalizer: Float[np.ndarray, "n"] | None = None
-    extras: dict[str, Shaped[np.ndarray, "n ..."]] = {}  # that config.data.extras names
+    # That config.data.extras names, and the objectness of boxes.
+    extras: dict[str, Shaped[np.ndarray, "n ..."]] = {}
 
     @property
     def link(self) -> Link:

@@ -84,6 +84,8 @@ def checked(config: Mapping[str, Any]) -> dict[str, Any]:
         for section in _WITH_LINK
     }
     check_parts(task(config), functions)
+    for section, function in functions.items():
+        _check_extras(section, config, function.suits.required_extras(config[section]))
     return config
 
 
@@ -208,6 +210,16 @@ def _check_data(data: dict[str, Any]) -> None:
                 f"config.data.splits.{name} is {entry!r}; it must be a slice such as"
                 f" 'train[:90%]'{other}."
             )
+
+
+def _check_extras(section: str, config: dict[str, Any], required: tuple[str, ...]) -> None:
+    """Raises a ValueError where the examples lack an extra that a section reads."""
+    extras = config["data"]["extras"]
+    if missing := [name for name in required if name not in extras]:
+        raise ValueError(
+            f"config.{section} {config[section]['name']!r} reads the extra {missing[0]!r} of each"
+            f" example; set config.data.extras={(*extras, *missing)!r}."
+        )
 
 
 def _check_training(config: dict[str, Any]) -> None:

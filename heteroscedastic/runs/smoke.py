@@ -59,7 +59,7 @@ def smoke(config: dict[str, Any], data_dir: str | None = None) -> tuple[dict[str
     """
     assembly.check(config)
     config = schema.checked(copy.deepcopy(config))
-    streams = sections.is_streaming(config["data"])
+    streams, classes = sections.is_streaming(config["data"]), _classes(config)
     is_there = (_is_streamed if streams else _is_stored)(config["data"], data_dir)
     if is_there:
         _check_with_data(config, data_dir)
@@ -86,6 +86,13 @@ def smoke(config: dict[str, Any], data_dir: str | None = None) -> tuple[dict[str
         config["data"]["max_classes"] = min(max_classes, _NUM_CLASSES)
     elif config["head"]["num_classes"] > _NUM_CLASSES:
         config["head"]["num_classes"] = config["data"]["max_classes"] = _NUM_CLASSES
+    has_classes = is_there and _classes(config) == classes
+    if _smoothing_is_of_full_data(config, has_classes=has_classes):
+        hosts.log(
+            f"config.smoothing {config['smoothing']['name']!r} reads what the data of a smoke run"
+            " lacks; targets are hard."
+        )
+        config["smoothing"] = {"name": "hard"}
     config["backbone"] = _smallest_backbone(config)
     config["training"]["profile_steps"] = None
     devices = jax.device_count()
@@ -97,6 +104,25 @@ def smoke(config: dict[str, Any], data_dir: str | None = None) -> tuple[dict[str
     if devices % config["training"]["class_shards"]:  # that it was made for are not here
         config["training"]["class_shards"] = 1
     return config, data_dir
+
+
+def _classes(config: dict[str, Any]) -> tuple[int | None, int | None]:
+    """The settings that choose classes."""
+    return config["head"]["num_classes"], config["data"]["max_classes"]
+
+
+def _smoothing_is_of_full_data(config: dict[str, Any], *, has_classes: bool) -> bool:
+    """Whether the smoothing reads an extra or a file that does not suit the shrunk data.
+
+    Args:
+      config: shrunk.
+      has_classes: whether its data is that of the full config, with all classes.
+    """
+    smoothing = config["smoothing"]
+    reads = bind.lookup(sections.MODULES["smoothing"], smoothing["name"]).suits
+    reads_classes = reads.soft_labels is not None or reads.class_table is not None
+    missing = set(reads.required_extras(smoothing)) - set(config["data"]["extras"])
+    return bool(missing) or (reads_classes and not has_classes)
 
 
 def _smallest_backbone(config: dict[str, Any]) -> dict[str, Any]:
@@ -154,6 +180,7 @@ def _stream(config: dict[str, Any], data_dir: str | None, is_there: bool) -> str
             sorted({expression.partition("[")[0] for expression in splits.values()}),
             label=data["label"],
             labels=schema.task(config).labels,
+            has_boxes="boxes" in data["extras"],
             size=None if sizes else _SIZE,
             num_classes=num_classes,
         )

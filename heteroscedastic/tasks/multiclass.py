@@ -8,12 +8,14 @@ import jax
 import numpy as np
 from flax import linen as nn
 from jaxtyping import Array, Float
+from scipy import special
 
 from heteroscedastic import metrics
 from heteroscedastic.batch import Batch
 from heteroscedastic.links import LabelForm, Link
 from heteroscedastic.models.classifier import Classifier
 from heteroscedastic.tasks.task import Answers, bounded
+from heteroscedastic.training.evaluate import EXTRA
 from heteroscedastic.training.objective import Outputs, objective
 from heteroscedastic.training.step import Predictions
 
@@ -51,4 +53,18 @@ class Multiclass:
         return record
 
     def extra_results(self, predictions: Mapping[str, np.ndarray]) -> dict[str, float]:
-        return {}
+        """Of examples with boxes: the mean objectness, and the mean distance of the confidence."""
+        if f"{EXTRA}boxes" not in predictions:
+            return {}
+        objectness = predictions[f"{EXTRA}objectness"]
+        distance = np.abs(self._confidence(predictions) - objectness)
+        return {
+            "objectness": float(np.mean(objectness, dtype=np.float64)),
+            "objectness_deviation": float(np.mean(distance)),
+        }
+
+    def _confidence(self, predictions: Mapping[str, np.ndarray]) -> Float[np.ndarray, "n"]:
+        """The largest probability of each example."""
+        logits = predictions["logits"].astype(np.float64)
+        total = predictions.get("log_normalizer", special.logsumexp(logits, axis=-1))
+        return np.exp(logits.max(axis=-1) - total)

@@ -1,8 +1,12 @@
 """One label per example, under a sigmoid for each class: Table 11 of Collier et al. (2021)."""
 
+from collections.abc import Mapping
+
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float
+from scipy import special
 
 from heteroscedastic import metrics
 from heteroscedastic.batch import Batch
@@ -25,6 +29,9 @@ class OneVsRest(Multiclass):
         """As of lists of labels: a label stands as a list of one."""
         labels = batch.labels if answers == "any" else batch.labels[..., None]
         return bounded(Predictions(batch.ids, batch.weights, labels, logits), log_normalizer)
+
+    def _confidence(self, predictions: Mapping[str, np.ndarray]) -> Float[np.ndarray, "n"]:
+        return special.expit(predictions["logits"].max(axis=-1).astype(np.float64))
 
 
 def log_normalizer(logits: Float[Array, "*b k"]) -> Float[Array, "*b"]:

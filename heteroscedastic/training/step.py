@@ -51,7 +51,7 @@ class Predictions(NamedTuple):
     # Of all classes log sum exp under softmax; of yes/no answers sum log(1 + exp), the loss of an
     # example without labels. Less the labels' logits either is the loss of an example.
     log_normalizer: Float[Array, "b"] | None = None
-    extras: dict[str, Array] = {}  # that config.data.extras names
+    extras: dict[str, Array] = {}  # that config.data.extras names, and the objectness of boxes
 
 
 def train_step(

@@ -143,6 +143,30 @@ def test_extra_fields_are_checked(name, values, message):
         checks.dataset(Dataset({"train": split}, ("a", "b")), "mine")
 
 
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ([[0.5, 0.5], [0.4, 0.5], [1, 0]], "the example of id 5 sums to 0.9, but soft labels must"),
+        ([[0.5, 0.5], [1, 0], [1.25, -0.25]], "the example of id 9 has the value -0.25"),
+        ([[np.nan, 1], [1, 0], [1, 0]], "the example of id 7 sums to nan"),
+        ([[1], [1], [1]], r"must be floats \[n, 2\], a probability of each class, but are float"),
+        (np.eye(3, 2, dtype=int), "but are int64"),
+        ([1.0, 1.0, 1.0], r"but are float64 \(3,\)"),
+    ],
+)
+def test_soft_labels_that_are_no_distribution_are_an_error_that_names_the_example(values, message):
+    values = np.asarray(values, None if isinstance(values, np.ndarray) else float)
+    with pytest.raises(ValueError, match=f"^mine.*{message}") as caught:
+        checks.soft_labels(values, np.array([7, 5, 9]), 2, "mine")
+    assert "\n" not in str(caught.value)
+
+
+def test_soft_labels_that_were_rounded_are_valid():
+    thirds = np.full((1, 3), 0.333)
+    for dtype in (np.float16, np.float32, float):
+        checks.soft_labels(thirds.astype(dtype), np.arange(1), 3, "mine")
+
+
 IDS = np.array([7, 5, 9])
 
 

@@ -1,6 +1,7 @@
 from importlib.util import find_spec
 from pathlib import Path
 
+import jax
 import numpy as np
 import pytest
 from subprocesses import run_without
@@ -186,6 +187,22 @@ def test_copies_stand_in_for_all_sets_of_a_stream_that_are_not_there(tmp_path):
     )
     # of four lists one has no label, and tells a model of one class nothing
     assert sum(feed.weights.sum() for feed in feeds) == 24
+
+
+@needs_library
+@pytest.mark.parametrize("name", ["private", "imagenet2012_boxes"])
+def test_adaptive_targets_of_a_copy_are_distributions_also_of_images_without_boxes(name):
+    data = IMAGENET | {"name": name, "splits": dict(train="train"), "extras": ("boxes",)}
+    config = streamed("digits_het_pe", data, **IN_BATCHES, smoothing=dict(name="adaptive"))
+    config["evals"], config["validation"] = dict(train=dict(split="train")), None
+    run = assembly.build(*smoke.smoke(config))
+    (feed, *_) = run.pipeline.training_feeds(0, 0, np.arange(8))
+    has_box = feed.extras["boxes"].any(axis=(1, 2))
+    assert 0 < has_box.sum() < 8
+    targets = run.parts.smoothing(run.pipeline.training_batch(jax.random.key(0), (), feed), 64)
+    np.testing.assert_allclose(targets.sum(axis=-1), 1, rtol=1e-5)
+    own = np.take_along_axis(np.asarray(targets), feed.labels[:, None], axis=-1)[:, 0]
+    np.testing.assert_array_equal(own > 0, has_box)
 
 
 @needs_library

@@ -103,12 +103,14 @@ def rewritten(path, change):
 
 
 def relabelled(path, number, field, values):
-    """Replaces the stored labels of one example of a file."""
+    """Replaces the stored numbers of a field of one example of a file."""
     import tensorflow as tf
 
     def change(records):
         example = tf.train.Example.FromString(records[number])
-        example.features.feature[field].int64_list.value[:] = values
+        feature = example.features.feature[field]
+        is_float = isinstance(values[0], float)
+        (feature.float_list if is_float else feature.int64_list).value[:] = values
         return [*records[:number], example.SerializeToString(), *records[number + 1 :]]
 
     rewritten(path, change)

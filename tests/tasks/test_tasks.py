@@ -16,6 +16,7 @@ from heteroscedastic.bind import _choices
 from heteroscedastic.links import suits
 from heteroscedastic.runs import assembly, schema
 from heteroscedastic.tasks.task import Task, check_parts
+from heteroscedastic.training import evaluate
 from heteroscedastic.training.objective import objective
 
 ALL = [getattr(tasks, name)() for name in tasks.__all__]
@@ -115,6 +116,22 @@ def test_any_label_of_a_list_is_right_where_the_evaluation_says_so():
     record = tasks.multiclass().predictions(logits, batch, "any")
     assert record.labels is None
     np.testing.assert_array_equal(record.right_labels, batch.labels)
+
+
+@pytest.mark.parametrize("k", [5, 2100])
+@pytest.mark.parametrize("task", ALL, ids=lambda task: task.name)
+def test_the_distance_of_confidence_and_objectness_is_that_of_the_largest_probability(task, k):
+    logits, batch = examples(task.labels == "list", k=k)
+    objectness = np.linspace(0, 1, len(logits), dtype=np.float32)
+    extras = {"boxes": np.zeros((len(logits), 2, 4)), "objectness": objectness}
+    record = jax.tree.map(np.asarray, task.predictions(logits, batch, None))
+    probs = jax.nn.softmax(logits) if task.link == "softmax" else jax.nn.sigmoid(logits)
+    expected = np.mean(np.abs(probs.max(axis=-1) - objectness))
+    assert task.extra_results(evaluate.arrays(record._replace(extras=extras))) == {
+        "objectness": pytest.approx(0.5),
+        "objectness_deviation": pytest.approx(float(expected), rel=1e-5),
+    }
+    assert task.extra_results(evaluate.arrays(record)) == {}
 
 
 def test_a_task_that_the_labels_do_not_suit_is_an_error_that_names_those_they_suit():

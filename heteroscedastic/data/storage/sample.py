@@ -32,6 +32,7 @@ def write(
     *,
     label: str = "label",
     labels: LabelForm = "one",
+    has_boxes: bool = False,
     size: int | None = None,
     num_classes: int = 10,
 ) -> None:
@@ -43,6 +44,7 @@ def write(
       splits: splits to write.
       label: field of the labels, if the set has no builder.
       labels: one label per example or a list, if the set has no builder.
+      has_boxes: whether examples have boxes, if the set has no builder.
       size: height and width of the images, if the set has no builder; None varies them.
       num_classes: number of classes, if no builder defines it.
 
@@ -57,7 +59,7 @@ def write(
         config = builder.builder_config.name if builder.builder_config else None
         name = builder.name
     except library.core.DatasetNotFoundError:
-        features, version, config = _schema(label, labels, size), _VERSION, None
+        features, version, config = _schema(label, labels, has_boxes, size), _VERSION, None
     _name_classes(features, num_classes)
     images = digits.digits().splits["train"].inputs[..., 0]
     library.disable_progress_bar()
@@ -90,12 +92,14 @@ def _quiet() -> Iterator[None]:
         logging.set_verbosity(before)
 
 
-def _schema(label: str, labels: LabelForm, size: int | None) -> Any:
+def _schema(label: str, labels: LabelForm, has_boxes: bool, size: int | None) -> Any:
     library = tfds.library()
     one = library.features.ClassLabel()
     image = library.features.Image(shape=(size, size, 3), encoding_format="jpeg")
     fields = {"image": image, "file_name": library.features.Text()}
     fields[label] = library.features.Sequence(one) if labels == "list" else one
+    if has_boxes:
+        fields["boxes"] = library.features.Sequence(library.features.BBoxFeature())
     return library.features.FeaturesDict(fields)
 
 

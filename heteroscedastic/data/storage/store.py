@@ -27,6 +27,7 @@ def load(
     max_examples: int | None = None,
     extras: Sequence[str] = (),
     max_boxes: int = fields_lib.MAX_BOXES,
+    soft_labels: Sequence[str] = (),
 ) -> Dataset:
     """Loads a data set into memory.
 
@@ -43,6 +44,7 @@ def load(
       extras: fields that examples of "train" must have as extras; see fields.py. An .npz file gives
         all its fields.
       max_boxes: number of rows to which `boxes` of TFDS are padded.
+      soft_labels: extras of "train" that must be distributions over the classes.
 
     Raises:
       FileNotFoundError: no such set exists; says where it was searched and how to prepare it.
@@ -59,6 +61,10 @@ def load(
             f"{stored.where} has no extra {unknown[0]!r} in train; its extras are"
             f" {', '.join(available) or 'none'}."
         )
+    for extra in soft_labels:
+        where = f"{stored.where}: train_{extra}"
+        ids, num_classes = data.splits["train"].ids, len(data.class_names)
+        checks.soft_labels(available[extra], ids, num_classes, where)
     return data
 
 

@@ -19,7 +19,7 @@ from jaxtyping import Int, PRNGKeyArray
 
 from heteroscedastic.batch import Batch
 from heteroscedastic.bind import in_section
-from heteroscedastic.data import augment, resident
+from heteroscedastic.data import augment, checks, resident
 from heteroscedastic.data.dataset import Dataset, Split
 from heteroscedastic.data.pipeline import Slots
 from heteroscedastic.data.storage import tfds
@@ -45,6 +45,7 @@ class Streaming:
         window: int = 128,
         max_labels: int = 16,
         max_corrupt: int = 100,
+        soft_labels: Sequence[str] = (),
     ):
         """Binds the settings of config.data.
 
@@ -61,6 +62,7 @@ class Streaming:
           max_labels: maximum number of labels per example.
           max_corrupt: maximum number of images that may fail to decode. It counts images that all
             hosts knew of at the last checkpoint, and images that this host found since.
+          soft_labels: extras of "train" that must be distributions over the classes.
         """
         splits, self.class_names, self.class_counts, self.description = sources
         self.sizes = {name: len(source.ids) for name, source in splits.items()}
@@ -73,6 +75,7 @@ class Streaming:
         self._num_shards, self._window = reader_shards, window
         self._shard_batch_size = batch_size // reader_shards
         self._max_labels, self._max_corrupt = max_labels, max_corrupt
+        self._soft_labels = soft_labels
         # By split, and whether it is for training.
         self._chain_functions: dict[tuple[str, bool], Callable] = {}
         self._left_out: dict[str, list[int]] = {name: [] for name in splits}
@@ -243,7 +246,11 @@ class Streaming:
         weights = feed.weights
         if self.label_forms["train"] == "one" and self.label_forms[split] == "list":
             weights = weights * (labels[:, 0] >= 0)
-        extras = records.valid_extras(feed.extras, where)
+        extras, is_present = records.valid_extras(feed.extras, where), feed.weights > 0
+        for name in self._soft_labels if split == "train" else ():
+            checks.soft_labels(
+                extras[name][is_present], feed.ids[is_present], num_classes, f"{where}: {name}"
+            )
         return feed._replace(labels=labels, weights=weights, extras=extras)
 
     def _stored_examples(

@@ -74,6 +74,15 @@ def test_a_set_without_a_builder_has_one_label_by_default(tmp_path):
         assert {int(e["label"]) for e in examples("private", tmp_path, split)} <= set(range(7))
 
 
+def test_a_set_without_a_builder_has_boxes_where_they_are_asked_for(tmp_path):
+    sample.write("private", str(tmp_path), ["train"], has_boxes=True, size=8)
+    found = store.load("private", str(tmp_path), extras=("boxes",)).splits["train"].extras["boxes"]
+    assert {3, 0} <= set((found.any(axis=-1)).sum(axis=-1))
+    sample.write("plain", str(tmp_path), ["train"], size=8)
+    with pytest.raises(ValueError, match="no extra 'boxes'"):
+        store.load("plain", str(tmp_path), extras=("boxes",))
+
+
 def test_images_are_digits_of_several_sizes_and_colours(tmp_path):
     sample.write("imagenet2012", str(tmp_path), ["train"])
     images = [e["image"] for e in examples("imagenet2012", tmp_path, "train")]

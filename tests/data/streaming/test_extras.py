@@ -15,7 +15,7 @@ from heteroscedastic.data.storage import store  # noqa: E402
 
 NUM = {"train": 19, "test": 5}
 NAMES = ("cat", "dog", "owl")
-EXTRAS = ("boxes", "human", "weight", "point", "seen", "place/row")
+EXTRAS = ("boxes", "human", "weight", "point", "seen", "place/row", "votes")
 ALL = np.arange(8)
 
 
@@ -36,6 +36,7 @@ def examples(split):
                 "weight": float(np.float32(rng.normal())),
                 "point": rng.normal(size=(2, 3)).astype(np.float32),
                 "seen": bool(rng.integers(2)),
+                "votes": rng.dirichlet(np.ones(3)).astype(np.float32),
                 "place": {"row": int(rng.integers(-9, 9)), "name": "here"},
                 "sizes": rng.integers(0, 9, 2),
                 "objects": [
@@ -53,6 +54,7 @@ def prepare(directory, name="toys", without=()):
         "weight": np.float32,
         "point": tfds.features.Tensor(shape=(2, 3), dtype=np.float32),
         "seen": np.bool_,
+        "votes": tfds.features.Tensor(shape=(3,), dtype=np.float32),
         "place": {"row": np.int64, "name": tfds.features.Text()},
         "sizes": tfds.features.Tensor(shape=(None,), dtype=np.int64),
         "objects": tfds.features.Sequence({"bbox": tfds.features.BBoxFeature(), "kind": np.int64}),
@@ -172,7 +174,7 @@ def test_only_train_must_have_an_extra(data_dir):
 
 
 def test_an_unknown_extra_is_an_error_that_lists_the_fields(data_dir, tmp_path):
-    fields = "boxes, human, label, place/row, point, seen"
+    fields = "boxes, human, label, place/row, point, seen, votes"
     for name in ("box", "sizes", "objects/kind", "place/name", "image"):  # not of a fixed shape
         for read in (partial(stream, data_dir, "toys"), partial(store.load, "toys", data_dir)):
             with pytest.raises(
@@ -204,6 +206,32 @@ def test_an_integer_that_does_not_fit_is_an_error(data_dir, tmp_path):
     pipeline = stream(tmp_path, "toys", extras=("place/row",))
     with pytest.raises(ValueError, match=message):
         list(pipeline.feeds("train", ALL))
+
+
+@pytest.mark.parametrize("votes", [[0.5, 0.25, 0.125], [1.0, 0.5, -0.5]])
+def test_soft_labels_of_training_that_are_no_distribution_are_an_error(data_dir, tmp_path, votes):
+    shutil.copytree(f"{data_dir}/toys", tmp_path / "toys")
+    for split in ("train", "test"):
+        path = sorted((tmp_path / "toys").rglob(f"*-{split}.tfrecord*"))[0]
+        relabelled(path, 1, "votes", votes)
+    names, soft = ("votes",), {"soft_labels": ("votes",)}
+    message = r"votes: the example of id 1 (sums to 0.875|has the value -0.5), but soft labels"
+    with pytest.raises(ValueError, match=f"^toys in .*train_{message}"):
+        store.load("toys", str(tmp_path), extras=names, **soft)
+    pipeline = stream(tmp_path, "toys", extras=names, settings=soft)
+    with pytest.raises(ValueError, match=f"^toys in .*train: {message}"):
+        list(pipeline.training_feeds(0, 0, ALL))
+    by_id(pipeline.feeds("test", ALL))  # there they are no targets
+    store.load("toys", str(tmp_path), extras=names)  # here likewise
+
+
+def test_valid_soft_labels_are_carried(data_dir):
+    names, soft = ("votes",), {"soft_labels": ("votes",)}
+    loaded = store.load("toys", data_dir, extras=names, **soft).splits["train"].extras["votes"]
+    pipeline = stream(data_dir, "toys", extras=names, settings=soft)
+    streamed = by_id(pipeline.training_feeds(0, 0, ALL))["votes"]  # the last feed has padding
+    np.testing.assert_array_equal(streamed, loaded)
+    np.testing.assert_array_equal(streamed, stored("train", "votes"))
 
 
 def test_the_npz_file_of_a_set_may_have_its_extras(data_dir, tmp_path, monkeypatch):

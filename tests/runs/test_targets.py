@@ -1,0 +1,145 @@
+"""Runs whose targets depend on extras of the examples."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from experiments import study
+from heteroscedastic import boxes
+from heteroscedastic.runs import assembly, smoke
+from heteroscedastic.training import evaluate
+
+NUM = {"train": 24, "test": 10}
+
+
+@pytest.fixture(scope="module")
+def data_dir(tmp_path_factory):
+    """A directory with two sets: images with boxes, and images with invalid soft labels."""
+    directory, draws = tmp_path_factory.mktemp("data"), np.random.default_rng(0)
+    arrays = {"class_names": np.array(["cat", "dog", "eel"])}
+    for split, number in NUM.items():
+        arrays[f"{split}_inputs"] = draws.integers(0, 256, (number, 8, 8, 3)).astype(np.uint8)
+        arrays[f"{split}_labels"] = draws.integers(0, 3, number)
+    corners = {split: np.sort(draws.random((n, 2, 2, 2)), axis=2) for split, n in NUM.items()}
+    rows = {f"{split}_boxes": x.reshape(-1, 2, 4) for split, x in corners.items()}
+    np.savez(directory / "boxes.npz", **arrays, **rows)
+    votes = np.tile([0.5, 0.5, 0], (NUM["train"], 1))
+    votes[7] = [0.5, 0.5, 0.5]
+    np.savez(directory / "votes.npz", **arrays, train_votes=votes)
+    return str(directory)
+
+
+def config(name, smoothing, extras):
+    overrides = {
+        "data.name": name,
+        "data.extras": extras,
+        "smoothing": smoothing,
+        "backbone": dict(name="MLP", widths=(4,)),
+        "head": dict(name="Deterministic", num_classes=3),
+        "predictive": dict(name="deterministic"),
+        "training.batch_size": 12,
+    }
+    return study.config("own_images", overrides)
+
+
+def evaluated(extras, data_dir):
+    """A run with these extras, and the function from a feed to predictions by zero parameters."""
+    run = assembly.build(config("boxes", dict(name="hard"), extras), data_dir)
+    state = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(run.init))
+    test = jax.tree.map(jnp.asarray, run.pipeline.arrays["test"])
+
+    def predictions(feed):
+        return run.eval_step(state.params, state.model_state, test, feed, jax.random.key(0))[1]
+
+    return run, predictions, next(iter(run.pipeline.feeds("test", np.arange(12))))
+
+
+def test_predictions_have_the_objectness_of_boxes_that_the_config_names(data_dir):
+    run, predictions, feed = evaluated(("boxes",), data_dir)
+    arrays = evaluate.arrays(jax.tree.map(np.asarray, jax.jit(predictions)(feed)))
+    expected = boxes.objectness(jnp.asarray(run.dataset.splits["test"].extras["boxes"]))
+    np.testing.assert_allclose(arrays["extra_objectness"][:10], expected, rtol=1e-5)
+    assert run.task.extra_results(arrays)["objectness"] > 0
+
+
+def test_predictions_have_no_objectness_of_boxes_that_the_config_does_not_name(data_dir):
+    _, predictions, feed = evaluated((), data_dir)
+    assert jax.eval_shape(predictions, feed).extras == {}
+
+
+def test_the_shapes_of_a_run_with_adaptive_targets_are_checked(data_dir):
+    assembly.check_shapes(
+        assembly.build(config("boxes", dict(name="adaptive"), ("boxes",)), data_dir)
+    )
+
+
+def test_a_run_whose_soft_labels_are_no_distribution_fails_before_it_trains(data_dir):
+    given = config("votes", dict(name="given", field="votes"), ("votes",))
+    with pytest.raises(
+        ValueError,
+        match=r"^config\.data: .*votes\.npz: train_votes: the example of id 7 sums to 1\.5",
+    ):
+        assembly.build(given, data_dir)
+    assembly.build({**given, "smoothing": dict(name="hard")}, data_dir)
+
+
+def test_soft_labels_of_a_stream_are_checked_as_it_is_read(tmp_path):
+    pytest.importorskip("tensorflow_datasets")
+    from heteroscedastic.data.storage import sample
+
+    sample.write("cifar10_h", str(tmp_path), ["train", "test"])  # its soft labels are zeros
+    streamed = config("cifar10_h", dict(name="given", field="soft_label"), ("soft_label",))
+    streamed["data"] |= dict(pipeline="streaming", reader_shards=4)
+    streamed["head"]["num_classes"] = 10
+    pipeline = assembly.build(streamed, str(tmp_path)).pipeline
+    with pytest.raises(
+        ValueError, match=r"train: soft_label: the example of id \d+ sums to 0, but"
+    ):
+        next(iter(pipeline.training_feeds(0, 0, np.arange(12))))
+
+
+@pytest.mark.parametrize(
+    ("smoothing", "extras", "message"),
+    [
+        (dict(name="adaptive"), (), r"set config\.data\.extras=\('boxes',\)\."),
+        (dict(name="adaptive"), ("a",), r"set config\.data\.extras=\('a', 'boxes'\)\."),
+        (dict(name="given", field="soft"), ("a",), r"set config\.data\.extras=\('a', 'soft'\)\."),
+    ],
+)
+def test_a_smoothing_whose_extra_no_example_has_fails_before_data_is_read(
+    tmp_path, smoothing, extras, message
+):
+    for check in (assembly.build, smoke.smoke):
+        with pytest.raises(ValueError, match=rf"^config\.smoothing .*{message}$") as caught:
+            check(config("absent", smoothing, extras), str(tmp_path))
+        assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["adaptive", "given", "by_class"])
+def test_a_smoke_run_whose_stand_in_lacks_what_targets_depend_on_has_hard_targets(tmp_path, name):
+    np.save(tmp_path / "table.npy", np.eye(3))
+    smoothing, extras = {
+        "adaptive": (dict(name="adaptive"), ("boxes",)),
+        "given": (dict(name="given", field="votes"), ("votes",)),
+        "by_class": (dict(name="by_class", rate=0.1, table=str(tmp_path / "table.npy")), ()),
+    }[name]
+    shrunk, _ = smoke.smoke(config("absent", smoothing, extras), str(tmp_path))
+    assert shrunk["smoothing"] == dict(name="hard")
+    assembly.check_shapes(assembly.build(shrunk, str(tmp_path)))
+
+
+def test_a_smoke_run_of_data_with_boxes_keeps_adaptive_targets(data_dir):
+    shrunk, _ = smoke.smoke(config("boxes", dict(name="adaptive", beta=0.5), ("boxes",)), data_dir)
+    assert shrunk["smoothing"] == dict(name="adaptive", beta=0.5, over="wrong")
+
+
+def test_a_table_by_class_suits_a_config_that_takes_as_many_classes_as_the_data_has(
+    data_dir, tmp_path
+):
+    np.save(tmp_path / "table.npy", np.eye(3))
+    smoothing = dict(name="by_class", rate=0.1, table=str(tmp_path / "table.npy"))
+    stated = config("boxes", smoothing, ())
+    stated["head"]["num_classes"] = None
+    assembly.check(stated)
+    assembly.check_shapes(assembly.build(stated, data_dir))
