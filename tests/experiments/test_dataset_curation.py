@@ -1,5 +1,6 @@
 """Dataset Curation Beyond Accuracy: settings, numbers of runs, and tables by class."""
 
+import functools
 import json
 
 import numpy as np
@@ -16,6 +17,7 @@ PAPER = json.loads((study.Path(rows.__file__).parent / "paper.json").read_text()
 SETTINGS = PAPER["settings"]
 
 
+@functools.cache
 def jobs(name, scale="paper"):
     return study.jobs(rows.TABLES[name], scale, study.Path("runs") / name)
 
