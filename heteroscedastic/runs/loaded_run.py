@@ -34,6 +34,14 @@ class LoadedRun(NamedTuple):
     dataset: dict[str, Any]
     state: TrainState
 
+    @property
+    def variance_scale(self) -> float:
+        """The factor from variances of latents to variances of utilities.
+
+        Latents are in units of the temperature, so it is the squared temperature.
+        """
+        return assembly.temperature(self.run, self.state) ** 2
+
 
 def read(directory: str | files.Path) -> SavedRun:
     """Reads config.json, results.json and dataset.json of a run.

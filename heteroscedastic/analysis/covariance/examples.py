@@ -62,8 +62,7 @@ def example_covariance(
     if classes is None:
         classes = np.argsort(-probs, kind="stable")[:num_classes]
     rows, cols = (jnp.asarray(x.ravel()) for x in np.meshgrid(classes, classes, indexing="ij"))
-    # `latent` is in units of the temperature; the squared temperature restores those of utilities.
-    scale = assembly.temperature(run, state) ** 2
+    scale = loaded_run.variance_scale
     entries = latent_lib.covariance_entries(latent, rows, cols)[0] * scale
     return ExampleCovariance(
         image=example.inputs[0],

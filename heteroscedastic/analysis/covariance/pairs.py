@@ -161,8 +161,7 @@ def visible_variance(
     run's predictive with its Monte Carlo samples.
     """
     run, state = loaded_run.run, loaded_run.state
-    # Latents are in units of the temperature; this factor restores the units of the utilities.
-    scale = assembly.temperature(run, state) ** 2
+    scale = loaded_run.variance_scale
 
     @jax.jit
     def prediction(feed, key):

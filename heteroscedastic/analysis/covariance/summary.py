@@ -90,8 +90,7 @@ def measures(
             f" most {MAX_CLASSES}; use average_covariance and pairs.py instead."
         )
     data = loaded_run_lib.single_label_data(loaded_run, split)
-    # Latents are in units of the temperature; this factor restores the units of the utilities.
-    scale = assembly.temperature(run, state) ** 2
+    scale = loaded_run.variance_scale
 
     @jax.jit
     def sums(feed, key):

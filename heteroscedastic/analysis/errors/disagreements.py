@@ -24,8 +24,8 @@ from heteroscedastic import files, user_errors
 from heteroscedastic import latent as latent_lib
 from heteroscedastic.analysis.errors import rank_test
 from heteroscedastic.analysis.plots import figures
-from heteroscedastic.runs import assembly, predictions, provenance
 from heteroscedastic.runs import loaded_run as loaded_run_lib
+from heteroscedastic.runs import predictions, provenance
 from heteroscedastic.runs.loaded_run import LoadedRun
 
 _NUM_IMAGES = 18  # on the sheet
@@ -102,8 +102,7 @@ def find(
             f"no example of {evaluation} is correct in {first} and wrong in {second}; choose other"
             " runs or another evaluation."
         )
-    # Latents are in units of the temperature; this factor restores the units of the utilities.
-    scale = assembly.temperature(loaded_run.run, loaded_run.state) ** 2
+    scale = loaded_run.variance_scale
 
     def covariances(key, latent, batch):
         if (
