@@ -186,7 +186,8 @@ def metric_value(result: study.JobResult, regime: study.Regime, metric: str) -> 
         return recorded[metric]
     directory = result.job.directory
     if metric == "classes":
-        return _by_class(directory, regime.report)["classes"]
+        # The draws are for the controls alone.
+        return by_class.run_report(directory, regime.report, num_draws=1)["classes"]
     for prefix, control in _CONTROLS.items():
         if metric.startswith(prefix):
             measures = _by_class(directory, regime.report)[control]
