@@ -117,7 +117,7 @@ def test_every_table_of_every_study_names_configs_and_settings_that_exist():
                     names = {regime.report, regime.select, regime.fit} - {None, calibration.HALVES}
                     assert all(names <= set(job.config["evals"]) for job in jobs)
                     assert regime.fitted_on or not any(
-                        metric.startswith("scaled_") for metric in chosen.metrics
+                        metric.startswith("scaled_") for metric in regime.metrics or chosen.metrics
                     )
             numbers = json.loads((path.parent / "paper.json").read_text())
             if chosen.paper:
