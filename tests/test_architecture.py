@@ -13,6 +13,7 @@ MATHEMATICS = {"jax", "numpy", "scipy", "jaxtyping"}
 ROOMS = {  # from the lowest to the highest: room -> packages of others
     "calibration": MATHEMATICS,
     "root": MATHEMATICS,
+    "curation": MATHEMATICS,
     "predictive": MATHEMATICS,
     "files": MATHEMATICS | {"absl", "etils", "fsspec", "ml_collections"},
     "models": MATHEMATICS | {"flax"},

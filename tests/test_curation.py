@@ -2,13 +2,14 @@ import numpy as np
 import pytest
 from scipy import special, stats
 
-from heteroscedastic import curation
+from heteroscedastic import curation, label_lists
+from heteroscedastic.curation import draws
 
 N, K = 20_000, 6
 IDS = np.arange(N, dtype=np.int32)
 LABELS = np.random.default_rng(0).integers(0, K, N).astype(np.int32)
 HOT = np.random.default_rng(1).random((N, K)) < 0.3
-LISTS = curation.label_lists(HOT)
+LISTS = label_lists.from_multi_hot(HOT)
 PAIRS = ((0, 3), (4, 1))
 
 RULES = {
@@ -69,7 +70,7 @@ def test_classes_outside_of_pairs_keep_their_labels():
 )
 def test_labels_are_removed_and_added_at_their_rates_in_every_class(drop_rate, add_rate):
     _, noisy = curation.drop_and_add(0, IDS, LISTS, K, drop_rate=drop_rate, add_rate=add_rate)
-    hot = curation.multi_hot(noisy, K)
+    hot = label_lists.multi_hot(noisy, K)
     for c in range(K):
         assert_rate(~hot[HOT[:, c], c], drop_rate)
         assert_rate(hot[~HOT[:, c], c], add_rate)
@@ -77,7 +78,7 @@ def test_labels_are_removed_and_added_at_their_rates_in_every_class(drop_rate, a
 
 def test_the_labels_of_an_example_are_changed_independently():
     _, noisy = curation.drop_and_add(0, IDS, LISTS, K, drop_rate=0.5, add_rate=0.5)
-    changed = curation.multi_hot(noisy, K) ^ HOT
+    changed = label_lists.multi_hot(noisy, K) ^ HOT
     correlations = np.corrcoef(changed.T) - np.eye(K)
     assert np.abs(correlations).max() <= 5 / np.sqrt(N)
 
@@ -165,11 +166,11 @@ def test_a_smaller_subset_is_part_of_a_larger_one_and_seeds_differ():
     "ids", [IDS, IDS[::-1], np.zeros(0, np.int32)], ids=["increasing", "decreasing", "none"]
 )
 def test_uniforms_are_uniform_and_depend_on_ids_seeds_and_purposes(ids):
-    numbers = curation.uniforms(0, "one", ids)
-    np.testing.assert_array_equal(numbers, curation.uniforms(0, "one", IDS)[ids])
+    numbers = draws.uniforms(0, "one", ids)
+    np.testing.assert_array_equal(numbers, draws.uniforms(0, "one", IDS)[ids])
     if ids.size:
         assert_rate(numbers < 0.25, 0.25)
-        for others in (curation.uniforms(1, "one", ids), curation.uniforms(0, "two", ids)):
+        for others in (draws.uniforms(1, "one", ids), draws.uniforms(0, "two", ids)):
             assert abs(np.corrcoef(numbers, others)[0, 1]) <= 5 / np.sqrt(N)
 
 
@@ -411,15 +412,17 @@ def test_permuting_does_not_depend_on_the_order_of_the_examples_and_seeds_differ
 
 
 def test_lists_and_booleans_are_inverse():
-    np.testing.assert_array_equal(curation.multi_hot(LISTS, K), HOT)
-    np.testing.assert_array_equal(curation.label_lists(curation.multi_hot(LISTS, K)), LISTS)
+    np.testing.assert_array_equal(label_lists.multi_hot(LISTS, K), HOT)
+    np.testing.assert_array_equal(
+        label_lists.from_multi_hot(label_lists.multi_hot(LISTS, K)), LISTS
+    )
 
 
 def test_lists_are_sorted_padded_and_as_narrow_as_possible():
     hot = np.array([[0, 0, 0, 0], [1, 0, 0, 1], [0, 0, 1, 0]], bool)
-    np.testing.assert_array_equal(curation.label_lists(hot), [[-1, -1], [0, 3], [2, -1]])
-    np.testing.assert_array_equal(curation.label_lists(hot[:1]), [[-1]])
-    assert len(curation.label_lists(hot[:0])) == 0
+    np.testing.assert_array_equal(label_lists.from_multi_hot(hot), [[-1, -1], [0, 3], [2, -1]])
+    np.testing.assert_array_equal(label_lists.from_multi_hot(hot[:1]), [[-1]])
+    assert len(label_lists.from_multi_hot(hot[:0])) == 0
 
 
 @pytest.mark.parametrize(
@@ -541,7 +544,7 @@ def test_a_wrong_class_has_the_probability_of_a_softmax_of_the_projected_image()
     labels = np.full(N, 1, np.int32)
     images = np.repeat(image, N, axis=0)
     _, noisy = curation.instance_dependent(3, IDS, labels, 4, images, rate=0.5)
-    projection = curation._generator(3, "instance_dependent 1").standard_normal((2, 4), np.float32)
+    projection = draws.generator(3, "instance_dependent 1").standard_normal((2, 4), np.float32)
     scores = projection[0] - projection[1]
     scores[1] = -np.inf
     expected = special.softmax(scores)

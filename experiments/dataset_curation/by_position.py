@@ -13,8 +13,8 @@ from jaxtyping import Float, Int
 from scipy import stats
 
 from experiments import study, table
-from heteroscedastic import curation
 from heteroscedastic.analysis.report.comparison import spread
+from heteroscedastic.curation import label_noise
 
 _NUM_PERMUTATIONS = 10_000
 _NUM_LINES = 20  # of a table; more classes are averaged in groups of consecutive positions
@@ -34,7 +34,7 @@ def _order_of_counts(job: study.Job, classes: dict[str, Any]) -> Int[np.ndarray,
 
 
 def _order_of_noise(job: study.Job, classes: dict[str, Any]) -> Int[np.ndarray, "k"]:
-    return curation.rising_order(job.seed, len(classes["ece"]))
+    return label_noise.rising_order(job.seed, len(classes["ece"]))
 
 
 # From the class with the most training examples to the one with the fewest.

@@ -113,7 +113,7 @@ def parse(functions: ModuleType, text: Any) -> list[Callable]:
     """The functions of a chain, in order, with their settings bound.
 
     Args:
-      functions: module of the functions: augment.py, streaming/ops.py or curation.py.
+      functions: module of the functions: augment, streaming.ops or curation.
       text: the chain, as written in a config.
 
     Raises:

@@ -11,7 +11,7 @@ import jax
 import numpy as np
 from jaxtyping import Float, Int, Shaped, UInt8
 
-from heteroscedastic import curation
+from heteroscedastic.curation import draws
 from heteroscedastic.data.split_spec import Slice
 
 
@@ -107,7 +107,7 @@ def hold_out(dataset: Dataset, seed: int, fraction: float) -> Dataset:
         raise ValueError(
             f"validation_fraction {fraction} of {len(units)} {unit_name} is {amount} of them."
         )
-    order = np.argsort(curation.uniforms(seed, "validation", units), kind="stable")
+    order = np.argsort(draws.uniforms(seed, "validation", units), kind="stable")
     is_valid = np.isin(unit_of_example, units[order[:num_valid]])
     parts = {
         "train": train.take(np.flatnonzero(~is_valid)),

@@ -6,7 +6,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Int, Shaped
 from scipy import special
 
-from heteroscedastic import curation, files
+from heteroscedastic import files, label_lists
 from heteroscedastic.links import Link
 from heteroscedastic.runs import provenance, run_record
 from heteroscedastic.training.evaluate import EXTRA
@@ -166,7 +166,7 @@ def is_noisy(predictions: Predictions, clean: dict[int, Any]) -> Bool[np.ndarray
     if predictions.link == "softmax":
         return labels != predictions.labels
     targets = binary_predictions(predictions)[1]
-    return curation.multi_hot(labels.reshape(len(labels), -1), targets.shape[-1]) != targets
+    return label_lists.multi_hot(labels.reshape(len(labels), -1), targets.shape[-1]) != targets
 
 
 def all_logits(predictions: Predictions, purpose: str) -> Float[np.ndarray, "n k"]:
@@ -236,7 +236,7 @@ def binary_predictions(
         )
     logits = all_logits(predictions, "the probability of each class")
     probs = special.expit(logits.astype(np.float64) / temperature)
-    return probs, curation.multi_hot(predictions.labels, logits.shape[-1])
+    return probs, label_lists.multi_hot(predictions.labels, logits.shape[-1])
 
 
 def losses(predictions: Predictions) -> Float[np.ndarray, "n"]:
@@ -249,7 +249,7 @@ def losses(predictions: Predictions) -> Float[np.ndarray, "n"]:
         return predictions.log_normalizer - label_logits
     if predictions.link == "sigmoid":
         logits = predictions.logits.astype(np.float64)
-        targets = curation.multi_hot(predictions.labels, logits.shape[-1])
+        targets = label_lists.multi_hot(predictions.labels, logits.shape[-1])
         return -np.sum(special.log_expit(np.where(targets, logits, -logits)), axis=-1)
     log_probs = special.log_softmax(predictions.logits.astype(np.float64), axis=-1)
     return -np.take_along_axis(log_probs, predictions.labels[:, None], axis=-1)[:, 0]

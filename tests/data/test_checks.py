@@ -164,7 +164,7 @@ def test_soft_labels_that_are_no_distribution_are_an_error_that_names_the_exampl
 def test_soft_labels_that_were_rounded_are_valid():
     thirds = np.full((1, 3), 0.333)
     for dtype in (np.float16, np.float32, float):
-        checks.soft_labels(thirds.astype(dtype), np.arange(1), 3, "mine")
+        assert checks.soft_labels(thirds.astype(dtype), np.arange(1), 3, "mine") is None
 
 
 IDS = np.array([7, 5, 9])

@@ -13,7 +13,7 @@ import numpy as np
 from jaxtyping import Float, Int
 from scipy import special
 
-from heteroscedastic import curation, files, metrics, user_errors
+from heteroscedastic import files, label_lists, metrics, user_errors
 from heteroscedastic.analysis.uncertainty import by_class
 from heteroscedastic.calibration import recalibration, reliability, scores
 from heteroscedastic.links import Link
@@ -124,7 +124,9 @@ def fit_temperature(
     """The temperature with the smallest loss; for the arguments see `measures`."""
     if link == "softmax":
         return recalibration.temperature(logits, labels)
-    return recalibration.sigmoid_temperature(logits, curation.multi_hot(labels, logits.shape[-1]))
+    return recalibration.sigmoid_temperature(
+        logits, label_lists.multi_hot(labels, logits.shape[-1])
+    )
 
 
 def _softmax_measures(logits, labels):
@@ -146,7 +148,7 @@ def _softmax_measures(logits, labels):
 
 
 def _sigmoid_measures(logits, labels):
-    targets = curation.multi_hot(labels, logits.shape[-1])
+    targets = label_lists.multi_hot(labels, logits.shape[-1])
     values = _metrics(logits, labels, "sigmoid")
     del values["gap_error"]  # `gap` is exact here
     probs = jax.nn.sigmoid(jnp.asarray(logits))

@@ -5,7 +5,7 @@ Source: Alpaydin and Kaynak, Optical Recognition of Handwritten Digits, UCI (199
 
 import numpy as np
 
-from heteroscedastic import curation
+from heteroscedastic import label_lists
 from heteroscedastic.data.dataset import Dataset, Split
 
 _NAMES = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
@@ -45,7 +45,7 @@ def digits_pairs() -> Dataset:
             [np.full(len(ids), g, np.int32) for _ in range(4) for g, ids in enumerate(groups)]
         )
         ids = np.arange(len(left), dtype=np.int32)
-        return Split(pairs, curation.label_lists(hot), ids, {"groups": group_of_pair})
+        return Split(pairs, label_lists.from_multi_hot(hot), ids, {"groups": group_of_pair})
 
     groups = np.split(np.random.Generator(np.random.Philox(key=3)).permutation(train), _NUM_GROUPS)
     return Dataset({"train": split(groups, 1), "test": split([test], 2)}, _NAMES)

@@ -8,7 +8,7 @@ import pytest
 from PIL import Image
 from sklearn import datasets
 
-from heteroscedastic import curation
+from heteroscedastic import label_lists
 from heteroscedastic.data import dataset
 from heteroscedastic.data.dataset import Dataset, Split
 from heteroscedastic.data.storage import encoded, store
@@ -321,7 +321,7 @@ def test_the_labels_of_a_pair_are_the_set_of_its_digits():
         for i, label in zip(*split[:2])
     }
     for split in store.load("digits_pairs").splits.values():
-        hot = curation.multi_hot(split.labels, 10)
+        hot = label_lists.multi_hot(split.labels, 10)
         sizes = set()
         for image, row in zip(split.inputs, hot):
             expected = {digit[image[:, :8].tobytes()], digit[image[:, 8:].tobytes()]}
