@@ -51,7 +51,7 @@ class ShapeStream:
         self.sizes = dict.fromkeys(
             ["train", *(settings["split"] for settings in evaluations)], _NUM_EXAMPLES
         )
-        self.arrays = dict.fromkeys(self.sizes, ())
+        self.arrays, self.own_chains = dict.fromkeys(self.sizes, ()), {}
         task = schema.task(config)
         list_splits = {e["split"] for e in config["evals"].values() if e.get("answers") == "any"}
         self.label_forms: dict[str, LabelForm] = {
@@ -86,4 +86,5 @@ class ShapeStream:
         inputs = examples["image"]
         return jax.tree.map(jnp.asarray, feed._replace(inputs=inputs))
 
-    batch = training_batch
+    def batch(self, key: Any, arrays: Any, feed: Batch, chain_of: str | None = None) -> Batch:
+        return self.training_batch(key, arrays, feed)

@@ -38,6 +38,7 @@ def get_config() -> ConfigDict:
         max_labels=16,
         extras=(),
         max_boxes=16,
+        with_boxes=False,
     )
     c.curation = ""
     # What the paper does not state follows the code of Table 7, uncertainty-baselines (reading C8).

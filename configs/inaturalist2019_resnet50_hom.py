@@ -28,6 +28,7 @@ def get_config() -> ConfigDict:
         seed=placeholder(int),
         extras=(),
         max_boxes=16,
+        with_boxes=False,
     )
     c.curation = ""
     c.backbone = dict(

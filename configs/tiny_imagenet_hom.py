@@ -31,6 +31,7 @@ def get_config() -> ConfigDict:
         max_labels=16,
         extras=(),
         max_boxes=16,
+        with_boxes=False,
     )
     c.curation = ""
     c.backbone = dict(

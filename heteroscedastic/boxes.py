@@ -9,9 +9,11 @@ from types import ModuleType
 from typing import Any
 
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float
 
 Boxes = Float[Any, "*m 4"]
+
+IMAGENET_MEAN = (124, 116, 104)  # the mean colour of ImageNet, of 0 to 255
 
 # Rounding leaves less of a box that is outside of a window, as a fraction of the window.
 _MIN_SIDE = 1e-6
@@ -45,6 +47,42 @@ def mirrored(xp: ModuleType, boxes: Boxes) -> Boxes:
     """The boxes of the image that is mirrored left to right."""
     y0, x0, y1, x1 = (boxes[..., i] for i in range(4))
     return _without_empty(xp, xp.stack((y0, 1 - x1, y1, 1 - x0), axis=-1))
+
+
+def covers(
+    xp: ModuleType, boxes: Boxes, rows: Float[Any, "h"], columns: Float[Any, "w"]
+) -> Bool[Any, "h w"]:
+    """Whether each pixel lies in one or more boxes: its centre does.
+
+    Args:
+      xp: module of the arrays.
+      boxes: [m, 4].
+      rows: the centre of each row of pixels, as a fraction of the height.
+      columns: the centre of each column of pixels, as a fraction of the width.
+    """
+    spans = [
+        xp.where((boxes[:, i, None] <= x) & (x < boxes[:, i + 2, None]), 1.0, 0.0)
+        for i, x in enumerate((rows, columns))
+    ]
+    return xp.einsum("mh,mw->hw", *spans) > 0
+
+
+def check_fill(
+    name: str, fill: tuple[int, ...], num_channels: int | None, *, is_integer: bool
+) -> None:
+    """Raises a ValueError if `fill` does not suit the pixels that `name` fills."""
+    if not is_integer:
+        raise ValueError(f"{name} requires pixels from 0 to 255, so it must precede value_range.")
+    if num_channels != len(fill):
+        raise ValueError(
+            f"{name}: fill is {fill}, but the images have {num_channels} channels; set a value for"
+            " each channel, such as fill=(128,) for grey images."
+        )
+
+
+def kept_alone(xp: ModuleType, boxes: Boxes) -> Boxes:
+    """The boxes with zeros in place of all but the first."""
+    return xp.concat((boxes[:1], xp.zeros_like(boxes[1:])), axis=0)
 
 
 def objectness(boxes: Float[Array, "*b m 4"]) -> Float[Array, "*b"]:

@@ -61,7 +61,7 @@ def adaptive(
     """Smoothing by the fraction alpha of the image that is no object: adaptive label smoothing.
 
     The targets are those of `uniform` with the rate beta * alpha for each example, where alpha is 1
-    minus the objectness of its boxes, after augmentation. An example without boxes has alpha = 1.
+    minus the objectness of its boxes, after augmentation. A crop without a box has alpha = 1.
     Where the extra `context` holds, no object is visible: the targets are 1 / K, whatever beta is.
 
     Args:

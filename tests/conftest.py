@@ -8,11 +8,13 @@ from jaxtyping import install_import_hook
 
 install_import_hook("heteroscedastic", "typechecking.checked")
 
-# Most of the time goes into compiling, and what is compiled runs once or twice: XLA's own passes
-# are all there, those of LLVM are not. `XLA_FLAGS=--xla_backend_optimization_level=3 pytest` tests
-# what users run, and takes longer.
+# Most of the time goes into compiling, and what is compiled runs once or twice. XLA's own passes
+# are all there; those of LLVM are not, and the older code generator of fusions takes half the time.
+# `XLA_FLAGS=--xla_backend_optimization_level=3 pytest` tests what users run, and takes longer.
 os.environ.setdefault(
-    "XLA_FLAGS", "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
+    "XLA_FLAGS",
+    "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
+    " --xla_cpu_use_fusion_emitters=false",
 )
 
 # What several tests compile, some in processes of their own, is compiled once; no run of the tests

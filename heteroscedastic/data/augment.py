@@ -2,19 +2,20 @@
 
 A chain of operations is a string in a config, such as "pad_crop(4)|flip_lr". An example has an
 `image` [h, w, c] and its extras by name. Its `boxes`, if it has any, follow the pixels; see
-boxes.py. Other extras are unchanged.
+boxes.py. Other extras are unchanged, but for `context`, which the operation of that name adds.
 """
 
 from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, PRNGKeyArray, Shaped
+from jaxtyping import Array, Bool, Float, PRNGKeyArray, Shaped
 
 from heteroscedastic import boxes as boxes_lib
 
 Example = dict[str, Shaped[Array, "..."]]
 Image = Shaped[Array, "h w c"]
+Fill = tuple[int, ...]
 
 
 def pad_crop(key: PRNGKeyArray, example: Example, *, size: int) -> Example:
@@ -88,6 +89,42 @@ def central_crop(key: PRNGKeyArray, example: Example, *, size: int) -> Example:
     return _windowed(example, image[top : top + size, left : left + size], (top, left))
 
 
+def mask_others(
+    key: PRNGKeyArray, example: Example, *, fill: Fill = boxes_lib.IMAGENET_MEAN
+) -> Example:
+    """Fills the pixels of all boxes but the first where they lie outside of the first.
+
+    The other boxes are removed. Pixels are in 0 to 255; `fill` has a value for each channel.
+
+    Source: "One Size Doesn't Fit All: Adaptive Label Smoothing", the data set "mask".
+    """
+    boxes = _boxes("mask_others", example)
+    is_other = _covers(example, boxes[1:]) & ~_covers(example, boxes[:1])
+    filled = _filled("mask_others", example, is_other, fill)
+    return example | {"image": filled, "boxes": boxes_lib.kept_alone(jnp, boxes)}
+
+
+def context(
+    key: PRNGKeyArray,
+    example: Example,
+    *,
+    rate: float,
+    fill: Fill = boxes_lib.IMAGENET_MEAN,
+) -> Example:
+    """Removes all objects with probability `rate`: fills their pixels and leaves no box.
+
+    The extra `context` says whether they were removed; `smoothing.adaptive` reads it. An example
+    without boxes is unchanged. Pixels are in 0 to 255; `fill` has a value for each channel.
+
+    Source: "One Size Doesn't Fit All: Adaptive Label Smoothing", the row "context".
+    """
+    boxes = _boxes("context", example)
+    is_removed = jax.random.bernoulli(key, rate) & jnp.any(boxes)
+    filled = _filled("context", example, is_removed & _covers(example, boxes), fill)
+    boxes = jnp.where(is_removed, 0, boxes)
+    return example | {"image": filled, "boxes": boxes, "context": is_removed}
+
+
 def value_range(key: PRNGKeyArray, example: Example, *, low: float, high: float) -> Example:
     """Maps 0 to 255 onto low to high, as float32."""
     image = low + (high - low) / 255.0 * example["image"].astype(jnp.float32)
@@ -101,6 +138,23 @@ def _check_size(size: int, image: Image | None = None) -> None:
             f"size is {size}, but must be >= 1"
             + (f" and <= {largest}." if image is not None else ".")
         )
+
+
+def _boxes(name: str, example: Example) -> Float[Array, "m 4"]:
+    if "boxes" not in example:
+        raise ValueError(f"{name} requires boxes; set config.data.extras=('boxes',).")
+    return example["boxes"]
+
+
+def _covers(example: Example, boxes: Float[Array, "m 4"]) -> Bool[Array, "h w"]:
+    centres = ((jnp.arange(side) + 0.5) / side for side in example["image"].shape[:2])
+    return boxes_lib.covers(jnp, boxes, *centres)
+
+
+def _filled(name: str, example: Example, is_filled: Bool[Array, "h w"], fill: Fill) -> Image:
+    image = example["image"]
+    boxes_lib.check_fill(name, fill, image.shape[-1], is_integer=image.dtype == jnp.uint8)
+    return jnp.where(is_filled[..., None], jnp.asarray(fill, jnp.uint8), image)
 
 
 def _random_window(key: PRNGKeyArray, example: Example, size: int, mode: str) -> Example:

@@ -94,6 +94,10 @@ _RULES = {  # by setting
         _are_moves,
     ),
     "num_pairs": _integer(0),
+    "fill": _Rule(
+        "a tuple of integers from 0 to 255, one for each channel, such as (124, 116, 104)",
+        lambda x: isinstance(x, tuple) and x and all(_is_integer(v) and 0 <= v <= 255 for v in x),
+    ),
     "num_examples": _integer(1),
     "fraction": _Rule("a number above 0, at most 1", lambda x: _is_number(x) and 0 < x <= 1),
 }
@@ -106,6 +110,7 @@ _RANGES = {  # settings for the ends of a range, and whether both may be equal
     ("min_area", "max_area"): True,
     ("min_aspect", "max_aspect"): True,
 }
+_OF_BOXES = ("context", "mask_others")  # operations that require boxes
 _ALTERNATIVES = [("num_examples", "fraction")]  # settings of which exactly one is set
 
 
@@ -137,6 +142,11 @@ def link_text(link: Callable) -> str:
     """A link as it is written in a chain, with its settings by name."""
     settings = ", ".join(f"{name}={value!r}" for name, value in link.keywords.items())
     return f"{link.func.__name__}({settings})"
+
+
+def requires_boxes(links: Sequence[Callable]) -> bool:
+    """Whether an operation of a chain requires boxes."""
+    return any(link.func.__name__ in _OF_BOXES for link in links)
 
 
 def check_shapes(links: Sequence[Callable], example: Mapping[str, jax.ShapeDtypeStruct]) -> None:

@@ -9,6 +9,7 @@ from jaxtyping import Shaped
 
 from heteroscedastic import smoothing
 from heteroscedastic.data.dataset import Dataset
+from heteroscedastic.data.storage import fields
 
 _MAX_GROUPS = 10**7  # a random number is drawn for every group number up to the largest
 # Unicode categories: control characters, surrogates, line and paragraph separators.
@@ -173,6 +174,22 @@ def soft_labels(
         raise ValueError(
             f"{where}: the example of id {ids[row]} {reason}, but soft labels must be >= 0 and sum"
             " to 1."
+        )
+
+
+def all_with_boxes(boxes: Shaped[np.ndarray, "n m 4"], ids: np.ndarray, where: str) -> None:
+    """Raises a ValueError if an example has no box; names the first one."""
+    missing = np.flatnonzero(~boxes.any(axis=(1, 2)))
+    if missing.size:
+        raise ValueError(f"{where}: {fields.no_box(ids[missing[0]])}; set it to True.")
+
+
+def some_with_boxes(number: int, where: str) -> None:
+    """Raises a ValueError if no example of a split has a box."""
+    if not number:
+        raise ValueError(
+            f"{where} has no example with a box, but config.data.with_boxes keeps only those; set"
+            " it to False."
         )
 
 

@@ -30,6 +30,7 @@ class Pipeline(Protocol):
         Mapping  # arrays by split, in the order of `example_ids`; labels without known noise
     )
     arrays: dict[str, Any]  # by split, arrays that stay on the devices
+    own_chains: Mapping[str, Any]  # operations of the splits that have a chain of their own
 
     def training_feeds(
         self, epoch: int, start: int, slots: Slots, selected: Selected | None = None
@@ -62,8 +63,17 @@ class Pipeline(Protocol):
         """The training batch of a feed; called inside the jitted step."""
         ...
 
-    def batch(self, key: PRNGKeyArray, arrays: Any, feed: Any) -> Batch:
-        """The evaluation batch of a feed; called inside the jitted step."""
+    def batch(
+        self, key: PRNGKeyArray, arrays: Any, feed: Any, chain_of: str | None = None
+    ) -> Batch:
+        """The evaluation batch of a feed; called inside the jitted step.
+
+        Args:
+          key: of the operations.
+          arrays: of the split.
+          feed: of the split.
+          chain_of: the split, if it has a chain of its own; static.
+        """
         ...
 
     def left_out(self) -> dict[str, list[int]]:

@@ -117,6 +117,7 @@ class Resident:
     batch_size: int
     training_chain: Sequence[Callable]
     chain: Sequence[Callable]
+    own_chains: Mapping[str, Sequence[Callable]] = dataclasses.field(default_factory=dict)
 
     @property
     def class_names(self) -> tuple[str, ...]:
@@ -172,8 +173,11 @@ class Resident:
     def training_batch(self, key: PRNGKeyArray, arrays: Split, feed: Feed) -> Batch:
         return batch(key, arrays, feed, chain=self.training_chain)
 
-    def batch(self, key: PRNGKeyArray, arrays: Split, feed: Feed) -> Batch:
-        return batch(key, arrays, feed, chain=self.chain)
+    def batch(
+        self, key: PRNGKeyArray, arrays: Split, feed: Feed, chain_of: str | None = None
+    ) -> Batch:
+        chain = self.chain if chain_of is None else self.own_chains[chain_of]
+        return batch(key, arrays, feed, chain=chain)
 
     def left_out(self) -> dict[str, list[int]]:
         return {}

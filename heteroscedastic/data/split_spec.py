@@ -107,6 +107,12 @@ class DatasetRef(NamedTuple):
     splits: dict[str, str]  # split name -> slice of a stored split; empty takes all stored splits
 
 
+def own_chains(data: Mapping[str, Any]) -> dict[str, str]:
+    """The chains of the splits of config.data that have an `eval` chain of their own."""
+    entries = (data.get("splits") or {}).items()
+    return {n: e["eval"] for n, e in entries if isinstance(e, Mapping) and "eval" in e}
+
+
 def dataset_refs(data: Mapping[str, Any]) -> list[DatasetRef]:
     """The sets that config.data names, including those in entries of `splits`.
 

@@ -164,6 +164,7 @@ class Run:
         feed: Any,
         key: PRNGKeyArray,
         answers: Answers = None,
+        chain_of: str | None = None,
     ) -> tuple[Any, Predictions]:
         """Sums over a batch, and the prediction of each example.
 
@@ -174,8 +175,11 @@ class Run:
           feed: of the whole batch.
           key: of the latent's noise.
           answers: of the evaluation; static.
+          chain_of: see data.pipeline.Pipeline.batch; static.
         """
-        latent, batch = self._applied(self._padded_model, params, model_state, split, feed)
+        latent, batch = self._applied(
+            self._padded_model, params, model_state, split, feed, chain_of
+        )
         sums, predictions = eval_step(
             latent,
             batch,
@@ -191,16 +195,22 @@ class Run:
         return sums, predictions._replace(extras=extras)
 
     def latents(
-        self, params: Any, model_state: Any, split: Any, feed: Any
+        self, params: Any, model_state: Any, split: Any, feed: Any, chain_of: str | None = None
     ) -> tuple[LatentGaussian, Batch]:
         """The latents of a batch in evaluation, of a state as it is saved; and the batch."""
-        return self._applied(self.model, params, model_state, split, feed)
+        return self._applied(self.model, params, model_state, split, feed, chain_of)
 
     def features(
-        self, params: Any, model_state: Any, split: Any, feed: Any
+        self, params: Any, model_state: Any, split: Any, feed: Any, chain_of: str | None = None
     ) -> tuple[Float[Array, "*b d"], Batch]:
         """The features of a batch in evaluation, of a state as it is saved; and the batch."""
-        return self._applied(self.model, params, model_state, split, feed, method="features")
+        return self._applied(
+            self.model, params, model_state, split, feed, chain_of, method="features"
+        )
+
+    def chain_of(self, split: str) -> str | None:
+        """The split if it has a chain of its own, else None; see data.pipeline.Pipeline.batch."""
+        return split if split in self.pipeline.own_chains else None
 
     @property
     def _padded_model(self) -> nn.Module:
@@ -213,8 +223,8 @@ class Run:
     def _predictive(self, key, latent):
         return self.parts.predictive(key, latent)[..., : self.num_classes]
 
-    def _applied(self, model, params, model_state, split, feed, method="__call__"):
-        batch = self.pipeline.batch(self._key("eval"), split, feed)
+    def _applied(self, model, params, model_state, split, feed, chain_of, method="__call__"):
+        batch = self.pipeline.batch(self._key("eval"), split, feed, chain_of)
         variables = {"params": params, **model_state}
         present = batch.weights > 0
         return model.apply(variables, batch.inputs, present, train=False, method=method), batch
@@ -382,7 +392,7 @@ def check_shapes(run: Run) -> TrainState:
     evals = run.config["evals"].values()
     for name, answers in sorted({(e["split"], e["answers"]) for e in evals}, key=str):
         feed = pipeline.example(name, training=False)
-        step = functools.partial(run.eval_step, answers=answers)
+        step = functools.partial(run.eval_step, answers=answers, chain_of=run.chain_of(name))
         key = jax.random.key(0)
         jax.eval_shape(step, state.params, state.model_state, arrays[name], feed, key)
     return saved

@@ -49,7 +49,9 @@ def programs(run: Run, placement: Placement) -> Programs:
             run, placement, padded_sharding, donates=jax.default_backend() != "cpu"
         ),
         eval_step=jax.jit(
-            run.eval_step, out_shardings=placement.replicated, static_argnames="answers"
+            run.eval_step,
+            out_shardings=placement.replicated,
+            static_argnames=("answers", "chain_of"),
         ),
     )
 

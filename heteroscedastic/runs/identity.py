@@ -52,6 +52,7 @@ _BEFORE: dict[str, dict[str, Any]] = {
         "seed": None,
         "splits": None,
         "window": 128,
+        "with_boxes": False,
     },
     "training": {"microbatches": 1},
     "evals": {"answers": None, "checkpoint": "last"},

@@ -223,7 +223,8 @@ def single_label_data(loaded_run: LoadedRun, split: str) -> Split:
 
 def map_latents(
     loaded_run: LoadedRun,
-    split: Split,
+    split: str,
+    data: Split,
     function: Callable,
     rows: Int[np.ndarray, "m"] | None = None,
     postprocess: Callable[[Any], Any] = lambda values: values,
@@ -232,7 +233,8 @@ def map_latents(
 
     Args:
       loaded_run: the run.
-      split: examples of the run.
+      split: of the run.
+      data: its examples.
       function: (key, latent, batch) -> a tree of arrays with one entry per example. Compiled.
       rows: positions in the split; defaults to all of them, in order.
       postprocess: applied to the tree of each batch, in numpy, before batches are concatenated.
@@ -244,12 +246,14 @@ def map_latents(
 
     @jax.jit
     def values(state, on_device, feed, key):
-        latent, batch = run.latents(state.params, state.model_state, on_device, feed)
+        latent, batch = run.latents(
+            state.params, state.model_state, on_device, feed, run.chain_of(split)
+        )
         return function(key, latent, batch)
 
-    on_device, parts = jax.device_put(split), []
+    on_device, parts = jax.device_put(data), []
     key = assembly.key_for(run.config["seed"], "analysis")
-    rows = np.arange(len(split.ids)) if rows is None else rows
+    rows = np.arange(len(data.ids)) if rows is None else rows
     for i, feed in enumerate(resident.feeds(rows, run.steps.batch_size)):
         part = values(state, on_device, feed, jax.random.fold_in(key, i))
         present = feed.weights > 0

@@ -298,7 +298,12 @@ class _Trainer:
             )
             # The first call compiles, which may take long.
             return self.stop_event.unless_set(
-                functools.partial(self.programs.eval_step, *arguments, answers=answers)
+                functools.partial(
+                    self.programs.eval_step,
+                    *arguments,
+                    answers=answers,
+                    chain_of=run.chain_of(split),
+                )
             )
 
         feeds = self.stop_event.feeds(run.pipeline.feeds(split, self.slots))

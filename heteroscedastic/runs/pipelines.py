@@ -1,13 +1,14 @@
 """Builds the pipeline of the data set that a config names."""
 
 from collections.abc import Callable
+from types import ModuleType
 from typing import Any
 
 import jax
 
 from heteroscedastic import curation, smoothing
 from heteroscedastic.bind import in_section, lookup
-from heteroscedastic.data import augment, chains
+from heteroscedastic.data import augment, chains, split_spec
 from heteroscedastic.data import dataset as dataset_lib
 from heteroscedastic.data.dataset import Dataset
 from heteroscedastic.data.pipeline import Pipeline
@@ -42,46 +43,67 @@ def check(config: dict[str, Any]) -> None:
             from heteroscedastic.data.streaming import ops as operations
         except ModuleNotFoundError:
             return
-    for name in ("train", "eval"):
-        in_section(f"data.{name}", chains.parse, operations, config["data"][name])
+    _chains(config, operations)
 
 
-def stored_data(config: dict[str, Any], data_dir: str | None = None) -> Dataset:
+def _chains(config: dict[str, Any], operations: ModuleType) -> dict[str, Any]:
+    """The chains of `data` by the names of the arguments of a pipeline."""
+    data = config["data"]
+    return {
+        "training_chain": in_section("data.train", chains.parse, operations, data["train"]),
+        "chain": in_section("data.eval", chains.parse, operations, data["eval"]),
+        "own_chains": {
+            split: in_section(f"data.splits.{split}.eval", chains.parse, operations, text)
+            for split, text in split_spec.own_chains(data).items()
+        },
+    }
+
+
+def stored_data(
+    config: dict[str, Any], data_dir: str | None = None, requires_boxes: bool = False
+) -> Dataset:
     """The data set that a config names, before curation and without a validation split of its
     making.
+
+    Args:
+      config: names it.
+      data_dir: of data sets.
+      requires_boxes: whether each training example must have a box.
     """
     return in_section(
         "data",
         store.load,
         config["data"]["name"],
         data_dir,
+        requires_boxes=requires_boxes,
         soft_labels=_soft_labels(config),
         **_words(config, sections.DATA_CHOICES),
     )
 
 
 def _resident(config: dict[str, Any], data_dir: str | None) -> Resident:
-    links = {
-        name: in_section(f"data.{name}", chains.parse, augment, config["data"][name])
-        for name in ("train", "eval")
-    }
+    operations = _chains(config, augment)
     curate = _curate(config)
-    stored = stored_data(config, data_dir)
+    stored = stored_data(config, data_dir, requires_boxes=_requires_boxes(config, operations))
     dataset = curate(stored)
     train = dataset.splits["train"]
     example = {
         name: jax.ShapeDtypeStruct(x.shape[1:], x.dtype)
         for name, x in {**train.extras, "image": train.inputs}.items()
     }
-    for name, operations in links.items():
-        in_section(f"data.{name}", chains.check_shapes, operations, example)
+    sections_of_chains = {
+        "train": operations["training_chain"],
+        "eval": operations["chain"],
+        **{f"splits.{name}.eval": chain for name, chain in operations["own_chains"].items()},
+    }
+    for name, chain in sections_of_chains.items():
+        in_section(f"data.{name}", chains.check_shapes, chain, example)
     return Resident(
         dataset=dataset,
         stored=stored,
         seed=config["seed"],
         batch_size=config["training"]["batch_size"],
-        training_chain=links["train"],
-        chain=links["eval"],
+        **operations,
     )
 
 
@@ -97,10 +119,7 @@ def _streaming(config: dict[str, Any], data_dir: str | None) -> Pipeline:
         ) from None
     from heteroscedastic.data.streaming import ops, sources, stream
 
-    links = {
-        name: in_section(f"data.{name}", chains.parse, ops, config["data"][name])
-        for name in ("train", "eval")
-    }
+    operations = _chains(config, ops)
     chosen = in_section(
         "data",
         sources.choose,
@@ -116,9 +135,9 @@ def _streaming(config: dict[str, Any], data_dir: str | None) -> Pipeline:
         chosen,
         seed=config["seed"],
         batch_size=config["training"]["batch_size"],
-        training_chain=links["train"],
-        chain=links["eval"],
+        **operations,
         soft_labels=_soft_labels(config),
+        requires_boxes=_requires_boxes(config, operations),
         **_words(config, ("reader_shards", "window", "max_labels", "max_corrupt")),
     )
     # What a chain makes of an image is found out here, not first inside of JAX, which adds to its
@@ -140,6 +159,13 @@ def _soft_labels(config: dict[str, Any]) -> tuple[str, ...]:
     """The extras that the targets of training are."""
     settings = config["smoothing"]
     return lookup(smoothing, settings["name"]).suits.soft_label_names(settings)
+
+
+def _requires_boxes(config: dict[str, Any], operations: dict[str, Any]) -> bool:
+    """Whether targets or operations of training require a box of each example."""
+    settings = config["smoothing"]
+    extras = lookup(smoothing, settings["name"]).suits.required_extras(settings)
+    return "boxes" in extras or chains.requires_boxes(operations["training_chain"])
 
 
 def _curate(config: dict[str, Any]) -> Callable[[Dataset], Dataset]:

@@ -195,16 +195,17 @@ def _check_data(data: dict[str, Any]) -> None:
         )
     split_spec.check_names(data)
     for name, entry in (splits or {}).items():
-        reference = entry if streams and isinstance(entry, dict) else {"split": entry}
+        reference = entry if isinstance(entry, dict) else {"split": entry}
         if (
             "split" not in reference
-            or not {*reference} <= {"name", "split", "label"}
+            or not {*reference}
+            <= ({"name", "split", "label", "eval"} if streams else {"split", "eval"})
             or not all(map(_is_string, reference.values()))
         ):
-            other = (
-                ", or a section of split, name and label where they are of another set"
+            other = ", or a section of split and" + (
+                " name and label of another set, or an eval chain of its own"
                 if streams
-                else ""
+                else " an eval chain of its own"
             )
             raise ValueError(
                 f"config.data.splits.{name} is {entry!r}; it must be a slice such as"

@@ -32,7 +32,10 @@ REQUIRED = ("seed", "task", "data", *MODULES, "training", "evals")
 NAMES = (*REQUIRED, *_IF_ABSENT, *OPTIONAL_MODULES)
 
 # Settings of `data` that choose examples and labels.
-DATA_CHOICES = ("label", "splits", "max_classes", "max_examples", "extras", "max_boxes")
+DATA_CHOICES = (
+    *("label", "splits", "max_classes", "max_examples"),
+    *("extras", "max_boxes", "with_boxes"),
+)
 # Settings of `data` that stop a run when exceeded and change nothing otherwise.
 LIMITS = ("max_labels", "max_boxes", "max_corrupt")
 # Settings of `training` that place arrays on devices; they change results by rounding only.
@@ -57,6 +60,7 @@ class ResidentData:
       max_examples: number of examples per split, the first ones; None is all.
       extras: further fields that examples carry, such as "boxes".
       max_boxes: largest number of boxes of an example.
+      with_boxes: whether only examples with a box are taken, of the splits that have boxes.
       seed: of curation and the validation split; None is the seed of the run.
     """
 
@@ -71,6 +75,7 @@ class ResidentData:
     max_examples: int | None = None
     extras: tuple[str, ...] = ()
     max_boxes: int = 16
+    with_boxes: bool = False
     seed: int | None = None
 
 

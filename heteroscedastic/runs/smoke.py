@@ -20,7 +20,7 @@ from heteroscedastic.runs import assembly, schema, sections
 _NUM_CLASSES = 64
 _NUM_EXAMPLES = 200  # of every split
 _MOST_CLASSES = 1000  # of a stored set, above which few of those examples are of the first classes
-_SIZE = 32  # of the images of a stream, in pixels
+_SIZE = 16  # of the images of a stream, in pixels
 _CROPS = (
     "inception_crop",
     "random_crop",
@@ -152,10 +152,17 @@ def _stream(config: dict[str, Any], data_dir: str | None, is_there: bool) -> str
     data = config["data"]
     sizes = [int(size) for _, size in re.findall(_SIZED, data["train"])]
     scale = _SIZE / sizes[-1] if sizes else 1
-    for name in ("train", "eval"):
-        data[name] = re.sub(
-            _SIZED, lambda found: f"{found[1]}{max(1, round(int(found[2]) * scale))}", data[name]
+
+    def shrunk(chain: str) -> str:
+        return re.sub(
+            _SIZED, lambda found: f"{found[1]}{max(1, round(int(found[2]) * scale))}", chain
         )
+
+    if "boxes" in data["extras"]:
+        data["with_boxes"] = True  # some examples of a copy have none
+    data |= {name: shrunk(data[name]) for name in ("train", "eval")}
+    for split, chain in split_spec.own_chains(data).items():
+        data["splits"][split] = data["splits"][split] | {"eval": shrunk(chain)}
     try:
         tfds.library()
     except ModuleNotFoundError:

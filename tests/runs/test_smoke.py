@@ -142,6 +142,7 @@ IMAGENET = dict(
     max_corrupt=100,
     extras=(),
     max_boxes=16,
+    with_boxes=False,
 )
 IN_BATCHES = {"head.num_classes": 1000, "training.batch_size": 128}
 
@@ -158,8 +159,8 @@ def test_copies_stand_in_for_all_sets_of_a_stream_that_are_not_there(tmp_path):
     shrunk, data_dir = smoke.smoke(config, str(tmp_path))
     assert shrunk["data"] | {"splits": None} == IMAGENET | {
         "splits": None,
-        "train": "inception_crop(32)|flip_lr|value_range(-1, 1)",
-        "eval": "resize_small(37)|central_crop(32)|value_range(-1, 1)",
+        "train": "inception_crop(16)|flip_lr|value_range(-1, 1)",
+        "eval": "resize_small(18)|central_crop(16)|value_range(-1, 1)",
         "reader_shards": 8,
         "max_classes": 64,
         "max_examples": 200,
@@ -183,7 +184,7 @@ def test_copies_stand_in_for_all_sets_of_a_stream_that_are_not_there(tmp_path):
     }
     feeds = list(found.feeds("real", np.arange(8)))
     assert all(
-        feed.inputs.shape == (8, 32, 32, 3) and feed.labels.shape == (8, 16) for feed in feeds
+        feed.inputs.shape == (8, 16, 16, 3) and feed.labels.shape == (8, 16) for feed in feeds
     )
     # of four lists one has no label, and tells a model of one class nothing
     assert sum(feed.weights.sum() for feed in feeds) == 24
@@ -191,14 +192,15 @@ def test_copies_stand_in_for_all_sets_of_a_stream_that_are_not_there(tmp_path):
 
 @needs_library
 @pytest.mark.parametrize("name", ["private", "imagenet2012_boxes"])
-def test_adaptive_targets_of_a_copy_are_distributions_also_of_images_without_boxes(name):
+def test_adaptive_targets_of_a_copy_are_of_its_images_with_boxes(name):
     data = IMAGENET | {"name": name, "splits": dict(train="train"), "extras": ("boxes",)}
     config = streamed("digits_het_pe", data, **IN_BATCHES, smoothing=dict(name="adaptive"))
     config["evals"], config["validation"] = dict(train=dict(split="train")), None
     run = assembly.build(*smoke.smoke(config))
+    assert run.pipeline.sizes["train"] == 3 * 32 // 4  # every fourth has no box
     (feed, *_) = run.pipeline.training_feeds(0, 0, np.arange(8))
-    has_box = feed.extras["boxes"].any(axis=(1, 2))
-    assert 0 < has_box.sum() < 8
+    has_box = feed.extras["boxes"].any(axis=(1, 2))  # in the crop
+    assert has_box.any()
     targets = run.parts.smoothing(run.pipeline.training_batch(jax.random.key(0), (), feed), 64)
     np.testing.assert_allclose(targets.sum(axis=-1), 1, rtol=1e-5)
     own = np.take_along_axis(np.asarray(targets), feed.labels[:, None], axis=-1)[:, 0]

@@ -143,3 +143,81 @@ def test_a_table_by_class_suits_a_config_that_takes_as_many_classes_as_the_data_
     stated["head"]["num_classes"] = None
     assembly.check(stated)
     assembly.check_shapes(assembly.build(stated, data_dir))
+
+
+def trained_on_all(given, **data):
+    """The config without a validation split, with these settings of `data`."""
+    return {
+        **given,
+        "data": {**given["data"], "validation_fraction": 0.0, **data},
+        "validation": None,
+        "evals": dict(test=dict(split="test")),
+    }
+
+
+def without_a_box(data_dir, tmp_path):
+    """A directory with the set "boxes" in which two training examples have no box."""
+    arrays = dict(np.load(f"{data_dir}/boxes.npz"))
+    arrays["train_boxes"][[4, 9]] = 0
+    np.savez(tmp_path / "boxes.npz", **arrays)
+    return str(tmp_path)
+
+
+NEEDS_A_BOX = [
+    (dict(name="adaptive"), "value_range(-1, 1)"),
+    (dict(name="hard"), "context(rate=0.1)|value_range(-1, 1)"),
+    (dict(name="hard"), "mask_others|value_range(-1, 1)"),
+]
+
+
+@pytest.mark.parametrize(("smoothing", "chain"), NEEDS_A_BOX)
+def test_a_training_example_without_a_box_is_an_error_unless_it_is_left_out(
+    data_dir, tmp_path, smoothing, chain
+):
+    directory = without_a_box(data_dir, tmp_path)
+    given = trained_on_all(config("boxes", smoothing, ("boxes",)), train=chain)
+    with pytest.raises(
+        ValueError, match=r"^config\.data: .*train: the example of id 4 has no box, but .*True\.$"
+    ):
+        assembly.build(given, directory)
+    run = assembly.build(trained_on_all(given, with_boxes=True), directory)
+    ids = run.pipeline.example_ids["train"]
+    np.testing.assert_array_equal(ids, np.setdiff1d(np.arange(NUM["train"]), (4, 9)))
+    assert run.pipeline.sizes["test"] == NUM["test"]
+
+
+@pytest.mark.parametrize(("smoothing", "chain"), NEEDS_A_BOX)
+def test_a_training_example_of_a_stream_without_a_box_is_an_error_unless_it_is_left_out(
+    tmp_path, smoothing, chain
+):
+    pytest.importorskip("tensorflow_datasets")
+    from heteroscedastic.data.storage import sample, store
+
+    sample.write("toys", str(tmp_path), ["train", "test"], has_boxes=True, size=8, num_classes=3)
+    streamed = trained_on_all(
+        config("toys", smoothing, ("boxes",)),
+        **dict(pipeline="streaming", reader_shards=4, train=chain),
+    )
+    stored = store.load("toys", str(tmp_path), extras=("boxes",)).splits["train"]
+    has_box = stored.extras["boxes"].any(axis=(1, 2))
+    assert not has_box.all()
+    pipeline = assembly.build(streamed, str(tmp_path)).pipeline
+    with pytest.raises(ValueError, match=r"the example of id \d+ has no box, but .*set it to True"):
+        list(pipeline.training_feeds(0, 0, np.arange(12)))
+    assert len(list(pipeline.feeds("train", np.arange(12)))) > 0  # without an error
+    streamed["data"]["with_boxes"] = True
+    run = assembly.build(streamed, str(tmp_path))
+    np.testing.assert_array_equal(run.pipeline.example_ids["train"], stored.ids[has_box])
+    for feed in run.pipeline.training_feeds(0, 0, np.arange(12)):
+        assert has_box[feed.ids[feed.weights > 0]].all()
+
+
+def test_a_set_without_any_box_is_an_error_where_only_examples_with_one_are_kept(
+    data_dir, tmp_path
+):
+    arrays = dict(np.load(f"{data_dir}/boxes.npz"))
+    arrays["test_boxes"][:] = 0
+    np.savez(tmp_path / "boxes.npz", **arrays)
+    given = trained_on_all(config("boxes", dict(name="hard"), ("boxes",)), with_boxes=True)
+    with pytest.raises(ValueError, match=r"test has no example with a box, but .* to False\.$"):
+        assembly.build(given, str(tmp_path))

@@ -55,7 +55,7 @@ def example_covariance(
         )
     example = data.take(positions)
     feed = Feed(np.zeros(1, np.int32), np.ones(1, np.float32), np.int32(0))
-    latent, _ = run.latents(state.params, state.model_state, example, feed)
+    latent, _ = run.latents(state.params, state.model_state, example, feed, run.chain_of(split))
     key = assembly.key_for(run.config["seed"], "covariance")
     link = jax.nn.sigmoid if run.task.link == "sigmoid" else jax.nn.softmax
     probs = np.asarray(link(run.parts.predictive(key, latent))[0])

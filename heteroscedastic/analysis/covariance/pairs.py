@@ -165,7 +165,9 @@ def visible_variance(
 
     @jax.jit
     def prediction(feed, key):
-        latent, batch = run.latents(state.params, state.model_state, data, feed)
+        latent, batch = run.latents(
+            state.params, state.model_state, data, feed, run.chain_of(split)
+        )
         return latent, jax.nn.softmax(run.parts.predictive(key, latent), axis=-1), batch.weights
 
     @jax.jit

@@ -63,7 +63,8 @@ def average_covariance(loaded_run: LoadedRun, split: str = "test") -> Average:
 def _features(loaded_run: LoadedRun, split: str) -> Iterator[Float[np.ndarray, "b d"]]:
     run, state = loaded_run.run, loaded_run.state
     data = jax.device_put(loaded_run_lib.split_data(loaded_run, split))
-    features = jax.jit(lambda feed: run.features(state.params, state.model_state, data, feed)[0])
+    arguments = (state.params, state.model_state, data)
+    features = jax.jit(lambda feed: run.features(*arguments, feed, run.chain_of(split))[0])
     for feed in resident.feeds(np.arange(len(data.ids)), run.steps.batch_size):
         yield np.asarray(features(feed), np.float32)[feed.weights > 0]
 
@@ -94,7 +95,9 @@ def measures(
 
     @jax.jit
     def sums(feed, key):
-        latent, batch = run.latents(state.params, state.model_state, data_on_device, feed)
+        latent, batch = run.latents(
+            state.params, state.model_state, data_on_device, feed, run.chain_of(split)
+        )
         probs = jax.nn.softmax(run.parts.predictive(key, latent), axis=-1)
         overlap = probs[:, :, None] * probs[:, None, :]
         parts = {

@@ -98,7 +98,9 @@ def label_scores(loaded_run: LoadedRun, split: str = "train") -> LabelScores:
         )
         return values, jnp.argmax(other_entries(latent.loc), axis=-1), log_probs
 
-    values, suggestions, log_probs = loaded_run_lib.map_latents(loaded_run, data, batch_scores)
+    values, suggestions, log_probs = loaded_run_lib.map_latents(
+        loaded_run, split, data, batch_scores
+    )
     return LabelScores(
         ids=data.ids,
         images=data.inputs,

@@ -72,6 +72,11 @@ def too_many_boxes(number: Any, max_boxes: int) -> str:
     return f"an example has {number} boxes, but config.data.max_boxes is {max_boxes}"
 
 
+def no_box(example_id: Any) -> str:
+    """The error message for a training example without a box that the config requires."""
+    return f"the example of id {example_id} has no box, but config.data.with_boxes is False"
+
+
 def _leaves(
     kinds: ModuleType, feature: Any, path: tuple[str, ...] = (), num_lists: int = 0
 ) -> Iterator[tuple[tuple[str, ...], Any, int]]:

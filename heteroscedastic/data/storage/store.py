@@ -22,11 +22,13 @@ def load(
     data_dir: str | None = None,
     *,
     label: str = "label",
-    splits: Mapping[str, str] | None = None,
+    splits: Mapping[str, str | Mapping[str, str]] | None = None,
     max_classes: int | None = None,
     max_examples: int | None = None,
     extras: Sequence[str] = (),
     max_boxes: int = fields_lib.MAX_BOXES,
+    with_boxes: bool = False,
+    requires_boxes: bool = False,
     soft_labels: Sequence[str] = (),
 ) -> Dataset:
     """Loads a data set into memory.
@@ -38,12 +40,15 @@ def load(
       data_dir: directory of data sets.
       label: field that split "train" learns from. If it is not "label", train has the field "label"
         as `clean_labels` in extras. Other splits use "label".
-      splits: split name -> slice of a stored split; None takes every stored split.
+      splits: split name -> slice of a stored split, or a dict of `split` and a chain `eval`, which
+        is ignored; None takes every stored split.
       max_classes: keeps only examples of the first `max_classes` classes, by "label" and `label`.
       max_examples: keeps only the first examples of every split; applies before `max_classes`.
       extras: fields that examples of "train" must have as extras; see fields.py. An .npz file gives
         all its fields.
       max_boxes: number of rows to which `boxes` of TFDS are padded.
+      with_boxes: keeps only examples with a box, of the splits that have boxes.
+      requires_boxes: whether each example of "train" must have a box.
       soft_labels: extras of "train" that must be distributions over the classes.
 
     Raises:
@@ -61,6 +66,17 @@ def load(
             f"{stored.where} has no extra {unknown[0]!r} in train; its extras are"
             f" {', '.join(available) or 'none'}."
         )
+    if with_boxes:
+        data = data._replace(
+            splits={
+                name: _with_boxes(split, f"{stored.where}: {name}")
+                for name, split in data.splits.items()
+            }
+        )
+        available = data.splits["train"].extras
+    if requires_boxes and "boxes" in available:
+        train = data.splits["train"]
+        checks.all_with_boxes(train.extras["boxes"], train.ids, f"{stored.where}: train")
     for extra in soft_labels:
         where = f"{stored.where}: train_{extra}"
         ids, num_classes = data.splits["train"].ids, len(data.class_names)
@@ -89,7 +105,7 @@ def write(path: files.Path, data: Dataset) -> None:
 def _selection(
     stored: StoredDataset,
     label: str = "label",
-    splits: Mapping[str, str] | None = None,
+    splits: Mapping[str, str | Mapping[str, str]] | None = None,
     max_classes: int | None = None,
     max_examples: int | None = None,
 ) -> Dataset:
@@ -99,7 +115,8 @@ def _selection(
         parts = {name: Slice(name, 0, size) for name, size in stored.sizes.items()}
     else:
         parts = {
-            name: split_spec.parse(expression, stored.sizes) for name, expression in splits.items()
+            name: split_spec.parse(x if isinstance(x, str) else x["split"], stored.sizes)
+            for name, x in splits.items()
         }
     if max_examples:
         parts = {
@@ -155,6 +172,14 @@ def _split(
     if isinstance(inputs, list):
         inputs = encoded.decode(inputs, stored.num_channels, stored.where)
     return Split(inputs, labels, part.ids, extras)
+
+
+def _with_boxes(split: Split, where: str) -> Split:
+    if "boxes" not in split.extras:
+        return split
+    rows = np.flatnonzero(split.extras["boxes"].any(axis=(1, 2)))
+    checks.some_with_boxes(len(rows), where)
+    return split.take(rows)
 
 
 def _is_empty(values: np.ndarray) -> bool:

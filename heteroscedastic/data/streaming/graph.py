@@ -7,6 +7,7 @@ import tensorflow as tf
 from jaxtyping import Int
 
 from heteroscedastic.data import chains
+from heteroscedastic.data.storage import fields
 from heteroscedastic.data.streaming import ops, reader_shards, records
 from heteroscedastic.data.streaming.sources import Source
 
@@ -22,11 +23,12 @@ def stored_examples(
     shard_batch_size: int,
     num_steps: int,
     max_labels: int,
+    requires_boxes: bool = False,
 ) -> tf.data.Dataset:
     """(position, encoded image, labels, extras) of each example, in the order of the steps.
 
     Each step takes `shard_batch_size` examples from every shard in turn. An exhausted shard yields
-    position -1.
+    position -1. With `requires_boxes` an example without a box is an error.
     """
 
     def int64(values):
@@ -55,6 +57,8 @@ def stored_examples(
     def parse_in_order(batch, order):
         positions, serialized = batch
         values = (positions, *parse(positions, serialized))
+        with tf.control_dependencies([_box_check(*values)] if requires_boxes else []):
+            order = tf.identity(order)
         return tf.nest.map_structure(lambda x: tf.gather(x, order), values)
 
     @_without_autograph
@@ -82,12 +86,22 @@ def stored_examples(
     )
 
 
+def _box_check(
+    positions: tf.Tensor, images: tf.Tensor, labels: tf.Tensor, extras: Mapping[str, tf.Tensor]
+) -> tf.Operation:
+    """Fails if an example has no box."""
+    has_box = tf.reduce_any(extras["boxes"] != 0, axis=(1, 2))
+    first = positions[tf.argmin(tf.cast(has_box, tf.int32))]
+    message = tf.strings.format(fields.no_box("{}"), first)
+    return tf.debugging.Assert(tf.reduce_all(has_box), [message])
+
+
 def chain_function(
     shape: Sequence[int | None], extra_specs: Mapping[str, tf.TensorSpec], chain: Sequence[Callable]
 ) -> Callable:
     """(key, position, encoded image, extras) -> example, traced once.
 
-    The result has the image and the extras after the chain, by name.
+    The result has the image and the extras after the chain, by name; operations may add extras.
 
     The random numbers of an operation follow from the key, the position of the example and the
     index of the operation in the chain.
@@ -103,7 +117,7 @@ def chain_function(
                     f"{chains.link_text(op)}: {str(error).partition(chr(10))[0]}"
                 ) from None
         example = ops.decode(None, example)
-        return {name: example[name] for name in ("image", *extras)}
+        return {name: value for name, value in example.items() if name != "shape"}
 
     numbers = [tf.TensorSpec((), tf.int64)] * 2
     return tf.function(

@@ -20,11 +20,13 @@ from heteroscedastic import boxes as boxes_lib
 __all__ = [
     "central_crop",
     "color_jitter",
+    "context",
     "decode",
     "efficientnet_center_crop",
     "efficientnet_random_crop",
     "flip_lr",
     "inception_crop",
+    "mask_others",
     "pad_crop",
     "random_crop",
     "resize",
@@ -34,6 +36,7 @@ __all__ = [
 
 Example = dict[str, Any]
 Seed = Int[tf.Tensor, "2"]
+Fill = tuple[int, ...]
 _BLOCK = 16  # pixels; libjpeg decodes from multiples of it
 
 
@@ -260,10 +263,53 @@ def color_jitter(
     return example | {"image": tf.image.convert_image_dtype(image, tf.uint8, saturate=True)}
 
 
+def mask_others(seed: Seed, example: Example, *, fill: Fill = boxes_lib.IMAGENET_MEAN) -> Example:
+    """Fills the pixels of all boxes but the first where they lie outside of the first.
+
+    See augment.py.
+    """
+    example, boxes = decode(seed, example), _boxes("mask_others", example)
+    is_other = _covers(example, boxes[1:]) & ~_covers(example, boxes[:1])
+    filled = _filled("mask_others", example, is_other, fill)
+    return example | {"image": filled, "boxes": boxes_lib.kept_alone(tf, boxes)}
+
+
+def context(
+    seed: Seed, example: Example, *, rate: float, fill: Fill = boxes_lib.IMAGENET_MEAN
+) -> Example:
+    """Removes all objects with probability `rate`: fills their pixels and leaves no box.
+
+    See augment.py.
+    """
+    example, boxes = decode(seed, example), _boxes("context", example)
+    is_removed = (tf.random.stateless_uniform((), seed) < rate) & tf.reduce_any(boxes != 0)
+    filled = _filled("context", example, is_removed & _covers(example, boxes), fill)
+    boxes = tf.where(is_removed, tf.zeros_like(boxes), boxes)
+    return example | {"image": filled, "boxes": boxes, "context": is_removed}
+
+
 def value_range(seed: Seed, example: Example, *, low: float, high: float) -> Example:
     """Maps 0 to 255 onto low to high, as float32; at the end of a chain it runs on the device."""
     image = tf.cast(decode(seed, example)["image"], tf.float32)
     return example | {"image": low + (high - low) / 255.0 * image}
+
+
+def _boxes(name: str, example: Example) -> tf.Tensor:
+    if "boxes" not in example:
+        raise ValueError(f"{name} requires boxes; set config.data.extras=('boxes',).")
+    return example["boxes"]
+
+
+def _covers(example: Example, boxes: tf.Tensor) -> tf.Tensor:
+    sides = tf.unstack(tf.cast(_shape(example)[:2], tf.float32))
+    centres = ((tf.range(side) + 0.5) / side for side in sides)
+    return boxes_lib.covers(tf, boxes, *centres)
+
+
+def _filled(name: str, example: Example, is_filled: tf.Tensor, fill: Fill) -> tf.Tensor:
+    image = example["image"]
+    boxes_lib.check_fill(name, fill, image.shape[-1], is_integer=image.dtype == tf.uint8)
+    return tf.where(is_filled[..., None], tf.constant(fill, tf.uint8), image)
 
 
 def _shape(example: Example) -> Int[tf.Tensor, "3"]:

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
-from jaxtyping import Int, Shaped
+from jaxtyping import Bool, Int, Shaped
 
 from heteroscedastic.data import checks
 from heteroscedastic.data.split_spec import Slice
@@ -157,30 +157,51 @@ class Records:
           ValueError: a label is not a class, or a file does not hold the number of records that its
             metadata states; names the example or the file.
         """
+        return valid_labels(
+            self._read(part, lambda records: self.parse(records, label, max_labels, {})[1]),
+            np.arange(part.start, part.stop),
+            len(self.class_names(label)),
+            f"{self.where}: {part.split}",
+            may_be_unknown=may_be_unknown,
+        )
+
+    def has_boxes(self, part: Slice, label: str, boxes: Field) -> Bool[np.ndarray, "n"]:
+        """Whether each example of a slice has a box, without decoding images.
+
+        Args:
+          part: slice of a stored split.
+          label: name of a field of labels.
+          boxes: the field.
+
+        Raises:
+          ValueError: as `labels`.
+        """
+        return self._read(
+            part,
+            lambda records: tf.reduce_any(
+                self.parse(records, label, 0, {"boxes": boxes})[2]["boxes"] != 0, axis=(1, 2)
+            ),
+        )
+
+    def _read(self, part: Slice, parse: Callable) -> Shaped[np.ndarray, "n ..."]:
+        """What `parse` makes of batches of serialized examples of a slice, in order."""
         files, ids = self.files(part.split), np.arange(part.start, part.stop)
         plan = reader_shards.read_plan(ids, files.lengths, 0, _BATCH_SIZE, None)
 
         @tf.autograph.experimental.do_not_convert
-        def parse_labels(positions, records):
-            return self.parse(records, label, max_labels, {})[1]
+        def parsed(positions, records):
+            return parse(records)
 
         batches = (
             tf.data.Dataset.range(len(plan.file))
             .flat_map(segment_reader(files, [plan]))
             .batch(_BATCH_SIZE)
-            .map(parse_labels)
+            .map(parsed)
         )
         try:
-            labels = np.concatenate(list(batches.as_numpy_iterator()))
+            return np.concatenate(list(batches.as_numpy_iterator()))
         except tf.errors.OpError as error:
             raise self.read_error(part.split, plan.file, error) from None
-        return valid_labels(
-            labels,
-            ids,
-            len(self.class_names(label)),
-            f"{self.where}: {part.split}",
-            may_be_unknown=may_be_unknown,
-        )
 
     def read_error(
         self, split: str, file_numbers: Int[np.ndarray, "_"], error: tf.errors.OpError
@@ -245,8 +266,21 @@ def _extra(values: Shaped[tf.Tensor, "_n ..."], field: Field) -> Shaped[tf.Tenso
         return tf.cast(values, field.dtype)
     max_boxes, number = field.shape[0], tf.shape(values)[1]
     message = fields_lib.too_many_boxes("{}", max_boxes)
-    check = tf.debugging.Assert(number <= max_boxes, [tf.strings.format(message, number)])
-    with tf.control_dependencies([check]):
+    low, high = values[..., :2], values[..., 2:]
+    is_valid = tf.reduce_all((low >= 0) & (low <= high) & (high <= 1), axis=-1)
+    first_fault = tf.boolean_mask(values, ~is_valid)[:1]
+    checks_of_boxes = [
+        tf.debugging.Assert(number <= max_boxes, [tf.strings.format(message, number)]),
+        tf.debugging.Assert(
+            tf.reduce_all(is_valid),
+            [
+                tf.strings.format(
+                    "{} is no box (y0, x0, y1, x1) with 0 <= y0 <= y1 <= 1", first_fault
+                )
+            ],
+        ),
+    ]
+    with tf.control_dependencies(checks_of_boxes):
         padded = tf.pad(values, ((0, 0), (0, max_boxes - number), (0, 0)))
     return tf.ensure_shape(padded, (None, *field.shape))
 

@@ -104,10 +104,11 @@ def choose(
     max_labels: int = 16,
     extras: Sequence[str] = (),
     max_boxes: int = fields.MAX_BOXES,
+    with_boxes: bool = False,
 ) -> StreamSources:
     """Selects the examples of every split.
 
-    Labels are read only where the selection depends on them; images are never read.
+    Labels and boxes are read only where the selection depends on them; images are never read.
 
     Args:
       name: name of the set in TFDS.
@@ -117,13 +118,14 @@ def choose(
       label: field that split "train" learns from; other splits use "label" if it is of the same
         kind.
       splits: split name -> slice of a stored split, or a dict of `split`, and `name` and `label`
-        for examples of another set; None takes every stored split.
+        for examples of another set; `eval`, a chain, is ignored. None takes every stored split.
       max_classes: keeps only examples of the first `max_classes` classes.
       max_examples: keeps only the first examples of every split; applies before `max_classes`.
       max_labels: maximum number of labels per example.
       extras: fields that examples of "train" have as extras; see storage/fields.py. Another split
         has those that its set has.
       max_boxes: maximum number of boxes per example.
+      with_boxes: keeps only examples with a box, of the splits that have boxes.
 
     Raises:
       FileNotFoundError: a set is not prepared.
@@ -154,6 +156,9 @@ def choose(
         if not len(ids):
             raise ValueError(f"split {split!r} has no example of the first {max_classes} classes.")
         chosen = _extras(records, field, extras, max_boxes, are_required=split == "train")
+        if with_boxes and "boxes" in chosen:
+            ids = ids[records.has_boxes(part, field, chosen["boxes"])[ids - part.start]]
+            checks.some_with_boxes(len(ids), f"{records.where}: {split}")
         sources[split] = Source(records, part, field, ids, extras=chosen)
     if "train" not in sources:
         raise ValueError(f"the data set has no split 'train'; its splits are {sorted(sources)}.")
@@ -183,10 +188,10 @@ def choose(
 
 def _entry(split: str, value: Any) -> dict[str, str]:
     entry = {"split": value} if isinstance(value, str) else dict(value)
-    if "split" not in entry or set(entry) - {"name", "split", "label"}:
+    if "split" not in entry or set(entry) - {"name", "split", "label", "eval"}:
         raise ValueError(
             f"splits.{split} is {value!r}, but must be a slice such as 'train[:50000]', or a dict"
-            " with 'split' and optionally 'name' and 'label'."
+            " with 'split' and optionally 'name', 'label' and 'eval'."
         )
     return entry
 

@@ -41,11 +41,13 @@ class Streaming:
         batch_size: int,
         training_chain: Sequence[Callable],
         chain: Sequence[Callable],
+        own_chains: Mapping[str, Sequence[Callable]] | None = None,
         reader_shards: int,
         window: int = 128,
         max_labels: int = 16,
         max_corrupt: int = 100,
         soft_labels: Sequence[str] = (),
+        requires_boxes: bool = False,
     ):
         """Binds the settings of config.data.
 
@@ -55,6 +57,7 @@ class Streaming:
           batch_size: global batch size, a multiple of `reader_shards`.
           training_chain: operations of ops.py for training.
           chain: operations of ops.py for evaluation.
+          own_chains: the same for the splits that have a chain of their own.
           reader_shards: number of parts of a split that are read in parallel;
             a multiple of the number of hosts, also of every later number of hosts.
           window: records of a reader shard that are shuffled together; they are held in memory as
@@ -63,6 +66,7 @@ class Streaming:
           max_corrupt: maximum number of images that may fail to decode. It counts images that all
             hosts knew of at the last checkpoint, and images that this host found since.
           soft_labels: extras of "train" that must be distributions over the classes.
+          requires_boxes: whether each example must have a box in training.
         """
         splits, self.class_names, self.class_counts, self.description = sources
         self.sizes = {name: len(source.ids) for name, source in splits.items()}
@@ -71,11 +75,13 @@ class Streaming:
         }
         self.arrays = dict.fromkeys(splits, ())
         self._sources, self._seed, self._batch_size = splits, seed, batch_size
-        self._chains = {True: _host_and_device(training_chain), False: _host_and_device(chain)}
+        self.own_chains = dict(own_chains or {})
+        self._training_chain, self._chain = map(_host_and_device, (training_chain, chain))
+        self._own_chains = {name: _host_and_device(x) for name, x in self.own_chains.items()}
         self._num_shards, self._window = reader_shards, window
         self._shard_batch_size = batch_size // reader_shards
         self._max_labels, self._max_corrupt = max_labels, max_corrupt
-        self._soft_labels = soft_labels
+        self._soft_labels, self._requires_boxes = soft_labels, requires_boxes
         # By split, and whether it is for training.
         self._chain_functions: dict[tuple[str, bool], Callable] = {}
         self._left_out: dict[str, list[int]] = {name: [] for name in splits}
@@ -125,10 +131,16 @@ class Streaming:
         )
 
     def training_batch(self, key: PRNGKeyArray, arrays: Any, feed: Batch) -> Batch:
-        return _device_batch(key, feed, self._chains[True][1])
+        return _device_batch(key, feed, self._training_chain[1])
 
-    def batch(self, key: PRNGKeyArray, arrays: Any, feed: Batch | resident.Feed) -> Batch:
-        device_chain = self._chains[False][1]
+    def batch(
+        self,
+        key: PRNGKeyArray,
+        arrays: Any,
+        feed: Batch | resident.Feed,
+        chain_of: str | None = None,
+    ) -> Batch:
+        device_chain = self._evaluation_chain(chain_of)[1]
         if isinstance(feed, resident.Feed):  # of a split that was read into memory
             return resident.batch(key, arrays, feed, chain=device_chain)
         return _device_batch(key, feed, device_chain)
@@ -161,6 +173,9 @@ class Streaming:
             row[: len(plan.ids)] = plan.ids
         by_step = rows.reshape(len(rows), num_steps, self._shard_batch_size).swapaxes(0, 1)
         return by_step.reshape(num_steps, len(slots))
+
+    def _evaluation_chain(self, split: str | None) -> tuple[list[Callable], list[Callable]]:
+        return self._own_chains.get(split, self._chain)
 
     def _num_steps(self, split: str) -> int:
         return resident.steps_per_epoch(self.sizes[split], self._batch_size)
@@ -263,19 +278,25 @@ class Streaming:
             self._shard_batch_size,
             self._num_steps(split) - start,
             self._max_labels,
+            self._requires_boxes and epoch is not None,
         )
 
     def _chain_function(self, split: str, training: bool) -> Callable:
         """The operations of the host on one example."""
         if (split, training) not in self._chain_functions:
-            section = f"data.{'train' if training else 'eval'}"
             source = self._sources[split]
+            if training:
+                section, chain = "data.train", self._training_chain
+            else:
+                own = split in self._own_chains
+                section = f"data.splits.{split}.eval" if own else "data.eval"
+                chain = self._evaluation_chain(split)
             function = in_section(
                 section,
                 graph.chain_function,
                 source.records.image_shape,
                 source.extra_specs,
-                self._chains[training][0],
+                chain[0],
             )
             shape = function.structured_outputs["image"].shape
             if not shape.is_fully_defined():
@@ -309,7 +330,11 @@ class Streaming:
             examples = list(self._stored_examples(split, slots, epoch, step).take(len(slots)))
         except tf.errors.InvalidArgumentError as parse_error:
             message = tfds.error_message(parse_error)
-            remedy = "raise it" if "max_boxes" in message else "prepare the set again"
+            remedies = {"max_boxes": "raise it", "with_boxes": "set it to True"}
+            remedy = next(
+                (remedy for setting, remedy in remedies.items() if setting in message),
+                "prepare the set again",
+            )
             raise ValueError(
                 f"{source.where}: {split} has a record that cannot be parsed ({message}); {remedy}."
             ) from None
