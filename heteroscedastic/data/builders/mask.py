@@ -12,16 +12,19 @@ objects becomes a split with the features
     file_name: Text()                of the image
     groups: int64                    number of the image in its split
 
-- The label of an object is the label of its box, or else that of its image.
-- Group-of boxes (`is_group_of`, or `is_crowd` of COCO) are no objects, but remain among the other
-  boxes of an image.
-- A box without area is removed. An image without objects is left out.
-- With extras=("boxes", "groups") in `config.data`, `validation_fraction` holds out all objects of
-  an image together.
-- `--max_per_class` limits the training objects of each class to those with the smallest hashes of
-  file name and position of the box. A lower limit keeps a subset.
-- For `open_images_v4`, open_images.py chooses the classes and removes the boxes of all others.
-  `--hierarchy` is the path of its file bbox_labels_600_hierarchy.json.
+The label of an object is the label of its box, or else that of its image. Group-of boxes
+(`is_group_of`, or `is_crowd` of COCO) are no objects, but remain among the other boxes of an image.
+A box without area is removed. An image without objects is left out.
+
+Examples are shuffled, so two parts of a split may share images. With extras=("boxes", "groups") in
+`config.data`, `validation_fraction` holds out whole images of a set in memory. A stream ignores
+`groups`; evaluate it on a stored split.
+
+`--max_per_class` limits the training objects of each class to those with the smallest hashes of
+file name and position of the box. A lower limit keeps a subset.
+
+For `open_images_v4`, open_images.py chooses the classes and removes the boxes of all others.
+`--hierarchy` is the path of its file bbox_labels_600_hierarchy.json.
 
 The source is read twice: the first time to check and count its objects. The command prints the
 counts above those of the paper, which differ: the paper does not list its images and classes.
@@ -133,7 +136,7 @@ def write(
         data_dir=str(files.as_path(data_dir)),
         description=f"One example per object of {builder.info.full_name}.",
     )
-    return folder, _table(source, surveys, classes.names)
+    return folder, table(source, surveys, classes.names)
 
 
 def _classes(source: str, features: Any, places: Layout, hierarchy: Any) -> Classes:
@@ -200,7 +203,7 @@ def _examples(
                 )
 
 
-def _table(source: str, surveys: Mapping[str, Survey], names: Sequence[str]) -> str:
+def table(source: str, surveys: Mapping[str, Survey], names: Sequence[str]) -> str:
     """The counts of every split, above those of the paper."""
     rows = [_COLUMNS]
     for split, survey in surveys.items():
@@ -247,14 +250,14 @@ def main() -> None:
         parser.error("give --data_dir or set TFDS_DATA_DIR.")
     if flags.max_per_class is not None and flags.max_per_class < 1:
         parser.error(f"--max_per_class is {flags.max_per_class}, but must be at least 1.")
-    folder, table = write(
+    folder, counts = write(
         flags.source,
         flags.data_dir,
         name=flags.name or f"{flags.source.partition('/')[0]}_mask",
         hierarchy=files.as_path(flags.hierarchy) if flags.hierarchy else None,
         max_per_class=flags.max_per_class,
     )
-    print(f"wrote {folder}\n{table}")
+    print(f"wrote {folder}\n{counts}")
 
 
 if __name__ == "__main__":

@@ -163,7 +163,7 @@ def largest_hashes(
     max_per_class: int | None,
 ) -> UInt64[np.ndarray, "k"]:
     """The largest hash of each class that a limit keeps: it keeps the smallest hashes."""
-    largest = np.full(num_classes, np.iinfo(np.uint64).max)
+    largest = np.full(num_classes, np.iinfo(np.uint64).max, np.uint64)
     if max_per_class is not None:
         for k in range(num_classes):
             own = np.sort(hashes[labels == k])

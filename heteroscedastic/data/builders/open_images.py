@@ -3,14 +3,15 @@
 The paper has 480 classes that it does not list: leaves, where classes with boxes in only a part of
 the images and confusing classes are "dropped or merged". This module states the rule that we use:
 
-1. A class is a leaf if it has no subcategory anywhere in bbox_labels_600_hierarchy.json. Parts are
-   no subcategories: a bicycle is a leaf although a bicycle wheel is a part of it.
-2. The parts of the human body and the body itself are dropped, because their boxes are not
-   exhaustive: the description of Open Images V4 says that they were drawn for only 95,335 training
-   images. The only other such class, "Mammal", is not a leaf. The parts are those of the hierarchy;
-   we could not compare them with the list of the release,
-   class-ids-human-body-parts-and-mammal.txt.
-3. `MERGED` lists near-synonyms. The choice is ours.
+First, a class is a leaf if it has no subcategory anywhere in bbox_labels_600_hierarchy.json. Parts
+are no subcategories: a bicycle is a leaf although a bicycle wheel is a part of it.
+
+Second, the human body and its parts are dropped, because their boxes are not exhaustive: the
+description of Open Images says that they were drawn for only 95,335 training images. "Mammal" is
+the only other class of which it says so, and no leaf. The parts are those of the hierarchy; we could
+not compare them with the list of the release, class-ids-human-body-parts-and-mammal.txt.
+
+Third, `MERGED` lists near-synonyms. The choice is ours.
 
 With the hierarchy of 2018 (601 classes, 525 leaves, 14 of them of the human body), this leaves
 503 classes, not 480.
