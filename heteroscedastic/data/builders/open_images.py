@@ -8,13 +8,13 @@ are no subcategories: a bicycle is a leaf although a bicycle wheel is a part of 
 
 Second, the human body and its parts are dropped, because their boxes are not exhaustive: the
 description of Open Images says that they were drawn for only 95,335 training images. "Mammal" is
-the only other class of which it says so, and no leaf. The parts are those of the hierarchy; we could
-not compare them with the list of the release, class-ids-human-body-parts-and-mammal.txt.
+the only other class of which it says so, and no leaf. The parts are those of the hierarchy; we
+could not compare them with the list of the release, class-ids-human-body-parts-and-mammal.txt.
 
 Third, `MERGED` lists near-synonyms. The choice is ours.
 
 With the hierarchy of 2018 (601 classes, 525 leaves, 14 of them of the human body), this leaves
-503 classes, not 480.
+503 classes, not 480. We read the hierarchy, names and description in public copies.
 
 Source: "One Size Doesn't Fit All: Adaptive Label Smoothing"; the hierarchy, names and description
 of Open Images V4, https://storage.googleapis.com/openimages/web/index.html.
