@@ -22,6 +22,12 @@ from heteroscedastic.data.storage import fields
 from heteroscedastic.data.storage.fields import Field
 
 _BATCH_SIZE = 1024
+MASK_SOURCES = {  # sets that data/builders/mask.py writes, and their sources
+    "imagenet2012_boxes_mask": "imagenet2012_boxes",
+    "coco_mask": "coco/2017",
+    "tiny_imagenet_mask": "tiny_imagenet",
+    "open_images_v4_mask": "open_images_v4/300k",
+}
 
 
 class Files(NamedTuple):
@@ -202,6 +208,11 @@ def preparation(name: str, data_dir: str) -> str:
 
     Unlike `tfds build`, it does not require Apache Beam.
     """
+    if name in MASK_SOURCES:
+        return (
+            "python -m heteroscedastic.data.builders.mask"
+            f" --source={MASK_SOURCES[name]} --data_dir={data_dir}"
+        )
     try:
         has_builder = instructions(name) is not None
     except ModuleNotFoundError:
@@ -250,6 +261,22 @@ def builder(name: str, data_dir: str) -> Any:
     if not prepared.info.splits:
         raise FileNotFoundError(f"it holds no {prepared.info.full_name}")
     return prepared
+
+
+def source_builder(name: str, data_dir: str, dependent: str) -> Any:
+    """The builder of the prepared set from which `dependent` is made.
+
+    Raises:
+      FileNotFoundError: it is not prepared; says how to prepare it.
+      ValueError: it cannot be read.
+    """
+    try:
+        return builder(name, data_dir)
+    except FileNotFoundError as error:
+        raise FileNotFoundError(
+            f"{dependent} requires {name!r}, which is not in {folder(name, data_dir)} ({error});"
+            f" prepare it with\n  {preparation(name, data_dir)}"
+        ) from None
 
 
 def tensorflow() -> Any:

@@ -155,14 +155,7 @@ def prepare(
     """
     task = TASKS[name]
     library = tfds.library()
-    try:
-        source = tfds.builder(task.source, data_dir)
-    except FileNotFoundError as error:
-        raise FileNotFoundError(
-            f"task {name!r} requires {task.source!r}, which is not in"
-            f" {tfds.folder(task.source, data_dir)} ({error}); prepare it with\n"
-            f"  {tfds.preparation(task.source, data_dir)}"
-        ) from None
+    source = tfds.source_builder(task.source, data_dir, f"task {name!r}")
     sizes = {split: info.num_examples for split, info in source.info.splits.items()}
     train, valid, test = (
         split_spec.parse(part, sizes) for part in (task.train, task.valid, task.test)
