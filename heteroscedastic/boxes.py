@@ -72,7 +72,9 @@ def check_fill(
 ) -> None:
     """Raises a ValueError if `fill` does not suit the pixels that `name` fills."""
     if not is_integer:
-        raise ValueError(f"{name} requires pixels from 0 to 255, so it must precede value_range.")
+        raise ValueError(
+            f"{name} requires integer pixels, so it must precede value_range and changes of colour."
+        )
     if num_channels != len(fill):
         raise ValueError(
             f"{name}: fill is {fill}, but the images have {num_channels} channels; set a value for"

@@ -63,9 +63,11 @@ def test_a_class_is_constructed_with_its_settings():
         (
             augment,
             [
+                "blend_jitter",
                 "central_crop",
                 "context",
                 "flip_lr",
+                "lighting",
                 "mask_others",
                 "pad_crop",
                 "random_crop",
@@ -242,7 +244,10 @@ def test_a_chain_that_does_not_parse_is_an_error(text):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("flip_lr|nothing(4)", "augment has no 'nothing'; choose one of central_crop, context"),
+        (
+            "flip_lr|nothing(4)",
+            "augment has no 'nothing'; choose one of blend_jitter, central_crop",
+        ),
         ("eval('1')", "augment has no 'eval'"),
         ("pad_crop(4, sise=4)", "pad_crop has no setting 'sise'"),
         ("pad_crop", "pad_crop needs a value for 'size'"),

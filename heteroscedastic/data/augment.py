@@ -12,6 +12,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, PRNGKeyArray, Shaped
 
 from heteroscedastic import boxes as boxes_lib
+from heteroscedastic.data import colors
 
 Example = dict[str, Shaped[Array, "..."]]
 Image = Shaped[Array, "h w c"]
@@ -125,10 +126,67 @@ def context(
     return example | {"image": filled, "boxes": boxes, "context": is_removed}
 
 
-def value_range(key: PRNGKeyArray, example: Example, *, low: float, high: float) -> Example:
-    """Maps 0 to 255 onto low to high, as float32."""
-    image = low + (high - low) / 255.0 * example["image"].astype(jnp.float32)
-    return example | {"image": image}
+def blend_jitter(
+    key: PRNGKeyArray,
+    example: Example,
+    *,
+    brightness: float = 0.4,
+    contrast: float = 0.4,
+    saturation: float = 0.4,
+) -> Example:
+    """Blends with black, with the mean grey and with the grey image.
+
+    Each change is x + a (g - x), where a is uniform in -amount to amount. The result is float32 in
+    the units of the pixels. It is not clipped, so the order of the changes has no effect.
+
+    Args:
+      key: PRNG key; consumed.
+      example: has an image of three channels, with pixels from 0 to 255.
+      brightness: amount of the blend with black.
+      contrast: amount of the blend with the mean of the grey image.
+      saturation: amount of the blend with the grey image.
+
+    Source: the public code of CutMix, Yun et al. (2019), arXiv:1905.04899, which draws the order.
+    """
+    image = _color("blend_jitter", example)
+    limits = jnp.asarray((brightness, contrast, saturation), jnp.float32)
+    amounts = limits * jax.random.uniform(key, (3,), minval=-1.0)
+    return example | {"image": colors.blended(jnp, image, amounts)}
+
+
+def lighting(key: PRNGKeyArray, example: Example, *, std: float = 0.1) -> Example:
+    """Adds a random colour along the principal components of the colours of ImageNet.
+
+    The result is float32 in the units of the pixels, and it is not clipped.
+
+    Args:
+      key: PRNG key; consumed.
+      example: has an image of three channels, with pixels from 0 to 255.
+      std: standard deviation of each component, as a fraction of its eigenvalue.
+
+    Source: Krizhevsky et al. (2012), section 4.1; the numbers are those of the public code of
+      CutMix.
+    """
+    amounts = std * jax.random.normal(key, (3,))
+    return example | {"image": colors.lit(jnp, _color("lighting", example), amounts)}
+
+
+def value_range(
+    key: PRNGKeyArray,
+    example: Example,
+    *,
+    low: float | tuple[float, ...],
+    high: float | tuple[float, ...],
+) -> Example:
+    """Maps 0 to 255 onto low to high, as float32; a tuple has a number for each channel."""
+    image = example["image"].astype(jnp.float32)
+    return example | {"image": colors.in_range(image, low, high)}
+
+
+def _color(name: str, example: Example) -> Float[Array, "h w 3"]:
+    image = example["image"]
+    colors.check_channels(name, image.shape[-1])
+    return image.astype(jnp.float32)
 
 
 def _check_size(size: int, image: Image | None = None) -> None:

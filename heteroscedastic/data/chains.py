@@ -66,9 +66,14 @@ def _one_of(*choices: str) -> _Rule:
     )
 
 
+def _are_values(value: Any) -> bool:
+    numbers = value if isinstance(value, tuple) and value else (value,)
+    return all(_is_number(x) and abs(x) <= _MAX_VALUE for x in numbers)
+
+
 _VALUE = _Rule(
-    f"a number from -{_MAX_VALUE:,} to {_MAX_VALUE:,}",
-    lambda x: _is_number(x) and abs(x) <= _MAX_VALUE,
+    f"a number from -{_MAX_VALUE:,} to {_MAX_VALUE:,}, or a tuple of one for each channel",
+    _are_values,
 )
 _FRACTION = _Rule("a number in [0, 1]", lambda x: _is_number(x) and 0 <= x <= 1)
 _AREA = _Rule("a fraction of the image above 0, at most 1", lambda x: _is_number(x) and 0 < x <= 1)
@@ -83,6 +88,7 @@ _RULES = {  # by setting
     **dict.fromkeys(("min_area", "max_area"), _AREA),
     **dict.fromkeys(("min_aspect", "max_aspect"), _ASPECT),
     **dict.fromkeys(("brightness", "saturation", "hue", "contrast"), _FRACTION),
+    "std": _Rule("a finite number >= 0", lambda x: _is_number(x) and 0 <= x < float("inf")),
     "method": _one_of("bilinear", "bicubic"),
     "dct_method": _one_of("", "INTEGER_FAST", "INTEGER_ACCURATE"),
     **dict.fromkeys(("rate", "drop_rate", "add_rate", "highest"), _FRACTION),
@@ -110,6 +116,7 @@ _RANGES = {  # settings for the ends of a range, and whether both may be equal
     ("min_area", "max_area"): True,
     ("min_aspect", "max_aspect"): True,
 }
+_OF_COLORS = ("blend_jitter", "lighting")  # operations in the units of pixels
 _OF_BOXES = ("context", "mask_others")  # operations that require boxes
 _ALTERNATIVES = [("num_examples", "fraction")]  # settings of which exactly one is set
 
@@ -135,6 +142,11 @@ def parse(functions: ModuleType, text: Any) -> list[Callable]:
         raise ValueError(
             f"{' and '.join(ranges)} are in one chain, but a chain may contain value_range once."
         )
+    names = [link.func.__name__ for link in links]
+    after_range = names[names.index("value_range") :] if ranges else []
+    for name in _OF_COLORS:
+        if name in after_range:
+            raise ValueError(f"{name} requires pixels from 0 to 255; place it before {ranges[0]}.")
     return links
 
 
@@ -184,8 +196,13 @@ def _check(link: Callable) -> None:
     for (low, high), may_be_equal in _RANGES.items():
         if low in settings:
             # Compared as float32, the type in which they are used.
-            minimum, maximum = np.float32(settings[low]), np.float32(settings[high])
-            if minimum > maximum or (minimum == maximum and not may_be_equal):
+            minimum, maximum = (np.asarray(settings[x], np.float32) for x in (low, high))
+            if minimum.ndim and maximum.ndim and minimum.shape != maximum.shape:
+                raise ValueError(
+                    f"{link_text(link)}: {low} and {high} are of {minimum.size} and {maximum.size}"
+                    " channels."
+                )
+            if np.any(minimum > maximum) or (np.any(minimum == maximum) and not may_be_equal):
                 relation = "at least" if may_be_equal else "above"
                 raise ValueError(
                     f"{link_text(link)}: {high} is {maximum}, but must be {relation} {low},"

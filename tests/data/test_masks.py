@@ -154,7 +154,7 @@ def test_a_setting_out_of_range_is_an_error(module, text, message):
             "value_range(-1, 1)|context(rate=0.1)",
             3,
             {"boxes": CORNERS[0]},
-            "context requires pixels from 0 to 255, so it must precede value_range",
+            "context requires integer pixels, so it must precede value_range",
         ),
     ],
 )

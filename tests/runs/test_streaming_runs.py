@@ -181,7 +181,7 @@ def test_a_file_of_records_that_vanishes_ends_a_run_that_continues_once_it_is_ba
         ),
         (
             {"train": "shift(1)"},
-            "config.data.train: ops has no 'shift'; choose one of central_crop",
+            "config.data.train: ops has no 'shift'; choose one of blend_jitter",
         ),
         (
             {"splits": {"train": "train"}},

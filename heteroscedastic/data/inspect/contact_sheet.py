@@ -28,8 +28,12 @@ def pixels(
     if image.dtype == np.uint8:
         return image
     ranges = [link.keywords for link in chain if _name(link) == "value_range"]
-    low, high = (ranges[-1]["low"], ranges[-1]["high"]) if ranges else (image.min(), image.max())
-    unit = (image.astype(np.float32) - low) / ((high - low) or 1.0)
+    low, high = (
+        (np.asarray(ranges[-1][name], np.float32) for name in ("low", "high"))
+        if ranges
+        else (image.min(), image.max())
+    )
+    unit = (image.astype(np.float32) - low) / np.where(high > low, high - low, 1)
     return np.round(255 * np.clip(unit, 0, 1)).astype(np.uint8)
 
 

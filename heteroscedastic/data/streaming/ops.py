@@ -3,7 +3,7 @@
 A chain of operations is a string in a config, as in augment.py. An example's `image` holds the
 encoded bytes until an operation decodes it. Its `shape` is (height, width, channels); height and
 width may be None. A decoded image is uint8 [h, w, c], and interpolated pixels are rounded;
-`value_range` converts it to float32. An example also has its extras by name. Its `boxes`, if it has
+`value_range`, `blend_jitter` and `lighting` convert it to float32. An example also has its extras by name. Its `boxes`, if it has
 any, follow the pixels; see boxes.py. Other extras are unchanged. The seed is a pair of integers
 that follows from the seed of the run, the epoch, the example's id and the index of the operation in
 the chain.
@@ -12,12 +12,15 @@ the chain.
 from typing import Any
 
 import tensorflow as tf
+import tensorflow.experimental.numpy as tnp
 from jaxtyping import Int
 
 from heteroscedastic import boxes as boxes_lib
+from heteroscedastic.data import colors
 
 # The operations that config.data.train and config.data.eval may name.
 __all__ = [
+    "blend_jitter",
     "central_crop",
     "color_jitter",
     "context",
@@ -26,6 +29,7 @@ __all__ = [
     "efficientnet_random_crop",
     "flip_lr",
     "inception_crop",
+    "lighting",
     "mask_others",
     "pad_crop",
     "random_crop",
@@ -250,10 +254,7 @@ def color_jitter(
     """
     pixels = decode(seed, example)["image"]
     _check_pixels(pixels)
-    if pixels.shape[-1] not in (3, None):
-        raise ValueError(
-            f"color_jitter requires 3 channels, but these images have {pixels.shape[-1]}."
-        )
+    colors.check_channels("color_jitter", pixels.shape[-1])
     image = tf.image.convert_image_dtype(pixels, tf.float32)
     draws = tf.random.stateless_uniform((4,), seed, -1.0, 1.0)
     image = tf.image.adjust_brightness(image, brightness * draws[0])
@@ -288,10 +289,52 @@ def context(
     return example | {"image": filled, "boxes": boxes, "context": is_removed}
 
 
-def value_range(seed: Seed, example: Example, *, low: float, high: float) -> Example:
-    """Maps 0 to 255 onto low to high, as float32; at the end of a chain it runs on the device."""
+def blend_jitter(
+    seed: Seed,
+    example: Example,
+    *,
+    brightness: float = 0.4,
+    contrast: float = 0.4,
+    saturation: float = 0.4,
+) -> Example:
+    """Blends with black, with the mean grey and with the grey image.
+
+    See augment.py.
+    """
+    image = _color("blend_jitter", seed, example)
+    limits = tf.constant((brightness, contrast, saturation), tf.float32)
+    amounts = limits * tf.random.stateless_uniform((3,), seed, -1.0, 1.0)
+    return example | {"image": colors.blended(tnp, image, amounts)}
+
+
+def lighting(seed: Seed, example: Example, *, std: float = 0.1) -> Example:
+    """Adds a random colour along the principal components of the colours of ImageNet.
+
+    See augment.py.
+    """
+    amounts = std * tf.random.stateless_normal((3,), seed)
+    return example | {"image": colors.lit(tnp, _color("lighting", seed, example), amounts)}
+
+
+def value_range(
+    seed: Seed,
+    example: Example,
+    *,
+    low: float | tuple[float, ...],
+    high: float | tuple[float, ...],
+) -> Example:
+    """Maps 0 to 255 onto low to high, as float32; at the end of a chain it runs on the device.
+
+    See augment.py.
+    """
     image = tf.cast(decode(seed, example)["image"], tf.float32)
-    return example | {"image": low + (high - low) / 255.0 * image}
+    return example | {"image": colors.in_range(image, low, high)}
+
+
+def _color(name: str, seed: Seed, example: Example) -> tf.Tensor:
+    image = decode(seed, example)["image"]
+    colors.check_channels(name, image.shape[-1])
+    return tf.cast(image, tf.float32)
 
 
 def _boxes(name: str, example: Example) -> tf.Tensor:
