@@ -56,7 +56,12 @@ def uniform(
 
 @suits(labels=("one",), extras=("boxes",))
 def adaptive(
-    batch: Batch, num_classes: int, *, beta: float = 1.0, over: str = "wrong"
+    batch: Batch,
+    num_classes: int,
+    *,
+    beta: float = 1.0,
+    over: str = "wrong",
+    objectness: str = "own",
 ) -> Float[Array, "*b k"]:
     """Smoothing by the fraction alpha of the image that is no object: adaptive label smoothing.
 
@@ -70,6 +75,9 @@ def adaptive(
       beta: from 0, hard targets, to 1.
       over: "wrong" spreads over the other classes, as in the formula of the paper; "all" spreads
         over all classes, so that targets without an object are 1 / K, as in the text of the paper.
+      objectness: "own", or "next" for that of the next example of the batch: a control with the
+        same distribution of alpha, which says nothing about the example itself. An example whose
+        next one is absent keeps its own.
 
     Raises:
       ValueError: a setting is out of range, the labels are lists, or there are no boxes.
@@ -77,7 +85,13 @@ def adaptive(
     Source: "One Size Doesn't Fit All: Adaptive Label Smoothing", Eq. 5 and the beta label.
     """
     check_number("beta", beta, at_least=0, at_most=1)
-    alpha = 1 - boxes_lib.objectness(_extra("adaptive", batch, "boxes"))
+    area = boxes_lib.objectness(_extra("adaptive", batch, "boxes"))
+    if objectness not in ("own", "next"):
+        raise ValueError(f"objectness is {objectness!r}; choose 'own' or 'next'.")
+    if objectness == "next":
+        next_area, next_weight = (jnp.roll(x, -1, axis=0) for x in (area, batch.weights))
+        area = jnp.where(next_weight > 0, next_area, area)
+    alpha = 1 - area
     targets = _spread("adaptive", batch, num_classes, beta * alpha[..., None], over)
     if "context" not in batch.extras:
         return targets

@@ -154,6 +154,17 @@ def test_context_is_uniform_whatever_beta_is_and_others_are_unchanged(beta):
     np.testing.assert_array_equal(targets[1], plain[1])
 
 
+def test_the_objectness_of_the_next_example_is_that_of_the_examples_moved_by_one():
+    areas, labels = np.array([0.1, 0.5, 1.0, 0.3]), [0, 1, 2, 0]
+    batch = batch_of(labels, boxes=boxes_of(areas))
+    moved = batch_of(labels, boxes=boxes_of(np.roll(areas, -1)))
+    targets = smoothing.adaptive(batch, 3, objectness="next")
+    np.testing.assert_allclose(targets, smoothing.adaptive(moved, 3), atol=1e-6)
+    absent = batch._replace(weights=jnp.array([1.0, 1.0, 0.0, 1.0]))
+    targets = smoothing.adaptive(absent, 3, objectness="next")
+    np.testing.assert_allclose(targets[1], smoothing.adaptive(batch, 3)[1], atol=1e-6)
+
+
 def test_given_targets_pass_unchanged():
     soft = np.random.default_rng(0).dirichlet(np.ones(4), 3).astype(np.float32)
     batch = batch_of([0, 1, 2], answers=soft)
@@ -241,6 +252,10 @@ BY_CLASS = functools.partial(smoothing.by_class, num_classes=3, rate=0.1, table=
         (
             lambda: ADAPTIVE(batch_of([0], boxes=boxes_of([0.5])), over="some"),
             "over is 'some'; choose 'all' or 'wrong'",
+        ),
+        (
+            lambda: ADAPTIVE(batch_of([0], boxes=boxes_of([0.5])), objectness="other"),
+            "objectness is 'other'; choose 'own' or 'next'",
         ),
         (
             lambda: ADAPTIVE(batch_of([[0, -1]], (1,), boxes=boxes_of([0.5]))),
