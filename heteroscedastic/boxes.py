@@ -82,11 +82,6 @@ def check_fill(
         )
 
 
-def kept_alone(xp: ModuleType, boxes: Boxes) -> Boxes:
-    """The boxes with zeros in place of all but the first."""
-    return xp.concat((boxes[:1], xp.zeros_like(boxes[1:])), axis=0)
-
-
 def objectness(boxes: Float[Array, "*b m 4"]) -> Float[Array, "*b"]:
     """The fraction of the image that lies in one or more boxes: the area of their union.
 

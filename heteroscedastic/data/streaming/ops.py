@@ -3,10 +3,10 @@
 A chain of operations is a string in a config, as in augment.py. An example's `image` holds the
 encoded bytes until an operation decodes it. Its `shape` is (height, width, channels); height and
 width may be None. A decoded image is uint8 [h, w, c], and interpolated pixels are rounded;
-`value_range`, `blend_jitter` and `lighting` convert it to float32. An example also has its extras by
-name. Its `boxes`, if it has any, follow the pixels; see boxes.py. Other extras are unchanged. The
-seed is a pair of integers that follows from the seed of the run, the epoch, the example's id and
-the index of the operation in the chain.
+`value_range`, `blend_jitter` and `lighting` convert it to float32. An example also has its extras
+by name. Its `boxes`, if it has any, follow the pixels; see boxes.py. Other extras are unchanged.
+The seed is a pair of integers that follows from the seed of the run, the epoch, the example's id
+and the index of the operation in the chain.
 """
 
 from typing import Any
@@ -272,7 +272,7 @@ def mask_others(seed: Seed, example: Example, *, fill: Fill = boxes_lib.IMAGENET
     example, boxes = decode(seed, example), _boxes("mask_others", example)
     is_other = _covers(example, boxes[1:]) & ~_covers(example, boxes[:1])
     filled = _filled("mask_others", example, is_other, fill)
-    return example | {"image": filled, "boxes": boxes_lib.kept_alone(tf, boxes)}
+    return example | {"image": filled, "boxes": boxes[:1]}
 
 
 def context(

@@ -1,0 +1,310 @@
+"""Tables of "One Size Doesn't Fit All: Adaptive Label Smoothing" (2021), and our questions.
+
+Tables of the paper have the scale "paper" alone, as their data are ImageNet and OpenImages. Our
+tables are of Tiny-ImageNet: "gpu" has 200 classes, "cpu" a smaller network and fewer images. They
+fit temperatures on images held out of the training set, also for the images without objects.
+"""
+
+from typing import Any
+
+from experiments.study import Regime, Row, Scale, Table
+
+_IMAGENET, _OPEN_IMAGES = "imagenet_mask_resnet50_adaptive", "open_images_mask_resnet50_adaptive"
+_TINY = "tiny_imagenet_adaptive"
+
+Overrides = dict[str, Any]
+
+_HARD = {"smoothing": dict(name="hard")}
+_CUTMIX = {"mixing": dict(name="cutmix", alpha=1.0, probability=1.0, draws="batch")}
+_RICAP = {"mixing": dict(name="ricap", beta=0.3, draws="batch")}
+_MIXUP = {"mixing": dict(name="mixup", alpha=0.2, draws="batch")}
+
+
+def _uniform(rate: float) -> Overrides:
+    return {"smoothing": dict(name="uniform", rate=rate, over="wrong")}  # reading X1
+
+
+def _adaptive(beta: float = 1.0, over: str = "wrong", objectness: str = "own") -> Overrides:
+    return {"smoothing": dict(name="adaptive", beta=beta, over=over, objectness=objectness)}
+
+
+# The paper.
+
+_SEEDS = (0,)  # the number of runs is not stated (reading L7)
+_RANGE = "value_range((-2.1179, -2.0357, -1.8044), (2.2489, 2.4286, 2.64))"
+_COLORS = f"blend_jitter|lighting|{_RANGE}"
+_WHOLE_IMAGES = {"data.train": f"inception_crop(224)|flip_lr|{_COLORS}"}
+_OF_FULL = {**_WHOLE_IMAGES, "data.splits.train": dict(name="imagenet2012", split="train")}
+_OF_BOXES = {
+    **_WHOLE_IMAGES,
+    "data.splits.train": dict(name="imagenet2012_boxes", split="train"),
+    "data.with_boxes": True,
+}
+# Every draw of an example loses its objects with probability 0.15 (reading L11).
+_CONTEXT = {"data.train": f"inception_crop(224)|flip_lr|mask_others|context(0.15)|{_COLORS}"}
+
+_MASK_ROWS = (
+    ("hard_mask", _HARD, "hard"),
+    ("cutmix_mask", _HARD | _CUTMIX, "cutmix"),
+    ("label_smoothing_mask", _uniform(0.1), "label_smoothing"),
+    ("adaptive_beta_1_mask", _adaptive(), "adaptive_beta_1"),
+    ("adaptive_beta_0.75_mask", _adaptive(0.75), "adaptive_beta_0.75"),
+    ("adaptive_beta_0.25_mask", _adaptive(0.25), "adaptive_beta_0.25"),
+    ("adaptive_context_mask", _adaptive() | _CONTEXT, "adaptive_context"),
+)
+_ALL_ROWS = (
+    ("hard_full", _OF_FULL | _HARD, "hard", "1.28M"),
+    ("cutmix_full", _OF_FULL | _HARD | _CUTMIX, "cutmix", "1.28M"),
+    ("ricap_full", _OF_FULL | _HARD | _RICAP, "ricap", "1.28M"),
+    ("hard_boxes", _OF_BOXES | _HARD, "hard", "0.474M"),
+    ("cutmix_boxes", _OF_BOXES | _HARD | _CUTMIX, "cutmix", "0.474M"),
+    ("label_smoothing_boxes", _OF_BOXES | _uniform(0.1), "label_smoothing", "0.474M"),
+    ("adaptive_beta_1_boxes", _OF_BOXES | _adaptive(), "adaptive_beta_1", "0.474M"),
+    *((*row, "0.528M") for row in _MASK_ROWS),
+    # Adaptive targets of each crop, mixed by area (reading L9).
+    ("adaptive_cutmix_mask", _adaptive() | _CUTMIX, "adaptive_cutmix", "0.528M"),
+)
+
+# Our metric -> the paper's column. ECE and MCE of the paper compare with bin centres (reading L5).
+_COLUMNS = {
+    "accuracy": "acc",
+    "nll": "log_loss",
+    "ece_center_100": "ece100",
+    "ece_center": "ece15",
+    "mce_center_100": "mce",
+    "overconfidence": "o_conf",
+    "underconfidence": "u_conf",
+    "confidence": "a_conf",
+}
+_NOTE = "ResNet-50, 300 epochs; the number of runs is not stated"
+
+
+def _paper_table(
+    number: int,
+    claim: str,
+    rows: tuple[Row, ...],
+    regime: Regime,
+    columns: tuple[str, ...] = tuple(_COLUMNS),
+    runs: str | None = None,
+    where: dict[str, Any] | None = None,
+    overrides: Overrides | None = None,
+) -> Table:
+    return Table(
+        claim=claim,
+        rows=rows,
+        metrics=(*columns, "ece"),
+        regimes={regime.report: regime},
+        select_metric="nll",
+        scales={"paper": Scale(_SEEDS, overrides or {}, runs=runs)},
+        reference=rows[0].name,
+        paper=dict(
+            table=f"table_{number}",
+            where=where or {},
+            columns={metric: _COLUMNS[metric] for metric in columns},
+            note=_NOTE.replace("300", "72") if number == 6 else _NOTE,
+        ),
+    )
+
+
+_V1, _V2 = Regime(select=None, report="test"), Regime(select=None, report="v2")
+_WITHOUT_LOSS = tuple(metric for metric in _COLUMNS if metric not in ("nll", "confidence"))
+_TABLE_5 = tuple(
+    Row(name, _IMAGENET, overrides, paper, {"train": size})
+    for name, overrides, paper, size in _ALL_ROWS
+)
+_TABLE_2 = tuple(Row(name, _IMAGENET, overrides, paper) for name, overrides, paper in _MASK_ROWS)
+_TABLE_1 = tuple(
+    row._replace(paper=row.paper.removesuffix("_beta_1"))
+    for row in _TABLE_2
+    if row.paper in ("hard", "label_smoothing", "cutmix", "adaptive_beta_1")
+)
+_TABLE_3 = tuple(row for row in _TABLE_2 if row.paper in ("hard", "adaptive_beta_1"))
+_RESNET_101 = {"backbone.name": "ResNet101"}
+_TABLE_6 = tuple(
+    Row(name, _OPEN_IMAGES, overrides, paper)
+    for name, overrides, paper in _MASK_ROWS
+    if paper not in ("cutmix", "adaptive_beta_0.75")
+)
+
+
+def _paper_tables() -> dict[str, Table]:
+    """Tables 1, 2, 3, 5 and 6; `_v1` and `_v2` are of the same runs."""
+    tables = {
+        "table_1": _paper_table(
+            1,
+            "Without objects, confidence is low only under adaptive smoothing.",
+            _TABLE_1,
+            Regime(select=None, report="context"),
+            ("accuracy", "overconfidence", "underconfidence", "confidence"),
+            runs="table_5_v1",
+        )
+    }
+    for val, regime in (("V1", _V1), ("V2", _V2)):
+        suffix, where = val.lower(), {"val": val}
+        tables |= {
+            f"table_2_{suffix}": _paper_table(
+                2,
+                f"Smoothing on ImageNet with one object per image: {val}.",
+                _TABLE_2,
+                regime,
+                _WITHOUT_LOSS,
+                runs="table_5_v1",
+                where=where,
+            ),
+            f"table_3_{suffix}": _paper_table(
+                3,
+                f"The same with ResNet-101: {val}.",
+                _TABLE_3,
+                regime,
+                _WITHOUT_LOSS,
+                runs="table_3_v1" if val == "V2" else None,
+                where=where,
+                overrides=_RESNET_101,
+            ),
+            f"table_5_{suffix}": _paper_table(
+                5,
+                f"All classifiers of ImageNet: {val}.",
+                _TABLE_5,
+                regime,
+                runs="table_5_v1" if val == "V2" else None,
+                where=where,
+            ),
+        }
+    for split, val in (("valid", "Val"), ("test", "Test")):
+        tables[f"table_6_{split}"] = _paper_table(
+            6,
+            f"Classifiers of OpenImages: {split}.",
+            _TABLE_6,
+            Regime(select=None, report=split),
+            runs="table_6_valid" if split == "test" else None,
+            where={"val": val},
+        )
+    return tables
+
+
+# The classifier that each row of tables 4 and 7, detection on COCO, starts from: a row of table 5
+# or of table 6, by the paper's id, data set and size.
+DETECTOR_STARTS = {
+    **{
+        (row.paper, "ImageNet", row.where["train"]): ("table_5_v1", row.name)
+        for row in _TABLE_5
+        if row.name not in ("cutmix_boxes", "label_smoothing_boxes")
+    },
+    **{(row.paper, "OpenImages", "1.20M"): ("table_6_valid", row.name) for row in _TABLE_6},
+}
+
+# Tiny-ImageNet.
+
+_REGIMES = {
+    "images": Regime(select=None, report="test", fit="valid"),
+    "objects removed": Regime(
+        select=None,
+        report="context",
+        fit="valid",
+        metrics=(
+            "confidence",
+            "scaled_confidence",
+            "accuracy",
+            "overconfidence",
+            "underconfidence",
+        ),
+    ),
+}
+_METRICS = (
+    "accuracy",
+    "confidence",
+    "overconfidence",
+    "underconfidence",
+    "nll",
+    "scaled_nll",
+    "brier",
+    "ece",
+    "scaled_ece",
+    "objectness_deviation",
+)
+_CROP = "inception_crop({}, min_area=0.25)|flip_lr|"
+
+
+def _on_cpu(num_classes: int, train: str) -> Overrides:
+    return {
+        "data.max_classes": num_classes,
+        "head.num_classes": num_classes,
+        "data.splits": dict(
+            train=train,
+            valid="train[90%:]",
+            test="validation",
+            context=dict(split="validation", eval="resize(32)|context(1.0)|value_range(-1, 1)"),
+        ),
+        "data.train": _CROP.format(32) + "value_range(-1, 1)",
+        "data.eval": "resize(32)|value_range(-1, 1)",
+        "backbone": dict(name="ResNet8"),
+        "training.num_epochs": 30.0,
+    }
+
+
+def _context(size: int) -> Overrides:
+    return {"data.train": _CROP.format(size) + "context(0.15)|value_range(-1, 1)"}
+
+
+# The mean of 1 - objectness of the crops, over the training images of the scale "cpu".
+_MEAN_ALPHA = 0.40
+_NOISE_HEAD = {
+    "head": dict(name="LowRank", num_factors=6, noise_on="utilities", edward2=False),
+    "predictive": dict(name="softmax", num_samples=128, points="sobol", chunk_size=None),
+}
+_REFERENCES = (
+    Row("hard", _TINY, _HARD),
+    Row("label_smoothing", _TINY, _uniform(0.1)),
+    Row("adaptive", _TINY, _adaptive()),
+)
+_CONTEXT_ONLY = (
+    *_REFERENCES,
+    Row("cutmix", _TINY, _HARD | _CUTMIX),
+    Row("adaptive_context", _TINY, _adaptive() | _context(64)),
+    Row("adaptive_context_small", _TINY, _adaptive() | _context(32)),
+    # As soft on average, but equally for each example.
+    Row("uniform_mean_alpha", _TINY, _uniform(_MEAN_ALPHA)),
+    # As soft for each batch, but by another image.
+    Row("adaptive_next", _TINY, _adaptive(objectness="next")),
+)
+_VARIANTS = (
+    *_REFERENCES,
+    Row("adaptive_beta_0.75", _TINY, _adaptive(0.75)),
+    Row("adaptive_beta_0.25", _TINY, _adaptive(0.25)),
+    Row("adaptive_all", _TINY, _adaptive(over="all")),
+    Row("mixup", _TINY, _HARD | _MIXUP),
+    Row("ricap", _TINY, _HARD | _RICAP),
+    Row("adaptive_cutmix", _TINY, _adaptive() | _CUTMIX),
+    Row("het_full", _TINY, _HARD | _NOISE_HEAD),
+    Row("het_full_adaptive", _TINY, _adaptive() | _NOISE_HEAD),
+)
+_GPU_SEEDS = (0, 1, 2)
+
+
+def _tiny_table(claim: str, rows: tuple[Row, ...], cpu: Scale) -> Table:
+    at_gpu = tuple(row.name for row in rows if not row.name.endswith("_small"))
+    at_cpu = tuple(row.name for row in rows if row.name != "adaptive_context")
+    return Table(
+        claim=claim,
+        rows=rows,
+        metrics=_METRICS,
+        regimes=_REGIMES,
+        select_metric="nll",
+        scales={"cpu": cpu._replace(rows=at_cpu), "gpu": Scale(_GPU_SEEDS, rows=at_gpu)},
+        reference="adaptive",
+    )
+
+
+TABLES = _paper_tables() | {
+    "context_only": _tiny_table(
+        "Adaptive smoothing lowers the confidence where objects are removed, more than uniform"
+        " smoothing of the same mean does.",
+        _CONTEXT_ONLY,
+        Scale((0, 1, 2, 3, 4), _on_cpu(80, "train[:50%]")),
+    ),
+    "variants": _tiny_table(
+        "The strength and the form of adaptive smoothing, mixing, and a noise head.",
+        _VARIANTS,
+        Scale((0, 1, 2), _on_cpu(20, "train[:90%]")),
+    ),
+}
