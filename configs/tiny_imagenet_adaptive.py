@@ -24,12 +24,12 @@ def get_config() -> ConfigDict:
             valid="train[90%:]",
             test="validation",
             # The test images without their objects.
-            context=dict(split="validation", eval="context(1.0)|value_range(-1, 1)"),
+            context=dict(split="validation", eval="resize(64)|context(1.0)|value_range(-1, 1)"),
         ),
         max_classes=200,  # the first 200
         # Small crops, so that many of them miss a part of the object.
         train="inception_crop(64, min_area=0.25)|flip_lr|value_range(-1, 1)",
-        eval="value_range(-1, 1)",
+        eval="resize(64)|value_range(-1, 1)",
         validation_fraction=0.0,
         reader_shards=16,
         max_corrupt=100,  # maximum number of images that cannot be decoded
@@ -38,7 +38,7 @@ def get_config() -> ConfigDict:
         seed=placeholder(int),
         max_labels=16,
         extras=("boxes",),
-        max_boxes=1,
+        max_boxes=4,
         with_boxes=False,
     )
     c.curation = ""

@@ -44,6 +44,8 @@ PARAMETERS = {
     # (58,341,032).
     "imagenet_resnet50_hom": 25_557_032,
     "imagenet_resnet50_het_full": 25_557_032 + 16 * 2_049_000,
+    "imagenet_mask_resnet50_adaptive": 25_557_032,
+    "open_images_mask_resnet50_adaptive": 23_508_032 + 2_049 * 503,
     # Inception-ResNet-v2 as in Keras, 1,536 features.
     "webvision_hom": 55_813_192,
     "webvision_het_diag": 55_813_192 + 1_537_000,
@@ -70,6 +72,7 @@ PARAMETERS = {
     # ResNet-20, 64 features, on the images of the fixture below with 10 classes.
     "own_images": 271_824 + 2 * 650 + 65 * 10 * 6,
     "tiny_imagenet_hom": 11_168_832 + 102_600,
+    "tiny_imagenet_adaptive": 11_168_832 + 102_600,
     "tiny_imagenet_het_full": 11_168_832 + 2 * 102_600 + 513 * 200 * 15,
     "tiny_imagenet_het_pe": 11_168_832 + 3 * 102_600 + 200 * 15,
 }

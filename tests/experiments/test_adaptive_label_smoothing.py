@@ -1,0 +1,149 @@
+"""One Size Doesn't Fit All: settings of the paper, its rows, and ours."""
+
+import functools
+import json
+
+import pytest
+
+from experiments import study, table
+from experiments.adaptive_label_smoothing import rows
+
+PAPER = json.loads((study.Path(rows.__file__).parent / "paper.json").read_text())
+SETTINGS, RECIPE = PAPER["settings"], PAPER["external"]["cutmix_recipe"]["values"]
+OF_PAPER = sorted(name for name, chosen in rows.TABLES.items() if "paper" in chosen.scales)
+
+
+@functools.cache
+def jobs(name, scale="paper"):
+    return study.jobs(rows.TABLES[name], scale, study.Path("runs") / name)
+
+
+def setting(name, row):
+    """The paper's settings of a row."""
+    if name.startswith("table_6"):
+        return SETTINGS["openimages_mask"]
+    if name.startswith("table_3"):
+        return SETTINGS["imagenet_mask_resnet101"]
+    if row.endswith("context_mask"):
+        return SETTINGS["imagenet_context"]
+    return SETTINGS[f"imagenet_{row.rsplit('_', 1)[1]}"]
+
+
+@pytest.mark.parametrize("name", OF_PAPER)
+def test_every_run_has_the_papers_settings(name):
+    """And those of CutMix's recipe where the paper is silent (reading L7)."""
+    for job in jobs(name):
+        expected, config = setting(name, job.row), job.config
+        assert config["backbone"]["name"] == expected["architecture"].replace("-", "")
+        schedule, optimizer, training = (config[s] for s in ("schedule", "optimizer", "training"))
+        assert schedule["learning_rate"] == expected["learning_rate"]
+        assert schedule["factor"] == expected["lr_decay_factor"]
+        epochs = [m * training["num_epochs"] for m in schedule["milestones"]]
+        assert epochs == expected["lr_milestones_epochs"]
+        assert training["num_epochs"] == expected["epochs"]
+        assert training["batch_size"] == expected["batch_size"]
+        assert (optimizer["momentum"], optimizer["nesterov"]) == (
+            RECIPE["momentum"],
+            RECIPE["nesterov"],
+        )
+        assert 2 * optimizer["l2"] == RECIPE["weight_decay"]
+        assert optimizer["decay_normalization"]
+        smoothing = config["smoothing"]
+        if smoothing["name"] == "uniform":
+            assert smoothing["rate"] == expected["label_smoothing_alpha"]
+            assert smoothing["over"] == "wrong"
+        chain = config["data"]["train"]
+        assert chain.startswith("inception_crop(224)|flip_lr|")
+        assert "|blend_jitter|lighting|value_range(" in chain
+        assert ("|mask_others|" in chain) == job.row.endswith("_mask")
+        probability = SETTINGS["imagenet_context"]["context_probability"]
+        assert (f"|context({probability})|" in chain) == ("context" in job.row)
+
+
+def test_the_range_of_pixels_is_the_recipes():
+    mean, std = RECIPE["normalise"]["mean"], RECIPE["normalise"]["std"]
+    for job in jobs("table_5_v1"):
+        links = job.config["data"]["train"].split("|")
+        low, high = eval(links[-1].removeprefix("value_range"))
+        assert low == pytest.approx([-m / s for m, s in zip(mean, std)], abs=5e-5)
+        assert high == pytest.approx([(1 - m) / s for m, s in zip(mean, std)], abs=5e-5)
+        assert job.config["data"]["eval"].endswith(links[-1])
+
+
+def test_rows_of_a_size_are_of_its_data():
+    sets = {"full": "imagenet2012", "boxes": "imagenet2012_boxes"}
+    for job in jobs("table_5_v1"):
+        data, size = job.config["data"], job.row.rsplit("_", 1)[1]
+        if size == "mask":
+            assert (data["name"], data["splits"]["train"]) == ("imagenet2012_boxes_mask", "train")
+        else:
+            assert data["splits"]["train"] == dict(name=sets[size], split="train")
+        assert data["with_boxes"] == (size == "boxes")
+
+
+@pytest.mark.parametrize("number", [1, 2, 3, 5, 6])
+def test_every_row_of_the_papers_table_has_a_row_here(number):
+    found = [
+        table.paper_row(chosen, row, PAPER)
+        for name, chosen in rows.TABLES.items()
+        if name == f"table_{number}" or name.startswith(f"table_{number}_")
+        for row in chosen.rows
+    ]
+    expected = PAPER["tables"][f"table_{number}"]["rows"]
+    assert len(found) == len(expected)
+    assert all(row in found for row in expected)
+
+
+def test_the_papers_columns_are_printed():
+    for name in OF_PAPER:
+        chosen = rows.TABLES[name]
+        columns = PAPER["tables"][chosen.paper["table"]]["columns"]
+        assert set(chosen.paper["columns"].values()) == {column["key"] for column in columns}
+
+
+def test_every_detector_starts_from_a_row():
+    for number in (4, 7):
+        for row in PAPER["tables"][f"table_{number}"]["rows"]:
+            data, size = row.get("pretrain", "ImageNet"), row.get("size", "0.528M")
+            name, start = rows.DETECTOR_STARTS[row["id"], data, size]
+            assert start in {r.name for r in rows.TABLES[name].rows}
+    table_7 = {(r["id"], r["pretrain"], r["size"]) for r in PAPER["tables"]["table_7"]["rows"]}
+    assert set(rows.DETECTOR_STARTS) == table_7
+
+
+def test_tables_that_share_a_directory_share_its_config():
+    for scale in ("cpu", "gpu", "paper"):
+        fingerprints = {}
+        for name, chosen in rows.TABLES.items():
+            for job in jobs(name, scale) if scale in chosen.scales else ():
+                assert fingerprints.setdefault(job.directory, job.fingerprint) == job.fingerprint
+        assert len(set(fingerprints.values())) == len(fingerprints)
+
+
+@pytest.mark.parametrize("scale", ["cpu", "gpu"])
+def test_our_rows_differ_in_targets_mixing_and_head_alone(scale):
+    differing = {"seed", "smoothing", "mixing", "head", "predictive"}
+    for name in ("context_only", "variants"):
+        reference = next(job for job in jobs(name, scale) if job.row == "adaptive").config
+        size = {"cpu": 32, "gpu": 64}[scale]
+        assert f"inception_crop({size}, min_area=0.25)" in reference["data"]["train"]
+        for job in jobs(name, scale):
+            config = dict(job.config)
+            if job.row.startswith("adaptive_context"):
+                chain = config["data"]["train"]
+                assert "|context(0.15)|" in chain
+                plain = chain.replace("|context(0.15)|", "|")
+                config["data"] = config["data"] | {"train": plain}
+            for section, value in reference.items():
+                assert config[section] == value or section in differing
+            assert set(config) - set(reference) <= {"mixing"}
+
+
+def test_each_scale_has_every_question_once():
+    for name in ("context_only", "variants"):
+        by_scale = [
+            {job.row.removesuffix("_small") for job in jobs(name, scale)}
+            for scale in ("cpu", "gpu")
+        ]
+        assert by_scale[0] == by_scale[1]
+        assert len({job.row for job in jobs(name, "cpu")}) == len(by_scale[0])
