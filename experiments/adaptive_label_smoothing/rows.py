@@ -225,18 +225,27 @@ _METRICS = (
 _CROP = "inception_crop({}, min_area=0.25)|flip_lr|"
 
 
-def _on_cpu(num_classes: int, train: str) -> Overrides:
+def _data(size: int, train: str) -> Overrides:
+    """Crops and images of `size` pixels, of which the training set is `train`."""
+    evaluated = f"resize({size})|value_range(-1, 1)"
+    without_objects = f"resize({size})|context(1.0)|value_range(-1, 1)"
     return {
-        "data.max_classes": num_classes,
-        "head.num_classes": num_classes,
         "data.splits": dict(
             train=train,
             valid="train[90%:]",
             test="validation",
-            context=dict(split="validation", eval="resize(32)|context(1.0)|value_range(-1, 1)"),
+            context=dict(split="validation", eval=without_objects),
         ),
-        "data.train": _CROP.format(32) + "value_range(-1, 1)",
-        "data.eval": "resize(32)|value_range(-1, 1)",
+        "data.train": _CROP.format(size) + "value_range(-1, 1)",
+        "data.eval": evaluated,
+    }
+
+
+def _on_cpu(num_classes: int, train: str) -> Overrides:
+    return {
+        **_data(32, train),
+        "data.max_classes": num_classes,
+        "head.num_classes": num_classes,
         "backbone": dict(name="ResNet8"),
         "training.num_epochs": 30.0,
     }
@@ -248,9 +257,20 @@ def _context(size: int) -> Overrides:
 
 # The mean of 1 - objectness of the crops, over three epochs on a CPU and one epoch on a GPU.
 _MEAN_ALPHA = {"cpu": 0.345, "gpu": 0.386}
-_NOISE_HEAD = {
-    "head": dict(name="LowRank", num_factors=6, noise_on="utilities", edward2=False),
-    "predictive": dict(name="softmax", num_samples=128, points="sobol", chunk_size=None),
+# What the config of the low-rank head lacks.
+_WITH_BOXES = {
+    "data.extras": ("boxes",),
+    "data.max_boxes": 4,
+    "evals": {
+        name: dict(split=name.partition("_")[0], checkpoint=checkpoint, answers=None)
+        for name, checkpoint in (
+            ("valid", "last"),
+            ("valid_best", "best"),
+            ("test", "last"),
+            ("test_best", "best"),
+            ("context", "last"),
+        )
+    },
 }
 _REFERENCES = (
     Row("hard", _TINY, _HARD),
@@ -276,8 +296,8 @@ _VARIANTS = (
     Row("mixup", _TINY, _HARD | _MIXUP),
     Row("ricap", _TINY, _HARD | _RICAP),
     Row("adaptive_cutmix", _TINY, _adaptive() | _CUTMIX),
-    Row("het_full", _TINY, _HARD | _NOISE_HEAD),
-    Row("het_full_adaptive", _TINY, _adaptive() | _NOISE_HEAD),
+    Row("het_full", "tiny_imagenet_het_full", _HARD | _WITH_BOXES),
+    Row("het_full_adaptive", "tiny_imagenet_het_full", _adaptive() | _WITH_BOXES),
 )
 _GPU_SEEDS = (0, 1, 2)
 
@@ -296,7 +316,7 @@ def _tiny_table(
         select_metric="nll",
         scales={
             "cpu": cpu._replace(rows=at_cpu),
-            "gpu": Scale(_GPU_SEEDS, runs=runs_on_gpu, rows=at_gpu),
+            "gpu": Scale(_GPU_SEEDS, _data(64, "train[:90%]"), runs=runs_on_gpu, rows=at_gpu),
         },
         reference="adaptive",
     )

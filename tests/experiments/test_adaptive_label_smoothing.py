@@ -3,10 +3,13 @@
 import functools
 import json
 
+import jax.numpy as jnp
+import numpy as np
 import pytest
+from gaussians import covariance, latent
 
 from experiments import study, table
-from experiments.adaptive_label_smoothing import rows
+from experiments.adaptive_label_smoothing import rows, unseen
 
 PAPER = json.loads((study.Path(rows.__file__).parent / "paper.json").read_text())
 SETTINGS, RECIPE = PAPER["settings"], PAPER["external"]["cutmix_recipe"]["values"]
@@ -147,3 +150,22 @@ def test_each_scale_has_every_question_once():
         ]
         assert by_scale[0] == by_scale[1]
         assert len({job.row for job in jobs(name, "cpu")}) == len(by_scale[0])
+
+
+def test_the_variance_is_that_of_the_two_likeliest_utilities():
+    gaussian = latent("low_rank", batch=(5,), k=4)
+    likeliest = jnp.array([[0, 1], [3, 0], [2, 1], [1, 3], [2, 3]])
+    result, full = unseen.top_two_variance(gaussian, likeliest), covariance(gaussian)
+    for b, (i, j) in enumerate(np.asarray(likeliest)):
+        contrast = np.eye(4)[i] - np.eye(4)[j]
+        np.testing.assert_allclose(result[b], contrast @ full[b] @ contrast, rtol=1e-5)
+
+
+def test_correlations_are_within_right_and_wrong_predictions_too():
+    objectness = np.linspace(0, 1, 40)
+    is_correct = np.arange(40) >= 20
+    values = np.where(is_correct, -objectness, objectness - 5)
+    result = unseen.correlations(values, objectness, is_correct)
+    assert (result["right"], result["wrong"]) == (pytest.approx(-1), pytest.approx(1))
+    assert result["all"] > 0
+    assert result["p"] < 1e-3

@@ -137,7 +137,7 @@ def test_an_override_of_an_unknown_setting_is_an_error(overrides, message):
 
 
 def test_unknown_names_list_the_choices():
-    with pytest.raises(ValueError, match="choose one of correlated_label_noise"):
+    with pytest.raises(ValueError, match="choose one of adaptive_label_smoothing"):
         study.table("label_noise", "planted_noise")
     with pytest.raises(ValueError, match="planted_noise"):
         study.table("correlated_label_noise", "table_99")
