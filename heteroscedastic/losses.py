@@ -139,6 +139,15 @@ def sigmoid_cross_entropy(
     return -jnp.sum(positive + negative, axis=-1)
 
 
+def divergence(logits: Float[Array, "*b k"], targets: Float[Array, "*b k"]) -> Float[Array, "*b"]:
+    """Kullback-Leibler divergence of softmax(logits) from the targets, in nats.
+
+    It is the cross-entropy above the entropy of the targets, which no prediction can go below.
+    """
+    entropies = -jnp.sum(jax.scipy.special.xlogy(targets, targets), axis=-1)
+    return cross_entropy(logits, targets) - entropies
+
+
 def weighted_sum(values: Float[Array, "*b"], weights: Float[Array, "*b"]) -> Float[Array, ""]:
     """sum(w l); a value of weight 0 is absent and may be nan or infinite."""
     present = weights != 0

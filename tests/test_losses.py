@@ -262,6 +262,16 @@ def test_a_bad_setting_is_named(loss, settings, message):
         loss(jnp.zeros(5), jnp.ones(5) / 5, COUNTS, **settings)
 
 
+def test_the_divergence_is_that_of_scipy_and_zero_for_the_targets_themselves():
+    rng = np.random.default_rng(0)
+    targets, probs = rng.dirichlet(np.ones(5), (3, 4)), rng.dirichlet(np.ones(5), (3, 4))
+    targets[0, 0] = np.eye(5)[2]  # a hard target has no entropy
+    result = losses.divergence(jnp.log(probs) + 3.0, jnp.asarray(targets))
+    np.testing.assert_allclose(result, stats.entropy(targets, probs, axis=-1), atol=1e-5)
+    same = losses.divergence(jnp.log(targets), jnp.asarray(targets, jnp.float32))
+    np.testing.assert_allclose(same, np.zeros((3, 4)), atol=1e-6)
+
+
 def test_an_example_of_weight_zero_is_absent():
     values, weights = jnp.array([1.0, 2.0, 30.0]), jnp.array([1.0, 3.0, 0.0])
     np.testing.assert_allclose(

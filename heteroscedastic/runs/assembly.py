@@ -97,6 +97,11 @@ class Run:
         shards = self.config["training"]["class_shards"]
         return class_padding.class_axis(self.model.head, self.optimizer, self.init, shards)
 
+    @property
+    def has_soft_targets(self) -> bool:
+        """Whether targets of training are distributions over several classes."""
+        return self.config["smoothing"]["name"] != "hard" or self.parts.mixing is not None
+
     def selected(self, epoch: int) -> Selected | None:
         """The examples of an epoch, which follow from the seed; None is every example once.
 
@@ -154,6 +159,7 @@ class Run:
             metric=self.task.training_sums,
             batch_of=functools.partial(self.pipeline.training_batch, self._key("augment"), split),
             num_microbatches=self.steps.num_microbatches,
+            records_divergence=self.has_soft_targets and self.task.link == "softmax",
         )
 
     def eval_step(

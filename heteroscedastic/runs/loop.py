@@ -239,6 +239,8 @@ class _Trainer:
             }
             values["train/loss"] = float(sums.loss) / weight
             values["train/gradient_norm"] = float(sums.gradient_norm) / weight
+            if sums.divergence is not None:
+                values["train/divergence"] = float(sums.divergence) / weight
             summary = f"loss {values['train/loss']:.4f}"
         validation = self.run.config["validation"]
         if validation:

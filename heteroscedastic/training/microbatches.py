@@ -21,6 +21,7 @@ class Sums(NamedTuple):
 
     weight: Float[Array, ""]  # without class weights
     loss: Float[Array, ""]  # without class weights
+    divergence: Float[Array, ""] | None  # of the predictions from soft targets
     metrics: Any
 
 

@@ -21,6 +21,8 @@ class StepSums(NamedTuple):
 
     loss: Float[Array, ""]  # sum of the losses of those present, without class weights or penalty
     gradient_norm: Float[Array, ""]  # before any clipping, times the number present
+    # Sum of the divergences of the predictions from the targets; None if it is not recorded.
+    divergence: Float[Array, ""] | None
     metrics: Any  # of metrics.py
 
 
@@ -64,6 +66,7 @@ def train_step(
     metric: Callable[[Outputs, Batch], Any],
     batch_of: Callable[[Any], Batch] = lambda feed: feed,
     num_microbatches: int = 1,
+    records_divergence: bool = False,
 ) -> tuple[TrainState, StepSums, Values]:
     """The next state, sums over the batch, and values of each example.
 
@@ -77,6 +80,7 @@ def train_step(
       batch_of: feed -> batch, of the examples of a part of a feed too.
       num_microbatches: parts that the batch is cut into and that follow each other, see
         microbatches.py.
+      records_divergence: whether to sum `losses.divergence`, which requires softmax.
     """
 
     def part(feed, key):
@@ -86,6 +90,13 @@ def train_step(
         sums = microbatches.Sums(
             weight=jnp.sum(batch.weights),
             loss=losses.weighted_sum(outputs.losses, batch.weights),
+            divergence=(
+                losses.weighted_sum(
+                    losses.divergence(outputs.logits, outputs.targets), batch.weights
+                )
+                if records_divergence
+                else None
+            ),
             metrics=metric(outputs, batch),
         )
         values = Values(batch.ids, batch.weights, outputs.losses)
@@ -103,6 +114,7 @@ def train_step(
     sums = StepSums(
         loss=whole.sums.loss,
         gradient_norm=optax.global_norm(whole.gradient) * whole.sums.weight,
+        divergence=whole.sums.divergence,
         metrics=whole.sums.metrics,
     )
     return state, sums, values

@@ -7,7 +7,7 @@ import pytest
 
 from experiments import study
 from heteroscedastic import boxes
-from heteroscedastic.runs import assembly, smoke
+from heteroscedastic.runs import assembly, loop, run_record, smoke
 from heteroscedastic.training import evaluate
 
 NUM = {"train": 24, "test": 10}
@@ -221,3 +221,22 @@ def test_a_set_without_any_box_is_an_error_where_only_examples_with_one_are_kept
     given = trained_on_all(config("boxes", dict(name="hard"), ("boxes",)), with_boxes=True)
     with pytest.raises(ValueError, match=r"test has no example with a box, but .* to False\.$"):
         assembly.build(given, str(tmp_path))
+
+
+@pytest.mark.parametrize("microbatches", [1, 2])
+def test_the_divergence_from_soft_targets_is_the_loss_above_their_entropy(tmp_path, microbatches):
+    settings = {
+        "backbone": dict(name="MLP", widths=(4,)),
+        "training.num_epochs": 1.0,
+        "training.microbatches": microbatches,
+        "smoothing": dict(name="uniform", rate=0.3, over="wrong"),
+    }
+    loop.train(study.config("digits_hom", settings), str(tmp_path / "soft"))
+    (soft,) = run_record.metrics(tmp_path / "soft")
+    entropy = -(0.7 * np.log(0.7) + 0.3 * np.log(0.3 / 9))
+    assert soft["train/divergence"] == pytest.approx(soft["train/loss"] - entropy, abs=1e-4)
+    if microbatches == 1:
+        hard = {**settings, "smoothing": dict(name="hard")}
+        loop.train(study.config("digits_hom", hard), str(tmp_path / "hard"))
+        (metrics,) = run_record.metrics(tmp_path / "hard")
+        assert "train/divergence" not in metrics
