@@ -7,7 +7,6 @@ one ulp lies above it on every device.
 
 from typing import NamedTuple
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
@@ -88,22 +87,37 @@ def sums_by_class(
 
 
 def sums_one_against_all(
-    probs: Float[Array, "b k"],
-    targets: Float[Array, "b k"],
-    weights: Float[Array, "b"],
-    edges: Float[np.ndarray, "e"],
+    probs: Float[np.ndarray, "n k"], targets: Bool[np.ndarray, "n k"], edges: Float[np.ndarray, "e"]
 ) -> ReliabilitySums:
     """For each class c, `sums` of the probability p_c against the target of c, over all examples.
 
     The mean over the classes of the expected calibration errors is the class-wise error of Kull et
     al. (2019), arXiv:1910.12656, and the static calibration error of Nixon et al. (2019),
     arXiv:1904.01685. With several labels per example it is the error of the K binary answers.
+
+    One pass over the probabilities, in float64 on the host. Only those above the first bin are
+    sorted into bins, which are few if they sum to one; the first bin is what remains.
     """
+    num_classes, num_bins = probs.shape[-1], len(edges) - 1
 
-    def of_class(c):
-        return sums(probs[:, c], targets[:, c], weights, edges)
+    def binned(is_chosen):
+        rows, classes = np.nonzero(is_chosen)
+        confidence = probs[rows, classes]
+        bins = np.searchsorted(edges[1:-1], confidence.astype(np.float32), side="left")
+        cells = classes * num_bins + bins
 
-    return jax.lax.map(of_class, jnp.arange(probs.shape[-1]))
+        def total(values=None):
+            counts = np.bincount(cells, values, minlength=num_classes * num_bins)
+            return counts.reshape(num_classes, num_bins).astype(np.float64)
+
+        return total(), total(confidence)
+
+    weight, confidence = binned(probs > edges[1])
+    correct, correct_confidence = binned(targets)
+    weight[:, 0] = len(probs) - weight[:, 1:].sum(axis=-1)
+    all_confidence = probs.sum(axis=0, dtype=np.float64)
+    confidence[:, 0] = np.maximum(all_confidence - confidence[:, 1:].sum(axis=-1), 0)
+    return ReliabilitySums(weight, confidence, correct, correct_confidence)
 
 
 def centered(confidence: Float[Array, "*b"], edges: Float[np.ndarray, "e"]) -> Float[Array, "*b"]:

@@ -45,7 +45,7 @@ def test_one_against_all_agrees_with_scikit_learn(seed):
     probs, labels, weights = labelled(seed)
     present, hot = weights > 0, np.eye(4, dtype=np.float32)[labels]
     actual = reliability.expected_calibration_error(
-        reliability.sums_one_against_all(*map(jnp.asarray, (probs, hot, weights)), EDGES)
+        reliability.sums_one_against_all(probs[present], hot[present] > 0, EDGES)
     )
     for c in range(4):
         holds, stated = hot[present, c], probs[present, c]
@@ -55,3 +55,16 @@ def test_one_against_all_agrees_with_scikit_learn(seed):
         counts = np.bincount(np.searchsorted(np.linspace(0, 1, 16)[1:-1], stated), minlength=15)
         expected = np.sum(counts[counts > 0] * np.abs(observed - mean)) / present.sum()
         np.testing.assert_allclose(actual[c], expected, rtol=1e-4)
+
+
+def test_one_against_all_is_the_sums_of_each_class():
+    rng = np.random.default_rng(2)
+    probs = rng.random((200, 4)).astype(np.float32)  # of several labels, so sums are not one
+    targets = rng.random((200, 4)) < probs
+    probs[:5, 1] = EDGES[:5]  # a bin has its upper edge
+    actual = reliability.sums_one_against_all(probs, targets, EDGES)
+    for c in range(4):
+        of_class = (probs[:, c], targets[:, c].astype(np.float32), np.ones(200, np.float32))
+        expected = reliability.sums(*map(jnp.asarray, of_class), EDGES)
+        for a, b in zip(actual, expected, strict=True):
+            np.testing.assert_allclose(a[c], b, rtol=1e-5, atol=1e-6)

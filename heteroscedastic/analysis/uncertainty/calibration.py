@@ -28,7 +28,6 @@ _METRICS = {
     "softmax": jax.jit(metrics.multiclass),
     "sigmoid": jax.jit(metrics.ranked_multilabel),
 }
-_sums_one_against_all = jax.jit(functools.partial(reliability.sums_one_against_all, edges=_EDGES))
 
 
 def measures(
@@ -133,7 +132,6 @@ def _softmax_measures(logits, labels):
     probs = special.softmax(logits.astype(np.float64), axis=-1)
     own = np.take_along_axis(logits, labels[:, None], axis=-1)[:, 0]
     confidence, correct = probs.max(axis=-1), predictions.is_top(logits, own)
-    single = jnp.asarray(probs, jnp.float32)
     parts = scores.brier_parts(probs, labels, _EDGES)
     return {
         **_metrics(logits, labels, "softmax"),
@@ -141,7 +139,9 @@ def _softmax_measures(logits, labels):
         "brier": scores.brier(probs, labels),
         **{f"brier_{name}": value for name, value in parts._asdict().items()},
         "adaptive_ece": scores.adaptive_calibration_error(confidence, correct),
-        "one_against_all_ece": _one_against_all(single, jax.nn.one_hot(labels, probs.shape[-1])),
+        "one_against_all_ece": _one_against_all(
+            probs, labels[:, None] == np.arange(probs.shape[-1])
+        ),
         **by_class.summary([by_class.by_class(logits, labels)]),
         "auroc": scores.auroc(confidence, correct),
     }
@@ -156,12 +156,12 @@ def _sigmoid_measures(logits, labels):
         **values,
         "nll": -scores.sigmoid_log_likelihood(logits, targets),
         "gap": scores.average_precision(logits.ravel(), targets.ravel()),
-        "one_against_all_ece": _one_against_all(probs, jnp.asarray(targets, probs.dtype)),
+        "one_against_all_ece": _one_against_all(np.asarray(probs), targets),
     }
 
 
 def _one_against_all(probs, targets):
-    binned = _sums_one_against_all(probs, targets, jnp.ones(len(probs)))
+    binned = reliability.sums_one_against_all(probs, targets, _EDGES)
     return float(np.mean(reliability.expected_calibration_error(binned)))
 
 
