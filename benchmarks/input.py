@@ -3,8 +3,9 @@
 Reports images per second on one core, for a JPEG data set prepared by TFDS. "bare" is the minimum
 that a random crop requires: drawing the window, decoding only the window, and resizing, from files
 in memory. "full" decodes the full image before the crop. "ours" also reads record files, parses,
-shuffles deterministically, flips and batches. All are measured in turn, so that other load on the
-machine affects them alike; the ratio is the median over turns.
+shuffles deterministically, flips and batches. With --boxes, "boxes" also reads the boxes and moves
+them with the crop. All are measured in turn, so that other load on the machine affects them alike;
+the ratio is the median over turns.
 """
 
 import argparse
@@ -87,8 +88,18 @@ def bare(
     return run
 
 
-def ours(data_dir: str, name: str, size: int, dct_method: str) -> Callable[[int], None]:
-    """A function that reads a number of images with our pipeline, one epoch per call."""
+def ours(
+    data_dir: str, name: str, size: int, dct_method: str, max_boxes: int | None = None
+) -> Callable[[int], None]:
+    """A function that reads a number of images with our pipeline, one epoch per call.
+
+    Args:
+      data_dir: directory of the set.
+      name: of the set.
+      size: of the crops, in pixels.
+      dct_method: see `ops.decode`.
+      max_boxes: of an image; None reads no boxes.
+    """
     from heteroscedastic.bind import chain
     from heteroscedastic.data.streaming import ops, sources, stream
 
@@ -97,8 +108,9 @@ def ours(data_dir: str, name: str, size: int, dct_method: str) -> Callable[[int]
 
     def pipeline(number):
         splits = {"train": f"train[:{number}]"}
+        boxes = {} if max_boxes is None else {"extras": ("boxes",), "max_boxes": max_boxes}
         chosen = sources.choose(
-            name, data_dir, lambda data: data, reads_labels=False, splits=splits
+            name, data_dir, lambda data: data, reads_labels=False, splits=splits, **boxes
         )
         links = chain(ops, text)
         return stream.Streaming(
@@ -144,6 +156,7 @@ def main() -> None:
         default=16,
         help="how often a turn reads each image, preferably a multiple of 16",
     )
+    parser.add_argument("--boxes", type=int, help="also read at most so many boxes per image")
     parser.add_argument("--core", type=int, help="core to run on; defaults to the last available")
     flags = parser.parse_args()
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
@@ -158,7 +171,7 @@ def main() -> None:
         tf, records = tfds.tensorflow(), Records(flags.name, out)
         paths = sorted(set(map(os.path.realpath, records.files("train").paths)))
         stored = next(iter(tf.data.TFRecordDataset(paths).batch(10**6)))
-        images = records.parse(stored, "label", 1)[0].numpy().tolist()
+        images = records.parse(stored, "label", 1, {})[0].numpy().tolist()
         forms = {
             "bare": bare(images, flags.size, False, ""),
             "ours": ours(out, flags.name, flags.size, ""),
@@ -166,6 +179,8 @@ def main() -> None:
             "bare, accurate": bare(images, flags.size, False, "INTEGER_ACCURATE"),
             "ours, accurate": ours(out, flags.name, flags.size, "INTEGER_ACCURATE"),
         }
+        if flags.boxes:
+            forms["boxes"] = ours(out, flags.name, flags.size, "", flags.boxes)
         print(
             f"{len(images)} files of {np.mean(list(map(len, images))) / 1e3:.0f} KB, core {core}",
             flush=True,
@@ -180,6 +195,9 @@ def main() -> None:
         ratio = statistics.median(turn[name] / turn["bare"] for turn in turns)
         median = statistics.median(turn[name] for turn in turns)
         print(f"{name:16} {median:7,.0f} images/s  {ratio:.2f} of bare")
+    if flags.boxes:
+        ratio = statistics.median(turn["boxes"] / turn["ours"] for turn in turns)
+        print(f"boxes are read at {ratio:.3f} of the speed without them")
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from ml_collections import ConfigDict
 
-from heteroscedastic import files
+from heteroscedastic import bind, files
 from heteroscedastic.metrics import LOWER_IS_BETTER
 from heteroscedastic.runs import identity, run_record, sections
 
@@ -187,7 +187,8 @@ def config(name: str, overrides: dict[str, Any]) -> dict[str, Any]:
 
     Args:
       name: file in configs/, without .py.
-      overrides: dotted setting name -> value.
+      overrides: dotted setting name -> value. An override of the name of a part, before others of
+        its section, permits settings that only the new part has.
 
     Raises:
       ValueError: the config does not have an overridden setting.
@@ -204,12 +205,20 @@ def config(name: str, overrides: dict[str, Any]) -> dict[str, Any]:
                     f"configs/{name}.py has no section {part!r} for the override {dotted!r}."
                 )
         is_optional = not path and last in sections.OPTIONAL_MODULES
-        if last not in section and not is_optional:
+        if last not in section and not is_optional and not _is_of_new_part(path, last, section):
             raise ValueError(
                 f"configs/{name}.py has no setting {dotted!r}; choose one of {', '.join(section)}."
             )
         section[last] = value
     return sections.renamed(before, overrides, settings)
+
+
+def _is_of_new_part(path: list[str], setting: str, section: dict[str, Any]) -> bool:
+    """Whether the part that a section names has a setting."""
+    if len(path) != 1 or path[0] not in sections.MODULES:
+        return False
+    part = bind.lookup(sections.MODULES[path[0]], section["name"])
+    return setting in bind.declared_settings(part)
 
 
 def job_results(

@@ -257,20 +257,10 @@ def _context(size: int) -> Overrides:
 
 # The mean of 1 - objectness of the crops, over three epochs on a CPU and one epoch on a GPU.
 _MEAN_ALPHA = {"cpu": 0.345, "gpu": 0.386}
-# What the config of the low-rank head lacks.
-_WITH_BOXES = {
-    "data.extras": ("boxes",),
-    "data.max_boxes": 4,
-    "evals": {
-        name: dict(split=name.partition("_")[0], checkpoint=checkpoint, answers=None)
-        for name, checkpoint in (
-            ("valid", "last"),
-            ("valid_best", "best"),
-            ("test", "last"),
-            ("test_best", "best"),
-            ("context", "last"),
-        )
-    },
+_NOISE_HEAD = {
+    "head.name": "LowRank",
+    "head.num_factors": 6,
+    "predictive": dict(name="softmax", num_samples=128, points="sobol"),
 }
 _REFERENCES = (
     Row("hard", _TINY, _HARD),
@@ -296,8 +286,8 @@ _VARIANTS = (
     Row("mixup", _TINY, _HARD | _MIXUP),
     Row("ricap", _TINY, _HARD | _RICAP),
     Row("adaptive_cutmix", _TINY, _adaptive() | _CUTMIX),
-    Row("het_full", "tiny_imagenet_het_full", _HARD | _WITH_BOXES),
-    Row("het_full_adaptive", "tiny_imagenet_het_full", _adaptive() | _WITH_BOXES),
+    Row("het_full", _TINY, _HARD | _NOISE_HEAD),
+    Row("het_full_adaptive", _TINY, _adaptive() | _NOISE_HEAD),
 )
 _GPU_SEEDS = (0, 1, 2)
 

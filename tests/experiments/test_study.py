@@ -129,11 +129,19 @@ def test_every_table_of_every_study_names_configs_and_settings_that_exist():
     [
         ({"head.warmth": 1.0}, "no setting 'head.warmth'"),
         ({"mixing.rate": 1.0}, "no section 'mixing'"),
+        ({"head.num_factors": 2}, "no setting 'head.num_factors'"),
+        ({"head.name": "Diagonal", "head.num_factors": 2}, "no setting 'head.num_factors'"),
+        ({"head.name": "LowRanks", "head.num_factors": 2}, "heads has no 'LowRanks'"),
     ],
 )
 def test_an_override_of_an_unknown_setting_is_an_error(overrides, message):
     with pytest.raises(ValueError, match=message):
         study.config("digits_hom", overrides)
+
+
+def test_an_override_of_a_name_permits_the_settings_of_the_new_part():
+    config = study.config("digits_hom", {"head.name": "LowRank", "head.num_factors": 2})
+    assert config["head"] == dict(name="LowRank", num_classes=10, num_factors=2)
 
 
 def test_unknown_names_list_the_choices():
