@@ -35,17 +35,21 @@ class ShapeStream:
 
         Args:
           config: all its images have one size, and its training chain ends with value_range, the
-            only operation on the device.
+            only operation on the device. Its extras are none, or `boxes`.
         """
         data = config["data"]
         *_, last = data["train"].split("|")
         (self._value_range,) = chain(augment, last)
-        self._image_size = image_size(config)
+        self._image_size, self._train = image_size(config), data["train"]
+        unknown = set(data["extras"]) - {"boxes"}
+        if unknown:
+            raise ValueError(f"ShapeStream has no extras but boxes, not {', '.join(unknown)}.")
+        self._max_boxes = data["max_boxes"] if data["extras"] else None
         self._batch_size, self._max_labels = (
             config["training"]["batch_size"],
             data.get("max_labels", _MAX_LABELS),
         )
-        evaluations = (*config["evals"].values(), config["validation"] or {"split": "train"})
+        evaluations = (*config["evals"].values(), config.get("validation") or {"split": "train"})
         self.class_names = tuple(f"class {i}" for i in range(config["head"]["num_classes"]))
         self.class_counts = np.ones(len(self.class_names), np.float32)
         self.sizes = dict.fromkeys(
@@ -77,9 +81,23 @@ class ShapeStream:
     def example(self, split: str, training: bool) -> Batch:
         size = self._batch_size
         lists = (self._max_labels,) if self.label_forms[split] == "list" else ()
-        images = np.zeros((size, self._image_size, self._image_size, 3), np.uint8)
-        ids = np.zeros(size, np.int32)
-        return Batch(images, np.zeros((size, *lists), np.int32), np.ones(size, np.float32), ids, {})
+        is_float = training and ("blend_jitter" in self._train or "lighting" in self._train)
+        pixels = (self._image_size, self._image_size, 3)
+        return Batch(
+            inputs=np.zeros((size, *pixels), np.float32 if is_float else np.uint8),
+            labels=np.zeros((size, *lists), np.int32),
+            weights=np.ones(size, np.float32),
+            ids=np.zeros(size, np.int32),
+            extras={} if self._max_boxes is None else self._extras(training),
+        )
+
+    def _extras(self, training: bool) -> dict[str, np.ndarray]:
+        size = self._batch_size
+        is_alone = training and "mask_others" in self._train
+        extras = {"boxes": np.zeros((size, 1 if is_alone else self._max_boxes, 4), np.float32)}
+        if training and "context(" in self._train:
+            extras["context"] = np.zeros(size, bool)
+        return extras
 
     def training_batch(self, key: Any, arrays: Any, feed: Batch) -> Batch:
         examples = jax.vmap(functools.partial(self._value_range, key))({"image": feed.inputs})

@@ -74,7 +74,9 @@ def _step(config, multilabel):
     )
     num_classes = config["head"]["num_classes"]
     labels = jnp.zeros((_BATCH, 3) if multilabel else _BATCH, jnp.int32)
-    batch = Batch(None, labels, jnp.ones(_BATCH), jnp.arange(_BATCH), {})
+    data = config["data"]
+    extras = {"boxes": jnp.zeros((_BATCH, data["max_boxes"], 4))} if data["extras"] else {}
+    batch = Batch(None, labels, jnp.ones(_BATCH), jnp.arange(_BATCH), extras)
 
     def step(features):
         params = head.init(jax.random.key(0), features)["params"]
