@@ -26,6 +26,8 @@ __all__ = ["cutmix", "mixup", "mixup_or_cutmix", "ricap"]  # choices of config.m
 _MIN_PARAMETER = 1e-30  # of a beta distribution; float32 holds it
 _ROWS, _COLUMNS = -3, -2  # axes of images
 
+Examples = tuple[Any, Float[Array, "*b k"]]  # inputs and targets
+
 
 class Mixed(NamedTuple):
     """The examples of a batch after mixing."""
@@ -60,14 +62,8 @@ def mixup(
     Source: Zhang et al. (2018), arXiv:1710.09412, Eq. 1.
     """
     check_number("alpha", alpha, at_least=_MIN_PARAMETER)
-    for x in jax.tree.leaves(inputs):
-        if not jnp.issubdtype(x.dtype, jnp.floating):
-            raise ValueError(
-                f"mixup needs inputs of floating-point numbers, but they are {x.dtype}; for images,"
-                " end the chain config.data.train with value_range."
-            )
-    own = jax.random.beta(key, alpha, alpha, _draw_shape(draws, weights), jnp.float32)
-    mixed = jax.tree.map(lambda x: _mean([own, 1 - own], x), (inputs, targets))
+    examples, shape = (inputs, targets), _draw_shape(draws, weights)
+    mixed = _mixup(key, examples, _later(examples, 1), shape, alpha)
     return _with_unmixed(mixed, inputs, targets, weights, num_partners=1)
 
 
@@ -104,17 +100,8 @@ def cutmix(
     """
     check_number("alpha", alpha, at_least=_MIN_PARAMETER)
     check_number("probability", probability, at_least=0, at_most=1)
-    height, width = _image_size("cutmix", inputs, weights)
-    shape = _draw_shape(draws, weights)
-    share_key, coin_key, row_key, column_key = jax.random.split(key, 4)
-    share = 1 - jax.random.beta(share_key, alpha, alpha, shape, jnp.float32)
-    is_mixed = jax.random.bernoulli(coin_key, probability, shape)
-    scale = jnp.where(is_mixed, jnp.sqrt(share), 0.0)
-    rows, columns = _window(row_key, height, scale), _window(column_key, width, scale)
-    in_window = _on_axis(rows, _ROWS) & _on_axis(columns, _COLUMNS)
-    images = jnp.where(in_window, _later(inputs, 1), inputs)
-    area, total = jnp.sum(rows, axis=-1) * jnp.sum(columns, axis=-1), height * width
-    mixed = images, _mean([(total - area) / total, area / total], targets)
+    examples, shape = (inputs, targets), _draw_shape(draws, weights)
+    mixed = _cutmix(key, examples, _later(examples, 1), shape, alpha, probability)
     return _with_unmixed(mixed, inputs, targets, weights, num_partners=1)
 
 
@@ -149,24 +136,25 @@ def ricap(
     Source: Takahashi et al. (2018), arXiv:1811.09030.
     """
     check_number("beta", beta, at_least=_MIN_PARAMETER)
-    height, width = _image_size("ricap", inputs, weights)
     shape = _draw_shape(draws, weights)
+    height, width = _image_size("ricap", inputs, len(shape))
     boundary_key, *crop_keys = jax.random.split(key, 5)
     shares = jax.random.beta(boundary_key, beta, beta, (2, *shape), jnp.float32)
     row = jnp.round(height * shares[0]).astype(jnp.int32)
     column = jnp.round(width * shares[1]).astype(jnp.int32)
     patches = itertools.product(((0, row), (row, height)), ((0, column), (column, width)))
+    sources = [(inputs, targets), *(_later((inputs, targets), 1 + i) for i in range(3))]
     images, pixel_shares = inputs, []
     for i, ((top, bottom), (left, right)) in enumerate(patches):
         row_key, column_key = jax.random.split(crop_keys[i])
         rows, in_rows = _crop(row_key, top, bottom, height)
         columns, in_columns = _crop(column_key, left, right, width)
-        crops = jnp.take_along_axis(_later(inputs, i), _on_axis(rows, _ROWS), _ROWS)
+        crops = jnp.take_along_axis(sources[i][0], _on_axis(rows, _ROWS), _ROWS)
         crops = jnp.take_along_axis(crops, _on_axis(columns, _COLUMNS), _COLUMNS)
         in_patch = _on_axis(in_rows, _ROWS) & _on_axis(in_columns, _COLUMNS)
         images = jnp.where(in_patch, crops, images)
         pixel_shares.append((bottom - top) * (right - left) / (height * width))
-    mixed = images, _mean(pixel_shares, targets)
+    mixed = images, _mean(pixel_shares, [source[1] for source in sources])
     return _with_unmixed(mixed, inputs, targets, weights, num_partners=3)
 
 
@@ -181,7 +169,7 @@ def mixup_or_cutmix(
     cutmix_probability: float = 0.5,
     draws: str = "batch",
 ) -> Mixed:
-    """Either `cutmix`, with a probability, or `mixup`.
+    """Either `cutmix`, with a probability, or `mixup`; both with the same partners.
 
     Args:
       key: PRNG key; consumed.
@@ -200,10 +188,49 @@ def mixup_or_cutmix(
     check_number("cutmix_alpha", cutmix_alpha, at_least=_MIN_PARAMETER)
     check_number("cutmix_probability", cutmix_probability, at_least=0, at_most=1)
     coin_key, mixup_key, cutmix_key = jax.random.split(key, 3)
-    by_cutmix = cutmix(cutmix_key, inputs, targets, weights, alpha=cutmix_alpha, draws=draws)
-    by_mixup = mixup(mixup_key, inputs, targets, weights, alpha=mixup_alpha, draws=draws)
-    is_cut = jax.random.bernoulli(coin_key, cutmix_probability, _draw_shape(draws, weights))
-    return jax.tree.map(lambda x, y: jnp.where(_aligned(is_cut, x), x, y), by_cutmix, by_mixup)
+    examples, shape = (inputs, targets), _draw_shape(draws, weights)
+    partners = _later(examples, 1)  # once, as they come from other devices
+    by_cutmix = _cutmix(cutmix_key, examples, partners, shape, cutmix_alpha, probability=1.0)
+    by_mixup = _mixup(mixup_key, examples, partners, shape, mixup_alpha)
+    is_cut = jax.random.bernoulli(coin_key, cutmix_probability, shape)
+    mixed = jax.tree.map(lambda x, y: jnp.where(_aligned(is_cut, x), x, y), by_cutmix, by_mixup)
+    return _with_unmixed(mixed, inputs, targets, weights, num_partners=1)
+
+
+def _mixup(
+    key: PRNGKeyArray, examples: Examples, partners: Examples, shape: tuple[int, ...], alpha: float
+) -> Examples:
+    """`mixup` of examples with their partners; `shape` is that of the draws."""
+    for x in jax.tree.leaves(examples[0]):
+        if not jnp.issubdtype(x.dtype, jnp.floating):
+            raise ValueError(
+                f"mixup needs inputs of floating-point numbers, but they are {x.dtype}; for images,"
+                " end the chain config.data.train with value_range."
+            )
+    own = jax.random.beta(key, alpha, alpha, shape, jnp.float32)
+    return jax.tree.map(lambda *x: _mean([own, 1 - own], x), examples, partners)
+
+
+def _cutmix(
+    key: PRNGKeyArray,
+    examples: Examples,
+    partners: Examples,
+    shape: tuple[int, ...],
+    alpha: float,
+    probability: float,
+) -> Examples:
+    """`cutmix` of examples with their partners; `shape` is that of the draws."""
+    (inputs, targets), (later_inputs, later_targets) = examples, partners
+    height, width = _image_size("cutmix", inputs, len(shape))
+    share_key, coin_key, row_key, column_key = jax.random.split(key, 4)
+    share = 1 - jax.random.beta(share_key, alpha, alpha, shape, jnp.float32)
+    is_mixed = jax.random.bernoulli(coin_key, probability, shape)
+    scale = jnp.where(is_mixed, jnp.sqrt(share), 0.0)
+    rows, columns = _window(row_key, height, scale), _window(column_key, width, scale)
+    in_window = _on_axis(rows, _ROWS) & _on_axis(columns, _COLUMNS)
+    images = jnp.where(in_window, later_inputs, inputs)
+    area, total = jnp.sum(rows, axis=-1) * jnp.sum(columns, axis=-1), height * width
+    return images, _mean([(total - area) / total, area / total], [targets, later_targets])
 
 
 def _draw_shape(draws: str, weights: Float[Array, "*b"]) -> tuple[int, ...]:
@@ -216,10 +243,10 @@ def _draw_shape(draws: str, weights: Float[Array, "*b"]) -> tuple[int, ...]:
     raise ValueError(f"draws is {draws!r}; choose 'batch' or 'example'.")
 
 
-def _image_size(name: str, inputs: Any, weights: Float[Array, "*b"]) -> tuple[int, int]:
+def _image_size(name: str, inputs: Any, num_batch_axes: int) -> tuple[int, int]:
     """Height and width of the images."""
     is_array = hasattr(inputs, "shape")
-    shape = inputs.shape[weights.ndim :] if is_array else ()
+    shape = inputs.shape[num_batch_axes:] if is_array else ()
     if len(shape) != 3:
         found = f"has the shape {shape}" if is_array else f"is a {type(inputs).__name__}"
         raise ValueError(
@@ -230,9 +257,9 @@ def _image_size(name: str, inputs: Any, weights: Float[Array, "*b"]) -> tuple[in
     return height, width
 
 
-def _later(x: Array, shift: int) -> Array:
-    """For each example, the one that is `shift` places later in the batch."""
-    return jnp.roll(x, -shift, axis=0)
+def _later(examples: Any, shift: int) -> Any:
+    """For each example of a tree of arrays, the one that is `shift` places later in the batch."""
+    return jax.tree.map(lambda x: jnp.roll(x, -shift, axis=0), examples)
 
 
 def _aligned(values: Array, x: Array) -> Array:
@@ -240,12 +267,10 @@ def _aligned(values: Array, x: Array) -> Array:
     return values.reshape(*values.shape, *(1,) * (x.ndim - values.ndim))
 
 
-def _mean(shares: Sequence[Float[Array, "..."]], x: Array) -> Array:
-    """The mean of an example and the next ones, with these shares."""
-    terms = (
-        _aligned(share.astype(jnp.float32), x) * _later(x, i) for i, share in enumerate(shares)
-    )
-    return functools.reduce(jnp.add, terms).astype(x.dtype)
+def _mean(shares: Sequence[Float[Array, "..."]], values: Sequence[Array]) -> Array:
+    """The mean of an example and its partners, with these shares."""
+    terms = (_aligned(share.astype(jnp.float32), x) * x for share, x in zip(shares, values))
+    return functools.reduce(jnp.add, terms).astype(values[0].dtype)
 
 
 def _on_axis(values: Array, axis: int) -> Array:
@@ -279,7 +304,7 @@ def _crop(
 
 
 def _with_unmixed(
-    mixed: tuple[Any, Array], inputs: Any, targets: Array, weights: Array, num_partners: int
+    mixed: Examples, inputs: Any, targets: Array, weights: Array, num_partners: int
 ) -> Mixed:
     """The mixed examples, and the others where a partner is absent or the example itself."""
     if len(weights) <= num_partners:

@@ -224,6 +224,28 @@ def test_mixup_or_cutmix_is_one_of_both():
     np.testing.assert_array_equal(by_mixup, np.broadcast_to(by_mixup[:, :1, :1], by_mixup.shape))
 
 
+@every_draw
+def test_an_example_of_mixup_or_cutmix_is_that_of_the_function_that_its_draw_chooses(draws):
+    rng = np.random.default_rng(0)
+    images = jnp.asarray(rng.normal(size=(6, 7, 5, 2)), jnp.float32)
+    targets = jax.nn.softmax(jnp.asarray(rng.normal(size=(6, 4)), jnp.float32))
+    weights = jnp.ones(6).at[3].set(0.0)
+    settings = dict(mixup_alpha=0.7, cutmix_alpha=0.4, cutmix_probability=0.3, draws=draws)
+    choices = []
+    for own in jax.random.split(key(), 8):
+        found = mixing.mixup_or_cutmix(own, images, targets, weights, **settings)
+        coin_key, mixup_key, cutmix_key = jax.random.split(own, 3)
+        shape = (1,) if draws == "batch" else (6,)
+        is_cut = np.broadcast_to(jax.random.bernoulli(coin_key, 0.3, shape), 6)
+        by_cutmix = mixing.cutmix(cutmix_key, images, targets, weights, alpha=0.4, draws=draws)
+        by_mixup = mixing.mixup(mixup_key, images, targets, weights, alpha=0.7, draws=draws)
+        for actual, cut, mean in zip(found, by_cutmix, by_mixup):
+            np.testing.assert_array_equal(actual[is_cut], cut[is_cut])
+            np.testing.assert_array_equal(actual[~is_cut], mean[~is_cut])
+        choices.append(is_cut)
+    assert 0 < np.mean(choices) < 1
+
+
 def test_mixup_averages_every_array_of_the_inputs_in_its_type():
     rng = np.random.default_rng(0)
     inputs = {
@@ -246,15 +268,17 @@ from heteroscedastic import mixing
 
 rng = np.random.default_rng(0)
 images, ones = rng.normal(size=(16, 6, 5, 3)).astype(np.float32), np.ones(16, np.float32)
-mix = functools.partial(mixing.ricap, jax.random.key(0), draws="example")
-for number in (1, 8):
-    mesh = Mesh(np.array(jax.devices()[:number]), ("batch",))
-    examples = NamedSharding(mesh, PartitionSpec("batch"))
-    arguments = jax.device_put((images, np.diag(ones), ones), examples)
-    program = jax.jit(mix, out_shardings=examples).lower(*arguments).compile()
-    values = np.concatenate([np.ravel(x) for x in program(*arguments)])
-    outputs = [(x.kind, x.shape) for x in hlo.collective_outputs(program.as_text())]
-    print(json.dumps([values.tolist(), outputs]))
+either = functools.partial(mixing.mixup_or_cutmix, mixup_alpha=0.7)
+for mix in (mixing.ricap, either):
+    mix = functools.partial(mix, jax.random.key(0), draws="example")
+    for number in (1, 8):
+        mesh = Mesh(np.array(jax.devices()[:number]), ("batch",))
+        examples = NamedSharding(mesh, PartitionSpec("batch"))
+        arguments = jax.device_put((images, np.diag(ones), ones), examples)
+        program = jax.jit(mix, out_shardings=examples).lower(*arguments).compile()
+        values = np.concatenate([np.ravel(x) for x in program(*arguments)])
+        outputs = [(x.kind, x.shape) for x in hlo.collective_outputs(program.as_text())]
+        print(json.dumps([values.tolist(), outputs]))
 """
 
 
@@ -267,12 +291,13 @@ def test_one_image_crosses_for_a_partner_and_the_result_is_that_of_one_device():
         text=True,
         check=True,
     )
-    (one, none), (eight, outputs) = map(json.loads, output.stdout.splitlines())
-    np.testing.assert_allclose(eight, one, rtol=1e-5, atol=1e-6)
-    assert not none
-    assert {kind for kind, _ in outputs} == {"collective-permute"}
-    # A device has two images; it needs one, two and two more for the three partners.
-    assert sum(shape[0] for _, shape in outputs if len(shape) == 4) <= 5
+    lines = [json.loads(line) for line in output.stdout.splitlines()]
+    # A device has two images. RICAP needs one, two and two more for the three partners.
+    for (one, none), (eight, outputs), most in zip(lines[::2], lines[1::2], (5, 1), strict=True):
+        np.testing.assert_allclose(eight, one, rtol=1e-5, atol=1e-6)
+        assert not none
+        assert {kind for kind, _ in outputs} == {"collective-permute"}
+        assert sum(shape[0] for _, shape in outputs if len(shape) == 4) <= most
 
 
 class _Identity(nn.Module):

@@ -153,6 +153,21 @@ def fits_int32(where: str, values: Shaped[np.ndarray, "..."]) -> None:
         )
 
 
+def groups(where: str, values: Shaped[np.ndarray, "n ..."]) -> None:
+    """Checks that groups are small integers >= 0, one per example."""
+    if (
+        values.dtype.kind not in "iu"
+        or values.ndim != 1
+        or values.min() < 0
+        or values.max() >= _MAX_GROUPS
+    ):
+        raise ValueError(
+            f"{where} must be one integer from 0 to {_MAX_GROUPS - 1} per example, but is"
+            f" {values.dtype} {values.shape}; np.unique(groups, return_inverse=True)[1] converts"
+            " any values to such integers."
+        )
+
+
 def soft_labels(
     values: Shaped[np.ndarray, "n ..."],
     ids: Shaped[np.ndarray, "n"],
@@ -203,17 +218,8 @@ def _extra(where: str, name: str, values: np.ndarray, ids: np.ndarray, num_class
     if name == "image":
         raise ValueError(f"{where} has the name of the image of an example; rename the field.")
     fits_int32(where, values)
-    if name == "groups" and (
-        values.dtype.kind not in "iu"
-        or values.ndim != 1
-        or values.min() < 0
-        or values.max() >= _MAX_GROUPS
-    ):
-        raise ValueError(
-            f"{where} must be one integer from 0 to {_MAX_GROUPS - 1} per example, but is"
-            f" {values.dtype} {values.shape}; np.unique(groups, return_inverse=True)[1] converts"
-            " any values to such integers."
-        )
+    if name == "groups":
+        groups(where, values)
     if name == "boxes":
         if values.dtype.kind != "f" or values.ndim != 3 or values.shape[-1] != 4:
             raise ValueError(

@@ -208,6 +208,22 @@ def test_adaptive_targets_of_a_copy_are_of_its_images_with_boxes(name):
 
 
 @needs_library
+def test_a_copy_has_groups_that_are_held_out_together():
+    data = {
+        "name": "coco_mask",
+        "splits": {"train": "train"},
+        "extras": ("boxes", "groups"),
+        "validation_fraction": 0.25,
+    }
+    config = streamed("digits_het_pe", IMAGENET | data, **IN_BATCHES)
+    config["evals"] = dict(valid=dict(split="valid"))
+    splits = pipelines.build(*smoke.smoke(config)).dataset.splits
+    train, valid = (set(splits[name].extras["groups"].tolist()) for name in ("train", "valid"))
+    assert len(train) > len(valid) > 1
+    assert not train & valid
+
+
+@needs_library
 def test_copies_have_lists_of_labels_where_the_set_has_and_one_size_where_the_chain_needs_it(
     tmp_path,
 ):

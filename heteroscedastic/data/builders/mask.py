@@ -17,8 +17,7 @@ The label of an object is the label of its box, or else that of its image. Group
 A box without area is removed. An image without objects is left out.
 
 Examples are shuffled, so two parts of a split may share images. With extras=("boxes", "groups") in
-`config.data`, `validation_fraction` holds out whole images of a set in memory. A stream ignores
-`groups`; evaluate it on a stored split.
+`config.data`, `validation_fraction` holds out whole images.
 
 `--max_per_class` limits the training objects of each class to those with the smallest hashes of
 file name and position of the box. A lower limit keeps a subset.

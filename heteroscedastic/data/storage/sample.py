@@ -96,7 +96,7 @@ def _schema(label: str, labels: LabelForm, has_boxes: bool, size: int | None) ->
     library = tfds.library()
     one = library.features.ClassLabel()
     image = library.features.Image(shape=(size, size, 3), encoding_format="jpeg")
-    fields = {"image": image, "file_name": library.features.Text()}
+    fields = {"image": image, "file_name": library.features.Text(), "groups": np.int64}
     fields[label] = library.features.Sequence(one) if labels == "list" else one
     if has_boxes:
         fields["boxes"] = library.features.Sequence(library.features.BBoxFeature())
@@ -158,7 +158,8 @@ def _value(
         case kinds.Tensor() if type(feature) in (kinds.Tensor, kinds.Scalar) and _is_number(
             feature
         ):
-            return np.zeros([n or 1 for n in feature.shape], feature.np_dtype)
+            number = i // 2 if field == "groups" else 0  # pairs of examples are groups
+            return np.full([n or 1 for n in feature.shape], number, feature.np_dtype)
     raise ValueError(f"field {field!r} is {feature}, which a small copy does not support.")
 
 

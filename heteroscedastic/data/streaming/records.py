@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
-from jaxtyping import Bool, Int, Shaped
+from jaxtyping import Int, Shaped
 
 from heteroscedastic.data import checks
 from heteroscedastic.data.split_spec import Slice
@@ -165,22 +165,23 @@ class Records:
             may_be_unknown=may_be_unknown,
         )
 
-    def has_boxes(self, part: Slice, label: str, boxes: Field) -> Bool[np.ndarray, "n"]:
-        """Whether each example of a slice has a box, without decoding images.
+    def extra(
+        self, part: Slice, label: str, field: Field, summary: Callable = tf.identity
+    ) -> Shaped[np.ndarray, "n ..."]:
+        """Reads an extra of the examples of a slice, in order, without decoding images.
 
         Args:
           part: slice of a stored split.
           label: name of a field of labels.
-          boxes: the field.
+          field: the field of the extra.
+          summary: function of the values of a batch of examples.
 
         Raises:
           ValueError: as `labels`.
         """
         return self._read(
             part,
-            lambda records: tf.reduce_any(
-                self.parse(records, label, 0, {"boxes": boxes})[2]["boxes"] != 0, axis=(1, 2)
-            ),
+            lambda records: summary(self.parse(records, label, 0, {"extra": field})[2]["extra"]),
         )
 
     def _read(self, part: Slice, parse: Callable) -> Shaped[np.ndarray, "n ..."]:

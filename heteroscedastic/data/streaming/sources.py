@@ -77,6 +77,14 @@ class Source(NamedTuple):
         )
         return values[self.ids - self.part.start]
 
+    def groups(self) -> dict[str, Int[np.ndarray, "n"]]:
+        """The stored `groups`, if they are an extra."""
+        if "groups" not in self.extras:
+            return {}
+        values = self.records.extra(self.part, self.label, self.extras["groups"])
+        checks.groups(f"{self.where}: groups", values)
+        return {"groups": values[self.ids - self.part.start]}
+
     def clean_labels(self, max_labels: int) -> Labels:
         """The labels before curation, or the clean labels behind a field of noisy ones."""
         return self.read(_clean_field(self.records, self.label), max_labels)
@@ -108,7 +116,8 @@ def choose(
 ) -> StreamSources:
     """Selects the examples of every split.
 
-    Labels and boxes are read only where the selection depends on them; images are never read.
+    Labels and boxes are read only where the selection depends on them, and the extra `groups` of
+    train always, as `curate` may hold out whole groups. Images are never read.
 
     Args:
       name: name of the set in TFDS.
@@ -157,7 +166,7 @@ def choose(
             raise ValueError(f"split {split!r} has no example of the first {max_classes} classes.")
         chosen = _extras(records, field, extras, max_boxes, are_required=split == "train")
         if with_boxes and "boxes" in chosen:
-            ids = ids[records.has_boxes(part, field, chosen["boxes"])[ids - part.start]]
+            ids = ids[records.extra(part, field, chosen["boxes"], _have_boxes)[ids - part.start]]
             checks.some_with_boxes(len(ids), f"{records.where}: {split}")
         sources[split] = Source(records, part, field, ids, extras=chosen)
     if "train" not in sources:
@@ -194,6 +203,10 @@ def _entry(split: str, value: Any) -> dict[str, str]:
             " with 'split' and optionally 'name', 'label' and 'eval'."
         )
     return entry
+
+
+def _have_boxes(boxes: Float[tf.Tensor, "_n _m 4"]) -> Bool[tf.Tensor, "_n"]:
+    return tf.reduce_any(boxes != 0, axis=(1, 2))
 
 
 def _clean_field(records: Records, label: str) -> str:
@@ -254,7 +267,7 @@ def _curated_sources(
     """The splits that `curate` makes of train, and a record of what it changed."""
     no_images = np.zeros((len(train.ids), 1, 1, 0), np.uint8)
     train_labels = np.zeros(len(train.ids), np.int32) if labels is None else labels
-    stored = Split(no_images, train_labels, train.ids)
+    stored = Split(no_images, train_labels, train.ids, train.groups())
     curated = curate(Dataset({"train": stored}, class_names)).splits
     sources = {}
     for split, (_, split_labels, ids, _) in curated.items():

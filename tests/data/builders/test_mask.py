@@ -1,12 +1,16 @@
+import functools
 import json
+import shutil
 import sys
 
 import numpy as np
 import pytest
 from pack import PACK, needs
+from streams import relabelled, stream
 
 library = pytest.importorskip("tensorflow_datasets")
 
+from heteroscedastic import curation  # noqa: E402
 from heteroscedastic.data import dataset as dataset_lib  # noqa: E402
 from heteroscedastic.data.builders import mask, objects  # noqa: E402
 from heteroscedastic.data.storage import sample, store, tfds  # noqa: E402
@@ -165,6 +169,53 @@ def test_objects_of_an_image_are_held_out_together(tmp_path):
         train, valid = (set(parts[name].extras["groups"].tolist()) for name in ("train", "valid"))
         assert valid
         assert not train & valid
+
+
+@pytest.fixture(scope="module")
+def data_dir(tmp_path_factory):
+    """A directory with the mask set `scenes_mask`."""
+    directory = tmp_path_factory.mktemp("mask")
+    prepare(directory)
+    mask.write("scenes", str(directory), name="scenes_mask")
+    return directory
+
+
+def held_out(links, seed):
+    """Curation of train that holds out a part of it."""
+
+    def curate(data):
+        data = data._replace(splits={"train": data.splits["train"]})
+        return dataset_lib.hold_out(dataset_lib.curate(data, seed, links), seed, 0.4)
+
+    return curate
+
+
+HALF = functools.partial(curation.subset, fraction=0.5)
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.parametrize(
+    ("links", "choices"),
+    [([], {}), ([HALF], {}), ([], {"splits": {"train": "train[3:]"}, "max_classes": 2})],
+    ids=["all", "curated", "selected"],
+)
+def test_both_pipelines_hold_out_the_same_images(data_dir, links, choices, seed):
+    choices, curate = {"extras": ("boxes", "groups"), **choices}, held_out(links, seed)
+    resident = curate(store.load("scenes_mask", str(data_dir), **choices)).splits
+    streamed = stream(data_dir, "scenes_mask", curate=curate, reads_labels=True, **choices)
+    for split in ("train", "valid"):
+        ids = np.sort(resident[split].ids)
+        np.testing.assert_array_equal(streamed.example_ids[split], ids)
+    feeds = streamed.feeds("valid", np.arange(8))
+    groups = np.concatenate([feed.extras["groups"][feed.weights > 0] for feed in feeds])
+    assert set(groups) == set(resident["valid"].extras["groups"])
+
+
+def test_a_stream_with_a_negative_group_is_an_error(data_dir, tmp_path):
+    shutil.copytree(data_dir / "scenes_mask", tmp_path / "scenes_mask")
+    relabelled(next(tmp_path.rglob("*-train.tfrecord*")), 0, "groups", [-1])
+    with pytest.raises(ValueError, match=r"^scenes_mask in .*: train: groups must be one integer"):
+        stream(tmp_path, "scenes_mask", extras=("groups",))
 
 
 def test_the_table_has_the_counts_of_the_set(tmp_path):
