@@ -9,7 +9,8 @@ import pytest
 from gaussians import covariance, latent
 
 from experiments import study, table
-from experiments.adaptive_label_smoothing import rows, unseen
+from experiments.adaptive_label_smoothing import pictures, rows, unseen
+from heteroscedastic.analysis.uncertainty.confidence import Diagram
 
 PAPER = json.loads((study.Path(rows.__file__).parent / "paper.json").read_text())
 SETTINGS, RECIPE = PAPER["settings"], PAPER["external"]["cutmix_recipe"]["values"]
@@ -169,3 +170,26 @@ def test_correlations_are_within_right_and_wrong_predictions_too():
     assert (result["right"], result["wrong"]) == (pytest.approx(-1), pytest.approx(1))
     assert result["all"] > 0
     assert result["p"] < 1e-3
+
+
+def test_figure_2_has_eight_rows_of_table_5():
+    names = {row.name for row in rows.TABLES["table_5_v1"].rows}
+    panels = PAPER["figures"]["figure_2"]
+    assert set(pictures.FIGURE_2) <= names
+    assert len(pictures.FIGURE_2) == len(panels["panels_top"]["beta"]) + len(
+        panels["panels_bottom"]
+    )
+
+
+def test_a_picture_has_a_panel_for_each_row():
+    edges = np.linspace(0, 1, 6)
+    middle = (edges[1:] + edges[:-1]) / 2
+    diagram = Diagram(
+        edges, np.ones(5), np.ones(5, int), middle, middle**2, middle - 0.1, middle + 0.1, 0.123
+    )
+    figure = pictures.panels({name: diagram for name in "abcde"})
+    shown = [axes for axes in figure.axes if axes.get_title()]
+    assert [axes.get_title() for axes in shown] == [f"{name}\nECE 12.3 %" for name in "abcde"]
+    for axes in shown:
+        np.testing.assert_allclose(axes.lines[1].get_xydata(), np.stack([middle, middle**2], 1))
+    assert sum(axes.axison for axes in figure.axes) == 10
