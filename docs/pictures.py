@@ -66,7 +66,7 @@ def method() -> Figure:
         cloud.set(
             xlabel=f"utility of {_NAMES[0]}",
             ylabel=f"utility of {_NAMES[1]}",
-            title="u ~ N(loc, S), one image",
+            title="u ~ N(loc, Σ), one image",
         )
         cloud.legend(loc="lower left", fontsize=8, markerscale=1.5)
         positions = np.arange(len(_NAMES))
@@ -130,7 +130,7 @@ def overview(directory: str, data_dir: str | None) -> Figure:
         wrong = int(labels.is_wrong[top].sum())
         right.suptitle(
             f"Most suspicious training labels\n({wrong} of these {len(top)} are wrong;"
-            f" {labels.is_wrong.mean():.0%} of all are)",
+            f" {100 * labels.is_wrong.mean():.0f} % of all are)",
             fontsize=10,
         )
         for cell, row in zip(right.subplots(_ROWS, _COLUMNS).ravel(), top):
@@ -149,11 +149,11 @@ def identifiability(directory: str, data_dir: str | None) -> Figure:
     names = figures.class_names(run.dataset)
     panels = {
         "covariance": (measured.covariance, figures.DIVERGING),
-        "var(u_i - u_j)": (measured.difference, figures.SEQUENTIAL),
-        "seen: p_i p_j var(u_i - u_j)": (measured.seen, figures.SEQUENTIAL),
+        "var(uᵢ \u2212 uⱼ)": (measured.difference, figures.SEQUENTIAL),
+        "seen: pᵢpⱼ var(uᵢ \u2212 uⱼ)": (measured.seen, figures.SEQUENTIAL),
     }
     with figures.style_context():
-        figure = figures.figure(10.5, 3.6)
+        figure = figures.figure(10.5, 3.1)
         for axes, (title, (values, colors)) in zip(figure.subplots(1, 3), panels.items()):
             off = values[~np.eye(len(values), dtype=bool)]
             low = -np.abs(off).max() if colors == figures.DIVERGING else 0.0

@@ -13,7 +13,7 @@ from heteroscedastic.runs import loaded_run as loaded_run_lib
 
 _NUM_CLASSES = 12  # of a heat map, so that its numbers are readable on a phone
 _NUM_PAIRS = 10
-_SEEN = "p₁p₂ var(u₁\u00a0-\u00a0u₂)"
+_SEEN = "p₁p₂ var(u₁\u00a0\u2212\u00a0u₂)"
 _COLUMNS = {
     "seen": _SEEN,
     "covariance": "covariance",

@@ -13,7 +13,7 @@ _NUM_IMAGES = 12
 _TITLE = "Images that only one head classifies correctly"
 _RANKINGS = {
     "covariance": "absolute covariance",
-    "seen": "p₂ var(u₁\u00a0-\u00a0u₂)",
+    "seen": "p₂ var(u₁\u00a0\u2212\u00a0u₂)",
     "probability": "probability alone",
 }
 

@@ -213,7 +213,7 @@ def data(run_set: RunSet) -> Section:
             rows.append([f"{group.name}, seed {run.config['seed']}", sizes, noise, fingerprint])
     names = run_set.class_names
     classes = page.details(f"The {len(names):,} classes", page.paragraph(", ".join(names[:2000])))
-    head = ["run", "examples", "training labels known to be wrong", "fingerprint"]
+    head = ["run", "examples", "wrong training labels", "fingerprint"]
     return Section("Data", [page.table("The data of each run", head, rows), classes])
 
 

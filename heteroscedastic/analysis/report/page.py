@@ -38,6 +38,7 @@ a:focus-visible, summary:focus-visible, .scroll:focus-visible {
 .skip:focus { left: 1rem; top: 1rem; padding: .5rem 1rem; background: var(--paper); z-index: 1; }
 nav ul { columns: 16rem; padding-left: 1.2rem; }
 nav li, summary { padding: .3rem 0; }
+nav li { break-inside: avoid; }
 summary { cursor: pointer; }
 .scroll { overflow-x: auto; max-width: 100%; margin: .3rem 0 1rem; }
 table { border-collapse: collapse; font-variant-numeric: tabular-nums; font-size: .9rem;
@@ -45,16 +46,23 @@ table { border-collapse: collapse; font-variant-numeric: tabular-nums; font-size
 th, td { padding: .3rem .7rem; border-bottom: 1px solid var(--line); text-align: right;
          white-space: nowrap; }
 th:first-child { text-align: left; position: sticky; left: 0; background: var(--paper); }
-@media (max-width: 40rem) { th:first-child { white-space: normal; max-width: 45vw; } }
 thead th, thead th:first-child { background: var(--soft); vertical-align: bottom;
                                  white-space: normal; }
+td.long, thead th.long { min-width: 22rem; white-space: normal; text-align: left; }
+@media (max-width: 40rem) {
+  th, td { padding: .3rem .5rem; }
+  th:first-child { white-space: normal; max-width: 45vw; }
+  thead th { min-width: 4.5rem; }
+  td.long, thead th.long { min-width: 16rem; }
+}
 .pictures { display: grid;
-            grid-template-columns: repeat(auto-fill, minmax(min(100%, 22rem), 1fr)); gap: 1rem; }
+            grid-template-columns: repeat(auto-fill, minmax(min(100%, 28rem), 1fr)); gap: 1rem;
+            margin-bottom: 1rem; }
 figure { margin: 0; }
 figure img { display: block; width: 100%; max-width: 100%; height: auto; background: #fff;
              border-radius: .4rem; }
 .pictures img { padding: .4rem; }
-figcaption { font-size: .85rem; padding: .3rem .2rem; }
+figcaption { font-size: .85rem; padding: .3rem 0; }
 .sheet { display: grid; grid-template-columns: repeat(auto-fill, minmax(8rem, 1fr)); gap: 1rem;
          padding: 0; list-style: none; }
 .sheet img { image-rendering: pixelated; max-height: 12rem; object-fit: contain;
@@ -66,6 +74,7 @@ figcaption { font-size: .85rem; padding: .3rem .2rem; }
 .note { border-left: 4px solid var(--line); padding: .3rem .8rem; background: var(--soft); }
 footer { margin-top: 3rem; padding-bottom: 2rem; font-size: .85rem; }
 """
+_LONG = 40  # letters in a cell; a column with a longer cell breaks its lines
 
 
 class Picture(NamedTuple):
@@ -101,11 +110,20 @@ def note(value: Any) -> str:
 
 
 def table(caption: str, header: Sequence[Any], rows: Sequence[Sequence[Any]]) -> str:
-    """A table that scrolls independently; the first cell of each row is the row's header."""
-    columns = "".join(f'<th scope="col">{text(cell)}</th>' for cell in header)
+    """A table that scrolls independently; the first cell of each row is the row's header.
+
+    The other columns keep each cell on one line, unless one of its cells is long.
+    """
+    kinds = [""] + [
+        ' class="long"' if any(len(str(row[i])) > _LONG for row in rows) else ""
+        for i in range(1, len(header))
+    ]
+    columns = "".join(
+        f'<th scope="col"{kind}>{text(cell)}</th>' for kind, cell in zip(kinds, header)
+    )
     body = "".join(
         f'<tr><th scope="row">{text(row[0])}</th>'
-        + "".join(f"<td>{text(c)}</td>" for c in row[1:])
+        + "".join(f"<td{kind}>{text(cell)}</td>" for kind, cell in zip(kinds[1:], row[1:]))
         + "</tr>\n"
         for row in rows
     )
