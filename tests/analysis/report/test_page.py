@@ -161,3 +161,11 @@ def test_the_browser_check_finds_errors_of_a_page(tmp_path):
     assert ["a link to nothing", False] in lost["anchors"]
     assert "a script that fails" in failing["console"][0]
     assert [loaded for loaded, *_ in outside["images"]] == [False]
+
+
+def test_a_column_with_a_long_cell_breaks_its_lines_and_the_others_do_not():
+    html = page.table("caption", ["run", "versions", "seed"], [["a", 41 * "x", 1], ["b", "y", 2]])
+    assert html.count('<td class="long">') == 2
+    assert html.count('<th scope="col" class="long">') == 1
+    assert html.count("<td>") == 2
+    assert 'class="long"' not in page.table("caption", ["run", "seed"], [[41 * "x", 1]])
