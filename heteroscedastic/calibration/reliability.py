@@ -101,10 +101,10 @@ def sums_one_against_all(
     num_classes, num_bins = probs.shape[-1], len(edges) - 1
 
     def binned(is_chosen):
-        rows, classes = np.nonzero(is_chosen)
-        confidence = probs[rows, classes]
+        entries = np.flatnonzero(is_chosen)  # much faster than the rows and columns
+        confidence = probs.ravel()[entries]
         bins = np.searchsorted(edges[1:-1], confidence.astype(np.float32), side="left")
-        cells = classes * num_bins + bins
+        cells = entries % num_classes * num_bins + bins
 
         def total(values=None):
             counts = np.bincount(cells, values, minlength=num_classes * num_bins)
