@@ -34,7 +34,17 @@ _SEEDS = (0,)  # the number of runs is not stated (reading L7)
 _RANGE = "value_range((-2.1179, -2.0357, -1.8044), (2.2489, 2.4286, 2.64))"
 _COLORS = f"blend_jitter|lighting|{_RANGE}"
 _WHOLE_IMAGES = {"data.train": f"inception_crop(224)|flip_lr|{_COLORS}"}
-_OF_FULL = {**_WHOLE_IMAGES, "data.splits.train": dict(name="imagenet2012", split="train")}
+# Most of these images have no boxes, so none are read and objects cannot be removed.
+_OF_FULL = {
+    **_WHOLE_IMAGES,
+    "data.extras": (),
+    "data.splits": dict(
+        train=dict(name="imagenet2012", split="train"),
+        test=dict(name="imagenet2012_boxes", split="validation"),
+        v2=dict(name="imagenet_v2/matched-frequency", split="test"),
+    ),
+    "evals": {name: dict(split=name, checkpoint="last", answers=None) for name in ("test", "v2")},
+}
 _OF_BOXES = {
     **_WHOLE_IMAGES,
     "data.splits.train": dict(name="imagenet2012_boxes", split="train"),

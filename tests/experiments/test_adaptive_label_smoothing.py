@@ -83,6 +83,10 @@ def test_rows_of_a_size_are_of_its_data():
         else:
             assert data["splits"]["train"] == dict(name=sets[size], split="train")
         assert data["with_boxes"] == (size == "boxes")
+        # Training needs every extra, and evaluation without objects needs boxes.
+        assert data["extras"] == (() if size == "full" else ("boxes",))
+        assert ("context" in data["splits"]) == ("context" in job.config["evals"])
+        assert ("context" in data["splits"]) == (size != "full")
 
 
 @pytest.mark.parametrize("number", [1, 2, 3, 5, 6])
