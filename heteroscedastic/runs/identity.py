@@ -34,7 +34,7 @@ _BEFORE: dict[str, dict[str, Any]] = {
     "predictive": {"chunk_size": None, "min_factor": 0.01, "points": "independent"},
     "predictive.sigmoid": {"num_samples": None, "points": None},
     "smoothing": {"over": "all"},
-    "smoothing.adaptive": {"beta": 1.0, "over": "wrong"},
+    "smoothing.adaptive": {"beta": 1.0, "over": "wrong", "objectness": "own"},
     "mixing": {"draws": "batch"},
     "mixing.cutmix": {"alpha": 1.0, "probability": 1.0},
     "mixing.mixup_or_cutmix": {"cutmix_alpha": 1.0, "cutmix_probability": 0.5},

@@ -131,7 +131,7 @@ def test_a_smoke_run_whose_stand_in_lacks_what_targets_depend_on_has_hard_target
 
 def test_a_smoke_run_of_data_with_boxes_keeps_adaptive_targets(data_dir):
     shrunk, _ = smoke.smoke(config("boxes", dict(name="adaptive", beta=0.5), ("boxes",)), data_dir)
-    assert shrunk["smoothing"] == dict(name="adaptive", beta=0.5, over="wrong")
+    assert shrunk["smoothing"] == dict(name="adaptive", beta=0.5, over="wrong", objectness="own")
 
 
 def test_a_table_by_class_suits_a_config_that_takes_as_many_classes_as_the_data_has(
