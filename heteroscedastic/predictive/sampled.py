@@ -19,9 +19,6 @@ from heteroscedastic import sampling
 from heteroscedastic.latent import LatentGaussian
 from heteroscedastic.links import suits
 
-# Utilities per chunk. 4 MB of float32 fit into a CPU's cache, where chunks are faster than drawing
-# all samples at once (benchmarks/predictive.py).
-_CHUNK_VALUES = 2**20
 
 
 @suits("softmax")
@@ -122,7 +119,7 @@ def _log_mean_exp(
     if not latent_lib.has_noise(latent):
         num_samples, points = 1, "independent"
     if chunk_size is None:
-        chunk_size = max(1, _CHUNK_VALUES // max(1, latent.loc.size))
+        chunk_size = sampling.chunk_size(latent.loc.size)
     settings = log_link, num_samples, points, min(chunk_size, num_samples)
     try:
         averaged = _chunked(*settings, key, latent)
@@ -155,7 +152,7 @@ def _forward(log_link, num_samples, points, chunk_size, key, latent):
 
     shape = jax.eval_shape(log_link, latent.loc)
     start = jnp.full(shape.shape, -jnp.inf, shape.dtype), jnp.zeros(shape.shape, shape.dtype)
-    top, total = _over_chunks(body, start, num_samples, chunk_size)
+    top, total = sampling.over_chunks(body, start, num_samples, chunk_size)
     averaged = top + jnp.log(total) - jnp.log(num_samples)
     return averaged, (key, latent, averaged)
 
@@ -178,22 +175,7 @@ def _backward(log_link, num_samples, points, chunk_size, residuals, cotangent):
         return jax.tree.map(jnp.add, total, gradient)
 
     zeros = jax.tree.map(jnp.zeros_like, latent)
-    return None, _over_chunks(body, zeros, num_samples, chunk_size)
+    return None, sampling.over_chunks(body, zeros, num_samples, chunk_size)
 
 
 _chunked.defvjp(_forward, _backward)
-
-
-def _over_chunks(body, carry, num_samples, chunk_size):
-    """Applies `body` to the sample numbers 0 to num_samples - 1, chunk_size of them at a time."""
-    num_chunks, rest = divmod(num_samples, chunk_size)
-    chunk = jnp.arange(chunk_size)
-    if num_chunks == 1:
-        carry = body(carry, chunk)
-    elif num_chunks > 1:
-        carry, _ = jax.lax.scan(
-            lambda carry, i: (body(carry, i * chunk_size + chunk), None),
-            carry,
-            jnp.arange(num_chunks),
-        )
-    return body(carry, num_chunks * chunk_size + jnp.arange(rest)) if rest else carry
