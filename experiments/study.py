@@ -166,6 +166,8 @@ def _points(grid: dict[str, tuple[Any, ...]]) -> list[tuple[tuple[str, Any], ...
 
 def _substituted(overrides: dict[str, Any], substitutions: dict[str, str]) -> dict[str, Any]:
     def substituted(value):
+        if isinstance(value, dict):
+            return {name: substituted(entry) for name, entry in value.items()}
         for placeholder, text in substitutions.items() if isinstance(value, str) else ():
             value = value.replace(placeholder, text)
         return value
@@ -204,7 +206,7 @@ def config(name: str, overrides: dict[str, Any]) -> dict[str, Any]:
                 raise ValueError(
                     f"configs/{name}.py has no section {part!r} for the override {dotted!r}."
                 )
-        is_optional = not path and last in sections.OPTIONAL_MODULES
+        is_optional = not path and last in sections.OPTIONAL
         if last not in section and not is_optional and not _is_of_new_part(path, last, section):
             raise ValueError(
                 f"configs/{name}.py has no setting {dotted!r}; choose one of {', '.join(section)}."
@@ -309,12 +311,14 @@ def _results(job: Job) -> dict[str, Any] | None:
         return None
     record = run_record.read(job.directory)
     recorded, expected = copy.deepcopy(record.config), files.plain(job.config)
-    # A run and the run it started from may be named by another path than at training time, or may
-    # have moved together: only the path below their common directory counts.
-    runs, start = str(job.directory.parents[4]), expected["warm_start"]["workdir"] or ""
-    recorded_start = recorded.get("warm_start", {}).get("workdir") or ""
-    if start.startswith(runs) and recorded_start.endswith(start.removeprefix(runs)):
-        recorded["warm_start"]["workdir"] = start
+    # A run and a run that it reads may be named by another path than at training time, or may have
+    # moved together: only the path below their common directory counts.
+    runs = str(job.directory.parents[4])
+    for section, name in (("warm_start", "workdir"), ("prioritization", "target")):
+        path = expected.get(section, {}).get(name) or ""
+        recorded_path = recorded.get(section, {}).get(name) or ""
+        if path.startswith(runs) and recorded_path.endswith(path.removeprefix(runs)):
+            recorded[section][name] = path
     if identity.identity(recorded) != identity.identity(expected):
         raise ValueError(
             f"{job.directory} holds a run of another config than this table has; remove the"

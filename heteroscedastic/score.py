@@ -163,9 +163,7 @@ def latent_information(
       num_samples: see `expected_entropy`.
       points: see `expected_entropy`.
     """
-    expected = expected_entropy(
-        key, latent, logits, labels, num_samples=num_samples, points=points
-    )
+    expected = expected_entropy(key, latent, logits, labels, num_samples=num_samples, points=points)
     return _entropy(logits) - expected
 
 

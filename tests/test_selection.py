@@ -1,6 +1,5 @@
 """The choice of the examples of an epoch, alone and in a run."""
 
-import dataclasses
 import functools
 
 import jax
@@ -66,6 +65,127 @@ def test_a_repeated_example_has_its_own_augmentation_and_its_first_occurrence_th
     assert len({image.tobytes() for image in (*repeated[[0, 2, 3]], *repeated[[1, 5]])}) == 5
 
 
+SCORES = np.random.default_rng(1).standard_normal(1000).astype(np.float32)
+SCORED = POOL._replace(scores=SCORES, target_scores=np.roll(SCORES, 1))
+BY_SCORE = {
+    "largest": dict(fraction=0.3),
+    "smallest": dict(fraction=0.3),
+    "spread": dict(fraction=0.3),
+    "excess": dict(fraction=0.3),
+    "pruned": dict(rate=0.5),
+}
+
+
+def rows(name, pool, seed=0, **settings):
+    settings = settings or BY_SCORE[name]
+    return getattr(selection, name)(np.random.default_rng(seed), pool, **settings).rows
+
+
+def test_largest_smallest_and_excess_are_what_a_full_sort_gives():
+    order = np.argsort(SCORES)
+    np.testing.assert_array_equal(rows("smallest", SCORED), np.sort(order[:300]))
+    np.testing.assert_array_equal(rows("largest", SCORED), np.sort(order[-300:]))
+    difference = np.argsort(SCORED.scores - SCORED.target_scores)
+    np.testing.assert_array_equal(rows("excess", SCORED), np.sort(difference[-300:]))
+
+
+def test_spread_takes_examples_at_equal_distances_of_the_ranking_from_the_largest_on():
+    rank = np.argsort(np.argsort(-SCORES))
+    chosen = np.sort(rank[rows("spread", SCORED, fraction=0.25)])
+    np.testing.assert_array_equal(chosen, np.arange(0, 1000, 4))
+
+
+@pytest.mark.parametrize("name", ["largest", "smallest", "spread"])
+def test_a_choice_by_rank_is_the_same_after_a_rising_map(name):
+    mapped = SCORED._replace(scores=np.exp(SCORES))
+    np.testing.assert_array_equal(rows(name, SCORED), rows(name, mapped))
+
+
+@pytest.mark.parametrize("name", ["largest", "smallest", "spread", "excess"])
+def test_a_choice_does_not_depend_on_the_order_of_the_examples(name):
+    order = np.random.default_rng(2).permutation(1000)
+    moved = SCORED._replace(
+        scores=SCORES[order], target_scores=SCORED.target_scores[order], ids=POOL.ids[order]
+    )
+    np.testing.assert_array_equal(np.sort(order[rows(name, moved)]), rows(name, SCORED))
+
+
+@pytest.mark.parametrize("name", ["largest", "smallest", "spread", "excess", "random"])
+def test_examples_of_equal_scores_have_the_same_chance(name):
+    """Five examples with a lower score, of 40 with two scores: ties are at the limit of choice."""
+    scores = np.repeat(np.float32([0.0, 1.0]), [5, 35])
+    pool = selection.Pool(np.arange(40), np.zeros(40, int), np.ones(1), 0.0, scores, 0 * scores)
+    times = np.zeros(40)
+    for seed in range(2000):
+        times[rows(name, pool, seed, fraction=0.5)] += 1
+    for group in (times[:5], times[5:]):
+        expected = np.full(len(group), group.mean())
+        if 0 < expected[0] < 2000:
+            # Draws without replacement vary less than independent ones, so the test is mild.
+            assert stats.chisquare(group, expected).pvalue > 1e-4
+    assert times.sum() == 2000 * 20
+    if name in ("largest", "excess"):
+        assert times[:5].sum() == 0
+    if name == "smallest":
+        assert (times[:5] == 2000).all()
+
+
+@pytest.mark.parametrize("name", ["largest", "smallest", "spread", "excess", "random"])
+def test_a_fraction_of_one_is_every_example_in_order(name):
+    np.testing.assert_array_equal(rows(name, SCORED, fraction=1.0), np.arange(1000))
+
+
+@pytest.mark.parametrize("fraction", [0.0, -0.1, 1.5, float("nan"), 1e-5])
+@pytest.mark.parametrize("name", ["largest", "smallest", "spread", "excess", "random"])
+def test_a_fraction_outside_of_the_range_or_of_no_example_is_an_error(name, fraction):
+    with pytest.raises(ValueError, match=r"fraction is .*(must be|no example)"):
+        rows(name, SCORED, fraction=fraction)
+
+
+def test_random_takes_every_example_equally_often():
+    times = np.bincount(
+        np.concatenate([rows("random", POOL, seed, fraction=0.3) for seed in range(500)]),
+        minlength=1000,
+    )
+    assert len(np.unique(rows("random", POOL, fraction=0.3))) == 300
+    assert stats.chisquare(times).pvalue > 1e-4
+
+
+def test_the_weighted_sum_over_pruned_examples_is_unbiased():
+    values = np.random.default_rng(3).uniform(1, 2, 1000)
+    draws = [selection.pruned(np.random.default_rng(s), SCORED, rate=0.7) for s in range(2000)]
+    sums = np.array([np.sum(d.weights * values[d.rows]) for d in draws])
+    error = np.std(sums) / np.sqrt(len(sums))
+    assert abs(np.mean(sums) - values.sum()) < 4 * error
+    assert np.std(sums) > 0
+    chosen = draws[0]
+    below = SCORES.mean() > SCORES
+    assert (~below).sum() == (~below[chosen.rows]).sum()
+    assert len(chosen.rows) == 1000 - int(0.7 * below.sum())
+    assert np.sum(chosen.weights) == pytest.approx(1000, rel=1e-6)
+
+
+def test_the_last_eighth_of_training_prunes_nothing():
+    for progress, number in (
+        (0.874, 1000 - int(0.5 * (SCORES.mean() > SCORES).sum())),
+        (0.875, 1000),
+    ):
+        pool = SCORED._replace(progress=progress)
+        assert len(rows("pruned", pool)) == number
+
+
+def test_of_equal_scores_none_is_below_the_mean():
+    for value in np.float32([0.1, 1 / 3, 1e-8, 1e8]):
+        pool = SCORED._replace(scores=np.full(1000, value))
+        assert len(rows("pruned", pool)) == 1000
+
+
+@pytest.mark.parametrize("rate", [-0.1, 1.0, float("nan")])
+def test_a_rate_outside_of_the_range_is_an_error(rate):
+    with pytest.raises(ValueError, match="rate"):
+        rows("pruned", SCORED, rate=rate)
+
+
 def selecting(name):
     return small(**{"selection": dict(name=name), "training.num_epochs": 2.0})
 
@@ -85,14 +205,6 @@ def test_a_run_that_selects_everything_is_the_run_without_a_selection(tmp_path):
     for name, config in {"with": selecting("everything"), "without": without}.items():
         loop.train(config, str(tmp_path / name))
     assert_same_bits(outcome(tmp_path / "with"), outcome(tmp_path / "without"))
-
-
-def test_a_selection_of_another_size_than_the_epoch_is_an_error():
-    run = assembly.build(selecting("everything"))
-    half = selection.Selected(np.arange(100), np.ones(100))
-    run = dataclasses.replace(run, selection=lambda rng, pool: half)
-    with pytest.raises(ValueError, match=r"selection: epoch 0 has 2 steps of examples, but"):
-        run.selected(0)
 
 
 def test_a_stream_cannot_select():

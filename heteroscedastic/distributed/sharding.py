@@ -76,8 +76,12 @@ class Placement:
     def of_state(self, shapes: TrainState, classes: ClassAxis | None) -> TrainState:
         """The sharding of each leaf of a state, with or without padding classes."""
         if classes is None:
-            return jax.tree.map(lambda x: self._of_leaf(x, -1), shapes)
-        return jax.tree.map(self._of_leaf, shapes, classes.axes)
+            sharding = jax.tree.map(lambda x: self._of_leaf(x, -1), shapes)
+        else:
+            sharding = jax.tree.map(self._of_leaf, shapes, classes.axes)
+        # Every host reads the scores of all examples.
+        scores = jax.tree.map(lambda _: self.replicated, shapes.scores)
+        return sharding._replace(scores=scores)
 
     def _of_leaf(self, leaf: jax.ShapeDtypeStruct, class_axis: int) -> NamedSharding:
         cuts: list[Any] = [None] * len(leaf.shape)

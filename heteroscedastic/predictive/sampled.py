@@ -20,7 +20,6 @@ from heteroscedastic.latent import LatentGaussian
 from heteroscedastic.links import suits
 
 
-
 @suits("softmax")
 def softmax(
     key: PRNGKeyArray | None,

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 from flax import linen as nn
-from jaxtyping import Array, Float, PRNGKeyArray
+from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from heteroscedastic import boxes, smoothing
 from heteroscedastic.batch import Batch
@@ -29,9 +29,17 @@ from heteroscedastic.links import Suits
 from heteroscedastic.runs import pipelines, schema, sections
 from heteroscedastic.selection import Pool, Selected
 from heteroscedastic.tasks.task import Answers, Task
-from heteroscedastic.training.epochs import Epochs
-from heteroscedastic.training.objective import Loss, Mixing, Predictive, Smoothing, Weighting
-from heteroscedastic.training.state import TrainState
+from heteroscedastic.training import epochs
+from heteroscedastic.training.epochs import Epoch
+from heteroscedastic.training.objective import (
+    Loss,
+    Mixing,
+    Predictive,
+    Score,
+    Smoothing,
+    Weighting,
+)
+from heteroscedastic.training.state import TrainState, no_scores
 from heteroscedastic.training.step import (
     Predictions,
     StepSums,
@@ -49,18 +57,20 @@ class Parts(NamedTuple):
     weighting: Weighting
     loss: Loss
     mixing: Mixing | None
+    score: Score | None
 
 
 @dataclasses.dataclass(frozen=True)
 class Steps:
-    """How a run is divided into steps."""
+    """How a run is divided into steps; see epochs.py for full steps."""
 
     batch_size: int
     num_microbatches: int  # parts of a batch, one after another
-    epochs: Epochs
-    total: int
-    per_checkpoint: int
-    learning_rate: Callable[[Any], Any]  # of a step
+    full_length: int  # steps of an epoch of full length
+    total_full: int  # full steps of the run
+    total: int  # its steps; an estimate if the scores determine the length of an epoch
+    per_checkpoint: int  # full steps
+    learning_rate: Callable[[Any], Any]  # of a full step
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -102,25 +112,53 @@ class Run:
         """Whether targets of training are distributions over several classes."""
         return self.config["smoothing"]["name"] != "hard" or self.parts.mixing is not None
 
-    def selected(self, epoch: int) -> Selected | None:
+    def selected(
+        self,
+        epoch: int,
+        scores: Float[np.ndarray, "n"] | None = None,
+        target_scores: Float[np.ndarray, "n"] | None = None,
+    ) -> Selected | None:
         """The examples of an epoch, which follow from the seed; None is every example once.
 
-        Raises:
-          ValueError: the selection has another number of steps than the epoch.
+        Args:
+          epoch: from 0.
+          scores: of the training examples, if the selection reads them.
+          target_scores: of the target's last weights, likewise.
         """
         if self.selection is None:
             return None
-        train = self.dataset.splits["train"]
         rng = np.random.default_rng([self.config["seed"], epoch, zlib.crc32(b"selection")])
-        pool = Pool(train.ids, train.labels, self.pipeline.class_counts)
-        chosen = self.selection(rng, pool)
-        num_steps = resident.steps_per_epoch(len(chosen.rows), self.steps.batch_size)
-        if num_steps != self.steps.epochs.num_steps(epoch):
-            raise ValueError(
-                f"config.selection: epoch {epoch} has {num_steps:,} steps of examples, but"
-                f" {self.steps.epochs.num_steps(epoch):,} steps."
-            )
-        return chosen
+        progress = epoch * self.steps.full_length / self.steps.total_full
+        pool = _pool(self.pipeline)._replace(
+            progress=progress, scores=scores, target_scores=target_scores
+        )
+        return self.selection(rng, pool)
+
+    @property
+    def prioritizes(self) -> bool:
+        """Whether the state has scores of the training examples."""
+        return "prioritization" in self.config
+
+    @property
+    def scores_in_training(self) -> bool:
+        """Whether the steps of training compute the scores."""
+        settings = self.config.get("prioritization", {})
+        is_used = self.scores_are_read or settings.get("record", False)
+        return is_used and settings.get("scores") == "training"
+
+    @property
+    def scores_are_read(self) -> bool:
+        """Whether the selection depends on the scores of examples."""
+        return "scores" in sections.selection_reads(self.config)
+
+    @property
+    def target_scores_are_read(self) -> bool:
+        """Whether the selection depends on those of the target's last weights."""
+        return "target_scores" in sections.selection_reads(self.config)
+
+    def equal_epoch(self, step: int) -> Epoch:
+        """The epoch of the step after `step` steps, without prioritization."""
+        return epochs.equal(step, self.steps.full_length)
 
     def init(self) -> TrainState:
         """The state of step 0, as it is saved."""
@@ -128,7 +166,13 @@ class Run:
         batch = self.pipeline.training_batch(key, self.pipeline.arrays["train"], feed)
         variables = self.model.init(key, batch.inputs, batch.weights > 0)
         params = variables.pop("params")
-        return TrainState(jnp.zeros((), jnp.int32), params, variables, self.optimizer.init(params))
+        return TrainState(
+            step=jnp.zeros((), jnp.int32),
+            params=params,
+            model_state=variables,
+            opt_state=self.optimizer.init(params),
+            scores=no_scores(self.pipeline.sizes["train"]) if self.prioritizes else None,
+        )
 
     def train_step(
         self, state: TrainState, split: Any, feed: Any
@@ -150,7 +194,7 @@ class Run:
             class_counts=jnp.asarray(self.pipeline.class_counts, jnp.float32),
             mixing=self.parts.mixing,
         )
-        return train_step(
+        state, sums, values = train_step(
             state,
             feed,
             jax.random.fold_in(self._key("train"), state.step),
@@ -160,7 +204,14 @@ class Run:
             batch_of=functools.partial(self.pipeline.training_batch, self._key("augment"), split),
             num_microbatches=self.steps.num_microbatches,
             records_divergence=self.has_soft_targets and self.task.link == "softmax",
+            score=self.parts.score if self.scores_in_training else None,
+            full_length=self.steps.full_length,
         )
+        if values.scores is not None:
+            former = state.scores
+            new = _at_rows(former.values, feed.rows, values.weights, values.scores)
+            state = state._replace(scores=former._replace(values=new))
+        return state, sums, values
 
     def eval_step(
         self,
@@ -199,6 +250,29 @@ class Run:
         if "boxes" in extras:
             extras["objectness"] = boxes.objectness(extras["boxes"])
         return sums, predictions._replace(extras=extras)
+
+    def score_step(
+        self,
+        params: Any,
+        model_state: Any,
+        split: Any,
+        feed: Any,
+        key: PRNGKeyArray,
+        scores: Float[Array, "n"],
+    ) -> Float[Array, "n"]:
+        """The scores of a split, with those of a batch replaced by their score in evaluation.
+
+        Args:
+          params: with padding classes.
+          model_state: likewise.
+          split: arrays of the resident pipeline.
+          feed: of the whole batch.
+          key: of the latent's noise.
+          scores: of all examples.
+        """
+        latent, batch = self._applied(self._padded_model, params, model_state, split, feed, None)
+        values = self.parts.score(key, latent, self._predictive(key, latent), batch.labels)
+        return _at_rows(scores, feed.rows, batch.weights, values)
 
     def latents(
         self, params: Any, model_state: Any, split: Any, feed: Any, chain_of: str | None = None
@@ -258,10 +332,7 @@ def build(
     config = _with_num_classes(config, len(pipeline.class_names))
     schema.check_data(config, task, pipeline)
     bound = _bound(config)
-    num_steps_per_epoch = resident.steps_per_epoch(
-        pipeline.sizes["train"], config["training"]["batch_size"]
-    )
-    steps = _steps(config, bound["schedule"], num_steps_per_epoch)
+    steps = _steps(config, bound["schedule"], *_epoch_lengths(config, bound, pipeline))
     return Run(
         config=config,
         pipeline=pipeline,
@@ -274,19 +345,64 @@ def build(
     )
 
 
-def _steps(config: dict[str, Any], schedule: Callable, per_epoch: int) -> Steps:
+def _pool(pipeline: Pipeline) -> Pool:
+    train = pipeline.dataset.splits["train"]
+    return Pool(train.ids, train.labels, pipeline.class_counts)
+
+
+def _at_rows(
+    scores: Float[Array, "n"],
+    rows: Int[Array, "b"],
+    weights: Float[Array, "b"],
+    values: Float[Array, "b"],
+) -> Float[Array, "n"]:
+    """The scores with those of the rows replaced where an example is present."""
+    # A padding row of -1 would be the last example.
+    present = jnp.where(weights > 0, rows, len(scores))
+    return scores.at[present].set(values, mode="drop")
+
+
+def _epoch_lengths(
+    config: dict[str, Any], bound: dict[str, Any], pipeline: Pipeline
+) -> tuple[int, int]:
+    """Steps of an epoch of full length, and of an epoch of selected examples.
+
+    Without prioritization every epoch has full length, that of the selection. The selection is made
+    once here, from random scores, which also checks its settings.
+    """
+
+    def length(num_examples):
+        return resident.steps_per_epoch(num_examples, config["training"]["batch_size"])
+
+    full = length(pipeline.sizes["train"])
+    if "selection" not in bound:
+        return full, full
+    rng, pool = np.random.default_rng(0), _pool(pipeline)
+    scores = rng.standard_normal(len(pool.ids))
+    chosen = bound["selection"](rng, pool._replace(scores=scores, target_scores=scores))
+    short = length(len(chosen.rows))
+    return (full if "prioritization" in config else short), short
+
+
+def _steps(
+    config: dict[str, Any], schedule: Callable, full_length: int, short_length: int
+) -> Steps:
     """The steps of a run; checks the settings of its schedule before a model is traced."""
     training = config["training"]
-    total = training["num_steps"] or max(1, round(training["num_epochs"] * per_epoch))
+    total_full = training["num_steps"] or max(1, round(training["num_epochs"] * full_length))
+    warmup = config.get("prioritization", {}).get("warmup_epochs", 0) * full_length
+    rest = max(0, total_full - warmup)
+    total = total_full - rest + -(-rest * short_length // full_length)
     schema.check_steps(training, total)
-    learning_rate = functools.partial(schedule, total_steps=total, steps_per_epoch=per_epoch)
+    learning_rate = functools.partial(schedule, total_steps=total_full, steps_per_epoch=full_length)
     jax.eval_shape(learning_rate, 0)
     return Steps(
         batch_size=training["batch_size"],
         num_microbatches=training["microbatches"],
-        epochs=Epochs(per_epoch),
+        full_length=full_length,
+        total_full=total_full,
         total=total,
-        per_checkpoint=max(1, round(training["checkpoint_epochs"] * per_epoch)),
+        per_checkpoint=max(1, round(training["checkpoint_epochs"] * full_length)),
         learning_rate=learning_rate,
     )
 
@@ -311,7 +427,7 @@ def check(config: dict[str, Any]) -> None:
     training = dict(config["training"])
     if training["num_steps"] is None:  # at most as many; the number follows from the data
         training |= {"num_steps": 2**31 - 1, "num_epochs": None}
-    steps = _steps({**config, "training": training}, bound["schedule"], per_epoch=1)
+    steps = _steps({**config, "training": training}, bound["schedule"], 1, 1)
     bound["optimizer"](steps.learning_rate)
     if states_no_classes and _smoothing_reads(config).class_table is not None:
         bound["smoothing"] = smoothing.hard  # the table has as many rows as the data has classes
@@ -325,7 +441,10 @@ def check(config: dict[str, Any]) -> None:
             images = jnp.zeros((len(features), 8, 8, 3))
             _, targets, _ = bound["mixing"](key, images, targets, batch.weights)
         counts = jnp.ones(num_classes)
-        losses = bound["loss"](bound["predictive"](key, latent), targets, counts)
+        logits = bound["predictive"](key, latent)
+        losses = bound["loss"](logits, targets, counts)
+        if "score" in bound:
+            losses += bound["score"](key, latent, logits, batch.labels)
         return bound["weighting"](targets, counts) * losses
 
     jax.eval_shape(traced, jax.ShapeDtypeStruct((2, 8), jnp.float32))

@@ -7,7 +7,7 @@ from typing import Any
 
 from heteroscedastic.distributed import hosts
 
-_ACTIVITIES = ("start", "input", "evaluation", "checkpoints")
+_ACTIVITIES = ("start", "input", "evaluation", "checkpoints", "scores")
 # Training is input-bound if it spends more than this share of its time waiting for data.
 _INPUT_BOUND = 0.1
 
@@ -17,8 +17,9 @@ class Clock:
 
     `start` is the time before the first step: reading, restoring, compiling. `input` is the time in
     which the devices are idle because the next batch is not ready. `evaluation` includes
-    validation. `checkpoints` is the time spent waiting for checkpoints to be written. `steps`, the
-    rest, is the time of training steps.
+    validation. `checkpoints` is the time spent waiting for checkpoints to be written. `scores`
+    is the time of scoring and choosing examples between epochs. `steps`, the rest, is the time of
+    training steps.
     """
 
     def __init__(self, start_time: float, state: dict[str, Any] | None = None):
@@ -39,6 +40,8 @@ class Clock:
         # Start of this process, minus the seconds counted so far; None after its first step.
         self._start_offset: float | None = start_time - sum(self._seconds.values())
         self._interval = self._totals()
+        others = sum(seconds for name, seconds in self._seconds.items() if name != "input")
+        self._former_training = state.get("seconds", 0.0) - others
         # Step and seconds of training at the last call of `rate`.
         self._last_rate: tuple[int, float] | None = None
 
@@ -59,6 +62,15 @@ class Clock:
     def seconds(self) -> float:
         """Seconds of all processes, excluding work that was lost and repeated."""
         return time.monotonic() - self._start_time
+
+    def training(self) -> float:
+        """Seconds of training steps and their input, without the start of this process."""
+        is_starting = self._start_offset is not None
+        return self._former_training if is_starting else self._totals()["training"]
+
+    def seconds_of(self, activity: str) -> float:
+        """Seconds of an activity."""
+        return self._seconds[activity]
 
     def rate(self, step: int) -> float | None:
         """Training steps per second since the last call or the first step; None without steps."""

@@ -22,6 +22,7 @@ class Programs(NamedTuple):
     trimmed: Callable  # state on devices -> saved state
     train_step: Callable  # see train_step
     eval_step: Callable  # see Run
+    score_step: Callable  # see Run
 
 
 def programs(run: Run, placement: Placement) -> Programs:
@@ -53,6 +54,7 @@ def programs(run: Run, placement: Placement) -> Programs:
             out_shardings=placement.replicated,
             static_argnames=("answers", "chain_of"),
         ),
+        score_step=score_step(run, placement),
     )
 
 
@@ -67,6 +69,11 @@ def train_step(run: Run, placement: Placement, sharding: TrainState, donates: bo
     """
     shardings = sharding, placement.replicated, None
     return jax.jit(run.train_step, donate_argnums=(0,) if donates else (), out_shardings=shardings)
+
+
+def score_step(run: Run, placement: Placement) -> Any:
+    """The jitted scores of a batch; see Run."""
+    return jax.jit(run.score_step, out_shardings=placement.replicated)
 
 
 def shapes(run: Run, placement: Placement) -> tuple[TrainState, Any, Any]:

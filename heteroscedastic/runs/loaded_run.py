@@ -10,6 +10,7 @@ from jaxtyping import Int
 from heteroscedastic import files
 from heteroscedastic.data import resident
 from heteroscedastic.data.dataset import Split
+from heteroscedastic.data.pipeline import Pipeline
 from heteroscedastic.models import heads
 from heteroscedastic.runs import assembly, run_record
 from heteroscedastic.runs.assembly import Run
@@ -171,6 +172,25 @@ def load(
         )
     with Checkpoints(path / "checkpoints", results.get("owner"), read_only=True) as checkpoints:
         state, _ = checkpoints.restore(step, jax.tree.map(_on_one_device, jax.eval_shape(run.init)))
+    return LoadedRun(run, results, saved_run.dataset, state)
+
+
+def with_pipeline(saved_run: SavedRun, pipeline: Pipeline) -> LoadedRun:
+    """Loads a run with its last state in numpy, and another pipeline in place of its own.
+
+    Raises:
+      ValueError: this version does not support the config, or not with this data.
+      CheckpointError: the checkpoint is missing or cannot be read.
+    """
+    config = {**saved_run.config, "evals": {}, "validation": None}
+    for name in ("prioritization", "score", "selection"):  # they may not suit the other examples
+        config.pop(name, None)
+    layout = {"microbatches": 1, "parameters": "replicated", "class_shards": 1}
+    config["training"] = {**config["training"], **layout}
+    run, results = assembly.build(config, pipeline=pipeline), saved_run.results
+    directory = saved_run.directory / "checkpoints"
+    with Checkpoints(directory, results.get("owner"), read_only=True) as checkpoints:
+        state = checkpoints.restore_arrays(results["step"])
     return LoadedRun(run, results, saved_run.dataset, state)
 
 

@@ -7,6 +7,7 @@ import time
 from typing import Any
 
 import jax
+import numpy as np
 
 from heteroscedastic import files, metrics
 from heteroscedastic.data import dataset
@@ -14,7 +15,15 @@ from heteroscedastic.distributed import consistency, hosts
 from heteroscedastic.distributed.in_flight import NotFiniteError, StepsInFlight, finite
 from heteroscedastic.distributed.preemption import EXIT_CODE, Agreement, StopEvent, StoppedError
 from heteroscedastic.distributed.sharding import Placement
-from heteroscedastic.runs import assembly, compiled, progress, provenance, warm_start, workdir
+from heteroscedastic.runs import (
+    assembly,
+    compiled,
+    prioritization,
+    progress,
+    provenance,
+    warm_start,
+    workdir,
+)
 from heteroscedastic.runs.assembly import Run
 from heteroscedastic.runs.checkpoint import CheckpointError, Checkpoints
 from heteroscedastic.runs.clock import Clock
@@ -69,6 +78,7 @@ def train(
     consistency.agree_on(provenance.host_values(current_provenance, config, fingerprint))
     shapes = assembly.check_shapes(run)
     num_parameters = assembly.num_parameters(shapes)
+    target = prioritization.target_of(run)
     placement = Placement(
         run.steps.batch_size, num_microbatches=run.steps.num_microbatches, **run.layout
     )
@@ -82,15 +92,18 @@ def train(
         consistency.check_shared(path)
         owner = hosts.from_first(lambda: workdir.claim_data(path, run.pipeline.description))
         hosts.log(
-            f"{num_parameters:,} parameters, {run.steps.total:,} steps of {run.steps.batch_size}"
-            f" examples on {provenance.device()}."
+            f"{num_parameters:,} parameters, {'about ' if run.prioritizes else ''}"
+            f"{run.steps.total:,} steps of {run.steps.batch_size} examples"
+            f" on {provenance.device()}."
         )
         for line in dataset.curation_lines(run.pipeline.description):
             hosts.log(line)
         checkpoints = Checkpoints(path / "checkpoints", owner)
         # Checked before arrays are read, as the flags change their types.
         provenance.check_unchanged(checkpoints.metadata(), current_provenance, allow_changed)
-        trainer = _Trainer(run, path, placement, checkpoints, current_provenance, owner, start_time)
+        trainer = _Trainer(
+            run, path, placement, checkpoints, current_provenance, owner, start_time, target
+        )
         with StopEvent() as trainer.stop_event, trainer.checkpoints:
             trainer.train()
             results = provenance.stamped(
@@ -112,8 +125,10 @@ class _Trainer:
         current_provenance: dict[str, Any],
         owner: str,
         start_time: float,
+        target: prioritization.Target | None = None,
     ):
         self.run, self.path, self.placement, self.checkpoints = run, path, placement, checkpoints
+        self.target, self.selected = target, None
         self.provenance, self.owner, self.stop_event = current_provenance, owner, StopEvent()
         self.arrays = placement.put(run.pipeline.arrays, placement.replicated)
         self.slots = placement.slots(run.steps.batch_size)
@@ -124,11 +139,14 @@ class _Trainer:
             "clock": None,
             "sums": None,
         }
+        if target is not None:
+            self.metadata["target"] = target.description
         checkpoint = self.checkpoints.last(self.programs.template)
         if checkpoint:
             saved_state, saved_metadata = checkpoint
             self.state = self.programs.padded(saved_state)
             self.metadata |= saved_metadata
+            prioritization.check_same_target(target, saved_metadata)
             run.pipeline.leave_out(self.metadata.get("left_out", {}))
             hosts.log(f"continuing from step {int(self.state.step)}.")
         else:
@@ -152,6 +170,11 @@ class _Trainer:
         saved_lines = self.metadata.get("metrics", None if checkpoint else [])
         self.writer = workdir.Writer(path, step, saved_lines)
         self.clock = Clock(start_time, self.metadata.get("clock"))
+        if run.prioritizes:
+            self.epoch = prioritization.epoch_of(run, self.state.scores)
+            self.record = prioritization.Record(run, path, owner, self.epoch.index)
+        else:
+            self.epoch = run.equal_epoch(int(self.state.step))
         self.progress = progress.Progress(run, self.clock)
         self.agreement = Agreement(int(self.state.step))
         self.trace = Trace(run.config["training"]["profile_steps"], path, int(self.state.step))
@@ -163,12 +186,15 @@ class _Trainer:
         if self.metadata["sums"] is not None and self._ends_interval(step):
             self._finish_interval(step, sums)
             sums = None
+        if self.epoch.num_steps and (step == self.epoch.end or self._is_complete(step)):
+            self._leave_epoch()  # again, as the checkpoint may be older than the line
         in_flight, train_step = StepsInFlight(hosts.is_alone()), self._first_step
         try:
-            while step < run.steps.total:
-                epoch, start = run.steps.epochs.position(step)
+            while not self._is_complete(step):
+                self._enter_epoch(step)
+                index, start = self.epoch.index, step - self.epoch.start
                 feeds = self.stop_event.feeds(
-                    run.pipeline.training_feeds(epoch, start, self.slots, run.selected(epoch))
+                    run.pipeline.training_feeds(index, start, self.slots, self.selected)
                 )
                 for feed in self.clock.timed_feeds(feeds, in_flight.is_idle):
                     feed = self.placement.feed(feed, run.steps.batch_size)
@@ -181,27 +207,114 @@ class _Trainer:
                     ends = self._ends_interval(step)
                     # Read once, as a signal may set the event at any time.
                     stops = self.agreement.stops(self.stop_event, step, ends)
-                    for done in in_flight.done(everything=ends or stops):
-                        sums = evaluate.merged(sums, finite(*done))
+                    leaves = step == self.epoch.end or self._is_complete(step)
+                    waits = ends or stops or (leaves and run.prioritizes)
+                    for done in in_flight.done(everything=waits):
+                        sums = evaluate.merged(sums, self._checked(*done))
                     if stops:
                         self._leave(step, sums)
+                    if leaves:
+                        self._leave_epoch()
                     if ends:
                         self._finish_interval(step, sums)
                         sums = None
                     elif self.progress.is_due():
-                        hosts.log(self.progress.line(step))
-                    if step == run.steps.total:
+                        hosts.log(self.progress.line(step, self.epoch))
+                    if self._is_complete(step):
                         break
                 # Without this check, an epoch that ends early would be repeated for ever.
-                if step < run.steps.total and run.steps.epochs.position(step)[0] == epoch:
+                if not self._is_complete(step) and step < self.epoch.end:
                     raise ValueError(
-                        f"the training data ended at step {step:,}, but epoch {epoch} has"
-                        f" {run.steps.epochs.num_steps(epoch):,} steps."
+                        f"the training data ended at step {step:,}, but epoch {index} has"
+                        f" {self.epoch.num_steps:,} steps."
                     )
         except StoppedError:  # while waiting for input or compiling the first step
             for done in in_flight.done(everything=True):
-                sums = evaluate.merged(sums, finite(*done))
+                sums = evaluate.merged(sums, self._checked(*done))
             self._leave(step, sums)
+
+    def _is_complete(self, step: int) -> bool:
+        """Whether the last epoch of the run has ended."""
+        return self.epoch.num_steps > 0 and self.epoch.num_full(step) >= self.run.steps.total_full
+
+    def _checked(self, step: int, sums: Any) -> Any:
+        """The sums of a step, after a check that they and its scores are finite."""
+        sums = finite(step, sums)
+        if sums.score is not None and not math.isfinite(sums.score):
+            prioritization.check_finite(self.run, prioritization.on_host(self.state.scores), step)
+        return sums
+
+    def _enter_epoch(self, step: int) -> None:
+        """Determines the examples of the epoch of the next step."""
+        if not self.run.prioritizes:
+            self.epoch = self.run.equal_epoch(step)
+            self.selected = self.run.selected(self.epoch.index)
+            return
+        if step == self.epoch.end:
+            with self.clock.timed("scores"):
+                self._choose(step)
+        self.selected = prioritization.selected(prioritization.on_host(self.state.scores))
+
+    def _choose(self, step: int) -> None:
+        """Chooses the examples of the next epoch."""
+        run, seconds = self.run, self._epoch_seconds()
+        scores, target_scores = self.state.scores, None
+        epoch, settings = self.epoch.index + 1, run.config["prioritization"]
+        reads = run.scores_are_read and prioritization.chooses(run, epoch)
+        if settings["scores"] == "evaluation" and (reads or settings["record"]):
+            values = self._scores(run, self.programs.score_step, self.state, epoch)
+            scores = scores._replace(values=values)
+        elif settings["scores"] == "target" and reads:
+            scores = scores._replace(values=self.target.scores(epoch))
+        elif settings["scores"] == "target_final" and reads:
+            scores = scores._replace(values=self._final_scores)
+        if run.target_scores_are_read and reads:
+            target_scores = self._final_scores
+        choice = prioritization.choice(run, prioritization.on_host(scores), step, target_scores)
+        placed = self.placement.put(choice.scores, self.placement.replicated)
+        self.state = self.state._replace(scores=placed)
+        self.epoch = prioritization.epoch_of(run, choice.scores)
+        self.metadata["epoch"] = choice.facts | {"seconds_before": seconds}
+
+    def _leave_epoch(self) -> None:
+        """Writes the record of a prioritized epoch at its end."""
+        if not self.run.prioritizes:
+            return
+        facts = dict(self.metadata["epoch"])
+        before, after = facts.pop("seconds_before"), self._epoch_seconds()
+        seconds = {f"seconds_{name}": after[name] - before[name] for name in after}
+        steps = {"num_steps": self.epoch.num_steps}
+        values = None
+        if self.run.config["prioritization"]["record"]:
+            values = prioritization.on_host(self.state.scores).values
+        self.record.add(facts | steps | seconds, values)
+
+    def _epoch_seconds(self) -> dict[str, float]:
+        """Seconds of the run in scoring and choosing examples, and in training steps."""
+        return {"scores": self.clock.seconds_of("scores"), "steps": self.clock.training()}
+
+    @functools.cached_property
+    def _final_scores(self) -> np.ndarray:
+        """The scores of the training examples by the target's last weights."""
+        loaded = self.target.loaded()
+        program = compiled.score_step(loaded.run, self.placement)
+        return np.asarray(self._scores(loaded.run, program, loaded.state, 0))
+
+    def _scores(self, run: Run, program: Any, state: TrainState, epoch: int) -> jax.Array:
+        """The scores of all training examples, without augmentation."""
+        agreement, counter = Agreement(0), itertools.count(1)
+        key = jax.random.fold_in(assembly.key_for(self.run.config["seed"], "scores"), epoch)
+        scores = np.zeros(run.pipeline.sizes["train"], np.float32)
+        scores = self.placement.put(scores, self.placement.replicated)
+        feeds = self.stop_event.feeds(run.pipeline.feeds("train", self.slots))
+        for i, feed in enumerate(feeds):
+            if agreement.stops(self.stop_event, next(counter)):
+                raise StoppedError
+            feed = self.placement.feed(feed, self.run.steps.batch_size)
+            arguments = state.params, state.model_state, self.arrays["train"], feed
+            call = functools.partial(program, *arguments, jax.random.fold_in(key, i), scores)
+            scores = self.stop_event.unless_set(call)
+        return scores
 
     def _first_step(self, *arguments: Any) -> Any:
         hosts.log("compiling the training step.")
@@ -212,7 +325,9 @@ class _Trainer:
         return outputs
 
     def _ends_interval(self, step: int) -> bool:
-        return step % self.run.steps.per_checkpoint == 0 or step == self.run.steps.total
+        length = self.run.steps.per_checkpoint
+        passed = self.epoch.num_full(step, length) > self.epoch.num_full(step - 1, length)
+        return passed or self._is_complete(step)
 
     def _leave(self, step: int, sums: Any = None) -> None:
         self._save(step, sums)
@@ -231,7 +346,8 @@ class _Trainer:
 
     def _finish_interval(self, step: int, sums: Any) -> None:
         """Writes the metrics of the interval and of validation, then a checkpoint."""
-        values, summary = {"learning_rate": float(self.run.steps.learning_rate(step - 1))}, ""
+        last = self.epoch.num_full(step) - 1
+        values, summary = {"learning_rate": float(self.run.steps.learning_rate(last))}, ""
         if sums is not None:  # None for the saved sums of another version
             weight = float(sums.metrics.weight)
             values |= {
@@ -241,6 +357,8 @@ class _Trainer:
             values["train/gradient_norm"] = float(sums.gradient_norm) / weight
             if sums.divergence is not None:
                 values["train/divergence"] = float(sums.divergence) / weight
+            if sums.score is not None:
+                values["train/score"] = float(sums.score) / weight
             summary = f"loss {values['train/loss']:.4f}"
         validation = self.run.config["validation"]
         if validation:
@@ -253,10 +371,10 @@ class _Trainer:
             best = self.metadata["best_score"]
             if not math.isnan(score) and (best is None or score >= best):
                 self.metadata |= {"best_step": step, "best_score": score}
-        self.writer.write(step, {"epoch": self.run.steps.epochs.passed(step), **values})
+        self.writer.write(step, {"epoch": self.epoch.passed(step), **values})
         bound = self.clock.bound()
         self._save(step, None)
-        hosts.log(f"{self.progress.line(step)}  {summary}  {bound}")
+        hosts.log(f"{self.progress.line(step, self.epoch)}  {summary}  {bound}")
         self.clock.begin_interval()
 
     def _save(self, step: int, sums: Any) -> None:
@@ -351,7 +469,7 @@ class _Trainer:
             "seconds": self.clock.seconds(),
             "goodput": self.clock.goodput(),
             "metrics_digest": self.writer.digest(),
-            **({"init": self.metadata["init"]} if "init" in self.metadata else {}),
+            **{name: self.metadata[name] for name in ("init", "target") if name in self.metadata},
             **({"left_out": left_out} if (left_out := self._left_out()) else {}),
             **self.provenance,
             "commit": " then ".join(map(str, self.metadata["commits"])),

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 
 from heteroscedastic.runs.assembly import Run
 from heteroscedastic.runs.clock import Clock
+from heteroscedastic.training.epochs import Epoch
 
 _SECONDS_BETWEEN_LINES = 10.0
 _COLUMNS = 3  # metrics side by side in a table
@@ -32,16 +33,16 @@ class Progress:
         """Whether it is time for the next line."""
         return time.monotonic() - self._printed_at > _SECONDS_BETWEEN_LINES
 
-    def line(self, step: int) -> str:
+    def line(self, step: int, epoch: Epoch) -> str:
         """Step, epoch, rate and remaining time; the next rate is measured from here."""
         self.restart()
         self._rate = self._clock.rate(step) or self._rate
         steps = self._run.steps
-        line = f"step {step:,}/{steps.total:,}  epoch {steps.epochs.passed(step):.1f}"
+        line = f"step {step:,}/{steps.total:,}  epoch {epoch.passed(step):.1f}"
         if not self._rate:
             return line
         training_seconds = (steps.total - step) / self._rate
-        evaluation_seconds = self._num_examples_left(step) * self._seconds_per_example
+        evaluation_seconds = self._num_examples_left(step, epoch) * self._seconds_per_example
         minutes, seconds = divmod(round(training_seconds + evaluation_seconds), 60)
         hours, minutes = divmod(minutes, 60)
         rate = f"{self._rate * steps.batch_size:,.0f} examples/s"
@@ -53,12 +54,13 @@ class Progress:
         if self._num_evaluations > 1:
             self._seconds_per_example = seconds / max(1, self._run.pipeline.sizes[split])
 
-    def _num_examples_left(self, step: int) -> int:
+    def _num_examples_left(self, step: int, epoch: Epoch) -> int:
         """Number of examples that remain to be evaluated; counts each evaluation of an example."""
         config, steps, sizes = self._run.config, self._run.steps, self._run.pipeline.sizes
         number = sum(sizes[settings["split"]] for settings in config["evals"].values())
         if config["validation"] and step < steps.total:
-            intervals = -(-steps.total // steps.per_checkpoint) - step // steps.per_checkpoint
+            length = steps.per_checkpoint
+            intervals = -(-steps.total_full // length) - epoch.num_full(step, length)
             number += intervals * sizes[config["validation"]["split"]]
         return number
 

@@ -41,10 +41,12 @@ _RANGES = {  # of numbers, by section; None passes where the type permits it
         "microbatches": _COUNT,
         "class_shards": _COUNT,
     },
+    "prioritization": {"warmup_epochs": _COUNT | dict(at_least=0), "every_epochs": _COUNT},
 }
 _CHECKPOINTS = ("last", "best")
+_SCORES = ("training", "evaluation", "target", "target_final")  # prioritization.scores
 # Sections whose functions declare the link that they suit.
-_WITH_LINK = ("predictive", "smoothing", "loss", "weighting")
+_WITH_LINK = ("predictive", "smoothing", "loss", "weighting", "score")
 
 
 def task(config: Mapping[str, Any]) -> Task:
@@ -73,6 +75,7 @@ def checked(config: Mapping[str, Any]) -> dict[str, Any]:
     _check_data(config["data"])
     _check_warm_start(config["warm_start"])
     _check_evals(config)
+    _check_prioritization(config)
     # The seed of the data is of curation and the validation split: runs that share it differ by
     # their initial parameters and order alone.
     check_seed("config.seed", config["seed"])
@@ -80,8 +83,9 @@ def checked(config: Mapping[str, Any]) -> dict[str, Any]:
         check_seed("config.data.seed", config["data"]["seed"])
     _check_training(config)
     functions = {
-        section: lookup(sections.MODULES[section], config[section]["name"])
-        for section in _WITH_LINK
+        section: lookup(module, config[section]["name"])
+        for section, module in sections.named_modules(config).items()
+        if section in _WITH_LINK
     }
     check_parts(task(config), functions)
     for section, function in functions.items():
@@ -118,6 +122,8 @@ def _check_form(config: Mapping[str, Any]) -> None:
         for section in ("validation", "warm_start")
         if config.get(section) is not None
     }
+    if "prioritization" in config:
+        plain["prioritization"] = config["prioritization"]
     for name, settings in plain.items():
         if not isinstance(settings, dict):
             raise ValueError(f"config.{name} is {settings!r}; it must be a section.")
@@ -130,11 +136,13 @@ def _check_pipeline(config: Mapping[str, Any]) -> None:
     _check_choice("data.pipeline", data.get("pipeline", "resident"), PIPELINES)
     only_streaming = set(declared_settings(sections.StreamingData))
     only_streaming -= set(declared_settings(sections.ResidentData))
-    if sections.is_streaming(data) and "selection" in config:
-        raise ValueError(
-            "config.selection chooses the examples of an epoch, but the streaming pipeline reads"
-            " files in order; set config.data.pipeline='resident', or remove config.selection."
-        )
+    for section in ("selection", "prioritization"):
+        if sections.is_streaming(data) and section in config:
+            raise ValueError(
+                f"config.{section} chooses the examples of an epoch, but the streaming pipeline"
+                " reads files in order; set config.data.pipeline='resident', or remove"
+                f" config.{section}."
+            )
     if not sections.is_streaming(data) and (of_stream := sorted(only_streaming & set(data))):
         raise ValueError(
             f"config.data.{of_stream[0]} is a setting of the streaming pipeline, but"
@@ -161,6 +169,65 @@ def _check_evals(config: dict[str, Any]) -> None:
     if config["validation"] is None and needs_best:
         raise ValueError(
             "config.evals asks for the best checkpoint, but config.validation is None."
+        )
+
+
+def _check_prioritization(config: dict[str, Any]) -> None:
+    """Raises a ValueError where scores are read that nothing computes, or the reverse."""
+    reads = sections.selection_reads(config)
+    settings = config.get("prioritization")
+    if settings is None:
+        if reads:
+            raise ValueError(
+                f"config.selection {config['selection']['name']!r} reads the scores of examples,"
+                " which config.prioritization computes; add that section, or choose a selection"
+                " without scores."
+            )
+        if "score" in config:
+            raise ValueError(
+                "config.score is read by config.prioritization alone; add that section, or remove"
+                " config.score."
+            )
+        return
+    source, target = settings["scores"], settings["target"]
+    _check_choice("prioritization.scores", source, _SCORES)
+    reads_target = source.startswith("target") or "target_scores" in reads
+    if reads_target and target is None:
+        reader = f"scores={source!r}" if source.startswith("target") else "the selection 'excess'"
+        raise ValueError(
+            f"config.prioritization.target is None, but {reader} reads the scores of another run;"
+            " set it to the workdir of that run."
+        )
+    if target is not None and not reads_target:
+        raise ValueError(
+            f"config.prioritization.target is {target!r}, but scores={source!r} does not read it;"
+            " set it to None, or scores to 'target'."
+        )
+    if "target_scores" in reads and source.startswith("target"):
+        raise ValueError(
+            f"config.selection 'excess' compares own scores with those of the target, but"
+            f" config.prioritization.scores is {source!r}; choose 'training' or 'evaluation'."
+        )
+    if settings["record"] and source.startswith("target"):
+        raise ValueError(
+            f"config.prioritization.record saves own scores, but scores is {source!r}; choose"
+            " 'training' or 'evaluation', or set record to False."
+        )
+    computes = source != "target" and (bool(reads) or settings["record"])
+    if computes and "score" not in config:
+        raise ValueError(
+            "config.prioritization computes scores, but the config has no section 'score'; add one,"
+            " such as score=dict(name='entropy')."
+        )
+    if "scores" in reads and source == "training" and settings["warmup_epochs"] == 0:
+        raise ValueError(
+            "config.prioritization.warmup_epochs is 0, but scores of training steps are known only"
+            " after an epoch of all examples; set it to at least 1, or scores to 'evaluation'."
+        )
+    if config["training"]["num_epochs"] is None:
+        raise ValueError(
+            "config.prioritization requires config.training.num_epochs, as the number of steps"
+            " follows from the choice of examples; set it, and num_steps to None."
         )
 
 

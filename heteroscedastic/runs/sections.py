@@ -9,7 +9,16 @@ from collections.abc import Callable, Collection, Mapping
 from types import ModuleType
 from typing import Any
 
-from heteroscedastic import bind, losses, mixing, predictive, selection, smoothing, weighting
+from heteroscedastic import (
+    bind,
+    losses,
+    mixing,
+    predictive,
+    score,
+    selection,
+    smoothing,
+    weighting,
+)
 from heteroscedastic.models import backbones, heads
 from heteroscedastic.training import optimizer, schedules
 
@@ -25,11 +34,16 @@ MODULES: dict[str, ModuleType] = {
     "schedule": schedules,
 }
 # The same for sections that may be absent: nothing of the kind happens.
-OPTIONAL_MODULES: dict[str, ModuleType] = {"mixing": mixing, "selection": selection}
+OPTIONAL_MODULES: dict[str, ModuleType] = {
+    "mixing": mixing,
+    "score": score,
+    "selection": selection,
+}
 # Values of sections that may be absent: nothing is curated, and no checkpoint is the best one.
 _IF_ABSENT = {"curation": "", "validation": None, "warm_start": {}}
 REQUIRED = ("seed", "task", "data", *MODULES, "training", "evals")
-NAMES = (*REQUIRED, *_IF_ABSENT, *OPTIONAL_MODULES)
+OPTIONAL = (*OPTIONAL_MODULES, "prioritization")  # a config may add them by an override
+NAMES = (*REQUIRED, *_IF_ABSENT, *OPTIONAL)
 
 # Settings of `data` that choose examples and labels.
 DATA_CHOICES = (
@@ -167,9 +181,37 @@ class WarmStart:
     head: bool = False
 
 
+@dataclasses.dataclass(kw_only=True)
+class Prioritization:
+    """`prioritization`; without the section, no scores are kept.
+
+    Attributes:
+      warmup_epochs: first epochs, which have every example.
+      every_epochs: epochs from one choice of examples to the next.
+      scores: "training", of the training steps; "evaluation", of a pass over the training split
+        before each choice; "target", of the same epoch of another run; "target_final", of the last
+        weights of another run.
+      target: workdir of that run.
+      record: whether to save the scores of every epoch, for a run that has this one as its target.
+    """
+
+    warmup_epochs: int = 10
+    every_epochs: int = 1
+    scores: str = "training"
+    target: str | None = None
+    record: bool = False
+
+
 def is_streaming(data: Mapping[str, Any]) -> bool:
     """Whether `data` asks for the streaming pipeline."""
     return data.get("pipeline") == "streaming"
+
+
+def selection_reads(config: Mapping[str, Any]) -> tuple[str, ...]:
+    """The scores that the selection of a config reads: fields of selection.Pool."""
+    if "selection" not in config:
+        return ()
+    return bind.lookup(selection, config["selection"]["name"]).reads
 
 
 def named_modules(config: Mapping[str, Any]) -> dict[str, ModuleType]:
@@ -192,6 +234,8 @@ def declarations(config: Mapping[str, Any]) -> dict[tuple[str, ...], Callable]:
     found |= {("evals", name): Evaluation for name in config["evals"]}
     if config.get("validation") is not None:
         found[("validation",)] = Validation
+    if "prioritization" in config:
+        found[("prioritization",)] = Prioritization
     if config.get("warm_start") is not None:
         found[("warm_start",)] = WarmStart
     return found

@@ -1,34 +1,40 @@
-"""How the steps of a run lie in its epochs, which need not be of equal length."""
+"""The position of a run in its epochs, which need not be of equal length."""
 
-import bisect
-import itertools
 from typing import NamedTuple
 
 
-class Epochs(NamedTuple):
-    """Steps of each epoch: those of the first ones, then a constant."""
+class Epoch(NamedTuple):
+    """An epoch of a run.
 
-    rest: int  # steps of every epoch after the first ones; at least 1
-    first: tuple[int, ...] = ()
+    What follows the progress of a run, such as the learning rate and the interval between
+    checkpoints, is stated in full steps: steps of a run whose every epoch is of full length. An
+    epoch of n steps makes as many full steps as every other epoch, n of its steps after another.
+    """
 
-    def num_steps(self, epoch: int) -> int:
-        """Steps of one epoch."""
-        return self.first[epoch] if epoch < len(self.first) else self.rest
+    index: int  # from 0; -1 before the first epoch
+    start: int  # steps of the run before it
+    num_steps: int
+    full_length: int  # steps of an epoch of full length
 
-    def position(self, step: int) -> tuple[int, int]:
-        """The epoch of the step that follows `step` steps, and its index in that epoch."""
-        ends = list(itertools.accumulate(self.first))
-        if not ends or step >= ends[-1]:
-            before = ends[-1] if ends else 0
-            epoch, start = divmod(step - before, self.rest)
-            return len(ends) + epoch, start
-        epoch = bisect.bisect_right(ends, step)
-        return epoch, step - (ends[epoch - 1] if epoch else 0)
+    @property
+    def end(self) -> int:
+        """Steps of the run up to its end."""
+        return self.start + self.num_steps
 
     def passed(self, step: int) -> float:
-        """Epochs that `step` steps make, with the fraction of the last one."""
-        before = sum(self.first)
-        if step >= before:
-            return len(self.first) + (step - before) / self.rest
-        epoch, start = self.position(step)
-        return epoch + start / self.first[epoch]
+        """Epochs that `step` steps of the run make, with the fraction of this one."""
+        return self._parts(step) / self.num_steps
+
+    def num_full(self, step: int, length: int = 1) -> int:
+        """How many times `length` full steps have been completed after `step` steps of the run."""
+        return self._parts(step) * self.full_length // (self.num_steps * length)
+
+    def _parts(self, step: int) -> int:
+        """Progress of the run in steps of this epoch."""
+        return self.index * self.num_steps + step - self.start
+
+
+def equal(step: int, length: int) -> Epoch:
+    """The epoch of the step that follows `step` steps, where all epochs have this length."""
+    index = step // length
+    return Epoch(index, index * length, length, length)

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
-from jaxtyping import Array, Float, PRNGKeyArray
+from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from heteroscedastic import losses
 from heteroscedastic.batch import Batch
@@ -19,6 +19,9 @@ Predictive = Callable[[PRNGKeyArray, LatentGaussian], Float[Array, "*b k"]]
 Smoothing = Callable[[Batch, int], Float[Array, "*b k"]]
 Mixing = Callable[[PRNGKeyArray, Any, Float[Array, "*b k"], Float[Array, "*b"]], Mixed]
 Weighting = Callable[[Float[Array, "*b k"], Float[Array, "k"]], Float[Array, "*b"]]
+Score = Callable[
+    [PRNGKeyArray, LatentGaussian, Float[Array, "*b k"], Int[Array, "*b"]], Float[Array, "*b"]
+]
 Loss = Callable[[Float[Array, "*b k"], Float[Array, "*b k"], Float[Array, "k"]], Float[Array, "*b"]]
 
 
@@ -27,6 +30,7 @@ class Outputs(NamedTuple):
 
     model_state: Any
     targets: Float[Array, "*b k"]  # mixed, if examples are
+    latent: LatentGaussian
     logits: Float[Array, "*b k"]
     losses: Float[Array, "*b"]
     mass: Float[Array, ""]  # sum(w), class weights included
@@ -77,5 +81,5 @@ def objective(
     logits = predictive(key, latent)
     values = loss(logits, targets, class_counts)
     weights = weights * weighting(targets, class_counts)
-    outputs = Outputs(updated, targets, logits, values, jnp.sum(weights))
+    outputs = Outputs(updated, targets, latent, logits, values, jnp.sum(weights))
     return losses.weighted_mean(values, weights), outputs

@@ -50,8 +50,21 @@ def sgd(
         optax.add_decayed_weights(2 * covariance_l2, lambda p: _in_groups(p, ("covariance",))),
         optax.identity() if clip_norm is None else optax.clip_by_global_norm(float(clip_norm)),
         optax.trace(momentum, nesterov) if momentum else optax.identity(),
-        optax.scale_by_learning_rate(schedule),
+        _scale_by_learning_rate(schedule),
     )
+
+
+def _scale_by_learning_rate(schedule: Callable) -> optax.GradientTransformationExtraArgs:
+    """optax's, whose rate is that of another step if `update` is given a `schedule_step`."""
+    plain = optax.scale_by_learning_rate(schedule)
+
+    def update(updates, state, params=None, *, schedule_step=None, **_):
+        if schedule_step is None:
+            return plain.update(updates, state, params)
+        updates, _ = plain.update(updates, state._replace(count=schedule_step), params)
+        return updates, state._replace(count=optax.safe_increment(state.count))
+
+    return optax.GradientTransformationExtraArgs(plain.init, update)
 
 
 def _in_groups(params: Any, groups: tuple[str, ...]) -> Any:

@@ -12,7 +12,7 @@ from heteroscedastic import losses
 from heteroscedastic.batch import Batch
 from heteroscedastic.latent import LatentGaussian
 from heteroscedastic.training import microbatches
-from heteroscedastic.training.objective import Outputs, Predictive
+from heteroscedastic.training.objective import Outputs, Predictive, Score
 from heteroscedastic.training.state import TrainState
 
 
@@ -24,6 +24,7 @@ class StepSums(NamedTuple):
     # Sum of the divergences of the predictions from the targets; None if it is not recorded.
     divergence: Float[Array, ""] | None
     metrics: Any  # of metrics.py
+    score: Float[Array, ""] | None = None  # sum of the scores; None if they are not computed
 
 
 class Values(NamedTuple):
@@ -32,6 +33,7 @@ class Values(NamedTuple):
     ids: Int[Array, "b"]
     weights: Float[Array, "b"]
     losses: Float[Array, "b"]
+    scores: Float[Array, "b"] | None = None  # of score.py
 
 
 class Predictions(NamedTuple):
@@ -67,6 +69,8 @@ def train_step(
     batch_of: Callable[[Any], Batch] = lambda feed: feed,
     num_microbatches: int = 1,
     records_divergence: bool = False,
+    score: Score | None = None,
+    full_length: int | None = None,
 ) -> tuple[TrainState, StepSums, Values]:
     """The next state, sums over the batch, and values of each example.
 
@@ -81,6 +85,9 @@ def train_step(
       num_microbatches: parts that the batch is cut into and that follow each other, see
         microbatches.py.
       records_divergence: whether to sum `losses.divergence`, which requires softmax.
+      score: (key, latent, logits, labels) -> scores; None computes none.
+      full_length: steps of an epoch of all examples. The learning rate of a state with scores
+        follows the epochs that have passed.
     """
 
     def part(feed, key):
@@ -100,10 +107,16 @@ def train_step(
             metrics=metric(outputs, batch),
         )
         values = Values(batch.ids, batch.weights, outputs.losses)
+        if score is not None:
+            scores = score(key, outputs.latent, outputs.logits, batch.labels)
+            values = values._replace(scores=scores)
         return microbatches.Part(gradient, outputs.model_state, outputs.mass, sums), values
 
     whole, values = microbatches.whole(part, feed, key, num_microbatches)
-    updates, opt_state = optimizer.update(whole.gradient, state.opt_state, state.params)
+    progress = {}
+    if state.scores is not None:
+        progress["schedule_step"] = state.scores.full_step(state.step, full_length)
+    updates, opt_state = optimizer.update(whole.gradient, state.opt_state, state.params, **progress)
     state = TrainState(
         step=state.step + 1,
         params=optax.apply_updates(state.params, updates),
@@ -116,6 +129,7 @@ def train_step(
         gradient_norm=optax.global_norm(whole.gradient) * whole.sums.weight,
         divergence=whole.sums.divergence,
         metrics=whole.sums.metrics,
+        score=None if score is None else losses.weighted_sum(values.scores, values.weights),
     )
     return state, sums, values
 

@@ -8,7 +8,7 @@ from heteroscedastic.runs import assembly
 from heteroscedastic.runs import clock as clock_lib
 from heteroscedastic.runs.clock import Clock
 from heteroscedastic.runs.progress import Progress, table
-from heteroscedastic.training.epochs import Epochs
+from heteroscedastic.training import epochs
 
 
 class Time:
@@ -165,7 +165,9 @@ def run():
     """240 examples to validate, 597 to test."""
     config = small() | {"evals": {"a": {"split": "test"}, "b": {"split": "test"}}}
     run = assembly.build(config)
-    steps = dataclasses.replace(run.steps, total=100, epochs=Epochs(10), per_checkpoint=20)
+    steps = dataclasses.replace(
+        run.steps, total=100, total_full=100, full_length=10, per_checkpoint=20
+    )
     return dataclasses.replace(run, steps=steps)
 
 
@@ -174,19 +176,22 @@ def test_the_time_left_is_that_of_the_steps_and_of_the_evaluations_still_to_come
     progress = Progress(run, clock)
     moment.now += 1000
     clock.end_start(0)
-    assert progress.line(0) == "step 0/100  epoch 0.0"
+    assert progress.line(0, epochs.equal(0, 10)) == "step 0/100  epoch 0.0"
     moment.now += 20
-    assert progress.line(20) == "step 20/100  epoch 2.0  64 examples/s  0:01:20 left"
+    assert (
+        progress.line(20, epochs.equal(20, 10))
+        == "step 20/100  epoch 2.0  64 examples/s  0:01:20 left"
+    )
     progress.evaluated("valid", 300.0)  # the first one compiles, and tells nothing of the others
     moment.now += 20
-    assert progress.line(40).endswith("0:01:00 left")
+    assert progress.line(40, epochs.equal(40, 10)).endswith("0:01:00 left")
     progress.evaluated("valid", 24.0)  # a tenth of a second for each example
     moment.now += 10
-    assert progress.line(50).endswith(
+    assert progress.line(50, epochs.equal(50, 10)).endswith(
         "0:04:01 left"
     )  # 50 s of steps, three validations of 24 s, two tests of 59.7 s
     moment.now += 50
-    assert progress.line(100).endswith("0:01:59 left")
+    assert progress.line(100, epochs.equal(100, 10)).endswith("0:01:59 left")
 
 
 def test_without_validation_the_time_left_is_that_of_the_steps(moment, run):
@@ -196,8 +201,10 @@ def test_without_validation_the_time_left_is_that_of_the_steps(moment, run):
     )
     clock.end_start(0)
     moment.now += 4
-    assert progress.line(2).endswith("0:03:16 left")
-    assert progress.line(2).endswith("0:03:16 left")  # no step since; as it was
+    assert progress.line(2, epochs.equal(2, 10)).endswith("0:03:16 left")
+    assert progress.line(2, epochs.equal(2, 10)).endswith(
+        "0:03:16 left"
+    )  # no step since; as it was
 
 
 def test_a_table_of_an_evaluation_is_aligned_and_short():

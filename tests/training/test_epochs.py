@@ -1,25 +1,43 @@
 """Epochs of equal and of unequal length."""
 
+from fractions import Fraction
+
 import pytest
 
-from heteroscedastic.training.epochs import Epochs
+from heteroscedastic.training import epochs
+from heteroscedastic.training.epochs import Epoch
+
+LENGTHS = (7, 7, 3, 1, 9, 3)
+FULL = 7
 
 
-@pytest.mark.parametrize("epochs", [Epochs(7), Epochs(3, (7, 7)), Epochs(5, (1, 9, 2))])
-def test_every_step_is_in_one_epoch_in_order(epochs):
-    counted = [(e, i) for e in range(9) for i in range(epochs.num_steps(e))]
-    assert [epochs.position(step) for step in range(len(counted))] == counted
+def position(step):
+    """The epoch of the step that follows, counted one by one."""
+    start = 0
+    for index, length in enumerate(LENGTHS):
+        if step < start + length:
+            return Epoch(index, start, length, FULL)
+        start += length
+    raise AssertionError
 
 
-@pytest.mark.parametrize("epochs", [Epochs(7), Epochs(3, (7, 7)), Epochs(5, (1, 9, 2))])
-def test_epochs_passed_rise_with_the_steps_and_are_whole_at_the_end_of_each(epochs):
-    passed = [epochs.passed(step) for step in range(40)]
-    assert passed == sorted(set(passed))
-    step = 0
-    for epoch in range(5):
-        assert epochs.passed(step) == epoch
-        step += epochs.num_steps(epoch)
+def test_of_equal_epochs_full_steps_are_the_steps_and_passed_has_the_bits_of_a_division():
+    for step in range(1000):
+        epoch = epochs.equal(step, 7)
+        assert epoch.start <= step < epoch.end == epoch.start + 7
+        assert epoch.num_full(step) == step
+        assert epoch.passed(step) == step / 7
 
 
-def test_of_equal_epochs_the_value_has_the_bits_of_a_division():
-    assert all(Epochs(7).passed(step) == step / 7 for step in range(1000))
+def test_every_epoch_makes_as_many_full_steps_however_long_it_is():
+    total = sum(LENGTHS)
+    for step in range(total):
+        epoch = position(step)
+        exact = epoch.index + Fraction(step - epoch.start, epoch.num_steps)
+        assert epoch.passed(step) == pytest.approx(float(exact), abs=1e-12)
+        for length in (1, 2, 5, 7, 14):
+            assert epoch.num_full(step, length) == exact * FULL // length
+            if step > epoch.start:  # the end of an epoch is the start of the next
+                continue
+            if epoch.index:
+                assert position(step - 1).num_full(step, length) == epoch.num_full(step, length)

@@ -1,0 +1,282 @@
+"""Choice of the examples of each epoch of a run by their scores, and its record.
+
+A run with `config.prioritization` writes a line of epochs.jsonl at the end of each epoch and, with
+`record`, scores/EPOCH.npz, which a run that has it as its target reads.
+"""
+
+import dataclasses
+import json
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from jaxtyping import Float
+
+from heteroscedastic import files
+from heteroscedastic.data import resident
+from heteroscedastic.distributed import hosts
+from heteroscedastic.distributed.in_flight import NotFiniteError
+from heteroscedastic.runs import loaded_run, provenance
+from heteroscedastic.runs.assembly import Run
+from heteroscedastic.runs.loaded_run import LoadedRun, SavedRun
+from heteroscedastic.selection import Selected
+from heteroscedastic.training.epochs import Epoch
+from heteroscedastic.training.state import Scores
+
+EPOCHS = "epochs.jsonl"
+_MAX_IDS = 5  # in an error
+_MAX_CLASSES = 1000  # above which a line has no numbers by class
+
+
+class Choice(NamedTuple):
+    """The examples of an epoch, and what epochs.jsonl says of them."""
+
+    scores: Scores  # in numpy
+    facts: dict[str, Any]
+
+
+def chooses(run: Run, epoch: int) -> bool:
+    """Whether examples are chosen anew before an epoch."""
+    settings = run.config["prioritization"]
+    after_warmup = epoch - settings["warmup_epochs"]
+    is_due = after_warmup >= 0 and after_warmup % settings["every_epochs"] == 0
+    return run.selection is not None and is_due
+
+
+def choice(
+    run: Run,
+    scores: Scores,
+    step: int,
+    target_scores: Float[np.ndarray, "n"] | None = None,
+) -> Choice:
+    """The examples of the epoch after that of the scores.
+
+    Args:
+      run: with prioritization.
+      scores: with the values that the choice is made from, in numpy.
+      step: steps of the run before the epoch.
+      target_scores: of the target's last weights, if the selection reads them.
+    """
+    epoch, n = int(scores.epoch) + 1, len(scores.values)
+    former = scores.rows[scores.rows < n]
+    if chooses(run, epoch):
+        check_finite(run, scores, step)
+        chosen = run.selected(epoch, scores.values, target_scores)
+    elif epoch < run.config["prioritization"]["warmup_epochs"] or run.selection is None:
+        chosen = Selected(np.arange(n), np.ones(n))
+    else:
+        chosen = selected(scores)
+    padding = n - len(chosen.rows)
+    new = Scores(
+        epoch=np.int32(epoch),
+        num_steps=np.int32(resident.steps_per_epoch(len(chosen.rows), run.steps.batch_size)),
+        rows=np.pad(chosen.rows.astype(np.int32), (0, padding), constant_values=n),
+        start=np.int32(step),
+        values=scores.values,
+        weights=np.pad(chosen.weights.astype(np.float32), (0, padding)),
+    )
+    return Choice(new, _facts(run, epoch, chosen, former, scores.values))
+
+
+def selected(scores: Scores) -> Selected:
+    """The examples of the epoch under way."""
+    is_chosen = scores.rows < len(scores.rows)
+    return Selected(scores.rows[is_chosen], scores.weights[is_chosen])
+
+
+def epoch_of(run: Run, scores: Scores) -> Epoch:
+    """The epoch under way."""
+    numbers = (int(x) for x in (scores.epoch, scores.start, scores.num_steps))
+    return Epoch(*numbers, run.steps.full_length)
+
+
+def check_finite(run: Run, scores: Scores, step: int) -> None:
+    """Raises a NotFiniteError with ids and step where a score is not finite."""
+    rows = np.flatnonzero(~np.isfinite(scores.values))
+    if len(rows):
+        ids = ", ".join(map(str, run.dataset.splits["train"].ids[rows[:_MAX_IDS]]))
+        more = f" and {len(rows) - _MAX_IDS} more" if len(rows) > _MAX_IDS else ""
+        raise NotFiniteError(
+            f"the score of the training examples {ids}{more} is not finite at step {step}; the last"
+            " good checkpoint stays. Lower the learning rate, or set optimizer.clip_norm."
+        )
+
+
+def _facts(run, epoch, chosen, former, values):
+    """What epochs.jsonl says of a choice; None where it is not known."""
+    train, n = run.dataset.splits["train"], len(values)
+    is_chosen = np.zeros(n, bool)
+    is_chosen[chosen.rows] = True
+    facts = {
+        "epoch": epoch,
+        "num_examples": len(chosen.rows),
+        "overlap": _mean(np.isin(chosen.rows, former)) if len(former) else None,
+        "class_counts": None,
+        "wrong_label_fraction": None,
+        "chosen_score": _mean(values[is_chosen]) if epoch else None,  # none before the first epoch
+        "other_score": _mean(values[~is_chosen]) if epoch else None,
+    }
+    if train.labels.ndim == 1:
+        num_classes = run.num_classes
+        if num_classes <= _MAX_CLASSES:
+            counts = np.bincount(train.labels[chosen.rows], minlength=num_classes)
+            facts["class_counts"] = counts.tolist()
+        clean = run.pipeline.clean_labels["train"]
+        if not np.array_equal(clean, train.labels):
+            facts["wrong_label_fraction"] = _mean((clean != train.labels)[chosen.rows])
+    return facts
+
+
+def _mean(values: np.ndarray) -> float | None:
+    return float(np.mean(values, dtype=np.float64)) if len(values) else None
+
+
+class Record:
+    """The lines of epochs.jsonl, and the scores of each epoch. Only the first host writes."""
+
+    def __init__(self, run: Run, path: files.Path, owner: str, epoch: int):
+        """Removes the lines of the epochs from `epoch` on, which a resumed run writes again."""
+        self._run, self._path, self._owner = run, path, owner
+        lines = lines_of(path)
+        self._lines = [line for line in lines if line["epoch"] < epoch]
+        if hosts.is_first() and len(self._lines) != len(lines):
+            self._write()
+
+    def add(self, facts: dict[str, Any], scores: Float[np.ndarray, "n"]) -> None:
+        """Writes the line and, with `record`, the scores of an epoch at its end."""
+        self._lines = [x for x in self._lines if x["epoch"] < facts["epoch"]] + [facts]
+        if not hosts.is_first():
+            return
+        self._write()
+        if self._run.config["prioritization"]["record"]:
+            name = str(facts["epoch"])
+            arrays = {"ids": self._run.dataset.splits["train"].ids, "scores": scores}
+            files.write_arrays(
+                self._path / "scores" / f"{name}.npz",
+                provenance.stamped_arrays(name, arrays, self._owner),
+            )
+
+    def _write(self) -> None:
+        text = "".join(json.dumps(line) + "\n" for line in self._lines)
+        files.write_atomically(self._path / EPOCHS, lambda file: file.write(text.encode()))
+
+
+def lines_of(path: files.Path) -> list[dict[str, Any]]:
+    """The lines of epochs.jsonl, in order; without the file none, and none from damage on."""
+    try:
+        text = (path / EPOCHS).read_bytes().decode(errors="replace")
+    except OSError:
+        return []
+    lines: list[dict[str, Any]] = []
+    for line in text.splitlines():
+        try:
+            values = json.loads(line)
+        except ValueError:
+            break
+        if not isinstance(values, dict) or values.get("epoch") != len(lines):
+            break
+        lines.append(values)
+    return lines
+
+
+class Target:
+    """The run that config.prioritization.target names, complete and of the same classes."""
+
+    def __init__(self, run: Run):
+        """Reads the target, and checks that the run can have it.
+
+        Raises:
+          FileNotFoundError: the directory holds no complete run.
+          ValueError: the target has other classes, other examples or fewer epochs.
+        """
+        self._run, self._name = run, run.config["prioritization"]["target"]
+        self.saved: SavedRun = loaded_run.read(self._name)
+        if self.saved.dataset["class_names"] != list(run.pipeline.class_names):
+            raise ValueError(f"{self._label} has other classes than this run.")
+        if run.config["prioritization"]["scores"] == "target":
+            self._check_files()
+        else:
+            theirs, ours = (c["data"]["eval"] for c in (self.saved.config, run.config))
+            if theirs != ours:
+                raise ValueError(
+                    f"{self._label} evaluates images by {theirs!r}, but config.data.eval is"
+                    f" {ours!r}; its last weights can score only images of the same operations."
+                )
+
+    @property
+    def _label(self) -> str:
+        return f"config.prioritization.target {self._name!r}"
+
+    @property
+    def description(self) -> dict[str, str]:
+        """What results.json says of the target."""
+        return {"workdir": self._name, "digest": provenance.digest(self.saved.results)}
+
+    def _check_files(self) -> None:
+        folder = self.saved.directory / "scores"
+        recorded = {p.stem for p in folder.glob("*.npz")}
+        needed = int(np.ceil(self._run.config["training"]["num_epochs"]))
+        missing = [epoch for epoch in range(needed) if str(epoch) not in recorded]
+        if missing:
+            has = f"those of {len(recorded)} epochs" if recorded else "none"
+            raise ValueError(
+                f"{self._label} lacks the scores of epoch {missing[0]} of the {needed} epochs of"
+                f" this run (it has {has}); train it for as many epochs, with"
+                " config.prioritization.record=True."
+            )
+        self.scores(0)
+
+    def scores(self, epoch: int) -> Float[np.ndarray, "n"]:
+        """The scores that the target saved of an epoch, in the order of our rows.
+
+        Raises:
+          ValueError: the file is damaged or of another run, or its examples are not ours.
+        """
+        path = self.saved.directory / "scores" / f"{epoch}.npz"
+        remedy = "train the target again"
+        try:
+            arrays = files.read_arrays(path)
+        except Exception as error:  # zip, zlib or numpy, whichever meets the damage first
+            raise ValueError(f"{path} cannot be read ({error}); {remedy}.") from None
+        stamp = {name: str(arrays.pop(name, "")) for name in ("owner", "digest")}
+        owner = self.saved.results.get("owner", stamp["owner"])
+        expected = provenance.stamped_arrays(path.stem, arrays, owner)
+        if stamp != {name: str(expected[name]) for name in stamp}:
+            raise ValueError(f"{path} was changed, or belongs to another run; {remedy}.")
+        order = np.argsort(arrays["ids"])
+        ids = self._run.dataset.splits["train"].ids
+        theirs, ours = arrays["ids"][order], np.sort(ids)
+        if not np.array_equal(theirs, ours):
+            differing = np.setxor1d(theirs, ours)
+            raise ValueError(
+                f"{self._label} was trained on other examples: {len(differing):,} ids differ, such"
+                f" as {differing[0]}. Give both runs the same config.data (seed,"
+                " validation_fraction, splits) and config.curation."
+            )
+        return arrays["scores"][order][np.searchsorted(theirs, ids)]
+
+    def loaded(self) -> LoadedRun:
+        """The target with its last weights and our examples and score, on one device."""
+        target = loaded_run.with_pipeline(self.saved, self._run.pipeline)
+        parts = target.run.parts._replace(score=self._run.parts.score)
+        return target._replace(run=dataclasses.replace(target.run, parts=parts))
+
+
+def target_of(run: Run) -> Target | None:
+    """The target of a run, checked; None if it has none."""
+    return Target(run) if run.config.get("prioritization", {}).get("target") else None
+
+
+def check_same_target(target: Target | None, metadata: dict[str, Any]) -> None:
+    """Raises a ValueError where a run resumes with another target than it began with."""
+    if target is None or metadata["target"]["digest"] == target.description["digest"]:
+        return
+    raise ValueError(
+        f"config.prioritization.target {target.description['workdir']!r} was trained again since"
+        " this run began; give another --workdir to start with the new target."
+    )
+
+
+def on_host(scores: Scores) -> Scores:
+    """The scores in numpy."""
+    return jax.tree.map(np.asarray, jax.device_get(scores))
