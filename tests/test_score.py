@@ -7,7 +7,8 @@ import pytest
 from gaussians import key, latent
 from scipy import special, stats
 
-from heteroscedastic import predictive, score
+from heteroscedastic import latent as latent_lib
+from heteroscedastic import predictive, sampling, score
 from heteroscedastic.latent import LatentGaussian
 
 LOGITS = jnp.asarray(np.random.default_rng(0).normal(0, 3, (50, 7)), jnp.float32)
@@ -40,11 +41,11 @@ def test_scores_agree_with_numpy():
 
 def test_the_expected_entropy_agrees_with_numpy_on_the_same_samples():
     gaussian = latent("low_rank", batch=(6,), k=4)
-    from heteroscedastic import latent as latent_lib
-
     utilities = latent_lib.sample(key(3), gaussian, 500)
     expected = stats.entropy(special.softmax(np.float64(utilities), axis=-1), axis=-1).mean(axis=0)
-    found = score.expected_entropy(key(3), gaussian, gaussian.loc, None, num_samples=500)
+    found = score.expected_entropy(
+        key(3), gaussian, gaussian.loc, jnp.zeros(6, int), num_samples=500
+    )
     np.testing.assert_allclose(found, expected, rtol=1e-5)
 
 
@@ -84,10 +85,10 @@ def test_expected_entropy_and_information_add_up_to_the_entropy(points):
     settings = dict(num_samples=64, points=points)
     logits = predictive.softmax(key(), gaussian, **settings)
     parts = [
-        value(name, logits, None, gaussian, **settings)
+        value(name, logits, jnp.zeros(20, int), gaussian, **settings)
         for name in ("expected_entropy", "latent_information")
     ]
-    np.testing.assert_allclose(sum(parts), value("entropy", logits), rtol=1e-6)
+    np.testing.assert_allclose(sum(parts), value("entropy", logits, jnp.zeros(20, int)), rtol=1e-6)
     # Of the same samples the information is that of a mixture, so it is never negative.
     assert (parts[1] > 0).all()
 
@@ -98,11 +99,9 @@ def test_without_noise_there_is_no_information():
 
 def test_samples_come_in_chunks_without_changing_the_expected_entropy(monkeypatch):
     gaussian = latent("low_rank", batch=(6,), k=4)
-    whole = value("expected_entropy", gaussian.loc, None, gaussian, num_samples=50)
-    from heteroscedastic import sampling
-
+    whole = value("expected_entropy", gaussian.loc, jnp.zeros(6, int), gaussian, num_samples=50)
     monkeypatch.setattr(sampling, "_CHUNK_VALUES", 7 * gaussian.loc.size)
-    parts = value("expected_entropy", gaussian.loc, None, gaussian, num_samples=50)
+    parts = value("expected_entropy", gaussian.loc, jnp.zeros(6, int), gaussian, num_samples=50)
     np.testing.assert_allclose(parts, whole, rtol=1e-6)
 
 

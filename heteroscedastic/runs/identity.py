@@ -33,6 +33,8 @@ _BEFORE: dict[str, dict[str, Any]] = {
     },
     "predictive": {"chunk_size": None, "min_factor": 0.01, "points": "independent"},
     "predictive.sigmoid": {"num_samples": None, "points": None},
+    "score": {"points": "independent"},
+    "selection.pruned": {"full_fraction": 0.125},
     "smoothing": {"over": "all"},
     "smoothing.adaptive": {"beta": 1.0, "over": "wrong", "objectness": "own"},
     "mixing": {"draws": "batch"},

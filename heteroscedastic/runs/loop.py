@@ -284,10 +284,9 @@ class _Trainer:
         before, after = facts.pop("seconds_before"), self._epoch_seconds()
         seconds = {f"seconds_{name}": after[name] - before[name] for name in after}
         steps = {"num_steps": self.epoch.num_steps}
-        values = None
+        self.record.add(facts | steps | seconds)
         if self.run.config["prioritization"]["record"]:
-            values = prioritization.on_host(self.state.scores).values
-        self.record.add(facts | steps | seconds, values)
+            self.record.save(prioritization.on_host(self.state.scores))
 
     def _epoch_seconds(self) -> dict[str, float]:
         """Seconds of the run in scoring and choosing examples, and in training steps."""

@@ -142,15 +142,17 @@ class Record:
         if hosts.is_first() and len(self._lines) != len(lines):
             self._write()
 
-    def add(self, facts: dict[str, Any], scores: Float[np.ndarray, "n"]) -> None:
-        """Writes the line and, with `record`, the scores of an epoch at its end."""
+    def add(self, facts: dict[str, Any]) -> None:
+        """Writes the line of an epoch at its end."""
         self._lines = [x for x in self._lines if x["epoch"] < facts["epoch"]] + [facts]
-        if not hosts.is_first():
-            return
-        self._write()
-        if self._run.config["prioritization"]["record"]:
-            name = str(facts["epoch"])
-            arrays = {"ids": self._run.dataset.splits["train"].ids, "scores": scores}
+        if hosts.is_first():
+            self._write()
+
+    def save(self, scores: Scores) -> None:
+        """Writes the scores of an epoch at its end."""
+        if hosts.is_first():
+            name = str(scores.epoch)
+            arrays = {"ids": self._run.dataset.splits["train"].ids, "scores": scores.values}
             files.write_arrays(
                 self._path / "scores" / f"{name}.npz",
                 provenance.stamped_arrays(name, arrays, self._owner),

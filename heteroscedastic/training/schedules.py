@@ -11,7 +11,8 @@ from jaxtyping import Array, Float, Int
 
 from heteroscedastic.bind import check_number, check_numbers
 
-Step = Int[Array, ""] | int
+# In full steps; in an epoch of chosen examples it may have a fraction (see epochs.py).
+Step = Int[Array, ""] | Float[Array, ""] | int | float
 Rate = Float[Array, ""]
 _LARGEST = 1e4  # rate or factor; a larger one is a mistake
 

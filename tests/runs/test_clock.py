@@ -57,6 +57,7 @@ def test_every_second_is_told_once(moment):
             "input": 1 + 4,  # not the ten in which the devices had work
             "evaluation": 7,
             "checkpoints": 2,
+            "scores": 0,
             "steps": 20 + 20 + 10,
             "lost": 0,
             "share": 50 / 89,

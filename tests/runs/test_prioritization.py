@@ -1,0 +1,421 @@
+"""Epochs of chosen examples: their steps, their scores, and runs that are interrupted in them."""
+
+import itertools
+import json
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy import stats
+from small_runs import assert_same_bits, outcome, small
+from subprocesses import EXTRAS, run_without, with_devices
+
+from heteroscedastic.distributed.in_flight import NotFiniteError
+from heteroscedastic.distributed.preemption import Agreement
+from heteroscedastic.runs import assembly, compiled, loaded_run, loop, predictions, prioritization
+from heteroscedastic.training import state as state_lib
+
+NUM_TRAIN, BATCH = 960, 64  # 15 steps
+WARMUP = 2
+
+
+def config(fraction=0.3, choice="largest", score="entropy", overrides=(), **settings):
+    chosen = dict(rate=fraction) if choice == "pruned" else dict(fraction=fraction)
+    sections = {
+        "selection": dict(name=choice, **chosen),
+        "score": dict(name=score),
+        "prioritization": dict(warmup_epochs=WARMUP, **settings),
+    }
+    return small(**sections | {"training.num_epochs": 5.0} | dict(overrides))
+
+
+def with_own(made):
+    """The config with an evaluation of the training examples."""
+    return made | {"evals": dict(own=dict(split="train", checkpoint="last", answers=None))}
+
+
+def lines(directory, name="epochs"):
+    return [json.loads(x) for x in (directory / f"{name}.jsonl").read_text().splitlines()]
+
+
+def without_seconds(directory):
+    return [
+        {k: v for k, v in line.items() if not k.startswith("seconds")} for line in lines(directory)
+    ]
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """The directory of a run of these settings, which is made once."""
+    runs = {}
+
+    def made(**settings):
+        name = json.dumps(settings, sort_keys=True)
+        if name not in runs:
+            runs[name] = tmp_path_factory.mktemp("run") / "run"
+            loop.train(config(**settings), str(runs[name]))
+        return runs[name]
+
+    return made
+
+
+def test_a_fraction_of_one_is_plain_training_with_the_same_bits(trained, tmp_path):
+    plain = {
+        name: x
+        for name, x in config().items()
+        if name not in ("selection", "score", "prioritization")
+    }
+    loop.train(plain, str(tmp_path))
+    results, metrics, arrays = outcome(trained(fraction=1.0))
+    values = [json.loads(line) for line in metrics]
+    assert all(line.pop("train/score") > 0 for line in values)
+    expected = outcome(tmp_path)
+    assert_same_bits(
+        (results, values, arrays), (expected[0], [json.loads(x) for x in expected[1]], expected[2])
+    )
+
+
+@pytest.mark.parametrize("fraction", [0.3, 0.1, 0.002])
+def test_the_steps_are_those_of_the_epochs_that_were_chosen(fraction, trained):
+    directory = trained(fraction=fraction)
+    chosen = -(-round(fraction * NUM_TRAIN) // BATCH)
+    expected = WARMUP * 15 + 3 * chosen
+    assert json.loads((directory / "results.json").read_text())["step"] == expected
+    assert [line["num_steps"] for line in lines(directory)] == [15, 15, *3 * [chosen]]
+    assert assembly.build(config(fraction)).steps.total == expected
+    assert [line["epoch"] for line in lines(directory, "metrics")] == [1, 2, 3, 4, 5]
+
+
+def test_the_learning_rate_at_an_epoch_is_the_same_for_every_fraction(trained):
+    rates = [
+        [line["learning_rate"] for line in lines(trained(fraction=f), "metrics")]
+        for f in (1.0, 0.3, 0.1, 0.002)
+    ]
+    assert len(set(rates[0])) == 5
+    assert all(rate == rates[0] for rate in rates)
+
+
+def test_the_rate_of_a_step_follows_the_epochs_that_have_passed():
+    """The optimizer moves a parameter of constant gradient by the rate of the full step."""
+    run = assembly.build(config(0.1))
+    params = {"w": jnp.ones(())}
+    optimizer = assembly.build(
+        config(0.1, overrides={"optimizer.momentum": 0.0, "optimizer.l2": 0.0})
+    ).optimizer
+    opt_state = optimizer.init(params)
+    empty = state_lib.no_scores(NUM_TRAIN)
+    for step, (epoch, start, length) in {
+        0: (0, 0, 15),
+        17: (1, 15, 15),
+        30: (2, 30, 2),
+        31: (2, 30, 2),
+        34: (4, 34, 2),
+    }.items():
+        scores = empty._replace(
+            epoch=jnp.int32(epoch), start=jnp.int32(start), num_steps=jnp.int32(length)
+        )
+        full = scores.full_step(jnp.int32(step), run.steps.full_length)
+        assert full == pytest.approx((epoch + (step - start) / length) * 15)
+        updates, opt_state = optimizer.update(params, opt_state, params, schedule_step=full)
+        assert -updates["w"] == pytest.approx(float(run.steps.learning_rate(float(full))), rel=1e-6)
+
+
+@pytest.mark.parametrize("source", ["training", "evaluation"])
+def test_a_run_that_is_interrupted_in_epochs_and_between_them_ends_with_the_same_bits(
+    source, trained, tmp_path, monkeypatch
+):
+    undisturbed = trained(scores=source, record=True, overrides={"training.checkpoint_epochs": 2.0})
+    settings = dict(scores=source, record=True, overrides={"training.checkpoint_epochs": 2.0})
+    stops = Agreement.stops
+    for moment in (7, 15, 33, 35, 38):  # in an epoch of all, at ends, in epochs of five steps
+        monkeypatch.setattr(
+            Agreement, "stops", lambda self, event, step, asks=False, moment=moment: step == moment
+        )
+        with pytest.raises(SystemExit):
+            loop.train(config(**settings), str(tmp_path))
+    monkeypatch.setattr(Agreement, "stops", stops)
+
+    checked = loop._Trainer._checked
+
+    def lost(self, step, sums):
+        if step == 42:
+            raise RuntimeError("lost")
+        return checked(self, step, sums)
+
+    monkeypatch.setattr(loop._Trainer, "_checked", lost)
+    with pytest.raises(RuntimeError, match="lost"):  # and so are the steps since the checkpoint
+        loop.train(config(**settings), str(tmp_path))
+    monkeypatch.setattr(loop._Trainer, "_checked", checked)
+    loop.train(config(**settings), str(tmp_path))
+    assert_same_bits(outcome(tmp_path), outcome(undisturbed))
+    assert without_seconds(tmp_path) == without_seconds(undisturbed)
+    for epoch in range(5):
+        a, b = (np.load(d / "scores" / f"{epoch}.npz") for d in (tmp_path, undisturbed))
+        np.testing.assert_array_equal(a["scores"], b["scores"])
+
+
+def test_an_example_that_is_not_chosen_keeps_its_score_and_the_chosen_have_the_largest(trained):
+    directory = trained(
+        scores="training", record=True, overrides={"training.checkpoint_epochs": 2.0}
+    )
+    saved = [np.load(directory / "scores" / f"{epoch}.npz")["scores"] for epoch in range(5)]
+    for before, after in itertools.pairwise(saved[1:]):
+        changed = np.flatnonzero(before != after)
+        largest = np.argsort(before)[-288:]
+        assert set(changed) == set(largest)
+    chosen = np.sort(saved[1])[-288:]
+    assert lines(directory)[2]["chosen_score"] == pytest.approx(chosen.mean(), rel=1e-6)
+
+
+def test_a_padding_row_writes_no_score():
+    values = jnp.arange(4.0)
+    rows, weights = jnp.array([2, 0, 0, 0]), jnp.array([1.0, 0.0, 0.0, 0.0])
+    new = assembly._at_rows(values, rows, weights, jnp.full(4, 9.0))
+    np.testing.assert_array_equal(new, [0, 1, 9, 3])
+
+
+def entropies(directory, evaluation):
+    saved = predictions.read(directory, evaluation)
+    probs = np.exp(saved.logits) / np.exp(saved.logits).sum(axis=-1, keepdims=True)
+    return stats.entropy(probs, axis=-1)[np.argsort(saved.ids)], np.sort(saved.ids)
+
+
+def test_fresh_scores_are_those_of_the_weights_before_the_epoch_without_augmentation(tmp_path):
+    """With a rate of zero they are those of the last weights."""
+    overrides = {
+        "schedule.learning_rate": 0.0,
+        "predictive": dict(name="mean_field"),
+        "data.train": "pad_crop(2)|value_range(-1, 1)",
+    }
+    made = config(scores="evaluation", record=True, overrides=overrides)
+    loop.train(with_own(made), str(tmp_path))
+    expected, ids = entropies(tmp_path, "own")
+    saved = np.load(tmp_path / "scores" / "4.npz")
+    order = np.argsort(saved["ids"])
+    np.testing.assert_array_equal(saved["ids"][order], ids)
+    np.testing.assert_allclose(saved["scores"][order], expected, rtol=1e-4)
+
+
+def test_nothing_is_compiled_again_between_epochs(tmp_path, monkeypatch):
+    made = []
+    programs = compiled.programs
+
+    def kept(*arguments):
+        made.append(programs(*arguments))
+        return made[-1]
+
+    monkeypatch.setattr(compiled, "programs", kept)
+    loop.train(config(0.1, choice="pruned", score="loss", scores="evaluation"), str(tmp_path))
+    assert len({line["num_examples"] for line in lines(tmp_path)}) > 1
+    assert made[0].train_step._cache_size() == 1
+    assert made[0].score_step._cache_size() == 1
+
+
+PROGRAM = """
+import json, sys
+sys.path.insert(0, "tests/support"); sys.path.insert(0, "tests/runs")
+import jax
+from heteroscedastic.runs import loop
+config, directory = json.loads(sys.argv[1]), sys.argv[2]
+loop.train(config, directory)
+print(jax.device_count())
+"""
+
+
+@pytest.mark.parametrize("source", ["training", "evaluation"])
+def test_one_device_and_eight_choose_the_same_examples(source, trained, tmp_path):
+    directory = tmp_path / "run"
+    text = json.dumps(config(scores=source, record=True))
+    done = run_without(EXTRAS - {"sklearn"}, PROGRAM, text, str(directory), env=with_devices(8))
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1] == "8"
+    one = trained(scores=source, record=True)
+    for ours, theirs in zip(without_seconds(directory), without_seconds(one)):
+        assert ours["class_counts"] == theirs["class_counts"]
+        assert ours["overlap"] == theirs["overlap"]
+    for epoch in range(5):
+        a, b = (np.load(d / "scores" / f"{epoch}.npz")["scores"] for d in (directory, one))
+        np.testing.assert_allclose(a, b, rtol=2e-4, atol=2e-5)
+
+
+def test_a_target_guides_the_epoch_of_the_same_number(trained, tmp_path):
+    target = trained(scores="training", record=True)
+    loop.train(config(scores="target", target=str(target)), str(tmp_path / "run"))
+    for line in lines(tmp_path / "run")[WARMUP:]:
+        saved = np.load(target / "scores" / f"{line['epoch']}.npz")["scores"]
+        assert line["chosen_score"] == pytest.approx(np.sort(saved)[-288:].mean(), rel=1e-6)
+        assert line["other_score"] == pytest.approx(np.sort(saved)[:-288].mean(), rel=1e-6)
+    results = json.loads((tmp_path / "run" / "results.json").read_text())
+    assert results["target"]["workdir"] == str(target)
+
+
+def test_the_last_weights_of_a_target_choose_one_subset_for_ever(trained, tmp_path):
+    deterministic = {"predictive": dict(name="mean_field")}
+    target = tmp_path / "target"
+    loop.train(with_own(config(overrides=deterministic)), str(target))
+    loop.train(config(scores="target_final", target=str(target)), str(tmp_path / "run"))
+    expected, _ = entropies(target, "own")
+    for line in lines(tmp_path / "run")[WARMUP:]:
+        assert line["chosen_score"] == pytest.approx(np.sort(expected)[-288:].mean(), rel=1e-4)
+    assert [line["overlap"] for line in lines(tmp_path / "run")[WARMUP + 1 :]] == [1, 1]
+
+
+def test_excess_subtracts_the_scores_of_the_last_weights_of_a_target_of_other_images(tmp_path):
+    overrides = {
+        "predictive": dict(name="mean_field"),
+        "schedule.learning_rate": 0.0,
+    }
+    target, own = tmp_path / "target", tmp_path / "own"
+    loop.train(small(**overrides, **{"training.num_epochs": 1.0, "data.seed": 5}), str(target))
+    settings = dict(choice="excess", score="loss", scores="evaluation", target=str(target))
+    loop.train(config(overrides=overrides | {"seed": 1}, **settings), str(own))
+    run = assembly.build(config(overrides=overrides | {"seed": 1}, **settings))
+
+    def scores(directory):
+        loaded = loaded_run.with_pipeline(loaded_run.read(directory), run.pipeline)
+        data = run.dataset.splits["train"]
+
+        def value(key, latent, batch):
+            logits = run.parts.predictive(key, latent)
+            return run.parts.score(key, latent, logits, batch.labels)
+
+        return loaded_run.map_latents(loaded, "train", data, value)
+
+    ours, theirs = scores(own), scores(target)
+    chosen = np.argsort(ours - theirs)[-288:]
+    line = lines(own)[WARMUP]
+    assert line["chosen_score"] == pytest.approx(ours[chosen].mean(), rel=1e-4)
+
+
+def test_between_choices_an_epoch_has_the_examples_of_the_last(trained):
+    overlaps = [line["overlap"] for line in lines(trained(every_epochs=2))[WARMUP:]]
+    assert overlaps[1] == 1 > overlaps[2]
+    assert overlaps[0] == 1  # of the examples of the warm-up, which are all
+
+
+def test_a_line_says_what_was_chosen(trained):
+    run = assembly.build(config())
+    scores = prioritization.on_host(state_lib.no_scores(NUM_TRAIN))
+    values = np.random.default_rng(0).standard_normal(NUM_TRAIN).astype(np.float32)
+    all_rows = np.arange(NUM_TRAIN, dtype=np.int32)
+    scores = scores._replace(epoch=np.int32(1), values=values, rows=all_rows)
+    first = prioritization.choice(run, scores, 30)
+    again = prioritization.choice(run, first.scores._replace(values=np.roll(values, 1)), 35)
+    train = run.dataset.splits["train"]
+    a, b = (prioritization.selected(x.scores).rows for x in (first, again))
+    np.testing.assert_array_equal(a, np.sort(np.argsort(values)[-288:]))
+    assert again.facts["overlap"] == pytest.approx(len(set(a) & set(b)) / 288)
+    assert first.facts["class_counts"] == np.bincount(train.labels[a], minlength=10).tolist()
+    wrong = run.pipeline.clean_labels["train"] != train.labels
+    assert wrong.any()
+    assert first.facts["wrong_label_fraction"] == pytest.approx(wrong[a].mean())
+
+
+def test_a_score_that_is_nan_stops_the_run_with_ids_and_step(tmp_path, monkeypatch):
+    step = assembly.train_step
+
+    def with_nan(state, feed, key, **settings):
+        new, sums, values = step(state, feed, key, **settings)
+        scores = jnp.where((values.ids == 13) & (state.step >= 15), jnp.nan, values.scores)
+        return new, sums._replace(score=jnp.sum(scores)), values._replace(scores=scores)
+
+    monkeypatch.setattr(assembly, "train_step", with_nan)
+    run = config()
+    held = set(assembly.build(run).dataset.splits["train"].ids.tolist())
+    assert 13 in held
+    with pytest.raises(NotFiniteError, match=r"examples 13 is not finite at step (1[6-9]|2\d|30)"):
+        loop.train(run, str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (dict(fraction=0.0), r"selection: largest.*fraction is 0\.0|fraction is 0\.0"),
+        (dict(fraction=1e-4), r"no example of 960"),
+        (dict(warmup_epochs=0), r"warmup_epochs is 0, but scores of training steps"),
+        (dict(scores="newest"), r"prioritization\.scores is 'newest'; choose one of training"),
+        (dict(scores="target"), r"target is None, but scores='target' reads"),
+        (dict(choice="excess"), r"target is None, but the selection 'excess' reads"),
+        (dict(target="somewhere"), r"does not read it"),
+        (dict(scores="target", target="nowhere"), r"nowhere holds no complete run"),
+        (dict(choice="excess", scores="target", target="x"), r"choose 'training' or 'evaluation'"),
+        (dict(scores="target", target="x", record=True), r"record saves own scores"),
+        (dict(every_epochs=0), r"prioritization\.every_epochs is 0"),
+        (dict(score="uncertainty"), r"score has no 'uncertainty'; choose one of entropy"),
+        (dict(epochs=3), r"prioritization has no setting 'epochs'"),
+    ],
+)
+def test_bad_settings_are_named(change, message, tmp_path):
+    settings = dict(change)
+    made = config(**{k: v for k, v in settings.items() if k != "warmup_epochs"})
+    if "warmup_epochs" in settings:
+        made["prioritization"]["warmup_epochs"] = settings["warmup_epochs"]
+    with pytest.raises((ValueError, FileNotFoundError), match=message):
+        loop.train(made, str(tmp_path / "run"))
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("without", "message"),
+    [
+        ("score", r"has no section 'score'; add one"),
+        ("prioritization", r"'largest' reads the scores of examples"),
+    ],
+)
+def test_a_missing_section_is_named(without, message):
+    made = config()
+    del made[without]
+    with pytest.raises(ValueError, match=message):
+        assembly.build(made)
+
+
+def test_scores_that_nothing_reads_are_an_error():
+    with pytest.raises(ValueError, match=r"config\.score is read by config\.prioritization alone"):
+        assembly.build(small(score=dict(name="entropy")))
+
+
+def test_steps_in_place_of_epochs_are_an_error():
+    made = config(overrides={"training.num_epochs": None, "training.num_steps": 50})
+    with pytest.raises(ValueError, match=r"requires config\.training\.num_epochs"):
+        assembly.build(made)
+
+
+def test_a_stream_has_no_prioritization():
+    made = config()
+    made["data"] |= {"pipeline": "streaming", "reader_shards": 8}
+    with pytest.raises(ValueError, match=r"reads files in order"):
+        assembly.build(made)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        ({"training.num_epochs": 7.0}, r"lacks the scores of epoch 5 of the 7 epochs"),
+        ({"data.seed": 3}, r"was trained on other examples: \d+ ids differ, such as \d+"),
+    ],
+)
+def test_a_target_of_fewer_epochs_or_of_other_examples_is_an_error(
+    overrides, message, trained, tmp_path
+):
+    target = trained(scores="training", record=True)
+    with pytest.raises(ValueError, match=message):
+        loop.train(
+            config(scores="target", target=str(target), overrides=overrides), str(tmp_path / "run")
+        )
+
+
+def test_a_target_without_recorded_scores_is_an_error(trained, tmp_path):
+    settings = dict(scores="target", target=str(trained(fraction=1.0)))
+    with pytest.raises(ValueError, match=r"it has none\).*record=True"):
+        loop.train(config(**settings), str(tmp_path / "run"))
+
+
+def test_scores_that_were_changed_are_an_error(tmp_path):
+    target = tmp_path / "target"
+    loop.train(config(record=True), str(target))
+    path = target / "scores" / "3.npz"
+    arrays = dict(np.load(path))
+    arrays["scores"][0] += 1
+    np.savez(path, **arrays)
+    with pytest.raises(ValueError, match=r"3\.npz was changed"):
+        loop.train(config(scores="target", target=str(target)), str(tmp_path / "run"))
