@@ -99,11 +99,28 @@ def smoke(config: dict[str, Any], data_dir: str | None = None) -> tuple[dict[str
     parts = devices * config["training"]["microbatches"]
     batch_size = -(-config["training"]["batch_size"] // parts) * parts
     config["training"] |= {"num_epochs": None, "num_steps": 2, "batch_size": batch_size}
+    if "prioritization" in config:
+        _shrink_prioritization(config)
     if streams:
         config["data"]["reader_shards"] = math.gcd(config["data"]["reader_shards"], batch_size)
     if devices % config["training"]["class_shards"]:  # that it was made for are not here
         config["training"]["class_shards"] = 1
     return config, data_dir
+
+
+def _shrink_prioritization(config: dict[str, Any]) -> None:
+    """Shrinks the run to an epoch of all examples and one of chosen examples."""
+    settings = config["prioritization"]
+    if settings["target"] is not None:
+        hosts.log("config.prioritization.target is of other data than a smoke run, so it is left.")
+        if "target_scores" in sections.selection_reads(config):
+            config["selection"] = {"name": "largest", "fraction": config["selection"]["fraction"]}
+        settings |= {"scores": "training", "target": None}
+    settings |= {"warmup_epochs": min(1, settings["warmup_epochs"]), "every_epochs": 1}
+    if "fraction" in config.get("selection", {}):
+        config["selection"]["fraction"] = max(0.5, config["selection"]["fraction"])
+    config.setdefault("score", {"name": "entropy"})
+    config["training"] |= {"num_epochs": 2.0, "num_steps": None}
 
 
 def _classes(config: dict[str, Any]) -> tuple[int | None, int | None]:
@@ -224,13 +241,23 @@ def _splits(config: dict[str, Any]) -> set[str]:
     return {"train", *splits} - {"valid"}
 
 
+def _with_one_channel(chain: str) -> str:
+    """The chain with a range of pixels that digits, of one channel, have too."""
+    links = chain.split("|")
+    return "|".join("value_range(-1, 1)" if x.startswith("value_range(") else x for x in links)
+
+
 def _stand_in(config: dict[str, Any]) -> None:
     data = config["data"]
     config["data"] = {
         **bind.defaults(sections.ResidentData),
         "name": "digits_pairs" if schema.task(config).labels == "list" else "digits",
-        "train": re.sub(_SHIFTS, lambda m: f"{m[1]}{min(int(m[2]), _MAX_SHIFT)}", data["train"]),
-        "eval": data["eval"],
+        "train": re.sub(
+            _SHIFTS,
+            lambda m: f"{m[1]}{min(int(m[2]), _MAX_SHIFT)}",
+            _with_one_channel(data["train"]),
+        ),
+        "eval": _with_one_channel(data["eval"]),
         # for a split "valid" that the data may have had
         "validation_fraction": data["validation_fraction"] or 0.2,
     }

@@ -1,0 +1,97 @@
+"""A low-rank head on CIFAR-100, trained on the 10 % of images of largest entropy.
+
+Question:  does a noise head know which uncertain examples are worth training on?
+Command:   python main.py --config=configs/cifar100_resnet34_het_full.py \
+               --workdir=runs/cifar100_resnet34_het_full
+Cost:      20,530 steps; not measured; experiments/sample_prioritization has a version for CPUs
+Expected:  not measured; the paper has no such head
+"""
+
+from ml_collections import ConfigDict
+from ml_collections.config_dict import placeholder
+
+
+def get_config() -> ConfigDict:
+    c = ConfigDict()
+    c.seed = 0
+    c.task = "multiclass"
+    c.data = dict(
+        name="cifar100",
+        label="label",
+        splits=dict(train="train", test="test"),
+        # Mean and standard deviation of CIFAR-10, for both data sets, as in the authors' code.
+        train="pad_crop(4)|flip_lr|"
+        "value_range((-2.4291, -2.4183, -2.2214), (2.5141, 2.5968, 2.7537))",
+        eval="value_range((-2.4291, -2.4183, -2.2214), (2.5141, 2.5968, 2.7537))",
+        validation_fraction=0.1,  # reading S1
+        pipeline="resident",
+        max_classes=placeholder(int),
+        max_examples=placeholder(int),
+        seed=0,  # the same images are held out in every run, so that a target may guide it
+        extras=(),
+        max_boxes=16,
+        with_boxes=False,
+    )
+    c.curation = ""
+    c.backbone = dict(
+        name="ResNet34",
+        stem="cifar",
+        dtype="float32",
+        remat=False,
+        group_size=placeholder(int),
+        start="identity",
+    )
+    c.head = dict(
+        name="LowRank",
+        num_classes=100,
+        num_factors=15,
+        temperature=1.0,
+        noise_on="utilities",
+        edward2=False,
+    )
+    c.predictive = dict(
+        name="softmax", num_samples=128, points="sobol", chunk_size=placeholder(int)
+    )
+    c.smoothing = dict(name="hard")
+    c.loss = dict(name="cross_entropy")
+    c.weighting = dict(name="equal")
+    # l2 is half of the weight decay of 5e-4 (reading X4), which the code has on all parameters.
+    c.optimizer = dict(
+        name="sgd",
+        momentum=0.9,
+        nesterov=False,
+        l2=2.5e-4,
+        covariance_l2=placeholder(float),
+        decay_normalization=True,
+        clip_norm=placeholder(float),
+    )
+    # Over all epochs, warm-up included (reading S6).
+    c.schedule = dict(name="cosine", learning_rate=0.1, warmup_epochs=0.0, warmup_steps=0)
+    c.score = dict(name="entropy")
+    c.selection = dict(name="largest", fraction=0.1)
+    c.prioritization = dict(
+        warmup_epochs=10,
+        every_epochs=1,
+        scores="training",  # as in the authors' code (reading S4)
+        target=placeholder(str),
+        record=False,
+    )
+    c.training = dict(
+        batch_size=64,
+        num_epochs=200.0,
+        num_steps=placeholder(int),
+        checkpoint_epochs=10.0,
+        microbatches=1,
+        parameters="replicated",
+        class_shards=1,
+        profile_steps=placeholder(tuple),
+    )
+    # The last epoch counts (reading S11); temperatures are fitted on the held out images.
+    c.evals = dict(
+        test=dict(split="test", checkpoint="last", answers=placeholder(str)),
+        valid=dict(split="valid", checkpoint="last", answers=placeholder(str)),
+    )
+    c.warm_start = dict(
+        workdir=placeholder(str), weights=placeholder(str), checkpoint="last", head=False
+    )
+    return c
