@@ -1,0 +1,270 @@
+"""Tables of "Can Calibration Improve Sample Prioritization?" (2022), and our questions.
+
+Every epoch after the warm-up has the examples of largest entropy. Scale "paper" has the paper's
+settings, "gpu" a smaller network and fewer epochs, and "cpu" also fewer images. The last epoch
+counts (reading S11); temperatures are fitted on the images that are held out of the training set.
+"""
+
+from pathlib import Path
+from typing import Any
+
+from experiments.study import Regime, Row, Scale, Table
+from heteroscedastic import files
+
+Overrides = dict[str, Any]
+PAPER = files.read_json(Path(__file__).parent / "paper.json")
+DATA_SETS = {"cifar10": "CIFAR-10", "cifar100": "CIFAR-100"}
+PERCENTS = (100, 30, 20, 10)
+METHODS = ("none", "label_smoothing", "mixup", "focal")
+_TARGET_ALPHA = {"cifar10": 0.3, "cifar100": 0.25}
+
+_REGIMES = {"test": Regime(select=None, report="test", fit="valid")}
+# A positive gap is overconfidence: choosing hard examples lowers confidence, which may pass for
+# calibration.
+_METRICS = ("accuracy", "ece", "confidence", "nll", "scaled_ece", "scaled_nll")
+_SEEDS = (0, 1, 2)
+_MORE_SEEDS = (0, 1, 2, 3, 4, 5)  # of the primary comparison
+
+_ON_GPU = {
+    "backbone.name": "ResNet18",
+    "training.num_epochs": 60.0,
+    "prioritization.warmup_epochs": 3,
+}
+# The learning rate was chosen for all images, without calibration, on the images held out: see
+# docs/results/prioritization.md.
+_ON_CPU = {
+    "backbone": dict(name="ResNet8"),
+    "data.splits": dict(train="train[:12%]", test="test"),
+    "training.num_epochs": 30.0,
+    "training.checkpoint_epochs": 1e6,  # of short epochs; the end is saved anyway
+    "prioritization.warmup_epochs": 3,
+}
+_CPU_EXAMPLES = 5400  # of train[:12%], without those held out
+_CPU_BATCH = 64
+
+
+def _method(name: str, settings: dict[str, float]) -> Overrides:
+    """A method of the paper with the hyper-parameter of a cell (reading S3)."""
+    if name == "label_smoothing":
+        smoothing = dict(name="uniform", rate=settings["alpha"], over="all")
+        return {"smoothing": smoothing}
+    if name == "mixup":
+        return {"mixing": dict(name="mixup", alpha=settings["alpha"], draws="batch")}  # reading S10
+    if name == "focal":
+        return {"loss": dict(name="focal", gamma=float(settings["gamma"]))}
+    return {}
+
+
+def _cells(data: str, number: int) -> list[tuple[str, int, dict[str, float]]]:
+    """Method, percentage and hyper-parameter of each row of the paper's table."""
+    rows = PAPER["tables"][f"table_{number}"]["rows"]
+    return [
+        (row["id"], row["subset_percent"], row.get("hyper", {}))
+        for row in rows
+        if row["dataset"] == DATA_SETS[data]
+    ]
+
+
+def _fraction(percent: int) -> Overrides:
+    return {"selection": dict(name="largest", fraction=percent / 100)}
+
+
+def _scales(data: str, cpu: Overrides | None = None, **settings: Any) -> dict[str, Scale]:
+    """CIFAR-100 has no scale "cpu", as the data pack lacks it."""
+    scales = {
+        "gpu": Scale(_SEEDS, _ON_GPU, **settings),
+        "paper": Scale(_SEEDS, **settings),
+    }
+    if data == "cifar10":
+        scales["cpu"] = Scale(_SEEDS, _ON_CPU | (cpu or {}), **settings)
+    return scales
+
+
+def _paper_table(data: str, number: int) -> Table:
+    """Table 1 or 2 of one data set: four methods by four percentages."""
+    guided = {
+        "prioritization.scores": "target",
+        "prioritization.target": f"{{runs}}/targets_{data}/{{scale}}/target/untuned/seed_{{seed}}",
+    }
+    rows = tuple(
+        Row(
+            f"{method}_{percent}",
+            f"{data}_resnet34_hom",
+            _method(method, settings) | _fraction(percent) | (guided if number == 2 else {}),
+            method,
+            {"subset_percent": percent},
+        )
+        for method, percent, settings in _cells(data, number)
+        if number == 1 or percent < 100  # nothing is chosen of all examples
+    )
+    guide = "a larger network with mixup" if number == 2 else "the network itself"
+    return Table(
+        claim=f"Calibration improves the choice of examples by {guide}: {DATA_SETS[data]}.",
+        rows=rows,
+        metrics=_METRICS,
+        regimes=_REGIMES,
+        select_metric="nll",
+        scales=_scales(data),
+        reference=rows[0].name,
+        paper=dict(
+            table=f"table_{number}",
+            where={"dataset": DATA_SETS[data]},
+            columns={"accuracy": "accuracy", "ece": "ece"},
+            note="ResNet-34, 200 epochs; percentages; the number of runs is not stated",
+        ),
+    )
+
+
+def _targets(data: str) -> Table:
+    """The runs that guide those of table 2: their scores of every epoch are saved."""
+    mixup = _method("mixup", {"alpha": _TARGET_ALPHA[data]})
+    row = Row(
+        "target",
+        f"{data}_resnet34_hom",
+        mixup | _fraction(100) | {"prioritization.record": True},
+    )
+    scales = _scales(data)
+    target = {"paper": "ResNet50", "gpu": "ResNet50", "cpu": "ResNet20"}
+    scales = {
+        name: scale._replace(
+            overrides=scale.overrides | ({"backbone": dict(name=target[name], stem="cifar")})
+        )
+        for name, scale in scales.items()
+    }
+    return Table(
+        claim=f"Targets of table 2: {DATA_SETS[data]}.",
+        rows=(row,),
+        metrics=_METRICS,
+        regimes=_REGIMES,
+        select_metric="nll",
+        scales=scales,
+    )
+
+
+def num_steps(num_examples: int, batch: int, epochs: int, warmup: int, percent: int) -> int:
+    """Steps of a run that chooses a percentage of the examples after the warm-up."""
+    full, short = (-(-n // batch) for n in (num_examples, round(num_examples * percent / 100)))
+    return warmup * full + (epochs - warmup) * short
+
+
+def _equal_steps(percent: int, warmup: int, epochs: int, num_examples: int) -> Overrides:
+    """All examples for as many steps as a percentage has, with the whole schedule."""
+    steps = num_steps(num_examples, _CPU_BATCH, epochs, warmup, percent)
+    return {
+        "selection": dict(name="everything"),
+        "training.num_epochs": steps / -(-num_examples // _CPU_BATCH),
+    }
+
+
+def _controls() -> Table:
+    """What the paper lacks: the same number of steps without entropy, and fresh scores."""
+    rows = [Row("all", "cifar10_resnet34_hom", _fraction(100))]
+    for percent in (30, 10):
+        largest = _fraction(percent)
+        random = {"selection": dict(name="random", fraction=percent / 100)}
+        fresh = largest | {"prioritization.scores": "evaluation"}
+        rows += [
+            Row(f"entropy_{percent}", "cifar10_resnet34_hom", largest),
+            Row(f"random_{percent}", "cifar10_resnet34_hom", random),
+            Row(
+                f"fewer_epochs_{percent}",
+                "cifar10_resnet34_hom",
+                _equal_steps(percent, 3, 30, _CPU_EXAMPLES),
+            ),
+            Row(f"fresh_{percent}", "cifar10_resnet34_hom", fresh),
+        ]
+    rows += [
+        Row(
+            "gradient_norm_30",
+            "cifar10_resnet34_hom",
+            _fraction(30) | {"score": dict(name="gradient_norm")},
+        ),
+        Row(
+            "pruned",
+            "cifar10_resnet34_hom",
+            {
+                "selection": dict(name="pruned", rate=0.5),
+                "score": dict(name="loss"),
+                "prioritization.warmup_epochs": 1,
+            },
+        ),
+    ]
+    return Table(
+        claim="Choosing by entropy beats a random choice, and all data for as many steps.",
+        rows=tuple(rows),
+        metrics=_METRICS,
+        regimes=_REGIMES,
+        select_metric="nll",
+        scales={"cpu": Scale(_MORE_SEEDS, _ON_CPU)},
+        reference="entropy_30",
+    )
+
+
+def _noisy() -> Table:
+    """40 % of the labels are wrong: does a choice without the label noise avoid them?"""
+    worse = {"data.name": "cifar10_n", "data.label": "worse_label"}
+    small = {"selection": dict(name="smallest", fraction=0.3), "score": dict(name="loss")}
+    samples = dict(num_samples=64, points="sobol")
+    # The target of `excess` has other images than the runs that it guides.
+    excess = {
+        "selection": dict(name="excess", fraction=0.3),
+        "score": dict(name="loss"),
+        "prioritization.target": "{runs}/noisy_target/{scale}/target/untuned/seed_{seed}",
+    }
+    choices = {
+        "all": _fraction(100),
+        "entropy": _fraction(30),
+        "loss": _fraction(30) | {"score": dict(name="loss")},
+        "small_loss": small,
+        "excess": excess,
+    }
+    of_head = {
+        "het_all": _fraction(100),
+        "het_entropy": _fraction(30),
+        "het_expected_entropy": _fraction(30) | {"score": dict(name="expected_entropy", **samples)},
+        "het_latent_information": _fraction(30)
+        | {"score": dict(name="latent_information", **samples)},
+    }
+    rows = [Row(name, "cifar10_resnet34_hom", worse | x) for name, x in choices.items()]
+    rows += [Row(name, "cifar10_resnet34_het_full", worse | x) for name, x in of_head.items()]
+    return Table(
+        claim="Of wrong labels, a choice by entropy without the label noise has fewer.",
+        rows=tuple(rows),
+        metrics=_METRICS,
+        regimes=_REGIMES,
+        select_metric="nll",
+        scales={"cpu": Scale(_SEEDS, _ON_CPU)},
+        reference="entropy",
+    )
+
+
+def _noisy_target() -> Table:
+    """The target of `excess`: the same network on other images with labels as noisy."""
+    row = Row(
+        "target",
+        "cifar10_resnet34_hom",
+        {
+            "data.name": "cifar10_n",
+            "data.label": "worse_label",
+            "data.splits": dict(train="train[12%:24%]", test="test"),
+        }
+        | _fraction(100),
+    )
+    return Table(
+        claim="The target of `excess` on noisy labels.",
+        rows=(row,),
+        metrics=_METRICS,
+        regimes=_REGIMES,
+        select_metric="nll",
+        scales={"cpu": Scale(_SEEDS, _ON_CPU)},
+    )
+
+
+TABLES = {
+    **{f"table_1_{data}": _paper_table(data, 1) for data in DATA_SETS},
+    **{f"targets_{data}": _targets(data) for data in DATA_SETS},
+    **{f"table_2_{data}": _paper_table(data, 2) for data in DATA_SETS},
+    "controls": _controls(),
+    "noisy_target": _noisy_target(),
+    "noisy": _noisy(),
+}
