@@ -25,7 +25,7 @@ from heteroscedastic import weighting as weightings
 from heteroscedastic.calibration import reliability
 from heteroscedastic.models import backbones, heads
 
-_MODELS = {**train.MODELS, "ResNet8": (None, dict(stem="cifar"), 32, 10, 6, 128)}
+MODELS = {**train.MODELS, "ResNet8": (None, dict(stem="cifar"), 32, 10, 6, 128)}
 _NUM_BOXES = 4
 _DEFAULTS = {"loss": "cross_entropy", "weighting": "equal", "smoothing": "hard", "mixing": None}
 _LOSSES = (
@@ -146,11 +146,11 @@ def host_times(seconds_per_step: float, batch_size: int, repeats: int) -> list[t
 def main() -> None:
     """Prints the tables."""
     parser = argparse.ArgumentParser(description=main.__doc__)
-    parser.add_argument("--model", choices=_MODELS, default="ResNet8")
+    parser.add_argument("--model", choices=MODELS, default="ResNet8")
     parser.add_argument("--batch", type=int, help="defaults to 128 for ResNet8; see train.py")
     parser.add_argument("--repeats", type=int, default=9)
     flags = parser.parse_args()
-    _, settings, pixels, num_classes, _, cpu_batch = _MODELS[flags.model]
+    _, settings, pixels, num_classes, _, cpu_batch = MODELS[flags.model]
     size = flags.batch or cpu_batch
     corners = np.sort(np.random.default_rng(0).random((size, _NUM_BOXES, 2, 2)), axis=2)
     batch = train.random_batch(size, pixels, num_classes)._replace(

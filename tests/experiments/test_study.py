@@ -171,8 +171,17 @@ def test_a_complete_run_is_not_trained_again(tmp_path):
         study.job_results(changed, "cpu", tmp_path)
 
 
-def test_a_run_that_starts_from_another_is_recognised_by_any_path_to_both(tmp_path, monkeypatch):
-    row = Row("hom", "vtab", {"warm_start.workdir": "{runs}/upstream/{scale}/seed_{seed}"})
+@pytest.mark.parametrize(
+    ("config", "setting", "others"),
+    [
+        ("vtab", "warm_start.workdir", {}),
+        ("cifar10_resnet34_hom", "prioritization.target", {"prioritization.scores": "target"}),
+    ],
+)
+def test_a_run_that_reads_another_is_recognised_by_any_path_to_both(
+    config, setting, others, tmp_path, monkeypatch
+):
+    row = Row("hom", config, others | {setting: "{runs}/upstream/{scale}/seed_{seed}"})
     chosen = TINY._replace(rows=(row,), grid={}, scales={"cpu": Scale((0,))})
     (job,) = study.jobs(chosen, "cpu", tmp_path / "runs" / "study" / "tiny")
     files.write_json(job.directory / "config.json", job.config)
@@ -188,7 +197,7 @@ def test_a_run_that_starts_from_another_is_recognised_by_any_path_to_both(tmp_pa
     (tmp_path / "runs").rename("moved")
     assert evals_in("moved") == evals
     other = chosen._replace(
-        rows=(row._replace(overrides={"warm_start.workdir": "{runs}/other/{scale}/seed_{seed}"}),)
+        rows=(row._replace(overrides=others | {setting: "{runs}/other/{scale}/seed_{seed}"}),)
     )
     with pytest.raises(ValueError, match="another config"):
         study.job_results(other, "cpu", Path("moved") / "study" / "tiny")
