@@ -21,7 +21,7 @@ import numpy as np
 from experiments import study, table
 from heteroscedastic import files, user_errors
 
-_RUN_KEYS = ("seconds", "device", "versions", "commit")
+_RUN_KEYS = ("step", "seconds", "goodput", "device", "versions", "commit")
 
 
 def table_metrics(chosen: study.Table, result: study.JobResult) -> dict[str, Any]:

@@ -4,11 +4,13 @@ import ast
 import functools
 import json
 
+import jax.numpy as jnp
+import numpy as np
 import pytest
 
 from experiments import study, table
-from experiments.sample_prioritization import rows
-from heteroscedastic.runs import assembly
+from experiments.sample_prioritization import pictures, rows, statistics
+from heteroscedastic.runs import assembly, loaded_run, loop
 
 PAPER = json.loads((study.Path(rows.__file__).parent / "paper.json").read_text())
 EXTERNAL, DERIVED = PAPER["external"]["values"], PAPER["derived"]["derived_by_us"]
@@ -129,3 +131,67 @@ def test_fewer_epochs_are_as_many_steps_as_the_fraction_that_they_control_for():
         chosen = rows.num_steps(5400, 64, 30, 3, percent)
         epochs = at_cpu[f"fewer_epochs_{percent}"]["training"]["num_epochs"]
         assert round(epochs * -(-5400 // 64)) == chosen
+
+
+def small_convolutional(**settings):
+    """A config with batch statistics, of which an epoch has one or several batches."""
+    return study.config(
+        "digits_hom",
+        {
+            "backbone": dict(name="ResNet8", stem="cifar"),
+            "data.train": "value_range(-1, 1)",
+            "training.num_epochs": 1.0,
+        }
+        | settings,
+    )
+
+
+@pytest.fixture(scope="module")
+def loaded_in_one_batch(tmp_path_factory):
+    directory = tmp_path_factory.mktemp("run")
+    loop.train(
+        small_convolutional(**{"training.batch_size": 120, "data.max_examples": 150}),
+        str(directory),
+    )
+    return loaded_run.load(directory)
+
+
+def test_with_the_statistics_of_a_single_batch_evaluation_is_the_forward_pass_of_training(
+    loaded_in_one_batch,
+):
+    run, state = loaded_in_one_batch.run, loaded_in_one_batch.state
+    assert run.pipeline.sizes["train"] == run.steps.batch_size
+    model_state = statistics.reestimated(loaded_in_one_batch)
+    inputs = run.dataset.splits["train"].inputs / 127.5 - 1.0
+    present = jnp.ones(len(inputs), bool)
+
+    def latent(model_state, train):
+        variables = {"params": state.params, **model_state}
+        mutable = {"mutable": ["batch_stats"]} if train else {}
+        found = run.model.apply(
+            variables, jnp.asarray(inputs, jnp.float32), present, train=train, **mutable
+        )
+        return (found[0] if train else found).loc
+
+    in_training = latent(state.model_state, train=True)
+    np.testing.assert_allclose(latent(model_state, train=False), in_training, rtol=1e-3, atol=1e-3)
+    before = latent(state.model_state, train=False)
+    assert np.abs(before - in_training).max() > 0.05
+
+
+def test_with_the_statistics_as_they_are_the_metrics_are_those_of_the_run(loaded_in_one_batch):
+    found = statistics.metrics(loaded_in_one_batch, loaded_in_one_batch.state.model_state, "test")
+    for name, value in loaded_in_one_batch.results["evals"]["test"].items():
+        assert found[name] == pytest.approx(value, rel=1e-5, abs=1e-6), name
+
+
+def test_a_table_is_drawn_with_a_point_for_each_row_at_its_cost():
+    def run(accuracy, seconds):
+        evals = {"test": {"accuracy": accuracy, "ece": 0.1}}
+        return {"evals": evals, "step": 50, "goodput": {"steps": seconds, "scores": 2.0}}
+
+    figure = pictures.panels({"a": [run(0.5, 3.0), run(0.7, 5.0)], "b": [run(0.4, 1.0)]}, "test")
+    steps, seconds = figure.axes[:2]
+    assert len(steps.containers) == 2
+    (point,) = seconds.containers[0][0].get_xydata()
+    np.testing.assert_allclose(point, (6.0, 0.6))
