@@ -181,8 +181,8 @@ def pruned(
     check_number("rate", rate, at_least=0, below=1)
     check_number("full_fraction", full_fraction, at_least=0, at_most=1)
     n = len(pool.ids)
-    # A mean in float64, rounded, so that the mean of equal scores is none of them too large.
-    below = pool.scores < np.mean(pool.scores, dtype=np.float64).astype(pool.scores.dtype)
+    # In float64, as a rounded mean of equal scores may exceed them.
+    below = pool.scores < np.mean(pool.scores, dtype=np.float64)
     candidates = np.flatnonzero(below)
     number = len(candidates) - int(rate * len(candidates))
     if pool.progress >= 1 - full_fraction or number == len(candidates):

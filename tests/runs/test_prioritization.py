@@ -2,13 +2,14 @@
 
 import itertools
 import json
+import socket
 
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from scipy import stats
 from small_runs import assert_same_bits, outcome, small
-from subprocesses import EXTRAS, run_without, with_devices
+from subprocesses import EXTRAS, outputs, start_without, with_devices
 
 from heteroscedastic.distributed.in_flight import NotFiniteError
 from heteroscedastic.distributed.preemption import Agreement
@@ -213,24 +214,41 @@ def test_nothing_is_compiled_again_between_epochs(tmp_path, monkeypatch):
 
 PROGRAM = """
 import json, sys
-sys.path.insert(0, "tests/support"); sys.path.insert(0, "tests/runs")
 import jax
+process, number, port = (int(x) for x in sys.argv[3:])
+if number > 1:
+    jax.distributed.initialize(f"localhost:{port}", number, process)
 from heteroscedastic.runs import loop
-config, directory = json.loads(sys.argv[1]), sys.argv[2]
-loop.train(config, directory)
-print(jax.device_count())
+loop.train(json.loads(sys.argv[1]), sys.argv[2])
+print(jax.device_count(), jax.process_count())
 """
 
 
-@pytest.mark.parametrize("source", ["training", "evaluation"])
-def test_one_device_and_eight_choose_the_same_examples(source, trained, tmp_path):
+@pytest.mark.parametrize(
+    ("source", "num_processes", "devices"), [("evaluation", 1, 8), ("training", 2, 1)]
+)
+def test_devices_and_processes_choose_the_same_examples(
+    source, num_processes, devices, trained, tmp_path
+):
     directory = tmp_path / "run"
     text = json.dumps(config(scores=source, record=True))
-    done = run_without(EXTRAS - {"sklearn"}, PROGRAM, text, str(directory), env=with_devices(8))
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines()[-1] == "8"
+    with socket.socket() as free:
+        free.bind(("localhost", 0))
+        port = free.getsockname()[1]
+    started = [
+        start_without(
+            EXTRAS - {"sklearn"},
+            PROGRAM,
+            *(text, str(directory), str(i), str(num_processes), str(port)),
+            env=with_devices(devices),
+        )
+        for i in range(num_processes)
+    ]
+    texts = outputs(started)
+    assert not any(process.returncode for process in started), texts
+    assert texts[0][0].splitlines()[-1] == f"{devices * num_processes} {num_processes}"
     one = trained(scores=source, record=True)
-    for ours, theirs in zip(without_seconds(directory), without_seconds(one)):
+    for ours, theirs in zip(without_seconds(directory), without_seconds(one), strict=True):
         assert ours["class_counts"] == theirs["class_counts"]
         assert ours["overlap"] == theirs["overlap"]
     for epoch in range(5):
