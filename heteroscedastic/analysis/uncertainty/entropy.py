@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
-from heteroscedastic import ensembles
+from heteroscedastic import ensembles, sampling
 from heteroscedastic import latent as latent_lib
 from heteroscedastic.ensembles import EntropySplit
 from heteroscedastic.runs import loaded_run as loaded_run_lib
@@ -21,7 +21,6 @@ from heteroscedastic.runs import predictions
 from heteroscedastic.runs.loaded_run import LoadedRun
 from heteroscedastic.runs.predictions import Predictions
 
-_CHUNK_VALUES = 2**20  # utilities in memory at once
 _BLOCK_VALUES = 2**20  # float64 logits of members in memory at once
 
 
@@ -106,14 +105,11 @@ def _blocks(members: Sequence[Predictions]) -> Iterator[Float[np.ndarray, "m b k
 def _sums_over_samples(key, latent, num_samples, points, link):
     """Sums over the samples of the probabilities [b, k] and of the entropies [b]."""
     source = latent_lib.noise_source(key, latent, num_samples, points)
-    chunk = max(1, min(num_samples, _CHUNK_VALUES // latent.loc.size))
 
-    def body(totals, start):
-        numbers = start + jnp.arange(chunk)
-        present = (numbers < num_samples).astype(latent.loc.dtype)
-        utilities = latent_lib.utilities(latent, source(jnp.minimum(numbers, num_samples - 1)))
+    def body(totals, indices):
+        utilities = latent_lib.utilities(latent, source(indices))
         # Without noise there is a single sample.
-        utilities = jnp.broadcast_to(utilities, (chunk, *latent.loc.shape))
+        utilities = jnp.broadcast_to(utilities, (len(indices), *latent.loc.shape))
         if link == "sigmoid":
             probs = jax.nn.sigmoid(utilities)
             complement = jax.nn.sigmoid(-utilities)
@@ -124,15 +120,11 @@ def _sums_over_samples(key, latent, num_samples, points, link):
             probs = jnp.exp(log_probs)
             terms = probs * log_probs
         entropies = -jnp.sum(jnp.where(probs > 0, terms, 0.0), axis=-1)
-        parts = (
-            jnp.einsum("s,s...k->...k", present, probs),
-            jnp.einsum("s,s...->...", present, entropies),
-        )
-        return jax.tree.map(jnp.add, totals, parts), None
+        return jax.tree.map(lambda x, part: x + jnp.sum(part, axis=0), totals, (probs, entropies))
 
     zeros = jnp.zeros_like(latent.loc), jnp.zeros(latent.loc.shape[:-1], latent.loc.dtype)
-    totals, _ = jax.lax.scan(body, zeros, jnp.arange(0, num_samples, chunk))
-    return totals
+    chunk_size = min(sampling.chunk_size(latent.loc.size), num_samples)
+    return sampling.over_chunks(body, zeros, num_samples, chunk_size)
 
 
 def _entropy(probs, link):

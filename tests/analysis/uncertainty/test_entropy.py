@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import special, stats
 
-from heteroscedastic import ensembles
+from heteroscedastic import ensembles, sampling
 from heteroscedastic import latent as latent_lib
 from heteroscedastic.analysis.uncertainty import entropy
 from heteroscedastic.data import resident
@@ -51,7 +51,7 @@ def test_the_parts_add_up_and_are_not_negative(split):
 
 def test_chunks_with_a_short_last_one_change_only_rounding(het, monkeypatch):
     expected = entropy.sample_split(het, "valid", 24, points="independent")
-    monkeypatch.setattr(entropy, "_CHUNK_VALUES", 7 * 50 * 10)  # of 24 samples 7, 7, 7 and 3
+    monkeypatch.setattr(sampling, "_CHUNK_VALUES", 7 * 50 * 10)  # of 24 samples 7, 7, 7 and 3
     parts = entropy.sample_split(het, "valid", 24, points="independent")
     np.testing.assert_allclose(parts.total, expected.total, rtol=1e-5)
     np.testing.assert_allclose(parts.mutual, expected.mutual, atol=1e-5)
