@@ -18,7 +18,7 @@ from heteroscedastic.runs.run_record import WorkdirError
 
 _REMEDY = "remove it, and the same command writes it again"
 _MAX_DIFFERENCES = 5  # in an error
-_FILES = ("config.json", "dataset.json", "metrics.jsonl", "results.json")
+_FILES = ("config.json", "dataset.json", "metrics.jsonl", "epochs.jsonl", "results.json")
 
 
 @contextlib.contextmanager
@@ -44,7 +44,8 @@ def claimed(workdir: files.Path, config: dict[str, Any]) -> Iterator[dict[str, A
             stack.enter_context(_locked(workdir))
             for name in _FILES:
                 files.sweep(workdir, name)
-            files.sweep(workdir / "predictions", "*.npz")
+            for folder in ("predictions", "scores"):
+                files.sweep(workdir / folder, "*.npz")
             _check_same_run(workdir, config)  # again, as no other process can change it now
             _write_config(workdir / "config.json", config)
             return None

@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import shutil
 import socket
 
 import jax.numpy as jnp
@@ -420,6 +421,29 @@ def test_a_target_of_fewer_epochs_or_of_other_examples_is_an_error(
         loop.train(
             config(scores="target", target=str(target), overrides=overrides), str(tmp_path / "run")
         )
+
+
+def test_a_target_of_other_classes_or_one_that_is_not_complete_is_an_error(trained, tmp_path):
+    target = tmp_path / "target"
+    shutil.copytree(trained(scores="training", record=True), target)
+    made = config(scores="target", target=str(target))
+    content = json.loads((target / "dataset.json").read_text())
+    content["class_names"][0] = "another"
+    run = assembly.build(made)
+    saved = loaded_run.read(target)
+    other = saved._replace(dataset=content)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(loaded_run, "read", lambda name: other)
+        with pytest.raises(ValueError, match=r"has other classes than this run"):
+            prioritization.Target(run)
+    (target / "results.json").unlink()
+    with pytest.raises(FileNotFoundError, match=r"Finish the training: python main\.py"):
+        loop.train(made, str(tmp_path / "run"))
+
+
+def test_the_state_has_twelve_bytes_for_each_example():
+    sizes = [sum(x.nbytes for x in state_lib.no_scores(n)) for n in (1000, 2000)]
+    assert sizes[1] - sizes[0] == 12 * 1000
 
 
 def test_a_target_without_recorded_scores_is_an_error(trained, tmp_path):
