@@ -346,6 +346,19 @@ def test_a_score_that_is_nan_stops_the_run_with_ids_and_step(tmp_path, monkeypat
         loop.train(run, str(tmp_path))
 
 
+def test_a_fresh_score_that_is_infinite_stops_the_run_before_it_chooses(tmp_path, monkeypatch):
+    scores = loop._Trainer._scores
+
+    def with_infinite(self, *arguments):
+        return scores(self, *arguments).at[7].set(jnp.inf)
+
+    monkeypatch.setattr(loop._Trainer, "_scores", with_infinite)
+    made = config(scores="evaluation")
+    example = assembly.build(made).dataset.splits["train"].ids[7]
+    with pytest.raises(NotFiniteError, match=rf"examples {example} is not finite at step 30;"):
+        loop.train(made, str(tmp_path))
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [

@@ -6,19 +6,27 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-from jaxtyping import Shaped, UInt8
+from jaxtyping import Float, Shaped, UInt8
 
 _MIN_SIDE, _MAX_SIDE = 96, 224  # of a view on the sheet, in pixels
 _GAP, _LINE_HEIGHT = 6, 16  # in pixels
 _CHARACTER_WIDTH = 6.2  # in pixels
-_BACKGROUND, _TEXT_COLOR = (255, 255, 255), (0, 0, 0)
+_BACKGROUND, _TEXT_COLOR, _BOX_COLOR = (255, 255, 255), (0, 0, 0), (255, 0, 0)
+
+
+class View(NamedTuple):
+    """An example as a chain shows it."""
+
+    image: UInt8[np.ndarray, "h w c"]  # grey, or red, green and blue
+    boxes: Float[np.ndarray, "m 4"] | None = None  # see boxes.py
+    note: str = ""  # written on the image
 
 
 class Row(NamedTuple):
     """One example."""
 
     caption: str
-    views: list[UInt8[np.ndarray, "h w c"]]  # grey, or red, green and blue
+    views: list[View]
 
 
 def pixels(
@@ -42,8 +50,8 @@ def draw(title: str, columns: Sequence[str], rows: Sequence[Row]) -> bytes:
     from PIL import Image, ImageDraw
 
     sides = [
-        max(view.shape[0] for row in rows for view in row.views),
-        max(v.shape[1] for r in rows for v in r.views),
+        max(view.image.shape[0] for row in rows for view in row.views),
+        max(view.image.shape[1] for row in rows for view in row.views),
     ]
     scale = (
         _MAX_SIDE / max(sides) if max(sides) > _MAX_SIDE else max(1, -(-_MIN_SIDE // min(sides)))
@@ -67,10 +75,23 @@ def draw(title: str, columns: Sequence[str], rows: Sequence[Row]) -> bytes:
         write(_GAP, top - _LINE_HEIGHT, row.caption, sheet_width)
         for column, view in enumerate(row.views):
             top, left = position(number, column, height, width)
-            picture = Image.fromarray(view[..., 0] if view.shape[-1] == 1 else view[..., :3])
+            image = view.image
+            picture = Image.fromarray(image[..., 0] if image.shape[-1] == 1 else image[..., :3])
             size = [round(scale * side) for side in picture.size]
             filter_ = Image.Resampling.NEAREST if scale >= 1 else Image.Resampling.BILINEAR
             sheet.paste(picture.resize(size, filter_), (left, top))
+            for box in [] if view.boxes is None else view.boxes:
+                if box[2] > box[0] and box[3] > box[1]:
+                    corners = [
+                        (left + x * (size[0] - 1), top + y * (size[1] - 1))
+                        for y, x in (box[:2], box[2:])
+                    ]
+                    canvas.rectangle(corners, outline=_BOX_COLOR)
+            if view.note:
+                bottom = top + size[1]
+                corner = (left + len(view.note) * _CHARACTER_WIDTH, bottom - 1)
+                canvas.rectangle([(left, bottom - 12), corner], fill=_BACKGROUND)
+                canvas.text((left, bottom - 12), view.note, fill=_TEXT_COLOR)
     file = io.BytesIO()
     sheet.save(file, format="png")
     return file.getvalue()

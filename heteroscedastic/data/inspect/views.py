@@ -4,9 +4,13 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
-from heteroscedastic.bind import check_seed, in_section
+from heteroscedastic import boxes as boxes_lib
+from heteroscedastic import smoothing
+from heteroscedastic.batch import Batch
+from heteroscedastic.bind import bind, check_seed, in_section, lookup
 from heteroscedastic.data import chains, checks, resident, split_spec
 from heteroscedastic.data.dataset import Split
 from heteroscedastic.data.inspect import contact_sheet
@@ -15,7 +19,10 @@ from heteroscedastic.data.storage import encoded, store
 _ROWS, _DRAWS = 8, 6
 _MAX_SEARCH = 2000  # number of examples among which those of the sheet are selected
 # Settings of config.data that select the examples of a stream.
-_SELECTION = ("label", "splits", "max_classes", "max_examples", "max_labels")
+_SELECTION = (
+    *("label", "splits", "max_classes", "max_examples", "max_labels"),
+    *("extras", "max_boxes", "with_boxes"),
+)
 _Chain = Sequence[Callable]
 
 
@@ -25,12 +32,14 @@ class _Example(NamedTuple):
     id: int
     labels: np.ndarray
     views: list[np.ndarray]  # evaluation, then draws of training
+    boxes: list[np.ndarray] | None  # of the views, if the config has boxes
 
 
 def sheet(config: Mapping[str, Any], data_dir: str | None) -> bytes:
     """Draws a PNG file: per example, the view of evaluation and several draws of training.
 
-    Labels are the stored ones, before curation.
+    Labels are the stored ones, before curation. If `config.data.extras` has boxes, views have them
+    in red, and below them the objectness o and the target t of the first label.
 
     Raises:
       ValueError, FileNotFoundError: the data cannot be read, or a chain is not valid.
@@ -52,19 +61,44 @@ def sheet(config: Mapping[str, Any], data_dir: str | None) -> bytes:
     for example in examples:
         labels = "; ".join(names[k] for k in np.atleast_1d(example.labels) if k >= 0) or "no label"
         views = [
-            contact_sheet.pixels(view, train if i else evaluation)
+            contact_sheet.View(contact_sheet.pixels(view, train if i else evaluation))
             for i, view in enumerate(example.views)
         ]
+        if example.boxes is not None:
+            notes = _notes(config, example, len(names))
+            views = [
+                view._replace(boxes=boxes, note=note)
+                for view, boxes, note in zip(views, example.boxes, notes, strict=True)
+            ]
         rows.append(contact_sheet.Row(f"{example.id}: {labels}", views))
     columns = ["evaluation", *(f"training {epoch}" for epoch in range(_DRAWS))]
     return contact_sheet.draw(f"{config['data']['name']}: {config['data']['train']}", columns, rows)
+
+
+def _notes(config: Mapping[str, Any], example: _Example, num_classes: int) -> list[str]:
+    """The objectness and the target of the first label, of each view of an example."""
+    number = len(example.boxes)
+    boxes = jnp.asarray(np.stack(example.boxes), jnp.float32)
+    notes = [f"o {value:.2f}" for value in boxes_lib.objectness(boxes)]
+    settings = config.get("smoothing", {"name": "hard"})
+    function = lookup(smoothing, settings["name"])
+    if set(function.suits.required_extras(settings)) - {"boxes"}:
+        return notes  # its soft labels are not read here
+    labels = jnp.asarray(np.stack([example.labels] * number), jnp.int32)
+    zeros = jnp.zeros(number, jnp.int32)
+    batch = Batch(None, labels, jnp.ones(number), zeros, {"boxes": boxes})
+    targets = in_section("smoothing", bind, smoothing, **settings)(batch, num_classes)
+    first = int(np.atleast_1d(example.labels)[0])
+    return [f"{note} t {target:.2f}" for note, target in zip(notes, targets[:, first], strict=True)]
 
 
 def _stored_examples(
     config: Mapping[str, Any], data_dir: str | None, train: _Chain, evaluation: _Chain
 ) -> tuple[list[_Example], Sequence[str]]:
     data = config["data"]
-    stored = store.stored_dataset(data["name"], data_dir)
+    has_boxes = "boxes" in data.get("extras", ())
+    reading = {"extras": ("boxes",), "max_boxes": data["max_boxes"]} if has_boxes else {}
+    stored = store.stored_dataset(data["name"], data_dir, **reading)
     part = split_spec.parse((data.get("splits") or {}).get("train", "train"), stored.sizes)
     examples = stored.read(part._replace(stop=min(part.stop, part.start + _MAX_SEARCH)))
     field = data.get("label", "label")
@@ -76,17 +110,23 @@ def _stored_examples(
     images = [examples.images[row] for row in chosen]
     if isinstance(examples.images, list):
         images = encoded.decode(images, stored.num_channels, stored.where)
-    split = Split(np.stack(images), labels[chosen], examples.ids[chosen]).with_int32()
+    extras = {"boxes": examples.fields["boxes"][chosen]} if has_boxes else {}
+    split = Split(np.stack(images), labels[chosen], examples.ids[chosen], extras).with_int32()
     rows = np.arange(len(chosen))
 
     def views_of(links, epoch):
         feed = next(resident.feeds(rows, len(rows), epoch))
         batch = resident.batch(jax.random.key(config["seed"]), split, feed, chain=links)
-        return np.asarray(batch.inputs)
+        return np.asarray(batch.inputs), jax.tree.map(np.asarray, batch.extras).get("boxes")
 
     views = [views_of(evaluation, 0), *(views_of(train, epoch) for epoch in range(_DRAWS))]
     return [
-        _Example(int(split.ids[row]), split.labels[row], [view[row] for view in views])
+        _Example(
+            int(split.ids[row]),
+            split.labels[row],
+            [images[row] for images, _ in views],
+            [boxes[row] for _, boxes in views] if has_boxes else None,
+        )
         for row in rows
     ], class_names
 
@@ -116,10 +156,19 @@ def _stream_examples(
     slots = np.arange(len(ids))
     feeds = [next(iter(pipeline.feeds("train", slots)))]
     feeds += [next(iter(pipeline.training_feeds(epoch, 0, slots))) for epoch in range(_DRAWS)]
-    views = [feed.inputs[np.argsort(feed.ids)] for feed in feeds]  # each epoch has its own order
-    labels = feeds[0].labels[np.argsort(feeds[0].ids)]
+    orders = [np.argsort(feed.ids) for feed in feeds]  # each epoch has its own
+    labels = feeds[0].labels[orders[0]]
+    has_boxes = "boxes" in settings.get("extras", ())
     return [
-        _Example(int(ids[i]), labels[i], [view[i] for view in views]) for i in slots
+        _Example(
+            int(ids[i]),
+            labels[i],
+            [feed.inputs[order[i]] for feed, order in zip(feeds, orders, strict=True)],
+            [feed.extras["boxes"][order[i]] for feed, order in zip(feeds, orders, strict=True)]
+            if has_boxes
+            else None,
+        )
+        for i in slots
     ], selection.class_names
 
 

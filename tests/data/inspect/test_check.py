@@ -12,6 +12,7 @@ from PIL import Image
 from experiments import study
 from heteroscedastic.bind import chain
 from heteroscedastic.data import augment, split_spec
+from heteroscedastic.data.dataset import Dataset, Split
 from heteroscedastic.data.inspect import check, contact_sheet, views
 from heteroscedastic.data.storage import sample, store, tfds
 
@@ -159,6 +160,45 @@ def test_the_sheet_shows_the_view_of_evaluation_and_draws_of_training():
         for t, x in (contact_sheet.position(0, i, 96, 96) for i in range(1, 7))
     ]
     assert len(set(draws)) > 1
+
+
+def with_boxes(directory):
+    """A config of eight grey images, each with one box, and the images beside it."""
+    images = np.full((8, 24, 24, 3), 90, np.uint8)
+    boxes = np.tile(np.float32([[[0.25, 0.5, 0.75, 1.0], [0, 0, 0, 0]]]), (8, 1, 1))
+    train = Split(images, np.arange(8) % 4, np.arange(8), {"boxes": boxes})
+    splits = {"train": train, "test": Split(images, np.arange(8) % 4, np.arange(8))}
+    store.write(directory / "boxed.npz", Dataset(splits, ("a", "b", "c", "d")))
+    data = dict(name="boxed", extras=("boxes",), train="flip_lr|value_range(-1, 1)")
+    config = config_of("digits_het_pe", data | dict(max_boxes=2, splits=None))
+    return config | {"smoothing": dict(name="adaptive", beta=1.0, over="wrong", objectness="own")}
+
+
+def test_the_sheet_shows_the_boxes_of_each_view(tmp_path):
+    config = with_boxes(tmp_path)
+    with Image.open(io.BytesIO(views.sheet(config, str(tmp_path)))) as image:
+        drawn = np.asarray(image).astype(int)
+    red = (drawn == contact_sheet._BOX_COLOR).all(axis=-1)
+    sides = set()
+    for column in range(7):
+        top, left = contact_sheet.position(0, column, 96, 96)
+        rows, columns = np.nonzero(red[top : top + 96, left : left + 96])
+        np.testing.assert_allclose((rows.min(), rows.max()), (24, 71), atol=1)
+        assert np.ptp(columns) in (47, 48)
+        sides.add(bool(columns.min() >= 47))
+        assert not red[top + 48, left + 60]
+        assert not red[top + 48, left + 30]
+    assert sides == {False, True}  # boxes are mirrored with their images
+
+
+def test_a_note_has_objectness_and_target(tmp_path):
+    config = with_boxes(tmp_path)
+    example = views._Example(0, np.int64(2), [], [np.float32([[0.25, 0.5, 0.75, 1.0]])] * 2)
+    assert views._notes(config, example, 4) == ["o 0.25 t 0.25"] * 2
+    hard = config | {"smoothing": dict(name="hard")}
+    assert views._notes(hard, example, 4) == ["o 0.25 t 1.00"] * 2
+    given = config | {"smoothing": dict(name="given", field="soft_label")}
+    assert views._notes(given, example, 4) == ["o 0.25"] * 2
 
 
 @pytest.mark.parametrize(
