@@ -78,17 +78,18 @@ def train(
     consistency.agree_on(provenance.host_values(current_provenance, config, fingerprint))
     shapes = assembly.check_shapes(run)
     num_parameters = assembly.num_parameters(shapes)
-    target = prioritization.target_of(run)
     placement = Placement(
         run.steps.batch_size, num_microbatches=run.steps.num_microbatches, **run.layout
     )
     if not hosts.from_first(lambda: (path / "config.json").exists()):
         # Errors are raised before the directory is claimed.
         warm_start.read(config["warm_start"], shapes)
+        prioritization.target_of(run)
     with workdir.claimed(path, config) as complete_results:
         if complete_results is not None:
             hosts.log(f"{path} holds this run, complete; nothing to do.")
             return complete_results
+        target = prioritization.target_of(run)
         consistency.check_shared(path)
         owner = hosts.from_first(lambda: workdir.claim_data(path, run.pipeline.description))
         hosts.log(

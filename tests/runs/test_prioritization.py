@@ -122,14 +122,18 @@ def test_the_rate_of_a_step_follows_the_epochs_that_have_passed():
         assert -updates["w"] == pytest.approx(float(run.steps.learning_rate(float(full))), rel=1e-6)
 
 
-@pytest.mark.parametrize("source", ["training", "evaluation"])
+# In an epoch of all examples, at ends, in epochs of five steps; and in the third batch of the pass
+# that scores the examples at step 35.
+@pytest.mark.parametrize(
+    ("source", "moments"), [("training", (7, 15, 33, 35, 38)), ("evaluation", (7, 15, 33, 3, 38))]
+)
 def test_a_run_that_is_interrupted_in_epochs_and_between_them_ends_with_the_same_bits(
-    source, trained, tmp_path, monkeypatch
+    source, moments, trained, tmp_path, monkeypatch
 ):
     undisturbed = trained(scores=source, record=True, overrides={"training.checkpoint_epochs": 2.0})
     settings = dict(scores=source, record=True, overrides={"training.checkpoint_epochs": 2.0})
     stops = Agreement.stops
-    for moment in (7, 15, 33, 35, 38):  # in an epoch of all, at ends, in epochs of five steps
+    for moment in moments:
         monkeypatch.setattr(
             Agreement, "stops", lambda self, event, step, asks=False, moment=moment: step == moment
         )
@@ -266,6 +270,15 @@ def test_a_target_guides_the_epoch_of_the_same_number(trained, tmp_path):
         assert line["other_score"] == pytest.approx(np.sort(saved)[:-288].mean(), rel=1e-6)
     results = json.loads((tmp_path / "run" / "results.json").read_text())
     assert results["target"]["workdir"] == str(target)
+
+
+def test_a_complete_run_needs_its_target_no_more(trained, tmp_path):
+    target = tmp_path / "target"
+    shutil.copytree(trained(scores="training", record=True), target)
+    made = config(scores="target", target=str(target))
+    results = loop.train(made, str(tmp_path / "run"))
+    shutil.rmtree(target)
+    assert loop.train(made, str(tmp_path / "run")) == json.loads(json.dumps(results))
 
 
 def test_the_last_weights_of_a_target_choose_one_subset_for_ever(trained, tmp_path):
