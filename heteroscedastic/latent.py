@@ -119,7 +119,9 @@ def temper(latent: LatentGaussian, temperature: float | Float[ArrayLike, ""]) ->
     return map_batch(lambda x: (x / temperature).astype(x.dtype), latent)
 
 
-def mask_padding_classes(latent: LatentGaussian, num_classes: int) -> LatentGaussian:
+def mask_padding_classes(
+    latent: LatentGaussian, num_classes: int | Int[Array, ""]
+) -> LatentGaussian:
     """The latent with probability 0 (loc = -inf) for the classes from number `num_classes` on."""
     is_class = jnp.arange(latent.loc.shape[-1]) < num_classes
     return latent._replace(loc=jnp.where(is_class, latent.loc, -jnp.inf))

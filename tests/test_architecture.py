@@ -15,6 +15,7 @@ ROOMS = {  # from the lowest to the highest: room -> packages of others
     "root": MATHEMATICS,
     "curation": MATHEMATICS,
     "predictive": MATHEMATICS,
+    "outputs": MATHEMATICS,
     "files": MATHEMATICS | {"absl", "etils", "fsspec", "ml_collections"},
     "models": MATHEMATICS | {"flax"},
     "data": MATHEMATICS | {"PIL", "absl", "sklearn", "tensorflow", "tensorflow_datasets"},
@@ -22,6 +23,7 @@ ROOMS = {  # from the lowest to the highest: room -> packages of others
     "tasks": MATHEMATICS | {"flax"},
     "distributed": MATHEMATICS | {"optax"},
     "runs": MATHEMATICS | {"absl", "clu", "flax", "optax", "orbax", "tensorflow"},
+    "estimator": MATHEMATICS | {"optax", "sklearn"},
     "analysis": MATHEMATICS | {"cleanlab", "matplotlib"},
 }
 # must not know each other

@@ -5,6 +5,7 @@ import importlib.util
 import re
 import shlex
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -29,6 +30,9 @@ def name(path):
 def test_every_block_of_python_runs(page):
     everything = {}
     blocks = re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL)
+    if "KERAS_BACKEND" in page.read_text():  # which counts before the first import of keras
+        subprocess.run([sys.executable, "-c", "".join(blocks)], check=True, cwd=ROOT)
+        return
     for block in blocks:  # one that raises, or whose own assertions fail, fails here
         exec(compile(block, name(page), "exec"), everything)
     assert blocks

@@ -38,13 +38,14 @@ class MLP(nn.Module):
     """Dense layers with ReLU, applied to the flattened input.
 
     Attributes:
-      widths: units of each layer, one or more layers; the last is the number of features.
+      widths: units of each layer; the last is the number of features. () is the identity.
     """
 
     widths: tuple[int, ...] = (128, 128)
 
     def __post_init__(self):
-        check_numbers("widths", self.widths, integer=True, at_least=1, below=2**20)
+        if self.widths != ():
+            check_numbers("widths", self.widths, integer=True, at_least=1, below=2**20)
         super().__post_init__()
 
     @nn.compact

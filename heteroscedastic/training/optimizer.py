@@ -1,4 +1,4 @@
-"""Optimizers, with an L2 penalty of their own for the covariance."""
+"""Optimizers: (schedule, settings) -> gradient transformation."""
 
 from collections.abc import Callable
 from typing import Any
@@ -50,6 +50,42 @@ def sgd(
         optax.add_decayed_weights(2 * covariance_l2, lambda p: _in_groups(p, ("covariance",))),
         optax.identity() if clip_norm is None else optax.clip_by_global_norm(float(clip_norm)),
         optax.trace(momentum, nesterov) if momentum else optax.identity(),
+        _scale_by_learning_rate(schedule),
+    )
+
+
+def adamw(
+    schedule: Callable,
+    *,
+    b1: float = 0.9,
+    b2: float = 0.999,
+    eps: float = 1e-8,
+    weight_decay: float = 0.0,
+) -> optax.GradientTransformation:
+    """Adam with decoupled weight decay.
+
+    The decay applies to kernels and biases of convolutions and dense layers, and to the covariance;
+    scale and bias of normalisation layers and a learned temperature have none.
+
+    Args:
+      schedule: step -> learning rate.
+      b1: decay of the mean of the gradient, in [0, 1).
+      b2: decay of the mean of its square, in [0, 1).
+      eps: added to the root of that mean; > 0.
+      weight_decay: fraction of a weight that a step subtracts, times the learning rate; in
+        [0, 1e4].
+
+    Source: Loshchilov and Hutter (2019), arXiv:1711.05101, Algorithm 2.
+    """
+    check_number("b1", b1, at_least=0, below=1)
+    check_number("b2", b2, at_least=0, below=1)
+    check_number("eps", eps, above=0)
+    check_number("weight_decay", weight_decay, at_least=0, at_most=1e4)
+    return optax.chain(
+        optax.scale_by_adam(b1, b2, eps),
+        optax.add_decayed_weights(
+            weight_decay, lambda params: _in_groups(params, ("penalised", "covariance"))
+        ),
         _scale_by_learning_rate(schedule),
     )
 

@@ -17,30 +17,18 @@ import os
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Bool, Float, Int, UInt8
 from scipy import special
 
 from heteroscedastic import files, user_errors
-from heteroscedastic import latent as latent_lib
 from heteroscedastic.analysis.plots import figures
 from heteroscedastic.calibration import scores
+from heteroscedastic.outputs import label_quality
 from heteroscedastic.runs import loaded_run as loaded_run_lib
 from heteroscedastic.runs.loaded_run import LoadedRun
 
 _NUM_IMAGES = 24  # on the sheet
-
-
-class Scores(NamedTuple):
-    """Scores of how likely each label is wrong: larger is more suspicious; the scales differ."""
-
-    noise_free: Float[np.ndarray, "n"]  # -log softmax(loc) of the label, in nats
-    probability: Float[np.ndarray, "n"]  # -log E[softmax(u)] of the label, in nats
-    margin: Float[np.ndarray, "n"]  # largest probability of another class minus the label's
-    # Largest loc_c - loc_label over classes c, in standard deviations of u_c - u_label, where each
-    # utility includes the Gumbel noise of a softmax.
-    standardised: Float[np.ndarray, "n"]
 
 
 class LabelScores(NamedTuple):
@@ -51,7 +39,7 @@ class LabelScores(NamedTuple):
     labels: Int[np.ndarray, "n"]
     clean_labels: Int[np.ndarray, "n"]  # equal to `labels` if no error is known
     suggestions: Int[np.ndarray, "n"]  # the class other than the label with the largest loc
-    scores: Scores
+    scores: label_quality.Scores
     log_probs: Float[np.ndarray, "n k"]  # log E[softmax(u)]
 
     @property
@@ -76,27 +64,8 @@ def label_scores(loaded_run: LoadedRun, split: str = "train") -> LabelScores:
     def batch_scores(key, latent, batch):
         predictive = loaded_run.run.parts.predictive
         log_probs = jax.nn.log_softmax(predictive(key, latent), axis=-1)
-        own = jax.nn.one_hot(batch.labels, latent.loc.shape[-1])
-
-        def label_entries(values):
-            return jnp.take_along_axis(values, batch.labels[:, None], axis=-1)
-
-        def other_entries(values):
-            return jnp.where(own > 0, -jnp.inf, values)
-
-        variances, row = latent_lib.variance(latent), latent_lib.covariance_times(latent, own)
-        # A softmax is the argmax of utilities with independent standard Gumbel noise, of variance
-        # pi^2 / 6 each.
-        variance = jnp.maximum(variances + label_entries(variances) - 2 * row, 0.0) + jnp.pi**2 / 3
-        distance = (latent.loc - label_entries(latent.loc)) / jnp.sqrt(variance)
-        probs = jnp.exp(log_probs)
-        values = Scores(
-            noise_free=-label_entries(jax.nn.log_softmax(latent.loc, axis=-1))[:, 0],
-            probability=-label_entries(log_probs)[:, 0],
-            margin=jnp.max(other_entries(probs), axis=-1) - label_entries(probs)[:, 0],
-            standardised=jnp.max(other_entries(distance), axis=-1),
-        )
-        return values, jnp.argmax(other_entries(latent.loc), axis=-1), log_probs
+        values, suggestions = label_quality.scores(latent, log_probs, batch.labels)
+        return values, suggestions, log_probs
 
     values, suggestions, log_probs = loaded_run_lib.map_latents(
         loaded_run, split, data, batch_scores

@@ -1,0 +1,5 @@
+"""The scikit-learn face: heads on features that somebody else computed."""
+
+from heteroscedastic.estimator.classifier import HeteroscedasticClassifier
+
+__all__ = ["HeteroscedasticClassifier"]

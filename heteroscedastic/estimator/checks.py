@@ -1,0 +1,142 @@
+"""Validation of what scikit-learn does not know: settings, labels and weights."""
+
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float, Int, Shaped
+from numpy.typing import ArrayLike
+from sklearn.utils.multiclass import check_classification_targets, type_of_target
+from sklearn.utils.validation import column_or_1d
+
+from heteroscedastic import files, sampling
+from heteroscedastic.bind import check_number, check_numbers
+from heteroscedastic.models import heads
+
+
+def settings(estimator: Any) -> None:
+    """Checks the settings of the estimator.
+
+    Raises:
+      ValueError: a setting is out of range.
+    """
+    heads.has_noise(estimator.head)  # raises if there is no such head
+    check_number("num_factors", estimator.num_factors, integer=True, at_least=1)
+    if not is_auto(estimator.temperature):
+        check_number("temperature", estimator.temperature, at_least=1e-4, at_most=1e4)
+    if len(tuple(estimator.hidden_layer_sizes)):
+        sizes = tuple(estimator.hidden_layer_sizes)
+        check_numbers("hidden_layer_sizes", sizes, integer=True, at_least=1)
+    if not is_auto(estimator.learning_rate):
+        check_number("learning_rate", estimator.learning_rate, above=0)
+    if not is_auto(estimator.batch_size):
+        check_number("batch_size", estimator.batch_size, integer=True, at_least=1)
+    check_number("max_iter", estimator.max_iter, integer=True, at_least=1)
+    check_number("n_iter_no_change", estimator.n_iter_no_change, integer=True, at_least=1)
+    check_number("validation_fraction", estimator.validation_fraction, at_least=0, below=1)
+    number = sampling.check_num_points(estimator.num_samples)
+    if number & (number - 1):
+        raise ValueError(f"num_samples is {number}, but must be a power of two.")
+
+
+def encoded_labels(
+    y: np.ndarray,
+) -> tuple[Shaped[np.ndarray, "k"], Int[np.ndarray, "n ..."]]:
+    """The classes, and labels as their numbers or as padded lists.
+
+    Raises:
+      ValueError: the labels are not of classes, or are of one class.
+    """
+    check_classification_targets(y)
+    if _is_indicator(y):
+        if len(y) < y.shape[1]:
+            raise ValueError(
+                f"y has {len(y)} examples of {y.shape[1]} classes; give at least as many examples"
+                " as classes."
+            )
+        return np.arange(y.shape[1]), _lists(y)
+    classes, labels = np.unique(column_or_1d(y, warn=True), return_inverse=True)
+    if len(classes) < 2:
+        raise ValueError(
+            f"y has one class, {files.plain(classes[0])!r}; the classifier requires two or more"
+            " classes."
+        )
+    return classes, labels
+
+
+def first_classes(classes: ArrayLike | None, y: np.ndarray) -> Shaped[np.ndarray, "k"]:
+    """The classes of the first call of partial_fit.
+
+    Raises:
+      ValueError: they are missing, or there is one.
+    """
+    if _is_indicator(y):
+        return np.arange(y.shape[1])
+    if classes is None:
+        raise ValueError("classes must be passed on the first call to partial_fit.")
+    classes = np.unique(classes)
+    if len(classes) < 2:
+        raise ValueError(f"classes are {classes}; the classifier requires two or more classes.")
+    return classes
+
+
+def known_labels(
+    y: np.ndarray, classes: Shaped[np.ndarray, "k"], link: str
+) -> Int[np.ndarray, "n ..."]:
+    """Labels as numbers of known classes, or as padded lists.
+
+    Raises:
+      ValueError: a label is not one of the classes.
+    """
+    check_classification_targets(y)
+    if _is_indicator(y) != (link == "sigmoid") or (y.ndim == 2 and y.shape[1] != len(classes)):
+        form = (
+            f"an indicator matrix [n, {len(classes)}]" if link == "sigmoid" else "one per example"
+        )
+        raise ValueError(f"y has shape {y.shape}, but labels must be {form}, as in the first fit.")
+    if link == "sigmoid":
+        return _lists(y)
+    unknown = np.setdiff1d(y, classes)
+    if unknown.size:
+        raise ValueError(
+            f"y has the unknown class {files.plain(unknown[0])!r}; the classes of the fit are"
+            f" {classes}."
+        )
+    return np.searchsorted(classes, y)
+
+
+def weights(sample_weight: ArrayLike | None, num_examples: int) -> Float[np.ndarray, "n"]:
+    """Weights of the examples; 1 each if not given.
+
+    Raises:
+      ValueError: a weight is negative or not finite, there is not one for each example, or all are
+        0.
+    """
+    if sample_weight is None:
+        return np.ones(num_examples)
+    values = np.asarray(sample_weight, np.float64)
+    if values.shape not in ((num_examples,), ()):
+        raise ValueError(
+            f"sample_weight.shape == {values.shape}, expected {(num_examples,)}, one for each"
+            " example."
+        )
+    values = np.broadcast_to(values, (num_examples,))
+    if not (np.isfinite(values).all() and (values >= 0).all()):
+        raise ValueError("sample_weight must be finite and not negative.")
+    if not values.sum():
+        raise ValueError("sample_weight sums to zero; give at least one example a weight > 0.")
+    return values
+
+
+def is_auto(value: Any) -> bool:
+    """Whether a setting is "auto"."""
+    return isinstance(value, str) and value == "auto"
+
+
+def _is_indicator(y: np.ndarray) -> bool:
+    return type_of_target(y) == "multilabel-indicator"
+
+
+def _lists(indicators: Int[np.ndarray, "n k"]) -> Int[np.ndarray, "n k"]:
+    """Lists of the columns that are 1, padded with -1."""
+    columns = np.where(np.asarray(indicators) > 0, np.arange(indicators.shape[1]), -1)
+    return -np.sort(-columns, axis=1)

@@ -1,0 +1,331 @@
+import pickle
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy import special
+
+pytest.importorskip("sklearn")
+from sklearn import datasets, linear_model, multioutput
+from sklearn.base import clone
+from sklearn.datasets import load_digits
+from sklearn.utils.estimator_checks import check_estimator
+
+from heteroscedastic import predictive
+from heteroscedastic.calibration import scores
+from heteroscedastic.estimator import HeteroscedasticClassifier
+from heteroscedastic.models import heads
+
+WEIGHTS_REASON = "minibatches and held-out examples differ between weights and repeated examples"
+
+
+@pytest.fixture(scope="module")
+def digits():
+    """Digits with three confused pairs of classes, and the clean labels."""
+    X, clean = load_digits(return_X_y=True)
+    rng = np.random.default_rng(0)
+    partner = np.arange(10)
+    for a, b in ((0, 4), (2, 8), (6, 9)):
+        partner[[a, b]] = b, a
+    labels = np.where(rng.random(len(clean)) < 0.4, partner[clean], clean)
+    return X, labels, clean
+
+
+@pytest.fixture(scope="module")
+def fitted(digits):
+    X, labels, _ = digits
+    model = HeteroscedasticClassifier(temperature=1.0, num_samples=16, max_iter=20, random_state=0)
+    return model.fit(X[:1200], labels[:1200])
+
+
+def test_scikit_learns_contract():
+    results = check_estimator(
+        HeteroscedasticClassifier(temperature=1.0, num_samples=16, random_state=0),
+        expected_failed_checks={
+            "check_sample_weight_equivalence_on_dense_data": WEIGHTS_REASON,
+            "check_sample_weights_equivalence": WEIGHTS_REASON,
+        },
+        on_skip=None,
+    )
+    assert {r["status"] for r in results} <= {"passed", "skipped", "xfail"}
+
+
+def test_it_finds_the_clean_classes(digits, fitted):
+    X, labels, clean = digits
+    plain = linear_model.LogisticRegression(max_iter=500).fit(X[:1200], labels[:1200])
+    accuracy = np.mean(fitted.predict(X[1200:]) == clean[1200:])
+    assert accuracy > np.mean(plain.predict(X[1200:]) == clean[1200:]) - 0.02
+    assert accuracy > 0.8
+
+
+def test_probabilities_follow_from_the_latent(digits, fitted):
+    X, _, _ = digits
+    latent = fitted.predict_latent(X[:50])
+    log_probs = predictive.softmax(None, latent, num_samples=16, points="sobol")
+    probs = fitted.predict_proba(X[:50])
+    np.testing.assert_allclose(np.log(probs), log_probs, atol=2e-4)
+    np.testing.assert_allclose(probs.sum(axis=1), 1)
+    np.testing.assert_allclose(fitted.predict_log_proba(X[:50]), np.log(probs), atol=1e-9)
+
+
+def test_the_covariance_is_of_the_utilities_before_the_temperature(digits):
+    X, labels, _ = digits
+    model = HeteroscedasticClassifier(temperature=2.0, num_samples=16, max_iter=2, random_state=0)
+    model.fit(X[:300], labels[:300])
+    latent = model.predict_latent(X[:5])
+    loadings = np.asarray(latent.factor_loadings)
+    tempered = loadings @ loadings.transpose(0, 2, 1)
+    tempered[:, np.arange(10), np.arange(10)] += np.square(latent.scale_diag)
+    np.testing.assert_allclose(model.noise_covariance(X[:5]), 4 * tempered, rtol=1e-4, atol=1e-5)
+
+
+def test_a_prediction_depends_on_its_features_alone(digits, fitted):
+    X, _, _ = digits
+    whole = fitted.predict_proba(X[:700])
+    np.testing.assert_allclose(fitted.predict_proba(X[600:601]), whole[600:601], atol=1e-6)
+
+
+def test_padding_changes_no_prediction(digits):
+    """The classes and features of the data alone, in a model without padding."""
+    X, labels, _ = digits
+    X = X[:, :60]
+    model = HeteroscedasticClassifier(temperature=1.0, num_samples=16, max_iter=3, random_state=0)
+    model.fit(X[:400], labels[:400])
+    params, head = jax.tree.map(jnp.asarray, model._state.params["head"]), {}
+    for name in ("loc", "scale_diag", "factor_loadings"):
+        head[name] = {
+            "kernel": params[name]["kernel"][:60, :10],
+            "bias": params[name]["bias"][:10],
+        }
+    features = (X - model.mean_) / model.scale_
+    latent = heads.LowRank(10, num_factors=6).apply(
+        {"params": head}, jnp.asarray(features, jnp.float32)
+    )
+    log_probs = predictive.softmax(None, latent, num_samples=16, points="sobol")
+    np.testing.assert_allclose(model.predict_log_proba(X), log_probs, atol=1e-4)
+
+
+def test_an_example_of_weight_0_is_absent(digits):
+    X, labels, _ = digits
+    X, labels = X[:400], labels[:400]
+    model = HeteroscedasticClassifier(temperature=1.0, num_samples=16, max_iter=3, random_state=0)
+    more, weights = np.concatenate([X, X + 5]), np.repeat([1.0, 0.0], len(X))
+    absent = clone(model).fit(more, np.tile(labels, 2), weights)
+    np.testing.assert_array_equal(
+        clone(model).fit(X, labels).predict_proba(X), absent.predict_proba(X)
+    )
+
+
+def test_weights_multiply_the_loss():
+    """Where one class weighs nine times as much, its share of the probability is 9 / 10."""
+    X, y = np.zeros((400, 2)), np.arange(400) % 2
+    model = HeteroscedasticClassifier(
+        head="Deterministic", validation_fraction=0, weight_decay=0, random_state=0
+    )
+    probs = model.fit(X, y, np.where(y == 1, 9.0, 1.0)).predict_proba(X[:1])
+    np.testing.assert_allclose(probs, [[0.1, 0.9]], atol=0.01)
+
+
+def test_standardized_features_may_be_rescaled(digits):
+    X, labels, _ = digits
+    X = X[:, X[:400].std(axis=0) > 0]  # a constant feature is not rescaled
+    model = HeteroscedasticClassifier(temperature=1.0, num_samples=16, max_iter=3, random_state=0)
+    probs = clone(model).fit(X[:400], labels[:400]).predict_proba(X)
+    rescaled = 100 * X - 7
+    other = clone(model).fit(rescaled[:400], labels[:400]).predict_proba(rescaled)
+    np.testing.assert_allclose(probs, other, atol=1e-4)
+
+
+def test_the_plain_head_reaches_logistic_regression():
+    """Both minimise the same loss; with little decay and many epochs they agree."""
+    X, y = datasets.make_blobs(600, centers=4, n_features=5, cluster_std=8.0, random_state=0)
+    ours = HeteroscedasticClassifier(
+        head="Deterministic",
+        validation_fraction=0,
+        max_iter=500,
+        batch_size=600,
+        learning_rate=0.1,
+        weight_decay=0,
+        random_state=0,
+    ).fit(X, y)
+    theirs = linear_model.LogisticRegression(C=1e6, max_iter=5000).fit(X, y)
+    losses = [-scores.log_likelihood(np.log(m.predict_proba(X)), y) for m in (ours, theirs)]
+    assert losses[0] == pytest.approx(losses[1], rel=1e-3)
+
+
+def test_early_stopping_keeps_the_best_epoch(digits):
+    X, labels, _ = digits
+    model = HeteroscedasticClassifier(
+        temperature=1.0,
+        num_samples=16,
+        max_iter=60,
+        n_iter_no_change=3,
+        learning_rate=0.1,
+        random_state=0,
+    ).fit(X[:500], labels[:500])
+    curve = model.validation_loss_curve_
+    assert model.n_iter_ == len(curve) == np.argmin(curve) + 4 < 60
+    assert model.best_validation_loss_ == min(curve)
+
+
+def test_the_temperature_is_searched_on_held_out_examples(digits):
+    X, labels, _ = digits
+    settings = dict(max_iter=4, num_samples=16, random_state=0)
+    search = HeteroscedasticClassifier(**settings).fit(X[:600], labels[:600])
+    losses = {}
+    for temperature in (0.25, 0.5, 1.0, 2.0, 4.0):
+        fit = HeteroscedasticClassifier(temperature=temperature, **settings)
+        losses[temperature] = fit.fit(X[:600], labels[:600]).best_validation_loss_
+    assert search.temperature_ == min(losses, key=losses.get)
+    assert search.best_validation_loss_ == min(losses.values())
+
+
+def test_label_issues_are_the_planted_errors(digits):
+    X, labels, clean = digits
+    model = HeteroscedasticClassifier(temperature=1.0, num_samples=16, max_iter=40, random_state=0)
+    issues = model.label_issues(X, labels, cv=3)
+    wrong = labels != clean
+    average_precision = scores.average_precision(issues.scores, wrong[issues.rows])
+    assert average_precision > 2 * wrong.mean()
+    np.testing.assert_array_equal(issues.labels, labels[issues.rows])
+    found = wrong[issues.rows][:100]
+    assert np.mean(issues.suggestions[:100][found] == clean[issues.rows][:100][found]) > 0.6
+
+
+def test_confused_pairs_are_the_planted_ones(fitted):
+    pairs = fitted.confused_pairs(3)
+    assert {frozenset((int(p.first), int(p.second))) for p in pairs} == {
+        frozenset(pair) for pair in ((0, 4), (2, 8), (6, 9))
+    }
+
+
+def test_strings_are_classes(digits):
+    X, labels, _ = digits
+    names = np.array([f"digit {i}" for i in range(10)], object)
+    model = HeteroscedasticClassifier(temperature=1.0, num_samples=16, max_iter=2, random_state=0)
+    by_name = clone(model).fit(X[:300], names[labels[:300]])
+    by_number = clone(model).fit(X[:300], labels[:300])
+    np.testing.assert_array_equal(by_name.predict(X), names[by_number.predict(X)])
+
+
+def test_indicator_matrices_make_it_multilabel():
+    X, y = datasets.make_multilabel_classification(600, n_classes=6, n_labels=2, random_state=0)
+    model = HeteroscedasticClassifier(
+        temperature=1.0, num_samples=16, max_iter=30, random_state=0
+    ).fit(X, y)
+    probs = model.predict_proba(X)
+    latent = model.predict_latent(X)
+    np.testing.assert_allclose(
+        probs, special.expit(np.asarray(predictive.sigmoid(None, latent), float)), atol=1e-5
+    )
+    np.testing.assert_array_equal(model.predict(X), probs > 0.5)
+    plain = multioutput.MultiOutputClassifier(linear_model.LogisticRegression()).fit(X, y)
+    assert np.mean(model.predict(X) == y) > np.mean(plain.predict(X) == y) - 0.02
+
+
+def test_partial_fit_approaches_fit(digits):
+    X, labels, clean = digits
+    model = HeteroscedasticClassifier(temperature=1.0, num_samples=16, random_state=0)
+    accuracies = []
+    for _ in range(8):
+        for start in range(0, 1200, 300):
+            rows = slice(start, start + 300)
+            model.partial_fit(X[rows], labels[rows], classes=np.arange(10))
+        accuracies.append(np.mean(model.predict(X[1200:]) == clean[1200:]))
+    assert accuracies[-1] > 0.75 > accuracies[0]
+    assert model.n_iter_ == 32
+
+
+@pytest.mark.parametrize("head", ["LowRank", "ParameterEfficient", "Diagonal", "Deterministic"])
+def test_saved_and_pickled_estimators_predict_the_same(digits, head, tmp_path):
+    X, labels, _ = digits
+    names = np.array([f"digit {i}" for i in range(10)], object)[labels]
+    model = HeteroscedasticClassifier(
+        head=head, temperature=0.5, num_samples=16, max_iter=2, random_state=0
+    )
+    model.fit(X[:300], names[:300])
+    model.save(tmp_path / "model.npz")
+    for copy in (
+        HeteroscedasticClassifier.load(tmp_path / "model.npz"),
+        pickle.loads(pickle.dumps(model)),
+    ):
+        assert copy.get_params() == model.get_params()
+        np.testing.assert_array_equal(copy.predict(X), model.predict(X))
+        np.testing.assert_array_equal(copy.predict_proba(X), model.predict_proba(X))
+        np.testing.assert_array_equal(copy.noise_covariance(X[:3]), model.noise_covariance(X[:3]))
+
+
+def test_files_that_are_not_estimators_are_refused(fitted, tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"absent\.npz does not exist"):
+        HeteroscedasticClassifier.load(tmp_path / "absent.npz")
+    np.savez(tmp_path / "foreign.npz", x=np.zeros(3))
+    fitted.save(tmp_path / "model.npz")
+    content = (tmp_path / "model.npz").read_bytes()
+    (tmp_path / "truncated.npz").write_bytes(content[: len(content) // 2])
+    for name in ("foreign", "truncated"):
+        with pytest.raises(
+            ValueError, match="not a saved HeteroscedasticClassifier, or is damaged"
+        ):
+            HeteroscedasticClassifier.load(tmp_path / f"{name}.npz")
+
+
+def nan_features(X, y):
+    X = X.copy()
+    X[3, 2] = np.nan
+    return X, y, None
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (nan_features, "contains NaN"),
+        (lambda X, y: (np.where(X > 15, np.inf, X), y, None), "contains infinity"),
+        (lambda X, y: (X[:, :, None], y, None), "dim 3"),
+        (lambda X, y: (X, np.zeros(len(y), int), None), "y has one class, 0"),
+        (lambda X, y: (X, y + 0.5, None), "Unknown label type"),
+        (lambda X, y: (X, y, np.zeros(len(y))), "sums to zero"),
+        (lambda X, y: (X, y, -np.ones(len(y))), "not negative"),
+        (lambda X, y: (X, y, np.ones(3)), "expected"),
+        (lambda X, y: (X[:3], np.eye(4, dtype=int)[:3], None), "3 examples of 4 classes"),
+    ],
+)
+def test_bad_data_is_named(digits, change, message):
+    X, labels, _ = digits
+    with pytest.raises(ValueError, match=message):
+        HeteroscedasticClassifier().fit(*change(X[:50], labels[:50]))
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (dict(head="Lowrank"), "choose one of Deterministic"),
+        (dict(num_factors=0), "num_factors is 0"),
+        (dict(temperature="learned"), "temperature is 'learned'"),
+        (dict(temperature=-1), "temperature is -1"),
+        (dict(hidden_layer_sizes=(0,)), "hidden_layer_sizes"),
+        (dict(num_samples=100), "power of two"),
+        (dict(validation_fraction=1.0), "validation_fraction is 1.0"),
+        (dict(max_iter=0), "max_iter is 0"),
+        (dict(learning_rate=0), "learning_rate is 0"),
+    ],
+)
+def test_bad_settings_are_named(digits, settings, message):
+    X, labels, _ = digits
+    with pytest.raises(ValueError, match=message):
+        HeteroscedasticClassifier(**settings).fit(X[:50], labels[:50])
+
+
+def test_bad_calls_of_a_fitted_estimator_are_named(digits, fitted):
+    X, labels, _ = digits
+    with pytest.raises(ValueError, match="64 features"):
+        fitted.predict(X[:, :10])
+    with pytest.raises(ValueError, match="unknown class 10"):
+        fitted.label_issues(X[:50], labels[:50] + 2, cv=None)
+    with pytest.raises(ValueError, match="unknown class 10"):
+        clone(fitted).partial_fit(X[:50], labels[:50] + 2, classes=range(10))
+    with pytest.raises(ValueError, match="classes must be passed"):
+        clone(fitted).partial_fit(X[:50], labels[:50])
+    plain = HeteroscedasticClassifier(head="Deterministic", max_iter=1).fit(X[:50], labels[:50])
+    with pytest.raises(ValueError, match="no noise"):
+        plain.confused_pairs()
