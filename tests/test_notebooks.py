@@ -28,7 +28,9 @@ def test_learned_covariances_finds_the_planted_noise():
     outputs = [output for cell in cells(notebook) for output in cell.outputs]
     text = "".join(output.get("text", "") for output in outputs)
     assert "planted pairs among the first 3: 3" in text
-    assert sum("image/png" in output.get("data", {}) for output in outputs) == 2
+    pictures = ["image/png" in output.get("data", {}) for output in outputs]
+    assert sum(pictures) == 4
+    assert pictures[0], "there is output before the first picture"
     assert "'LowRank'" in text  # from a run directory
 
 
@@ -38,3 +40,10 @@ def test_outside_a_checkout_the_error_says_what_to_set(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ValueError, match="set REPO"):
         exec(setup, {})
+
+
+def test_the_page_shows_the_notebook_as_it_is():
+    page = (Path(__file__).parents[1] / "docs" / "learned_covariances.md").read_text()
+    path = next(p for p in NOTEBOOKS if p.stem == "learned_covariances")
+    for cell in nbformat.read(path, 4).cells:
+        assert cell.source in page, "run python docs/notebook.py"
