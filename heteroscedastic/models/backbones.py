@@ -9,6 +9,11 @@ from flax import linen as nn
 from jaxtyping import Array, Bool, Float
 
 from heteroscedastic.bind import check_numbers
+from heteroscedastic.models.efficientnet import (
+    EfficientNetLite0,
+    EfficientNetLite1,
+    EfficientNetLite2,
+)
 from heteroscedastic.models.inception_resnet import InceptionResNetV2, InceptionResNetV2Small
 from heteroscedastic.models.normalization import BatchNorm
 from heteroscedastic.models.resnet import (
@@ -98,6 +103,7 @@ _FAMILIES = (  # smallest member first
     (ResNet8, ResNet20, ResNet32, ResNet44, ResNet56),
     (WideResNet28x10,),
     (InceptionResNetV2Small, InceptionResNetV2),
+    (EfficientNetLite0, EfficientNetLite1, EfficientNetLite2),
     (MLP,),
     (ConvNet,),
 )

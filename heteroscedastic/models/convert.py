@@ -23,7 +23,7 @@ that is RGB in [0, 1], minus (0.485, 0.456, 0.406), divided by (0.229, 0.224, 0.
 """
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import jax
@@ -44,7 +44,7 @@ _BLOCK |= {
     for ours, theirs in (("conv", "conv"), ("norm", "bn"))
     for i in (1, 2, 3)
 }
-_FIELDS = {
+FIELDS = {  # fields of a layer here -> fields in PyTorch
     "kernel": "weight",
     "scale": "weight",
     "bias": "bias",
@@ -146,6 +146,29 @@ def check_fit(
         raise ValueError(f"{message}: it {'; it '.join(wrong)}.")
 
 
+def renamed(
+    state_dict: Mapping[str, Any],
+    template: Mapping[str, Any],
+    name: Callable[[tuple[str, ...]], str],
+) -> dict[str, np.ndarray]:
+    """The arrays of a state dict under names such as params/backbone/stem/kernel.
+
+    Args:
+      state_dict: name -> array, in the layout of PyTorch. `num_batches_tracked` is ignored.
+      template: shapes of all variables.
+      name: path of a variable -> its name in the state dict.
+
+    Raises:
+      ValueError: names or shapes do not match; lists up to eight of each kind.
+    """
+    flat = traverse_util.flatten_dict(template)
+    paths = {name(path): path for path in flat}
+    arrays = {n: x for n, x in state_dict.items() if not n.endswith("num_batches_tracked")}
+    expected = {name: _theirs(flat[path].shape) for name, path in paths.items()}
+    check_fit("The state dict does not fit the backbone", arrays, expected)
+    return {"/".join(paths[n]): x.transpose(_AXES[x.ndim]) for n, x in arrays.items()}
+
+
 def _paths(flat: Mapping[tuple[str, ...], Any]) -> dict[str, tuple[str, ...]]:
     """Name in PyTorch -> path, for each leaf with such a name; leaves of a head may have none.
 
@@ -180,9 +203,7 @@ def _name(path: tuple[str, ...]) -> str | None:
     if block := re.fullmatch(r"stage(\d+)_block(\d+)/(\w+)", module):
         prefix, module, names = f"layer{block[1]}.{int(block[2]) - 1}.", block[3], _BLOCK
     return (
-        f"{prefix}{names[module]}.{_FIELDS[field]}"
-        if module in names and field in _FIELDS
-        else None
+        f"{prefix}{names[module]}.{FIELDS[field]}" if module in names and field in FIELDS else None
     )
 
 

@@ -2,12 +2,14 @@
 
     c.warm_start = dict(workdir="runs/upstream", checkpoint="last", head=False)
     c.warm_start = dict(weights="resnet50.npz")
+    c.warm_start = dict(weights="pretrained:EfficientNetLite0")  # see models/pretrained.py
 
 The parameters and batch statistics of the backbone are copied before the first step. The head is
 copied too if `head` is True; otherwise the seed initialises it. A run that resumes reads its own
 checkpoint instead.
 """
 
+import os
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
@@ -15,7 +17,7 @@ import numpy as np
 from flax import traverse_util
 
 from heteroscedastic import files
-from heteroscedastic.models import convert
+from heteroscedastic.models import convert, pretrained
 from heteroscedastic.runs import provenance, run_record
 from heteroscedastic.runs.checkpoint import CheckpointError, Checkpoints
 from heteroscedastic.training.state import TrainState
@@ -49,7 +51,7 @@ def read(settings: Mapping[str, Any], template: TrainState) -> Source | None:
     """
     head = settings["head"]
     if settings["weights"] is not None:
-        available, description = _read_file(files.as_path(settings["weights"]))
+        available, description = read_weights(settings["weights"])
     elif settings["workdir"] is not None:
         workdir, checkpoint = files.as_path(settings["workdir"]), settings["checkpoint"]
         available, description = _read_run(workdir, checkpoint)
@@ -158,6 +160,22 @@ def _check_inside(workdir: files.Path, paths: Iterable[files.Path]) -> None:
                 f" to {path.resolve()}; give the directory of the run that holds the file itself,"
                 " or replace the link with a copy."
             )
+
+
+def read_weights(name: str | os.PathLike) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    """The weights of a file, or the public weights of "pretrained:BACKBONE"; and their source.
+
+    Raises:
+      InitError: they are missing or damaged.
+    """
+    name = os.fspath(name)
+    if not name.startswith(pretrained.PREFIX):
+        return _read_file(files.as_path(name))
+    try:
+        arrays = pretrained.weights(name.removeprefix(pretrained.PREFIX))
+    except (ValueError, ModuleNotFoundError) as error:
+        raise InitError(f"config.warm_start.weights, {name}: {error}") from None
+    return arrays, {"weights": name}
 
 
 def _read_file(path: files.Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]:

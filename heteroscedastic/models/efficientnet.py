@@ -1,0 +1,194 @@
+"""EfficientNet-Lite: (inputs, present, train) -> features.
+
+EfficientNets without squeeze-and-excitation and with ReLU6. Stem and last convolution have the same
+width in all of them, and the first and last stage the same depth. `pretrained.py` reads public
+weights. Training here has no stochastic depth and no dropout, unlike that of the public weights.
+
+Source: Tan and Le (2019), arXiv:1905.11946; tensorflow/tpu, models/official/efficientnet/lite
+(2020).
+"""
+
+import functools
+import math
+from collections.abc import Callable
+from typing import ClassVar
+
+import jax
+import jax.numpy as jnp
+from flax import linen as nn
+from jaxtyping import Array, Bool, Float
+
+from heteroscedastic.models.normalization import BatchNorm, check_group_size
+
+# Blocks, kernel size, stride of the first block, expansion and channels of each stage.
+_STAGES = (
+    (1, 3, 1, 1, 16),
+    (2, 3, 2, 6, 24),
+    (2, 5, 2, 6, 40),
+    (3, 3, 2, 6, 80),
+    (3, 5, 1, 6, 112),
+    (4, 5, 2, 6, 192),
+    (1, 3, 1, 6, 320),
+)
+_STEM_WIDTH, _LAST_WIDTH = 32, 1280
+_EPSILON = 1e-3
+_START = nn.initializers.variance_scaling(2.0, "fan_out", "normal")
+
+
+class EfficientNetLite0(nn.Module):
+    """EfficientNet-Lite0, for 224 pixels; 4,652,008 parameters with a layer of 1,000 classes.
+
+    Attributes:
+      dtype: "float32" or "bfloat16", for the computation; parameters, statistics and features are
+        float32.
+      group_size: of the batch statistics; see BatchNorm.
+    """
+
+    dtype: str = "float32"
+    group_size: int | None = None
+    width: ClassVar[float] = 1.0  # factors of the channels and of the depth of a stage
+    depth: ClassVar[float] = 1.0
+
+    def __post_init__(self):
+        if self.dtype not in ("float32", "bfloat16"):
+            raise ValueError(
+                f"dtype is {self.dtype!r}, but must be one of ('float32', 'bfloat16')."
+            )
+        check_group_size(self.group_size)
+        super().__post_init__()
+
+    def __call__(
+        self, inputs: Float[Array, "b h w c"], present: Bool[Array, "b"], train: bool = False
+    ) -> Float[Array, "b d"]:
+        return jnp.mean(self.maps(inputs, present, train), axis=(1, 2))
+
+    @nn.compact
+    def maps(
+        self, inputs: Float[Array, "b H W c"], present: Bool[Array, "b"], train: bool = False
+    ) -> Float[Array, "b h w d"]:
+        """The features before their mean over the image."""
+        layer = functools.partial(_Layer, dtype=self.dtype, group_size=self.group_size)
+        x = layer(_STEM_WIDTH, 3, 2, name="stem")(inputs, present, train)
+        for i, (kernel, stride, expansion, channels) in enumerate(self._blocks()):
+            block = _Block(kernel, stride, expansion, channels, layer, name=f"block{i}")
+            x = block(x, present, train)
+        return layer(_LAST_WIDTH, 1, 1, name="last")(x, present, train).astype(jnp.float32)
+
+    def _blocks(self) -> list[tuple[int, int, int, int]]:
+        """Kernel size, stride, expansion and channels of each block."""
+        blocks = []
+        for stage, (repeats, kernel, stride, expansion, channels) in enumerate(_STAGES):
+            if 0 < stage < len(_STAGES) - 1:
+                repeats = math.ceil(repeats * self.depth)
+            width = _rounded(channels * self.width)
+            blocks += [(kernel, stride if i == 0 else 1, expansion, width) for i in range(repeats)]
+        return blocks
+
+
+class EfficientNetLite1(EfficientNetLite0):
+    """EfficientNet-Lite1, for 240 pixels."""
+
+    depth = 1.1
+
+
+class EfficientNetLite2(EfficientNetLite0):
+    """EfficientNet-Lite2, for 260 pixels."""
+
+    width = 1.1
+    depth = 1.2
+
+
+def _rounded(channels: float) -> int:
+    """The nearest multiple of 8 that is at least nine tenths of the number."""
+    nearest = max(8, int(channels + 4) // 8 * 8)
+    return nearest + 8 if nearest < 0.9 * channels else nearest
+
+
+class _Layer(nn.Module):
+    """Convolution, batch normalisation and, by default, ReLU6."""
+
+    width: int
+    kernel: int
+    stride: int
+    dtype: str
+    group_size: int | None
+    depthwise: bool = False
+    linear: bool = False
+
+    @nn.compact
+    def __call__(self, x: Array, present: Array, train: bool) -> Array:
+        settings = dict(dtype=self.dtype, kernel_init=_START, name="conv")
+        if self.depthwise:
+            x = _DepthwiseConv(self.kernel, self.stride, **settings)(x)
+        else:
+            size = (self.kernel, self.kernel)
+            x = nn.Conv(self.width, size, self.stride, use_bias=False, **settings)(x)
+        x = BatchNorm(epsilon=_EPSILON, dtype=self.dtype, group_size=self.group_size, name="norm")(
+            x, present, train
+        )
+        return x if self.linear else jax.nn.relu6(x)
+
+
+class _DepthwiseConv(nn.Module):
+    """A convolution of each channel with its own kernel, padded as "SAME".
+
+    A CPU computes it as a sum over the entries of the kernel, which is 3 to 30 times as fast there
+    as XLA's convolution of groups.
+    """
+
+    kernel: int
+    stride: int
+    dtype: str
+    kernel_init: Callable
+
+    @nn.compact
+    def __call__(self, x: Float[Array, "b h w c"]) -> Float[Array, "b _ _ c"]:
+        shape = (self.kernel, self.kernel, 1, x.shape[-1])
+        kernel = self.param("kernel", self.kernel_init, shape, jnp.float32)
+        return jax.lax.platform_dependent(
+            x.astype(self.dtype),
+            kernel.astype(self.dtype),
+            cpu=self._sum,
+            default=self._convolution,
+        )
+
+    def _convolution(self, x: Array, kernel: Array) -> Array:
+        return jax.lax.conv_general_dilated(
+            x,
+            kernel,
+            (self.stride, self.stride),
+            "SAME",
+            dimension_numbers=("NHWC", "HWIO", "NHWC"),
+            feature_group_count=x.shape[-1],
+        )
+
+    def _sum(self, x: Array, kernel: Array) -> Array:
+        sides = [-(-side // self.stride) for side in x.shape[1:3]]
+        spans = [(side - 1) * self.stride + 1 for side in sides]
+        total = [max(s + self.kernel - 1 - side, 0) for s, side in zip(spans, x.shape[1:3])]
+        x = jnp.pad(x, ((0, 0), *((n // 2, n - n // 2) for n in total), (0, 0)))
+        return sum(
+            x[:, i : i + spans[0] : self.stride, j : j + spans[1] : self.stride] * kernel[i, j, 0]
+            for i in range(self.kernel)
+            for j in range(self.kernel)
+        )
+
+
+class _Block(nn.Module):
+    """An inverted residual block: expansion, depthwise convolution, projection."""
+
+    kernel: int
+    stride: int
+    expansion: int
+    width: int
+    layer: Callable[..., _Layer]
+
+    @nn.compact
+    def __call__(self, inputs: Array, present: Array, train: bool) -> Array:
+        x, hidden = inputs, self.expansion * inputs.shape[-1]
+        if self.expansion > 1:
+            x = self.layer(hidden, 1, 1, name="expand")(x, present, train)
+        depthwise = self.layer(hidden, self.kernel, self.stride, depthwise=True, name="depthwise")
+        x = depthwise(x, present, train)
+        x = self.layer(self.width, 1, 1, linear=True, name="project")(x, present, train)
+        return x + inputs if x.shape == inputs.shape else x

