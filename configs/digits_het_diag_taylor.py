@@ -30,6 +30,7 @@ def get_config() -> ConfigDict:
         extras=(),
         max_boxes=16,
         with_boxes=False,
+        standardize=False,
     )
     c.curation = "confuse_random_pairs(num_pairs=3, rate=0.4)"
     c.backbone = dict(name="MLP", widths=(128, 128))

@@ -29,6 +29,7 @@ def get_config() -> ConfigDict:
         extras=(),
         max_boxes=16,
         with_boxes=False,
+        standardize=False,
     )
     c.curation = "drop_and_add(drop_rate=0.2, add_rate=0.02)"
     c.backbone = dict(name="ConvNet", widths=(16, 32, 64))

@@ -50,6 +50,7 @@ def get_config() -> ConfigDict:
         extras=("boxes",),
         max_boxes=64,
         with_boxes=False,
+        standardize=False,
     )
     c.curation = ""
     # What the paper does not state follows the code of CutMix, which has the same epochs, learning

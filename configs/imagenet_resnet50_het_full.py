@@ -39,6 +39,7 @@ def get_config() -> ConfigDict:
         extras=(),
         max_boxes=16,
         with_boxes=False,
+        standardize=False,
     )
     c.curation = ""
     # What the paper does not state follows the code of Table 7, uncertainty-baselines (reading C8).

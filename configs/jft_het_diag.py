@@ -35,6 +35,7 @@ def get_config() -> ConfigDict:
         extras=(),
         max_boxes=16,
         with_boxes=False,
+        standardize=False,
     )
     c.curation = ""
     # bfloat16 follows the public code; batch statistics cover the global batch (C13).

@@ -39,6 +39,7 @@ def get_config() -> ConfigDict:
         # The builder prints the largest number; mask_others keeps one of them.
         max_boxes=1024,
         with_boxes=False,
+        standardize=False,
     )
     c.curation = ""
     # What the paper does not state follows the code of CutMix, which has the same epochs, learning

@@ -32,6 +32,7 @@ def get_config() -> ConfigDict:
         extras=(),
         max_boxes=16,
         with_boxes=False,
+        standardize=False,
     )
     c.curation = ""  # labels are unchanged
     c.backbone = dict(

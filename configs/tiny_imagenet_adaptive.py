@@ -40,6 +40,7 @@ def get_config() -> ConfigDict:
         extras=("boxes",),
         max_boxes=4,
         with_boxes=False,
+        standardize=False,
     )
     c.curation = ""
     c.backbone = dict(

@@ -20,6 +20,10 @@ from heteroscedastic.training import schedules
 CONFIGS = sorted(p.stem for p in (Path(__file__).parents[1] / "configs").glob("*.py"))
 # Derived by hand: MLP 64-128-128, ConvNet 16-32-64 or ResNet-18, then (D+1)K for loc, d and so on.
 PARAMETERS = {
+    "cifar10_n_features_hom": 1281 * 10,
+    "cifar10_n_features_het_diag": 2 * 1281 * 10,
+    "cifar10_n_features_het_full": 2 * 1281 * 10 + 1281 * 10 * 6,
+    "cifar10_n_features_het_pe": 3 * 1281 * 10 + 60,
     "cifar10_n_hom": 11_168_832 + 5_130,
     "cifar10_n_het_diag": 11_168_832 + 2 * 5_130,
     "cifar10_n_het_full": 11_168_832 + 2 * 5_130 + 513 * 10 * 6,
@@ -205,6 +209,7 @@ def varying_sections(name):
 
 
 PREFIXES = (  # longer ones come first, as a config has the first that matches
+    "cifar10_n_features_",
     "cifar10_n_",
     "cifar10_resnet50_",
     "cifar100_resnet50_",

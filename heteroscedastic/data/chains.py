@@ -172,6 +172,11 @@ def check_shapes(links: Sequence[Callable], example: Mapping[str, jax.ShapeDtype
       ValueError: an operation does not apply; names it and the shape [h, w, c] of its input.
     """
     key = jax.eval_shape(lambda: jax.random.key(0))
+    if links and len(example["image"].shape) != 3:
+        raise ValueError(
+            f"{link_text(links[0])} is an operation on images, but the inputs are features of shape"
+            f" {example['image'].shape}; set the chain to ''."
+        )
     for link in links:
         try:
             example = jax.eval_shape(link, key, example)

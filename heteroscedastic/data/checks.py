@@ -25,11 +25,7 @@ def dataset(data: Dataset, where: str) -> Dataset:
     class_names(data.class_names, where)
     num_classes = len(data.class_names)
     for name, (inputs, split_labels, ids, extras) in data.splits.items():
-        if inputs.dtype != np.uint8 or inputs.ndim != 4:
-            raise ValueError(
-                f"{where}: {name}_inputs must be uint8 [n, h, w, c], but is {inputs.dtype}"
-                f" {inputs.shape}."
-            )
+        _inputs(inputs, f"{where}: {name}_inputs")
         if not len(inputs) == len(split_labels) == len(ids) > 0:
             raise ValueError(
                 f"{where}: {name} has {len(inputs)} inputs, {len(split_labels)} labels and"
@@ -49,7 +45,7 @@ def dataset(data: Dataset, where: str) -> Dataset:
     for name, split in others:
         if split.inputs.shape[1:] != first.inputs.shape[1:]:
             raise ValueError(
-                f"{where}: images of {first_name} have shape {first.inputs.shape[1:]}, but images"
+                f"{where}: inputs of {first_name} have shape {first.inputs.shape[1:]}, but inputs"
                 f" of {name} have shape {split.inputs.shape[1:]}."
             )
         if split.labels.ndim != first.labels.ndim:
@@ -205,6 +201,24 @@ def some_with_boxes(number: int, where: str) -> None:
         raise ValueError(
             f"{where} has no example with a box, but config.data.with_boxes keeps only those; set"
             " it to False."
+        )
+
+
+def _inputs(values: Shaped[np.ndarray, "..."], where: str) -> None:
+    """Checks that inputs are images, or features that are finite."""
+    if values.dtype == np.uint8 and values.ndim == 4:
+        return
+    if values.dtype not in (np.float16, np.float32) or values.ndim not in (2, 3):
+        remedy = "; .astype(np.float32) converts them" if values.dtype == np.float64 else ""
+        raise ValueError(
+            f"{where} must be images, uint8 [n, h, w, c], or features, float16 or float32 [n, d] or"
+            f" [n, t, d], but are {values.dtype} {values.shape}{remedy}."
+        )
+    wrong = np.flatnonzero(~np.isfinite(values).reshape(len(values), -1).all(axis=1))
+    if wrong.size:
+        raise ValueError(
+            f"{where}: features must be finite, but row {wrong[0]} is not ({len(wrong):,} rows are"
+            " not)."
         )
 
 

@@ -23,7 +23,8 @@ class Split(NamedTuple):
     group share something, such as a photograph or a patient, and are held out together.
     """
 
-    inputs: UInt8[np.ndarray, "n h w c"]
+    # Images, or features: one vector, or one for each token.
+    inputs: UInt8[np.ndarray, "n h w c"] | Float[np.ndarray, "n d"] | Float[np.ndarray, "n t d"]
     labels: Int[np.ndarray, "n"] | Int[np.ndarray, "n m"]  # lists are padded; see checks.labels
     ids: Int[np.ndarray, "n"]  # positions in the stored split
     # Further fields by example; the default is shared, so it is replaced and never mutated.
@@ -80,6 +81,34 @@ def _rows(all_ids: Int[np.ndarray, "n"], ids: Int[np.ndarray, "rows"]) -> Int[np
     """The rows of these ids."""
     order = np.argsort(all_ids)
     return order[np.searchsorted(all_ids[order], ids)]
+
+
+def standardized(dataset: Dataset) -> Dataset:
+    """Features with the mean of each training feature subtracted, divided by its deviation.
+
+    Mean and standard deviation are over the examples, and tokens, of split "train". A feature that
+    is constant there is only shifted. The result is float32.
+
+    Raises:
+      ValueError: the inputs are images.
+    """
+    train = dataset.splits["train"].inputs
+    if train.ndim == 4:
+        raise ValueError(
+            "standardize is True, but the inputs are images; set it to False, and scale them with"
+            " value_range in the chains of config.data."
+        )
+    axes = tuple(range(train.ndim - 1))
+    mean = train.mean(axis=axes, dtype=np.float64)
+    deviation = train.std(axis=axes, dtype=np.float64)
+    # The deviation of a constant feature is 0, or rounding of its mean.
+    scale = np.where(deviation <= 1e-7 * np.abs(mean), 1.0, deviation)
+    return dataset._replace(
+        splits={
+            name: split._replace(inputs=((split.inputs - mean) / scale).astype(np.float32))
+            for name, split in dataset.splits.items()
+        }
+    )
 
 
 def hold_out(dataset: Dataset, seed: int, fraction: float) -> Dataset:
@@ -253,7 +282,7 @@ def clean_labels(
 class Part(NamedTuple):
     """Examples of one slice of a stored split."""
 
-    images: UInt8[np.ndarray, "n h w c"] | list[bytes]  # pixels, or encoded images
+    images: Shaped[np.ndarray, "n ..."] | list[bytes]  # pixels or features; or encoded images
     fields: dict[str, Shaped[np.ndarray, "n ..."]]  # "label", and further fields by example
     ids: Int[np.ndarray, "n"]  # positions in the stored split
 

@@ -1,4 +1,4 @@
-"""The resident pipeline: the data set is transferred to the device once, as uint8.
+"""The resident pipeline: the data set is transferred to the device once, as it is stored.
 
 The host sends the rows of a step; the jitted step gathers and augments the examples.
 """
@@ -98,8 +98,9 @@ def batch(key: PRNGKeyArray, split: Split, feed: Feed, *, chain: Sequence[Callab
 
     repeats = jnp.broadcast_to(feed.repeats, feed.rows.shape)
     examples = jax.vmap(augmented)(chosen.extras | {"image": chosen.inputs}, chosen.ids, repeats)
+    inputs = examples.pop("image")
     return Batch(
-        inputs=examples.pop("image"),
+        inputs=jnp.asarray(inputs, jnp.float32 if inputs.dtype == jnp.float16 else None),
         labels=chosen.labels,
         weights=jnp.asarray(feed.weights),
         ids=chosen.ids,

@@ -53,6 +53,7 @@ _BEFORE: dict[str, dict[str, Any]] = {
         "pipeline": "resident",
         "seed": None,
         "splits": None,
+        "standardize": False,
         "window": 128,
         "with_boxes": False,
     },

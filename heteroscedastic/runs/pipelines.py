@@ -86,6 +86,8 @@ def _resident(config: dict[str, Any], data_dir: str | None) -> Resident:
     curate = _curate(config)
     stored = stored_data(config, data_dir, requires_boxes=_requires_boxes(config, operations))
     dataset = curate(stored)
+    if config["data"]["standardize"]:
+        dataset = in_section("data", dataset_lib.standardized, dataset)
     train = dataset.splits["train"]
     example = {
         name: jax.ShapeDtypeStruct(x.shape[1:], x.dtype)
@@ -120,6 +122,10 @@ def _streaming(config: dict[str, Any], data_dir: str | None) -> Pipeline:
     from heteroscedastic.data.streaming import ops, sources, stream
 
     operations = _chains(config, ops)
+    if config["data"]["standardize"]:
+        raise ValueError(
+            "config.data.standardize is True, but a stream has images; set it to False."
+        )
     chosen = in_section(
         "data",
         sources.choose,

@@ -75,6 +75,7 @@ class ResidentData:
       extras: further fields that examples carry, such as "boxes".
       max_boxes: largest number of boxes of an example.
       with_boxes: whether only examples with a box are taken, of the splits that have boxes.
+      standardize: whether features are standardised; see dataset.standardized.
       seed: of curation and the validation split; None is the seed of the run.
     """
 
@@ -90,6 +91,7 @@ class ResidentData:
     extras: tuple[str, ...] = ()
     max_boxes: int = 16
     with_boxes: bool = False
+    standardize: bool = False
     seed: int | None = None
 
 

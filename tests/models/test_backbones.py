@@ -13,7 +13,6 @@ from heteroscedastic.bind import bind
 from heteroscedastic.models import backbones, heads
 from heteroscedastic.models.backbones import MLP, ConvNet
 from heteroscedastic.models.classifier import Classifier
-from heteroscedastic.models.efficientnet import EfficientNetLite0
 from heteroscedastic.models.inception_resnet import InceptionResNetV2, InceptionResNetV2Small
 from heteroscedastic.models.resnet import ResNet
 
@@ -25,7 +24,6 @@ EXAMPLES = {
     "basic": ResNet(bottleneck=False, stem="cifar", **SMALL),
     "bottleneck": ResNet(stem="imagenet", **SMALL),
     "preactivation": ResNet(version=2, stem="cifar", **SMALL),
-    "inverted": EfficientNetLite0(),
 }
 
 

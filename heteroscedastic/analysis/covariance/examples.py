@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Float, Int, UInt8
+from jaxtyping import Float, Int, Shaped
 
 from heteroscedastic import latent as latent_lib
 from heteroscedastic.data.resident import Feed
@@ -17,7 +17,7 @@ from heteroscedastic.runs.loaded_run import LoadedRun
 class ExampleCovariance(NamedTuple):
     """What a run predicts for one example, in units of the utilities."""
 
-    image: UInt8[np.ndarray, "h w c"]
+    image: Shaped[np.ndarray, "..."]  # or features
     labels: tuple[int, ...]  # with label noise, as the run sees them
     clean_labels: tuple[int, ...]  # without known label noise; empty if they are unknown (-1)
     classes: Int[np.ndarray, "c"]

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Float, Int, UInt8
+from jaxtyping import Float, Int, Shaped
 
 from heteroscedastic import files, user_errors
 from heteroscedastic import latent as latent_lib
@@ -41,7 +41,7 @@ class Disagreements(NamedTuple):
     """Images that only the first run classifies correctly, and what it predicts for them."""
 
     ids: Int[np.ndarray, "n"]
-    images: UInt8[np.ndarray, "n h w c"]
+    images: Shaped[np.ndarray, "n ..."]  # or features
     true: Int[np.ndarray, "n"]  # class, which the first run predicts
     other_prediction: Int[np.ndarray, "n"]  # class that the second run predicts
     covariance: Float[np.ndarray, "n k"]  # of the true class with every class, utilities squared
@@ -241,14 +241,15 @@ def draw(
     from heteroscedastic.analysis.plots import sheet
 
     num_images = len(disagreements.ids)
-    top = covariance_order(disagreements)[:_NUM_IMAGES]
-    image_sheet = sheet.sheet(
-        disagreements.images[top],
-        captions(disagreements, class_names, top),
-        title=f"{title}: correct with the noise head and wrong without it, the largest covariances"
-        f" of {num_images} images",
-    )
-    written = figures.write(image_sheet, path.with_name(path.name + "_images"))
+    top, written = covariance_order(disagreements)[:_NUM_IMAGES], []
+    if figures.are_images(disagreements.images):
+        image_sheet = sheet.sheet(
+            disagreements.images[top],
+            captions(disagreements, class_names, top),
+            title=f"{title}: correct with the noise head and wrong without it, the largest"
+            f" covariances of {num_images} images",
+        )
+        written += figures.write(image_sheet, path.with_name(path.name + "_images"))
     with figures.style_context():
         histograms = figures.figure(10, 3.6)
         histograms.suptitle(

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
-from jaxtyping import Bool, Float, Int, UInt8
+from jaxtyping import Bool, Float, Int, Shaped
 from scipy import special
 
 from heteroscedastic import files, user_errors
@@ -35,7 +35,7 @@ class LabelScores(NamedTuple):
     """The labels of a split with their scores."""
 
     ids: Int[np.ndarray, "n"]
-    images: UInt8[np.ndarray, "n h w c"]
+    images: Shaped[np.ndarray, "n ..."]  # or features
     labels: Int[np.ndarray, "n"]
     clean_labels: Int[np.ndarray, "n"]  # equal to `labels` if no error is known
     suggestions: Int[np.ndarray, "n"]  # the class other than the label with the largest loc
@@ -197,7 +197,7 @@ def captions(labels: LabelScores, class_names: list[str], rows: Int[np.ndarray, 
 def draw(
     labels: LabelScores, class_names: list[str], facts: dict[str, Any], title: str, path: files.Path
 ) -> list[files.Path]:
-    """Draws the most suspicious images and, if errors are known, precision against recall.
+    """Draws the most suspicious images, if any, and with known errors precision against recall.
 
     Returns:
       The paths of the files.
@@ -211,12 +211,14 @@ def draw(
         if errors_known
         else ""
     )
-    image_sheet = sheet.sheet(
-        labels.images[top],
-        captions(labels, class_names, top),
-        title=f"The most suspicious labels of {title}{count}",
-    )
-    written = figures.write(image_sheet, path.with_name(path.name + "_images"))
+    written = []
+    if figures.are_images(labels.images):
+        image_sheet = sheet.sheet(
+            labels.images[top],
+            captions(labels, class_names, top),
+            title=f"The most suspicious labels of {title}{count}",
+        )
+        written += figures.write(image_sheet, path.with_name(path.name + "_images"))
     if errors_known:
         curves = _precision_figure(labels, facts, title)
         written += figures.write(curves, path.with_name(path.name + "_precision"))

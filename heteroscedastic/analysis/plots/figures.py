@@ -6,7 +6,7 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 import numpy as np
-from jaxtyping import UInt8
+from jaxtyping import Shaped, UInt8
 
 from heteroscedastic import files
 
@@ -99,6 +99,11 @@ def svg(figure: Figure) -> bytes:
     with style_context(), matplotlib.rc_context({"svg.fonttype": "path"}):
         figure.savefig(buffer, format="svg", metadata={"Date": None})
     return buffer.getvalue()
+
+
+def are_images(inputs: Shaped[np.ndarray, "n ..."]) -> bool:
+    """Whether inputs are pixels, and not features."""
+    return inputs.dtype == np.uint8 and inputs.ndim == 4
 
 
 def png(image: UInt8[np.ndarray, "h w c"]) -> bytes:

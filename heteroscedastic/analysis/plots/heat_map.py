@@ -83,8 +83,9 @@ def example_map(example: ExampleCovariance, class_names: Sequence[str], title: s
     with figures.style_context():
         figure = figures.figure(size + 3.6, size + 0.4)
         image_axes, matrix_axes = figure.subplots(1, 2, width_ratios=(2.2, size))
-        image = example.image if example.image.shape[-1] == 3 else example.image[..., 0]
-        image_axes.imshow(image, cmap="gray")
+        if figures.are_images(example.image[None]):
+            image = example.image if example.image.shape[-1] == 3 else example.image[..., 0]
+            image_axes.imshow(image, cmap="gray")
         image_axes.set_axis_off()
         labels, clean = (
             ", ".join(class_names[i] for i in x) or "none"

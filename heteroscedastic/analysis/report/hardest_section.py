@@ -6,6 +6,7 @@ import numpy as np
 from jaxtyping import Float, Int, UInt8
 from scipy import special
 
+from heteroscedastic.analysis.plots import figures
 from heteroscedastic.analysis.report import page
 from heteroscedastic.analysis.report.comparison import Group, RunSet
 from heteroscedastic.analysis.report.page import Section
@@ -63,6 +64,8 @@ def _images(run_set: RunSet) -> tuple[dict[int, UInt8[np.ndarray, "h w c"]] | No
         ]
     except loaded_run.UNAVAILABLE as error:
         return None, str(error)
+    if not figures.are_images(split.inputs):
+        return None, "the inputs are features."
     return dict(zip(split.ids.tolist(), split.inputs)), ""
 
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-from jaxtyping import UInt8
+from jaxtyping import Shaped
 
 from heteroscedastic import files
 from heteroscedastic.analysis.plots import figures
@@ -149,12 +149,18 @@ def image(data: bytes, kind: str, alt: str, caption: str) -> str:
     )
 
 
-def sheet(images: Sequence[tuple[UInt8[np.ndarray, "h w c"], str, str]]) -> str:
-    """Small images side by side, each given by its pixels, alternative text and caption."""
-    items = "".join(
-        f"<li>{image(figures.png(pixels), 'png', alt, caption)}</li>\n"
-        for pixels, alt, caption in images
-    )
+def sheet(examples: Sequence[tuple[Shaped[np.ndarray, "..."], str, str]]) -> str:
+    """Examples side by side, each given by its pixels, alternative text and caption.
+
+    Features in place of pixels leave the two texts.
+    """
+
+    def item(pixels, alt, caption):
+        if not figures.are_images(pixels[None]):
+            return f"<p>{text(alt)}</p><p>{text(caption)}</p>"
+        return image(figures.png(pixels), "png", alt, caption)
+
+    items = "".join(f"<li>{item(*example)}</li>\n" for example in examples)
     return f'<ul class="sheet">\n{items}</ul>'
 
 

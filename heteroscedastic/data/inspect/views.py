@@ -105,6 +105,10 @@ def _stored_examples(
     labels, class_names = examples.fields[field], stored.class_names
     checks.labels(labels, examples.ids, len(class_names), f"{stored.where}: {part.split}, {field}")
     max_classes = data.get("max_classes") or np.inf
+    if not isinstance(examples.images, list) and examples.images.ndim != 4:
+        raise ValueError(
+            f"{stored.where} has features, so there are no images to draw; omit --out."
+        )
     is_selected = (labels.reshape(len(labels), -1) < max_classes).all(axis=1)
     chosen = _spaced_rows(np.flatnonzero(is_selected))
     images = [examples.images[row] for row in chosen]

@@ -2,7 +2,7 @@
 
 A file has `class_names` and, for every split, these arrays:
 
-    SPLIT_inputs    uint8 [n, h, w, c], or else
+    SPLIT_inputs    uint8 [n, h, w, c], or features, float16 or float32 [n, d] or [n, t, d], or else
     SPLIT_encoded   uint8 [bytes], the encoded images (JPEG, PNG) one after the other, and
     SPLIT_offsets   integers [n + 1], the start of each image and the end of the last one
     SPLIT_labels    integers [n], or lists [n, m] padded with -1

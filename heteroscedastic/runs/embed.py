@@ -1,0 +1,271 @@
+r"""Features of a data set: python -m heteroscedastic.runs.embed
+
+    python -m heteroscedastic.runs.embed --data=cifar10_n --backbone=EfficientNetLite0 \
+        --weights=pretrained --size=224 --out=DIR
+
+applies a backbone to all images and writes DIR/cifar10_n_EfficientNetLite0_224.npz: float16
+features with the labels, ids, further fields and class names of the data set. It is a data set for
+config.data.name, with --data_dir=DIR. The .json beside it describes what made the features. A
+command that was stopped resumes after the last complete part, and gives the same bytes.
+
+Images are resized to squares, bilinearly with antialiasing.
+"""
+
+import argparse
+import functools
+import os
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import linen as nn
+from flax import traverse_util
+from jax.sharding import NamedSharding, PartitionSpec
+from jaxtyping import Array, Float, Shaped, UInt8
+
+from heteroscedastic import files, user_errors
+from heteroscedastic.bind import bind
+from heteroscedastic.data import augment, chains
+from heteroscedastic.data.dataset import Part
+from heteroscedastic.data.split_spec import Slice
+from heteroscedastic.data.storage import encoded, store
+from heteroscedastic.models import backbones, pretrained
+from heteroscedastic.runs import loaded_run, provenance, warm_start
+
+_PART_SIZE = 2048  # examples of a part
+_CHAIN = "to_rgb|value_range(-1, 1)"
+
+
+class Network(NamedTuple):
+    """A backbone with its weights."""
+
+    backbone: nn.Module
+    variables: Mapping[str, Any]  # params and batch statistics of the backbone
+    chain: str  # of operations on resized images
+    source: str  # of the weights
+
+
+def network(name: str, weights: str | None, chain: str | None, size: int, seed: int) -> Network:
+    """A backbone by name.
+
+    Args:
+      name: of the backbone.
+      weights: None for random weights, "pretrained", or a file of config.warm_start.weights.
+      chain: operations after the resizing; None for those of the public weights, or else
+        to_rgb|value_range(-1, 1).
+      size: pixels of each side.
+      seed: of random weights.
+
+    Raises:
+      ValueError: the backbone or the weights are unknown, damaged, or do not match.
+    """
+    backbone = bind(backbones, name=name)
+    if weights is None:
+        image = jnp.zeros((1, size, size, 3))
+        variables = backbone.init(jax.random.key(seed), image, jnp.ones(1, bool))
+        return Network(backbone, variables, chain or _CHAIN, f"random, seed {seed}")
+    if weights == "pretrained":
+        chain = chain or f"to_rgb|{pretrained.images(name).chain}"
+        weights = f"{pretrained.PREFIX}{name}"
+    arrays, _ = warm_start.read_weights(weights)
+    flat = {
+        tuple(path.split("/")): jnp.asarray(array)
+        for path, array in arrays.items()
+        if path.split("/")[1] == "backbone"
+    }
+    # params/backbone/... -> params/...
+    variables = traverse_util.unflatten_dict({(p[0], *p[2:]): x for p, x in flat.items()})
+    return Network(backbone, variables, chain or _CHAIN, weights)
+
+
+def network_of_run(directory: str, chain: str | None, data_dir: str | None) -> Network:
+    """The backbone of a finished run, with its last weights and its chain of evaluation."""
+    run = loaded_run.load(directory, "last", data_dir)
+    variables = {"params": run.state.params["backbone"]}
+    variables |= {name: x["backbone"] for name, x in run.state.model_state.items()}
+    chain = run.run.config["data"]["eval"] if chain is None else chain
+    return Network(run.run.model.backbone, variables, chain, f"run {directory}")
+
+
+def features_of(
+    net: Network, size: int | None
+) -> Callable[[UInt8[np.ndarray, "b h w c"]], Float[Array, "b d"]]:
+    """A function from images to features, on all local devices.
+
+    Args:
+      net: backbone and weights.
+      size: pixels to which images are resized; None keeps their size.
+    """
+    resizing = f"resize({size})" if size else ""
+    text = "|".join(x for x in (resizing, net.chain) if x)
+    links = chains.parse(augment, text)
+    devices = jax.sharding.Mesh(np.array(jax.local_devices()), ("b",))
+    cut = NamedSharding(devices, PartitionSpec("b"))
+
+    @functools.partial(jax.jit, in_shardings=(None, cut))
+    def features(variables, images):
+        def prepared(image):
+            example = {"image": image}
+            for link in links:
+                example = link(jax.random.key(0), example)
+            return example["image"]
+
+        present = jnp.ones(len(images), bool)
+        return net.backbone.apply(variables, jax.vmap(prepared)(images), present)
+
+    return functools.partial(features, net.variables)
+
+
+def embedded(
+    features: Callable[[np.ndarray], Array], images: Shaped[np.ndarray, "n h w c"], batch_size: int
+) -> Float[np.ndarray, "n d"]:
+    """The features of all images as float16, in batches that are padded to one size.
+
+    Raises:
+      ValueError: a feature is not finite, or too large for float16.
+    """
+    parts = []
+    for start in range(0, len(images), batch_size):
+        batch = images[start : start + batch_size]
+        padding = ((0, batch_size - len(batch)), *((0, 0),) * (images.ndim - 1))
+        parts.append(np.asarray(features(np.pad(batch, padding)))[: len(batch)])
+    values = np.concatenate(parts)
+    with np.errstate(over="ignore"):
+        stored = values.astype(np.float16)
+    if not np.isfinite(stored).all():
+        raise ValueError(
+            f"the features reach {np.nanmax(np.abs(values)):.3g}, but float16 ends at 65504; check"
+            " --weights and --chain."
+        )
+    return stored
+
+
+def embed(
+    stored: Any,
+    features: Callable[[np.ndarray], Array],
+    parts_dir: files.Path,
+    batch_size: int,
+    log: Callable[[str], Any],
+) -> dict[str, np.ndarray]:
+    """The arrays of the .npz file; finished parts are read from `parts_dir`, others written to it.
+
+    Args:
+      stored: the data set.
+      features: images -> features.
+      parts_dir: directory of the features of each part.
+      batch_size: images at a time.
+      log: receives the progress.
+    """
+    arrays, total, done = (
+        {"class_names": np.array(stored.class_names)},
+        sum(stored.sizes.values()),
+        0,
+    )
+    for split, size in stored.sizes.items():
+        values, fields, ids = [], [], []
+        for start in range(0, size, _PART_SIZE):
+            part = stored.read(Slice(split, start, min(start + _PART_SIZE, size)))
+            path = parts_dir / f"{split}_{start:08d}.npz"
+            if not path.exists():
+                images = _pixels(stored, part)
+                files.write_arrays(path, {"features": embedded(features, images, batch_size)})
+            values.append(files.read_arrays(path)["features"])
+            fields.append(part.fields)
+            ids.append(part.ids)
+            done += len(part.ids)
+            log(f"{done:,} of {total:,} images")
+        arrays |= {f"{split}_inputs": np.concatenate(values), f"{split}_ids": np.concatenate(ids)}
+        for name in fields[0]:
+            field = np.concatenate([f[name] for f in fields])
+            arrays[f"{split}_{'labels' if name == 'label' else name}"] = field
+    return arrays
+
+
+def _pixels(stored: Any, part: Part) -> UInt8[np.ndarray, "n h w c"]:
+    if isinstance(part.images, list):
+        return encoded.decode(part.images, stored.num_channels, stored.where)
+    if part.images.ndim != 4:
+        raise ValueError(f"{stored.where} has features, but embedding requires images.")
+    return part.images
+
+
+def _parsed() -> argparse.Namespace:
+    parser = user_errors.parser(main.__doc__)
+    parser.add_argument("--data", required=True, help="name of the data set, as config.data.name")
+    parser.add_argument("--data_dir", default=os.environ.get("TFDS_DATA_DIR"))
+    parser.add_argument("--fields", nargs="*", default=(), help="further fields of TFDS to keep")
+    parser.add_argument("--backbone", help="such as EfficientNetLite0")
+    parser.add_argument(
+        "--weights", help="'pretrained', or a file of models/convert.py; random by default"
+    )
+    parser.add_argument("--run", help="finished run whose backbone is taken")
+    parser.add_argument("--size", type=int, help="pixels to which images are resized")
+    parser.add_argument("--chain", help="operations on the resized images")
+    parser.add_argument("--seed", type=int, default=0, help="of random weights")
+    parser.add_argument("--batch_size", type=int, default=64)
+    parser.add_argument("--out", required=True, help="directory of the file")
+    flags = parser.parse_args()
+    if (flags.backbone is None) == (flags.run is None):
+        parser.error("give one of --backbone and --run.")
+    if flags.run and flags.weights:
+        parser.error("--weights is of --backbone; a run has its own.")
+    if min(flags.batch_size, flags.size or 1) < 1:
+        parser.error("--batch_size and --size must be >= 1.")
+    return flags
+
+
+@user_errors.one_line()
+def main() -> None:
+    """Writes the features of a data set, as data for a head or an estimator."""
+    flags = _parsed()
+    stored = store.stored_dataset(flags.data, flags.data_dir, extras=flags.fields)
+    size = flags.size
+    if flags.run:
+        net = network_of_run(flags.run, flags.chain, flags.data_dir)
+    else:
+        if size is None and flags.weights == "pretrained":
+            size = pretrained.images(flags.backbone).size
+        net = network(flags.backbone, flags.weights, flags.chain, size or 32, flags.seed)
+    digest = provenance.digest_of_arrays(
+        {n: np.asarray(x) for n, x in traverse_util.flatten_dict(net.variables, sep="/").items()}
+    )
+    kind = type(net.backbone).__name__
+    name = f"{flags.data}_{kind}_{size}" if size else f"{flags.data}_{kind}"
+    out = files.as_path(flags.out)
+    recipe = {
+        "data": flags.data,
+        "num_examples": dict(stored.sizes),
+        "backbone": kind,
+        "weights": net.source,
+        "weights_digest": digest,
+        "size": size,
+        "chain": net.chain,
+        "dtype": "float16",
+    }
+    path, description = out / f"{name}.npz", out / f"{name}.json"
+    if description.exists() and files.read_json(description) != files.plain(recipe):
+        raise ValueError(
+            f"{description} is of other features than these; choose another --out, or remove it"
+            f" with {name}.npz and {name}_parts."
+        )
+    if path.exists():
+        raise SystemExit(f"{path} exists already; remove it to write it again.")
+    parts_dir = out / f"{name}_parts"
+    parts_dir.mkdir(parents=True, exist_ok=True)
+    files.write_json(description, recipe)
+    batch_size = -(-flags.batch_size // jax.local_device_count()) * jax.local_device_count()
+    log = functools.partial(print, file=sys.stderr, flush=True)
+    arrays = embed(stored, features_of(net, size), parts_dir, batch_size, log)
+    files.write_arrays(path, arrays)
+    for part in parts_dir.glob("*.npz"):
+        part.unlink()
+    parts_dir.rmdir()
+    shape = next(x.shape for n, x in arrays.items() if n.endswith("_inputs"))
+    print(f"wrote {path}: {shape[1]} features, {path.stat().st_size / 1e6:.1f} MB")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,100 @@
+import json
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from small_runs import small
+
+from heteroscedastic.data.storage import store
+from heteroscedastic.runs import embed, loaded_run, loop
+
+
+def command(monkeypatch, *words):
+    monkeypatch.setattr(sys, "argv", ["embed", "--data=digits", *words])
+    embed.main()
+
+
+def test_features_are_those_of_the_backbone(monkeypatch, tmp_path):
+    words = "--backbone=ConvNet", "--size=12", "--seed=3", "--batch_size=50", f"--out={tmp_path}"
+    command(monkeypatch, *words)
+    arrays = np.load(tmp_path / "digits_ConvNet_12.npz")
+    net = embed.network("ConvNet", None, None, 12, 3)
+    images = store.load("digits").splits["test"].inputs[:5].astype(np.float32)
+    images = jnp.broadcast_to(images, (*images.shape[:3], 3))
+    resized = jnp.round(jax.image.resize(images, (5, 12, 12, 3), "bilinear", antialias=True))
+    expected = net.backbone.apply(net.variables, 2 * resized / 255 - 1, jnp.ones(5, bool))
+    np.testing.assert_allclose(arrays["test_inputs"][:5], expected, atol=2e-3)
+    assert arrays["train_inputs"].dtype == np.float16
+    for split, data in store.load("digits").splits.items():
+        np.testing.assert_array_equal(arrays[f"{split}_labels"], data.labels)
+        np.testing.assert_array_equal(arrays[f"{split}_ids"], data.ids)
+    loaded = store.load("digits_ConvNet_12", str(tmp_path))
+    assert loaded.class_names == store.load("digits").class_names
+    recipe = json.loads((tmp_path / "digits_ConvNet_12.json").read_text())
+    assert recipe["weights"] == "random, seed 3"
+
+
+def test_a_stopped_command_resumes_to_the_same_bytes(monkeypatch, tmp_path):
+    words = ["--backbone=ConvNet", "--batch_size=64"]
+    monkeypatch.setattr(embed, "_PART_SIZE", 500)
+    command(monkeypatch, *words, f"--out={tmp_path / 'whole'}")
+    original, calls = embed.embedded, []
+
+    def stops(*args):
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        calls.append(1)
+        return original(*args)
+
+    monkeypatch.setattr(embed, "embedded", stops)
+    with pytest.raises(SystemExit):
+        command(monkeypatch, *words, f"--out={tmp_path / 'stopped'}")
+    assert not (tmp_path / "stopped" / "digits_ConvNet.npz").exists()
+    calls.clear()
+    monkeypatch.setattr(embed, "embedded", lambda *args: (calls.append(1), original(*args))[1])
+    command(monkeypatch, *words, f"--out={tmp_path / 'stopped'}")
+    assert len(calls) == 3  # of five parts, two were there
+    first, second = (
+        (tmp_path / name / "digits_ConvNet.npz").read_bytes() for name in ("whole", "stopped")
+    )
+    assert first == second
+
+
+def test_a_run_gives_its_own_features(monkeypatch, tmp_path):
+    loop.train(small(), str(tmp_path / "run"))
+    command(monkeypatch, f"--run={tmp_path / 'run'}", f"--out={tmp_path}")
+    (path,) = tmp_path.glob("digits_*.npz")
+    run = loaded_run.load(tmp_path / "run")
+    split = run.run.dataset.splits["test"]
+    feed = run.run.pipeline.example("test", training=False)._replace(rows=np.arange(5))
+    expected, _ = run.run.features(run.state.params, run.state.model_state, split, feed)
+    np.testing.assert_allclose(np.load(path)["test_inputs"][:5], expected[:5], atol=1e-2, rtol=1e-2)
+
+
+def test_other_features_in_the_same_place_are_an_error(monkeypatch, tmp_path):
+    command(monkeypatch, "--backbone=ConvNet", f"--out={tmp_path}")
+    with pytest.raises(SystemExit, match="exists already"):
+        command(monkeypatch, "--backbone=ConvNet", f"--out={tmp_path}")
+    with pytest.raises(SystemExit, match="is of other features than these"):
+        command(monkeypatch, "--backbone=ConvNet", "--seed=1", f"--out={tmp_path}")
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--backbone=ResNet9"], "backbones has no 'ResNet9'"),
+        (["--backbone=ResNet50", "--weights=pretrained"], "no public weights of 'ResNet50'"),
+        (["--backbone=ConvNet", "--weights=absent.npz"], "absent.npz, is missing"),
+        (["--backbone=ConvNet", "--chain=flip"], "flip"),
+    ],
+)
+def test_bad_words_are_named(monkeypatch, tmp_path, words, message):
+    with pytest.raises(SystemExit, match=message):
+        command(monkeypatch, *words, f"--out={tmp_path}")
+
+
+def test_features_too_large_for_float16_are_an_error():
+    with pytest.raises(ValueError, match="float16 ends at 65504"):
+        embed.embedded(lambda x: x.reshape(len(x), -1) * 1e5, np.ones((3, 2, 2, 1)), 2)
