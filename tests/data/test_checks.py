@@ -19,12 +19,12 @@ def test_a_valid_data_set_is_returned_unchanged(lists):
         (
             "inputs",
             lambda x: x / 255,
-            r"test_inputs must be uint8 \[n, h, w, c\], but is float64 \(10, 2, 3, 1\)",
+            r"test_inputs must be images, .* but are float64 \(10, 2, 3, 1\)",
         ),
         (
             "inputs",
             lambda x: x[..., 0],
-            r"test_inputs must be uint8 \[n, h, w, c\], but is uint8 \(10, 2, 3\)",
+            r"test_inputs must be images, .* but are uint8 \(10, 2, 3\)",
         ),
         ("inputs", lambda x: x[:9], "test has 9 inputs, 10 labels and 10 ids"),
         ("labels", lambda x: x[:8], "test has 10 inputs, 8 labels and 10 ids"),
@@ -61,7 +61,7 @@ def test_an_invalid_array_is_named(field, change, message):
         (
             "inputs",
             lambda x: x[:, :, :2],
-            r"images of train have shape \(2, 3, 1\), but images of test have shape \(2, 2, 1\)",
+            r"inputs of train have shape \(2, 3, 1\), but inputs of test have shape \(2, 2, 1\)",
         ),
         (
             "labels",

@@ -143,6 +143,7 @@ IMAGENET = dict(
     extras=(),
     max_boxes=16,
     with_boxes=False,
+    standardize=False,
 )
 IN_BATCHES = {"head.num_classes": 1000, "training.batch_size": 128}
 

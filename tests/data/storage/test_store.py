@@ -215,7 +215,7 @@ def test_one_flipped_bit_changes_nothing_or_is_named(tmp_path, save):
             "train_labels: the example of id 2 has label 2, but the 2 classes are 0 to 1",
         ),
         (dict(train_labels=np.array([0, 1, 1])), "train has 3 labels, but 4 inputs"),
-        (dict(train_inputs=np.zeros((4, 2, 2, 1))), "train_inputs must be uint8"),
+        (dict(train_inputs=np.zeros((4, 2, 2, 1))), "train_inputs must be images, uint8"),
         (dict(train_ids=np.array([0, 1, 1, 2])), "train_ids must be unique integers"),
         (
             dict(class_names=np.array(["cat", "dog"], object)),
