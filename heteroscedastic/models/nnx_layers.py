@@ -87,7 +87,7 @@ def to_linen(layer: HeteroscedasticDense) -> dict[str, Any]:
     `layer.linen.apply({"params": to_linen(layer)}, features)` is what the layer returns with fixed
     points.
     """
-    return {"utilities": nnx.to_pure_dict(nnx.state(layer.utilities, nnx.Param))}
+    return {"utilities": nnx.to_pure_dict(nnx.state(layer.utilities))}
 
 
 def from_linen(
@@ -108,19 +108,19 @@ def from_linen(
     Raises:
       ValueError: names or shapes do not match. The message lists up to eight of each kind.
     """
-    kernel = traverse_util.flatten_dict(params, sep="/").get("utilities/loc/kernel")
-    if jnp.ndim(kernel) != 2:
+    given = traverse_util.flatten_dict(nn.unbox(params), sep="/")
+    if jnp.ndim(given.get("utilities/loc/kernel")) != 2:
         raise ValueError(
             "The parameters have no utilities/loc/kernel of two axes; pass those of a"
             " HeteroscedasticDense of flax.linen, with the key 'utilities'."
         )
+    in_features, _ = given["utilities/loc/kernel"].shape
     settings = {name: getattr(linen, name) for name in bind.declared_settings(type(linen))}
-    layer = HeteroscedasticDense(jnp.shape(kernel)[0], rngs=nnx.Rngs(params=0), **settings)
-    given, expected = (
-        {name: jnp.shape(x) for name, x in traverse_util.flatten_dict(tree, sep="/").items()}
-        for tree in (params, to_linen(layer))
+    layer = HeteroscedasticDense(in_features, rngs=nnx.Rngs(params=0), **settings)
+    own = traverse_util.flatten_dict(to_linen(layer), sep="/")
+    convert.check_fit(
+        "The parameters do not fit the layer", given, {name: x.shape for name, x in own.items()}
     )
-    convert.check_fit("The parameters do not fit the layer", given, expected)
     layer.utilities = _variables(params["utilities"])
     layer.rngs = nnx.data(_noise_stream(rngs))
     return layer
@@ -130,7 +130,7 @@ def _variables(params: Mapping[str, Any]) -> nnx.Dict:
     """The parameters of a linen module as variables; metadata of partitioning is dropped."""
     return nnx.Dict(
         {
-            name: _variables(x) if isinstance(x, Mapping) else nnx.Param(jnp.asarray(x))
+            name: _variables(x) if isinstance(x, Mapping) else nnx.Param(jnp.array(x))
             for name, x in nn.unbox(params).items()
         }
     )
