@@ -37,12 +37,20 @@ def bind(module: ModuleType, /, *, name: str, **settings: Any) -> Callable:
 
 
 def declared_settings(target: Callable) -> dict[str, inspect.Parameter]:
-    """The settings of a function or class by name, with their types and defaults."""
+    """The settings of a function or class by name, with their types and defaults.
+
+    Those of a function are keyword-only. A flax module has no setting that is keyword-only: such a
+    field (`parent`, `name`, an initialiser) is set by code.
+    """
     declared = inspect.signature(target).parameters
     if inspect.isclass(target):
-        fields_of_flax = ("parent", "name") if "parent" in declared else ()
-        return {n: p for n, p in declared.items() if n not in fields_of_flax}
-    return {n: p for n, p in declared.items() if p.kind is inspect.Parameter.KEYWORD_ONLY}
+        is_flax_module = "parent" in declared
+        return {n: p for n, p in declared.items() if not (is_flax_module and _is_keyword_only(p))}
+    return {n: p for n, p in declared.items() if _is_keyword_only(p)}
+
+
+def _is_keyword_only(parameter: inspect.Parameter) -> bool:
+    return parameter.kind is inspect.Parameter.KEYWORD_ONLY
 
 
 def defaults(target: Callable) -> dict[str, Any]:

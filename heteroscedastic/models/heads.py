@@ -1,21 +1,23 @@
 """Heads: features -> LatentGaussian. A head owns parameters and nothing else.
 
-All heads compute in float32 (in float64 for float64 features), and divide the utilities by the
-temperature. Code outside this module reads the parameters of a head through `Head.temperature_of`,
-`Head.noise_parameters`, `is_covariance_parameter` and `is_temperature`.
+All heads return a latent in float32 (in float64 for float64 features), and divide the utilities by
+the temperature. Code outside this module reads the parameters of a head through
+`Head.temperature_of`, `Head.noise_parameters`, `is_covariance_parameter` and `is_temperature`.
 
 Source: Collier et al. (2021), arXiv:2105.10305, section 2 and Algorithm 1. The standard deviations
 are softplus(affine) + 1e-3, as in the authors' public layer; in the paper they are affine (reading
 C7).
 """
 
+import dataclasses
 import numbers
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
+from jax.typing import DTypeLike
 from jaxtyping import Array, ArrayLike, Float
 
 from heteroscedastic import latent as latent_lib
@@ -91,11 +93,6 @@ def _is_number(value: Any) -> bool:
     )
 
 
-def _dtype(features: Float[Array, "*b d"]) -> jnp.dtype:
-    """The dtype of the computation: float64 for float64 features, else float32."""
-    return jnp.promote_types(features.dtype, jnp.float32)
-
-
 def _as_matrices(features, kernel, dimensions, **settings):
     """The product of the features with the kernel, computed as a product of two matrices.
 
@@ -116,17 +113,34 @@ class Head(nn.Module):
       temperature: a number from 1e-4 to 1e4; or bounds (lower, upper) in that range. With bounds
         the temperature is learned as lower + (upper - lower) sigmoid(theta); the parameter
         `temperature` is theta, initially 0, the middle of the bounds.
+      dtype: of the dense layers, as in nn.Dense: features, kernels and biases are cast to it. Their
+        outputs are cast to float32 before anything else is computed. None is float32, or float64
+        for float64 features. No setting of a config.
+      kernel_init: initialiser of the kernel of the utilities. The noise has its own initialisers:
+        factors that start at zero have no gradient. No setting of a config.
+      bias_init: the same for the bias of the utilities.
 
     Source: Collier et al. (2023), arXiv:2301.12860, for the learned temperature.
     """
 
     num_classes: int
     temperature: float | tuple[float, float] = 1.0
+    dtype: DTypeLike | None = dataclasses.field(default=None, kw_only=True)
+    kernel_init: Callable[..., Any] = dataclasses.field(
+        default=nn.initializers.lecun_normal(), kw_only=True
+    )
+    bias_init: Callable[..., Any] = dataclasses.field(
+        default=nn.initializers.zeros_init(), kw_only=True
+    )
 
     def __post_init__(self):
         if self.num_classes < 1:
             raise ValueError(f"num_classes is {self.num_classes}, but must be >= 1.")
         self._check_temperature()
+        if self.dtype is not None and not jnp.issubdtype(self.dtype, jnp.floating):
+            raise ValueError(
+                f"dtype is {jnp.dtype(self.dtype)}, but must be a floating type such as bfloat16."
+            )
         for name in ("num_factors", "hidden_width"):
             if getattr(self, name, 0) < 0:
                 raise ValueError(f"{name} is {getattr(self, name)}, but must be >= 0.")
@@ -170,16 +184,42 @@ class Head(nn.Module):
     @nn.compact
     def __call__(self, features: Float[Array, "*b d"]) -> LatentGaussian:
         features = self.hidden_layer(features)
-        start = nn.initializers.zeros if self.starts_at_zero else nn.initializers.lecun_normal()
-        loc = nn.Dense(
-            self.num_classes, dtype=_dtype(features), kernel_init=start, name=UTILITIES_LAYER
+        start = nn.initializers.zeros if self.starts_at_zero else self.kernel_init
+        loc = self.dense(
+            UTILITIES_LAYER,
+            features,
+            self.num_classes,
+            kernel_init=start,
+            bias_init=self.bias_init,
         )
-        latent = self.add_noise(
-            LatentGaussian(loc=loc(features)), features, loc.get_variable("params", "kernel")
-        )
+        kernel = nn.unbox(self.variables["params"][UTILITIES_LAYER]["kernel"])
+        latent = self.add_noise(LatentGaussian(loc=loc), features, kernel)
         if self.learns_temperature:
             self.param("temperature", nn.initializers.zeros, (), jnp.float32)
         return latent_lib.temper(latent, self.temperature_of(self.variables["params"]))
+
+    def dense(
+        self,
+        name: str,
+        features: Float[Array, "*b d"],
+        shape: int | tuple[int, ...],
+        **settings: Any,
+    ) -> Float[Array, "..."]:
+        """The output of a new dense layer, in the dtype of the latent.
+
+        Args:
+          name: of the layer.
+          features: its input.
+          shape: of its output, without the batch axes.
+          **settings: of nn.Dense, or of nn.DenseGeneral for a shape with several axes.
+        """
+        dtype = self._result_dtype(features)
+        layer = nn.Dense if isinstance(shape, int) else nn.DenseGeneral
+        outputs = layer(shape, dtype=self.dtype or dtype, name=name, **settings)(features)
+        return outputs.astype(dtype)
+
+    def _result_dtype(self, features: Float[Array, "*b d"]) -> jnp.dtype:
+        return jnp.promote_types(self.dtype or features.dtype, jnp.float32)
 
     def class_axes(self) -> dict[str, int]:
         """Class axis of each parameter that has one, counted from the end, by name."""
@@ -223,7 +263,7 @@ class Deterministic(Head):
 
     def hidden_layer(self, features: Float[Array, "*b d"]) -> Float[Array, "*b e"]:
         return (
-            jax.nn.relu(_dense("hidden", features, self.hidden_width))
+            jax.nn.relu(self.dense("hidden", features, self.hidden_width))
             if self.hidden_width
             else features
         )
@@ -279,7 +319,7 @@ class Diagonal(Head):
         width = self.num_classes
         if self.noise_on == "features":
             width, latent = features.shape[-1], latent._replace(readout=kernel)
-        scale_diag = standard_deviations(_dense("scale_diag", features, width))
+        scale_diag = standard_deviations(self.dense("scale_diag", features, width))
         latent = latent._replace(scale_diag=scale_diag, **self.factors(features, width))
         return self._as_edward2(latent) if self.edward2 else latent
 
@@ -321,10 +361,8 @@ class LowRank(Diagonal):
         if not self.num_factors:
             return {}
         shape = (width, self.num_factors)
-        dense = nn.DenseGeneral(
-            shape, dtype=_dtype(features), dot_general=_as_matrices, name="factor_loadings"
-        )
-        return {"factor_loadings": dense(features)}
+        loadings = self.dense("factor_loadings", features, shape, dot_general=_as_matrices)
+        return {"factor_loadings": loadings}
 
 
 class ParameterEfficient(Diagonal):
@@ -348,10 +386,6 @@ class ParameterEfficient(Diagonal):
         )
         loadings = self.param("shared_loadings", init, (width, self.num_factors), jnp.float32)
         return {
-            "factor_scale": _dense("factor_scale", features, width),
-            "shared_loadings": loadings.astype(_dtype(features)),
+            "factor_scale": self.dense("factor_scale", features, width),
+            "shared_loadings": loadings.astype(self._result_dtype(features)),
         }
-
-
-def _dense(name: str, features: Float[Array, "*b d"], width: int) -> Float[Array, "*b n"]:
-    return nn.Dense(width, dtype=_dtype(features), name=name)(features)

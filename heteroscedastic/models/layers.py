@@ -1,10 +1,15 @@
-"""A drop-in layer for existing Flax models."""
+"""A drop-in layer for existing models in flax.linen; `nnx_layers` has that for flax.nnx."""
+
+from collections.abc import Callable
+from typing import Any
 
 from flax import linen as nn
+from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
 from heteroscedastic import predictive
 from heteroscedastic.bind import bind
+from heteroscedastic.latent import LatentGaussian
 from heteroscedastic.models import heads
 
 
@@ -32,6 +37,11 @@ class HeteroscedasticDense(nn.Module):
         "independent" as in the paper, or "antithetic".
       noise_on: "utilities", or "features" for noise whose parameters do not grow with K (HET-XL).
       edward2: whether the noise is that of the layers of edward2; see `heads.Diagonal`.
+      dtype: of the dense layers, as in nn.Dense; None is float32, or float64 for float64 features.
+        Covariance, samples and logits are float32 (or float64) with any dtype.
+      kernel_init: initialiser of the kernel of the utilities, which replaces that of nn.Dense. The
+        noise has its own initialisers.
+      bias_init: initialiser of the bias of the utilities.
 
     Source: Collier et al. (2021), arXiv:2105.10305.
     """
@@ -45,10 +55,15 @@ class HeteroscedasticDense(nn.Module):
     points: str = "sobol"
     noise_on: str = "utilities"
     edward2: bool = False
+    dtype: DTypeLike | None = None
+    kernel_init: Callable[..., Any] = heads.Head.kernel_init
+    bias_init: Callable[..., Any] = heads.Head.bias_init
 
     def __post_init__(self):
         if self.link not in ("softmax", "sigmoid"):
             raise ValueError(f"link is {self.link!r}; choose 'softmax' or 'sigmoid'.")
+        if isinstance(self.temperature, list):
+            self.temperature = tuple(self.temperature)  # a module is hashable, for nnx and jit
         super().__post_init__()
 
     def setup(self):
@@ -61,7 +76,9 @@ class HeteroscedasticDense(nn.Module):
             settings["num_factors"] = self.num_factors
         if hasattr(head, "noise_on") or self.edward2 or self.noise_on != "utilities":
             settings |= dict(noise_on=self.noise_on, edward2=self.edward2)
-        self.utilities = bind(heads, name=self.head, **settings)
+        self.utilities = bind(heads, name=self.head, **settings).clone(
+            dtype=self.dtype, kernel_init=self.kernel_init, bias_init=self.bias_init
+        )
 
     def _num_factors(self) -> int:
         if self.num_factors is None:
@@ -75,9 +92,13 @@ class HeteroscedasticDense(nn.Module):
         return self.num_factors
 
     def __call__(self, features: Float[Array, "*b d"]) -> Float[Array, "*b k"]:
-        latent = self.utilities(features)
+        latent = self.latent(features)
         self.sow("intermediates", "latent", latent)
         key = self.make_rng("noise") if self.has_rng("noise") else None
         if self.link == "sigmoid":
             return predictive.sigmoid(key, latent)
         return predictive.softmax(key, latent, num_samples=self.num_samples, points=self.points)
+
+    def latent(self, features: Float[Array, "*b d"]) -> LatentGaussian:
+        """The Gaussian over the utilities divided by the temperature."""
+        return self.utilities(features)
