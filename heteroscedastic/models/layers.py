@@ -1,5 +1,7 @@
 """A drop-in layer for existing Flax models."""
 
+from typing import Any
+
 from flax import linen as nn
 from jaxtyping import Array, Float
 
@@ -52,7 +54,7 @@ class HeteroscedasticDense(nn.Module):
         super().__post_init__()
 
     def setup(self):
-        settings = dict(num_classes=self.num_classes, temperature=self.temperature)
+        settings: dict[str, Any] = dict(num_classes=self.num_classes, temperature=self.temperature)
         head = getattr(heads, self.head, None)
         # A head without such a setting gets it only if it was changed; `bind` then reports it.
         if hasattr(head, "num_factors"):
