@@ -57,10 +57,7 @@ def check(latent: LatentGaussian) -> LatentGaussian:
         raise ValueError(f"latent.loc needs a class axis, but has shape {jnp.shape(latent.loc)}.")
     *batch, num_classes = latent.loc.shape
     width = num_classes if latent.readout is None else latent.readout.shape[0]
-    if (latent.factor_scale is None) != (latent.shared_loadings is None):
-        raise ValueError(
-            "latent.factor_scale and latent.shared_loadings come together; set both or neither."
-        )
+    _shared(latent)  # raises where one is missing
     expected = {
         "scale_diag": (*batch, width),
         "factor_loadings": (*batch, width, None),
@@ -180,11 +177,14 @@ def _ranks(latent: LatentGaussian) -> Noise:
 def utilities(latent: LatentGaussian, noise: Noise) -> Float[Array, "s *b k"]:
     """The utilities for these standard-normal points; [1, *b, k] for a latent without noise."""
     total = jnp.zeros((1,) * (latent.loc.ndim + 1), latent.loc.dtype)
-    if latent.scale_diag is not None and noise.diag is not None:
+    if noise.diag is not None:
+        assert latent.scale_diag is not None  # the noise is of this latent
         total = total + latent.scale_diag * noise.diag
     if noise.factors is not None:
         total = total + jnp.einsum("...nr,s...r->s...n", latent.factor_loadings, noise.factors)
-    if (shared := _shared(latent)) is not None and noise.shared is not None:
+    if noise.shared is not None:
+        shared = _shared(latent)
+        assert shared is not None
         scale, loadings = shared
         total = total + scale * (noise.shared @ loadings.T)
     if latent.readout is not None and has_noise(latent):
@@ -261,7 +261,7 @@ def variance(latent: LatentGaussian) -> Float[Array, "*b k"]:
     if (shared := _shared(latent)) is not None and readout is None:
         scale, loadings = shared
         total += jnp.square(scale) * jnp.sum(jnp.square(loadings), axis=-1)
-        latent = latent._replace(factor_scale=None)
+        latent = latent._replace(factor_scale=None, shared_loadings=None)
     for loadings in _loadings(latent):
         if readout is not None:
             loadings = jnp.einsum("...nr,nk->...kr", loadings, readout, precision=_HIGHEST)
@@ -343,8 +343,15 @@ def _loadings(latent: LatentGaussian) -> list[Float[Array, "*b n r"]]:
     return loadings
 
 
-def _shared(latent: LatentGaussian) -> tuple[Float[Array, "*b n"], Float[Array, "n q"]] | None:
-    """The scale and the loadings of the shared factors, which come together."""
-    if latent.factor_scale is None or latent.shared_loadings is None:
-        return None
-    return latent.factor_scale, latent.shared_loadings
+def _shared(latent: LatentGaussian) -> tuple[Float[Array, "..."], Float[Array, "..."]] | None:
+    """The scale and the loadings of the shared factors, of shapes that `check` checks.
+
+    Raises:
+      ValueError: the latent has one without the other.
+    """
+    scale, loadings = latent.factor_scale, latent.shared_loadings
+    if (scale is None) != (loadings is None):
+        raise ValueError(
+            "latent.factor_scale and latent.shared_loadings come together; set both or neither."
+        )
+    return None if scale is None or loadings is None else (scale, loadings)
