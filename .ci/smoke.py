@@ -1,7 +1,9 @@
-"""Trains two steps of several configs: python .ci/smoke.py configs/A.py configs/B.py."""
+"""Trains two steps of every config, on two processes: python .ci/smoke.py configs/*.py"""
 
+import multiprocessing
 import os
 import sys
+from concurrent import futures
 from pathlib import Path
 
 import jax
@@ -11,9 +13,22 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from experiments import study
 from heteroscedastic.runs import loop, smoke
 
-logging.set_verbosity(logging.WARNING)
-for name in [Path(path).stem for path in sys.argv[1:]]:
+
+def train(name: str) -> None:
+    """Trains two steps of a config in smoke/NAME."""
+    logging.set_verbosity(logging.WARNING)
     print(f"== {name}", flush=True)
-    config, data_dir = smoke.smoke(study.config(name, {}), os.environ.get("TFDS_DATA_DIR"))
-    loop.train(config, f"smoke/{name}", data_dir)
+    try:
+        config, data_dir = smoke.smoke(study.config(name, {}), os.environ.get("TFDS_DATA_DIR"))
+        loop.train(config, f"smoke/{name}", data_dir)
+    except BaseException as error:
+        error.add_note(f"of configs/{name}.py")
+        raise
     jax.clear_caches()
+
+
+if __name__ == "__main__":
+    names = [Path(path).stem for path in sys.argv[1:]]
+    # A process takes the next config when it is free, so that both end together.
+    with futures.ProcessPoolExecutor(2, multiprocessing.get_context("spawn")) as pool:
+        list(pool.map(train, names))  # raises the error of a config

@@ -5,4 +5,4 @@ heads and layers in `models`, data in `data`, training steps in `training`, runs
 analysis of finished runs in `analysis`.
 """
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"

@@ -90,8 +90,10 @@ def lookup(module: ModuleType, name: str) -> Callable:
     return choices[name]
 
 
-def _binding(target: Callable, settings: dict[str, Any]) -> Callable:
-    return target(**settings) if inspect.isclass(target) else functools.partial(target, **settings)
+def _binding(target: Any, settings: dict[str, Any]) -> Callable:
+    if isinstance(target, type):
+        return target(**settings)
+    return functools.partial(target, **settings)
 
 
 def _module_name(module: ModuleType) -> str:
@@ -221,11 +223,8 @@ def _has_type(annotation: Any, value: Any) -> bool:
     if annotation is int:
         return isinstance(value, Integral) and not isinstance(value, bool)
     if annotation is float:
-        return (
-            isinstance(value, Real)
-            and not isinstance(value, bool)
-            and -_MAX_FLOAT32 <= value <= _MAX_FLOAT32
-        )
+        is_number = isinstance(value, Real) and not isinstance(value, bool)
+        return is_number and abs(value) <= _MAX_FLOAT32
     if annotation in (bool, str, types.NoneType):
         return isinstance(value, annotation)
     return True  # configs hold no other types
@@ -272,13 +271,14 @@ def _links(text: str) -> list[ast.expr]:
 def _link(module: ModuleType, node: ast.expr) -> Callable:
     call = node if isinstance(node, ast.Call) else ast.Call(node, [], [])
     code = ast.unparse(node)
-    if not isinstance(call.func, ast.Name) or any(k.arg is None for k in call.keywords):
+    keywords = [(k.arg, k.value) for k in call.keywords if k.arg is not None]
+    if not isinstance(call.func, ast.Name) or len(keywords) < len(call.keywords):
         raise ValueError(
             f"{code!r} is not a link of a chain; write name or name(value, setting=value)."
         )
     try:
         values = [ast.literal_eval(a) for a in call.args]
-        settings = {k.arg: ast.literal_eval(k.value) for k in call.keywords}
+        settings = {name: ast.literal_eval(value) for name, value in keywords}
     except (ValueError, TypeError):
         raise ValueError(
             f"{code!r} has an argument that is not a number, string or tuple; write a literal."
@@ -292,7 +292,7 @@ def _link(module: ModuleType, node: ast.expr) -> Callable:
             f"{code!r} has {len(values)} arguments, but takes {', '.join(parameters) or 'none'}."
         )
     positional = dict(zip(parameters, values))
-    names = [*positional, *(k.arg for k in call.keywords)]
+    names = [*positional, *(name for name, _ in keywords)]
     repeated = sorted(n for n in set(names) if names.count(n) > 1)
     if repeated:
         raise ValueError(f"{code!r} sets {', '.join(repeated)} twice.")

@@ -57,10 +57,7 @@ def check(latent: LatentGaussian) -> LatentGaussian:
         raise ValueError(f"latent.loc needs a class axis, but has shape {jnp.shape(latent.loc)}.")
     *batch, num_classes = latent.loc.shape
     width = num_classes if latent.readout is None else latent.readout.shape[0]
-    if (latent.factor_scale is None) != (latent.shared_loadings is None):
-        raise ValueError(
-            "latent.factor_scale and latent.shared_loadings come together; set both or neither."
-        )
+    _shared(latent)  # raises where one is missing
     expected = {
         "scale_diag": (*batch, width),
         "factor_loadings": (*batch, width, None),
@@ -114,8 +111,10 @@ def temper(latent: LatentGaussian, temperature: float | Float[ArrayLike, ""]) ->
       ValueError: the temperature is not a finite number > 0. Under `jit` its value is unknown and
         is not checked.
     """
-    if _is_known(temperature) and not (np.ndim(temperature) == 0 and 0 < temperature < np.inf):
-        raise ValueError(f"temperature is {temperature}, but must be a finite number > 0.")
+    if _is_known(temperature):
+        number = np.asarray(temperature)
+        if not (number.ndim == 0 and 0 < number < np.inf):
+            raise ValueError(f"temperature is {temperature}, but must be a finite number > 0.")
     return map_batch(lambda x: (x / temperature).astype(x.dtype), latent)
 
 
@@ -148,7 +147,7 @@ def noise_source(
     """
     sampler, shared = sampling.sampler(points), key is None
     num_samples = sampling.check_num_points(num_samples)
-    keys = jax.random.split(jax.random.key(0) if shared else key, 3)
+    keys = jax.random.split(jax.random.key(0) if key is None else key, 3)
     sources = [
         None if ranks is None else sampler(term_key, num_samples, ranks, shared)
         for term_key, ranks in zip(keys, _ranks(latent))
@@ -181,11 +180,15 @@ def utilities(latent: LatentGaussian, noise: Noise) -> Float[Array, "s *b k"]:
     """The utilities for these standard-normal points; [1, *b, k] for a latent without noise."""
     total = jnp.zeros((1,) * (latent.loc.ndim + 1), latent.loc.dtype)
     if noise.diag is not None:
+        assert latent.scale_diag is not None  # the noise is of this latent
         total = total + latent.scale_diag * noise.diag
     if noise.factors is not None:
         total = total + jnp.einsum("...nr,s...r->s...n", latent.factor_loadings, noise.factors)
     if noise.shared is not None:
-        total = total + latent.factor_scale * (noise.shared @ latent.shared_loadings.T)
+        shared = _shared(latent)
+        assert shared is not None
+        scale, loadings = shared
+        total = total + scale * (noise.shared @ loadings.T)
     if latent.readout is not None and has_noise(latent):
         total = total @ latent.readout
     return latent.loc + total
@@ -241,9 +244,9 @@ def covariance_times(latent: LatentGaussian, vectors: Float[Array, "*b k"]) -> F
     if latent.factor_loadings is not None:
         mixed = jnp.einsum("...nr,...n->...r", latent.factor_loadings, inner)
         total += jnp.einsum("...nr,...r->...n", latent.factor_loadings, mixed)
-    if latent.factor_scale is not None:
-        mixed = (latent.factor_scale * inner) @ latent.shared_loadings
-        total += latent.factor_scale * (mixed @ latent.shared_loadings.T)
+    if (shared := _shared(latent)) is not None:
+        scale, loadings = shared
+        total += scale * (((scale * inner) @ loadings) @ loadings.T)
     return total if readout is None else total @ readout
 
 
@@ -257,11 +260,10 @@ def variance(latent: LatentGaussian) -> Float[Array, "*b k"]:
         total += (
             own if readout is None else jnp.matmul(own, jnp.square(readout), precision=_HIGHEST)
         )
-    if latent.factor_scale is not None and readout is None:
-        total += jnp.square(latent.factor_scale) * jnp.sum(
-            jnp.square(latent.shared_loadings), axis=-1
-        )
-        latent = latent._replace(factor_scale=None)
+    if (shared := _shared(latent)) is not None and readout is None:
+        scale, loadings = shared
+        total += jnp.square(scale) * jnp.sum(jnp.square(loadings), axis=-1)
+        latent = latent._replace(factor_scale=None, shared_loadings=None)
     for loadings in _loadings(latent):
         if readout is not None:
             loadings = jnp.einsum("...nr,nk->...kr", loadings, readout, precision=_HIGHEST)
@@ -337,6 +339,21 @@ def _terms(
 def _loadings(latent: LatentGaussian) -> list[Float[Array, "*b n r"]]:
     """The loadings of each kind of factor, before the readout."""
     loadings = [] if latent.factor_loadings is None else [latent.factor_loadings]
-    if latent.factor_scale is not None:
-        loadings.append(latent.factor_scale[..., None] * latent.shared_loadings)
+    if (shared := _shared(latent)) is not None:
+        scale, shared_loadings = shared
+        loadings.append(scale[..., None] * shared_loadings)
     return loadings
+
+
+def _shared(latent: LatentGaussian) -> tuple[Float[Array, "..."], Float[Array, "..."]] | None:
+    """The scale and the loadings of the shared factors, of shapes that `check` checks.
+
+    Raises:
+      ValueError: the latent has one without the other.
+    """
+    scale, loadings = latent.factor_scale, latent.shared_loadings
+    if (scale is None) != (loadings is None):
+        raise ValueError(
+            "latent.factor_scale and latent.shared_loadings come together; set both or neither."
+        )
+    return None if scale is None or loadings is None else (scale, loadings)

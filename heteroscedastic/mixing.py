@@ -27,6 +27,7 @@ _MIN_PARAMETER = 1e-30  # of a beta distribution; float32 holds it
 _ROWS, _COLUMNS = -3, -2  # axes of images
 
 Examples = tuple[Any, Float[Array, "*b k"]]  # inputs and targets
+_Edges = tuple[tuple[Any, Any], ...]  # start and stop of the parts of an axis: numbers or arrays
 
 
 class Mixed(NamedTuple):
@@ -142,10 +143,11 @@ def ricap(
     shares = jax.random.beta(boundary_key, beta, beta, (2, *shape), jnp.float32)
     row = jnp.round(height * shares[0]).astype(jnp.int32)
     column = jnp.round(width * shares[1]).astype(jnp.int32)
-    patches = itertools.product(((0, row), (row, height)), ((0, column), (column, width)))
+    vertical: _Edges = ((0, row), (row, height))
+    horizontal: _Edges = ((0, column), (column, width))
     sources = [(inputs, targets), *(_later((inputs, targets), 1 + i) for i in range(3))]
     images, pixel_shares = inputs, []
-    for i, ((top, bottom), (left, right)) in enumerate(patches):
+    for i, ((top, bottom), (left, right)) in enumerate(itertools.product(vertical, horizontal)):
         row_key, column_key = jax.random.split(crop_keys[i])
         rows, in_rows = _crop(row_key, top, bottom, height)
         columns, in_columns = _crop(column_key, left, right, width)
@@ -246,7 +248,7 @@ def _draw_shape(draws: str, weights: Float[Array, "*b"]) -> tuple[int, ...]:
 def _image_size(name: str, inputs: Any, num_batch_axes: int) -> tuple[int, int]:
     """Height and width of the images."""
     is_array = hasattr(inputs, "shape")
-    shape = inputs.shape[num_batch_axes:] if is_array else ()
+    shape: tuple[int, ...] = inputs.shape[num_batch_axes:] if is_array else ()
     if len(shape) != 3:
         found = f"has the shape {shape}" if is_array else f"is a {type(inputs).__name__}"
         raise ValueError(

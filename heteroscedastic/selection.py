@@ -105,7 +105,7 @@ def largest(rng: np.random.Generator, pool: Pool, *, fraction: float) -> Selecte
 
     Source: Tata et al. (2022), arXiv:2210.06592, with `score.entropy`.
     """
-    return _once(_lowest(rng, -pool.scores, fraction))
+    return _once(_lowest(rng, -_required("scores", pool.scores), fraction))
 
 
 @reads("scores")
@@ -121,7 +121,7 @@ def smallest(rng: np.random.Generator, pool: Pool, *, fraction: float) -> Select
 
     Source: Han et al. (2018), arXiv:1804.06872, of a single network and over an epoch.
     """
-    return _once(_lowest(rng, pool.scores, fraction))
+    return _once(_lowest(rng, _required("scores", pool.scores), fraction))
 
 
 @reads("scores")
@@ -137,7 +137,8 @@ def spread(rng: np.random.Generator, pool: Pool, *, fraction: float) -> Selected
     """
     n = len(pool.ids)
     shuffled = rng.permutation(n)
-    ranking = shuffled[np.argsort(-pool.scores[shuffled], kind="stable")]
+    scores = _required("scores", pool.scores)
+    ranking = shuffled[np.argsort(-scores[shuffled], kind="stable")]
     number = _number(fraction, n)
     return _once(np.sort(ranking[np.arange(number) * n // number]))
 
@@ -156,7 +157,8 @@ def excess(rng: np.random.Generator, pool: Pool, *, fraction: float) -> Selected
 
     Source: Mindermann et al. (2022), arXiv:2206.07137, Eq. 3.
     """
-    return _once(_lowest(rng, pool.target_scores - pool.scores, fraction))
+    difference = _required("target_scores", pool.target_scores) - _required("scores", pool.scores)
+    return _once(_lowest(rng, difference, fraction))
 
 
 @reads("scores")
@@ -180,9 +182,9 @@ def pruned(
     """
     check_number("rate", rate, at_least=0, below=1)
     check_number("full_fraction", full_fraction, at_least=0, at_most=1)
-    n = len(pool.ids)
+    n, scores = len(pool.ids), _required("scores", pool.scores)
     # In float64, as a rounded mean of equal scores may exceed them.
-    below = pool.scores < np.mean(pool.scores, dtype=np.float64)
+    below = scores < np.mean(scores, dtype=np.float64)
     candidates = np.flatnonzero(below)
     number = len(candidates) - int(rate * len(candidates))
     if pool.progress >= 1 - full_fraction or number == len(candidates):
@@ -191,6 +193,20 @@ def pruned(
     rows = np.sort(np.concatenate([np.flatnonzero(~below), kept]))
     weights = np.where(below[rows], len(candidates) / number, 1.0)
     return Selected(rows, weights.astype(np.float32))
+
+
+def _required(name: str, scores: Float[np.ndarray, "n"] | None) -> Float[np.ndarray, "n"]:
+    """The scores of a pool, which this field has.
+
+    Raises:
+      ValueError: the pool has no such scores.
+    """
+    if scores is None:
+        raise ValueError(
+            f"the selection reads {name} of the pool, which has none; give Pool({name}=...), or"
+            " config.prioritization in a run."
+        )
+    return scores
 
 
 def _once(rows: Int[np.ndarray, "m"]) -> Selected:

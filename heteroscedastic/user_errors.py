@@ -8,10 +8,7 @@ from pathlib import Path
 
 INTERRUPTED = 130  # exit status that a shell reports after SIGINT
 _PACKAGE = Path(__file__).resolve().parent
-_PROJECT_PATHS = (
-    _PACKAGE,
-    *(_PACKAGE.parent / name for name in ("main.py", "configs", "experiments")),
-)
+_PROJECT_PATHS = (_PACKAGE, *(_PACKAGE.parent / name for name in ("configs", "experiments")))
 
 
 class UserError(Exception):

@@ -1,6 +1,7 @@
 """What the pages and README say can be done: every block of Python runs, every command is one."""
 
 import ast
+import functools
 import importlib.util
 import re
 import shlex
@@ -11,6 +12,8 @@ from pathlib import Path
 import pytest
 
 from experiments import row, study
+from heteroscedastic.__main__ import COMMANDS
+from heteroscedastic.files import config_file
 
 ROOT = Path(__file__).parents[1]
 PAGES = [
@@ -39,11 +42,14 @@ def test_every_block_of_python_runs(page):
 
 
 def commands(page):
-    """Of sh blocks and of code in lines: what begins with python."""
+    """The arguments of python, in sh blocks and in code in lines.
+
+    A command of the package has those of its module.
+    """
     text = page.read_text()
     blocks = re.findall(r"```sh\n(.*?)```", text, re.DOTALL)
     lines = [line for block in blocks for line in block.replace("\\\n", " ").splitlines()]
-    lines += re.findall(r"`(python [^`]+)`", text)
+    lines += re.findall(r"`((?:python|heteroscedastic) [^`]+)`", text)
     variables = {}
     for line in lines:
         assigned = re.fullmatch(r"([A-Z]+)=(\S+)", line)
@@ -55,6 +61,8 @@ def commands(page):
             words = shlex.split(part)
             if words and words[0] in ("python", ".venv/bin/python"):
                 yield words[1:]
+            elif words[:1] == ["heteroscedastic"] and words[1] not in ("COMMAND", "--help"):
+                yield ["-m", f"heteroscedastic.{COMMANDS[words[1]]}", *words[2:]]
 
 
 def test_there_are_commands():
@@ -112,9 +120,10 @@ def test_ci_reads_the_test_command_of_the_readme():
     ], command
 
 
+@functools.cache
 def flags_of(path):
     """The flags that a program declares with argparse or absl: itself, in a neighbour that it
-    imports, or in a module whose `argument_parser` function it calls.
+    imports, or in a module whose function `argument_parser` or `main` it calls.
     """
     flags, calls = set(), set()
     tree = ast.parse(path.read_text())
@@ -123,7 +132,7 @@ def flags_of(path):
         called = getattr(function, "attr", "")
         if called.startswith(("add_argument", "DEFINE_")):
             flags.add(ast.literal_eval(node.args[0]).lstrip("-"))
-        elif called == "argument_parser":
+        elif called in ("argument_parser", "main"):
             calls.add(function.value.id)
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom):
@@ -161,7 +170,7 @@ def test_every_command_is_one(page):
                 assert flag in flags_of(path), (words, flag)
             elif flag == "config" and "X" not in word:
                 file, _, of_table = config.partition(":")
-                assert (ROOT / file).exists(), words
+                assert file in config_file.names() or (ROOT / file).exists(), words
                 if of_table:
                     assert row.get_config(of_table).to_dict()
 

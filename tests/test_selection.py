@@ -47,6 +47,22 @@ def test_lists_of_labels_have_no_balanced_draw():
         selection.balanced(np.random.default_rng(0), pool)
 
 
+@pytest.mark.parametrize(
+    ("name", "settings", "missing"),
+    [
+        ("largest", {"fraction": 0.5}, "scores"),
+        ("smallest", {"fraction": 0.5}, "scores"),
+        ("spread", {"fraction": 0.5}, "scores"),
+        ("pruned", {"rate": 0.5}, "scores"),
+        ("excess", {"fraction": 0.5}, "target_scores"),
+    ],
+)
+def test_a_pool_without_the_scores_that_a_selection_reads_is_an_error(name, settings, missing):
+    pool = POOL._replace(scores=np.zeros(1000, np.float32) if name == "excess" else None)
+    with pytest.raises(ValueError, match=rf"reads {missing} of the pool, which has none; give"):
+        getattr(selection, name)(np.random.default_rng(0), pool, **settings)
+
+
 def test_a_repeated_example_has_its_own_augmentation_and_its_first_occurrence_that_of_every_epoch():
     images = np.random.default_rng(0).integers(0, 256, (6, 8, 8, 1), np.uint8)
     ids = np.arange(6, dtype=np.int32)

@@ -79,8 +79,8 @@ def test_all_commands_report_errors_alike(tmp_path, monkeypatch):
     ("words", "line"),
     [
         ([], "give --config=FILE"),
-        (["--config=configs/digit_het_full.py"], "did you mean configs/digits_het_full.py"),
-        (["--config=digits_het_full"], "did you mean configs/digits_het_full.py"),
+        (["--config=configs/digit_het_full.py"], "did you mean digits_het_full"),
+        (["--config=digit_het_full"], "did you mean digits_het_full"),
         (["--config=zzz"], "--help lists the configs"),
         (
             [DIGITS, "--config.data.crop=3"],

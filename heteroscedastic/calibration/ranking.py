@@ -95,7 +95,8 @@ def average_precision_bounds(s: RankingSums) -> tuple[float, float]:
     best = positive * (positives_above + positive) / (positives_above + positive + negatives_above)
     ahead = np.where(before > 0, positives_above + before, 1.0)
     worst = positive - before * np.log1p(positive / ahead)
-    return tuple(float(np.sum(x) / np.sum(positive)) for x in (worst, best))
+    total = np.sum(positive)
+    return float(np.sum(worst) / total), float(np.sum(best) / total)
 
 
 def _bins_with_positives(s):

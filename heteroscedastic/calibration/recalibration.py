@@ -107,4 +107,4 @@ def _maximum_likelihood(log_likelihood: Callable, logits: np.ndarray, labels: np
             "no temperature gives the labels a finite likelihood: a logit is nan, or the logit of a"
             " label is -inf; pass finite logits."
         )
-    return float(np.exp(min(candidates, key=candidates.get)))
+    return float(np.exp(min(candidates, key=candidates.__getitem__)))

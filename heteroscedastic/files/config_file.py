@@ -1,4 +1,4 @@
-"""Reads a config file and applies overrides --config.a.b=c; errors have one line."""
+"""Finds and reads a config and applies overrides --config.a.b=c; errors have one line."""
 
 import difflib
 import re
@@ -10,18 +10,45 @@ from typing import Any
 from absl import flags
 from ml_collections import ConfigDict, config_flags
 
-_CONFIGS = Path(__file__).resolve().parents[2] / "configs"
+_PACKAGE = Path(__file__).resolve().parents[1]
+# A wheel holds the configs in the package, a checkout beside it.
+_CONFIGS = next(
+    (path for path in (_PACKAGE / "configs", _PACKAGE.parent / "configs") if path.is_dir()),
+    _PACKAGE / "configs",
+)
 # Errors that the libraries raise for invalid config files or overrides.
 _ERRORS = (flags.Error, AttributeError, LookupError, OSError, TypeError, ValueError)
 
 
 def names() -> list[str]:
-    """The config files of a checkout, as paths for --config."""
-    return sorted(f"configs/{path.name}" for path in _CONFIGS.glob("*.py"))
+    """The names of the configs that the package comes with, for --config=NAME."""
+    return sorted(path.stem for path in _CONFIGS.glob("*.py"))
+
+
+def with_path(words: Sequence[str]) -> list[str]:
+    """The arguments with the file of a config in place of its name: --config=FILE.
+
+    --config=NAME names a config that the package comes with, unless there is a file NAME. Text
+    after a colon, as in --config=NAME:TEXT, is the argument of the config and remains.
+    """
+    words = list(words)
+    for i, word in enumerate(words):
+        if word in ("-config", "--config") and i + 1 < len(words):
+            words[i + 1] = _path(words[i + 1])
+        elif word.startswith(("-config=", "--config=")):
+            flag, _, config_value = word.partition("=")
+            words[i] = f"{flag}={_path(config_value)}"
+    return words
+
+
+def _path(config_value: str) -> str:
+    name, colon, argument = config_value.partition(":")
+    is_name = name in names() and not Path(name).is_file()
+    return f"{_CONFIGS / name}.py{colon}{argument}" if is_name else config_value
 
 
 def read(words: Sequence[str]) -> dict[str, Any]:
-    """Reads the config of command-line arguments: --config=FILE, and any --config.a.b=c.
+    """Reads the config of command-line arguments: --config=FILE or NAME, and any --config.a.b=c.
 
     Raises:
       FileNotFoundError: the file does not exist; the message suggests similar names.
@@ -30,8 +57,8 @@ def read(words: Sequence[str]) -> dict[str, Any]:
     config_value, overrides = _config_arguments(words)
     if config_value is None:
         raise ValueError("give --config=FILE, such as --config=configs/digits_het_full.py.")
-    file, config_argument = config_value.partition(":")[0], f"--config={config_value}"
-    if not Path(file).is_file():
+    file, config_argument = config_value.partition(":")[0], f"--config={_path(config_value)}"
+    if not Path(_path(file)).is_file():
         raise FileNotFoundError(_missing_file(file))
     config = _config([config_argument], file)
     for name, _ in overrides:
@@ -45,8 +72,9 @@ def read(words: Sequence[str]) -> dict[str, Any]:
 def before_overrides(words: Sequence[str]) -> tuple[dict[str, Any], set[str]]:
     """The config of --config=FILE without overrides, and the dotted names of the overrides."""
     config_value, overrides = _config_arguments(words)
-    file = (config_value or "").partition(":")[0]
-    return _config([f"--config={config_value}"], file).to_dict(), {name for name, _ in overrides}
+    config_value = config_value or ""
+    config = _config([f"--config={_path(config_value)}"], config_value.partition(":")[0])
+    return config.to_dict(), {name for name, _ in overrides}
 
 
 def _config_arguments(words: Sequence[str]) -> tuple[str | None, list[tuple[str, str]]]:
@@ -67,13 +95,13 @@ def _config_arguments(words: Sequence[str]) -> tuple[str | None, list[tuple[str,
 
 
 def _missing_file(file: str) -> str:
-    choices = names()
+    choices, name = names(), Path(file).stem
     similar = (
-        difflib.get_close_matches(file, choices, 3, 0.6)
-        or [name for name in choices if Path(file).stem in name][:3]
+        difflib.get_close_matches(name, choices, 3, 0.6)
+        or [choice for choice in choices if name in choice][:3]
     )
     remedy = f"did you mean {' or '.join(similar)}?" if similar else "--help lists the configs."
-    return f"--config is {file}, but this file does not exist; {remedy}"
+    return f"--config is {file}, but neither a file nor a config has this name; {remedy}"
 
 
 def _config(words: Sequence[str], file: str, override: str | None = None) -> ConfigDict:

@@ -87,9 +87,9 @@ def dense_layer(num_classes: int) -> "Head":
 
 def _is_number(value: Any) -> bool:
     return (
-        isinstance(value, numbers.Real | jax.Array)
-        and not isinstance(value, bool)
-        and jnp.ndim(value) == 0
+        not isinstance(value, bool)
+        and isinstance(value, numbers.Real | jax.Array)
+        and getattr(value, "ndim", 0) == 0
     )
 
 
@@ -148,7 +148,7 @@ class Head(nn.Module):
 
     def _check_temperature(self) -> None:
         least, most = _TEMPERATURES
-        if self.learns_temperature:
+        if isinstance(self.temperature, tuple | list):
             bounds = tuple(self.temperature)
             if not (
                 len(bounds) == 2
@@ -172,7 +172,7 @@ class Head(nn.Module):
 
     def temperature_of(self, params: Mapping[str, Any]) -> float | Float[Array, ""]:
         """The temperature, given the parameters of the head."""
-        if not self.learns_temperature:
+        if not isinstance(self.temperature, tuple | list):
             return self.temperature
         lower, upper = self.temperature
         return lower + (upper - lower) * jax.nn.sigmoid(params["temperature"])
@@ -321,7 +321,7 @@ class Diagonal(Head):
             width, latent = features.shape[-1], latent._replace(readout=kernel)
         scale_diag = standard_deviations(self.dense("scale_diag", features, width))
         latent = latent._replace(scale_diag=scale_diag, **self.factors(features, width))
-        return self._as_edward2(latent) if self.edward2 else latent
+        return self._as_edward2(latent, scale_diag) if self.edward2 else latent
 
     def class_axes(self) -> dict[str, int]:
         if self.noise_on == "features":
@@ -333,8 +333,10 @@ class Diagonal(Head):
         """The fields of the latent that correlate its entries."""
         return {}
 
-    def _as_edward2(self, latent: LatentGaussian) -> LatentGaussian:
-        loadings, own = latent.factor_loadings, latent.scale_diag[..., None]
+    def _as_edward2(
+        self, latent: LatentGaussian, scale_diag: Float[Array, "*b n"]
+    ) -> LatentGaussian:
+        loadings, own = latent.factor_loadings, scale_diag[..., None]
         loadings = own if loadings is None else jnp.concatenate([loadings, own], axis=-1)
         latent = latent._replace(scale_diag=None, factor_loadings=loadings)
         if latent.factor_scale is None:

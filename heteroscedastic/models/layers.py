@@ -3,6 +3,8 @@
 from collections.abc import Callable
 from typing import Any
 
+from typing import Any
+
 from flax import linen as nn
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float
@@ -67,7 +69,7 @@ class HeteroscedasticDense(nn.Module):
         super().__post_init__()
 
     def setup(self):
-        settings = dict(num_classes=self.num_classes, temperature=self.temperature)
+        settings: dict[str, Any] = dict(num_classes=self.num_classes, temperature=self.temperature)
         head = getattr(heads, self.head, None)
         # A head without such a setting gets it only if it was changed; `bind` then reports it.
         if hasattr(head, "num_factors"):

@@ -158,7 +158,7 @@ def _variance_from_mean(
     if latent.factor_loadings is not None:
         mean = jnp.einsum("...nr,...n->...r", latent.factor_loadings, noise_weights)
         total += centred_variance(latent.factor_loadings, mean)
-    if latent.shared_loadings is not None:
+    if latent.factor_scale is not None and latent.shared_loadings is not None:
         mean = (noise_weights * latent.factor_scale) @ latent.shared_loadings
         total += centred_variance(latent.factor_scale[..., None] * latent.shared_loadings, mean)
     return total

@@ -122,9 +122,12 @@ def _differences(before: dict[str, Any], now: dict[str, Any]) -> str:
 
 
 def _code() -> str:
-    """Digest of the names and contents of the source files of the package."""
+    """Digest of the names and contents of the source files of the package, but not of configs.
+
+    It is the same for a checkout and for a wheel, which has the configs in the package.
+    """
     root, digest = Path(heteroscedastic.__file__).parent, hashlib.sha256()
-    for path in sorted(root.rglob("*.py")):
+    for path in sorted(p for p in root.rglob("*.py") if p.parent != root / "configs"):
         digest.update(
             f"{path.relative_to(root).as_posix()}\0{path.stat().st_size}\0".encode()
             + path.read_bytes()

@@ -119,7 +119,7 @@ def _manual_download(name: str, data_dir: str | None) -> str:
 def main() -> None:
     """Prints the data sets of a config and whether they are present."""
     parser = user_errors.parser(main.__doc__)
-    parser.add_argument("--config", required=True, help="a file of configs/")
+    parser.add_argument("--config", required=True, help="config, by name or as a file")
     parser.add_argument(
         "--data_dir", default=os.environ.get("TFDS_DATA_DIR"), help="directory of data sets"
     )
