@@ -64,8 +64,6 @@ class HeteroscedasticDense(nn.Module):
     def __post_init__(self):
         if self.link not in ("softmax", "sigmoid"):
             raise ValueError(f"link is {self.link!r}; choose 'softmax' or 'sigmoid'.")
-        if isinstance(self.temperature, list):
-            self.temperature = tuple(self.temperature)  # a module is hashable, for nnx and jit
         super().__post_init__()
 
     def setup(self):

@@ -45,7 +45,7 @@ class HeteroscedasticDense(nnx.Module):
         Args:
           in_features: d, the size of the last axis of the features.
           num_classes: K.
-          rngs: streams `params` and, for noise in training, `noise`; one default stream serves both.
+          rngs: streams `params` and, for noise in training, `noise`; a default stream is both.
           deterministic: whether to use fixed points until `train` is called.
           **settings: those of `layers.HeteroscedasticDense`, with the same defaults.
 
@@ -68,7 +68,7 @@ class HeteroscedasticDense(nnx.Module):
         return self.linen.apply({"params": to_linen(self)}, features, rngs=noise)
 
     def latent(self, features: Float[Array, "*b d"]) -> LatentGaussian:
-        """The Gaussian over the utilities divided by the temperature; see `heteroscedastic.latent`."""
+        """The Gaussian over the utilities divided by the temperature."""
         return self.linen.apply({"params": to_linen(self)}, features, method="latent")
 
     def set_view(self, deterministic: bool | None = None) -> None:

@@ -73,7 +73,7 @@ def test_settings_are_passed_to_the_head(build):
 @in_both
 @pytest.mark.parametrize("points", ["independent", "antithetic", "sobol"])
 def test_logits_are_the_predictive_of_the_latent(build, points):
-    layer = build(5, num_factors=3, num_samples=16, points=points, temperature=[0.3, 3.0])
+    layer = build(5, num_factors=3, num_samples=16, points=points, temperature=(0.3, 3.0))
     expected = predictive.softmax(None, layer.latent(FEATURES), num_samples=16, points=points)
     np.testing.assert_allclose(layer.logits(FEATURES), expected, rtol=1e-5, atol=1e-6)
 
