@@ -39,18 +39,15 @@ def bind(module: ModuleType, /, *, name: str, **settings: Any) -> Callable:
 def declared_settings(target: Callable) -> dict[str, inspect.Parameter]:
     """The settings of a function or class by name, with their types and defaults.
 
-    Those of a function are keyword-only. A flax module has no setting that is keyword-only: such a
-    field (`parent`, `name`, an initialiser) is set by code.
+    Those of a function are keyword-only. A flax module has no setting that is keyword-only: code
+    sets such a field, for example an initialiser, and `parent` and `name`.
     """
     declared = inspect.signature(target).parameters
-    if inspect.isclass(target):
-        is_flax_module = "parent" in declared
-        return {n: p for n, p in declared.items() if not (is_flax_module and _is_keyword_only(p))}
-    return {n: p for n, p in declared.items() if _is_keyword_only(p)}
-
-
-def _is_keyword_only(parameter: inspect.Parameter) -> bool:
-    return parameter.kind is inspect.Parameter.KEYWORD_ONLY
+    keyword_only = {n for n, p in declared.items() if p.kind is inspect.Parameter.KEYWORD_ONLY}
+    if not inspect.isclass(target):
+        return {n: p for n, p in declared.items() if n in keyword_only}
+    of_code = {"parent", "name", *keyword_only} if "parent" in declared else set()
+    return {n: p for n, p in declared.items() if n not in of_code}
 
 
 def defaults(target: Callable) -> dict[str, Any]:

@@ -214,7 +214,7 @@ class Head(nn.Module):
           **settings: of nn.Dense, or of nn.DenseGeneral for a shape with several axes.
         """
         dtype = self._result_dtype(features)
-        layer = nn.Dense if isinstance(shape, int) else nn.DenseGeneral
+        layer: Any = nn.Dense if isinstance(shape, int) else nn.DenseGeneral
         outputs = layer(shape, dtype=self.dtype or dtype, name=name, **settings)(features)
         return outputs.astype(dtype)
 

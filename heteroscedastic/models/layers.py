@@ -3,8 +3,6 @@
 from collections.abc import Callable
 from typing import Any
 
-from typing import Any
-
 from flax import linen as nn
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float
@@ -76,7 +74,8 @@ class HeteroscedasticDense(nn.Module):
             settings["num_factors"] = self.num_factors
         if hasattr(head, "noise_on") or self.edward2 or self.noise_on != "utilities":
             settings |= dict(noise_on=self.noise_on, edward2=self.edward2)
-        self.utilities = bind(heads, name=self.head, **settings).clone(
+        utilities: Any = bind(heads, name=self.head, **settings)
+        self.utilities = utilities.clone(
             dtype=self.dtype, kernel_init=self.kernel_init, bias_init=self.bias_init
         )
 

@@ -57,27 +57,27 @@ def calibration_report(
       ValueError: the shapes do not match, a label is not a class, or an output is not a
         log-probability.
     """
-    labels, logits = checked_outputs(labels, log_probs)
+    classes, logits = checked_outputs(labels, log_probs)
     if num_bins < 1:
         raise ValueError(f"num_bins is {num_bins}, but must be >= 1.")
     edges = reliability.equal_edges(num_bins)
-    confidence, correct, bins = _bins(labels, logits, edges)
-    log_probs = special.log_softmax(logits, axis=-1)
-    hot = np.eye(logits.shape[1])[labels]
+    confidence, correct, bins = _bins(classes, logits, edges)
+    normalised = special.log_softmax(logits, axis=-1)
+    hot = np.eye(logits.shape[1])[classes]
     by_example = {
         "accuracy": correct,
         "confidence": confidence,
         "overconfidence": confidence - correct,
-        "nll": -np.take_along_axis(log_probs, labels[:, None], axis=-1)[:, 0],
-        "brier": np.sum(np.square(np.exp(log_probs) - hot), axis=-1),
+        "nll": -np.take_along_axis(normalised, classes[:, None], axis=-1)[:, 0],
+        "brier": np.sum(np.square(np.exp(normalised) - hot), axis=-1),
     }
     values = np.stack(list(by_example.values()), axis=-1)
     sums = bootstrap.resampled_sums(values, _NUM_RESAMPLES, seed=0)
-    low, high = bootstrap.percentile_band(sums / len(labels))
-    temperature = recalibration.temperature(logits, labels)
-    _, _, scaled_bins = _bins(labels, logits / temperature, edges)
+    low, high = bootstrap.percentile_band(sums / len(classes))
+    temperature = recalibration.temperature(logits, classes)
+    _, _, scaled_bins = _bins(classes, logits / temperature, edges)
     return CalibrationReport(
-        num_examples=len(labels),
+        num_examples=len(classes),
         **{
             name: Interval(float(values[:, i].mean()), float(low[i]), float(high[i]))
             for i, name in enumerate(by_example)
@@ -85,7 +85,7 @@ def calibration_report(
         ece=float(reliability.expected_calibration_error(bins)),
         adaptive_ece=scores.adaptive_calibration_error(confidence, correct > 0, num_bins),
         temperature=temperature,
-        scaled_nll=-scores.log_likelihood(logits / temperature, labels),
+        scaled_nll=-scores.log_likelihood(logits / temperature, classes),
         scaled_ece=float(reliability.expected_calibration_error(scaled_bins)),
         bins=bins,
     )
@@ -139,6 +139,8 @@ def _bins(labels, logits, edges):
     own = np.take_along_axis(logits, labels[:, None], axis=-1)
     correct = (np.sum(logits >= own, axis=-1) == 1).astype(np.float64)
     confidence = special.softmax(logits, axis=-1).max(axis=-1)
-    arrays = (jnp.asarray(x, jnp.float32) for x in (confidence, correct, np.ones(len(labels))))
-    bins = reliability.sums(*arrays, edges)
+    weights = jnp.ones(len(labels))
+    bins = reliability.sums(
+        jnp.asarray(confidence, jnp.float32), jnp.asarray(correct, jnp.float32), weights, edges
+    )
     return confidence, correct, reliability.ReliabilitySums(*map(np.asarray, bins))

@@ -1,5 +1,6 @@
 """Pairs of classes that a heteroscedastic model confuses, from its latents."""
 
+import functools
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -29,8 +30,8 @@ class ClassPair(NamedTuple):
 class PairSums(NamedTuple):
     """Sums over examples for all pairs of classes."""
 
-    seen: Float[Array, "k k"]
-    covariance: Float[Array, "k k"]
+    seen: Float[Array, "k k"] | Float[np.ndarray, "k k"]
+    covariance: Float[Array, "k k"] | Float[np.ndarray, "k k"]
 
 
 def confused_pairs(
@@ -90,10 +91,14 @@ def _pair_sums(latent: LatentGaussian, log_probs: np.ndarray | None) -> PairSums
     total = PairSums(np.zeros((num_classes, num_classes)), np.zeros((num_classes, num_classes)))
     for start in range(0, num_examples, chunk):
         rows = slice(start, start + chunk)
-        part = latent_lib.map_batch(lambda x, rows=rows: jnp.asarray(x[rows]), latent)
+        part = latent_lib.map_batch(functools.partial(_rows, rows), latent)
         sums = _sums(part, None if log_probs is None else jnp.asarray(log_probs[rows]))
         total = jax.tree.map(lambda a, b: a + np.asarray(b, np.float64), total, sums)
     return total
+
+
+def _rows(rows: slice, values: Array) -> Array:
+    return jnp.asarray(values[rows])
 
 
 @jax.jit
