@@ -77,7 +77,7 @@ def test_a_class_is_constructed_with_its_settings():
                 "value_range",
             ],
         ),
-        (optimizer, ["sgd"]),
+        (optimizer, ["adamw", "sgd"]),
         (schedules, ["constant", "cosine", "steps"]),
     ],
 )

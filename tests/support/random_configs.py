@@ -93,7 +93,8 @@ KINDS = {  # section -> valid settings of each kind
             covariance_l2=None,
             decay_normalization=True,
             clip_norm=1.0,
-        )
+        ),
+        dict(name="adamw", b1=0.9, b2=0.999, eps=1e-8, weight_decay=1e-4),
     ],
     "schedule": [
         dict(name="constant", learning_rate=0.1, warmup_epochs=0.0, warmup_steps=0),
@@ -164,9 +165,10 @@ def random_config(seed):
     config["training"] |= dict(
         num_epochs=None, num_steps=2, batch_size=batch_size, microbatches=draw.choice((1, 2))
     )
-    config["optimizer"] |= dict(
-        momentum=draw.choice((0.0, 0.9)), l2=draw.choice((0.0, 1e-4)), clip_norm=0.5
-    )
+    if config["optimizer"]["name"] == "sgd":
+        config["optimizer"] |= dict(
+            momentum=draw.choice((0.0, 0.9)), l2=draw.choice((0.0, 1e-4)), clip_norm=0.5
+        )
     config["backbone"] |= {"group_size": None} if "group_size" in config["backbone"] else {}
     config["curation"] = draw.choice(
         ("", "confuse_random_pairs(num_pairs=2, rate=0.4)", "subset(num_examples=50)")
