@@ -101,7 +101,7 @@ REFUSED = {
     "data.name": [None, 3, "../x", ""],
     "data": [None, [], 3, {}],
     "curation": [None, 3, {}, "subset(num_examples=1.5)", "confuse_pairs(pairs=5, rate=0.1)"],
-    "backbone.widths": [(), (0,), None, (-1,), (8, 1.5), ("8",), 8, (True,), (2**20,)],
+    "backbone.widths": [(0,), None, (-1,), (8, 1.5), ("8",), 8, (True,), (2**20,)],
     "head.num_factors": [-1, 2.0, 1.5, True, "6"],
     "head.num_classes": [0, 11, 10.0, True, "10"],
     "head.temperature": [0.0, -1.0, NAN, INF, "1", True, (1.0,), (2.0, 1.0), (0.0, NAN), None],

@@ -251,5 +251,8 @@ def _optimizer(spec: Spec, numbers: Numbers) -> optax.GradientTransformation:
     decay = optax.cosine_decay_schedule(1.0, 1)
     return optimizer_lib.adamw(
         lambda step: numbers.learning_rate * decay(step / numbers.decay_steps),
+        b1=0.9,
+        b2=0.999,
+        eps=1e-8,
         weight_decay=spec.weight_decay,
     )

@@ -57,10 +57,10 @@ def sgd(
 def adamw(
     schedule: Callable,
     *,
-    b1: float = 0.9,
-    b2: float = 0.999,
-    eps: float = 1e-8,
-    weight_decay: float = 0.0,
+    b1: float,
+    b2: float,
+    eps: float,
+    weight_decay: float,
 ) -> optax.GradientTransformation:
     """Adam with decoupled weight decay.
 
@@ -69,9 +69,9 @@ def adamw(
 
     Args:
       schedule: step -> learning rate.
-      b1: decay of the mean of the gradient, in [0, 1).
-      b2: decay of the mean of its square, in [0, 1).
-      eps: added to the root of that mean; > 0.
+      b1: decay of the mean of the gradient, in [0, 1); usually 0.9.
+      b2: decay of the mean of its square, in [0, 1); usually 0.999.
+      eps: added to the root of that mean, > 0; usually 1e-8.
       weight_decay: fraction of a weight that a step subtracts, times the learning rate; in
         [0, 1e4].
 

@@ -41,7 +41,9 @@ def fitted(digits):
 
 def test_scikit_learns_contract():
     results = check_estimator(
-        HeteroscedasticClassifier(temperature=1.0, num_samples=16, random_state=0),
+        HeteroscedasticClassifier(
+            temperature=1.0, num_samples=16, max_iter=12, learning_rate=0.05, random_state=0
+        ),
         expected_failed_checks={
             "check_sample_weight_equivalence_on_dense_data": WEIGHTS_REASON,
             "check_sample_weights_equivalence": WEIGHTS_REASON,

@@ -236,7 +236,8 @@ def test_a_bad_setting_is_named(settings, message):
 def test_adamw_is_the_published_algorithm_in_numpy():
     """Two steps of Algorithm 2; normalisation and a learned temperature do not decay."""
     params = parameters(temperature=(0.5, 2.0))
-    transformation = optimizer.adamw(lambda step: 0.1 / (1 + step), weight_decay=0.3)
+    settings = dict(b1=0.9, b2=0.999, eps=1e-8, weight_decay=0.3)
+    transformation = optimizer.adamw(lambda step: 0.1 / (1 + step), **settings)
     state, theta = transformation.init(params), flat(params)
     mean, square = ({n: np.zeros_like(x) for n, x in theta.items()} for _ in range(2))
     for step in range(2):
