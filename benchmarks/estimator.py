@@ -65,10 +65,9 @@ def speed(features: np.ndarray, labels: np.ndarray) -> list[dict]:
     return results
 
 
-def _logistic_scores(features, labels, seed, num_folds):
-    """Out-of-fold log-probabilities of logistic regression on the folds of `label_issues`."""
+def _logistic_scores(features, labels, folds):
+    """Out-of-fold log-probabilities of logistic regression."""
     log_probs = np.zeros((len(labels), len(np.unique(labels))))
-    folds = StratifiedKFold(num_folds, shuffle=True, random_state=seed)
     for train, test in folds.split(features, labels):
         model = clone(_saga(5)).fit(features[train], labels[train])
         log_probs[test] = model.predict_log_proba(features[test])
@@ -83,14 +82,14 @@ def issues(
 
     wrong, results = labels != clean, []
     for seed in range(seeds):
-        rankings = {}
+        folds, rankings = StratifiedKFold(num_folds, shuffle=True, random_state=seed), {}
         for head in ("LowRank", "Deterministic"):
             model = _ours(head)
             model.set_params(random_state=seed)
-            found = model.label_issues(features, labels, cv=num_folds)
+            found = model.label_issues(features, labels, cv=folds)
             rankings[head] = np.empty(len(labels))
             rankings[head][found.rows] = found.scores
-        log_probs = _logistic_scores(features, labels, seed, num_folds)
+        log_probs = _logistic_scores(features, labels, folds)
         quality = get_label_quality_scores(labels, np.exp(log_probs), method="self_confidence")
         rankings["cleanlab, logistic regression"] = -quality
         for name, values in rankings.items():

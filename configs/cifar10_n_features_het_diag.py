@@ -6,7 +6,7 @@ python -m heteroscedastic.runs.embed --data=cifar10_n --backbone=EfficientNetLit
 Question:  does input-dependent noise help against human label noise?
 Command:   python main.py --config=configs/cifar10_n_features_het_diag.py \
            --workdir=runs/cifar10_n_features_het_diag --data_dir=DIR
-Cost:      a minute on 2 CPU cores
+Cost:      not measured
 Expected:  not measured
 """
 

@@ -6,7 +6,7 @@ python -m heteroscedastic.runs.embed --data=cifar10_n --backbone=EfficientNetLit
 Question:  what is the baseline for the heads with noise?
 Command:   python main.py --config=configs/cifar10_n_features_hom.py \
            --workdir=runs/cifar10_n_features_hom --data_dir=DIR
-Cost:      a minute on 2 CPU cores
+Cost:      not measured
 Expected:  not measured
 """
 

@@ -98,17 +98,24 @@ def standardized(dataset: Dataset) -> Dataset:
             "standardize is True, but the inputs are images; set it to False, and scale them with"
             " value_range in the chains of config.data."
         )
-    axes = tuple(range(train.ndim - 1))
-    mean = train.mean(axis=axes, dtype=np.float64)
-    deviation = train.std(axis=axes, dtype=np.float64)
-    # The deviation of a constant feature is 0, or rounding of its mean.
-    scale = np.where(deviation <= 1e-7 * np.abs(mean), 1.0, deviation)
+    mean, scale = feature_statistics(train)
     return dataset._replace(
         splits={
             name: split._replace(inputs=((split.inputs - mean) / scale).astype(np.float32))
             for name, split in dataset.splits.items()
         }
     )
+
+
+def feature_statistics(
+    inputs: Float[np.ndarray, "n *t d"],
+) -> tuple[Float[np.ndarray, "d"], Float[np.ndarray, "d"]]:
+    """Mean and standard deviation of each feature, in float64; 1 for that of a constant feature."""
+    axes = tuple(range(inputs.ndim - 1))
+    mean = inputs.mean(axis=axes, dtype=np.float64)
+    deviation = inputs.std(axis=axes, dtype=np.float64)
+    # The deviation of a constant feature is 0, or rounding of its mean.
+    return mean, np.where(deviation <= 1e-7 * np.abs(mean), 1.0, deviation)
 
 
 def hold_out(dataset: Dataset, seed: int, fraction: float) -> Dataset:

@@ -9,13 +9,13 @@ import numpy as np
 from jaxtyping import Float, Num, Shaped
 from scipy import special
 from sklearn.base import BaseEstimator, ClassifierMixin, clone
-from sklearn.model_selection import StratifiedKFold
+from sklearn.model_selection import BaseCrossValidator, StratifiedKFold
 from sklearn.utils import check_random_state, check_X_y
 from sklearn.utils.multiclass import type_of_target
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from heteroscedastic import latent as latent_lib
-from heteroscedastic.data import resident
+from heteroscedastic.data import dataset, resident
 from heteroscedastic.estimator import checks, fitting, programs, storage
 from heteroscedastic.estimator.fitting import Arrays, Stopping
 from heteroscedastic.estimator.programs import Numbers, Spec
@@ -270,22 +270,23 @@ class HeteroscedasticClassifier(ClassifierMixin, BaseEstimator):
         self,
         X: ArrayLike,
         y: ArrayLike,
-        cv: int | None = 5,
+        cv: int | BaseCrossValidator | None = 5,
     ) -> LabelIssues:
         """Ranks labels by how likely they are wrong, the most suspicious first.
 
         Args:
           X: features [n, d].
           y: one label per example, [n].
-          cv: number of folds. The labels of a fold are scored by a copy that was fitted to the
-            other folds, at the temperature of this estimator if it is fitted. None scores them by
-            this estimator, which may have memorised labels that it was fitted to.
+          cv: number of folds, or a splitter of scikit-learn. The labels of a fold are scored by a
+            copy that was fitted to the other folds, at the temperature of this estimator if it is
+            fitted. None scores them by this estimator, which may have memorised labels that it was
+            fitted to.
 
         Returns:
           Positions, labels, suggested classes and scores, see `outputs.label_issues`.
 
         Raises:
-          ValueError: an argument is invalid, or a class is unknown to the fitted estimator.
+          ValueError: an argument is invalid, or, if `cv` is None, a class is unknown.
         """
         if type_of_target(y) == "multilabel-indicator":
             raise ValueError(
@@ -353,11 +354,7 @@ class HeteroscedasticClassifier(ClassifierMixin, BaseEstimator):
     def _set_statistics(self, inputs: Num[np.ndarray, "n d"]) -> None:
         self.mean_, self.scale_ = np.zeros(inputs.shape[1]), np.ones(inputs.shape[1])
         if self.standardize:
-            self.mean_ = inputs.mean(axis=0, dtype=np.float64)
-            deviation = inputs.std(axis=0, dtype=np.float64)
-            # The deviation of a constant feature is 0, or rounding of a large mean.
-            is_constant = deviation <= 1e-7 * np.abs(self.mean_)
-            self.scale_ = np.where(is_constant, 1.0, deviation)
+            self.mean_, self.scale_ = dataset.feature_statistics(inputs)
 
     def _standardized(self, inputs: Num[np.ndarray, "n d"]) -> Float[np.ndarray, "n d"]:
         return ((inputs - self.mean_) / self.scale_).astype(np.float32)
@@ -381,10 +378,11 @@ class HeteroscedasticClassifier(ClassifierMixin, BaseEstimator):
     def _out_of_fold_issues(self, X, y, cv):
         X, y = check_X_y(X, y, dtype=_DTYPES)
         classes, labels = checks.encoded_labels(y)
-        folds = StratifiedKFold(cv, shuffle=True, random_state=0)
+        if isinstance(cv, int):
+            cv = StratifiedKFold(cv, shuffle=True, random_state=0)
         temperature = getattr(self, "temperature_", self.temperature)
         log_probs, loc = (np.full((len(y), len(classes)), -np.inf) for _ in range(2))
-        for train, test in folds.split(X, labels):
+        for train, test in cv.split(X, labels):
             copy = clone(self).set_params(temperature=temperature)
             copy.fit(X[train], labels[train])
             fold_log_probs, fold_latent = copy._scaled_predictions(X[test])

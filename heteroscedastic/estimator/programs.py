@@ -18,7 +18,7 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 from heteroscedastic import latent as latent_lib
 from heteroscedastic import losses, predictive, smoothing, weighting
 from heteroscedastic.batch import Batch
-from heteroscedastic.bind import bind
+from heteroscedastic.bind import bind, declared_settings, lookup
 from heteroscedastic.data import resident
 from heteroscedastic.latent import LatentGaussian
 from heteroscedastic.models import backbones, heads
@@ -227,7 +227,7 @@ def _outputs(spec, params, inputs, numbers):
 
 def _model(spec: Spec) -> Classifier:
     settings = {"num_classes": spec.num_padded}
-    if "num_factors" in heads.__dict__[spec.head].__dataclass_fields__:
+    if "num_factors" in declared_settings(lookup(heads, spec.head)):
         settings["num_factors"] = spec.num_factors
     return Classifier(
         backbone=backbones.MLP(spec.widths),

@@ -132,8 +132,8 @@ class _Layer(nn.Module):
 class _DepthwiseConv(nn.Module):
     """A convolution of each channel with its own kernel, padded as "SAME".
 
-    A CPU computes it as a sum over the entries of the kernel, which is 3 to 30 times as fast there
-    as XLA's convolution of groups.
+    A CPU computes it as a sum over the entries of the kernel, where XLA's convolution of groups is
+    several times as slow.
     """
 
     kernel: int

@@ -10,6 +10,7 @@ pytest.importorskip("sklearn")
 from sklearn import datasets, linear_model, multioutput
 from sklearn.base import clone
 from sklearn.datasets import load_digits
+from sklearn.model_selection import StratifiedKFold
 from sklearn.utils.estimator_checks import check_estimator
 
 from heteroscedastic import predictive
@@ -331,3 +332,17 @@ def test_bad_calls_of_a_fitted_estimator_are_named(digits, fitted):
     plain = HeteroscedasticClassifier(head="Deterministic", max_iter=1).fit(X[:50], labels[:50])
     with pytest.raises(ValueError, match="no noise"):
         plain.confused_pairs()
+
+
+def test_a_splitter_gives_the_folds(digits):
+    """Of two folds, each label is scored by the fit to the other one."""
+    X, labels, _ = digits
+    X, labels = X[:400], labels[:400]
+    model = HeteroscedasticClassifier("Deterministic", temperature=1.0, max_iter=2, random_state=0)
+    folds = StratifiedKFold(2, shuffle=True, random_state=7)
+    issues = model.label_issues(X, labels, cv=folds)
+    for train, test in folds.split(X, labels):
+        log_probs = clone(model).fit(X[train], labels[train]).predict_log_proba(X[test])
+        expected = -log_probs[np.arange(len(test)), labels[test]]
+        found = dict(zip(issues.rows, issues.scores))
+        np.testing.assert_allclose([found[i] for i in test], expected, rtol=1e-4, atol=1e-5)

@@ -123,6 +123,7 @@ def test_every_run_of_a_table_can_be_built(name):
             if job.row not in checked:
                 assembly.check(job.config)
                 checked.add(job.row)
+        assert checked
 
 
 def test_fewer_epochs_are_as_many_steps_as_the_fraction_that_they_control_for():
