@@ -1,6 +1,7 @@
 """The definition of a table of a study: rows, tuning grid and seeds; its jobs and their results."""
 
 import copy
+import functools
 import hashlib
 import importlib
 import importlib.util
@@ -184,6 +185,12 @@ def read(name: str) -> ConfigDict:
     return module.get_config()
 
 
+@functools.cache
+def _settings(name: str) -> dict[str, Any]:
+    """The settings of configs/NAME.py, which a table reads for each of its jobs."""
+    return read(name).to_dict()
+
+
 def config(name: str, overrides: dict[str, Any]) -> dict[str, Any]:
     """The config of configs/NAME.py with overrides.
 
@@ -195,7 +202,7 @@ def config(name: str, overrides: dict[str, Any]) -> dict[str, Any]:
     Raises:
       ValueError: the config does not have an overridden setting.
     """
-    before = read(name).to_dict()
+    before = _settings(name)
     settings = copy.deepcopy(before)
     for dotted, value in overrides.items():
         *path, last = dotted.split(".")

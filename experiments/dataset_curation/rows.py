@@ -1,12 +1,14 @@
 """Tables and figures of Dataset Curation Beyond Accuracy (2021), images.
 
 Scale "paper" has the paper's settings, "gpu" a smaller network and fewer epochs, and "cpu" also
-fewer images. Nothing is held out: temperatures are fitted on each half of the test examples and
-applied to the other half.
+fewer images. Scale "features" has a hidden layer on fixed features of CIFAR-10, which permits many
+seeds. Nothing is held out: temperatures are fitted on each half of the test examples and applied to
+the other half. The tables "tuned" hold out a tenth of the training examples.
 """
 
 from typing import Any
 
+from experiments import features
 from experiments.dataset_curation import by_position
 from experiments.study import Regime, Row, Scale, Table
 
@@ -41,6 +43,12 @@ _ON_CPU = {
     "backbone": dict(name="ResNet8"),
     "training.num_epochs": 30.0,
 }
+_ON_FEATURES = {
+    **features.OVERRIDES,
+    "data.splits": dict(train="train[:10%]", test="test"),
+    "schedule.learning_rate": 0.01,
+    "training.num_epochs": 40.0,
+}
 _PLAIN = {"data.train": "value_range(-1, 1)"}  # without augmentation, labels are memorised
 # Few enough images that a small network memorises wrong labels, too.
 _MEMORISED_ON_CPU = {
@@ -52,17 +60,27 @@ _MEMORISED_ON_CPU = {
 _CPU_SEEDS = (0, 1, 2)
 
 
-def _scales(data: str, cpu: dict[str, Any], runs: str | None = None, **cpu_words: Any):
-    """The scales of a table; `runs` is the table whose runs the larger scales share.
+def _scales(
+    data: str,
+    cpu: dict[str, Any],
+    runs: str | None = None,
+    rows: tuple[str, ...] | None = None,
+) -> dict[str, Scale]:
+    """The scales of a table.
 
-    The data pack has no other set than CIFAR-10, so only CIFAR-10 has the scale "cpu".
+    `runs` is the table whose runs all scales but "cpu" share, and `rows` names the rows of the
+    scales "cpu" and "features".
+
+    The data pack has no other set than CIFAR-10, so only CIFAR-10 has the scales "cpu" and
+    "features".
     """
     scales = {
         "gpu": Scale(_CPU_SEEDS, _ON_GPU, runs=runs),
         "paper": Scale(_PAPER_SEEDS, runs=runs),
     }
     if data == "cifar10":
-        scales["cpu"] = Scale(_CPU_SEEDS, cpu, **cpu_words)
+        scales["cpu"] = Scale(_CPU_SEEDS, cpu, rows=rows)
+        scales["features"] = Scale(features.SEEDS, _ON_FEATURES, runs=runs, rows=rows)
     return scales
 
 
@@ -166,7 +184,6 @@ def _property(data: str, claim: str, rows: tuple[Row, ...], scales: dict[str, Sc
 
 def _figure_2(data: str) -> Table:
     """Noise that permutes the labels of a share (reading D4)."""
-    robust = {"loss": dict(name="generalized_cross_entropy", q=0.7)}
 
     def curated(rate):
         return {"curation": f"permute_labels(rate={rate})"} if rate else {}
@@ -185,7 +202,7 @@ def _figure_2(data: str) -> Table:
                 for rate in (0.0, 0.2, 0.4)
             ),
             *(
-                Row(f"gce_{rate}", f"{data}_resnet50_hom", curated(rate) | robust)
+                Row(f"gce_{rate}", f"{data}_resnet50_hom", curated(rate) | _ROBUST)
                 for rate in (0.0, 0.4)
             ),
         ),
@@ -259,10 +276,12 @@ def _figure_4_equal_steps(data: str, steps: dict[str, int]) -> Table:
 
 
 def _figure_5(data: str) -> Table:
-    """Also has the baseline runs of figures 2 and 4."""
+    """Also has the baseline runs of figures 2 and 4; features cannot be augmented."""
     chain = "resize(32)|{}value_range(-1, 1)" if data == "eurosat" else "{}value_range(-1, 1)"
     crop = f"pad_crop({8 if data == 'inaturalist2019' else 4})|"
     config = f"{data}_resnet50_hom"
+    scales = _scales(data, _ON_CPU)
+    scales.pop("features", None)
     return _property(
         data,
         "Calibration error grows without augmentation",
@@ -272,13 +291,49 @@ def _figure_5(data: str) -> Table:
             Row("no_crop", config, {"data.train": chain.format("flip_lr|")}),
             Row("no_crop_or_flip", config, {"data.train": chain.format("")}),
         ),
-        _scales(data, _ON_CPU),
+        scales,
     )
 
 
-# ceil(images / 128) steps per epoch, and 160, 60 and 30 epochs by scale.
+# What a noise head does alone and with other remedies, all tuned over the same temperatures.
+_TUNED = {
+    "data.validation_fraction": 0.1,  # as noisy or unequal as the training examples
+    "evals": {
+        name: dict(split=name, checkpoint="last", answers=None)
+        for name in ("valid", "test", "train")
+    },
+}
+_TUNED_SCALES = {"features": Scale(tuple(range(10)), _ON_FEATURES | _TUNED)}
+
+
+def _tuned(claim: str, curation: str, remedies: dict[str, dict[str, Any]]) -> Table:
+    heads = {"": "cifar10_resnet50_hom", "het_full": "cifar10_resnet50_het_full"}
+    return Table(
+        claim=claim,
+        rows=tuple(
+            Row(
+                "_".join(filter(None, (head, name))) or "original",
+                config,
+                {"curation": curation} | x,
+            )
+            for head, config in heads.items()
+            for name, x in ({"": {}} | remedies).items()
+        ),
+        metrics=_METRICS,
+        regimes={"test": Regime(select="valid", report="test")},
+        select_metric="nll",
+        scales=_TUNED_SCALES,
+        grid={"head.temperature": (1.0, 4.0, 16.0)},
+        reference="original",
+    )
+
+
+_SMOOTHED = {"smoothing": dict(name="uniform", rate=0.1)}
+_ROBUST = {"loss": dict(name="generalized_cross_entropy", q=0.7)}
+
+# ceil(images / 128) steps per epoch, and 160, 60, 30 and 40 epochs by scale.
 _STEPS = {
-    "cifar10": dict(paper=62_560, gpu=23_460, cpu=2_940),
+    "cifar10": dict(paper=62_560, gpu=23_460, cpu=2_940, features=1_600),
     "cifar100": dict(paper=62_560, gpu=23_460),
     "eurosat": dict(paper=30_400, gpu=11_400),
     "inaturalist2019": dict(paper=331_520, gpu=124_320),
@@ -297,5 +352,19 @@ TABLES = (
         f"figure_8_{kind}_{d}": _figure_8(d, kind)
         for kind in ("exponential", "step")
         for d in _UNEQUAL
+    }
+    | {
+        "tuned_noise": _tuned(
+            "A low-rank head helps against label noise as a robust loss and smoothing do, alone and"
+            " with them: CIFAR-10, 40 % of the labels permuted.",
+            "permute_labels(rate=0.4)",
+            {"gce": _ROBUST, "label_smooth": _SMOOTHED},
+        ),
+        "tuned_imbalance": _tuned(
+            "A low-rank head helps against imbalance as weights and smoothing do, alone and with"
+            " them: CIFAR-10, exponential imbalance of 1:100.",
+            "exponential(ratio=100)",
+            {"weighted": _WEIGHTED, "label_smooth": _SMOOTHED},
+        ),
     }
 )

@@ -1,13 +1,15 @@
 """Tables of "Can Calibration Improve Sample Prioritization?" (2022), and our questions.
 
 Every epoch after the warm-up has the examples of largest entropy. Scale "paper" has the paper's
-settings, "gpu" a smaller network and fewer epochs, and "cpu" also fewer images. The last epoch
-counts (reading S11); temperatures are fitted on the images that are held out of the training set.
+settings, "gpu" a smaller network and fewer epochs, and "cpu" also fewer images. Scale "features"
+has a hidden layer on fixed features of CIFAR-10, which permits many seeds. The last epoch counts
+(reading S11); temperatures are fitted on the images that are held out of the training set.
 """
 
 from pathlib import Path
 from typing import Any
 
+from experiments import features
 from experiments.study import Regime, Row, Scale, Table
 from heteroscedastic import files
 
@@ -40,8 +42,16 @@ _ON_CPU = {
     "training.checkpoint_epochs": 1e6,  # of short epochs; the end is saved anyway
     "prioritization.warmup_epochs": 3,
 }
+_ON_FEATURES = {
+    **features.OVERRIDES,
+    "data.splits": dict(train="train[:12%]", test="test"),
+    "training.num_epochs": 30.0,
+    "training.checkpoint_epochs": 1e6,
+    "prioritization.warmup_epochs": 3,
+}
 _CPU_EXAMPLES = 5400  # of train[:12%], without those held out
 _CPU_BATCH = 64
+_WORSE_LABELS = {"data.label": "worse_label"}  # of CIFAR-10N
 
 
 def _method(name: str, settings: dict[str, float]) -> Overrides:
@@ -203,7 +213,6 @@ def _controls() -> Table:
 
 def _noisy() -> Table:
     """40 % of the labels are wrong: does a choice without the label noise avoid them?"""
-    worse = {"data.name": "cifar10_n", "data.label": "worse_label"}
     small = {"selection": dict(name="smallest", fraction=0.3), "score": dict(name="loss")}
     samples = dict(num_samples=64, points="sobol")
     # The target of `excess` has other images than the runs that it guides.
@@ -226,15 +235,20 @@ def _noisy() -> Table:
         "het_latent_information": _fraction(30)
         | {"score": dict(name="latent_information", **samples)},
     }
-    rows = [Row(name, "cifar10_resnet34_hom", worse | x) for name, x in choices.items()]
-    rows += [Row(name, "cifar10_resnet34_het_full", worse | x) for name, x in of_head.items()]
+    rows = [Row(name, "cifar10_resnet34_hom", x) for name, x in choices.items()]
+    rows += [Row(name, "cifar10_resnet34_het_full", x) for name, x in of_head.items()]
+    # On features without `excess`, whose target is a run on images.
+    on_features = tuple(row.name for row in rows if row.name != "excess")
     return Table(
         claim="Of wrong labels, a choice by entropy without the label noise has fewer.",
         rows=tuple(rows),
         metrics=_METRICS,
         regimes=_REGIMES,
         select_metric="nll",
-        scales={"cpu": Scale(_SEEDS, _ON_CPU)},
+        scales={
+            "cpu": Scale(_SEEDS, _ON_CPU | {"data.name": "cifar10_n"} | _WORSE_LABELS),
+            "features": Scale(features.SEEDS, _ON_FEATURES | _WORSE_LABELS, rows=on_features),
+        },
         reference="entropy",
     )
 

@@ -15,6 +15,10 @@ from heteroscedastic.models import backbones
 
 PAPER = json.loads((study.Path(rows.__file__).parent / "paper.json").read_text())
 SETTINGS = PAPER["settings"]
+OF_PAPER = sorted(name for name, chosen in rows.TABLES.items() if "paper" in chosen.scales)
+ON_FEATURES = sorted(
+    set(OF_PAPER).intersection(n for n, t in rows.TABLES.items() if "features" in t.scales)
+)
 
 
 @functools.cache
@@ -22,7 +26,7 @@ def jobs(name, scale="paper"):
     return study.jobs(rows.TABLES[name], scale, study.Path("runs") / name)
 
 
-@pytest.mark.parametrize("name", sorted(rows.TABLES))
+@pytest.mark.parametrize("name", OF_PAPER)
 def test_every_run_has_the_papers_settings(name):
     """Table 3, and readings D7, D8 and D13 where the paper is silent."""
     common, data = SETTINGS["common_vision"], name.rsplit("_", 1)[1].replace("2019", "")
@@ -65,7 +69,7 @@ def test_the_papers_own_runs_are_as_many_as_it_reports():
             for job in jobs(name)
             if not job.row.startswith(extra) and "equal_steps" not in name
         }
-        for name in rows.TABLES
+        for name in OF_PAPER
     }
 
     def union(prefix):
@@ -81,13 +85,13 @@ def test_the_papers_own_runs_are_as_many_as_it_reports():
 
 
 def test_tables_that_share_a_directory_share_its_config():
-    for scale in ("cpu", "gpu", "paper"):
+    for scale in ("cpu", "gpu", "paper", "features"):
         fingerprints = {}
         for name, chosen in rows.TABLES.items():
             for job in jobs(name, scale) if scale in chosen.scales else ():
                 assert fingerprints.setdefault(job.directory, job.fingerprint) == job.fingerprint
         # No run is trained twice, except that figure 4 on a CPU has no augmentation as a baseline.
-        num_twice = len(rows.TABLES["figure_5_cifar10"].scales[scale].seeds) * (scale == "cpu")
+        num_twice = len(rows.TABLES["figure_5_cifar10"].scales["cpu"].seeds) * (scale == "cpu")
         assert len(set(fingerprints.values())) == len(fingerprints) - num_twice
 
 
@@ -133,6 +137,38 @@ def test_equal_steps_are_those_of_all_images():
         assert {job.config["training"]["num_steps"] for job in equal} == {
             steps * original["training"]["num_epochs"]
         }
+
+
+@pytest.mark.parametrize("name", ON_FEATURES)
+def test_features_change_the_inputs_the_network_and_the_duration_alone(name):
+    """So that a row is the same method on features as on images."""
+    changed = {
+        *("data.name", "data.splits", "data.train", "data.eval", "data.standardize"),
+        *("backbone", "schedule.learning_rate", "training.num_epochs", "training.num_steps"),
+    }
+    on_images = {job.row: job.config for job in jobs(name) if job.seed == 0}
+    on_features = {job.row: job.config for job in jobs(name, "features") if job.seed == 0}
+    assert set(on_features) <= set(on_images)
+    assert len({job.seed for job in jobs(name, "features")}) == 20
+    for row, config in on_features.items():
+        for section, settings in config.items():
+            before = on_images[row][section]
+            if not isinstance(settings, dict):
+                assert settings == before
+            elif section not in changed:
+                different = {k for k in {*settings, *before} if settings.get(k) != before.get(k)}
+                assert {f"{section}.{k}" for k in different} <= changed, (row, section)
+
+
+@pytest.mark.parametrize("name", ["tuned_noise", "tuned_imbalance"])
+def test_all_rows_are_tuned_over_the_same_temperatures_on_held_out_examples(name):
+    grids = {}
+    for job in jobs(name, "features"):
+        assert job.config["data"]["validation_fraction"] > 0
+        grids.setdefault((job.row, job.seed), []).append(job.config["head"]["temperature"])
+    assert len({tuple(grid) for grid in grids.values()}) == 1
+    assert all(regime.select == "valid" for regime in rows.TABLES[name].regimes.values())
+    assert {row for row, _ in grids} == {row.name for row in rows.TABLES[name].rows}
 
 
 def test_the_networks_of_the_smaller_scales_are_for_small_images():
