@@ -27,8 +27,9 @@ def run(job: study.Job, data_dir: str | None) -> str | None:
     """
     from absl import logging
 
-    from heteroscedastic.runs import loop
+    from heteroscedastic.runs import compilation_cache, loop
 
+    compilation_cache.enable()
     logging.set_verbosity(logging.WARNING)
     job.directory.parent.mkdir(parents=True, exist_ok=True)
     with (

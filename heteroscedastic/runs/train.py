@@ -25,6 +25,12 @@ _DEBUG = flags.DEFINE_bool("debug", False, "Show the traceback of an error.")
 _ALLOW_CHANGED = flags.DEFINE_bool(
     "allow_changed", False, "Resume a run although the JAX flags have changed."
 )
+_COMPILATION_CACHE = flags.DEFINE_string(
+    "compilation_cache",
+    None,
+    "Directory of compiled programs, which later commands load; defaults to one in the user's"
+    " cache. An empty value compiles every program anew.",
+)
 _HOSTS = flags.DEFINE_bool(
     "hosts", False, "Train one run on several hosts; start the same command on every host."
 )
@@ -51,10 +57,11 @@ def _train(argv: list[str]) -> None:
     # Imported late, so that --help and flag errors respond immediately.
     with user_errors.one_line(_DEBUG.value):
         from heteroscedastic.distributed import hosts
-        from heteroscedastic.runs import loop, sections, smoke
+        from heteroscedastic.runs import compilation_cache, loop, sections, smoke
 
     logging.set_verbosity(logging.WARNING)  # Orbax logs every file that it writes
     config, data_dir = _CONFIG.value.to_dict(), _DATA_DIR.value or os.environ.get("TFDS_DATA_DIR")
+    compilation_cache.enable(_COMPILATION_CACHE.value)
     with user_errors.one_line(_DEBUG.value):
         try:
             if _HOSTS.value:
