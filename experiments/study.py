@@ -60,6 +60,15 @@ class Regime(NamedTuple):
         return self.fit or self.select
 
 
+class Primary(NamedTuple):
+    """A comparison that was chosen before any run; all others of a table are exploratory."""
+
+    row: str
+    metric: str
+    reference: str
+    regime: str
+
+
 class Table(NamedTuple):
     """Rows under the same conditions; every row is tuned over the same grid, separately per seed.
 
@@ -67,6 +76,8 @@ class Table(NamedTuple):
     values that identify its rows, `columns` maps our metrics to its columns, `note` is printed
     below the table, and the optional `rows_without_runs` lists ids of paper rows printed although
     this table has no runs for them.
+
+    `changed` says which rows, grids or epochs were changed after test results had been seen.
 
     `layout` maps (table, result by row and seed, contents of paper.json) to lines of Markdown. If
     it is None, the table has one line per row.
@@ -82,6 +93,8 @@ class Table(NamedTuple):
     reference: str | None = None  # the row with which the others are compared
     paper: dict[str, Any] | None = None
     test: str | None = None  # the paper's significance test: "unpaired t-test"
+    primary: tuple[Primary, ...] = ()
+    changed: str | None = None
     layout: "Layout | None" = None
 
 

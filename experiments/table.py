@@ -5,7 +5,10 @@ the setting that its own validation metric selects; the difference from the refe
 seed, with its 95 % interval; the p-value of the paper's test and the paper's number, if there are
 any; and the number of missing runs. A table may have its own layout, such as transfer by head and
 task. For runs that are not in OUT, the results saved by experiments.save_results are used.
-Intervals and tests are for each comparison alone, without a correction for multiple comparisons.
+
+Intervals and p-values are for each comparison alone. Differences that stay significant after Holm's
+correction over the table are marked, the detectable difference is printed, and the comparisons that
+were chosen before any run are listed. With --crossed, intervals also cover other test examples.
 """
 
 import functools
@@ -17,7 +20,7 @@ from typing import Any
 import numpy as np
 from scipy import stats
 
-from experiments import study
+from experiments import statistics, study
 from heteroscedastic import files, user_errors
 from heteroscedastic.analysis.report.comparison import difference, spread
 from heteroscedastic.analysis.uncertainty import by_class, calibration
@@ -43,13 +46,20 @@ def unpaired_p(ours: list[float], theirs: list[float]) -> float:
     )
 
 
-def text(chosen: study.Table, job_results: list[study.JobResult], numbers: dict[str, Any]) -> str:
+def text(
+    chosen: study.Table,
+    job_results: list[study.JobResult],
+    numbers: dict[str, Any],
+    crossed: bool = False,
+) -> str:
     """The table in Markdown.
 
     Args:
       chosen: the table.
       job_results: all its jobs with their results.
       numbers: contents of the study's paper.json.
+      crossed: whether the intervals of differences also cover other test examples, for the metrics
+        of `statistics.RESAMPLED`. Requires the predictions of the runs.
     """
     with_jobs = {result.job.row for result in job_results}  # not every row has every scale
     chosen = chosen._replace(rows=tuple(row for row in chosen.rows if row.name in with_jobs))
@@ -59,9 +69,12 @@ def text(chosen: study.Table, job_results: list[study.JobResult], numbers: dict[
         regime_lines = (
             chosen.layout(chosen, tuned, numbers)
             if chosen.layout
-            else _regime(chosen, regime, tuned, numbers)
+            else _regime(chosen, regime, tuned, numbers, crossed)
         )
         lines += ["", f"**{name}**", "", *regime_lines]
+    lines += _primary(chosen, job_results)
+    if chosen.changed:
+        lines += ["", f"Changed after test results had been seen: {chosen.changed}"]
     missing = [result.job for result in job_results if result.results is None]
     complete = [result.results for result in job_results if result.results]
     if chosen.paper:
@@ -107,8 +120,39 @@ def _short(commits: str) -> str:
     return re.sub(r"\b([0-9a-f]{7})[0-9a-f]{33}\b", r"\1", commits)
 
 
-def _regime(chosen, regime, tuned, numbers):
-    """The lines of one regime: head and one line per row."""
+def _primary(chosen, job_results):
+    """A line for each comparison that was chosen before any run."""
+    found = []
+    for primary in chosen.primary:
+        regime = chosen.regimes[primary.regime]
+        tuned = study.tuned_results(job_results, regime, chosen.select_metric)
+        ours, theirs = (
+            {s: metric_value(x, regime, primary.metric) for (r, s), x in tuned.items() if r == name}
+            for name in (primary.row, primary.reference)
+        )
+        if ours and theirs:  # a scale may lack the row
+            found.append((primary, statistics.compared(ours, theirs)))
+    if not found:
+        return []
+    adjusted = statistics.holm([comparison.p for _, comparison in found])
+    lines = [
+        "",
+        "Primary comparisons, chosen before any run; all others are exploratory.",
+        "",
+        "| difference | pairs | value | p | after Holm | detectable |",
+        "| --- | --- | --- | --- | --- | --- |",
+    ]
+    for (primary, c), p in zip(found, adjusted):
+        name = f"{primary.metric} of {primary.row} - {primary.reference}, {primary.regime}"
+        lines.append(
+            f"| {name} | {c.num_pairs} | {c.mean:+.4f} ± {c.half:.4f} | {c.p:.2g} | {p:.2g} |"
+            f" {c.detectable:.4f} |"
+        )
+    return lines
+
+
+def _regime(chosen, regime, tuned, numbers, crossed=False):
+    """The lines of one regime: head, one line per row, and notes on the comparisons."""
     columns = ["method", "seeds", "chosen"]
     metrics = regime.metrics or chosen.metrics
     for metric in metrics:
@@ -121,6 +165,9 @@ def _regime(chosen, regime, tuned, numbers):
         )
     lines = ["| " + " | ".join(columns) + " |", "|" + " --- |" * len(columns)]
     seeds = {row.name: {s: tuned[r, s] for r, s in tuned if r == row.name} for row in chosen.rows}
+    comparisons = _comparisons(chosen, regime, metrics, seeds)
+    adjusted = statistics.holm([comparison.p for comparison in comparisons.values()])
+    significant = {key for key, p in zip(comparisons, adjusted) if p < statistics.LEVEL}
     for row in chosen.rows:
         own = seeds[row.name]
         points = Counter(
@@ -138,14 +185,71 @@ def _regime(chosen, regime, tuned, numbers):
                 others = seeds[chosen.reference]
                 theirs = {s: metric_value(result, regime, metric) for s, result in others.items()}
                 same = row.name == chosen.reference
-                cells.append("" if same else difference(values, theirs))
+                cell = "" if same else difference(values, theirs)
+                if crossed and not same and metric in statistics.RESAMPLED:
+                    cell = _crossed(own, others, regime, metric)
+                cells.append(cell + " *" * ((row.name, metric) in significant))
                 if chosen.test:
                     p = unpaired_p(list(values.values()), list(theirs.values()))
                     cells.append("" if same or np.isnan(p) else f"{p:.2g}")
             if has_paper(chosen, regime, metric):
                 cells.append(paper_number(chosen, regime, row, metric, numbers))
         lines.append("| " + " | ".join(cells) + " |")
-    return lines + _rows_without_runs(chosen, regime, columns, numbers)
+    notes = _notes(chosen, metrics, comparisons)
+    return lines + _rows_without_runs(chosen, regime, columns, numbers) + notes
+
+
+def _comparisons(chosen, regime, metrics, seeds):
+    """(row, metric) -> its comparison with the reference, paired by seed."""
+    if not chosen.reference:
+        return {}
+    others = seeds[chosen.reference]
+    return {
+        (row.name, metric): statistics.compared(
+            *(
+                {s: metric_value(result, regime, metric) for s, result in results.items()}
+                for results in (seeds[row.name], others)
+            )
+        )
+        for row in chosen.rows
+        if row.name != chosen.reference
+        for metric in metrics
+    }
+
+
+def _notes(chosen, metrics, comparisons):
+    """What the marks mean, and the differences that could have been found."""
+    tested = {key: c for key, c in comparisons.items() if np.isfinite(c.detectable)}
+    if not tested:
+        return []
+    ranges = []
+    for metric in metrics:
+        values = [c.detectable for (_, name), c in tested.items() if name == metric]
+        if values:
+            low, high = (f"{x:.4f}" for x in (min(values), max(values)))
+            ranges.append(f"{metric} {low}" + (f" to {high}" if high != low else ""))
+    return [
+        "",
+        f"\\* p < {statistics.LEVEL} after Holm's correction over the {len(tested)} comparisons"
+        " above (paired t-tests). The intervals are not corrected.",
+        f"Differences that a test finds with a probability of {statistics.POWER:.0%}, before the"
+        f" correction: {', '.join(ranges)}.",
+    ]
+
+
+def _crossed(own, others, regime, metric):
+    """A difference with its interval over other seeds and other test examples."""
+    both = sorted(set(own) & set(others))
+    if not both:
+        return ""
+    ours, theirs = (
+        np.stack([_resampled(results[seed].job.directory, regime.report)[metric] for seed in both])
+        for results in (own, others)
+    )
+    values = [metric_value(results[s], regime, metric) for results in (own, others) for s in both]
+    mean = np.mean(values[: len(both)]) - np.mean(values[len(both) :])
+    low, high = statistics.crossed_interval(ours, theirs)
+    return f"{mean:+.4f} [{low:+.4f}, {high:+.4f}]"
 
 
 def _rows_without_runs(chosen, regime, columns, numbers):
@@ -210,6 +314,11 @@ def _calibration(directory: files.Path, fit: str, on: str) -> dict[str, Any]:
 
 
 @functools.cache
+def _resampled(directory: files.Path, on: str) -> dict[str, np.ndarray]:
+    return statistics.resampled_metrics(directory, on)
+
+
+@functools.cache
 def _unscaled(directory: files.Path, on: str) -> dict[str, float]:
     return calibration.unscaled(directory, on)
 
@@ -270,6 +379,12 @@ def main() -> None:
     parser.add_argument(
         "--at", help="one grid point, such as 1.0, used for all rows instead of tuning"
     )
+    parser.add_argument(
+        "--crossed",
+        action="store_true",
+        help="intervals over other seeds and other test examples, of runs in OUT, for "
+        + ", ".join(statistics.RESAMPLED),
+    )
     flags = parser.parse_args()
     chosen = study.table(flags.study, flags.table)
     if flags.reference:
@@ -294,7 +409,7 @@ def main() -> None:
         if chosen.paper
         else {}
     )
-    print(text(chosen, job_results, numbers))
+    print(text(chosen, job_results, numbers, flags.crossed))
     if num_saved := sum(
         result.results is not None and result.results is saved.get(result.job.fingerprint)
         for result in job_results

@@ -7,7 +7,7 @@ fit temperatures on images held out of the training set, also for the images wit
 
 from typing import Any
 
-from experiments.study import Regime, Row, Scale, Table
+from experiments.study import Primary, Regime, Row, Scale, Table
 
 _IMAGENET, _OPEN_IMAGES = "imagenet_mask_resnet50_adaptive", "open_images_mask_resnet50_adaptive"
 _TINY = "tiny_imagenet_adaptive"
@@ -303,7 +303,11 @@ _GPU_SEEDS = (0, 1, 2)
 
 
 def _tiny_table(
-    claim: str, rows: tuple[Row, ...], cpu: Scale, runs_on_gpu: str | None = None
+    claim: str,
+    rows: tuple[Row, ...],
+    cpu: Scale,
+    runs_on_gpu: str | None = None,
+    primary: tuple[Primary, ...] = (),
 ) -> Table:
     names = [row.name for row in rows]
     at_gpu = tuple(name for name in names if not name.endswith("_small"))
@@ -319,6 +323,7 @@ def _tiny_table(
             "gpu": Scale(_GPU_SEEDS, _data(64, "train[:90%]"), runs=runs_on_gpu, rows=at_gpu),
         },
         reference="adaptive",
+        primary=primary,
     )
 
 
@@ -328,6 +333,10 @@ TABLES = _paper_tables() | {
         " smoothing of the same mean does.",
         _CONTEXT_ONLY,
         Scale((0, 1, 2, 3, 4), _on_cpu(80, "train[:50%]")),
+        primary=tuple(
+            Primary("adaptive", "confidence", control, "objects removed")
+            for control in ("uniform_mean_alpha", "uniform_mean_alpha_small")  # by scale
+        ),
     ),
     "variants": _tiny_table(
         "The strength and the form of adaptive smoothing, mixing, and a noise head.",

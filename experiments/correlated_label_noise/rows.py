@@ -86,6 +86,7 @@ def _human_noise(claim: str, label: str, later_grid: dict[str, tuple[Any, ...]])
         },
         reference="hom",
         test="unpaired t-test",
+        changed="the scale cpu has 75 epochs in place of 30, and a second temperature.",
     )
 
 
@@ -141,6 +142,7 @@ TABLES = {
         },
         reference="hom",
         test="unpaired t-test",
+        changed="the grid was chosen.",
     ),
     "ensembles_cifar": Table(
         claim="On images with human label noise, members with a low-rank head make a better"
@@ -211,6 +213,7 @@ TABLES = {
         },
         reference="hom",
         test="unpaired t-test",
+        changed="the grid was extended twice.",
     ),
     "several_labels": Table(
         claim="For examples with several labels, some missing and some wrong, noise heads help, and"

@@ -10,7 +10,7 @@ from typing import Any
 
 from experiments import features
 from experiments.dataset_curation import by_position
-from experiments.study import Regime, Row, Scale, Table
+from experiments.study import Primary, Regime, Row, Scale, Table
 
 DATA_SETS = ("cifar10", "cifar100", "eurosat", "inaturalist2019")
 _UNEQUAL = DATA_SETS[:3]  # iNaturalist stays as it is
@@ -120,6 +120,7 @@ def _table_1(data: str, kind: str) -> Table:
         select_metric="nll",
         scales=_scales(data, _ON_CPU),
         reference="original",
+        primary=(Primary("weighted", "class_ece_ratio", "original", "test"),),
         paper=dict(
             table="table_1",
             where={"dataset": data, "imbalance": {"exponential": "exp"}.get(kind, kind)},
@@ -170,7 +171,13 @@ def _figure_8(data: str, kind: str) -> Table:
     )
 
 
-def _property(data: str, claim: str, rows: tuple[Row, ...], scales: dict[str, Scale]) -> Table:
+def _property(
+    data: str,
+    claim: str,
+    rows: tuple[Row, ...],
+    scales: dict[str, Scale],
+    primary: tuple[Primary, ...] = (),
+) -> Table:
     return Table(
         claim=f"{claim}: {data}.",
         rows=rows,
@@ -179,6 +186,7 @@ def _property(data: str, claim: str, rows: tuple[Row, ...], scales: dict[str, Sc
         select_metric="nll",
         scales=scales,
         reference="original",
+        primary=primary,
     )
 
 
@@ -207,6 +215,7 @@ def _figure_2(data: str) -> Table:
             ),
         ),
         _scales(data, _MEMORISED_ON_CPU, runs=f"figure_5_{data}"),
+        (Primary("noise_0.4", "ece", "original", "test"),),
     )
 
 
@@ -325,6 +334,7 @@ def _tuned(claim: str, curation: str, remedies: dict[str, dict[str, Any]]) -> Ta
         scales=_TUNED_SCALES,
         grid={"head.temperature": (1.0, 4.0, 16.0)},
         reference="original",
+        primary=(Primary("het_full", "nll", "original", "test"),),
     )
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from experiments import features
-from experiments.study import Regime, Row, Scale, Table
+from experiments.study import Primary, Regime, Row, Scale, Table
 from heteroscedastic import files
 
 Overrides = dict[str, Any]
@@ -208,6 +208,11 @@ def _controls() -> Table:
         select_metric="nll",
         scales={"cpu": Scale(_MORE_SEEDS, _ON_CPU)},
         reference="entropy_30",
+        primary=tuple(
+            Primary(f"entropy_{percent}", "accuracy", f"{control}_{percent}", "test")
+            for percent in (30, 10)
+            for control in ("random", "fewer_epochs")
+        ),
     )
 
 

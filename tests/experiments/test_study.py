@@ -1,5 +1,7 @@
+import importlib
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -11,8 +13,8 @@ import pytest
 from scipy import stats
 from subprocesses import ROOT
 
-from experiments import run, study, table
-from experiments.study import Regime, Row, Scale, Table
+from experiments import run, statistics, study, table
+from experiments.study import Primary, Regime, Row, Scale, Table
 from heteroscedastic import files
 from heteroscedastic.analysis.uncertainty import calibration
 
@@ -99,6 +101,54 @@ def test_differences_are_paired_by_seed():
     assert f"{stats.ttest_ind(het, hom).pvalue:.2g}" in text
     assert "76.5 ± 0.2" in text
     assert "99.9" not in text
+
+
+def test_only_differences_that_survive_the_correction_are_marked(monkeypatch):
+    """Of accuracy and NLL, each paired over three seeds."""
+    monkeypatch.setattr(statistics, "LEVEL", 0.03)
+    text = table.text(TINY, complete_results(VALUES), PAPER)
+    accuracy = stats.ttest_rel([0.75, 0.84, 0.78], [0.70, 0.80, 0.75]).pvalue
+    nll = stats.ttest_rel([0.4, 0.4, 0.4], [0.5, 0.4, 0.7]).pvalue
+    assert accuracy < 0.03 < 2 * accuracy < nll  # significant alone, but not among two
+    assert " *" not in text
+    assert "correction over the 2 comparisons" in text
+    alone = table.text(TINY._replace(metrics=("accuracy",)), complete_results(VALUES), PAPER)
+    assert re.search(r"\+0\.0400 ± 0\.0248 \* \|", alone)
+    assert f"accuracy {statistics.detectable_difference(0.01, 3):.4f}." in alone
+
+
+def test_primary_comparisons_and_changes_are_printed():
+    chosen = TINY._replace(
+        primary=(
+            Primary("het_diag", "accuracy", "hom", "last"),
+            Primary("het_diag", "nll", "hom", "last"),
+            Primary("of_another_scale", "nll", "hom", "last"),
+        ),
+        changed="the grid.",
+    )
+    text = table.text(chosen, complete_results(VALUES), PAPER)
+    p = stats.ttest_rel([0.75, 0.84, 0.78], [0.70, 0.80, 0.75]).pvalue
+    assert (
+        f"| accuracy of het_diag - hom, last | 3 | +0.0400 ± 0.0248 | {p:.2g} | {2 * p:.2g} |"
+        in text
+    )
+    assert "of_another_scale" not in text
+    assert "Changed after test results had been seen: the grid." in text
+    assert "Primary" not in table.text(TINY, complete_results(VALUES), PAPER)
+
+
+def test_every_primary_comparison_is_of_rows_metrics_and_regimes_of_its_table():
+    primaries = 0
+    for path in study.Path(study.__file__).parent.glob("*/rows.py"):
+        tables = importlib.import_module(f"experiments.{path.parent.name}.rows").TABLES
+        for chosen in tables.values():
+            rows = {row.name for row in chosen.rows}
+            for primary in chosen.primary:
+                regime = chosen.regimes[primary.regime]
+                assert {primary.row, primary.reference} <= rows
+                assert primary.metric in (regime.metrics or chosen.metrics)
+                primaries += 1
+    assert primaries
 
 
 def test_missing_runs_are_counted():

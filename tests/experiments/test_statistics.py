@@ -1,0 +1,99 @@
+"""Tests of differences over seeds: power by simulation, corrections, and other test sets."""
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from experiments import statistics
+from heteroscedastic.analysis.uncertainty import calibration
+
+
+def test_a_comparison_is_the_paired_t_test_of_the_common_seeds():
+    ours = {0: 0.7, 1: 0.9, 2: 0.8, 5: 0.1}
+    theirs = {0: 0.5, 1: 0.6, 2: 0.7, 4: 0.9}
+    found = statistics.compared(ours, theirs)
+    expected = stats.ttest_rel([0.7, 0.9, 0.8], [0.5, 0.6, 0.7])
+    assert found.num_pairs == 3
+    assert found.mean == pytest.approx(0.2)
+    assert found.p == pytest.approx(expected.pvalue)
+    low, high = expected.confidence_interval(0.95)
+    assert (found.mean - found.half, found.mean + found.half) == pytest.approx((low, high))
+
+
+@pytest.mark.parametrize("num_pairs", [2, 3, 10, 40])
+def test_the_detectable_difference_is_found_in_four_of_five_experiments(num_pairs):
+    difference = statistics.detectable_difference(2.0, num_pairs)
+    draws = np.random.default_rng(0).normal(difference, 2.0, (40_000, num_pairs))
+    test = stats.ttest_1samp(draws, 0, axis=1)
+    found = (test.pvalue < 0.05) & (test.statistic > 0)
+    assert found.mean() == pytest.approx(0.8, abs=4 * np.sqrt(0.16 / 40_000))
+
+
+def test_values_without_spread_have_the_p_value_of_their_limit():
+    same = {seed: 0.5 for seed in range(3)}
+    assert statistics.compared(same, same).p == 1
+    other = {seed: 0.75 for seed in range(3)}  # exact in binary
+    assert statistics.compared(other, same).p == 0
+    assert statistics.compared(other, same).detectable == 0
+
+
+def test_fewer_than_two_pairs_have_no_test():
+    found = statistics.compared({0: 1.0}, {0: 0.5})
+    assert found.mean == 0.5
+    assert np.isnan([found.half, found.p, found.detectable]).all()
+
+
+def test_holm_multiplies_the_smallest_by_the_number_of_tests():
+    # Worked by hand: 4 x 0.01, 3 x 0.02, 2 x 0.03 raised to the previous, 1 x 0.5.
+    assert statistics.holm([0.02, 0.5, 0.01, 0.03]) == pytest.approx([0.06, 0.5, 0.04, 0.06])
+    assert statistics.holm([0.6, 0.7]) == pytest.approx([1, 1])
+    with_nan = statistics.holm([np.nan, 0.01, np.nan, 0.04])
+    assert with_nan[[1, 3]] == pytest.approx([0.02, 0.04])
+    assert np.isnan(with_nan[[0, 2]]).all()
+
+
+def test_holm_keeps_the_rate_of_any_false_finding():
+    draws = np.random.default_rng(1).random((20_000, 6))
+    false = np.array([np.any(statistics.holm(row) < 0.05) for row in draws])
+    assert false.mean() <= 0.05 + 3 * np.sqrt(0.05 * 0.95 / 20_000)
+    assert np.any(draws < 0.05, axis=1).mean() > 0.2  # without the correction
+
+
+def test_the_crossed_interval_covers_the_variance_of_seeds_and_of_examples():
+    """values = seed effect + example effect + rest, of which each resampling sees one."""
+    rng = np.random.default_rng(2)
+    num_seeds, num_examples, num_resamples = 12, 400, 2000
+    example_effect = rng.normal(0, 1.0, num_examples)
+    seed_effect = rng.normal(0, 0.1, num_seeds)
+    values = seed_effect[:, None] + example_effect + rng.normal(0, 0.5, (num_seeds, num_examples))
+    rows = rng.integers(num_examples, size=(num_resamples, num_examples))
+    resampled = np.stack([v[rows].mean(axis=1) for v in values])
+    low, high = statistics.crossed_interval(resampled, np.zeros_like(resampled))
+    width = (
+        2
+        * 1.96
+        * np.sqrt(
+            np.var(values.mean(axis=1)) / num_seeds + np.var(values.mean(axis=0)) / num_examples
+        )
+    )
+    assert high - low == pytest.approx(width, rel=0.1)
+    # The same values in both methods differ in nothing.
+    assert statistics.crossed_interval(resampled, resampled) == (0, 0)
+    of_seeds = 2 * 1.96 * np.sqrt(np.var(values.mean(axis=1)) / num_seeds)
+    assert high - low > 1.5 * of_seeds
+
+
+def test_resampled_metrics_are_those_of_the_drawn_examples(tmp_path):
+    rng = np.random.default_rng(3)
+    n = 300
+    logits, labels = rng.normal(0, 3, (n, 4)).astype(np.float32), rng.integers(4, size=n)
+    (tmp_path / "predictions").mkdir()
+    path = tmp_path / "predictions" / "test.npz"
+    np.savez(path, ids=np.arange(n), logits=logits, labels=labels)
+    found = statistics.resampled_metrics(tmp_path, "test", 5)
+    assert set(found) == set(statistics.RESAMPLED)
+    draws = np.random.Generator(np.random.Philox(key=0)).integers(n, size=(5, n))
+    for i, rows in enumerate(draws):
+        expected = calibration.measures(logits[rows], labels[rows], "softmax")
+        for name in statistics.RESAMPLED:
+            assert found[name][i] == pytest.approx(expected[name], rel=1e-4)
