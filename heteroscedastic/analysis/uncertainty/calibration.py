@@ -15,7 +15,7 @@ from scipy import special
 
 from heteroscedastic import files, label_lists, metrics, user_errors
 from heteroscedastic.analysis.uncertainty import by_class
-from heteroscedastic.calibration import recalibration, reliability, scores
+from heteroscedastic.calibration import bias, recalibration, reliability, scores
 from heteroscedastic.links import Link
 from heteroscedastic.runs import loaded_run, predictions
 from heteroscedastic.training import evaluate
@@ -43,7 +43,8 @@ def measures(
       link: of the logits.
 
     Returns:
-      Under a softmax, in addition and with 15 bins: the parts of the Brier score;
+      Under a softmax, in addition and with 15 bins: `ece_floor`, the ECE of a perfect model of the
+      same confidences, and `ece_debiased`; the parts of the Brier score;
       `adaptive_ece`; `one_against_all_ece`, a mean over classes; `class_ece_*`, the mean, minimum
       and maximum over classes of the error among the examples of one true class, and the ratio of
       maximum to minimum; `balanced_accuracy`, the mean over classes of their accuracy; and `auroc`,
@@ -138,6 +139,8 @@ def _softmax_measures(logits, labels):
         "nll": -scores.log_likelihood(logits, labels),
         "brier": scores.brier(probs, labels),
         **{f"brier_{name}": value for name, value in parts._asdict().items()},
+        "ece_floor": bias.error_floor(confidence, _EDGES),
+        "ece_debiased": bias.debiased_error(confidence, correct, _EDGES),
         "adaptive_ece": scores.adaptive_calibration_error(confidence, correct),
         "one_against_all_ece": _one_against_all(
             probs, labels[:, None] == np.arange(probs.shape[-1])
