@@ -53,7 +53,9 @@ def complete_results(values):
     job_results = []
     for job in study.jobs(TINY, "cpu", study.Path("out")):
         nll, accuracy = values[job.row][job.point[0][1]][job.seed]
-        results = {"evals": {"valid": {"nll": nll}, "test": {"accuracy": accuracy, "nll": nll}}}
+        # The best on test is another one, which must not be selected.
+        test = {"accuracy": accuracy, "nll": -nll}
+        results = {"evals": {"valid": {"nll": nll}, "test": test}}
         job_results.append(study.JobResult(job, results | {"seconds": 1.0, "device": "1 x cpu"}))
     return job_results
 
@@ -108,7 +110,7 @@ def test_only_differences_that_survive_the_correction_are_marked(monkeypatch):
     monkeypatch.setattr(statistics, "LEVEL", 0.03)
     text = table.text(TINY, complete_results(VALUES), PAPER)
     accuracy = stats.ttest_rel([0.75, 0.84, 0.78], [0.70, 0.80, 0.75]).pvalue
-    nll = stats.ttest_rel([0.4, 0.4, 0.4], [0.5, 0.4, 0.7]).pvalue
+    nll = stats.ttest_rel([-0.4, -0.4, -0.4], [-0.5, -0.4, -0.7]).pvalue
     assert accuracy < 0.03 < 2 * accuracy < nll  # significant alone, but not among two
     assert " *" not in text
     assert "correction over the 2 comparisons" in text

@@ -1,8 +1,12 @@
 """What a config stands for, before anything runs."""
 
+import jax
+import jax.numpy as jnp
+import numpy as np
 import pytest
 from small_runs import small
 
+from heteroscedastic.data import resident
 from heteroscedastic.runs import assembly
 
 
@@ -19,3 +23,37 @@ def test_runs_of_one_data_seed_share_their_noise_and_what_is_held_out():
     assert fingerprint(1, data_seed=0) == fingerprint(0, data_seed=0) == alone
     with pytest.raises(ValueError, match=r"config.data.seed is 0.5"):
         fingerprint(0, data_seed=0.5)
+
+
+def conv_run(**overrides):
+    """A small run with batch statistics, with its first eight training examples."""
+    run = assembly.build(small(backbone=dict(name="ConvNet", widths=(4, 8)), **overrides))
+    (feed,) = resident.feeds(np.arange(8), 8)
+    return run, run.pipeline.arrays["train"], feed
+
+
+def test_a_start_follows_from_the_seed():
+    starts = [assembly.build(small(seed=seed)).init() for seed in (0, 0, 1)]
+    leaves = [jax.tree.leaves(jax.device_get(start.params)) for start in starts]
+    assert all(np.array_equal(a, b) for a, b in zip(leaves[0], leaves[1]))
+    assert any(not np.array_equal(a, b) for a, b in zip(leaves[0], leaves[2]))
+
+
+def test_every_step_has_noise_of_its_own():
+    run, split, feed = conv_run(**{"data.train": "value_range(-1, 1)"})
+    state = run.init()
+    step = jax.jit(lambda *arguments: run.train_step(*arguments)[2].losses)
+    losses = [step(state._replace(step=jnp.int32(n)), split, feed) for n in (0, 0, 1)]
+    np.testing.assert_array_equal(losses[0], losses[1])
+    assert not np.allclose(losses[0], losses[2], rtol=1e-3)
+
+
+def test_in_evaluation_an_example_does_not_see_its_batch():
+    run, split, feed = conv_run()
+    state = run.init()
+    evaluate = jax.jit(lambda *arguments: run.latents(*arguments)[0].loc)
+    (first,) = resident.feeds(np.arange(1), 1)
+    together, alone = (
+        evaluate(state.params, state.model_state, split, part) for part in (feed, first)
+    )
+    np.testing.assert_allclose(together[:1], alone, rtol=1e-4, atol=1e-5)

@@ -254,6 +254,20 @@ def test_the_best_checkpoint_outlives_a_restart(tmp_path):
     assert kept == [1, 4, 5]
 
 
+def test_the_best_checkpoint_is_the_one_of_smallest_validation_loss(tmp_path):
+    """The rate rises at the end, so that the last checkpoint is not the best one."""
+    schedule = dict(
+        name="steps", learning_rate=0.05, milestones=(0.5,), factor=100.0, warmup_epochs=0.0
+    )
+    results = loop.train(small(schedule=schedule), str(tmp_path / "run"))
+    lines = [json.loads(x) for x in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    losses = {line["step"]: line["valid/nll"] for line in lines if "valid/nll" in line}
+    assert results["best_step"] == min(losses, key=losses.get) != max(losses)
+    best = results["evals"]["valid_best"]["nll"]
+    assert best == pytest.approx(min(losses.values()), rel=1e-2)
+    assert best < results["evals"]["valid"]["nll"]
+
+
 def test_two_processes_do_not_write_one_run(undisturbed, data_dir, tmp_path):
     directory = tmp_path / "run"
     first = start_without(EXTRAS, MAIN, *arguments(directory, data_dir))
