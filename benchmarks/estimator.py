@@ -8,12 +8,15 @@ the loss of 5,000 other examples.
 `--what=issues` ranks all labels by out-of-fold predictions: the low-rank and the plain head, and
 logistic regression with cleanlab's score, on the same folds. It prints the precision among the
 first 500 suspects and the average precision, over seeds of the folds.
+
+`--print=FILE` prints the table of label errors that `--out=FILE` has saved.
 """
 
 import argparse
 import json
 import time
 import warnings
+from pathlib import Path
 
 import jax
 import numpy as np
@@ -25,6 +28,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from heteroscedastic import files
+from heteroscedastic.analysis.report import comparison
 from heteroscedastic.calibration import scores
 from heteroscedastic.estimator import HeteroscedasticClassifier
 
@@ -37,8 +41,8 @@ def _saga(epochs: int) -> object:
     return make_pipeline(StandardScaler(), model)
 
 
-def _ours(head: str, **settings) -> HeteroscedasticClassifier:
-    return HeteroscedasticClassifier(head, temperature=1.0, random_state=0, **settings)
+def _ours(head: str, temperature: float = 1.0, **settings) -> HeteroscedasticClassifier:
+    return HeteroscedasticClassifier(head, temperature=temperature, random_state=0, **settings)
 
 
 def speed(features: np.ndarray, labels: np.ndarray) -> list[dict]:
@@ -75,7 +79,12 @@ def _logistic_scores(features, labels, folds):
 
 
 def issues(
-    features: np.ndarray, labels: np.ndarray, clean: np.ndarray, seeds: int, num_folds: int
+    features: np.ndarray,
+    labels: np.ndarray,
+    clean: np.ndarray,
+    seeds: int,
+    num_folds: int,
+    temperature: float,
 ) -> list[dict]:
     """Precision among the first suspects, and average precision, of each ranking and seed."""
     from cleanlab.rank import get_label_quality_scores
@@ -84,7 +93,7 @@ def issues(
     for seed in range(seeds):
         folds, rankings = StratifiedKFold(num_folds, shuffle=True, random_state=seed), {}
         for head in ("LowRank", "Deterministic"):
-            model = _ours(head)
+            model = _ours(head, temperature)
             model.set_params(random_state=seed)
             found = model.label_issues(features, labels, cv=folds)
             rankings[head] = np.empty(len(labels))
@@ -104,15 +113,43 @@ def issues(
     return results
 
 
+def issues_table(results: list[dict]) -> list[str]:
+    """Lines of Markdown: each ranking over seeds, and its difference from cleanlab's, by seed."""
+    names = list(dict.fromkeys(row["ranking"] for row in results))
+    reference = names[-1]
+    lines = ["| ranking | seeds |", "| --- | --- |"]
+    for metric in ("precision_at_500", "average_precision"):
+        lines[0] += f" {metric} | difference |"
+        lines[1] += " --- | --- |"
+    for name in names:
+        cells = []
+        for metric in ("precision_at_500", "average_precision"):
+            ours, theirs = (
+                {row["seed"]: row[metric] for row in results if row["ranking"] == which}
+                for which in (name, reference)
+            )
+            cells += [comparison.spread(list(ours.values()))]
+            cells += ["" if name == reference else comparison.difference(ours, theirs)]
+        lines.append(f"| {name} | {len(ours)} | " + " | ".join(cells) + " |")
+    return lines
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--data", required=True)
+    parser.add_argument("--data", help=".npz of features")
+    parser.add_argument("--print", metavar="FILE", help="saved results of --what=issues")
     parser.add_argument("--what", choices=("speed", "issues"), default="speed")
     parser.add_argument("--label", default="worse_label")
     parser.add_argument("--seeds", type=int, default=10)
     parser.add_argument("--folds", type=int, default=5)
+    parser.add_argument("--temperature", type=float, default=1.0, help="of the heads")
     parser.add_argument("--out", help="JSON file of the results")
     flags = parser.parse_args()
+    if flags.print:
+        print("\n".join(issues_table(files.read_json(flags.print)["results"])))
+        return
+    if not flags.data:
+        parser.error("give --data=FILE.npz, or --print=FILE.")
     warnings.simplefilter("ignore", ConvergenceWarning)
     arrays = files.read_arrays(flags.data)
     features = arrays["train_inputs"].astype(np.float32)
@@ -121,11 +158,14 @@ def main() -> None:
     results = (
         speed(features, labels)
         if flags.what == "speed"
-        else issues(features, labels, clean, flags.seeds, flags.folds)
+        else issues(features, labels, clean, flags.seeds, flags.folds, flags.temperature)
     )
     if flags.out:
         record = {
-            "arguments": vars(flags),
+            "arguments": {
+                name: value for name, value in vars(flags).items() if name not in ("out", "print")
+            }
+            | {"data": Path(flags.data).name},
             "device": jax.devices()[0].device_kind,
             "jax": jax.__version__,
             "seconds": time.perf_counter() - start,

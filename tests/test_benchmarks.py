@@ -1,4 +1,5 @@
 import functools
+import json
 import re
 import shutil
 import sys
@@ -10,6 +11,8 @@ import pytest
 import streams
 from benches import load
 from gaussians import key
+from scipy import stats
+from subprocesses import ROOT
 
 from heteroscedastic.models import heads
 from heteroscedastic.models.classifier import Classifier
@@ -152,3 +155,16 @@ def test_the_soak_test_never_damages_both_of_the_last_two_checkpoints(tmp_path):
     save(1650)
     assert soak.damage(None, [], tmp_path).endswith("checkpoint 1650 damaged")
     assert damaged_steps() == {"1650"}
+
+
+def test_the_table_of_label_errors_is_that_of_its_saved_results():
+    saved = json.loads((ROOT / "benchmarks/results/label_errors_cifar10_n.json").read_text())
+    page = (ROOT / "docs/results/label_errors.md").read_text()
+    lines = load("estimator").issues_table(saved["results"])
+    assert len(lines) == 5
+    assert all(line in page for line in lines)
+    rows = {(row["ranking"], row["seed"]): row["average_precision"] for row in saved["results"]}
+    differences = [rows["LowRank", s] - rows["Deterministic", s] for s in range(10)]
+    mean = float(np.mean(differences))
+    half = stats.t.ppf(0.975, 9) * np.std(differences, ddof=1) / np.sqrt(10)
+    assert f"{mean:.4f} ± {half:.4f}" in page
