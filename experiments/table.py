@@ -130,8 +130,9 @@ def _primary(chosen, job_results):
             {s: metric_value(x, regime, primary.metric) for (r, s), x in tuned.items() if r == name}
             for name in (primary.row, primary.reference)
         )
-        if ours and theirs:  # a scale may lack the row
-            found.append((primary, statistics.compared(ours, theirs)))
+        comparison = statistics.compared(ours, theirs)
+        if comparison.num_pairs > 1:  # a scale may lack the row
+            found.append((primary, comparison))
     if not found:
         return []
     adjusted = statistics.holm([comparison.p for _, comparison in found])
