@@ -83,7 +83,7 @@ def _normalised(num_nodes, loc, scale):
     top = jax.lax.stop_gradient(jnp.max(loc, axis=-1, keepdims=True))
     loc = jnp.where(is_possible, loc, top - _FAR_BELOW)
     scale = jnp.where(is_possible, scale, 1.0)
-    grid = _grid(*jax.lax.stop_gradient((loc, scale)), num_nodes)
+    grid = _grid(*jax.lax.stop_gradient((loc, scale)), is_possible, num_nodes)
     log_probs = _log_probs(num_nodes, loc, scale, grid)
     return jax.nn.log_softmax(jnp.where(is_possible, log_probs, -jnp.inf))
 
@@ -108,7 +108,7 @@ class _Grid(NamedTuple):
     num_nodes: Int[Array, "*b 1"]
 
 
-def _grid(loc, scale, num_nodes):
+def _grid(loc, scale, is_possible, num_nodes):
     """The nodes of each example. They are constants: the integral does not depend on them."""
     coefficients = gumbel.coefficients(scale)
 
@@ -139,13 +139,15 @@ def _grid(loc, scale, num_nodes):
 
     level = _MAX_RARITY + _LEFT_MARGIN
     low = largest(loc - gumbel.depth(level, scale))
-    high = largest(loc + gumbel.reach(1 + float(np.log(loc.shape[-1])), scale))
+    # Each of n classes with 1 - F <= 1 / (e n) adds so little that sum_j log F_j >= -1.
+    num_possible = jnp.sum(is_possible, axis=-1, keepdims=True).astype(loc.dtype)
+    high = largest(loc + gumbel.reach(1 + jnp.log(num_possible), scale))
     upper = root(1.0, low, high)
     _, steepness, xi = total(upper)
     lower = root(8.0, low, upper)
     # p_c >= e^-t (1 - F_c(s)) where sum_j log F_j(s) = -t: a class is at most this rare.
     rarity = jnp.minimum(xi + 1, total(lower)[2] + 8)
-    rarity = jnp.clip(largest(rarity), 1.0, _MAX_RARITY)
+    rarity = jnp.clip(largest(jnp.where(is_possible, rarity, 0.0)), 1.0, _MAX_RARITY)
     start = root(rarity + _LEFT_MARGIN, low, lower)
     beyond = largest(loc + gumbel.reach(_RIGHT_MARGIN + jnp.clip(xi, 0, 40), scale))
     length = jnp.maximum(beyond, upper + 1) - start
@@ -193,7 +195,7 @@ def _over_nodes(body, carry, num_nodes, grid):
 
 def _log_integrand(indices, loc, scale, grid, coefficients, order):
     """Log of the integrand times the weight of the node; -log F, and derivatives of xi."""
-    i = indices.reshape(-1, *(1,) * loc.ndim)
+    i = indices.astype(loc.dtype).reshape(-1, *(1,) * loc.ndim)
     position = grid.growth * (i + 0.5)
     s = grid.start + grid.step * jnp.expm1(position) / grid.growth
     xi, *slopes = gumbel.xi_and_derivatives(s - loc, scale, coefficients, order)

@@ -39,7 +39,7 @@ def reach(level: Any, scale: Any, module: ModuleType = jnp) -> Any:
 
 def depth(level: float, scale: Any, module: ModuleType = jnp) -> Any:
     """About how far left of 0 log F = -level: log(level) for d = 0, sqrt(2 level) d for large d."""
-    return module.sqrt(np.log(level) ** 2 + 2 * level * scale**2)
+    return module.sqrt(float(np.log(level)) ** 2 + 2 * level * scale**2)
 
 
 def coefficients(scale: Float[Array, "*b k"]) -> Float[Array, "3 p *b k"]:

@@ -1,5 +1,7 @@
 """E[softmax(u)] of independent utilities in float64, by adaptive Gauss-Legendre quadrature."""
 
+import itertools
+
 import numpy as np
 from scipy import special
 
@@ -49,7 +51,7 @@ def log_probs(loc, scale, counts=None, tolerance=1e-7):
     low = np.max(loc - 5 - 14 * scale)
     high = np.max(loc + 40 + np.minimum(scale**2 / 2, 8 * scale))
     edges = np.linspace(low, high, 13)
-    waiting = [(a, b, panel(a, b)) for a, b in zip(edges[:-1], edges[1:])]
+    waiting = [(a, b, panel(a, b)) for a, b in itertools.pairwise(edges)]
     accepted = []
     while waiting and len(accepted) + len(waiting) < _MAX_PANELS:
         best = np.max([value for *_, value in waiting + accepted], axis=0)
