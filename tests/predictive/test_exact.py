@@ -216,6 +216,11 @@ def test_correlated_utilities_are_an_error(kind):
         exact(latent(kind))
 
 
+def test_noise_that_a_readout_mixes_is_an_error():
+    with pytest.raises(ValueError, match=r"latent\.readout makes them correlated"):
+        exact(latent("readout")._replace(factor_loadings=None))
+
+
 @pytest.mark.parametrize("num_nodes", [0, 15, 1025])
 def test_a_number_of_nodes_out_of_range_is_an_error(num_nodes):
     with pytest.raises(ValueError, match=f"num_nodes is {num_nodes}; it must be a whole number"):
