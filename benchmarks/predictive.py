@@ -10,6 +10,12 @@ time with gradient at which an estimator has the error of the direct one with 1,
 samples, divided by the time of the latter. Between measured numbers of points the time is
 interpolated on logarithmic scales; beyond them the error is extrapolated as samples^-1/2.
 
+    python benchmarks/predictive.py --sizes 8,10,0 8,1000,0 8,21843,0 --keys=3
+
+does the same for independent noise, with lines for `predictive.softmax_exact`, whose column of
+samples holds the number of nodes. The errors are then relative to 1,024 nodes;
+tests/predictive/test_exact.py compares the exact form with quadrature in float64.
+
     python benchmarks/predictive.py --link=sigmoid
 
 does the same for the log-odds of labels, over all labels and relative to quadrature.
@@ -35,6 +41,7 @@ from heteroscedastic.latent import LatentGaussian
 
 REFERENCE = "direct", 1_000
 EXACT_POINTS = 2**20  # Sobol points of the reference for errors
+EXACT_NODES = 1024  # of the reference for errors with independent noise
 
 
 def direct_softmax(key, latent, *, num_samples):
@@ -50,8 +57,8 @@ def direct_sigmoid(key, latent, *, num_samples):
     return odds[0] - odds[1]
 
 
-def softmax_forms():
-    """(name, samples) -> predictive."""
+def softmax_forms(rank):
+    """(name, samples) -> predictive; for independent noise, of rank 0, also the exact form."""
     forms = {REFERENCE: functools.partial(direct_softmax, num_samples=REFERENCE[1])}
     for points, sizes in {
         "independent": (100, 1_000, 10_000),
@@ -62,6 +69,9 @@ def softmax_forms():
             forms[points, size] = functools.partial(
                 predictive.softmax, num_samples=size, points=points
             )
+    if not rank:
+        for size in (24, 32):
+            forms["exact", size] = functools.partial(predictive.softmax_exact, num_nodes=size)
     return forms | {("taylor", 0): predictive.taylor, ("mean_field", 0): predictive.mean_field}
 
 
@@ -90,9 +100,11 @@ def examples(batch, num_classes, rank, temperature):
 
 def exact_softmax(latent):
     """log p of each class, and the indices of the three likeliest classes."""
-    log_probs = jax.jit(
-        functools.partial(predictive.softmax, num_samples=EXACT_POINTS, points="sobol")
-    )(jax.random.key(2**31), latent)
+    if latent_lib.has_independent_noise(latent):
+        reference = functools.partial(predictive.softmax_exact, num_nodes=EXACT_NODES)
+    else:
+        reference = functools.partial(predictive.softmax, num_samples=EXACT_POINTS, points="sobol")
+    log_probs = jax.jit(reference)(jax.random.key(2**31), latent)
     return log_probs, jax.lax.top_k(log_probs, 3)[1]
 
 
@@ -179,7 +191,6 @@ def main():
     parser.add_argument("--keys", type=int, default=30, help="keys to average the error over")
     flags = parser.parse_args()
     softmax = flags.link == "softmax"
-    forms = softmax_forms() if softmax else sigmoid_forms()
     exact = exact_softmax if softmax else exact_sigmoid
     print(
         f"{flags.link}, jax {jax.__version__}, {jax.devices()[0].device_kind}, {platform.machine()}"
@@ -187,6 +198,7 @@ def main():
     for size in flags.sizes or (["8,10,5", "8,1000,15"] if softmax else ["8,21843,0"]):
         for temperature in flags.temperatures:
             batch, num_classes, rank = map(int, size.split(","))
+            forms = softmax_forms(rank) if softmax else sigmoid_forms()
             lines = measure(
                 forms,
                 examples(batch, num_classes, rank, temperature),

@@ -42,9 +42,7 @@ def get_config() -> ConfigDict:
     c.head = dict(
         name="Diagonal", num_classes=10, temperature=1.0, noise_on="utilities", edward2=False
     )
-    c.predictive = dict(
-        name="softmax", num_samples=128, points="sobol", chunk_size=placeholder(int)
-    )
+    c.predictive = dict(name="softmax_exact", num_nodes=32)
     c.smoothing = dict(name="hard")
     c.loss = dict(name="cross_entropy")
     c.weighting = dict(name="equal")

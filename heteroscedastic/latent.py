@@ -97,6 +97,12 @@ def has_noise(latent: LatentGaussian) -> bool:
     )
 
 
+def has_independent_noise(latent: LatentGaussian) -> bool:
+    """Whether the latent has noise, and that of each utility is independent of the others."""
+    correlated = latent.factor_loadings, latent.factor_scale, latent.readout
+    return latent.scale_diag is not None and all(x is None for x in correlated)
+
+
 def map_batch(fn: Callable[[Array], Array], latent: LatentGaussian) -> LatentGaussian:
     """The latent with `fn` applied to the fields that have batch axes."""
     batched = ("loc", "scale_diag", "factor_loadings", "factor_scale")

@@ -16,6 +16,12 @@ from heteroscedastic.models.layers import HeteroscedasticDense
 ONE = jax.tree.map(np.asarray, latent("everything", k=2))
 TARGETS = np.eye(2, dtype=np.float32)[[0, 1, 1]]
 LABELS, WEIGHTS = np.array([0, 1, 1], np.int32), np.ones(3, np.float32)
+
+
+def _diagonal(x):
+    return latent_lib.LatentGaussian(x.loc, x.scale_diag[:, :2])
+
+
 FUNCTIONS = {
     **{
         f"{name} {points}": functools.partial(
@@ -52,6 +58,10 @@ FUNCTIONS = {
     "gradient": jax.grad(
         lambda x: predictive.softmax(key(), x, num_samples=16, points="sobol")[:, 0].sum()
     ),
+    "softmax_exact": lambda x: predictive.softmax_exact(None, _diagonal(x)),
+    "gradient of softmax_exact": lambda x: jax.grad(
+        lambda y: predictive.softmax_exact(None, y)[:, 0].sum()
+    )(_diagonal(x)),
     "gradient of the sigmoid": jax.grad(lambda x: predictive.sigmoid(None, x).sum()),
 }
 

@@ -58,7 +58,8 @@ class HeteroscedasticClassifier(ClassifierMixin, BaseEstimator):
       max_iter: largest number of epochs.
       validation_fraction: fraction of the examples that is held out.
       n_iter_no_change: number of epochs without improvement after which training stops.
-      num_samples: samples of the noise per example, a power of two.
+      num_samples: samples of the noise per example, a power of two; not used by the head
+        "Diagonal", nor for multilabel problems.
       random_state: seed of the held-out examples, initial weights, order and noise.
 
     Attributes:

@@ -240,6 +240,8 @@ def _predictive(spec, numbers, key, latent):
     latent = latent_lib.temper(latent, numbers.temperature)
     if spec.link == "sigmoid":
         return predictive.sigmoid(key, latent)
+    if latent_lib.has_independent_noise(latent):
+        return predictive.softmax_exact(key, latent)
     return predictive.softmax(key, latent, num_samples=spec.num_samples, points="sobol")
 
 

@@ -7,6 +7,7 @@ from flax import linen as nn
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
+from heteroscedastic import latent as latent_lib
 from heteroscedastic import predictive
 from heteroscedastic.bind import bind
 from heteroscedastic.latent import LatentGaussian
@@ -32,9 +33,10 @@ class HeteroscedasticDense(nn.Module):
       temperature: 1e-4 to 1e4; a smaller one is closer to the argmax of the noisy utilities. Tune
         it, or set bounds (lower, upper) to learn it.
       link: "softmax" for one label per example; "sigmoid" for several, which needs no samples.
-      num_samples: samples per example for the softmax; memory does not grow with it.
+      num_samples: samples per example for the softmax; memory does not grow with it. Not used by
+        the head "Diagonal", whose softmax is exact (`predictive.softmax_exact`).
       points: kind of samples, see sampling.py: "sobol" (num_samples is a power of two),
-        "independent" as in the paper, or "antithetic".
+        "independent" as in the paper, or "antithetic". Not used by the head "Diagonal".
       noise_on: "utilities", or "features" for noise whose parameters do not grow with K (HET-XL).
       edward2: whether the noise is that of the layers of edward2; see `heads.Diagonal`.
       dtype: of the dense layers, as in nn.Dense; None is float32, or float64 for float64 features.
@@ -96,6 +98,8 @@ class HeteroscedasticDense(nn.Module):
         key = self.make_rng("noise") if self.has_rng("noise") else None
         if self.link == "sigmoid":
             return predictive.sigmoid(key, latent)
+        if latent_lib.has_independent_noise(latent):
+            return predictive.softmax_exact(key, latent)
         return predictive.softmax(key, latent, num_samples=self.num_samples, points=self.points)
 
     def latent(self, features: Float[Array, "*b d"]) -> LatentGaussian:

@@ -79,6 +79,17 @@ def test_logits_are_the_predictive_of_the_latent(build, points):
 
 
 @in_both
+@pytest.mark.parametrize("settings", [{}, dict(noise_on="features"), dict(edward2=True)])
+def test_the_softmax_of_independent_noise_is_exact(build, settings):
+    layer = build(5, head="Diagonal", num_samples=16, **settings)
+    latent, logits = layer.latent(FEATURES), layer.logits(FEATURES)
+    sampled = predictive.softmax(None, latent, num_samples=16, points="sobol")
+    expected = sampled if settings else predictive.softmax_exact(None, latent)
+    np.testing.assert_allclose(logits, expected, rtol=1e-5, atol=1e-5)
+    assert settings or np.abs(sampled - expected).max() > 1e-3
+
+
+@in_both
 def test_the_initialisers_are_those_of_the_utilities_alone(build):
     bias_init = nn.initializers.constant(-10.0)
     layer = build(5, num_factors=3, kernel_init=nn.initializers.zeros, bias_init=bias_init)

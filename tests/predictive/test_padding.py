@@ -1,6 +1,7 @@
 """Padding classes have no effect."""
 
 import functools
+import itertools
 
 import jax
 import jax.numpy as jnp
@@ -36,19 +37,25 @@ def fewer(longer, num_classes):
     return actual
 
 
-@pytest.mark.parametrize("kind", ["low_rank", "parameter_efficient", "readout"])
-@pytest.mark.parametrize("name", PREDICTIVES)
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        *itertools.product(PREDICTIVES, ["low_rank", "parameter_efficient", "readout"]),
+        ("softmax_exact", "diagonal"),
+    ],
+)
 def test_padding_classes_have_no_probability_and_no_gradient(name, kind):
+    predict = (PREDICTIVES | {"softmax_exact": predictive.softmax_exact})[name]
     num_classes, longer = 5, latent(kind, batch=(2,), k=8)
     if longer.readout is not None:  # padded kernels are zero
         longer = longer._replace(readout=longer.readout.at[:, num_classes:].set(0.0))
 
     def padded(x):
-        logits = PREDICTIVES[name](key(), latent_lib.mask_padding_classes(x, num_classes))
+        logits = predict(key(), latent_lib.mask_padding_classes(x, num_classes))
         assert (logits[..., num_classes:] < -1e6).all()  # finite in mean_field, -inf elsewhere
         return logits[..., :num_classes]
 
-    logits, pull = jax.vjp(lambda x: PREDICTIVES[name](key(), x), fewer(longer, num_classes))
+    logits, pull = jax.vjp(lambda x: predict(key(), x), fewer(longer, num_classes))
     actual, pull_padded = jax.vjp(padded, longer)
     np.testing.assert_allclose(actual, logits, rtol=1e-5, atol=1e-5)
     cotangent = jnp.cos(jnp.arange(logits.size)).reshape(logits.shape)
