@@ -241,6 +241,18 @@ def test_memory_does_not_grow_with_the_number_of_nodes():
     assert megabytes(256) < 1.01 * megabytes(32)
 
 
+def test_classes_left_of_all_nodes_are_resolved_too():
+    """Among many classes of very different noise, a narrow one may have no node at its mean."""
+    rng = np.random.default_rng(0)
+    loc = rng.uniform(-2, 2, (100, 100))
+    scale = 60 * 10 ** rng.uniform(-4.5, 0, (100, 100))
+    mixed = LatentGaussian(jnp.asarray(loc, jnp.float32), jnp.asarray(scale, jnp.float32))
+    fine = np.float64(exact(mixed, num_nodes=512))
+    error = np.abs(exact(mixed) - fine)
+    assert error[fine > np.log(1e-6)].max() < 3e-4
+    assert error[fine > np.log(1e-12)].max() < 1e-2
+
+
 def test_xi_has_the_derivatives_of_the_distribution():
     x = jnp.linspace(-3.0, 12.0, 31)
     for scale in (0.1, 0.7, 2.0, 9.0, 40.0):
