@@ -61,13 +61,12 @@ def label_scores(loaded_run: LoadedRun, split: str = "train") -> LabelScores:
     """
     data = loaded_run_lib.single_label_data(loaded_run, split)
 
-    def batch_scores(key, latent, batch):
-        predictive = loaded_run.run.parts.predictive
-        log_probs = jax.nn.log_softmax(predictive(key, latent), axis=-1)
+    def batch_scores(latent, logits, batch):
+        log_probs = jax.nn.log_softmax(logits, axis=-1)
         values, suggestions = label_quality.scores(latent, log_probs, batch.labels)
         return values, suggestions, log_probs
 
-    values, suggestions, log_probs = loaded_run_lib.map_latents(
+    values, suggestions, log_probs = loaded_run_lib.map_predictions(
         loaded_run, split, data, batch_scores
     )
     return LabelScores(
