@@ -19,9 +19,7 @@ class Confusion(NamedTuple):
     rate: float  # fraction of the predictions for examples of the true class
 
 
-def confusion_matrix(
-    runs: Sequence[Predictions], num_classes: int
-) -> Int[np.ndarray, "k k"]:
+def confusion_matrix(runs: Sequence[Predictions], num_classes: int) -> Int[np.ndarray, "k k"]:
     """The number of predictions of all runs by true class (rows) and predicted class (columns).
 
     A tie of the largest logits counts for the first of its classes.

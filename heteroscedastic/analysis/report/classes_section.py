@@ -96,7 +96,7 @@ def _confusion_map(
     for c in confusions.largest(matrix, 1):
         true, predicted = class_names[c.true], class_names[c.predicted]
         finding = (
-            f"{name} most often takes {true} for {predicted}: {100 * c.rate:.0f} % of {true}."
+            f"{name} most often takes {true} for {predicted}: {100 * c.rate:.0f} % of its examples."
         )
     number = "all classes" if len(names) == len(matrix) else "the classes of the first confusions"
     return Picture(

@@ -101,7 +101,7 @@ def _heat_map(pairs: summary.ClassPairs, name: str, title: str, index: int, grou
     pair = max(upper, key=lambda p: abs(upper[p]))
     return Picture(
         page.file_name("class_pairs", name, index, group),
-        f"{pair[0]} and {pair[1]} have the largest value, {upper[pair]:.2g}.",
+        f"{pair[0]} and {pair[1]} have the value of largest size, {upper[pair]:.2g}.",
         f"{title}: {_PANELS[name]}, for the classes of the first pairs. Strongly correlated classes"
         f" are next to each other.{framed}",
         f"Heat map of {_PANELS[name]} between {', '.join(pairs.names)}; the first pairs are"

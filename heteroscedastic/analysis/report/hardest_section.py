@@ -102,7 +102,8 @@ def _sheet(examples, images) -> str:
     for example in examples:
         label, predicted = _texts(example)
         alt = f"Example {example['id']}, labelled {label}"
-        caption = f"id {example['id']}\nlabelled {label}\npredicted {predicted}\nloss {example['loss']:.2f}"
+        caption = f"id {example['id']}\nlabelled {label}\npredicted {predicted}"
+        caption += f"\nloss {example['loss']:.2f}"
         entries.append((images[example["id"]], alt, caption))
     return page.sheet(entries)
 

@@ -63,14 +63,18 @@ def headline(run_set: RunSet, measured: Measured, labels: Labels) -> str:
     sentences = []
     if metric in measured.means:
         sentences = _comparisons(run_set, measured, labels, metric)
-    parts = [f'<p class="headline">{page.text(sentence)}</p>' for sentence in sentences]
-    parts += [page.paragraph(text) for text in (_noise(run_set, measured, labels),) if text]
+    parts = [f'<p class="headline">{_text(sentence)}</p>' for sentence in sentences]
+    if noise := _noise(run_set, measured, labels):
+        parts.append(f"<p>{_text(noise)}</p>")
     return "\n".join(parts)
 
 
-def _comparisons(
-    run_set: RunSet, measured: Measured, labels: Labels, metric: str
-) -> list[str]:
+def _text(sentence: str) -> str:
+    """A sentence as HTML that keeps each number and its unit on one line."""
+    return page.text(sentence.replace(" %", "\u00a0%"))
+
+
+def _comparisons(run_set: RunSet, measured: Measured, labels: Labels, metric: str) -> list[str]:
     names = subjects(run_set)
     means = measured.means[metric]
     things = f"{_clean(run_set, labels)}{_split(run_set)} {labels.examples}"
@@ -102,9 +106,7 @@ def _comparisons(
 
 def _noise(run_set: RunSet, measured: Measured, labels: Labels) -> str:
     """The noise of the training labels, and why ECE on clean labels rises with it."""
-    rates = [
-        known_noise.noise_rate(run.dataset) for group in run_set.groups for run in group.runs
-    ]
+    rates = [known_noise.noise_rate(run.dataset) for group in run_set.groups for run in group.runs]
     known = [100 * rate for rate in rates if rate is not None]
     if not known or not max(known):
         return ""
@@ -136,16 +138,17 @@ def _noise(run_set: RunSet, measured: Measured, labels: Labels) -> str:
 
 def _noisy_error(run_set: RunSet, labels: Labels) -> str:
     """The calibration error on held-out labels with the noise of training, as a sentence."""
-    name = run_set.fit
-    if name is None or not labels.wrong.get(name):
+    fit = run_set.fit
+    if fit is None or not labels.wrong.get(fit):
         return ""
-    evals = [[run.results["evals"].get(name, {}) for run in g.runs] for g in run_set.groups]
+    evals = [[run.results["evals"].get(fit, {}) for run in g.runs] for g in run_set.groups]
     if not all("ece" in x for group in evals for x in group):
         return ""
     errors = [f"{np.mean([x['ece'] for x in group]):.3f}" for group in evals]
-    stated = ", ".join(f"{error} for {subject}" for error, subject in zip(errors, subjects(run_set)))
+    names = subjects(run_set)
+    stated = ", ".join(f"{error} for {name}" for error, name in zip(errors, names))
     return (
-        f" On the held-out labels of {name}, {100 * labels.wrong[name]:.1f} % of which are wrong"
+        f" On the held-out labels of {fit}, {100 * labels.wrong[fit]:.1f} % of which are wrong"
         f" too, ECE is {stated}."
     )
 

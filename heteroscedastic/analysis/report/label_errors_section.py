@@ -59,14 +59,10 @@ def label_errors(run_set: RunSet) -> Section:
         parts += _known_errors(facts)
         parts.append(page.sheet(list(zip(labels.images[top], alts, captions))))
         suspects = ranking[:_NUM_SUSPECTS]
-        parts.append(
-            page.download(
-                f"{page.file_name('suspects', i, group.name)}.csv",
-                f"The {len(suspects):,} most suspicious of {len(ranking):,} labels with their ids"
-                " as a CSV file",
-                suspects,
-            )
-        )
+        which = "All" if len(suspects) == len(ranking) else f"The first {len(suspects):,} of the"
+        text = f"{which} {len(ranking):,} labels with ids and scores (CSV), most suspicious first"
+        name = f"{page.file_name('suspects', i, group.name)}.csv"
+        parts.append(page.download(name, text, suspects))
         parts.append(_quality_table(labels, names))
     return Section("Training images whose labels are likely wrong", parts, numbers)
 

@@ -23,8 +23,7 @@ class Measured(NamedTuple):
 def measured(run_set: RunSet) -> Measured:
     """The metrics that all runs report, those after temperature scaling, and their intervals."""
     reported = [
-        [run.results["evals"][run_set.evaluation] for run in group.runs]
-        for group in run_set.groups
+        [run.results["evals"][run_set.evaluation] for run in group.runs] for group in run_set.groups
     ]
     resampled = [
         intervals.reported(intervals.resampled(predictions), results)

@@ -9,6 +9,7 @@ from heteroscedastic.analysis.report import comparison, page
 from heteroscedastic.analysis.report.comparison import RunSet
 from heteroscedastic.analysis.report.page import Section
 
+
 def configs(run_set: RunSet) -> Section:
     """The settings that differ between runs, and the full config of the first run."""
     differences = comparison.differences(run_set.groups)

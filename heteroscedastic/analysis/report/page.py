@@ -48,7 +48,6 @@ summary { cursor: pointer; }
               linear-gradient(to right, var(--shade), transparent) left / 1rem 100% scroll,
               linear-gradient(to left, var(--shade), transparent) right / 1rem 100% scroll;
   background-repeat: no-repeat; }
-.cue { display: none; }
 table { border-collapse: collapse; font-variant-numeric: tabular-nums; font-size: .9rem;
         overflow-wrap: normal; }
 th, td { padding: .3rem .7rem; border-bottom: 1px solid var(--line); text-align: right;
@@ -61,7 +60,6 @@ td.long, thead th.long { min-width: 22rem; white-space: normal; text-align: left
   th:first-child { white-space: normal; max-width: 45vw; }
   thead th { min-width: 4.5rem; }
   td.long, thead th.long { min-width: 16rem; }
-  .cue { display: inline; }
 }
 .pictures { display: grid;
             grid-template-columns: repeat(auto-fill, minmax(min(100%, 28rem), 1fr)); gap: 1rem;
@@ -124,8 +122,7 @@ def note(value: Any) -> str:
 def table(caption: str, header: Sequence[Any], rows: Sequence[Sequence[Any]]) -> str:
     """A table that scrolls independently; the first cell of each row is the row's header.
 
-    The other columns keep the lines of each cell, unless one of its cells is long. On a narrow
-    screen the caption of a table of four columns or more says that it scrolls.
+    The other columns keep the lines of each cell, unless one of its cells is long.
     """
     kinds = [""] + [
         ' class="long"' if any(len(str(row[i])) > _LONG for row in rows) else ""
@@ -141,9 +138,8 @@ def table(caption: str, header: Sequence[Any], rows: Sequence[Sequence[Any]]) ->
         for row in rows
     )
     label = f'aria-label="{text(caption)}"'
-    cue = '<span class="cue"> (scroll right for more columns)</span>' if len(header) > 3 else ""
     return (
-        f"<figure><figcaption>{text(caption)}{cue}</figcaption>"
+        f"<figure><figcaption>{text(caption)}</figcaption>"
         f'<div class="scroll" tabindex="0" role="region" {label}><table {label}>'
         f"<thead><tr>{columns}</tr></thead><tbody>\n{body}</tbody></table></div></figure>"
     )

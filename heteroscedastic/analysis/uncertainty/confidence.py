@@ -72,9 +72,7 @@ def sums_by_example(
     """The sums of the predictions of all runs for each example, by bin: [n, m], in float64."""
     temperatures = temperatures or [1.0] * len(runs)
     pairs = [_probs_and_outcomes(p, t) for p, t in zip(runs, temperatures)]
-    probs, occurred = (
-        jnp.asarray(np.concatenate(x, axis=1), jnp.float32) for x in zip(*pairs)
-    )
+    probs, occurred = (jnp.asarray(np.concatenate(x, axis=1), jnp.float32) for x in zip(*pairs))
     size = max(1, _BLOCK_VALUES // (probs.shape[1] * _NUM_BINS))
     blocks = [slice(start, start + size) for start in range(0, max(1, len(probs)), size)]
     return jax.tree.map(
