@@ -86,7 +86,7 @@ def corrected_interval(
 
     A calibration error is larger in a resample than in the sample, as it is larger in the sample
     than in the population, and the correction accounts for both. It changes the interval of a mean
-    little.
+    little. The interval contains the number.
 
     Args:
       value: of the sample itself.
@@ -100,4 +100,4 @@ def corrected_interval(
     bias = stats.norm.ppf(np.clip(below, 0.5 / len(draws), 1 - 0.5 / len(draws)))
     tail = stats.norm.ppf(0.5 + level / 2)
     low, high = np.quantile(draws, stats.norm.cdf([2 * bias - tail, 2 * bias + tail]))
-    return float(low), float(high)
+    return float(min(low, value)), float(max(high, value))

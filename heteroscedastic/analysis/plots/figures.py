@@ -90,7 +90,7 @@ def write(figure: Figure, path: str | files.Path) -> list[files.Path]:
     return written
 
 
-def _save(figure: Figure, suffix: str, file: IO[bytes], **style: Any) -> None:
+def _save(figure: Figure, suffix: str, file: IO[bytes] | io.BytesIO, **style: Any) -> None:
     """Draws a figure into a file. The first call determines its layout, which takes longest."""
     settings: dict[str, Any] = {"metadata": {"Date": None}}
     if suffix == "png":  # a little wider, as matplotlib rounds down

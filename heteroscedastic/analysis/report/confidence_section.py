@@ -113,7 +113,8 @@ def outcomes(run_set: RunSet) -> Section:
             except ValueError as error:
                 notes.append(page.note(f"{run_set.groups[i].name} on {name}: {error}"))
     # One scale for all pictures, so that they can be compared.
-    top = 1.05 * max((np.nanmax(s) for x in found for s in x.histograms.share.values()), default=1)
+    shares = [np.nan_to_num(share) for x in found for share in x.histograms.share.values()]
+    top = 1.05 * np.max(shares, initial=0.1)
     return Section(
         "Confidence of correct, incorrect and noisy examples",
         [*notes, *(_histogram(run_set, x, min(top, 1.0)) for x in found)],
