@@ -1,10 +1,25 @@
 """Bootstrap: the variability of a number over test sets, and runs, of the same distribution."""
 
+from typing import NamedTuple
+
 import numpy as np
 from jaxtyping import Float
 from scipy import stats
 
 _CHUNK_VALUES = 2**22  # counts in memory at a time
+
+
+class Interval(NamedTuple):
+    """A number with the ends of its 95 % bootstrap interval."""
+
+    value: float
+    low: float
+    high: float
+
+    @property
+    def has_zero(self) -> bool:
+        """Whether the interval contains 0."""
+        return self.low <= 0 <= self.high
 
 
 def resampled_sums(
@@ -81,12 +96,13 @@ def resampled_means(statistics: Float[np.ndarray, "r s"], seed: int = 0) -> Floa
 
 def corrected_interval(
     value: float, draws: Float[np.ndarray, "r"], level: float = 0.95
-) -> tuple[float, float]:
-    """Lower and upper end of the bias-corrected percentile interval of a number.
+) -> Interval:
+    """The bias-corrected percentile interval of a number.
 
     A calibration error is larger in a resample than in the sample, as it is larger in the sample
     than in the population, and the correction accounts for both. It changes the interval of a mean
-    little. The interval contains the number.
+    little. The interval contains the number. Where the bias exceeds the error of the number, as for
+    the calibration error of a calibrated model, it covers less often than its level.
 
     Args:
       value: of the sample itself.
@@ -100,4 +116,4 @@ def corrected_interval(
     bias = stats.norm.ppf(np.clip(below, 0.5 / len(draws), 1 - 0.5 / len(draws)))
     tail = stats.norm.ppf(0.5 + level / 2)
     low, high = np.quantile(draws, stats.norm.cdf([2 * bias - tail, 2 * bias + tail]))
-    return float(min(low, value)), float(max(high, value))
+    return Interval(value, float(min(low, value)), float(max(high, value)))

@@ -71,7 +71,7 @@ def test_the_corrected_interval_covers_a_biased_number_better_than_percentiles()
         value = np.abs(gaps.sum(axis=0)).sum() / 400
         sums = bootstrap.resampled_sums(gaps, 200, seed)
         draws = np.abs(sums).sum(axis=-1) / 400
-        low, high = bootstrap.corrected_interval(value, draws)
+        _, low, high = bootstrap.corrected_interval(value, draws)
         assert low <= value <= high
         covered += low <= true <= high
         low, high = np.quantile(draws, [0.025, 0.975])
@@ -81,6 +81,6 @@ def test_the_corrected_interval_covers_a_biased_number_better_than_percentiles()
 
 def test_without_bias_the_corrected_interval_holds_the_percentiles():
     draws = np.arange(1001.0)
-    low, high = bootstrap.corrected_interval(500.0, draws, level=0.9)
+    _, low, high = bootstrap.corrected_interval(500.0, draws, level=0.9)
     np.testing.assert_allclose([low, high], [50, 950], atol=0.01)
-    assert bootstrap.corrected_interval(1.0, np.ones(100)) == (1.0, 1.0)
+    assert bootstrap.corrected_interval(1.0, np.ones(100)) == (1.0, 1.0, 1.0)

@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 from heteroscedastic.analysis.report.comparison import RunSet
 from heteroscedastic.analysis.uncertainty import calibration, intervals
-from heteroscedastic.analysis.uncertainty.intervals import Interval
+from heteroscedastic.calibration.bootstrap import Interval
 from heteroscedastic.runs.predictions import Predictions
 
 _SCALED = ("nll", "brier", "ece")  # reported after temperature scaling as well

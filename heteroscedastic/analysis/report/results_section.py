@@ -8,7 +8,7 @@ from heteroscedastic.analysis.report import comparison, page
 from heteroscedastic.analysis.report.comparison import RunSet
 from heteroscedastic.analysis.report.measured import Measured
 from heteroscedastic.analysis.report.page import Section
-from heteroscedastic.analysis.uncertainty.intervals import Interval
+from heteroscedastic.calibration.bootstrap import Interval
 
 _MAIN = {  # the others are folded
     "softmax": ("accuracy", "nll", "brier", "ece", "nll, scaled"),
@@ -76,6 +76,7 @@ def _main_table(run_set: RunSet, measured: Measured, names: Sequence[str]) -> st
         + (" ± standard deviation over seeds" if repeated else "")
         + f", with 95 % intervals by bootstrap over {len(run_set.predictions[0][0].ids):,} examples"
         + (" and over seeds" if repeated else "")
+        + ", corrected for bias (approximate for ECE)"
     )
     if len(run_set.groups) > 1:
         caption += f"; differences from {run_set.groups[0].name} are paired"

@@ -13,6 +13,7 @@ from scipy import special
 
 from heteroscedastic.analysis.uncertainty import confidence
 from heteroscedastic.calibration import bootstrap, reliability
+from heteroscedastic.calibration.bootstrap import Interval
 from heteroscedastic.runs import predictions as predictions_lib
 from heteroscedastic.runs.predictions import Predictions
 
@@ -24,19 +25,6 @@ class Resampled(NamedTuple):
 
     values: Float[np.ndarray, "s"]
     draws: Float[np.ndarray, "r s"]
-
-
-class Interval(NamedTuple):
-    """A number with the ends of its 95 % interval."""
-
-    value: float
-    low: float
-    high: float
-
-    @property
-    def has_zero(self) -> bool:
-        """Whether the interval contains 0."""
-        return self.low <= 0 <= self.high
 
 
 def resampled(
@@ -121,7 +109,7 @@ def mean(metric: Resampled, seed: int = 0) -> Interval:
     """The mean over the runs, with its interval."""
     value = float(metric.values.mean())
     draws = bootstrap.resampled_means(metric.draws, seed)
-    return Interval(value, *bootstrap.corrected_interval(value, draws))
+    return bootstrap.corrected_interval(value, draws)
 
 
 def difference(
@@ -148,7 +136,7 @@ def difference(
     value = float(ours.values.mean() - theirs.values.mean())
     draws = bootstrap.resampled_means(ours.draws, seed)
     draws = draws - bootstrap.resampled_means(theirs.draws, seed + 1)
-    return Interval(value, *bootstrap.corrected_interval(value, draws))
+    return bootstrap.corrected_interval(value, draws)
 
 
 def reported(
