@@ -83,4 +83,5 @@ def test_without_bias_the_corrected_interval_holds_the_percentiles():
     draws = np.arange(1001.0)
     _, low, high = bootstrap.corrected_interval(500.0, draws, level=0.9)
     np.testing.assert_allclose([low, high], [50, 950], atol=0.01)
+    assert bootstrap.corrected_interval(0.0, 1 + draws / 1000).low == 0.0  # it holds the number
     assert bootstrap.corrected_interval(1.0, np.ones(100)) == (1.0, 1.0, 1.0)

@@ -9,6 +9,7 @@ from heteroscedastic.analysis.plots import figures
 from heteroscedastic.analysis.report import page
 from heteroscedastic.analysis.report.comparison import RunSet
 from heteroscedastic.analysis.report.page import Section
+from heteroscedastic.data.storage import originals
 from heteroscedastic.outputs import label_quality
 from heteroscedastic.runs import loaded_run as loaded_run_lib
 
@@ -57,7 +58,10 @@ def label_errors(run_set: RunSet) -> Section:
         title = f"{group.name}, seed {run.config['seed']}, {checkpoint} checkpoint"
         parts.append(f"<h3>{page.text(title)}</h3>")
         parts += _known_errors(facts)
-        parts.append(page.sheet(list(zip(labels.images[top], alts, captions))))
+        images = originals.pictures(
+            run.config["data"], run_set.data_dir, "train", labels.ids[top], labels.images[top]
+        )
+        parts.append(page.sheet(list(zip(images, alts, captions))))
         suspects = ranking[:_NUM_SUSPECTS]
         which = "All" if len(suspects) == len(ranking) else f"The first {len(suspects):,} of the"
         text = f"{which} {len(ranking):,} labels with ids and scores (CSV), most suspicious first"
