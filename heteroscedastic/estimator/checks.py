@@ -84,11 +84,11 @@ def finite(inputs: Shaped[np.ndarray, "n d"], standardized: Float[np.ndarray, "n
     """
     if np.isfinite(standardized).all():
         return
-    row, column = np.argwhere(~np.isfinite(standardized))[0]
+    column = np.argwhere(~np.isfinite(standardized))[0][1]
+    largest = np.max(np.abs(inputs[:, column]))
     raise ValueError(
-        f"feature {column} of example {row} of X is {inputs[row, column]:.3g}, or others of its"
-        " column are, which float32 cannot represent after standardization; divide the features by"
-        " a constant."
+        f"feature {column} of X reaches {largest:.3g}, which float32 cannot represent after"
+        " standardization; divide the features by a constant."
     )
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Float, Num, Shaped
 from scipy import special
 from sklearn.base import BaseEstimator, ClassifierMixin, clone
-from sklearn.model_selection import BaseCrossValidator, StratifiedKFold, check_cv
+from sklearn.model_selection import StratifiedKFold, check_cv
 from sklearn.utils import check_consistent_length, check_random_state, check_X_y
 from sklearn.utils.multiclass import type_of_target
 from sklearn.utils.validation import check_is_fitted, validate_data
@@ -27,6 +27,7 @@ from heteroscedastic.outputs.class_pairs import ClassPair
 from heteroscedastic.outputs.label_quality import LabelIssues
 
 ArrayLike = Any  # scikit-learn converts it, or says why not
+Splitter = Any  # a number of folds, or what check_cv of scikit-learn admits
 _DTYPES = [np.float32, np.float64, np.float16]
 _SEARCHED_TEMPERATURES = (1.0, 0.25, 0.5, 2.0, 4.0)  # the first one without held-out examples
 _NUM_REFERENCES = 1000
@@ -273,7 +274,7 @@ class HeteroscedasticClassifier(ClassifierMixin, BaseEstimator):
         self,
         X: ArrayLike,
         y: ArrayLike,
-        cv: int | BaseCrossValidator | None = 5,
+        cv: Splitter | None = 5,
     ) -> LabelIssues:
         """Ranks labels by how likely they are wrong, the most suspicious first.
 
