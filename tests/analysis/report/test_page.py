@@ -76,6 +76,7 @@ def test_text_is_escaped():
     assert not result.all("script")
     assert result.text.count(MARKUP) == 21
     assert {image["alt"] for image in result.all("img")} == {MARKUP}
+    assert {link.get("download") for link in result.all("a")} == {None, MARKUP}
 
 
 def test_everything_is_inside_the_page():
