@@ -25,7 +25,7 @@ import numpy as np
 
 from experiments import study
 from heteroscedastic import files
-from heteroscedastic.analysis.report import build, comparison, curves_section
+from heteroscedastic.analysis.report import build, comparison, curves_section, measured
 from heteroscedastic.analysis.uncertainty import calibration
 from heteroscedastic.runs import loaded_run, loop, predictions, provenance
 from heteroscedastic.runs.checkpoint import CheckpointError
@@ -124,7 +124,9 @@ def analysis_digest(directory: Path, with_report: bool = True) -> str:
     contents["calibration"] = calibration.temperature_scaling(directory, "valid", "test")
     contents["curves"] = curves_section.read_metrics(directory)
     if with_report:
-        build.sections(comparison.load(comparison.groups([directory])))
+        run_set = comparison.load(comparison.groups([directory]))
+        measured.measured(run_set)
+        build.sections(run_set)
     return provenance.digest(contents)
 
 

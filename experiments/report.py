@@ -91,7 +91,7 @@ def main() -> None:
     if reference:
         reference["numbers"] = {row.name: reference["numbers"][row.name] for row in rows}
     compared = comparison.load(rows, regime.report, regime.fitted_on, flags.data_dir)
-    print(f"wrote {build.write(compared, flags.out, reference)}")
+    print(f"wrote {build.write(compared, flags.out, reference, build.print_line)}")
 
 
 if __name__ == "__main__":

@@ -5,17 +5,15 @@ from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Float
-from scipy import optimize, special, stats
+from scipy import optimize, stats
 
-from heteroscedastic import files
 from heteroscedastic.analysis.report import comparison
-from heteroscedastic.calibration import bootstrap, reliability
-from heteroscedastic.runs import predictions
+from heteroscedastic.analysis.uncertainty import intervals
+from heteroscedastic.calibration.bootstrap import Interval
+from heteroscedastic.runs.predictions import Predictions
 
 LEVEL = 0.05  # of two-sided tests
 POWER = 0.8
-RESAMPLED = ("accuracy", "nll", "brier", "ece")  # metrics of resampled test sets
-_EDGES = reliability.equal_edges(15)
 
 
 class Comparison(NamedTuple):
@@ -76,53 +74,23 @@ def holm(p_values: Sequence[float]) -> Float[np.ndarray, "m"]:
     return adjusted
 
 
-def crossed_interval(
-    ours: Float[np.ndarray, "s r"], theirs: Float[np.ndarray, "s r"], seed: int = 0
-) -> tuple[float, float]:
-    """The 95 % interval of a mean paired difference over other seeds and other test examples.
+def crossed(
+    ours: Mapping[int, Predictions], theirs: Mapping[int, Predictions]
+) -> dict[str, Interval]:
+    """Differences paired by seed, with intervals over other seeds and other test examples.
 
-    Seeds and examples are resampled independently, as both are shared by the values: all seeds have
-    the same test examples. An interval over seeds alone is too narrow for another test set.
-
-    Args:
-      ours: a metric of the run of each of s seeds, on each of r resampled test sets.
-      theirs: the same of the other method, with the same seeds and test sets.
-      seed: of the resampling of seeds.
-
-    Source: Owen (2007), arXiv:0712.1111.
-    """
-    num_seeds, num_resamples = ours.shape
-    draws = np.random.default_rng(seed).integers(num_seeds, size=(num_resamples, num_seeds))
-    differences = np.take_along_axis((ours - theirs).T, draws, axis=1).mean(axis=1)
-    (low,), (high,) = bootstrap.percentile_band(differences[:, None])
-    return float(low), float(high)
-
-
-def resampled_metrics(
-    run: files.Path, evaluation: str, num_resamples: int = 1000
-) -> dict[str, Float[np.ndarray, "r"]]:
-    """The metrics of `RESAMPLED` on test sets of examples drawn with replacement.
-
-    All runs with as many examples have the same draws.
+    An interval over seeds alone is too narrow for another test set.
 
     Args:
-      run: directory of the run.
-      evaluation: with one label per example.
-      num_resamples: r.
+      ours: predictions of the run of each seed.
+      theirs: those of the other method, on the same examples.
 
-    Raises:
-      FileNotFoundError: the run has no such predictions.
-      ValueError: the predictions do not hold all logits.
+    Returns:
+      By metric; see `intervals.resampled`. Empty without a common seed.
     """
-    saved = predictions.read(run, evaluation)
-    logits = predictions.all_logits(saved, "resampling").astype(np.float64)
-    rows = np.arange(len(saved.labels))
-    log_probs = special.log_softmax(logits, axis=-1)
-    confidence, correct = predictions.confidence(saved), predictions.is_correct(saved)
-    brier = np.sum(np.exp(2 * log_probs), axis=-1) - 2 * np.exp(log_probs[rows, saved.labels]) + 1
-    bins = np.searchsorted(_EDGES[1:-1], confidence.astype(np.float32), side="left")
-    gaps = (correct - confidence)[:, None] * (bins[:, None] == np.arange(len(_EDGES) - 1))
-    columns = np.column_stack([correct, -log_probs[rows, saved.labels], brier, gaps])
-    means = bootstrap.resampled_sums(columns, num_resamples) / len(rows)
-    ece = np.abs(means[:, 3:]).sum(axis=1)
-    return dict(zip(RESAMPLED, [*means[:, :3].T, ece]))
+    seeds = sorted(set(ours) & set(theirs))
+    if not seeds:
+        return {}
+    mine, other = (intervals.resampled([runs[s] for s in seeds]) for runs in (ours, theirs))
+    pairs = [(i, i) for i in range(len(seeds))]
+    return {name: intervals.difference(mine[name], other[name], pairs) for name in mine}

@@ -24,6 +24,7 @@ from experiments import statistics, study
 from heteroscedastic import files, user_errors
 from heteroscedastic.analysis.report.comparison import difference, spread
 from heteroscedastic.analysis.uncertainty import by_class, calibration
+from heteroscedastic.runs import predictions
 
 # Prefix of a metric -> the control of analysis/uncertainty/by_class.py that it is measured under.
 _CONTROLS = {
@@ -58,8 +59,8 @@ def text(
       chosen: the table.
       job_results: all its jobs with their results.
       numbers: contents of the study's paper.json.
-      crossed: whether the intervals of differences also cover other test examples, for the metrics
-        of `statistics.RESAMPLED`. Requires the predictions of the runs.
+      crossed: whether the intervals of differences also cover other test examples, for metrics
+        without temperature scaling. Requires the predictions of the runs.
     """
     with_jobs = {result.job.row for result in job_results}  # not every row has every scale
     chosen = chosen._replace(rows=tuple(row for row in chosen.rows if row.name in with_jobs))
@@ -179,6 +180,9 @@ def _regime(chosen, regime, tuned, numbers, crossed=False):
             str(len(own)),
             ", ".join(f"{p} ({n}x)" if n > 1 else p for p, n in points.most_common()),
         ]
+        over_examples = {}
+        if crossed and chosen.reference not in (None, row.name):
+            over_examples = _crossed(own, seeds[chosen.reference], regime)
         for metric in metrics:
             values = {s: metric_value(result, regime, metric) for s, result in own.items()}
             cells.append(spread(list(values.values())))
@@ -187,8 +191,7 @@ def _regime(chosen, regime, tuned, numbers, crossed=False):
                 theirs = {s: metric_value(result, regime, metric) for s, result in others.items()}
                 same = row.name == chosen.reference
                 cell = "" if same else difference(values, theirs)
-                if crossed and not same and metric in statistics.RESAMPLED:
-                    cell = _crossed(own, others, regime, metric)
+                cell = over_examples.get(metric, cell)
                 cells.append(cell + " *" * ((row.name, metric) in significant))
                 if chosen.test:
                     p = unpaired_p(list(values.values()), list(theirs.values()))
@@ -238,19 +241,15 @@ def _notes(chosen, metrics, comparisons):
     ]
 
 
-def _crossed(own, others, regime, metric):
-    """A difference with its interval over other seeds and other test examples."""
-    both = sorted(set(own) & set(others))
-    if not both:
-        return ""
-    ours, theirs = (
-        np.stack([_resampled(results[seed].job.directory, regime.report)[metric] for seed in both])
-        for results in (own, others)
+def _crossed(own, others, regime):
+    """Metric -> difference, with its interval over other seeds and other test examples, as text."""
+    found = statistics.crossed(
+        *(
+            {s: predictions.read(x.job.directory, regime.report) for s, x in results.items()}
+            for results in (own, others)
+        )
     )
-    values = [metric_value(results[s], regime, metric) for results in (own, others) for s in both]
-    mean = np.mean(values[: len(both)]) - np.mean(values[len(both) :])
-    low, high = statistics.crossed_interval(ours, theirs)
-    return f"{mean:+.4f} [{low:+.4f}, {high:+.4f}]"
+    return {name: f"{x.value:+.4f} [{x.low:+.4f}, {x.high:+.4f}]" for name, x in found.items()}
 
 
 def _rows_without_runs(chosen, regime, columns, numbers):
@@ -312,11 +311,6 @@ def metric_value(result: study.JobResult, regime: study.Regime, metric: str) -> 
 @functools.cache
 def _calibration(directory: files.Path, fit: str, on: str) -> dict[str, Any]:
     return calibration.temperature_scaling(directory, fit, on)
-
-
-@functools.cache
-def _resampled(directory: files.Path, on: str) -> dict[str, np.ndarray]:
-    return statistics.resampled_metrics(directory, on)
 
 
 @functools.cache
@@ -383,8 +377,7 @@ def main() -> None:
     parser.add_argument(
         "--crossed",
         action="store_true",
-        help="intervals over other seeds and other test examples, of runs in OUT, for "
-        + ", ".join(statistics.RESAMPLED),
+        help="intervals over other seeds and other test examples, of runs in OUT",
     )
     flags = parser.parse_args()
     chosen = study.table(flags.study, flags.table)

@@ -63,6 +63,35 @@ def encoded_labels(
     return classes, labels
 
 
+def several_classes(labels: Int[np.ndarray, "n ..."], classes: Shaped[np.ndarray, "k"]) -> None:
+    """Checks that the examples of a weight above 0 are of two classes or more.
+
+    Raises:
+      ValueError: there is one class.
+    """
+    if labels.ndim == 1 and (labels == labels[0]).all():
+        raise ValueError(
+            f"all examples of a sample_weight > 0 are of one class,"
+            f" {files.plain(classes[labels[0]])!r}; the classifier requires two or more classes."
+        )
+
+
+def finite(inputs: Shaped[np.ndarray, "n d"], standardized: Float[np.ndarray, "n d"]) -> None:
+    """Checks that features are finite in float32 after standardization.
+
+    Raises:
+      ValueError: a feature is not; names it.
+    """
+    if np.isfinite(standardized).all():
+        return
+    column = np.argwhere(~np.isfinite(standardized))[0][1]
+    largest = np.max(np.abs(inputs[:, column]))
+    raise ValueError(
+        f"feature {column} of X reaches {largest:.3g}, which float32 cannot represent after"
+        " standardization; divide the features by a constant."
+    )
+
+
 def first_classes(classes: ArrayLike | None, y: np.ndarray) -> Shaped[np.ndarray, "k"]:
     """The classes of the first call of partial_fit.
 

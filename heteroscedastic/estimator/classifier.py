@@ -1,6 +1,7 @@
 """An estimator with scikit-learn's contract."""
 
 import math
+import numbers
 import os
 from typing import Any
 
@@ -9,8 +10,8 @@ import numpy as np
 from jaxtyping import Float, Num, Shaped
 from scipy import special
 from sklearn.base import BaseEstimator, ClassifierMixin, clone
-from sklearn.model_selection import BaseCrossValidator, StratifiedKFold
-from sklearn.utils import check_random_state, check_X_y
+from sklearn.model_selection import StratifiedKFold, check_cv
+from sklearn.utils import check_consistent_length, check_random_state, check_X_y
 from sklearn.utils.multiclass import type_of_target
 from sklearn.utils.validation import check_is_fitted, validate_data
 
@@ -26,6 +27,7 @@ from heteroscedastic.outputs.class_pairs import ClassPair
 from heteroscedastic.outputs.label_quality import LabelIssues
 
 ArrayLike = Any  # scikit-learn converts it, or says why not
+Splitter = Any  # a number of folds, or what check_cv of scikit-learn admits
 _DTYPES = [np.float32, np.float64, np.float16]
 _SEARCHED_TEMPERATURES = (1.0, 0.25, 0.5, 2.0, 4.0)  # the first one without held-out examples
 _NUM_REFERENCES = 1000
@@ -125,7 +127,8 @@ class HeteroscedasticClassifier(ClassifierMixin, BaseEstimator):
           sample_weight: [n], of the examples in the loss, >= 0. An example of weight 0 is left out.
 
         Raises:
-          ValueError: an argument or a setting is invalid, or all labels are of one class.
+          ValueError: an argument or a setting is invalid, or all labels of a weight above 0 are of
+            one class.
         """
         checks.settings(self)
         X, y = validate_data(self, X, y, dtype=_DTYPES, multi_output=True)
@@ -133,6 +136,7 @@ class HeteroscedasticClassifier(ClassifierMixin, BaseEstimator):
         weights = checks.weights(sample_weight, len(X))
         present = weights > 0
         X, labels, weights = X[present], labels[present], weights[present]
+        checks.several_classes(labels, self.classes_)
         self._link = "softmax" if labels.ndim == 1 else "sigmoid"
         self._set_statistics(X)
         seed, inputs = self._seed(), self._standardized(X)
@@ -271,7 +275,7 @@ class HeteroscedasticClassifier(ClassifierMixin, BaseEstimator):
         self,
         X: ArrayLike,
         y: ArrayLike,
-        cv: int | BaseCrossValidator | None = 5,
+        cv: Splitter | None = 5,
     ) -> LabelIssues:
         """Ranks labels by how likely they are wrong, the most suspicious first.
 
@@ -295,6 +299,7 @@ class HeteroscedasticClassifier(ClassifierMixin, BaseEstimator):
             )
         if cv is None:
             check_is_fitted(self)
+            check_consistent_length(X, y)
             labels = checks.known_labels(np.asarray(y), self.classes_, self._link)
             issues = label_quality.label_issues(labels, *self._scaled_predictions(X))
             classes = self.classes_
@@ -355,10 +360,15 @@ class HeteroscedasticClassifier(ClassifierMixin, BaseEstimator):
     def _set_statistics(self, inputs: Num[np.ndarray, "n d"]) -> None:
         self.mean_, self.scale_ = np.zeros(inputs.shape[1]), np.ones(inputs.shape[1])
         if self.standardize:
-            self.mean_, self.scale_ = dataset.feature_statistics(inputs)
+            with np.errstate(over="ignore", invalid="ignore"):
+                self.mean_, self.scale_ = dataset.feature_statistics(inputs)
 
     def _standardized(self, inputs: Num[np.ndarray, "n d"]) -> Float[np.ndarray, "n d"]:
-        return ((inputs - self.mean_) / self.scale_).astype(np.float32)
+        with np.errstate(over="ignore", invalid="ignore"):
+            scale = np.where(np.isfinite(self.scale_), self.scale_, np.nan)  # not x / inf = 0
+            standardized = ((inputs - self.mean_) / scale).astype(np.float32)
+        checks.finite(inputs, standardized)
+        return standardized
 
     def _keep_references(self, seed: int, inputs: Float[np.ndarray, "n d"]) -> None:
         chosen = np.sort(resident.order(seed, 0, len(inputs))[:_NUM_REFERENCES])
@@ -379,8 +389,9 @@ class HeteroscedasticClassifier(ClassifierMixin, BaseEstimator):
     def _out_of_fold_issues(self, X, y, cv):
         X, y = check_X_y(X, y, dtype=_DTYPES)
         classes, labels = checks.encoded_labels(y)
-        if isinstance(cv, int):
-            cv = StratifiedKFold(cv, shuffle=True, random_state=0)
+        if isinstance(cv, numbers.Integral):
+            cv = StratifiedKFold(int(cv), shuffle=True, random_state=0)
+        cv = check_cv(cv)  # raises if it is no splitter
         temperature = getattr(self, "temperature_", self.temperature)
         log_probs, loc = (np.full((len(y), len(classes)), -np.inf) for _ in range(2))
         for train, test in cv.split(X, labels):

@@ -2,6 +2,7 @@
 
 from heteroscedastic.files.formats import (
     append,
+    csv_text,
     error_path,
     plain,
     printable,
@@ -20,6 +21,7 @@ __all__ = [
     "absolute",
     "append",
     "as_path",
+    "csv_text",
     "error_path",
     "in_bucket",
     "move",

@@ -50,16 +50,21 @@ def plain(value: Any) -> Any:
 
 
 def write_csv(path: str | Path, rows: Sequence[dict[str, Any]]) -> None:
-    """Writes rows as a CSV file, with the names of the first row as header.
+    """Writes rows as a CSV file (see `csv_text` and `write_atomically`)."""
+    write_atomically(path, lambda file: file.write(csv_text(rows).encode()))
+
+
+def csv_text(rows: Sequence[dict[str, Any]]) -> str:
+    """Rows as the text of a CSV file, with the names of the first row as header.
 
     Strings are made `printable`. A string that a spreadsheet would evaluate as a formula is
-    prefixed with an apostrophe. See `write_atomically`.
+    prefixed with an apostrophe.
     """
     text = io.StringIO()
     table = csv.DictWriter(text, list(rows[0]) if rows else [], lineterminator="\n")
     table.writeheader()
     table.writerows({name: _cell(value) for name, value in row.items()} for row in rows)
-    write_atomically(path, lambda file: file.write(text.getvalue().encode()))
+    return text.getvalue()
 
 
 def _cell(value: Any) -> Any:

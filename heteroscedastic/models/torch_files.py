@@ -18,6 +18,7 @@ _PROTOCOL = 1001
 _DTYPES = {"torch FloatStorage": np.dtype("<f4"), "torch LongStorage": np.dtype("<i8")}
 _DICT, _TENSOR = "collections OrderedDict", "torch._utils _rebuild_tensor_v2"
 _MARK = object()
+_FAULTS = (ValueError, AttributeError, IndexError, KeyError, TypeError)
 
 
 class _Name(NamedTuple):
@@ -58,10 +59,12 @@ def read_state_dict(path: str | os.PathLike) -> dict[str, Shaped[np.ndarray, "..
             storages = {tensor.storage.key: tensor.storage for tensor in tensors.values()}
             numbers = {key: _numbers(file, storages[key]) for key in keys}
             return {name: _array(tensor, numbers) for name, tensor in tensors.items()}
-        except (ValueError, AttributeError, IndexError, KeyError, TypeError) as error:
+        # A damaged length may exceed the memory.
+        except (*_FAULTS, MemoryError, OverflowError) as error:
             raise ValueError(
-                f"{os.fspath(path)} is not a state dict that can be read ({error}); save the state"
-                ' dict as an .npz file with PyTorch: np.savez("FILE.npz",'
+                f"{os.fspath(path)} is not a state dict that can be read"
+                f" ({str(error) or 'a length in it is too large'}); save the state dict as an .npz"
+                ' file with PyTorch: np.savez("FILE.npz",'
                 " **{k: v.numpy() for k, v in model.state_dict().items()})."
             ) from None
 

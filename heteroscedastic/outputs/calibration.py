@@ -9,20 +9,16 @@ from numpy.typing import ArrayLike
 from scipy import special
 
 from heteroscedastic.calibration import bootstrap, recalibration, reliability, scores
+from heteroscedastic.calibration.bootstrap import Interval
 
 _NUM_RESAMPLES = 1000
 
 
-class Interval(NamedTuple):
-    """A mean over examples and its 95 % percentile bootstrap interval."""
-
-    value: float
-    low: float
-    high: float
-
-
 class CalibrationReport(NamedTuple):
-    """Calibration of probabilities under a softmax; rates are fractions, NLL is in nats."""
+    """Calibration of probabilities under a softmax; rates are fractions, NLL is in nats.
+
+    The intervals are percentile intervals over resamples of the examples.
+    """
 
     num_examples: int
     accuracy: Interval  # a tie for the largest probability is an error

@@ -70,6 +70,26 @@ def label_issues(
     return LabelIssues(rows, labels[rows], np.argmax(others, axis=-1)[rows], scores[rows])
 
 
+def class_quality(
+    labels: Int[np.ndarray, "n"], scores: Float[np.ndarray, "n"], num_classes: int
+) -> Float[np.ndarray, "k"]:
+    """The mean probability that a model gives to the labels of each class.
+
+    A class with a small value has many labels that the model contradicts.
+
+    Args:
+      labels: class of each example.
+      scores: negative log-probability of each label in nats, such as `Scores.noise_free`.
+      num_classes: k.
+
+    Returns:
+      Numbers in [0, 1]; nan for a class without labels.
+    """
+    counts = np.bincount(labels, minlength=num_classes)
+    total = np.bincount(labels, np.exp(-np.asarray(scores, np.float64)), minlength=num_classes)
+    return np.divide(total, counts, out=np.full(num_classes, np.nan), where=counts > 0)
+
+
 def scores(
     latent: LatentGaussian, log_probs: Float[Array, "n k"], labels: Int[Array, "n"]
 ) -> tuple[Scores, Int[Array, "n"]]:

@@ -1,16 +1,19 @@
 """Reading a finished run: its files alone, or the model, the data and a checkpoint."""
 
-from collections.abc import Callable
+import functools
+from collections.abc import Callable, Hashable
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
-from jaxtyping import Int
+from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from heteroscedastic import files
+from heteroscedastic.batch import Batch
 from heteroscedastic.data import resident
 from heteroscedastic.data.dataset import Split
 from heteroscedastic.data.pipeline import Pipeline
+from heteroscedastic.latent import LatentGaussian
 from heteroscedastic.models import heads
 from heteroscedastic.runs import assembly, run_record
 from heteroscedastic.runs.assembly import Run
@@ -262,20 +265,89 @@ def map_latents(
     Returns:
       The tree in numpy, with one entry per example.
     """
-    run, state = loaded_run.run, loaded_run.state
+    run = loaded_run.run
 
     @jax.jit
     def values(state, on_device, feed, key):
-        latent, batch = run.latents(
-            state.params, state.model_state, on_device, feed, run.chain_of(split)
-        )
-        return function(key, latent, batch)
+        return function(key, *latents(run, state, on_device, feed, split))
 
-    on_device, parts = jax.device_put(data), []
+    return _mapped(loaded_run, data, values, rows, postprocess)
+
+
+def map_predictions(
+    loaded_run: LoadedRun,
+    split: str,
+    data: Split,
+    function: Callable,
+    rows: Int[np.ndarray, "m"] | None = None,
+) -> Any:
+    """As `map_latents`, for a function (latent, logits, batch), where the predictive gives logits.
+
+    Drawing noise takes longest to compile, so `logits` is compiled apart: once for all functions
+    and runs whose predictives have the same settings and latents of the same shapes.
+    """
+    run = loaded_run.run
+    compiled_latents = jax.jit(lambda *arguments: latents(run, *arguments, split))
+    compiled_function = jax.jit(function)
+
+    def values(state, on_device, feed, key):
+        latent, batch = compiled_latents(state, on_device, feed)
+        return compiled_function(latent, logits(run, key, latent), batch)
+
+    return _mapped(loaded_run, data, values, rows)
+
+
+def latents(
+    run: Run, state: TrainState, on_device: Split, feed: Any, split: str
+) -> tuple[LatentGaussian, Batch]:
+    """The latents of a batch of a split, and the batch."""
+    return run.latents(state.params, state.model_state, on_device, feed, run.chain_of(split))
+
+
+def logits(run: Run, key: PRNGKeyArray, latent: LatentGaussian) -> Float[Array, "*b k"]:
+    """The logits of the predictive of a run, compiled once for all runs with its settings."""
+    return _logits(_ByValue(run.parts.predictive), key, latent)
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _logits(predictive, key, latent):
+    return predictive.function(key, latent)
+
+
+class _ByValue:
+    """A function that equals another one with the same settings, for the cache of `jax.jit`."""
+
+    def __init__(self, function: Callable):
+        self.function = function
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _ByValue) and _value(self.function) == _value(other.function)
+
+    def __hash__(self) -> int:
+        return hash(_value(self.function))
+
+
+def _value(item: Any) -> Hashable:
+    """What a bound function consists of."""
+    if not isinstance(item, functools.partial):
+        return item
+    settings = tuple(sorted(item.keywords.items()))
+    return _value(item.func), *map(_value, item.args), settings
+
+
+def _mapped(
+    loaded_run: LoadedRun,
+    data: Split,
+    function: Callable,
+    rows: Int[np.ndarray, "m"] | None,
+    postprocess: Callable[[Any], Any] = lambda values: values,
+) -> Any:
+    """The values of a function (state, data on the device, feed, key) over batches; see above."""
+    run, on_device, parts = loaded_run.run, jax.device_put(data), []
     key = assembly.key_for(run.config["seed"], "analysis")
     rows = np.arange(len(data.ids)) if rows is None else rows
     for i, feed in enumerate(resident.feeds(rows, run.steps.batch_size)):
-        part = values(state, on_device, feed, jax.random.fold_in(key, i))
+        part = function(loaded_run.state, on_device, feed, jax.random.fold_in(key, i))
         present = feed.weights > 0
         parts.append(
             postprocess(jax.tree.map(lambda x, present=present: np.asarray(x)[present], part))

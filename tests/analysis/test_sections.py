@@ -18,7 +18,8 @@ from heteroscedastic.analysis.report import (
     confidence_section,
     entropy_section,
     hardest_section,
-    overview_section,
+    measured,
+    results_section,
 )
 from heteroscedastic.analysis.report.comparison import Group, RunSet
 from heteroscedastic.analysis.report.page import Picture
@@ -67,14 +68,16 @@ def test_with_the_largest_logits_of_one_label_only_scaling_and_ensembles_are_mis
     runs = run_set()
     assert "temperature scaling requires all logits" in notes(confidence_section.reliability(runs))
     (picture,) = (p for p in confidence_section.reliability(runs).parts if isinstance(p, Picture))
-    assert set(picture.numbers["diagrams"]) == {"as trained"}
+    assert picture.name == "reliability"
+    assert set(picture.numbers["diagrams"]) == {"one"}
     assert any(isinstance(p, Picture) for p in confidence_section.outcomes(runs).parts)
     assert any(isinstance(p, Picture) for p in confidence_section.selective(runs).parts)
     assert "the mean of an ensemble requires all logits" in notes(entropy_section.entropies(runs))
     result = hardest_section.hardest(runs).numbers["hardest_0_one"]
     losses = np.mean([p.log_normalizer - p.label_logits for p in runs.predictions[0]], axis=0)
     assert [e["id"] for e in result] == np.argsort(-losses)[: len(result)].tolist()
-    assert "scaled" not in notes(overview_section.results(runs))
+    results = results_section.results(runs, measured.measured(runs))
+    assert "scaled" not in notes(results)
 
 
 def test_with_the_largest_logits_of_label_lists_each_section_says_what_is_missing():

@@ -51,3 +51,37 @@ def test_invalid_arguments_are_errors():
         bootstrap.resampled_sums(np.zeros((0, 1)), 10)
     with pytest.raises(ValueError, match="between 0 and 1"):
         bootstrap.percentile_band(np.zeros((3, 1)), 95)
+
+
+def test_runs_and_examples_are_resampled_independently():
+    rng = np.random.default_rng(0)
+    of_examples, of_runs = rng.normal(size=(20000, 1)), np.array([0.0, 1.0, 2.0])
+    means = bootstrap.resampled_means(of_examples + of_runs)
+    assert means.mean() == pytest.approx(1.0, abs=0.03)
+    assert means.var() == pytest.approx(1 + np.var(of_runs) / 3, rel=0.05)
+    np.testing.assert_array_equal(bootstrap.resampled_means(of_examples), of_examples[:, 0])
+
+
+def test_the_corrected_interval_covers_a_biased_number_better_than_percentiles():
+    """A mean of absolute values of bins, such as a calibration error, is biased upwards."""
+    rng, covered, by_percentile, true = np.random.default_rng(0), 0, 0, 0.03
+    for seed in range(100):
+        gaps = np.zeros((400, 10))
+        gaps[np.arange(400), rng.integers(10, size=400)] = rng.normal(true, 0.25, size=400)
+        value = np.abs(gaps.sum(axis=0)).sum() / 400
+        sums = bootstrap.resampled_sums(gaps, 200, seed)
+        draws = np.abs(sums).sum(axis=-1) / 400
+        _, low, high = bootstrap.corrected_interval(value, draws)
+        assert low <= value <= high
+        covered += low <= true <= high
+        low, high = np.quantile(draws, [0.025, 0.975])
+        by_percentile += low <= true <= high
+    assert covered > by_percentile + 30
+
+
+def test_without_bias_the_corrected_interval_holds_the_percentiles():
+    draws = np.arange(1001.0)
+    _, low, high = bootstrap.corrected_interval(500.0, draws, level=0.9)
+    np.testing.assert_allclose([low, high], [50, 950], atol=0.01)
+    assert bootstrap.corrected_interval(0.0, 1 + draws / 1000).low == 0.0  # it holds the number
+    assert bootstrap.corrected_interval(1.0, np.ones(100)) == (1.0, 1.0, 1.0)

@@ -286,6 +286,8 @@ def nan_features(X, y):
         (lambda X, y: (np.where(X > 15, np.inf, X), y, None), "contains infinity"),
         (lambda X, y: (X[:, :, None], y, None), "dim 3"),
         (lambda X, y: (X, np.zeros(len(y), int), None), "y has one class, 0"),
+        (lambda X, y: (X, y, y == 1), "sample_weight > 0 are of one class, 1"),
+        (lambda X, y: (X * 1e300, y, None), "of X reaches .*e\\+30[01].*divide the features"),
         (lambda X, y: (X, y + 0.5, None), "Unknown label type"),
         (lambda X, y: (X, y, np.zeros(len(y))), "sums to zero"),
         (lambda X, y: (X, y, -np.ones(len(y))), "not negative"),
@@ -323,6 +325,12 @@ def test_bad_calls_of_a_fitted_estimator_are_named(digits, fitted):
     X, labels, _ = digits
     with pytest.raises(ValueError, match="64 features"):
         fitted.predict(X[:, :10])
+    with pytest.raises(ValueError, match="divide the features"):
+        fitted.predict(X * 1e300)
+    with pytest.raises(ValueError, match="inconsistent numbers of samples"):
+        fitted.label_issues(X, labels[:50], cv=None)
+    with pytest.raises(ValueError, match="cross-validation object"):
+        fitted.label_issues(X, labels, cv="folds")
     with pytest.raises(ValueError, match="unknown class 10"):
         fitted.label_issues(X[:50], labels[:50] + 2, cv=None)
     with pytest.raises(ValueError, match="unknown class 10"):

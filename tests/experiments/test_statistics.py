@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from experiments import statistics
-from heteroscedastic.analysis.uncertainty import calibration
+from experiments import statistics, study
+from heteroscedastic.runs.predictions import Predictions
 
 
 def test_a_comparison_is_the_paired_t_test_of_the_common_seeds():
@@ -59,41 +59,25 @@ def test_holm_keeps_the_rate_of_any_false_finding():
     assert np.any(draws < 0.05, axis=1).mean() > 0.2  # without the correction
 
 
-def test_the_crossed_interval_covers_the_variance_of_seeds_and_of_examples():
-    """values = seed effect + example effect + rest, of which each resampling sees one."""
-    rng = np.random.default_rng(2)
-    num_seeds, num_examples, num_resamples = 12, 400, 2000
-    example_effect = rng.normal(0, 1.0, num_examples)
-    seed_effect = rng.normal(0, 0.1, num_seeds)
-    values = seed_effect[:, None] + example_effect + rng.normal(0, 0.5, (num_seeds, num_examples))
-    rows = rng.integers(num_examples, size=(num_resamples, num_examples))
-    resampled = np.stack([v[rows].mean(axis=1) for v in values])
-    low, high = statistics.crossed_interval(resampled, np.zeros_like(resampled))
-    width = (
-        2
-        * 1.96
-        * np.sqrt(
-            np.var(values.mean(axis=1)) / num_seeds + np.var(values.mean(axis=0)) / num_examples
-        )
-    )
-    assert high - low == pytest.approx(width, rel=0.1)
-    # The same values in both methods differ in nothing.
-    assert statistics.crossed_interval(resampled, resampled) == (0, 0)
-    of_seeds = 2 * 1.96 * np.sqrt(np.var(values.mean(axis=1)) / num_seeds)
-    assert high - low > 1.5 * of_seeds
+def test_crossed_differences_are_paired_by_seed_on_the_same_examples():
+    """And their interval is wider than that over seeds alone where examples differ more."""
+    rng, n = np.random.default_rng(3), 400
+    labels = rng.integers(4, size=n)
 
+    def predictions(shift):
+        easy = rng.normal(0, 3, (n, 4)).astype(np.float32)
+        easy[np.arange(n), labels] += shift
+        return Predictions(study.Path("x.npz"), np.arange(n), labels, easy)
 
-def test_resampled_metrics_are_those_of_the_drawn_examples(tmp_path):
-    rng = np.random.default_rng(3)
-    n = 300
-    logits, labels = rng.normal(0, 3, (n, 4)).astype(np.float32), rng.integers(4, size=n)
-    (tmp_path / "predictions").mkdir()
-    path = tmp_path / "predictions" / "test.npz"
-    np.savez(path, ids=np.arange(n), logits=logits, labels=labels)
-    found = statistics.resampled_metrics(tmp_path, "test", 5)
-    assert set(found) == set(statistics.RESAMPLED)
-    draws = np.random.Generator(np.random.Philox(key=0)).integers(n, size=(5, n))
-    for i, rows in enumerate(draws):
-        expected = calibration.measures(logits[rows], labels[rows], "softmax")
-        for name in statistics.RESAMPLED:
-            assert found[name][i] == pytest.approx(expected[name], rel=1e-4)
+    ours = {seed: predictions(3.0) for seed in (0, 1, 2, 5)}
+    theirs = {seed: predictions(2.0) for seed in (2, 1, 0, 7)}
+    found = statistics.crossed(ours, theirs)
+
+    def accuracy(p):
+        return np.mean(p.logits.argmax(axis=-1) == labels)
+
+    differences = [accuracy(ours[s]) - accuracy(theirs[s]) for s in (0, 1, 2)]
+    assert found["accuracy"].value == pytest.approx(np.mean(differences))
+    assert found["accuracy"].low < found["accuracy"].value < found["accuracy"].high
+    assert {"accuracy", "nll", "brier", "ece"} <= set(found)
+    assert statistics.crossed({0: ours[0]}, {1: theirs[1]}) == {}

@@ -221,7 +221,8 @@ def test_truncated_files_are_refused(tmp_path, length):
 
 
 def test_foreign_files_are_refused(tmp_path):
-    for content in (b"", b"text", struct.pack("<q", 7), pickle.dumps({"a": 1})):
+    too_long = b"\x8d" + struct.pack("<Q", 2**60)  # a string of so many bytes
+    for content in (b"", b"text", struct.pack("<q", 7), pickle.dumps({"a": 1}), too_long):
         (tmp_path / "foreign.pth").write_bytes(content)
         with pytest.raises(ValueError, match="is not a state dict that can be read"):
             torch_files.read_state_dict(tmp_path / "foreign.pth")

@@ -7,6 +7,7 @@ from scipy import special
 from heteroscedastic import latent as latent_lib
 from heteroscedastic import predictive
 from heteroscedastic.outputs import confused_pairs, label_issues
+from heteroscedastic.outputs.label_quality import class_quality
 
 LABELS = np.array([0, 1, 2, 0])
 LOG_PROBS = np.log([[0.7, 0.2, 0.1], [0.8, 0.15, 0.05], [0.3, 0.3, 0.4], [0.1, 0.6, 0.3]])
@@ -116,3 +117,9 @@ def test_pairs_of_a_latent_without_noise_are_an_error():
         confused_pairs(latent_lib.LatentGaussian(loc=jnp.zeros((3, 5))), NAMES)
     with pytest.raises(ValueError, match="4 class names"):
         confused_pairs(latent_lib.LatentGaussian(loc=jnp.zeros((3, 5))), NAMES[:4])
+
+
+def test_the_quality_of_a_class_is_the_mean_probability_of_its_labels():
+    issues = label_issues(LABELS, LOG_PROBS)
+    quality = class_quality(issues.labels, issues.scores, 4)
+    np.testing.assert_allclose(quality, [(0.7 + 0.1) / 2, 0.15, 0.4, np.nan])

@@ -31,6 +31,8 @@ document.querySelectorAll("details").forEach(d => { d.open = true; });
 const focusable = [...document.querySelectorAll("a[href], summary, [tabindex='0']")];
 facts.focus = focusable.map(e => { e.focus(); return document.activeElement === e; });
 facts.named = focusable.every(e => (e.getAttribute("aria-label") || e.textContent).trim());
+facts.columns = [...document.querySelectorAll(".pictures")].map(e =>
+  getComputedStyle(e).gridTemplateColumns.split(" ").length);
 facts.ids = [...document.querySelectorAll("[id]")].map(e => e.id);
 facts.background = getComputedStyle(document.body).backgroundColor;
 facts.ink = getComputedStyle(document.body).color;

@@ -93,24 +93,27 @@ def measures(
     data = loaded_run_lib.single_label_data(loaded_run, split)
     scale = loaded_run.variance_scale
 
+    latents = jax.jit(lambda *arguments: loaded_run_lib.latents(run, *arguments, split))
+
     @jax.jit
-    def sums(feed, key):
-        latent, batch = run.latents(
-            state.params, state.model_state, data_on_device, feed, run.chain_of(split)
-        )
-        probs = jax.nn.softmax(run.parts.predictive(key, latent), axis=-1)
+    def sums(latent, logits, weights):
+        probs = jax.nn.softmax(logits, axis=-1)
         overlap = probs[:, :, None] * probs[:, None, :]
         parts = {
             "seen": scale * overlap * latent_lib.difference_variance(latent),
             "overlap": overlap,
         }
-        return {n: jnp.einsum("b,bij->ij", batch.weights, x) for n, x in parts.items()}
+        return {n: jnp.einsum("b,bij->ij", weights, x) for n, x in parts.items()}
+
+    def batch_sums(feed, key):
+        latent, batch = latents(state, data_on_device, feed)
+        return sums(latent, loaded_run_lib.logits(run, key, latent), batch.weights)
 
     data_on_device = jax.device_put(data)
     key = assembly.key_for(run.config["seed"], "covariance")
     batch_size = max(1, min(run.steps.batch_size, _MATRIX_VALUES // num_classes**2))
     feeds = resident.feeds(np.arange(len(data.ids)), batch_size)
-    parts = (sums(feed, jax.random.fold_in(key, i)) for i, feed in enumerate(feeds))
+    parts = (batch_sums(feed, jax.random.fold_in(key, i)) for i, feed in enumerate(feeds))
     total = functools.reduce(evaluate.merged, parts, None)
     average = average_covariance(loaded_run, split) if average is None else average
     classes = np.arange(num_classes)

@@ -104,7 +104,7 @@ def find(
         )
     scale = loaded_run.variance_scale
 
-    def covariances(key, latent, batch):
+    def covariances(latent, logits, batch):
         if (
             latent.factor_loadings is None
             and latent.factor_scale is None
@@ -118,7 +118,7 @@ def find(
         covariance = latent_lib.covariance_times(latent, own)
         variances = latent_lib.variance(latent)
         variance = jnp.sum(own * variances, axis=-1, keepdims=True)
-        probs = jax.nn.softmax(loaded_run.run.parts.predictive(key, latent), axis=-1)
+        probs = jax.nn.softmax(logits, axis=-1)
         return {
             "covariance": scale * covariance,
             "correlation": covariance / jnp.sqrt(variance * variances),
@@ -134,7 +134,7 @@ def find(
         other_prediction=other_predicted[rows],
         num_examples=len(data.ids),
         num_other_way=int(np.sum(other_correct & ~correct)),
-        **loaded_run_lib.map_latents(loaded_run, split, data, covariances, rows),
+        **loaded_run_lib.map_predictions(loaded_run, split, data, covariances, rows),
     ), loaded_run
 
 

@@ -24,6 +24,7 @@ from scipy import special
 from heteroscedastic import files, user_errors
 from heteroscedastic.analysis.plots import figures
 from heteroscedastic.calibration import scores
+from heteroscedastic.data.storage import originals
 from heteroscedastic.outputs import label_quality
 from heteroscedastic.runs import loaded_run as loaded_run_lib
 from heteroscedastic.runs.loaded_run import LoadedRun
@@ -61,13 +62,12 @@ def label_scores(loaded_run: LoadedRun, split: str = "train") -> LabelScores:
     """
     data = loaded_run_lib.single_label_data(loaded_run, split)
 
-    def batch_scores(key, latent, batch):
-        predictive = loaded_run.run.parts.predictive
-        log_probs = jax.nn.log_softmax(predictive(key, latent), axis=-1)
+    def batch_scores(latent, logits, batch):
+        log_probs = jax.nn.log_softmax(logits, axis=-1)
         values, suggestions = label_quality.scores(latent, log_probs, batch.labels)
         return values, suggestions, log_probs
 
-    values, suggestions, log_probs = loaded_run_lib.map_latents(
+    values, suggestions, log_probs = loaded_run_lib.map_predictions(
         loaded_run, split, data, batch_scores
     )
     return LabelScores(
@@ -195,16 +195,29 @@ def captions(labels: LabelScores, class_names: list[str], rows: Int[np.ndarray, 
 
 
 def draw(
-    labels: LabelScores, class_names: list[str], facts: dict[str, Any], title: str, path: files.Path
+    labels: LabelScores,
+    class_names: list[str],
+    facts: dict[str, Any],
+    title: str,
+    path: files.Path,
+    images: Shaped[np.ndarray, "m ..."],
 ) -> list[files.Path]:
     """Draws the most suspicious images, if any, and with known errors precision against recall.
+
+    Args:
+      labels: with their scores.
+      class_names: of the labels.
+      facts: `summary` of the labels.
+      title: of the figures.
+      path: of the files, without a suffix.
+      images: of the most suspicious labels, in order, or their features.
 
     Returns:
       The paths of the files.
     """
     from heteroscedastic.analysis.plots import sheet
 
-    top = suspicion_order(labels)[:_NUM_IMAGES]
+    top = suspicion_order(labels)[: len(images)]
     errors_known = labels.is_wrong.any()
     count = (
         f"; {labels.is_wrong[top].sum()} of these {len(top)} are known to be wrong"
@@ -212,9 +225,9 @@ def draw(
         else ""
     )
     written = []
-    if figures.are_images(labels.images):
+    if figures.are_images(images):
         image_sheet = sheet.sheet(
-            labels.images[top],
+            images,
             captions(labels, class_names, top),
             title=f"The most suspicious labels of {title}{count}",
         )
@@ -300,7 +313,17 @@ def main() -> None:
         print(f"{facts['num_known_errors']} are known to be wrong")
         _print_scores(facts)
     title = f"{loaded_run.run.config['data']['name']}, {flags.split}"
-    written = draw(labels, class_names, facts, title, path) if figures.can_draw() else []
+    written = []
+    if figures.can_draw():
+        top = suspicion_order(labels)[:_NUM_IMAGES]
+        images = originals.pictures(
+            loaded_run.run.config["data"],
+            flags.data_dir,
+            flags.split,
+            labels.ids[top],
+            labels.images[top],
+        )
+        written = draw(labels, class_names, facts, title, path, images)
     print(f"wrote {', '.join([f'{path}.csv', '.json', *(p.name for p in written)])}")
 
 

@@ -72,6 +72,30 @@ def group_map(
     return figure
 
 
+def confusion_map(
+    names: Sequence[str], percent: Float[np.ndarray, "c c"], title: str, top: float
+) -> Figure:
+    """Draws a confusion matrix; the diagonal has numbers without a colour.
+
+    Args:
+      names: of the classes.
+      percent: of each true class (rows) that is predicted as each class (columns).
+      title: of the figure.
+      top: end of the colour scale, for several figures on one scale.
+    """
+    names = [figures.short_name(name) for name in names]
+    size = max(3.4, 0.36 * len(names)) + 0.075 * max(map(len, names))
+    with figures.style_context():
+        figure = figures.figure(size + 1.2, size + 0.4)
+        axes = figure.subplots()
+        _draw_matrix(figure, axes, percent, names, None, "percent of the true class", top)
+        for i in np.flatnonzero(np.isfinite(np.diagonal(percent))) if len(names) <= 12 else ():
+            text = _number(percent[i, i])
+            axes.text(i, i, text, ha="center", va="center", fontsize=8, weight="bold")
+        axes.set(title=title, xlabel="predicted class", ylabel="true class")
+    return figure
+
+
 def example_map(example: ExampleCovariance, class_names: Sequence[str], title: str = "") -> Figure:
     """Draws an example beside the covariance of its utilities."""
     percentages = [f"{p:.0%}" if p >= 0.005 else "<1%" for p in example.probs]
@@ -115,15 +139,17 @@ def _draw_matrix(
     names: Sequence[str],
     limit: float | None,
     label: str,
+    top: float | None = None,
 ) -> None:
     """Draws a matrix with class names.
 
-    Colours run from -limit to limit, or from 0 without the diagonal if the limit is None.
+    Colours run from -limit to limit; if the limit is None from 0 to top, or to the largest value,
+    without the diagonal.
     """
     few = len(names) <= 12
     if limit is None:
         values = np.where(np.eye(len(values), dtype=bool), np.nan, values)
-        settings = dict(cmap=figures.SEQUENTIAL, vmin=0)
+        settings = dict(cmap=figures.SEQUENTIAL, vmin=0, vmax=top or None)
     else:
         settings = dict(cmap=figures.DIVERGING, vmin=-limit or -1, vmax=limit or 1)
     image = axes.imshow(values, **settings)

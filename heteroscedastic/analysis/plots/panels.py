@@ -3,6 +3,7 @@
 Every function draws numbers that another module computes.
 """
 
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -26,7 +27,7 @@ def reliability(diagrams: dict[str, Diagram], title: str, link: Link = "softmax"
     """Draws accuracy against confidence with bands, above the fraction of predictions per bin.
 
     Args:
-      diagrams: by name, such as before and after temperature scaling.
+      diagrams: by name, such as those of several groups of runs.
       title: of the figure.
       link: "sigmoid" if the diagrams are of the probability of each class.
     """
@@ -34,7 +35,8 @@ def reliability(diagrams: dict[str, Diagram], title: str, link: Link = "softmax"
         figure = figures.figure(_WIDTH, 4.7)
         upper, lower = figure.subplots(2, sharex=True, height_ratios=(3, 1))
         upper.plot([0, 1], [0, 1], color="0.5", linewidth=1, linestyle="--", label="perfect")
-        for (name, diagram), color, marker in zip(diagrams.items(), figures.COLORS, "os^D"):
+        styles = zip(_colors(len(diagrams)), itertools.cycle("os^D"))
+        for (name, diagram), (color, marker) in zip(diagrams.items(), styles):
             many = diagram.examples >= FEW
             few = (diagram.examples > 0) & (diagram.examples < FEW)
             x = diagram.confidence[many]
@@ -74,10 +76,15 @@ def reliability(diagrams: dict[str, Diagram], title: str, link: Link = "softmax"
     return figure
 
 
-def outcomes(histograms: Outcomes, title: str) -> Figure:
+def outcomes(histograms: Outcomes, title: str, top: float | None = None) -> Figure:
     """Draws histograms of the confidence of correct, incorrect and noisy examples.
 
     Each histogram sums to 100 %.
+
+    Args:
+      histograms: of one group of runs.
+      title: of the figure.
+      top: end of the vertical axis, for several figures on one scale.
     """
     with figures.style_context():
         figure = figures.figure(_WIDTH, _HEIGHT + 0.3)
@@ -97,6 +104,7 @@ def outcomes(histograms: Outcomes, title: str) -> Figure:
                     label=label,
                 )
         axes.set(title=title, xlabel="confidence", ylabel="fraction of the group", xlim=(0, 1))
+        axes.set_ylim(0, top)
         _in_percent(axes.xaxis, decimals=0)
         _in_percent(axes.yaxis)
         figure.legend(loc="outside lower center", ncols=1, fontsize=8.5)

@@ -3,17 +3,18 @@ python -m heteroscedastic.analysis.report --runs DIR [DIR ...] --out report/
 
 Writes index.html, a single self-contained file that opens from disk, and pictures/ beside it, with
 each figure as PNG and SVG and its numbers as JSON. Runs that differ only by their seed form a
-group; all groups are compared with the first one.
+group; all groups are compared with the first one whose head has no noise.
 
 A section is a function (RunSet) -> Section. To add one, add a line to SECTIONS.
 """
 
-import functools
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from heteroscedastic import files, user_errors
 from heteroscedastic.analysis.report import (
+    classes_section,
     comparison,
     confidence_section,
     covariance_section,
@@ -21,53 +22,74 @@ from heteroscedastic.analysis.report import (
     disagreements_section,
     entropy_section,
     hardest_section,
+    headline,
     label_errors_section,
+    measured,
     overview_section,
     page,
+    results_section,
 )
 from heteroscedastic.analysis.report.comparison import RunSet
 from heteroscedastic.analysis.report.page import Section
 
-SECTIONS: tuple[Callable[[RunSet], Section], ...] = (
-    overview_section.results,
-    overview_section.configs,
-    curves_section.curves,
+SECTIONS: tuple[Callable[[RunSet], Section], ...] = (  # after the results
+    classes_section.classes,
     confidence_section.reliability,
     confidence_section.outcomes,
     confidence_section.selective,
-    entropy_section.entropies,
+    label_errors_section.label_errors,
     covariance_section.class_pairs,
     disagreements_section.disagreements,
-    label_errors_section.label_errors,
     hardest_section.hardest,
+    entropy_section.entropies,
+    curves_section.curves,
+    overview_section.configs,
     overview_section.data,
     overview_section.environment,
 )
+Log = Callable[[str], None]
 
 
-def sections(run_set: RunSet, paper: dict[str, Any] | None = None) -> list[Section]:
-    """All sections of the report."""
-    with_paper = {
-        overview_section.results: functools.partial(overview_section.results, paper=paper)
-    }
-    return [with_paper.get(section, section)(run_set) for section in SECTIONS]
+def _silent(line: str) -> None:
+    """Logs nothing."""
+
+
+def sections(run_set: RunSet, log: Log = _silent) -> list[Section]:
+    """The sections of the report after the results, with a line of the log for each."""
+    made = []
+    for i, section in enumerate(SECTIONS, 1):
+        start = time.monotonic()
+        made.append(section(run_set))
+        seconds = time.monotonic() - start
+        log(f"section {i}/{len(SECTIONS)}  {seconds:4.1f} s  {made[-1].title}")
+    return made
 
 
 def write(
-    run_set: RunSet, out: str | files.Path, paper: dict[str, Any] | None = None
+    run_set: RunSet,
+    out: str | files.Path,
+    paper: dict[str, Any] | None = None,
+    log: Log = _silent,
 ) -> files.Path:
     """Writes the figures and then the page. If a section fails, nothing is written.
 
     Args:
       run_set: groups of runs.
       out: output directory.
-      paper: see overview_section.results.
+      paper: see results_section.results.
+      log: receives a line for each part of the report.
 
     Returns:
       The path of the page.
     """
-    all_sections = sections(run_set, paper)
-    text = page.page(_title(run_set), _introduction(run_set), all_sections)
+    metrics = measured.measured(run_set)
+    results = results_section.results(run_set, metrics, paper)
+    log(f"metrics of {len(run_set.groups)} groups with intervals")
+    words = headline.headline(run_set, metrics, headline.known_labels(run_set))
+    all_sections = [results, *sections(run_set, log)]
+    introduction = f"{words}\n{_introduction(run_set)}"
+    text = page.page(_title(run_set), introduction, all_sections)
+    log("writing the page and its pictures")
     page.write_beside(all_sections, files.as_path(out) / "pictures")
     path = files.as_path(out) / "index.html"
     files.write_atomically(path, lambda file: file.write(text.encode()))
@@ -94,7 +116,7 @@ def _introduction(run_set: RunSet) -> str:
 
 
 def read_paper(path: str | None) -> dict[str, Any] | None:
-    """Reads the numbers of a paper, for overview_section.results.
+    """Reads the numbers of a paper, for results_section.results.
 
     Raises:
       ValueError: the file has another structure.
@@ -116,6 +138,11 @@ def read_paper(path: str | None) -> dict[str, Any] | None:
     return paper
 
 
+def print_line(line: str) -> None:
+    """Prints a line of the log at once, also into a pipe."""
+    print(line, flush=True)
+
+
 @user_errors.one_line()
 def main(arguments: Sequence[str] | None = None) -> None:
     """Writes a report page about finished runs, as one self-contained file."""
@@ -126,7 +153,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     )
     flags = parser.parse_args(arguments)
     run_set = comparison.from_flags(flags)
-    path = write(run_set, flags.out, read_paper(flags.paper))
+    path = write(run_set, flags.out, read_paper(flags.paper), print_line)
     print(f"wrote {path}, {path.stat().st_size / 1e6:.1f} MB")
 
 

@@ -79,6 +79,16 @@ def _names(groups: list[tuple[SavedRun, ...]]) -> list[str]:
     return first if len(set(first)) == len(first) else ["/".join(p) for p in rest]
 
 
+def reference_first(groups: Sequence[Group]) -> list[Group]:
+    """The groups with the reference first: the first one whose head has no noise, if there is one.
+
+    The others keep their order.
+    """
+    has_noise = [loaded_run.has_noise(group.runs[0].config) for group in groups]
+    reference = has_noise.index(False) if False in has_noise else 0
+    return [groups[reference], *groups[:reference], *groups[reference + 1 :]]
+
+
 def _common_prefix(paths: Sequence[tuple[str, ...]]) -> tuple[str, ...]:
     common = paths[0]
     for path in paths[1:]:
@@ -131,7 +141,7 @@ def _check_data(runs: list[SavedRun]) -> None:
 class RunSet(NamedTuple):
     """Groups of runs with their predictions of one evaluation."""
 
-    groups: list[Group]
+    groups: list[Group]  # the first one is the reference
     evaluation: str  # evaluation to report
     fit: str | None  # evaluation on which temperatures are fitted; None if a run lacks it
     predictions: list[list[Predictions]]  # of `evaluation`, by group and run
@@ -246,7 +256,11 @@ def argument_parser(description: str | None) -> argparse.ArgumentParser:
     """A parser with the arguments of commands that read several runs."""
     parser = user_errors.parser(description)
     parser.add_argument(
-        "--runs", nargs="+", required=True, metavar="DIR", help="directories of finished runs"
+        "--runs",
+        nargs="+",
+        required=True,
+        metavar="DIR",
+        help="directories of finished runs; the first head without noise is the reference",
     )
     parser.add_argument(
         "--names", nargs="+", metavar="NAME", help="a name for each config; seeds share a name"
@@ -262,5 +276,6 @@ def argument_parser(description: str | None) -> argparse.ArgumentParser:
 
 
 def from_flags(flags: argparse.Namespace) -> RunSet:
-    """Loads the runs of the command line."""
-    return load(groups(flags.runs, flags.names), flags.on, flags.fit, flags.data_dir)
+    """Loads the runs of the command line, with the plain head as the reference."""
+    by_config = reference_first(groups(flags.runs, flags.names))
+    return load(by_config, flags.on, flags.fit, flags.data_dir)

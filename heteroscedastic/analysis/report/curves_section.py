@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
-from heteroscedastic import files
+from heteroscedastic import files, metrics
 from heteroscedastic.analysis.plots import panels
 from heteroscedastic.analysis.report import page
 from heteroscedastic.analysis.report.comparison import RunSet
@@ -25,13 +25,13 @@ _QUANTITIES = {
 def curves(run_set: RunSet) -> Section:
     """Learning curves of the quantities that all runs log."""
     try:
-        metrics = [[read_metrics(run.directory) for run in group.runs] for group in run_set.groups]
+        logged = [[read_metrics(run.directory) for run in group.runs] for group in run_set.groups]
     except (FileNotFoundError, ValueError) as error:
         return Section("Learning curves", [page.note(error)])
     parts: list[Any] = []
     for metric, quantity in _QUANTITIES.items():
         series = {}
-        for group, runs in zip(run_set.groups, metrics):
+        for group, runs in zip(run_set.groups, logged):
             by_part = {part: common_epochs(runs, f"{part}/{metric}") for part in ("train", "valid")}
             series[group.name] = {
                 part: values for part, values in by_part.items() if values is not None
@@ -40,7 +40,7 @@ def curves(run_set: RunSet) -> Section:
             parts.append(_curve(metric, quantity, series))
     rates = {
         group.name: common_epochs(runs, "learning_rate")
-        for group, runs in zip(run_set.groups, metrics)
+        for group, runs in zip(run_set.groups, logged)
     }
     if any(rate is not None for rate in rates.values()):
         series = {name: {"": rate} for name, rate in rates.items() if rate is not None}
@@ -64,6 +64,7 @@ def _curve(metric, quantity, series) -> Picture:
     )
     return Picture(
         page.file_name("curve", metric),
+        _finding(metric, series),
         caption,
         f"Learning curves of {quantity}; final values: {', '.join(final_values)}.",
         panels.curves(series, quantity.split(" (")[0].capitalize(), quantity),
@@ -75,6 +76,25 @@ def _curve(metric, quantity, series) -> Picture:
             for name, parts in series.items()
         },
     )
+
+
+def _finding(metric, series) -> str:
+    """The best value of each group, by validation where there is one, and its epoch."""
+    if metric == "learning_rate":
+        ends = {name: parts[""][1].mean(axis=0)[[0, -1]] for name, parts in series.items()}
+        return "; ".join(f"{n}: from {a:.3g} to {b:.3g}" for n, (a, b) in ends.items()) + "."
+    best = np.argmin if metric in metrics.LOWER_IS_BETTER else np.argmax
+    texts = []
+    for name, parts in series.items():
+        for part in [p for p in ("valid", "train") if p in parts][:1]:
+            epochs, values = parts[part]
+            mean = values.mean(axis=0)
+            row = best(mean)
+            texts.append(
+                f"{name} has its best {part} value, {mean[row]:.3f}, after epoch {epochs[row]:.3g}"
+                f" and ends at {mean[-1]:.3f}"
+            )
+    return "; ".join(texts) + "."
 
 
 def read_metrics(run: str | files.Path) -> dict[str, Float[np.ndarray, "n"]]:

@@ -7,6 +7,7 @@ from heteroscedastic.analysis.plots import figures
 from heteroscedastic.analysis.report import page
 from heteroscedastic.analysis.report.comparison import RunSet
 from heteroscedastic.analysis.report.page import Section
+from heteroscedastic.data.storage import originals
 from heteroscedastic.runs import loaded_run as loaded_run_lib
 
 _NUM_IMAGES = 12
@@ -61,9 +62,17 @@ def disagreements(run_set: RunSet) -> Section:
     )
     alts = [f"Example {row['id']}, {row['true']}" for row in rows]
     captions = disagreements_lib.captions(examples, names, top)
+    config = het.runs[0].config
+    images = originals.pictures(
+        config["data"],
+        run_set.data_dir,
+        config["evals"][run_set.evaluation]["split"],
+        examples.ids[top],
+        examples.images[top],
+    )
     parts: list[Any] = [
         page.paragraph(introduction),
-        page.sheet(list(zip(examples.images[top], alts, captions))),
+        page.sheet(list(zip(images, alts, captions))),
         page.paragraph(
             f"The table asks whether {het.name} relates the true class (1) to the class that"
             f" {hom.name} predicts by mistake (2). For each image, {het.name} ranks the"

@@ -103,8 +103,17 @@ def _picture(name, splits, unit, run_set) -> Picture:
         " determines the validation examples and planted label noise."
     )
     per = "per example, summed over classes" if run_set.link == "sigmoid" else "per example"
+    shares = {
+        n: np.mean([m["mutual"] for m in ms]) / max(np.mean([m["total"] for m in ms]), _TOLERANCE)
+        for n, ms in means.items()
+    }
+    cause = (
+        "The noise of the utilities" if unit == "latent sample" else "Disagreement of the members"
+    )
+    stated = ", ".join(f"{100 * share:.0f} % of the entropy of {n}" for n, share in shares.items())
     return Picture(
         name,
+        f"{cause} makes up {stated}.",
         f"Mean entropy of a prediction of {run_set.evaluation}, {per}: the mean entropy of a"
         f" {unit}, and the mutual information between the label and the {unit} (the number beside"
         f" the bar). {source} Error bars are standard deviations over runs.",

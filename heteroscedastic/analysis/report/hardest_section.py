@@ -10,6 +10,7 @@ from heteroscedastic.analysis.plots import figures
 from heteroscedastic.analysis.report import page
 from heteroscedastic.analysis.report.comparison import Group, RunSet
 from heteroscedastic.analysis.report.page import Section
+from heteroscedastic.data.storage import originals
 from heteroscedastic.runs import loaded_run
 from heteroscedastic.runs import predictions as predictions_lib
 from heteroscedastic.runs.predictions import Predictions
@@ -28,19 +29,22 @@ def hardest(run_set: RunSet) -> Section:
             " several classes, or because it is difficult."
         )
     ]
-    numbers: dict[str, Any] = {}
-    images, reason = _images(run_set)
-    if reason:
-        parts.append(page.note(f"The images are not available: {reason}"))
+    by_group: dict[int, list[dict[str, Any]]] = {}
     for i, (group, predictions) in enumerate(zip(run_set.groups, run_set.predictions)):
         try:
             rows, losses = largest_losses(predictions)
         except ValueError as error:
             parts.append(page.note(f"{group.name}: {error}"))
             continue
-        examples = [
+        by_group[i] = [
             _example(run_set, predictions, row) | {"loss": losses[row]} for row in rows.tolist()
         ]
+    images, reason = _images(run_set, sorted({e["id"] for x in by_group.values() for e in x}))
+    if reason:
+        parts.append(page.note(f"The images are not available: {reason}"))
+    numbers: dict[str, Any] = {}
+    for i, examples in by_group.items():
+        group = run_set.groups[i]
         numbers[page.file_name("hardest", i, group.name)] = examples
         parts.append(f"<h3>{page.text(group.name)}</h3>")
         parts.append(_sheet(examples, images) if images else _table(group, examples))
@@ -55,18 +59,23 @@ def largest_losses(
     return np.argsort(-losses, kind="stable")[:number], losses
 
 
-def _images(run_set: RunSet) -> tuple[dict[int, UInt8[np.ndarray, "h w c"]] | None, str]:
-    """The images of the evaluation by id, or the reason why they are not available."""
+def _images(
+    run_set: RunSet, ids: list[int]
+) -> tuple[dict[int, UInt8[np.ndarray, "h w c"]] | None, str]:
+    """The images of these examples by id, or the reason why they are not available."""
     run = run_set.groups[0].runs[0]
+    name = run.config["evals"][run_set.evaluation]["split"]
     try:
-        split = loaded_run.build(run, run_set.data_dir).dataset.splits[
-            run.config["evals"][run_set.evaluation]["split"]
-        ]
+        split = loaded_run.build(run, run_set.data_dir).dataset.splits[name]
     except loaded_run.UNAVAILABLE as error:
         return None, str(error)
-    if not figures.are_images(split.inputs):
-        return None, "the inputs are features."
-    return dict(zip(split.ids.tolist(), split.inputs)), ""
+    rows = np.flatnonzero(np.isin(split.ids, ids))
+    images = originals.pictures(
+        run.config["data"], run_set.data_dir, name, split.ids[rows], split.inputs[rows]
+    )
+    if not figures.are_images(images):
+        return None, "the inputs are features, and the images that they describe are elsewhere."
+    return dict(zip(split.ids[rows].tolist(), images)), ""
 
 
 def _example(run_set: RunSet, predictions: list[Predictions], row: int) -> dict[str, Any]:
@@ -102,7 +111,8 @@ def _sheet(examples, images) -> str:
     for example in examples:
         label, predicted = _texts(example)
         alt = f"Example {example['id']}, labelled {label}"
-        caption = f"labelled {label}\npredicted {predicted}\nloss {example['loss']:.2f}"
+        caption = f"id {example['id']}\nlabelled {label}\npredicted {predicted}"
+        caption += f"\nloss {example['loss']:.2f}"
         entries.append((images[example["id"]], alt, caption))
     return page.sheet(entries)
 

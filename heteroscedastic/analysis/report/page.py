@@ -20,9 +20,10 @@ from heteroscedastic.analysis.plots.figures import Figure
 # The page is built from f-strings, as jinja2 would need more lines and another package.
 _CSS = """
 :root { color-scheme: light dark; --ink: #1b1b1f; --paper: #fff; --soft: #f3f4f6;
-        --line: #c9ccd3; --link: #00539c; }
+        --line: #c9ccd3; --link: #00539c; --shade: #0004; }
 @media (prefers-color-scheme: dark) {
-  :root { --ink: #e6e6ea; --paper: #16171b; --soft: #23252b; --line: #4b4f58; --link: #7cc0ff; }
+  :root { --ink: #e6e6ea; --paper: #16171b; --soft: #23252b; --line: #4b4f58; --link: #7cc0ff;
+          --shade: #fff4; }
 }
 * { box-sizing: border-box; }
 body { margin: 0; color: var(--ink); background: var(--paper); font: 1rem/1.5 system-ui, sans-serif;
@@ -40,14 +41,19 @@ nav ul { columns: 16rem; padding-left: 1.2rem; }
 nav li, summary { padding: .3rem 0; }
 nav li { break-inside: avoid; }
 summary { cursor: pointer; }
-.scroll { overflow-x: auto; max-width: 100%; margin: .3rem 0 1rem; }
+/* Shades at the edges show where a table continues: a cover of the page's colour scrolls away. */
+.scroll { overflow-x: auto; max-width: 100%; margin: .3rem 0 1rem; scrollbar-width: thin;
+  background: linear-gradient(to right, var(--paper) 40%, transparent) left / 2.5rem 100% local,
+              linear-gradient(to left, var(--paper) 40%, transparent) right / 2.5rem 100% local,
+              linear-gradient(to right, var(--shade), transparent) left / 1rem 100% scroll,
+              linear-gradient(to left, var(--shade), transparent) right / 1rem 100% scroll;
+  background-repeat: no-repeat; }
 table { border-collapse: collapse; font-variant-numeric: tabular-nums; font-size: .9rem;
         overflow-wrap: normal; }
 th, td { padding: .3rem .7rem; border-bottom: 1px solid var(--line); text-align: right;
-         white-space: nowrap; }
+         vertical-align: top; white-space: pre; }
 th:first-child { text-align: left; position: sticky; left: 0; background: var(--paper); }
-thead th, thead th:first-child { background: var(--soft); vertical-align: bottom;
-                                 white-space: normal; }
+thead th { border-bottom: 2px solid var(--line); vertical-align: bottom; white-space: normal; }
 td.long, thead th.long { min-width: 22rem; white-space: normal; text-align: left; }
 @media (max-width: 40rem) {
   th, td { padding: .3rem .5rem; }
@@ -63,6 +69,9 @@ figure img { display: block; width: 100%; max-width: 100%; height: auto; backgro
              border-radius: .4rem; }
 .pictures img { padding: .4rem; }
 figcaption { font-size: .85rem; padding: .3rem 0; }
+figcaption p { margin: 0; }
+.finding { font-size: 1rem; }
+.headline { font-size: 1.2rem; font-weight: 600; line-height: 1.4; }
 .sheet { display: grid; grid-template-columns: repeat(auto-fill, minmax(8rem, 1fr)); gap: 1rem;
          padding: 0; list-style: none; }
 .sheet img { image-rendering: pixelated; max-height: 12rem; object-fit: contain;
@@ -81,7 +90,8 @@ class Picture(NamedTuple):
     """A figure and the numbers that it shows."""
 
     name: str  # name of its files, without a suffix
-    caption: str
+    finding: str  # a sentence that says what to see
+    caption: str  # what is drawn
     alt: str  # alternative text for screen readers
     figure: Figure
     numbers: Any  # plain values, arrays, and named tuples of these
@@ -112,7 +122,7 @@ def note(value: Any) -> str:
 def table(caption: str, header: Sequence[Any], rows: Sequence[Sequence[Any]]) -> str:
     """A table that scrolls independently; the first cell of each row is the row's header.
 
-    The other columns keep each cell on one line, unless one of its cells is long.
+    The other columns keep the lines of each cell, unless one of its cells is long.
     """
     kinds = [""] + [
         ' class="long"' if any(len(str(row[i])) > _LONG for row in rows) else ""
@@ -140,12 +150,22 @@ def details(summary: str, content: str) -> str:
     return f"<details><summary>{text(summary)}</summary>{content}</details>"
 
 
-def image(data: bytes, kind: str, alt: str, caption: str) -> str:
+def download(name: str, label: str, rows: Sequence[dict[str, Any]]) -> str:
+    """A link inside the page to rows as a CSV file of this name."""
+    encoded = base64.b64encode(files.csv_text(rows).encode()).decode()
+    return (
+        f'<p><a download="{text(name)}" href="data:text/csv;charset=utf-8;base64,{encoded}">'
+        f"{text(label)}</a></p>"
+    )
+
+
+def image(data: bytes, kind: str, alt: str, caption: str, finding: str = "") -> str:
     """An inline image; kind is "png" or "svg+xml"."""
     encoded = base64.b64encode(data).decode()
+    first = f'<p class="finding">{text(finding)}</p>' if finding else ""
     return (
         f'<figure><img src="data:image/{kind};base64,{encoded}" alt="{text(alt)}">'
-        f"<figcaption>{text(caption)}</figcaption></figure>"
+        f"<figcaption>{first}{text(caption)}</figcaption></figure>"
     )
 
 
@@ -228,7 +248,8 @@ def _parts(parts: Sequence[str | Picture]) -> str:
     html_parts, row = [], []
     for part in [*parts, ""]:
         if isinstance(part, Picture):
-            row.append(image(figures.svg(part.figure), "svg+xml", part.alt, part.caption))
+            picture = figures.svg(part.figure)
+            row.append(image(picture, "svg+xml", part.alt, part.caption, part.finding))
             continue
         if row:
             html_parts.append('<div class="pictures">\n' + "\n".join(row) + "\n</div>")

@@ -47,11 +47,7 @@ def reliability_diagram(
       temperatures: by which the logits of each run are divided.
       seed: of the bootstrap.
     """
-    temperatures = temperatures or [1.0] * len(runs)
-    pairs = [_probs_and_outcomes(p, t) for p, t in zip(runs, temperatures)]
-    probs, occurred = (np.concatenate(x, axis=1) for x in zip(*pairs))
-    sums = _sums_by_example(jnp.asarray(probs, jnp.float32), jnp.asarray(occurred, jnp.float32))
-    sums = reliability.ReliabilitySums(*(np.asarray(x, np.float64) for x in sums))
+    sums = sums_by_example(runs, temperatures)
     by_example = np.concatenate([sums.weight, sums.correct], axis=1)
     draws = bootstrap.resampled_sums(by_example, _NUM_RESAMPLES, seed)
     low, high = bootstrap.percentile_band(
@@ -70,11 +66,18 @@ def reliability_diagram(
     )
 
 
-def _sums_by_example(probs, occurred):
+def sums_by_example(
+    runs: Sequence[Predictions], temperatures: Sequence[float] | None = None
+) -> reliability.ReliabilitySums:
+    """The sums of the predictions of all runs for each example, by bin: [n, m], in float64."""
+    temperatures = temperatures or [1.0] * len(runs)
+    pairs = [_probs_and_outcomes(p, t) for p, t in zip(runs, temperatures)]
+    probs, occurred = (jnp.asarray(np.concatenate(x, axis=1), jnp.float32) for x in zip(*pairs))
     size = max(1, _BLOCK_VALUES // (probs.shape[1] * _NUM_BINS))
     blocks = [slice(start, start + size) for start in range(0, max(1, len(probs)), size)]
     return jax.tree.map(
-        lambda *x: np.concatenate(x), *(_block_sums(probs[b], occurred[b]) for b in blocks)
+        lambda *x: np.concatenate(x, dtype=np.float64),
+        *(_block_sums(probs[b], occurred[b]) for b in blocks),
     )
 
 

@@ -4,7 +4,8 @@ A file has `class_names` and, for every split, these arrays:
 
     SPLIT_inputs    uint8 [n, h, w, c], or features, float16 or float32 [n, d] or [n, t, d], or else
     SPLIT_encoded   uint8 [bytes], the encoded images (JPEG, PNG) one after the other, and
-    SPLIT_offsets   integers [n + 1], the start of each image and the end of the last one
+    SPLIT_offsets   integers [n + 1], the start of each image and the end of the last one;
+                    beside features they are the images that analyses show
     SPLIT_labels    integers [n], or lists [n, m] padded with -1
     SPLIT_ids       integers [n]; optional, 0 to n - 1 by default
     SPLIT_NAME      a further field by example; optional
@@ -77,15 +78,28 @@ class Archive:
         rows = slice(part.start, part.stop)
         arrays = dict(self._arrays_by_split[part.split])
         ids = arrays.pop("ids", np.arange(self.sizes[part.split]))[rows]
-        if "encoded" in arrays:
-            try:
-                images = encoded.unpack(arrays.pop("encoded"), arrays.pop("offsets"))[rows]
-            except ValueError as error:
-                raise ValueError(f"{self.where}: {part.split}: {error}") from None
-        else:
-            images = arrays.pop("inputs")[rows]
+        images = arrays.pop("inputs", None)
+        if images is None:
+            images = self.encoded_images(part.split)
+        images = images[rows]
+        for name in ("encoded", "offsets"):
+            arrays.pop(name, None)
         fields = arrays | {"label": arrays.pop("labels")}
         return Part(images, {name: values[rows] for name, values in fields.items()}, ids)
+
+    def encoded_images(self, split: str) -> list[bytes] | None:
+        """The encoded images of a split, if it has any.
+
+        Raises:
+          ValueError: the offsets are damaged.
+        """
+        arrays = self._arrays_by_split[split]
+        if "encoded" not in arrays:
+            return None
+        try:
+            return encoded.unpack(arrays["encoded"], arrays["offsets"])
+        except ValueError as error:
+            raise ValueError(f"{self.where}: {split}: {error}") from None
 
 
 def _names(names: np.ndarray, where: str) -> tuple[str, ...]:

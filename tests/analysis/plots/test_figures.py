@@ -19,6 +19,14 @@ def test_a_figure_is_written_as_png_and_as_svg_with_text(tmp_path):
     assert "<text" in svg.read_text()
 
 
+@pytest.mark.parametrize("width", [3, 4.6, 6.1, 13.7])
+def test_a_png_is_1600_pixels_wide(tmp_path, width):
+    with figures.style_context():
+        figure = figures.figure(width, 2)
+    png, _ = figures.write(figure, tmp_path / "a")
+    assert int.from_bytes(png.read_bytes()[16:20], "big") == 1600  # width in the header of a PNG
+
+
 def test_the_same_figure_has_the_same_bytes(tmp_path):
     first, second = (
         [p.read_bytes() for p in figures.write(line(), tmp_path / name)] for name in "ab"

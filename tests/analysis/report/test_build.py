@@ -1,3 +1,6 @@
+import base64
+import csv
+import io
 import json
 import shutil
 
@@ -18,11 +21,13 @@ from experiments import report as study_report
 from experiments import study
 from heteroscedastic import files
 from heteroscedastic.analysis.covariance import summary
+from heteroscedastic.analysis.errors import label_errors
 from heteroscedastic.analysis.report import build, comparison
 from heteroscedastic.analysis.uncertainty import __main__ as uncertainty
 from heteroscedastic.runs import loaded_run, predictions
 
 NAME = '<b>one & "two"</b>'
+WORDS = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine"]
 
 
 @pytest.fixture(scope="module")
@@ -40,15 +45,16 @@ def renamed(digit_runs, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def page(renamed, tmp_path_factory):
-    """A report of two seeds of one config and a run of another."""
+    """A report of two seeds of one config and a run of another, which is given first."""
     out = tmp_path_factory.mktemp("report")
     paper = out / "numbers.json"
     files.write_json(
         paper, {"note": "Elsewhere.", "numbers": {"plain": {"accuracy": "76.5 ± 0.2"}}}
     )
     before = {p: p.stat().st_mtime_ns for run in renamed for p in run.rglob("*") if p.is_file()}
-    runs = ["--runs", *map(str, renamed), "--names", "plain", "low <rank>", "--paper", str(paper)]
-    build.main([*runs, "--out", str(out / "report")])
+    runs = ["--runs", *map(str, [renamed[2], *renamed[:2]])]
+    names = ["--names", "low <rank>", "plain", "--paper", str(paper)]
+    build.main([*runs, *names, "--out", str(out / "report")])
     assert before == {
         p: p.stat().st_mtime_ns for run in renamed for p in run.rglob("*") if p.is_file()
     }
@@ -72,8 +78,8 @@ def test_the_page_is_self_contained(page):
     assert len(result.all("img")) >= 2 * 12 + 10
     assert result.all("meta")[1]["content"] == "width=device-width, initial-scale=1"
     assert page.stat().st_size < 3e6
-    titles = [a["href"] for a in result.all("a")][1:]
-    assert len(titles) == len(build.SECTIONS)
+    titles = [a["href"] for a in result.all("a") if a["href"].startswith("#")][1:]
+    assert len(titles) == len(build.SECTIONS) + 1
 
 
 def test_names_are_text(page):
@@ -96,6 +102,66 @@ def test_the_table_holds_the_metrics_of_the_runs(page, renamed):
     assert numbers["plain"]["accuracy"] == {"0": evals[0]["accuracy"], "1": evals[1]["accuracy"]}
 
 
+def test_the_plain_head_is_the_reference_although_it_is_given_last(page):
+    head = page.read_text().partition("<thead>")[2].partition("</thead>")[0]
+    assert Reader(head).text == "metricplain (2 runs)low <rank> (1 run)low <rank>, difference"
+    assert Reader(page.read_text()).text.count("than the plain head (95") == 1
+
+
+def test_the_headline_is_the_difference_of_the_accuracies(page, renamed):
+    saved = [predictions.read(renamed[i], "test") for i in (2, 0)]  # of seed 0
+    ours, theirs = (p.logits.argmax(axis=-1) == p.labels for p in saved)
+    points = 100 * np.mean(1.0 * ours - theirs)
+    words = Reader(page.read_text()).text.replace("\u00a0", " ")
+    sentence = words.partition("The low-rank head is right on ")[2].partition(".\n")[0]
+    assert sentence.startswith(
+        f"{abs(points):.1f} points {'more' if points >= 0 else 'fewer'} of the clean test images"
+        f" than the plain head (95 % interval "
+    )
+    assert f"paired bootstrap over {len(ours)} images" in sentence
+    numbers = json.loads((page.parent / "pictures" / "intervals.json").read_text())
+    difference = numbers["differences"]["accuracy"][0]
+    assert difference["value"] == pytest.approx(points / 100)
+    assert difference["low"] < difference["value"] < difference["high"]
+    assert "of the training labels are wrong, but the labels of test are clean" in words
+
+
+def test_classes_have_their_accuracy_and_confusions(page, renamed):
+    saved = [predictions.read(run, "test") for run in renamed[:2]]
+    numbers = json.loads((page.parent / "pictures" / "by_class.json").read_text())
+    for c in range(10):
+        own = saved[0].labels == c
+        accuracy = np.mean([np.mean(p.logits[own].argmax(axis=-1) == c) for p in saved])
+        assert numbers["accuracy"][0][c] == pytest.approx(accuracy)
+        assert numbers["count"][c] == own.sum()
+    percent = json.loads((page.parent / "pictures" / "confusion_0_plain.json").read_text())
+    pooled = np.concatenate([p.logits[p.labels == 3].argmax(axis=-1) for p in saved])
+    expected = 100 * np.bincount(pooled, minlength=10) / len(pooled)
+    np.testing.assert_allclose(percent["percent"][3], expected)
+
+
+def test_the_file_of_suspects_is_the_ranking(page, renamed):
+    links = [a for a in Reader(page.read_text()).all("a") if "suspects" in a.get("download", "")]
+    assert [a["download"] for a in links] == ["suspects_0_plain.csv", "suspects_1_low_rank.csv"]
+    content = base64.b64decode(links[1]["href"].partition(",")[2]).decode()
+    rows = list(csv.DictReader(io.StringIO(content)))
+    scored = label_errors.label_scores(loaded_run.load(renamed[2], "best"))
+    order = np.argsort(-scored.scores.noise_free, kind="stable")
+    np.testing.assert_array_equal([int(row["id"]) for row in rows], scored.ids[order])
+    assert len(rows) == len(scored.ids)
+    text = Reader(page.read_text()).text
+    assert f"id {rows[0]['id']}\nlabelled {rows[0]['label']}\nsuggested" in text
+    numbers = json.loads((page.parent / "pictures" / "mislabelled_1_low_rank.json").read_text())
+    for row in numbers["quality_by_class"]:
+        own = scored.labels == ([NAME, *WORDS[1:]].index(row["class"]))
+        assert row["labels"] == own.sum()
+        assert row["known_wrong"] == np.sum(scored.is_wrong & own)
+        quality = np.mean(np.exp(-scored.scores.noise_free[own]))
+        assert row["quality"] == pytest.approx(quality, rel=1e-5)
+    values = [row["quality"] for row in numbers["quality_by_class"]]
+    assert values == sorted(values)
+
+
 def test_every_figure_has_its_numbers_beside_it(page):
     written = {
         s: {p.stem for p in (page.parent / "pictures").glob(f"*{s}")}
@@ -103,7 +169,8 @@ def test_every_figure_has_its_numbers_beside_it(page):
     }
     assert written[".png"] == written[".svg"] <= written[".json"]
     assert {"curve_nll", "risk_coverage", "entropy_samples", "entropy_members"} <= written[".png"]
-    for kind in ("reliability", "confidence_valid"):
+    assert {"reliability", "reliability_scaled"} <= written[".png"]
+    for kind in ("confusion", "confidence_valid"):
         assert {f"{kind}_0_plain", f"{kind}_1_low_rank"} <= written[".png"]
     noisy = json.loads((page.parent / "pictures" / "confidence_valid_0_plain.json").read_text())
     assert noisy["noise_known"]
@@ -147,9 +214,8 @@ def test_the_most_suspicious_labels_are_shown_with_their_clean_labels(page):
     target = datasets.load_digits().target
     for name in ("0_plain", "1_low_rank"):
         numbers = json.loads((page.parent / "pictures" / f"mislabelled_{name}.json").read_text())
-        words = [NAME, "one", "two", "three", "four", "five", "six", "seven", "eight", "nine"]
         assert [row["clean"] for row in numbers["first"]] == [
-            words[target[row["id"]]] for row in numbers["first"]
+            [NAME, *WORDS[1:]][target[row["id"]]] for row in numbers["first"]
         ]
         assert numbers["checkpoint"] == "best"
         precision = numbers["scores"]["noise_free"]["precision_at_errors"]
@@ -179,7 +245,7 @@ def test_disagreements_are_counted_from_the_predictions(page, renamed):
 
 
 @pytest.mark.skipif(browser.CHROMIUM is None, reason=browser.NO_CHROMIUM)
-@pytest.mark.parametrize("width", [375, 1280])
+@pytest.mark.parametrize("width", [400, 1280])
 def test_a_browser_shows_the_whole_page(page, width):
     state = browser.page_facts(page, width)
     assert state["scrolls"] <= state["width"] <= width
@@ -189,7 +255,8 @@ def test_a_browser_shows_the_whole_page(page, width):
         loaded and 0 < shown <= state["width"] and alt for loaded, shown, alt in state["images"]
     )
     assert [name for name, there in state["anchors"] if not there] == []
-    assert len(state["anchors"]) == len(build.SECTIONS) + 1
+    assert len(state["anchors"]) == len(build.SECTIONS) + 2
+    assert set(state["columns"]) == {2 if width == 1280 else 1}
     assert all(state["focus"])
     assert state["named"]
 
@@ -214,7 +281,7 @@ def test_a_run_with_label_lists_has_a_report(several_labels_run, tmp_path):
     )
 
 
-def test_without_data_the_other_sections_are_written(renamed, tmp_path, monkeypatch):
+def test_without_data_the_other_sections_are_written(renamed, tmp_path, monkeypatch, capsys):
     copy = shutil.copytree(renamed[0], tmp_path / "run")
     config = files.read_json(copy / "config.json")
     files.write_json(copy / "config.json", config | {"data": config["data"] | {"name": "nowhere"}})
@@ -226,6 +293,8 @@ def test_without_data_the_other_sections_are_written(renamed, tmp_path, monkeypa
     assert "The wrong labels are not known: " in text
     assert "The most suspicious labels of Deterministic are not available: " in text
     assert "there are 0 with noise and 1 without" in text
+    progress = [x for x in capsys.readouterr().out.splitlines() if x.startswith("section ")]
+    assert len(progress) == len(build.SECTIONS)
 
 
 @pytest.mark.parametrize("lost", ["all", "a step"])

@@ -99,6 +99,14 @@ def test_runs_with_other_labels_classes_or_data_are_refused(digit_runs, tmp_path
         comparison.load(comparison.groups([run, other]))
 
 
+def test_the_first_head_without_noise_is_the_reference(digit_runs):
+    plain, noisy = comparison.groups(digit_runs[1:])
+    second = comparison.Group("second", plain.runs)
+    assert comparison.reference_first([noisy, plain, second]) == [plain, noisy, second]
+    assert comparison.reference_first([plain, noisy]) == [plain, noisy]
+    assert comparison.reference_first([noisy, noisy]) == [noisy, noisy]
+
+
 def test_a_run_counts_once(digit_runs, tmp_path):
     with pytest.raises(ValueError, match="is given twice"):
         comparison.groups([digit_runs[0], digit_runs[0]])

@@ -1,4 +1,7 @@
+import base64
+import csv
 import html.parser
+import io
 import json
 from typing import NamedTuple
 
@@ -57,8 +60,9 @@ def page_with_markup():
         page.paragraph(MARKUP),
         page.note(MARKUP),
         page.table(MARKUP, [MARKUP, "b"], [[MARKUP, MARKUP]]),
-        page.Picture("one", MARKUP, MARKUP, line(), {}),
-        page.Picture("two", MARKUP, MARKUP, line(), {}),
+        page.Picture("one", MARKUP, MARKUP, MARKUP, line(), {}),
+        page.Picture("two", MARKUP, MARKUP, MARKUP, line(), {}),
+        page.download(MARKUP, MARKUP, [{MARKUP: MARKUP}]),
         page.sheet([(pixel, MARKUP, MARKUP)]),
         page.details(MARKUP, page.paragraph(MARKUP)),
     ]
@@ -70,8 +74,9 @@ def page_with_markup():
 def test_text_is_escaped():
     result = Reader(page_with_markup())
     assert not result.all("script")
-    assert result.text.count(MARKUP) == 18
+    assert result.text.count(MARKUP) == 21
     assert {image["alt"] for image in result.all("img")} == {MARKUP}
+    assert {link.get("download") for link in result.all("a")} == {None, MARKUP}
 
 
 def test_everything_is_inside_the_page():
@@ -90,7 +95,8 @@ def test_contents_link_to_sections_with_unique_ids():
     result = Reader(page_with_markup())
     ids = [attrs["id"] for _, attrs in result.tags if "id" in attrs]
     assert len(set(ids)) == len(ids)
-    assert {a["href"][1:] for a in result.all("a")} <= set(ids)
+    links = [a["href"] for a in result.all("a") if "download" not in a]
+    assert {link[1:] for link in links} <= set(ids)
     assert len(result.all("nav")) == len(result.all("main")) == len(result.all("h1")) == 1
 
 
@@ -112,6 +118,24 @@ def test_a_png_holds_the_pixels(tmp_path):
     )
 
 
+def test_a_file_inside_the_page_has_the_rows():
+    rows = [{"id": 3, "label": 'a "b", c'}, {"id": 1, "label": "=1+1"}]
+    (link,) = Reader(page.download("rows.csv", "Rows", rows)).all("a")
+    kind, _, data = link["href"].partition(";base64,")
+    assert kind == "data:text/csv;charset=utf-8"
+    assert link["download"] == "rows.csv"
+    assert list(csv.DictReader(io.StringIO(base64.b64decode(data).decode()))) == [
+        {"id": "3", "label": 'a "b", c'},
+        {"id": "1", "label": "'=1+1"},
+    ]
+
+
+def test_what_to_see_stands_first_under_a_picture():
+    picture = page.Picture("one", "It falls.", "A line.", "alt", line(), {})
+    text = page.page("title", "", [page.Section("A", [picture])])
+    assert '<figcaption><p class="finding">It falls.</p>A line.</figcaption>' in text
+
+
 class Numbers(NamedTuple):
     values: np.ndarray
     share: float
@@ -124,7 +148,7 @@ def test_numbers_are_written_beside_the_figures_as_json(tmp_path):
     }
     sections = [
         page.Section(
-            "A", [page.Picture("one", "", "", line(), numbers)], {"two": {"c": float("inf")}}
+            "A", [page.Picture("one", "", "", "", line(), numbers)], {"two": {"c": float("inf")}}
         )
     ]
     written = page.write_beside(sections, tmp_path)
