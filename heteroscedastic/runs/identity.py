@@ -33,6 +33,7 @@ _BEFORE: dict[str, dict[str, Any]] = {
     },
     "predictive": {"chunk_size": None, "min_factor": 0.01, "points": "independent"},
     "predictive.sigmoid": {"num_samples": None, "points": None},
+    "predictive.softmax_exact": {"num_nodes": 32},
     "score": {"points": "independent"},
     "selection.pruned": {"full_fraction": 0.125},
     "smoothing": {"over": "all"},
