@@ -61,7 +61,7 @@ class Regime(NamedTuple):
 
 
 class Primary(NamedTuple):
-    """A comparison that was chosen before any run; all others of a table are exploratory."""
+    """A comparison that was chosen before any test result was seen; all others are exploratory."""
 
     row: str
     metric: str

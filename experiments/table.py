@@ -8,7 +8,8 @@ task. For runs that are not in OUT, the results saved by experiments.save_result
 
 Intervals and p-values are for each comparison alone. Differences that stay significant after Holm's
 correction over the table are marked, the detectable difference is printed, and the comparisons that
-were chosen before any run are listed. With --crossed, intervals also cover other test examples.
+were chosen before any test result was seen are listed. With --crossed, intervals also cover other
+test examples.
 """
 
 import functools
@@ -122,7 +123,7 @@ def _short(commits: str) -> str:
 
 
 def _primary(chosen, job_results):
-    """A line for each comparison that was chosen before any run."""
+    """A line for each comparison that was chosen before any test result was seen."""
     found = []
     for primary in chosen.primary:
         regime = chosen.regimes[primary.regime]
@@ -139,7 +140,7 @@ def _primary(chosen, job_results):
     adjusted = statistics.holm([comparison.p for _, comparison in found])
     lines = [
         "",
-        "Primary comparisons, chosen before any run; all others are exploratory.",
+        "Primary comparisons, chosen before any test result was seen; all others are exploratory.",
         "",
         "| difference | pairs | value | p | after Holm | detectable |",
         "| --- | --- | --- | --- | --- | --- |",

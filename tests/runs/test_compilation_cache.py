@@ -24,7 +24,7 @@ print(events.count("/jax/compilation_cache/cache_hits"), float(value).hex())
 
 
 @pytest.fixture
-def settings(monkeypatch):
+def settings():
     """The settings of JAX that a test changes; no directory is set at first."""
     names = ("jax_compilation_cache_dir", "jax_persistent_cache_min_compile_time_secs")
     before = {name: getattr(jax.config, name) for name in names}
