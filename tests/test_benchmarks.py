@@ -172,3 +172,16 @@ def test_the_table_of_label_errors_is_that_of_its_saved_results():
     mean = float(np.mean(differences))
     half = stats.t.ppf(0.975, 9) * np.std(differences, ddof=1) / np.sqrt(10)
     assert f"{mean:.4f} ± {half:.4f}" in page
+
+
+def test_the_speed_of_the_estimator_is_that_of_its_saved_results():
+    page = (ROOT / "docs/results/cost.md").read_text()
+    worse, clean = (
+        json.loads((ROOT / f"benchmarks/results/estimator_speed_{name}.json").read_text())
+        for name in ("worse_label", "clean")
+    )
+    assert (worse["arguments"]["label"], clean["arguments"]["label"]) == ("worse_label", "labels")
+    for fits in zip(worse["results"], clean["results"], strict=True):
+        assert fits[0]["fit"] == fits[1]["fit"]
+        cells = (f"{fit['seconds']:.1f} | {fit['held_out_nll']:.4f}" for fit in fits)
+        assert f"| {fits[0]['fit']} | {' | '.join(cells)} |" in page

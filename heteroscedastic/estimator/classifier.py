@@ -7,7 +7,7 @@ from typing import Any
 
 import jax
 import numpy as np
-from jaxtyping import Float, Num, Shaped
+from jaxtyping import Float, Int, Num, Shaped
 from scipy import special
 from sklearn.base import BaseEstimator, ClassifierMixin, clone
 from sklearn.model_selection import StratifiedKFold, check_cv
@@ -133,9 +133,7 @@ class HeteroscedasticClassifier(ClassifierMixin, BaseEstimator):
         checks.settings(self)
         X, y = validate_data(self, X, y, dtype=_DTYPES, multi_output=True)
         self.classes_, labels = checks.encoded_labels(y)
-        weights = checks.weights(sample_weight, len(X))
-        present = weights > 0
-        X, labels, weights = X[present], labels[present], weights[present]
+        X, labels, weights = _present(X, labels, checks.weights(sample_weight, len(X)))
         checks.several_classes(labels, self.classes_)
         self._link = "softmax" if labels.ndim == 1 else "sigmoid"
         self._set_statistics(X)
@@ -189,9 +187,7 @@ class HeteroscedasticClassifier(ClassifierMixin, BaseEstimator):
                 f"classes are {classes}, but were {self.classes_} in the first call; omit them."
             )
         labels = checks.known_labels(y, self.classes_, self._link)
-        weights = checks.weights(sample_weight, len(X))
-        present = weights > 0
-        X, labels, weights = X[present], labels[present], weights[present]
+        X, labels, weights = _present(X, labels, checks.weights(sample_weight, len(X)))
         seed = self._seed()
         if first:
             self._set_statistics(X)
@@ -366,7 +362,7 @@ class HeteroscedasticClassifier(ClassifierMixin, BaseEstimator):
     def _standardized(self, inputs: Num[np.ndarray, "n d"]) -> Float[np.ndarray, "n d"]:
         with np.errstate(over="ignore", invalid="ignore"):
             scale = np.where(np.isfinite(self.scale_), self.scale_, np.nan)  # not x / inf = 0
-            standardized = ((inputs - self.mean_) / scale).astype(np.float32)
+            standardized = dataset.scaled_features(inputs, self.mean_, scale)
         checks.finite(inputs, standardized)
         return standardized
 
@@ -405,3 +401,13 @@ class HeteroscedasticClassifier(ClassifierMixin, BaseEstimator):
 
 def _number(value: Any, automatic: float) -> float:
     return float(automatic if checks.is_auto(value) else value)
+
+
+def _present(
+    X: Num[np.ndarray, "n d"], labels: Int[np.ndarray, "n *m"], weights: Float[np.ndarray, "n"]
+) -> tuple[Num[np.ndarray, "p d"], Int[np.ndarray, "p *m"], Float[np.ndarray, "p"]]:
+    """The examples of a weight above 0."""
+    present = weights > 0
+    if present.all():
+        return X, labels, weights  # a copy of large features takes as long as some epochs
+    return X[present], labels[present], weights[present]

@@ -96,7 +96,7 @@ def examples(
     cols = padded_features(inputs.shape[1]) - inputs.shape[1]
     lists = [(0, 0)] * (labels.ndim - 1)
     return Examples(
-        jnp.asarray(np.pad(inputs.astype(np.float32), ((0, rows), (0, cols)))),
+        jnp.asarray(np.pad(inputs.astype(np.float32, copy=False), ((0, rows), (0, cols)))),
         jnp.asarray(np.pad(labels.astype(np.int32), [(0, rows), *lists])),
         jnp.asarray(np.pad(weights.astype(np.float32), (0, rows))),
     )
