@@ -58,14 +58,14 @@ def test_standardised_features_have_mean_0_and_variance_1_in_training(tmp_path):
 
 
 def test_tokens_share_their_statistics():
-    tokens = np.random.default_rng(0).normal(3, 2, (50, 4, 5)).astype(np.float32)
-    split = Split(tokens, np.zeros(50, int), np.arange(50))
-    flat = Split(tokens.reshape(200, 5), np.zeros(200, int), np.arange(200))
+    tokens = np.random.default_rng(0).normal(3, 2, (600, 4, 5)).astype(np.float32)
+    split = Split(tokens, np.zeros(600, int), np.arange(600))
+    flat = Split(tokens.reshape(2400, 5), np.zeros(2400, int), np.arange(2400))
     standard, standard_flat = (
         dataset_lib.standardized(Dataset({"train": x}, ("a",))).splits["train"].inputs
         for x in (split, flat)
     )
-    np.testing.assert_array_equal(standard.reshape(200, 5), standard_flat)
+    np.testing.assert_array_equal(standard.reshape(2400, 5), standard_flat)
 
 
 def test_runs_do_not_depend_on_units_or_storage(tmp_path):
