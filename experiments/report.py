@@ -11,7 +11,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from experiments import study, table
+from experiments import paper_numbers, study
 from heteroscedastic import files, user_errors
 from heteroscedastic.analysis.report import build, comparison
 from heteroscedastic.analysis.report.comparison import Group
@@ -43,11 +43,13 @@ def paper(
 
     A table with a layout has none either: the paper reports means over several of its rows.
     """
-    columns = [m for m in regime.metrics or chosen.metrics if table.has_paper(chosen, regime, m)]
+    columns = [
+        m for m in regime.metrics or chosen.metrics if paper_numbers.has_metric(chosen, regime, m)
+    ]
     if not columns or chosen.layout:
         return None
     by_row = {
-        row.name: {m: table.paper_number(chosen, regime, row, m, numbers) for m in columns}
+        row.name: {m: paper_numbers.number(chosen, regime, row, m, numbers) for m in columns}
         for row in chosen.rows
     }
     title = numbers["tables"][chosen.paper["table"]]["title"]

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from experiments import study, table
+from experiments import metric_values, study
 from heteroscedastic import files, user_errors
 
 _RUN_KEYS = ("step", "seconds", "goodput", "device", "versions", "commit")
@@ -36,7 +36,7 @@ def table_metrics(chosen: study.Table, result: study.JobResult) -> dict[str, Any
             score = result.results["evals"][regime.select][chosen.select_metric]
             evals.setdefault(regime.select, {})[chosen.select_metric] = score
         for metric in regime.metrics or chosen.metrics:
-            value = table.metric_value(result, regime, metric)
+            value = metric_values.value(result, regime, metric)
             before = evals.setdefault(regime.report, {}).setdefault(metric, value)
             if before is not value and not np.array_equal(before, value, equal_nan=True):
                 raise ValueError(

@@ -12,7 +12,6 @@ were chosen before any test result was seen are listed. With --crossed, interval
 test examples.
 """
 
-import functools
 import re
 from collections import Counter
 from pathlib import Path
@@ -21,18 +20,10 @@ from typing import Any
 import numpy as np
 from scipy import stats
 
-from experiments import statistics, study
+from experiments import metric_values, paper_numbers, statistics, study
 from heteroscedastic import files, user_errors
 from heteroscedastic.analysis.report.comparison import difference, spread
-from heteroscedastic.analysis.uncertainty import by_class, calibration
 from heteroscedastic.runs import predictions
-
-# Prefix of a metric -> the control of analysis/uncertainty/by_class.py that it is measured under.
-_CONTROLS = {
-    "shifted_": "after_prior_shift",
-    "hit_floor_": "floor_of_hits",
-    "label_floor_": "floor_of_labels",
-}
 
 
 def unpaired_p(ours: list[float], theirs: list[float]) -> float:
@@ -129,7 +120,11 @@ def _primary(chosen, job_results):
         regime = chosen.regimes[primary.regime]
         tuned = study.tuned_results(job_results, regime, chosen.select_metric)
         ours, theirs = (
-            {s: metric_value(x, regime, primary.metric) for (r, s), x in tuned.items() if r == name}
+            {
+                s: metric_values.value(x, regime, primary.metric)
+                for (r, s), x in tuned.items()
+                if r == name
+            }
             for name in (primary.row, primary.reference)
         )
         comparison = statistics.compared(ours, theirs)
@@ -162,8 +157,8 @@ def _regime(chosen, regime, tuned, numbers, crossed=False):
         columns += [metric, f"{metric} - {chosen.reference}"] if chosen.reference else [metric]
         columns += ["p"] if chosen.test and chosen.reference else []
         columns += (
-            [f"paper {paper_column(chosen, regime, metric)}"]
-            if has_paper(chosen, regime, metric)
+            [f"paper {paper_numbers.column(chosen, regime, metric)}"]
+            if paper_numbers.has_metric(chosen, regime, metric)
             else []
         )
     lines = ["| " + " | ".join(columns) + " |", "|" + " --- |" * len(columns)]
@@ -185,11 +180,13 @@ def _regime(chosen, regime, tuned, numbers, crossed=False):
         if crossed and chosen.reference not in (None, row.name):
             over_examples = _crossed(own, seeds[chosen.reference], regime)
         for metric in metrics:
-            values = {s: metric_value(result, regime, metric) for s, result in own.items()}
+            values = {s: metric_values.value(result, regime, metric) for s, result in own.items()}
             cells.append(spread(list(values.values())))
             if chosen.reference:
                 others = seeds[chosen.reference]
-                theirs = {s: metric_value(result, regime, metric) for s, result in others.items()}
+                theirs = {
+                    s: metric_values.value(result, regime, metric) for s, result in others.items()
+                }
                 same = row.name == chosen.reference
                 cell = "" if same else difference(values, theirs)
                 cell = over_examples.get(metric, cell)
@@ -197,8 +194,8 @@ def _regime(chosen, regime, tuned, numbers, crossed=False):
                 if chosen.test:
                     p = unpaired_p(list(values.values()), list(theirs.values()))
                     cells.append("" if same or np.isnan(p) else f"{p:.2g}")
-            if has_paper(chosen, regime, metric):
-                cells.append(paper_number(chosen, regime, row, metric, numbers))
+            if paper_numbers.has_metric(chosen, regime, metric):
+                cells.append(paper_numbers.number(chosen, regime, row, metric, numbers))
         lines.append("| " + " | ".join(cells) + " |")
     notes = _notes(chosen, metrics, comparisons)
     return lines + _rows_without_runs(chosen, regime, columns, numbers) + notes
@@ -212,7 +209,7 @@ def _comparisons(chosen, regime, metrics, seeds):
     return {
         (row.name, metric): statistics.compared(
             *(
-                {s: metric_value(result, regime, metric) for s, result in results.items()}
+                {s: metric_values.value(result, regime, metric) for s, result in results.items()}
                 for results in (seeds[row.name], others)
             )
         )
@@ -269,96 +266,6 @@ def _rows_without_runs(chosen, regime, columns, numbers):
                 + " |"
             )
     return lines
-
-
-def metric_value(result: study.JobResult, regime: study.Regime, metric: str) -> Any:
-    """A metric of a complete run, in the evaluation that a regime reports.
-
-    Args:
-      result: of a complete run.
-      regime: its `fitted_on` is the evaluation on which temperatures are fitted.
-      metric: a key of results.json, or a metric of the predictions
-        (analysis/uncertainty/calibration.py); after "scaled_", the metric after temperature
-        scaling; after "shifted_", a measure by class after a correction of the class prior; after
-        "hit_floor_" and "label_floor_", that measure of a perfect model, for drawn hits and for
-        drawn labels (analysis/uncertainty/by_class.py); "classes", the measures of each class.
-
-    Raises:
-      ValueError: a scaled metric, but the regime has no data for the temperature.
-    """
-    recorded = result.results["evals"][regime.report]
-    if metric in recorded:
-        return recorded[metric]
-    directory = result.job.directory
-    if metric == "classes":
-        # The draws are for the controls alone.
-        return by_class.run_report(directory, regime.report, num_draws=1)["classes"]
-    for prefix, control in _CONTROLS.items():
-        if metric.startswith(prefix):
-            measures = _by_class(directory, regime.report)[control]
-            return measures[metric.removeprefix(prefix)] if measures else float("nan")
-    if regime.fitted_on is None:
-        if metric.startswith("scaled_"):
-            raise ValueError(
-                f"{metric} requires an evaluation on which the temperature is fitted, and the"
-                f" regime that reports {regime.report!r} has none."
-            )
-        return _unscaled(directory, regime.report)[metric]
-    metrics = _calibration(directory, regime.fitted_on, regime.report)
-    scaled = metric.startswith("scaled_")
-    return metrics["after" if scaled else "before"][metric.removeprefix("scaled_")]
-
-
-@functools.cache
-def _calibration(directory: files.Path, fit: str, on: str) -> dict[str, Any]:
-    return calibration.temperature_scaling(directory, fit, on)
-
-
-@functools.cache
-def _unscaled(directory: files.Path, on: str) -> dict[str, float]:
-    return calibration.unscaled(directory, on)
-
-
-@functools.cache
-def _by_class(directory: files.Path, on: str) -> dict[str, Any]:
-    return by_class.run_report(directory, on)
-
-
-def has_paper(chosen, regime, metric):
-    """Whether the paper has a number for a metric; regimes that report validation have none."""
-    return (
-        bool(chosen.paper)
-        and metric in chosen.paper["columns"]
-        and regime in study.tested_regimes(chosen).values()
-    )
-
-
-def paper_column(chosen: study.Table, regime: study.Regime, metric: str) -> str:
-    """The paper's column for a metric of the evaluation that a regime reports."""
-    return regime.prefix + chosen.paper["columns"][metric]
-
-
-def paper_row(
-    chosen: study.Table, row: study.Row, numbers: dict[str, Any]
-) -> dict[str, Any] | None:
-    """The row of the paper's table that corresponds to our row; None if there is none."""
-    values = {"id": row.paper, **chosen.paper["where"], **row.where}
-    rows = numbers["tables"][chosen.paper["table"]]["rows"]
-    return next(
-        (candidate for candidate in rows if all(candidate.get(k) == v for k, v in values.items())),
-        None,
-    )
-
-
-def paper_number(
-    chosen: study.Table, regime: study.Regime, row: study.Row, metric: str, numbers: dict[str, Any]
-) -> str:
-    """The paper's number with its standard deviation; "-" if there is none."""
-    theirs, column = paper_row(chosen, row, numbers), paper_column(chosen, regime, metric)
-    if theirs is None or theirs.get(column) is None:
-        return "-"
-    std = theirs.get("std", {}).get(column)
-    return f"{theirs[column]}" + (f" ± {std}" if std is not None else "")
 
 
 @user_errors.one_line()

@@ -22,9 +22,9 @@ from typing import Any
 
 import numpy as np
 
-from experiments import study
+from experiments import paper_numbers, study
 from experiments.study import Regime, Row, Scale, Table
-from experiments.table import paper_number, unpaired_p
+from experiments.table import unpaired_p
 from heteroscedastic.analysis.report.comparison import difference, spread
 from heteroscedastic.data.storage import vtab
 
@@ -140,7 +140,8 @@ def layout_by_head(
     (regime,) = chosen.regimes.values()
     rows = {row.name.partition("_from_")[2]: row for row in chosen.rows if chosen.paper}
     paper = {
-        head: paper_number(chosen, regime, row, "accuracy", numbers) for head, row in rows.items()
+        head: paper_numbers.number(chosen, regime, row, "accuracy", numbers)
+        for head, row in rows.items()
     }
     return text(accuracies(chosen, tuned), paper)
 

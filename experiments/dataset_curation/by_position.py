@@ -12,7 +12,7 @@ import numpy as np
 from jaxtyping import Float, Int
 from scipy import stats
 
-from experiments import study, table
+from experiments import metric_values, study
 from heteroscedastic.analysis.report.comparison import spread
 from heteroscedastic.curation import label_noise
 
@@ -66,7 +66,7 @@ def by_position(
         runs = []
         for (name, _), result in sorted(tuned.items(), key=lambda item: item[0]):
             if name == row.name:
-                classes = table.metric_value(result, regime, "classes")
+                classes = metric_values.value(result, regime, "classes")
                 positions = order.classes(result.job, classes)
                 runs.append({k: np.array(v, float)[positions] for k, v in classes.items()})
         if runs:

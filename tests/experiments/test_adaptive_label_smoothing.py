@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from gaussians import covariance, latent
 
-from experiments import study, table
+from experiments import paper_numbers, study
 from experiments.adaptive_label_smoothing import pictures, rows, unseen
 from heteroscedastic.analysis.uncertainty.confidence import Diagram
 
@@ -92,7 +92,7 @@ def test_rows_of_a_size_are_of_its_data():
 @pytest.mark.parametrize("number", [1, 2, 3, 5, 6])
 def test_every_row_of_the_papers_table_has_a_row_here(number):
     found = [
-        table.paper_row(chosen, row, PAPER)
+        paper_numbers.matching_row(chosen, row, PAPER)
         for name, chosen in rows.TABLES.items()
         if name == f"table_{number}" or name.startswith(f"table_{number}_")
         for row in chosen.rows

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from experiments import save_results, study, table
+from experiments import metric_values, paper_numbers, save_results, study
 from experiments.dataset_curation import by_position, logit_curves, pictures, rows
 from experiments.study import JobResult, Regime
 from heteroscedastic import bind, curation
@@ -99,7 +99,9 @@ def test_every_row_of_the_papers_table_has_a_row_here():
     found = []
     for name, chosen in rows.TABLES.items():
         if name.startswith("table_1"):
-            found += [table.paper_row(chosen, row, PAPER) for row in chosen.rows if row.paper]
+            found += [
+                paper_numbers.matching_row(chosen, row, PAPER) for row in chosen.rows if row.paper
+            ]
     assert len(found) == len(PAPER["tables"]["table_1"]["rows"])
     assert all(row in found for row in PAPER["tables"]["table_1"]["rows"])
 
@@ -230,7 +232,7 @@ def test_positions_of_rising_noise_are_those_of_curation():
 def test_a_scaled_metric_requires_data_for_its_temperature():
     result = by_class_result(0, [1], [0.1])
     with pytest.raises(ValueError, match="scaled_ece requires an evaluation"):
-        table.metric_value(result, Regime(None, "test"), "scaled_ece")
+        metric_values.value(result, Regime(None, "test"), "scaled_ece")
 
 
 def test_label_smoothing_has_the_minimum_of_figure_7_and_cross_entropy_has_none():

@@ -3,7 +3,7 @@ import re
 
 import pytest
 
-from experiments import run, study, table
+from experiments import paper_numbers, run, study, table
 from experiments.correlated_label_noise import rows
 from experiments.study import Regime, Row, Scale, Table
 from heteroscedastic import bind, losses, predictive
@@ -25,7 +25,9 @@ def test_every_row_of_the_papers_table_is_a_row_here(name):
         for table_name, chosen in PAPER.items()
         if table_name == name or table_name.startswith(f"{name}_")
     ]
-    matches = [table.paper_row(chosen, row, NUMBERS) for chosen in tables for row in chosen.rows]
+    matches = [
+        paper_numbers.matching_row(chosen, row, NUMBERS) for chosen in tables for row in chosen.rows
+    ]
     rows = NUMBERS["tables"][name]["rows"]
     unmatched = [row for row in rows if row not in matches]
     assert None not in matches
@@ -43,7 +45,7 @@ def test_every_row_of_the_papers_table_is_a_row_here(name):
 def test_every_column_of_the_papers_table_is_a_metric_here(name):
     columns = {column["key"] for column in NUMBERS["tables"][PAPER[name].paper["table"]]["columns"]}
     ours = {
-        table.paper_column(PAPER[name], regime, metric)
+        paper_numbers.column(PAPER[name], regime, metric)
         for regime in PAPER[name].regimes.values()
         for metric in PAPER[name].paper["columns"]
     }
@@ -305,13 +307,13 @@ def test_a_row_that_is_not_in_the_paper_has_no_number():
         paper=dict(table="table_2", where={}, columns={"nll": "nll"}),
     )
     assert (
-        table.paper_number(
+        paper_numbers.number(
             chosen, Regime(None, "test", "webvision_"), Row("x", "x"), "nll", NUMBERS
         )
         == "-"
     )
     cleannet = Row("x", "x", paper="lee_2018")
     assert (
-        table.paper_number(chosen, Regime(None, "test", "webvision_"), cleannet, "nll", NUMBERS)
+        paper_numbers.number(chosen, Regime(None, "test", "webvision_"), cleannet, "nll", NUMBERS)
         == "-"
     )

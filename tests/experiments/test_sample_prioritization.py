@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from experiments import study, table
+from experiments import paper_numbers, study
 from experiments.sample_prioritization import pictures, rows, statistics
 from heteroscedastic.runs import assembly, loaded_run, loop
 
@@ -92,7 +92,7 @@ def test_every_cell_has_its_own_hyper_parameter_and_the_number_of_the_paper(data
         assert found.pop(method) == hyper
         assert not any(x is not None for other in found.values() for x in other.values())
         (row,) = [r for r in chosen.rows if r.name == job.row]
-        assert table.paper_row(chosen, row, PAPER) == cell
+        assert paper_numbers.matching_row(chosen, row, PAPER) == cell
         seen.add(job.row)
     assert len(seen) == (16 if number == 1 else 12)
 

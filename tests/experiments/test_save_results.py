@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from experiments import run, save_results, study, table
+from experiments import metric_values, run, save_results, study, table
 from experiments.study import Regime, Row, Scale, Table
 from heteroscedastic import files
 
@@ -82,7 +82,7 @@ def test_a_table_has_the_same_digits_from_saved_results_as_from_its_runs(
     saved = json.loads(study.saved_path().read_text())
     assert set(saved) == {job.fingerprint for job in jobs}
     assert "brier" not in json.dumps(saved)  # a metric that the table does not print
-    table._calibration.cache_clear()
+    metric_values._calibration.cache_clear()
 
 
 def test_results_are_added_to_saved_ones_and_only_missing_runs_are_trained(
@@ -129,7 +129,7 @@ def test_a_metric_with_two_values_is_an_error(runs_directory):
     (first, *_) = study.job_results(other, "cpu", runs_directory)
     with pytest.raises(ValueError, match="scaled_nll of test has two values"):
         save_results.table_metrics(other, first)
-    table._calibration.cache_clear()
+    metric_values._calibration.cache_clear()
 
 
 def test_a_fingerprint_depends_on_the_config_and_not_on_directories():

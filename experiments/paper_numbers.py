@@ -1,0 +1,42 @@
+"""The numbers of a paper, from the paper.json of its study, beside our rows and metrics."""
+
+from typing import Any
+
+from experiments import study
+
+
+def has_metric(chosen: study.Table, regime: study.Regime, metric: str) -> bool:
+    """Whether the paper has a number for a metric; regimes that report validation have none."""
+    return (
+        bool(chosen.paper)
+        and metric in chosen.paper["columns"]
+        and regime in study.tested_regimes(chosen).values()
+    )
+
+
+def column(chosen: study.Table, regime: study.Regime, metric: str) -> str:
+    """The paper's column for a metric of the evaluation that a regime reports."""
+    return regime.prefix + chosen.paper["columns"][metric]
+
+
+def matching_row(
+    chosen: study.Table, row: study.Row, numbers: dict[str, Any]
+) -> dict[str, Any] | None:
+    """The row of the paper's table that corresponds to our row; None if there is none."""
+    values = {"id": row.paper, **chosen.paper["where"], **row.where}
+    rows = numbers["tables"][chosen.paper["table"]]["rows"]
+    return next(
+        (candidate for candidate in rows if all(candidate.get(k) == v for k, v in values.items())),
+        None,
+    )
+
+
+def number(
+    chosen: study.Table, regime: study.Regime, row: study.Row, metric: str, numbers: dict[str, Any]
+) -> str:
+    """The paper's number with its standard deviation; "-" if there is none."""
+    theirs, name = matching_row(chosen, row, numbers), column(chosen, regime, metric)
+    if theirs is None or theirs.get(name) is None:
+        return "-"
+    std = theirs.get("std", {}).get(name)
+    return f"{theirs[name]}" + (f" ± {std}" if std is not None else "")
