@@ -26,7 +26,7 @@ from heteroscedastic.analysis.covariance import pairs as pairs_lib
 from heteroscedastic.analysis.covariance.average import Average
 from heteroscedastic.analysis.plots import figures
 from heteroscedastic.data import resident
-from heteroscedastic.runs import assembly
+from heteroscedastic.runs import assembly, compilation_cache
 from heteroscedastic.runs import loaded_run as loaded_run_lib
 from heteroscedastic.runs.loaded_run import LoadedRun
 from heteroscedastic.training import evaluate
@@ -252,6 +252,7 @@ def main() -> None:
             "--top and --num_pairs must be at least 1; --num_classes and the number of classes in"
             " --classes must be at least 2."
         )
+    compilation_cache.enable()
     loaded_run = loaded_run_lib.load(flags.run, flags.checkpoint, flags.data_dir)
     if not loaded_run_lib.has_noise(loaded_run.run.config):
         raise ValueError(

@@ -24,8 +24,8 @@ from heteroscedastic import files, user_errors
 from heteroscedastic import latent as latent_lib
 from heteroscedastic.analysis.errors import rank_test
 from heteroscedastic.analysis.plots import figures
+from heteroscedastic.runs import compilation_cache, predictions, provenance
 from heteroscedastic.runs import loaded_run as loaded_run_lib
-from heteroscedastic.runs import predictions, provenance
 from heteroscedastic.runs.loaded_run import LoadedRun
 
 _NUM_IMAGES = 18  # on the sheet
@@ -295,6 +295,7 @@ def main() -> None:
     parser.add_argument("--out", help="output directory; default: HET/analysis")
     parser.add_argument("--data_dir", default=os.environ.get("TFDS_DATA_DIR"))
     flags = parser.parse_args()
+    compilation_cache.enable()
     disagreements, loaded_run = find(*flags.runs, flags.on, flags.data_dir)
     facts = {"on": flags.on} | summary(disagreements)
     class_names = figures.class_names(loaded_run.dataset)

@@ -26,6 +26,7 @@ from heteroscedastic.analysis.plots import figures
 from heteroscedastic.calibration import scores
 from heteroscedastic.data.storage import originals
 from heteroscedastic.outputs import label_quality
+from heteroscedastic.runs import compilation_cache
 from heteroscedastic.runs import loaded_run as loaded_run_lib
 from heteroscedastic.runs.loaded_run import LoadedRun
 
@@ -292,6 +293,7 @@ def main() -> None:
     parser.add_argument("--out", help="output directory; default: RUN/analysis")
     parser.add_argument("--data_dir", default=os.environ.get("TFDS_DATA_DIR"))
     flags = parser.parse_args()
+    compilation_cache.enable()
     loaded_run = loaded_run_lib.load(flags.run, flags.checkpoint, flags.data_dir)
     class_names = figures.class_names(loaded_run.dataset)
     labels = label_scores(loaded_run, flags.split)

@@ -31,6 +31,7 @@ from heteroscedastic.analysis.report import (
 )
 from heteroscedastic.analysis.report.comparison import RunSet
 from heteroscedastic.analysis.report.page import Section
+from heteroscedastic.runs import compilation_cache
 
 SECTIONS: tuple[Callable[[RunSet], Section], ...] = (  # after the results
     classes_section.classes,
@@ -152,6 +153,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "--paper", metavar="FILE", help="JSON file with a paper's numbers by group and metric"
     )
     flags = parser.parse_args(arguments)
+    compilation_cache.enable()
     run_set = comparison.from_flags(flags)
     path = write(run_set, flags.out, read_paper(flags.paper), print_line)
     print(f"wrote {path}, {path.stat().st_size / 1e6:.1f} MB")

@@ -12,6 +12,7 @@ from heteroscedastic.analysis.report import (
     entropy_section,
     page,
 )
+from heteroscedastic.runs import compilation_cache
 
 SECTIONS = (
     curves_section.curves,
@@ -32,6 +33,7 @@ def main() -> None:
     flags = parser.parse_args()
     if flags.out is None and len(flags.runs) > 1:
         raise SystemExit("several runs require --out, the output directory of the figures.")
+    compilation_cache.enable()
     run_set = comparison.from_flags(flags)
     out = (
         files.as_path(flags.out)
