@@ -40,6 +40,20 @@ def compared(ours: Mapping[int, float], theirs: Mapping[int, float]) -> Comparis
     return Comparison(mean, half, p, detectable_difference(deviation, len(seeds)), len(seeds))
 
 
+def slopes(values: Mapping[float, Mapping[int, float]]) -> dict[int, float]:
+    """The least-squares slope over x of each seed that has a value at every x.
+
+    Args:
+      values: x -> seed -> value; two or more x.
+    """
+    x = np.array(list(values))
+    centered = x - x.mean()
+    return {
+        seed: float(centered @ [values[a][seed] for a in values] / (centered @ centered))
+        for seed in sorted(set.intersection(*(set(by_seed) for by_seed in values.values())))
+    }
+
+
 def detectable_difference(
     deviation: float, num_pairs: int, level: float = LEVEL, power: float = POWER
 ) -> float:

@@ -69,6 +69,13 @@ class Primary(NamedTuple):
     regime: str
 
 
+class Trend(NamedTuple):
+    """Slopes of the metrics over a property of rows, one for each seed."""
+
+    name: str  # of the rows and the property
+    rows: tuple[tuple[str, float], ...]  # (name, value of the property)
+
+
 class Table(NamedTuple):
     """Rows under the same conditions; every row is tuned over the same grid, separately per seed.
 
@@ -94,6 +101,7 @@ class Table(NamedTuple):
     paper: dict[str, Any] | None = None
     test: str | None = None  # the paper's significance test: "unpaired t-test"
     primary: tuple[Primary, ...] = ()
+    trends: tuple[Trend, ...] = ()
     changed: str | None = None
     layout: "Layout | None" = None
 

@@ -197,8 +197,9 @@ def _regime(chosen, regime, tuned, numbers, crossed=False):
             if paper_numbers.has_metric(chosen, regime, metric):
                 cells.append(paper_numbers.number(chosen, regime, row, metric, numbers))
         lines.append("| " + " | ".join(cells) + " |")
-    notes = _notes(chosen, metrics, comparisons)
-    return lines + _rows_without_runs(chosen, regime, columns, numbers) + notes
+    lines += _rows_without_runs(chosen, regime, columns, numbers)
+    lines += _notes(chosen, metrics, comparisons)
+    return lines + _trends(chosen, regime, metrics, seeds)
 
 
 def _comparisons(chosen, regime, metrics, seeds):
@@ -237,6 +238,31 @@ def _notes(chosen, metrics, comparisons):
         f"Differences that a test finds with a probability of {statistics.POWER:.0%}, before the"
         f" correction: {', '.join(ranges)}.",
     ]
+
+
+def _trends(chosen, regime, metrics, seeds):
+    """A table of slopes: a line for each trend whose rows have runs, a column for each metric."""
+    lines = []
+    for trend in chosen.trends:
+        points = {x: seeds[name] for name, x in trend.rows if seeds.get(name)}
+        if len(points) < 2:  # a scale may lack the rows
+            continue
+        cells = []
+        for metric in metrics:
+            slopes = statistics.slopes(
+                {
+                    x: {s: metric_values.value(result, regime, metric) for s, result in own.items()}
+                    for x, own in points.items()
+                }
+            )
+            found = statistics.compared(slopes, dict.fromkeys(slopes, 0.0))
+            cells.append(f"{found.mean:+.4f} ± {found.half:.4f} (p {found.p:.2g})")
+        lines.append(f"| {trend.name} | {found.num_pairs} | " + " | ".join(cells) + " |")
+    if not lines:
+        return []
+    columns = ["slope", "seeds", *metrics]
+    head = ["", "| " + " | ".join(columns) + " |", "|" + " --- |" * len(columns)]
+    return head + lines
 
 
 def _crossed(own, others, regime):

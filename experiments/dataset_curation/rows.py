@@ -6,24 +6,25 @@ seeds. Nothing is held out: temperatures are fitted on each half of the test exa
 the other half. The tables "tuned" hold out a tenth of the training examples.
 """
 
+import math
 from typing import Any
 
 from experiments import features
 from experiments.dataset_curation import by_position
-from experiments.study import Primary, Regime, Row, Scale, Table
+from experiments.study import Primary, Regime, Row, Scale, Table, Trend
 
 DATA_SETS = ("cifar10", "cifar100", "eurosat", "inaturalist2019")
 _UNEQUAL = DATA_SETS[:3]  # iNaturalist stays as it is
 _RISING = DATA_SETS[:2]  # figure 3
 
+_OWN_LABELS = ("accuracy", "confidence", "nll")
 _REGIMES = {
     "test": Regime(select=None, report="test", fit="halves"),
     # How many of the training labels a run has memorised.
-    "own training labels": Regime(
-        select=None, report="train", metrics=("accuracy", "confidence", "nll")
-    ),
+    "own training labels": Regime(select=None, report="train", metrics=_OWN_LABELS),
 }
 _METRICS = ("accuracy", "confidence", "nll", "scaled_nll", "brier", "ece", "scaled_ece")
+_SCALED_METRICS = (*_METRICS, "scaled_confidence", "scaled_brier")
 # The ratio of a perfect model is not 1 (reading D15), so the controls stand beside it.
 _CLASS_METRICS = (
     "class_ece_min",
@@ -69,7 +70,7 @@ def _scales(
     """The scales of a table.
 
     `runs` is the table whose runs all scales but "cpu" share, and `rows` names the rows of the
-    scales "cpu" and "features".
+    scale "cpu".
 
     The data pack has no other set than CIFAR-10, so only CIFAR-10 has the scales "cpu" and
     "features".
@@ -80,7 +81,7 @@ def _scales(
     }
     if data == "cifar10":
         scales["cpu"] = Scale(_CPU_SEEDS, cpu, rows=rows)
-        scales["features"] = Scale(features.SEEDS, _ON_FEATURES, runs=runs, rows=rows)
+        scales["features"] = Scale(features.SEEDS, _ON_FEATURES, runs=runs)
     return scales
 
 
@@ -177,17 +178,28 @@ def _property(
     rows: tuple[Row, ...],
     scales: dict[str, Scale],
     primary: tuple[Primary, ...] = (),
+    trends: tuple[Trend, ...] = (),
+    metrics: tuple[str, ...] = _METRICS,
 ) -> Table:
     return Table(
         claim=f"{claim}: {data}.",
         rows=rows,
-        metrics=_METRICS,
+        metrics=metrics,
         regimes=_REGIMES,
         select_metric="nll",
         scales=scales,
         reference="original",
         primary=primary,
+        trends=trends,
     )
+
+
+_RATES, _HET_RATES = (0.1, 0.2, 0.3, 0.4), (0.0, 0.2, 0.4)
+_CPU_NOISE = (
+    *("original", "noise_0.2", "noise_0.4"),
+    *("het_full_0.0", "het_full_0.2", "het_full_0.4"),
+    *("gce_0.0", "gce_0.4"),
+)
 
 
 def _figure_2(data: str) -> Table:
@@ -201,21 +213,29 @@ def _figure_2(data: str) -> Table:
         "Calibration error grows with label noise",
         (
             Row("original", f"{data}_resnet50_hom"),
-            *(
-                Row(f"noise_{rate}", f"{data}_resnet50_hom", curated(rate))
-                for rate in (0.1, 0.2, 0.3, 0.4)
-            ),
+            *(Row(f"noise_{rate}", f"{data}_resnet50_hom", curated(rate)) for rate in _RATES),
             *(
                 Row(f"het_full_{rate}", f"{data}_resnet50_het_full", curated(rate))
-                for rate in (0.0, 0.2, 0.4)
+                for rate in _HET_RATES
             ),
             *(
                 Row(f"gce_{rate}", f"{data}_resnet50_hom", curated(rate) | _ROBUST)
                 for rate in (0.0, 0.4)
             ),
         ),
-        _scales(data, _MEMORISED_ON_CPU, runs=f"figure_5_{data}"),
+        _scales(data, _MEMORISED_ON_CPU, runs=f"figure_5_{data}", rows=_CPU_NOISE),
         (Primary("noise_0.4", "ece", "original", "test"),),
+        (
+            Trend(
+                "plain head, over the rate of permuted labels",
+                (("original", 0.0), *((f"noise_{rate}", rate) for rate in _RATES)),
+            ),
+            Trend(
+                "low-rank head, over the rate of permuted labels",
+                tuple((f"het_full_{rate}", rate) for rate in _HET_RATES),
+            ),
+        ),
+        _SCALED_METRICS,
     )
 
 
@@ -243,6 +263,10 @@ def _figure_3(data: str) -> Table:
 
 
 _FRACTIONS = (0.8, 0.6, 0.4, 0.2, 0.1)
+_SIZE_TREND = Trend(
+    "plain head, over log10 of the fraction of images",
+    (("original", 0.0), *((f"size_{f}", math.log10(f)) for f in _FRACTIONS)),
+)
 _CPU_FRACTIONS = ("original", "size_0.4", "size_0.1")
 
 
@@ -263,6 +287,7 @@ def _figure_4(data: str) -> Table:
         "Calibration error grows as the training set shrinks",
         _sizes(data),
         _scales(data, _ON_CPU | _PLAIN, runs=f"figure_5_{data}", rows=_CPU_FRACTIONS),
+        trends=(_SIZE_TREND,),
     )
 
 
@@ -281,6 +306,7 @@ def _figure_4_equal_steps(data: str, steps: dict[str, int]) -> Table:
         "Calibration error grows as the training set shrinks, at equal numbers of steps",
         _sizes(data),
         scales,
+        trends=(_SIZE_TREND,),
     )
 
 
@@ -312,10 +338,15 @@ _TUNED = {
         for name in ("valid", "test", "train")
     },
 }
-_TUNED_SCALES = {"features": Scale(tuple(range(10)), _ON_FEATURES | _TUNED)}
+_TUNED_SCALES = {"features": Scale(tuple(range(8)), _ON_FEATURES | _TUNED)}
 
 
-def _tuned(claim: str, curation: str, remedies: dict[str, dict[str, Any]]) -> Table:
+def _tuned(
+    claim: str,
+    curation: str,
+    remedies: dict[str, dict[str, Any]],
+    metrics: tuple[str, ...] = _SCALED_METRICS,
+) -> Table:
     heads = {"": "cifar10_resnet50_hom", "het_full": "cifar10_resnet50_het_full"}
     return Table(
         claim=claim,
@@ -328,13 +359,19 @@ def _tuned(claim: str, curation: str, remedies: dict[str, dict[str, Any]]) -> Ta
             for head, config in heads.items()
             for name, x in ({"": {}} | remedies).items()
         ),
-        metrics=_METRICS,
-        regimes={"test": Regime(select="valid", report="test")},
+        metrics=metrics,
+        regimes={
+            "test": Regime(select="valid", report="test"),
+            "own training labels": Regime(select="valid", report="train", metrics=_OWN_LABELS),
+        },
         select_metric="nll",
         scales=_TUNED_SCALES,
         grid={"head.temperature": (1.0, 4.0, 16.0)},
         reference="original",
-        primary=(Primary("het_full", "nll", "original", "test"),),
+        primary=(
+            Primary("het_full", "nll", "original", "test"),
+            *(Primary(f"het_full_{name}", "nll", name, "test") for name in remedies),
+        ),
     )
 
 
@@ -375,6 +412,7 @@ TABLES = (
             " them: CIFAR-10, exponential imbalance of 1:100.",
             "exponential(ratio=100)",
             {"weighted": _WEIGHTED, "label_smooth": _SMOOTHED},
+            (*_SCALED_METRICS, *_CLASS_METRICS),
         ),
     }
 )

@@ -119,7 +119,51 @@ def test_curation_is_the_papers():
     assert fractions == {f"subset(fraction={f})" if f < 1 else "" for f in expected}
     chains = {job.row: job.config["data"]["train"] for job in jobs("figure_5_eurosat")}
     assert len(chains) == len(SETTINGS["augmentation_ablation"]["augmentation"])
-    assert chains["no_crop_or_flip"] == "resize(32)|value_range(-1, 1)"
+    assert chains == {
+        "original": "resize(32)|pad_crop(4)|flip_lr|value_range(-1, 1)",
+        "no_flip": "resize(32)|pad_crop(4)|value_range(-1, 1)",
+        "no_crop": "resize(32)|flip_lr|value_range(-1, 1)",
+        "no_crop_or_flip": "resize(32)|value_range(-1, 1)",
+    }
+    rising = {job.config["curation"] for job in jobs("rising_noise_cifar10")}
+    assert rising == {"rising_noise(highest=0.5)"}
+    assert SETTINGS["label_noise_nonuniform"]["noise"]["p_i"].startswith("linear from 0.0 to 0.5")
+    (splits,) = {json.dumps(job.config["data"]["splits"]) for job in jobs("figure_5_eurosat")}
+    assert json.loads(splits) == {"train": "train[10%:]", "test": "train[:10%]"}
+
+
+@pytest.mark.parametrize("kind", ["exponential", "step"])
+def test_remedies_are_those_of_the_reading(kind):
+    """Each changes one part of `original`, which has none."""
+    read = SETTINGS["imbalance_mitigation"]["read_as"]
+    parts = ("smoothing", "weighting", "loss", "selection", "mixing", "head", "curation")
+    plain = {
+        "smoothing": {"name": "hard"},
+        "weighting": {"name": "equal"},
+        "loss": {"name": "cross_entropy"},
+    }
+    changes = {
+        "original": {},
+        "sampling": {"selection": {"name": "balanced"}},
+        "weighted": {"weighting": {"name": "inverse_frequency"}},
+        "label_smooth": {"smoothing": {"name": "uniform", "rate": read["label_smoothing_alpha"]}},
+        "focal_2": {"loss": {"name": "focal", "gamma": read["focal_gamma"][0]}},
+        "focal_1": {"loss": {"name": "focal", "gamma": read["focal_gamma"][1]}},
+        "cb": {"weighting": {"name": "effective_number", "beta": read["cb_beta"]}},
+        "logit_adjusted": {"loss": {"name": "logit_adjusted", "strength": 1.0}},
+    }
+    configs = {job.row: job.config for job in jobs(f"table_1_{kind}_cifar10") if job.seed == 0}
+    original = configs["original"]
+    assert {part: original[part] for part in plain} == plain
+    assert not {"selection", "mixing", "prioritization"} & set(original)
+    assert original["head"]["name"] == "Deterministic"
+    for row, change in changes.items():
+        config = configs[row]
+        assert {p: config.get(p) for p in parts} == {p: original.get(p) for p in parts} | change
+    heads = {row: configs[row]["head"]["name"] for row in set(configs) - set(changes)}
+    assert heads == {"het_full": "LowRank", "het_full_weighted": "LowRank"}
+    assert configs["het_full"]["weighting"] == plain["weighting"]
+    assert configs["het_full_weighted"]["weighting"] == changes["weighted"]["weighting"]
 
 
 def test_a_scale_may_have_some_of_the_rows():

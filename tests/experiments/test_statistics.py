@@ -20,6 +20,18 @@ def test_a_comparison_is_the_paired_t_test_of_the_common_seeds():
     assert (found.mean - found.half, found.mean + found.half) == pytest.approx((low, high))
 
 
+def test_a_slope_is_that_of_a_line_through_the_values_of_a_seed():
+    values = {
+        0.0: {0: 1.0, 1: 5.0, 2: 0.0},
+        0.2: {0: 1.4, 1: 4.9, 2: 0.0},
+        0.5: {0: 2.0, 1: 4.1},  # seed 2 is missing, so it has no slope
+    }
+    slopes = statistics.slopes(values)
+    assert set(slopes) == {0, 1}
+    assert slopes[0] == pytest.approx(2.0)
+    assert slopes[1] == pytest.approx(stats.linregress([0.0, 0.2, 0.5], [5.0, 4.9, 4.1]).slope)
+
+
 @pytest.mark.parametrize("num_pairs", [2, 3, 10, 40])
 def test_the_detectable_difference_is_found_in_four_of_five_experiments(num_pairs):
     difference = statistics.detectable_difference(2.0, num_pairs)

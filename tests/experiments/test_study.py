@@ -14,7 +14,7 @@ from scipy import stats
 from subprocesses import ROOT
 
 from experiments import run, statistics, study, table
-from experiments.study import Primary, Regime, Row, Scale, Table
+from experiments.study import Primary, Regime, Row, Scale, Table, Trend
 from heteroscedastic import files
 from heteroscedastic.analysis.uncertainty import calibration
 
@@ -137,6 +137,29 @@ def test_primary_comparisons_and_changes_are_printed():
     assert "of_another_scale" not in text
     assert "Changed after test results had been seen: the grid." in text
     assert "Primary" not in table.text(TINY, complete_results(VALUES), PAPER)
+
+
+def test_a_trend_is_tested_over_the_slopes_of_the_seeds():
+    trend = Trend("both over noise", (("hom", 0.0), ("het_diag", 0.5), ("of_another_scale", 0.9)))
+    text = table.text(TINY._replace(trends=(trend,)), complete_results(VALUES), PAPER)
+    slopes = np.subtract([0.75, 0.84, 0.78], [0.70, 0.80, 0.75]) / 0.5
+    test = stats.ttest_1samp(slopes, 0)
+    half = slopes.mean() - test.confidence_interval(0.95).low
+    assert f"| both over noise | 3 | {slopes.mean():+.4f} ± {half:.4f} (p {test.pvalue:.2g})" in text
+    assert "slope" not in table.text(TINY, complete_results(VALUES), PAPER)
+
+
+def test_every_trend_is_of_rows_of_its_table():
+    trends = 0
+    for path in study.Path(study.__file__).parent.glob("*/rows.py"):
+        tables = importlib.import_module(f"experiments.{path.parent.name}.rows").TABLES
+        for chosen in tables.values():
+            for trend in chosen.trends:
+                names = [name for name, _ in trend.rows]
+                assert set(names) <= {row.name for row in chosen.rows}
+                assert len(set(dict(trend.rows).values())) == len(names)
+                trends += 1
+    assert trends
 
 
 def test_every_primary_comparison_is_of_rows_metrics_and_regimes_of_its_table():

@@ -51,6 +51,17 @@ def test_every_function_that_a_config_may_name_declares_what_it_suits(module):
         assert set(function.suits.links) <= {"softmax", "sigmoid"}, function.__name__
 
 
+def test_a_loss_is_of_the_softmax_alone_if_a_shift_of_all_logits_changes_nothing():
+    logits, targets = jnp.array([[0.3, -1.0, 2.0]]), jnp.array([[0.0, 1.0, 0.0]])
+    for name, function in _choices(losses).items():
+        settings = {"focal": dict(gamma=2.0)}.get(name, {})
+        value, shifted = (
+            float(function(x, targets, jnp.ones(3), **settings)[0]) for x in (logits, logits + 1)
+        )
+        link = "softmax" if value == pytest.approx(shifted, rel=1e-5) else "sigmoid"
+        assert set(function.suits.links) == {link}, name
+
+
 @pytest.mark.parametrize("module", [losses, weighting], ids=lambda m: m.__name__)
 def test_a_loss_or_weighting_depends_on_the_class_counts_if_and_only_if_it_declares_so(module):
     required = {"focal": dict(gamma=2.0), "effective_number": dict(beta=0.9)}

@@ -9,6 +9,7 @@ stated probabilities, and after a correction of the class prior of training.
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Bool, Float, Int, Real
@@ -31,6 +32,7 @@ class ByClass(NamedTuple):
     accuracy: Float[np.ndarray, "k"]
     confidence: Float[np.ndarray, "k"]  # mean
     ece: Float[np.ndarray, "k"]  # 15 bins
+    total_ece: float  # of all examples together
 
     @property
     def gap(self) -> Float[np.ndarray, "k"]:
@@ -74,6 +76,11 @@ def _measures(
             accuracy=sums.correct.sum(axis=-1) / count,
             confidence=sums.confidence.sum(axis=-1) / count,
             ece=reliability.expected_calibration_error(sums),
+            total_ece=float(
+                reliability.expected_calibration_error(
+                    jax.tree.map(lambda x: x.sum(axis=0), sums)
+                )
+            ),
         )
 
 
@@ -158,7 +165,8 @@ def report(
 
     Returns:
       `observed`, `after_prior_shift` and, as means over the draws, `floor_of_labels` and
-      `floor_of_hits`; `accuracy_by_shots` of classes with many, medium and few training examples.
+      `floor_of_hits`, the last three with their measures by class; `accuracy_by_shots` of classes
+      with many, medium and few training examples; and `classes`, the observed measures by class.
     """
     check_number("num_draws", num_draws, integer=True, at_least=1)
     check_seed("seed", seed)
@@ -175,15 +183,34 @@ def report(
         for own in [(class_counts >= low) & (class_counts <= high) & (test_counts > 0)]
     }
     return {
-        "observed": summary([observed]),
-        "after_prior_shift": shifted and summary([shifted]),
-        "floor_of_labels": summary(drawn_labels(rng, logits, num_draws)),
-        "floor_of_hits": summary(drawn_hits(rng, logits, labels, num_draws)),
+        "observed": _totals([observed]),
+        "after_prior_shift": shifted and _described([shifted]),
+        "floor_of_labels": _described(drawn_labels(rng, logits, num_draws)),
+        "floor_of_hits": _described(drawn_hits(rng, logits, labels, num_draws)),
         "accuracy_by_shots": shots,
         "classes": {
             "train_count": np.asarray(class_counts).astype(int).tolist(),
-            **{name: getattr(observed, name).tolist() for name in (*ByClass._fields, "gap")},
+            **_class_means([observed]),
         },
+    }
+
+
+def _described(draws: list[ByClass]) -> dict[str, Any]:
+    return {**_totals(draws), "classes": _class_means(draws)}
+
+
+def _totals(draws: list[ByClass]) -> dict[str, float]:
+    return {"ece": float(np.mean([x.total_ece for x in draws])), **summary(draws)}
+
+
+def _class_means(draws: list[ByClass]) -> dict[str, list[float]]:
+    """The measures of each class as means over draws; nan for a class without examples."""
+    return {
+        name: np.ma.masked_invalid([getattr(x, name) for x in draws])
+        .mean(axis=0)
+        .filled(np.nan)
+        .tolist()
+        for name in ("count", "accuracy", "confidence", "ece", "gap")
     }
 
 
@@ -247,9 +274,14 @@ def main() -> None:
         )
     kinds = ("observed", "after_prior_shift", "floor_of_labels", "floor_of_hits")
     print("\n" + " " * 20 + "".join(f"{kind:>20}" for kind in kinds))
-    for measure in result["observed"]:
+    for measure in result["observed"]:  # without the measures by class
         cells = (f"{result[k][measure]:.4f}" if result[k] else "-" for k in kinds)
         print(f"{measure:<20}" + "".join(f"{cell:>20}" for cell in cells))
+    print("\naccuracy of classes by number of training examples:")
+    for name, (low, high) in _SHOTS.items():
+        accuracy = result["accuracy_by_shots"][name]
+        span = f"{low} and more" if high == np.inf else f"{low} to {high}"
+        print(f"{name + ', ' + span:<20}" + (" -" if accuracy is None else f"{accuracy:>20.4f}"))
     path = files.as_path(flags.run) / "analysis" / "calibration" / f"by_class_{flags.on}.json"
     files.write_json(path, result)
     print(f"wrote {path}")

@@ -54,6 +54,51 @@ def test_under_an_unequal_prior_the_prior_alone_makes_the_ratio_and_its_shift_re
         equal.balanced_accuracy
     )
     assert result["classes"]["gap"][-1] > 0.1 > result["classes"]["gap"][0]
+    shifted = result["after_prior_shift"]
+    assert 0.06 < result["observed"]["ece"] < 0.1  # 0.08
+    assert shifted["ece"] == pytest.approx(equal.total_ece)
+    np.testing.assert_allclose(shifted["classes"]["gap"], equal.gap, atol=1e-9)
+    np.testing.assert_allclose(np.abs(shifted["classes"]["gap"]).max(), 0, atol=0.06)
+
+
+def test_the_error_of_all_examples_is_that_without_classes():
+    labels, log_likelihoods = gaussians(100)
+    logits = posterior(log_likelihoods, EXPONENTIAL / EXPONENTIAL.sum())
+    probs = special.softmax(logits, axis=-1)
+    one_class = reliability.sums_by_class(
+        probs.max(axis=-1),
+        probs.argmax(axis=-1) == labels,
+        np.zeros(len(labels), int),
+        reliability.equal_edges(15),
+        1,
+    )
+    expected = reliability.expected_calibration_error(one_class)[0]
+    assert by_class.by_class(logits, labels).total_ece == pytest.approx(expected)
+
+
+def test_the_floor_has_the_sizes_of_the_classes_that_its_labels_were_drawn_of():
+    labels, log_likelihoods = gaussians(100)
+    shares = EXPONENTIAL / EXPONENTIAL.sum()
+    logits = posterior(log_likelihoods, shares)
+    result = by_class.report(logits, labels, 5000 * shares, shares, num_draws=200)
+    hits, drawn = (result[name]["classes"] for name in ("floor_of_hits", "floor_of_labels"))
+    np.testing.assert_array_equal(hits["count"], 100)
+    expected = special.softmax(logits, axis=-1).sum(axis=0)
+    np.testing.assert_allclose(drawn["count"], expected, atol=4 * np.sqrt(100 / 200) * 3)
+    np.testing.assert_allclose(drawn["gap"], 0, atol=0.2)
+    assert result["floor_of_hits"]["class_ece_max"] >= max(hits["ece"])  # a mean of maxima
+
+
+def test_classes_of_many_medium_and_few_training_examples():
+    labels = np.repeat(np.arange(6), 10)
+    right = np.concatenate([np.arange(10) < n for n in (10, 8, 6, 4, 2, 0)])
+    logits = np.where(np.arange(6) == np.where(right, labels, (labels + 1) % 6)[:, None], 5.0, 0.0)
+    counts = np.array([101, 100, 20, 19, 1, 0])
+    result = by_class.report(logits, labels, counts, counts, num_draws=1)
+    assert result["accuracy_by_shots"] == pytest.approx({"many": 1.0, "medium": 0.7, "few": 0.3})
+    result = by_class.report(logits, labels, counts + 101, counts + 101, num_draws=1)
+    assert result["accuracy_by_shots"]["many"] == pytest.approx(0.5)
+    assert result["accuracy_by_shots"]["few"] is None
 
 
 def test_hits_drawn_at_the_stated_confidence_keep_the_classes_and_have_no_gap():
@@ -113,6 +158,15 @@ def test_what_makes_classes_equal_leaves_no_prior_and_what_does_not_the_counts(o
     )
 
 
+def test_the_effective_number_leaves_a_prior_between_the_counts_and_equal_classes():
+    counts = np.array([500.0, 50, 5, 5, 5, 5, 5, 5, 5, 5])
+    weighting = dict(name="effective_number", beta=0.99)
+    prior = by_class.effective_prior(small(weighting=weighting), counts)
+    expected = counts * (1 - 0.99) / (1 - 0.99**counts)
+    np.testing.assert_allclose(prior, expected / expected.sum(), rtol=1e-4)
+    assert 1 < prior[0] / prior[1] < 10
+
+
 def test_the_command_prints_each_class_and_writes_what_it_prints(with_noise, monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["by_class", f"--run={with_noise}", "--num_draws=5"])
     by_class.main()
@@ -122,6 +176,8 @@ def test_the_command_prints_each_class_and_writes_what_it_prints(with_noise, mon
     for name, ece in zip(("zero", "nine"), np.array(result["classes"]["ece"])[[0, 9]]):
         assert any(line.startswith(name) and f"{ece:.4f}" in line for line in printed.splitlines())
     assert f"{result['floor_of_hits']['class_ece_ratio']:.4f}" in printed
+    many = result["accuracy_by_shots"]["medium"]
+    assert f"medium, 20 to 100{many:>23.4f}" in printed
 
 
 def test_a_bin_edge_belongs_to_the_bin_below_in_both_forms():
