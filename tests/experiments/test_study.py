@@ -145,7 +145,8 @@ def test_a_trend_is_tested_over_the_slopes_of_the_seeds():
     slopes = np.subtract([0.75, 0.84, 0.78], [0.70, 0.80, 0.75]) / 0.5
     test = stats.ttest_1samp(slopes, 0)
     half = slopes.mean() - test.confidence_interval(0.95).low
-    assert f"| both over noise | 3 | {slopes.mean():+.4f} ± {half:.4f} (p {test.pvalue:.2g})" in text
+    value = f"{slopes.mean():+.4f} ± {half:.4f} (p {test.pvalue:.2g})"
+    assert f"| both over noise | 3 | {value}" in text
     assert "slope" not in table.text(TINY, complete_results(VALUES), PAPER)
 
 
