@@ -1,6 +1,7 @@
 """Checks a wheel and its installed command: python .ci/wheel.py dist/*.whl
 
-The wheel must hold the files of the checkout. The command must run where there is no checkout.
+The wheel must hold the files of the checkout. The command of this environment, into which the wheel
+was installed, must run where there is no checkout.
 """
 
 import os

@@ -19,7 +19,7 @@ from typing import Any
 _MAX_FLOAT32 = 3.4028234e38  # devices compute in float32
 
 
-def bind(module: ModuleType, /, *, name: str, **settings: Any) -> Callable:
+def bind(module: ModuleType, /, *, name: str, **settings: Any) -> Any:
     """The function of this name with its settings bound, or an instance of the class of this name.
 
     Args:

@@ -1,5 +1,10 @@
 """The notebooks run from a checkout, print the expected results, and have no saved outputs."""
 
+import os
+import re
+import subprocess
+import sys
+import tomllib
 from pathlib import Path
 
 import nbformat
@@ -34,12 +39,42 @@ def test_learned_covariances_finds_the_planted_noise():
     assert "'LowRank'" in text  # from a run directory
 
 
-def test_outside_a_checkout_the_error_says_what_to_set(tmp_path, monkeypatch):
+@pytest.fixture
+def setup(tmp_path, monkeypatch):
+    """The first cell, in an empty directory."""
     path = next(p for p in NOTEBOOKS if p.stem == "learned_covariances")
-    setup = cells(nbformat.read(path, 4))[0].source.replace("%matplotlib inline", "")
     monkeypatch.chdir(tmp_path)
+    return cells(nbformat.read(path, 4))[0].source.replace("%matplotlib inline", "")
+
+
+def test_outside_a_checkout_the_error_says_what_to_set(setup):
     with pytest.raises(ValueError, match="set REPO"):
         exec(setup, {})
+
+
+def test_outside_a_checkout_the_project_is_cloned_once_and_installed(setup, tmp_path, monkeypatch):
+    commands, root = [], tmp_path / "heteroscedastic_checkout"
+
+    def run(command, check):
+        commands.append([str(word) for word in command])
+        if command[0] == "git":
+            root.mkdir()
+
+    monkeypatch.setattr(subprocess, "run", run)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    for _ in range(2):
+        os.chdir(tmp_path)
+        exec(setup.replace('REPO = ""', 'REPO = "/the/project"'), {})
+        assert (Path.cwd(), sys.path[0]) == (root, str(root))
+    clone, install, again = commands
+    assert clone[:2] == ["git", "clone"]
+    assert clone[-2:] == ["/the/project", str(root)]
+    assert install == again
+    assert install[:4] == [sys.executable, "-m", "pip", "install"]
+    target, extras = re.fullmatch(r"(.*)\[(.*)\]", install[-1]).groups()
+    project = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())["project"]
+    assert target == str(root)
+    assert set(extras.split(",")) <= set(project["optional-dependencies"])
 
 
 def test_the_page_shows_the_notebook_as_it_is():

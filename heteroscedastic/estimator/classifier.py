@@ -6,6 +6,7 @@ import os
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float, Int, Num, Shaped
 from scipy import special
@@ -396,7 +397,8 @@ class HeteroscedasticClassifier(ClassifierMixin, BaseEstimator):
             fold_log_probs, fold_latent = copy._scaled_predictions(X[test])
             log_probs[np.ix_(test, copy.classes_)] = fold_log_probs
             loc[np.ix_(test, copy.classes_)] = fold_latent.loc
-        return label_quality.label_issues(labels, log_probs, LatentGaussian(loc)), classes
+        latent = LatentGaussian(jnp.asarray(loc))
+        return label_quality.label_issues(labels, log_probs, latent), classes
 
 
 def _number(value: Any, automatic: float) -> float:

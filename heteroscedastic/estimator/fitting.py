@@ -70,9 +70,17 @@ def best_fit(
     num_held_out = num_held_out if num_held_out >= _MIN_HELD_OUT else 0
     rows = resident.order(seed, 2**31, len(arrays.inputs))
     held_out, train = (arrays.take(x) for x in np.split(rows, [num_held_out]))
-    parts = [programs.examples(*part) for part in (train, held_out)]
+    data, held_out_data = (programs.examples(*part) for part in (train, held_out))
     fits = (
-        _fit(spec, seed, *parts, len(train.inputs), numbers._replace(temperature=t), stopping)
+        _fit(
+            spec,
+            seed,
+            data,
+            held_out_data,
+            len(train.inputs),
+            numbers._replace(temperature=t),
+            stopping,
+        )
         for t in (temperatures if num_held_out else temperatures[:1])
     )
     return min(fits, key=lambda fit: fit.best_held_out_loss)
@@ -114,7 +122,7 @@ def _fit(
             best_state, best_loss, best_epoch = state, held_out_losses[-1], epoch
         if epoch - best_epoch >= stopping.patience:
             break
-    return Fit(best_state, numbers.temperature, losses, held_out_losses, best_loss)
+    return Fit(best_state, float(numbers.temperature), losses, held_out_losses, best_loss)
 
 
 def _checked(epoch: Epoch) -> Epoch:

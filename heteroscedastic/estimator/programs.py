@@ -135,9 +135,8 @@ def run_epoch(
     """
     num_steps = resident.steps_per_epoch(len(order), spec.batch_size)
     slots = -(-len(data.inputs) // spec.batch_size) * spec.batch_size
-    rows = np.pad(order, (0, slots - len(order)))
-    present = (np.arange(slots) < len(order)).astype(np.float32)
-    rows, present = (jnp.asarray(x.reshape(-1, spec.batch_size)) for x in (rows, present))
+    rows = np.pad(order, (0, slots - len(order))).reshape(-1, spec.batch_size)
+    present = (np.arange(slots) < len(order)).astype(np.float32).reshape(rows.shape)
     return _epoch(spec, key, state, data, held_out, rows, present, num_steps, numbers)
 
 

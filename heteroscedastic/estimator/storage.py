@@ -39,7 +39,7 @@ def write(path: str | os.PathLike, estimator: Any) -> None:
     arrays["description"] = np.array(json.dumps(files.plain(description)))
     if names is not None:
         arrays["feature_names_in_"] = names.astype(str)
-    files.write_arrays(path, arrays)
+    files.write_arrays(files.as_path(path), arrays)
 
 
 def read(path: str | os.PathLike, kind: type) -> Any:
@@ -49,7 +49,8 @@ def read(path: str | os.PathLike, kind: type) -> Any:
       FileNotFoundError: there is no such file.
       ValueError: the file was not written by `write`, or is damaged.
     """
-    if not files.as_path(path).exists():
+    path = files.as_path(path)
+    if not path.exists():
         raise FileNotFoundError(f"{path} does not exist; save(path) writes such a file.")
     try:
         arrays = files.read_arrays(path)

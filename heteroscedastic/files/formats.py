@@ -88,7 +88,8 @@ def _is_control(character: str) -> bool:
 
 def write_arrays(path: str | Path, arrays: dict[str, Shaped[np.ndarray, "..."]]) -> None:
     """Writes a compressed .npz file; see `write_atomically`."""
-    write_atomically(path, lambda file: np.savez_compressed(file, **arrays))
+    # To mypy the arrays might be `allow_pickle`.
+    write_atomically(path, lambda file: np.savez_compressed(file, **arrays))  # type: ignore
 
 
 def write_atomically(path: str | Path, write: Callable[[IO[bytes]], Any]) -> None:

@@ -5,6 +5,7 @@ import logging
 import os
 import pathlib
 import threading
+from typing import TYPE_CHECKING
 
 # Buckets are accessed by gcsfs whether TensorFlow is installed or not, as only this way is tested.
 # Epath reads the variable once.
@@ -12,7 +13,11 @@ if importlib.util.find_spec("gcsfs"):
     os.environ.setdefault("EPATH_USE_TF", "0")
 
 _TIMEOUT = 30.0  # seconds; the client of a bucket retries for longer
-Path = pathlib.PurePath  # pathlib.Path, or a path in a bucket, which has the same methods
+# pathlib.Path, or a path in a bucket, which has the same methods.
+if TYPE_CHECKING:
+    Path = pathlib.Path
+else:
+    Path = pathlib.PurePath
 
 
 def as_path(name: str | os.PathLike) -> Path:

@@ -176,7 +176,7 @@ def _paths(flat: Mapping[tuple[str, ...], Any]) -> dict[str, tuple[str, ...]]:
       ValueError: the network is not a ResNet of version 1 with the imagenet stem.
     """
     leaves = [path for path in flat if path[0] in ("params", "batch_stats")]
-    paths = {_name(path): path for path in leaves if _name(path)}
+    paths = {name: path for path in leaves if (name := _name(path))}
     problems = [
         f"{'/'.join(path)} has no name in PyTorch"
         for path in leaves

@@ -63,13 +63,12 @@ class HeteroscedasticDense(nnx.Module):
 
     def __call__(self, features: Float[Array, "*b d"]) -> Float[Array, "*b k"]:
         """Logits for any softmax (or sigmoid) cross-entropy."""
-        draws = self.rngs is not None and not self.deterministic
-        noise = {"noise": self.rngs()} if draws else {}
-        return self.linen.apply({"params": to_linen(self)}, features, rngs=noise)
+        noise = {} if self.rngs is None or self.deterministic else {"noise": self.rngs()}
+        return self.linen.bind({"params": to_linen(self)}, rngs=noise)(features)
 
     def latent(self, features: Float[Array, "*b d"]) -> LatentGaussian:
         """The Gaussian over the utilities divided by the temperature."""
-        return self.linen.apply({"params": to_linen(self)}, features, method="latent")
+        return self.linen.bind({"params": to_linen(self)}).latent(features)
 
     def set_view(self, deterministic: bool | None = None) -> None:
         """Sets the mode of a view, for `nnx.view`.

@@ -7,7 +7,7 @@ few that a state dict needs are followed here. Every other instruction or name i
 
 import os
 import pickletools
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import IO, Any, NamedTuple
 
 import numpy as np
@@ -56,7 +56,7 @@ def read_state_dict(path: str | os.PathLike) -> dict[str, Shaped[np.ndarray, "..
             if _value(file).get("little_endian") is not True:
                 raise ValueError("its numbers are not little-endian")
             tensors, keys = _value(file), _value(file)
-            storages = {tensor.storage.key: tensor.storage for tensor in tensors.values()}
+            storages = _storages(tensors.values())
             numbers = {key: _numbers(file, storages[key]) for key in keys}
             return {name: _array(tensor, numbers) for name, tensor in tensors.items()}
         # A damaged length may exceed the memory.
@@ -67,6 +67,15 @@ def read_state_dict(path: str | os.PathLike) -> dict[str, Shaped[np.ndarray, "..
                 ' file with PyTorch: np.savez("FILE.npz",'
                 " **{k: v.numpy() for k, v in model.state_dict().items()})."
             ) from None
+
+
+def _storages(tensors: Iterable[_Tensor]) -> dict[str, _Storage]:
+    """The storages by key, of the size that the bounds of each tensor were checked against."""
+    storages: dict[str, _Storage] = {}
+    for tensor in tensors:
+        if storages.setdefault(tensor.storage.key, tensor.storage) != tensor.storage:
+            raise ValueError(f"its storage {tensor.storage.key} has two sizes or types")
+    return storages
 
 
 def _numbers(file: IO[bytes], storage: _Storage) -> np.ndarray:
@@ -104,6 +113,9 @@ def _value(file: IO[bytes]) -> Any:
             stack[-length:] = [tuple(stack[-length:])]
         elif code == "TUPLE":
             stack.append(tuple(_since_mark(stack)))
+        elif code == "APPEND":
+            value = stack.pop()
+            stack[-1].append(value)
         elif code == "APPENDS":
             values = _since_mark(stack)
             stack[-1].extend(values)

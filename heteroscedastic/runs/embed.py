@@ -29,14 +29,15 @@ from jaxtyping import Array, Float, Shaped, UInt8
 from heteroscedastic import files, user_errors
 from heteroscedastic.bind import bind
 from heteroscedastic.data import augment, chains
-from heteroscedastic.data.dataset import Part
+from heteroscedastic.data.dataset import StoredDataset
 from heteroscedastic.data.split_spec import Slice
 from heteroscedastic.data.storage import encoded, store
 from heteroscedastic.models import backbones, pretrained
 from heteroscedastic.runs import loaded_run, provenance, warm_start
 
 _PART_SIZE = 2048  # examples of a part
-_CHAIN = "to_rgb|value_range(-1, 1)"
+_CHAIN = "to_rgb|value_range(-1, 1)"  # for random weights
+_TORCHVISION = "to_rgb|value_range((-2.1179, -2.0357, -1.8044), (2.2489, 2.4286, 2.64))"
 
 
 class Network(NamedTuple):
@@ -54,13 +55,14 @@ def network(name: str, weights: str | None, chain: str | None, size: int, seed: 
     Args:
       name: of the backbone.
       weights: None for random weights, "pretrained", or a file of config.warm_start.weights.
-      chain: operations after the resizing; None for those of the public weights, or else
-        to_rgb|value_range(-1, 1).
+      chain: operations after the resizing; None for those of the public weights, or of random
+        weights to_rgb|value_range(-1, 1).
       size: pixels of each side.
       seed: of random weights.
 
     Raises:
-      ValueError: the backbone or the weights are unknown, damaged, or do not match.
+      ValueError: the backbone or the weights are unknown, damaged, or do not match, or weights of
+        a file have no chain.
     """
     backbone = bind(backbones, name=name)
     if weights is None:
@@ -70,6 +72,11 @@ def network(name: str, weights: str | None, chain: str | None, size: int, seed: 
     if weights == "pretrained":
         chain = chain or f"to_rgb|{pretrained.images(name).chain}"
         weights = f"{pretrained.PREFIX}{name}"
+    elif chain is None:
+        raise ValueError(
+            f"the pixels that {weights} expects are unknown; give --chain, for ResNets of"
+            f" torchvision --chain='{_TORCHVISION}'."
+        )
     arrays, _ = warm_start.read_weights(weights)
     flat = {
         tuple(path.split("/")): jnp.asarray(array)
@@ -78,7 +85,7 @@ def network(name: str, weights: str | None, chain: str | None, size: int, seed: 
     }
     # params/backbone/... -> params/...
     variables = traverse_util.unflatten_dict({(p[0], *p[2:]): x for p, x in flat.items()})
-    return Network(backbone, variables, chain or _CHAIN, weights)
+    return Network(backbone, variables, chain, weights)
 
 
 def network_of_run(directory: str, chain: str | None, data_dir: str | None) -> Network:
@@ -144,52 +151,70 @@ def embedded(
 
 
 def embed(
-    stored: Any,
+    stored: StoredDataset,
     features: Callable[[np.ndarray], Array],
     parts_dir: files.Path,
+    size: int | None,
     batch_size: int,
     log: Callable[[str], Any],
 ) -> dict[str, np.ndarray]:
-    """The arrays of the .npz file; finished parts are read from `parts_dir`, others written to it.
+    """The inputs of the .npz file; finished parts are read from `parts_dir`, others written to it.
 
     Args:
       stored: the data set.
       features: images -> features.
       parts_dir: directory of the features of each part.
+      size: pixels to which images that differ in size are resized; None requires one size.
       batch_size: images at a time.
       log: receives the progress.
     """
-    arrays, total, done = (
-        {"class_names": np.array(stored.class_names)},
-        sum(stored.sizes.values()),
-        0,
-    )
-    for split, size in stored.sizes.items():
-        values, fields, ids = [], [], []
-        for start in range(0, size, _PART_SIZE):
-            part = stored.read(Slice(split, start, min(start + _PART_SIZE, size)))
-            path = parts_dir / f"{split}_{start:08d}.npz"
+    arrays, total, done = {}, sum(stored.sizes.values()), 0
+    for split in stored.sizes:
+        values = []
+        for part in _slices(stored, split):
+            path = parts_dir / f"{split}_{part.start:08d}.npz"
             if not path.exists():
-                images = _pixels(stored, part)
+                images = _pixels(stored, part, size)
                 files.write_arrays(path, {"features": embedded(features, images, batch_size)})
             values.append(files.read_arrays(path)["features"])
-            fields.append(part.fields)
-            ids.append(part.ids)
-            done += len(part.ids)
+            done += part.stop - part.start
             log(f"{done:,} of {total:,} images")
-        arrays |= {f"{split}_inputs": np.concatenate(values), f"{split}_ids": np.concatenate(ids)}
-        for name in fields[0]:
-            field = np.concatenate([f[name] for f in fields])
+        arrays[f"{split}_inputs"] = np.concatenate(values)
+    return arrays
+
+
+def _labels(stored: StoredDataset) -> dict[str, np.ndarray]:
+    """All other arrays of the .npz file: class names, labels, further fields and ids."""
+    arrays = {"class_names": np.array(stored.class_names)}
+    for split in stored.sizes:
+        # One part at a time, as a part holds its images.
+        parts = [stored.read(part)._replace(images=[]) for part in _slices(stored, split)]
+        arrays[f"{split}_ids"] = np.concatenate([part.ids for part in parts])
+        for name in parts[0].fields:
+            field = np.concatenate([part.fields[name] for part in parts])
             arrays[f"{split}_{'labels' if name == 'label' else name}"] = field
     return arrays
 
 
-def _pixels(stored: Any, part: Part) -> UInt8[np.ndarray, "n h w c"]:
-    if isinstance(part.images, list):
-        return encoded.decode(part.images, stored.num_channels, stored.where)
-    if part.images.ndim != 4:
+def _slices(stored: StoredDataset, split: str) -> list[Slice]:
+    size = stored.sizes[split]
+    starts = range(0, size, _PART_SIZE)
+    return [Slice(split, start, min(start + _PART_SIZE, size)) for start in starts]
+
+
+def _pixels(stored: StoredDataset, part: Slice, size: int | None) -> UInt8[np.ndarray, "n h w c"]:
+    images = stored.read(part).images
+    if isinstance(images, list):
+        try:
+            return encoded.decode(images, stored.num_channels, stored.where, size)
+        except encoded.DifferentSizesError:
+            raise ValueError(
+                f"{stored.where}: images differ in size; give --size, such as --size=224, which"
+                " resizes them."
+            ) from None
+    if images.ndim != 4:
         raise ValueError(f"{stored.where} has features, but embedding requires images.")
-    return part.images
+    return images
 
 
 def _parsed() -> argparse.Namespace:
@@ -203,7 +228,9 @@ def _parsed() -> argparse.Namespace:
     )
     parser.add_argument("--run", help="finished run whose backbone is taken")
     parser.add_argument("--size", type=int, help="pixels to which images are resized")
-    parser.add_argument("--chain", help="operations on the resized images")
+    parser.add_argument(
+        "--chain", help="operations on the resized images; required for --weights=FILE"
+    )
     parser.add_argument("--seed", type=int, default=0, help="of random weights")
     parser.add_argument("--batch_size", type=int, default=64)
     parser.add_argument("--out", required=True, help="directory of the file")
@@ -229,18 +256,20 @@ def main() -> None:
         if size is None and flags.weights == "pretrained":
             size = pretrained.images(flags.backbone).size
         net = network(flags.backbone, flags.weights, flags.chain, size or 32, flags.seed)
-    digest = provenance.digest_of_arrays(
-        {n: np.asarray(x) for n, x in traverse_util.flatten_dict(net.variables, sep="/").items()}
-    )
+    weights = traverse_util.flatten_dict(net.variables, sep="/")
+    labels = _labels(stored)
     kind = type(net.backbone).__name__
     name = f"{flags.data}_{kind}_{size}" if size else f"{flags.data}_{kind}"
     out = files.as_path(flags.out)
     recipe = {
         "data": flags.data,
         "num_examples": dict(stored.sizes),
+        "labels_digest": provenance.digest_of_arrays(labels),
         "backbone": kind,
         "weights": net.source,
-        "weights_digest": digest,
+        "weights_digest": provenance.digest_of_arrays(
+            {name: np.asarray(x) for name, x in weights.items()}
+        ),
         "size": size,
         "chain": net.chain,
         "dtype": "float16",
@@ -258,12 +287,12 @@ def main() -> None:
     files.write_json(description, recipe)
     batch_size = -(-flags.batch_size // jax.local_device_count()) * jax.local_device_count()
     log = functools.partial(print, file=sys.stderr, flush=True)
-    arrays = embed(stored, features_of(net, size), parts_dir, batch_size, log)
-    files.write_arrays(path, arrays)
+    arrays = embed(stored, features_of(net, size), parts_dir, size, batch_size, log)
+    files.write_arrays(path, labels | arrays)
     for part in parts_dir.glob("*.npz"):
         part.unlink()
     parts_dir.rmdir()
-    shape = next(x.shape for n, x in arrays.items() if n.endswith("_inputs"))
+    shape = next(iter(arrays.values())).shape
     print(f"wrote {path}: {shape[1]} features, {path.stat().st_size / 1e6:.1f} MB")
 
 

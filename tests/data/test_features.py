@@ -35,8 +35,8 @@ def write(directory, change=lambda x: x, dtype=np.float32, splits=("train", "tes
     return str(directory)
 
 
-def trained(directory, workdir, **overrides):
-    config = study.config("digits_het_full", FEATURES | overrides)
+def trained(directory, workdir, config="digits_het_full", **overrides):
+    config = study.config(config, FEATURES | overrides)
     return loop.train(config, str(workdir), directory)["evals"]["test"]
 
 
@@ -75,6 +75,13 @@ def test_runs_do_not_depend_on_units_or_storage(tmp_path):
     other_units = trained(write(tmp_path, lambda x: 4 * x + 2, varying=True), tmp_path / "units")
     assert other_units["nll"] == pytest.approx(plain["nll"], rel=1e-4)
     assert plain["accuracy"] > 0.5
+
+
+def test_tokens_are_the_features_of_one_vector_to_an_mlp(tmp_path):
+    settings = {"config": "digits_hom", "data.standardize": False}
+    vectors = trained(write(tmp_path), tmp_path / "vectors", **settings)
+    tokens = write(tmp_path, lambda x: x.reshape(-1, 8, 8))
+    assert trained(tokens, tmp_path / "tokens", **settings) == vectors
 
 
 @pytest.mark.parametrize(

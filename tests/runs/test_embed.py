@@ -1,19 +1,41 @@
+import io
 import json
+import re
 import sys
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import traverse_util
+from PIL import Image
 from small_runs import small
 
-from heteroscedastic.data.storage import store
+from heteroscedastic.data.storage import encoded, store
 from heteroscedastic.runs import embed, loaded_run, loop
 
 
-def command(monkeypatch, *words):
-    monkeypatch.setattr(sys, "argv", ["embed", "--data=digits", *words])
+def command(monkeypatch, *words, data="digits"):
+    monkeypatch.setattr(sys, "argv", ["embed", f"--data={data}", *words])
     embed.main()
+
+
+def write_images(directory, sizes, labels):
+    """A data set of encoded images of these sizes."""
+    rng = np.random.default_rng(0)
+    images = [rng.integers(0, 256, (*size, 3), dtype=np.uint8) for size in sizes]
+    contents = [io.BytesIO() for _ in images]
+    for image, content in zip(images, contents):
+        Image.fromarray(image).save(content, "PNG")
+    data, offsets = encoded.pack([content.getvalue() for content in contents])
+    arrays = {"train_encoded": data, "train_offsets": offsets, "train_labels": np.array(labels)}
+    np.savez(directory / "mine.npz", class_names=np.array(["a", "b"]), **arrays)
+    return images
+
+
+def write_weights(path, net):
+    variables = {kind: {"backbone": x} for kind, x in net.variables.items()}
+    np.savez(path, **traverse_util.flatten_dict(variables, sep="/"))
 
 
 def test_features_are_those_of_the_backbone(monkeypatch, tmp_path):
@@ -74,6 +96,40 @@ def test_a_run_gives_its_own_features(monkeypatch, tmp_path):
     np.testing.assert_allclose(np.load(path)["test_inputs"][:5], expected[:5], atol=1e-2, rtol=1e-2)
 
 
+def test_images_of_several_sizes_require_a_size(monkeypatch, tmp_path):
+    images = write_images(tmp_path, [(20, 9), (5, 7), (12, 12)], [0, 1, 0])
+    words = ["--backbone=ConvNet", "--batch_size=4"]
+    words += [f"--data_dir={tmp_path}", f"--out={tmp_path}"]
+    with pytest.raises(SystemExit, match="images differ in size; give --size"):
+        command(monkeypatch, *words, data="mine")
+    command(monkeypatch, *words, "--size=12", data="mine")
+    net = embed.network("ConvNet", None, None, 12, 0)
+    resized = [
+        jnp.round(jax.image.resize(jnp.float32(image), (12, 12, 3), "bilinear", antialias=True))
+        for image in images
+    ]
+    scaled = 2 * jnp.stack(resized) / 255 - 1
+    expected = net.backbone.apply(net.variables, scaled, jnp.ones(3, bool))
+    result = np.load(tmp_path / "mine_ConvNet_12.npz")["train_inputs"]
+    np.testing.assert_allclose(result, expected, atol=0.03 * np.std(expected))
+
+
+def test_weights_of_a_file_require_the_chain_of_their_pixels(monkeypatch, tmp_path):
+    net = embed.network("ConvNet", None, None, 8, 0)
+    write_weights(tmp_path / "weights.npz", net)
+    images = write_images(tmp_path, [(8, 8)] * 2, [0, 1])
+    words = ["--backbone=ConvNet", f"--weights={tmp_path / 'weights.npz'}", "--batch_size=2"]
+    words += [f"--data_dir={tmp_path}", f"--out={tmp_path}"]
+    with pytest.raises(SystemExit, match="give --chain, for ResNets of torchvision") as error:
+        command(monkeypatch, *words, data="mine")
+    chain = re.search("--chain='.*'", str(error.value))[0].replace("'", "")
+    command(monkeypatch, *words, chain, data="mine")
+    scaled = (np.stack(images) / 255 - [0.485, 0.456, 0.406]) / [0.229, 0.224, 0.225]
+    expected = net.backbone.apply(net.variables, jnp.float32(scaled), jnp.ones(2, bool))
+    result = np.load(tmp_path / "mine_ConvNet.npz")["train_inputs"]
+    np.testing.assert_allclose(result, expected, atol=2e-3 * np.ptp(expected))
+
+
 def test_other_features_in_the_same_place_are_an_error(monkeypatch, tmp_path):
     command(monkeypatch, "--backbone=ConvNet", f"--out={tmp_path}")
     with pytest.raises(SystemExit, match="exists already"):
@@ -82,12 +138,38 @@ def test_other_features_in_the_same_place_are_an_error(monkeypatch, tmp_path):
         command(monkeypatch, "--backbone=ConvNet", "--seed=1", f"--out={tmp_path}")
 
 
+@pytest.mark.parametrize("changed", ["weights", "labels"])
+def test_features_of_changed_data_or_weights_are_not_resumed(monkeypatch, tmp_path, changed):
+    """With the same names and sizes."""
+    weights = tmp_path / "weights.npz"
+    words = ["--backbone=ConvNet", f"--weights={weights}", "--chain=to_rgb|value_range(-1, 1)"]
+    words += [f"--data_dir={tmp_path}", f"--out={tmp_path / 'out'}"]
+
+    def write(seed, labels):
+        write_weights(weights, embed.network("ConvNet", None, None, 8, seed))
+        write_images(tmp_path, [(8, 8)] * 2, labels)
+
+    def stops(*args):
+        raise KeyboardInterrupt
+
+    write(0, [0, 1])
+    with monkeypatch.context() as patch:
+        patch.setattr(embed, "embedded", stops)
+        with pytest.raises(SystemExit):
+            command(patch, *words, data="mine")
+    write(*((1, [0, 1]) if changed == "weights" else (0, [1, 0])))
+    with pytest.raises(SystemExit, match="is of other features than these"):
+        command(monkeypatch, *words, data="mine")
+    write(0, [0, 1])
+    command(monkeypatch, *words, data="mine")
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
         (["--backbone=ResNet9"], "backbones has no 'ResNet9'"),
         (["--backbone=ResNet50", "--weights=pretrained"], "no public weights of 'ResNet50'"),
-        (["--backbone=ConvNet", "--weights=absent.npz"], "absent.npz, is missing"),
+        (["--backbone=ConvNet", "--weights=absent.npz", "--chain="], "absent.npz, is missing"),
         (["--backbone=ConvNet", "--chain=flip"], "flip"),
     ],
 )

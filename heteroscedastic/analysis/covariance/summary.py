@@ -26,6 +26,7 @@ from heteroscedastic.analysis.covariance import pairs as pairs_lib
 from heteroscedastic.analysis.covariance.average import Average
 from heteroscedastic.analysis.plots import figures
 from heteroscedastic.data import resident
+from heteroscedastic.data.storage import originals
 from heteroscedastic.runs import assembly, compilation_cache
 from heteroscedastic.runs import loaded_run as loaded_run_lib
 from heteroscedastic.runs.loaded_run import LoadedRun
@@ -332,6 +333,14 @@ def _report_example(
     if figures.can_draw():
         from heteroscedastic.analysis.plots import heat_map
 
+        image = originals.pictures(
+            loaded_run.run.config["data"],
+            flags.data_dir,
+            flags.split,
+            np.array([flags.id]),
+            example.image[None],
+        )[0]
+        example = example._replace(image=image)
         title = f"{_name(loaded_run)}: example {flags.id} of the split {flags.split!r}"
         figures.write(heat_map.example_map(example, names, title), out)
     print(f"wrote {out}.csv")

@@ -24,6 +24,7 @@ from heteroscedastic import files, user_errors
 from heteroscedastic import latent as latent_lib
 from heteroscedastic.analysis.errors import rank_test
 from heteroscedastic.analysis.plots import figures
+from heteroscedastic.data.storage import originals
 from heteroscedastic.runs import compilation_cache, predictions, provenance
 from heteroscedastic.runs import loaded_run as loaded_run_lib
 from heteroscedastic.runs.loaded_run import LoadedRun
@@ -232,8 +233,17 @@ def draw(
     facts: dict[str, Any],
     title: str,
     path: files.Path,
+    images: Shaped[np.ndarray, "m ..."],
 ) -> list[files.Path]:
-    """Draws the images with the largest covariances and the histograms of ranks.
+    """Draws the images with the largest covariances, if any, and the histograms of ranks.
+
+    Args:
+      disagreements: the examples.
+      class_names: of the labels.
+      facts: `summary` of the examples.
+      title: of the figures.
+      path: of the files, without a suffix.
+      images: of the largest covariances, in order, or their features.
 
     Returns:
       The paths of the files.
@@ -241,10 +251,10 @@ def draw(
     from heteroscedastic.analysis.plots import sheet
 
     num_images = len(disagreements.ids)
-    top, written = covariance_order(disagreements)[:_NUM_IMAGES], []
-    if figures.are_images(disagreements.images):
+    top, written = covariance_order(disagreements)[: len(images)], []
+    if figures.are_images(images):
         image_sheet = sheet.sheet(
-            disagreements.images[top],
+            images,
             captions(disagreements, class_names, top),
             title=f"{title}: correct with the noise head and wrong without it, the largest"
             f" covariances of {num_images} images",
@@ -316,8 +326,18 @@ def main() -> None:
             f"{name:<14}{result['mean']:>10.2f}{result['of_classes']:>12.2f}{level:>16}"
             f"{result['p']:>10.2g}{result['first']:>8.1%}{result['chance_of_first']:>8.1%}"
         )
-    title = f"{loaded_run.run.config['data']['name']}, {flags.on}"
-    written = draw(disagreements, class_names, facts, title, path) if figures.can_draw() else []
+    config, written = loaded_run.run.config, []
+    if figures.can_draw():
+        top = covariance_order(disagreements)[:_NUM_IMAGES]
+        images = originals.pictures(
+            config["data"],
+            flags.data_dir,
+            config["evals"][flags.on]["split"],
+            disagreements.ids[top],
+            disagreements.images[top],
+        )
+        title = f"{config['data']['name']}, {flags.on}"
+        written = draw(disagreements, class_names, facts, title, path, images)
     print(f"wrote {', '.join([f'{path}.csv', '.json', *(p.name for p in written)])}")
 
 

@@ -77,9 +77,7 @@ def _measures(
             confidence=sums.confidence.sum(axis=-1) / count,
             ece=reliability.expected_calibration_error(sums),
             total_ece=float(
-                reliability.expected_calibration_error(
-                    jax.tree.map(lambda x: x.sum(axis=0), sums)
-                )
+                reliability.expected_calibration_error(jax.tree.map(lambda x: x.sum(axis=0), sums))
             ),
         )
 

@@ -14,7 +14,7 @@ from heteroscedastic.bind import bind, check_seed, in_section, lookup
 from heteroscedastic.data import chains, checks, resident, split_spec
 from heteroscedastic.data.dataset import Split
 from heteroscedastic.data.inspect import contact_sheet
-from heteroscedastic.data.storage import encoded, store
+from heteroscedastic.data.storage import encoded, originals, store
 
 _ROWS, _DRAWS = 8, 6
 _MAX_SEARCH = 2000  # number of examples among which those of the sheet are selected
@@ -37,6 +37,8 @@ class _Example(NamedTuple):
 
 def sheet(config: Mapping[str, Any], data_dir: str | None) -> bytes:
     """Draws a PNG file: per example, the view of evaluation and several draws of training.
+
+    Of features, which have no chain, it draws the images that they were made from.
 
     Labels are the stored ones, before curation. If `config.data.extras` has boxes, views have them
     in red, and below them the objectness o and the target t of the first label.
@@ -72,6 +74,7 @@ def sheet(config: Mapping[str, Any], data_dir: str | None) -> bytes:
             ]
         rows.append(contact_sheet.Row(f"{example.id}: {labels}", views))
     columns = ["evaluation", *(f"training {epoch}" for epoch in range(_DRAWS))]
+    columns = columns[: len(examples[0].views)]
     return contact_sheet.draw(f"{config['data']['name']}: {config['data']['train']}", columns, rows)
 
 
@@ -105,15 +108,18 @@ def _stored_examples(
     labels, class_names = examples.fields[field], stored.class_names
     checks.labels(labels, examples.ids, len(class_names), f"{stored.where}: {part.split}, {field}")
     max_classes = data.get("max_classes") or np.inf
-    if not isinstance(examples.images, list) and examples.images.ndim != 4:
+    is_selected = (labels.reshape(len(labels), -1) < max_classes).all(axis=1)
+    chosen = _spaced_rows(np.flatnonzero(is_selected))
+    if isinstance(examples.images, list):
+        images = [examples.images[row] for row in chosen]
+        images = encoded.decode(images, stored.num_channels, stored.where)
+    else:
+        ids, images = examples.ids[chosen], examples.images[chosen]
+        images = originals.pictures(data, data_dir, "train", ids, images)
+    if images.ndim != 4:
         raise ValueError(
             f"{stored.where} has features, so there are no images to draw; omit --out."
         )
-    is_selected = (labels.reshape(len(labels), -1) < max_classes).all(axis=1)
-    chosen = _spaced_rows(np.flatnonzero(is_selected))
-    images = [examples.images[row] for row in chosen]
-    if isinstance(examples.images, list):
-        images = encoded.decode(images, stored.num_channels, stored.where)
     extras = {"boxes": examples.fields["boxes"][chosen]} if has_boxes else {}
     split = Split(np.stack(images), labels[chosen], examples.ids[chosen], extras).with_int32()
     rows = np.arange(len(chosen))
@@ -123,7 +129,8 @@ def _stored_examples(
         batch = resident.batch(jax.random.key(config["seed"]), split, feed, chain=links)
         return np.asarray(batch.inputs), jax.tree.map(np.asarray, batch.extras).get("boxes")
 
-    views = [views_of(evaluation, 0), *(views_of(train, epoch) for epoch in range(_DRAWS))]
+    draws = range(_DRAWS if train else 0)
+    views = [views_of(evaluation, 0), *(views_of(train, epoch) for epoch in draws)]
     return [
         _Example(
             int(split.ids[row]),

@@ -15,16 +15,24 @@ from jaxtyping import Int, Shaped, UInt8
 _MODES = {1: "L", 3: "RGB", 4: "RGBA"}
 
 
-def decode(images: Sequence[bytes], num_channels: int, where: str) -> UInt8[np.ndarray, "n h w c"]:
-    """Decodes images of one size.
+class DifferentSizesError(ValueError):
+    """Images that must have one size differ in size."""
+
+
+def decode(
+    images: Sequence[bytes], num_channels: int, where: str, size: int | None = None
+) -> UInt8[np.ndarray, "n h w c"]:
+    """Decodes images to one size.
 
     Args:
       images: contents of image files.
       num_channels: 1 (grey), 3 or 4; images are converted between grey and colour.
       where: location of the images, for errors.
+      size: pixels of each side to which images that differ in size are resized, bilinearly with
+        antialiasing; images of one size keep it.
 
     Raises:
-      ValueError: an image is damaged, or images differ in size.
+      ValueError: an image is damaged, or images differ in size without `size`.
       ModuleNotFoundError: Pillow is not installed.
     """
     if importlib.util.find_spec("PIL") is None:
@@ -42,12 +50,24 @@ def decode(images: Sequence[bytes], num_channels: int, where: str) -> UInt8[np.n
         if pixels is None:
             pixels = np.empty((len(images), *image_pixels.shape), np.uint8)
         if image_pixels.shape != pixels.shape[1:]:
-            raise ValueError(
+            if size is not None:
+                return _squares(images, num_channels, where, size)
+            raise DifferentSizesError(
                 f"{where}: images differ in size ({_sizes(images)}), but the resident pipeline"
                 " requires one size."
             )
         pixels[index] = image_pixels
     return np.empty((0, 0, 0, num_channels), np.uint8) if pixels is None else pixels
+
+
+def _squares(
+    images: Sequence[bytes], num_channels: int, where: str, size: int
+) -> UInt8[np.ndarray, "n size size c"]:
+    pixels = np.empty((len(images), size, size, num_channels), np.uint8)
+    for index, image in enumerate(images):
+        which = f"{where}: image {index} of {len(images)}"
+        pixels[index] = _pixels(image, num_channels, which, size)
+    return pixels
 
 
 def pack(images: Sequence[bytes]) -> tuple[UInt8[np.ndarray, "bytes"], Int[np.ndarray, "bounds"]]:
@@ -84,14 +104,19 @@ def unpack(data: Shaped[np.ndarray, "..."], offsets: Shaped[np.ndarray, "..."]) 
     return [data[start:stop].tobytes() for start, stop in itertools.pairwise(offsets)]
 
 
-def _pixels(image: bytes, num_channels: int, which: str) -> UInt8[np.ndarray, "h w c"]:
+def _pixels(
+    image: bytes, num_channels: int, which: str, size: int | None = None
+) -> UInt8[np.ndarray, "h w c"]:
     from PIL import Image
 
     try:
         with Image.open(io.BytesIO(image)) as file:
             if file.mode[0] in "IF":  # Pillow would clip 16 bits to 8
                 raise ValueError(f"its pixels are {file.mode}, not 8 bits")
-            pixels = np.asarray(file.convert(_MODES[num_channels]))
+            converted = file.convert(_MODES[num_channels])
+            if size is not None:
+                converted = converted.resize((size, size), Image.Resampling.BILINEAR)
+            pixels = np.asarray(converted)
     except (
         Exception
     ) as error:  # OSError, SyntaxError, EOFError, struct.error, zlib.error and others

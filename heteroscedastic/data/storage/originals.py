@@ -69,7 +69,7 @@ def _images(
     rows = _rows(part.ids, ids)
     if isinstance(part.images, list):
         chosen = [part.images[i] for i in rows]
-        return encoded.decode(chosen, original.num_channels, original.where)
+        return encoded.decode(chosen, original.num_channels, original.where, recipe["size"])
     return part.images[rows]
 
 

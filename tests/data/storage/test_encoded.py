@@ -1,9 +1,12 @@
 import io
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
+from gaussians import key
 from PIL import Image
 
+from heteroscedastic.data import augment
 from heteroscedastic.data.storage import encoded
 
 RNG = np.random.default_rng(0)
@@ -69,6 +72,15 @@ def test_several_sizes_are_listed():
         match=r"here: images differ in size \(6x4, 5x7\), but the resident pipeline requires one",
     ):
         encoded.decode(images, 3, "here")
+
+
+def test_images_of_several_sizes_are_resized_bilinearly_with_antialiasing():
+    images = [pixels_of(*size, 3) for size in ((20, 9), (5, 7), (8, 8))]
+    resized = encoded.decode([file_of(image) for image in images], 3, "here", 8)
+    for image, result in zip(images, resized):
+        expected = augment.resize(key(), {"image": jnp.asarray(image)}, size=8)["image"]
+        assert np.abs(result.astype(int) - expected).max() <= 1
+    np.testing.assert_array_equal(encoded.decode([file_of(images[1])], 3, "here", 8)[0], images[1])
 
 
 def test_unpack_inverts_pack():

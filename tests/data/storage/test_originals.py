@@ -1,13 +1,19 @@
 """Images of examples whose inputs are features."""
 
+import csv
+import io
 import sys
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from experiments import study
 from heteroscedastic import files
+from heteroscedastic.analysis.covariance import summary
+from heteroscedastic.analysis.errors import disagreements
 from heteroscedastic.analysis.report import comparison, hardest_section, label_errors_section
+from heteroscedastic.data.inspect import contact_sheet, views
 from heteroscedastic.data.storage import encoded, npz, originals, store
 from heteroscedastic.runs import embed, loop
 
@@ -28,6 +34,24 @@ def directory(tmp_path_factory):
     embed.main()
     patch.undo()
     return str(out)
+
+
+@pytest.fixture(scope="module")
+def runs(directory, tmp_path_factory):
+    """Runs on these features with a head with correlated noise, and with one without noise."""
+    settings = {
+        "data.name": NAME,
+        "data.train": "",
+        "data.eval": "",
+        "data.standardize": True,
+        "backbone": dict(name="MLP", widths=()),
+        "training.num_epochs": 1.0,
+        "training.checkpoint_epochs": 1.0,
+    }
+    root = tmp_path_factory.mktemp("runs")
+    for name in ("digits_het_full", "digits_hom"):
+        loop.train(study.config(name, settings), str(root / name), directory)
+    return root / "digits_het_full", root / "digits_hom"
 
 
 @pytest.mark.parametrize("split", ["train", "valid", "test"])
@@ -74,20 +98,46 @@ def test_encoded_images_beside_features_are_for_people(tmp_path):
     np.testing.assert_array_equal(shown, images[ids])
 
 
-def test_a_report_about_features_shows_the_images(directory, tmp_path):
-    settings = {
-        "data.name": NAME,
-        "data.train": "",
-        "data.eval": "",
-        "data.standardize": True,
-        "backbone": dict(name="MLP", widths=()),
-        "training.num_epochs": 1.0,
-        "training.checkpoint_epochs": 1.0,
-    }
-    loop.train(study.config("digits_hom", settings), str(tmp_path / "run"), directory)
-    groups = comparison.groups([tmp_path / "run"])
+def test_a_report_about_features_shows_the_images(directory, runs, tmp_path):
+    groups = comparison.groups(runs[1:])
     for data_dir, is_shown in ((directory, True), (str(tmp_path), False)):
         runs = comparison.load(groups, data_dir=data_dir)
         for section in (hardest_section.hardest(runs), label_errors_section.label_errors(runs)):
             html = "".join(x for x in section.parts if isinstance(x, str))
             assert ("<img" in html) == is_shown
+
+
+def drawn_images(monkeypatch, main, *words):
+    """The images on the first figure that a command draws."""
+    drawn = []
+    monkeypatch.setattr(figures, "write", lambda figure, path: drawn.append(figure) or [])
+    monkeypatch.setattr(sys, "argv", ["command", *words])
+    main()
+    return [np.asarray(axes.images[0].get_array()) for axes in drawn[0].axes if axes.images]
+
+
+def test_analyses_of_features_show_the_images(directory, runs, monkeypatch, tmp_path):
+    digits, data_dir = store.load("digits").splits["test"], f"--data_dir={directory}"
+    words = "--runs", *map(str, runs), f"--out={tmp_path}", data_dir
+    images = drawn_images(monkeypatch, disagreements.main, *words)
+    with (tmp_path / "disagreements_test.csv").open() as file:
+        ids = [int(row["id"]) for row in csv.DictReader(file)]
+    pixels = dict(zip(digits.ids.tolist(), digits.inputs[..., 0]))
+    assert images
+    for example, image in zip(ids, images):
+        np.testing.assert_array_equal(image, pixels[example])
+    words = f"--run={runs[0]}", "--split=test", f"--id={ids[0]}", data_dir
+    image, *_ = drawn_images(monkeypatch, summary.main, *words)
+    np.testing.assert_array_equal(image, pixels[ids[0]])
+
+
+def test_the_sheet_of_a_config_of_features_shows_the_images(directory, tmp_path):
+    config = {"seed": 0, "data": {"name": NAME, "train": "", "eval": ""}}
+    sheet = np.asarray(Image.open(io.BytesIO(views.sheet(config, directory))))
+    top, left = contact_sheet.position(0, 0, 96, 96)
+    shown = sheet[top : top + 96 : 12, left : left + 96 : 12]
+    first = store.load("digits").splits["train"].inputs[0]
+    np.testing.assert_array_equal(shown, np.broadcast_to(first, (8, 8, 3)))
+    (tmp_path / f"{NAME}.npz").write_bytes((files.as_path(directory) / f"{NAME}.npz").read_bytes())
+    with pytest.raises(ValueError, match="there are no images to draw; omit --out"):
+        views.sheet(config, str(tmp_path))
