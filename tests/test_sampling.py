@@ -138,7 +138,7 @@ def test_no_pair_has_a_larger_error_than_independent_points(product, worst):
     repeats, num_points = 1000, 128
     ranks = jnp.concatenate([jnp.arange(44), UNRANKED])
     pairs = np.stack(np.triu_indices(64, 1))
-    pairs = pairs[:, np.random.default_rng(0).permutation(pairs.shape[1])[:2000]]
+    pairs = pairs[:, np.random.default_rng(0).permutation(pairs.shape[1])[:800]]
     values = jnp.asarray(points_of_keys("sobol", num_points, ranks, repeats))
     mean = jax.jit(lambda pair: product(values[..., pair[0]], values[..., pair[1]]).mean(axis=1))
     means = np.asarray(jax.lax.map(mean, jnp.asarray(pairs.T), batch_size=20))
