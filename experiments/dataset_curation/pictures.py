@@ -1,17 +1,18 @@
-"""Draws the calibration error by class of a table:
+"""Draws the calibration error of a table:
 
     python -m experiments.dataset_curation.pictures --table=figure_8_exponential_cifar10 --out=DIR
 
-Each panel has a row of the table beside the first row: ECE of the classes, from the class with the
-most training examples (figures 1 and 8) or the least label noise (figure 3). Points are means over
-runs, bars standard deviations.
+Of figures 2, 4 and 5 it draws the ECE of each row, before and after temperature scaling. Of tables
+by class, each panel has a row of the table beside the first row: ECE of the classes, from the class
+with the most training examples (figures 1 and 8) or the least label noise (figure 3). Points are
+means over runs, bars standard deviations.
 """
 
 import numpy as np
 from jaxtyping import Float
 from matplotlib.figure import Figure
 
-from experiments import study
+from experiments import metric_values, study
 from experiments.dataset_curation import by_position
 from heteroscedastic import files, user_errors
 from heteroscedastic.analysis.plots import figures
@@ -50,9 +51,54 @@ def panels(ece: dict[str, Float[np.ndarray, "runs k"]], order: by_position.Order
     return figure
 
 
+def rows_figure(ece: dict[str, dict[str, list[float]]]) -> Figure:
+    """The ECE of each row over seeds; `ece` is by metric and row."""
+    with figures.style_context():
+        figure = figures.figure(5.5, 3.2)
+        axes = figure.subplots()
+        for (metric, values), color in zip(ece.items(), figures.COLORS):
+            axes.errorbar(
+                np.arange(len(values)),
+                [np.mean(x) for x in values.values()],
+                [np.std(x, ddof=1) if len(x) > 1 else 0.0 for x in values.values()],
+                color=color,
+                marker="o",
+                linestyle="none",
+                label=figures.legend_label(metric),
+            )
+        names = [figures.legend_label(name) for name in values]
+        axes.set_xticks(np.arange(len(names)), names, rotation=30, ha="right")
+        axes.set(ylabel="ECE", ylim=(0, None))
+        axes.legend()
+    return figure
+
+
+def _by_row(chosen: study.Table, tuned: study.ResultsByRowAndSeed) -> Figure | None:
+    regime = chosen.regimes["test"]
+    with_runs = [row.name for row in chosen.rows if any(name == row.name for name, _ in tuned)]
+    ece = {
+        metric: {
+            row: [
+                metric_values.value(x, regime, metric)
+                for (name, _), x in tuned.items()
+                if name == row
+            ]
+            for row in with_runs
+        }
+        for metric in ("ece", "scaled_ece")
+    }
+    return rows_figure(ece) if with_runs else None
+
+
+def _by_class(chosen: study.Table, tuned: study.ResultsByRowAndSeed, name: str) -> Figure | None:
+    order = by_position.NOISE if name.startswith("figure_3") else by_position.COUNT
+    rows = by_position.by_position(chosen, tuned, order)
+    return panels({row: x["ece"] for row, x in rows.items()}, order) if rows else None
+
+
 @user_errors.one_line()
 def main() -> None:
-    """Draws the calibration error by class of a table."""
+    """Draws the calibration error of a table."""
     parser = user_errors.parser(main.__doc__)
     parser.add_argument("--table", required=True, help="such as figure_8_exponential_cifar10")
     parser.add_argument("--scale", default="cpu")
@@ -61,21 +107,17 @@ def main() -> None:
     flags = parser.parse_args()
     figures.check()
     chosen = study.table(_STUDY, flags.table)
-    if "classes" not in chosen.metrics:
-        raise SystemExit(f"{flags.table} has no measures by class; choose figure_1, 3 or 8.")
     results = study.job_results(
         chosen,
         flags.scale,
         files.as_path(flags.runs) / _STUDY / flags.table,
         study.saved_results(_STUDY, flags.table, flags.scale),
     )
-    (regime,) = chosen.regimes.values()
-    tuned = study.tuned_results(results, regime, chosen.select_metric)
-    order = by_position.NOISE if flags.table.startswith("figure_3") else by_position.COUNT
-    rows = by_position.by_position(chosen, tuned, order)
-    if not rows:
+    tuned = study.tuned_results(results, chosen.regimes["test"], chosen.select_metric)
+    is_by_class = "classes" in chosen.metrics
+    figure = _by_class(chosen, tuned, flags.table) if is_by_class else _by_row(chosen, tuned)
+    if figure is None:
         raise SystemExit("no run is complete; run python -m experiments.run first.")
-    figure = panels({name: measures["ece"] for name, measures in rows.items()}, order)
     for path in figures.write(figure, files.as_path(flags.out) / flags.table):
         print(f"wrote {path}")
 

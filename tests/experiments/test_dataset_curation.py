@@ -312,3 +312,13 @@ def test_measures_by_class_are_saved_as_they_are_printed():
     again = JobResult(result.job, json.loads(json.dumps(saved)))
     layouts = [chosen.layout(chosen, {("original", 0): r}, PAPER) for r in (result, again)]
     assert layouts[0] == layouts[1]
+
+
+def test_a_picture_by_row_has_the_mean_and_deviation_of_each_row_and_metric():
+    ece = {"ece": {"a": [0.1, 0.3], "b": [0.4]}, "scaled_ece": {"a": [0.02, 0.02], "b": [0.05]}}
+    (axes,) = pictures.rows_figure(ece).axes
+    assert [label.get_text() for label in axes.get_xticklabels()] == ["a", "b"]
+    points = [np.asarray(c.lines[0].get_ydata(), float) for c in axes.containers]
+    np.testing.assert_allclose(points, [[0.2, 0.4], [0.02, 0.05]])
+    bar = np.asarray(axes.containers[0].lines[2][0].get_segments()[0], float)
+    np.testing.assert_allclose(bar[:, 1], [0.2 - 0.02**0.5, 0.2 + 0.02**0.5])
