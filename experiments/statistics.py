@@ -40,6 +40,19 @@ def compared(ours: Mapping[int, float], theirs: Mapping[int, float]) -> Comparis
     return Comparison(mean, half, p, detectable_difference(deviation, len(seeds)), len(seeds))
 
 
+def unpaired_p(ours: list[float], theirs: list[float]) -> float:
+    """The p-value of the two-tailed unpaired t-test with equal variances.
+
+    Returns:
+      nan if a sample has fewer than two values.
+    """
+    return (
+        float(stats.ttest_ind(ours, theirs).pvalue)
+        if min(len(ours), len(theirs)) > 1
+        else float("nan")
+    )
+
+
 def slopes(values: Mapping[float, Mapping[int, float]]) -> dict[int, float]:
     """The least-squares slope over x of each seed that has a value at every x.
 

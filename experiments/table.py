@@ -18,25 +18,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from scipy import stats
 
 from experiments import metric_values, paper_numbers, statistics, study
 from heteroscedastic import files, user_errors
 from heteroscedastic.analysis.report.comparison import difference, spread
 from heteroscedastic.runs import predictions
-
-
-def unpaired_p(ours: list[float], theirs: list[float]) -> float:
-    """The p-value of the two-tailed unpaired t-test with equal variances.
-
-    Returns:
-      nan if a sample has fewer than two values.
-    """
-    return (
-        float(stats.ttest_ind(ours, theirs).pvalue)
-        if min(len(ours), len(theirs)) > 1
-        else float("nan")
-    )
 
 
 def text(
@@ -192,7 +178,7 @@ def _regime(chosen, regime, tuned, numbers, crossed=False):
                 cell = over_examples.get(metric, cell)
                 cells.append(cell + " *" * ((row.name, metric) in significant))
                 if chosen.test:
-                    p = unpaired_p(list(values.values()), list(theirs.values()))
+                    p = statistics.unpaired_p(list(values.values()), list(theirs.values()))
                     cells.append("" if same or np.isnan(p) else f"{p:.2g}")
             if paper_numbers.has_metric(chosen, regime, metric):
                 cells.append(paper_numbers.number(chosen, regime, row, metric, numbers))

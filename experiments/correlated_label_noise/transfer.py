@@ -22,9 +22,8 @@ from typing import Any
 
 import numpy as np
 
-from experiments import paper_numbers, study
+from experiments import paper_numbers, statistics, study
 from experiments.study import Regime, Row, Scale, Table
-from experiments.table import unpaired_p
 from heteroscedastic.analysis.report.comparison import difference, spread
 from heteroscedastic.data.storage import vtab
 
@@ -219,7 +218,7 @@ def _table(title, columns, by_head, paper):
             ours, theirs = means[head], means[reference]
             cell = spread(list(ours.values()), 2)
             if head != reference:
-                p = unpaired_p(list(ours.values()), list(theirs.values()))
+                p = statistics.unpaired_p(list(ours.values()), list(theirs.values()))
                 cell += f" ({difference(ours, theirs, 2)}" + (
                     ")" if np.isnan(p) else f", p {p:.2g})"
                 )

@@ -66,7 +66,7 @@ def rows_figure(ece: dict[str, dict[str, list[float]]]) -> Figure:
                 linestyle="none",
                 label=figures.legend_label(metric),
             )
-        names = [figures.legend_label(name) for name in values]
+        names = [figures.legend_label(name) for name in next(iter(ece.values()))]
         axes.set_xticks(np.arange(len(names)), names, rotation=30, ha="right")
         axes.set(ylabel="ECE", ylim=(0, None))
         axes.legend()

@@ -346,6 +346,7 @@ def _tuned(
     curation: str,
     remedies: dict[str, dict[str, Any]],
     metrics: tuple[str, ...] = _SCALED_METRICS,
+    changed: str | None = None,
 ) -> Table:
     heads = {"": "cifar10_resnet50_hom", "het_full": "cifar10_resnet50_het_full"}
     return Table(
@@ -372,6 +373,7 @@ def _tuned(
             Primary("het_full", "nll", "original", "test"),
             *(Primary(f"het_full_{name}", "nll", name, "test") for name in remedies),
         ),
+        changed=changed,
     )
 
 
@@ -406,6 +408,9 @@ TABLES = (
             " with them: CIFAR-10, 40 % of the labels permuted.",
             "permute_labels(rate=0.4)",
             {"gce": _ROBUST, "label_smooth": _SMOOTHED},
+            changed="two runs of `original` of seed 0, at temperatures 1 and 4, were tried for"
+            " their duration and seen. Afterwards the seeds were lowered from ten to eight, and the"
+            " primary comparisons of the low-rank head with another loss or smoothing were added.",
         ),
         "tuned_imbalance": _tuned(
             "A low-rank head helps against imbalance as weights and smoothing do, alone and with"

@@ -227,6 +227,31 @@ def bars(
     return edges, np.add.reduceat(counts, firsts), counts.sum() * np.diff(edges) / num
 
 
+def pictures(
+    disagreements: Disagreements,
+    rows: Int[np.ndarray, "m"],
+    config: dict[str, Any],
+    on: str,
+    data_dir: str | None,
+) -> Shaped[np.ndarray, "m ..."]:
+    """The images of these examples; of features, those that they were made from, if at hand.
+
+    Args:
+      disagreements: the examples.
+      rows: of `disagreements`.
+      config: of a run.
+      on: its evaluation.
+      data_dir: directory of the data sets.
+    """
+    return originals.pictures(
+        config["data"],
+        data_dir,
+        config["evals"][on]["split"],
+        disagreements.ids[rows],
+        disagreements.images[rows],
+    )
+
+
 def draw(
     disagreements: Disagreements,
     class_names: list[str],
@@ -329,13 +354,7 @@ def main() -> None:
     config, written = loaded_run.run.config, []
     if figures.can_draw():
         top = covariance_order(disagreements)[:_NUM_IMAGES]
-        images = originals.pictures(
-            config["data"],
-            flags.data_dir,
-            config["evals"][flags.on]["split"],
-            disagreements.ids[top],
-            disagreements.images[top],
-        )
+        images = pictures(disagreements, top, config, flags.on, flags.data_dir)
         title = f"{config['data']['name']}, {flags.on}"
         written = draw(disagreements, class_names, facts, title, path, images)
     print(f"wrote {', '.join([f'{path}.csv', '.json', *(p.name for p in written)])}")

@@ -7,7 +7,6 @@ from heteroscedastic.analysis.plots import figures
 from heteroscedastic.analysis.report import page
 from heteroscedastic.analysis.report.comparison import RunSet
 from heteroscedastic.analysis.report.page import Section
-from heteroscedastic.data.storage import originals
 from heteroscedastic.runs import loaded_run as loaded_run_lib
 
 _NUM_IMAGES = 12
@@ -62,13 +61,8 @@ def disagreements(run_set: RunSet) -> Section:
     )
     alts = [f"Example {row['id']}, {row['true']}" for row in rows]
     captions = disagreements_lib.captions(examples, names, top)
-    config = het.runs[0].config
-    images = originals.pictures(
-        config["data"],
-        run_set.data_dir,
-        config["evals"][run_set.evaluation]["split"],
-        examples.ids[top],
-        examples.images[top],
+    images = disagreements_lib.pictures(
+        examples, top, het.runs[0].config, run_set.evaluation, run_set.data_dir
     )
     parts: list[Any] = [
         page.paragraph(introduction),

@@ -7,6 +7,7 @@ from scipy import special
 from sklearn import metrics as sklearn_metrics
 from small_runs import of_earlier_version
 
+from experiments import metric_values, study
 from heteroscedastic import files, metrics
 from heteroscedastic.analysis.uncertainty import calibration
 from heteroscedastic.calibration import reliability, scores
@@ -26,6 +27,17 @@ def test_before_agrees_with_the_results_of_the_run(without_noise):
     assert results.keys() <= result.keys()
     for name in metrics.MULTICLASS:
         assert result[name] == pytest.approx(results[name], rel=1e-4)
+
+
+def test_without_held_out_examples_a_table_has_the_measures_as_predicted(without_noise):
+    """Brier's parts are not in results.json; the labels of "test" scale no temperature here."""
+    results = files.read_json(without_noise / "results.json")
+    job = study.Job("hom", (), 0, without_noise, {}, "")
+    value = metric_values.value(
+        study.JobResult(job, results), study.Regime(None, "test"), "brier_resolution"
+    )
+    expected = calibration.temperature_scaling(without_noise, "valid", "test")
+    assert value == expected["before"]["brier_resolution"] != expected["after"]["brier_resolution"]
 
 
 def random_predictions(k=4, n=300):
