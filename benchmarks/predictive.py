@@ -20,6 +20,9 @@ tests/predictive/test_exact.py compares the exact form with quadrature in float6
 
 does the same for the log-odds of labels, over all labels and relative to quadrature.
 
+With more classes than a shortlist has, the probability of the classes outside it stands above the
+table, as the mean over examples.
+
 The direct estimator holds all samples in memory, and JAX differentiates it. Estimators are timed in
 turn, so that changes of the machine's speed affect all; times are medians.
 """
@@ -41,6 +44,7 @@ from heteroscedastic.latent import LatentGaussian
 
 REFERENCE = "direct", 1_000
 EXACT_POINTS = 2**20  # Sobol points of the reference for errors
+SHORTLISTS = 8, 32, 128  # classes
 EXACT_NODES = 1024  # of the reference for errors with independent noise
 
 
@@ -57,7 +61,7 @@ def direct_sigmoid(key, latent, *, num_samples):
     return odds[0] - odds[1]
 
 
-def softmax_forms(rank):
+def softmax_forms(num_classes, rank):
     """(name, samples) -> predictive; for independent noise, of rank 0, also the exact form."""
     forms = {REFERENCE: functools.partial(direct_softmax, num_samples=REFERENCE[1])}
     for points, sizes in {
@@ -69,6 +73,12 @@ def softmax_forms(rank):
             forms[points, size] = functools.partial(
                 predictive.softmax, num_samples=size, points=points
             )
+    for listed in SHORTLISTS:
+        for size in (128, 1_024):
+            if listed < num_classes:
+                forms[f"shortlist of {listed}", size] = functools.partial(
+                    predictive.shortlist, num_classes=listed, num_samples=size, points="sobol"
+                )
     if not rank:
         for size in (24, 32):
             forms["exact", size] = functools.partial(predictive.softmax_exact, num_nodes=size)
@@ -157,6 +167,10 @@ def time_at_error(lines, name, error):
 def measure(forms, latent, exact, repeats, num_keys):
     """(name, samples) -> forward and gradient in seconds, temporaries in MB, error in nats."""
     truth, indices = exact(latent)
+    for listed in SHORTLISTS if exact is exact_softmax else ():
+        if listed < truth.shape[-1]:
+            inside = jnp.sum(jax.lax.top_k(jnp.exp(truth), listed)[0], axis=-1)
+            print(f"Probability outside the {listed} likeliest classes: {1 - inside.mean():.2g}")
     key, lines, calls = jax.random.key(0), {}, {}
     for name, form in forms.items():
         calls[name] = compiled(form, key, latent)
@@ -198,7 +212,7 @@ def main():
     for size in flags.sizes or (["8,10,5", "8,1000,15"] if softmax else ["8,21843,0"]):
         for temperature in flags.temperatures:
             batch, num_classes, rank = map(int, size.split(","))
-            forms = softmax_forms(rank) if softmax else sigmoid_forms()
+            forms = softmax_forms(num_classes, rank) if softmax else sigmoid_forms()
             lines = measure(
                 forms,
                 examples(batch, num_classes, rank, temperature),

@@ -270,7 +270,7 @@ def variance(latent: LatentGaussian) -> Float[Array, "*b k"]:
         scale, loadings = shared
         total += jnp.square(scale) * jnp.sum(jnp.square(loadings), axis=-1)
         latent = latent._replace(factor_scale=None, shared_loadings=None)
-    for loadings in _loadings(latent):
+    for loadings in all_loadings(latent):
         if readout is not None:
             loadings = jnp.einsum("...nr,nk->...kr", loadings, readout, precision=_HIGHEST)
         total += jnp.sum(jnp.square(loadings), axis=-1)
@@ -302,6 +302,41 @@ def difference_variance_entries(
     return jnp.where(rows == cols, 0.0, own[..., :p] + own[..., p:] + correlated)
 
 
+@jax.default_matmul_precision("highest")
+def variance_from_mean(
+    latent: LatentGaussian, weights: Float[Array, "*b k"]
+) -> Float[Array, "*b k"]:
+    """Variance of u_k - sum_j w_j u_j, for weights that sum to one, without the full matrix.
+
+    Noise common to all classes cancels before it is squared.
+    """
+    readout = latent.readout
+    if readout is not None:  # a softmax does not depend on noise common to all classes
+        readout = readout - jnp.mean(readout, axis=-1, keepdims=True)
+    noise_weights = weights if readout is None else weights @ readout.T
+
+    def centred_variance(loadings, mean):
+        if readout is not None:
+            loadings = jnp.einsum("...nm,nk->...km", loadings, readout)
+        return jnp.sum(jnp.square(loadings - mean[..., None, :]), axis=-1)
+
+    total = jnp.zeros_like(latent.loc)
+    if latent.scale_diag is not None:
+        own = jnp.square(latent.scale_diag)
+        of_mean = jnp.sum(own * jnp.square(noise_weights), axis=-1, keepdims=True)
+        if readout is None:
+            total += own * (1 - 2 * weights) + of_mean
+        else:
+            total += own @ jnp.square(readout) - 2 * (own * noise_weights) @ readout + of_mean
+    if latent.factor_loadings is not None:
+        mean = jnp.einsum("...nr,...n->...r", latent.factor_loadings, noise_weights)
+        total += centred_variance(latent.factor_loadings, mean)
+    if latent.factor_scale is not None and latent.shared_loadings is not None:
+        mean = (noise_weights * latent.factor_scale) @ latent.shared_loadings
+        total += centred_variance(latent.factor_scale[..., None] * latent.shared_loadings, mean)
+    return total
+
+
 def _diagonal(values: Float[Array, "*b k"]) -> Float[Array, "*b k k"]:
     return values[..., :, None] * jnp.eye(values.shape[-1], dtype=values.dtype)
 
@@ -329,7 +364,7 @@ def _terms(
     width = latent.loc.shape[-1] if latent.readout is None else latent.readout.shape[0]
     zeros = jnp.zeros((*batch, width), latent.loc.dtype)
     scale_diag = zeros if latent.scale_diag is None else latent.scale_diag
-    loadings = [jnp.zeros((*batch, width, 0), latent.loc.dtype), *_loadings(latent)]
+    loadings = [jnp.zeros((*batch, width, 0), latent.loc.dtype), *all_loadings(latent)]
     if latent.readout is None:
         return scale_diag, jnp.concatenate(loadings, axis=-1)
     readout = latent.readout if classes is None else latent.readout[:, classes]
@@ -342,7 +377,7 @@ def _terms(
     )
 
 
-def _loadings(latent: LatentGaussian) -> list[Float[Array, "*b n r"]]:
+def all_loadings(latent: LatentGaussian) -> list[Float[Array, "*b n r"]]:
     """The loadings of each kind of factor, before the readout."""
     loadings = [] if latent.factor_loadings is None else [latent.factor_loadings]
     if (shared := _shared(latent)) is not None:

@@ -7,11 +7,13 @@ that takes logits accepts them.
 from heteroscedastic.predictive.closed_form import deterministic, sigmoid
 from heteroscedastic.predictive.exact import softmax_exact
 from heteroscedastic.predictive.sampled import sigmoid_sampled, softmax
+from heteroscedastic.predictive.shortlist import shortlist
 from heteroscedastic.predictive.taylor import mean_field, taylor
 
 __all__ = [
     "deterministic",
     "mean_field",
+    "shortlist",
     "sigmoid",
     "sigmoid_sampled",
     "softmax",

@@ -61,7 +61,7 @@ def taylor(
         raise ValueError(f"min_factor is {min_factor}, but must be in (0, 1).")
     log_probs = jax.nn.log_softmax(latent_lib.check(latent).loc, axis=-1)
     probs = jnp.exp(log_probs)
-    spread = _variance_from_mean(latent, probs)
+    spread = latent_lib.variance_from_mean(latent, probs)
     correction = (spread - jnp.sum(probs * spread, axis=-1, keepdims=True)) / 2
     return jax.nn.log_softmax(log_probs + jnp.log(jnp.maximum(1 + correction, min_factor)), axis=-1)
 
@@ -103,8 +103,8 @@ def mean_field(key: PRNGKeyArray | None, latent: LatentGaussian) -> Float[Array,
     log_others = jnp.where(top, _MIN_LOG_PROB, log_probs)
     log_rest = jax.nn.logsumexp(log_others, axis=-1, keepdims=True)
     others, probs = jnp.exp(log_others - log_rest), jnp.exp(log_others)
-    top_spread = _variance_from_mean(latent, others)
-    spread = _variance_from_mean(latent, jnp.exp(log_probs))
+    top_spread = latent_lib.variance_from_mean(latent, others)
+    spread = latent_lib.variance_from_mean(latent, jnp.exp(log_probs))
 
     rest = 1 - probs
     log_odds = log_probs - jnp.where(top, log_rest, jnp.log(rest))
@@ -129,36 +129,3 @@ def _slope(mean: Float[Array, "*b k"]) -> Float[Array, "*b k"]:
     near_zero = jnp.abs(mean) < 1e-3
     safe = jnp.where(near_zero, 1.0, mean)
     return jnp.where(near_zero, 0.5, jnp.tanh(safe / 2) / safe)
-
-
-# Highest precision, as in latent.covariance: rounding would dominate the differences of products.
-@jax.default_matmul_precision("highest")
-def _variance_from_mean(
-    latent: LatentGaussian, weights: Float[Array, "*b k"]
-) -> Float[Array, "*b k"]:
-    """Variance of u_k - sum_j w_j u_j, for weights that sum to one."""
-    readout = latent.readout
-    if readout is not None:  # a softmax does not depend on noise common to all classes
-        readout = readout - jnp.mean(readout, axis=-1, keepdims=True)
-    noise_weights = weights if readout is None else weights @ readout.T
-
-    def centred_variance(loadings, mean):
-        if readout is not None:
-            loadings = jnp.einsum("...nm,nk->...km", loadings, readout)
-        return jnp.sum(jnp.square(loadings - mean[..., None, :]), axis=-1)
-
-    total = jnp.zeros_like(latent.loc)
-    if latent.scale_diag is not None:
-        own = jnp.square(latent.scale_diag)
-        of_mean = jnp.sum(own * jnp.square(noise_weights), axis=-1, keepdims=True)
-        if readout is None:
-            total += own * (1 - 2 * weights) + of_mean
-        else:
-            total += own @ jnp.square(readout) - 2 * (own * noise_weights) @ readout + of_mean
-    if latent.factor_loadings is not None:
-        mean = jnp.einsum("...nr,...n->...r", latent.factor_loadings, noise_weights)
-        total += centred_variance(latent.factor_loadings, mean)
-    if latent.factor_scale is not None and latent.shared_loadings is not None:
-        mean = (noise_weights * latent.factor_scale) @ latent.shared_loadings
-        total += centred_variance(latent.factor_scale[..., None] * latent.shared_loadings, mean)
-    return total

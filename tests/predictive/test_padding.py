@@ -15,6 +15,7 @@ from heteroscedastic import predictive
 PREDICTIVES = {
     "sobol": functools.partial(predictive.softmax, num_samples=16, points="sobol"),
     "independent": functools.partial(predictive.softmax, num_samples=16),
+    "shortlist": functools.partial(predictive.shortlist, num_classes=2, num_samples=16),
     "sigmoid_sampled": functools.partial(predictive.sigmoid_sampled, num_samples=16),
     "sigmoid": predictive.sigmoid,
     "taylor": predictive.taylor,
