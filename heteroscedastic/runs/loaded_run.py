@@ -297,6 +297,48 @@ def map_predictions(
     return _mapped(loaded_run, data, values, rows)
 
 
+def map_maps(
+    loaded_run: LoadedRun,
+    split: str,
+    data: Split,
+    function: Callable,
+    rows: Int[np.ndarray, "m"] | None = None,
+) -> Any:
+    """As `map_latents`, for a function (state, maps, batch) of the features of each place.
+
+    The maps of one batch are in memory at a time. The state is an argument, so that a function that
+    applies the head (`Run.latent_of_features`) is compiled without its parameters.
+
+    Raises:
+      ValueError: the backbone is not convolutional.
+    """
+    run = loaded_run.run
+
+    @jax.jit
+    def values(state, on_device, feed, key):
+        arguments = (state.params, state.model_state, on_device, feed)
+        return function(state, *run.maps(*arguments, run.chain_of(split)))
+
+    return _mapped(loaded_run, data, values, rows)
+
+
+def map_batches(
+    loaded_run: LoadedRun,
+    split: str,
+    data: Split,
+    function: Callable,
+    rows: Int[np.ndarray, "m"] | None = None,
+) -> Any:
+    """As `map_latents`, for a function (state, batch) of the inputs, as the model sees them."""
+    run = loaded_run.run
+
+    @jax.jit
+    def values(state, on_device, feed, key):
+        return function(state, run.batch(on_device, feed, run.chain_of(split)))
+
+    return _mapped(loaded_run, data, values, rows)
+
+
 def latents(
     run: Run, state: TrainState, on_device: Split, feed: Any, split: str
 ) -> tuple[LatentGaussian, Batch]:
