@@ -244,6 +244,22 @@ def single_label_data(loaded_run: LoadedRun, split: str) -> Split:
     return split_data(loaded_run, split)
 
 
+def positions_of_id(data: Split, split: str, example_id: int) -> Int[np.ndarray, "1"]:
+    """The position of an example in a split.
+
+    Raises:
+      ValueError: the split has no such example.
+    """
+    positions = np.flatnonzero(data.ids == example_id)
+    if not len(positions):
+        raise ValueError(
+            f"the split {split!r} has no example with id {example_id}; it has {len(data.ids)} ids"
+            f" between {data.ids.min()} and {data.ids.max()}, listed as `ids` in"
+            " predictions/*.npz."
+        )
+    return positions
+
+
 def map_latents(
     loaded_run: LoadedRun,
     split: str,

@@ -11,6 +11,7 @@ from saliency_heads import NOISY, TEMPERATURE, D, K, head_id, parts
 from heteroscedastic import latent as latent_lib
 from heteroscedastic.analysis.saliency import attribution, noise, scalars
 from heteroscedastic.models import heads
+from heteroscedastic.models.resnet import ResNet
 
 PAIRS = jnp.array([[2, 1], [0, 4], [4, 3]])
 EQUAL = jnp.array([[2, 2], [0, 0], [4, 4]])
@@ -221,3 +222,18 @@ def test_memory_does_not_grow_with_the_number_of_classes_nor_with_places_times_c
     classes = jax.ShapeDtypeStruct((32, 2), jnp.int32)
     program = compiled.lower(head, shapes, maps, classes).compile()
     assert program.memory_analysis().temp_size_in_bytes < 2**25
+
+
+def test_bfloat16_and_float32_agree():
+    backbone = ResNet((1, 1), bottleneck=False, stem="cifar", stem_width=8, width=8)
+    inputs, present = jax.random.normal(jax.random.key(0), (3, 16, 16, 3)), jnp.ones(3, bool)
+    variables = jax.jit(backbone.init)(jax.random.key(1), inputs, present)
+    maps = [
+        jax.jit(functools.partial(b.apply, method="maps"))(variables, inputs, present)
+        for b in (backbone, backbone.clone(dtype="bfloat16"))
+    ]
+    head = heads.LowRank(K, num_factors=2)
+    params = head.init(jax.random.key(2), maps[0][:, 0, 0])["params"]
+    a, b = (totals(noise_maps(head, params, x, PAIRS)) for x in maps)
+    assert not np.array_equal(a, b)
+    np.testing.assert_allclose(a, b, atol=0.03 * np.abs(a).max())
