@@ -177,7 +177,7 @@ def differences(
         for sorted_runs in ([_by_id(run) for run in group] for group in values)
     ]
     result: dict[str, dict[str, bootstrap.Interval]] = {}
-    for metric in aligned[0][0]:
+    for metric in [m for m in aligned[0][0] if all(m in run for g in aligned for run in g)]:
         columns = [np.stack([run[metric] for run in group], axis=-1) for group in aligned]
         known = np.all([np.isfinite(x).all(axis=-1) for x in columns], axis=0)
         resampled = [_resampled(x[known]) for x in columns]

@@ -49,9 +49,15 @@ def scores(maps: Float[np.ndarray, "n H W"], boxes: Float[np.ndarray, "n m 4"]) 
     positive = np.maximum(maps, 0).astype(np.float64)
     with np.errstate(invalid="ignore"):  # a box between the centres of pixels: nan
         mass = _share(positive, inside) / inside.mean(axis=(1, 2))
-    found = [[_best_ious(m, t, b) for t in THRESHOLDS] for m, b in zip(maps, boxes, strict=True)]
-    ious = np.array(found).reshape(len(maps), len(THRESHOLDS), 2)
-    return Scores(_share(is_peak.astype(np.float64), inside), mass, ious[..., 0], ious[..., 1])
+    ious = np.zeros((2, len(maps), len(THRESHOLDS)))
+    components: list[_Components] = []
+    for i, (map_, rows) in enumerate(zip(maps, boxes, strict=True)):
+        if not i or not np.array_equal(map_, maps[i - 1]):  # as of a control of all images
+            components = [_components(map_ >= t * map_.max(), map_) for t in THRESHOLDS]
+        for j, found in enumerate(components):
+            best = boxes_lib.iou(np, found.boxes, rows).max(axis=-1)
+            ious[:, i, j] = best[found.largest], best.max()
+    return Scores(_share(is_peak.astype(np.float64), inside), mass, *ious)
 
 
 def is_scorable(maps: Float[np.ndarray, "n H W"]) -> Bool[np.ndarray, "n"]:
@@ -118,20 +124,20 @@ def thirds(objectness: Float[np.ndarray, "n"]) -> Int[np.ndarray, "n"]:
     return numbers
 
 
-def _best_ious(
-    map_: Float[np.ndarray, "H W"], threshold: float, boxes: Float[np.ndarray, "m 4"]
-) -> tuple[float, float]:
-    """The best IoU with a box of the largest component, and of any component."""
-    labels, number = ndimage.label(map_ >= threshold * map_.max())
-    found = ndimage.find_objects(labels)
+class _Components(NamedTuple):
+    """The connected parts of a mask; their pixels have common sides."""
+
+    boxes: Float[np.ndarray, "c 4"]  # tight
+    largest: int  # of equal sizes, that of the largest values
+
+
+def _components(mask: Bool[np.ndarray, "H W"], values: Float[np.ndarray, "H W"]) -> _Components:
+    labels, number = ndimage.label(mask)
     sizes = np.bincount(labels.ravel(), minlength=number + 1)[1:]
-    masses = np.bincount(labels.ravel(), map_.ravel(), minlength=number + 1)[1:]
-    largest = np.lexsort((masses, sizes))[-1]  # of equal sizes, that of the largest values
-    height, width = map_.shape
-    corners = np.array([(s[0].start, s[1].start, s[0].stop, s[1].stop) for s in found])
-    tight = corners / np.array([height, width, height, width])
-    ious = boxes_lib.iou(np, tight, boxes).max(axis=-1)
-    return float(ious[largest]), float(ious.max())
+    masses = np.bincount(labels.ravel(), values.ravel(), minlength=number + 1)[1:]
+    spans = ndimage.find_objects(labels)
+    corners = np.array([(s[0].start, s[1].start, s[0].stop, s[1].stop) for s in spans])
+    return _Components(corners / np.tile(mask.shape, 2), int(np.lexsort((masses, sizes))[-1]))
 
 
 def _share(

@@ -77,7 +77,7 @@ def draw(
             cells.append(overlays.Cell(context, None, "without objects"))
         for group, found, of_label in zip(groups, by_group, right):
             caption = (
-                f"{group.name}\n{_says(found, labels, names, i)}\n{_explains(found, names, i)}"
+                f"{group.name}\n{verdict(found, labels, names, i)}\n{_explains(found, names, i)}"
             )
             cells.append(overlays.Cell(picture, found.maps[i], caption))
             if found.diagonal is not None and found.factors is not None:
@@ -110,13 +110,13 @@ def without_objects(image: np.ndarray, boxes: Float[np.ndarray, "m 4"]) -> np.nd
     return np.where(inside[..., None], np.uint8(_FILL), image)
 
 
-def _says(found: Explained, labels: np.ndarray, names: Sequence[str], i: int) -> str:
-    """The likeliest classes, and in words whether the first is right."""
-    verdict = "right" if found.probable[i, 0] in labels[i] else "wrong"
+def verdict(found: Explained, labels: Int[np.ndarray, "n m"], names: Sequence[str], i: int) -> str:
+    """The likeliest classes of an explained image, and in words whether the first is right."""
+    word = "right" if found.probable[i, 0] in labels[i] else "wrong"
     probable = ", ".join(
         f"{names[c]} {100 * p:.0f}\u00a0%" for c, p in zip(found.probable[i], found.probs[i])
     )
-    return f"{verdict}: {probable}"
+    return f"{word}: {probable}"
 
 
 def _explains(found: Explained, names: Sequence[str], i: int) -> str:

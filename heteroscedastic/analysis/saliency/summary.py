@@ -10,7 +10,7 @@ their seed form a group.
 import argparse
 import os
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from jaxtyping import Int
@@ -18,89 +18,15 @@ from jaxtyping import Int
 from heteroscedastic import files, user_errors
 from heteroscedastic.analysis.covariance import pairs as pairs_lib
 from heteroscedastic.analysis.plots import figures
-from heteroscedastic.analysis.report import comparison
 from heteroscedastic.analysis.saliency import deletion, evaluation, explain, sheet
+from heteroscedastic.analysis.saliency import groups as groups_lib
 from heteroscedastic.analysis.saliency.explain import Explained, Question
+from heteroscedastic.analysis.saliency.groups import GroupRuns
 from heteroscedastic.runs import compilation_cache
 from heteroscedastic.runs import loaded_run as loaded_run_lib
 from heteroscedastic.runs.loaded_run import LoadedRun
 
 _NUM_IMAGES = 6  # on the sheet
-
-
-class GroupRuns(NamedTuple):
-    """The runs of a group, loaded with the checkpoint of an evaluation."""
-
-    name: str
-    seeds: list[int]
-    runs: list[LoadedRun]
-
-
-def load(
-    directories: Sequence[str], on: str, data_dir: str | None
-) -> tuple[list[GroupRuns], str, str | None]:
-    """Loads runs, and checks that they saw the same images of an evaluation.
-
-    Returns:
-      The groups, the split of the evaluation, and the split of the validation, if there is one.
-
-    Raises:
-      FileNotFoundError, ValueError: a run is not complete or has no such evaluation, or the runs
-        saw different images.
-    """
-    saved = comparison.groups(directories)
-    groups, splits = [], []
-    for group in saved:
-        runs = []
-        for run in group.runs:
-            if on not in run.config["evals"]:
-                raise ValueError(
-                    f"{run.directory} has no evaluation {on!r}; its evaluations are"
-                    f" {', '.join(run.config['evals'])}. Choose one with --on."
-                )
-            loaded_run, split = loaded_run_lib.load_evaluated(run, on, data_dir)
-            runs.append(loaded_run)
-            splits.append(split)
-        groups.append(GroupRuns(group.name, [run.config["seed"] for run in group.runs], runs))
-    every = [run for group in groups for run in group.runs]
-    names = [str(run.directory) for group in saved for run in group.runs]
-    for run, name, split in zip(every[1:], names[1:], splits[1:]):
-        check_same_images((every[0], names[0], splits[0]), (run, name, split))
-    first = saved[0].runs[0]
-    held_out = loaded_run_lib.held_out_evaluation(first, on)
-    validation = None if held_out in (None, on) else first.config["evals"][held_out]["split"]
-    return groups, splits[0], validation
-
-
-def check_same_images(first: tuple[LoadedRun, str, str], other: tuple[LoadedRun, str, str]) -> None:
-    """Raises a ValueError unless both runs have the same images, chain and classes.
-
-    Args:
-      first: a run, its name and a split of its data.
-      other: likewise.
-    """
-    (a, a_name, a_split), (b, b_name, b_split) = first, other
-    ours, theirs = loaded_run_lib.split_data(a, a_split), loaded_run_lib.split_data(b, b_split)
-    chains = [_chain(run, split) for run, split in ((a, a_split), (b, b_split))]
-    difference = None
-    if not np.array_equal(ours.ids, theirs.ids) or not np.array_equal(ours.inputs, theirs.inputs):
-        difference = "were evaluated on different images"
-    elif chains[0] != chains[1]:
-        difference = f"saw them through different chains, {chains[0]!r} and {chains[1]!r}"
-    elif a.dataset["class_names"] != b.dataset["class_names"]:
-        difference = "have different classes"
-    if difference:
-        raise ValueError(
-            f"{a_name} and {b_name} {difference}; explain these runs separately, or choose another"
-            " evaluation with --on."
-        )
-
-
-def _chain(loaded_run: LoadedRun, split: str) -> str:
-    """The chain of operations on the images of a split in evaluation."""
-    data = loaded_run.run.config["data"]
-    entry = (data.get("splits") or {}).get(split)
-    return entry["eval"] if isinstance(entry, dict) and "eval" in entry else data["eval"]
 
 
 def chosen_rows(
@@ -156,24 +82,26 @@ def numbers(
         values = []
         for seed, run in zip(group.seeds, group.runs):
             result: dict[str, Any] = {"deletion": evaluation.deletion_curves(run, split, asked)}
+            found[f"{group.name}, seed {seed}"] = result
             try:
                 located = evaluation.located(run, split, asked)
             except ValueError as error:
                 notes.append(f"{group.name}, seed {seed}: no localisation: {error}")
-            else:
-                held_out = None
+                continue
+            held_out = None
+            try:
                 if validation is not None:
                     held_out = evaluation.located(run, validation, asked)
-                else:
-                    notes.append("no max_box: the run has no evaluation of a validation split.")
-                result["localisation"] = evaluation.table(located, held_out)
-                result["num_scored"] = len(located.ids)
-                result["num_without_boxes"] = located.num_without_boxes
-                result["num_zero_maps"] = located.num_zero
-                other = None if held_out is None else held_out.by_map["map"]
-                metrics = evaluation.metrics(located.by_map["map"], other)
-                values.append((located.ids, metrics))
-            found[f"{group.name}, seed {seed}"] = result
+            except ValueError as error:
+                notes.append(f"{group.name}, seed {seed}: no max_box: {error}")
+            if validation is None:
+                notes.append("no max_box: the runs have no other evaluation of a validation split.")
+            result["localisation"] = evaluation.table(located, held_out)
+            result["num_scored"] = len(located.ids)
+            result["num_without_boxes"] = located.num_without_boxes
+            result["num_zero_maps"] = located.num_zero
+            other = None if held_out is None else held_out.by_map["map"]
+            values.append((located.ids, evaluation.metrics(located.by_map["map"], other)))
         by_example.append(values)
     return {
         "runs": found,
@@ -209,7 +137,7 @@ def main() -> None:
     parser.add_argument("--data_dir", default=os.environ.get("TFDS_DATA_DIR"))
     flags = parser.parse_args()
     compilation_cache.enable()
-    groups, split, validation = load(flags.runs, flags.on, flags.data_dir)
+    groups, split, validation = groups_lib.load(flags.runs, flags.on, flags.data_dir)
     first = groups[0].runs[0]
     question = _question(flags, figures.class_names(first.dataset))
     for run in (run for group in groups for run in group.runs):

@@ -7,17 +7,17 @@ from experiments import study
 from heteroscedastic.runs import loop
 
 NAMES = ("rows", "columns", "checks")
-SIZE = 16
+SIZE, PATCH, CROP = 16, 4, 8
 
 
 def image_of(rng, label):
     """A patch with the texture of its class on a dark image, and its box."""
-    top, left = rng.integers(0, SIZE - 6, 2)
+    top, left = rng.integers(0, SIZE - PATCH + 1, 2)
     image = rng.integers(0, 40, (SIZE, SIZE, 3))
-    y, x = np.mgrid[:6, :6]
+    y, x = np.mgrid[:PATCH, :PATCH]
     texture = (y % 2, x % 2, (y + x) % 2)[label]
-    image[top : top + 6, left : left + 6] = (55 + 200 * texture)[..., None]
-    return image.astype(np.uint8), np.array([top, left, top + 6, left + 6]) / SIZE
+    image[top : top + PATCH, left : left + PATCH] = (55 + 200 * texture)[..., None]
+    return image.astype(np.uint8), np.array([top, left, top + PATCH, left + PATCH]) / SIZE
 
 
 @pytest.fixture(scope="session")
@@ -33,7 +33,9 @@ def data_dir(tmp_path_factory):
     return str(directory)
 
 
-def config(config_name="digits_het_full", chain="central_crop(12)|value_range(-1, 1)", **settings):
+def config(
+    config_name="digits_het_full", chain=f"central_crop({CROP})|value_range(-1, 1)", **settings
+):
     """A config of the images, seen through a crop that loses some boxes."""
     data = dict(
         name="patches",

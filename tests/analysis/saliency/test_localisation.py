@@ -138,3 +138,13 @@ def test_the_intersection_over_the_union_is_that_of_the_areas():
     expected = [[0.0625 / 0.4375, 0.5, 0, 0], [0, 0, 0, 0]]
     np.testing.assert_allclose(boxes_lib.iou(np, first, second), expected)
     np.testing.assert_allclose(boxes_lib.iou(np, second, first), np.transpose(expected))
+
+
+def test_a_map_is_scored_alone_as_among_others():
+    maps = np.random.default_rng(3).random((3, *SHAPE)).astype(np.float32)[[0, 0, 1, 0, 2, 2]]
+    boxes = np.repeat(BOXES, 3, axis=0)
+    together = localisation.scores(maps, boxes)
+    for i in range(len(maps)):
+        alone = localisation.scores(maps[i : i + 1], boxes[i : i + 1])
+        for a, b in zip(alone, together, strict=True):
+            np.testing.assert_array_equal(a[0], b[i])
