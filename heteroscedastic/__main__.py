@@ -25,6 +25,7 @@ COMMANDS = {  # command -> module of the package
     "ensemble": "analysis.uncertainty.ensemble",
     "label_errors": "analysis.errors.label_errors",
     "disagreements": "analysis.errors.disagreements",
+    "saliency": "analysis.saliency.summary",
     "convert": "models.convert",
     "store": "data.storage.store",
     "vtab": "data.storage.vtab",

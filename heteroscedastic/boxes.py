@@ -98,6 +98,25 @@ def objectness(boxes: Float[Array, "*b m 4"]) -> Float[Array, "*b"]:
     return jnp.minimum(jnp.sum(is_covered * areas, axis=(-2, -1)), 1.0)
 
 
+def iou(
+    xp: ModuleType, boxes: Float[Any, "*b n 4"], others: Float[Any, "*b m 4"]
+) -> Float[Any, "*b n m"]:
+    """The intersection over the union of each box with each other box; 0 for rows of zeros.
+
+    Args:
+      xp: module of the arrays.
+      boxes: boxes.
+      others: boxes in the same units.
+    """
+    first, second = boxes[..., :, None, :], others[..., None, :, :]
+    top_left = xp.maximum(first[..., :2], second[..., :2])
+    sides = xp.maximum(xp.minimum(first[..., 2:], second[..., 2:]) - top_left, 0.0)
+    both = sides[..., 0] * sides[..., 1]
+    areas = [(x[..., 2] - x[..., 0]) * (x[..., 3] - x[..., 1]) for x in (first, second)]
+    union = areas[0] + areas[1] - both
+    return xp.where(union > 0, both / xp.where(union > 0, union, 1.0), 0.0)
+
+
 def _without_empty(xp: ModuleType, boxes: Boxes) -> Boxes:
     sides = boxes[..., 2:] - boxes[..., :2]
     is_box = (sides[..., :1] > _MIN_SIDE) & (sides[..., 1:] > _MIN_SIDE)

@@ -33,12 +33,7 @@ class Classifier(nn.Module):
           present: False for an absent example, which is excluded from batch statistics.
           train: whether to use the statistics of the batch and to update the running statistics.
         """
-        latent = self.head(self.features(inputs, present, train))
-        return (
-            latent
-            if self.num_classes is None
-            else latent_lib.mask_padding_classes(latent, self.num_classes)
-        )
+        return self.latent(self.features(inputs, present, train))
 
     def features(
         self, inputs: Any, present: Bool[Array, "*b"], train: bool = False
@@ -60,3 +55,12 @@ class Classifier(nn.Module):
                 " ConvNet or ResNet18, or the features of this one."
             )
         return self.backbone.maps(inputs, present, train)
+
+    def latent(self, features: Float[Array, "*b d"]) -> LatentGaussian:
+        """The latent of each example, given the input of the head."""
+        latent = self.head(features)
+        return (
+            latent
+            if self.num_classes is None
+            else latent_lib.mask_padding_classes(latent, self.num_classes)
+        )

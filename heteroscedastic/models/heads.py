@@ -2,7 +2,8 @@
 
 All heads return a latent in float32 (in float64 for float64 features), and divide the utilities by
 the temperature. Code outside this module reads the parameters of a head through
-`Head.temperature_of`, `Head.noise_parameters`, `is_covariance_parameter` and `is_temperature`.
+`Head.temperature_of`, `Head.utilities_parameters`, `Head.noise_parameters`,
+`is_covariance_parameter` and `is_temperature`.
 
 Source: Collier et al. (2021), arXiv:2105.10305, section 2 and Algorithm 1. The standard deviations
 are softplus(affine) + 1e-3, as in the authors' public layer; in the paper they are affine (reading
@@ -177,6 +178,15 @@ class Head(nn.Module):
         lower, upper = self.temperature
         return lower + (upper - lower) * jax.nn.sigmoid(params["temperature"])
 
+    def utilities_parameters(self, params: Mapping[str, Any]) -> Affine:
+        """The map from features to `loc` before the temperature, given the parameters of the head.
+
+        Raises:
+          ValueError: `loc` is not affine in the features.
+        """
+        layer = params[UTILITIES_LAYER]
+        return Affine(layer["kernel"], layer["bias"])
+
     def noise_parameters(self, params: Mapping[str, Any]) -> NoiseParameters:
         """The noise, given the parameters of the head."""
         return NoiseParameters(num_entries=params[UTILITIES_LAYER]["kernel"].shape[1])
@@ -261,6 +271,14 @@ class Deterministic(Head):
     def starts_at_zero(self) -> bool:
         return self.zero_start
 
+    def utilities_parameters(self, params: Mapping[str, Any]) -> Affine:
+        if self.hidden_width:
+            raise ValueError(
+                f"hidden_width is {self.hidden_width}, so the utilities are not affine in the"
+                " features; only a head with hidden_width 0 has one kernel for them."
+            )
+        return super().utilities_parameters(params)
+
     def hidden_layer(self, features: Float[Array, "*b d"]) -> Float[Array, "*b e"]:
         return (
             jax.nn.relu(self.dense("hidden", features, self.hidden_width))
@@ -296,6 +314,17 @@ class Diagonal(Head):
         if self.noise_on not in ("utilities", "features"):
             raise ValueError(f"noise_on is {self.noise_on!r}; choose 'utilities' or 'features'.")
         super().__post_init__()
+
+    def utilities_parameters(self, params: Mapping[str, Any]) -> Affine:
+        layer = super().utilities_parameters(params)
+        if "shared_bias" not in params:
+            return layer
+        # The shift of `_as_edward2`, which is affine in the features too.
+        scale = params["factor_scale"]
+        kernel, bias = (scale[name] * params["shared_bias"] for name in ("kernel", "bias"))
+        if self.noise_on == "features":
+            kernel, bias = kernel @ layer.kernel, bias @ layer.kernel
+        return Affine(layer.kernel + kernel, layer.bias + bias)
 
     def noise_parameters(self, params: Mapping[str, Any]) -> NoiseParameters:
         def affine(name):

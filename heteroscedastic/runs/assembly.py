@@ -288,6 +288,29 @@ class Run:
             self.model, params, model_state, split, feed, chain_of, method="features"
         )
 
+    def maps(
+        self, params: Any, model_state: Any, split: Any, feed: Any, chain_of: str | None = None
+    ) -> tuple[Float[Array, "b h w d"], Batch]:
+        """The features of each place of a batch of images, as `features`; and the batch.
+
+        Raises:
+          ValueError: the backbone is not convolutional.
+        """
+        return self._applied(self.model, params, model_state, split, feed, chain_of, method="maps")
+
+    def batch(self, split: Any, feed: Any, chain_of: str | None = None) -> Batch:
+        """A batch in evaluation: the examples that the model sees, without the model."""
+        return self.pipeline.batch(self._key("eval"), split, feed, chain_of)
+
+    def latent_of_inputs(self, params: Any, model_state: Any, inputs: Any) -> LatentGaussian:
+        """The latents of given inputs in evaluation, such as images of which parts are filled."""
+        present = jnp.ones(len(jax.tree.leaves(inputs)[0]), bool)
+        return self.model.apply({"params": params, **model_state}, inputs, present, train=False)
+
+    def latent_of_features(self, params: Any, features: Float[Array, "*b d"]) -> LatentGaussian:
+        """The latents of given features: the head alone."""
+        return self.model.apply({"params": params}, features, method="latent")
+
     def chain_of(self, split: str) -> str | None:
         """The split if it has a chain of its own, else None; see data.pipeline.Pipeline.batch."""
         return split if split in self.pipeline.own_chains else None
@@ -304,7 +327,7 @@ class Run:
         return self.parts.predictive(key, latent)[..., : self.num_classes]
 
     def _applied(self, model, params, model_state, split, feed, chain_of, method="__call__"):
-        batch = self.pipeline.batch(self._key("eval"), split, feed, chain_of)
+        batch = self.batch(split, feed, chain_of)
         variables = {"params": params, **model_state}
         present = batch.weights > 0
         return model.apply(variables, batch.inputs, present, train=False, method=method), batch

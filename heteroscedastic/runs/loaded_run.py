@@ -244,6 +244,22 @@ def single_label_data(loaded_run: LoadedRun, split: str) -> Split:
     return split_data(loaded_run, split)
 
 
+def positions_of_id(data: Split, split: str, example_id: int) -> Int[np.ndarray, "1"]:
+    """The position of an example in a split.
+
+    Raises:
+      ValueError: the split has no such example.
+    """
+    positions = np.flatnonzero(data.ids == example_id)
+    if not len(positions):
+        raise ValueError(
+            f"the split {split!r} has no example with id {example_id}; it has {len(data.ids)} ids"
+            f" between {data.ids.min()} and {data.ids.max()}, listed as `ids` in"
+            " predictions/*.npz."
+        )
+    return positions
+
+
 def map_latents(
     loaded_run: LoadedRun,
     split: str,
@@ -293,6 +309,48 @@ def map_predictions(
     def values(state, on_device, feed, key):
         latent, batch = compiled_latents(state, on_device, feed)
         return compiled_function(latent, logits(run, key, latent), batch)
+
+    return _mapped(loaded_run, data, values, rows)
+
+
+def map_maps(
+    loaded_run: LoadedRun,
+    split: str,
+    data: Split,
+    function: Callable,
+    rows: Int[np.ndarray, "m"] | None = None,
+) -> Any:
+    """As `map_latents`, for a function (state, maps, batch) of the features of each place.
+
+    The maps of one batch are in memory at a time. The state is an argument, so that a function that
+    applies the head (`Run.latent_of_features`) is compiled without its parameters.
+
+    Raises:
+      ValueError: the backbone is not convolutional.
+    """
+    run = loaded_run.run
+
+    @jax.jit
+    def values(state, on_device, feed, key):
+        arguments = (state.params, state.model_state, on_device, feed)
+        return function(state, *run.maps(*arguments, run.chain_of(split)))
+
+    return _mapped(loaded_run, data, values, rows)
+
+
+def map_batches(
+    loaded_run: LoadedRun,
+    split: str,
+    data: Split,
+    function: Callable,
+    rows: Int[np.ndarray, "m"] | None = None,
+) -> Any:
+    """As `map_latents`, for a function (state, batch) of the inputs, as the model sees them."""
+    run = loaded_run.run
+
+    @jax.jit
+    def values(state, on_device, feed, key):
+        return function(state, run.batch(on_device, feed, run.chain_of(split)))
 
     return _mapped(loaded_run, data, values, rows)
 

@@ -69,6 +69,23 @@ def plain_moments(head, variables, features):
     return noise, affine("loc") + shift @ readout, readout.T @ noise @ readout
 
 
+@pytest.mark.parametrize("head", [heads.Deterministic(K), *NOISY], ids=head_id)
+def test_the_map_of_the_utilities_gives_their_mean_at_every_temperature(head):
+    head = head.clone(temperature=2.0)
+    features = jax.random.normal(key(), (4, D))
+    variables = random_variables(head, features)
+    kernel, bias = head.utilities_parameters(variables["params"])
+    expected = 2.0 * head.apply(variables, features).loc
+    np.testing.assert_allclose(features @ kernel + bias, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_a_hidden_layer_has_no_map_of_the_utilities():
+    head = heads.Deterministic(K, hidden_width=R)
+    params = random_variables(head, jnp.zeros((1, D)))["params"]
+    with pytest.raises(ValueError, match=r"^hidden_width is 3, .* only a head with hidden_width 0"):
+        head.utilities_parameters(params)
+
+
 def test_utilities_that_start_at_zero_have_a_gradient():
     features = jax.random.normal(key(), (4, D))
     head = heads.Deterministic(K, zero_start=True)

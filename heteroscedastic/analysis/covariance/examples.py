@@ -46,13 +46,7 @@ def example_covariance(
     """
     run, state = loaded_run.run, loaded_run.state
     data = loaded_run_lib.split_data(loaded_run, split)
-    positions = np.flatnonzero(data.ids == example_id)
-    if not len(positions):
-        raise ValueError(
-            f"the split {split!r} has no example with id {example_id}; it has {len(data.ids)} ids"
-            f" between {data.ids.min()} and {data.ids.max()}, listed as `ids` in"
-            " predictions/*.npz."
-        )
+    positions = loaded_run_lib.positions_of_id(data, split, example_id)
     example = data.take(positions)
     feed = Feed(np.zeros(1, np.int32), np.ones(1, np.float32), np.int32(0))
     latent, _ = run.latents(state.params, state.model_state, example, feed, run.chain_of(split))

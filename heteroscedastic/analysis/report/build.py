@@ -28,6 +28,7 @@ from heteroscedastic.analysis.report import (
     overview_section,
     page,
     results_section,
+    saliency_section,
 )
 from heteroscedastic.analysis.report.comparison import RunSet
 from heteroscedastic.analysis.report.page import Section
@@ -40,6 +41,7 @@ SECTIONS: tuple[Callable[[RunSet], Section], ...] = (  # after the results
     confidence_section.selective,
     label_errors_section.label_errors,
     covariance_section.class_pairs,
+    saliency_section.doubts,
     disagreements_section.disagreements,
     hardest_section.hardest,
     entropy_section.entropies,

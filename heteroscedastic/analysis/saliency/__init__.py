@@ -1,0 +1,1 @@
+"""Which places of an image a prediction, or its noise, depends on."""

@@ -1,0 +1,246 @@
+"""Numbers of the maps of a run: whether they lie on objects, and what deletion does."""
+
+import functools
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Bool, Float, Int
+
+from heteroscedastic import boxes as boxes_lib
+from heteroscedastic.analysis.saliency import deletion, explain, localisation
+from heteroscedastic.analysis.saliency.explain import Question
+from heteroscedastic.analysis.uncertainty import intervals
+from heteroscedastic.analysis.uncertainty.intervals import Resampled
+from heteroscedastic.calibration import bootstrap
+from heteroscedastic.runs import assembly
+from heteroscedastic.runs import loaded_run as loaded_run_lib
+from heteroscedastic.runs.loaded_run import LoadedRun
+
+MAX_DELETED = 256  # examples of the deletion curves
+_CHUNK = 256  # maps that are resized at a time
+_BOX_COLUMN = int(np.argmin(np.abs(localisation.THRESHOLDS - localisation.BOX_LEVEL)))
+METRICS = {
+    "pointing": "share of images whose maximum lies in a box",
+    "box": "share of images whose box at 0.2 of the maximum has an IoU of 0.5 with a box",
+    "max_box": "mean of MaxBoxAcc at IoU 0.3, 0.5 and 0.7, with thresholds of the validation split",
+    "mass": "share of the positive mass in boxes, over their share of the pixels",
+}
+
+
+class Located(NamedTuple):
+    """Scores of the maps of a run against the boxes of a split, of n examples that have them."""
+
+    ids: Int[np.ndarray, "n"]
+    objectness: Float[np.ndarray, "n"]
+    is_right: Bool[np.ndarray, "n"]  # whether the likeliest class is a label
+    by_map: dict[str, localisation.Scores]  # "map", and the controls
+    num_without_boxes: int  # examples without a box, or whose boxes are outside of the crop
+    num_zero: int  # examples whose map has no positive value
+
+
+def boxes_of(
+    loaded_run: LoadedRun, split: str, rows: Int[np.ndarray, "n"] | None = None
+) -> Float[np.ndarray, "n m 4"] | None:
+    """The boxes of examples as they follow the crop of the chain; None if the run reads none."""
+    data = loaded_run_lib.split_data(loaded_run, split)
+    if "boxes" not in data.extras:
+        return None
+    return loaded_run_lib.map_batches(
+        loaded_run, split, data, lambda state, batch: batch.extras["boxes"], rows
+    )
+
+
+def located(
+    loaded_run: LoadedRun, split: str, question: Question, with_controls: bool = True
+) -> Located:
+    """Scores of the maps of a split.
+
+    Args:
+      loaded_run: a run whose data has boxes.
+      split: of its data.
+      question: what to explain; for classes, "label" compares with the boxes of the right class.
+      with_controls: whether to score `localisation.controls` too.
+
+    Raises:
+      ValueError: the run reads no boxes, or no example has both a box and a map.
+    """
+    boxes = boxes_of(loaded_run, split)
+    if boxes is None:
+        raise ValueError(
+            "the run reads no boxes; choose a run whose config.data.extras names 'boxes'."
+        )
+    has_box = boxes.any(axis=(1, 2))
+    explained = explain.explain(loaded_run, split, question)
+    scorable = localisation.is_scorable(explained.maps)
+    rows = np.flatnonzero(has_box & scorable)
+    if not len(rows):
+        raise ValueError(
+            f"of {len(boxes)} examples of {split!r}, {int(has_box.sum())} have boxes and"
+            f" {int(scorable.sum())} maps with a positive value, and none has both; choose another"
+            " split or --method."
+        )
+    data = loaded_run_lib.split_data(loaded_run, split)
+    labels = data.labels.reshape(len(data.labels), -1)[rows]
+    return Located(
+        ids=explained.ids[rows],
+        objectness=np.asarray(boxes_lib.objectness(jnp.asarray(boxes[rows]))),
+        is_right=(labels == explained.probable[rows, :1]).any(axis=-1),
+        by_map=_scores(loaded_run, split, explained.maps[rows], boxes[rows], with_controls),
+        num_without_boxes=int((~has_box).sum()),
+        num_zero=int((has_box & ~scorable).sum()),
+    )
+
+
+def _scores(loaded_run, split, maps, boxes, with_controls) -> dict[str, localisation.Scores]:
+    shape = explain.inputs(loaded_run, split, np.zeros(1, int)).shape[1:3]
+    others = np.roll(maps, 1, axis=0)
+    parts: dict[str, list[localisation.Scores]] = {}
+    for start in range(0, len(maps), _CHUNK):
+        chosen = slice(start, start + _CHUNK)
+        resized = localisation.resized(maps[chosen], shape)
+        by_name = {"map": resized}
+        if with_controls:
+            by_name |= localisation.controls(resized)
+            by_name["map of another image"] = localisation.resized(others[chosen], shape)
+        for name, values in by_name.items():
+            parts.setdefault(name, []).append(localisation.scores(values, boxes[chosen]))
+    return {name: localisation.Scores(*map(np.concatenate, zip(*x))) for name, x in parts.items()}
+
+
+def metrics(
+    scores: localisation.Scores, validation: localisation.Scores | None
+) -> dict[str, Float[np.ndarray, "n"]]:
+    """METRICS of each example; `max_box` only with the scores of a validation split."""
+    values = {
+        "pointing": scores.pointing,
+        "box": (scores.ious[:, _BOX_COLUMN] >= 0.5).astype(np.float64),
+        "mass": scores.mass,
+    }
+    if validation is None:
+        return values
+    columns = [localisation.best_threshold(validation.any_ious, at) for at in localisation.IOUS]
+    return values | {"max_box": localisation.max_box_accuracy(scores.any_ious, columns)}
+
+
+def table(found: Located, validation: Located | None) -> list[dict[str, Any]]:
+    """A row per map (that of the run, and the controls) and metric.
+
+    Each has its mean with a 95 % interval, the mean in which only right predictions count, the
+    means by third of objectness, and the difference of the run's map from a control, paired by
+    image. Examples whose metric is not defined do not count.
+    """
+    rows, by_map = [], {}
+    for name, scores in found.by_map.items():
+        other = None if validation is None else validation.by_map.get(name)
+        by_map[name] = metrics(scores, other)
+    thirds = localisation.thirds(found.objectness)
+    for name, values in by_map.items():
+        for metric, own in values.items():
+            known = np.isfinite(own) & np.isfinite(by_map["map"][metric])
+            row = {"map": name, "metric": metric, "mean": interval(own[known])}
+            row["if_right"] = float(np.mean((own * found.is_right)[known]))
+            row["by_third"] = [float(np.mean(own[known & (thirds == i)])) for i in range(3)]
+            if name != "map":
+                row["difference"] = interval((by_map["map"][metric] - own)[known])
+            rows.append(row)
+    return rows
+
+
+def interval(values: Float[np.ndarray, "n"]) -> bootstrap.Interval:
+    """The mean over examples with its bootstrap interval."""
+    return intervals.mean(_resampled(values[:, None]))
+
+
+def differences(
+    names: Sequence[str],
+    seeds: Sequence[Sequence[int]],
+    values: Sequence[Sequence[tuple[Int[np.ndarray, "_"], dict[str, Float[np.ndarray, "_"]]]]],
+) -> dict[str, dict[str, bootstrap.Interval]]:
+    """Of each metric the difference of groups from the first, paired by image and by seed.
+
+    Args:
+      names: of the groups.
+      seeds: of the runs of each group.
+      values: of each run that has scores, the ids of its examples and its `metrics`. Only examples
+        that all runs have, and whose metrics are defined, count.
+    """
+    complete = all(len(v) == len(s) for v, s in zip(values, seeds, strict=True))
+    runs = [run for group in values for run in group]
+    if len(names) < 2 or not complete:
+        return {}
+    common = functools.reduce(np.intersect1d, [ids for ids, _ in runs])
+    aligned = [
+        [{m: x[np.searchsorted(ids, common)] for m, x in own.items()} for ids, own in sorted_runs]
+        for sorted_runs in ([_by_id(run) for run in group] for group in values)
+    ]
+    result: dict[str, dict[str, bootstrap.Interval]] = {}
+    for metric in [m for m in aligned[0][0] if all(m in run for g in aligned for run in g)]:
+        columns = [np.stack([run[metric] for run in group], axis=-1) for group in aligned]
+        known = np.all([np.isfinite(x).all(axis=-1) for x in columns], axis=0)
+        resampled = [_resampled(x[known]) for x in columns]
+        for i, name in enumerate(names[1:], 1):
+            pairs = [(j, seeds[0].index(s)) for j, s in enumerate(seeds[i]) if s in seeds[0]]
+            difference = intervals.difference(resampled[i], resampled[0], pairs)
+            result.setdefault(name, {})[metric] = difference
+    return result
+
+
+def _by_id(run):
+    """A run's scores in the order of the ids."""
+    ids, own = run
+    order = np.argsort(ids)
+    return ids[order], {metric: x[order] for metric, x in own.items()}
+
+
+def _resampled(values: Float[np.ndarray, "n s"]) -> Resampled:
+    draws = bootstrap.resampled_sums(values, intervals.NUM_RESAMPLES) / len(values)
+    return Resampled(values.mean(axis=0), draws)
+
+
+def deletion_curves(
+    loaded_run: LoadedRun, split: str, question: Question
+) -> dict[str, Float[np.ndarray, "f"]]:
+    """Mean deletion curves of up to MAX_DELETED examples, evenly spaced in the split.
+
+    Filled pixels take the mean colour of the split. Each example keeps the classes that are
+    explained for the entire image.
+
+    Returns:
+      The curves in the order of the map, at random, and centre first, by `deletion.FRACTIONS`.
+    """
+    data = loaded_run_lib.split_data(loaded_run, split)
+    number = min(MAX_DELETED, len(data.ids))
+    rows = np.unique(np.linspace(0, len(data.ids) - 1, number).astype(int))
+    color = explain.mean_color(loaded_run, split)
+    explained = explain.explain(loaded_run, split, question, rows, color)
+    inputs = explain.inputs(loaded_run, split, rows)
+    key = assembly.key_for(loaded_run.run.config["seed"], "deletion")
+
+    @jax.jit
+    def curves(state, inputs, maps, classes):
+        shape = inputs.shape[:3]
+        centre = localisation.controls(np.ones(shape, np.float32))["centred Gaussian"]
+        by_name = {
+            "map": jax.image.resize(maps, shape, "linear"),
+            "random": jnp.zeros(shape),
+            "centre": jnp.asarray(centre),
+        }
+        function = explain.scalar_of_inputs(loaded_run, question, classes, state, inputs)
+        return {
+            name: deletion.curve(
+                deletion.order_of(key, m), inputs, function, jnp.asarray(color, jnp.float32)
+            )
+            for name, m in by_name.items()
+        }
+
+    size, parts = loaded_run.run.steps.batch_size, []
+    for start in range(0, len(rows), size):
+        arguments = (x[start : start + size] for x in (inputs, explained.maps, explained.classes))
+        parts.append(jax.tree.map(np.asarray, curves(loaded_run.state, *arguments)))
+    return {
+        name: np.concatenate([part[name] for part in parts]).mean(axis=0, dtype=np.float64)
+        for name in parts[0]
+    }

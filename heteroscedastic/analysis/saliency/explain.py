@@ -1,0 +1,244 @@
+"""Maps of the examples of a finished run."""
+
+import functools
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Float, Int
+
+from heteroscedastic.analysis.saliency import attribution, noise, pixels, scalars
+from heteroscedastic.runs import assembly
+from heteroscedastic.runs import loaded_run as loaded_run_lib
+from heteroscedastic.runs.loaded_run import LoadedRun
+
+PLACES = ("cam", "grad_cam", "grad_cam_pp", "integrated")  # from the maps of the backbone
+PIXELS = ("integrated_gradients", "smooth_grad")  # for every backbone
+DEFAULT_METHODS = {
+    "class": "grad_cam_pp",
+    "log_prob": "integrated",
+    "noise": "integrated",
+    "information": "integrated",
+}
+_NUM_POINTS = 128  # of log_prob and information
+_NUM_PROBABLE = 3
+
+
+class Question(NamedTuple):
+    """What to explain, and how.
+
+    `of` is "class" (a utility, or the difference of two), "log_prob", "noise" (var(u_i - u_j), or
+    under a sigmoid var(u_k)) or "information" (mutual information of label and noise).
+    """
+
+    of: str
+    method: str  # one of PLACES or PIXELS
+    classes: tuple[int, ...] | str = "predicted"  # or "label"; of noise, "predicted" is the default
+
+
+class Explained(NamedTuple):
+    """Maps of n examples, and what they explain."""
+
+    ids: Int[np.ndarray, "n"]
+    probable: Int[np.ndarray, "n p"]  # the likeliest classes, in descending order
+    probs: Float[np.ndarray, "n p"]
+    classes: Int[np.ndarray, "n c"]  # those explained; none for information
+    value: Float[np.ndarray, "n"]  # of the scalar
+    maps: Float[np.ndarray, "n h w"]  # by place or by pixel
+    diagonal: Float[np.ndarray, "n h w"] | None = None  # parts of a noise map
+    factors: Float[np.ndarray, "n h w"] | None = None
+
+
+def check(loaded_run: LoadedRun, question: Question, split: str) -> None:
+    """Raises a ValueError that says what to do if a run cannot answer a question."""
+    run, given = loaded_run.run, question.classes
+    inputs = loaded_run_lib.split_data(loaded_run, split).inputs
+    if inputs.ndim != 4:
+        raise ValueError(
+            f"the inputs of the run are features {inputs.shape[1:]}, which have no places; choose a"
+            " run on images."
+        )
+    if question.of == "noise" and not loaded_run_lib.has_noise(run.config):
+        raise ValueError(
+            "the head Deterministic has no noise; choose a run with another head, or --of=class."
+        )
+    suitable = ("integrated", *PIXELS) if question.of == "noise" else PLACES + PIXELS
+    suitable = suitable if question.of == "class" else tuple(m for m in suitable if m != "cam")
+    if question.method not in suitable:
+        raise ValueError(
+            f"--method={question.method} does not explain --of={question.of}; choose one of"
+            f" {', '.join(suitable)}."
+        )
+    if question.method in PLACES and not hasattr(run.model.backbone, "maps"):
+        raise ValueError(
+            f"{type(run.model.backbone).__name__} has no maps; choose --method="
+            f"{' or --method='.join(PIXELS)}, which explain pixels."
+        )
+    if question.method == "cam":
+        try:
+            run.model.head.utilities_parameters(loaded_run.state.params["head"])
+        except ValueError as error:
+            raise ValueError(f"--method=cam: {error} Choose --method=grad_cam.") from None
+    numbers = {"class": (1, 2), "log_prob": (1,), "information": (0,)}.get(question.of)
+    if numbers is None:
+        numbers = (2,) if run.task.link == "softmax" else (1,)
+    if question.method == "cam":
+        numbers = (1,)
+    if not isinstance(given, str) and len(given) not in numbers:
+        expected = " or ".join(map(str, numbers))
+        raise ValueError(
+            f"--classes names {len(given)}, but --of={question.of} with --method={question.method}"
+            f" requires {expected}."
+        )
+
+
+def explain(
+    loaded_run: LoadedRun,
+    split: str,
+    question: Question,
+    rows: Int[np.ndarray, "n"] | None = None,
+    color: Float[np.ndarray, "c"] | None = None,
+) -> Explained:
+    """The maps of examples of a split; see `check` for what a run supports.
+
+    Predictions use fixed points in place of random samples, so that they depend on the image alone.
+
+    Args:
+      loaded_run: the run.
+      split: of its data.
+      question: what to explain.
+      rows: positions in the split; all of them by default.
+      color: `mean_color`, for integrated gradients.
+
+    Raises:
+      ValueError: a map is not finite.
+    """
+    run = loaded_run.run
+    data = loaded_run_lib.split_data(loaded_run, split)
+
+    def of_maps(state, maps, batch):
+        apply = functools.partial(run.latent_of_features, state.params)
+        asked = _asked(run, question, apply, jnp.mean(maps, axis=(1, 2)), state, batch)
+        return asked.facts | _of_places(run, question, state, maps, asked)
+
+    def of_pixels(state, batch):
+        apply = functools.partial(run.latent_of_inputs, state.params, state.model_state)
+        asked = _asked(run, question, apply, batch.inputs, state, batch)
+        if question.method == "smooth_grad":
+            key = assembly.key_for(run.config["seed"], "saliency")
+            keys = jax.vmap(functools.partial(jax.random.fold_in, key))(batch.ids)
+            return asked.facts | {"maps": pixels.smooth_grad(keys, batch.inputs, asked.function)}
+        start = jnp.asarray(color)
+        maps = pixels.integrated_gradients(batch.inputs, asked.function, start)
+        return asked.facts | {"maps": maps}
+
+    if question.method == "integrated_gradients" and color is None:
+        color = mean_color(loaded_run, split)
+    mapped, function = (
+        (loaded_run_lib.map_maps, of_maps)
+        if question.method in PLACES
+        else (loaded_run_lib.map_batches, of_pixels)
+    )
+    explained = Explained(**mapped(loaded_run, split, data, function, rows))
+    wrong = ~np.isfinite(explained.maps).all(axis=(1, 2))
+    if wrong.any():
+        raise ValueError(
+            f"the map of example {explained.ids[wrong][0]}, and of {wrong.sum() - 1} others, is not"
+            " finite; the weights of this checkpoint have diverged, or choose another --method."
+        )
+    return explained
+
+
+def mean_color(loaded_run: LoadedRun, split: str) -> Float[np.ndarray, "c"]:
+    """The mean of each channel over the images of a split, as the network sees them."""
+    data = loaded_run_lib.split_data(loaded_run, split)
+    colors = loaded_run_lib.map_batches(
+        loaded_run, split, data, lambda state, batch: jnp.mean(batch.inputs, axis=(1, 2))
+    )
+    return colors.mean(axis=0, dtype=np.float64).astype(np.float32)
+
+
+def inputs(
+    loaded_run: LoadedRun, split: str, rows: Int[np.ndarray, "n"]
+) -> Float[np.ndarray, "n H W c"]:
+    """The images of these rows, as the network sees them."""
+    data = loaded_run_lib.split_data(loaded_run, split)
+    return loaded_run_lib.map_batches(
+        loaded_run, split, data, lambda state, batch: batch.inputs, rows
+    )
+
+
+def scalar_of_inputs(
+    loaded_run: LoadedRun, question: Question, classes: Any, state: Any, images: Any
+) -> pixels.Function:
+    """The explained number as a function of images, for given classes of each of `images`."""
+    run = loaded_run.run
+    apply = functools.partial(run.latent_of_inputs, state.params, state.model_state)
+    scalar = _scalar(run, question, apply(images), classes, state)
+    return lambda changed: scalar(apply(changed))
+
+
+class _Asked(NamedTuple):
+    """What is asked of a batch."""
+
+    facts: dict[str, Any]  # fields of `Explained`, without maps
+    classes: Any
+    function: Any  # S
+
+
+def _asked(run, question, apply, inputs, state, batch) -> _Asked:
+    latent = apply(inputs)
+    logits = run.parts.predictive(None, latent)
+    probs = (jax.nn.sigmoid if run.task.link == "sigmoid" else jax.nn.softmax)(logits)
+    likeliest, probable = jax.lax.top_k(probs, min(_NUM_PROBABLE, probs.shape[-1]))
+    classes = _classes(run, question, latent, probs, batch.labels)
+    scalar = _scalar(run, question, latent, classes, state)
+    facts = {"ids": batch.ids, "probable": probable, "probs": likeliest}
+    facts |= {"classes": classes, "value": scalar(latent)}
+    return _Asked(facts, classes, lambda x: scalar(apply(x)))
+
+
+def _classes(run, question, latent, probs, labels):
+    """The classes to explain of each example [b, c]."""
+    if question.of == "information":
+        return jnp.zeros((len(probs), 0), jnp.int32)
+    if not isinstance(question.classes, str):
+        return jnp.tile(jnp.asarray(question.classes, jnp.int32), (len(probs), 1))
+    if question.of == "noise":
+        return noise.default_classes(latent, probs, run.task.link)
+    if question.classes == "label":
+        return jnp.maximum(labels.reshape(len(labels), -1)[:, :1], 0)
+    return jnp.argmax(probs, axis=-1)[:, None]
+
+
+def _scalar(run, question, latent, classes, state):
+    """The scalar of a question: (latent) -> one number per example."""
+    temperature = run.model.head.temperature_of(state.params["head"])
+    points = {"num_samples": _NUM_POINTS, "points": "sobol"}
+    is_pair = classes.shape[-1] == 2
+    if question.of == "noise":
+        function = scalars.pair_variance if is_pair else scalars.label_variance
+    elif question.of == "class":
+        function = scalars.utility_difference if is_pair else scalars.utility
+    else:
+        settings = {"noise": scalars.fixed_noise(latent, **points), "link": run.task.link}
+        if question.of == "information":
+            return functools.partial(scalars.mutual_information, **settings)
+        return functools.partial(scalars.log_prob, classes=classes[:, 0], **settings)
+    settings = {"pairs": classes} if is_pair else {"classes": classes[:, 0]}
+    return functools.partial(function, temperature=temperature, **settings)
+
+
+def _of_places(run, question, state, maps, asked):
+    head, params = run.model.head, state.params["head"]
+    if question.of == "noise":
+        found = noise.noise_maps(maps, head.noise_parameters(params), asked.classes)
+        parts = {"diagonal": found.diagonal, "factors": found.factors}
+        return parts | {"maps": found.diagonal + found.factors}
+    if question.method == "cam":
+        return {
+            "maps": attribution.cam(maps, head.utilities_parameters(params), asked.classes[:, 0])
+        }
+    method = getattr(attribution, question.method)
+    return {"maps": method(maps, asked.function)}

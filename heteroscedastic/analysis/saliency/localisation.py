@@ -1,0 +1,155 @@
+"""Whether maps lie on the objects: scores of each image against its boxes.
+
+A map is compared with boxes at the size of the image; a pixel lies in a box if its centre does.
+Objects are often in the middle and large, so the scores of a map say little without those of
+`controls`, and a map that does not beat them localises nothing.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import jax
+import numpy as np
+from jaxtyping import Bool, Float, Int
+from scipy import ndimage
+
+from heteroscedastic import boxes as boxes_lib
+
+BOX_LEVEL = 0.2  # of the maximum of a map, for the box of Zhou et al.
+IOUS = (0.3, 0.5, 0.7)  # of MaxBoxAcc
+THRESHOLDS = np.linspace(0.0, 0.98, 50)  # BOX_LEVEL is one of them
+_TIE = 1e-6  # of the largest size of a map: values that differ by less are equal
+_GAUSSIAN = 0.25  # standard deviation of the centred Gaussian, of each side
+
+
+class Scores(NamedTuple):
+    """Scores of each map against the boxes of its image."""
+
+    pointing: Float[np.ndarray, "n"]  # share of its maximal pixels that lie in a box
+    mass: Float[np.ndarray, "n"]  # share of its positive mass in boxes, over their share of pixels
+    ious: Float[np.ndarray, "n t"]  # best IoU of the largest component with a box, by THRESHOLDS
+    any_ious: Float[np.ndarray, "n t"]  # the same of the best component
+
+
+def scores(maps: Float[np.ndarray, "n H W"], boxes: Float[np.ndarray, "n m 4"]) -> Scores:
+    """The scores of maps of the size of the images.
+
+    Args:
+      maps: finite, with a positive value each; see `is_scorable`.
+      boxes: of the right class, with one or more boxes per image; see boxes.py.
+
+    Source: pointing game: Zhang et al. (2016), arXiv:1608.00507, here without its margin of 15
+    pixels, and with the expected score where several pixels are maximal. Boxes: Zhou et al. (2016),
+    arXiv:1512.04150; components have common sides, not only corners.
+    """
+    inside = np.stack([_covered(b, m.shape) for m, b in zip(maps, boxes, strict=True)])
+    largest = maps.max(axis=(1, 2), keepdims=True)
+    tie = _TIE * np.abs(maps).max(axis=(1, 2), keepdims=True)
+    is_peak = maps >= largest - tie
+    positive = np.maximum(maps, 0).astype(np.float64)
+    with np.errstate(invalid="ignore"):  # a box between the centres of pixels: nan
+        mass = _share(positive, inside) / inside.mean(axis=(1, 2))
+    ious = np.zeros((2, len(maps), len(THRESHOLDS)))
+    components: list[_Components] = []
+    for i, (map_, rows) in enumerate(zip(maps, boxes, strict=True)):
+        if not i or not np.array_equal(map_, maps[i - 1]):  # as of a control of all images
+            components = [_components(map_ >= t * map_.max(), map_) for t in THRESHOLDS]
+        for j, found in enumerate(components):
+            best = boxes_lib.iou(np, found.boxes, rows).max(axis=-1)
+            ious[:, i, j] = best[found.largest], best.max()
+    return Scores(_share(is_peak.astype(np.float64), inside), mass, *ious)
+
+
+def is_scorable(maps: Float[np.ndarray, "n H W"]) -> Bool[np.ndarray, "n"]:
+    """Whether each map is finite and positive somewhere."""
+    return np.isfinite(maps).all(axis=(1, 2)) & (maps > 0).any(axis=(1, 2))
+
+
+def resized(maps: Float[np.ndarray, "n h w"], shape: tuple[int, int]) -> Float[np.ndarray, "n H W"]:
+    """The maps at the size of the images, bilinearly between the centres of places.
+
+    A map of 8 x 8 places has no finer detail than that after it is resized.
+    """
+    return np.asarray(jax.image.resize(maps, (len(maps), *shape), "linear"))
+
+
+def controls(maps: Float[np.ndarray, "n H W"]) -> dict[str, Float[np.ndarray, "n H W"]]:
+    """Maps that know nothing of the image: a centred Gaussian, all of it, and another's map.
+
+    The Gaussian has a standard deviation of a quarter of each side, and so the aspect of the image.
+    The other image is the one before in the order of the maps.
+
+    Source: Choe et al. (2020), arXiv:2001.07437, for the centred Gaussian.
+    """
+    shape = maps.shape[1:]
+    rows, columns = (np.square((_centres(n) - 0.5) / _GAUSSIAN) for n in shape)
+    gaussian = np.exp(-0.5 * (rows[:, None] + columns)).astype(maps.dtype)
+    return {
+        "centred Gaussian": np.broadcast_to(gaussian, maps.shape),
+        "entire image": np.ones_like(maps),
+        "map of another image": np.roll(maps, 1, axis=0),
+    }
+
+
+def best_threshold(ious: Float[np.ndarray, "n t"], at: float) -> int:
+    """The position in THRESHOLDS at which most images have an IoU of at least `at`.
+
+    Choose it on validation examples. A threshold that is chosen on the examples that it is reported
+    for makes each map look better, the noisier the more.
+    """
+    return int(np.argmax((ious >= at).mean(axis=0)))
+
+
+def max_box_accuracy(
+    any_ious: Float[np.ndarray, "n t"], columns: Sequence[int]
+) -> Float[np.ndarray, "n"]:
+    """The share of IOUS at which each image is right: MaxBoxAcc, version 2, is its mean.
+
+    Args:
+      any_ious: `Scores.any_ious`.
+      columns: for each of IOUS the position of its threshold, `best_threshold` of other images.
+
+    Source: Choe et al. (2020), arXiv:2007.04178, section 4; there the threshold is chosen on the
+    examples that are reported.
+    """
+    is_right = [any_ious[:, c] >= at for c, at in zip(columns, IOUS, strict=True)]
+    return np.mean(is_right, axis=0)
+
+
+def thirds(objectness: Float[np.ndarray, "n"]) -> Int[np.ndarray, "n"]:
+    """The third of each image, 0 to 2, by the share of its pixels that lie in boxes."""
+    order = np.argsort(objectness, kind="stable")
+    numbers = np.empty(len(order), int)
+    numbers[order] = np.arange(len(order)) * 3 // max(1, len(order))
+    return numbers
+
+
+class _Components(NamedTuple):
+    """The connected parts of a mask; their pixels have common sides."""
+
+    boxes: Float[np.ndarray, "c 4"]  # tight
+    largest: int  # of equal sizes, that of the largest values
+
+
+def _components(mask: Bool[np.ndarray, "H W"], values: Float[np.ndarray, "H W"]) -> _Components:
+    labels, number = ndimage.label(mask)
+    sizes = np.bincount(labels.ravel(), minlength=number + 1)[1:]
+    masses = np.bincount(labels.ravel(), values.ravel(), minlength=number + 1)[1:]
+    spans = ndimage.find_objects(labels)
+    corners = np.array([(s[0].start, s[1].start, s[0].stop, s[1].stop) for s in spans])
+    return _Components(corners / np.tile(mask.shape, 2), int(np.lexsort((masses, sizes))[-1]))
+
+
+def _share(
+    values: Float[np.ndarray, "n H W"], inside: Bool[np.ndarray, "n H W"]
+) -> Float[np.ndarray, "n"]:
+    return (values * inside).sum(axis=(1, 2)) / values.sum(axis=(1, 2))
+
+
+def _covered(boxes: Float[np.ndarray, "m 4"], shape: tuple[int, ...]) -> Bool[np.ndarray, "H W"]:
+    rows, columns = (_centres(n) for n in shape)
+    return boxes_lib.covers(np, boxes, rows, columns)
+
+
+def _centres(number: int) -> Float[np.ndarray, "n"]:
+    return (np.arange(number) + 0.5) / number

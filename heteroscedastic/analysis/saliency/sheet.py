@@ -1,0 +1,125 @@
+"""The sheet of a command: each image as the network saw it, beside the maps of each group."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float, Int
+
+from heteroscedastic.analysis.plots import figures
+from heteroscedastic.analysis.saliency import evaluation, explain
+from heteroscedastic.analysis.saliency.explain import Explained, Question
+from heteroscedastic.boxes import covers
+from heteroscedastic.data.inspect import contact_sheet
+from heteroscedastic.runs import loaded_run as loaded_run_lib
+from heteroscedastic.runs.loaded_run import LoadedRun
+
+_FILL = 128  # of objects that are removed
+_TITLES = {
+    "class": "utility",
+    "log_prob": "log-probability",
+    "noise": "variance of the noise",
+    "information": "mutual information of label and noise",
+}
+
+
+def check_not_zero(explained: Sequence[Explained], names: Sequence[str]) -> None:
+    """Raises a ValueError if a map of a single example is 0 at every place."""
+    for one, name in zip(explained, names):
+        if not one.maps.any():
+            raise ValueError(
+                f"the map of example {one.ids[0]} by {name} is 0 at every place, as nothing raises"
+                " the number; choose other --classes, or --method=integrated, which has a sign."
+            )
+
+
+def draw(
+    groups: Sequence[Any],
+    split: str,
+    question: Question,
+    rows: Int[np.ndarray, "m"],
+    by_group: Sequence[Explained],
+) -> figures.Figure:
+    """The figure of these images.
+
+    Columns are the image, the image without its objects where the data has boxes, and for the first
+    run of each group its map. Noise maps are followed by their parts. Where a predicted class is
+    explained and it is wrong, the map of the right class follows.
+
+    Args:
+      groups: `summary.GroupRuns`.
+      split: of the images.
+      question: what the maps explain.
+      rows: positions of the images in the split.
+      by_group: the maps of the first run of each group.
+    """
+    from heteroscedastic.analysis.plots import overlays
+
+    first = groups[0].runs[0]
+    names = figures.class_names(first.dataset)
+    data = loaded_run_lib.split_data(first, split).take(rows)
+    pictures = seen(first, split, rows)
+    boxes = evaluation.boxes_of(first, split, rows)
+    labels = data.labels.reshape(len(rows), -1)
+    shows_label = question.of in ("class", "log_prob") and question.classes == "predicted"
+    right = [
+        explain.explain(g.runs[0], split, question._replace(classes="label"), rows)
+        if shows_label
+        else None
+        for g in groups
+    ]
+    lines = []
+    for i, picture in enumerate(pictures):
+        label = ", ".join(names[c] for c in labels[i] if c >= 0) or "none"
+        cells = [overlays.Cell(picture, None, f"id {data.ids[i]}\nlabel: {label}")]
+        if boxes is not None:
+            context = without_objects(picture, boxes[i])
+            cells.append(overlays.Cell(context, None, "without objects"))
+        for group, found, of_label in zip(groups, by_group, right):
+            caption = (
+                f"{group.name}\n{verdict(found, labels, names, i)}\n{_explains(found, names, i)}"
+            )
+            cells.append(overlays.Cell(picture, found.maps[i], caption))
+            if found.diagonal is not None and found.factors is not None:
+                for name, part in (("diagonal", found.diagonal), ("factors", found.factors)):
+                    text = f"{group.name}\npart of the {name}: {part[i].sum():.3g}"
+                    cells.append(overlays.Cell(picture, part[i], text))
+            if of_label is not None:
+                is_same = found.classes[i, 0] == of_label.classes[i, 0]
+                text = f"{group.name}\nright class\n{_explains(of_label, names, i)}"
+                cells.append(None if is_same else overlays.Cell(picture, of_label.maps[i], text))
+        lines.append(cells)
+    data_name = first.run.config["data"]["name"]
+    title = f"{_TITLES[question.of]} ({question.method}): {data_name}, split {split!r}"
+    return overlays.grid(lines, title)
+
+
+def seen(loaded_run: LoadedRun, split: str, rows: Int[np.ndarray, "m"]) -> list[np.ndarray]:
+    """The images of these rows as the network sees them, as pixels of 0 to 255."""
+    run = loaded_run.run
+    own = run.chain_of(split)
+    chain = run.pipeline.chain if own is None else run.pipeline.own_chains[own]
+    images = explain.inputs(loaded_run, split, rows)
+    return [contact_sheet.pixels(image, chain) for image in images]
+
+
+def without_objects(image: np.ndarray, boxes: Float[np.ndarray, "m 4"]) -> np.ndarray:
+    """The image with grey in place of the pixels in boxes."""
+    rows, columns = ((np.arange(n) + 0.5) / n for n in image.shape[:2])
+    inside = covers(np, boxes, rows, columns)
+    return np.where(inside[..., None], np.uint8(_FILL), image)
+
+
+def verdict(found: Explained, labels: Int[np.ndarray, "n m"], names: Sequence[str], i: int) -> str:
+    """The likeliest classes of an explained image, and in words whether the first is right."""
+    word = "right" if found.probable[i, 0] in labels[i] else "wrong"
+    probable = ", ".join(
+        f"{names[c]} {100 * p:.0f}\u00a0%" for c, p in zip(found.probable[i], found.probs[i])
+    )
+    return f"{word}: {probable}"
+
+
+def _explains(found: Explained, names: Sequence[str], i: int) -> str:
+    """The classes of a map, and the number that it explains."""
+    classes = " \u2212 ".join(names[c] for c in found.classes[i]) or "all classes"
+    return f"map of {classes}: {found.value[i]:.3g}"

@@ -1,0 +1,180 @@
+"""Where runs look, and which places make them doubt:
+python -m heteroscedastic.analysis.saliency --runs DIR [DIR ...] --of class
+
+Writes to analysis/saliency/ of the first run the numbers as JSON and, if matplotlib is installed, a
+sheet of images with the maps of each group of runs over what the network saw. Where the data has
+boxes, it reports whether the maps lie on the objects (evaluation.py). Runs that differ only by
+their seed form a group.
+"""
+
+import argparse
+import os
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from jaxtyping import Int
+
+from heteroscedastic import files, user_errors
+from heteroscedastic.analysis.covariance import pairs as pairs_lib
+from heteroscedastic.analysis.plots import figures
+from heteroscedastic.analysis.saliency import deletion, evaluation, explain, sheet
+from heteroscedastic.analysis.saliency import groups as groups_lib
+from heteroscedastic.analysis.saliency.explain import Explained, Question
+from heteroscedastic.analysis.saliency.groups import GroupRuns
+from heteroscedastic.runs import compilation_cache
+from heteroscedastic.runs import loaded_run as loaded_run_lib
+from heteroscedastic.runs.loaded_run import LoadedRun
+
+_NUM_IMAGES = 6  # on the sheet
+
+
+def chosen_rows(
+    loaded_run: LoadedRun, split: str, question: Question, number: int = _NUM_IMAGES
+) -> Int[np.ndarray, "m"]:
+    """The examples of a sheet.
+
+    Of noise and information those with the largest values; else examples that the run gets wrong
+    and as many that it gets right, evenly spaced.
+    """
+    explained = explain.explain(loaded_run, split, question)
+    if question.of in ("noise", "information"):
+        return np.argsort(-explained.value, kind="stable")[:number]
+    labels = loaded_run_lib.split_data(loaded_run, split).labels
+    is_right = (labels.reshape(len(labels), -1) == explained.probable[:, :1]).any(axis=-1)
+    parts = []
+    for rows in (np.flatnonzero(~is_right), np.flatnonzero(is_right)):
+        spaced = np.linspace(0, len(rows) - 1, min(len(rows), number // 2)).astype(int)
+        parts.append(rows[spaced])
+    return np.concatenate(parts)
+
+
+def images(explained: Explained, names: Sequence[str]) -> list[dict[str, Any]]:
+    """What a run says about each explained image, and the sums of its map."""
+    rows = []
+    for i, example in enumerate(explained.ids.tolist()):
+        probable = zip(explained.probable[i].tolist(), explained.probs[i].tolist())
+        row = {
+            "id": example,
+            "probable": [{"class": names[c], "probability": p} for c, p in probable],
+            "explained": [names[c] for c in explained.classes[i]],
+            "value": float(explained.value[i]),
+            "sum_of_map": float(explained.maps[i].sum()),
+        }
+        if explained.diagonal is not None and explained.factors is not None:
+            row["sum_of_diagonal"] = float(explained.diagonal[i].sum())
+            row["sum_of_factors"] = float(explained.factors[i].sum())
+        rows.append(row)
+    return rows
+
+
+def numbers(
+    groups: Sequence[GroupRuns], split: str, validation: str | None, question: Question
+) -> dict[str, Any]:
+    """Localisation and deletion of each run, and the differences between groups.
+
+    Maps are of the right class, if a class is explained and none is given.
+    """
+    asked = question._replace(classes="label") if question.classes == "predicted" else question
+    asked = asked if question.of in ("class", "log_prob") else question
+    found, by_example, notes = {}, [], []
+    for group in groups:
+        values = []
+        for seed, run in zip(group.seeds, group.runs):
+            result: dict[str, Any] = {"deletion": evaluation.deletion_curves(run, split, asked)}
+            found[f"{group.name}, seed {seed}"] = result
+            try:
+                located = evaluation.located(run, split, asked)
+            except ValueError as error:
+                notes.append(f"{group.name}, seed {seed}: no localisation: {error}")
+                continue
+            held_out = None
+            try:
+                if validation is not None:
+                    held_out = evaluation.located(run, validation, asked)
+            except ValueError as error:
+                notes.append(f"{group.name}, seed {seed}: no max_box: {error}")
+            if validation is None:
+                notes.append("no max_box: the runs have no other evaluation of a validation split.")
+            result["localisation"] = evaluation.table(located, held_out)
+            result["num_scored"] = len(located.ids)
+            result["num_without_boxes"] = located.num_without_boxes
+            result["num_zero_maps"] = located.num_zero
+            other = None if held_out is None else held_out.by_map["map"]
+            values.append((located.ids, evaluation.metrics(located.by_map["map"], other)))
+        by_example.append(values)
+    return {
+        "runs": found,
+        "differences": evaluation.differences(
+            [group.name for group in groups], [group.seeds for group in groups], by_example
+        ),
+        "fractions_deleted": deletion.FRACTIONS,
+        "notes": list(dict.fromkeys(notes)),
+    }
+
+
+@user_errors.one_line()
+def main() -> None:
+    """Draws which places of an image a prediction or its noise depends on, and scores the maps."""
+    parser = user_errors.parser(main.__doc__)
+    parser.add_argument("--runs", nargs="+", required=True, metavar="DIR", help="finished runs")
+    parser.add_argument(
+        "--of",
+        required=True,
+        choices=tuple(explain.DEFAULT_METHODS),
+        help="a utility (or the difference of two), its log-probability, the noise of a pair of"
+        " classes (under a sigmoid: of a label), or the mutual information of label and noise",
+    )
+    parser.add_argument(
+        "--classes",
+        nargs="+",
+        help="names or numbers of classes; default: the predicted class, or of noise the pair that"
+        " changes the prediction most",
+    )
+    parser.add_argument("--id", type=int, help="id of an example: explain only this example")
+    parser.add_argument("--method", choices=explain.PLACES + explain.PIXELS)
+    parser.add_argument("--on", default="test", help="evaluation whose images are explained")
+    parser.add_argument("--data_dir", default=os.environ.get("TFDS_DATA_DIR"))
+    flags = parser.parse_args()
+    compilation_cache.enable()
+    groups, split, validation = groups_lib.load(flags.runs, flags.on, flags.data_dir)
+    first = groups[0].runs[0]
+    question = _question(flags, figures.class_names(first.dataset))
+    for run in (run for group in groups for run in group.runs):
+        explain.check(run, question, split)
+    _report(flags, groups, split, validation, question)
+
+
+def _question(flags: argparse.Namespace, names: Sequence[str]) -> Question:
+    method = flags.method or explain.DEFAULT_METHODS[flags.of]
+    if flags.classes is None:
+        return Question(flags.of, method)
+    return Question(flags.of, method, tuple(pairs_lib.class_numbers(names, flags.classes).tolist()))
+
+
+def _report(flags, groups, split, validation, question) -> None:
+    first = groups[0].runs[0]
+    names = figures.class_names(first.dataset)
+    data = loaded_run_lib.split_data(first, split)
+    if flags.id is None:
+        rows = chosen_rows(first, split, question)
+    else:
+        rows = loaded_run_lib.positions_of_id(data, split, flags.id)
+    by_group = [explain.explain(g.runs[0], split, question, rows) for g in groups]
+    if flags.id is not None:
+        sheet.check_not_zero(by_group, [group.name for group in groups])
+    facts: dict[str, Any] = {**question._asdict(), "on": flags.on}
+    facts["images"] = {g.name: images(x, names) for g, x in zip(groups, by_group)}
+    if flags.id is None:
+        facts |= numbers(groups, split, validation, question)
+    suffix = "" if flags.id is None else f"_{flags.id}"
+    out = files.as_path(flags.runs[0]) / "analysis" / "saliency"
+    path = out / f"{flags.on}_{flags.of}_{question.method}{suffix}"
+    files.write_json(path.with_name(f"{path.name}.json"), facts)
+    written = [path.with_name(f"{path.name}.json")]
+    if figures.can_draw():
+        figure = sheet.draw(groups, split, question, rows, by_group)
+        written += figures.write(figure, path)
+    for note in facts.get("notes", []):
+        print(f"note: {note}")
+    print(f"wrote {', '.join([str(written[0]), *(p.name for p in written[1:])])}")

@@ -1,0 +1,317 @@
+"""The command on finished runs."""
+
+import dataclasses
+import hashlib
+import json
+import shutil
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from heteroscedastic.analysis.saliency import (
+    evaluation,
+    explain,
+    groups,
+    localisation,
+    scalars,
+    summary,
+)
+from heteroscedastic.analysis.saliency.explain import Question
+from heteroscedastic.models import heads
+from heteroscedastic.runs import loaded_run
+
+pytest.importorskip("matplotlib", reason="a sheet requires the extra `analysis`")
+
+
+@pytest.fixture
+def command(monkeypatch, capsys, data_dir):
+    """Runs the command and returns its JSON file and what it printed."""
+
+    def run(*arguments):
+        flags = ["saliency", *map(str, arguments), f"--data_dir={data_dir}"]
+        monkeypatch.setattr(sys, "argv", flags)
+        summary.main()
+        text = capsys.readouterr().out
+        path = text.split("wrote ")[-1].split(",")[0].strip()
+        with open(path) as file:
+            return json.load(file), text
+
+    return run
+
+
+def contents(directory):
+    return {
+        str(path.relative_to(directory)): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in sorted(directory.rglob("*"))
+        if path.is_file() and path.relative_to(directory).parts[0] != "analysis"
+    }
+
+
+@pytest.fixture(scope="module")
+def loaded(noisy, data_dir):
+    return loaded_run.load(noisy, data_dir=data_dir)
+
+
+def test_it_compares_runs_and_writes_only_under_analysis(command, noisy, plain):
+    before = [contents(run) for run in (noisy, plain)]
+    facts, text = command("--runs", plain, noisy, "--of=class")
+    assert [contents(run) for run in (noisy, plain)] == before
+    assert not (noisy / "analysis" / "saliency").exists()
+    written = {path.name for path in (plain / "analysis" / "saliency").iterdir()}
+    assert written == {f"test_class_grad_cam_pp.{suffix}" for suffix in ("json", "png", "svg")}
+    assert set(facts["images"]) == {"plain", "noisy"}
+    assert set(facts["differences"]["noisy"]) == set(evaluation.METRICS)
+    for result in facts["runs"].values():
+        names = {row["map"] for row in result["localisation"]}
+        assert names == {"map", "centred Gaussian", "entire image", "map of another image"}
+        for row in result["localisation"]:
+            assert row["mean"]["low"] <= row["mean"]["value"] <= row["mean"]["high"]
+            assert row["if_right"] <= row["mean"]["value"] + 1e-9
+            if row["metric"] != "mass":
+                assert 0 <= row["mean"]["value"] <= 1
+    assert "wrote" in text
+
+
+def test_boxes_that_the_crop_loses_are_left_out_and_counted(loaded, data_dir):
+    question = Question("class", "grad_cam", "label")
+    found = evaluation.located(loaded, "test", question)
+    with np.load(f"{data_dir}/patches.npz") as arrays:
+        stored = arrays["test_boxes"][:, 0] * 16
+    cropped = np.clip((stored - 4) / 8, 0, 1)  # the central 8 of 16 pixels
+    has_box = ((cropped[:, 2:] - cropped[:, :2]) > 1e-5).all(axis=1)
+    assert found.num_without_boxes == (~has_box).sum() > 3
+    assert len(found.ids) + found.num_zero == has_box.sum()
+    assert has_box[found.ids].all()
+    expected = np.prod(cropped[:, 2:] - cropped[:, :2], axis=1)[found.ids]
+    np.testing.assert_allclose(found.objectness, expected, rtol=1e-4)
+
+
+def test_values_are_those_of_the_latents_in_units_of_the_utilities(loaded):
+    data = loaded_run.split_data(loaded, "test")
+    temperature = float(np.sqrt(loaded.variance_scale))
+    assert temperature > 1.5  # so that units make a difference
+    loc = temperature * loaded_run.map_latents(
+        loaded, "test", data, lambda key, latent, batch: latent.loc
+    )
+    found = explain.explain(loaded, "test", Question("class", "cam"))
+    rows = np.arange(len(loc))
+    np.testing.assert_allclose(found.value, loc[rows, found.classes[:, 0]], rtol=1e-4)
+    bias = loaded.state.params["head"]["loc"]["bias"]
+    mean = found.maps.mean(axis=(1, 2)) + bias[found.classes[:, 0]]
+    np.testing.assert_allclose(mean, found.value, rtol=1e-3, atol=1e-4)
+    right = explain.explain(loaded, "test", Question("class", "cam", "label"))
+    np.testing.assert_array_equal(right.classes[:, 0], data.labels)
+    pair = explain.explain(loaded, "test", Question("class", "integrated", (2, 0)))
+    np.testing.assert_allclose(pair.value, loc[:, 2] - loc[:, 0], rtol=1e-3, atol=1e-3)
+
+
+def test_noise_maps_of_a_run_add_up_in_units_of_the_utilities(loaded):
+    found = explain.explain(loaded, "test", Question("noise", "integrated"))
+    pairs = jnp.asarray(found.classes)
+    zeros = jnp.zeros((len(pairs), 16))
+    latent = loaded.run.latent_of_features(loaded.state.params, zeros)
+    start = loaded.variance_scale * scalars.pair_variance(latent, pairs)
+    total = found.maps.sum(axis=(1, 2))
+    assert np.abs(total).max() > 1e-2
+    np.testing.assert_allclose(total, found.value - start, rtol=1e-3, atol=1e-3)
+    np.testing.assert_allclose(found.diagonal + found.factors, found.maps, rtol=1e-4, atol=1e-6)
+
+
+def test_log_prob_and_information_are_of_the_prediction(loaded):
+    found = explain.explain(loaded, "test", Question("log_prob", "integrated"))
+    # 128 points against the 16 samples of the run.
+    np.testing.assert_allclose(np.exp(found.value), found.probs[:, 0], atol=0.05)
+    found = explain.explain(loaded, "test", Question("information", "integrated"))
+    assert found.classes.shape == (36, 0)
+    assert ((found.value > 0) & (found.value < np.log(3))).all()
+    assert np.abs(found.maps).max() > 0
+
+
+def test_chosen_rows_are_found_as_alone(loaded):
+    question = Question("noise", "integrated")
+    every = explain.explain(loaded, "test", question)
+    rows = summary.chosen_rows(loaded, "test", question, 3)
+    assert every.value[rows[0]] == every.value.max()
+    chosen = explain.explain(loaded, "test", question, rows)
+    np.testing.assert_allclose(chosen.maps, every.maps[rows], rtol=1e-4, atol=1e-6)
+    wrong_and_right = summary.chosen_rows(loaded, "test", Question("class", "grad_cam"), 4)
+    assert len(set(wrong_and_right.tolist())) == len(wrong_and_right) >= 2
+
+
+def test_an_id_is_explained_alone_with_the_given_classes(command, noisy):
+    facts, _ = command(
+        "--runs", noisy, "--of=noise", "--classes", "rows", "2", "--id=5", "--method=integrated"
+    )
+    (row,) = facts["images"]["LowRank"]
+    assert row["id"] == 5
+    assert row["explained"] == ["rows", "checks"]
+    parts = row["sum_of_diagonal"] + row["sum_of_factors"]
+    assert row["sum_of_map"] == pytest.approx(parts, rel=1e-4)
+    assert "runs" not in facts
+
+
+def test_pixels_of_an_mlp(command, train):
+    backbone, chain = dict(name="MLP", widths=(8,)), "value_range(-1, 1)"
+    run = train("mlp", "digits_het_diag", chain, backbone=backbone)
+    for method in explain.PIXELS:
+        facts, _ = command("--runs", run, "--of=noise", f"--method={method}", "--id=0")
+        assert len(facts["images"]["Diagonal"]) == 1
+    with pytest.raises(SystemExit, match=r"MLP has no maps; choose --method=integrated_gradients"):
+        command("--runs", run, "--of=class")
+
+
+ERRORS = [
+    (("--of=noise", "--id=999"), r"the split 'test' has no example with id 999"),
+    (("--of=class", "--classes", "rows", "rows"), r"a class is given twice"),
+    (("--of=class", "--classes", "row"), r"there is no class 'row'; similar names are 'rows'"),
+    (("--of=noise", "--classes", "rows"), r"--classes names 1, but --of=noise .* requires 2"),
+    (("--of=class", "--classes", "0", "1", "2"), r"names 3, but --of=class .* requires 1 or 2"),
+    (("--of=class", "--method=cam", "--classes", "0", "1"), r"--method=cam requires 1\."),
+    (("--of=information", "--classes", "0"), r"--of=information .* requires 0"),
+    (("--of=noise", "--method=grad_cam"), r"grad_cam does not explain --of=noise; choose one of"),
+    (("--of=log_prob", "--method=cam"), r"cam does not explain --of=log_prob; choose one of"),
+    (("--of=class", "--on=other"), r"has no evaluation 'other'; its evaluations are .*--on"),
+]
+
+
+@pytest.mark.parametrize(("flags", "message"), ERRORS, ids=[" ".join(f) for f, _ in ERRORS])
+def test_bad_input_is_one_line_that_says_what_to_do(command, noisy, flags, message):
+    with pytest.raises(SystemExit, match=message) as error:
+        command("--runs", noisy, *flags)
+    assert "\n" not in str(error.value)
+
+
+def test_a_head_without_noise_and_one_with_a_hidden_layer_say_what_to_use(command, plain, loaded):
+    with pytest.raises(SystemExit, match=r"Deterministic has no noise; .* or --of=class"):
+        command("--runs", plain, "--of=noise")
+    head = heads.Deterministic(3, hidden_width=4)
+    hidden = with_run(loaded, model=loaded.run.model.clone(head=head))
+    with pytest.raises(ValueError, match=r"--method=cam: hidden_width is 4, .*--method=grad_cam"):
+        explain.check(hidden, Question("class", "cam"), "test")
+    explain.check(hidden, Question("class", "grad_cam"), "test")
+
+
+def with_run(loaded, **fields):
+    """The loaded run with other fields of its run."""
+    return loaded._replace(run=dataclasses.replace(loaded.run, **fields))
+
+
+def with_test_split(loaded, **fields):
+    """The loaded run with other fields of its split "test"."""
+    pipeline = loaded.run.pipeline
+    splits = pipeline.dataset.splits
+    splits = {**splits, "test": splits["test"]._replace(**fields)}
+    dataset = pipeline.dataset._replace(splits=splits)
+    return with_run(loaded, pipeline=dataclasses.replace(pipeline, dataset=dataset))
+
+
+def test_runs_over_other_images_chains_or_classes_are_not_compared(loaded):
+    test, config = loaded_run.split_data(loaded, "test"), loaded.run.config
+    data = config["data"] | {"eval": "value_range(0, 1)"}
+    others = {
+        "were evaluated on different images": with_test_split(loaded, inputs=test.inputs[::-1]),
+        "were evaluated on different images; ": with_test_split(loaded, ids=test.ids[::-1]),
+        "saw them through different chains, 'central_crop.* and 'value_range": with_run(
+            loaded, config=config | {"data": data}
+        ),
+        "have different classes": loaded._replace(dataset={"class_names": ["a", "b", "c"]}),
+    }
+    groups.check_same_images((loaded, "one", "test"), (loaded, "two", "test"))
+    for message, other in others.items():
+        with pytest.raises(ValueError, match=f"^one and two {message}"):
+            groups.check_same_images((loaded, "one", "test"), (other, "two", "test"))
+
+
+def test_a_run_from_before_or_unfinished_is_named(command, noisy, tmp_path):
+    copy = tmp_path / "unfinished"
+    shutil.copytree(noisy, copy)
+    (copy / "results.json").unlink()
+    with pytest.raises(SystemExit, match=r"holds no complete run: its training is not finished"):
+        command("--runs", copy, "--of=class")
+
+
+def test_zero_maps_and_maps_that_are_not_finite_say_what_to_do(loaded, noisy, command, monkeypatch):
+    broken = jax.tree.map(np.array, loaded.state.params)
+    broken["head"]["loc"]["kernel"] = broken["head"]["loc"]["kernel"] * np.nan
+    diverged = loaded._replace(state=loaded.state._replace(params=broken))
+    with pytest.raises(
+        ValueError, match=r"^the map of example \d+, and of 35 others, is not finite"
+    ):
+        explain.explain(diverged, "test", Question("class", "grad_cam"))
+    zero = explain.explain
+    monkeypatch.setattr(
+        explain, "explain", lambda *a, **k: (x := zero(*a, **k))._replace(maps=0 * x.maps)
+    )
+    with pytest.raises(SystemExit, match=r"example 3 by LowRank is 0 at every place, .*--classes"):
+        command("--runs", noisy, "--of=class", "--id=3")
+    with pytest.raises(ValueError, match=r"36 examples of 'test', \d+ have boxes and 0 maps"):
+        evaluation.located(loaded, "test", Question("class", "grad_cam"))
+
+
+def test_a_run_without_boxes_gets_the_rest_and_a_note(loaded):
+    runs = [groups.GroupRuns("LowRank", [0], [with_test_split(loaded, extras={})])]
+    facts = summary.numbers(runs, "test", "valid", Question("class", "grad_cam"))
+    (result,) = facts["runs"].values()
+    assert set(result) == {"deletion"}
+    assert len(result["deletion"]["map"]) == len(facts["fractions_deleted"])
+    assert facts["differences"] == {}
+    (note,) = facts["notes"]
+    assert note.startswith("LowRank, seed 0: no localisation: the run reads no boxes; choose")
+
+
+def test_a_validation_without_boxes_leaves_the_other_metrics(loaded):
+    pipeline = loaded.run.pipeline
+    splits = pipeline.dataset.splits
+    splits = {**splits, "valid": splits["valid"]._replace(extras={})}
+    pipeline = dataclasses.replace(pipeline, dataset=pipeline.dataset._replace(splits=splits))
+    runs = [groups.GroupRuns("LowRank", [0], [with_run(loaded, pipeline=pipeline)])]
+    facts = summary.numbers(runs, "test", "valid", Question("class", "grad_cam"))
+    (result,) = facts["runs"].values()
+    assert {row["metric"] for row in result["localisation"]} == {"pointing", "box", "mass"}
+    (note,) = facts["notes"]
+    assert note.startswith("LowRank, seed 0: no max_box: the run reads no boxes; choose")
+
+
+def test_features_have_no_places(loaded):
+    other = with_test_split(loaded, inputs=np.zeros((36, 5), np.float32))
+    with pytest.raises(ValueError, match=r"inputs of the run are features \(5,\), .* on images"):
+        explain.check(other, Question("class", "grad_cam"), "test")
+
+
+def test_a_group_does_not_differ_from_itself_and_by_a_constant_from_its_shift():
+    rng = np.random.default_rng(0)
+    ids = rng.permutation(40)
+    values = rng.random((2, 40))
+    first = [(ids, {"pointing": v}) for v in values]
+    # Another order of the same examples, one more example, and a constant more.
+    more = [(np.append(ids, 99)[::-1], {"pointing": np.append(v, 0)[::-1] + 0.25}) for v in values]
+    seeds = [[0, 1], [0, 1]]
+    same = evaluation.differences(["a", "b"], seeds, [first, first])["b"]["pointing"]
+    assert same == (0, 0, 0)
+    found = evaluation.differences(["a", "b"], seeds, [first, more])["b"]["pointing"]
+    np.testing.assert_allclose(found, 0.25, rtol=1e-9)
+    swapped = evaluation.differences(["a", "b"], [[0, 1], [1, 0]], [first, more[::-1]])
+    np.testing.assert_allclose(swapped["b"]["pointing"], 0.25, rtol=1e-9)
+
+
+def test_metrics_take_the_threshold_of_the_validation():
+    ious = np.zeros((5, 50))
+    ious[:, 10] = 0.6
+    scores = localisation.Scores(np.ones(5), np.ones(5), ious, ious)
+    assert set(evaluation.metrics(scores, None)) == {"pointing", "box", "mass"}
+    other = ious[:, ::-1]
+    validation = scores._replace(any_ious=other)
+    assert evaluation.metrics(scores, scores)["max_box"].mean() == pytest.approx(2 / 3)
+    assert evaluation.metrics(scores, validation)["max_box"].mean() == 0
+    np.testing.assert_array_equal(evaluation.metrics(scores, None)["box"], 1)  # at 0.2
+
+
+def test_deletion_starts_at_the_mean_value(loaded):
+    question = Question("noise", "integrated")
+    curves = evaluation.deletion_curves(loaded, "test", question)
+    expected = explain.explain(loaded, "test", question).value.mean()
+    for curve in curves.values():
+        assert curve[0] == pytest.approx(expected, rel=1e-4)

@@ -1,0 +1,95 @@
+"""The features of each place of an image, and the head alone, of a run."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from streams import prepare
+
+from experiments import study
+from heteroscedastic.runs import assembly, loaded_run
+from heteroscedastic.runs.loaded_run import LoadedRun
+
+
+def loaded(data_dir=None, **overrides):
+    """A run with its initial state."""
+    settings = {"backbone": dict(name="ConvNet", widths=(4, 8)), "training.batch_size": 50}
+    run = assembly.build(study.config("digits_het_pe", settings | overrides), data_dir)
+    state = jax.tree.map(np.asarray, jax.jit(run.init)())
+    return LoadedRun(run, {}, {}, state)
+
+
+def parts(one, split="test", rows=None):
+    """Maps, the latent of their mean by the head alone, and the latent of the model."""
+    run, data = one.run, loaded_run.split_data(one, split)
+
+    def of_maps(state, maps, batch):
+        latent = run.latent_of_features(state.params, jnp.mean(maps, axis=(1, 2)))
+        return maps, latent.loc, latent.factor_scale, batch.ids
+
+    def of_batches(state, batch):
+        latent = run.latent_of_inputs(state.params, state.model_state, batch.inputs)
+        return latent.loc, latent.factor_scale
+
+    return (
+        loaded_run.map_maps(one, split, data, of_maps, rows),
+        loaded_run.map_batches(one, split, data, of_batches, rows),
+        loaded_run.map_latents(
+            one, split, data, lambda key, latent, batch: (latent.loc, latent.factor_scale), rows
+        ),
+    )
+
+
+@pytest.mark.parametrize("temperature", [1.0, 2.0])
+def test_the_head_on_the_mean_of_the_maps_is_the_model(temperature):
+    one = loaded(**{"head.temperature": temperature})
+    (maps, *of_maps, ids), of_batches, latents = parts(one)
+    assert maps.shape == (len(ids), 4, 4, 8)
+    np.testing.assert_array_equal(ids, loaded_run.split_data(one, "test").ids)
+    for actual in (of_maps, of_batches):
+        for ours, theirs in zip(actual, latents, strict=True):
+            np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-6)
+
+
+def test_maps_are_those_of_the_chosen_rows_in_their_order():
+    one, rows = loaded(), np.array([7, 3, 120])
+    every, chosen = parts(one)[0], parts(one, rows=rows)[0]
+    for a, b in zip(every, chosen, strict=True):
+        np.testing.assert_allclose(a[rows], b, rtol=1e-5, atol=1e-6)
+
+
+def test_the_model_with_padding_classes_masks_them_in_the_latent_of_features():
+    run = loaded().run
+    padded = run.model.clone(num_classes=7)
+    params = jax.eval_shape(run.init).params
+    params = jax.tree.map(lambda x: jnp.ones(x.shape, x.dtype), params)
+    loc = padded.apply({"params": params}, jnp.ones((2, 8)), method="latent").loc
+    np.testing.assert_array_equal(np.isinf(loc), np.broadcast_to(np.arange(10) >= 7, (2, 10)))
+
+
+def test_a_run_without_maps_says_what_to_use():
+    one = loaded(backbone=dict(name="MLP", widths=(8,)))
+    with pytest.raises(ValueError, match=r"^MLP has no maps; use a convolutional backbone"):
+        parts(one)
+
+
+def test_streamed_and_resident_maps_agree(tmp_path):
+    pytest.importorskip("tensorflow_datasets")
+    prepare(tmp_path, "same", size=(20, 24))
+    section = dict(
+        name="same",
+        splits={"train": "train", "test": "test"},
+        train="value_range(-1, 1)",
+        eval="value_range(-1, 1)",
+        validation_fraction=0.0,
+    )
+    evals = {"test": {"split": "test"}}
+    overrides = {"head.num_classes": 3, "curation": "", "validation": None, "evals": evals}
+    streaming = section | {"pipeline": "streaming", "reader_shards": 2}
+    build = functools.partial(loaded, str(tmp_path), **overrides, **{"training.batch_size": 8})
+    (maps, *_, ids), *_ = parts(build(data=section))
+    (streamed_maps, *_, streamed_ids), *_ = parts(build(data=streaming))
+    a, b = np.argsort(ids), np.argsort(streamed_ids)
+    np.testing.assert_allclose(maps[a], streamed_maps[b], rtol=1e-4, atol=1e-5)
