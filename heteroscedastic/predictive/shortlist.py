@@ -49,7 +49,7 @@ def shortlist(
 
     Time and memory of the samples do not depend on the number of classes K. It equals `softmax` in
     the limit of samples for K <= num_classes + 1. Otherwise the error grows with the probability of
-    the lump and with the noise; docs/guide/models.md has measurements. Supports reverse mode only.
+    the lump and with the noise; docs/results/cost.md has measurements. Supports reverse mode only.
 
     Args:
       key: PRNG key; consumed. None uses fixed points, the same for every example.
@@ -190,7 +190,7 @@ def _with_lump(latent: LatentGaussian, top: Int[Array, "*b m"], lump: _Lump) -> 
     if latent.scale_diag is not None:
         of_lump = jnp.sqrt(jnp.sum(jnp.square(shares * latent.scale_diag), axis=-1))
         few = few._replace(scale_diag=select(latent.scale_diag, of_lump))
-    rows = [
+    parts = [
         jnp.concatenate(
             [
                 jnp.take_along_axis(loadings, top[..., None], axis=-2),
@@ -200,4 +200,4 @@ def _with_lump(latent: LatentGaussian, top: Int[Array, "*b m"], lump: _Lump) -> 
         )
         for loadings in latent_lib.all_loadings(latent)
     ]
-    return few._replace(factor_loadings=jnp.concatenate(rows, axis=-1)) if rows else few
+    return few._replace(factor_loadings=jnp.concatenate(parts, axis=-1)) if parts else few
