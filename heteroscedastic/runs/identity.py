@@ -32,6 +32,7 @@ _BEFORE: dict[str, dict[str, Any]] = {
         for name in ("ResNet8", "ResNet20", "ResNet32", "ResNet44", "ResNet56", "WideResNet28x10")
     },
     "predictive": {"chunk_size": None, "min_factor": 0.01, "points": "independent"},
+    "predictive.shortlist": {"num_classes": 32},
     "predictive.sigmoid": {"num_samples": None, "points": None},
     "predictive.softmax_exact": {"num_nodes": 32},
     "score": {"points": "independent"},
