@@ -30,6 +30,7 @@ class Pipeline(Protocol):
         Mapping  # arrays by split, in the order of `example_ids`; labels without known noise
     )
     arrays: dict[str, Any]  # by split, arrays that stay on the devices
+    chain: Sequence[Any]  # operations of the evaluations
     own_chains: Mapping[str, Any]  # operations of the splits that have a chain of their own
 
     def training_feeds(

@@ -9,6 +9,7 @@ import pytest
 from streams import prepare
 
 from experiments import study
+from heteroscedastic.analysis.saliency import sheet
 from heteroscedastic.runs import assembly, loaded_run
 from heteroscedastic.runs.loaded_run import LoadedRun
 
@@ -89,7 +90,14 @@ def test_streamed_and_resident_maps_agree(tmp_path):
     overrides = {"head.num_classes": 3, "curation": "", "validation": None, "evals": evals}
     streaming = section | {"pipeline": "streaming", "reader_shards": 2}
     build = functools.partial(loaded, str(tmp_path), **overrides, **{"training.batch_size": 8})
-    (maps, *_, ids), *_ = parts(build(data=section))
-    (streamed_maps, *_, streamed_ids), *_ = parts(build(data=streaming))
+    resident, streamed = build(data=section), build(data=streaming)
+    (maps, *_, ids), *_ = parts(resident)
+    (streamed_maps, *_, streamed_ids), *_ = parts(streamed)
     a, b = np.argsort(ids), np.argsort(streamed_ids)
     np.testing.assert_allclose(maps[a], streamed_maps[b], rtol=1e-4, atol=1e-5)
+    images, streamed_images = (
+        np.stack(sheet.seen(one, "test", rows)) for one, rows in ((resident, a), (streamed, b))
+    )
+    np.testing.assert_array_equal(images, streamed_images)
+    assert images.dtype == np.uint8
+    assert np.ptp(images) > 100

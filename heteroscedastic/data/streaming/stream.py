@@ -75,7 +75,7 @@ class Streaming:
         }
         self.arrays = dict.fromkeys(splits, ())
         self._sources, self._seed, self._batch_size = splits, seed, batch_size
-        self.own_chains = dict(own_chains or {})
+        self.chain, self.own_chains = chain, dict(own_chains or {})
         self._training_chain, self._chain = map(_host_and_device, (training_chain, chain))
         self._own_chains = {name: _host_and_device(x) for name, x in self.own_chains.items()}
         self._num_shards, self._window = reader_shards, window
