@@ -45,14 +45,27 @@ def grid(rows: Sequence[Sequence[Cell | None]], title: str = "") -> Figure:
     cells = [cell for row in rows for cell in row if cell is not None]
     num_lines = max(_caption(cell).count("\n") for cell in cells) + 1
     height, width = cells[0].image.shape[:2]
-    row_height = _WIDTH * height / width + _LINE_HEIGHT * num_lines
+    image_height, caption_height = _WIDTH * height / width, _LINE_HEIGHT * num_lines
+    title_height = _TITLE_HEIGHT if title else 0
+    total = len(rows) * (image_height + caption_height) + title_height
     with figures.style_context():
-        figure = figures.figure(
-            max(_WIDTH * num_columns, 4.0), len(rows) * row_height + (_TITLE_HEIGHT if title else 0)
-        )
+        figure = figures.figure(max(_WIDTH * num_columns, 4.0), total)
         if title:
             figure.suptitle(textwrap.fill(title, max(40, 20 * num_columns)), fontsize=11)
-        subplots = figure.subplots(len(rows), num_columns, squeeze=False)
+        figure.set_layout_engine("none")  # captions lie outside of what a layout measures
+        subplots = figure.subplots(
+            len(rows),
+            num_columns,
+            squeeze=False,
+            gridspec_kw=dict(
+                left=0.01,
+                right=0.99,
+                wspace=0.05,
+                hspace=caption_height / image_height,
+                bottom=caption_height / total,
+                top=1 - title_height / total,
+            ),
+        )
         for axes, cell in zip(subplots.ravel(), (cell for row in rows for cell in row)):
             axes.set_axis_off()
             if cell is not None:
