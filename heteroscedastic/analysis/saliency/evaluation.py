@@ -96,15 +96,14 @@ def located(
 
 def _scores(loaded_run, split, maps, boxes, with_controls) -> dict[str, localisation.Scores]:
     shape = explain.inputs(loaded_run, split, np.zeros(1, int)).shape[1:3]
-    others = np.roll(maps, 1, axis=0)
+    others = np.roll(maps, 1, axis=0)  # of the example before
     parts: dict[str, list[localisation.Scores]] = {}
     for start in range(0, len(maps), _CHUNK):
         chosen = slice(start, start + _CHUNK)
         resized = localisation.resized(maps[chosen], shape)
         by_name = {"map": resized}
         if with_controls:
-            by_name |= localisation.controls(resized)
-            by_name["map of another image"] = localisation.resized(others[chosen], shape)
+            by_name |= localisation.controls(resized, localisation.resized(others[chosen], shape))
         for name, values in by_name.items():
             parts.setdefault(name, []).append(localisation.scores(values, boxes[chosen]))
     return {name: localisation.Scores(*map(np.concatenate, zip(*x))) for name, x in parts.items()}
@@ -222,11 +221,11 @@ def deletion_curves(
     @jax.jit
     def curves(state, inputs, maps, classes):
         shape = inputs.shape[:3]
-        centre = localisation.controls(np.ones(shape, np.float32))["centred Gaussian"]
+        centre = localisation.centred_gaussian(shape[1:]).astype(np.float32)
         by_name = {
             "map": jax.image.resize(maps, shape, "linear"),
             "random": jnp.zeros(shape),
-            "centre": jnp.asarray(centre),
+            "centre": jnp.broadcast_to(centre, shape),
         }
         function = explain.scalar_of_inputs(loaded_run, question, classes, state, inputs)
         return {

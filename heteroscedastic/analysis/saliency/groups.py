@@ -6,6 +6,7 @@ from typing import NamedTuple
 import numpy as np
 
 from heteroscedastic.analysis.report import comparison
+from heteroscedastic.data import split_spec
 from heteroscedastic.runs import loaded_run as loaded_run_lib
 from heteroscedastic.runs.loaded_run import LoadedRun
 
@@ -81,5 +82,4 @@ def check_same_images(first: tuple[LoadedRun, str, str], other: tuple[LoadedRun,
 def _chain(loaded_run: LoadedRun, split: str) -> str:
     """The chain of operations on the images of a split in evaluation."""
     data = loaded_run.run.config["data"]
-    entry = (data.get("splits") or {}).get(split)
-    return entry["eval"] if isinstance(entry, dict) and "eval" in entry else data["eval"]
+    return split_spec.own_chains(data).get(split, data["eval"])

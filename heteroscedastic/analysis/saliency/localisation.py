@@ -73,22 +73,29 @@ def resized(maps: Float[np.ndarray, "n h w"], shape: tuple[int, int]) -> Float[n
     return np.asarray(jax.image.resize(maps, (len(maps), *shape), "linear"))
 
 
-def controls(maps: Float[np.ndarray, "n H W"]) -> dict[str, Float[np.ndarray, "n H W"]]:
+def controls(
+    maps: Float[np.ndarray, "n H W"], others: Float[np.ndarray, "n H W"]
+) -> dict[str, Float[np.ndarray, "n H W"]]:
     """Maps that know nothing of the image: a centred Gaussian, all of it, and another's map.
 
-    The Gaussian has a standard deviation of a quarter of each side, and so the aspect of the image.
-    The other image is the one before in the order of the maps.
+    Args:
+      maps: of the images.
+      others: of other images, of which the localisation is that of the set and not of the image.
 
     Source: Choe et al. (2020), arXiv:2001.07437, for the centred Gaussian.
     """
-    shape = maps.shape[1:]
-    rows, columns = (np.square((_centres(n) - 0.5) / _GAUSSIAN) for n in shape)
-    gaussian = np.exp(-0.5 * (rows[:, None] + columns)).astype(maps.dtype)
+    gaussian = centred_gaussian(maps.shape[1:]).astype(maps.dtype)
     return {
         "centred Gaussian": np.broadcast_to(gaussian, maps.shape),
         "entire image": np.ones_like(maps),
-        "map of another image": np.roll(maps, 1, axis=0),
+        "map of another image": others,
     }
+
+
+def centred_gaussian(shape: Sequence[int]) -> Float[np.ndarray, "H W"]:
+    """1 in the middle, with a standard deviation of a quarter of each side."""
+    rows, columns = (np.square((_centres(n) - 0.5) / _GAUSSIAN) for n in shape)
+    return np.exp(-0.5 * (rows[:, None] + columns))
 
 
 def best_threshold(ious: Float[np.ndarray, "n t"], at: float) -> int:

@@ -1,7 +1,6 @@
 """The sheet of a command: each image as the network saw it, beside the maps of each group."""
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 from jaxtyping import Float, Int
@@ -9,6 +8,7 @@ from jaxtyping import Float, Int
 from heteroscedastic.analysis.plots import figures
 from heteroscedastic.analysis.saliency import evaluation, explain
 from heteroscedastic.analysis.saliency.explain import Explained, Question
+from heteroscedastic.analysis.saliency.groups import GroupRuns
 from heteroscedastic.boxes import covers
 from heteroscedastic.data.inspect import contact_sheet
 from heteroscedastic.runs import loaded_run as loaded_run_lib
@@ -34,7 +34,7 @@ def check_not_zero(explained: Sequence[Explained], names: Sequence[str]) -> None
 
 
 def draw(
-    groups: Sequence[Any],
+    groups: Sequence[GroupRuns],
     split: str,
     question: Question,
     rows: Int[np.ndarray, "m"],
@@ -47,7 +47,7 @@ def draw(
     explained and it is wrong, the map of the right class follows.
 
     Args:
-      groups: `summary.GroupRuns`.
+      groups: of runs.
       split: of the images.
       question: what the maps explain.
       rows: positions of the images in the split.

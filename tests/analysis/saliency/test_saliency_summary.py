@@ -75,6 +75,19 @@ def test_it_compares_runs_and_writes_only_under_analysis(command, noisy, plain):
     assert "wrote" in text
 
 
+def test_the_map_of_another_image_is_that_of_the_scored_example_before(loaded):
+    question = Question("class", "grad_cam", "label")
+    found = evaluation.located(loaded, "test", question)
+    data = loaded_run.split_data(loaded, "test")
+    rows = np.flatnonzero(np.isin(data.ids, found.ids))
+    maps = explain.explain(loaded, "test", question, np.roll(rows, 1)).maps
+    boxes = evaluation.boxes_of(loaded, "test", rows)
+    expected = localisation.scores(localisation.resized(maps, (8, 8)), boxes)
+    for a, b in zip(found.by_map["map of another image"], expected, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-4)
+    assert not np.array_equal(expected.mass, found.by_map["map"].mass)
+
+
 def test_boxes_that_the_crop_loses_are_left_out_and_counted(loaded, data_dir):
     question = Question("class", "grad_cam", "label")
     found = evaluation.located(loaded, "test", question)
