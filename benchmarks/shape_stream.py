@@ -39,7 +39,8 @@ class ShapeStream:
         """
         data = config["data"]
         *_, last = data["train"].split("|")
-        (self._value_range,) = chain(augment, last)
+        self.chain = chain(augment, last)
+        (self._value_range,) = self.chain
         self._image_size, self._train = image_size(config), data["train"]
         unknown = set(data["extras"]) - {"boxes"}
         if unknown:
