@@ -1,4 +1,4 @@
-"""Time of the parts of a config beside the training step: python benchmarks/parts.py
+"""Time of the parts of a config beside the training step: python -m benchmarks.parts
 
 prints three tables. On the device: each loss and its gradient, weighting, smoothing and mixing, as
 a fraction of the training step of --model (see train.py), and that fraction less the one of the

@@ -1,6 +1,6 @@
 """Time, memory and error of the predictives, compared with the paper's direct estimator.
 
-    python benchmarks/predictive.py
+    python -m benchmarks.predictive
 
 prints, for each size and temperature, one line per estimator of E[softmax(u)]: the time of a
 forward call and of a call with gradient, the temporary memory that the compiler reserves, and the
@@ -10,13 +10,13 @@ time with gradient at which an estimator has the error of the direct one with 1,
 samples, divided by the time of the latter. Between measured numbers of points the time is
 interpolated on logarithmic scales; beyond them the error is extrapolated as samples^-1/2.
 
-    python benchmarks/predictive.py --sizes 8,10,0 8,1000,0 8,21843,0 --keys=3
+    python -m benchmarks.predictive --sizes 8,10,0 8,1000,0 8,21843,0 --keys=3
 
 does the same for independent noise, with lines for `predictive.softmax_exact`, whose column of
 samples holds the number of nodes. The errors are then relative to 1,024 nodes;
 tests/predictive/test_exact.py compares the exact form with quadrature in float64.
 
-    python benchmarks/predictive.py --link=sigmoid
+    python -m benchmarks.predictive --link=sigmoid
 
 does the same for the log-odds of labels, over all labels and relative to quadrature.
 
@@ -24,7 +24,9 @@ With more classes than a shortlist has, the probability of the classes outside i
 table, as the mean over examples.
 
 The direct estimator holds all samples in memory, and JAX differentiates it. Estimators are timed in
-turn, so that changes of the machine's speed affect all; times are medians.
+turn, so that changes of the machine's speed affect all; times are medians. GFLOP are counted by
+chips.py, and stand for known GPUs beside the peaks of the chip: of float32 outside matrix products,
+and of its memory, if the latents and gradients alone crossed it.
 """
 
 import argparse
@@ -38,6 +40,7 @@ import jax.numpy as jnp
 import numpy as np
 from scipy import special
 
+from benchmarks import chips
 from heteroscedastic import latent as latent_lib
 from heteroscedastic import predictive
 from heteroscedastic.latent import LatentGaussian
@@ -139,15 +142,13 @@ def seconds(call, *arguments):
     return time.perf_counter() - start
 
 
-def compiled(form, key, latent):
-    """The compiled form, and a compiled loss of it with its gradient."""
+def with_gradient(form):
+    """A loss of a form with its gradient by the latent."""
 
     def loss(key, latent):
         return -form(key, latent)[..., 0].mean()
 
-    return [
-        jax.jit(f).lower(key, latent).compile() for f in (form, jax.value_and_grad(loss, argnums=1))
-    ]
+    return jax.value_and_grad(loss, argnums=1)
 
 
 def time_at_error(lines, name, error):
@@ -165,7 +166,9 @@ def time_at_error(lines, name, error):
 
 
 def measure(forms, latent, exact, repeats, num_keys):
-    """(name, samples) -> forward and gradient in seconds, temporaries in MB, error in nats."""
+    """(name, samples) -> forward and gradient in seconds, temporaries in MB, error in nats; and
+    operations and bytes of a call with gradient.
+    """
     truth, indices = exact(latent)
     for listed in SHORTLISTS if exact is exact_softmax else ():
         if listed < truth.shape[-1]:
@@ -173,13 +176,15 @@ def measure(forms, latent, exact, repeats, num_keys):
             print(f"Probability outside the {listed} likeliest classes: {1 - inside.mean():.2g}")
     key, lines, calls = jax.random.key(0), {}, {}
     for name, form in forms.items():
-        calls[name] = compiled(form, key, latent)
+        both = form, with_gradient(form)
+        calls[name] = [jax.jit(f).lower(key, latent).compile() for f in both]
         errors = [
             jnp.take_along_axis(calls[name][0](jax.random.key(i), latent) - truth, indices, axis=-1)
             for i in range(num_keys if name[1] else 1)
         ]
         lines[name] = {"error": float(jnp.sqrt(jnp.mean(jnp.square(jnp.stack(errors)))))}
         lines[name]["memory"] = calls[name][1].memory_analysis().temp_size_in_bytes / 1e6
+        lines[name] |= chips.demand(both[1], key, latent)._asdict()
     times = {name: ([], []) for name in forms}
     for _ in range(repeats):
         for name, both in calls.items():
@@ -209,6 +214,11 @@ def main():
     print(
         f"{flags.link}, jax {jax.__version__}, {jax.devices()[0].device_kind}, {platform.machine()}"
     )
+    chip = chips.chip(jax.devices()[0])
+    peaks = {}  # per second
+    if chip is not None and chip.vector is not None:
+        peaks[f"{chip.vector} TFLOP/s"] = 1e12 * chip.vector
+        peaks[f"{chip.bandwidth} GB/s"] = 1e9 * chip.bandwidth
     for size in flags.sizes or (["8,10,5", "8,1000,15"] if softmax else ["8,21843,0"]):
         for temperature in flags.temperatures:
             batch, num_classes, rank = map(int, size.split(","))
@@ -222,11 +232,10 @@ def main():
             )
             reference = lines[REFERENCE]
             print(f"\nB {batch}, K {num_classes:,}, R {rank}, temperature {temperature}")
-            print(
-                "| form | samples | forward, ms | with gradient, ms | temporaries, MB | error,"
-                " nats | at equal error |"
-            )
-            print("| --- | --- | --- | --- | --- | --- | --- |")
+            columns = ["form", "samples", "forward, ms", "with gradient, ms", "temporaries, MB"]
+            columns += ["error, nats", "at equal error", "GFLOP with gradient"]
+            columns += [f"of the peak of {x}" for x in peaks]
+            print(f"| {' | '.join(columns)} |\n|{' --- |' * len(columns)}")
             last = {name: samples for name, samples in lines}
             for (name, samples), line in lines.items():
                 ratio = ""
@@ -235,9 +244,14 @@ def main():
                     ratio = "never" if needed is None else f"{needed / reference['gradient']:.4f}"
                 number = f"{samples:,}" if samples else ""
                 times = f"{1e3 * line['forward']:.2f} | {1e3 * line['gradient']:.2f}"
+                demands = [f"{line['operations'] / 1e9:,.3g}"]
+                demands += [
+                    f"{line[kind] / line['gradient'] / peak:.2%}"
+                    for kind, peak in zip(("operations", "bytes"), peaks.values())
+                ]
                 print(
                     f"| {name} | {number} | {times} | {line['memory']:,.1f} | {line['error']:.3g}"
-                    f" | {ratio} |"
+                    f" | {ratio} | {' | '.join(demands)} |"
                 )
 
 

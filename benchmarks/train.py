@@ -1,6 +1,6 @@
 """Throughput of a training step, compared with a plain Flax step of the same model.
 
-    python benchmarks/train.py --model=ResNet50
+    python -m benchmarks.train --model=ResNet50
 
 prints for random images on the device (also with --model=ResNet18): images per second of our step
 with the deterministic head, relative to a step of flax.linen and optax alone; the time that the
@@ -29,6 +29,7 @@ import optax
 from flax import linen as nn
 from flax.training import train_state
 
+from benchmarks import chips
 from heteroscedastic import losses, predictive, smoothing, tasks, weighting
 from heteroscedastic.batch import Batch
 from heteroscedastic.models import backbones, heads
@@ -51,17 +52,6 @@ MODELS = {
     ),
 }
 LEARNING_RATE, MOMENTUM, WEIGHT_DECAY, NUM_SAMPLES = 1e-3, 0.9, 1e-4, 1_000
-# TFLOP/s without sparsity, in bfloat16 and in the type that JAX uses by default for float32 (TF32;
-# bfloat16 on a TPU), from the vendors' data sheets: NVIDIA A100 (June 2021), H100 (SXM column),
-# H200 (SXM column); cloud.google.com/tpu/docs, "TPU v3" and "TPU v4". On v3 a device is one of the
-# two cores of a chip.
-PEAKS = {
-    "NVIDIA A100": {"bfloat16": 312, "float32": 156},
-    "NVIDIA H100 80GB HBM3": {"bfloat16": 989, "float32": 494},
-    "NVIDIA H200": {"bfloat16": 989, "float32": 494},
-    "TPU v3": {"bfloat16": 61.5, "float32": 61.5},
-    "TPU v4": {"bfloat16": 275, "float32": 275},
-}
 
 
 class PlainBlock(nn.Module):
@@ -215,11 +205,8 @@ class TimedStep:
     def __init__(self, name, step, state, arguments):
         self.name, self.state, self.arguments = name, state, arguments
         self.num_parameters = sum(x.size for x in jax.tree.leaves(state.params))
-        lowered = jax.jit(step, donate_argnums=0).lower(state, *arguments)
-        # From the program before compilation, in which no library call hides a convolution; a loop
-        # counts once.
-        self.operations = lowered.cost_analysis()["flops"]
-        self.call = lowered.compile()
+        self.operations = chips.demand(step, state, *arguments).operations
+        self.call = jax.jit(step, donate_argnums=0).lower(state, *arguments).compile()
         self.temporaries = self.call.memory_analysis().temp_size_in_bytes
         self.seconds = []
 
@@ -228,14 +215,6 @@ class TimedStep:
         start = time.perf_counter()
         self.state, *_ = jax.block_until_ready(self.call(self.state, *self.arguments))
         self.seconds.append(time.perf_counter() - start)
-
-
-def peak(device, dtype):
-    """The peak TFLOP/s of a device from its data sheet, or None if it is unknown."""
-    known = [
-        by_dtype[dtype] for kind, by_dtype in PEAKS.items() if device.device_kind.startswith(kind)
-    ]
-    return known[0] if known else None
 
 
 def main():
@@ -297,7 +276,8 @@ def print_table(steps, flags, noise):
         return f"{middle:{text}} ({low:{text}} to {high:{text}})"
 
     device = jax.devices()[0]
-    chip_peak = peak(device, flags.dtype)
+    chip = chips.chip(device)
+    chip_peak = None if chip is None else getattr(chip, flags.dtype)
     print(f"{flags.model}, {flags.pixels} pixels, batch {flags.batch}, {flags.dtype}, {noise},")
     print(
         f"jax {jax.__version__}, {device.device_kind}, {platform.machine()}, {flags.repeats}"
