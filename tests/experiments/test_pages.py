@@ -1,8 +1,13 @@
 """What a page of results says about its runs is what the runs of the table are."""
 
+import functools
+import re
+import sys
 from pathlib import Path
 
-from experiments import study
+import pytest
+
+from experiments import study, table
 from heteroscedastic import files
 
 PAGES = Path(__file__).parents[2] / "docs/results"
@@ -10,8 +15,8 @@ PAGES = Path(__file__).parents[2] / "docs/results"
 
 def test_planted_noise_has_the_epochs_seeds_and_temperatures_of_its_page():
     page = " ".join((PAGES / "planted_noise.md").read_text().split())
-    table = study.table("correlated_label_noise", "planted_noise")
-    jobs = study.jobs(table, "cpu", files.as_path("runs"))
+    chosen = study.table("correlated_label_noise", "planted_noise")
+    jobs = study.jobs(chosen, "cpu", files.as_path("runs"))
     assert {job.config["training"]["num_epochs"] for job in jobs} == {200.0}
     assert "trains for 200 epochs" in page
     temperatures = {}
@@ -25,10 +30,96 @@ def test_planted_noise_has_the_epochs_seeds_and_temperatures_of_its_page():
     assert {seed for _, seed in temperatures} == set(range(10))
     assert "separately for each of ten seeds" in page
     assert f"**Runs.** {len(jobs)} runs" in page
-    assert table.select_metric == "nll"
-    assert {(r.select, r.report) for r in table.regimes.values()} == {
+    assert chosen.select_metric == "nll"
+    assert {(r.select, r.report) for r in chosen.regimes.values()} == {
         ("valid_best", "test_best"),
         ("valid", "test"),
         ("valid_best", "valid_best"),
         ("valid", "valid"),
     }
+
+
+# Parts of pages whose values the commands cannot print, as the runs are not saved: the start of a
+# heading, of the title of a warning or of a row of a table; None for the whole page.
+_UNSAVED = {
+    "planted_noise.md": None,
+    "human_noise.md": None,
+    "fewer_wrong_labels.md": ("## How much was memorised", "## Training for 30 epochs"),
+    "num_samples.md": ("| 10 independent | first |", "| 8 Sobol | first |"),
+    "tiny_imagenet.md": ('!!! warning "The grid was extended twice',),
+}
+_VALUE = re.compile(r"[+-]?\d[\d.,]* ± [\d.,]*\d")
+_CALL = "python -m experiments.table "
+_WITH_TABLES = sorted(
+    path.name
+    for path in PAGES.glob("*.md")
+    if _CALL in path.read_text() and _UNSAVED.get(path.name, ()) is not None
+)
+
+
+def _without(page, start):
+    """A page without a section, warning or row."""
+    end = {"#": r"\n(?=#)", "!": r"\n\n(?!    )", "|": r"\n"}[start[0]]
+    before, after = page.split(f"\n{start}", 1)
+    return "\n".join((before, *re.split(end, after, maxsplit=1)[1:]))
+
+
+def _calls(page):
+    """The arguments of the calls of a page, with each --at and --reference that it names."""
+    calls = set()
+    for block in re.findall(r"```sh\n(.*?)```", page, re.DOTALL):
+        block = block.replace("\\\n", " ")
+        for name, values in re.findall(r"for (\w+) in ([^;]*);", block) or [("", "-")]:
+            for arguments in re.findall(f"{re.escape(_CALL)}(.*)", block):
+                calls |= {arguments.replace(f"${name}", x) for x in values.split() if name} or {
+                    arguments
+                }
+    tables = {re.sub(r" --(at|reference)=\S+", "", call) for call in calls}
+    options = re.findall(r"`(--(?:at|reference|scale)=[^ `]+)`", page)
+    return {f"{x} {option}" for x in calls | tables for option in ("", *options)}
+
+
+def _printed(arguments, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["table", *arguments.split()])
+    try:
+        table.main()
+    except (SystemExit, ValueError):  # an option of another table of the page
+        return set()
+    return set(_VALUE.findall(capsys.readouterr().out))
+
+
+def _agrees(shown, printed):
+    """Whether a shown number is the printed one, rounded; prose may leave its sign out."""
+    shown, printed = shown.replace(",", ""), printed.replace(",", "")
+    digits, more = (len(text.partition(".")[2]) for text in (shown, printed))
+    a, b = float(shown), float(printed)
+    if shown[0] not in "+-":
+        b = abs(b)
+    slack = 0.5 * (10**-digits + 10**-more) if more > digits else 0.0  # rounded twice
+    return more >= digits and abs(a - b) <= slack + 1e-9
+
+
+@pytest.mark.parametrize("name", _WITH_TABLES)
+def test_every_interval_on_a_page_is_printed_by_its_commands_from_saved_results(
+    name, monkeypatch, capsys, tmp_path
+):
+    page = (PAGES / name).read_text()
+    monkeypatch.chdir(tmp_path)  # without runs
+    printed = [
+        value.split(" ± ") for call in _calls(page) for value in _printed(call, monkeypatch, capsys)
+    ]
+    page = functools.reduce(_without, _UNSAVED.get(name, ()), page)
+    missing = [
+        value
+        for value in _VALUE.findall(page)
+        if not any(all(map(_agrees, value.split(" ± "), pair)) for pair in printed)
+    ]
+    assert not missing, missing
+
+
+def test_a_page_with_other_digits_or_another_sign_does_not_agree():
+    assert _agrees("0.042", "+0.0419")
+    assert _agrees("1,234", "1234.2")
+    assert not _agrees("0.043", "+0.0419")
+    assert not _agrees("-0.042", "+0.0419")
+    assert not _agrees("0.0421", "0.042")
