@@ -95,6 +95,17 @@ def test_every_form_of_the_benchmark_is_measured(monkeypatch):
         assert lines[benchmark.REFERENCE]["error"] < 0.2
 
 
+def test_every_estimate_that_was_tried_is_of_the_averaged_softmax(monkeypatch):
+    benchmark = load("variance_reduction")
+    monkeypatch.setattr(benchmark.benchmark, "EXACT_POINTS", 2**14)
+    latent = benchmark.benchmark.examples(2, 4, 1, 0.5)
+    for known in ("independent", "Sobol"):
+        monkeypatch.delitem(benchmark.FORMS, known)
+    found = benchmark.errors(latent, 128, 1)
+    assert len(found) == 4
+    assert all(0 < error < 0.3 for error in found.values()), found
+
+
 @pytest.mark.parametrize("noise_on", ["utilities", "features"])
 def test_the_covariance_benchmark_reports_memory(noise_on, monkeypatch, capsys):
     sizes = ["--num_classes=30", "--num_features=8", "--num_factors=2", "--num_examples=70"]
