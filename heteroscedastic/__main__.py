@@ -31,6 +31,7 @@ COMMANDS = {  # command -> module of the package
     "vtab": "data.storage.vtab",
     "mask": "data.builders.mask",
     "multilabel": "data.builders.multilabel",
+    "iwslt14": "data.text.iwslt14",
 }
 
 
