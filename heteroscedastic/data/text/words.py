@@ -78,7 +78,7 @@ def split_words(sentences: Sequence[str], merges: str) -> list[list[str]]:
 
 def joined(parts: Iterable[str]) -> str:
     """The tokenized sentence of these parts."""
-    return f"{' '.join(parts)} ".replace(f"{_JOINT} ", "").removesuffix(" ")
+    return " ".join(parts).replace(f"{_JOINT} ", "")
 
 
 def vocabulary(sentences: Iterable[Sequence[str]]) -> tuple[str, ...]:
