@@ -51,8 +51,8 @@ def splits(archive: files.Path) -> dict[str, Pairs]:
         for language in _LANGUAGES
     ]
     return {
-        "train": Pairs(*([s for s, v in zip(side, is_valid) if not v] for side in kept)),
-        "valid": Pairs(*([s for s, v in zip(side, is_valid) if v] for side in kept)),
+        "train": Pairs(*([s for s, v in zip(side, is_valid) if not v] for side in kept[:2])),
+        "valid": Pairs(*([s for s, v in zip(side, is_valid) if v] for side in kept[:2])),
         "test": Pairs(*test),
     }
 
@@ -75,14 +75,14 @@ def _kept(pairs: Pairs) -> Pairs:
     """The pairs of 1 to 175 Moses tokens a side, of which neither has 1.5 times the other's."""
     counts = [
         [len(tokens.split()) for tokens in words.tokenized(side, language)]
-        for side, language in zip(pairs, _LANGUAGES, strict=True)
+        for side, language in zip(pairs[:2], _LANGUAGES, strict=True)
     ]
     chosen = [
         i
         for i, pair in enumerate(zip(*counts, strict=True))
         if min(pair) >= 1 and max(pair) <= _MOST_TOKENS and max(pair) <= _RATIO * min(pair)
     ]
-    return Pairs(*([side[i] for i in chosen] for side in pairs))
+    return Pairs(*([side[i] for i in chosen] for side in pairs[:2]))
 
 
 def _write(directory: files.Path, split: str, language: str, lines: Sequence[str]) -> None:
@@ -104,7 +104,7 @@ def main() -> None:
         parser.error("give --data_dir.")
     directory = files.as_path(flags.data_dir) / "text"
     for split, pairs in splits(files.as_path(flags.archive)).items():
-        for language, side in zip(_LANGUAGES, pairs):
+        for language, side in zip(_LANGUAGES, pairs[:2]):
             _write(directory, split, language, side)
         print(f"wrote {len(pairs.source):,} pairs of iwslt14.{split} in {directory}")
 

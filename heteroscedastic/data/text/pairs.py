@@ -25,6 +25,7 @@ class Pairs(NamedTuple):
 
     source: list[str]
     target: list[str]
+    first: int = 0  # position of the first pair in its stored split
 
 
 def is_there(name: str, data_dir: str | None = None) -> bool:
@@ -72,7 +73,8 @@ def read(
         sizes = {stored_split: len(sides.source) for stored_split, sides in pairs.items()}
         part = split_spec.parse(reference["split"], sizes)
         stop = min(part.stop, part.start + (max_examples or part.stop))
-        selected[split] = Pairs(*(side[part.start : stop] for side in pairs[part.split]))
+        sides = (side[part.start : stop] for side in pairs[part.split][:2])
+        selected[split] = Pairs(*sides, first=part.start)
     return selected
 
 

@@ -60,18 +60,27 @@ def prepared(
     if "train" not in pairs:
         raise ValueError(f"there is no split 'train'; the splits are {', '.join(sorted(pairs))}.")
     fingerprint = _fingerprint(pairs, languages, num_merges)
-    try:
-        path = files.user_cache() / "text" / f"{fingerprint[:32]}.npz"
-        if path.exists():
+    path = _cached(fingerprint)
+    if path is not None and path.exists():
+        try:
             return _loaded(path, fingerprint)
-    except Exception as error:  # zip, zlib or numpy, whichever meets damage first
-        warnings.warn(f"prepared text cannot be loaded ({error}); preparing it.", stacklevel=2)
+        except Exception as error:  # zip, zlib or numpy, whichever meets damage first
+            warnings.warn(f"{path} cannot be loaded ({error}); preparing it again.", stacklevel=2)
     text = _prepared(pairs, languages, num_merges, fingerprint)
-    try:
-        files.write_arrays(path, _arrays(text))
-    except (OSError, NameError) as error:
-        warnings.warn(f"prepared text is not saved: {error}.", stacklevel=2)
+    if path is not None:
+        try:
+            files.write_arrays(path, _arrays(text))
+        except OSError as error:
+            warnings.warn(f"prepared text is not saved: {error}.", stacklevel=2)
     return text
+
+
+def _cached(fingerprint: str) -> files.Path | None:
+    """The file of a prepared text; None where the user has no home directory."""
+    try:
+        return files.user_cache() / "text" / f"{fingerprint[:32]}.npz"
+    except RuntimeError:
+        return None
 
 
 def _fingerprint(pairs: Mapping[str, Pairs], languages: tuple[str, str], num_merges: int) -> str:
@@ -89,7 +98,7 @@ def _prepared(
     pairs: Mapping[str, Pairs], languages: tuple[str, str], num_merges: int, fingerprint: str
 ) -> PreparedText:
     tokenized = {
-        split: [words_lib.tokenized(side, language) for side, language in zip(sides, languages)]
+        split: [words_lib.tokenized(side, language) for side, language in zip(sides[:2], languages)]
         for split, sides in pairs.items()
     }
     merges = words_lib.learned_merges([s for side in tokenized["train"] for s in side], num_merges)
