@@ -386,7 +386,8 @@ def check_data(config: dict[str, Any], task: Task, data: Pipeline) -> None:
         )
     if data.label_forms["train"] != task.labels:
         found = "one label" if data.label_forms["train"] == "one" else "a list of labels"
-        suited = ", ".join(n for n in tasks.__all__ if getattr(tasks, n).labels != task.labels)
+        others = (n for n in tasks.__all__ if n != "translation")  # which suits sentences alone
+        suited = ", ".join(n for n in others if getattr(tasks, n).labels != task.labels)
         raise ValueError(
             f"config.task is {task.name!r}, but {name} has {found} per example, which suits"
             f" {suited}."

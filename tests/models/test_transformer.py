@@ -1,7 +1,5 @@
 """The transformer: sizes, causality, and rows of several sentence pairs."""
 
-import functools
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -133,10 +131,39 @@ def test_the_words_of_the_decoder_are_the_kernel_of_the_head(variables):
         assert (np.abs(changed).max() > 1e-6) == is_read
 
 
-def test_dropout_is_of_training_alone_and_padding_gives_finite_values(variables):
-    inputs = row(PAIRS)
-    assert np.isfinite(loc(variables, inputs)).all()
-    assert np.abs(loc(variables, inputs, dropout=0.5) - loc(variables, inputs)).max() > 1e-2
+class Embedding(Tiny):
+    num_layers = 0
+
+
+def test_dropout_is_of_training_alone_on_embeddings_and_on_branches(variables):
+    backbone, words = Embedding(SOURCE_WORDS, 0.5), jnp.ones((TARGET_WORDS, 8))
+    params = backbone.init(key(), row(PAIRS), present(row(PAIRS)), target_words=words)
+    plain, dropped = (
+        backbone.apply(
+            params,
+            *(row(PAIRS), present(row(PAIRS)), train),
+            target_words=words,
+            rngs={"dropout": key()},
+        )
+        for train in (False, True)
+    )
+    is_dropped = dropped == 0
+    assert 0.3 < jnp.mean(is_dropped) < 0.7
+    np.testing.assert_allclose(dropped, jnp.where(is_dropped, 0, 2 * plain), rtol=1e-6)
+
+    layer, hidden = transformer._Layer(8, 12, 4, 0.999), jnp.ones((1, 2, 8)) * jnp.arange(8.0)
+    arguments = hidden, jnp.ones((1, 1, 2, 2), bool)
+    params = layer.init(key(), *arguments, False)
+    mean, deviation = np.mean(np.arange(8)), np.std(np.arange(8))
+    for train in (False, True):
+        found = layer.apply(params, *arguments, train, rngs={"dropout": key()})[0, 0]
+        # Without its branches a layer only normalises, twice.
+        is_alone = np.allclose(found, (np.arange(8) - mean) / deviation, atol=1e-3)
+        assert is_alone == train
+
+
+def test_padding_gives_finite_values(variables):
+    assert np.isfinite(loc(variables, row(PAIRS[:1]))).all()
 
 
 def test_positions_start_again_in_each_segment_and_tell_places_apart():
