@@ -22,6 +22,7 @@ COMMANDS = {  # command -> module of the package
     "uncertainty": "analysis.uncertainty.__main__",
     "calibration": "analysis.uncertainty.calibration",
     "by_class": "analysis.uncertainty.by_class",
+    "by_token": "analysis.uncertainty.by_token",
     "ensemble": "analysis.uncertainty.ensemble",
     "label_errors": "analysis.errors.label_errors",
     "disagreements": "analysis.errors.disagreements",
@@ -31,6 +32,7 @@ COMMANDS = {  # command -> module of the package
     "vtab": "data.storage.vtab",
     "mask": "data.builders.mask",
     "multilabel": "data.builders.multilabel",
+    "iwslt14": "data.text.iwslt14",
 }
 
 

@@ -13,3 +13,15 @@ class Batch(NamedTuple):
     weights: Float[Array, "*b"]  # >= 0; 0 means absent
     ids: Int[Array, "*b"]  # positions in the stored split
     extras: dict[str, Array]  # further arrays by name, such as boxes
+
+
+class SentencePairs(NamedTuple):
+    """Inputs of a translator: rows of several sentence pairs (see data/packing.py).
+
+    Segments number the pairs of a row from 1, in source and target alike; 0 is padding.
+    """
+
+    source: Int[Array, "b s"]  # words
+    source_segments: Int[Array, "b s"]
+    previous: Int[Array, "b t"]  # the target's word before each; at its first, the end of sentence
+    target_segments: Int[Array, "b t"]

@@ -81,7 +81,7 @@ class RankedSums(NamedTuple):
 
 
 def multiclass(
-    logits: Float[Array, "b k"], labels: Int[Array, "b"], weights: Float[Array, "b"]
+    logits: Float[Array, "*b k"], labels: Int[Array, "*b"], weights: Float[Array, "*b"]
 ) -> MulticlassSums:
     """Sums of top-1 and top-5 accuracy, NLL, Brier score and calibration under a softmax.
 
@@ -89,12 +89,12 @@ def multiclass(
     least as large. If one logit of an example is nan, the prediction counts as wrong.
     """
     log_probs = jax.nn.log_softmax(logits, axis=-1)
-    nll = -jnp.take_along_axis(log_probs, labels[:, None], axis=-1)[:, 0]
+    nll = -jnp.take_along_axis(log_probs, labels[..., None], axis=-1)[..., 0]
     return _multiclass(log_probs, jnp.exp(log_probs), nll, labels, weights)
 
 
 def multiclass_sigmoid(
-    logits: Float[Array, "b k"], labels: Int[Array, "b"], weights: Float[Array, "b"]
+    logits: Float[Array, "*b k"], labels: Int[Array, "*b"], weights: Float[Array, "*b"]
 ) -> MulticlassSums:
     """`multiclass` for log-odds of K independent classes, one of which is the label.
 
@@ -108,13 +108,13 @@ def multiclass_sigmoid(
 
 
 def _multiclass(
-    scores: Float[Array, "b k"],
-    probs: Float[Array, "b k"],
-    nll: Float[Array, "b"],
-    labels: Int[Array, "b"],
-    weights: Float[Array, "b"],
+    scores: Float[Array, "*b k"],
+    probs: Float[Array, "*b k"],
+    nll: Float[Array, "*b"],
+    labels: Int[Array, "*b"],
+    weights: Float[Array, "*b"],
 ) -> MulticlassSums:
-    own = jnp.take_along_axis(scores, labels[:, None], axis=-1)
+    own = jnp.take_along_axis(scores, labels[..., None], axis=-1)
     others_above = jnp.sum(~(scores < own), axis=-1) - 1
     correct = (others_above < 1).astype(scores.dtype)
     hot = jax.nn.one_hot(labels, scores.shape[-1], dtype=scores.dtype)

@@ -18,7 +18,8 @@ ROOMS = {  # from the lowest to the highest: room -> packages of others
     "outputs": MATHEMATICS,
     "files": MATHEMATICS | {"absl", "etils", "fsspec", "ml_collections"},
     "models": MATHEMATICS | {"flax"},
-    "data": MATHEMATICS | {"PIL", "absl", "sklearn", "tensorflow", "tensorflow_datasets"},
+    "data": MATHEMATICS
+    | {"PIL", "absl", "sacremoses", "sklearn", "subword_nmt", "tensorflow", "tensorflow_datasets"},
     "training": MATHEMATICS | {"flax", "optax"},
     "tasks": MATHEMATICS | {"flax"},
     "distributed": MATHEMATICS | {"optax"},

@@ -5,6 +5,7 @@ from operator import getitem
 from pathlib import Path
 
 import full_size
+import full_text
 import jax
 import numpy as np
 import pytest
@@ -81,6 +82,13 @@ PARAMETERS = {
     "vtab": 23_500_352 + 2_049 * 100,
     # ResNet-20, 64 features, on the images of the fixture below with 10 classes.
     "own_images": 271_824 + 2 * 650 + 65 * 10 * 6,
+    # As in fairseq. TransformerSmall has 3 layers of 132,480 parameters in the encoder and 3 of
+    # 198,784 in the decoder, and 5,704 embedded words of width 128.
+    "iwslt14_hom": 39_469_056,
+    "iwslt14_het_pe": 39_469_056 + 2 * 513 * 6632 + 6632 * 16,
+    "multi30k_hom": 3 * (132_480 + 198_784) + 5_704 * 128,
+    "multi30k_het_diag": 3 * (132_480 + 198_784) + 5_704 * 128 + 129 * 2504,
+    "multi30k_het_pe": 3 * (132_480 + 198_784) + 5_704 * 128 + 2 * 129 * 2504 + 2504 * 16,
     "tiny_imagenet_hom": 11_168_832 + 102_600,
     "tiny_imagenet_adaptive": 11_168_832 + 102_600,
     "tiny_imagenet_het_full": 11_168_832 + 2 * 102_600 + 513 * 200 * 15,
@@ -122,6 +130,10 @@ def test_every_config_has_valid_shapes_at_full_size(name, own_images):
     config = study.config(name, {})
     if full_size.image_size(config):  # the data set is not available in tests
         assert full_size.num_parameters(config, name.startswith(MULTILABEL)) == PARAMETERS[name]
+        return
+    if config["task"] == "translation":
+        state = assembly.check_shapes(assembly.build(config, pipeline=full_text.text(config)))
+        assert assembly.num_parameters(state) == PARAMETERS[name]
         return
     data_dir = own_images if name == "own_images" else PACK
     if not store.is_there(config["data"]["name"], data_dir):
@@ -220,7 +232,9 @@ PREFIXES = (  # longer ones come first, as a config has the first that matches
     "imagenet_resnet50_",
     "imagenet_",
     "imagenet21k_",
+    "iwslt14_",
     "jft_",
+    "multi30k_",
     "tiny_imagenet_",
     "webvision_",
 )

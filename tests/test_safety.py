@@ -23,8 +23,7 @@ from heteroscedastic import (
     weighting,
 )
 from heteroscedastic.data import augment, split_spec
-from heteroscedastic.data.builders import archives
-from heteroscedastic.data.storage import npz
+from heteroscedastic.data.storage import archives, npz
 from heteroscedastic.models import backbones, convert, heads
 from heteroscedastic.runs import loaded_run, loop, predictions, schema, smoke
 from heteroscedastic.training import optimizer, schedules

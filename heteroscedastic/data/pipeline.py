@@ -1,4 +1,4 @@
-"""The interface of the resident and the streaming pipeline."""
+"""The interface of the resident, the streaming and the text pipeline."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable

@@ -163,10 +163,12 @@ class Resident:
         drawn = order(self.seed, epoch, len(rows))
         weights = None if weights is None else weights[drawn]
         every = feeds(rows[drawn], self.batch_size, epoch, start, weights)
-        return (_at(feed, slots) for feed in every)
+        return (at_slots(feed, slots) for feed in every)
 
     def feeds(self, split: str, slots: Slots) -> Iterator[Feed]:
-        return (_at(feed, slots) for feed in feeds(np.arange(self.sizes[split]), self.batch_size))
+        return (
+            at_slots(feed, slots) for feed in feeds(np.arange(self.sizes[split]), self.batch_size)
+        )
 
     def example(self, split: str, training: bool) -> Feed:
         return next(feeds(np.zeros(self.batch_size, np.int32), self.batch_size))
@@ -187,7 +189,8 @@ class Resident:
         """Does nothing, as all examples are decoded before training."""
 
 
-def _at(feed: Feed, slots: Slots) -> Feed:
+def at_slots(feed: Feed, slots: Slots) -> Feed:
+    """The part of a feed of these slots of its batch."""
     return feed._replace(
         rows=feed.rows[slots], weights=feed.weights[slots], repeats=feed.repeats[slots]
     )

@@ -14,7 +14,16 @@ from heteroscedastic.files.formats import (
     write_csv,
     write_json,
 )
-from heteroscedastic.files.paths import Path, absolute, as_path, in_bucket, move, reach, resolved
+from heteroscedastic.files.paths import (
+    Path,
+    absolute,
+    as_path,
+    in_bucket,
+    move,
+    reach,
+    resolved,
+    user_cache,
+)
 
 __all__ = [
     "Path",
@@ -32,6 +41,7 @@ __all__ = [
     "read_json",
     "resolved",
     "sweep",
+    "user_cache",
     "write_arrays",
     "write_atomically",
     "write_csv",

@@ -126,3 +126,13 @@ def move(path: Path, target: Path) -> None:
     # The service copies object by object. Epath would require a parent directory, but a bucket has
     # no empty directories.
     fsspec.filesystem("gs").mv(os.fspath(path), os.fspath(target), recursive=True)
+
+
+def user_cache() -> Path:
+    """The directory of this package in the user's cache, which need not exist.
+
+    Raises:
+      RuntimeError: the user has no home directory.
+    """
+    cache = os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache"
+    return pathlib.Path(cache) / "heteroscedastic"

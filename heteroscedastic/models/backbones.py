@@ -37,6 +37,7 @@ from heteroscedastic.models.resnet import (
     ResNet152V2,
     WideResNet28x10,
 )
+from heteroscedastic.models.transformer import TransformerIwslt, TransformerSmall
 
 
 class MLP(nn.Module):
@@ -106,6 +107,7 @@ _FAMILIES = (  # smallest member first
     (EfficientNetLite0, EfficientNetLite1, EfficientNetLite2),
     (MLP,),
     (ConvNet,),
+    (TransformerSmall, TransformerIwslt),
 )
 # Choices of config.backbone.
 __all__ = ["ResNet", *(member.__name__ for family in _FAMILIES for member in family)]

@@ -120,6 +120,8 @@ class Head(nn.Module):
       kernel_init: initialiser of the kernel of the utilities. The noise has its own initialisers:
         factors that start at zero have no gradient. No setting of a config.
       bias_init: the same for the bias of the utilities.
+      use_bias: whether the utilities have a bias; not where their kernel is an embedding too. No
+        setting of a config.
 
     Source: Collier et al. (2023), arXiv:2301.12860, for the learned temperature.
     """
@@ -133,6 +135,7 @@ class Head(nn.Module):
     bias_init: Callable[..., Any] = dataclasses.field(
         default=nn.initializers.zeros_init(), kw_only=True
     )
+    use_bias: bool = dataclasses.field(default=True, kw_only=True)
 
     def __post_init__(self):
         if self.num_classes < 1:
@@ -185,7 +188,8 @@ class Head(nn.Module):
           ValueError: `loc` is not affine in the features.
         """
         layer = params[UTILITIES_LAYER]
-        return Affine(layer["kernel"], layer["bias"])
+        bias = layer["bias"] if self.use_bias else jnp.zeros(layer["kernel"].shape[-1])
+        return Affine(layer["kernel"], bias)
 
     def noise_parameters(self, params: Mapping[str, Any]) -> NoiseParameters:
         """The noise, given the parameters of the head."""
@@ -201,6 +205,7 @@ class Head(nn.Module):
             self.num_classes,
             kernel_init=start,
             bias_init=self.bias_init,
+            use_bias=self.use_bias,
         )
         kernel = nn.unbox(self.variables["params"][UTILITIES_LAYER]["kernel"])
         latent = self.add_noise(LatentGaussian(loc=loc), features, kernel)

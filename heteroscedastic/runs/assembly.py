@@ -28,7 +28,7 @@ from heteroscedastic.latent import LatentGaussian
 from heteroscedastic.links import Suits
 from heteroscedastic.runs import pipelines, schema, sections
 from heteroscedastic.selection import Pool, Selected
-from heteroscedastic.tasks.task import Answers, Task
+from heteroscedastic.tasks.task import NUM_LARGEST, Answers, Task
 from heteroscedastic.training import epochs
 from heteroscedastic.training.epochs import Epoch
 from heteroscedastic.training.objective import (
@@ -222,6 +222,7 @@ class Run:
         key: PRNGKeyArray,
         answers: Answers = None,
         chain_of: str | None = None,
+        num_largest: int = NUM_LARGEST,
     ) -> tuple[Any, Predictions]:
         """Sums over a batch, and the prediction of each example.
 
@@ -233,6 +234,7 @@ class Run:
           key: of the latent's noise.
           answers: of the evaluation; static.
           chain_of: see data.pipeline.Pipeline.batch; static.
+          num_largest: logits that are kept of each example of many classes; static.
         """
         latent, batch = self._applied(
             self._padded_model, params, model_state, split, feed, chain_of
@@ -243,9 +245,11 @@ class Run:
             key,
             predictive=self._predictive,
             metric=functools.partial(self.task.evaluation_sums, answers=answers),
-            record=functools.partial(self.task.predictions, answers=answers),
+            record=functools.partial(
+                self.task.predictions, answers=answers, num_largest=num_largest
+            ),
         )
-        names = batch.extras.keys() & set(self.config["data"]["extras"])
+        names = batch.extras.keys() & set(self.config["data"].get("extras", ()))
         extras = {name: batch.extras[name] for name in sorted(names)}
         if "boxes" in extras:
             extras["objectness"] = boxes.objectness(extras["boxes"])
@@ -476,7 +480,7 @@ def check(config: dict[str, Any]) -> None:
 def _batch_of_zeros(config: dict[str, Any], task: Task, size: int) -> Batch:
     """Labels, weights and those extras that the targets depend on."""
     reads = _smoothing_reads(config)
-    shapes = dict.fromkeys(reads.extras, (config["data"]["max_boxes"], 4))  # all are boxes
+    shapes = {name: (config["data"]["max_boxes"], 4) for name in reads.extras}  # all are boxes
     soft_labels = reads.soft_label_names(config["smoothing"])
     shapes |= dict.fromkeys(soft_labels, (config["head"]["num_classes"],))
     extras = {name: jnp.zeros((size, *shape)) for name, shape in shapes.items()}

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import jax
 
+from heteroscedastic import files
+
 # Programs that compile faster than this are not worth a file.
 _MIN_COMPILE_SECONDS = 0.2
 
@@ -21,9 +23,8 @@ def default_directory() -> Path:
     Raises:
       RuntimeError: the user has no home directory.
     """
-    cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     kind = f"{platform.machine()} {_cpu()}"
-    return Path(cache) / "heteroscedastic" / hashlib.sha256(kind.encode()).hexdigest()[:16]
+    return files.user_cache() / hashlib.sha256(kind.encode()).hexdigest()[:16]
 
 
 def enable(directory: str | None = None) -> None:

@@ -52,7 +52,7 @@ def programs(run: Run, placement: Placement) -> Programs:
         eval_step=jax.jit(
             run.eval_step,
             out_shardings=placement.replicated,
-            static_argnames=("answers", "chain_of"),
+            static_argnames=("answers", "chain_of", "num_largest"),
         ),
         score_step=score_step(run, placement),
     )

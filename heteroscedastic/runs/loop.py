@@ -28,6 +28,7 @@ from heteroscedastic.runs.assembly import Run
 from heteroscedastic.runs.checkpoint import CheckpointError, Checkpoints
 from heteroscedastic.runs.clock import Clock
 from heteroscedastic.runs.trace import Trace
+from heteroscedastic.tasks.task import NUM_LARGEST
 from heteroscedastic.training import evaluate
 from heteroscedastic.training.state import TrainState
 
@@ -371,6 +372,11 @@ class _Trainer:
             best = self.metadata["best_score"]
             if not math.isnan(score) and (best is None or score >= best):
                 self.metadata |= {"best_step": step, "best_score": score}
+        for name, settings in self.run.config["evals"].items():
+            if settings.get("during"):
+                evaluated, _ = self._evaluate(name, settings, self.state, sums)
+                means = self.run.task.means(evaluated)
+                values |= {f"evals/{name}/{metric}": value for metric, value in means.items()}
         self.writer.write(step, {"epoch": self.epoch.passed(step), **values})
         bound = self.clock.bound()
         self._save(step, None)
@@ -405,6 +411,7 @@ class _Trainer:
     ) -> tuple[Any, Any]:
         run, agreement, counter = self.run, Agreement(0), itertools.count(1)
         split, answers = settings["split"], settings.get("answers")
+        num_largest = settings.get("num_largest", NUM_LARGEST)
 
         def step(feed, key):
             if agreement.stops(self.stop_event, next(counter)):
@@ -423,6 +430,7 @@ class _Trainer:
                     *arguments,
                     answers=answers,
                     chain_of=run.chain_of(split),
+                    num_largest=num_largest,
                 )
             )
 

@@ -14,6 +14,11 @@ from heteroscedastic.data.dataset import Dataset
 from heteroscedastic.data.pipeline import Pipeline
 from heteroscedastic.data.resident import Resident
 from heteroscedastic.data.storage import store, tfds
+from heteroscedastic.data.text import pairs, prepared
+from heteroscedastic.data.text import pipeline as text_pipeline
+from heteroscedastic.data.text.pairs import Pairs
+from heteroscedastic.data.text.pipeline import Text
+from heteroscedastic.data.text.prepared import PreparedText
 from heteroscedastic.runs import sections
 
 
@@ -24,6 +29,8 @@ def build(config: dict[str, Any], data_dir: str | None = None) -> Pipeline:
       ValueError, FileNotFoundError, ModuleNotFoundError: says which section, what was found and
         what was expected.
     """
+    if sections.is_text(config["data"]):
+        return _text(config, data_dir)
     return (
         _streaming(config, data_dir)
         if sections.is_streaming(config["data"])
@@ -36,7 +43,9 @@ def check(config: dict[str, Any]) -> None:
 
     Without TensorFlow the operations of a stream are not checked.
     """
-    in_section("curation", chains.parse, curation, config["curation"])
+    links = in_section("curation", chains.parse, curation, config["curation"])
+    if sections.is_text(config["data"]):
+        return in_section("curation", text_pipeline.check_curation, links)
     operations = augment
     if sections.is_streaming(config["data"]):
         try:
@@ -107,6 +116,43 @@ def _resident(config: dict[str, Any], data_dir: str | None) -> Resident:
         batch_size=config["training"]["batch_size"],
         **operations,
     )
+
+
+def sentences(
+    config: dict[str, Any], data_dir: str | None = None
+) -> tuple[dict[str, Pairs], PreparedText]:
+    """The sentence pairs of each split that a config names, before curation, and their words."""
+    data = config["data"]
+    words = _words(config, ("source", "target", "splits", "max_examples"))
+    found = in_section("data", pairs.read, data["name"], data_dir, **words)
+    languages = data["source"], data["target"]
+    return found, in_section("data", prepared.prepared, found, languages, data["num_merges"])
+
+
+def _text(config: dict[str, Any], data_dir: str | None) -> Text:
+    data = config["data"]
+    stored, text = sentences(config, data_dir)
+    num_words, stated = len(text.source_words), config["backbone"]["num_source_words"]
+    if stated != num_words:
+        raise ValueError(
+            f"config.backbone.num_source_words is {stated}, but {data['name']} has {num_words}"
+            f" words of {data['source']!r} with config.data.num_merges {data['num_merges']}; set"
+            f" it to {num_words}."
+        )
+    seed = config["seed"] if data["seed"] is None else data["seed"]
+    links = in_section("curation", chains.parse, curation, config["curation"])
+    number = len(text.source["train"].lengths)
+    pipeline = Text(
+        text=text,
+        training=in_section("curation", text_pipeline.curated, number, seed, links),
+        firsts={split: part.first for split, part in stored.items()},
+        length=data["row_length"],
+        seed=config["seed"],
+        packing_seed=seed,
+        batch_size=config["training"]["batch_size"],
+    )
+    in_section("data", getattr, pipeline, "arrays")  # packed now, for errors that name the section
+    return pipeline
 
 
 def _streaming(config: dict[str, Any], data_dir: str | None) -> Pipeline:

@@ -20,7 +20,7 @@ from heteroscedastic.links import LabelForm
 from heteroscedastic.runs import sections
 from heteroscedastic.tasks.task import Task, check_parts
 
-PIPELINES = ("resident", "streaming")
+PIPELINES = ("resident", "streaming", "text")
 _COUNT = dict(integer=True, at_least=1, below=2**31)
 _RANGES = {  # of numbers, by section; None passes where the type permits it
     "data": {
@@ -32,7 +32,10 @@ _RANGES = {  # of numbers, by section; None passes where the type permits it
         "max_labels": _COUNT,
         "max_boxes": _COUNT,
         "max_corrupt": _COUNT | dict(at_least=0),
+        "num_merges": _COUNT,
+        "row_length": dict(integer=True, at_least=1, at_most=1024),
     },
+    "evals": {"num_largest": _COUNT},
     "training": {
         "batch_size": dict(integer=True, at_least=1, at_most=2**20),
         "num_epochs": dict(above=0),
@@ -67,6 +70,7 @@ def checked(config: Mapping[str, Any]) -> dict[str, Any]:
     """
     _check_form(config)
     config = sections.completed(config)
+    _check_translation(config)
     _check_string("curation", config["curation"])
     for path, declaration in sections.declarations(config).items():
         if path[0] not in sections.named_modules(config):
@@ -134,6 +138,14 @@ def _check_pipeline(config: Mapping[str, Any]) -> None:
     """Raises a ValueError where the pipeline is unknown, or a setting is of another one."""
     data = config["data"]
     _check_choice("data.pipeline", data.get("pipeline", "resident"), PIPELINES)
+    if sections.is_text(data):
+        for section in ("selection", "prioritization", "score", "mixing"):
+            if section in config:
+                raise ValueError(
+                    f"config.{section} is for images and features, but config.data.pipeline is"
+                    f" 'text'; remove config.{section}."
+                )
+        return
     only_streaming = set(declared_settings(sections.StreamingData))
     only_streaming -= set(declared_settings(sections.ResidentData))
     for section in ("selection", "prioritization"):
@@ -147,6 +159,24 @@ def _check_pipeline(config: Mapping[str, Any]) -> None:
         raise ValueError(
             f"config.data.{of_stream[0]} is a setting of the streaming pipeline, but"
             " config.data.pipeline is 'resident'; remove it, or choose 'streaming'."
+        )
+
+
+def _check_translation(config: dict[str, Any]) -> None:
+    """Raises a ValueError unless task, pipeline and backbone are all of translation, or none is."""
+    name, data = config["backbone"]["name"], config["data"]
+    declared = declared_settings(lookup(sections.MODULES["backbone"], name))
+    parts = {
+        f"config.task {config['task']!r}": config["task"] == "translation",
+        f"config.data.pipeline {data.get('pipeline', 'resident')!r}": sections.is_text(data),
+        f"config.backbone {name!r}": "num_source_words" in declared,
+    }
+    chosen = [part for part, translates in parts.items() if translates]
+    others = [part for part, translates in parts.items() if not translates]
+    if chosen and others:
+        raise ValueError(
+            f"{' and '.join(chosen)} are for sentences, but {' and '.join(others)} are not; the"
+            " task 'translation', the pipeline 'text' and a transformer go together."
         )
 
 
@@ -260,17 +290,21 @@ def _check_data(data: dict[str, Any]) -> None:
         raise ValueError(
             f"config.data.splits is {splits!r}; it must be None, or a section of slices by name."
         )
+    is_text = sections.is_text(data)
+    allowed = {"split", "name"} if is_text else {"split", "eval"}
+    allowed |= {"name", "label"} if streams else set()
     split_spec.check_names(data)
     for name, entry in (splits or {}).items():
         reference = entry if isinstance(entry, dict) else {"split": entry}
         if (
             "split" not in reference
-            or not {*reference}
-            <= ({"name", "split", "label", "eval"} if streams else {"split", "eval"})
+            or not {*reference} <= allowed
             or not all(map(_is_string, reference.values()))
         ):
             other = ", or a section of split and" + (
-                " name and label of another set, or an eval chain of its own"
+                " name of another set"
+                if is_text
+                else " name and label of another set, or an eval chain of its own"
                 if streams
                 else " an eval chain of its own"
             )
@@ -282,7 +316,7 @@ def _check_data(data: dict[str, Any]) -> None:
 
 def _check_extras(section: str, config: dict[str, Any], required: tuple[str, ...]) -> None:
     """Raises a ValueError where the examples lack an extra that a section reads."""
-    extras = config["data"]["extras"]
+    extras = config["data"].get("extras", ())
     if missing := [name for name in required if name not in extras]:
         raise ValueError(
             f"config.{section} {config[section]['name']!r} reads the extra {missing[0]!r} of each"
@@ -352,7 +386,8 @@ def check_data(config: dict[str, Any], task: Task, data: Pipeline) -> None:
         )
     if data.label_forms["train"] != task.labels:
         found = "one label" if data.label_forms["train"] == "one" else "a list of labels"
-        suited = ", ".join(n for n in tasks.__all__ if getattr(tasks, n).labels != task.labels)
+        others = (n for n in tasks.__all__ if n != "translation")  # which suits sentences alone
+        suited = ", ".join(n for n in others if getattr(tasks, n).labels != task.labels)
         raise ValueError(
             f"config.task is {task.name!r}, but {name} has {found} per example, which suits"
             f" {suited}."

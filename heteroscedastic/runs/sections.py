@@ -114,6 +114,34 @@ class StreamingData(ResidentData):
 
 
 @dataclasses.dataclass(kw_only=True)
+class TextData:
+    """`data` for the text pipeline.
+
+    Attributes:
+      name: of the set of sentence pairs.
+      pipeline: "text".
+      source: language of the inputs, such as "de".
+      target: language of the translations.
+      num_merges: largest number of merges of the joint byte-pair encoding.
+      row_length: tokens of a row, 1 to 1,024; longer pairs are left out of training.
+      splits: slice of a stored split by name, or a section of split and name of another set; None
+        takes the stored splits.
+      max_examples: number of pairs per split, the first ones; None is all.
+      seed: of curation and of what is packed with what; None is the seed of the run.
+    """
+
+    name: str
+    pipeline: str
+    source: str
+    target: str
+    num_merges: int
+    row_length: int
+    splits: dict | None = None
+    max_examples: int | None = None
+    seed: int | None = None
+
+
+@dataclasses.dataclass(kw_only=True)
 class Training:
     """`training`; one of num_epochs and num_steps is not None.
 
@@ -167,6 +195,20 @@ class Evaluation:
 
 
 @dataclasses.dataclass(kw_only=True)
+class TranslationEvaluation(Evaluation):
+    """An entry of `evals` in translation.
+
+    Attributes:
+      during: whether it is also made and logged at every checkpoint, where it chooses nothing.
+      num_largest: logits that are kept of each token above 2,000 words; the number of words keeps
+        all, as temperature scaling requires.
+    """
+
+    during: bool = False
+    num_largest: int = 8
+
+
+@dataclasses.dataclass(kw_only=True)
 class WarmStart:
     """`warm_start`; without a workdir and weights, training starts from random parameters.
 
@@ -209,6 +251,18 @@ def is_streaming(data: Mapping[str, Any]) -> bool:
     return data.get("pipeline") == "streaming"
 
 
+def is_text(data: Mapping[str, Any]) -> bool:
+    """Whether `data` asks for the text pipeline."""
+    return data.get("pipeline") == "text"
+
+
+def data_declaration(data: Mapping[str, Any]) -> type:
+    """The class that declares the settings of `data`."""
+    if is_text(data):
+        return TextData
+    return StreamingData if is_streaming(data) else ResidentData
+
+
 def selection_reads(config: Mapping[str, Any]) -> tuple[str, ...]:
     """The scores that the selection of a config reads: fields of selection.Pool."""
     if "selection" not in config:
@@ -231,9 +285,10 @@ def declarations(config: Mapping[str, Any]) -> dict[tuple[str, ...], Callable]:
         (section,): bind.in_section(section, bind.lookup, module, config[section]["name"])
         for section, module in named_modules(config).items()
     }
-    found[("data",)] = StreamingData if is_streaming(config["data"]) else ResidentData
+    found[("data",)] = data_declaration(config["data"])
     found[("training",)] = Training
-    found |= {("evals", name): Evaluation for name in config["evals"]}
+    evaluation = TranslationEvaluation if is_text(config["data"]) else Evaluation
+    found |= {("evals", name): evaluation for name in config["evals"]}
     if config.get("validation") is not None:
         found[("validation",)] = Validation
     if "prioritization" in config:

@@ -13,9 +13,10 @@ import jax
 from heteroscedastic import bind
 from heteroscedastic.data import split_spec
 from heteroscedastic.data.storage import sample, store, tfds
+from heteroscedastic.data.text import pairs
 from heteroscedastic.distributed import hosts
 from heteroscedastic.models import backbones
-from heteroscedastic.runs import assembly, schema, sections
+from heteroscedastic.runs import assembly, pipelines, schema, sections
 
 _NUM_CLASSES = 64
 _NUM_EXAMPLES = 200  # of every split
@@ -33,6 +34,7 @@ _CROPS = (
 _SHIFTS = r"\b((?:pad_crop|shift)\((?:size=)?)(\d+)"
 _MAX_SHIFT = 4  # pixels; of the digits of 8x8 pixels that stand in for a set in memory
 _SIZED = rf"\b((?:{'|'.join(_CROPS)})\((?:size=)?)(\d+)"
+_LARGEST_TEXT = {"num_merges": 100, "row_length": 64}
 _LARGEST = {
     "head": {"num_factors": 4, "hidden_width": 64},
     "predictive": {"num_samples": 16},
@@ -46,7 +48,7 @@ def smoke(config: dict[str, Any], data_dir: str | None = None) -> tuple[dict[str
 
     Where its data set is not there, digits that a library ships stand in, with one label or
     several as the data set has; for a stream they are written as the record files of the set
-    itself.
+    itself. Numbers spelled in two languages stand in for sentence pairs.
 
     The config is checked before it is shrunk: with its data where that is there, else whatever the
     data.
@@ -60,10 +62,13 @@ def smoke(config: dict[str, Any], data_dir: str | None = None) -> tuple[dict[str
     assembly.check(config)
     config = schema.checked(copy.deepcopy(config))
     streams, classes = sections.is_streaming(config["data"]), _classes(config)
-    is_there = (_is_streamed if streams else _is_stored)(config["data"], data_dir)
+    is_text = sections.is_text(config["data"])
+    is_there = not is_text and (_is_streamed if streams else _is_stored)(config["data"], data_dir)
     if is_there:
         _check_with_data(config, data_dir)
-    if streams:
+    if is_text:
+        _shrink_text(config, data_dir)
+    elif streams:
         data_dir = _stream(config, data_dir, is_there)
     elif not is_there:
         hosts.log(
@@ -81,7 +86,9 @@ def smoke(config: dict[str, Any], data_dir: str | None = None) -> tuple[dict[str
         for name, limit in limits.items():
             if config[section].get(name) is not None:
                 config[section][name] = min(config[section][name], limit)
-    if config["head"]["num_classes"] is None:  # as many as the data has
+    if is_text:
+        pass  # it has the classes of its sentences
+    elif config["head"]["num_classes"] is None:  # as many as the data has
         max_classes = config["data"]["max_classes"] or _NUM_CLASSES
         config["data"]["max_classes"] = min(max_classes, _NUM_CLASSES)
     elif config["head"]["num_classes"] > _NUM_CLASSES:
@@ -125,7 +132,7 @@ def _shrink_prioritization(config: dict[str, Any]) -> None:
 
 def _classes(config: dict[str, Any]) -> tuple[int | None, int | None]:
     """The settings that choose classes."""
-    return config["head"]["num_classes"], config["data"]["max_classes"]
+    return config["head"]["num_classes"], config["data"].get("max_classes")
 
 
 def _smoothing_is_of_full_data(config: dict[str, Any], *, has_classes: bool) -> bool:
@@ -138,7 +145,7 @@ def _smoothing_is_of_full_data(config: dict[str, Any], *, has_classes: bool) -> 
     smoothing = config["smoothing"]
     reads = bind.lookup(sections.MODULES["smoothing"], smoothing["name"]).suits
     reads_classes = reads.soft_labels is not None or reads.class_table is not None
-    missing = set(reads.required_extras(smoothing)) - set(config["data"]["extras"])
+    missing = set(reads.required_extras(smoothing)) - set(config["data"].get("extras", ()))
     return bool(missing) or (reads_classes and not has_classes)
 
 
@@ -213,6 +220,30 @@ def _stream(config: dict[str, Any], data_dir: str | None, is_there: bool) -> str
             expression = {**entry, "split": expression} if isinstance(entry, dict) else expression
             data["splits"] = {**(data["splits"] or {}), split: expression}
     return directory
+
+
+def _shrink_text(config: dict[str, Any], data_dir: str | None) -> None:
+    """Shrinks sentence pairs and their vocabularies, to which the config is made to suit.
+
+    The words of the full set are not counted: to learn their encoding takes minutes.
+    """
+    data = config["data"]
+    names = [ref.name for ref in split_spec.dataset_refs(data)]
+    missing = [name for name in names if not pairs.is_there(name, data_dir)]
+    if missing:
+        hosts.log(
+            f"no sentence pairs {missing[0]!r} in {data_dir or 'any --data_dir'}; numbers spelled"
+            " in German and English stand in for them."
+        )
+        data |= {"name": "numbers", "source": "de", "target": "en", "splits": None}
+        for settings in (*config["evals"].values(), config["validation"] or {}):
+            if settings.get("split") not in ("train", "valid", None):
+                settings["split"] = "test"
+    data["max_examples"] = _NUM_EXAMPLES
+    data |= {name: min(data[name], limit) for name, limit in _LARGEST_TEXT.items()}
+    _, text = pipelines.sentences(config, data_dir)
+    config["backbone"]["num_source_words"] = len(text.source_words)
+    config["head"]["num_classes"] = len(text.target_words)
 
 
 def _is_stored(data: dict[str, Any], data_dir: str | None) -> bool:

@@ -3,9 +3,11 @@
 from heteroscedastic.tasks import multiclass as _multiclass
 from heteroscedastic.tasks import multilabel as _multilabel
 from heteroscedastic.tasks import one_vs_rest as _one_vs_rest
+from heteroscedastic.tasks import translation as _translation
 
-__all__ = ["multiclass", "multilabel", "one_vs_rest"]  # what config.task may name
+__all__ = ["multiclass", "multilabel", "one_vs_rest", "translation"]  # what config.task may name
 
 multiclass = _multiclass.Multiclass
 multilabel = _multilabel.Multilabel
 one_vs_rest = _one_vs_rest.OneVsRest
+translation = _translation.Translation

@@ -14,7 +14,7 @@ from heteroscedastic import metrics
 from heteroscedastic.batch import Batch
 from heteroscedastic.links import LabelForm, Link
 from heteroscedastic.models.classifier import Classifier
-from heteroscedastic.tasks.task import Answers, bounded
+from heteroscedastic.tasks.task import NUM_LARGEST, Answers, bounded
 from heteroscedastic.training.evaluate import EXTRA
 from heteroscedastic.training.objective import Outputs, objective
 from heteroscedastic.training.step import Predictions
@@ -44,10 +44,14 @@ class Multiclass:
         return metrics.means(sums)
 
     def predictions(
-        self, logits: Float[Array, "*b k"], batch: Batch, answers: Answers
+        self,
+        logits: Float[Array, "*b k"],
+        batch: Batch,
+        answers: Answers,
+        num_largest: int = NUM_LARGEST,
     ) -> Predictions:
         record = Predictions(batch.ids, batch.weights, batch.labels, logits)
-        record = bounded(record, functools.partial(jax.nn.logsumexp, axis=-1))
+        record = bounded(record, functools.partial(jax.nn.logsumexp, axis=-1), num_largest)
         if answers == "any":
             record = record._replace(labels=None, right_labels=batch.labels)
         return record

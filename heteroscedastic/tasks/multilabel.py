@@ -8,7 +8,7 @@ from heteroscedastic import metrics
 from heteroscedastic.batch import Batch
 from heteroscedastic.links import LabelForm
 from heteroscedastic.tasks.one_vs_rest import OneVsRest, log_normalizer
-from heteroscedastic.tasks.task import Answers, bounded
+from heteroscedastic.tasks.task import NUM_LARGEST, Answers, bounded
 from heteroscedastic.training.step import Predictions
 
 
@@ -24,6 +24,11 @@ class Multilabel(OneVsRest):
         return metrics.ranked_multilabel(logits, batch.labels, batch.weights)
 
     def predictions(
-        self, logits: Float[Array, "*b k"], batch: Batch, answers: Answers
+        self,
+        logits: Float[Array, "*b k"],
+        batch: Batch,
+        answers: Answers,
+        num_largest: int = NUM_LARGEST,
     ) -> Predictions:
-        return bounded(Predictions(batch.ids, batch.weights, batch.labels, logits), log_normalizer)
+        record = Predictions(batch.ids, batch.weights, batch.labels, logits)
+        return bounded(record, log_normalizer, num_largest)

@@ -12,7 +12,7 @@ from heteroscedastic import metrics
 from heteroscedastic.batch import Batch
 from heteroscedastic.links import Link
 from heteroscedastic.tasks.multiclass import Multiclass
-from heteroscedastic.tasks.task import Answers, bounded
+from heteroscedastic.tasks.task import NUM_LARGEST, Answers, bounded
 from heteroscedastic.training.step import Predictions
 
 
@@ -24,11 +24,16 @@ class OneVsRest(Multiclass):
     _sums = staticmethod(metrics.multiclass_sigmoid)
 
     def predictions(
-        self, logits: Float[Array, "*b k"], batch: Batch, answers: Answers
+        self,
+        logits: Float[Array, "*b k"],
+        batch: Batch,
+        answers: Answers,
+        num_largest: int = NUM_LARGEST,
     ) -> Predictions:
         """As of lists of labels: a label stands as a list of one."""
         labels = batch.labels if answers == "any" else batch.labels[..., None]
-        return bounded(Predictions(batch.ids, batch.weights, labels, logits), log_normalizer)
+        record = Predictions(batch.ids, batch.weights, labels, logits)
+        return bounded(record, log_normalizer, num_largest)
 
     def _confidence(self, predictions: Mapping[str, np.ndarray]) -> Float[np.ndarray, "n"]:
         return special.expit(predictions["logits"].max(axis=-1).astype(np.float64))

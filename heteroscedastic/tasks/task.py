@@ -17,7 +17,7 @@ from heteroscedastic.training.step import Predictions
 Answers = Literal["any"] | None  # of an evaluation: "any" label of a list is right (ReaL)
 
 _MAX_CLASSES = 2000
-_NUM_LARGEST = 100
+NUM_LARGEST = 100  # logits kept of each example of more classes
 
 
 @runtime_checkable
@@ -57,7 +57,11 @@ class Task(Protocol):
         ...
 
     def predictions(
-        self, logits: Float[Array, "*b k"], batch: Batch, answers: Answers
+        self,
+        logits: Float[Array, "*b k"],
+        batch: Batch,
+        answers: Answers,
+        num_largest: int = NUM_LARGEST,
     ) -> Predictions:
         """The record of each example of an evaluation, as predictions/NAME.npz holds it."""
         ...
@@ -98,24 +102,27 @@ def check_parts(task: Task, parts: Mapping[str, Callable]) -> None:
 
 
 def bounded(
-    predictions: Predictions, log_normalizer: Callable[[Float[Array, "b k"]], Float[Array, "b"]]
+    predictions: Predictions,
+    log_normalizer: Callable[[Float[Array, "*b k"]], Float[Array, "*b"]],
+    num_largest: int = NUM_LARGEST,
 ) -> Predictions:
-    """The predictions, above 2,000 classes with the 100 largest logits of each example alone.
+    """The predictions, above 2,000 classes with the largest logits of each example alone.
 
     It runs on the device, so that the predictions of a split fit into memory.
 
     Args:
       predictions: with the logits of every class.
       log_normalizer: minus which the labels' logits are the negative loss of an example.
+      num_largest: logits that are kept of each example; all, if there are no more.
     """
     labels, logits = predictions.labels, predictions.logits
-    if logits.shape[-1] <= _MAX_CLASSES:
+    if logits.shape[-1] <= max(_MAX_CLASSES, num_largest):
         return predictions
     in_lists = labels.ndim > predictions.weights.ndim
     lists = labels if in_lists else labels[..., None]
     own = jnp.take_along_axis(logits, jnp.maximum(lists, 0), axis=-1)
     own = jnp.where(lists >= 0, own, jnp.nan)
-    largest, classes = jax.lax.top_k(logits, _NUM_LARGEST)  # of equal logits the first
+    largest, classes = jax.lax.top_k(logits, num_largest)  # of equal logits the first
     return predictions._replace(
         logits=largest,
         classes=classes.astype(jnp.int32),

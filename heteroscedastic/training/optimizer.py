@@ -77,15 +77,39 @@ def adamw(
 
     Source: Loshchilov and Hutter (2019), arXiv:1711.05101, Algorithm 2.
     """
+    return _adam(
+        schedule, b1, b2, eps, weight_decay, lambda p: _in_groups(p, ("penalised", "covariance"))
+    )
+
+
+def adam(
+    schedule: Callable,
+    *,
+    b1: float,
+    b2: float,
+    eps: float,
+    weight_decay: float,
+) -> optax.GradientTransformation:
+    """`adamw` whose decay applies to all parameters: the Adam of fairseq."""
+    return _adam(schedule, b1, b2, eps, weight_decay, None)
+
+
+def _adam(
+    schedule: Callable,
+    b1: float,
+    b2: float,
+    eps: float,
+    weight_decay: float,
+    is_decayed: Callable[[Any], Any] | None,
+) -> optax.GradientTransformation:
+    """Adam with decoupled weight decay of the parameters that a tree of truth values names."""
     check_number("b1", b1, at_least=0, below=1)
     check_number("b2", b2, at_least=0, below=1)
     check_number("eps", eps, above=0)
     check_number("weight_decay", weight_decay, at_least=0, at_most=1e4)
     return optax.chain(
         optax.scale_by_adam(b1, b2, eps),
-        optax.add_decayed_weights(
-            weight_decay, lambda params: _in_groups(params, ("penalised", "covariance"))
-        ),
+        optax.add_decayed_weights(weight_decay, is_decayed),
         _scale_by_learning_rate(schedule),
     )
 

@@ -1,8 +1,9 @@
 """Learning rates: (step, total_steps, steps_per_epoch) -> rate.
 
 A rate is the product of a linear warm-up, (step + 1) / warmup_steps, and a shape over all of
-training, warm-up included. Milestones are fractions of training, so that a config of 90 epochs and
-one of 270 differ in num_epochs alone. Rates and factors are from 0 to 1e4.
+training, warm-up included; the shape of `inverse_sqrt` alone is in steps. Milestones are fractions
+of training, so that a config of 90 epochs and one of 270 differ in num_epochs alone. Rates and
+factors are from 0 to 1e4.
 """
 
 import jax.numpy as jnp
@@ -73,18 +74,40 @@ def steps(
     )
 
 
+def inverse_sqrt(
+    step: Step,
+    total_steps: int,
+    steps_per_epoch: int,
+    *,
+    learning_rate: float,
+    warmup_epochs: float = 0.0,
+    warmup_steps: int = 0,
+) -> Rate:
+    """The rate at the end of the warm-up of n steps; at step m after that, times sqrt(n / m).
+
+    Source: Vaswani et al. (2017), arXiv:1706.03762, Eq. 3, with the rate in place of their scale.
+    """
+    length = _warmup_length(steps_per_epoch, warmup_epochs, warmup_steps)
+    rising = _warmup(step, steps_per_epoch, warmup_epochs, warmup_steps)
+    return _rate(learning_rate) * rising * jnp.sqrt(jnp.minimum(1.0, length / (step + 1)))
+
+
 def _rate(learning_rate: float) -> float:
     check_number("learning_rate", learning_rate, at_least=0, at_most=_LARGEST)
     return learning_rate
 
 
 def _warmup(step: Step, steps_per_epoch: int, epochs: float, num_steps: int) -> Rate:
+    # Not optax.linear_schedule: it computes 1 - (1 - t), whose last bits differ.
+    return jnp.minimum(1.0, (step + 1) / _warmup_length(steps_per_epoch, epochs, num_steps))
+
+
+def _warmup_length(steps_per_epoch: int, epochs: float, num_steps: int) -> float:
+    """Steps of the warm-up; 1 without one."""
     check_number("warmup_epochs", epochs, at_least=0)
     check_number("warmup_steps", num_steps, integer=True, at_least=0, below=2**31)
     if epochs and num_steps:
         raise ValueError(
             f"warmup_epochs is {epochs} and warmup_steps {num_steps}; give one of them."
         )
-    # Not optax.linear_schedule: it computes 1 - (1 - t), whose last bits differ.
-    length = max(1.0, float(num_steps or epochs * steps_per_epoch))
-    return jnp.minimum(1.0, (step + 1) / length)
+    return max(1.0, float(num_steps or epochs * steps_per_epoch))

@@ -30,31 +30,31 @@ class StepSums(NamedTuple):
 class Values(NamedTuple):
     """Of each example of a step; rows of weight 0 stand for none."""
 
-    ids: Int[Array, "b"]
-    weights: Float[Array, "b"]
-    losses: Float[Array, "b"]
-    scores: Float[Array, "b"] | None = None  # of score.py
+    ids: Int[Array, "*b"]
+    weights: Float[Array, "*b"]
+    losses: Float[Array, "*b"]
+    scores: Float[Array, "*b"] | None = None  # of score.py
 
 
 class Predictions(NamedTuple):
     """Of each example of an evaluation; rows of weight 0 stand for none.
 
     Labels of yes/no answers are lists, of which one label an example makes lists of one. Above
-    2,000 classes only the 100 largest logits are kept, and what tells the loss of the labels.
+    2,000 classes only the largest logits are kept, and what tells the loss of the labels.
     """
 
-    ids: Int[Array, "b"]
-    weights: Float[Array, "b"]
-    labels: Int[Array, "b"] | Int[Array, "b m"] | None  # None where there are right ones instead
-    logits: Float[Array, "b c"]  # of every class, or the largest, falling
-    right_labels: Int[Array, "b m"] | None = None  # lists of what is right, under a softmax
-    classes: Int[Array, "b c"] | None = None  # whose logits they are; None is every one, in order
-    label_logits: Float[Array, "b"] | Float[Array, "b m"] | None = (
+    ids: Int[Array, "*b"]
+    weights: Float[Array, "*b"]
+    labels: Int[Array, "*b"] | Int[Array, "*b m"] | None  # None where there are right ones instead
+    logits: Float[Array, "*b c"]  # of every class, or the largest, falling
+    right_labels: Int[Array, "*b m"] | None = None  # lists of what is right, under a softmax
+    classes: Int[Array, "*b c"] | None = None  # whose logits they are; None is every one, in order
+    label_logits: Float[Array, "*b"] | Float[Array, "*b m"] | None = (
         None  # the labels' own, nan at padding
     )
     # Of all classes log sum exp under softmax; of yes/no answers sum log(1 + exp), the loss of an
     # example without labels. Less the labels' logits either is the loss of an example.
-    log_normalizer: Float[Array, "b"] | None = None
+    log_normalizer: Float[Array, "*b"] | None = None
     extras: dict[str, Array] = {}  # that config.data.extras names, and the objectness of boxes
 
 

@@ -11,12 +11,12 @@ import pytest
 from PIL import Image
 
 from experiments import study
-from heteroscedastic.data.storage import sample, tfds
+from heteroscedastic.data.storage import archives, sample, tfds
 from heteroscedastic.runs import pipelines
 
 library = pytest.importorskip("tensorflow_datasets")
 from heteroscedastic.data import builders  # noqa: E402
-from heteroscedastic.data.builders import archives, imagenet21k, imagenet2012_boxes  # noqa: E402
+from heteroscedastic.data.builders import imagenet21k, imagenet2012_boxes  # noqa: E402
 
 NUM_IMAGES = 25  # per synset, so that no split is empty
 WNIDS = ("n01440764", "n01443537", "n01484850")  # classes 0, 1 and 2 of ILSVRC12

@@ -23,7 +23,7 @@ _PRESENT = jnp.ones(_BATCH, bool)
 
 def image_size(config):
     """The image size of a config whose data tests do not have; None for another config."""
-    crop = _CROP.search(config["data"]["train"])
+    crop = _CROP.search(config["data"].get("train", ""))
     return int(crop[1]) if crop else _SIZES.get(config["data"]["name"])
 
 

@@ -233,23 +233,25 @@ def test_a_bad_setting_is_named(settings, message):
         optimizer.sgd(lambda step: 0.1, **settings)
 
 
-def test_adamw_is_the_published_algorithm_in_numpy():
-    """Two steps of Algorithm 2; normalisation and a learned temperature do not decay."""
+@pytest.mark.parametrize("name", ["adamw", "adam"])
+def test_adamw_is_the_published_algorithm_in_numpy(name):
+    """Two steps of Algorithm 2; normalisation and a learned temperature decay in `adam` alone."""
     params = parameters(temperature=(0.5, 2.0))
     settings = dict(b1=0.9, b2=0.999, eps=1e-8, weight_decay=0.3)
-    transformation = optimizer.adamw(lambda step: 0.1 / (1 + step), **settings)
+    transformation = getattr(optimizer, name)(lambda step: 0.1 / (1 + step), **settings)
     state, theta = transformation.init(params), flat(params)
     mean, square = ({n: np.zeros_like(x) for n, x in theta.items()} for _ in range(2))
     for step in range(2):
         gradients = parameters(seed=step + 1, temperature=(0.5, 2.0))
         updates, state = transformation.update(gradients, state, params)
         params = optax.apply_updates(params, updates)
-        for name, gradient in flat(gradients).items():
-            mean[name] = 0.9 * mean[name] + 0.1 * gradient
-            square[name] = 0.999 * square[name] + 0.001 * gradient**2
-            direction = mean[name] / (1 - 0.9 ** (step + 1))
-            direction /= np.sqrt(square[name] / (1 - 0.999 ** (step + 1))) + 1e-8
-            decays = "Norm" not in name and not name.endswith("temperature")
-            theta[name] = theta[name] - 0.1 / (1 + step) * (direction + 0.3 * decays * theta[name])
-    for name, expected in theta.items():
-        np.testing.assert_allclose(flat(params)[name], expected, rtol=1e-4, atol=1e-5)
+        for path, gradient in flat(gradients).items():
+            mean[path] = 0.9 * mean[path] + 0.1 * gradient
+            square[path] = 0.999 * square[path] + 0.001 * gradient**2
+            direction = mean[path] / (1 - 0.9 ** (step + 1))
+            direction /= np.sqrt(square[path] / (1 - 0.999 ** (step + 1))) + 1e-8
+            decays = "Norm" not in path and not path.endswith("temperature")
+            decay = 0.3 * (decays or name == "adam") * theta[path]
+            theta[path] = theta[path] - 0.1 / (1 + step) * (direction + decay)
+    for path, expected in theta.items():
+        np.testing.assert_allclose(flat(params)[path], expected, rtol=1e-4, atol=1e-5)

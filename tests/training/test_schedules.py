@@ -35,6 +35,14 @@ def test_cosine_is_half_a_cosine_from_the_rate_to_zero(total_steps):
     assert (np.diff(found) < 0).all()
 
 
+def test_inverse_sqrt_rises_to_the_rate_and_falls_with_the_root_of_the_step():
+    found = rates(schedules.inverse_sqrt, warmup_steps=4)
+    stated = [0.4 * n / 4 if n <= 4 else 0.4 * np.sqrt(4 / n) for n in range(1, 62)]
+    np.testing.assert_allclose(found, stated, rtol=1e-6)
+    np.testing.assert_array_equal(rates(schedules.inverse_sqrt, warmup_epochs=0.4), found)
+    np.testing.assert_array_equal(rates(schedules.inverse_sqrt, 90, warmup_steps=4)[:61], found)
+
+
 @pytest.mark.parametrize("factor", [0.1, 0.5, 1.0])
 @pytest.mark.parametrize("milestones", [(), (0.5,), (0.1, 0.5, 0.9)])
 def test_steps_multiply_by_the_factor_at_each_milestone(milestones, factor):

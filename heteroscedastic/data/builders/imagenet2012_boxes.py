@@ -10,7 +10,7 @@ import tensorflow_datasets as tfds
 from jaxtyping import Float
 from tensorflow_datasets.datasets.imagenet2012 import imagenet2012_dataset_builder as imagenet2012
 
-from heteroscedastic.data.builders import archives
+from heteroscedastic.data.storage import archives
 
 _FILES = {
     "train": ("ILSVRC2012_img_train.tar", "ILSVRC2012_bbox_train_v2.tar.gz"),

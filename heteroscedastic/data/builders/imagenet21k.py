@@ -7,7 +7,7 @@ from typing import Any
 
 import tensorflow_datasets as tfds
 
-from heteroscedastic.data.builders import archives
+from heteroscedastic.data.storage import archives
 
 NUM_CLASSES = 21_843
 _MIN_CLASSES = 21_841  # synsets with images, the usual count of the release

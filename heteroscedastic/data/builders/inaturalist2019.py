@@ -8,7 +8,7 @@ from typing import Any
 
 import tensorflow_datasets as tfds
 
-from heteroscedastic.data.builders import archives
+from heteroscedastic.data.storage import archives
 
 _NUM_CLASSES = 9
 _SIZE = 64  # pixels

@@ -5,7 +5,7 @@ from typing import Any
 
 import tensorflow_datasets as tfds
 
-from heteroscedastic.data.builders import archives
+from heteroscedastic.data.storage import archives
 
 _INFO = "info.tar"
 _IMAGES = {

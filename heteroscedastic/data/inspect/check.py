@@ -38,7 +38,16 @@ class _SetInfo(NamedTuple):
 
 
 def report(config: Mapping[str, Any], data_dir: str | None) -> Report:
-    """Inspects every set that a config names."""
+    """Inspects every set that a config names.
+
+    Raises:
+      ValueError: the config names sentence pairs.
+    """
+    if config["data"].get("pipeline") == "text":
+        raise ValueError(
+            "config.data.pipeline is 'text', but this command shows images and features; main.py"
+            " says what is wrong with sentence pairs before it trains."
+        )
     lines, problems = [], []
     for ref in split_spec.dataset_refs(config["data"]):
         try:

@@ -1,0 +1,1 @@
+"""Sentence pairs: files, words, packed rows, and their pipeline."""

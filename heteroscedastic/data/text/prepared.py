@@ -1,0 +1,151 @@
+"""Sentence pairs as numbers of words, which later processes load from the user's cache."""
+
+import hashlib
+import json
+import warnings
+from collections.abc import Mapping, Sequence
+from importlib import metadata
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Int
+
+from heteroscedastic import files
+from heteroscedastic.data.text import words as words_lib
+from heteroscedastic.data.text.pairs import Pairs
+
+_VERSION = 1  # of the preparation; a change of its results is another version
+_LIBRARIES = ("sacremoses", "subword-nmt")
+
+
+class Sentences(NamedTuple):
+    """Sentences of one side of a split, as numbers of words; each ends with `words.END`."""
+
+    tokens: Int[np.ndarray, "m"]  # of all sentences, one after another
+    lengths: Int[np.ndarray, "n"]
+
+    def split(self) -> list[Int[np.ndarray, "_"]]:
+        """The tokens of each sentence."""
+        return np.split(self.tokens, np.cumsum(self.lengths)[:-1])
+
+
+class PreparedText(NamedTuple):
+    """Sentence pairs as numbers of words."""
+
+    source: dict[str, Sentences]  # by split
+    target: dict[str, Sentences]
+    source_words: tuple[str, ...]
+    target_words: tuple[str, ...]
+    merges: str  # of the byte-pair encoding
+    fingerprint: str  # of the sentences and of all that they became
+
+
+def prepared(
+    pairs: Mapping[str, Pairs], languages: tuple[str, str], num_merges: int
+) -> PreparedText:
+    """Tokens, byte-pair encoding and vocabularies of sentence pairs.
+
+    The encoding is joint, and it and the vocabularies are of all pairs of split "train". The
+    result is loaded from `files.user_cache()` where the same was prepared before.
+
+    Args:
+      pairs: by split.
+      languages: of source and target.
+      num_merges: largest number of merges of the encoding.
+
+    Raises:
+      ValueError: there is no split "train".
+      ModuleNotFoundError: the extra [text] is not installed.
+    """
+    if "train" not in pairs:
+        raise ValueError(f"there is no split 'train'; the splits are {', '.join(sorted(pairs))}.")
+    fingerprint = _fingerprint(pairs, languages, num_merges)
+    path = _cached(fingerprint)
+    if path is not None and path.exists():
+        try:
+            return _loaded(path, fingerprint)
+        except Exception as error:  # zip, zlib or numpy, whichever meets damage first
+            warnings.warn(f"{path} cannot be loaded ({error}); preparing it again.", stacklevel=2)
+    text = _prepared(pairs, languages, num_merges, fingerprint)
+    if path is not None:
+        try:
+            files.write_arrays(path, _arrays(text))
+        except OSError as error:
+            warnings.warn(f"prepared text is not saved: {error}.", stacklevel=2)
+    return text
+
+
+def _cached(fingerprint: str) -> files.Path | None:
+    """The file of a prepared text; None where the user has no home directory."""
+    try:
+        return files.user_cache() / "text" / f"{fingerprint[:32]}.npz"
+    except RuntimeError:
+        return None
+
+
+def _fingerprint(pairs: Mapping[str, Pairs], languages: tuple[str, str], num_merges: int) -> str:
+    versions = {}
+    for library in _LIBRARIES:
+        try:
+            versions[library] = metadata.version(library)
+        except metadata.PackageNotFoundError:
+            versions[library] = ""
+    content = [_VERSION, versions, languages, num_merges, sorted(pairs.items())]
+    return hashlib.sha256(json.dumps(content).encode()).hexdigest()
+
+
+def _prepared(
+    pairs: Mapping[str, Pairs], languages: tuple[str, str], num_merges: int, fingerprint: str
+) -> PreparedText:
+    tokenized = {
+        split: [words_lib.tokenized(side, language) for side, language in zip(sides[:2], languages)]
+        for split, sides in pairs.items()
+    }
+    merges = words_lib.learned_merges([s for side in tokenized["train"] for s in side], num_merges)
+    parts = {
+        split: [words_lib.split_words(side, merges) for side in sides]
+        for split, sides in tokenized.items()
+    }
+    vocabularies = [words_lib.vocabulary(side) for side in parts["train"]]
+    source, target = (
+        {
+            split: Sentences(*words_lib.encoded(sides[index], vocabularies[index]))
+            for split, sides in parts.items()
+        }
+        for index in (0, 1)
+    )
+    return PreparedText(source, target, *vocabularies, merges, fingerprint)
+
+
+def _arrays(text: PreparedText) -> dict[str, np.ndarray]:
+    arrays = {name: np.array(text._asdict()[name]) for name in ("source_words", "target_words")}
+    arrays |= {name: np.array(getattr(text, name)) for name in ("merges", "fingerprint")}
+    for side in ("source", "target"):
+        for split, sentences in getattr(text, side).items():
+            arrays |= {f"{side} {split} {name}": x for name, x in sentences._asdict().items()}
+    return arrays
+
+
+def _loaded(path: files.Path, fingerprint: str) -> PreparedText:
+    arrays = files.read_arrays(path)
+    if str(arrays["fingerprint"]) != fingerprint:
+        raise ValueError(f"{path} is of other sentences")
+    sides: list[dict[str, Sentences]] = []
+    for side in ("source", "target"):
+        splits = _splits(list(arrays), side)
+        sides.append(
+            {
+                split: Sentences(*(arrays[f"{side} {split} {name}"] for name in Sentences._fields))
+                for split in splits
+            }
+        )
+    source_words, target_words = (
+        tuple(arrays[name].tolist()) for name in ("source_words", "target_words")
+    )
+    return PreparedText(*sides, source_words, target_words, str(arrays["merges"]), fingerprint)
+
+
+def _splits(names: Sequence[str], side: str) -> list[str]:
+    end = f" {Sentences._fields[0]}"
+    start = f"{side} "
+    return [n[len(start) : -len(end)] for n in names if n.startswith(start) and n.endswith(end)]

@@ -1,0 +1,193 @@
+"""Sentence pairs: files, words, the archive of IWSLT'14, and rows of several pairs."""
+
+import gzip
+import io
+import tarfile
+
+import numpy as np
+import pytest
+
+from heteroscedastic import files
+from heteroscedastic.data import packing
+from heteroscedastic.data.text import iwslt14, numbers, pairs, prepared, words
+
+SENTENCES = (
+    "Zwei junge weiße Männer sind im Freien, in der Nähe vieler Büsche.",
+    'Er sagte: "Das ist\'s!" & ging <weg> | nach Haus [3/4].',
+    "Ein Mann @@ und @@ ein Hund@@ !",
+    "日本 und naïve café-Gäste",
+)
+
+
+@pytest.fixture(autouse=True)
+def _cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
+def write(directory, split="train", de=b"ein hund\nhund\n", en=b"a dog\ndog\n", name="mine"):
+    directory.mkdir(parents=True, exist_ok=True)
+    (directory / f"{name}.{split}.de").write_bytes(de)
+    (directory / f"{name}.{split}.en.gz").write_bytes(gzip.compress(en))
+
+
+def read(data_dir, **settings):
+    return pairs.read("mine", str(data_dir), source="de", target="en", **settings)
+
+
+@pytest.mark.parametrize("num_merges", [1, 5, 200])
+def test_parts_of_words_join_to_the_text(num_merges):
+    tokenized = words.tokenized(SENTENCES, "de")
+    merges = words.learned_merges(tokenized, num_merges)
+    parts = words.split_words(tokenized, merges)
+    assert [words.joined(p) for p in parts] == tokenized
+    assert all(text == text.lower() and "<" not in text for text in tokenized)
+
+
+def test_merges_are_the_most_frequent_pairs_of_symbols():
+    # "aab" three times and "ab" twice: a b, with the end of the word, is the most frequent pair.
+    merges = words.learned_merges(["aab aab ab", "aab ab"], 1).splitlines()[1:]
+    assert merges == ["a b</w>"]
+    assert words.split_words(["aab b ab"], "#version: 0.2\na b</w>") == [["a@@", "ab", "b", "ab"]]
+    with pytest.raises(ValueError, match="no two symbols follow each other twice"):
+        words.learned_merges(["ab cd"], 5)
+
+
+def test_a_vocabulary_has_the_most_frequent_words_first_and_a_size_that_8_divides():
+    found = words.vocabulary([["b", "c"], ["c", "a"]])
+    assert found == (*words.SPECIAL, "c", "a", "b", "madeupword0000")
+    tokens, lengths = words.encoded([["c", "x"], ["b"]], found)
+    assert tokens.tolist() == [4, words.UNKNOWN, words.END, 6, words.END]
+    assert lengths.tolist() == [3, 2]
+
+
+def test_the_prepared_text_is_that_of_the_files_and_is_loaded_unchanged(tmp_path):
+    write(tmp_path / "text")
+    write(tmp_path / "text", "test", b"drei hund\n", b"three dog\n")
+    found = read(tmp_path / "tfds")  # the folder lies beside the directory of data sets
+    assert found["train"] == pairs.Pairs(["ein hund", "hund"], ["a dog", "dog"])
+    text = prepared.prepared(found, ("de", "en"), 50)
+    spelled = [" ".join(text.source_words[i] for i in s) for s in text.source["test"].split()]
+    assert spelled[0].endswith(" hund </s>")
+    assert not {"drei", "three"} & {*text.source_words, *text.target_words}  # not in training
+    (path,) = (tmp_path / "cache").rglob("*.npz")
+    again = prepared.prepared(found, ("de", "en"), 50)
+    assert prepared._arrays(again).keys() == prepared._arrays(text).keys()
+    for name, array in prepared._arrays(text).items():
+        np.testing.assert_array_equal(prepared._arrays(again)[name], array)
+    path.write_bytes(b"damaged")
+    with pytest.warns(UserWarning, match="cannot be loaded"):
+        assert prepared.prepared(found, ("de", "en"), 50).fingerprint == text.fingerprint
+    other = {**found, "test": pairs.Pairs(["zwei hund"], ["two dog"])}
+    assert prepared.prepared(other, ("de", "en"), 50).fingerprint != text.fingerprint
+
+
+def test_splits_are_slices_of_stored_ones_and_of_other_sets(tmp_path):
+    write(tmp_path / "text")
+    write(tmp_path / "text", "test", b"a\nb\nc\n", b"x\ny\nz\n", name="other")
+    splits = {"train": "train[1:]", "shift": {"name": "other", "split": "test"}}
+    found = read(tmp_path, splits=splits, max_examples=2)
+    assert found["train"] == pairs.Pairs(["hund"], ["dog"])
+    assert found["shift"] == pairs.Pairs(["a", "b"], ["x", "y"])
+
+
+@pytest.mark.parametrize(
+    ("content", "error", "message"),
+    [
+        (dict(en=b"a dog\n"), ValueError, r"has 2 lines, but mine\.train\.en\.gz has 1"),
+        (dict(de=b"ein hund\n \n"), ValueError, r"mine\.train\.de line 2 is empty"),
+        (dict(de=b"ein hund\n\xff\n"), ValueError, r"mine\.train\.de line 2 is not UTF-8"),
+        (dict(name="other"), FileNotFoundError, r"no sentence pairs 'mine': searched .*text and "),
+    ],
+)
+def test_what_is_wrong_with_files_is_said(tmp_path, content, error, message):
+    write(tmp_path / "text", **content)
+    with pytest.raises(error, match=message):
+        read(tmp_path)
+
+
+def test_a_missing_set_is_written_by_the_command_that_the_error_names(tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"data\.text\.iwslt14 de-en\.tgz --data_dir=DIR"):
+        pairs.read("iwslt14", str(tmp_path), source="de", target="en")
+    (tmp_path / "text").mkdir()
+    (tmp_path / "text" / "mine.train.de").write_text("ein\n")
+    with pytest.raises(FileNotFoundError, match=r"mine\.train in one of de and en alone"):
+        read(tmp_path)
+
+
+def test_the_archive_gives_the_pairs_of_the_recipe(tmp_path):
+    lines = [f"Satz {i} ." for i in range(46)]
+    lines[3] = " ".join(["lang"] * 7)  # too long for its target of 3 tokens
+    lines[4] = ""
+    german = ["<url>http</url>", "<title>Der Titel .</title>", *lines]
+    english = ["<url>http</url>", "<title>The title .</title>", *(f"Line {i} ." for i in range(46))]
+    content = {
+        f"de-en/train.tags.de-en.{x}": "\n".join(side) + "\n"
+        for x, side in (("de", german), ("en", english))
+    }
+    for name in iwslt14._TESTS:
+        for language in ("de", "en"):
+            text = f'<doc>\n<seg id="1"> {name}\u2019s {language} </seg>\n</doc>\n'
+            content[f"de-en/IWSLT14.{name}.de-en.{language}.xml"] = text
+    with tarfile.open(tmp_path / "de-en.tgz", "w:gz") as archive:
+        for name, text in content.items():
+            info = tarfile.TarInfo(name)
+            info.size = len(text.encode())
+            archive.addfile(info, io.BytesIO(text.encode()))
+    found = iwslt14.splits(files.as_path(tmp_path / "de-en.tgz"))
+    kept = ["Der Titel .", *(line for i, line in enumerate(lines) if i not in (3, 4))]
+    assert found["valid"].source == [kept[22]]
+    assert found["train"].source == kept[:22] + kept[23:]
+    assert found["train"].target[0] == "The title ."
+    assert found["test"].target == [f"{name}'s en" for name in iwslt14._TESTS]
+
+
+def test_numbers_are_spelled():
+    expected = {
+        0: ("null", "zero"),
+        1: ("eins", "one"),
+        17: ("siebzehn", "seventeen"),
+        20: ("zwanzig", "twenty"),
+        21: ("einundzwanzig", "twenty-one"),
+        101: ("einhunderteins", "one hundred and one"),
+        999: ("neunhundertneunundneunzig", "nine hundred and ninety-nine"),
+    }
+    for number, (german, english) in expected.items():
+        assert numbers.spelled(number, "de") == german
+        assert numbers.spelled(number, "en") == english
+
+
+def test_packed_rows_hold_every_pair_once_and_whole():
+    rng, length = np.random.default_rng(0), 16
+    lengths = rng.integers(1, 12, (2, 300))
+    source, target = ([rng.integers(4, 99, n) for n in side] for side in lengths)
+    ids = np.arange(1000, 1300)
+    rows = packing.rows(*lengths, length, seed=1)
+    arrays = packing.packed(rows, source, target, ids, length, words.PAD)
+    assert sorted(pair for row in rows for pair in row) == list(range(300))
+    assert rows == packing.rows(*lengths, length, seed=1) != packing.rows(*lengths, length, seed=2)
+    for row, chosen in enumerate(rows):
+        for segment, pair in enumerate(chosen, start=1):
+            here = arrays.source_segments[row] == segment
+            np.testing.assert_array_equal(arrays.source[row, here], source[pair])
+            here = arrays.target_segments[row] == segment
+            np.testing.assert_array_equal(arrays.target[row, here], target[pair])
+            positions = packing.MAX_TOKENS * ids[pair] + np.arange(len(target[pair]))
+            np.testing.assert_array_equal(arrays.ids[row, here], positions)
+    is_padding = arrays.target_segments == 0
+    assert (arrays.target[is_padding] == words.PAD).all()
+    assert (arrays.ids[is_padding] == -1).all()
+    assert (~is_padding).sum() == lengths[1].sum()
+    # Rows in the order of the pairs, as many as fit, are the plain way, and fill less.
+    assert len(rows) < len(_in_order(lengths, length))
+    with pytest.raises(ValueError, match="a sentence has 11 tokens, but a row has 10"):
+        packing.rows(*lengths, 10, seed=0)
+
+
+def _in_order(lengths, length):
+    rows, space = [], np.zeros(2, int)
+    for pair in lengths.T:
+        if (space < pair).any():
+            rows.append([])
+            space = np.full(2, length)
+        space = space - pair
+    return rows

@@ -1,0 +1,91 @@
+"""Runs that translate."""
+
+import json
+
+import numpy as np
+import pytest
+from scipy import special
+from small_runs import assert_same_bits, outcome
+
+from experiments import study
+from heteroscedastic.data.text.pipeline import Text
+from heteroscedastic.models.transformer import TransformerSmall
+from heteroscedastic.runs import assembly, loop, predictions
+
+WORDS = (48, 48)  # of source and target
+
+
+@pytest.fixture(autouse=True)
+def _tiny(tmp_path_factory, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.getbasetemp() / "cache"))
+    for name, value in (("num_layers", 1), ("width", 8), ("hidden_width", 8)):
+        monkeypatch.setattr(TransformerSmall, name, value)
+
+
+def small(name="multi30k_hom", **overrides):
+    settings = {
+        "data.name": "numbers",
+        "data.splits": None,
+        "data.max_examples": 64,
+        "data.num_merges": 60,
+        "data.row_length": 32,
+        "backbone.num_source_words": WORDS[0],
+        "head.num_classes": WORDS[1],
+        "training.batch_size": 8,
+        "training.microbatches": 2,
+        "training.num_epochs": 2.0,
+        "schedule.warmup_steps": 2,
+    }
+    return study.config(name, settings | overrides)
+
+
+def test_a_run_resumes_with_the_same_bits_and_its_metrics_are_those_of_its_predictions(
+    tmp_path, monkeypatch
+):
+    loop.train(small(), str(tmp_path / "whole"))
+    feeds = Text.training_feeds
+
+    def stopped(self, epoch, *arguments, **settings):
+        if epoch == 1:
+            raise InterruptedError
+        return feeds(self, epoch, *arguments, **settings)
+
+    with monkeypatch.context() as context:
+        context.setattr(Text, "training_feeds", stopped)
+        with pytest.raises(InterruptedError):
+            loop.train(small(), str(tmp_path / "parts"))
+    loop.train(small(), str(tmp_path / "parts"))
+    whole = outcome(tmp_path / "whole")
+    assert_same_bits(whole, outcome(tmp_path / "parts"))
+
+    results, last = whole[0]["evals"]["test"], json.loads(whole[1][-1])
+    assert {name: last[f"evals/test/{name}"] for name in results} == results
+    record = predictions.read(tmp_path / "whole", "test")
+    log_probs = special.log_softmax(record.logits.astype(np.float64), axis=-1)
+    own = np.take_along_axis(log_probs, record.labels[:, None], axis=-1)
+    assert results["nll"] == pytest.approx(-own.mean(), rel=1e-5)
+    assert results["accuracy"] == np.mean(predictions.is_correct(record))
+    dataset = json.loads((tmp_path / "whole" / "dataset.json").read_text())
+    assert len(record.ids) == dataset["num_examples"]["test"]
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (
+            {"backbone.num_source_words": 100},
+            rf"num_source_words is 100, but numbers has {WORDS[0]} words of 'de'",
+        ),
+        ({"head.num_classes": 100}, rf"num_classes is 100, but numbers has {WORDS[1]} classes"),
+        ({"data.row_length": 3}, r"config\.data: row_length is 3, but the shortest pair has"),
+        ({"data.row_length": 2000}, r"config\.data\.row_length is 2000"),
+        ({"data.source": "fr"}, r"config\.data: the set 'numbers' has the languages de and en"),
+        ({"data.splits": {"train": {"label": "x"}}}, r"section of split and name of another set"),
+        ({"curation": "symmetric(rate=0.1)"}, r"config\.curation: symmetric: sentence pairs are"),
+        ({"task": "multiclass"}, r"are for sentences, but config\.task 'multiclass' are not"),
+        ({"mixing": dict(name="mixup", alpha=0.2, draws="batch")}, r"remove config\.mixing"),
+    ],
+)
+def test_what_does_not_suit_sentences_is_an_error(overrides, message):
+    with pytest.raises(ValueError, match=message):
+        assembly.build(small(**overrides))
