@@ -18,7 +18,8 @@ COMMAND = Path(sys.executable).with_name("heteroscedastic")
 
 def expected() -> dict[str, bytes]:
     """The content of every file that a wheel must have, by name."""
-    package = [p for p in (ROOT / "heteroscedastic").rglob("*") if p.suffix in (".py", ".typed")]
+    suffixes = (".py", ".typed", ".npy")
+    package = [p for p in (ROOT / "heteroscedastic").rglob("*") if p.suffix in suffixes]
     configs = (ROOT / "configs").glob("*.py")
     return {
         **{p.relative_to(ROOT).as_posix(): p.read_bytes() for p in package},

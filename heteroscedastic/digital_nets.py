@@ -7,12 +7,13 @@ have up to 2**(m - 1) times the variance that independent points have, and a shi
 
 import functools
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 from jaxtyping import Float, UInt32
 from scipy import special
 
-_NUM_SOBOL, _NUM_RANDOM, _MAX_COLUMNS = 512, 2048, 64
+_NUM_RANDOM, _MAX_COLUMNS = 2048, 64
 _MAX_TEST_DIGITS = 13
 # Functions of two normals on which a pair of columns is tested: a covariance, and a softmax of two
 # classes at falling temperatures, down to the argmax.
@@ -52,17 +53,13 @@ def columns(digits: int) -> UInt32[np.ndarray, "c digits"]:
 
 
 def _sobol(digits: int) -> UInt32[np.ndarray, "c digits"]:
-    """The columns of SciPy's Sobol sequence, with the direction numbers of Joe and Kuo (2008)."""
-    from scipy.stats import qmc  # takes a second to import
+    """The columns of SciPy's Sobol sequence, with the direction numbers of Joe and Kuo (2008).
 
-    engine, position = qmc.Sobol(_NUM_SOBOL, scramble=False, bits=32), 0
-    points = [np.zeros((0, _NUM_SOBOL))]
-    for i in range(digits):
-        number = 2 ** (i + 1) - 1  # its Gray code has only digit i set
-        engine.fast_forward(number - position)
-        points.append(engine.random(1))
-        position = number + 1
-    return (np.concatenate(points).T * 2.0**32).astype(np.uint32)
+    Row j of the file has the first 32 generators of column j. SciPy has the same numbers, in a
+    module that takes a second to import.
+    """
+    numbers = np.load(Path(__file__).with_name("sobol.npy"), allow_pickle=False)
+    return numbers[:, :digits]
 
 
 def _random(digits: int) -> UInt32[np.ndarray, "c digits"]:

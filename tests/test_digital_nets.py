@@ -28,6 +28,15 @@ def test_the_first_columns_are_those_of_scipy():
     np.testing.assert_array_equal(np.unique(actual.T, axis=0), np.unique(expected, axis=0))
 
 
+def test_the_file_holds_the_direction_numbers_of_scipy():
+    assert digital_nets._sobol(32).shape == (512, 32)
+    engine = stats.qmc.Sobol(512, scramble=False, bits=32)
+    expected = np.unique(engine.random(128), axis=0)
+    points = digits_of(digital_nets._sobol(7))
+    np.testing.assert_array_equal(np.unique(points.T, axis=0), expected)
+    np.testing.assert_array_equal(digital_nets._sobol(32), engine._sv)
+
+
 def test_the_variance_ratio_agrees_with_random_shifts():
     columns = digital_nets.columns(4)[[0, 2]]
     points = (digits_of(columns) * 2**16).astype(int)

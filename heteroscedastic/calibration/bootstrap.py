@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Float
-from scipy import stats
+from scipy import special
 
 _CHUNK_VALUES = 2**22  # counts in memory at a time
 
@@ -113,7 +113,7 @@ def corrected_interval(
     """
     below = np.mean(draws < value) + 0.5 * np.mean(draws == value)
     # Kept off 0 and 1, where the normal quantile is infinite.
-    bias = stats.norm.ppf(np.clip(below, 0.5 / len(draws), 1 - 0.5 / len(draws)))
-    tail = stats.norm.ppf(0.5 + level / 2)
-    low, high = np.quantile(draws, stats.norm.cdf([2 * bias - tail, 2 * bias + tail]))
+    bias = special.ndtri(np.clip(below, 0.5 / len(draws), 1 - 0.5 / len(draws)))
+    tail = special.ndtri(0.5 + level / 2)
+    low, high = np.quantile(draws, special.ndtr([2 * bias - tail, 2 * bias + tail]))
     return Interval(value, float(min(low, value)), float(max(high, value)))

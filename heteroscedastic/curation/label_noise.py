@@ -2,7 +2,7 @@
 
 import numpy as np
 from jaxtyping import Int, UInt8
-from scipy import special, stats
+from scipy import special
 
 from heteroscedastic import label_lists
 from heteroscedastic.curation import draws
@@ -134,9 +134,9 @@ def instance_dependent(
             "instance_dependent requires the images in memory; set config.data.pipeline to"
             " 'resident'."
         )
-    low, high = stats.norm.cdf([-rate / _RATE_DEVIATION, (1 - rate) / _RATE_DEVIATION])
+    low, high = special.ndtr([-rate / _RATE_DEVIATION, (1 - rate) / _RATE_DEVIATION])
     share = low + draws.uniforms(seed, "instance_dependent rate", ids) * (high - low)
-    rates = rate + _RATE_DEVIATION * stats.norm.ppf(share)
+    rates = rate + _RATE_DEVIATION * special.ndtri(share)
     is_changed = draws.uniforms(seed, "instance_dependent", ids) < rates
     points = draws.uniforms(seed, "instance_dependent target", ids)
     noisy = labels.astype(np.int32)

@@ -4,6 +4,7 @@ import logging
 import os
 import random
 import re
+import shutil
 import signal
 import time
 
@@ -20,7 +21,7 @@ from heteroscedastic.runs.trace import Trace
 from heteroscedastic.training import evaluate
 from launch.command import SAVED
 
-EPOCHS = 12
+EPOCHS = 8
 
 
 @pytest.fixture(scope="module")
@@ -42,6 +43,19 @@ def arguments(directory, data_dir):
 
 
 @pytest.fixture(scope="module")
+def first(tmp_path_factory):
+    """A small run, made in this process, and the results. A test that changes it copies it."""
+    directory = tmp_path_factory.mktemp("complete") / "run"
+    return directory, loop.train(small(), str(directory))
+
+
+@pytest.fixture(scope="module")
+def complete(first):
+    """The directory of the small run."""
+    return first[0]
+
+
+@pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory, data_dir):
     directory = tmp_path_factory.mktemp("undisturbed") / "run"
     done = run_without(EXTRAS, MAIN, *arguments(directory, data_dir))
@@ -60,16 +74,16 @@ def until_lines(process, directory, number):
 
 
 @pytest.mark.slow
-def test_a_run_that_is_killed_at_six_random_moments_ends_with_the_same_bits(
+def test_a_run_that_is_killed_at_four_random_moments_ends_with_the_same_bits(
     undisturbed, data_dir, tmp_path
 ):
-    # A line is written just before a checkpoint is, so three kills fall into writing one, or soon
-    # after; two fall anywhere between the start and the first steps, and one among the
+    # A line is written just before a checkpoint is, so two kills fall into writing one, or soon
+    # after; one falls anywhere between the start and the first steps, and one among the
     # evaluations.
     draws, directory = random.Random(0), tmp_path / "run"
-    lines = sorted(draws.sample(range(1, EPOCHS + 1), 3))
+    lines = sorted(draws.sample(range(1, EPOCHS + 1), 2))
     start_up, num_kills, num_starts = None, 0, 0
-    moments = [lines[0], None, lines[1], None, lines[2], "evaluations"]
+    moments = [lines[0], None, lines[1], "evaluations"]
     while moments:
         number = moments.pop(0)
         num_starts += 1
@@ -92,7 +106,7 @@ def test_a_run_that_is_killed_at_six_random_moments_ends_with_the_same_bits(
         else:  # the machine was too fast this time
             (directory / "results.json").unlink()
             moments.append(None)
-    assert num_kills == 6
+    assert num_kills == 4
     done = run_without(EXTRAS, MAIN, *arguments(directory, data_dir))
     assert "continuing from step" in done.stdout, done.stderr
     assert_same_bits(outcome(directory), outcome(undisturbed))
@@ -116,14 +130,13 @@ def test_sigterm_saves_and_leaves_and_the_rest_is_the_same_bits(undisturbed, dat
 
 @pytest.mark.parametrize("moments", [[(1, 0)], [(1, 2), (0, 0), (0, 1)], [(5, 1), (2, 0)]])
 def test_sigterm_in_an_evaluation_ends_it_and_the_rest_is_the_same_bits(
-    tmp_path, monkeypatch, moments
+    complete, tmp_path, monkeypatch, moments
 ):
     """Each a process: the number of the evaluation, and of its step.
 
     Of four, the first four validate.
     """
-    whole, cut = tmp_path / "whole", tmp_path / "cut"
-    loop.train(small(), str(whole))
+    cut = tmp_path / "cut"
     evaluated = evaluate.evaluate
     for moment in moments:
         numbers, steps = itertools.count(), []
@@ -148,7 +161,7 @@ def test_sigterm_in_an_evaluation_ends_it_and_the_rest_is_the_same_bits(
         assert len(steps) == moment[1]
         assert not (cut / "results.json").exists()
     loop.train(small(), str(cut))
-    assert_same_bits(outcome(cut), outcome(whole))
+    assert_same_bits(outcome(cut), outcome(complete))
 
 
 @pytest.mark.slow
@@ -167,22 +180,18 @@ def test_eight_devices_agree_with_one(undisturbed, data_dir, tmp_path):
     )
 
 
-def test_a_complete_run_is_left_alone(tmp_path, capsys):
-    directory = tmp_path / "run"
-    first = loop.train(small(), str(directory))
+def test_a_complete_run_is_left_alone(first, capsys):
+    directory, results = first
     before = {p: p.stat().st_mtime_ns for p in directory.rglob("*")}
     again = loop.train(small(), str(directory))
     assert "complete; nothing to do" in capsys.readouterr().out
-    assert again == first
+    assert again == results
     assert {p: p.stat().st_mtime_ns for p in directory.rglob("*")} == before
 
 
-def test_a_run_of_another_config_is_refused_with_the_difference(tmp_path):
-    loop.train(small(**{"training.num_epochs": 1.0}), str(tmp_path / "run"))
+def test_a_run_of_another_config_is_refused_with_the_difference(complete):
     with pytest.raises(workdir.WorkdirError, match=r"head.temperature: 1.0 -> 3.0"):
-        loop.train(
-            small(**{"training.num_epochs": 1.0, "head.temperature": 3.0}), str(tmp_path / "run")
-        )
+        loop.train(small(**{"head.temperature": 3.0}), str(complete))
 
 
 def test_a_directory_of_other_files_is_refused(tmp_path):
@@ -203,10 +212,8 @@ def test_a_run_is_not_continued_on_other_data(tmp_path):
         loop.train(small(**{"training.num_epochs": 1.0}), str(tmp_path / "run"), str(tmp_path))
 
 
-def test_a_truncated_checkpoint_is_passed_over(tmp_path, caplog):
-    whole, damaged = tmp_path / "whole", tmp_path / "damaged"
-    loop.train(small(), str(whole))
-    loop.train(small(), str(damaged))
+def test_a_truncated_checkpoint_is_passed_over(complete, tmp_path, caplog):
+    damaged = shutil.copytree(complete, tmp_path / "damaged")
     (damaged / "results.json").unlink()
     steps = sorted(int(p.name) for p in (damaged / "checkpoints").iterdir() if p.name.isdigit())
     for path in (damaged / "checkpoints" / str(steps[-1]) / "state").rglob("*"):
@@ -216,19 +223,19 @@ def test_a_truncated_checkpoint_is_passed_over(tmp_path, caplog):
         loop.train(small(), str(damaged))
     assert re.search(rf"checkpoint of step {steps[-1]} in .* cannot be read", caplog.text)
     assert (damaged / "checkpoints_damaged" / str(steps[-1])).is_dir()
-    assert_same_bits(outcome(damaged), outcome(whole))
+    assert_same_bits(outcome(damaged), outcome(complete))
 
 
-def test_where_no_checkpoint_can_be_read_nothing_is_moved(tmp_path):
-    directory = tmp_path / "run"
-    loop.train(small(**{"training.num_epochs": 2.0}), str(directory))
+def test_where_no_checkpoint_can_be_read_nothing_is_moved(complete, tmp_path):
+    directory = shutil.copytree(complete, tmp_path / "run")
     (directory / "results.json").unlink()
+    number = sum(path.name.isdigit() for path in (directory / "checkpoints").iterdir())
     for path in (directory / "checkpoints").glob("*/state/**/*"):
         if path.is_file():
             os.truncate(path, path.stat().st_size // 2)
     before = {p: p.read_bytes() for p in (directory / "checkpoints").rglob("*") if p.is_file()}
-    with pytest.raises(CheckpointError, match="none of the 2 checkpoints"):
-        loop.train(small(**{"training.num_epochs": 2.0}), str(directory))
+    with pytest.raises(CheckpointError, match=f"none of the {number} checkpoints"):
+        loop.train(small(), str(directory))
     assert {
         p: p.read_bytes() for p in (directory / "checkpoints").rglob("*") if p.is_file()
     } == before
@@ -297,10 +304,9 @@ def test_a_loss_that_is_not_finite_stops_the_run_and_the_last_good_checkpoint_st
     assert all(np.isfinite(x).all() for x in jax.tree.leaves(state.params))
 
 
-def test_a_run_leaves_what_the_design_says(tmp_path):
-    directory = tmp_path / "run"
+def test_a_run_leaves_what_the_design_says(first):
+    directory, results = first
     config = small()
-    results = loop.train(config, str(directory))
     assert json.loads((directory / "config.json").read_text()) == json.loads(json.dumps(config))
     told = json.loads((directory / "dataset.json").read_text())
     assert told["class_names"][3] == "three"
