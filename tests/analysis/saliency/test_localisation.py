@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from scipy import ndimage
 
 from heteroscedastic import boxes as boxes_lib
 from heteroscedastic.analysis.saliency import localisation
@@ -83,6 +84,33 @@ def test_the_box_is_of_the_largest_component_and_of_pixels_at_or_above_the_thres
     assert found.any_ious[0, column[0.2]] == pytest.approx(1)
     assert found.ious[0, column[0.32]] == pytest.approx(1)
     assert found.pointing == pytest.approx(0.8)  # four of five maximal pixels
+
+
+def labelled(map_, boxes):
+    """The best IoU of the largest component and of any, by labelling the mask of each threshold."""
+    ious = []
+    for threshold in localisation.THRESHOLDS:
+        labels, number = ndimage.label(map_ >= threshold * map_.max())
+        sizes = np.bincount(labels.ravel(), minlength=number + 1)[1:]
+        masses = np.bincount(labels.ravel(), map_.ravel(), minlength=number + 1)[1:]
+        spans = ndimage.find_objects(labels)
+        corners = np.array([(y.start, x.start, y.stop, x.stop) for y, x in spans])
+        best = boxes_lib.iou(np, corners / np.tile(map_.shape, 2), boxes).max(axis=-1)
+        ious.append((best[np.lexsort((masses, sizes))[-1]], best.max()))
+    return np.array(ious).T
+
+
+def test_components_are_those_of_each_mask_alone():
+    rng = np.random.default_rng(2)
+    noise = rng.normal(size=(6, *SHAPE)).astype(np.float32)
+    smooth = localisation.resized(noise[:, :3, :4], SHAPE)
+    ties = rng.integers(-1, 4, size=(40, *SHAPE)).astype(np.float32)  # of sizes and of masses
+    maps = np.concatenate([noise, smooth, smooth + 3, ties])
+    corners = np.sort(rng.random((len(maps), 2, 2, 2)), axis=2)
+    boxes = corners.reshape(len(maps), 2, 4)
+    found = localisation.scores(maps, boxes)
+    expected = np.stack([labelled(m, b) for m, b in zip(maps, boxes, strict=True)], axis=1)
+    np.testing.assert_array_equal([found.ious, found.any_ious], expected)
 
 
 def test_negative_values_have_no_mass():
