@@ -34,11 +34,11 @@ def chosen_rows(
 ) -> Int[np.ndarray, "m"]:
     """The examples of a sheet.
 
-    Of noise and information those with the largest values; else examples that the run gets wrong
-    and as many that it gets right, evenly spaced.
+    Of noise, entropy and information those with the largest values; else examples that the run gets
+    wrong and as many that it gets right, evenly spaced.
     """
     explained = explain.explain(loaded_run, split, question)
-    if question.of in ("noise", "information"):
+    if question.of in ("noise", *explain.OF_ALL_CLASSES):
         return np.argsort(-explained.value, kind="stable")[:number]
     labels = loaded_run_lib.split_data(loaded_run, split).labels
     is_right = (labels.reshape(len(labels), -1) == explained.probable[:, :1]).any(axis=-1)
@@ -123,7 +123,8 @@ def main() -> None:
         required=True,
         choices=tuple(explain.DEFAULT_METHODS),
         help="a utility (or the difference of two), its log-probability, the noise of a pair of"
-        " classes (under a sigmoid: of a label), or the mutual information of label and noise",
+        " classes (under a sigmoid: of a label), the entropy of the prediction, or the mutual"
+        " information of label and noise",
     )
     parser.add_argument(
         "--classes",
