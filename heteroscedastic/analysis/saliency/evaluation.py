@@ -20,7 +20,6 @@ from heteroscedastic.runs import loaded_run as loaded_run_lib
 from heteroscedastic.runs.loaded_run import LoadedRun
 
 MAX_DELETED = 256  # examples of the deletion curves
-_CHUNK = 256  # maps that are resized at a time
 _BOX_COLUMN = int(np.argmin(np.abs(localisation.THRESHOLDS - localisation.BOX_LEVEL)))
 METRICS = {
     "pointing": "share of images whose maximum lies in a box",
@@ -74,7 +73,8 @@ def located(
         )
     has_box = boxes.any(axis=(1, 2))
     explained = explain.explain(loaded_run, split, question)
-    scorable = localisation.is_scorable(explained.maps)
+    shape = explain.inputs(loaded_run, split, np.zeros(1, int)).shape[1:3]
+    scorable = localisation.is_scorable(explained.maps, shape)
     rows = np.flatnonzero(has_box & scorable)
     if not len(rows):
         raise ValueError(
@@ -88,18 +88,17 @@ def located(
         ids=explained.ids[rows],
         objectness=np.asarray(boxes_lib.objectness(jnp.asarray(boxes[rows]))),
         is_right=(labels == explained.probable[rows, :1]).any(axis=-1),
-        by_map=_scores(loaded_run, split, explained.maps[rows], boxes[rows], with_controls),
+        by_map=_scores(explained.maps[rows], boxes[rows], shape, with_controls),
         num_without_boxes=int((~has_box).sum()),
         num_zero=int((has_box & ~scorable).sum()),
     )
 
 
-def _scores(loaded_run, split, maps, boxes, with_controls) -> dict[str, localisation.Scores]:
-    shape = explain.inputs(loaded_run, split, np.zeros(1, int)).shape[1:3]
+def _scores(maps, boxes, shape, with_controls) -> dict[str, localisation.Scores]:
     others = np.roll(maps, 1, axis=0)  # of the example before
     parts: dict[str, list[localisation.Scores]] = {}
-    for start in range(0, len(maps), _CHUNK):
-        chosen = slice(start, start + _CHUNK)
+    for start in range(0, len(maps), localisation.CHUNK):
+        chosen = slice(start, start + localisation.CHUNK)
         resized = localisation.resized(maps[chosen], shape)
         by_name = {"map": resized}
         if with_controls:

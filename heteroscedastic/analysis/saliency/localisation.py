@@ -19,6 +19,7 @@ from heteroscedastic import boxes as boxes_lib
 BOX_LEVEL = 0.2  # of the maximum of a map, for the box of Zhou et al.
 IOUS = (0.3, 0.5, 0.7)  # of MaxBoxAcc
 THRESHOLDS = np.linspace(0.0, 0.98, 50)  # BOX_LEVEL is one of them
+CHUNK = 256  # maps that are resized at a time
 _TIE = 1e-6  # of the largest size of a map: values that differ by less are equal
 _GAUSSIAN = 0.25  # standard deviation of the centred Gaussian, of each side
 
@@ -59,9 +60,17 @@ def scores(maps: Float[np.ndarray, "n H W"], boxes: Float[np.ndarray, "n m 4"]) 
     return Scores(_share(is_peak.astype(np.float64), inside), mass, *ious)
 
 
-def is_scorable(maps: Float[np.ndarray, "n H W"]) -> Bool[np.ndarray, "n"]:
-    """Whether each map is finite and positive somewhere."""
-    return np.isfinite(maps).all(axis=(1, 2)) & (maps > 0).any(axis=(1, 2))
+def is_scorable(maps: Float[np.ndarray, "n h w"], shape: tuple[int, int]) -> Bool[np.ndarray, "n"]:
+    """Whether each map is finite, and positive somewhere after it is resized.
+
+    A small positive value among negative ones may be lost between the centres of places.
+    """
+    found = np.isfinite(maps).all(axis=(1, 2))
+    rows = np.flatnonzero(found)
+    for start in range(0, len(rows), CHUNK):
+        chosen = rows[start : start + CHUNK]
+        found[chosen] = (resized(maps[chosen], shape) > 0).any(axis=(1, 2))
+    return found
 
 
 def resized(maps: Float[np.ndarray, "n h w"], shape: tuple[int, int]) -> Float[np.ndarray, "n H W"]:

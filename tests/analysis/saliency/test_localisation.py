@@ -102,9 +102,9 @@ def labelled(map_, boxes):
 
 def test_components_are_those_of_each_mask_alone():
     rng = np.random.default_rng(2)
-    noise = rng.normal(size=(6, *SHAPE)).astype(np.float32)
+    noise = rng.normal(size=(3, *SHAPE)).astype(np.float32)
     smooth = localisation.resized(noise[:, :3, :4], SHAPE)
-    ties = rng.integers(-1, 4, size=(40, *SHAPE)).astype(np.float32)  # of sizes and of masses
+    ties = rng.integers(-1, 4, size=(12, *SHAPE)).astype(np.float32)  # of sizes and of masses
     maps = np.concatenate([noise, smooth, smooth + 3, ties])
     corners = np.sort(rng.random((len(maps), 2, 2, 2)), axis=2)
     boxes = corners.reshape(len(maps), 2, 4)
@@ -126,7 +126,13 @@ def test_maps_are_resized_between_the_centres_of_places():
 def test_maps_without_a_positive_value_and_maps_that_are_not_finite_have_no_scores():
     maps = np.stack([np.ones((2, 2)), np.zeros((2, 2)), np.full((2, 2), np.nan), -np.ones((2, 2))])
     maps = np.concatenate([maps, [[[1.0, np.inf], [0, 0]]]])
-    np.testing.assert_array_equal(localisation.is_scorable(maps), [True] + 4 * [False])
+    found = localisation.is_scorable(maps, (2, 2))
+    np.testing.assert_array_equal(found, [True] + 4 * [False])
+    # Between the centres of places the neighbours outweigh a small positive value.
+    peak = np.full((1, 3, 3), -1.0)
+    peak[0, 1, 1] = 0.1
+    assert localisation.is_scorable(peak, (3, 3)).all()
+    assert not localisation.is_scorable(peak, (6, 6)).any()
 
 
 def test_the_threshold_is_one_for_the_set_and_that_of_other_images():
