@@ -52,8 +52,18 @@ def boxes_of(
     )
 
 
+def spaced_rows(loaded_run: LoadedRun, split: str, number: int) -> Int[np.ndarray, "m"]:
+    """Up to `number` positions, evenly spaced in a split."""
+    size = len(loaded_run_lib.split_data(loaded_run, split).ids)
+    return np.unique(np.linspace(0, size - 1, min(number, size)).astype(int))
+
+
 def located(
-    loaded_run: LoadedRun, split: str, question: Question, with_controls: bool = True
+    loaded_run: LoadedRun,
+    split: str,
+    question: Question,
+    with_controls: bool = True,
+    max_images: int | None = None,
 ) -> Located:
     """Scores of the maps of a split.
 
@@ -62,17 +72,20 @@ def located(
       split: of its data.
       question: what to explain; for classes, "label" compares with the boxes of the right class.
       with_controls: whether to score `localisation.controls` too.
+      max_images: explains so many examples, evenly spaced; None is all.
 
     Raises:
       ValueError: the run reads no boxes, or no example has both a box and a map.
     """
-    boxes = boxes_of(loaded_run, split)
+    data = loaded_run_lib.split_data(loaded_run, split)
+    read = spaced_rows(loaded_run, split, max_images or len(data.ids))
+    boxes = boxes_of(loaded_run, split, read)
     if boxes is None:
         raise ValueError(
             "the run reads no boxes; choose a run whose config.data.extras names 'boxes'."
         )
     has_box = boxes.any(axis=(1, 2))
-    explained = explain.explain(loaded_run, split, question)
+    explained = explain.explain(loaded_run, split, question, read)
     shape = explain.inputs(loaded_run, split, np.zeros(1, int)).shape[1:3]
     scorable = localisation.is_scorable(explained.maps, shape)
     rows = np.flatnonzero(has_box & scorable)
@@ -82,8 +95,7 @@ def located(
             f" {int(scorable.sum())} maps with a positive value, and none has both; choose another"
             " split or --method."
         )
-    data = loaded_run_lib.split_data(loaded_run, split)
-    labels = data.labels.reshape(len(data.labels), -1)[rows]
+    labels = data.labels.reshape(len(data.labels), -1)[read[rows]]
     return Located(
         ids=explained.ids[rows],
         objectness=np.asarray(boxes_lib.objectness(jnp.asarray(boxes[rows]))),
@@ -209,9 +221,7 @@ def deletion_curves(
     Returns:
       The curves in the order of the map, at random, and centre first, by `deletion.FRACTIONS`.
     """
-    data = loaded_run_lib.split_data(loaded_run, split)
-    number = min(MAX_DELETED, len(data.ids))
-    rows = np.unique(np.linspace(0, len(data.ids) - 1, number).astype(int))
+    rows = spaced_rows(loaded_run, split, MAX_DELETED)
     color = explain.mean_color(loaded_run, split)
     explained = explain.explain(loaded_run, split, question, rows, color)
     inputs = explain.inputs(loaded_run, split, rows)
