@@ -198,6 +198,27 @@ TABLES = {
         "label",
         later_grid={"head.temperature": (4.0,)},  # selected by the first seed for every method
     ),
+    "marked": Table(
+        claim="Maps of the noise show a patch that confuses the labels; class maps show it less.",
+        rows=tuple(Row(name, f"cifar10_n_{name}") for name in ("het_diag", "het_full", "het_pe")),
+        metrics=("accuracy", "nll", "ece"),
+        regimes={"last epoch": _REGIMES["last epoch"]},
+        select_metric="nll",
+        scales={
+            "cpu": Scale(
+                (0, 1, 2),
+                _CIFAR_ON_CPU_SHORT
+                | {
+                    "data.name": "marked",
+                    "data.label": "confused_label",
+                    "data.splits": dict(train="train", test="test"),
+                    "data.extras": ("boxes",),
+                    "data.max_boxes": 1,
+                },
+            )
+        },
+        reference="het_diag",
+    ),
     "tiny_imagenet": Table(
         claim="A model of correlated noise helps with clean labels and similar classes, with the"
         " streaming pipeline.",

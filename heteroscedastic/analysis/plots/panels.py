@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from jaxtyping import Float
 
 from heteroscedastic.analysis.plots import figures
 from heteroscedastic.analysis.plots.figures import Figure
@@ -249,6 +250,38 @@ def curves(
                     **marker,
                 )
         axes.set(title=title, xlabel="epoch", ylabel=quantity)
+        figure.legend(loc="outside lower center", ncols=2, fontsize=8.5)
+    return figure
+
+
+def shares(
+    lines: dict[str, tuple[Float[np.ndarray, "_"], Float[np.ndarray, "_"]]],
+    title: str,
+    xlabel: str,
+    ylabel: str,
+    diagonal: str | None = None,
+) -> Figure:
+    """Draws shares against shares, both from 0 to 1, one line per name.
+
+    Args:
+      lines: x and y by name.
+      title: of the figure.
+      xlabel: of the x axis.
+      ylabel: of the y axis.
+      diagonal: name of the line on which both are equal, if it is drawn.
+    """
+    with figures.style_context():
+        figure = figures.figure(_WIDTH, _HEIGHT)
+        axes = figure.subplots()
+        if diagonal:
+            axes.plot([0, 1], [0, 1], color="0.5", linewidth=1, linestyle="--", label=diagonal)
+        styles = zip(_colors(len(lines)), itertools.cycle("os^D"))
+        for (name, (x, y)), (color, marker) in zip(lines.items(), styles):
+            settings = dict(color=color, marker=marker, markersize=3.5, markevery=len(x) // 10 or 1)
+            axes.plot(x, y, label=figures.legend_label(name), **settings)
+        axes.set(title=title, xlabel=xlabel, ylabel=ylabel, xlim=(0, 1), ylim=(0, 1))
+        for axis in (axes.xaxis, axes.yaxis):
+            _in_percent(axis, decimals=0)
         figure.legend(loc="outside lower center", ncols=2, fontsize=8.5)
     return figure
 

@@ -20,7 +20,6 @@ from heteroscedastic.runs import loaded_run as loaded_run_lib
 from heteroscedastic.runs.loaded_run import LoadedRun
 
 MAX_DELETED = 256  # examples of the deletion curves
-_CHUNK = 256  # maps that are resized at a time
 _BOX_COLUMN = int(np.argmin(np.abs(localisation.THRESHOLDS - localisation.BOX_LEVEL)))
 METRICS = {
     "pointing": "share of images whose maximum lies in a box",
@@ -53,8 +52,18 @@ def boxes_of(
     )
 
 
+def spaced_rows(loaded_run: LoadedRun, split: str, number: int) -> Int[np.ndarray, "m"]:
+    """Up to `number` positions, evenly spaced in a split."""
+    size = len(loaded_run_lib.split_data(loaded_run, split).ids)
+    return np.unique(np.linspace(0, size - 1, min(number, size)).astype(int))
+
+
 def located(
-    loaded_run: LoadedRun, split: str, question: Question, with_controls: bool = True
+    loaded_run: LoadedRun,
+    split: str,
+    question: Question,
+    with_controls: bool = True,
+    max_images: int | None = None,
 ) -> Located:
     """Scores of the maps of a split.
 
@@ -63,18 +72,22 @@ def located(
       split: of its data.
       question: what to explain; for classes, "label" compares with the boxes of the right class.
       with_controls: whether to score `localisation.controls` too.
+      max_images: explains so many examples, evenly spaced; None is all.
 
     Raises:
       ValueError: the run reads no boxes, or no example has both a box and a map.
     """
-    boxes = boxes_of(loaded_run, split)
+    data = loaded_run_lib.split_data(loaded_run, split)
+    read = spaced_rows(loaded_run, split, max_images or len(data.ids))
+    boxes = boxes_of(loaded_run, split, read)
     if boxes is None:
         raise ValueError(
             "the run reads no boxes; choose a run whose config.data.extras names 'boxes'."
         )
     has_box = boxes.any(axis=(1, 2))
-    explained = explain.explain(loaded_run, split, question)
-    scorable = localisation.is_scorable(explained.maps)
+    explained = explain.explain(loaded_run, split, question, read)
+    shape = explain.inputs(loaded_run, split, np.zeros(1, int)).shape[1:3]
+    scorable = localisation.is_scorable(explained.maps, shape)
     rows = np.flatnonzero(has_box & scorable)
     if not len(rows):
         raise ValueError(
@@ -82,24 +95,22 @@ def located(
             f" {int(scorable.sum())} maps with a positive value, and none has both; choose another"
             " split or --method."
         )
-    data = loaded_run_lib.split_data(loaded_run, split)
-    labels = data.labels.reshape(len(data.labels), -1)[rows]
+    labels = data.labels.reshape(len(data.labels), -1)[read[rows]]
     return Located(
         ids=explained.ids[rows],
         objectness=np.asarray(boxes_lib.objectness(jnp.asarray(boxes[rows]))),
         is_right=(labels == explained.probable[rows, :1]).any(axis=-1),
-        by_map=_scores(loaded_run, split, explained.maps[rows], boxes[rows], with_controls),
+        by_map=_scores(explained.maps[rows], boxes[rows], shape, with_controls),
         num_without_boxes=int((~has_box).sum()),
         num_zero=int((has_box & ~scorable).sum()),
     )
 
 
-def _scores(loaded_run, split, maps, boxes, with_controls) -> dict[str, localisation.Scores]:
-    shape = explain.inputs(loaded_run, split, np.zeros(1, int)).shape[1:3]
+def _scores(maps, boxes, shape, with_controls) -> dict[str, localisation.Scores]:
     others = np.roll(maps, 1, axis=0)  # of the example before
     parts: dict[str, list[localisation.Scores]] = {}
-    for start in range(0, len(maps), _CHUNK):
-        chosen = slice(start, start + _CHUNK)
+    for start in range(0, len(maps), localisation.CHUNK):
+        chosen = slice(start, start + localisation.CHUNK)
         resized = localisation.resized(maps[chosen], shape)
         by_name = {"map": resized}
         if with_controls:
@@ -210,9 +221,7 @@ def deletion_curves(
     Returns:
       The curves in the order of the map, at random, and centre first, by `deletion.FRACTIONS`.
     """
-    data = loaded_run_lib.split_data(loaded_run, split)
-    number = min(MAX_DELETED, len(data.ids))
-    rows = np.unique(np.linspace(0, len(data.ids) - 1, number).astype(int))
+    rows = spaced_rows(loaded_run, split, MAX_DELETED)
     color = explain.mean_color(loaded_run, split)
     explained = explain.explain(loaded_run, split, question, rows, color)
     inputs = explain.inputs(loaded_run, split, rows)

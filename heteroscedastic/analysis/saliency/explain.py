@@ -19,9 +19,11 @@ DEFAULT_METHODS = {
     "class": "grad_cam_pp",
     "log_prob": "integrated",
     "noise": "integrated",
+    "entropy": "integrated",
     "information": "integrated",
 }
-_NUM_POINTS = 128  # of log_prob and information
+OF_ALL_CLASSES = ("entropy", "information")
+_NUM_POINTS = 128  # of log_prob, entropy and information
 _NUM_PROBABLE = 3
 
 
@@ -29,7 +31,8 @@ class Question(NamedTuple):
     """What to explain, and how.
 
     `of` is "class" (a utility, or the difference of two), "log_prob", "noise" (var(u_i - u_j), or
-    under a sigmoid var(u_k)) or "information" (mutual information of label and noise).
+    under a sigmoid var(u_k)), "entropy" (of the prediction) or "information" (mutual information of
+    label and noise).
     """
 
     of: str
@@ -43,7 +46,7 @@ class Explained(NamedTuple):
     ids: Int[np.ndarray, "n"]
     probable: Int[np.ndarray, "n p"]  # the likeliest classes, in descending order
     probs: Float[np.ndarray, "n p"]
-    classes: Int[np.ndarray, "n c"]  # those explained; none for information
+    classes: Int[np.ndarray, "n c"]  # those explained; none for OF_ALL_CLASSES
     value: Float[np.ndarray, "n"]  # of the scalar
     maps: Float[np.ndarray, "n h w"]  # by place or by pixel
     diagonal: Float[np.ndarray, "n h w"] | None = None  # parts of a noise map
@@ -80,11 +83,11 @@ def check(loaded_run: LoadedRun, question: Question, split: str) -> None:
             run.model.head.utilities_parameters(loaded_run.state.params["head"])
         except ValueError as error:
             raise ValueError(f"--method=cam: {error} Choose --method=grad_cam.") from None
-    numbers = {"class": (1, 2), "log_prob": (1,), "information": (0,)}.get(question.of)
-    if numbers is None:
-        numbers = (2,) if run.task.link == "softmax" else (1,)
-    if question.method == "cam":
-        numbers = (1,)
+    numbers = {
+        "class": (1,) if question.method == "cam" else (1, 2),
+        "log_prob": (1,),
+        "noise": (2,) if run.task.link == "softmax" else (1,),
+    }.get(question.of, (0,))
     if not isinstance(given, str) and len(given) not in numbers:
         expected = " or ".join(map(str, numbers))
         raise ValueError(
@@ -201,7 +204,7 @@ def _asked(run, question, apply, inputs, state, batch) -> _Asked:
 
 def _classes(run, question, latent, probs, labels):
     """The classes to explain of each example [b, c]."""
-    if question.of == "information":
+    if question.of in OF_ALL_CLASSES:
         return jnp.zeros((len(probs), 0), jnp.int32)
     if not isinstance(question.classes, str):
         return jnp.tile(jnp.asarray(question.classes, jnp.int32), (len(probs), 1))
@@ -223,9 +226,10 @@ def _scalar(run, question, latent, classes, state):
         function = scalars.utility_difference if is_pair else scalars.utility
     else:
         settings = {"noise": scalars.fixed_noise(latent, **points), "link": run.task.link}
-        if question.of == "information":
-            return functools.partial(scalars.mutual_information, **settings)
-        return functools.partial(scalars.log_prob, classes=classes[:, 0], **settings)
+        if question.of == "log_prob":
+            return functools.partial(scalars.log_prob, classes=classes[:, 0], **settings)
+        of_all = {"entropy": scalars.entropy, "information": scalars.mutual_information}
+        return functools.partial(of_all[question.of], **settings)
     settings = {"pairs": classes} if is_pair else {"classes": classes[:, 0]}
     return functools.partial(function, temperature=temperature, **settings)
 

@@ -31,7 +31,13 @@ def load(
       FileNotFoundError, ValueError: a run is not complete or has no such evaluation, or the runs
         saw different images.
     """
-    saved = comparison.groups(directories)
+    return load_groups(comparison.groups(directories), on, data_dir)
+
+
+def load_groups(
+    saved: Sequence[comparison.Group], on: str, data_dir: str | None
+) -> tuple[list[GroupRuns], str, str | None]:
+    """As `load`, for runs that are grouped."""
     groups, splits = [], []
     for group in saved:
         runs = []

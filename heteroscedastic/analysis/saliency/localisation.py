@@ -11,13 +11,15 @@ from typing import NamedTuple
 import jax
 import numpy as np
 from jaxtyping import Bool, Float, Int
-from scipy import ndimage
+from scipy import sparse
+from scipy.sparse import csgraph
 
 from heteroscedastic import boxes as boxes_lib
 
 BOX_LEVEL = 0.2  # of the maximum of a map, for the box of Zhou et al.
 IOUS = (0.3, 0.5, 0.7)  # of MaxBoxAcc
 THRESHOLDS = np.linspace(0.0, 0.98, 50)  # BOX_LEVEL is one of them
+CHUNK = 256  # maps that are resized at a time
 _TIE = 1e-6  # of the largest size of a map: values that differ by less are equal
 _GAUSSIAN = 0.25  # standard deviation of the centred Gaussian, of each side
 
@@ -50,19 +52,25 @@ def scores(maps: Float[np.ndarray, "n H W"], boxes: Float[np.ndarray, "n m 4"]) 
     with np.errstate(invalid="ignore"):  # a box between the centres of pixels: nan
         mass = _share(positive, inside) / inside.mean(axis=(1, 2))
     ious = np.zeros((2, len(maps), len(THRESHOLDS)))
-    components: list[_Components] = []
     for i, (map_, rows) in enumerate(zip(maps, boxes, strict=True)):
         if not i or not np.array_equal(map_, maps[i - 1]):  # as of a control of all images
-            components = [_components(map_ >= t * map_.max(), map_) for t in THRESHOLDS]
-        for j, found in enumerate(components):
-            best = boxes_lib.iou(np, found.boxes, rows).max(axis=-1)
-            ious[:, i, j] = best[found.largest], best.max()
+            found = _components(map_)
+        best = boxes_lib.iou(np, found.boxes, rows).max(axis=-1)
+        ious[:, i] = best[found.stops - 1], np.maximum.reduceat(best, found.starts)
     return Scores(_share(is_peak.astype(np.float64), inside), mass, *ious)
 
 
-def is_scorable(maps: Float[np.ndarray, "n H W"]) -> Bool[np.ndarray, "n"]:
-    """Whether each map is finite and positive somewhere."""
-    return np.isfinite(maps).all(axis=(1, 2)) & (maps > 0).any(axis=(1, 2))
+def is_scorable(maps: Float[np.ndarray, "n h w"], shape: tuple[int, int]) -> Bool[np.ndarray, "n"]:
+    """Whether each map is finite, and positive somewhere after it is resized.
+
+    A small positive value among negative ones may be lost between the centres of places.
+    """
+    found = np.isfinite(maps).all(axis=(1, 2))
+    rows = np.flatnonzero(found)
+    for start in range(0, len(rows), CHUNK):
+        chosen = rows[start : start + CHUNK]
+        found[chosen] = (resized(maps[chosen], shape) > 0).any(axis=(1, 2))
+    return found
 
 
 def resized(maps: Float[np.ndarray, "n h w"], shape: tuple[int, int]) -> Float[np.ndarray, "n H W"]:
@@ -132,19 +140,67 @@ def thirds(objectness: Float[np.ndarray, "n"]) -> Int[np.ndarray, "n"]:
 
 
 class _Components(NamedTuple):
-    """The connected parts of a mask; their pixels have common sides."""
+    """The connected parts of a map at or above each of THRESHOLDS; pixels have common sides.
 
-    boxes: Float[np.ndarray, "c 4"]  # tight
-    largest: int  # of equal sizes, that of the largest values
+    Those of a threshold are from the smallest to the largest; of equal sizes, the one of the
+    largest values is last.
+    """
+
+    boxes: Float[np.ndarray, "c 4"]  # tight, threshold by threshold
+    starts: Int[np.ndarray, "t"]
+    stops: Int[np.ndarray, "t"]
 
 
-def _components(mask: Bool[np.ndarray, "H W"], values: Float[np.ndarray, "H W"]) -> _Components:
-    labels, number = ndimage.label(mask)
-    sizes = np.bincount(labels.ravel(), minlength=number + 1)[1:]
-    masses = np.bincount(labels.ravel(), values.ravel(), minlength=number + 1)[1:]
-    spans = ndimage.find_objects(labels)
-    corners = np.array([(s[0].start, s[1].start, s[0].stop, s[1].stop) for s in spans])
-    return _Components(corners / np.tile(mask.shape, 2), int(np.lexsort((masses, sizes))[-1]))
+def _components(map_: Float[np.ndarray, "H W"]) -> _Components:
+    """The components, found for all thresholds at once by their runs.
+
+    A run is consecutive pixels of a row. The masks of the thresholds lie one below the other, with
+    an empty row between them and an empty column, so that no runs of two masks touch.
+    """
+    height, width, num_thresholds = *map_.shape, len(THRESHOLDS)
+    values = map_.astype(np.float64)
+    levels = np.searchsorted(THRESHOLDS * map_.max(), values, side="right")
+    masks = np.zeros((num_thresholds, height + 1, width + 1), bool)
+    masks[:, :-1, :-1] = levels > np.arange(num_thresholds)[:, None, None]
+    edges = np.flatnonzero(np.diff(masks.ravel(), prepend=False))
+    starts, stops = edges[::2].copy(), edges[1::2].copy()
+    owners, number = _connected(starts, stops, width + 1)
+    row, left = np.divmod(starts, width + 1)
+    threshold, top = np.divmod(row, height + 1)
+    right = left + stops - starts
+    spans = np.stack([left, right], axis=-1) + (top * width)[:, None]
+    sums = np.add.reduceat(np.append(values, 0.0), spans.ravel())[::2]
+    corners = np.full((2, number), max(map_.shape)), np.zeros((2, number), int)
+    for axis, (start, stop) in enumerate([(top, top + 1), (left, right)]):
+        np.minimum.at(corners[0][axis], owners, start)
+        np.maximum.at(corners[1][axis], owners, stop)
+    thresholds = np.empty(number, int)
+    thresholds[owners] = threshold
+    sizes, masses = (np.bincount(owners, x, number) for x in (stops - starts, sums))
+    order = np.lexsort((masses, sizes, thresholds))
+    counts = np.bincount(thresholds, minlength=num_thresholds)
+    ends = np.cumsum(counts)
+    boxes = np.concatenate(corners)[:, order].T / np.tile(map_.shape, 2)
+    return _Components(boxes, ends - counts, ends)
+
+
+def _connected(
+    starts: Int[np.ndarray, "r"], stops: Int[np.ndarray, "r"], width: int
+) -> tuple[Int[np.ndarray, "r"], int]:
+    """The component of each run, and their number; runs touch where they overlap, a row apart.
+
+    Args:
+      starts: of the runs in the flat image, in ascending order.
+      stops: likewise.
+      width: of the image.
+    """
+    first = np.searchsorted(stops, starts + width, side="right")  # run of the next row
+    counts = np.searchsorted(starts, stops + width) - first
+    offsets = np.concatenate([[0], np.cumsum(counts)])
+    touched = np.arange(offsets[-1]) + np.repeat(first - offsets[:-1], counts)
+    graph = sparse.csr_array((np.ones(len(touched)), touched, offsets), shape=2 * (len(starts),))
+    number, owners = csgraph.connected_components(graph, directed=False)
+    return owners, number
 
 
 def _share(

@@ -97,14 +97,18 @@ def mutual_information(
       noise: `fixed_noise`; memory grows with the number of its points.
       link: "softmax" or "sigmoid".
     """
-    utilities = latent_lib.utilities(latent, noise)
-    if link == "sigmoid":
-        log_probs = jnp.stack([jax.nn.log_sigmoid(x) for x in (utilities, -utilities)], axis=-1)
-    else:
-        log_probs = jax.nn.log_softmax(utilities)[..., None, :]
-    mean = jax.nn.logsumexp(log_probs, axis=0) - jnp.log(len(log_probs))
+    log_probs, mean = _log_probs(latent, noise, link)
     divergence = jnp.sum(jnp.exp(log_probs) * (log_probs - mean), axis=(-2, -1))
     return jnp.mean(divergence, axis=0)
+
+
+def entropy(latent: LatentGaussian, noise: Noise, link: Link = "softmax") -> Float[Array, "b"]:
+    """The entropy of the prediction at fixed points, in nats; see `mutual_information`.
+
+    It is `ensembles.EntropySplit.total`, and does not tell noise from classes that look alike.
+    """
+    _, mean = _log_probs(latent, noise, link)
+    return -jnp.sum(jnp.exp(mean) * mean, axis=(-2, -1))
 
 
 def fixed_noise(latent: LatentGaussian, num_samples: int, points: str = "sobol") -> Noise:
@@ -121,6 +125,16 @@ def fixed_noise(latent: LatentGaussian, num_samples: int, points: str = "sobol")
     latent = jax.lax.stop_gradient(latent)
     source = latent_lib.noise_source(None, latent, num_samples, points)
     return source(jnp.arange(num_samples))
+
+
+def _log_probs(latent, noise, link):
+    """Log-probabilities of outcomes at each point [s, b, k or 1, outcomes], and of their mean."""
+    utilities = latent_lib.utilities(latent, noise)
+    if link == "sigmoid":
+        log_probs = jnp.stack([jax.nn.log_sigmoid(x) for x in (utilities, -utilities)], axis=-1)
+    else:
+        log_probs = jax.nn.log_softmax(utilities)[..., None, :]
+    return log_probs, jax.nn.logsumexp(log_probs, axis=0) - jnp.log(len(log_probs))
 
 
 def _entries(values: Float[Array, "b k"], classes: Int[Array, "b"]) -> Float[Array, "b"]:

@@ -19,6 +19,7 @@ _TITLES = {
     "class": "utility",
     "log_prob": "log-probability",
     "noise": "variance of the noise",
+    "entropy": "entropy",
     "information": "mutual information of label and noise",
 }
 

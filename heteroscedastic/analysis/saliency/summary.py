@@ -10,7 +10,7 @@ their seed form a group.
 import argparse
 import os
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Int
@@ -18,10 +18,11 @@ from jaxtyping import Int
 from heteroscedastic import files, user_errors
 from heteroscedastic.analysis.covariance import pairs as pairs_lib
 from heteroscedastic.analysis.plots import figures
-from heteroscedastic.analysis.saliency import deletion, evaluation, explain, sheet
+from heteroscedastic.analysis.saliency import deletion, evaluation, explain, localisation, sheet
 from heteroscedastic.analysis.saliency import groups as groups_lib
 from heteroscedastic.analysis.saliency.explain import Explained, Question
 from heteroscedastic.analysis.saliency.groups import GroupRuns
+from heteroscedastic.calibration import bootstrap
 from heteroscedastic.runs import compilation_cache
 from heteroscedastic.runs import loaded_run as loaded_run_lib
 from heteroscedastic.runs.loaded_run import LoadedRun
@@ -34,11 +35,11 @@ def chosen_rows(
 ) -> Int[np.ndarray, "m"]:
     """The examples of a sheet.
 
-    Of noise and information those with the largest values; else examples that the run gets wrong
-    and as many that it gets right, evenly spaced.
+    Of noise, entropy and information those with the largest values; else examples that the run gets
+    wrong and as many that it gets right, evenly spaced.
     """
     explained = explain.explain(loaded_run, split, question)
-    if question.of in ("noise", "information"):
+    if question.of in ("noise", *explain.OF_ALL_CLASSES):
         return np.argsort(-explained.value, kind="stable")[:number]
     labels = loaded_run_lib.split_data(loaded_run, split).labels
     is_right = (labels.reshape(len(labels), -1) == explained.probable[:, :1]).any(axis=-1)
@@ -68,6 +69,61 @@ def images(explained: Explained, names: Sequence[str]) -> list[dict[str, Any]]:
     return rows
 
 
+class Localised(NamedTuple):
+    """Scores against boxes of the runs that have them."""
+
+    # By name of the run: the rows of `evaluation.table`, how many images count, and `by_threshold`,
+    # by map the share of images with an IoU of 0.5 at each of `localisation.THRESHOLDS`.
+    runs: dict[str, dict[str, Any]]
+    differences: dict[str, dict[str, bootstrap.Interval]]  # of groups from the first, by metric
+    notes: list[str]  # what is missing, and why
+
+
+def localised(
+    groups: Sequence[GroupRuns],
+    split: str,
+    validation: str | None,
+    question: Question,
+    max_images: int | None = None,
+) -> Localised:
+    """Whether the maps of runs lie on the objects, by run and between groups; see `numbers`."""
+    asked = _of_right_class(question)
+    found, by_example, notes = {}, [], []
+    for group in groups:
+        values = []
+        for seed, run in zip(group.seeds, group.runs):
+            name = run_name(group, seed)
+            try:
+                located = evaluation.located(run, split, asked, max_images=max_images)
+            except ValueError as error:
+                notes.append(f"{name}: no localisation: {error}")
+                continue
+            held_out = None
+            try:
+                if validation is not None:
+                    held_out = evaluation.located(run, validation, asked, max_images=max_images)
+            except ValueError as error:
+                notes.append(f"{name}: no max_box: {error}")
+            if validation is None:
+                notes.append("no max_box: the runs have no other evaluation of a validation split.")
+            found[name] = {
+                "localisation": evaluation.table(located, held_out),
+                "by_threshold": {
+                    kind: (scores.any_ious >= 0.5).mean(axis=0)
+                    for kind, scores in located.by_map.items()
+                },
+                "num_scored": len(located.ids),
+                "num_without_boxes": located.num_without_boxes,
+                "num_zero_maps": located.num_zero,
+            }
+            other = None if held_out is None else held_out.by_map["map"]
+            values.append((located.ids, evaluation.metrics(located.by_map["map"], other)))
+        by_example.append(values)
+    names, seeds = ([getattr(group, field) for group in groups] for field in ("name", "seeds"))
+    differences = evaluation.differences(names, seeds, by_example)
+    return Localised(found, differences, list(dict.fromkeys(notes)))
+
+
 def numbers(
     groups: Sequence[GroupRuns], split: str, validation: str | None, question: Question
 ) -> dict[str, Any]:
@@ -75,42 +131,32 @@ def numbers(
 
     Maps are of the right class, if a class is explained and none is given.
     """
-    asked = question._replace(classes="label") if question.classes == "predicted" else question
-    asked = asked if question.of in ("class", "log_prob") else question
-    found, by_example, notes = {}, [], []
-    for group in groups:
-        values = []
-        for seed, run in zip(group.seeds, group.runs):
-            result: dict[str, Any] = {"deletion": evaluation.deletion_curves(run, split, asked)}
-            found[f"{group.name}, seed {seed}"] = result
-            try:
-                located = evaluation.located(run, split, asked)
-            except ValueError as error:
-                notes.append(f"{group.name}, seed {seed}: no localisation: {error}")
-                continue
-            held_out = None
-            try:
-                if validation is not None:
-                    held_out = evaluation.located(run, validation, asked)
-            except ValueError as error:
-                notes.append(f"{group.name}, seed {seed}: no max_box: {error}")
-            if validation is None:
-                notes.append("no max_box: the runs have no other evaluation of a validation split.")
-            result["localisation"] = evaluation.table(located, held_out)
-            result["num_scored"] = len(located.ids)
-            result["num_without_boxes"] = located.num_without_boxes
-            result["num_zero_maps"] = located.num_zero
-            other = None if held_out is None else held_out.by_map["map"]
-            values.append((located.ids, evaluation.metrics(located.by_map["map"], other)))
-        by_example.append(values)
-    return {
-        "runs": found,
-        "differences": evaluation.differences(
-            [group.name for group in groups], [group.seeds for group in groups], by_example
-        ),
-        "fractions_deleted": deletion.FRACTIONS,
-        "notes": list(dict.fromkeys(notes)),
+    found = localised(groups, split, validation, question)
+    asked = _of_right_class(question)
+    runs = {
+        run_name(group, seed): {"deletion": evaluation.deletion_curves(run, split, asked)}
+        | found.runs.get(run_name(group, seed), {})
+        for group in groups
+        for seed, run in zip(group.seeds, group.runs)
     }
+    return {
+        "runs": runs,
+        "differences": found.differences,
+        "thresholds": localisation.THRESHOLDS,
+        "fractions_deleted": deletion.FRACTIONS,
+        "notes": found.notes,
+    }
+
+
+def run_name(group: GroupRuns, seed: int) -> str:
+    """The name of a run of a group."""
+    return f"{group.name}, seed {seed}"
+
+
+def _of_right_class(question: Question) -> Question:
+    if question.of in ("class", "log_prob") and question.classes == "predicted":
+        return question._replace(classes="label")
+    return question
 
 
 @user_errors.one_line()
@@ -123,7 +169,8 @@ def main() -> None:
         required=True,
         choices=tuple(explain.DEFAULT_METHODS),
         help="a utility (or the difference of two), its log-probability, the noise of a pair of"
-        " classes (under a sigmoid: of a label), or the mutual information of label and noise",
+        " classes (under a sigmoid: of a label), the entropy of the prediction, or the mutual"
+        " information of label and noise",
     )
     parser.add_argument(
         "--classes",

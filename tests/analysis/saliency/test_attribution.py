@@ -204,6 +204,24 @@ def test_mutual_information_and_log_prob_are_those_of_the_points(head, link):
     np.testing.assert_allclose(values[f"log_prob {link}"], expected, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("link", ["softmax", "sigmoid"])
+def test_the_entropy_is_that_of_the_mean_of_the_points_and_its_map_adds_up(link):
+    maps, _, apply = parts(HEADS[3])
+    features = jnp.mean(maps, axis=(1, 2))
+    noise = fixed_noise(apply(features))
+
+    @jax.jit
+    def function(features):
+        return scalars.entropy(apply(features), noise, link)
+
+    split = ensembles.entropy_split if link == "softmax" else ensembles.sigmoid_entropy_split
+    points = np.asarray(latent_lib.utilities(apply(features), noise))
+    np.testing.assert_allclose(function(features), split(points).total, rtol=1e-4)
+    total = jnp.sum(attribution.integrated(maps, function), axis=(1, 2))
+    expected = function(features) - function(jnp.zeros_like(features))
+    np.testing.assert_allclose(total, expected, atol=3e-4 * (1 + np.abs(expected).max()))
+
+
 @every_head
 def test_variances_are_entries_of_the_covariance_matrix_in_units_of_the_utilities(head):
     found, rows = explained(head), np.arange(3)

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from scipy import ndimage
 
 from heteroscedastic import boxes as boxes_lib
 from heteroscedastic.analysis.saliency import localisation
@@ -85,6 +86,33 @@ def test_the_box_is_of_the_largest_component_and_of_pixels_at_or_above_the_thres
     assert found.pointing == pytest.approx(0.8)  # four of five maximal pixels
 
 
+def labelled(map_, boxes):
+    """The best IoU of the largest component and of any, by labelling the mask of each threshold."""
+    ious = []
+    for threshold in localisation.THRESHOLDS:
+        labels, number = ndimage.label(map_ >= threshold * map_.max())
+        sizes = np.bincount(labels.ravel(), minlength=number + 1)[1:]
+        masses = np.bincount(labels.ravel(), map_.ravel(), minlength=number + 1)[1:]
+        spans = ndimage.find_objects(labels)
+        corners = np.array([(y.start, x.start, y.stop, x.stop) for y, x in spans])
+        best = boxes_lib.iou(np, corners / np.tile(map_.shape, 2), boxes).max(axis=-1)
+        ious.append((best[np.lexsort((masses, sizes))[-1]], best.max()))
+    return np.array(ious).T
+
+
+def test_components_are_those_of_each_mask_alone():
+    rng = np.random.default_rng(2)
+    noise = rng.normal(size=(3, *SHAPE)).astype(np.float32)
+    smooth = localisation.resized(noise[:, :3, :4], SHAPE)
+    ties = rng.integers(-1, 4, size=(12, *SHAPE)).astype(np.float32)  # of sizes and of masses
+    maps = np.concatenate([noise, smooth, smooth + 3, ties])
+    corners = np.sort(rng.random((len(maps), 2, 2, 2)), axis=2)
+    boxes = corners.reshape(len(maps), 2, 4)
+    found = localisation.scores(maps, boxes)
+    expected = np.stack([labelled(m, b) for m, b in zip(maps, boxes, strict=True)], axis=1)
+    np.testing.assert_array_equal([found.ious, found.any_ious], expected)
+
+
 def test_negative_values_have_no_mass():
     maps = filled(BOXES) - 0.5
     np.testing.assert_allclose(localisation.scores(maps, BOXES).mass, 1 / areas())
@@ -98,7 +126,13 @@ def test_maps_are_resized_between_the_centres_of_places():
 def test_maps_without_a_positive_value_and_maps_that_are_not_finite_have_no_scores():
     maps = np.stack([np.ones((2, 2)), np.zeros((2, 2)), np.full((2, 2), np.nan), -np.ones((2, 2))])
     maps = np.concatenate([maps, [[[1.0, np.inf], [0, 0]]]])
-    np.testing.assert_array_equal(localisation.is_scorable(maps), [True] + 4 * [False])
+    found = localisation.is_scorable(maps, (2, 2))
+    np.testing.assert_array_equal(found, [True] + 4 * [False])
+    # Between the centres of places the neighbours outweigh a small positive value.
+    peak = np.full((1, 3, 3), -1.0)
+    peak[0, 1, 1] = 0.1
+    assert localisation.is_scorable(peak, (3, 3)).all()
+    assert not localisation.is_scorable(peak, (6, 6)).any()
 
 
 def test_the_threshold_is_one_for_the_set_and_that_of_other_images():

@@ -140,6 +140,10 @@ def test_log_prob_and_information_are_of_the_prediction(loaded):
     found = explain.explain(loaded, "test", Question("information", "integrated"))
     assert found.classes.shape == (36, 0)
     assert ((found.value > 0) & (found.value < np.log(3))).all()
+    entropy = explain.explain(loaded, "test", Question("entropy", "integrated"))
+    assert (entropy.value > found.value).all()
+    expected = -(entropy.probs * np.log(entropy.probs)).sum(axis=1)  # of all three classes
+    np.testing.assert_allclose(entropy.value, expected, atol=0.05)
     assert np.abs(found.maps).max() > 0
 
 
@@ -184,6 +188,7 @@ ERRORS = [
     (("--of=class", "--classes", "0", "1", "2"), r"names 3, but --of=class .* requires 1 or 2"),
     (("--of=class", "--method=cam", "--classes", "0", "1"), r"--method=cam requires 1\."),
     (("--of=information", "--classes", "0"), r"--of=information .* requires 0"),
+    (("--of=entropy", "--method=cam"), r"cam does not explain --of=entropy; choose one of"),
     (("--of=noise", "--method=grad_cam"), r"grad_cam does not explain --of=noise; choose one of"),
     (("--of=log_prob", "--method=cam"), r"cam does not explain --of=log_prob; choose one of"),
     (("--of=class", "--on=other"), r"has no evaluation 'other'; its evaluations are .*--on"),

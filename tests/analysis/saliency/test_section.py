@@ -1,6 +1,7 @@
 """The section of the report, and cells of maps."""
 
 import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -8,17 +9,28 @@ import pytest
 pytest.importorskip("matplotlib", reason="sections hold figures, which require the extra")
 
 from heteroscedastic.analysis.plots import overlays
-from heteroscedastic.analysis.report import comparison, page, saliency_section
+from heteroscedastic.analysis.report import (
+    comparison,
+    context_section,
+    objects_section,
+    page,
+    saliency_section,
+)
+from heteroscedastic.analysis.report.comparison import Group, RunSet
 from heteroscedastic.analysis.report.page import Picture
-from heteroscedastic.analysis.saliency import explain
+from heteroscedastic.analysis.saliency import evaluation, explain, summary
 from heteroscedastic.analysis.saliency.explain import Question
 from heteroscedastic.runs import loaded_run
+from heteroscedastic.runs.loaded_run import SavedRun
+from heteroscedastic.runs.predictions import Predictions
+
+
+def run_set(data_dir, *runs):
+    return comparison.load(comparison.groups(runs), "test", data_dir=data_dir)
 
 
 def section(data_dir, *runs):
-    return saliency_section.doubts(
-        comparison.load(comparison.groups(runs), "test", data_dir=data_dir)
-    )
+    return saliency_section.doubts(run_set(data_dir, *runs))
 
 
 def test_it_shows_the_images_with_the_largest_variance_of_the_first_pairs(noisy, plain, data_dir):
@@ -47,6 +59,91 @@ def test_a_backbone_without_maps_is_a_note(train, data_dir):
     found = section(data_dir, train("mlp_report", "digits_het_diag", chain, backbone=backbone))
     (_, note) = found.parts
     assert "The maps of Diagonal are not available: MLP has no maps; choose" in note
+
+
+def test_localisation_shows_the_numbers_of_the_command_and_looks_its_sheet(noisy, data_dir):
+    runs = run_set(data_dir, noisy)
+    found = objects_section.localisation(runs)
+    picture, html = found.parts[-1], "".join(x for x in found.parts if isinstance(x, str))
+    run = loaded_run.load(noisy, data_dir=data_dir)
+    located = evaluation.located(run, "test", Question("class", "grad_cam_pp", "label"))
+    (result,) = picture.numbers["runs"].values()
+    assert result["num_scored"] == len(located.ids)
+    values = evaluation.metrics(located.by_map["map"], None)
+    for metric in ("pointing", "box", "mass"):
+        assert f">{np.nanmean(values[metric]):.3f} [" in html, metric
+    for name, scores in located.by_map.items():
+        share = (scores.any_ious >= 0.5).mean(axis=0)
+        np.testing.assert_array_equal(result["by_threshold"][name], share)
+    sheet = objects_section.looks(runs)
+    (picture,) = sheet.parts
+    (images,) = picture.numbers.values()
+    assert {row["explained"][0] == row["probable"][0]["class"] for row in images} == {True}
+    assert len(page.page("title", "", [found, sheet])) < 2**21  # less than 2 MB
+
+
+def test_a_run_without_boxes_or_maps_is_a_note(monkeypatch):
+    runs = RunSet([], "test", None, [[predictions(np.ones(3), np.ones(3))]], None)
+    monkeypatch.setattr(objects_section.groups, "load_groups", lambda *_: ([], "test", None))
+    text = "LowRank, seed 0: no localisation: the run reads no boxes."
+    monkeypatch.setattr(summary, "localised", lambda *_: summary.Localised({}, {}, [text]))
+    (note,) = objects_section.localisation(runs).parts
+    assert note == page.note(text)
+
+    def missing(*_):
+        raise FileNotFoundError("no data set")
+
+    monkeypatch.setattr(objects_section.groups, "load_groups", missing)
+    for function in (objects_section.localisation, objects_section.looks):
+        (note,) = function(runs).parts
+        assert "not available: no data set" in note
+
+
+def predictions(confidence, objectness=None, seed=0):
+    """Predictions of two classes with a given confidence, all of them right."""
+    confidence = np.asarray(confidence, float)
+    logits = np.log(np.stack([confidence, np.maximum(1 - confidence, 1e-9)], axis=-1))
+    ids = np.arange(len(logits))
+    extras = {} if objectness is None else {"objectness": np.asarray(objectness, np.float32)}
+    return Predictions(Path(f"seed_{seed}"), ids, 0 * ids, logits, extras=extras)
+
+
+def test_a_confidence_that_is_the_objectness_lies_on_the_diagonal():
+    rng = np.random.default_rng(0)
+    objectness = np.append(rng.uniform(0.5, 1, 200), np.zeros(50))  # without boxes
+    confidence = np.where(objectness > 0, objectness, 0.99)
+    runs = [predictions(confidence, objectness)] * 2
+    x, y = context_section.confidence_by_objectness(runs)
+    np.testing.assert_allclose(x, y, rtol=1e-6)
+    assert (np.diff(x) > 0).all()
+    assert x.mean() == pytest.approx(objectness[:200].mean(), rel=1e-3)
+    order = rng.permutation(250)
+    shuffled = [predictions(confidence[order], objectness[order])]
+    for a, b in zip(context_section.confidence_by_objectness(shuffled), (x, y), strict=True):
+        np.testing.assert_allclose(a, b)
+
+
+def test_the_table_is_of_the_evaluations_whose_chain_removes_objects():
+    splits = {"test": "test", "context": dict(split="test", eval="resize(8) | context(1.0)")}
+    evals = {name: dict(split=name, checkpoint="last") for name in splits}
+    config = {"data": {"splits": splits, "eval": "resize(8)"}, "evals": evals, "seed": 0}
+    metrics = dict(accuracy=0.5, confidence=0.75, overconfidence=0.25, underconfidence=0.125)
+    results = {"evals": {"test": metrics | {"accuracy": 0.875}, "context": metrics}}
+    saved = SavedRun(Path("run"), config, results, {"class_names": ["a", "b"]})
+    found = [predictions([0.6, 0.9, 0.8], [0.5, 1.0, 0.25])]
+    runs = RunSet([Group("hard", (saved,))], "test", None, [found], None)
+    assert context_section.without_objects(runs) == ["context"]
+    table, picture = context_section.context(runs).parts
+    rows = re.findall(r"<th scope=.row.>(.*?)</th>(.*?)</tr>", table)
+    cells = {name: re.findall(r"<td>(.*?)</td>", row) for name, row in rows}
+    assert cells["hard, context"] == ["0.5000", "0.2500", "0.1250", "0.7500"]
+    assert cells["hard, test"][0] == "0.8750"
+    np.testing.assert_allclose(picture.numbers["hard"]["confidence"], [0.8, 0.6, 0.9])
+    config["evals"] = {"test": evals["test"]}
+    without = runs._replace(predictions=[[predictions([0.6, 0.9, 0.8])]])
+    notes = context_section.context(without).parts
+    assert "No evaluation of all runs removes the objects" in notes[0]
+    assert "have no objectness" in notes[1]
 
 
 def test_maps_with_a_sign_have_zero_in_the_middle_of_their_colours():

@@ -1,0 +1,137 @@
+"""Sections about the objects of images: where runs look, and whether the objects are there."""
+
+from typing import Any
+
+from heteroscedastic.analysis.plots import figures, panels
+from heteroscedastic.analysis.report import page
+from heteroscedastic.analysis.report.comparison import RunSet
+from heteroscedastic.analysis.report.page import Picture, Section
+from heteroscedastic.analysis.saliency import evaluation, explain, groups, sheet, summary
+from heteroscedastic.analysis.saliency import localisation as localisation_lib
+from heteroscedastic.analysis.saliency.explain import Question
+from heteroscedastic.runs import loaded_run as loaded_run_lib
+
+_QUESTION = Question("class", explain.DEFAULT_METHODS["class"])
+_MAX_IMAGES = 2000  # that are scored
+_LOOKS, _LOCALISATION = "Where it looks", "Whether it looks at the object"
+
+
+def looks(run_set: RunSet) -> Section:
+    """A sheet of images with the class map of each group; requires a backbone with maps."""
+    try:
+        loaded, split, _ = _load(run_set)
+        rows = summary.chosen_rows(loaded[0].runs[0], split, _QUESTION)
+        by_group = [explain.explain(g.runs[0], split, _QUESTION, rows) for g in loaded]
+        figure = sheet.draw(loaded, split, _QUESTION, rows, by_group)
+    except loaded_run_lib.UNAVAILABLE as error:
+        return Section(_LOOKS, [page.note(f"The maps are not available: {error}")])
+    names = figures.class_names(loaded[0].runs[0].dataset)
+    facts = {g.name: summary.images(x, names) for g, x in zip(loaded, by_group)}
+    picture = Picture(
+        "looks",
+        f"Images that {loaded[0].name} classifies wrongly come first, then correct ones.",
+        "Maps (Grad-CAM++) of the predicted class for the first run of each group on"
+        f" {run_set.evaluation}, over the images as the network sees them. A map of the right class"
+        " follows where the prediction is wrong.",
+        f"Maps of {len(rows)} images by {', '.join(facts)}.",
+        figure,
+        facts,
+    )
+    return Section(_LOOKS, [picture])
+
+
+def localisation(run_set: RunSet) -> Section:
+    """Scores of the maps of the right class against boxes; requires runs that read boxes."""
+    try:
+        loaded, split, validation = _load(run_set)
+        found = summary.localised(loaded, split, validation, _QUESTION, _MAX_IMAGES)
+    except loaded_run_lib.UNAVAILABLE as error:
+        return Section(_LOCALISATION, [page.note(f"The maps are not available: {error}")])
+    notes = [page.note(note) for note in found.notes]
+    if not found.runs:
+        return Section(_LOCALISATION, notes)
+    parts: list[Any] = [
+        page.paragraph(
+            f"Maps (Grad-CAM++) of the right class of up to {_MAX_IMAGES:,} images of"
+            f" {run_set.evaluation}, against the boxes of the objects, with 95 % intervals over"
+            " images. Objects are often in the middle and large, so a map that does not beat the"
+            " controls localises nothing: a centred Gaussian, the entire image and the map of"
+            " another image."
+        ),
+        *notes,
+        page.table(
+            "Localisation: " + "; ".join(f"{k}: {v}" for k, v in evaluation.METRICS.items()),
+            ["", "images", *evaluation.METRICS],
+            _rows(found),
+        ),
+    ]
+    if found.differences:
+        rows = [
+            [name, *(_cell(values.get(metric)) for metric in evaluation.METRICS)]
+            for name, values in found.differences.items()
+        ]
+        caption = f"Difference from {loaded[0].name}, paired by image and by seed"
+        parts.append(page.table(caption, ["", *evaluation.METRICS], rows))
+    return Section(_LOCALISATION, [*parts, _picture(run_set, found)])
+
+
+def _load(run_set: RunSet):
+    """The loaded runs, the split and that of the validation.
+
+    Raises:
+      UNAVAILABLE: a run cannot be loaded, or has no class maps.
+    """
+    if run_set.link == "sigmoid":
+        raise ValueError("the runs have lists of labels, and these maps require one label.")
+    loaded, split, validation = groups.load_groups(
+        run_set.groups, run_set.evaluation, run_set.data_dir
+    )
+    for run in (run for group in loaded for run in group.runs):
+        explain.check(run, _QUESTION, split)
+    return loaded, split, validation
+
+
+def _rows(found: summary.Localised) -> list[list[str]]:
+    """A row per run and map, with a cell per metric."""
+    rows = []
+    for run, result in found.runs.items():
+        means: dict[str, dict[str, Any]] = {}
+        for row in result["localisation"]:
+            means.setdefault(row["map"], {})[row["metric"]] = row["mean"]
+        for name, by_metric in means.items():
+            cells = [_cell(by_metric.get(metric)) for metric in evaluation.METRICS]
+            title = run if name == "map" else f"{run}: {name}"
+            rows.append([title, f"{result['num_scored']:,}", *cells])
+    return rows
+
+
+def _cell(interval: Any) -> str:
+    if interval is None:
+        return "-"
+    return f"{interval.value:.3f} [{interval.low:.3f}, {interval.high:.3f}]"
+
+
+def _picture(run_set: RunSet, found: summary.Localised) -> Picture:
+    thresholds = localisation_lib.THRESHOLDS
+    lines = {run: result["by_threshold"]["map"] for run, result in found.runs.items()}
+    controls = next(iter(found.runs.values()))["by_threshold"]
+    lines |= {name: controls[name] for name in ("centred Gaussian", "entire image")}
+    best = {
+        name: f"{100 * y.max():.0f} % at {thresholds[y.argmax()]:.2f}" for name, y in lines.items()
+    }
+    return Picture(
+        "localisation",
+        "Most images are localised by "
+        + ", ".join(f"{n}: {text}" for n, text in best.items())
+        + ".",
+        "Share of images in which the box of a component of the map has an IoU of 0.5 or more with"
+        f" an object, against the threshold of the map, on {run_set.evaluation}.",
+        "Share of localised images against the threshold.",
+        panels.shares(
+            {name: (thresholds, y) for name, y in lines.items()},
+            f"Localisation, {run_set.evaluation}",
+            "threshold, of the maximum of the map",
+            "localised images",
+        ),
+        {"thresholds": thresholds, "share": lines, "runs": found.runs},
+    )
