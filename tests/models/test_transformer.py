@@ -55,11 +55,9 @@ def variables():
     return model().init(key(), row(PAIRS), present(row(PAIRS)))
 
 
-@functools.partial(jax.jit, static_argnames="dropout")
-def loc(variables, inputs, dropout=0.0):
-    rngs = {"dropout": key()}
-    train = dropout > 0
-    return model(dropout=dropout).apply(variables, inputs, present(inputs), train, rngs=rngs).loc[0]
+@jax.jit
+def loc(variables, inputs):
+    return model().apply(variables, inputs, present(inputs)).loc[0]
 
 
 def test_the_size_is_that_of_the_reference_with_the_embedding_counted_once():
@@ -160,10 +158,6 @@ def test_dropout_is_of_training_alone_on_embeddings_and_on_branches(variables):
         # Without its branches a layer only normalises, twice.
         is_alone = np.allclose(found, (np.arange(8) - mean) / deviation, atol=1e-3)
         assert is_alone == train
-
-
-def test_padding_gives_finite_values(variables):
-    assert np.isfinite(loc(variables, row(PAIRS[:1]))).all()
 
 
 def test_positions_start_again_in_each_segment_and_tell_places_apart():

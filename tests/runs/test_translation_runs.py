@@ -39,6 +39,7 @@ def small(name="multi30k_hom", **overrides):
     return study.config(name, settings | overrides)
 
 
+@pytest.mark.slow
 def test_a_run_resumes_with_the_same_bits_and_its_metrics_are_those_of_its_predictions(
     tmp_path, monkeypatch
 ):

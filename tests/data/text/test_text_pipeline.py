@@ -13,12 +13,14 @@ from heteroscedastic.data.text.pipeline import Text
 from heteroscedastic.data.text.prepared import PreparedText, Sentences
 
 LENGTH, FIRST = 16, 1000  # of a row; position of the first pair of test
+BATCH = 5  # rows, of which the last batch has fewer
 SIZES = {"train": 60, "test": 9}
 
 
 def sentences(rng, size):
     lengths = rng.integers(2, 12, size).astype(np.int32)
-    lengths[-1] = 21  # longer than a row
+    lengths[-1] = 21  # longer than a row, as is another sentence of each side alone
+    lengths[rng.integers(size - 1)] = 18
     tokens = rng.integers(4, 16, lengths.sum()).astype(np.int32)
     tokens[np.cumsum(lengths) - 1] = words.END
     return Sentences(tokens, lengths)
@@ -38,7 +40,7 @@ def build(chain=()):
         length=LENGTH,
         seed=3,
         packing_seed=4,
-        batch_size=4,
+        batch_size=BATCH,
     )
 
 
@@ -74,7 +76,8 @@ def pairs(data, split, rows, targets, first=0):
 
 
 def test_an_epoch_has_every_pair_that_fits_once_and_each_word_follows_the_one_before():
-    data, slots = build(), np.arange(4)
+    data, slots = build(), np.arange(BATCH)
+    assert data.sizes["train"] % BATCH
     source, target = (side["train"].lengths for side in (data.text.source, data.text.target))
     fits = np.flatnonzero(np.maximum(source, target) <= LENGTH)
     expected = sorted(pairs(data, "train", fits, fits))
@@ -91,14 +94,16 @@ def test_an_epoch_has_every_pair_that_fits_once_and_each_word_follows_the_one_be
 
 def _number(data):
     """Pairs of an epoch from its third step on."""
-    order = np.random.Generator(np.random.Philox(key=[3, 1])).permutation(data.sizes["train"])[8:]
+    order = np.random.Generator(np.random.Philox(key=[3, 1])).permutation(data.sizes["train"])[
+        2 * BATCH :
+    ]
     return int(data.arrays["train"].target_segments[order].max(axis=1).sum())
 
 
 def test_an_evaluation_has_every_pair_however_long():
     data = build()
     every = range(SIZES["test"])
-    found = examples(data, "test", data.feeds("test", np.arange(4)))
+    found = examples(data, "test", data.feeds("test", np.arange(BATCH)))
     assert sorted(found) == sorted(pairs(data, "test", every, every, FIRST))
     assert data.arrays["test"].target.shape[1] == 24  # 21 words, up to a multiple of 8
 
@@ -112,7 +117,7 @@ def test_subset_draws_pairs_and_permute_labels_misaligns_a_share_of_them():
     assert len(training.rows) == 30
     assert sorted(training.rows) == sorted(training.targets)
     assert 10 <= np.sum(training.rows != training.targets) <= 12
-    found = examples(data, "train", data.training_feeds(0, 0, np.arange(4)))
+    found = examples(data, "train", data.training_feeds(0, 0, np.arange(BATCH)))
     assert set(found) <= set(pairs(data, "train", *training))
     facts = data.description["pairs"]
     assert len(found) == 30 - facts["too_long"]
