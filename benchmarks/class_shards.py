@@ -137,7 +137,8 @@ def shapes_by_kind(outputs):
 
 def measure_in_subprocess(num_devices, **settings):
     """The result of `measure` in a process with a number of virtual devices."""
-    flags = f"--xla_force_host_platform_device_count={num_devices}"
+    devices = f"--xla_force_host_platform_device_count={num_devices}"
+    flags = f"{devices} {os.environ.get('XLA_FLAGS', '')}"
     environment = {**os.environ, "XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"}
     command = [sys.executable, "-m", "benchmarks.class_shards", "--measure", json.dumps(settings)]
     done = subprocess.run(

@@ -305,8 +305,8 @@ def test_saved_and_pickled_estimators_predict_the_same(digits, head, tmp_path):
         pickle.loads(pickle.dumps(model)),
     ):
         assert copy.get_params() == model.get_params()
-        np.testing.assert_array_equal(copy.predict(X), model.predict(X))
-        np.testing.assert_array_equal(copy.predict_proba(X), model.predict_proba(X))
+        np.testing.assert_array_equal(copy.predict(X[:50]), model.predict(X[:50]))
+        np.testing.assert_array_equal(copy.predict_proba(X[:50]), model.predict_proba(X[:50]))
         np.testing.assert_array_equal(copy.noise_covariance(X[:3]), model.noise_covariance(X[:3]))
 
 

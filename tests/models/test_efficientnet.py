@@ -182,18 +182,16 @@ def test_the_public_weights_classify_imagenet(logits):
     from PIL import Image
 
     images, labels = [], []
-    for split in ("train", "validation"):
-        data = tfds.load("imagenet2012", split=split, data_dir=PACK, download=False)
-        for example in data.as_numpy_iterator():
-            image = Image.fromarray(example["image"])
-            side = int(min(image.size) * 224 / 256)
-            left, top = ((length - side) // 2 for length in image.size)
-            box = (left, top, left + side, top + side)
-            images.append(np.asarray(image.resize((224, 224), Image.BICUBIC, box), np.float32))
-            labels.append(example["label"])
-    scaled = (np.stack(images) - 127) / 128
-    predicted = [np.argmax(logits(scaled[i : i + 50]), axis=1) for i in range(0, 300, 50)]
-    assert np.mean(np.concatenate(predicted) == labels) > 0.87
+    data = tfds.load("imagenet2012", split="validation[:50]", data_dir=PACK, download=False)
+    for example in data.as_numpy_iterator():
+        image = Image.fromarray(example["image"])
+        side = int(min(image.size) * 224 / 256)
+        left, top = ((length - side) // 2 for length in image.size)
+        box = (left, top, left + side, top + side)
+        images.append(np.asarray(image.resize((224, 224), Image.BICUBIC, box), np.float32))
+        labels.append(example["label"])
+    predicted = np.argmax(np.asarray(logits((np.stack(images) - 127) / 128)), axis=1)
+    assert np.mean(predicted == labels) > 0.87
 
 
 @pytest.mark.parametrize("stride", [1, 2])
@@ -240,7 +238,7 @@ def test_an_absent_example_changes_no_statistics():
     """Of the first layers; later ones amplify rounding, as their maps have few entries."""
     backbone = backbones.EfficientNetLite0()
     images = jax.random.normal(key(0), (6, 32, 32, 3))
-    variables = backbone.init(key(1), images, jnp.ones(6, bool))
+    variables = jax.jit(backbone.init)(key(1), images, jnp.ones(6, bool))
 
     @jax.jit
     def statistics(images, present):
