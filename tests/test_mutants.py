@@ -22,6 +22,16 @@ def test_every_mutation_changes_the_present_code_and_names_tests_that_exist():
             assert f"def {test or 'test_'}" in (ROOT / module).read_text(), name
 
 
+def test_the_saved_results_are_of_this_list_and_each_mutation_is_caught_by_a_test_that_it_names():
+    saved = json.loads((ROOT / "benchmarks/results/mutants.json").read_text())
+    assert [
+        mutants.Mutant(*(entry[x] for x in mutants.Mutant._fields)) for entry in saved
+    ] == MUTANTS
+    for entry in saved:
+        assert entry["result"] == "caught"
+        assert entry["test"].startswith(tuple(entry["tests"]))
+
+
 def test_a_mutation_whose_line_has_changed_is_an_error_that_names_it(tmp_path):
     mutant = mutants.Mutant("a wrong sum", "code.py", "a + b", "a - b", ["test_code.py"])
     for text in ("", "a + b, a + b"):
