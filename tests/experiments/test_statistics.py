@@ -18,6 +18,8 @@ def test_a_comparison_is_the_paired_t_test_of_the_common_seeds():
     assert found.p == pytest.approx(expected.pvalue)
     low, high = expected.confidence_interval(0.95)
     assert (found.mean - found.half, found.mean + found.half) == pytest.approx((low, high))
+    deviation = stats.tstd([0.2, 0.3, 0.1])
+    assert found.detectable == pytest.approx(statistics.detectable_difference(deviation, 3))
 
 
 def test_a_slope_is_that_of_a_line_through_the_values_of_a_seed():

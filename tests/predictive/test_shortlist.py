@@ -11,6 +11,7 @@ from gaussians import KINDS, key, latent
 from heteroscedastic import latent as latent_lib
 from heteroscedastic import predictive
 from heteroscedastic.latent import LatentGaussian
+from heteroscedastic.predictive.shortlist import _Lump, _with_lump
 
 
 @functools.partial(jax.jit, static_argnums=(1, 2))
@@ -83,6 +84,18 @@ def test_the_lump_has_the_mean_of_many_independent_equal_classes():
         lump = jax.nn.logsumexp(log_probs[1:]) - log_probs[0] + top
         limit = np.log(n) + v / 2 if v < 2 * np.log(n) else np.sqrt(2 * v * np.log(n))
         np.testing.assert_allclose(lump, limit, rtol=2e-3)
+
+
+@pytest.mark.parametrize("kind", KINDS[1:])
+def test_the_lump_has_the_covariance_of_the_weighted_mean_of_its_classes(kind):
+    one, top = latent(kind), jnp.array([[0, 3], [4, 1], [2, 0]])
+    is_top = jax.nn.one_hot(top, 5)
+    shares = jax.nn.softmax(jnp.where(is_top.sum(axis=1) > 0, -jnp.inf, jnp.arange(5.0)))
+    lump = _Lump(jnp.zeros(3), jnp.log(shares), shares)
+    actual = jax.jit(lambda x: latent_lib.covariance(_with_lump(x, top, lump)))(one)
+    rows = jnp.concatenate([is_top, shares[:, None]], axis=1)
+    expected = jnp.einsum("bik,bkl,bjl->bij", rows, latent_lib.covariance(one), rows)
+    np.testing.assert_allclose(actual, expected, rtol=1e-4, atol=1e-5)
 
 
 def test_the_likeliest_classes_are_those_of_strong_noise_too():

@@ -52,6 +52,19 @@ def test_the_metrics_of_a_split_do_not_depend_on_its_batches():
             np.testing.assert_allclose(value, expected[name], rtol=1e-6)
 
 
+def test_every_batch_has_a_key_of_its_own_and_another_evaluation_has_the_same_keys():
+    keys = []
+
+    def one(rows, batch_key):
+        keys.append(tuple(np.asarray(jax.random.key_data(batch_key)).tolist()))
+        return np.zeros(()), jax.tree.map(lambda x: x[rows], predictions(6, 2))
+
+    for _ in range(2):
+        evaluate.evaluate(one, np.arange(6).reshape(3, 2), key())
+    assert keys[:3] == keys[3:]
+    assert len(set(keys)) == 3
+
+
 def test_up_to_2000_classes_every_logit_is_written():
     made = predictions(4, 2000)
     written = evaluate.arrays(task.bounded(made, functools.partial(jax.nn.logsumexp, axis=-1)))
