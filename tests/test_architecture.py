@@ -14,6 +14,7 @@ ROOMS = {  # from the lowest to the highest: room -> packages of others
     "calibration": MATHEMATICS,
     "root": MATHEMATICS,
     "curation": MATHEMATICS,
+    "detection": MATHEMATICS,
     "predictive": MATHEMATICS,
     "outputs": MATHEMATICS,
     "files": MATHEMATICS | {"absl", "etils", "fsspec", "ml_collections"},
