@@ -71,7 +71,6 @@ def sample(
     num_candidates = len(positive)
     first, is_first = _drawn(key_positive, positive, min(max_positive, num_candidates))
     second, is_second = _drawn(key_negative, negative, min(size, num_candidates))
-    is_second &= jnp.arange(len(second)) < size - jnp.sum(is_first)
     rows, chosen = jnp.concatenate([first, second]), jnp.concatenate([is_first, is_second])
     order = jnp.argsort(~chosen, stable=True)[:size]
     rows = jnp.where(chosen[order], rows[order], -1)

@@ -59,9 +59,9 @@ def suppressed(
         is_later = positions >= start + size
         return start + size, alive & ~(is_later & jnp.any(kept[:, None] & overlaps, axis=0))
 
-    end, alive = jax.lax.while_loop(is_unfinished, body, (jnp.zeros((), jnp.int32), alive))
-    kept = alive & (positions < end)  # later blocks are undecided
-    ranks = jnp.nonzero(kept, size=number, fill_value=len(boxes))[0]
+    _, alive = jax.lax.while_loop(is_unfinished, body, (jnp.zeros((), jnp.int32), alive))
+    # Undecided boxes of later blocks follow the `number` kept ones.
+    ranks = jnp.nonzero(alive, size=number, fill_value=len(boxes))[0]
     return jnp.pad(order, (0, 1), constant_values=-1)[ranks].astype(jnp.int32)
 
 

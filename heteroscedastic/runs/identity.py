@@ -45,7 +45,7 @@ _BEFORE: dict[str, dict[str, Any]] = {
     "mixing.ricap": {"beta": 0.3},
     "loss.generalized_cross_entropy": {"q": 0.7},
     "loss.logit_adjusted": {"strength": 1.0},
-    "optimizer": {"decay_normalization": False},
+    "optimizer": {"decay_biases": True, "decay_normalization": False, "fixed": ()},
     "schedule": {"warmup_epochs": 0.0, "warmup_steps": 0},
     "data": {
         "extras": (),
