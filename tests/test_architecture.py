@@ -21,7 +21,7 @@ ROOMS = {  # from the lowest to the highest: room -> packages of others
     "models": MATHEMATICS | {"flax"},
     "data": MATHEMATICS | {"PIL", "absl", "sklearn", "tensorflow", "tensorflow_datasets"},
     "training": MATHEMATICS | {"flax", "optax"},
-    "tasks": MATHEMATICS | {"flax"},
+    "tasks": MATHEMATICS | {"flax", "pycocotools"},
     "distributed": MATHEMATICS | {"optax"},
     "runs": MATHEMATICS | {"absl", "clu", "flax", "ml_collections", "optax", "orbax", "tensorflow"},
     "estimator": MATHEMATICS | {"optax", "sklearn"},

@@ -81,6 +81,8 @@ PARAMETERS = {
     "vtab": 23_500_352 + 2_049 * 100,
     # ResNet-20, 64 features, on the images of the fixture below with 10 classes.
     "own_images": 271_824 + 2 * 650 + 65 * 10 * 6,
+    # ResNet-8 on grey images; then proposals of 3 anchors, and classes and boxes of 11 classes.
+    "mosaic_frcnn_hom": 77_104 + 9 * 32 * 64 + 64 + 65 * 15 + 65 * 11 * 5,
     "tiny_imagenet_hom": 11_168_832 + 102_600,
     "tiny_imagenet_adaptive": 11_168_832 + 102_600,
     "tiny_imagenet_het_full": 11_168_832 + 2 * 102_600 + 513 * 200 * 15,

@@ -39,6 +39,7 @@ class Regions(NamedTuple):
     boxes: Float[Array, "b r 4"]  # in pixels; a row of zeros is no region
     latent: LatentGaussian  # [b, r]
     offsets: Float[Array, "b r k 4"]  # for each class, from the region to the object
+    sizes: Float[Array, "b 2"]  # height and width of each image, in pixels
 
 
 class Detector(Classifier, kw_only=True):
@@ -144,10 +145,8 @@ class Detector(Classifier, kw_only=True):
         features = jnp.mean(
             self.backbone.stages(pooled, is_region, first=self._last)[-1], axis=(-3, -2)
         )
-        offsets = self.box_offsets(features)
-        return Regions(
-            boxes, self.latent(features), offsets.reshape(*boxes.shape[:2], self._num_classes, 4)
-        )
+        offsets = self.box_offsets(features).reshape(*boxes.shape[:2], self._num_classes, 4)
+        return Regions(boxes, self.latent(features), offsets, sizes)
 
     @property
     def stride(self) -> int:
