@@ -76,7 +76,7 @@ class Detector(Classifier, kw_only=True):
         Args:
           inputs: images, each at the top left of its canvas.
           present: False for an absent image.
-          train: must be False: normalisation is evaluated.
+          train: ignored, as normalisation is always evaluated.
           sizes: height and width of each image in pixels; None if each fills its canvas.
         """
         sizes = canvas_sizes(inputs) if sizes is None else sizes

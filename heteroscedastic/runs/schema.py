@@ -393,6 +393,12 @@ def check_data(config: dict[str, Any], task: Task, data: Pipeline) -> None:
             f"config.task is {task.name!r}, but {name} has {found} per example, which suits"
             f" {suited}."
         )
+    if task.rows == "region" and data.class_counts[0]:
+        raise ValueError(
+            f"config.task is {task.name!r}, whose class 0 is the background, but"
+            f" {int(data.class_counts[0]):,} training examples of {name} have it; number the"
+            " classes of the boxes from 1."
+        )
     for section, settings in evaluated.items():
         _check_answers(section, settings, task, data.label_forms[settings["split"]])
 

@@ -210,9 +210,18 @@ class Detection:
 def _truth(
     batch: Batch,
 ) -> tuple[Float[Array, "b 2"], Float[Array, "b m 4"], Int[Array, "b m"]]:
-    """The sizes of the images, and their boxes in pixels with labels."""
+    """The sizes of the images, and their boxes in pixels with labels.
+
+    Raises:
+      ValueError: there are no boxes, or not as many as labels.
+    """
+    if "boxes" not in batch.extras:
+        raise ValueError("a split has no boxes; config.task 'detection' needs them in every split.")
+    boxes, labels = batch.extras["boxes"], batch.labels
+    if boxes.shape[:2] != labels.shape:
+        raise ValueError(
+            f"an example has {labels.shape[1]} labels and {boxes.shape[1]} boxes; pad both to the"
+            " same number, with -1 and rows of zeros."
+        )
     sizes = canvas_sizes(batch.inputs)
-    boxes = batch.extras["boxes"]
-    rows = min(boxes.shape[1], batch.labels.shape[1])
-    scale = jnp.concatenate([sizes, sizes], axis=-1)[:, None]
-    return sizes, boxes[:, :rows] * scale, batch.labels[:, :rows]
+    return sizes, boxes * jnp.concatenate([sizes, sizes], axis=-1)[:, None], labels

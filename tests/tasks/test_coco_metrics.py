@@ -44,6 +44,7 @@ def test_a_box_of_iou_062_is_right_at_three_of_ten_thresholds():
     assert found["ap50"] == pytest.approx(1.0)
     assert found["ap75"] == pytest.approx(0.0)
     assert found["ar100"] == pytest.approx(0.3)
+    assert found["hit_rate"] == 1.0  # a hit is one at an IoU of 0.5
 
 
 def test_a_double_lowers_the_precision_of_what_follows():

@@ -1,3 +1,4 @@
+import dataclasses
 import functools
 import importlib.util
 
@@ -7,11 +8,14 @@ import numpy as np
 import pytest
 
 from experiments import study
+from heteroscedastic.batch import Batch
+from heteroscedastic.detection.detections import Detections
 from heteroscedastic.runs import assembly, schema
 
 CONFIG = study.config("mosaic_frcnn_hom", {"training.batch_size": 4})
 
 
+@pytest.mark.slow
 def test_the_loss_is_the_sum_of_four_and_an_absent_image_changes_nothing():
     run = assembly.build(CONFIG)
     feed = run.pipeline.example("train", training=True)._replace(
@@ -69,6 +73,23 @@ def test_a_section_that_does_not_suit_is_an_error(section, value, message):
         config |= {"loss": dict(name="sigmoid_cross_entropy")}
     with pytest.raises(ValueError, match=message):
         schema.checked(config)
+
+
+def test_data_without_boxes_or_with_a_background_box_is_an_error():
+    run = assembly.build(CONFIG)
+    inputs, labels = jnp.zeros((2, 32, 32, 1)), jnp.ones((2, 3), jnp.int32)
+    batch = Batch(inputs, labels, jnp.ones(2), jnp.arange(2), {})
+    found = Detections(jnp.zeros((2, 5, 4)), jnp.zeros((2, 5)), jnp.full((2, 5), -1))
+    with pytest.raises(ValueError, match="a split has no boxes"):
+        run.task.predictions(found, batch, None)
+    with pytest.raises(ValueError, match="an example has 3 labels and 4 boxes; pad both"):
+        run.task.predictions(found, batch._replace(extras={"boxes": jnp.zeros((2, 4, 4))}), None)
+    dataset = run.dataset
+    train = dataset.splits["train"]
+    splits = {**dataset.splits, "train": train._replace(labels=0 * train.labels)}
+    pipeline = dataclasses.replace(run.pipeline, dataset=dataset._replace(splits=splits))
+    with pytest.raises(ValueError, match="class 0 is the background, but 800 training examples"):
+        schema.check_data(run.config, run.task, pipeline)
 
 
 def test_without_pycocotools_the_error_says_what_to_install(monkeypatch):
