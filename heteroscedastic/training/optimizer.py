@@ -146,7 +146,7 @@ def _fixed(entries: tuple[str, ...], params: Any) -> Any:
         unused += [] if any(found) else [entry]
     if unused:
         raise ValueError(
-            f"fixed has {unused[0]!r}, but no parameter has a path that starts so; choose"
+            f"optimizer.fixed has {unused[0]!r}, but no parameter has a path that starts so; choose"
             f" 'normalization' or a path such as {paths[0].rpartition('/')[0]!r}."
         )
     return jax.tree_util.tree_unflatten(treedef, is_fixed)
