@@ -60,7 +60,7 @@ class ShapeStream:
         task = schema.task(config)
         list_splits = {e["split"] for e in config["evals"].values() if e.get("answers") == "any"}
         self.label_forms: dict[str, LabelForm] = {
-            split: "list" if split in list_splits else task.labels for split in self.sizes
+            split: "list" if split in list_splits else task.stored_labels for split in self.sizes
         }
         self.description, self.example_ids, self.clean_labels = {}, {}, {}
         self.dataset = Dataset({}, self.class_names)

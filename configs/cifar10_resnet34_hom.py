@@ -57,7 +57,9 @@ def get_config() -> ConfigDict:
         l2=2.5e-4,
         covariance_l2=placeholder(float),
         decay_normalization=True,
+        decay_biases=True,
         clip_norm=placeholder(float),
+        fixed=(),
     )
     # Over all epochs, warm-up included (reading S6).
     c.schedule = dict(name="cosine", learning_rate=0.01, warmup_epochs=0.0, warmup_steps=0)

@@ -53,7 +53,9 @@ def get_config() -> ConfigDict:
         l2=0.0,
         covariance_l2=placeholder(float),
         decay_normalization=False,
+        decay_biases=True,
         clip_norm=1.0,
+        fixed=(),
     )
     c.schedule = dict(name="cosine", learning_rate=0.1, warmup_epochs=2.0, warmup_steps=0)
     c.training = dict(

@@ -61,7 +61,9 @@ def get_config() -> ConfigDict:
         l2=3e-3,
         covariance_l2=1e-2,
         decay_normalization=False,
+        decay_biases=True,
         clip_norm=1.0,
+        fixed=(),
     )
     # Epochs 30, 60 and 80 of 90 (Appendix B).
     c.schedule = dict(

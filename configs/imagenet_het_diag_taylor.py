@@ -70,7 +70,9 @@ def get_config() -> ConfigDict:
         l2=1e-3,
         covariance_l2=placeholder(float),
         decay_normalization=False,
+        decay_biases=True,
         clip_norm=placeholder(float),
+        fixed=(),
     )
     # Epochs 30, 60 and 80 of 90, or 90, 180 and 240 of 270 (Appendix B).
     c.schedule = dict(

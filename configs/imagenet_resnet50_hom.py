@@ -67,7 +67,9 @@ def get_config() -> ConfigDict:
         l2=1e-4,
         covariance_l2=placeholder(float),
         decay_normalization=False,
+        decay_biases=True,
         clip_norm=placeholder(float),
+        fixed=(),
     )
     # 0.1 per batch of 256.
     c.schedule = dict(

@@ -67,7 +67,9 @@ def get_config() -> ConfigDict:
         l2=1e-3,
         covariance_l2=placeholder(float),
         decay_normalization=False,
+        decay_biases=True,
         clip_norm=1.0,
+        fixed=(),
     )
     # Epochs 10, 20 and 25 of 30 (Appendix B).
     c.schedule = dict(

@@ -68,7 +68,9 @@ def get_config() -> ConfigDict:
         l2=5e-5,
         covariance_l2=placeholder(float),
         decay_normalization=True,
+        decay_biases=True,
         clip_norm=placeholder(float),
+        fixed=(),
     )
     c.schedule = dict(
         name="steps",

@@ -66,7 +66,9 @@ def get_config() -> ConfigDict:
         l2=2.5e-4,
         covariance_l2=placeholder(float),
         decay_normalization=False,
+        decay_biases=True,
         clip_norm=5.0,
+        fixed=(),
     )
     c.schedule = dict(name="cosine", learning_rate=0.1, warmup_epochs=2.0, warmup_steps=0)
     c.training = dict(

@@ -74,7 +74,9 @@ def get_config() -> ConfigDict:
         l2=0.0,
         covariance_l2=placeholder(float),
         decay_normalization=False,
+        decay_biases=True,
         clip_norm=placeholder(float),
+        fixed=(),
     )
     # The milestones follow the paper; its public code uses steps 200, 300 and 400 of 500. The
     # warm-up follows the public code; the paper does not state it.

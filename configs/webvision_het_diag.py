@@ -67,7 +67,9 @@ def get_config() -> ConfigDict:
         l2=4e-5,
         covariance_l2=placeholder(float),
         decay_normalization=False,
+        decay_biases=True,
         clip_norm=placeholder(float),
+        fixed=(),
     )
     # Epochs 40 and 80 of 95 (Appendix B).
     c.schedule = dict(

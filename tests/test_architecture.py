@@ -14,6 +14,7 @@ ROOMS = {  # from the lowest to the highest: room -> packages of others
     "calibration": MATHEMATICS,
     "root": MATHEMATICS,
     "curation": MATHEMATICS,
+    "detection": MATHEMATICS,
     "predictive": MATHEMATICS,
     "outputs": MATHEMATICS,
     "files": MATHEMATICS | {"absl", "etils", "fsspec", "ml_collections"},
@@ -21,7 +22,7 @@ ROOMS = {  # from the lowest to the highest: room -> packages of others
     "data": MATHEMATICS
     | {"PIL", "absl", "sacremoses", "sklearn", "subword_nmt", "tensorflow", "tensorflow_datasets"},
     "training": MATHEMATICS | {"flax", "optax"},
-    "tasks": MATHEMATICS | {"flax"},
+    "tasks": MATHEMATICS | {"flax", "pycocotools"},
     "distributed": MATHEMATICS | {"optax"},
     "runs": MATHEMATICS | {"absl", "clu", "flax", "ml_collections", "optax", "orbax", "tensorflow"},
     "estimator": MATHEMATICS | {"optax", "sklearn"},

@@ -89,6 +89,8 @@ PARAMETERS = {
     "multi30k_hom": 3 * (132_480 + 198_784) + 5_704 * 128,
     "multi30k_het_diag": 3 * (132_480 + 198_784) + 5_704 * 128 + 129 * 2504,
     "multi30k_het_pe": 3 * (132_480 + 198_784) + 5_704 * 128 + 2 * 129 * 2504 + 2504 * 16,
+    # ResNet-8 on grey images; then proposals of 3 anchors, and classes and boxes of 11 classes.
+    "mosaic_frcnn_hom": 77_104 + 9 * 32 * 64 + 64 + 65 * 15 + 65 * 11 * 5,
     "tiny_imagenet_hom": 11_168_832 + 102_600,
     "tiny_imagenet_adaptive": 11_168_832 + 102_600,
     "tiny_imagenet_het_full": 11_168_832 + 2 * 102_600 + 513 * 200 * 15,

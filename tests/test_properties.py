@@ -150,6 +150,8 @@ REFUSED = {
     "optimizer.l2": [-1e-4, NAN, INF, 1e30, None, True, "0"],
     "optimizer.covariance_l2": [-1e-4, NAN, INF, 1e30, True, "0"],
     "optimizer.decay_normalization": [1, None, "True"],
+    "optimizer.decay_biases": [1, None, "True"],
+    "optimizer.fixed": ["backbone", None, 3, (1,)],
     "optimizer.clip_norm": [0.0, -1.0, NAN, INF, True, "1"],
     "schedule.learning_rate": [-0.1, NAN, INF, 1e30, None, True, "0.1"],
     "schedule.warmup_epochs": [-1.0, NAN, INF, None, True, "2"],

@@ -53,18 +53,26 @@ class BatchNorm(nn.Module):
 
     @nn.compact
     def __call__(
-        self, inputs: Float[Array, "b *spatial c"], present: Bool[Array, "b"], train: bool
+        self,
+        inputs: Float[Array, "b *spatial c"],
+        present: Bool[Array, "b"] | Bool[Array, "b height width"],
+        train: bool,
     ) -> Float[Array, "b *spatial c"]:
         """Normalises each channel to mean 0 and variance 1, then scales and shifts it.
 
         Args:
           inputs: any number of spatial axes.
-          present: False for an absent example, which is excluded from the statistics.
+          present: False for an absent example, which is excluded from the statistics. In evaluation
+            also by pixel of the original image, whose sides are multiples of those of the inputs:
+            the result is 0 at positions that start at an absent pixel, like the padding of a
+            convolution.
           train: whether to use the statistics of the batch and to update the running statistics.
 
         Raises:
-          ValueError: group_size does not divide the batch.
+          ValueError: group_size does not divide the batch, or pixels are absent in training.
         """
+        if train and present.ndim > 1:
+            raise ValueError("statistics of a batch are over complete images; set train to False.")
         channels = inputs.shape[-1]
         first = nn.initializers.zeros if self.zero_scale else nn.initializers.ones
         scale = self.param("scale", first, (channels,), jnp.float32) if self.use_scale else 1.0
@@ -79,7 +87,12 @@ class BatchNorm(nn.Module):
         else:
             mean, var = self._statistics(x, present, running)
         inverse = scale / jnp.sqrt(var + self.epsilon)
-        return ((x - mean) * inverse + bias).astype(self.dtype)
+        normalised = (x - mean) * inverse + bias
+        if present.ndim > 1:
+            strides = [whole // part for whole, part in zip(present.shape[1:], x.shape[1:3])]
+            inside = present[:, :: strides[0], :: strides[1], None]
+            normalised = jnp.where(inside, normalised, 0.0)
+        return normalised.astype(self.dtype)
 
     def _statistics(self, x, present, running):
         """Mean and variance for each example; updates the running statistics."""

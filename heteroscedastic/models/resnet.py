@@ -90,7 +90,7 @@ class ResNet(nn.Module):
     def stages(
         self,
         inputs: Float[Array, "*b _ _ _"],
-        present: Bool[Array, "*b"],
+        present: Bool[Array, "*b"] | Bool[Array, "*b _ _"],
         train: bool = False,
         *,
         first: int = 0,
@@ -105,6 +105,7 @@ class ResNet(nn.Module):
         Args:
           inputs: images, or outputs of stage `first - 1`, such as regions cropped from them.
           present: False for an absent example or region, which is excluded from batch statistics.
+            In evaluation also by pixel; see BatchNorm.
           train: whether to use the statistics of the batch and to update the running statistics.
           first: the first stage to apply.
           last: the last stage to apply; None for the last of the network. In version 2 that stage
@@ -130,8 +131,8 @@ class ResNet(nn.Module):
         norm = functools.partial(BatchNorm, dtype=self.dtype, group_size=self.group_size)
         block = _BlockV1 if self.version == 1 else _BlockV2
         block = nn.remat(block, static_argnums=(3,)) if self.remat else block
-        batch = present.shape
-        present = present.reshape(-1)
+        batch = inputs.shape[:-3]
+        present = present.reshape(-1, *present.shape[len(batch) :])
         x = inputs.reshape(-1, *inputs.shape[-3:]).astype(self.dtype)
         outputs = []
         for stage in range(first, last + 1):

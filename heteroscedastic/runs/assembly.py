@@ -41,7 +41,6 @@ from heteroscedastic.training.objective import (
 )
 from heteroscedastic.training.state import TrainState, no_scores
 from heteroscedastic.training.step import (
-    Predictions,
     StepSums,
     Values,
     eval_step,
@@ -203,7 +202,9 @@ class Run:
             metric=self.task.training_sums,
             batch_of=functools.partial(self.pipeline.training_batch, self._key("augment"), split),
             num_microbatches=self.steps.num_microbatches,
-            records_divergence=self.has_soft_targets and self.task.link == "softmax",
+            records_divergence=self.has_soft_targets
+            and self.task.link == "softmax"
+            and self.task.rows == "example",
             score=self.parts.score if self.scores_in_training else None,
             full_length=self.steps.full_length,
         )
@@ -223,7 +224,7 @@ class Run:
         answers: Answers = None,
         chain_of: str | None = None,
         num_largest: int = NUM_LARGEST,
-    ) -> tuple[Any, Predictions]:
+    ) -> tuple[Any, Any]:
         """Sums over a batch, and the prediction of each example.
 
         Args:
@@ -243,7 +244,7 @@ class Run:
             latent,
             batch,
             key,
-            predictive=self._predictive,
+            predictive=functools.partial(self.task.predicted, self._predictive),
             metric=functools.partial(self.task.evaluation_sums, answers=answers),
             record=functools.partial(
                 self.task.predictions, answers=answers, num_largest=num_largest
@@ -364,7 +365,7 @@ def build(
         config=config,
         pipeline=pipeline,
         task=task,
-        model=task.model(bound["backbone"], bound["head"]),
+        model=task.model(*(bound[name] for name in task.modules)),
         parts=Parts(**{name: bound.get(name) for name in Parts._fields}),
         optimizer=bound["optimizer"](steps.learning_rate),
         steps=steps,

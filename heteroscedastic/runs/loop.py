@@ -465,7 +465,8 @@ class _Trainer:
             sums, predictions = self._evaluate(name, settings, states[checkpoint])
             arrays = evaluate.arrays(predictions)
             if hosts.is_first():
-                workdir.write_predictions(self.path, name, arrays, self.owner)
+                document = self.run.task.document(arrays)
+                workdir.write_predictions(self.path, name, arrays, self.owner, document)
             evals[name] = self.run.task.means(sums) | self.run.task.extra_results(arrays)
             title = f"{name} ({settings['split']}, {checkpoint} checkpoint):"
             hosts.log(progress.table(title, evals[name]))

@@ -60,6 +60,11 @@ def read(run: str | files.Path, name: str) -> Predictions:
         cause = str(error).partition("\n")[0] or type(error).__name__
         raise ValueError(f"{path} is damaged ({cause}); {_REMEDY}.") from None
     stamp = {key: str(arrays.pop(key)) for key in ("owner", "digest") if key in arrays}
+    if "scores" in arrays:
+        raise ValueError(
+            f"{path} has detections, not one prediction per example; read"
+            f" {path.with_suffix('.json').name} beside it, or the metrics in results.json."
+        )
     if "right_labels" in arrays:
         raise ValueError(
             f"{path} has lists of correct labels, but the model predicts one label per example, so"

@@ -94,7 +94,41 @@ def checked(config: Mapping[str, Any]) -> dict[str, Any]:
     check_parts(task(config), functions)
     for section, function in functions.items():
         _check_extras(section, config, function.suits.required_extras(config[section]))
+    _check_task(task(config), config, functions)
     return config
+
+
+def _check_task(task: Task, config: Mapping[str, Any], functions: Mapping[str, Any]) -> None:
+    """Raises a ValueError where the sections of the config are not those of its task."""
+    of_task = f"config.task is {task.name!r}"
+    for section in sorted({*task.modules} - {*config}):
+        raise ValueError(f"the config has no section {section!r}, but {of_task}; add the section.")
+    if "proposals" in config and "proposals" not in task.modules:
+        raise ValueError(f"{of_task}, which has no proposals; remove config.proposals.")
+    for name in task.extras:
+        if name not in config["data"]["extras"]:
+            raise ValueError(
+                f"{of_task}, which reads the extra {name!r} of each example; set"
+                f" config.data.extras={(*config['data']['extras'], name)!r}."
+            )
+    if task.rows == "example":
+        return
+    for section in ("mixing", "prioritization"):
+        if section in config:
+            raise ValueError(
+                f"config.{section} is about whole examples, but {of_task}, which is about parts of"
+                f" them; remove config.{section}."
+            )
+    if config["validation"] is not None and not task.validation_metrics:
+        raise ValueError(f"{of_task}, which has no validation; set config.validation to None.")
+    if config["training"]["class_shards"] > 1:
+        raise ValueError(f"{of_task}, which does not divide classes; set class_shards to 1.")
+    for section, function in functions.items():
+        if function.suits.class_counts or function.suits.required_extras(config[section]):
+            raise ValueError(
+                f"config.{section} {config[section]['name']!r} reads class counts or extras of"
+                f" whole examples, but {of_task}, which is about parts of them; choose another."
+            )
 
 
 def _check_form(config: Mapping[str, Any]) -> None:
@@ -384,13 +418,21 @@ def check_data(config: dict[str, Any], task: Task, data: Pipeline) -> None:
             f"config.evals or config.validation: splits {unknown} are evaluated, but the data set"
             f" has {sorted(data.sizes)}."
         )
-    if data.label_forms["train"] != task.labels:
+    if data.label_forms["train"] != task.stored_labels:
         found = "one label" if data.label_forms["train"] == "one" else "a list of labels"
         others = (n for n in tasks.__all__ if n != "translation")  # which suits sentences alone
-        suited = ", ".join(n for n in others if getattr(tasks, n).labels != task.labels)
+        suited = ", ".join(
+            n for n in others if getattr(tasks, n).stored_labels != task.stored_labels
+        )
         raise ValueError(
             f"config.task is {task.name!r}, but {name} has {found} per example, which suits"
             f" {suited}."
+        )
+    if task.rows == "region" and data.class_counts[0]:
+        raise ValueError(
+            f"config.task is {task.name!r}, whose class 0 is the background, but"
+            f" {int(data.class_counts[0]):,} training examples of {name} have it; number the"
+            " classes of the boxes from 1."
         )
     for section, settings in evaluated.items():
         _check_answers(section, settings, task, data.label_forms[settings["split"]])
@@ -399,7 +441,7 @@ def check_data(config: dict[str, Any], task: Task, data: Pipeline) -> None:
 def _check_answers(section: str, settings: dict[str, Any], task: Task, form: LabelForm) -> None:
     """Raises a ValueError where an evaluation and the labels of its split do not agree."""
     if settings.get("answers") == "any":
-        if task.labels == "list":
+        if task.stored_labels == "list":
             raise ValueError(
                 f"config.{section}.answers is 'any', which is for a task of one label per example;"
                 f" config.task is {task.name!r}."
@@ -409,8 +451,8 @@ def _check_answers(section: str, settings: dict[str, Any], task: Task, form: Lab
                 f"config.{section}.answers is 'any', but split {settings['split']!r} has one label"
                 " per example; remove the setting."
             )
-    elif form != task.labels:
-        expected = "a list of labels" if task.labels == "list" else "one label"
+    elif form != task.stored_labels:
+        expected = "a list of labels" if task.stored_labels == "list" else "one label"
         remedy = (
             f"; config.{section}.answers='any' counts a prediction of any label of a list as right"
             if form == "list"

@@ -19,7 +19,7 @@ from heteroscedastic import (
     smoothing,
     weighting,
 )
-from heteroscedastic.models import backbones, heads
+from heteroscedastic.models import backbones, heads, proposals
 from heteroscedastic.training import optimizer, schedules
 
 # The module whose functions and classes a section names.
@@ -36,6 +36,7 @@ MODULES: dict[str, ModuleType] = {
 # The same for sections that may be absent: nothing of the kind happens.
 OPTIONAL_MODULES: dict[str, ModuleType] = {
     "mixing": mixing,
+    "proposals": proposals,
     "score": score,
     "selection": selection,
 }

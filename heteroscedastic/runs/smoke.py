@@ -210,7 +210,7 @@ def _stream(config: dict[str, Any], data_dir: str | None, is_there: bool) -> str
             directory,
             sorted({expression.partition("[")[0] for expression in splits.values()}),
             label=data["label"],
-            labels=schema.task(config).labels,
+            labels=schema.task(config).stored_labels,
             has_boxes="boxes" in data["extras"],
             size=None if sizes else _SIZE,
             num_classes=num_classes,
@@ -279,10 +279,12 @@ def _with_one_channel(chain: str) -> str:
 
 
 def _stand_in(config: dict[str, Any]) -> None:
-    data = config["data"]
+    data, task = config["data"], schema.task(config)
+    stand_in = "digits_pairs" if task.stored_labels == "list" else "digits"
     config["data"] = {
         **bind.defaults(sections.ResidentData),
-        "name": "digits_pairs" if schema.task(config).labels == "list" else "digits",
+        "name": "digits_mosaics" if task.rows == "region" else stand_in,
+        "extras": task.extras,
         "train": re.sub(
             _SHIFTS,
             lambda m: f"{m[1]}{min(int(m[2]), _MAX_SHIFT)}",
@@ -295,4 +297,4 @@ def _stand_in(config: dict[str, Any]) -> None:
     for settings in (*config["evals"].values(), config["validation"] or {}):
         if settings.get("split") not in ("train", "valid", None):
             settings["split"] = "test"
-    config["head"]["num_classes"] = 10
+    config["head"]["num_classes"] = 11 if task.rows == "region" else 10

@@ -177,10 +177,19 @@ def check_present(workdir: files.Path) -> None:
 
 
 def write_predictions(
-    workdir: files.Path, name: str, arrays: dict[str, np.ndarray], owner: str
+    workdir: files.Path,
+    name: str,
+    arrays: dict[str, np.ndarray],
+    owner: str,
+    document: Any = None,
 ) -> None:
-    """Writes the predictions of an evaluation, stamped with the owner of the run."""
+    """Writes the predictions of an evaluation, stamped with the owner of the run.
+
+    A document, if there is one, is the same predictions in a format of other programs, as JSON.
+    """
     check_present(workdir)
+    if document is not None:
+        files.write_json(workdir / "predictions" / f"{name}.json", document)
     files.write_arrays(
         workdir / "predictions" / f"{name}.npz", provenance.stamped_arrays(name, arrays, owner)
     )

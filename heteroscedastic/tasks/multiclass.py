@@ -2,21 +2,22 @@
 
 import functools
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 import jax
 import numpy as np
 from flax import linen as nn
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, PRNGKeyArray
 from scipy import special
 
 from heteroscedastic import metrics
 from heteroscedastic.batch import Batch
+from heteroscedastic.latent import LatentGaussian
 from heteroscedastic.links import LabelForm, Link
 from heteroscedastic.models.classifier import Classifier
 from heteroscedastic.tasks.task import NUM_LARGEST, Answers, bounded
 from heteroscedastic.training.evaluate import EXTRA
-from heteroscedastic.training.objective import Outputs, objective
+from heteroscedastic.training.objective import Outputs, Predictive, objective
 from heteroscedastic.training.step import Predictions
 
 
@@ -26,12 +27,21 @@ class Multiclass:
     name: str = "multiclass"
     link: Link = "softmax"
     labels: LabelForm = "one"
+    stored_labels: LabelForm = "one"
+    rows: Literal["example", "region"] = "example"
+    extras: tuple[str, ...] = ()
+    modules: tuple[str, ...] = ("backbone", "head")
     validation_metrics: tuple[str, ...] = metrics.MULTICLASS
     objective = staticmethod(objective)
     _sums = staticmethod(metrics.multiclass)
 
     def model(self, backbone: nn.Module, head: nn.Module) -> Classifier:
         return Classifier(backbone=backbone, head=head)
+
+    def predicted(
+        self, predictive: Predictive, key: PRNGKeyArray, latent: LatentGaussian
+    ) -> Float[Array, "*b k"]:
+        return predictive(key, latent)
 
     def training_sums(self, outputs: Outputs, batch: Batch) -> Any:
         return self._sums(outputs.logits, batch.labels, batch.weights)
@@ -66,6 +76,9 @@ class Multiclass:
             "objectness": float(np.mean(objectness, dtype=np.float64)),
             "objectness_deviation": float(np.mean(distance)),
         }
+
+    def document(self, predictions: Mapping[str, np.ndarray]) -> None:
+        return None
 
     def _confidence(self, predictions: Mapping[str, np.ndarray]) -> Float[np.ndarray, "n"]:
         """The largest probability of each example."""

@@ -17,6 +17,7 @@ class Multilabel(OneVsRest):
 
     name: str = "multilabel"
     labels: LabelForm = "list"
+    stored_labels: LabelForm = "list"
     validation_metrics: tuple[str, ...] = metrics.MULTILABEL
     _sums = staticmethod(metrics.multilabel)
 

@@ -7,11 +7,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import linen as nn
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, PRNGKeyArray
 
 from heteroscedastic.batch import Batch
 from heteroscedastic.links import LabelForm, Link
-from heteroscedastic.training.objective import Outputs
+from heteroscedastic.training.objective import Outputs, Predictive
 from heteroscedastic.training.step import Predictions
 
 Answers = Literal["any"] | None  # of an evaluation: "any" label of a list is right (ReaL)
@@ -30,16 +30,24 @@ class Task(Protocol):
 
     name: str
     link: Link
-    labels: LabelForm  # of an example
+    labels: LabelForm  # of what a row of logits is of
+    stored_labels: LabelForm  # of an example of the data
+    rows: Literal["example", "region"]  # what a row of logits is of
+    extras: tuple[str, ...]  # that config.data.extras must name
+    modules: tuple[str, ...]  # sections of the config whose modules make the model
     validation_metrics: tuple[str, ...]  # that validation may choose a checkpoint by
 
-    def model(self, backbone: nn.Module, head: nn.Module) -> nn.Module:
-        """The model: (inputs, present, train) -> latent, with a method `features`."""
-        ...
+    # (the modules of `modules`) -> the model: (inputs, present, train) -> latent, with a method
+    # `features`
+    model: Callable[..., nn.Module]
 
     # (params, model_state, batch, key, *, model, smoothing, weighting, predictive, loss,
     # class_counts, mixing) -> loss, Outputs
     objective: Callable[..., tuple[Float[Array, ""], Outputs]]
+
+    def predicted(self, predictive: Predictive, key: PRNGKeyArray, latent: Any) -> Any:
+        """The logits of an evaluation, or what stands for them, from what the model returns."""
+        ...
 
     def training_sums(self, outputs: Outputs, batch: Batch) -> Any:
         """Sums over a batch of training; their field `weight` is the number of examples.
@@ -48,7 +56,7 @@ class Task(Protocol):
         """
         ...
 
-    def evaluation_sums(self, logits: Float[Array, "*b k"], batch: Batch, answers: Answers) -> Any:
+    def evaluation_sums(self, logits: Any, batch: Batch, answers: Answers) -> Any:
         """Sums over a batch of an evaluation."""
         ...
 
@@ -57,17 +65,17 @@ class Task(Protocol):
         ...
 
     def predictions(
-        self,
-        logits: Float[Array, "*b k"],
-        batch: Batch,
-        answers: Answers,
-        num_largest: int = NUM_LARGEST,
-    ) -> Predictions:
+        self, logits: Any, batch: Batch, answers: Answers, num_largest: int = NUM_LARGEST
+    ) -> Any:
         """The record of each example of an evaluation, as predictions/NAME.npz holds it."""
         ...
 
     def extra_results(self, predictions: Mapping[str, np.ndarray]) -> dict[str, float]:
         """Metrics of a whole evaluation that no sums over batches give, such as BLEU or AP."""
+        ...
+
+    def document(self, predictions: Mapping[str, np.ndarray]) -> Any:
+        """What predictions/NAME.json holds; None writes no such file."""
         ...
 
 

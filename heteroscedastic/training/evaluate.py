@@ -7,8 +7,6 @@ from typing import Any
 import jax
 import numpy as np
 
-from heteroscedastic.training.step import Predictions
-
 EXTRA = "extra_"  # before the name of an extra in a predictions file
 
 
@@ -35,11 +33,11 @@ def unlisted(values: list[Any], form: Any) -> Any | None:
     return jax.tree.unflatten(jax.tree.structure(form), map(np.float64, values))
 
 
-def evaluate(step: Callable, feeds: Iterable[Any], key: Any) -> tuple[Any, Predictions]:
+def evaluate(step: Callable, feeds: Iterable[Any], key: Any) -> tuple[Any, Any]:
     """Sums over all feeds, and the predictions of the examples that are present.
 
     Args:
-      step: (feed, key) -> sums, Predictions.
+      step: (feed, key) -> sums, the task's record of predictions, with a field `weights`.
       feeds: of the split, each example once.
       key: the noise of feed i follows from it and i.
     """
@@ -52,7 +50,7 @@ def evaluate(step: Callable, feeds: Iterable[Any], key: Any) -> tuple[Any, Predi
     return sums, jax.tree.map(lambda *x: np.concatenate(x), *parts)
 
 
-def arrays(predictions: Predictions) -> dict[str, np.ndarray]:
+def arrays(predictions: Any) -> dict[str, np.ndarray]:
     """The arrays of a predictions file."""
     fields = predictions._asdict()
     extras = fields.pop("extras")

@@ -1,5 +1,7 @@
 """Optimizers: (schedule, settings) -> gradient transformation."""
 
+import functools
+import operator
 from collections.abc import Callable
 from typing import Any
 
@@ -18,7 +20,9 @@ def sgd(
     l2: float = 0.0,
     covariance_l2: float | None = None,
     decay_normalization: bool = False,
+    decay_biases: bool = True,
     clip_norm: float | None = None,
+    fixed: tuple[str, ...] = (),
 ) -> optax.GradientTransformation:
     """Stochastic gradient descent with momentum.
 
@@ -36,7 +40,14 @@ def sgd(
       covariance_l2: in place of l2 for the parameters that map to the low-rank covariance;
         None is l2 for them too.
       decay_normalization: whether l2 applies to scale and bias of normalisation layers.
+      decay_biases: whether the penalties apply to biases of convolutions and dense layers.
       clip_norm: largest global norm of the gradient; None does not clip.
+      fixed: parameters that keep their initial values: the first words of their paths, such as
+        "backbone/stem" or "backbone/stage1_block1", or "normalization" for scale and bias of all
+        normalisation layers. They have no part in the gradient that is clipped.
+
+    Raises:
+      ValueError: from `init`, no parameter is of an entry of `fixed`.
     """
     covariance_l2 = l2 if covariance_l2 is None else covariance_l2
     check_number("momentum", momentum, at_least=0, below=1)
@@ -45,9 +56,20 @@ def sgd(
     if clip_norm is not None:
         check_number("clip_norm", clip_norm, above=0)
     penalised = ("penalised", "normalisation") if decay_normalization else ("penalised",)
+
+    def decayed(weight, groups):
+        def mask(params):
+            kept = _in_groups(params, groups)
+            return kept if decay_biases else jax.tree.map(operator.and_, kept, _kernels(params))
+
+        return optax.add_decayed_weights(2 * weight, mask)
+
+    mask = functools.partial(_fixed, fixed)
     return optax.chain(
-        optax.add_decayed_weights(2 * l2, lambda params: _in_groups(params, penalised)),
-        optax.add_decayed_weights(2 * covariance_l2, lambda p: _in_groups(p, ("covariance",))),
+        decayed(l2, penalised),
+        decayed(covariance_l2, ("covariance",)),
+        # Not optax.identity() without them: its state would make earlier checkpoints unreadable.
+        *([optax.masked(optax.set_to_zero(), mask)] if fixed else []),
         optax.identity() if clip_norm is None else optax.clip_by_global_norm(float(clip_norm)),
         optax.trace(momentum, nesterov) if momentum else optax.identity(),
         _scale_by_learning_rate(schedule),
@@ -125,6 +147,33 @@ def _scale_by_learning_rate(schedule: Callable) -> optax.GradientTransformationE
         return updates, state._replace(count=optax.safe_increment(state.count))
 
     return optax.GradientTransformationExtraArgs(plain.init, update)
+
+
+def _kernels(params: Any) -> Any:
+    """Whether each leaf is anything but a bias."""
+    return jax.tree_util.tree_map_with_path(lambda path, _: path[-1].key != "bias", params)
+
+
+def _fixed(entries: tuple[str, ...], params: Any) -> Any:
+    """Whether each leaf is of one of the entries of `fixed`."""
+    flat, treedef = jax.tree_util.tree_flatten_with_path(params)
+    paths = ["/".join(str(k.key) for k in path) for path, _ in flat]
+    normalised = jax.tree.leaves(_in_groups(params, ("normalisation",)))
+    is_fixed, unused = [False] * len(paths), []
+    for entry in entries:
+        found = (
+            normalised
+            if entry == "normalization"
+            else [path == entry or path.startswith(f"{entry}/") for path in paths]
+        )
+        is_fixed = [a or b for a, b in zip(is_fixed, found)]
+        unused += [] if any(found) else [entry]
+    if unused:
+        raise ValueError(
+            f"optimizer.fixed has {unused[0]!r}, but no parameter has a path that starts so; choose"
+            f" 'normalization' or a path such as {paths[0].rpartition('/')[0]!r}."
+        )
+    return jax.tree_util.tree_unflatten(treedef, is_fixed)
 
 
 def _in_groups(params: Any, groups: tuple[str, ...]) -> Any:

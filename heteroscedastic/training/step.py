@@ -10,9 +10,8 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from heteroscedastic import losses
 from heteroscedastic.batch import Batch
-from heteroscedastic.latent import LatentGaussian
 from heteroscedastic.training import microbatches
-from heteroscedastic.training.objective import Outputs, Predictive, Score
+from heteroscedastic.training.objective import Outputs, Score
 from heteroscedastic.training.state import TrainState
 
 
@@ -135,21 +134,21 @@ def train_step(
 
 
 def eval_step(
-    latent: LatentGaussian,
+    latent: Any,
     batch: Batch,
     key: PRNGKeyArray,
     *,
-    predictive: Predictive,
-    metric: Callable[[Float[Array, "*b k"], Batch], Any],
-    record: Callable[[Float[Array, "*b k"], Batch], Predictions],
-) -> tuple[Any, Predictions]:
+    predictive: Callable[[PRNGKeyArray, Any], Any],
+    metric: Callable[[Any, Batch], Any],
+    record: Callable[[Any, Batch], Any],
+) -> tuple[Any, Any]:
     """Sums over the batch, and the prediction of each example.
 
     Args:
-      latent: of the examples.
+      latent: what the model returns, such as the latent of the examples.
       batch: their labels and weights.
       key: of the latent's noise.
-      predictive: (key, latent) -> logits.
+      predictive: (key, latent) -> logits, or what stands for them (`tasks.task.Task.predicted`).
       metric: (logits, batch) -> sums.
       record: (logits, batch) -> what is kept of each example.
     """

@@ -108,6 +108,14 @@ def test_pairs_of_digits_stand_in_where_an_example_has_several_labels(tmp_path):
     assert loop.train(smoke.smoke(config)[0], str(tmp_path / "run"))["step"] == 2
 
 
+def test_mosaics_of_digits_stand_in_where_the_task_asks_for_boxes():
+    config = study.config("mosaic_frcnn_hom", {"data.name": "absent", "head.num_classes": 81})
+    small, _ = smoke.smoke(config)
+    assert small["data"]["name"] == "digits_mosaics"
+    assert small["data"]["extras"] == ("boxes",)
+    assert small["head"]["num_classes"] == 11
+
+
 def test_splits_that_the_stand_in_lacks_become_those_it_has(tmp_path):
     config = study.config("digits_hom", {"data.name": "imagenet", "data.validation_fraction": 0.0})
     config["evals"]["real"] = dict(split="real")

@@ -255,3 +255,25 @@ def test_adamw_is_the_published_algorithm_in_numpy(name):
             theta[path] = theta[path] - 0.1 / (1 + step) * (direction + decay)
     for path, expected in theta.items():
         np.testing.assert_allclose(flat(params)[path], expected, rtol=1e-4, atol=1e-5)
+
+
+def test_fixed_parameters_keep_their_values_and_the_others_their_updates():
+    params = parameters()
+    grads = jax.grad(loss)(params)
+    settings = dict(l2=0.3, momentum=0.9)
+    plain = update(params, grads, **settings)
+    found = update(params, grads, **settings, fixed=("Conv_0", "normalization"))
+    for name, value in found.items():
+        is_fixed = name.startswith("Conv_0/") or is_normalisation(name)
+        np.testing.assert_array_equal(value, 0 if is_fixed else plain[name], err_msg=name)
+    assert sum(map(is_normalisation, found)) > 4
+    with pytest.raises(ValueError, match="fixed has 'Conv', but no parameter has a path"):
+        update(params, grads, fixed=("Conv",))
+
+
+def test_biases_without_decay_are_those_of_convolutions_and_dense_layers():
+    params = parameters()
+    found = update(params, l2=0.5, covariance_l2=0.5, decay_biases=False)
+    for name, p in flat(params).items():
+        decays = not is_normalisation(name) and not name.endswith("/bias")
+        np.testing.assert_allclose(found[name], -p if decays else 0 * p, rtol=1e-6, err_msg=name)

@@ -14,7 +14,11 @@ from heteroscedastic.data.storage import digits, encoded, npz, tfds, vtab
 from heteroscedastic.data.storage import fields as fields_lib
 from heteroscedastic.data.storage.npz import Archive
 
-_BUNDLED = {"digits": digits.digits, "digits_pairs": digits.digits_pairs}
+_BUNDLED = {
+    "digits": digits.digits,
+    "digits_pairs": digits.digits_pairs,
+    "digits_mosaics": digits.digits_mosaics,
+}
 
 
 def load(

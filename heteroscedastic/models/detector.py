@@ -1,0 +1,167 @@
+"""A classifier that classifies regions of an image: Faster R-CNN without a feature pyramid.
+
+    images -> trunk -> maps -> proposals -> RoIAlign -> tail -> features [b, r, d] -> head
+
+The trunk is the backbone without its last stage, and that stage is the tail, as in the detector
+"C4" of He et al. (2016), arXiv:1512.03385, Appendix A. The parameters of backbone and head have the
+names that they have in a classifier, so a run can start from one.
+"""
+
+import functools
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from flax import linen as nn
+from jaxtyping import Array, Bool, Float
+
+from heteroscedastic.detection import proposals as proposals_lib
+from heteroscedastic.detection.align import align
+from heteroscedastic.detection.anchors import anchors
+from heteroscedastic.latent import LatentGaussian
+from heteroscedastic.models.classifier import Classifier
+from heteroscedastic.models.proposals import Proposed
+
+_POOLED = 7  # rows and columns of a region; `pool` of the public code
+
+
+class Trunk(NamedTuple):
+    """What the trunk says of a batch of images."""
+
+    maps: Float[Array, "b h w d"]
+    proposed: Proposed
+    anchors: Float[Array, "n 4"]  # in pixels of the canvas
+
+
+class Regions(NamedTuple):
+    """What the tail says of the regions of a batch of images."""
+
+    boxes: Float[Array, "b r 4"]  # in pixels; a row of zeros is no region
+    latent: LatentGaussian  # [b, r]
+    offsets: Float[Array, "b r k 4"]  # for each class, from the region to the object
+    sizes: Float[Array, "b 2"]  # height and width of each image, in pixels
+
+
+class Detector(Classifier, kw_only=True):
+    """Proposes regions of an image, classifies them, and corrects their boxes for each class.
+
+    Normalisation has the statistics of the warm start and never updates them. Activations outside
+    of an image are 0, as if the canvas ended there, so a larger canvas changes no detection.
+
+    Attributes:
+      proposals: maps -> objectness and offsets.
+    """
+
+    proposals: nn.Module
+
+    def setup(self):
+        if getattr(self.backbone, "version", None) != 1:
+            raise ValueError(
+                f"config.backbone {type(self.backbone).__name__} has no trunk for a detector; use a"
+                " residual network of version 1, such as ResNet50 or ResNet8."
+            )
+        self.box_offsets = nn.Dense(
+            4 * self._num_classes, kernel_init=nn.initializers.normal(0.001)
+        )
+
+    def __call__(
+        self,
+        inputs: Float[Array, "b h w c"],
+        present: Bool[Array, "b"],
+        train: bool = False,
+        sizes: Float[Array, "b 2"] | None = None,
+    ) -> Regions:
+        """The proposed regions of each image, as in evaluation.
+
+        Args:
+          inputs: images, each at the top left of its canvas.
+          present: False for an absent image.
+          train: ignored, as normalisation is always evaluated.
+          sizes: height and width of each image in pixels; None if each fills its canvas.
+        """
+        sizes = canvas_sizes(inputs) if sizes is None else sizes
+        trunk = self.trunk(inputs, present, sizes)
+        return self.regions(trunk.maps, self.proposed(trunk, sizes, train=False), sizes)
+
+    def trunk(
+        self,
+        inputs: Float[Array, "b h w c"],
+        present: Bool[Array, "b"],
+        sizes: Float[Array, "b 2"],
+    ) -> Trunk:
+        """The features of each position, and what they propose.
+
+        Raises:
+          ValueError: the sides of the canvas are no multiples of the stride.
+        """
+        canvas = inputs.shape[1:3]
+        if any(n % self.stride for n in canvas):
+            raise ValueError(
+                f"images have {canvas[0]}x{canvas[1]} pixels, but the trunk has a stride of"
+                f" {self.stride}; use multiples of it."
+            )
+        inside = [jnp.arange(n) < sizes[:, i, None] for i, n in enumerate(canvas)]
+        pixels = present[:, None, None] & inside[0][:, :, None] & inside[1][:, None, :]
+        inputs = jnp.where(pixels[..., None], inputs, 0.0)
+        maps = self.backbone.stages(inputs, pixels, last=self._last - 1)[-1]
+        references = anchors(
+            *maps.shape[1:3],
+            stride=self.stride,
+            sizes=self.proposals.sizes,
+            ratios=self.proposals.ratios,
+        )
+        return Trunk(maps, self.proposals(maps), jnp.asarray(references))
+
+    def proposed(
+        self, trunk: Trunk, sizes: Float[Array, "b 2"], train: bool
+    ) -> Float[Array, "b r 4"]:
+        """The best proposals of each image, in pixels; rows of zeros where there are fewer."""
+        index = 0 if train else 1
+        choose = functools.partial(
+            proposals_lib.proposals,
+            num_candidates=self.proposals.num_candidates[index],
+            number=self.proposals.num_proposals[index],
+        )
+        over_images = jax.vmap(choose, in_axes=(0, 0, None, 0))
+        return over_images(*trunk.proposed, trunk.anchors, sizes)
+
+    def regions(
+        self,
+        maps: Float[Array, "b h w d"],
+        boxes: Float[Array, "b r 4"],
+        sizes: Float[Array, "b 2"],
+    ) -> Regions:
+        """The latent and the offsets of each region.
+
+        Args:
+          maps: of the trunk.
+          boxes: in pixels; a row of zeros is no region, and its values mean nothing.
+          sizes: height and width of each image in pixels.
+        """
+        extents = jnp.ceil(sizes / self.stride).astype(jnp.int32)
+        over_images = jax.vmap(functools.partial(align, size=_POOLED))
+        pooled = over_images(maps, boxes / self.stride, extents)
+        is_region = proposals_lib.is_box(boxes)
+        features = jnp.mean(
+            self.backbone.stages(pooled, is_region, first=self._last)[-1], axis=(-3, -2)
+        )
+        offsets = self.box_offsets(features).reshape(*boxes.shape[:2], self._num_classes, 4)
+        return Regions(boxes, self.latent(features), offsets, sizes)
+
+    @property
+    def stride(self) -> int:
+        """Pixels from one position of the maps to the next."""
+        return (4 if self.backbone.stem == "imagenet" else 1) * 2 ** (self._last - 2)
+
+    @property
+    def _last(self) -> int:
+        return len(self.backbone.stage_sizes)
+
+    @property
+    def _num_classes(self) -> int:
+        return self.head.num_classes if self.num_classes is None else self.num_classes
+
+
+def canvas_sizes(inputs: Any) -> Float[Array, "b 2"]:
+    """Height and width of images that fill their canvas."""
+    return jnp.broadcast_to(jnp.asarray(inputs.shape[1:3], jnp.float32), (len(inputs), 2))

@@ -1,0 +1,104 @@
+"""Detections in COCO's result format, and AP and AR by pycocotools."""
+
+import contextlib
+import io
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from heteroscedastic.calibration import reliability
+
+# Positions in COCOeval.stats: IoU from 0.5 to 0.95, the areas of COCO, 100 boxes an image.
+_STATISTICS = {
+    "ap": 0,
+    "ap50": 1,
+    "ap75": 2,
+    "ap_small": 3,
+    "ap_medium": 4,
+    "ap_large": 5,
+    "ar100": 8,
+}
+_NUM_BINS = 15
+
+
+def results(predictions: Mapping[str, np.ndarray]) -> list[dict[str, Any]]:
+    """The detections in COCO's result format: the image's id, class, box (x, y, w, h) and score.
+
+    A category is the number of a class, from 1, and pixels are those that the model sees.
+    """
+    return _entries(predictions["ids"], *(predictions[n] for n in ("boxes", "classes", "scores")))
+
+
+def metrics(predictions: Mapping[str, np.ndarray]) -> dict[str, float]:
+    """AP and AR as fractions, and the calibration of the scores.
+
+    A metric for which there is no true box, such as `ap_small` without small ones, is left out. The
+    area of an object is that of its box. `detection_ece` is the expected calibration error, in 15
+    bins, of scores as probabilities that a detection matches a true box of its class by an IoU of
+    0.5; `hit_rate` and `mean_score` are the two means that it compares.
+
+    Args:
+      predictions: arrays of tasks.detection.Predictions.
+    """
+    from pycocotools.coco import COCO
+    from pycocotools.cocoeval import COCOeval
+
+    images = [{"id": int(example)} for example in predictions["ids"]]
+    truth, found = (
+        _entries(predictions["ids"], predictions["true_boxes"], predictions["true_classes"]),
+        results(predictions),
+    )
+    categories = sorted({entry["category_id"] for entry in (*truth, *found)})
+
+    def indexed(entries):
+        index = COCO()
+        index.dataset = {
+            "images": images,
+            "categories": [{"id": number} for number in categories],
+            "annotations": [
+                entry | {"id": i, "iscrowd": 0, "area": entry["bbox"][2] * entry["bbox"][3]}
+                for i, entry in enumerate(entries, start=1)
+            ],
+        }
+        index.createIndex()
+        return index
+
+    with contextlib.redirect_stdout(io.StringIO()):  # it prints its progress
+        evaluation = COCOeval(indexed(truth), indexed(found), "bbox")
+        evaluation.evaluate()
+        evaluation.accumulate()
+        evaluation.summarize()
+    values = {name: float(evaluation.stats[i]) for name, i in _STATISTICS.items()}
+    values = {name: value for name, value in values.items() if value >= 0}  # -1 stands for none
+    all_areas = evaluation.params.areaRng[0]
+    matched = [e for e in evaluation.evalImgs if e is not None and e["aRng"] == all_areas]
+    scores = np.concatenate([e["dtScores"] for e in matched] or [[]]).astype(np.float32)
+    hits = np.concatenate([e["dtMatches"][0] > 0 for e in matched] or [[]]).astype(np.float32)
+    if len(scores):
+        edges = reliability.equal_edges(_NUM_BINS)
+        sums = reliability.sums_by_class(scores, hits, np.zeros(len(hits), np.int32), edges, 1)
+        values |= {
+            "detection_ece": float(reliability.expected_calibration_error(sums)[0]),
+            "hit_rate": float(hits.mean(dtype=np.float64)),
+            "mean_score": float(scores.mean(dtype=np.float64)),
+        }
+    return values
+
+
+def _entries(
+    ids: np.ndarray, boxes: np.ndarray, classes: np.ndarray, scores: np.ndarray | None = None
+) -> list[dict[str, Any]]:
+    """One entry for each box that is not padding."""
+    entries = []
+    for image, column in np.argwhere(classes > 0):
+        y0, x0, y1, x1 = boxes[image, column].tolist()
+        entry = {
+            "image_id": int(ids[image]),
+            "category_id": int(classes[image, column]),
+            "bbox": [x0, y0, x1 - x0, y1 - y0],
+        }
+        if scores is not None:
+            entry["score"] = float(scores[image, column])
+        entries.append(entry)
+    return entries

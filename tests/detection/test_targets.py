@@ -1,0 +1,95 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from heteroscedastic import boxes
+from heteroscedastic.detection import coding, targets
+from heteroscedastic.detection.anchors import anchors
+from heteroscedastic.detection.detections import detections
+from heteroscedastic.detection.proposals import is_box
+
+KEY = jax.random.key(0)
+SIZE = jnp.array([64.0, 64.0])
+ANCHORS = jnp.asarray(anchors(8, 8, stride=8, sizes=(12, 24), ratios=(1,)))
+# The second has no area, the last is padding.
+TRUTH = jnp.array([[6, 6, 20, 20], [30, 9, 30, 40], [33, 30, 57, 50], [0, 0, 0, 0]], jnp.float32)
+LABELS = jnp.array([3, 2, 1, -1])
+
+
+def test_the_loss_of_a_box_is_quadratic_near_zero_and_linear_beyond():
+    x = np.linspace(-2, 2, 81)
+    for sigma in (1.0, 3.0):
+        found = targets.smooth_l1(jnp.asarray(x), sigma)
+        limit = 1 / sigma**2
+        expected = np.where(np.abs(x) < limit, (sigma * x) ** 2 / 2, np.abs(x) - limit / 2)
+        np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-7)
+    slope = jax.grad(lambda x: targets.smooth_l1(x, 3.0))
+    np.testing.assert_allclose([slope(1 / 9 - 1e-4), slope(1 / 9 + 1e-4)], 1, rtol=1e-2)
+
+
+def test_perfect_proposals_have_no_loss_and_only_positive_anchors_have_a_loss_of_boxes():
+    overlaps = np.array(boxes.iou(jnp, ANCHORS, TRUTH[jnp.array([0, 2])]))
+    inside = np.all((ANCHORS[:, :2] >= 0) & (ANCHORS[:, 2:] <= SIZE), axis=1)
+    overlaps[~inside] = 0
+    is_best = ((overlaps == overlaps.max(axis=0)) | (overlaps >= 0.7)).any(axis=1)
+    owner = TRUTH[jnp.where(overlaps.argmax(axis=1) == 0, 0, 2)]
+    perfect = coding.encoded(owner, ANCHORS, stds=coding.UNIT)
+    logits = jnp.where(is_best, 40.0, -40.0)
+
+    @jax.jit
+    def found(logits, offsets):
+        return targets.proposal_losses(KEY, logits, offsets, ANCHORS, TRUTH, SIZE, number=128)
+
+    assert max(found(logits, perfect)) < 1e-6
+    # One positive anchor that says no costs 40 nats, over all sampled anchors.
+    sampled = min(is_best.sum(), 64) + min((overlaps.max(axis=1) < 0.3)[inside].sum(), 128)
+    first = np.flatnonzero(is_best)[0]
+    assert float(found(logits.at[first].set(-40.0), perfect).objectness) * sampled > 39.9
+    slopes = np.asarray(jax.grad(lambda x: found(logits, x).boxes)(perfect + 0.01))
+    np.testing.assert_array_equal(slopes.any(axis=1), is_best)
+
+
+def test_padding_and_boxes_without_area_are_no_regions():
+    proposals = jnp.zeros((5, 4)).at[0].set(TRUTH[0] + 1.0).at[1].set(jnp.array([0, 0, 60, 60.0]))
+    found = targets.region_targets(KEY, proposals, TRUTH, LABELS, number=8)
+    present = np.asarray(is_box(found.boxes))
+    assert present.sum() == 3  # two of three objects, which are a quarter, and one background
+    assert set(found.labels[:2].tolist()) <= {1, 3}
+    assert (found.labels[2:] == 0).all()
+    np.testing.assert_array_equal(found.boxes[2], proposals[1])
+    assert np.isfinite(found.offsets).all()
+    nothing = targets.region_targets(KEY, jnp.zeros((5, 4)), 0 * TRUTH, LABELS * 0 - 1, number=8)
+    assert not is_box(nothing.boxes).any()
+    assert float(targets.box_loss(jnp.ones((8, 4, 4)), nothing)) == 0
+
+
+def test_the_loss_of_boxes_is_of_the_objects_and_their_own_class():
+    found = targets.region_targets(KEY, TRUTH[:1] + 1.0, TRUTH, LABELS, number=8)
+    offsets = jnp.zeros((8, 4, 4)) + found.offsets[:, None]
+    assert float(targets.box_loss(offsets, found)) == 0
+    slopes = np.asarray(jax.grad(targets.box_loss)(offsets + 0.5, found))
+    is_own = np.zeros((8, 4), bool)
+    objects = np.flatnonzero(found.labels)
+    is_own[objects, np.asarray(found.labels)[objects]] = True
+    np.testing.assert_array_equal(slopes.any(axis=-1), is_own)
+    # 1/2 error^2 of four offsets, of the objects among the present regions
+    number = int(is_box(found.boxes).sum())
+    value = float(targets.box_loss(offsets + 0.5, found))
+    np.testing.assert_allclose(value, len(objects) * 4 * 0.125 / number, rtol=1e-5)
+
+
+def test_detections_are_the_decoded_boxes_of_regions_and_never_of_padding():
+    regions = jnp.array(
+        [[5, 5, 25, 25], [6, 5, 26, 25], [40, 40, 60, 60], [0, 0, 0, 0]], jnp.float32
+    )
+    probs = jnp.array(
+        [[0.1, 0.7, 0.2], [0.2, 0.6, 0.2], [0.5, 0.1, 0.4], [0.0, 1.0, 0.0]], jnp.float32
+    )
+    goal = jnp.array([42.0, 41.0, 70.0, 58.0])  # of class 2; it leaves the image
+    offsets = jnp.zeros((4, 3, 4)).at[2, 2].set(coding.encoded(goal, regions[2], stds=coding.STDS))
+    found = detections(probs, offsets, regions, SIZE, number=10)
+    # The second region is suppressed by the first, in both classes.
+    np.testing.assert_array_equal(found.classes, [1, 2, 2, 1, *[-1] * 6])
+    np.testing.assert_allclose(found.scores, [0.7, 0.4, 0.2, 0.1, *[0] * 6])
+    np.testing.assert_allclose(found.boxes[1], [42, 41, 64, 58], rtol=1e-5)
+    np.testing.assert_array_equal(found.boxes[0], regions[0])

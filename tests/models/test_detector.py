@@ -1,0 +1,121 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax.traverse_util import flatten_dict
+
+from heteroscedastic.detection.proposals import is_box, proposals
+from heteroscedastic.models.backbones import ResNet, ResNet18V2, ResNet50
+from heteroscedastic.models.classifier import Classifier
+from heteroscedastic.models.detector import Detector
+from heteroscedastic.models.heads import Deterministic, LowRank
+from heteroscedastic.models.proposals import RegionProposals
+
+SMALL = dict(
+    sizes=(12.0, 20.0), channels=8, num_candidates=(60, 40), num_proposals=(20, 10), num_regions=8
+)
+
+
+def detector(**backbone):
+    backbone = ResNet(stage_sizes=(1, 1, 1), bottleneck=False, stem_width=4, width=4, **backbone)
+    head = LowRank(num_classes=4, num_factors=2)
+    return Detector(backbone=backbone, head=head, proposals=RegionProposals(**SMALL))
+
+
+def shapes(model, size=64):
+    return jax.eval_shape(
+        lambda: model.init(jax.random.key(0), jnp.zeros((1, size, size, 3)), jnp.ones(1, bool))
+    )
+
+
+def test_resnet50_with_80_classes_has_the_parameters_counted_by_hand():
+    model = Detector(
+        backbone=ResNet50(), head=Deterministic(num_classes=81), proposals=RegionProposals()
+    )
+    params = flatten_dict(shapes(model)["params"])
+    count = {name: 0 for name in ("backbone", "head", "proposals", "box_offsets")}
+    for path, leaf in params.items():
+        count[path[0]] += leaf.size
+    assert count["backbone"] == 23_508_032
+    assert count["proposals"] == 9 * 1024 * 512 + 512 + 513 * 12 * 5
+    assert count["box_offsets"] == 2049 * 81 * 4
+    assert sum(count.values()) == 29_087_761
+
+
+def test_it_has_every_parameter_of_the_classifier_under_the_same_name():
+    model = detector(stem="cifar")
+    classifier = Classifier(backbone=model.backbone, head=model.head)
+    own, of_classifier = (
+        {path: x.shape for path, x in flatten_dict(shapes(m, 32)).items()}
+        for m in (model, classifier)
+    )
+    assert of_classifier.items() <= own.items()
+    others = {path[1] for path in own.keys() - of_classifier.keys()}
+    assert others == {"proposals", "box_offsets"}
+
+
+@pytest.fixture(scope="module")
+def trained():
+    """A detector with random statistics and large offsets, so that padding would show."""
+    model = detector(stem="imagenet")
+    rng = np.random.default_rng(0)
+    variables = jax.tree.map(
+        lambda x: jnp.asarray(rng.normal(0.2, 0.3, x.shape), jnp.float32), shapes(model)
+    )
+    variables["params"]["proposals"] = jax.tree.map(
+        lambda x: 0.03 * x, variables["params"]["proposals"]
+    )
+    stats = jax.tree.map(lambda x: jnp.abs(x) + 0.5, variables["batch_stats"])
+    return model, variables | {"batch_stats": stats}
+
+
+def test_a_larger_canvas_changes_no_detection(trained):
+    model, variables = trained
+    rng = np.random.default_rng(1)
+    image = jnp.asarray(rng.normal(size=(1, 48, 64, 3)), jnp.float32)
+    size = jnp.array([[40.0, 52.0]])  # no multiples of the stride
+    canvas = jnp.pad(image, ((0, 0), (0, 32), (0, 16), (0, 0)), constant_values=9.0)
+    apply = jax.jit(lambda x: model.apply(variables, x, jnp.ones(1, bool), sizes=size))
+    small, large = apply(image), apply(canvas)
+    assert is_box(small.boxes).sum() > 2
+    assert (small.boxes[..., 2:] <= size[0]).all()
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=2e-4, atol=2e-4), small, large)
+    assert np.abs(apply(image.at[0, 39, 51].add(3.0)).offsets - small.offsets).max() > 1e-3
+
+
+def test_normalisation_is_evaluated_and_absent_images_affect_no_other(trained):
+    model, variables = trained
+    images = jnp.asarray(np.random.default_rng(2).normal(size=(2, 48, 64, 3)), jnp.float32)
+    apply = jax.jit(lambda x, p: model.apply(variables, x, p, train=True, mutable=["batch_stats"]))
+    both, state = apply(images, jnp.array([True, True]))
+    one, _ = apply(images, jnp.array([True, False]))
+    jax.tree.map(np.testing.assert_array_equal, state["batch_stats"], variables["batch_stats"])
+    np.testing.assert_array_equal(both.offsets[0], one.offsets[0])
+
+
+def test_too_few_places_leave_rows_of_zeros_and_boxes_without_area_are_dropped():
+    anchors = jnp.array([[0, 0, 8, 8], [8, 8, 16, 16], [30, 30, 40, 40], [-9, -9, 1, 1.0]])
+    offsets = jnp.zeros((4, 4)).at[1, 0].set(-9.0)  # up and out of the image
+    found = proposals(
+        jnp.array([0.0, 9.0, 8.0, -7.0]),
+        offsets,
+        anchors,
+        jnp.array([20.0, 20.0]),
+        num_candidates=12000,
+        number=5,
+    )
+    expected = np.zeros((5, 4))
+    expected[:2] = [[0, 0, 8, 8], [0, 0, 1, 1]]
+    np.testing.assert_allclose(found, expected, atol=1e-5)
+
+
+def test_backbones_and_canvases_that_do_not_suit_are_errors():
+    head, proposals = Deterministic(num_classes=4), RegionProposals(**SMALL)
+    with pytest.raises(ValueError, match="ResNet18V2 has no trunk for a detector; use a residual"):
+        shapes(Detector(backbone=ResNet18V2(), head=head, proposals=proposals))
+    with pytest.raises(
+        ValueError, match="images have 60x60 pixels, but the trunk has a stride of 8"
+    ):
+        shapes(detector(stem="imagenet"), 60)
+    with pytest.raises(ValueError, match="sizes"):
+        RegionProposals(sizes=(-1.0,))

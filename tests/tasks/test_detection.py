@@ -1,0 +1,99 @@
+import dataclasses
+import functools
+import importlib.util
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from experiments import study
+from heteroscedastic.batch import Batch
+from heteroscedastic.detection.detections import Detections
+from heteroscedastic.runs import assembly, schema
+
+CONFIG = study.config("mosaic_frcnn_hom", {"training.batch_size": 4})
+
+
+@pytest.mark.slow
+def test_the_loss_is_the_sum_of_four_and_an_absent_image_changes_nothing():
+    run = assembly.build(CONFIG)
+    feed = run.pipeline.example("train", training=True)._replace(
+        rows=np.array([3, 1, 7, 5], np.int32), weights=np.array([1, 1, 0, 1], np.float32)
+    )
+    batch = run.pipeline.training_batch(
+        jax.random.key(0), jax.tree.map(jnp.asarray, run.pipeline.arrays["train"]), feed
+    )
+    state = run.init()
+    objective = functools.partial(
+        run.task.objective,
+        model=run.model,
+        class_counts=jnp.ones(11),
+        **{n: getattr(run.parts, n) for n in ("smoothing", "weighting", "predictive", "loss")},
+    )
+    step = jax.jit(jax.value_and_grad(objective, has_aux=True))
+    key = jax.random.key(1)
+    (loss, outputs), gradient = step(state.params, state.model_state, batch, key)
+    parts = [np.mean(np.asarray(part)[[0, 1, 3]]) for part in outputs.parts]
+    assert float(loss) == pytest.approx(float(sum(parts)), rel=1e-5)
+    assert min(parts) > 0
+    leaves = jax.tree.leaves(gradient["proposals"]) + jax.tree.leaves(gradient["box_offsets"])
+    assert all(np.isfinite(x).all() and np.any(x) for x in leaves)
+    assert all(np.isfinite(x).all() for x in jax.tree.leaves(gradient))
+    assert outputs.model_state is not None
+    jax.tree.map(np.testing.assert_array_equal, outputs.model_state, state.model_state)
+
+    inputs = batch.inputs.at[2].set(jnp.nan)
+    changed = batch._replace(inputs=inputs, labels=batch.labels.at[2].set(-1))
+    (same, _), same_gradient = step(state.params, state.model_state, changed, key)
+    assert float(same) == float(loss)
+    jax.tree.map(np.testing.assert_array_equal, same_gradient, gradient)
+
+
+@pytest.mark.parametrize(
+    ("section", "value", "message"),
+    [
+        ("proposals", None, "no section 'proposals', but config.task is 'detection'; add"),
+        ("mixing", dict(name="mixup", alpha=1.0), "config.mixing is about whole examples"),
+        ("validation", dict(split="test", metric="nll"), "no validation; set config.validation"),
+        ("data", CONFIG["data"] | {"extras": ()}, "reads the extra 'boxes' of each example"),
+        (
+            "loss",
+            dict(name="logit_adjusted", strength=1.0),
+            "config.loss 'logit_adjusted' reads class counts or extras",
+        ),
+        ("task", "multilabel", "which has no proposals; remove config.proposals"),
+    ],
+)
+def test_a_section_that_does_not_suit_is_an_error(section, value, message):
+    config = {**CONFIG, section: value}
+    if value is None:
+        del config[section]
+    if section == "task":
+        config |= {"loss": dict(name="sigmoid_cross_entropy")}
+    with pytest.raises(ValueError, match=message):
+        schema.checked(config)
+
+
+def test_data_without_boxes_or_with_a_background_box_is_an_error():
+    run = assembly.build(CONFIG)
+    inputs, labels = jnp.zeros((2, 32, 32, 1)), jnp.ones((2, 3), jnp.int32)
+    batch = Batch(inputs, labels, jnp.ones(2), jnp.arange(2), {})
+    found = Detections(jnp.zeros((2, 5, 4)), jnp.zeros((2, 5)), jnp.full((2, 5), -1))
+    with pytest.raises(ValueError, match="a split has no boxes"):
+        run.task.predictions(found, batch, None)
+    with pytest.raises(ValueError, match="an example has 3 labels and 4 boxes; pad both"):
+        run.task.predictions(found, batch._replace(extras={"boxes": jnp.zeros((2, 4, 4))}), None)
+    dataset = run.dataset
+    train = dataset.splits["train"]
+    splits = {**dataset.splits, "train": train._replace(labels=0 * train.labels)}
+    pipeline = dataclasses.replace(run.pipeline, dataset=dataset._replace(splits=splits))
+    with pytest.raises(ValueError, match="class 0 is the background, but 800 training examples"):
+        schema.check_data(run.config, run.task, pipeline)
+
+
+def test_without_pycocotools_the_error_says_what_to_install(monkeypatch):
+    model = assembly.build(CONFIG).model
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(ModuleNotFoundError, match=r"requires pycocotools; install it: pip install"):
+        schema.task(CONFIG).model(model.backbone, model.head, model.proposals)
