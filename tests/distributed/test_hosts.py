@@ -14,14 +14,19 @@ from heteroscedastic.data.storage import store
 from heteroscedastic.distributed import hosts
 from launch.command import SAVED
 
+SETTINGS = {
+    "training.num_epochs": 2.0,
+    "training.checkpoint_epochs": 0.5,
+    "predictive.num_samples": 32,
+    "backbone.name": "ConvNet",  # whose batch statistics are those of the global batch
+    "backbone.widths": (8, 16),
+}
 ARGUMENTS = (
     "--config=configs/digits_het_pe.py",
-    "--config.training.num_epochs=4",
-    "--config.training.checkpoint_epochs=1",
-    "--config.predictive.num_samples=32",
-    "--config.backbone.name=ConvNet",  # whose batch statistics are those of the global batch
-    "--config.backbone.widths=(8, 16)",
+    *(f"--config.{name}={value}" for name, value in SETTINGS.items()),
 )
+# The same config in a program.
+CONFIG = f"from experiments import study; config = study.config('digits_het_pe', {SETTINGS!r})\n"
 SECONDS_TO_LEAVE = 60
 
 
@@ -89,11 +94,9 @@ def test_four_processes_that_come_one_after_the_other_and_one_of_them_slow_agree
     while not lines.exists():
         assert processes[0].poll() is None, processes[0].communicate()
         time.sleep(0.01)
-    for _ in range(3):
-        processes[3].send_signal(signal.SIGSTOP)
-        time.sleep(2)
-        processes[3].send_signal(signal.SIGCONT)
-        time.sleep(0.1)
+    processes[3].send_signal(signal.SIGSTOP)
+    time.sleep(2)
+    processes[3].send_signal(signal.SIGCONT)
     texts = outputs(processes)
     assert [p.returncode for p in processes] == [0] * 4, texts
     assert "on 4 x" in texts[0][0]
@@ -279,12 +282,9 @@ def test_sigterm_to_one_of_two_in_an_evaluation_ends_it_on_both(alone, data_dir,
     fourth.
     """
     program = (
-        "import os, signal, sys; from experiments import study\n"
+        CONFIG + "import os, signal, sys\n"
         "from heteroscedastic.training import evaluate; from heteroscedastic.distributed import"
         " hosts; from heteroscedastic.runs import loop\n"
-        "config = study.config('digits_het_pe', {'training.num_epochs': 4,"
-        " 'training.checkpoint_epochs': 1,"
-        " 'predictive.num_samples': 32, 'backbone': {'name': 'ConvNet', 'widths': (8, 16)}})\n"
         "directory, data_dir, address, index, interrupted = sys.argv[1:]\n"
         "whole, number = evaluate.evaluate, 0\n"
         "def evaluated(step, feeds, key):\n"
@@ -312,11 +312,11 @@ def test_sigterm_to_one_of_two_in_an_evaluation_ends_it_on_both(alone, data_dir,
 
     codes, texts = ran("1")
     assert codes == [SAVED] * 2, texts
-    assert "step 30 is saved in" in texts[0][0]
+    assert "step 16 is saved in" in texts[0][0]
     assert len((tmp_path / "run" / "metrics.jsonl").read_text().splitlines()) == 1
     codes, texts = ran("nobody")
     assert codes == [0, 0], texts
-    assert "continuing from step 30" in texts[0][0]
+    assert "continuing from step 16" in texts[0][0]
     assert_agree(alone, tmp_path / "run")
 
 
@@ -334,10 +334,7 @@ def test_an_error_of_the_first_process_is_told_by_all(data_dir, tmp_path):
 @pytest.mark.slow
 def test_parameters_cut_over_eight_devices_agree_with_whole_ones(alone, data_dir, tmp_path):
     program = (
-        "import sys, jax; from experiments import study; from heteroscedastic.runs import loop\n"
-        "config = study.config('digits_het_pe', {'training.num_epochs': 4,"
-        " 'training.checkpoint_epochs': 1,"
-        " 'predictive.num_samples': 32, 'backbone': {'name': 'ConvNet', 'widths': (8, 16)}})\n"
+        CONFIG + "import sys, jax; from heteroscedastic.runs import loop\n"
         "config['training']['parameters'] = 'sharded'\n"
         "train = loop._Trainer.train\n"
         "def trained(self):\n"

@@ -20,7 +20,7 @@ pytest.importorskip("tensorflow_datasets")
 
 from experiments import study
 from heteroscedastic.analysis.uncertainty import calibration
-from heteroscedastic.data.storage import store, tfds
+from heteroscedastic.data.storage import tfds
 from heteroscedastic.runs import assembly, loaded_run, loop, workdir
 from heteroscedastic.training import evaluate
 
@@ -235,26 +235,9 @@ def start(number, directory, data_dir, made):
     return [start_without({"tensorboard"}, PROGRAM, *common, str(i)) for i in range(number)]
 
 
-def few_photographs():
-    """The first three classes of Tiny-ImageNet, 30 steps of them."""
-    ops = dict(
-        train="resize(32)|pad_crop(4)|flip_lr|value_range(-1, 1)",
-        eval="resize(32)|value_range(-1, 1)",
-    )
-    made = config(
-        "tiny_imagenet", splits=dict(train="train[:90%]", test="validation"), max_classes=3, **ops
-    )
-    made["backbone"], made["evals"] = dict(name="ResNet8"), {"test": {"split": "test"}}
-    made["training"] |= dict(batch_size=16, num_epochs=None, num_steps=30, checkpoint_epochs=0.1)
-    return made
-
-
 @pytest.mark.slow
 def test_two_processes_that_are_killed_go_on_as_one_with_the_next_example(data_dir, tmp_path):
-    """On photographs where they are at hand, else on generated images."""
     made = config()
-    if store.is_there("tiny_imagenet", PACK):
-        made, data_dir = few_photographs(), PACK
     (alone,) = start(1, tmp_path / "alone", data_dir, made)
     together = start(2, tmp_path / "together", data_dir, made)
     lines = tmp_path / "together" / "metrics.jsonl"
