@@ -77,8 +77,8 @@ def test_a_class_is_constructed_with_its_settings():
                 "value_range",
             ],
         ),
-        (optimizer, ["adamw", "sgd"]),
-        (schedules, ["constant", "cosine", "steps"]),
+        (optimizer, ["adam", "adamw", "sgd"]),
+        (schedules, ["constant", "cosine", "inverse_sqrt", "steps"]),
     ],
 )
 @pytest.mark.parametrize(

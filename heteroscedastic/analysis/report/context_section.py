@@ -110,7 +110,8 @@ def _removes_objects(config: Mapping[str, Any], evaluation: str) -> bool:
     settings = config["evals"].get(evaluation)
     if settings is None:
         return False
-    chain = split_spec.own_chains(config["data"]).get(settings["split"], config["data"]["eval"])
+    default = config["data"].get("eval", "")  # sentences have no chain
+    chain = split_spec.own_chains(config["data"]).get(settings["split"], default)
     return any(link.strip().startswith("context(") for link in chain.split("|"))
 
 
