@@ -71,6 +71,7 @@ def test_time_at_equal_error_is_interpolated_between_measured_sizes():
     assert benchmark.time_at_error(lines, "biased", 0.3) == 1.0
 
 
+@pytest.mark.extended
 def test_every_form_of_the_benchmark_is_measured(monkeypatch):
     benchmark = load("predictive")
     monkeypatch.setattr(benchmark, "EXACT_POINTS", 2**14)

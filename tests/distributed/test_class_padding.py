@@ -138,7 +138,7 @@ def test_no_array_of_samples_and_classes_crosses_and_a_step_is_that_of_one_devic
         assert told["temporaries"] < alone / (0.6 * class_shards)
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 def test_a_run_with_cut_classes_is_that_of_one_device_and_is_read_on_one(tmp_path):
     data_dir = tmp_path / "data"
     data_dir.mkdir()

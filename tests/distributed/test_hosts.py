@@ -84,7 +84,7 @@ def _own(text):
     return [line for line in text.splitlines() if not re.match(beneath, line)]
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 def test_four_processes_that_come_one_after_the_other_and_one_of_them_slow_agree_with_one(
     alone, data_dir, tmp_path
 ):
@@ -165,7 +165,7 @@ def test_whichever_is_killed_before_compiling_or_in_training_the_other_says_what
     processes[killed].communicate()
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 def test_a_host_that_is_stopped_for_long_is_lost_and_leaves_once_it_goes_on(data_dir, tmp_path):
     """That a restart then continues is what the test of a killed host shows."""
     directory = tmp_path / "run"
@@ -276,7 +276,7 @@ def test_sigterm_to_one_of_two_saves_on_both(data_dir, tmp_path):
     assert "is saved in" in texts[0][0]
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 def test_sigterm_to_one_of_two_in_an_evaluation_ends_it_on_both(alone, data_dir, tmp_path):
     """In the second validation, before its second batch; they ask each other at the second and the
     fourth.

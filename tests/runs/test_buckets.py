@@ -101,7 +101,7 @@ def test_a_bucket_that_refuses_ends_a_run_that_continues_once_it_takes_files_aga
     assert_same_bits(outcome(files.as_path("gs://bucket/refused")), outcome(whole))
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 def test_a_killed_run_in_a_bucket_continues(bucket):
     """It may be killed while a checkpoint is half uploaded."""
     command = [

@@ -235,7 +235,7 @@ def start(number, directory, data_dir, made):
     return [start_without({"tensorboard"}, PROGRAM, *common, str(i)) for i in range(number)]
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 def test_two_processes_that_are_killed_go_on_as_one_with_the_next_example(data_dir, tmp_path):
     made = config()
     (alone,) = start(1, tmp_path / "alone", data_dir, made)
@@ -295,7 +295,7 @@ def test_what_either_of_two_processes_cannot_decode_is_told_of_the_run(data_dir,
     ]
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 def test_what_one_of_two_hosts_reads_wrong_ends_both_and_names_what_it_was(data_dir, tmp_path):
     made = tmp_path / "made.py"
     made.write_text(
