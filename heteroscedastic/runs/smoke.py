@@ -228,12 +228,17 @@ def _shrink_text(config: dict[str, Any], data_dir: str | None) -> None:
     The words of the full set are not counted: to learn their encoding takes minutes.
     """
     data = config["data"]
-    names = [ref.name for ref in split_spec.dataset_refs(data)]
-    missing = [name for name in names if not pairs.is_there(name, data_dir)]
+    missing = [
+        ref.name
+        for ref in split_spec.dataset_refs(data)
+        if not pairs.is_there(
+            ref.name, data_dir, {x.partition("[")[0] for x in ref.splits.values()} or ("*",)
+        )
+    ]
     if missing:
         hosts.log(
-            f"no sentence pairs {missing[0]!r} in {data_dir or 'any --data_dir'}; numbers spelled"
-            " in German and English stand in for them."
+            f"not all sentence pairs {missing[0]!r} are in {data_dir or 'any --data_dir'}; numbers"
+            " spelled in German and English stand in for them."
         )
         data |= {"name": "numbers", "source": "de", "target": "en", "splits": None}
         for settings in (*config["evals"].values(), config["validation"] or {}):

@@ -7,7 +7,7 @@ line n of the other. The set "numbers" needs no files.
 
 import gzip
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from heteroscedastic import files
@@ -28,10 +28,18 @@ class Pairs(NamedTuple):
     first: int = 0  # position of the first pair in its stored split
 
 
-def is_there(name: str, data_dir: str | None = None) -> bool:
-    """Whether a set of sentence pairs of this name exists, in any languages."""
-    found = (next(folder.glob(f"{name}.*.*"), None) for folder in _folders(data_dir))
-    return name in _BUNDLED or any(path is not None for path in found)
+def is_there(name: str, data_dir: str | None = None, splits: Iterable[str] = ("*",)) -> bool:
+    """Whether stored splits of a set of sentence pairs exist, in any languages.
+
+    Args:
+      name: of the set.
+      data_dir: directory of data sets; see the module.
+      splits: names of stored splits; "*" is any.
+    """
+    return name in _BUNDLED or any(
+        all(next(folder.glob(f"{name}.{split}.*"), None) for split in splits)
+        for folder in _folders(data_dir)
+    )
 
 
 def read(

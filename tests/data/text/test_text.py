@@ -191,3 +191,12 @@ def _in_order(lengths, length):
             space = np.full(2, length)
         space = space - pair
     return rows
+
+
+def test_a_set_is_there_where_all_its_splits_are(tmp_path):
+    write(tmp_path / "text")
+    assert pairs.is_there("mine", str(tmp_path))
+    assert pairs.is_there("mine", str(tmp_path), ["train"])
+    assert not pairs.is_there("mine", str(tmp_path), ["train", "test"])
+    assert not pairs.is_there("other", str(tmp_path))
+    assert pairs.is_there("numbers")
