@@ -6,7 +6,7 @@ from heteroscedastic import boxes
 from heteroscedastic.detection import coding, targets
 from heteroscedastic.detection.anchors import anchors
 from heteroscedastic.detection.detections import detections
-from heteroscedastic.detection.proposals import is_box
+from heteroscedastic.detection.proposals import is_box, proposals
 
 KEY = jax.random.key(0)
 SIZE = jnp.array([64.0, 64.0])
@@ -50,13 +50,13 @@ def test_perfect_proposals_have_no_loss_and_only_positive_anchors_have_a_loss_of
 
 
 def test_padding_and_boxes_without_area_are_no_regions():
-    proposals = jnp.zeros((5, 4)).at[0].set(TRUTH[0] + 1.0).at[1].set(jnp.array([0, 0, 60, 60.0]))
-    found = targets.region_targets(KEY, proposals, TRUTH, LABELS, number=8)
+    regions = jnp.zeros((5, 4)).at[0].set(TRUTH[0] + 1.0).at[1].set(jnp.array([0, 0, 60, 60.0]))
+    found = targets.region_targets(KEY, regions, TRUTH, LABELS, number=8)
     present = np.asarray(is_box(found.boxes))
     assert present.sum() == 3  # two of three objects, which are a quarter, and one background
     assert set(found.labels[:2].tolist()) <= {1, 3}
     assert (found.labels[2:] == 0).all()
-    np.testing.assert_array_equal(found.boxes[2], proposals[1])
+    np.testing.assert_array_equal(found.boxes[2], regions[1])
     assert np.isfinite(found.offsets).all()
     nothing = targets.region_targets(KEY, jnp.zeros((5, 4)), 0 * TRUTH, LABELS * 0 - 1, number=8)
     assert not is_box(nothing.boxes).any()
@@ -93,3 +93,14 @@ def test_detections_are_the_decoded_boxes_of_regions_and_never_of_padding():
     np.testing.assert_allclose(found.scores, [0.7, 0.4, 0.2, 0.1, *[0] * 6])
     np.testing.assert_allclose(found.boxes[1], [42, 41, 64, 58], rtol=1e-5)
     np.testing.assert_array_equal(found.boxes[0], regions[0])
+
+
+def test_an_anchor_beside_the_image_is_no_proposal_though_its_box_is_inside():
+    # The canvas is wider than the image of 64 pixels; the second box lies outside entirely.
+    boxes_there = jnp.array([[4, 90, 16, 102], [70, 70, 90, 90], [30, 30, 50, 50]], jnp.float32)
+    inside = jnp.array([10, 10, 30, 30], jnp.float32)
+    offsets = coding.encoded(jnp.tile(inside, (3, 1)), boxes_there, stds=coding.UNIT)
+    offsets = offsets.at[1:].set(0.0)
+    scores = jnp.array([3.0, 2.0, 1.0])
+    found = proposals(scores, offsets, boxes_there, SIZE, num_candidates=3, number=2)
+    np.testing.assert_allclose(found, [boxes_there[2], np.zeros(4)], atol=1e-5)
