@@ -39,7 +39,7 @@ class Predictions(NamedTuple):
     """Of each example of an evaluation; rows of weight 0 stand for none.
 
     Labels of yes/no answers are lists, of which one label an example makes lists of one. Above
-    2,000 classes only the largest logits are kept, and what tells the loss of the labels.
+    2,000 classes only the largest logits are kept, and what determines the loss of the labels.
     """
 
     ids: Int[Array, "*b"]
