@@ -15,7 +15,7 @@ from benchmarks.shape_stream import ShapeStream
 from experiments import study
 from heteroscedastic import bind, predictive
 from heteroscedastic.data.storage import store
-from heteroscedastic.runs import assembly, sections
+from heteroscedastic.runs import assembly, compiled, sections
 from heteroscedastic.training import schedules
 
 CONFIGS = sorted(p.stem for p in (Path(__file__).parents[1] / "configs").glob("*.py"))
@@ -134,14 +134,14 @@ def test_every_config_has_valid_shapes_at_full_size(name, own_images):
         assert full_size.num_parameters(config, name.startswith(MULTILABEL)) == PARAMETERS[name]
         return
     if config["task"] == "translation":
-        state = assembly.check_shapes(assembly.build(config, pipeline=full_text.text(config)))
+        state = compiled.check_shapes(assembly.build(config, pipeline=full_text.text(config)))
         assert assembly.num_parameters(state) == PARAMETERS[name]
         return
     data_dir = own_images if name == "own_images" else PACK
     if not store.is_there(config["data"]["name"], data_dir):
         pytest.skip(f"needs {config['data']['name']} in TFDS_DATA_DIR")
     config["data"]["max_examples"] = 1000
-    state = assembly.check_shapes(assembly.build(config, data_dir))
+    state = compiled.check_shapes(assembly.build(config, data_dir))
     assert assembly.num_parameters(state) == PARAMETERS[name]
 
 

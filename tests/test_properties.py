@@ -15,7 +15,7 @@ from small_runs import small
 
 from heteroscedastic.analysis.uncertainty import ensemble
 from heteroscedastic.data.inspect import views
-from heteroscedastic.runs import assembly, loop
+from heteroscedastic.runs import assembly, compiled, loop
 
 NAN, INF = math.nan, math.inf
 QUICK = settings(
@@ -83,7 +83,7 @@ def with_setting(config, dotted, value):
 def refusal(config):
     """What a config is refused with; None where its shapes check."""
     try:
-        assembly.check_shapes(assembly.build(config))
+        compiled.check_shapes(assembly.build(config))
     except ValueError as error:
         return str(error)
     return None

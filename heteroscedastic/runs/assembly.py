@@ -85,6 +85,12 @@ class Run:
     steps: Steps
     selection: Callable[[np.random.Generator, Pool], Selected] | None = None
 
+    def __post_init__(self):
+        # JAX keeps what it traced of a function while that object lives, and a method is a new
+        # object at each access. Of these the shapes are checked first, then programs are compiled.
+        for name in ("init", "train_step", "eval_step", "score_step"):
+            object.__setattr__(self, name, getattr(self, name))
+
     @property
     def dataset(self) -> Dataset:
         """The data in memory; a stream reads each split when it is first used."""
@@ -533,22 +539,6 @@ def num_parameters(state: TrainState) -> int:
 def temperature(run: Run, state: TrainState) -> float:
     """The temperature of the head, fixed or learned."""
     return float(run.model.head.temperature_of(state.params["head"]))
-
-
-def check_shapes(run: Run) -> TrainState:
-    """The shapes of the state, once a step of training and of each evaluation have been traced."""
-    saved = jax.eval_shape(run.init)
-    state = jax.eval_shape(functools.partial(class_padding.padded, run.class_axis), saved)
-    pipeline = run.pipeline
-    arrays = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), pipeline.arrays)
-    jax.eval_shape(run.train_step, state, arrays["train"], pipeline.example("train", training=True))
-    evals = run.config["evals"].values()
-    for name, answers in sorted({(e["split"], e["answers"]) for e in evals}, key=str):
-        feed = pipeline.example(name, training=False)
-        step = functools.partial(run.eval_step, answers=answers, chain_of=run.chain_of(name))
-        key = jax.random.key(0)
-        jax.eval_shape(step, state.params, state.model_state, arrays[name], feed, key)
-    return saved
 
 
 def _with_tuples(value: Any) -> Any:

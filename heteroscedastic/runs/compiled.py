@@ -5,12 +5,16 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
+from jax.sharding import NamedSharding
 
 from heteroscedastic.distributed import class_padding
 from heteroscedastic.distributed.sharding import Placement
 from heteroscedastic.runs import warm_start
 from heteroscedastic.runs.assembly import Run
+from heteroscedastic.tasks.task import NUM_LARGEST
 from heteroscedastic.training.state import TrainState
+
+_STATIC = ("answers", "chain_of", "num_largest")  # arguments of Run.eval_step
 
 
 class Programs(NamedTuple):
@@ -30,7 +34,8 @@ def programs(run: Run, placement: Placement) -> Programs:
     pad, trim = (
         functools.partial(f, run.class_axis) for f in (class_padding.padded, class_padding.trimmed)
     )
-    saved = jax.eval_shape(run.init)
+    init = jax.jit(run.init)  # within another function it keeps its trace
+    saved = jax.eval_shape(init)
     saved_sharding, padded_sharding = (
         placement.of_state(x, run.class_axis) for x in (saved, jax.eval_shape(pad, saved))
     )
@@ -40,7 +45,7 @@ def programs(run: Run, placement: Placement) -> Programs:
             lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s), saved, saved_sharding
         ),
         start=jax.jit(
-            lambda arrays: pad(warm_start.applied(run.init(), arrays)),
+            lambda arrays: pad(warm_start.applied(init(), arrays)),
             out_shardings=padded_sharding,
         ),
         padded=jax.jit(pad, out_shardings=padded_sharding) if is_changed else pad,
@@ -50,9 +55,7 @@ def programs(run: Run, placement: Placement) -> Programs:
             run, placement, padded_sharding, donates=jax.default_backend() != "cpu"
         ),
         eval_step=jax.jit(
-            run.eval_step,
-            out_shardings=placement.replicated,
-            static_argnames=("answers", "chain_of", "num_largest"),
+            run.eval_step, out_shardings=placement.replicated, static_argnames=_STATIC
         ),
         score_step=score_step(run, placement),
     )
@@ -78,16 +81,58 @@ def score_step(run: Run, placement: Placement) -> Any:
 
 def shapes(run: Run, placement: Placement) -> tuple[TrainState, Any, Any]:
     """The shapes and shardings of the arguments of a training step: state, split and feed."""
+    split, feed = _data_shapes(run, "train", placement, training=True)
+    return _state_shapes(run, placement), split, feed
 
-    def placed(x, sharding):
-        return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding)
 
+def check_shapes(run: Run, placement: Placement | None = None) -> TrainState:
+    """The shapes of the saved state, once a step of training and of each evaluation were traced.
+
+    With a placement, the programs for it need no other trace.
+    """
+    state = _state_shapes(run, placement)
+    data = _data_shapes(run, "train", placement, training=True)
+    jax.eval_shape(run.train_step, state, *data)
+    eval_step, key = jax.jit(run.eval_step, static_argnames=_STATIC), jax.random.key(0)
+    evals = {(e["split"], *static(run, e).items()) for e in run.config["evals"].values()}
+    for split, *settings in sorted(evals, key=str):
+        data = _data_shapes(run, split, placement, training=False)
+        eval_step.eval_shape(state.params, state.model_state, *data, key, **dict(settings))
+    return jax.eval_shape(run.init)
+
+
+def static(run: Run, evaluation: dict[str, Any]) -> dict[str, Any]:
+    """The static arguments of `Run.eval_step` for an entry of config.evals, or for validation."""
+    values = (
+        evaluation.get("answers"),
+        run.chain_of(evaluation["split"]),
+        evaluation.get("num_largest", NUM_LARGEST),
+    )
+    return dict(zip(_STATIC, values, strict=True))
+
+
+def _state_shapes(run: Run, placement: Placement | None) -> TrainState:
+    """The shapes of the state on devices."""
     pad = functools.partial(class_padding.padded, run.class_axis)
     state = jax.eval_shape(pad, jax.eval_shape(run.init))
-    replicated = functools.partial(placed, sharding=placement.replicated)
-    feed = run.pipeline.example("train", training=True)
+    if placement is None:
+        return state
+    return jax.tree.map(_placed, state, placement.of_state(state, run.class_axis))
+
+
+def _data_shapes(
+    run: Run, split: str, placement: Placement | None, *, training: bool
+) -> tuple[Any, Any]:
+    """The shapes of a split's arrays and of the feed of a whole batch."""
+    feed = run.pipeline.example(split, training=training)
+    arrays = run.pipeline.arrays[split]
+    if placement is None:
+        return jax.tree.map(_placed, arrays), feed
     return (
-        jax.tree.map(placed, state, placement.of_state(state, run.class_axis)),
-        jax.tree.map(replicated, run.pipeline.arrays["train"]),
-        jax.tree.map(lambda x: placed(x, placement.cut) if x.ndim else replicated(x), feed),
+        jax.tree.map(lambda x: _placed(x, placement.replicated), arrays),
+        jax.tree.map(lambda x: _placed(x, placement.cut if x.ndim else placement.replicated), feed),
     )
+
+
+def _placed(x: Any, sharding: NamedSharding | None = None) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding)

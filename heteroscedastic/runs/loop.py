@@ -28,7 +28,6 @@ from heteroscedastic.runs.assembly import Run
 from heteroscedastic.runs.checkpoint import CheckpointError, Checkpoints
 from heteroscedastic.runs.clock import Clock
 from heteroscedastic.runs.trace import Trace
-from heteroscedastic.tasks.task import NUM_LARGEST
 from heteroscedastic.training import evaluate
 from heteroscedastic.training.state import TrainState
 
@@ -77,11 +76,11 @@ def train(
     current_provenance = provenance.provenance()
     fingerprint = run.pipeline.description["fingerprint"]
     consistency.agree_on(provenance.host_values(current_provenance, config, fingerprint))
-    shapes = assembly.check_shapes(run)
-    num_parameters = assembly.num_parameters(shapes)
     placement = Placement(
         run.steps.batch_size, num_microbatches=run.steps.num_microbatches, **run.layout
     )
+    shapes = compiled.check_shapes(run, placement)
+    num_parameters = assembly.num_parameters(shapes)
     if not hosts.from_first(lambda: (path / "config.json").exists()):
         # Errors are raised before the directory is claimed.
         warm_start.read(config["warm_start"], shapes)
@@ -410,8 +409,7 @@ class _Trainer:
         training_sums: Any = None,
     ) -> tuple[Any, Any]:
         run, agreement, counter = self.run, Agreement(0), itertools.count(1)
-        split, answers = settings["split"], settings.get("answers")
-        num_largest = settings.get("num_largest", NUM_LARGEST)
+        split, static = settings["split"], compiled.static(run, settings)
 
         def step(feed, key):
             if agreement.stops(self.stop_event, next(counter)):
@@ -425,13 +423,7 @@ class _Trainer:
             )
             # The first call compiles, which may take long.
             return self.stop_event.unless_set(
-                functools.partial(
-                    self.programs.eval_step,
-                    *arguments,
-                    answers=answers,
-                    chain_of=run.chain_of(split),
-                    num_largest=num_largest,
-                )
+                functools.partial(self.programs.eval_step, *arguments, **static)
             )
 
         feeds = self.stop_event.feeds(run.pipeline.feeds(split, self.slots))

@@ -16,10 +16,11 @@ from heteroscedastic.data.storage import sample, store, tfds
 from heteroscedastic.data.text import pairs
 from heteroscedastic.distributed import hosts
 from heteroscedastic.models import backbones
-from heteroscedastic.runs import assembly, pipelines, schema, sections
+from heteroscedastic.runs import assembly, compiled, pipelines, schema, sections
 
 _NUM_CLASSES = 64
 _NUM_EXAMPLES = 200  # of every split
+_NUM_PAIRS = 64  # likewise, of sentences, which have a dozen examples each
 _MOST_CLASSES = 1000  # of a stored set, above which few of those examples are of the first classes
 _SIZE = 16  # of the images of a stream, in pixels
 _CROPS = (
@@ -81,7 +82,8 @@ def smoke(config: dict[str, Any], data_dir: str | None = None) -> tuple[dict[str
             "a smoke run is of another size than what config.warm_start names, so it starts afresh."
         )
         config["warm_start"] |= {"workdir": None, "weights": None}
-    config["data"]["max_examples"] = _NUM_EXAMPLES
+    if not is_text:
+        config["data"]["max_examples"] = _NUM_EXAMPLES
     for section, limits in _LARGEST.items():
         for name, limit in limits.items():
             if config[section].get(name) is not None:
@@ -168,7 +170,7 @@ def _check_with_data(config: dict[str, Any], data_dir: str | None) -> None:
     data, training = dict(config["data"]), dict(config["training"])
     data["max_examples"] = min(_NUM_EXAMPLES, data["max_examples"] or _NUM_EXAMPLES)
     training["profile_steps"] = None  # they may be later than the steps of so few examples
-    assembly.check_shapes(assembly.build({**config, "data": data, "training": training}, data_dir))
+    compiled.check_shapes(assembly.build({**config, "data": data, "training": training}, data_dir))
 
 
 def _stream(config: dict[str, Any], data_dir: str | None, is_there: bool) -> str | None:
@@ -244,7 +246,7 @@ def _shrink_text(config: dict[str, Any], data_dir: str | None) -> None:
         for settings in (*config["evals"].values(), config["validation"] or {}):
             if settings.get("split") not in ("train", "valid", None):
                 settings["split"] = "test"
-    data["max_examples"] = _NUM_EXAMPLES
+    data["max_examples"] = _NUM_PAIRS
     data |= {name: min(data[name], limit) for name, limit in _LARGEST_TEXT.items()}
     _, text = pipelines.sentences(config, data_dir)
     config["backbone"]["num_source_words"] = len(text.source_words)

@@ -9,7 +9,7 @@ from heteroscedastic import curation
 from heteroscedastic.bind import in_section
 from heteroscedastic.data import augment, chains
 from heteroscedastic.data.streaming import ops
-from heteroscedastic.runs import assembly, pipelines
+from heteroscedastic.runs import assembly, compiled, pipelines
 
 MODULES = {"augment": augment, "ops": ops, "curation": curation}
 
@@ -310,7 +310,7 @@ def test_a_chain_that_does_not_match_the_images_of_a_stream_is_an_error_before_r
         {"test": {"split": "test"}},
     )
     with pytest.raises(ValueError, match=rf"^config.data.{section}: {message}[^\n]*$"):
-        assembly.check_shapes(assembly.build(config, data_dir))
+        compiled.check_shapes(assembly.build(config, data_dir))
 
 
 def test_images_of_a_stream_that_are_too_small_for_a_padded_crop_are_named(data_dir):

@@ -9,7 +9,7 @@ from subprocesses import run_without
 from experiments import study
 from heteroscedastic.data.dataset import Dataset
 from heteroscedastic.data.storage import sample, store
-from heteroscedastic.runs import assembly, loop, pipelines, smoke
+from heteroscedastic.runs import assembly, compiled, loop, pipelines, smoke
 
 
 @pytest.mark.parametrize(("num_classes", "left"), [(10, None), (64, None), (200, 64)])
@@ -76,7 +76,7 @@ def test_digits_stand_in_for_data_that_is_not_there(tmp_path):
     assert data_dir == str(tmp_path)
     assert config["data"]["name"] == "digits"
     assert config["backbone"]["name"] == "ResNet8"
-    assembly.check_shapes(
+    compiled.check_shapes(
         assembly.build(config, data_dir)
     )  # what is trained is the next one, which compiles less
 
@@ -274,7 +274,7 @@ def test_a_stream_takes_its_sets_where_they_are_as_large_as_its_slices_say(tmp_p
 def test_a_stream_without_tensorflow_says_so(tmp_path):
     program = """
 from experiments import study
-from heteroscedastic.runs import assembly, loop, pipelines, smoke
+from heteroscedastic.runs import assembly, compiled, loop, pipelines, smoke
 config = study.config("tiny_imagenet_hom", {})
 loop.train(*smoke.smoke(config)[:1], sys.argv[1])
 """

@@ -7,7 +7,7 @@ import pytest
 
 from experiments import study
 from heteroscedastic import boxes
-from heteroscedastic.runs import assembly, loop, run_record, smoke
+from heteroscedastic.runs import assembly, compiled, loop, run_record, smoke
 from heteroscedastic.training import evaluate
 
 NUM = {"train": 24, "test": 10}
@@ -69,7 +69,7 @@ def test_predictions_have_no_objectness_of_boxes_that_the_config_does_not_name(d
 
 
 def test_the_shapes_of_a_run_with_adaptive_targets_are_checked(data_dir):
-    assembly.check_shapes(
+    compiled.check_shapes(
         assembly.build(config("boxes", dict(name="adaptive"), ("boxes",)), data_dir)
     )
 
@@ -126,7 +126,7 @@ def test_a_smoke_run_whose_stand_in_lacks_what_targets_depend_on_has_hard_target
     }[name]
     shrunk, _ = smoke.smoke(config("absent", smoothing, extras), str(tmp_path))
     assert shrunk["smoothing"] == dict(name="hard")
-    assembly.check_shapes(assembly.build(shrunk, str(tmp_path)))
+    compiled.check_shapes(assembly.build(shrunk, str(tmp_path)))
 
 
 def test_a_smoke_run_of_data_with_boxes_keeps_adaptive_targets(data_dir):
@@ -142,7 +142,7 @@ def test_a_table_by_class_suits_a_config_that_takes_as_many_classes_as_the_data_
     stated = config("boxes", smoothing, ())
     stated["head"]["num_classes"] = None
     assembly.check(stated)
-    assembly.check_shapes(assembly.build(stated, data_dir))
+    compiled.check_shapes(assembly.build(stated, data_dir))
 
 
 def trained_on_all(given, **data):

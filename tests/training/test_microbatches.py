@@ -20,7 +20,7 @@ from heteroscedastic.distributed.sharding import Placement
 from heteroscedastic.models import backbones, heads
 from heteroscedastic.models.classifier import Classifier
 from heteroscedastic.models.resnet import ResNet
-from heteroscedastic.runs import assembly, loop, schema
+from heteroscedastic.runs import assembly, compiled, loop, schema
 from heteroscedastic.runs.smoke import smoke
 from heteroscedastic.training import microbatches, optimizer
 from heteroscedastic.training.objective import objective
@@ -257,4 +257,4 @@ def test_smoke_keeps_parts():
     config["training"]["microbatches"] = 32
     shrunk, _ = smoke(config)
     assert (shrunk["training"]["batch_size"], shrunk["training"]["microbatches"]) == (8, 2)
-    assembly.check_shapes(assembly.build(shrunk))
+    compiled.check_shapes(assembly.build(shrunk))

@@ -1,0 +1,50 @@
+import collections
+import functools
+
+import jax
+import numpy as np
+from small_runs import small
+
+from heteroscedastic.distributed.sharding import Placement
+from heteroscedastic.runs import assembly, compiled
+
+
+def test_what_was_traced_to_check_shapes_is_what_is_compiled(monkeypatch):
+    traced = collections.Counter()
+
+    def counted(name, method):
+        @functools.wraps(method)
+        def wrapped(*args, **kwargs):
+            traced[name] += 1
+            return method(*args, **kwargs)
+
+        return wrapped
+
+    for name in ("init", "train_step", "eval_step"):
+        monkeypatch.setattr(assembly.Run, name, counted(name, getattr(assembly.Run, name)))
+    run = assembly.build(small())
+    placement = Placement(run.steps.batch_size, **run.layout)
+    shapes = compiled.check_shapes(run, placement)
+    evals = run.config["evals"].values()
+    splits = {settings["split"] for settings in evals}
+    once = {"init": 1, "train_step": 1, "eval_step": len(splits)}
+    assert traced == once
+
+    programs, batch_size = compiled.programs(run, placement), run.steps.batch_size
+    arrays = placement.put(run.pipeline.arrays, placement.replicated)
+    programs.start.lower({})
+    zeros = jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), shapes)
+    state = placement.put(zeros, placement.of_state(shapes, run.class_axis))
+    feed = placement.feed(run.pipeline.example("train", training=True), batch_size)
+    programs.train_step.lower(state, arrays["train"], feed)
+    for settings in evals:
+        feed = run.pipeline.example(settings["split"], training=False)
+        programs.eval_step.lower(
+            state.params,
+            state.model_state,
+            arrays[settings["split"]],
+            placement.feed(feed, batch_size),
+            jax.random.fold_in(jax.random.key(1), 2),
+            **compiled.static(run, settings),
+        )
+    assert traced == once
