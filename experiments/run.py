@@ -15,7 +15,7 @@ import time
 import traceback
 from typing import Any
 
-from experiments import row, study
+from experiments import features, row, study
 from heteroscedastic import files, user_errors
 
 
@@ -150,6 +150,7 @@ def main() -> None:
             f"{flags.out} is in a bucket; --print prints the arguments of main.py or a launcher"
             " for each run."
         )
+    features.check_stored((job.config["data"]["name"] for job in incomplete), flags.data_dir)
     print(
         f"{len(results)} runs, {len(results) - len(incomplete)} complete, {flags.jobs} at once.",
         flush=True,

@@ -6,8 +6,14 @@ reads the tuned runs of the table and prints for each method, regime and measure
 standard deviation over seeds of three scores: the number of the m confused pairs among the m
 largest ones; the rank AUC of the confused pairs (if all pairs are confused, of the most confused
 ones, see known_noise.most_confused); and Spearman's correlation with the confusion rates, with the
-largest p-value over seeds of a permutation test. Confusion rates are over the training examples of
-a run, or with --all_labels over the full training split, if it stores clean labels too.
+largest p-value over seeds of a permutation test.
+
+The last columns show what the covariance knows beyond the probabilities: the partial rank
+correlation given `overlap`, the mean of p_i p_j, which a softmax without noise has too; the median
+p-value over seeds; and the number of seeds whose p-value is below 0.05.
+
+Confusion rates are over the training examples of a run, or with --all_labels over the full training
+split, if it stores clean labels too.
 """
 
 import argparse
@@ -18,7 +24,7 @@ import jax
 import numpy as np
 from jaxtyping import Float
 
-from experiments import study
+from experiments import statistics, study
 from heteroscedastic import files, user_errors
 from heteroscedastic.analysis.covariance import known_noise, summary
 from heteroscedastic.analysis.report import comparison
@@ -42,9 +48,9 @@ def main() -> None:
     description = all_labels(results[0].job.config["data"], data_dir) if flags.all_labels else None
     print(
         "| regime | method | measure | pairs first | rank AUC | rank correlation | largest p |"
-        " seeds |"
+        " seeds | beyond p_i p_j | median p | p < 0.05 |"
     )
-    print("|" + " --- |" * 8)
+    print("|" + " --- |" * 11)
     for name, regime in study.tested_regimes(chosen).items():
         checkpoint = reported_checkpoint(results, regime)
         tuned = study.tuned_results(results, regime, chosen.select_metric)
@@ -55,10 +61,12 @@ def main() -> None:
                     continue
                 known = confusions(result.job.directory, description)
                 run = loaded_run.load(result.job.directory, checkpoint, data_dir)
-                for measure, values in summary.measures(run)._asdict().items():
+                measures = summary.measures(run)
+                for measure, values in measures._asdict().items():
                     if values[~np.eye(len(values), dtype=bool)].any():
                         agreement = known_noise.agreement(values, known_noise.most_confused(known))
                         agreement |= known_noise.rank_correlation(values, known)
+                        agreement |= beyond_probabilities(values, known, measures.overlap)
                         scores.setdefault(measure, []).append(agreement)
                 jax.clear_caches()
             for measure, agreements in scores.items():
@@ -70,7 +78,31 @@ def main() -> None:
                     for v in (first, auc, rho)
                 ]
                 cells = [name, row.name, measure, *spreads, f"{max(p):.2g}", str(len(agreements))]
+                cells += beyond_cells(agreements)
                 print("| " + " | ".join(cells) + " |", flush=True)
+
+
+def beyond_probabilities(
+    measure: Float[np.ndarray, "k k"],
+    confusion: Float[np.ndarray, "k k"],
+    overlap: Float[np.ndarray, "k k"],
+) -> dict[str, float]:
+    """The partial rank correlation with confusions given the overlap of the probabilities.
+
+    Returns:
+      `partial` and `partial_p`; nan for the overlap itself.
+    """
+    found = known_noise.rank_correlation(measure, confusion, given=overlap)
+    return {"partial": found["rho"], "partial_p": found["p"]}
+
+
+def beyond_cells(agreements: list[dict[str, float]]) -> list[str]:
+    """Mean and deviation over seeds, the median p-value, and how many are significant."""
+    partial, p = ([a[name] for a in agreements] for name in ("partial", "partial_p"))
+    if not np.isfinite(partial).all():
+        return ["-"] * 3
+    small = sum(x < statistics.LEVEL for x in p)
+    return [comparison.spread(partial, 2), f"{np.median(p):.2g}", f"{small} of {len(p)}"]
 
 
 def confusions(

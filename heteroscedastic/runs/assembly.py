@@ -180,7 +180,7 @@ class Run:
         )
 
     def train_step(
-        self, state: TrainState, split: Any, feed: Any
+        self, state: TrainState, split: Any, feed: Any, root: PRNGKeyArray | None = None
     ) -> tuple[TrainState, StepSums, Values]:
         """The next state, with padding classes, and the values of its step.
 
@@ -188,7 +188,10 @@ class Run:
           state: with padding classes.
           split: arrays of the pipeline.
           feed: of the whole batch.
+          root: key of the seed, the root of all keys of the run. As an argument of the compiled
+            program it lets runs of different seeds share the program; None computes it here.
         """
+        root = jax.random.key(self.config["seed"]) if root is None else root
         objective = functools.partial(
             self.task.objective,
             model=self._padded_model,
@@ -202,11 +205,13 @@ class Run:
         state, sums, values = train_step(
             state,
             feed,
-            jax.random.fold_in(self._key("train"), state.step),
+            jax.random.fold_in(_key_of(root, "train"), state.step),
             objective=objective,
             optimizer=self.optimizer,
             metric=self.task.training_sums,
-            batch_of=functools.partial(self.pipeline.training_batch, self._key("augment"), split),
+            batch_of=functools.partial(
+                self.pipeline.training_batch, _key_of(root, "augment"), split
+            ),
             num_microbatches=self.steps.num_microbatches,
             records_divergence=self.has_soft_targets
             and self.task.link == "softmax"
@@ -528,7 +533,11 @@ def _with_classes(model: nn.Module, number: int) -> nn.Module:
 
 def key_for(seed: int, purpose: str) -> PRNGKeyArray:
     """The PRNG key of a run for one purpose."""
-    return jax.random.fold_in(jax.random.key(seed), zlib.crc32(purpose.encode()))
+    return _key_of(jax.random.key(seed), purpose)
+
+
+def _key_of(root: PRNGKeyArray, purpose: str) -> PRNGKeyArray:
+    return jax.random.fold_in(root, zlib.crc32(purpose.encode()))
 
 
 def num_parameters(state: TrainState) -> int:

@@ -62,7 +62,7 @@ def programs(run: Run, placement: Placement) -> Programs:
 
 
 def train_step(run: Run, placement: Placement, sharding: TrainState, donates: bool) -> Any:
-    """The jitted training step: (state on devices, split, feed) -> state, sums, values.
+    """The jitted training step: (state on devices, split, feed, root) -> state, sums, values.
 
     Args:
       run: the run of the step.

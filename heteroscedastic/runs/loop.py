@@ -133,6 +133,7 @@ class _Trainer:
         self.provenance, self.owner, self.stop_event = current_provenance, owner, StopEvent()
         self.arrays = placement.put(run.pipeline.arrays, placement.replicated)
         self.slots = placement.slots(run.steps.batch_size)
+        self.root_key = jax.random.key(run.config["seed"])
         self.programs = compiled.programs(run, placement)
         self.metadata: dict[str, Any] = {
             "best_step": None,
@@ -200,7 +201,8 @@ class _Trainer:
                 for feed in self.clock.timed_feeds(feeds, in_flight.is_idle):
                     feed = self.placement.feed(feed, run.steps.batch_size)
                     self.trace.before(step + 1, self.state)
-                    self.state, part, _ = train_step(self.state, self.arrays["train"], feed)
+                    arguments = self.state, self.arrays["train"], feed, self.root_key
+                    self.state, part, _ = train_step(*arguments)
                     step, train_step = step + 1, self.programs.train_step
                     self.clock.end_start(step)
                     self.trace.after(step, self.state)

@@ -48,6 +48,21 @@ def test_every_step_has_noise_of_its_own():
     assert not np.allclose(losses[0], losses[2], rtol=1e-3)
 
 
+def test_runs_of_different_seeds_share_the_program_of_a_step():
+    """The seed is an argument, so that a compiled program is found again."""
+    texts = []
+    for seed in (0, 1):
+        run = assembly.build(small(seed=seed))
+        (feed,) = resident.feeds(np.arange(8), 8)
+        arguments = run.init(), run.pipeline.arrays["train"], feed, jax.random.key(seed)
+        texts.append(jax.jit(run.train_step).lower(*arguments).as_text())
+    assert texts[0] == texts[1]
+    losses = jax.jit(lambda *x: run.train_step(*x)[2].losses)
+    np.testing.assert_array_equal(losses(*arguments), losses(*arguments[:3]))
+    other = losses(*arguments[:3], jax.random.key(0))
+    assert not np.allclose(losses(*arguments), other, rtol=1e-3)
+
+
 def test_in_evaluation_an_example_does_not_see_its_batch():
     run, split, feed = conv_run()
     state = run.init()

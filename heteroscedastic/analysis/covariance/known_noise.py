@@ -88,20 +88,36 @@ def rank_correlation(
     measure: Float[np.ndarray, "k k"],
     confusion: Float[np.ndarray, "k k"],
     num_permutations: int = 9999,
+    given: Float[np.ndarray, "k k"] | None = None,
 ) -> dict[str, float]:
     """Spearman's correlation, over class pairs, of a measure's absolute values with confusions.
 
     Pairs that share a class are not independent, so the test permutes the classes of the measure.
 
+    Args:
+      measure: of each pair.
+      confusion: of each pair.
+      num_permutations: of the test.
+      given: another measure of each pair. The correlation is then partial: of what remains of both
+        ranks after a linear fit to the ranks of `given`. The test permutes the remainder of the
+        measure. Ranks that depend on those of `given` by the same curve keep a small correlation:
+        of normal values that correlate at 0.7 with `given`, for 10 classes, 6 % of p are below 5 %.
+
     Returns:
       `rho`, and `p`: the probability of a correlation at least as large under a random permutation
-      of the classes.
+      of the classes. Both are nan if nothing varies, or nothing beyond `given`.
 
-    Source: Mantel (1967).
+    Source: Mantel (1967); for the partial test Legendre (2000), permutation of residuals.
     """
     upper = np.triu_indices(len(measure), 1)
-    target = _centred_ranks(confusion[upper])
-    if not target.any():  # all confusions are equal: skip the permutations
+    control = np.zeros(len(upper[0]))
+    if given is not None:
+        control = _centred_ranks(given[upper])
+        control /= np.linalg.norm(control) or 1.0
+    remainder, target = (
+        _remainder(_centred_ranks(x[upper]), control) for x in (np.abs(measure), confusion)
+    )
+    if not (target.any() and remainder.any()):  # skip the permutations
         return {"rho": float("nan"), "p": float("nan")}
     draws = np.random.Generator(np.random.Philox(key=0))
     orders = [
@@ -109,15 +125,24 @@ def rank_correlation(
         *(draws.permutation(len(measure)) for _ in range(num_permutations)),
     ]
     ranks = np.zeros(measure.shape)
-    ranks[upper] = _centred_ranks(np.abs(measure[upper]))
+    ranks[upper] = remainder
     ranks += ranks.T
-    products = np.array([ranks[np.ix_(order, order)][upper] @ target for order in orders])
-    scale = np.sqrt((ranks[upper] @ ranks[upper]) * (target @ target))
-    if scale == 0:
-        return {"rho": float("nan"), "p": float("nan")}
+    factors = np.stack([target, control], axis=1)
+    products = np.array([ranks[np.ix_(order, order)][upper] @ factors for order in orders])
+    # A permuted remainder is correlated with the control again, by its second product.
+    squares = np.maximum(remainder @ remainder - products[:, 1] ** 2, 0.0)
+    scales = np.sqrt(squares * (target @ target))
+    rho = np.divide(products[:, 0], scales, out=np.zeros_like(scales), where=scales > 0)
     # The tolerance counts values that differ only by rounding as equal.
-    num_as_large = np.sum(products >= products[0] - 1e-9 * scale)
-    return {"rho": float(products[0] / scale), "p": float(num_as_large / len(orders))}
+    return {"rho": float(rho[0]), "p": float(np.mean(rho >= rho[0] - 1e-9))}
+
+
+def _remainder(
+    values: Float[np.ndarray, "p"], control: Float[np.ndarray, "p"]
+) -> Float[np.ndarray, "p"]:
+    """Centred values without their projection on a unit vector; 0 if only rounding remains."""
+    rest = values - (values @ control) * control
+    return rest if np.linalg.norm(rest) > 1e-9 * np.linalg.norm(values) else np.zeros_like(rest)
 
 
 def _centred_ranks(values: Float[np.ndarray, "p"]) -> Float[np.ndarray, "p"]:

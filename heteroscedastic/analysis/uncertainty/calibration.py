@@ -103,13 +103,13 @@ def temperature_scaling(run: str | files.Path, fit: str, evaluation: str) -> dic
 
 def temperatures_of_halves(
     logits: Float[np.ndarray, "n k"],
-    labels: Int[np.ndarray, "n"] | Int[np.ndarray, "n m"],
+    labels: Int[np.ndarray, "n"] | Int[np.ndarray, "n m"] | Float[np.ndarray, "n k"],
     link: Link,
 ) -> Float[np.ndarray, "n"]:
     """The temperature of each example, fitted on the random half of the examples without it.
 
     The halves depend on the number of examples alone, so runs share them. For the arguments see
-    `measures`.
+    `fit_temperature`.
     """
     is_first = np.random.default_rng(0).permutation(len(labels)) < len(labels) // 2
     of_halves = [fit_temperature(logits[h], labels[h], link) for h in (is_first, ~is_first)]
@@ -118,10 +118,13 @@ def temperatures_of_halves(
 
 def fit_temperature(
     logits: Float[np.ndarray, "n k"],
-    labels: Int[np.ndarray, "n"] | Int[np.ndarray, "n m"],
+    labels: Int[np.ndarray, "n"] | Int[np.ndarray, "n m"] | Float[np.ndarray, "n k"],
     link: Link,
 ) -> float:
-    """The temperature with the smallest loss; for the arguments see `measures`."""
+    """The temperature with the smallest loss.
+
+    For the arguments see `measures`; under a softmax labels may be distributions over the classes.
+    """
     if link == "softmax":
         return recalibration.temperature(logits, labels)
     return recalibration.sigmoid_temperature(

@@ -61,6 +61,51 @@ def test_p_is_uniform_for_unrelated_matrices():
     assert stats.kstest(p, "uniform").pvalue > 0.01
 
 
+def related_matrices(rng, num_classes, strength=0.0):
+    """A measure and confusions that both follow the overlap, and each other by `strength`."""
+    overlap, common, *own = (symmetric_matrix(rng, num_classes) for _ in range(4))
+    measure, confusion = (0.6 * overlap + strength * common + x for x in own)
+    return np.exp(measure), confusion, overlap
+
+
+def symmetric_matrix(rng, num_classes):
+    values = rng.standard_normal((num_classes, num_classes))
+    return values + values.T
+
+
+def test_the_partial_correlation_is_that_of_residuals_of_ranks():
+    measure, confusion, overlap = related_matrices(np.random.default_rng(0), 8, strength=1.0)
+    upper = np.triu_indices(8, 1)
+    design = np.stack([np.ones(28), stats.rankdata(overlap[upper])], axis=1)
+
+    def residual(x):
+        ranks = stats.rankdata(x[upper])
+        return ranks - design @ np.linalg.lstsq(design, ranks, rcond=None)[0]
+
+    found = known_noise.rank_correlation(-measure, confusion, 99, given=overlap)
+    expected = np.corrcoef(residual(measure), residual(confusion))[0, 1]
+    assert found["rho"] == pytest.approx(expected, abs=1e-12)
+    whole = known_noise.rank_correlation(measure, confusion, 0)["rho"]
+    assert abs(found["rho"] - whole) > 0.05
+    nothing = known_noise.rank_correlation(np.exp(overlap), confusion, 9, given=overlap)
+    assert np.isnan([*nothing.values()]).all()
+    constant = known_noise.rank_correlation(measure, confusion, 0, given=np.ones((8, 8)))
+    assert constant["rho"] == pytest.approx(whole)
+
+
+def test_the_partial_p_is_uniform_without_a_relation_beyond_the_overlap():
+    rng = np.random.default_rng(0)
+    p, plain = [], []
+    for _ in range(150):
+        measure, confusion, overlap = related_matrices(rng, 9)
+        p.append(known_noise.rank_correlation(measure, confusion, 99, given=overlap)["p"])
+        plain.append(known_noise.rank_correlation(measure, confusion, 99)["p"])
+    assert stats.kstest(p, "uniform").pvalue > 0.05
+    assert stats.kstest(plain, "uniform").pvalue < 1e-6  # both follow the overlap
+    measure, confusion, overlap = related_matrices(rng, 12, strength=3.0)
+    assert known_noise.rank_correlation(measure, confusion, 99, given=overlap)["p"] < 0.05
+
+
 def test_without_confusion_there_is_no_correlation():
     assert np.isnan(known_noise.rank_correlation(np.eye(3) + 1.0, np.zeros((3, 3)))["rho"])
 

@@ -1,0 +1,193 @@
+r"""Tables on frozen features of EfficientNet-Lite0, where a run takes seconds: scale "features".
+
+    python -m heteroscedastic.runs.embed --data=cifar10_n --backbone=EfficientNetLite0 \
+        --weights=pretrained --size=224 --out=DIR
+    python -m experiments.run --study=correlated_label_noise --table=frozen_features \
+        --scale=features --data_dir=DIR --jobs=2
+
+5,000 training images of CIFAR-10N are held out with their noisy labels, whose NLL chooses
+temperature and weight decay. Split, start and noise follow from the seed. The public weights were
+trained on ImageNet, which has the training images of Tiny-ImageNet; its tables report its
+validation images alone.
+"""
+
+from typing import Any
+
+from experiments import features
+from experiments.correlated_label_noise import siblings
+from experiments.study import Primary, Regime, Row, Scale, Table
+
+Overrides = dict[str, Any]
+FACTORS = (3, 6, 9)
+METRICS = ("accuracy", "nll", "scaled_nll", "ece", "scaled_ece")
+LAST = {"last epoch": Regime(select="valid", report="test")}
+_BOTH = {"early stopping": Regime(select="valid_best", report="test_best"), **LAST}
+_SAMPLED = {"predictive": dict(name="softmax", num_samples=32, points="sobol", chunk_size=None)}
+_TRAINING = {
+    "training.batch_size": 500,
+    "training.num_epochs": 12.0,
+}
+# One evaluation of each split, at the end.
+_ONCE = {
+    "training.checkpoint_epochs": 1e6,
+    "evals": {
+        name: dict(split=name, checkpoint="last", answers=None) for name in ("valid", "test")
+    },
+}
+_GRID = {
+    "head.temperature": (1.0, 2.0, 4.0, 8.0, 16.0),
+    "optimizer.weight_decay": (1e-4, 1.0),
+}
+
+
+def _plain(name: str, overrides: Overrides | None = None) -> Row:
+    return Row(name, "cifar10_n_features_hom", overrides or {})
+
+
+def _low_rank(num_factors: int, suffix: str = "", overrides: Overrides | None = None) -> Row:
+    settings = _SAMPLED | {"head.num_factors": num_factors} | (overrides or {})
+    return Row(f"low_rank_{num_factors}{suffix}", "cifar10_n_features_het_full", settings)
+
+
+def _efficient(num_factors: int) -> Row:
+    settings = _SAMPLED | {"head.num_factors": num_factors}
+    return Row(f"parameter_efficient_{num_factors}", "cifar10_n_features_het_pe", settings)
+
+
+_DIAGONAL = Row("diagonal", "cifar10_n_features_het_diag")
+_HEADS = (_plain("plain"), _DIAGONAL, _low_rank(6), _efficient(6))
+_ROBUST = {"loss": dict(name="generalized_cross_entropy", q=0.7)}
+_CLEAN = {"data.label": "label"}  # in training and in the choice
+# The share of correct labels is taken as known. Small loss within an epoch is the core of
+# co-teaching, here of one network.
+_SMALL_LOSS = {
+    "selection": dict(name="smallest", fraction=0.6),
+    "score": dict(name="loss"),
+    "prioritization": dict(
+        warmup_epochs=3, every_epochs=1, scores="training", target=None, record=False
+    ),
+}
+_REMEDIES = (
+    _plain("generalized_cross_entropy", _ROBUST),
+    _low_rank(6, "_generalized_cross_entropy", _ROBUST),
+    _plain("label_smoothing", {"smoothing": dict(name="uniform", rate=0.1)}),
+    _plain("mixup", {"mixing": dict(name="mixup", alpha=0.2, draws="batch")}),
+    _plain("small_loss", _SMALL_LOSS),
+)
+_BOUND = (_plain("clean", _CLEAN), _low_rank(6, "_clean", _CLEAN))
+
+
+def _table(
+    claim: str,
+    rows: tuple[Row, ...],
+    overrides: Overrides | None = None,
+    *,
+    runs: str | None = None,
+    **settings: Any,
+) -> Table:
+    scale = Scale(features.SEEDS, _TRAINING | _ONCE | (overrides or {}), runs=runs)
+    defaults: Overrides = dict(metrics=METRICS, regimes=LAST, grid=_GRID)
+    return Table(
+        claim=claim,
+        rows=rows,
+        select_metric="nll",
+        scales={"features": scale},
+        reference="plain",
+        **(defaults | settings),
+    )
+
+
+def _primary(row: str, *metrics: str) -> tuple[Primary, ...]:
+    return tuple(Primary(row, metric, "plain", "last epoch") for metric in metrics)
+
+
+_OTHER_LABELS = {
+    "aggregate": ("aggre_label", "With the majority vote of three people, of which 9 % are wrong"),
+    "random1": ("random_label1", "With the labels of one person, of which 17 % are wrong"),
+    "clean": ("label", "With clean labels"),
+}
+
+
+def _tiny_imagenet(claim: str, curation: str = "", primary: tuple[Primary, ...] = ()) -> Table:
+    """A hidden layer on features of all 200 classes."""
+    many = {"head.num_classes": 200}
+    rows = (
+        _plain("plain", many),
+        Row("low_rank_15", "cifar10_n_features_het_full", many | _SAMPLED | _FIFTEEN),
+        Row("parameter_efficient_15", "cifar10_n_features_het_pe", many | _SAMPLED | _FIFTEEN),
+    )
+    return _table(
+        claim,
+        rows,
+        {
+            "data.name": "tiny_imagenet_EfficientNetLite0_224",
+            "data.label": "label",
+            "data.splits": dict(train="train", test="validation"),
+            "backbone.widths": (512,),
+            "curation": curation,
+        },
+        metrics=("accuracy", "top5_accuracy", *METRICS[1:]),
+        grid={"head.temperature": (0.25, 1.0, 4.0)},
+        primary=primary,
+    )
+
+
+_FIFTEEN = {"head.num_factors": 15}
+TABLES = {
+    "frozen_features": _table(
+        "A head with correlated noise is more accurate on clean labels than a plain one, trained on"
+        " the worst human labels: frozen features.",
+        _HEADS,
+        # Chosen before any run of this table.
+        primary=_primary("low_rank_6", "accuracy", "nll"),
+    ),
+    "frozen_features_factors": _table(
+        "The number of factors does not matter: frozen features, worst labels.",
+        (_HEADS[0], *(row(n) for row in (_low_rank, _efficient) for n in FACTORS)),
+        runs="frozen_features",
+    ),
+    "frozen_features_remedies": _table(
+        "Correlated noise helps against wrong labels as other remedies do: frozen features, worst"
+        " labels. Their bound is frozen_features_clean.",
+        (_HEADS[0], _HEADS[2], *_REMEDIES),
+        runs="frozen_features",
+    ),
+    **{
+        f"frozen_features_{name}": _table(
+            f"{start}, correlated noise helps less: frozen features.", _HEADS, {"data.label": label}
+        )
+        for name, (label, start) in _OTHER_LABELS.items()
+    },
+    # Two hidden layers can memorise labels, so that the epoch matters.
+    "frozen_features_hidden": _table(
+        "Correlated noise helps where the network can memorise wrong labels: two hidden layers on"
+        " frozen features, worst labels.",
+        (*_HEADS, *_REMEDIES, *_BOUND),
+        {
+            "backbone.widths": (512, 512),
+            "training.checkpoint_epochs": 1.0,
+            "evals": {
+                name: dict(split=name.partition("_")[0], checkpoint=checkpoint, answers=None)
+                for name, checkpoint in (
+                    *(("valid", "last"), ("valid_best", "best")),
+                    *(("test", "last"), ("test_best", "best")),
+                )
+            },
+        },
+        regimes=_BOTH,
+        grid={"head.temperature": (1.0, 4.0, 16.0)},
+    ),
+    "tiny_imagenet_features": _tiny_imagenet(
+        "With clean labels and similar classes, correlated noise helps: all of Tiny-ImageNet,"
+        " frozen features."
+    ),
+    **{
+        f"tiny_imagenet_siblings_{percent}": _tiny_imagenet(
+            f"Correlated noise helps if {percent} % of the labels of the 65 classes with siblings"
+            " in WordNet are those of a sibling: all of Tiny-ImageNet, frozen features.",
+            siblings.curation(percent / 100),
+            _primary("low_rank_15", "accuracy", "nll"),
+        )
+        for percent in (20, 40)
+    },
+}
