@@ -19,6 +19,16 @@ from experiments import features, row, study
 from heteroscedastic import files, user_errors
 
 
+# The memory of a step stays with its process until the next step, where glibc would return and clear
+# it each time.
+_KEEPS_MEMORY = {
+    "MALLOC_MMAP_MAX_": "0",
+    "MALLOC_TRIM_THRESHOLD_": str(2**32),
+    "MALLOC_ARENA_MAX": "1",
+    "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1",
+}
+
+
 def run(job: study.Job, data_dir: str | None) -> str | None:
     """Trains one run; its output goes to a .log file beside its directory.
 
@@ -66,6 +76,7 @@ def _exit_with_parent(parent: int) -> None:
 def run_all(jobs: list[study.Job], num_workers: int, data_dir: str | None) -> int:
     """Trains runs in parallel processes and reports each; returns the number of failures."""
     began, failed = time.monotonic(), 0
+    os.environ |= _KEEPS_MEMORY | dict(os.environ)  # a worker reads them when it begins
     context = multiprocessing.get_context("spawn")  # JAX has threads, which a fork would break
     cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
     pool = concurrent.futures.ProcessPoolExecutor(

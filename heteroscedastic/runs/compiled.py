@@ -91,9 +91,9 @@ def check_shapes(run: Run, placement: Placement | None = None) -> TrainState:
     With a placement, the programs for it need no other trace.
     """
     state = _state_shapes(run, placement)
-    data = _data_shapes(run, "train", placement, training=True)
-    jax.eval_shape(run.train_step, state, *data)
-    eval_step, key = jax.jit(run.eval_step, static_argnames=_STATIC), jax.random.key(0)
+    data, key = _data_shapes(run, "train", placement, training=True), jax.random.key(0)
+    jax.eval_shape(run.train_step, state, *data, key)
+    eval_step = jax.jit(run.eval_step, static_argnames=_STATIC)
     evals = {(e["split"], *static(run, e).items()) for e in run.config["evals"].values()}
     for split, *settings in sorted(evals, key=str):
         data = _data_shapes(run, split, placement, training=False)

@@ -36,7 +36,7 @@ def test_what_was_traced_to_check_shapes_is_what_is_compiled(monkeypatch):
     zeros = jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), shapes)
     state = placement.put(zeros, placement.of_state(shapes, run.class_axis))
     feed = placement.feed(run.pipeline.example("train", training=True), batch_size)
-    programs.train_step.lower(state, arrays["train"], feed)
+    programs.train_step.lower(state, arrays["train"], feed, jax.random.key(3))
     for settings in evals:
         feed = run.pipeline.example(settings["split"], training=False)
         programs.eval_step.lower(
