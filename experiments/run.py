@@ -18,9 +18,8 @@ from typing import Any
 from experiments import features, row, study
 from heteroscedastic import files, user_errors
 
-
-# The memory of a step stays with its process until the next step, where glibc would return and clear
-# it each time.
+# The memory of a step stays with its process until the next one; glibc would return and clear it
+# each time.
 _KEEPS_MEMORY = {
     "MALLOC_MMAP_MAX_": "0",
     "MALLOC_TRIM_THRESHOLD_": str(2**32),
