@@ -90,6 +90,8 @@ PARAMETERS = {
     "multi30k_het_diag": 3 * (132_480 + 198_784) + 5_704 * 128 + 129 * 2504,
     "multi30k_het_pe": 3 * (132_480 + 198_784) + 5_704 * 128 + 2 * 129 * 2504 + 2504 * 16,
     # ResNet-8 on grey images; then proposals of 3 anchors, and classes and boxes of 11 classes.
+    # The trunk and tail of ResNet-50, proposals of 12 anchors, 81 classes and their boxes.
+    "coco_frcnn_hom": 29_087_761,
     "mosaic_frcnn_hom": 77_104 + 9 * 32 * 64 + 64 + 65 * 15 + 65 * 11 * 5,
     "tiny_imagenet_hom": 11_168_832 + 102_600,
     "tiny_imagenet_adaptive": 11_168_832 + 102_600,

@@ -82,7 +82,7 @@ _ASPECT = _Rule(
     lambda x: _is_number(x) and 1e-3 <= x <= 1e3,
 )
 _RULES = {  # by setting
-    "size": _pixels(1),
+    **dict.fromkeys(("size", "shorter", "longer"), _pixels(1)),
     "padding": _pixels(0),
     **dict.fromkeys(("low", "high"), _VALUE),
     **dict.fromkeys(("min_area", "max_area"), _AREA),
@@ -144,6 +144,8 @@ def parse(functions: ModuleType, text: Any) -> list[Callable]:
         )
     names = [link.func.__name__ for link in links]
     after_range = names[names.index("value_range") :] if ranges else []
+    if "fit" in names and set(names[names.index("fit") + 1 :]) - {"value_range"}:
+        raise ValueError("fit fills the image up to its canvas; only value_range may follow it.")
     for name in _OF_COLORS:
         if name in after_range:
             raise ValueError(f"{name} requires pixels from 0 to 255; place it before {ranges[0]}.")

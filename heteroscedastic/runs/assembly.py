@@ -346,7 +346,9 @@ class Run:
         batch = self.batch(split, feed, chain_of)
         variables = {"params": params, **model_state}
         present = batch.weights > 0
-        return model.apply(variables, batch.inputs, present, train=False, method=method), batch
+        more = self.task.model_inputs(batch)
+        result = model.apply(variables, batch.inputs, present, train=False, method=method, **more)
+        return result, batch
 
     def _key(self, purpose):
         return key_for(self.config["seed"], purpose)

@@ -6,7 +6,7 @@ from typing import Any
 
 import jax
 
-from heteroscedastic import curation, smoothing
+from heteroscedastic import curation, smoothing, tasks
 from heteroscedastic.bind import in_section, lookup
 from heteroscedastic.data import augment, chains, split_spec
 from heteroscedastic.data import dataset as dataset_lib
@@ -179,6 +179,7 @@ def _streaming(config: dict[str, Any], data_dir: str | None) -> Pipeline:
         data_dir,
         _curate(config),
         reads_labels=bool(config["curation"].strip()) or _depends_on_counts(config),
+        of_regions=lookup(tasks, config["task"]).rows == "region",
         **_words(config, (*sections.DATA_CHOICES, "max_labels")),
     )
     pipeline = in_section(

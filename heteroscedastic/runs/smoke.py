@@ -32,6 +32,7 @@ _CROPS = (
     "resize",
     "resize_small",
 )
+_CANVAS = 64  # pixels; at a stride of 16 a smaller one has few anchors
 _SHIFTS = r"\b((?:pad_crop|shift)\((?:size=)?)(\d+)"
 _MAX_SHIFT = 4  # pixels; of the digits of 8x8 pixels that stand in for a set in memory
 _SIZED = rf"\b((?:{'|'.join(_CROPS)})\((?:size=)?)(\d+)"
@@ -108,6 +109,9 @@ def smoke(config: dict[str, Any], data_dir: str | None = None) -> tuple[dict[str
     parts = devices * config["training"]["microbatches"]
     batch_size = -(-config["training"]["batch_size"] // parts) * parts
     config["training"] |= {"num_epochs": None, "num_steps": 2, "batch_size": batch_size}
+    if "proposals" in config:
+        config["proposals"] |= {"num_candidates": (64, 32), "num_proposals": (32, 16)}
+        config["proposals"]["num_regions"] = min(16, config["proposals"]["num_regions"])
     if "prioritization" in config:
         _shrink_prioritization(config)
     if streams:
@@ -177,13 +181,22 @@ def _stream(config: dict[str, Any], data_dir: str | None, is_there: bool) -> str
     """Shrinks the images of a stream; returns the directory of its data sets or their copies."""
     data = config["data"]
     sizes = [int(size) for _, size in re.findall(_SIZED, data["train"])]
-    scale = _SIZE / sizes[-1] if sizes else 1
+    canvases = [int(size) for size in re.findall(r"\bfit\((\d+)", data["train"])]
+    scale = _CANVAS / canvases[-1] if canvases else _SIZE / sizes[-1] if sizes else 1
+
+    def scaled(size: str) -> str:
+        return str(max(1, round(int(size) * scale)))
 
     def shrunk(chain: str) -> str:
-        return re.sub(
-            _SIZED, lambda found: f"{found[1]}{max(1, round(int(found[2]) * scale))}", chain
+        chain = re.sub(
+            r"\bfit\([^)]*\)",
+            lambda found: re.sub(r"\d+", lambda size: scaled(size[0]), found[0]),
+            chain,
         )
+        return re.sub(_SIZED, lambda found: found[1] + scaled(found[2]), chain)
 
+    if "proposals" in config:
+        config["proposals"]["sizes"] = tuple(scale * x for x in config["proposals"]["sizes"])
     if "boxes" in data["extras"]:
         data["with_boxes"] = True  # some examples of a copy have none
     data |= {name: shrunk(data[name]) for name in ("train", "eval")}
@@ -214,7 +227,7 @@ def _stream(config: dict[str, Any], data_dir: str | None, is_there: bool) -> str
             label=data["label"],
             labels=schema.task(config).stored_labels,
             has_boxes="boxes" in data["extras"],
-            size=None if sizes else _SIZE,
+            size=None if sizes or canvases else _SIZE,
             num_classes=num_classes,
         )
         for split, expression in split_spec.shares(splits).items():

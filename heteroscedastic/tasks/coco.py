@@ -25,18 +25,20 @@ _NUM_BINS = 15
 def results(predictions: Mapping[str, np.ndarray]) -> list[dict[str, Any]]:
     """The detections in COCO's result format: the image's id, class, box (x, y, w, h) and score.
 
-    A category is the number of a class, from 1, and pixels are those that the model sees.
+    A category is the number of a class, from 1.
     """
-    return _entries(predictions["ids"], *(predictions[n] for n in ("boxes", "classes", "scores")))
+    names = ("image_ids", "boxes", "classes")
+    return _entries(*(predictions[n] for n in names), score=predictions["scores"])
 
 
 def metrics(predictions: Mapping[str, np.ndarray]) -> dict[str, float]:
     """AP and AR as fractions, and the calibration of the scores.
 
-    A metric for which there is no true box, such as `ap_small` without small ones, is left out. The
-    area of an object is that of its box. `detection_ece` is the expected calibration error, in 15
-    bins, of scores as probabilities that a detection matches a true box of its class by an IoU of
-    0.5; `hit_rate` and `mean_score` are the two means that it compares.
+    A metric for which there is no true box, such as `ap_small` without small ones, is left out. A
+    detection in a box of a crowd that matches no other box is ignored. `detection_ece` is the
+    expected calibration error, in 15 bins, of scores as probabilities that a detection matches a
+    true box of its class by an IoU of 0.5; `hit_rate` and `mean_score` are the two means that it
+    compares.
 
     Args:
       predictions: arrays of tasks.detection.Predictions.
@@ -44,11 +46,16 @@ def metrics(predictions: Mapping[str, np.ndarray]) -> dict[str, float]:
     from pycocotools.coco import COCO
     from pycocotools.cocoeval import COCOeval
 
-    images = [{"id": int(example)} for example in predictions["ids"]]
-    truth, found = (
-        _entries(predictions["ids"], predictions["true_boxes"], predictions["true_classes"]),
-        results(predictions),
+    images = [{"id": int(image)} for image in predictions["image_ids"]]
+    truth = _entries(
+        *(predictions[n] for n in ("image_ids", "true_boxes", "true_classes")),
+        iscrowd=predictions["true_crowds"].astype(int),
+        area=predictions["true_areas"],
     )
+    found = [
+        entry | {"iscrowd": 0, "area": entry["bbox"][2] * entry["bbox"][3]}
+        for entry in results(predictions)
+    ]
     categories = sorted({entry["category_id"] for entry in (*truth, *found)})
 
     def indexed(entries):
@@ -56,10 +63,7 @@ def metrics(predictions: Mapping[str, np.ndarray]) -> dict[str, float]:
         index.dataset = {
             "images": images,
             "categories": [{"id": number} for number in categories],
-            "annotations": [
-                entry | {"id": i, "iscrowd": 0, "area": entry["bbox"][2] * entry["bbox"][3]}
-                for i, entry in enumerate(entries, start=1)
-            ],
+            "annotations": [entry | {"id": i} for i, entry in enumerate(entries, start=1)],
         }
         index.createIndex()
         return index
@@ -73,8 +77,14 @@ def metrics(predictions: Mapping[str, np.ndarray]) -> dict[str, float]:
     values = {name: value for name, value in values.items() if value >= 0}  # -1 stands for none
     all_areas = evaluation.params.areaRng[0]
     matched = [e for e in evaluation.evalImgs if e is not None and e["aRng"] == all_areas]
-    scores = np.concatenate([e["dtScores"] for e in matched] or [[]]).astype(np.float32)
-    hits = np.concatenate([e["dtMatches"][0] > 0 for e in matched] or [[]]).astype(np.float32)
+    counted = [~e["dtIgnore"][0] for e in matched]  # at an IoU of 0.5
+    scores, hits = (
+        np.concatenate([x[of] for x, of in zip(values_of, counted)] or [[]]).astype(np.float32)
+        for values_of in (
+            [np.asarray(e["dtScores"]) for e in matched],
+            [e["dtMatches"][0] > 0 for e in matched],
+        )
+    )
     if len(scores):
         edges = reliability.equal_edges(_NUM_BINS)
         sums = reliability.sums_by_class(scores, hits, np.zeros(len(hits), np.int32), edges, 1)
@@ -87,18 +97,16 @@ def metrics(predictions: Mapping[str, np.ndarray]) -> dict[str, float]:
 
 
 def _entries(
-    ids: np.ndarray, boxes: np.ndarray, classes: np.ndarray, scores: np.ndarray | None = None
+    images: np.ndarray, boxes: np.ndarray, classes: np.ndarray, **fields: np.ndarray
 ) -> list[dict[str, Any]]:
-    """One entry for each box that is not padding."""
+    """One entry for each box that is not padding, with further fields by box."""
     entries = []
     for image, column in np.argwhere(classes > 0):
         y0, x0, y1, x1 = boxes[image, column].tolist()
         entry = {
-            "image_id": int(ids[image]),
+            "image_id": int(images[image]),
             "category_id": int(classes[image, column]),
             "bbox": [x0, y0, x1 - x0, y1 - y0],
         }
-        if scores is not None:
-            entry["score"] = float(scores[image, column])
-        entries.append(entry)
+        entries.append(entry | {name: x[image, column].item() for name, x in fields.items()})
     return entries

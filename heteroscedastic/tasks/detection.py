@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import linen as nn
-from jaxtyping import Array, Float, Int, PRNGKeyArray
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from heteroscedastic import losses
 from heteroscedastic.batch import Batch
@@ -67,7 +67,8 @@ class EvaluationSums(NamedTuple):
 class Predictions(NamedTuple):
     """The detections of each image of an evaluation, and what is there; weight 0 stands for none.
 
-    Boxes are in pixels of the image as the model sees it.
+    Boxes are in pixels of the stored image, where the data has its size, else of the image as the
+    model sees it.
     """
 
     ids: Int[Array, "b"]
@@ -77,6 +78,9 @@ class Predictions(NamedTuple):
     classes: Int[Array, "b n"]  # -1 is padding
     true_boxes: Float[Array, "b m 4"]
     true_classes: Int[Array, "b m"]  # -1 is padding or a box without an area
+    true_crowds: Bool[Array, "b m"]  # whether a box is of a crowd, which the evaluation ignores
+    true_areas: Float[Array, "b m"]  # in squared pixels: stored, or that of the box
+    image_ids: Int[Array, "b"]  # stored, or the ids
     extras: dict[str, Array] = {}  # as of other tasks
 
 
@@ -84,7 +88,8 @@ class Detection:
     """Which regions of an image are objects, of which class, in which box; see `Task`.
 
     The data has lists of labels padded with -1, one for each row of `boxes`. Class 0 is the
-    background, which no box has.
+    background, which no box has. Extras of COCO that are read where the data has them:
+    `objects/is_crowd`, `objects/area` and `image/id`.
     """
 
     name: str = "detection"
@@ -131,6 +136,8 @@ class Detection:
         """
         apply = functools.partial(model.apply, {"params": params, **model_state})
         sizes, boxes, labels = _truth(batch)
+        crowds = _crowds(batch)  # are no targets
+        boxes, labels = jnp.where(crowds[..., None], 0.0, boxes), jnp.where(crowds, -1, labels)
         proposals, number = model.proposals, len(batch.weights)
 
         def keys(purpose):
@@ -163,6 +170,9 @@ class Detection:
         mass = jnp.sum(batch.weights)
         outputs = Outputs(model_state, targets, regions.latent, logits, totals, mass, parts)
         return losses.weighted_mean(totals, batch.weights), outputs
+
+    def model_inputs(self, batch: Batch) -> dict[str, Any]:
+        return {"sizes": _sizes(batch)}
 
     def predicted(self, predictive: Predictive, key: PRNGKeyArray, latent: Regions) -> Detections:
         """The detections of each image, from the regions of the model."""
@@ -200,9 +210,20 @@ class Detection:
         answers: Answers,
         num_largest: int = NUM_LARGEST,
     ) -> Predictions:
-        _, boxes, labels = _truth(batch)
-        classes = jnp.where(is_box(boxes), labels, -1)
-        return Predictions(batch.ids, batch.weights, *logits, boxes, classes)
+        sizes, boxes, labels = _truth(batch)
+        scale = jnp.tile(batch.extras.get("stored_size", sizes) / sizes, (1, 2))[:, None]
+        found, true_boxes = logits._replace(boxes=logits.boxes * scale), boxes * scale
+        areas = jnp.prod(true_boxes[..., 2:] - true_boxes[..., :2], axis=-1)
+        return Predictions(
+            batch.ids,
+            batch.weights,
+            *found,
+            true_boxes,
+            true_classes=jnp.where(is_box(boxes), labels, -1),
+            true_crowds=_crowds(batch),
+            true_areas=batch.extras.get("objects/area", areas).astype(jnp.float32),
+            image_ids=batch.extras.get("image/id", batch.ids),
+        )
 
     def extra_results(self, predictions: Mapping[str, np.ndarray]) -> dict[str, float]:
         """AP and AR of COCO, and the reliability of the scores; see coco.py."""
@@ -229,5 +250,17 @@ def _truth(
             f"an example has {labels.shape[1]} labels and {boxes.shape[1]} boxes; pad both to the"
             " same number, with -1 and rows of zeros."
         )
-    sizes = canvas_sizes(batch.inputs)
-    return sizes, boxes * jnp.concatenate([sizes, sizes], axis=-1)[:, None], labels
+    canvas = canvas_sizes(batch.inputs)
+    return _sizes(batch), boxes * jnp.tile(canvas, (1, 2))[:, None], labels
+
+
+def _sizes(batch: Batch) -> Float[Array, "b 2"]:
+    """Height and width of each image on its canvas, in pixels; an absent one fills it."""
+    canvas = canvas_sizes(batch.inputs)
+    present = batch.weights[:, None] > 0
+    return jnp.where(present, batch.extras.get("image_size", canvas), canvas)
+
+
+def _crowds(batch: Batch) -> Bool[Array, "b m"]:
+    """Whether each box is of a crowd."""
+    return batch.extras.get("objects/is_crowd", jnp.zeros(batch.labels.shape, bool)).astype(bool)

@@ -38,6 +38,9 @@ class Multiclass:
     def model(self, backbone: nn.Module, head: nn.Module) -> Classifier:
         return Classifier(backbone=backbone, head=head)
 
+    def model_inputs(self, batch: Batch) -> dict[str, Any]:
+        return {}
+
     def predicted(
         self, predictive: Predictive, key: PRNGKeyArray, latent: LatentGaussian
     ) -> Float[Array, "*b k"]:

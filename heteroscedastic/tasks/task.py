@@ -45,6 +45,10 @@ class Task(Protocol):
     # class_counts, mixing) -> loss, Outputs
     objective: Callable[..., tuple[Float[Array, ""], Outputs]]
 
+    def model_inputs(self, batch: Batch) -> dict[str, Any]:
+        """What the model takes beside inputs and present, by keyword."""
+        ...
+
     def predicted(self, predictive: Predictive, key: PRNGKeyArray, latent: Any) -> Any:
         """The logits of an evaluation, or what stands for them, from what the model returns."""
         ...

@@ -1,5 +1,6 @@
 """Optimizers: (schedule, settings) -> gradient transformation."""
 
+import fnmatch
 import functools
 import operator
 from collections.abc import Callable
@@ -43,8 +44,9 @@ def sgd(
       decay_biases: whether the penalties apply to biases of convolutions and dense layers.
       clip_norm: largest global norm of the gradient; None does not clip.
       fixed: parameters that keep their initial values: the first words of their paths, such as
-        "backbone/stem" or "backbone/stage1_block1", or "normalization" for scale and bias of all
-        normalisation layers. They have no part in the gradient that is clipped.
+        "backbone/stem", in which * is any text, as in "backbone/stage1_*"; or "normalization" for
+        scale and bias of all normalisation layers. They have no part in the gradient that is
+        clipped.
 
     Raises:
       ValueError: from `init`, no parameter is of an entry of `fixed`.
@@ -164,7 +166,9 @@ def _fixed(entries: tuple[str, ...], params: Any) -> Any:
         found = (
             normalised
             if entry == "normalization"
-            else [path == entry or path.startswith(f"{entry}/") for path in paths]
+            else [
+                any(fnmatch.fnmatchcase(path, p) for p in (entry, f"{entry}/*")) for path in paths
+            ]
         )
         is_fixed = [a or b for a, b in zip(is_fixed, found)]
         unused += [] if any(found) else [entry]

@@ -15,13 +15,16 @@ def predictions(truth, found):
     padded = [*found, *[([0, 0, 0, 0], -1, 0.0)] * (6 - len(found))]
     boxes, classes, scores = (np.array([x]) for x in zip(*padded))
     true_boxes, true_classes = (np.array([x]) for x in zip(*truth, ([0, 0, 0, 0], -1)))
+    true_boxes = true_boxes.astype(np.float32)
     return dict(
-        ids=np.array([7]),
+        image_ids=np.array([7]),
         boxes=boxes.astype(np.float32),
         classes=classes,
         scores=scores.astype(np.float32),
-        true_boxes=true_boxes.astype(np.float32),
+        true_boxes=true_boxes,
         true_classes=true_classes,
+        true_crowds=np.zeros(true_classes.shape, bool),
+        true_areas=np.prod(true_boxes[..., 2:] - true_boxes[..., :2], axis=-1),
     )
 
 
@@ -66,3 +69,13 @@ def test_the_file_is_in_the_format_of_coco_results():
     assert coco.results(predictions([(A, 1)], [(A, 1, 0.5)])) == [
         {"image_id": 7, "category_id": 1, "bbox": [10.0, 10.0, 50.0, 40.0], "score": 0.5}
     ]
+
+
+def test_a_box_of_a_crowd_is_ignored_and_the_stored_area_decides_the_size():
+    arrays = predictions([(A, 1), (B, 1)], [(A, 1, 0.9), (B, 1, 0.8), (B, 1, 0.7)])
+    arrays["true_crowds"][0, 1] = True
+    arrays["true_areas"][0, 0] = 10.0
+    found = coco.metrics(arrays)
+    assert found["ap"] == found["ap_small"] == pytest.approx(1.0)
+    assert "ap_medium" not in found
+    assert (found["hit_rate"], found["mean_score"]) == pytest.approx((1.0, 0.9))

@@ -49,6 +49,17 @@ def test_the_loss_is_the_sum_of_four_and_an_absent_image_changes_nothing():
     assert float(same) == float(loss)
     jax.tree.map(np.testing.assert_array_equal, same_gradient, gradient)
 
+    # A box of a crowd is no target: as if it were padding.
+    first, boxes = jnp.arange(4) == 0, batch.extras["boxes"]
+    crowds = jnp.broadcast_to(first, batch.labels.shape)
+    padded = batch._replace(
+        labels=jnp.where(first, -1, batch.labels),
+        extras={"boxes": jnp.where(first[:, None], 0.0, boxes), "objects/is_crowd": 0 * crowds},
+    )
+    crowded = batch._replace(extras={"boxes": boxes, "objects/is_crowd": crowds.astype(int)})
+    losses = [float(step(state.params, state.model_state, x, key)[0][0]) for x in (padded, crowded)]
+    assert losses[0] == losses[1] != float(loss)
+
 
 @pytest.mark.parametrize(
     ("section", "value", "message"),
@@ -90,6 +101,36 @@ def test_data_without_boxes_or_with_a_background_box_is_an_error():
     pipeline = dataclasses.replace(run.pipeline, dataset=dataset._replace(splits=splits))
     with pytest.raises(ValueError, match="class 0 is the background, but 800 training examples"):
         schema.check_data(run.config, run.task, pipeline)
+
+
+def test_boxes_come_back_in_the_pixels_of_the_stored_image():
+    task = schema.task(CONFIG)
+    boxes = jnp.array([[[0.25, 0.25, 0.5, 0.5], [0.0, 0.0, 0.5, 0.25]]])
+    extras = {
+        "boxes": boxes,
+        "image_size": jnp.array([[32.0, 16.0]]),
+        "stored_size": jnp.array([[320.0, 80.0]]),
+        "objects/is_crowd": jnp.array([[False, True]]),
+        "objects/area": jnp.array([[7, 9]]),
+        "image/id": jnp.array([500]),
+    }
+    batch = Batch(
+        jnp.zeros((1, 32, 32, 3)), jnp.array([[1, 2]]), jnp.ones(1), jnp.array([3]), extras
+    )
+    assert task.model_inputs(batch)["sizes"].tolist() == [[32, 16]]
+    found = Detections(32 * boxes, jnp.ones((1, 2)), jnp.array([[1, 2]]))
+    record = task.predictions(found, batch, None)
+    expected = [[[80, 40, 160, 80], [0, 0, 160, 40]]]
+    assert record.boxes.tolist() == record.true_boxes.tolist() == expected
+    assert record.true_areas.tolist() == [[7, 9]]
+    assert record.true_crowds.tolist() == [[False, True]]
+    assert record.image_ids.tolist() == [500]
+    own = task.predictions(found, batch._replace(extras={"boxes": boxes}), None)
+    assert own.boxes.tolist() == found.boxes.tolist()
+    assert own.true_areas.tolist() == [[64, 128]]
+    assert not own.true_crowds.any()
+    absent = task.model_inputs(batch._replace(weights=jnp.zeros(1)))["sizes"]
+    assert absent.tolist() == [[32, 32]]
 
 
 def test_without_pycocotools_the_error_says_what_to_install(monkeypatch):

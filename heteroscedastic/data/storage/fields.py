@@ -1,7 +1,8 @@
 """The fields of a prepared set that an example may carry as extras.
 
-These are numbers of a fixed shape, and `boxes`: the bounding boxes of the set, one or a list of
-them per example, padded with rows of zeros.
+These are numbers of a fixed shape; `boxes`: the bounding boxes of the set, one or a list of them
+per example, padded with rows of zeros; and numbers stored with each box of a list, padded with
+zeros.
 """
 
 from collections.abc import Iterator, Sequence
@@ -22,6 +23,7 @@ class Field(NamedTuple):
     shape: tuple[int, ...]
     dtype: np.dtype  # bool, int64 or float32
     are_boxes: bool = False
+    of_boxes: bool = False  # a number for each box
 
 
 def choose(
@@ -51,20 +53,29 @@ def choose(
 
 def available(kinds: ModuleType, features: Any, *, max_boxes: int) -> dict[str, Field]:
     """All fields that an example may carry; `boxes` if the set has one field of boxes."""
-    fields, boxes = {}, []
+    fields, boxes, lists = {}, [], []
     for path, feature, num_lists in _leaves(kinds, features):
         if isinstance(feature, kinds.BBoxFeature):
             box_format = getattr(feature.bbox_format, "value", feature.bbox_format)
             if num_lists <= 1 and box_format in _BOX_FORMATS:
                 boxes.append(Field(path, (max_boxes, 4), np.dtype(np.float32), are_boxes=True))
-        elif isinstance(feature, kinds.Tensor) and not num_lists and path not in _RESERVED:
+        elif isinstance(feature, kinds.Tensor) and num_lists <= 1 and path not in _RESERVED:
             info = feature.get_serialized_info()  # a string if the numbers are compressed
             dtype = {"b": bool, "i": np.int64, "u": np.int64, "f": np.float32}.get(
                 np.dtype(info.np_dtype).kind
             )
-            if dtype is not None and None not in info.shape:
+            if dtype is None or None in info.shape:
+                continue
+            if num_lists:
+                lists.append((path, feature.shape, np.dtype(dtype)))
+            else:
                 fields["/".join(path)] = Field(path, tuple(info.shape), np.dtype(dtype))
-    return fields | ({"boxes": boxes[0]} if len(boxes) == 1 else {})
+    if len(boxes) != 1:
+        return fields
+    for path, shape, dtype in lists:
+        if not shape and len(path) > 1 and path[:-1] == boxes[0].path[:-1]:
+            fields["/".join(path)] = Field(path, (max_boxes,), dtype, of_boxes=True)
+    return fields | {"boxes": boxes[0]}
 
 
 def too_many_boxes(number: Any, max_boxes: int) -> str:

@@ -131,13 +131,13 @@ class PreparedDataset:
         return Part(images, values, np.arange(part.start, part.stop))
 
     def _padded(self, values: np.ndarray, field: Field) -> np.ndarray:
-        """The values of a batch; boxes are padded to the number of rows of the field."""
-        if not field.are_boxes:
+        """The values of a batch; those of boxes are padded to the number of rows of the field."""
+        if not (field.are_boxes or field.of_boxes):
             return values
         most, max_boxes = values.shape[1], field.shape[0]
         if most > max_boxes:
             raise ValueError(f"{self.where}: {fields.too_many_boxes(most, max_boxes)}; raise it.")
-        return np.pad(values, ((0, 0), (0, max_boxes - most), (0, 0)))
+        return np.pad(values, ((0, 0), (0, max_boxes - most), *[(0, 0)] * (values.ndim - 2)))
 
     def _read_error(self, split: str, reason: str) -> ValueError:
         files = split_files(self._builder.info.splits[split])

@@ -27,6 +27,7 @@ __all__ = [
     "decode",
     "efficientnet_center_crop",
     "efficientnet_random_crop",
+    "fit",
     "flip_lr",
     "inception_crop",
     "lighting",
@@ -180,6 +181,45 @@ def resize(seed: Seed, example: Example, *, size: int, method: str = "bilinear")
     """Resizes to `size` by `size` pixels with antialiasing."""
     example = decode(seed, example)
     return example | {"image": _resized(example["image"], (size, size), method, antialias=True)}
+
+
+def fit(
+    seed: Seed, example: Example, *, size: int, shorter: int, longer: int, method: str = "bilinear"
+) -> Example:
+    """Resizes an image to a limit of its sides and puts it on a square canvas, for a detector.
+
+    The shorter side becomes `shorter` pixels, or less where the other one would exceed `longer`.
+    The image is at the top left, and the rest of the canvas is zeros. Boxes become fractions of the
+    canvas. The extra `image_size` is the height and width of the image on the canvas, and
+    `stored_size` the same of the stored image, in pixels.
+
+    Args:
+      seed: ignored.
+      example: has an image.
+      size: height and width of the canvas, in pixels; at least `longer`.
+      shorter: limit of the shorter side.
+      longer: limit of the longer side.
+      method: see `inception_crop`; with antialiasing.
+    """
+    example = decode(seed, example)
+    if not shorter <= longer <= size:
+        raise ValueError(
+            f"shorter is {shorter}, longer {longer} and size {size}, but they must not decrease."
+        )
+    stored = tf.cast(tf.shape(example["image"])[:2], tf.float32)
+    scale = tf.minimum(shorter / tf.reduce_min(stored), longer / tf.reduce_max(stored))
+    sides = tf.maximum(tf.cast(tf.round(stored * scale), tf.int32), 1)
+    image = _resized(example["image"], sides, method, antialias=True)
+    image = tf.pad(image, ((0, size - sides[0]), (0, size - sides[1]), (0, 0)))
+    fitted = tf.cast(sides, tf.float32)
+    changed = {
+        "image": tf.ensure_shape(image, (size, size, example["image"].shape[-1])),
+        "image_size": fitted,
+        "stored_size": stored,
+    }
+    if "boxes" in example:
+        changed["boxes"] = example["boxes"] * tf.tile(fitted / size, (2,))
+    return example | changed
 
 
 def central_crop(seed: Seed, example: Example, *, size: int) -> Example:

@@ -25,8 +25,14 @@ _SEGMENT_FIELDS = ("file", "skip", "take", "first")  # of a ReadPlan
 class Records:
     """A prepared set with one image per example, and a class or a list of classes."""
 
-    def __init__(self, name: str, data_dir: str | None):
+    def __init__(self, name: str, data_dir: str | None, *, with_background: bool = False):
         """Opens the set.
+
+        Args:
+          name: of the set in TFDS.
+          data_dir: directory of prepared sets.
+          with_background: whether class 0 is the background, which no stored label is: the stored
+            classes are numbered from 1.
 
         Raises:
           FileNotFoundError: the set is not prepared; says how to prepare it.
@@ -50,6 +56,7 @@ class Records:
                 f"{self.where} is stored as {info.file_format.value}, but streaming requires"
                 " tfrecord; prepare it with file_format='tfrecord'."
             )
+        self._first_class = int(with_background)
         self._feature = info.features
         self._features = (
             dict(info.features.items())
@@ -72,7 +79,7 @@ class Records:
 
     def has_field(self, label: str) -> bool:
         """Whether the set has a field of this name."""
-        return label in self._features
+        return self._field(label)[0] is not None
 
     def is_list(self, label: str) -> bool:
         """Whether a field holds a list of labels per example, not one label.
@@ -80,27 +87,43 @@ class Records:
         Raises:
           ValueError: the set has no such field, or the field holds no classes.
         """
-        feature = self._features.get(label)
-        if isinstance(feature, self._types.Sequence) and isinstance(
-            feature.feature, self._types.ClassLabel
-        ):
-            return True
+        feature, is_list = self._field(label)
         if not isinstance(feature, self._types.ClassLabel):
             choices = [
                 name
                 for name, field in self._features.items()
                 if isinstance(getattr(field, "feature", field), self._types.ClassLabel)
             ]
+            for name, field in self._features.items():
+                parts = getattr(field, "feature", None)
+                if isinstance(parts, self._types.FeaturesDict):
+                    choices += [
+                        f"{name}/{part}"
+                        for part, kind in parts.items()
+                        if isinstance(kind, self._types.ClassLabel)
+                    ]
             raise ValueError(
                 f"{self.where} has no label field {label!r}; label fields:"
                 f" {', '.join(sorted(choices)) or 'none'}."
             )
-        return False
+        return is_list
 
     def class_names(self, label: str) -> tuple[str, ...]:
-        """Class names of a label field; raises like `is_list`."""
-        is_list, feature = self.is_list(label), self._features[label]
-        return tuple((feature.feature if is_list else feature).names)
+        """Class names of a label field, with the background; raises like `is_list`."""
+        self.is_list(label)
+        return ("background",) * self._first_class + tuple(self._field(label)[0].names)
+
+    def _field(self, label: str) -> tuple[Any, bool]:
+        """The feature of a field, such as "label" or "objects/label", and whether it is a list."""
+        if label in self._features:
+            feature = self._features[label]
+            is_list = isinstance(feature, self._types.Sequence)
+            return (feature.feature if is_list else feature), is_list
+        first, _, last = label.partition("/")
+        parts = getattr(self._features.get(first), "feature", None)
+        if last and isinstance(parts, self._types.FeaturesDict) and last in parts:
+            return parts[last], True
+        return None, False
 
     def extras(self, names: Sequence[str], *, max_boxes: int) -> dict[str, Field]:
         """The fields of these names; see storage/fields.py for the names and the error."""
@@ -136,9 +159,10 @@ class Records:
             },
         )
         values = {name: fields["/".join(field.path)] for name, field in extras.items()}
+        stored = fields[label]
         return (
             fields["image"],
-            pad_labels(fields[label], max_labels),
+            pad_labels(tf.where(stored >= 0, stored + self._first_class, stored), max_labels),
             {name: _extra(values[name], field) for name, field in extras.items()},
         )
 
@@ -257,12 +281,17 @@ def _stored_feature(field: Field) -> Any:
     """How a record stores a field."""
     if field.are_boxes:
         return tf.io.FixedLenSequenceFeature((4,), tf.float32, allow_missing=True)
-    is_float = field.dtype == np.float32
-    return tf.io.FixedLenFeature(field.shape, tf.float32 if is_float else tf.int64)
+    dtype = tf.float32 if field.dtype == np.float32 else tf.int64
+    if field.of_boxes:
+        return tf.io.FixedLenSequenceFeature((), dtype, allow_missing=True)
+    return tf.io.FixedLenFeature(field.shape, dtype)
 
 
 def _extra(values: Shaped[tf.Tensor, "_n ..."], field: Field) -> Shaped[tf.Tensor, "_n ..."]:
     """The arrays of a field; boxes are padded."""
+    if field.of_boxes:  # no more than the boxes, which are checked
+        padded = tf.pad(values, ((0, 0), (0, field.shape[0])))[:, : field.shape[0]]
+        return tf.ensure_shape(tf.cast(padded, field.dtype), (None, *field.shape))
     if not field.are_boxes:
         return tf.cast(values, field.dtype)
     max_boxes, number = field.shape[0], tf.shape(values)[1]

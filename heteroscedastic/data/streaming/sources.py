@@ -113,6 +113,7 @@ def choose(
     extras: Sequence[str] = (),
     max_boxes: int = fields.MAX_BOXES,
     with_boxes: bool = False,
+    of_regions: bool = False,
 ) -> StreamSources:
     """Selects the examples of every split.
 
@@ -135,6 +136,8 @@ def choose(
         has those that its set has.
       max_boxes: maximum number of boxes per example.
       with_boxes: keeps only examples with a box, of the splits that have boxes.
+      of_regions: whether labels are of boxes: class 0 is the background, and stored classes are
+        numbered from 1. Evaluated splits keep their examples without boxes.
 
     Raises:
       FileNotFoundError: a set is not prepared.
@@ -142,14 +145,14 @@ def choose(
     """
     checks.limit("max_classes", max_classes)
     checks.limit("max_examples", max_examples)
-    records_by_name = {name: Records(name, data_dir)}
+    records_by_name = {name: Records(name, data_dir, with_background=of_regions)}
     sources = {}
     splits = splits or {split: split for split in records_by_name[name].sizes}
     for split, value in splits.items():
         entry = _entry(split, value)
         set_name = entry.get("name", name)
         if set_name not in records_by_name:
-            records_by_name[set_name] = Records(set_name, data_dir)
+            records_by_name[set_name] = Records(set_name, data_dir, with_background=of_regions)
         records = records_by_name[set_name]
         field = entry.get("label", label if split == "train" else _clean_field(records, label))
         part = split_spec.parse(entry["split"], records.sizes)
@@ -165,7 +168,7 @@ def choose(
         if not len(ids):
             raise ValueError(f"split {split!r} has no example of the first {max_classes} classes.")
         chosen = _extras(records, field, extras, max_boxes, are_required=split == "train")
-        if with_boxes and "boxes" in chosen:
+        if with_boxes and "boxes" in chosen and (split == "train" or not of_regions):
             ids = ids[records.extra(part, field, chosen["boxes"], _have_boxes)[ids - part.start]]
             checks.some_with_boxes(len(ids), f"{records.where}: {split}")
         sources[split] = Source(records, part, field, ids, extras=chosen)

@@ -40,7 +40,8 @@ def examples(split):
                 "place": {"row": int(rng.integers(-9, 9)), "name": "here"},
                 "sizes": rng.integers(0, 9, 2),
                 "objects": [
-                    {"bbox": tfds.features.BBox(*map(float, b)), "kind": 1} for b in boxes[: i % 4]
+                    {"bbox": tfds.features.BBox(*map(float, b)), "kind": 7 * j, "label": j}
+                    for j, b in enumerate(boxes[: i % 4])
                 ],
             },
         )
@@ -57,7 +58,13 @@ def prepare(directory, name="toys", without=()):
         "votes": tfds.features.Tensor(shape=(3,), dtype=np.float32),
         "place": {"row": np.int64, "name": tfds.features.Text()},
         "sizes": tfds.features.Tensor(shape=(None,), dtype=np.int64),
-        "objects": tfds.features.Sequence({"bbox": tfds.features.BBoxFeature(), "kind": np.int64}),
+        "objects": tfds.features.Sequence(
+            {
+                "bbox": tfds.features.BBoxFeature(),
+                "kind": np.int64,
+                "label": tfds.features.ClassLabel(names=list(NAMES)),
+            }
+        ),
     }
     chosen = {n: f for n, f in features.items() if n not in without}
     tfds.dataset_builders.store_as_tfds_dataset(
@@ -174,8 +181,8 @@ def test_only_train_must_have_an_extra(data_dir):
 
 
 def test_an_unknown_extra_is_an_error_that_lists_the_fields(data_dir, tmp_path):
-    fields = "boxes, human, label, place/row, point, seen, votes"
-    for name in ("box", "sizes", "objects/kind", "place/name", "image"):  # not of a fixed shape
+    fields = "boxes, human, label, objects/kind, objects/label, place/row, point, seen, votes"
+    for name in ("box", "sizes", "objects/none", "place/name", "image"):  # not of a fixed shape
         for read in (partial(stream, data_dir, "toys"), partial(store.load, "toys", data_dir)):
             with pytest.raises(
                 ValueError,
@@ -267,3 +274,36 @@ def test_the_boxes_of_tiny_imagenet_are_the_same_in_both_pipelines():
         assert (sides > 0).all()
         assert 0.2 < sides.prod(axis=-1).mean() < 0.8
         np.testing.assert_array_equal(boxes[:, 1], 0)  # one box per image
+
+
+def test_labels_and_numbers_of_boxes_stand_in_their_rows_and_class_0_is_the_background(data_dir):
+    pipeline = stream(
+        data_dir,
+        "toys",
+        training="resize(8)",
+        label="objects/label",
+        extras=("boxes", "objects/kind"),
+        of_regions=True,
+        with_boxes=True,
+        reads_labels=True,
+    )
+    assert pipeline.class_names == ("background", *NAMES)
+    assert pipeline.class_counts.tolist() == [
+        0,
+        14,
+        9,
+        4,
+    ]  # 19 examples of 0, 1, 2, 3, 0, ... boxes
+    assert pipeline.sizes == {"train": 14, "test": 5}  # an evaluation has images without boxes too
+    in_memory = store.load("toys", data_dir, extras=("boxes", "objects/kind")).splits["test"]
+    found = by_id(pipeline.feeds("test", ALL))["objects/kind"]
+    np.testing.assert_array_equal(in_memory.extras["objects/kind"], found)
+    for feed in pipeline.feeds("test", ALL):
+        for i in np.flatnonzero(feed.weights):
+            number = feed.ids[i] % 4
+            is_box = np.arange(3) < number
+            assert feed.labels[i].tolist() == np.where(is_box, [1, 2, 3], -1).tolist()
+            numbers = feed.extras["objects/kind"][i]
+            assert numbers[:3].tolist() == np.where(is_box, [0, 7, 14], 0).tolist()
+            assert not numbers[3:].any()
+            assert np.any(feed.extras["boxes"][i], axis=1).sum() == number

@@ -12,7 +12,7 @@ from streams import photograph
 tf = pytest.importorskip("tensorflow")
 
 from heteroscedastic.bind import chain  # noqa: E402
-from heteroscedastic.data import augment  # noqa: E402
+from heteroscedastic.data import augment, chains  # noqa: E402
 from heteroscedastic.data.streaming import ops  # noqa: E402
 
 FILE = photograph(np.random.default_rng(3))
@@ -301,3 +301,30 @@ def test_each_property_has_its_own_random_numbers():
     ]
     hue, saturation = np.transpose(results)
     assert abs(np.corrcoef((hue + 0.5) % 1, saturation)[0, 1]) < 0.2
+
+
+@pytest.mark.parametrize(
+    ("stored", "fitted"), [((40, 50), (24, 30)), ((50, 40), (30, 24)), ((20, 60), (11, 32))]
+)
+def test_an_image_fits_its_canvas_and_its_boxes_follow(stored, fitted):
+    pixels, box = np.zeros((*stored, 3), np.uint8), np.array([0.2, 0.5, 0.8, 1.0], np.float32)
+    y0, x0, y1, x1 = np.round(box * np.tile(stored, 2)).astype(int)
+    pixels[y0:y1, x0:x1] = 255
+    example = RAW | {"image": tf.constant(pixels), "boxes": tf.constant([box, np.zeros(4)])}
+    found = ops.fit(tf.constant((0, 0), tf.int64), example, size=40, shorter=24, longer=32)
+    assert found["image_size"].numpy().tolist() == list(fitted)
+    assert found["stored_size"].numpy().tolist() == list(stored)
+    assert found["boxes"][1].numpy().tolist() == [0, 0, 0, 0]
+    low, high = (40 * found["boxes"][0].numpy()).reshape(2, 2)
+    bright = np.argwhere(found["image"].numpy()[..., 0] > 127)
+    np.testing.assert_allclose(bright.min(axis=0), low, atol=0.6)
+    np.testing.assert_allclose(bright.max(axis=0) + 1, high, atol=0.6)
+    assert found["image"].shape == (40, 40, 3)
+    np.testing.assert_array_equal(found["image"][fitted[0] :], 0)
+
+
+def test_what_follows_or_exceeds_a_canvas_is_an_error():
+    with pytest.raises(ValueError, match="only value_range may follow it"):
+        chains.parse(ops, "fit(40, shorter=24, longer=32)|flip_lr")
+    with pytest.raises(ValueError, match="longer 32 and size 16, but they must not decrease"):
+        ops.fit(tf.constant((0, 0), tf.int64), RAW, size=16, shorter=8, longer=32)
