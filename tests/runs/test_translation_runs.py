@@ -4,10 +4,12 @@ import json
 
 import numpy as np
 import pytest
+import sacrebleu
 from scipy import special
 from small_runs import assert_same_bits, outcome
 
 from experiments import study
+from heteroscedastic.data.text import numbers
 from heteroscedastic.data.text.pipeline import Text
 from heteroscedastic.models.transformer import TransformerSmall
 from heteroscedastic.runs import assembly, loop, predictions
@@ -39,11 +41,15 @@ def small(name="multi30k_hom", **overrides):
     return study.config(name, settings | overrides)
 
 
+BEAM = {"evals.test.beam_size": 3, "evals.test.max_tokens": 8}
+
+
 @pytest.mark.slow
 def test_a_run_resumes_with_the_same_bits_and_its_metrics_are_those_of_its_predictions(
     tmp_path, monkeypatch
 ):
-    loop.train(small(), str(tmp_path / "whole"))
+    config = small(**BEAM)
+    loop.train(config, str(tmp_path / "whole"))
     feeds = Text.training_feeds
 
     def stopped(self, epoch, *arguments, **settings):
@@ -54,12 +60,20 @@ def test_a_run_resumes_with_the_same_bits_and_its_metrics_are_those_of_its_predi
     with monkeypatch.context() as context:
         context.setattr(Text, "training_feeds", stopped)
         with pytest.raises(InterruptedError):
-            loop.train(small(), str(tmp_path / "parts"))
-    loop.train(small(), str(tmp_path / "parts"))
+            loop.train(config, str(tmp_path / "parts"))
+    loop.train(config, str(tmp_path / "parts"))
     whole = outcome(tmp_path / "whole")
     assert_same_bits(whole, outcome(tmp_path / "parts"))
 
     results, last = whole[0]["evals"]["test"], json.loads(whole[1][-1])
+    translated = (tmp_path / "whole" / "predictions" / "test.txt").read_text().splitlines()
+    _, references = numbers.splits("de", "en")["test"]
+    bleu = sacrebleu.metrics.BLEU()
+    assert results.pop("bleu") == bleu.corpus_score(translated, [references]).score
+    assert 0 <= results.pop("bleu_moses") <= 100
+    signatures = json.loads((tmp_path / "whole" / "results.json").read_text())["signatures"]
+    assert signatures["bleu"] == str(bleu.get_signature())
+    assert "tok:none|smooth:none" in signatures["bleu_moses"]
     assert {name: last[f"evals/test/{name}"] for name in results} == results
     record = predictions.read(tmp_path / "whole", "test")
     log_probs = special.log_softmax(record.logits.astype(np.float64), axis=-1)
