@@ -75,6 +75,19 @@ class _Attention(nn.Module):
     ) -> Float[Array, "*b q d"]:
         return self.out(nn.dot_product_attention(self.query(hidden), *memory, mask=mask))
 
+    def one_query(
+        self, hidden: Float[Array, "*b d"], memory: Memory, mask: Bool[Array, "t"]
+    ) -> Float[Array, "*b d"]:
+        """As `__call__` for a single query of each memory.
+
+        A product of a row with a matrix for each of many memories is slow on a CPU; sums are not.
+        """
+        logits = jnp.sum(self.query(hidden)[..., None, :, :] * memory.keys, axis=-1)
+        logits /= np.sqrt(memory.keys.shape[-1]).astype(np.float32)
+        logits = jnp.where(mask[:, None], logits, jnp.finfo(logits.dtype).min)
+        weights = jax.nn.softmax(logits, axis=-2)
+        return self.out(jnp.sum(weights[..., None] * memory.values, axis=-3))
+
 
 class _Layer(nn.Module):
     """A layer of encoder or decoder: attention, for a decoder attention to the source, and MLP."""
@@ -116,14 +129,12 @@ class _Layer(nn.Module):
           source: of each sentence.
           source_mask: of the source.
         """
-        token = hidden[..., None, :]
         past = jax.tree.map(
             lambda old, new: jax.lax.dynamic_update_slice_in_dim(old, new, position, axis=2),
             past,
-            self.own.memory(token),
+            self.own.memory(hidden[..., None, :]),
         )
-        mask = jnp.arange(past.keys.shape[2]) <= position
-        branch = self.own(token, past, mask[None, None, None, None])[..., 0, :]
+        branch = self.own.one_query(hidden, past, jnp.arange(past.keys.shape[2]) <= position)
         return self._rest(hidden, branch, False, source, source_mask), past
 
     def source_memory(self, source: Float[Array, "b s d"]) -> Memory:

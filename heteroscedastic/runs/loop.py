@@ -497,18 +497,19 @@ class _Trainer:
     ) -> translation.Translations:
         agreement, counter = Agreement(0), itertools.count(1)
 
-        def search(source):
+        def search(source, max_tokens):
             if agreement.stops(self.stop_event, next(counter)):
                 raise StoppedError
             part = source[self.placement.slots(len(source))]
             arguments = state.params, state.model_state, self.placement.feed(part, len(source))
+            bound = {**limits, "max_tokens": max_tokens}
             return self.stop_event.unless_set(
-                functools.partial(self.programs.translations, *arguments, **limits)
+                functools.partial(self.programs.translations, *arguments, **bound)
             )
 
         try:
             with self.clock.timed("evaluation"):
-                return translation.translations(self.run, split, search)
+                return translation.translations(self.run, split, search, limits["max_tokens"])
         except StoppedError:
             self._leave(int(self.state.step))
 

@@ -23,11 +23,11 @@ def step(last, position, state):
     return LOG_PROBS[sentence, prefix], (sentence, prefix)
 
 
-@functools.partial(jax.jit, static_argnames=("num_beams", "length_penalty"))
-def search(sentences, num_beams, length_penalty=1.0):
+@functools.partial(jax.jit, static_argnames=("num_beams", "length_penalty", "room"))
+def search(sentences, num_beams, length_penalty=1.0, room=LENGTH):
     shape = (len(sentences), num_beams)
     state = jnp.broadcast_to(sentences[:, None], shape), jnp.zeros(shape, jnp.int32)
-    settings = dict(end=END, max_tokens=LENGTH, length_penalty=length_penalty)
+    settings = dict(end=END, max_tokens=room, length_penalty=length_penalty)
     return beam.search(step, state, **settings)
 
 
@@ -75,6 +75,12 @@ def test_a_beam_of_one_is_greedy():
         assert (found.words[sentence, 0, len(words) :] == END).all()
         lengths.add(len(words))
     assert len(lengths) > 1
+    # A sequence that ends before the last position is the same with more room.
+    less = search(jnp.arange(NUM_SENTENCES), 1, room=2)
+    is_shorter = np.asarray(less.words[:, 0, 0]) == END
+    assert 0 < is_shorter.sum() < NUM_SENTENCES
+    np.testing.assert_array_equal(less.scores[is_shorter], found.scores[is_shorter])
+    assert (less.scores != found.scores)[~is_shorter].any()
 
 
 def test_sentences_do_not_depend_on_the_others_and_a_wider_beam_finds_no_worse():

@@ -2,6 +2,7 @@
 
 import json
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 import sacrebleu
@@ -9,10 +10,11 @@ from scipy import special
 from small_runs import assert_same_bits, outcome
 
 from experiments import study
-from heteroscedastic.data.text import numbers
+from heteroscedastic.data.text import numbers, words
 from heteroscedastic.data.text.pipeline import Text
+from heteroscedastic.models.beam import Hypotheses
 from heteroscedastic.models.transformer import TransformerSmall
-from heteroscedastic.runs import assembly, loop, predictions
+from heteroscedastic.runs import assembly, loop, predictions, translation
 
 WORDS = (48, 48)  # of source and target
 
@@ -104,3 +106,26 @@ def test_a_run_resumes_with_the_same_bits_and_its_metrics_are_those_of_its_predi
 def test_what_does_not_suit_sentences_is_an_error(overrides, message):
     with pytest.raises(ValueError, match=message):
         assembly.build(small(**overrides))
+
+
+def test_every_sentence_is_translated_in_its_place_also_where_the_first_search_has_no_room():
+    rng = np.random.default_rng(0)
+    # Of length 1 to 40; translated, each word w of a sentence becomes w % 4 times itself.
+    sources = [rng.integers(4, 12, n).astype(np.int32) for n in rng.integers(1, 41, 23)]
+    rooms = []
+
+    def search(source, room):
+        rooms.append(room)
+        found = np.full((len(source), 1, room), words.END, np.int32)
+        for row, sentence in enumerate(source):
+            translated = np.repeat(sentence[sentence >= 4], sentence[sentence >= 4] % 4)
+            translated = translated[: room - 1]
+            found[row, 0, : len(translated)] = translated
+        scores = np.zeros(found.shape[:2], np.float32)
+        return Hypotheses(jnp.asarray(found), jnp.asarray(scores), jnp.asarray(scores))
+
+    best = translation.best_hypotheses(sources, 4, search, 100)
+    assert set(rooms) == {32, 64, 100}
+    for source, tokens in zip(sources, best):
+        expected = np.repeat(source, source % 4).tolist()[:99]
+        assert tokens[: len(expected) + 1].tolist() == [*expected, words.END]
