@@ -253,7 +253,7 @@ def main():
     parser.add_argument("--sentences", type=int, default=1000, help="largest number of them")
     flags = parser.parse_args()
     device = jax.devices()[0].device_kind
-    print(f"jax {jax.__version__}, {device}; medians of {flags.repeats} turns, quartiles")
+    print(f"jax {jax.__version__}, {device}")
     if flags.run:
         return print_decoding(flags.run, flags.data_dir, flags.split, flags.sentences)
     name = "iwslt14_hom" if flags.temporaries else flags.config
@@ -267,6 +267,7 @@ def main():
     size = pipeline.batch_size * pipeline.length
     print(f"{num_tokens:,} tokens of the target in {size:,} places of a batch")
     if not flags.temporaries:
+        print(f"medians of {flags.repeats} turns, quartiles of ratios")
         for _ in range(flags.repeats + 1):
             for step in steps:
                 step.run()
