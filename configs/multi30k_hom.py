@@ -54,6 +54,9 @@ def get_config() -> ConfigDict:
             answers=placeholder(str),
             during=False,
             num_largest=8,
+            beam_size=placeholder(int),  # 5 translates the split and computes BLEU
+            length_penalty=1.0,
+            max_tokens=200,
         ),
         test=dict(
             split="test",
@@ -61,6 +64,9 @@ def get_config() -> ConfigDict:
             answers=placeholder(str),
             during=True,
             num_largest=8,
+            beam_size=placeholder(int),  # 5 translates the split and computes BLEU
+            length_penalty=1.0,
+            max_tokens=200,
         ),
     )
     c.warm_start = dict(

@@ -22,7 +22,7 @@ ROOMS = {  # from the lowest to the highest: room -> packages of others
     "data": MATHEMATICS
     | {"PIL", "absl", "sacremoses", "sklearn", "subword_nmt", "tensorflow", "tensorflow_datasets"},
     "training": MATHEMATICS | {"flax", "optax"},
-    "tasks": MATHEMATICS | {"flax", "pycocotools"},
+    "tasks": MATHEMATICS | {"flax", "pycocotools", "sacrebleu"},
     "distributed": MATHEMATICS | {"optax"},
     "runs": MATHEMATICS | {"absl", "clu", "flax", "ml_collections", "optax", "orbax", "tensorflow"},
     "estimator": MATHEMATICS | {"optax", "sklearn"},

@@ -14,9 +14,11 @@ from gaussians import key
 from scipy import stats
 from subprocesses import ROOT
 
+from heteroscedastic.batch import SentencePairs
 from heteroscedastic.models import heads
 from heteroscedastic.models.classifier import Classifier
 from heteroscedastic.models.resnet import ResNet
+from heteroscedastic.models.transformer import TransformerSmall, Translator
 
 
 @pytest.mark.parametrize(
@@ -198,3 +200,24 @@ def test_the_speed_of_the_estimator_is_that_of_its_saved_results():
         assert fits[0]["fit"] == fits[1]["fit"]
         cells = (f"{fit['seconds']:.1f} | {fit['held_out_nll']:.4f}" for fit in fits)
         assert f"| {fits[0]['fit']} | {' | '.join(cells)} |" in page
+
+
+def test_the_plain_transformer_is_our_translator():
+    benchmark, settings = load("translation"), dict(num_source_words=9, dropout=0.0)
+    sizes = dict(num_layers=1, width=8, hidden_width=12, num_heads=4)
+    backbone = type("Tiny", (TransformerSmall,), sizes)(**settings)
+    ours = Translator(backbone, heads.Deterministic(7, use_bias=False))
+    plain = benchmark.PlainTransformer(num_target_words=7, **settings, **sizes)
+    rng = np.random.default_rng(0)
+    segments = jnp.array([[1, 1, 1, 2, 2, 0], [1, 2, 2, 2, 2, 2]])
+    source, previous = (jnp.asarray(rng.integers(0, n, (2, 6))) for n in (9, 7))
+    inputs = SentencePairs(source, segments, previous, segments)
+    params = jax.jit(ours.init)(key(), inputs, segments > 0)["params"]
+    theirs = dict(params["backbone"])
+    theirs["target_words"] = {"embedding": params["head"]["loc"]["kernel"].T}
+    apply_plain = functools.partial(plain.apply, train=False)
+    shapes = jax.eval_shape(functools.partial(plain.init, train=False), key(), inputs)["params"]
+    assert jax.tree.map(jnp.shape, theirs) == jax.tree.map(jnp.shape, shapes)
+    expected = jax.jit(ours.apply)({"params": params}, inputs, segments > 0).loc
+    found = jax.jit(apply_plain)({"params": theirs}, inputs)
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)

@@ -22,10 +22,13 @@ from heteroscedastic.bind import bind, in_section, lookup
 from heteroscedastic.data import resident
 from heteroscedastic.data.dataset import Dataset
 from heteroscedastic.data.pipeline import Pipeline
+from heteroscedastic.data.text import words
 from heteroscedastic.distributed import class_padding
 from heteroscedastic.distributed.class_padding import ClassAxis
 from heteroscedastic.latent import LatentGaussian
 from heteroscedastic.links import Suits
+from heteroscedastic.models import beam
+from heteroscedastic.models.beam import Hypotheses
 from heteroscedastic.runs import pipelines, schema, sections
 from heteroscedastic.selection import Pool, Selected
 from heteroscedastic.tasks.task import NUM_LARGEST, Answers, Task
@@ -266,6 +269,42 @@ class Run:
         if "boxes" in extras:
             extras["objectness"] = boxes.objectness(extras["boxes"])
         return sums, predictions._replace(extras=extras)
+
+    def translations(
+        self,
+        params: Any,
+        model_state: Any,
+        source: Int[Array, "b s"],
+        *,
+        beam_size: int,
+        length_penalty: float,
+        max_tokens: int,
+    ) -> Hypotheses:
+        """The likeliest translations of a batch of sentences, by beam search.
+
+        The probability of a word is the predictive's, which averages over the noise of each token
+        apart. The points of the noise are the fixed ones of a predictive without a key, the same
+        for every token, so that a translation depends on its sentence alone.
+
+        Args:
+          params: with padding classes.
+          model_state: likewise.
+          source: words of the sentences, then padding.
+          beam_size: see models.beam, as for the others; static.
+          length_penalty: static.
+          max_tokens: static.
+        """
+        model = self._padded_model
+        apply = functools.partial(model.apply, {"params": params, **model_state})
+        sources = apply(source, (source != words.PAD).astype(jnp.int32), method="read")
+
+        def step(previous, position, past):
+            latent, past = apply(previous, position, past, sources, method="step")
+            return jax.nn.log_softmax(self._predictive(None, latent)), past
+
+        past = model.backbone.no_past(len(source), beam_size, max_tokens)
+        limits = dict(max_tokens=max_tokens, length_penalty=length_penalty)
+        return beam.search(step, past, end=words.END, **limits)
 
     def score_step(
         self,

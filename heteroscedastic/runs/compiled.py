@@ -27,6 +27,7 @@ class Programs(NamedTuple):
     train_step: Callable  # see train_step
     eval_step: Callable  # see Run
     score_step: Callable  # see Run
+    translations: Callable  # see Run
 
 
 def programs(run: Run, placement: Placement) -> Programs:
@@ -58,6 +59,7 @@ def programs(run: Run, placement: Placement) -> Programs:
             run.eval_step, out_shardings=placement.replicated, static_argnames=_STATIC
         ),
         score_step=score_step(run, placement),
+        translations=translations(run, placement),
     )
 
 
@@ -77,6 +79,15 @@ def train_step(run: Run, placement: Placement, sharding: TrainState, donates: bo
 def score_step(run: Run, placement: Placement) -> Any:
     """The jitted scores of a batch; see Run."""
     return jax.jit(run.score_step, out_shardings=placement.replicated)
+
+
+def translations(run: Run, placement: Placement) -> Any:
+    """The jitted translations of a batch; see Run."""
+    return jax.jit(
+        run.translations,
+        out_shardings=placement.replicated,
+        static_argnames=("beam_size", "length_penalty", "max_tokens"),
+    )
 
 
 def shapes(run: Run, placement: Placement) -> tuple[TrainState, Any, Any]:

@@ -69,7 +69,13 @@ _BEFORE: dict[str, dict[str, Any]] = {
         "with_boxes": False,
     },
     "training": {"microbatches": 1},
-    "evals": {"answers": None, "checkpoint": "last"},
+    "evals": {
+        "answers": None,
+        "beam_size": None,
+        "checkpoint": "last",
+        "length_penalty": 1.0,
+        "max_tokens": 200,
+    },
     "warm_start": {"weights": None, "workdir": None},
 }
 # The same for settings that every config states, and that were always part of the identity.

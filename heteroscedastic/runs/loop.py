@@ -21,6 +21,7 @@ from heteroscedastic.runs import (
     prioritization,
     progress,
     provenance,
+    translation,
     warm_start,
     workdir,
 )
@@ -445,7 +446,7 @@ class _Trainer:
         with self.clock.timed("checkpoints"):
             self.checkpoints.wait()
         best_step = self.metadata["best_step"]
-        evals = {}
+        evals, signatures = {}, {}
         for name, settings in self.run.config["evals"].items():
             checkpoint = settings["checkpoint"]
             if checkpoint == "best" and "best" not in states:
@@ -462,6 +463,12 @@ class _Trainer:
                 document = self.run.task.document(arrays)
                 workdir.write_predictions(self.path, name, arrays, self.owner, document)
             evals[name] = self.run.task.means(sums) | self.run.task.extra_results(arrays)
+            if limits := translation.limits(settings):
+                found = self._translations(settings["split"], limits, states[checkpoint])
+                if hosts.is_first():
+                    workdir.write_sentences(self.path, name, found.sentences)
+                evals[name] |= found.bleu.scores
+                signatures |= found.bleu.signatures
             title = f"{name} ({settings['split']}, {checkpoint} checkpoint):"
             hosts.log(progress.table(title, evals[name]))
         return {
@@ -474,9 +481,31 @@ class _Trainer:
             "metrics_digest": self.writer.digest(),
             **{name: self.metadata[name] for name in ("init", "target") if name in self.metadata},
             **({"left_out": left_out} if (left_out := self._left_out()) else {}),
+            **({"signatures": signatures} if signatures else {}),
             **self.provenance,
             "commit": " then ".join(map(str, self.metadata["commits"])),
         }
+
+    def _translations(
+        self, split: str, limits: dict[str, Any], state: TrainState
+    ) -> translation.Translations:
+        agreement, counter = Agreement(0), itertools.count(1)
+
+        def search(source, max_tokens):
+            if agreement.stops(self.stop_event, next(counter)):
+                raise StoppedError
+            part = source[self.placement.slots(len(source))]
+            arguments = state.params, state.model_state, self.placement.feed(part, len(source))
+            bound = {**limits, "max_tokens": max_tokens}
+            return self.stop_event.unless_set(
+                functools.partial(self.programs.translations, *arguments, **bound)
+            )
+
+        try:
+            with self.clock.timed("evaluation"):
+                return translation.translations(self.run, split, search, limits["max_tokens"])
+        except StoppedError:
+            self._leave(int(self.state.step))
 
     def _left_out(self) -> dict[str, list[int]]:
         """Ids of the images that a host could not decode, by split."""

@@ -145,7 +145,7 @@ def _text(config: dict[str, Any], data_dir: str | None) -> Text:
     pipeline = Text(
         text=text,
         training=in_section("curation", text_pipeline.curated, number, seed, links),
-        firsts={split: part.first for split, part in stored.items()},
+        pairs=stored,
         length=data["row_length"],
         seed=config["seed"],
         packing_seed=seed,

@@ -18,6 +18,7 @@ from heteroscedastic.data.pipeline import Pipeline
 from heteroscedastic.distributed import sharding
 from heteroscedastic.links import LabelForm
 from heteroscedastic.runs import sections
+from heteroscedastic.tasks import bleu
 from heteroscedastic.tasks.task import Task, check_parts
 
 PIPELINES = ("resident", "streaming", "text")
@@ -35,7 +36,12 @@ _RANGES = {  # of numbers, by section; None passes where the type permits it
         "num_merges": _COUNT,
         "row_length": dict(integer=True, at_least=1, at_most=1024),
     },
-    "evals": {"num_largest": _COUNT},
+    "evals": {
+        "num_largest": _COUNT,
+        "beam_size": dict(integer=True, at_least=1, at_most=1024),
+        "length_penalty": dict(at_least=0),
+        "max_tokens": dict(integer=True, at_least=1, at_most=1024),
+    },
     "training": {
         "batch_size": dict(integer=True, at_least=1, at_most=2**20),
         "num_epochs": dict(above=0),
@@ -229,6 +235,8 @@ def _check_evals(config: dict[str, Any]) -> None:
         _check_choice(f"evals.{name}.checkpoint", settings["checkpoint"], _CHECKPOINTS)
         if settings["answers"] is not None:
             _check_choice(f"evals.{name}.answers", settings["answers"], ("any",))
+        if settings.get("beam_size") is not None:
+            bleu.library()
     needs_best = any(settings["checkpoint"] == "best" for settings in config["evals"].values())
     if config["validation"] is None and needs_best:
         raise ValueError(

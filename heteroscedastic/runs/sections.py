@@ -203,10 +203,18 @@ class TranslationEvaluation(Evaluation):
       during: whether it is also made and logged at every checkpoint, where it chooses nothing.
       num_largest: logits that are kept of each token above 2,000 words; the number of words keeps
         all, as temperature scaling requires.
+      beam_size: hypotheses of a beam search for a translation of each sentence, whose BLEU is
+        computed; 1 is greedy, and None translates nothing.
+      length_penalty: power of the length of a hypothesis, with its end, that divides its
+        log-probability.
+      max_tokens: of a translation, with its end.
     """
 
     during: bool = False
     num_largest: int = 8
+    beam_size: int | None = None
+    length_penalty: float = 1.0
+    max_tokens: int = 200
 
 
 @dataclasses.dataclass(kw_only=True)

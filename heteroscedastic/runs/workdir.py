@@ -195,6 +195,14 @@ def write_predictions(
     )
 
 
+def write_sentences(workdir: files.Path, name: str, sentences: Sequence[str]) -> None:
+    """Writes predictions/NAME.txt, a translation a line in the order of the stored sentences."""
+    check_present(workdir)
+    content = "".join(f"{sentence}\n" for sentence in sentences).encode()
+    path = workdir / "predictions" / f"{name}.txt"
+    files.write_atomically(path, lambda file: file.write(content))
+
+
 def write_results(workdir: files.Path, results: dict[str, Any]) -> None:
     """Writes results.json, which marks a run as complete."""
     check_present(workdir)

@@ -2,15 +2,20 @@
 
 import json
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
+import sacrebleu
 from scipy import special
 from small_runs import assert_same_bits, outcome
+from subprocesses import run_without, with_devices
 
 from experiments import study
+from heteroscedastic.data.text import numbers, words
 from heteroscedastic.data.text.pipeline import Text
+from heteroscedastic.models.beam import Hypotheses
 from heteroscedastic.models.transformer import TransformerSmall
-from heteroscedastic.runs import assembly, loop, predictions
+from heteroscedastic.runs import assembly, loop, predictions, translation
 
 WORDS = (48, 48)  # of source and target
 
@@ -39,11 +44,15 @@ def small(name="multi30k_hom", **overrides):
     return study.config(name, settings | overrides)
 
 
+BEAM = {"evals.test.beam_size": 3, "evals.test.max_tokens": 8}
+
+
 @pytest.mark.slow
 def test_a_run_resumes_with_the_same_bits_and_its_metrics_are_those_of_its_predictions(
     tmp_path, monkeypatch
 ):
-    loop.train(small(), str(tmp_path / "whole"))
+    config = small(**BEAM)
+    loop.train(config, str(tmp_path / "whole"))
     feeds = Text.training_feeds
 
     def stopped(self, epoch, *arguments, **settings):
@@ -54,12 +63,20 @@ def test_a_run_resumes_with_the_same_bits_and_its_metrics_are_those_of_its_predi
     with monkeypatch.context() as context:
         context.setattr(Text, "training_feeds", stopped)
         with pytest.raises(InterruptedError):
-            loop.train(small(), str(tmp_path / "parts"))
-    loop.train(small(), str(tmp_path / "parts"))
+            loop.train(config, str(tmp_path / "parts"))
+    loop.train(config, str(tmp_path / "parts"))
     whole = outcome(tmp_path / "whole")
     assert_same_bits(whole, outcome(tmp_path / "parts"))
 
     results, last = whole[0]["evals"]["test"], json.loads(whole[1][-1])
+    translated = (tmp_path / "whole" / "predictions" / "test.txt").read_text().splitlines()
+    _, references = numbers.splits("de", "en")["test"]
+    bleu = sacrebleu.metrics.BLEU()
+    assert results.pop("bleu") == bleu.corpus_score(translated, [references]).score
+    assert 0 <= results.pop("bleu_moses") <= 100
+    signatures = json.loads((tmp_path / "whole" / "results.json").read_text())["signatures"]
+    assert signatures["bleu"] == str(bleu.get_signature())
+    assert "tok:none|smooth:none" in signatures["bleu_moses"]
     assert {name: last[f"evals/test/{name}"] for name in results} == results
     record = predictions.read(tmp_path / "whole", "test")
     log_probs = special.log_softmax(record.logits.astype(np.float64), axis=-1)
@@ -68,6 +85,43 @@ def test_a_run_resumes_with_the_same_bits_and_its_metrics_are_those_of_its_predi
     assert results["accuracy"] == np.mean(predictions.is_correct(record))
     dataset = json.loads((tmp_path / "whole" / "dataset.json").read_text())
     assert len(record.ids) == dataset["num_examples"]["test"]
+
+
+_ON_DEVICES = """
+import json, sys, jax, numpy as np
+from heteroscedastic.distributed.sharding import Placement
+from heteroscedastic.models.transformer import TransformerSmall
+from heteroscedastic.runs import assembly, compiled
+
+TransformerSmall.num_layers, TransformerSmall.width, TransformerSmall.hidden_width = 1, 8, 8
+run = assembly.build(json.loads(sys.argv[1]))
+data = run.pipeline
+for number in (1, 8):
+    placement = Placement(8, devices=jax.devices()[:number])
+    programs, slots = compiled.programs(run, placement), placement.slots(8)
+    arrays = placement.put(data.arrays, placement.replicated)
+    feed = placement.feed(next(data.training_feeds(0, 0, slots)), 8)
+    state, sums, _ = programs.train_step(programs.start({}), arrays["train"], feed)
+    weights = state.params, state.model_state
+    feed = placement.feed(next(data.feeds("test", slots)), 8)
+    evaluated, _ = programs.eval_step(*weights, arrays["test"], feed, jax.random.key(0))
+    source = placement.feed(data.arrays["test"].source[:8], 8)
+    found = programs.translations(*weights, source, beam_size=2, length_penalty=1.0, max_tokens=6)
+    leaves = jax.tree.leaves((state.params, sums, evaluated, found.words, found.scores))
+    print(json.dumps([np.asarray(x, float).ravel().tolist() for x in leaves]))
+"""
+
+
+@pytest.mark.slow
+def test_eight_devices_train_evaluate_and_translate_as_one():
+    # With a large eps the first step of Adam is smooth in a gradient that is nearly 0.
+    config = small(**{"training.microbatches": 1, "optimizer.eps": 1e-2})
+    done = run_without(set(), _ON_DEVICES, json.dumps(config), env=with_devices(8))
+    assert done.returncode == 0, done.stderr
+    one, eight = map(json.loads, done.stdout.splitlines()[-2:])
+    assert len(one) > 20
+    for a, b in zip(one, eight, strict=True):
+        np.testing.assert_allclose(b, a, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -90,3 +144,26 @@ def test_a_run_resumes_with_the_same_bits_and_its_metrics_are_those_of_its_predi
 def test_what_does_not_suit_sentences_is_an_error(overrides, message):
     with pytest.raises(ValueError, match=message):
         assembly.build(small(**overrides))
+
+
+def test_every_sentence_is_translated_in_its_place_also_where_the_first_search_has_no_room():
+    rng = np.random.default_rng(0)
+    # Of length 1 to 40; translated, each word w is there w % 8 times.
+    sources = [rng.integers(4, 12, n).astype(np.int32) for n in rng.integers(1, 41, 23)]
+    rooms = []
+
+    def search(source, room):
+        rooms.append(room)
+        found = np.full((len(source), 1, room), words.END, np.int32)
+        for row, sentence in enumerate(source):
+            translated = np.repeat(sentence[sentence >= 4], sentence[sentence >= 4] % 8)
+            translated = translated[: room - 1]
+            found[row, 0, : len(translated)] = translated
+        scores = np.zeros(found.shape[:2], np.float32)
+        return Hypotheses(jnp.asarray(found), jnp.asarray(scores), jnp.asarray(scores))
+
+    best = translation.best_hypotheses(sources, 4, search, 100)
+    assert set(rooms) == {32, 64, 100}
+    for source, tokens in zip(sources, best):
+        expected = np.repeat(source, source % 8).tolist()[:99]
+        assert tokens[: len(expected) + 1].tolist() == [*expected, words.END]

@@ -3,6 +3,7 @@
 import numpy as np
 
 from heteroscedastic.data.text import pipeline, words
+from heteroscedastic.data.text.pairs import Pairs
 from heteroscedastic.data.text.prepared import PreparedText, Sentences
 
 
@@ -18,7 +19,7 @@ def text(config):
     return pipeline.Text(
         text=PreparedText(*sides, *names, "", ""),
         training=pipeline.curated(1, 0, []),
-        firsts=dict.fromkeys(splits, 0),
+        pairs=dict.fromkeys(splits, Pairs([], [])),
         length=data["row_length"],
         seed=0,
         packing_seed=0,

@@ -21,6 +21,7 @@ from heteroscedastic.data.packing import MAX_TOKENS, Packed
 from heteroscedastic.data.pipeline import Slots
 from heteroscedastic.data.resident import Feed
 from heteroscedastic.data.text import words
+from heteroscedastic.data.text.pairs import Pairs
 from heteroscedastic.data.text.prepared import PreparedText, Sentences
 from heteroscedastic.links import LabelForm
 from heteroscedastic.selection import Selected
@@ -69,7 +70,7 @@ class Text:
     Attributes:
       text: words of the sentences.
       training: pairs of split "train".
-      firsts: position of the first pair of each split in its stored split.
+      pairs: sentences of each split, as they are stored.
       length: tokens of a row, at which longer pairs are left out of training; a split that is
         evaluated has longer rows where it has longer pairs.
       seed: of the order of the rows.
@@ -79,7 +80,7 @@ class Text:
 
     text: PreparedText
     training: Training
-    firsts: Mapping[str, int]
+    pairs: Mapping[str, Pairs]
     length: int
     seed: int
     packing_seed: int
@@ -182,7 +183,7 @@ class Text:
             rows,
             [source[row] for row in pairs.rows],
             [target[row] for row in pairs.targets],
-            self.firsts[split] + pairs.rows,
+            self.pairs[split].first + pairs.rows,
             length,
             words.PAD,
         )
@@ -196,7 +197,7 @@ class Text:
                 f"split {split!r} has a sentence of {lengths.max():,} tokens, but a sentence may"
                 f" have {MAX_TOKENS:,}; split or remove it."
             )
-        if (number := self.firsts[split] + len(of_side[0].lengths)) > _MAX_SENTENCES:
+        if (number := self.pairs[split].first + len(of_side[0].lengths)) > _MAX_SENTENCES:
             raise ValueError(
                 f"split {split!r} has {number:,} pairs, but may have {_MAX_SENTENCES:,}; set"
                 " config.data.max_examples."

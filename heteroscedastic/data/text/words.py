@@ -16,7 +16,7 @@ SPECIAL = ("<s>", "<pad>", "</s>", "<unk>")  # a token never equals one, as Mose
 PAD, END, UNKNOWN = 1, 2, 3
 _MULTIPLE = 8  # of the size of a vocabulary
 _JOINT = "@@"  # ends a part of a word that another part follows
-_EXTRA = 'the extra [text] of this package has it: pip install -e ".[text]"'
+EXTRA = 'the extra [text] of this package has it: pip install -e ".[text]"'
 
 
 def tokenized(sentences: Sequence[str], language: str) -> list[str]:
@@ -30,9 +30,17 @@ def tokenized(sentences: Sequence[str], language: str) -> list[str]:
     try:
         import sacremoses
     except ModuleNotFoundError as error:
-        raise ModuleNotFoundError(f"text requires sacremoses ({error}); {_EXTRA}.") from None
+        raise ModuleNotFoundError(f"text requires sacremoses ({error}); {EXTRA}.") from None
     tokenizer = sacremoses.MosesTokenizer(lang=language)
     return [" ".join(tokenizer.tokenize(s, return_str=True).split()).lower() for s in sentences]
+
+
+def detokenized(sentences: Sequence[str], language: str) -> list[str]:
+    """The text of tokenized sentences, with entities unescaped."""
+    import sacremoses
+
+    detokenizer = sacremoses.MosesDetokenizer(lang=language)
+    return [detokenizer.detokenize(sentence.split(" ")) for sentence in sentences]
 
 
 def learned_merges(sentences: Iterable[str], num_merges: int) -> str:
@@ -51,7 +59,7 @@ def learned_merges(sentences: Iterable[str], num_merges: int) -> str:
     try:
         from subword_nmt import learn_bpe
     except ModuleNotFoundError as error:
-        raise ModuleNotFoundError(f"text requires subword-nmt ({error}); {_EXTRA}.") from None
+        raise ModuleNotFoundError(f"text requires subword-nmt ({error}); {EXTRA}.") from None
     counts = collections.Counter(word for sentence in sentences for word in sentence.split(" "))
     lines = io.StringIO("".join(f"{word} {number}\n" for word, number in sorted(counts.items())))
     follows = collections.Counter()
@@ -100,3 +108,8 @@ def encoded(
     tokens = [number.get(word, UNKNOWN) for s in sentences for word in (*s, SPECIAL[END])]
     lengths = [len(sentence) + 1 for sentence in sentences]
     return np.array(tokens, np.int32), np.array(lengths, np.int32)
+
+
+def decoded(tokens: Int[np.ndarray, "t"], words: Sequence[str]) -> str:
+    """The tokenized sentence of these words, up to the first end; see `encoded`."""
+    return joined(words[x] for x in itertools.takewhile(lambda x: x != END, tokens.tolist()))

@@ -40,6 +40,13 @@ def test_parts_of_words_join_to_the_text(num_merges):
     merges = words.learned_merges(tokenized, num_merges)
     parts = words.split_words(tokenized, merges)
     assert [words.joined(p) for p in parts] == tokenized
+    names = words.vocabulary(parts)
+    tokens, lengths = words.encoded(parts, names)
+    ends = np.split(tokens, np.cumsum(lengths)[:-1])
+    assert [words.decoded(np.append(x, [words.END, 9]), names) for x in ends] == tokenized
+    # Moses sets spaces and closing quotes of its own, as in "[3/4].".
+    texts = [sentence.lower().replace(" ", "") for sentence in SENTENCES]
+    assert [x.replace(" ", "") for x in words.detokenized(tokenized, "de")] == texts
     assert all(text == text.lower() and "<" not in text for text in tokenized)
 
 

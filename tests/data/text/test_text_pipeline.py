@@ -9,6 +9,7 @@ import pytest
 from heteroscedastic import curation
 from heteroscedastic.data.packing import MAX_TOKENS
 from heteroscedastic.data.text import pipeline, words
+from heteroscedastic.data.text.pairs import Pairs
 from heteroscedastic.data.text.pipeline import Text
 from heteroscedastic.data.text.prepared import PreparedText, Sentences
 
@@ -36,7 +37,7 @@ def build(chain=()):
     return Text(
         text=text(),
         training=pipeline.curated(SIZES["train"], 0, chain),
-        firsts={"train": 0, "test": FIRST},
+        pairs={"train": Pairs([], []), "test": Pairs([], [], FIRST)},
         length=LENGTH,
         seed=3,
         packing_seed=4,

@@ -1,0 +1,87 @@
+"""Translations of a split by the model of a run, and their BLEU."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from jaxtyping import Int
+
+from heteroscedastic.data.text import batches, words
+from heteroscedastic.models.beam import Hypotheses
+from heteroscedastic.runs.assembly import Run
+from heteroscedastic.tasks import bleu
+
+SETTINGS = ("beam_size", "length_penalty", "max_tokens")
+_SENTENCES_PER_ROW = 4  # of a batch: as many rows of training have about as many tokens
+
+
+# (words of a batch of sources, largest number of tokens) -> hypotheses.
+Search = Callable[[Int[np.ndarray, "b s"], int], Hypotheses]
+
+
+class Translations(NamedTuple):
+    """The translations of a split, in the order of its stored pairs."""
+
+    sentences: list[str]
+    bleu: bleu.Bleu
+
+
+def translations(
+    run: Run,
+    split: str,
+    search: Search,
+    max_tokens: int,
+) -> Translations:
+    """The best hypothesis of each sentence of a split, and its BLEU.
+
+    Args:
+      run: of the task "translation".
+      split: of its pipeline.
+      search: of its model.
+      max_tokens: largest number of tokens of a translation.
+    """
+    pipeline, language = run.pipeline, run.config["data"]["target"]
+    sources = pipeline.text.source[split].split()
+    found = best_hypotheses(sources, _SENTENCES_PER_ROW * run.steps.batch_size, search, max_tokens)
+    tokenized = [words.decoded(tokens, pipeline.text.target_words) for tokens in found]
+    return Translations(
+        words.detokenized(tokenized, language),
+        bleu.bleu(tokenized, pipeline.pairs[split].target, language),
+    )
+
+
+def best_hypotheses(
+    sources: Sequence[Int[np.ndarray, "_"]], batch_size: int, search: Search, max_tokens: int
+) -> list[Int[np.ndarray, "_"]]:
+    """The best hypothesis of each sentence, in their order.
+
+    Time and memory of a search grow with the tokens that it has room for. The first search of a
+    sentence has room for twice its row; where that is too little there is a second one. A sentence
+    that is finished within the room has the same hypotheses in any.
+
+    Args:
+      sources: words of each sentence.
+      batch_size: sentences of each search.
+      search: of the model.
+      max_tokens: largest number of tokens of a hypothesis.
+    """
+    best: list[Any] = [None] * len(sources)
+    for tokens_per_source in (2, max_tokens):
+        rows = np.array([row for row, tokens in enumerate(best) if tokens is None], int)
+        for batch in batches.source_batches([sources[row] for row in rows], batch_size):
+            room = min(max_tokens, tokens_per_source * batch.source.shape[1])
+            found = jax.tree.map(np.asarray, search(batch.source, room))
+            lengths = np.argmax(found.words == words.END, axis=-1) + 1
+            is_finished = np.all(np.isfinite(found.scores) & (lengths < room), axis=1)
+            for place, row in enumerate(rows[batch.rows]):
+                if is_finished[place] or room == max_tokens:
+                    best[row] = found.words[place, 0]
+    return best
+
+
+def limits(settings: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The settings of the search of an evaluation; None if it has none."""
+    if settings.get("beam_size") is None:
+        return None
+    return {name: settings[name] for name in SETTINGS}
