@@ -34,7 +34,7 @@ def test_learned_covariances_finds_the_planted_noise():
     text = "".join(output.get("text", "") for output in outputs)
     assert "planted pairs among the first 3: 3" in text
     pictures = ["image/png" in output.get("data", {}) for output in outputs]
-    assert sum(pictures) == 4
+    assert sum(pictures) == 5
     assert pictures[0], "there is output before the first picture"
     assert "'LowRank'" in text  # from a run directory
 
