@@ -79,8 +79,9 @@ def measure(num_classes, head, class_shards, points, num_samples, parameters="re
         one, many = build(1), build(class_shards)
     feed = next(resident.feeds(np.arange(16), 16))
     before = jax.jit(one.init)()
-    step = jax.jit(one.train_step).lower(before, one.dataset.splits["train"], feed).compile()
-    reference, _, _ = step(before, one.dataset.splits["train"], feed)
+    arguments = before, one.dataset.splits["train"], feed, one.root_key
+    step = jax.jit(one.train_step).lower(*arguments).compile()
+    reference, _, _ = step(*arguments)
     temporaries_on_one = step.memory_analysis().temp_size_in_bytes
 
     placement, classes = Placement(16, **many.layout), many.class_axis
@@ -92,12 +93,13 @@ def measure(num_classes, head, class_shards, points, num_samples, parameters="re
         feed, resident.Feed(*[placement.cut] * 2, placement.replicated, placement.cut)
     )
     step = jax.jit(many.train_step, out_shardings=(shardings, placement.replicated, None))
-    compiled = step.lower(state, data, placed).compile()
-    after, _, _ = jax.block_until_ready(compiled(state, data, placed))
+    arguments = state, data, placed, many.root_key
+    compiled = step.lower(*arguments).compile()
+    after, _, _ = jax.block_until_ready(compiled(*arguments))
     times = []
     for _ in range(3):
         began = time.perf_counter()
-        jax.block_until_ready(compiled(state, data, placed))
+        jax.block_until_ready(compiled(*arguments))
         times.append(time.perf_counter() - began)
     saved = jax.tree.map(np.asarray, class_padding.trimmed(classes, after))
 

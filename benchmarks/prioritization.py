@@ -118,7 +118,7 @@ def print_passes(flags: argparse.Namespace, data_dir: str) -> None:
     calls = {
         "forward pass": (jax.jit(forward), arguments),
         "fresh scores": (jax.jit(run.score_step), (*arguments, scores)),
-        "training step": (jax.jit(run.train_step), (state, split, feed)),
+        "training step": (jax.jit(run.train_step), (state, split, feed, run.root_key)),
     }
     times: dict[str, list[float]] = {name: [] for name in calls}
     for turn in range(flags.repeats + 1):

@@ -69,7 +69,8 @@ def measure(directory, training):
     arrays = placement.put(run.pipeline.arrays["train"], placement.replicated)
     feeds = run.pipeline.training_feeds(0, 0, placement.slots(run.steps.batch_size))
     for _, feed in zip(range(NUM_STEPS), feeds):
-        state, sums, _ = step(state, arrays, placement.feed(feed, run.steps.batch_size))
+        feed = placement.feed(feed, run.steps.batch_size)
+        state, sums, _ = step(state, arrays, feed, run.root_key)
     params = jax.tree.leaves(trim(state).params)
     if hosts.is_first():
         np.savez(Path(directory) / "params.npz", *map(np.asarray, params))

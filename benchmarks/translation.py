@@ -149,7 +149,7 @@ def plain(run: assembly.Run, feed) -> TimedStep:
 
 def ours(name: str, run: assembly.Run, feed) -> TimedStep:
     """The training step of a run."""
-    arguments = (run.pipeline.arrays["train"], feed)
+    arguments = (run.pipeline.arrays["train"], feed, run.root_key)
     return TimedStep(name, run.train_step, jax.jit(run.init)(), arguments)
 
 
@@ -220,10 +220,9 @@ def print_decoding(directory: str, data_dir: str | None, split: str, max_sentenc
     """Prints sentences per second of the search for translations, without compilation."""
     loaded = loaded_run.load(directory, data_dir=data_dir)
     run, weights = loaded.run, (loaded.state.params, loaded.state.model_state)
-    names = ("beam_size", "length_penalty", "max_tokens")
-    program = jax.jit(run.translations, static_argnames=names)
+    program = jax.jit(run.translations, static_argnames=translation.SETTINGS)
     sources = run.pipeline.text.source[split].split()[:max_sentences]
-    print("| beam | sentences | seconds | sentences/s | words per sentence |")
+    print("| beam | sentences | seconds | sentences/s | tokens per sentence |")
     print("| --- | --- | --- | --- | --- |")
     for beam_size in (1, 5):
 

@@ -75,7 +75,6 @@ def _exit_with_parent(parent: int) -> None:
 def run_all(jobs: list[study.Job], num_workers: int, data_dir: str | None) -> int:
     """Trains runs in parallel processes and reports each; returns the number of failures."""
     began, failed = time.monotonic(), 0
-    os.environ |= _KEEPS_MEMORY | dict(os.environ)  # a worker reads them when it begins
     context = multiprocessing.get_context("spawn")  # JAX has threads, which a fork would break
     cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
     pool = concurrent.futures.ProcessPoolExecutor(
@@ -165,6 +164,7 @@ def main() -> None:
         f"{len(results)} runs, {len(results) - len(incomplete)} complete, {flags.jobs} at once.",
         flush=True,
     )
+    os.environ |= _KEEPS_MEMORY | dict(os.environ)  # a worker reads them when it begins
     failed = run_all(incomplete, flags.jobs, flags.data_dir)
     if failed:
         raise SystemExit(f"{failed} runs failed; see the .log files beside their directories.")

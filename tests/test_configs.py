@@ -172,7 +172,7 @@ def test_a_step_with_boxes_has_valid_shapes_at_full_size(chain_end):
     assert feed.inputs.dtype == np.float32  # colours change on the host
     assert feed.extras["boxes"].shape == (256, 1, 4)  # mask_others keeps one
     assert ("context" in feed.extras) == bool(chain_end)
-    _, sums, _ = jax.eval_shape(run.train_step, state, (), feed)
+    _, sums, _ = jax.eval_shape(run.train_step, state, (), feed, run.root_key)
     assert sums.divergence is not None
     assert assembly.num_parameters(state) == PARAMETERS["imagenet_mask_resnet50_adaptive"]
 

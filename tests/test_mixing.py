@@ -381,7 +381,9 @@ def test_the_draws_of_a_step_follow_from_the_seed_and_its_number():
     step = jax.jit(lambda *arguments: run.train_step(*arguments)[2].losses)
 
     def losses_of_step(number):
-        return np.asarray(step(state._replace(step=jnp.asarray(number)), arrays, feed))
+        return np.asarray(
+            step(state._replace(step=jnp.asarray(number)), arrays, feed, run.root_key)
+        )
 
     np.testing.assert_array_equal(losses_of_step(3), losses_of_step(3))
     assert np.all(losses_of_step(3) != losses_of_step(4))

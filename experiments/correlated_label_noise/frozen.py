@@ -6,9 +6,9 @@ r"""Tables on frozen features of EfficientNet-Lite0, where a run takes seconds: 
         --scale=features --data_dir=DIR --jobs=2
 
 5,000 training images of CIFAR-10N are held out with their noisy labels, whose NLL chooses
-temperature and weight decay. Split, start and noise follow from the seed. The public weights were
-trained on ImageNet, which has the training images of Tiny-ImageNet; its tables report its
-validation images alone.
+temperature and, in the linear tables, weight decay. Split, start and noise follow from the seed.
+The public weights were trained on ImageNet, which has the training images of Tiny-ImageNet; its
+tables report its validation images alone.
 """
 
 from typing import Any
@@ -102,8 +102,8 @@ def _primary(row: str, *metrics: str) -> tuple[Primary, ...]:
 
 
 _OTHER_LABELS = {
-    "aggregate": ("aggre_label", "With the majority vote of three people, of which 9 % are wrong"),
-    "random1": ("random_label1", "With the labels of one person, of which 17 % are wrong"),
+    "aggregate": ("aggre_label", "With the majority votes of three people, of which 9 % are wrong"),
+    "random1": ("random_label1", "With one person's labels, of which 17 % are wrong"),
     "clean": ("label", "With clean labels"),
 }
 

@@ -97,10 +97,14 @@ def beyond_probabilities(
 
 
 def beyond_cells(agreements: list[dict[str, float]]) -> list[str]:
-    """Mean and deviation over seeds, the median p-value, and how many are significant."""
-    partial, p = ([a[name] for a in agreements] for name in ("partial", "partial_p"))
-    if not np.isfinite(partial).all():
+    """Mean and deviation over seeds, the median p-value, and how many are significant.
+
+    Seeds whose measure does not vary beyond the overlap are left out.
+    """
+    varying = [a for a in agreements if np.isfinite(a["partial"])]
+    if not varying:
         return ["-"] * 3
+    partial, p = ([a[name] for a in varying] for name in ("partial", "partial_p"))
     small = sum(x < statistics.LEVEL for x in p)
     return [comparison.spread(partial, 2), f"{np.median(p):.2g}", f"{small} of {len(p)}"]
 

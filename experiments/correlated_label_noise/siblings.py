@@ -79,7 +79,7 @@ def main() -> None:
     """Writes the siblings among the classes of Tiny-ImageNet."""
     parser = user_errors.parser(main.__doc__)
     parser.add_argument("--data_noun", required=True, help="data.noun of WordNet 3.0")
-    parser.add_argument("--wnids", required=True, help="ids of the classes, one a line")
+    parser.add_argument("--wnids", required=True, help="ids of the classes, one per line")
     flags = parser.parse_args()
     wnids = Path(flags.wnids).read_text().split()
     found = groups(wnids, synsets(Path(flags.data_noun).read_text(encoding="latin1")))

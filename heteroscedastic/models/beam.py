@@ -33,10 +33,10 @@ def search(
 ) -> Hypotheses:
     """The best sequences that a beam search finds, of as many as the state has hypotheses.
 
-    Each of k sequences is followed by every word. Of the 2k likeliest results the first k that have
-    no end are followed further, and those among the first k that have one are complete. A sentence
-    is finished with k complete sequences, so other sentences of the batch do not affect it. With
-    k = 1 the search is greedy.
+    Each of k sequences is continued by every word, and the 2k likeliest results stay. A result
+    with an end is complete if it is among the first k. The first k results without an end are
+    continued. A sentence is finished with k complete sequences, so other sentences of the batch do
+    not affect it. With k = 1 the search is greedy.
 
     Args:
       step: of the model. The word before the first is the end.
@@ -59,7 +59,7 @@ def search(
     def continues(search: _Search) -> Bool[Array, ""]:
         return (search.position < max_tokens) & ~jnp.all(is_finished(search.complete))
 
-    def followed(search: _Search) -> _Search:
+    def next_search(search: _Search) -> _Search:
         position = search.position
         last = jnp.where(position, search.words[..., position - 1], end)
         log_probs, state = step(last, position, search.state)
@@ -83,20 +83,20 @@ def search(
             search.complete,
             merged,
         )
-        going_on, order = jax.lax.top_k(jnp.where(new == end, -jnp.inf, totals), num_beams)
+        log_probs, order = jax.lax.top_k(jnp.where(new == end, -jnp.inf, totals), num_beams)
         return _Search(
             position + 1,
             _of_sentences(sequences, order),
-            going_on,
+            log_probs,
             _of_sentences(state, _of_sentences(parents, order)),
             complete,
         )
 
     first = none.at[:, 0].set(0.0)  # the hypotheses are the same before the first word
     start = _Search(jnp.int32(0), words, first, state, Hypotheses(words, none, none))
-    return jax.lax.while_loop(continues, followed, start).complete
+    return jax.lax.while_loop(continues, next_search, start).complete
 
 
 def _of_sentences(tree: Any, positions: Int[Array, "b k"]) -> Any:
     """The hypotheses at these positions of each sentence."""
-    return jax.tree.map(lambda x: jax.vmap(lambda own, at: own[at])(x, positions), tree)
+    return jax.tree.map(lambda x: jax.vmap(lambda own, rows: own[rows])(x, positions), tree)

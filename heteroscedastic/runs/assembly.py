@@ -89,8 +89,8 @@ class Run:
     selection: Callable[[np.random.Generator, Pool], Selected] | None = None
 
     def __post_init__(self):
-        # JAX keeps what it traced of a function while that object lives, and a method is a new
-        # object at each access. Of these the shapes are checked first, then programs are compiled.
+        # The shapes of these methods are checked first; then they are compiled. JAX keeps a trace
+        # as long as the function object lives, and each access to a method makes a new object.
         for name in ("init", "train_step", "eval_step", "score_step"):
             object.__setattr__(self, name, getattr(self, name))
 
@@ -183,7 +183,7 @@ class Run:
         )
 
     def train_step(
-        self, state: TrainState, split: Any, feed: Any, root: PRNGKeyArray | None = None
+        self, state: TrainState, split: Any, feed: Any, root: PRNGKeyArray
     ) -> tuple[TrainState, StepSums, Values]:
         """The next state, with padding classes, and the values of its step.
 
@@ -191,10 +191,9 @@ class Run:
           state: with padding classes.
           split: arrays of the pipeline.
           feed: of the whole batch.
-          root: key of the seed, the root of all keys of the run. As an argument of the compiled
-            program it lets runs of different seeds share the program; None computes it here.
+          root: `root_key`. As an argument of the compiled program it lets runs of different seeds
+            share the program.
         """
-        root = jax.random.key(self.config["seed"]) if root is None else root
         objective = functools.partial(
             self.task.objective,
             model=self._padded_model,
@@ -264,6 +263,8 @@ class Run:
                 self.task.predictions, answers=answers, num_largest=num_largest
             ),
         )
+        if self.task.rows == "region":  # the predictions have what it reads of them
+            return sums, predictions
         names = batch.extras.keys() & set(self.config["data"].get("extras", ()))
         extras = {name: batch.extras[name] for name in sorted(names)}
         if "boxes" in extras:
@@ -300,8 +301,10 @@ class Run:
 
         def step(previous, position, past):
             latent, past = apply(previous, position, past, sources, method="step")
-            return jax.nn.log_softmax(self._predictive(None, latent)), past
+            logits = self._predictive(None, latent)
+            return jax.nn.log_softmax(jnp.where(is_word, logits, -jnp.inf)), past
 
+        is_word = ~jnp.isin(jnp.arange(self.num_classes), jnp.array((words.START, words.PAD)))
         past = model.backbone.no_past(len(source), beam_size, max_tokens)
         limits = dict(max_tokens=max_tokens, length_penalty=length_penalty)
         return beam.search(step, past, end=words.END, **limits)
@@ -388,6 +391,11 @@ class Run:
         more = self.task.model_inputs(batch)
         result = model.apply(variables, batch.inputs, present, train=False, method=method, **more)
         return result, batch
+
+    @property
+    def root_key(self) -> PRNGKeyArray:
+        """The key of the seed, from which all keys of the run follow."""
+        return jax.random.key(self.config["seed"])
 
     def _key(self, purpose):
         return key_for(self.config["seed"], purpose)

@@ -9,7 +9,7 @@ from jax.sharding import NamedSharding
 
 from heteroscedastic.distributed import class_padding
 from heteroscedastic.distributed.sharding import Placement
-from heteroscedastic.runs import warm_start
+from heteroscedastic.runs import translation, warm_start
 from heteroscedastic.runs.assembly import Run
 from heteroscedastic.tasks.task import NUM_LARGEST
 from heteroscedastic.training.state import TrainState
@@ -86,26 +86,29 @@ def translations(run: Run, placement: Placement) -> Any:
     return jax.jit(
         run.translations,
         out_shardings=placement.replicated,
-        static_argnames=("beam_size", "length_penalty", "max_tokens"),
+        static_argnames=translation.SETTINGS,
     )
 
 
-def shapes(run: Run, placement: Placement) -> tuple[TrainState, Any, Any]:
-    """The shapes and shardings of the arguments of a training step: state, split and feed."""
+def shapes(run: Run, placement: Placement | None) -> tuple[TrainState, Any, Any, Any]:
+    """The shapes of the arguments of a training step, and their shardings with a placement."""
     split, feed = _data_shapes(run, "train", placement, training=True)
-    return _state_shapes(run, placement), split, feed
+    return _state_shapes(run, placement), split, feed, jax.eval_shape(lambda: run.root_key)
 
 
 def check_shapes(run: Run, placement: Placement | None = None) -> TrainState:
-    """The shapes of the saved state, once a step of training and of each evaluation were traced.
+    """The shapes of the saved state, after tracing a step of training and of each evaluation.
 
-    With a placement, the programs for it need no other trace.
+    With a placement, the programs of these steps for it are not traced again.
     """
-    state = _state_shapes(run, placement)
-    data, key = _data_shapes(run, "train", placement, training=True), jax.random.key(0)
-    jax.eval_shape(run.train_step, state, *data, key)
-    eval_step = jax.jit(run.eval_step, static_argnames=_STATIC)
-    evals = {(e["split"], *static(run, e).items()) for e in run.config["evals"].values()}
+    state, *others = shapes(run, placement)
+    jax.eval_shape(run.train_step, state, *others)
+    eval_step, key = jax.jit(run.eval_step, static_argnames=_STATIC), jax.random.key(0)
+    validation = [run.config["validation"]] if run.config["validation"] else []
+    evals = {
+        (settings["split"], *static(run, settings).items())
+        for settings in [*run.config["evals"].values(), *validation]
+    }
     for split, *settings in sorted(evals, key=str):
         data = _data_shapes(run, split, placement, training=False)
         eval_step.eval_shape(state.params, state.model_state, *data, key, **dict(settings))

@@ -85,6 +85,7 @@ def train(
     if not hosts.from_first(lambda: (path / "config.json").exists()):
         # Errors are raised before the directory is claimed.
         warm_start.read(config["warm_start"], shapes)
+        translation.check_libraries(config["evals"])
         prioritization.target_of(run)
     with workdir.claimed(path, config) as complete_results:
         if complete_results is not None:
@@ -134,7 +135,6 @@ class _Trainer:
         self.provenance, self.owner, self.stop_event = current_provenance, owner, StopEvent()
         self.arrays = placement.put(run.pipeline.arrays, placement.replicated)
         self.slots = placement.slots(run.steps.batch_size)
-        self.root_key = jax.random.key(run.config["seed"])
         self.programs = compiled.programs(run, placement)
         self.metadata: dict[str, Any] = {
             "best_step": None,
@@ -202,7 +202,7 @@ class _Trainer:
                 for feed in self.clock.timed_feeds(feeds, in_flight.is_idle):
                     feed = self.placement.feed(feed, run.steps.batch_size)
                     self.trace.before(step + 1, self.state)
-                    arguments = self.state, self.arrays["train"], feed, self.root_key
+                    arguments = self.state, self.arrays["train"], feed, run.root_key
                     self.state, part, _ = train_step(*arguments)
                     step, train_step = step + 1, self.programs.train_step
                     self.clock.end_start(step)
@@ -343,9 +343,8 @@ class _Trainer:
         """The sums of the interval that a signal interrupted, or None."""
         if self.metadata["sums"] is None:
             return None
-        feed = self.run.pipeline.example("train", training=True)
-        shapes = jax.eval_shape(self.run.train_step, self.state, self.arrays["train"], feed)[1]
-        return evaluate.unlisted(self.metadata["sums"], shapes)
+        shapes = jax.eval_shape(self.run.train_step, *compiled.shapes(self.run, self.placement))
+        return evaluate.unlisted(self.metadata["sums"], shapes[1])
 
     def _finish_interval(self, step: int, sums: Any) -> None:
         """Writes the metrics of the interval and of validation, then a checkpoint."""

@@ -18,7 +18,6 @@ from heteroscedastic.data.pipeline import Pipeline
 from heteroscedastic.distributed import sharding
 from heteroscedastic.links import LabelForm
 from heteroscedastic.runs import sections
-from heteroscedastic.tasks import bleu
 from heteroscedastic.tasks.task import Task, check_parts
 
 PIPELINES = ("resident", "streaming", "text")
@@ -235,8 +234,6 @@ def _check_evals(config: dict[str, Any]) -> None:
         _check_choice(f"evals.{name}.checkpoint", settings["checkpoint"], _CHECKPOINTS)
         if settings["answers"] is not None:
             _check_choice(f"evals.{name}.answers", settings["answers"], ("any",))
-        if settings.get("beam_size") is not None:
-            bleu.library()
     needs_best = any(settings["checkpoint"] == "best" for settings in config["evals"].values())
     if config["validation"] is None and needs_best:
         raise ValueError(

@@ -181,7 +181,7 @@ def _stream(config: dict[str, Any], data_dir: str | None, is_there: bool) -> str
     """Shrinks the images of a stream; returns the directory of its data sets or their copies."""
     data = config["data"]
     sizes = [int(size) for _, size in re.findall(_SIZED, data["train"])]
-    canvases = [int(size) for size in re.findall(r"\bfit\((\d+)", data["train"])]
+    canvases = [int(size) for size in re.findall(r"\bfit\((?:size=)?(\d+)", data["train"])]
     scale = _CANVAS / canvases[-1] if canvases else _SIZE / sizes[-1] if sizes else 1
 
     def scaled(size: str) -> str:

@@ -58,7 +58,7 @@ def best_hypotheses(
 
     Time and memory of a search grow with the tokens that it has room for. The first search of a
     sentence has room for twice its row; where that is too little there is a second one. A sentence
-    that is finished within the room has the same hypotheses in any.
+    that is finished within the room has the same hypotheses in any, up to rounding.
 
     Args:
       sources: words of each sentence.
@@ -74,10 +74,16 @@ def best_hypotheses(
             found = jax.tree.map(np.asarray, search(batch.source, room))
             lengths = np.argmax(found.words == words.END, axis=-1) + 1
             is_finished = np.all(np.isfinite(found.scores) & (lengths < room), axis=1)
-            for place, row in enumerate(rows[batch.rows]):
-                if is_finished[place] or room == max_tokens:
-                    best[row] = found.words[place, 0]
+            for slot, row in enumerate(rows[batch.rows]):
+                if is_finished[slot] or room == max_tokens:
+                    best[row] = found.words[slot, 0]
     return best
+
+
+def check_libraries(evals: Mapping[str, Mapping[str, Any]]) -> None:
+    """Raises a ModuleNotFoundError if an evaluation translates and sacrebleu is not installed."""
+    if any(map(limits, evals.values())):
+        bleu.library()
 
 
 def limits(settings: Mapping[str, Any]) -> dict[str, Any] | None:

@@ -196,7 +196,7 @@ def write_predictions(
 
 
 def write_sentences(workdir: files.Path, name: str, sentences: Sequence[str]) -> None:
-    """Writes predictions/NAME.txt, a translation a line in the order of the stored sentences."""
+    """Writes predictions/NAME.txt: one translation per line, in the order of the data."""
     check_present(workdir)
     content = "".join(f"{sentence}\n" for sentence in sentences).encode()
     path = workdir / "predictions" / f"{name}.txt"

@@ -1,5 +1,6 @@
 """BLEU of translations, by sacrebleu."""
 
+import functools
 from collections.abc import Sequence
 from types import ModuleType
 from typing import NamedTuple
@@ -33,9 +34,9 @@ def library() -> ModuleType:
 def bleu(hypotheses: Sequence[str], references: Sequence[str], language: str) -> Bleu:
     """BLEU of a set of sentences in lower case.
 
-    `bleu` compares detokenized hypotheses with the references, by sacrebleu's own tokens. It is the
-    one to compare between papers. `bleu_moses` compares Moses tokens without smoothing, as fairseq
-    prints it; it depends on the version of Moses.
+    Case is ignored. `bleu` compares detokenized hypotheses with the references, by sacrebleu's own
+    tokens: compare it with other scores of signature `case:lc`. `bleu_moses` compares Moses tokens
+    without smoothing, as fairseq prints it; it depends on the version of Moses.
 
     Args:
       hypotheses: tokenized, as `words.tokenized` would.
@@ -45,14 +46,13 @@ def bleu(hypotheses: Sequence[str], references: Sequence[str], language: str) ->
     Raises:
       ModuleNotFoundError: sacrebleu or sacremoses is not installed.
     """
-    metric = library().metrics.BLEU
-    references = [reference.lower() for reference in references]
+    metric = functools.partial(library().metrics.BLEU, lowercase=True)
     measured = {
         "bleu": (metric(), words.detokenized(hypotheses, language), references),
         "bleu_moses": (
             metric(tokenize="none", smooth_method="none", force=True),
             hypotheses,
-            words.tokenized(references, language),
+            words.tokenized(references, language),  # in lower case
         ),
     }
     scores = {

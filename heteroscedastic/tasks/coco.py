@@ -79,8 +79,8 @@ def metrics(predictions: Mapping[str, np.ndarray]) -> dict[str, float]:
     matched = [e for e in evaluation.evalImgs if e is not None and e["aRng"] == all_areas]
     counted = [~e["dtIgnore"][0] for e in matched]  # at an IoU of 0.5
     scores, hits = (
-        np.concatenate([x[of] for x, of in zip(values_of, counted)] or [[]]).astype(np.float32)
-        for values_of in (
+        np.concatenate([x[mask] for x, mask in zip(values, counted)] or [[]]).astype(np.float32)
+        for values in (
             [np.asarray(e["dtScores"]) for e in matched],
             [e["dtMatches"][0] > 0 for e in matched],
         )

@@ -185,7 +185,8 @@ class Detection:
 
     def evaluation_sums(self, logits: Detections, batch: Batch, answers: Answers) -> EvaluationSums:
         _, boxes, labels = _truth(batch)
-        of_rows = (logits.classes > 0, is_box(boxes), (labels > 0) & ~is_box(boxes))
+        labels = jnp.where(_crowds(batch), -1, labels)
+        of_rows = (logits.classes > 0, (labels > 0) & is_box(boxes), (labels > 0) & ~is_box(boxes))
         totals = (
             losses.weighted_sum(jnp.sum(x, axis=1).astype(jnp.float32), batch.weights)
             for x in of_rows

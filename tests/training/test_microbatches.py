@@ -206,7 +206,7 @@ step = compiled.train_step(run, placement, at_work, donates=False).lower(*shapes
 state = placement.put(jax.jit(run.init)(), at_work)
 arrays = placement.put(run.pipeline.arrays["train"], placement.replicated)
 feed = placement.feed(next(resident.feeds(np.arange(60), 64)), 64)
-state, sums, values = step(state, arrays, feed)
+state, sums, values = step(state, arrays, feed, run.root_key)
 print(json.dumps(dict(
     devices=jax.device_count(), loss=float(sums.loss), norm=float(sums.gradient_norm),
     ids=np.asarray(values.ids).tolist(), losses=np.asarray(values.losses).tolist(),

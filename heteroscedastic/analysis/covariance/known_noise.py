@@ -100,8 +100,8 @@ def rank_correlation(
       num_permutations: of the test.
       given: another measure of each pair. The correlation is then partial: of what remains of both
         ranks after a linear fit to the ranks of `given`. The test permutes the remainder of the
-        measure. Ranks that depend on those of `given` by the same curve keep a small correlation:
-        of normal values that correlate at 0.7 with `given`, for 10 classes, 6 % of p are below 5 %.
+        measure. Ranks that depend on those of `given` by the same curve keep a small correlation,
+        so that p is a little too small.
 
     Returns:
       `rho`, and `p`: the probability of a correlation at least as large under a random permutation

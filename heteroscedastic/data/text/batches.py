@@ -14,7 +14,7 @@ _SHORTEST = 16  # tokens of a row; longer rows have twice as many, and so on
 class SourceBatch(NamedTuple):
     """Sentences of similar length."""
 
-    rows: Int[np.ndarray, "b"]  # positions of the sentences; the first fills the last batch
+    rows: Int[np.ndarray, "b"]  # of the sentences; a batch that is not full repeats its first
     source: Int[np.ndarray, "b s"]  # words, then padding
 
 
@@ -36,6 +36,6 @@ def source_batches(
             rows = chosen[start : start + batch_size]
             rows = np.pad(rows, (0, batch_size - len(rows)), constant_values=rows[0])
             source = np.full((batch_size, _SHORTEST * 2**number), words.PAD, np.int32)
-            for place, row in enumerate(rows):
-                source[place, : lengths[row]] = sentences[row]
+            for slot, row in enumerate(rows):
+                source[slot, : lengths[row]] = sentences[row]
             yield SourceBatch(rows, source)

@@ -13,7 +13,7 @@ import numpy as np
 from jaxtyping import Int
 
 SPECIAL = ("<s>", "<pad>", "</s>", "<unk>")  # a token never equals one, as Moses escapes < and >
-PAD, END, UNKNOWN = 1, 2, 3
+START, PAD, END, UNKNOWN = range(4)
 _MULTIPLE = 8  # of the size of a vocabulary
 _JOINT = "@@"  # ends a part of a word that another part follows
 EXTRA = 'the extra [text] of this package has it: pip install -e ".[text]"'
