@@ -88,9 +88,9 @@ def test_classes_that_only_make_room_change_nothing_and_get_nothing(config):
     state = jax.jit(one.init)()
     feed = next(resident.feeds(np.arange(60), 64))  # of which four are absent
     data = one.dataset.splits["train"]
-    alone, sums, _ = jax.jit(one.train_step)(state, data, feed)
+    alone, sums, _ = jax.jit(one.train_step)(state, data, feed, one.root_key)
     at_work, other_sums, _ = jax.jit(many.train_step)(
-        class_padding.padded(many.class_axis, state), data, feed
+        class_padding.padded(many.class_axis, state), data, feed, many.root_key
     )
     saved = class_padding.trimmed(many.class_axis, at_work)
     jax.tree.map(
