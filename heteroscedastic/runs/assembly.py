@@ -392,7 +392,7 @@ class Run:
         result = model.apply(variables, batch.inputs, present, train=False, method=method, **more)
         return result, batch
 
-    @property
+    @functools.cached_property
     def root_key(self) -> PRNGKeyArray:
         """The key of the seed, from which all keys of the run follow."""
         return jax.random.key(self.config["seed"])

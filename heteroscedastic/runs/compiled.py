@@ -93,7 +93,7 @@ def translations(run: Run, placement: Placement) -> Any:
 def shapes(run: Run, placement: Placement | None) -> tuple[TrainState, Any, Any, Any]:
     """The shapes of the arguments of a training step, and their shardings with a placement."""
     split, feed = _data_shapes(run, "train", placement, training=True)
-    return _state_shapes(run, placement), split, feed, jax.eval_shape(lambda: run.root_key)
+    return _state_shapes(run, placement), split, feed, _placed(run.root_key)
 
 
 def check_shapes(run: Run, placement: Placement | None = None) -> TrainState:

@@ -221,6 +221,7 @@ def test_nothing_is_compiled_again_between_epochs(tmp_path, monkeypatch):
 
 PROGRAM = """
 import json, sys
+import jax
 process, number, port = (int(x) for x in sys.argv[3:])
 if number > 1:
     jax.distributed.initialize(f"localhost:{port}", number, process)
