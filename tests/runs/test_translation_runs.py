@@ -1,7 +1,9 @@
 """Runs that translate."""
 
+import functools
 import json
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -144,6 +146,19 @@ def test_eight_devices_train_evaluate_and_translate_as_one():
 def test_what_does_not_suit_sentences_is_an_error(overrides, message):
     with pytest.raises(ValueError, match=message):
         assembly.build(small(**overrides))
+
+
+def test_a_translation_has_no_start_and_no_padding():
+    run = assembly.build(small())
+    # All words have the same probability, and a search takes the first of those that are equal.
+    state = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(run.init))
+    source = jnp.full((2, 3), words.UNKNOWN)
+    settings = dict(beam_size=8, length_penalty=0.0, max_tokens=4)
+    found = jax.jit(functools.partial(run.translations, **settings))(
+        state.params, state.model_state, source
+    )
+    assert np.isfinite(found.scores).all()
+    assert np.unique(found.words)[:2].tolist() == [words.END, words.UNKNOWN]
 
 
 def test_every_sentence_is_translated_in_its_place_also_where_the_first_search_has_no_room():
