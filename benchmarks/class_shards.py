@@ -78,7 +78,7 @@ def measure(num_classes, head, class_shards, points, num_samples, parameters="re
 
         one, many = build(1), build(class_shards)
     feed = next(resident.feeds(np.arange(16), 16))
-    before = jax.jit(one.init)()
+    before = jax.jit(one.init)(one.root_key)
     arguments = before, one.dataset.splits["train"], feed, one.root_key
     step = jax.jit(one.train_step).lower(*arguments).compile()
     reference, _, _ = step(*arguments)

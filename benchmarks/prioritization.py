@@ -106,7 +106,7 @@ def print_epochs(flags: argparse.Namespace, data_dir: str) -> None:
 def print_passes(flags: argparse.Namespace, data_dir: str) -> None:
     """Prints the time of a batch: forward pass, fresh scores, training step."""
     run = assembly.build(config(flags, 0.1), data_dir)
-    state, key = jax.jit(run.init)(), jax.random.key(0)
+    state, key = jax.jit(run.init)(run.root_key), jax.random.key(0)
     split = jax.device_put(run.pipeline.arrays["train"])
     feed = jax.device_put(run.pipeline.example("train", training=False))
     scores = state.scores.values

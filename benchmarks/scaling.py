@@ -65,7 +65,7 @@ def measure(directory, training):
     pad, trim = (
         functools.partial(f, run.class_axis) for f in (class_padding.padded, class_padding.trimmed)
     )
-    state = jax.jit(lambda: pad(run.init()), out_shardings=shardings)()
+    state = jax.jit(lambda: pad(run.init(run.root_key)), out_shardings=shardings)()
     arrays = placement.put(run.pipeline.arrays["train"], placement.replicated)
     feeds = run.pipeline.training_feeds(0, 0, placement.slots(run.steps.batch_size))
     for _, feed in zip(range(NUM_STEPS), feeds):

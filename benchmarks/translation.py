@@ -150,7 +150,7 @@ def plain(run: assembly.Run, feed) -> TimedStep:
 def ours(name: str, run: assembly.Run, feed) -> TimedStep:
     """The training step of a run."""
     arguments = (run.pipeline.arrays["train"], feed, run.root_key)
-    return TimedStep(name, run.train_step, jax.jit(run.init)(), arguments)
+    return TimedStep(name, run.train_step, jax.jit(run.init)(run.root_key), arguments)
 
 
 def random_text(config: dict) -> Pipeline:

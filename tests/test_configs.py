@@ -151,7 +151,7 @@ def test_every_config_has_valid_shapes_at_full_size(name, own_images):
 def test_the_evaluation_of_many_classes_has_the_largest_logits_only(name):
     config = study.config(name, {})
     run = assembly.build(config, pipeline=ShapeStream(config))
-    state, feed = jax.eval_shape(run.init), run.pipeline.example("test", training=False)
+    state, feed = run.shapes, run.pipeline.example("test", training=False)
     _, record = jax.eval_shape(
         run.eval_step, state.params, state.model_state, (), feed, jax.random.key(0)
     )
@@ -168,7 +168,7 @@ def test_a_step_with_boxes_has_valid_shapes_at_full_size(chain_end):
     train = config["data"]["train"].replace("mask_others|", f"mask_others|{chain_end}")
     config["data"]["train"] = train
     run = assembly.build(config, pipeline=ShapeStream(config))
-    state, feed = jax.eval_shape(run.init), run.pipeline.example("train", training=True)
+    state, feed = run.shapes, run.pipeline.example("train", training=True)
     assert feed.inputs.dtype == np.float32  # colours change on the host
     assert feed.extras["boxes"].shape == (256, 1, 4)  # mask_others keeps one
     assert ("context" in feed.extras) == bool(chain_end)

@@ -375,7 +375,7 @@ def test_the_draws_of_a_step_follow_from_the_seed_and_its_number():
     settings = {"backbone": dict(name="MLP", widths=(4,)), "training.batch_size": 16}
     config = study.config("digits_hom", settings | {"mixing": dict(name="mixup", alpha=1.0)})
     run = assembly.build(config)
-    state, (feed,) = run.init(), resident.feeds(np.arange(16), 16)
+    state, (feed,) = run.init(run.root_key), resident.feeds(np.arange(16), 16)
 
     arrays = run.pipeline.arrays["train"]
     step = jax.jit(lambda *arguments: run.train_step(*arguments)[2].losses)

@@ -4,7 +4,6 @@ Checkpoints hold no padding classes: a run continues on any number of devices, a
 """
 
 import functools
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -25,23 +24,18 @@ class ClassAxis(NamedTuple):
 def class_axis(
     head: Any,
     optimizer: optax.GradientTransformation,
-    init: Callable[[], TrainState],
+    shapes: TrainState,
     num_shards: int,
-) -> ClassAxis | None:
+) -> ClassAxis:
     """The class axes of a state, as the head declares them for its parameters.
 
     Args:
       head: a head of models/heads.py.
       optimizer: of the state; its state has the class axes of the parameters.
-      init: of the state as it is saved; only its shapes are used.
-      num_shards: devices that divide the class axis.
-
-    Returns:
-      None if no axis is divided.
+      shapes: of the state as it is saved.
+      num_shards: devices that divide the class axis, at least two.
     """
-    if num_shards == 1:
-        return None
-    declared, shapes = head.class_axes(), jax.eval_shape(init)
+    declared = head.class_axes()
 
     def none(tree):
         return jax.tree.map(lambda _: -1, tree)

@@ -113,7 +113,14 @@ class Run:
     def class_axis(self) -> ClassAxis | None:
         """The padding classes of the state on devices; None where its class axis is not divided."""
         shards = self.config["training"]["class_shards"]
-        return class_padding.class_axis(self.model.head, self.optimizer, self.init, shards)
+        if shards == 1:
+            return None
+        return class_padding.class_axis(self.model.head, self.optimizer, self.shapes, shards)
+
+    @functools.cached_property
+    def shapes(self) -> TrainState:
+        """The shapes of the state as it is saved."""
+        return jax.eval_shape(self.init, self.root_key)
 
     @property
     def has_soft_targets(self) -> bool:
@@ -168,11 +175,20 @@ class Run:
         """The epoch of the step after `step` steps, without prioritization."""
         return epochs.equal(step, self.steps.full_length)
 
-    def init(self) -> TrainState:
-        """The state of step 0, as it is saved."""
-        key, feed = self._key("init"), self.pipeline.example("train", training=True)
-        batch = self.pipeline.training_batch(key, self.pipeline.arrays["train"], feed)
-        variables = self.model.init(key, batch.inputs, batch.weights > 0)
+    def init(self, root: PRNGKeyArray) -> TrainState:
+        """The state of step 0, as it is saved.
+
+        Args:
+          root: `root_key`; see `train_step`.
+        """
+        key = _key_of(root, "init")
+        feed = self.pipeline.example("train", training=True)
+        batch = jax.eval_shape(
+            self.pipeline.training_batch, key, self.pipeline.arrays["train"], feed
+        )
+        # Only the shapes matter, and the data would become constants of the program.
+        inputs = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), batch.inputs)
+        variables = self.model.init(key, inputs, jnp.ones(batch.weights.shape, bool))
         params = variables.pop("params")
         return TrainState(
             step=jnp.zeros((), jnp.int32),

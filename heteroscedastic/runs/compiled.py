@@ -21,7 +21,7 @@ class Programs(NamedTuple):
     """Functions that the loop calls; a state on devices may have padding classes."""
 
     template: TrainState  # shapes and shardings of a saved state
-    start: Callable  # initial arrays -> state on devices
+    start: Callable  # root key, initial arrays -> state on devices
     padded: Callable  # saved state -> state on devices
     trimmed: Callable  # state on devices -> saved state
     train_step: Callable  # see train_step
@@ -36,17 +36,18 @@ def programs(run: Run, placement: Placement) -> Programs:
         functools.partial(f, run.class_axis) for f in (class_padding.padded, class_padding.trimmed)
     )
     init = jax.jit(run.init)  # within another function it keeps its trace
-    saved = jax.eval_shape(init)
     saved_sharding, padded_sharding = (
-        placement.of_state(x, run.class_axis) for x in (saved, jax.eval_shape(pad, saved))
+        placement.of_state(x, run.class_axis) for x in (run.shapes, jax.eval_shape(pad, run.shapes))
     )
     is_changed = saved_sharding != padded_sharding
     return Programs(
         template=jax.tree.map(
-            lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s), saved, saved_sharding
+            lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s),
+            run.shapes,
+            saved_sharding,
         ),
         start=jax.jit(
-            lambda arrays: pad(warm_start.applied(init(), arrays)),
+            lambda root, arrays: pad(warm_start.applied(init(root), arrays)),
             out_shardings=padded_sharding,
         ),
         padded=jax.jit(pad, out_shardings=padded_sharding) if is_changed else pad,
@@ -112,7 +113,7 @@ def check_shapes(run: Run, placement: Placement | None = None) -> TrainState:
     for split, *settings in sorted(evals, key=str):
         data = _data_shapes(run, split, placement, training=False)
         eval_step.eval_shape(state.params, state.model_state, *data, key, **dict(settings))
-    return jax.eval_shape(run.init)
+    return run.shapes
 
 
 def static(run: Run, evaluation: dict[str, Any]) -> dict[str, Any]:
@@ -128,7 +129,7 @@ def static(run: Run, evaluation: dict[str, Any]) -> dict[str, Any]:
 def _state_shapes(run: Run, placement: Placement | None) -> TrainState:
     """The shapes of the state on devices."""
     pad = functools.partial(class_padding.padded, run.class_axis)
-    state = jax.eval_shape(pad, jax.eval_shape(run.init))
+    state = jax.eval_shape(pad, run.shapes)
     if placement is None:
         return state
     return jax.tree.map(_placed, state, placement.of_state(state, run.class_axis))

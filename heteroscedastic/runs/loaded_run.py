@@ -174,7 +174,7 @@ def load(
             " checkpoint."
         )
     with Checkpoints(path / "checkpoints", results.get("owner"), read_only=True) as checkpoints:
-        state, _ = checkpoints.restore(step, jax.tree.map(_on_one_device, jax.eval_shape(run.init)))
+        state, _ = checkpoints.restore(step, jax.tree.map(_on_one_device, run.shapes))
     return LoadedRun(run, results, saved_run.dataset, state)
 
 

@@ -154,7 +154,7 @@ class _Trainer:
             hosts.log(f"continuing from step {int(self.state.step)}.")
         else:
             source = warm_start.read(run.config["warm_start"], self.programs.template)
-            self.state = self.programs.start(source.arrays if source else {})
+            self.state = self.programs.start(run.root_key, source.arrays if source else {})
             if source:
                 hosts.agree(source.description["digest"], "initial arrays (config.warm_start)")
                 self.metadata["init"] = source.description

@@ -39,7 +39,7 @@ TRAINING = dict(batch_size=64, num_steps=2, checkpoint_epochs=1.0)
 @pytest.mark.parametrize("config", HEADS)
 def test_what_is_padded_and_trimmed_is_as_it_was(config):
     run = built(config)
-    state = jax.jit(run.init)()
+    state = jax.jit(run.init)(run.root_key)
     padded = class_padding.padded(run.class_axis, state)
     # 10 classes are padded to 12, and every axis that has one of them has all.
     assert padded.params["head"]["loc"]["kernel"].shape == (128, 12)
@@ -77,7 +77,7 @@ def test_the_declared_axes_are_those_that_one_more_class_makes_longer(head, sett
         return next((i for i, (a, b) in enumerate(zip(one.shape, other.shape)) if a != b), -1)
 
     five, six = (jax.eval_shape(functools.partial(init, n)) for n in (5, 6))
-    found = class_padding.class_axis(head(5, **settings), sgd, functools.partial(init, 5), 4)
+    found = class_padding.class_axis(head(5, **settings), sgd, five, 4)
     assert found.axes == jax.tree.map(longer, five, six)
     assert (found.num_classes, found.padded_num_classes) == (5, 8)
 
@@ -85,7 +85,7 @@ def test_the_declared_axes_are_those_that_one_more_class_makes_longer(head, sett
 @pytest.mark.parametrize("config", ["digits_het_pe", "digits_het_xl"])
 def test_classes_that_only_make_room_change_nothing_and_get_nothing(config):
     one, many = built(config, 1), built(config, 4)
-    state = jax.jit(one.init)()
+    state = jax.jit(one.init)(one.root_key)
     feed = next(resident.feeds(np.arange(60), 64))  # of which four are absent
     data = one.dataset.splits["train"]
     alone, sums, _ = jax.jit(one.train_step)(state, data, feed, one.root_key)

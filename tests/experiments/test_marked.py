@@ -87,7 +87,7 @@ def untrained(tmp_path_factory):
     job = study.jobs(study.table("correlated_label_noise", "marked"), "cpu", directory)[3]
     config = job.config | {"backbone": dict(name="ConvNet", widths=(4, 8))}
     run = assembly.build(config, str(directory))
-    return loaded_run.LoadedRun(run, {}, run.pipeline.description, run.init())
+    return loaded_run.LoadedRun(run, {}, run.pipeline.description, run.init(run.root_key))
 
 
 def test_the_command_prints_chance_and_the_variances_of_the_pair(untrained, monkeypatch, capsys):

@@ -33,7 +33,8 @@ def conv_run(**overrides):
 
 
 def test_a_start_follows_from_the_seed():
-    starts = [assembly.build(small(seed=seed)).init() for seed in (0, 0, 1)]
+    runs = [assembly.build(small(seed=seed)) for seed in (0, 0, 1)]
+    starts = [run.init(run.root_key) for run in runs]
     leaves = [jax.tree.leaves(jax.device_get(start.params)) for start in starts]
     assert all(np.array_equal(a, b) for a, b in zip(leaves[0], leaves[1]))
     assert any(not np.array_equal(a, b) for a, b in zip(leaves[0], leaves[2]))
@@ -41,21 +42,22 @@ def test_a_start_follows_from_the_seed():
 
 def test_every_step_has_noise_of_its_own():
     run, split, feed = conv_run(**{"data.train": "value_range(-1, 1)"})
-    state = run.init()
+    state = run.init(run.root_key)
     step = jax.jit(lambda *arguments: run.train_step(*arguments)[2].losses)
     losses = [step(state._replace(step=jnp.int32(n)), split, feed, run.root_key) for n in (0, 0, 1)]
     np.testing.assert_array_equal(losses[0], losses[1])
     assert not np.allclose(losses[0], losses[2], rtol=1e-3)
 
 
-def test_runs_of_different_seeds_share_the_program_of_a_step():
+def test_runs_of_different_seeds_share_their_programs():
     """The seed is an argument, so that a compiled program is found again."""
     texts = []
     for seed in (0, 1):
         run = assembly.build(small(seed=seed))
         (feed,) = resident.feeds(np.arange(8), 8)
-        arguments = run.init(), run.pipeline.arrays["train"], feed, run.root_key
-        texts.append(jax.jit(run.train_step).lower(*arguments).as_text())
+        init = jax.jit(run.init).lower(run.root_key)
+        arguments = run.init(run.root_key), run.pipeline.arrays["train"], feed, run.root_key
+        texts.append((init.as_text(), jax.jit(run.train_step).lower(*arguments).as_text()))
     assert texts[0] == texts[1]
     losses = jax.jit(lambda *x: run.train_step(*x)[2].losses)
     other = losses(*arguments[:3], jax.random.key(0))
@@ -64,7 +66,7 @@ def test_runs_of_different_seeds_share_the_program_of_a_step():
 
 def test_in_evaluation_an_example_does_not_see_its_batch():
     run, split, feed = conv_run()
-    state = run.init()
+    state = run.init(run.root_key)
     evaluate = jax.jit(lambda *arguments: run.latents(*arguments)[0].loc)
     (first,) = resident.feeds(np.arange(1), 1)
     together, alone = (

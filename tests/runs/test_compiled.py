@@ -32,7 +32,7 @@ def test_what_was_traced_to_check_shapes_is_what_is_compiled(monkeypatch):
 
     programs, batch_size = compiled.programs(run, placement), run.steps.batch_size
     arrays = placement.put(run.pipeline.arrays, placement.replicated)
-    programs.start.lower({})
+    programs.start.lower(run.root_key, {})
     zeros = jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), shapes)
     state = placement.put(zeros, placement.of_state(shapes, run.class_axis))
     feed = placement.feed(run.pipeline.example("train", training=True), batch_size)

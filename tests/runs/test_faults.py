@@ -92,8 +92,9 @@ def test_a_disk_that_is_full_again_and_again_stops_a_run_that_ends_with_the_same
         ):
             loop.train(small(), str(directory))
     room()
+    run = loop.assembly.build(small())
     with Checkpoints(directory / "checkpoints") as checkpoints:
-        assert int(checkpoints.last(loop.assembly.build(small()).init())[0].step) == 2 * STEPS
+        assert int(checkpoints.last(run.init(run.root_key))[0].step) == 2 * STEPS
 
     def full(predictions):
         room(1_000)

@@ -18,7 +18,7 @@ def loaded(data_dir=None, **overrides):
     """A run with its initial state."""
     settings = {"backbone": dict(name="ConvNet", widths=(4, 8)), "training.batch_size": 50}
     run = assembly.build(study.config("digits_het_pe", settings | overrides), data_dir)
-    state = jax.tree.map(np.asarray, jax.jit(run.init)())
+    state = jax.tree.map(np.asarray, jax.jit(run.init)(run.root_key))
     return LoadedRun(run, {}, {}, state)
 
 
@@ -64,7 +64,7 @@ def test_maps_are_those_of_the_chosen_rows_in_their_order():
 def test_the_model_with_padding_classes_masks_them_in_the_latent_of_features():
     run = loaded().run
     padded = run.model.clone(num_classes=7)
-    params = jax.eval_shape(run.init).params
+    params = run.shapes.params
     params = jax.tree.map(lambda x: jnp.ones(x.shape, x.dtype), params)
     loc = padded.apply({"params": params}, jnp.ones((2, 8)), method="latent").loc
     np.testing.assert_array_equal(np.isinf(loc), np.broadcast_to(np.arange(10) >= 7, (2, 10)))

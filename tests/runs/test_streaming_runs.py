@@ -62,7 +62,7 @@ def test_evaluation_is_that_of_the_resident_pipeline(data_dir):
     found = []
     for made in (streaming, in_memory):
         run = assembly.build(made, data_dir)
-        state = jax.jit(run.init)()
+        state = jax.jit(run.init)(run.root_key)
         step = jax.jit(run.eval_step)
 
         def one(feed, key, run=run, state=state, step=step):

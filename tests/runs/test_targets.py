@@ -46,7 +46,7 @@ def config(name, smoothing, extras):
 def evaluated(extras, data_dir):
     """A run with these extras, and the function from a feed to predictions by zero parameters."""
     run = assembly.build(config("boxes", dict(name="hard"), extras), data_dir)
-    state = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(run.init))
+    state = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), run.shapes)
     test = jax.tree.map(jnp.asarray, run.pipeline.arrays["test"])
 
     def predictions(feed):

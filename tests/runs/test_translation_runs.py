@@ -103,7 +103,8 @@ for number in (1, 8):
     programs, slots = compiled.programs(run, placement), placement.slots(8)
     arrays = placement.put(data.arrays, placement.replicated)
     feed = placement.feed(next(data.training_feeds(0, 0, slots)), 8)
-    state, sums, _ = programs.train_step(programs.start({}), arrays["train"], feed, run.root_key)
+    start = programs.start(run.root_key, {})
+    state, sums, _ = programs.train_step(start, arrays["train"], feed, run.root_key)
     weights = state.params, state.model_state
     feed = placement.feed(next(data.feeds("test", slots)), 8)
     evaluated, _ = programs.eval_step(*weights, arrays["test"], feed, jax.random.key(0))
@@ -151,7 +152,7 @@ def test_what_does_not_suit_sentences_is_an_error(overrides, message):
 def test_a_translation_has_no_start_and_no_padding():
     run = assembly.build(small())
     # All words have the same probability, and a search takes the first of those that are equal.
-    state = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(run.init))
+    state = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), run.shapes)
     source = jnp.full((2, 3), words.UNKNOWN)
     settings = dict(beam_size=8, length_penalty=0.0, max_tokens=4)
     found = jax.jit(functools.partial(run.translations, **settings))(

@@ -47,7 +47,8 @@ def test_the_backbone_is_the_sources_and_the_head_that_of_a_run_without_it(upstr
     config = downstream(dict(workdir=str(upstream)))
     results = loop.train(config, str(tmp_path / "run"))
     alone = assembly.build({name: value for name, value in config.items() if name != "warm_start"})
-    theirs, fresh, ours = arrays(upstream), named(alone.init()), arrays(tmp_path / "run")
+    theirs, ours = arrays(upstream), arrays(tmp_path / "run")
+    fresh = named(alone.init(alone.root_key))
     params = {name for name in ours if name.startswith("params/")}
     assert {name.split("/")[1] for name in params} == {"backbone", "head"}
     for name in params:
@@ -62,8 +63,8 @@ def test_the_backbone_is_the_sources_and_the_head_that_of_a_run_without_it(upstr
 
 def test_batch_statistics_come_along_and_nothing_else_does(upstream):
     run = assembly.build(downstream(dict(workdir=str(upstream))))
-    fresh, theirs = jax.jit(run.init)(), arrays(upstream)
-    source = warm_start.read(run.config["warm_start"], jax.eval_shape(run.init))
+    fresh, theirs = jax.jit(run.init)(run.root_key), arrays(upstream)
+    source = warm_start.read(run.config["warm_start"], run.shapes)
     started = warm_start.applied(fresh, source.arrays)
     name = "batch_stats/backbone/BatchNorm_0/mean"
     np.testing.assert_array_equal(named(started)[name], theirs[name])
@@ -79,9 +80,9 @@ def test_a_head_comes_along_on_demand_and_then_may_be_cut_over_devices(upstream)
     }
     config["training"]["class_shards"] = 4
     run = assembly.build(config)
-    source = warm_start.read(run.config["warm_start"], jax.eval_shape(run.init))
+    source = warm_start.read(run.config["warm_start"], run.shapes)
     at_work = class_padding.padded(
-        run.class_axis, warm_start.applied(jax.jit(run.init)(), source.arrays)
+        run.class_axis, warm_start.applied(jax.jit(run.init)(run.root_key), source.arrays)
     )
     assert at_work.params["head"]["loc"]["kernel"].shape == (8, 12)
     theirs = arrays(upstream)
@@ -111,7 +112,7 @@ def test_weights_in_a_file_are_as_good_as_a_run(upstream, tmp_path):
     theirs = {name: array for name, array in arrays(upstream).items() if "/backbone/" in name}
     weights = tmp_path / "weights.npz"
     np.savez(weights, **theirs)
-    shapes = jax.eval_shape(assembly.build(small(**SETTINGS)).init)
+    shapes = assembly.build(small(**SETTINGS)).shapes
     one, other = (
         warm_start.read(source, shapes)
         for source in (settings(weights=str(weights)), settings(workdir=str(upstream)))
@@ -158,7 +159,7 @@ def test_what_does_not_fit_is_named_before_anything_is_touched(
 
 
 def test_a_source_that_is_not_there_is_told_with_what_to_do(upstream, tmp_path):
-    shapes = jax.eval_shape(assembly.build(small(**SETTINGS)).init)
+    shapes = assembly.build(small(**SETTINGS)).shapes
 
     def read(**source):
         return warm_start.read(settings(**source), shapes)
@@ -208,9 +209,7 @@ def test_a_flipped_bit_of_the_source_is_told(upstream, tmp_path):
     digest = json.loads(told.read_text())["digest"]
     told.write_text(told.read_text().replace(digest, "0" * 64))
     with pytest.raises(warm_start.InitError, match="its bits differ from those that were saved"):
-        warm_start.read(
-            settings(workdir=str(copy)), jax.eval_shape(assembly.build(small(**SETTINGS)).init)
-        )
+        warm_start.read(settings(workdir=str(copy)), assembly.build(small(**SETTINGS)).shapes)
 
 
 @pytest.mark.parametrize(
@@ -229,7 +228,7 @@ def test_a_section_that_is_none_is_an_error(source, message):
 
 
 def test_no_path_leads_out_of_the_run_that_is_named(upstream, tmp_path):
-    shapes = jax.eval_shape(assembly.build(small(**SETTINGS)).init)
+    shapes = assembly.build(small(**SETTINGS)).shapes
     copy = of_earlier_version(shutil.copytree(upstream, tmp_path / "copy"))
     results = json.loads((copy / "results.json").read_text())
     for step in ("../../x", "1", -1, True):

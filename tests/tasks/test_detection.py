@@ -24,7 +24,7 @@ def test_the_loss_is_the_sum_of_four_and_an_absent_image_changes_nothing():
     batch = run.pipeline.training_batch(
         jax.random.key(0), jax.tree.map(jnp.asarray, run.pipeline.arrays["train"]), feed
     )
-    state = run.init()
+    state = run.init(run.root_key)
     objective = functools.partial(
         run.task.objective,
         model=run.model,

@@ -203,7 +203,7 @@ placement = Placement(run.steps.batch_size, num_microbatches=run.steps.num_micro
 shapes = compiled.shapes(run, placement)
 at_work = jax.tree.map(lambda x: x.sharding, shapes[0])
 step = compiled.train_step(run, placement, at_work, donates=False).lower(*shapes).compile()
-state = placement.put(jax.jit(run.init)(), at_work)
+state = placement.put(jax.jit(run.init)(run.root_key), at_work)
 arrays = placement.put(run.pipeline.arrays["train"], placement.replicated)
 feed = placement.feed(next(resident.feeds(np.arange(60), 64)), 64)
 state, sums, values = step(state, arrays, feed, run.root_key)
