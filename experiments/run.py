@@ -17,15 +17,7 @@ from typing import Any
 
 from experiments import features, row, study
 from heteroscedastic import files, user_errors
-
-# The memory of a step stays with its process until the next one; glibc would return and clear it
-# each time.
-_KEEPS_MEMORY = {
-    "MALLOC_MMAP_MAX_": "0",
-    "MALLOC_TRIM_THRESHOLD_": str(2**32),
-    "MALLOC_ARENA_MAX": "1",
-    "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1",
-}
+from heteroscedastic.runs import host_memory
 
 
 def run(job: study.Job, data_dir: str | None) -> str | None:
@@ -55,6 +47,7 @@ def run(job: study.Job, data_dir: str | None) -> str | None:
 
 def begin_worker(cores: list[int], num_workers: int, worker_count: Any) -> None:
     """Gives this worker its own cores, so that runs do not wait for each other's threads."""
+    host_memory.keep()
     threading.Thread(target=_exit_with_parent, args=(os.getppid(),), daemon=True).start()
     with worker_count.get_lock():
         index = worker_count.value
@@ -164,7 +157,6 @@ def main() -> None:
         f"{len(results)} runs, {len(results) - len(incomplete)} complete, {flags.jobs} at once.",
         flush=True,
     )
-    os.environ |= _KEEPS_MEMORY | dict(os.environ)  # a worker reads them when it begins
     failed = run_all(incomplete, flags.jobs, flags.data_dir)
     if failed:
         raise SystemExit(f"{failed} runs failed; see the .log files beside their directories.")

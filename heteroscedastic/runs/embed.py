@@ -33,7 +33,7 @@ from heteroscedastic.data.dataset import StoredDataset
 from heteroscedastic.data.split_spec import Slice
 from heteroscedastic.data.storage import encoded, store
 from heteroscedastic.models import backbones, pretrained
-from heteroscedastic.runs import loaded_run, provenance, warm_start
+from heteroscedastic.runs import host_memory, loaded_run, provenance, warm_start
 
 _PART_SIZE = 2048  # examples of a part
 _CHAIN = "to_rgb|value_range(-1, 1)"  # for random weights
@@ -248,6 +248,7 @@ def _parsed() -> argparse.Namespace:
 def main() -> None:
     """Writes the features of a data set, as data for a head or an estimator."""
     flags = _parsed()
+    host_memory.keep()
     stored = store.stored_dataset(flags.data, flags.data_dir, extras=flags.fields)
     size = flags.size
     if flags.run:

@@ -57,11 +57,12 @@ def _train(argv: list[str]) -> None:
     # Imported late, so that --help and flag errors respond immediately.
     with user_errors.one_line(_DEBUG.value):
         from heteroscedastic.distributed import hosts
-        from heteroscedastic.runs import compilation_cache, loop, sections, smoke
+        from heteroscedastic.runs import compilation_cache, host_memory, loop, sections, smoke
 
     logging.set_verbosity(logging.WARNING)  # Orbax logs every file that it writes
     config, data_dir = _CONFIG.value.to_dict(), _DATA_DIR.value or os.environ.get("TFDS_DATA_DIR")
     compilation_cache.enable(_COMPILATION_CACHE.value)
+    host_memory.keep()
     with user_errors.one_line(_DEBUG.value):
         try:
             if _HOSTS.value:
