@@ -86,9 +86,10 @@ def main() -> None:
     path = study.saved_path(flags.study, flags.table, flags.scale)
     if flags.rekey:
         jobs = study.jobs(chosen, flags.scale, files.as_path(flags.out) / flags.study / flags.table)
-        saved = rekeyed(files.read_json(path), jobs)
-        files.write_json(path, saved)
-        print(f"{path}: {len(saved)} saved results identified again.")
+        for each in (path, *sorted(path.parent.glob(f"*/{path.name}"))):  # see derived.py
+            saved = rekeyed(files.read_json(each), jobs)
+            files.write_json(each, saved)
+            print(f"{each}: {len(saved)} saved results identified again.")
         return
     before, saved = study.saved_results(flags.study, flags.table, flags.scale), {}
     for result in study.job_results(

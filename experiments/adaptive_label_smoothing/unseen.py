@@ -9,6 +9,7 @@ wrong. The measures are the confidence and, of a row with a noise head, the vari
 the utilities of the two likeliest classes.
 """
 
+import functools
 import os
 
 import jax
@@ -17,7 +18,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, PRNGKeyArray
 from scipy import stats
 
-from experiments import study
+from experiments import derived, study
 from heteroscedastic import boxes, files, user_errors
 from heteroscedastic import latent as latent_lib
 from heteroscedastic.analysis.report import comparison
@@ -71,6 +72,13 @@ def correlations(
     }
 
 
+def correlations_of_run(directory: files.Path, data_dir: str | None) -> dict[str, dict[str, float]]:
+    """The correlations of each measure of a finished run."""
+    values, about = measures(loaded_run.load(directory, "last", data_dir))
+    jax.clear_caches()
+    return {name: correlations(numbers, **about) for name, numbers in values.items()}
+
+
 @user_errors.one_line()
 def main() -> None:
     """Prints the correlations of confidence and noise with objectness."""
@@ -79,23 +87,19 @@ def main() -> None:
     parser.add_argument("--scale", default="cpu")
     parser.add_argument("--out", default="runs", help="runs are read from OUT/STUDY/TABLE")
     parser.add_argument("--data_dir", default=os.environ.get("TFDS_DATA_DIR"))
+    derived.add_flag(parser)
     flags = parser.parse_args()
     chosen = study.table(_STUDY, flags.table)
     if _SPLIT not in {regime.report for regime in chosen.regimes.values()}:
         raise SystemExit(f"{flags.table} reports no split {_SPLIT!r}; choose a table of images.")
-    results = study.job_results(
-        chosen, flags.scale, files.as_path(flags.out) / _STUDY / flags.table
-    )
+    directory = files.as_path(flags.out) / _STUDY / flags.table
+    jobs = study.jobs(chosen, flags.scale, directory)
+    saved = derived.Derived(__file__, flags, jobs)
     found: dict[tuple[str, str], list[dict[str, float]]] = {}
-    for result in results:
-        if result.results:
-            run = loaded_run.load(result.job.directory, "last", flags.data_dir)
-            values, about = measures(run)
-            for name, numbers in values.items():
-                found.setdefault((result.job.row, name), []).append(correlations(numbers, **about))
-            jax.clear_caches()
-    if not found:
-        raise SystemExit(f"no run is complete in {flags.out}; run python -m experiments.run first.")
+    for job in jobs:
+        compute = functools.partial(correlations_of_run, job.directory, flags.data_dir)
+        for name, numbers in (saved.of(job, _SPLIT, compute) or {}).items():
+            found.setdefault((job.row, name), []).append(numbers)
     print("| method | measure | seeds | correlation | largest p | right | wrong |")
     print("|" + " --- |" * 7)
     for (row, name), seeds in found.items():
@@ -106,6 +110,8 @@ def main() -> None:
         p = max(seed["p"] for seed in seeds)
         cells = [row, name, str(len(seeds)), spreads["all"], f"{p:.2g}"]
         print("| " + " | ".join([*cells, spreads["right"], spreads["wrong"]]) + " |")
+    if flags.save:
+        saved.save()
 
 
 if __name__ == "__main__":

@@ -8,10 +8,13 @@ pair, the second the loss of choosing within it. A calibrated model of the noisy
 confidence of 0.6 within a pair.
 """
 
+import functools
+
 import numpy as np
 from scipy import special
 
-from experiments import study
+from experiments import derived, study
+from experiments.correlated_label_noise import noise_pairs
 from heteroscedastic import files, user_errors
 from heteroscedastic.analysis.report import comparison
 
@@ -53,16 +56,20 @@ def main() -> None:
     parser = user_errors.parser(main.__doc__)
     parser.add_argument("--scale", default="cpu")
     parser.add_argument("--out", default="runs")
+    derived.add_flag(parser)
+    parser.set_defaults(table="planted_noise", at=None)
     flags = parser.parse_args()
-    chosen = study.table("correlated_label_noise", "planted_noise")
-    results = study.job_results(
-        chosen, flags.scale, files.as_path(flags.out) / "correlated_label_noise" / "planted_noise"
-    )
+    chosen, results = noise_pairs.table_results(flags)
+    saved = derived.Derived(__file__, flags, [result.job for result in results])
     print(f"| regime | method | {' | '.join(_COLUMNS)} |")
     print("|" + " --- |" * (len(_COLUMNS) + 2))
     for name, regime in study.tested_regimes(chosen).items():
         tuned = study.tuned_results(results, regime, chosen.select_metric)
-        columns = {key: parts(result.job.directory, regime.report) for key, result in tuned.items()}
+        columns = {}
+        for key, result in tuned.items():
+            compute = functools.partial(parts, result.job.directory, regime.report)
+            if (values := saved.of(result.job, name, compute)) is not None:
+                columns[key] = values
         seeds = sorted({seed for _, seed in columns})
         for row in (row.name for row in chosen.rows):
             values = np.array([columns[row, seed] for seed in seeds])
@@ -74,6 +81,8 @@ def main() -> None:
                     for pair in zip(values.T, theirs.T)
                 ]
                 print(f"| {name} | {row} - {chosen.reference} | {' | '.join(differences)} |")
+    if flags.save:
+        saved.save()
 
 
 if __name__ == "__main__":

@@ -36,7 +36,7 @@ def main() -> None:
         help="maximum number of ensembles per method; a random subset if there are more",
     )
     flags = parser.parse_args()
-    chosen, results = table_results(flags)
+    chosen, results = table_results(flags, with_saved=False)
     rows = flags.rows or [row.name for row in chosen.rows]
     unknown = sorted(set(rows) - {row.name for row in chosen.rows})
     if unknown:

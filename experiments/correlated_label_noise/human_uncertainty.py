@@ -11,15 +11,17 @@ from the reference at its best temperature, paired by seed. The entropy of the h
 least cross-entropy.
 """
 
+import functools
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Float, Int
 from scipy import special
 
-from experiments import statistics, study
+from experiments import derived, statistics, study
 from experiments.correlated_label_noise import noise_pairs
-from heteroscedastic import user_errors
+from heteroscedastic import files, user_errors
 from heteroscedastic.analysis.report import comparison
 from heteroscedastic.analysis.uncertainty import calibration
 from heteroscedastic.calibration import scores
@@ -82,6 +84,12 @@ def cross_entropy(run: predictions.Predictions, human: Human) -> CrossEntropy:
     )
 
 
+def of_run(directory: files.Path, evaluation: str, human: Callable[[], Human]) -> dict[str, float]:
+    """The cross-entropy of a finished run, and the entropy of the human labels."""
+    found = cross_entropy(predictions.read(directory, evaluation), human())
+    return found._asdict() | {"entropy": entropy(human().shares)}
+
+
 @user_errors.one_line()
 def main() -> None:
     """Prints the cross-entropy of human labels for each method."""
@@ -90,16 +98,19 @@ def main() -> None:
     parser.add_argument("--human_dir", help="directory of cifar10_h; defaults to --data_dir")
     flags = parser.parse_args()
     chosen, results = noise_pairs.table_results(flags)
-    human = human_labels(flags.human_dir or flags.data_dir)
-    print(f"Entropy of the human labels: {entropy(human.shares):.4f} nats.\n")
+    human = functools.cache(lambda: human_labels(flags.human_dir or flags.data_dir))
+    saved = derived.Derived(__file__, flags, [result.job for result in results])
     print(f"| regime | method | seeds | predicted | - {chosen.reference} scaled | scaled |", end="")
     print(f" - {chosen.reference} scaled | temperature |\n|" + " --- |" * 8)
     for name, regime in study.tested_regimes(chosen).items():
         tuned = study.tuned_results(results, regime, chosen.select_metric)
         found: dict[str, dict[int, CrossEntropy]] = {}
         for (row, seed), result in sorted(tuned.items()):
-            read = predictions.read(result.job.directory, regime.report)
-            found.setdefault(row, {})[seed] = cross_entropy(read, human)
+            compute = functools.partial(of_run, result.job.directory, regime.report, human)
+            if numbers := saved.of(result.job, name, compute):
+                least = numbers["entropy"]
+                cells = {field: numbers[field] for field in CrossEntropy._fields}
+                found.setdefault(row, {})[seed] = CrossEntropy(**cells)
         if chosen.reference not in found:
             raise SystemExit(
                 f"no seed of {chosen.reference} has all its runs; train them with python -m"
@@ -108,6 +119,9 @@ def main() -> None:
             )
         for line in lines(name, found, chosen.reference):
             print(line, flush=True)
+    print(f"\nEntropy of the human labels: {least:.4f} nats.")
+    if flags.save:
+        saved.save()
 
 
 def lines(regime: str, found: dict[str, dict[int, CrossEntropy]], reference: str) -> list[str]:

@@ -11,10 +11,16 @@ memorisation: the fractions of right and of wrong labels that the model predicts
 validation, whose labels it cannot memorise.
 """
 
+import functools
+
 import jax
 
-from experiments import study
-from experiments.correlated_label_noise.noise_pairs import reported_checkpoint, results_from_flags
+from experiments import derived, study
+from experiments.correlated_label_noise.noise_pairs import (
+    reported_checkpoint,
+    table_parser,
+    table_results,
+)
 from heteroscedastic import files, user_errors
 from heteroscedastic.analysis.covariance import known_noise
 from heteroscedastic.analysis.errors import label_errors
@@ -44,7 +50,9 @@ _BASELINE = "margin"  # the better of the common scores for a plain softmax unde
 @user_errors.one_line()
 def main() -> None:
     """Prints how well the scores find known label errors."""
-    chosen, results, data_dir = results_from_flags(main.__doc__)
+    flags = table_parser(main.__doc__).parse_args()
+    (chosen, results), data_dir = table_results(flags), flags.data_dir
+    saved = derived.Derived(__file__, flags, [result.job for result in results])
     print("| " + " | ".join(_COLUMNS).format(chosen.reference) + " |")
     print("|" + " --- |" * len(_COLUMNS))
     memorisation = []
@@ -56,11 +64,11 @@ def main() -> None:
             train, valid = {}, {}  # summaries by seed
             for (method, seed), result in sorted(tuned.items()):
                 if method == row:
-                    _check_noise_is_known(result.job.directory)
-                    run = loaded_run.load(result.job.directory, checkpoint, data_dir)
-                    train[seed] = label_errors.summary(label_errors.label_scores(run))
-                    valid[seed] = label_errors.summary(label_errors.label_scores(run, "valid"))
-                    jax.clear_caches()
+                    compute = functools.partial(
+                        summaries, result.job.directory, checkpoint, data_dir
+                    )
+                    if of_run := saved.of(result.job, regime_name, compute):
+                        train[seed], valid[seed] = of_run["train"], of_run["valid"]
             if row == chosen.reference:
                 reference = train
             for line in _lines(train, reference):
@@ -71,6 +79,20 @@ def main() -> None:
     print()
     for line in (_MEMORISATION_COLUMNS, ["---"] * len(_MEMORISATION_COLUMNS), *memorisation):
         print("| " + " | ".join(line) + " |")
+    if flags.save:
+        saved.save()
+
+
+def summaries(directory: files.Path, checkpoint: str, data_dir: str | None) -> dict[str, dict]:
+    """The summaries of the scores of a run's labels, in training and in validation."""
+    _check_noise_is_known(directory)
+    run = loaded_run.load(directory, checkpoint, data_dir)
+    found = {
+        split: label_errors.summary(label_errors.label_scores(run, split))
+        for split in ("train", "valid")
+    }
+    jax.clear_caches()
+    return found
 
 
 def _check_noise_is_known(directory: files.Path) -> None:

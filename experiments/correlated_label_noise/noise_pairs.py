@@ -17,14 +17,16 @@ split, if it stores clean labels too.
 """
 
 import argparse
+import functools
 import os
+from collections.abc import Callable
 from typing import Any
 
 import jax
 import numpy as np
 from jaxtyping import Float
 
-from experiments import statistics, study
+from experiments import derived, statistics, study
 from heteroscedastic import files, user_errors
 from heteroscedastic.analysis.covariance import known_noise, summary
 from heteroscedastic.analysis.report import comparison
@@ -45,7 +47,10 @@ def main() -> None:
     )
     flags = parser.parse_args()
     (chosen, results), data_dir = table_results(flags), flags.data_dir
-    description = all_labels(results[0].job.config["data"], data_dir) if flags.all_labels else None
+    saved = derived.Derived(__file__, flags, [result.job for result in results])
+    description = functools.cache(
+        lambda: all_labels(results[0].job.config["data"], data_dir) if flags.all_labels else None
+    )
     print(
         "| regime | method | measure | pairs first | rank AUC | rank correlation | largest p |"
         " seeds | beyond p_i p_j | median p | p < 0.05 |"
@@ -59,27 +64,41 @@ def main() -> None:
             for (method, _), result in sorted(tuned.items()):
                 if method != row.name:
                     continue
-                known = confusions(result.job.directory, description)
-                run = loaded_run.load(result.job.directory, checkpoint, data_dir)
-                measures = summary.measures(run)
-                for measure, values in measures._asdict().items():
-                    if values[~np.eye(len(values), dtype=bool)].any():
-                        agreement = known_noise.agreement(values, known_noise.most_confused(known))
-                        agreement |= known_noise.rank_correlation(values, known)
-                        agreement |= beyond_probabilities(values, known, measures.overlap)
-                        scores.setdefault(measure, []).append(agreement)
-                jax.clear_caches()
-            for measure, agreements in scores.items():
-                first, auc, rho, p = (
-                    [a[n] for a in agreements] for n in ("first", "auc", "rho", "p")
+                part = f"{name}, all labels" if flags.all_labels else name
+                compute = functools.partial(
+                    agreements, result.job.directory, checkpoint, data_dir, description
                 )
-                spreads = [
-                    comparison.spread(v, 2) if np.isfinite(v).all() else "-"
-                    for v in (first, auc, rho)
-                ]
-                cells = [name, row.name, measure, *spreads, f"{max(p):.2g}", str(len(agreements))]
-                cells += beyond_cells(agreements)
+                of_run = saved.of(result.job, part, compute)
+                for measure, agreement in (of_run or {}).items():
+                    scores.setdefault(measure, []).append(agreement)
+            for measure, by_seed in scores.items():
+                first, auc, rho, p = ([a[n] for a in by_seed] for n in ("first", "auc", "rho", "p"))
+                spreads = ["-" if None in v else comparison.spread(v, 2) for v in (first, auc, rho)]
+                cells = [name, row.name, measure, *spreads, f"{max(p):.2g}", str(len(by_seed))]
+                cells += beyond_cells(by_seed)
                 print("| " + " | ".join(cells) + " |", flush=True)
+    if flags.save:
+        saved.save()
+
+
+def agreements(
+    directory: files.Path,
+    checkpoint: str,
+    data_dir: str | None,
+    description: Callable[[], dict[str, Any] | None],
+) -> dict[str, dict[str, float]]:
+    """The agreement of each measure of a run with confusion rates; of those that are not zero."""
+    known = confusions(directory, description())
+    measures = summary.measures(loaded_run.load(directory, checkpoint, data_dir))
+    found = {}
+    for name, values in measures._asdict().items():
+        if values[~np.eye(len(values), dtype=bool)].any():
+            agreement = known_noise.agreement(values, known_noise.most_confused(known))
+            agreement |= known_noise.rank_correlation(values, known)
+            agreement |= beyond_probabilities(values, known, measures.overlap)
+            found[name] = agreement
+    jax.clear_caches()
+    return found
 
 
 def beyond_probabilities(
@@ -101,7 +120,7 @@ def beyond_cells(agreements: list[dict[str, float]]) -> list[str]:
 
     Seeds whose measure does not vary beyond the overlap are left out.
     """
-    varying = [a for a in agreements if np.isfinite(a["partial"])]
+    varying = [a for a in agreements if a["partial"] is not None and np.isfinite(a["partial"])]
     if not varying:
         return ["-"] * 3
     partial, p = ([a[name] for a in varying] for name in ("partial", "partial_p"))
@@ -153,12 +172,6 @@ def all_labels(data: dict[str, Any], data_dir: str | None) -> dict[str, Any]:
     return {"class_names": stored.class_names, "label_noise": noise}
 
 
-def results_from_flags(description: str) -> tuple[study.Table, list[study.JobResult], str | None]:
-    """The table that the command line names, its results, and the data directory."""
-    flags = table_parser(description).parse_args()
-    return *table_results(flags), flags.data_dir
-
-
 def table_parser(description: str) -> argparse.ArgumentParser:
     """A parser of the flags that name a table and its runs."""
     parser = user_errors.parser(description)
@@ -169,15 +182,20 @@ def table_parser(description: str) -> argparse.ArgumentParser:
     )
     parser.add_argument("--out", default="runs", help="runs are read from OUT/STUDY/TABLE")
     parser.add_argument("--data_dir", default=os.environ.get("TFDS_DATA_DIR"))
+    derived.add_flag(parser)
     return parser
 
 
-def table_results(flags: argparse.Namespace) -> tuple[study.Table, list[study.JobResult]]:
-    """The table that the flags name, and its results."""
+def table_results(
+    flags: argparse.Namespace, with_saved: bool = True
+) -> tuple[study.Table, list[study.JobResult]]:
+    """The table that the flags name, and its results; without saved ones, of finished runs."""
     chosen = study.table("correlated_label_noise", flags.table)
-    results = study.job_results(
-        chosen, flags.scale, files.as_path(flags.out) / "correlated_label_noise" / flags.table
-    )
+    saved = {}
+    if with_saved:
+        saved = study.saved_results("correlated_label_noise", flags.table, flags.scale)
+    out = files.as_path(flags.out) / "correlated_label_noise" / flags.table
+    results = study.job_results(chosen, flags.scale, out, saved)
     return chosen, study.results_at(chosen, results, flags.at) if flags.at else results
 
 

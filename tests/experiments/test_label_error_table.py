@@ -1,3 +1,4 @@
+import sys
 from types import SimpleNamespace
 
 import pytest
@@ -52,14 +53,14 @@ def test_predicted_fractions_are_spreads_over_seeds():
 
 @pytest.mark.parametrize("record", [{}, {"label_noise": [[0, 0, 6], [1, 1, 2]]}])
 def test_without_known_wrong_labels_nothing_is_evaluated(record, tmp_path, monkeypatch, capsys):
+    evals = {"evals": {"test": {}, "test_best": {}}}
     result = SimpleNamespace(
-        job=SimpleNamespace(directory=tmp_path, config={"evals": {"test": {}, "test_best": {}}})
+        job=SimpleNamespace(directory=tmp_path, config=evals, fingerprint="f"), results={}
     )
-    monkeypatch.setattr(
-        label_errors,
-        "results_from_flags",
-        lambda _: (study.table("correlated_label_noise", "planted_noise"), [result], None),
-    )
+    (tmp_path / "results.json").touch()
+    chosen = study.table("correlated_label_noise", "planted_noise")
+    monkeypatch.setattr(sys, "argv", ["label_errors"])
+    monkeypatch.setattr(label_errors, "table_results", lambda _: (chosen, [result]))
     monkeypatch.setattr(label_errors.study, "tuned_results", lambda *_: {("hom", 0): result})
     monkeypatch.setattr(label_errors.loaded_run, "read", lambda _: SimpleNamespace(dataset=record))
     monkeypatch.setattr(label_errors.loaded_run, "load", lambda *_: pytest.fail("a run was loaded"))

@@ -1,13 +1,14 @@
 """What a page of results says about its runs is what the runs of the table are."""
 
 import functools
+import importlib
 import re
 import sys
 from pathlib import Path
 
 import pytest
 
-from experiments import study, table
+from experiments import study
 from heteroscedastic import files
 
 PAGES = Path(__file__).parents[2] / "docs/results"
@@ -55,6 +56,7 @@ _UNSAVED = {
 }
 _VALUE = re.compile(r"[+-]?\d[\d.,]* ± [\d.,]*\d")
 _CALL = "python -m experiments.table "
+_ALSO = ("adaptive_label_smoothing.unseen",)  # with the saved numbers of derived.py
 _WITH_TABLES = sorted(
     path.name
     for path in PAGES.glob("*.md")
@@ -70,24 +72,29 @@ def _without(page, start):
 
 
 def _calls(page):
-    """The arguments of the calls of a page, with each --at and --reference that it names."""
-    calls = set()
+    """The commands of a page and their arguments, with each --at and --reference that it names."""
+    calls, others = set(), set()
     for block in re.findall(r"```sh\n(.*?)```", page, re.DOTALL):
         block = block.replace("\\\n", " ")
         for name, values in re.findall(r"for (\w+) in ([^;]*);", block) or [("", "-")]:
+            for command in _ALSO:
+                found = re.findall(rf"python -m experiments\.{re.escape(command)} (.*)", block)
+                others |= {(f"experiments.{command}", arguments) for arguments in found}
             for arguments in re.findall(f"{re.escape(_CALL)}(.*)", block):
                 calls |= {arguments.replace(f"${name}", x) for x in values.split() if name} or {
                     arguments
                 }
     tables = {re.sub(r" --(at|reference)=\S+", "", call) for call in calls}
     options = re.findall(r"`(--(?:at|reference|scale)=[^ `]+)`", page)
-    return {f"{x} {option}" for x in calls | tables for option in ("", *options)}
+    return others | {
+        ("experiments.table", f"{x} {option}") for x in calls | tables for option in ("", *options)
+    }
 
 
-def _printed(arguments, monkeypatch, capsys):
-    monkeypatch.setattr(sys, "argv", ["table", *arguments.split()])
+def _printed(command, arguments, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", [command, *arguments.split()])
     try:
-        table.main()
+        importlib.import_module(command).main()
     except (SystemExit, ValueError):  # an option of another table of the page
         return set()
     return set(_VALUE.findall(capsys.readouterr().out))
@@ -111,7 +118,9 @@ def test_every_interval_on_a_page_is_printed_by_its_commands_from_saved_results(
     page = (PAGES / name).read_text()
     monkeypatch.chdir(tmp_path)  # without runs
     printed = [
-        value.split(" ± ") for call in _calls(page) for value in _printed(call, monkeypatch, capsys)
+        value.split(" ± ")
+        for call in _calls(page)
+        for value in _printed(*call, monkeypatch, capsys)
     ]
     page = functools.reduce(_without, _UNSAVED.get(name, ()), page)
     missing = [

@@ -1,0 +1,70 @@
+"""Numbers that a command computes from a finished run, saved so that it prints them without it.
+
+A command that reads checkpoints or predictions, such as noise_pairs, has --save, which writes
+experiments/S/results/COMMAND/T.SCALE.json. Runs are identified as in save_results; the metrics by
+which runs are tuned come from its file.
+"""
+
+import argparse
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from experiments import study
+from heteroscedastic import files
+
+
+class Derived:
+    """Numbers of the runs of a table by one command."""
+
+    def __init__(self, command: str, flags: argparse.Namespace, jobs: Sequence[study.Job]):
+        """Reads what is saved.
+
+        Args:
+          command: the module, by its file in experiments/STUDY/.
+          flags: table and scale.
+          jobs: of the table.
+
+        Raises:
+          SystemExit: no job has a complete run or saved numbers; says what to run.
+        """
+        path = Path(command)
+        directory = study.saved_path(path.parent.name, flags.table, flags.scale).parent / path.stem
+        self.path = directory / f"{flags.table}.{flags.scale}.json"
+        self.saved = files.read_json(self.path) if self.path.exists() else {}
+        self.used: dict[str, Any] = {}
+        if not any(_is_complete(job) or job.fingerprint in self.saved for job in jobs):
+            raise SystemExit(
+                f"no run of {flags.table} is complete and none is saved in {self.path}; train them"
+                f" with python -m experiments.run --study={path.parent.name} --table={flags.table}"
+                f" --scale={flags.scale}."
+            )
+
+    def of(self, job: study.Job, part: str, compute: Callable[[], Any]) -> Any:
+        """The numbers of a part of a run, such as a regime, as JSON has them.
+
+        Computed where the run is complete, else as they were saved; None if they are not.
+        """
+        if _is_complete(job):
+            numbers = files.plain(compute())
+        elif (numbers := self.saved.get(job.fingerprint, {}).get("numbers", {}).get(part)) is None:
+            return None
+        about = dict(row=job.row, point=dict(job.point), seed=job.seed, numbers={})
+        self.used.setdefault(job.fingerprint, about)["numbers"][part] = numbers
+        return numbers
+
+    def save(self) -> None:
+        """Writes the numbers that were asked for."""
+        files.write_json(self.path, self.used)
+        print(f"\n{self.path}: numbers of {len(self.used)} runs are saved.")
+
+
+def _is_complete(job: study.Job) -> bool:
+    return (job.directory / "results.json").exists()
+
+
+def add_flag(parser: argparse.ArgumentParser) -> None:
+    """Adds --save."""
+    parser.add_argument(
+        "--save", action="store_true", help="save the numbers of each run in the repository"
+    )

@@ -1,0 +1,56 @@
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from experiments import derived, study
+from experiments.derived import Derived
+
+COMMAND = "experiments/correlated_label_noise/noise_pairs.py"
+FLAGS = SimpleNamespace(table="planted_noise", scale="cpu")
+
+
+def job(directory, seed):
+    return study.Job("low_rank", (("head.temperature", 2.0),), seed, directory, {}, f"job {seed}")
+
+
+@pytest.fixture
+def jobs(tmp_path, monkeypatch):
+    path = tmp_path / "repository" / "results" / "planted_noise.cpu.json"
+    monkeypatch.setattr(derived.study, "saved_path", lambda *_: path)
+    made = [job(tmp_path / f"seed_{seed}", seed) for seed in range(2)]
+    for each in made:
+        each.directory.mkdir()
+    (made[0].directory / "results.json").touch()
+    return made
+
+
+def test_saved_numbers_are_those_of_the_runs_and_stand_in_for_them(jobs):
+    numbers = {"covariance": np.array([0.25, np.nan])}
+    of_runs = Derived(COMMAND, FLAGS, jobs)
+    computed = of_runs.of(jobs[0], "last epoch", lambda: numbers)
+    assert computed == {"covariance": [0.25, None]}
+    assert of_runs.of(jobs[1], "last epoch", lambda: pytest.fail("it is not complete")) is None
+    of_runs.save()
+    (jobs[0].directory / "results.json").unlink()
+    saved = Derived(COMMAND, FLAGS, jobs)
+    assert saved.path.parent.name == "noise_pairs"
+    assert saved.of(jobs[0], "last epoch", lambda: pytest.fail("the run is gone")) == computed
+    assert saved.of(jobs[0], "early stopping", lambda: pytest.fail("the run is gone")) is None
+    assert saved.saved["job 0"]["seed"] == 0
+
+
+def test_a_run_comes_before_what_was_saved_of_it_and_other_runs_are_dropped(jobs):
+    for number in (1.0, 2.0):
+        now = Derived(COMMAND, FLAGS, jobs)
+        assert now.of(jobs[0], "last epoch", lambda number=number: number) == number
+        now.saved["another"] = {}
+        now.save()
+    assert Derived(COMMAND, FLAGS, jobs).saved.keys() == {"job 0"}
+
+
+def test_without_runs_and_saved_numbers_the_error_says_what_to_run(jobs):
+    with pytest.raises(
+        SystemExit, match=r"no run of planted_noise is complete .*--table=planted_noise --scale=cpu"
+    ):
+        Derived(COMMAND, FLAGS, jobs[1:])
