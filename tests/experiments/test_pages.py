@@ -3,9 +3,11 @@
 import functools
 import importlib
 import re
+import statistics
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from experiments import study
@@ -129,6 +131,37 @@ def test_every_interval_on_a_page_is_printed_by_its_commands_from_saved_results(
         if not any(all(map(_agrees, value.split(" ± "), pair)) for pair in printed)
     ]
     assert not missing, missing
+
+
+def test_the_page_of_class_maps_shows_the_saved_numbers():
+    """Means over seeds of each map and metric, and the differences with their intervals."""
+    path = study.saved_path("adaptive_label_smoothing", "saliency/class_maps", "")
+    saved = files.read_json(path.with_name("class_maps.json"))
+    of_seeds = {}
+    for name, run in saved["runs"].items():
+        group = name.partition(", seed ")[0]
+        for entry in run["localisation"]:
+            key = (group if entry["map"] == "map" else entry["map"]), entry["metric"]
+            if entry["map"] == "map" or group == "hard":
+                of_seeds.setdefault(key, []).append(entry["mean"]["value"])
+    lines = (PAGES / "localisation.md").read_text().splitlines()
+    rows = [[c.strip() for c in line.split("|")[1:-1]] for line in lines if line.startswith("| ")]
+    metrics, means, differences = ("pointing", "box", "max_box", "mass"), 0, 0
+    for name, *cells in rows:
+        name = name.removesuffix(", of `hard`")
+        for metric, cell in zip(metrics, cells):
+            if "(" in cell:
+                shown = [float(x) for x in re.findall(r"-?\d[\d.]*", cell)]
+                expected = saved["differences"][name][metric]
+                expected = [expected[x] for x in ("value", "low", "high")]
+                differences += 1
+            elif (name, metric) in of_seeds:
+                shown, expected = float(cell), statistics.mean(of_seeds[name, metric])
+                means += 1
+            else:
+                continue
+            np.testing.assert_allclose(shown, expected, atol=5.1e-4 if "(" not in cell else 5.1e-5)
+    assert (means, differences) == (8 * 4, 4 * 4)
 
 
 def test_a_page_with_other_digits_or_another_sign_does_not_agree():
