@@ -8,9 +8,11 @@ import numpy as np
 from jaxtyping import Int
 
 from heteroscedastic.data.text import batches, words
+from heteroscedastic.distributed import class_padding
 from heteroscedastic.models.beam import Hypotheses
 from heteroscedastic.runs.assembly import Run
 from heteroscedastic.tasks import bleu
+from heteroscedastic.training.state import TrainState
 
 SETTINGS = ("beam_size", "length_penalty", "max_tokens")
 _SENTENCES_PER_ROW = 4  # of a batch: as many rows of training have about as many tokens
@@ -43,12 +45,32 @@ def translations(
     """
     pipeline, language = run.pipeline, run.config["data"]["target"]
     sources = pipeline.text.source[split].split()
-    found = best_hypotheses(sources, _SENTENCES_PER_ROW * run.steps.batch_size, search, max_tokens)
+    batch_size = _SENTENCES_PER_ROW * run.steps.batch_size
+    found = best_hypotheses(sources, batch_size, search, max_tokens)
     tokenized = [words.decoded(tokens, pipeline.text.target_words) for tokens in found]
     return Translations(
         words.detokenized(tokenized, language),
         bleu.bleu(tokenized, pipeline.pairs[split].target, language),
     )
+
+
+def model_search(run: Run, state: TrainState, *, beam_size: int, length_penalty: float) -> Search:
+    """The search by the model of a finished run, on one device.
+
+    Args:
+      run: of the task "translation".
+      state: as it is saved.
+      beam_size: see models.beam, as for the other.
+      length_penalty: likewise.
+    """
+    state = class_padding.padded(run.class_axis, state)
+    program = jax.jit(run.translations, static_argnames=SETTINGS)
+
+    def search(source, max_tokens):
+        settings = dict(beam_size=beam_size, length_penalty=length_penalty, max_tokens=max_tokens)
+        return program(state.params, state.model_state, source, **settings)
+
+    return search
 
 
 def best_hypotheses(

@@ -2,6 +2,9 @@
 
 import functools
 import json
+import re
+import shutil
+import sys
 
 import jax
 import jax.numpy as jnp
@@ -17,7 +20,7 @@ from heteroscedastic.data.text import numbers, words
 from heteroscedastic.data.text.pipeline import Text
 from heteroscedastic.models.beam import Hypotheses
 from heteroscedastic.models.transformer import TransformerSmall
-from heteroscedastic.runs import assembly, loop, predictions, translation
+from heteroscedastic.runs import assembly, loop, predictions, translate, translation
 
 WORDS = (48, 48)  # of source and target
 
@@ -46,6 +49,12 @@ def small(name="multi30k_hom", **overrides):
     return study.config(name, settings | overrides)
 
 
+def command(monkeypatch, directory, *flags):
+    words = [f"--run={directory}", f"--input={directory.parent / 'in.txt'}", *flags]
+    monkeypatch.setattr(sys, "argv", ["translate", *words, f"--out={directory.parent / 'out.txt'}"])
+    translate.main()
+
+
 BEAM = {"evals.test.beam_size": 3, "evals.test.max_tokens": 8}
 
 
@@ -72,7 +81,12 @@ def test_a_run_resumes_with_the_same_bits_and_its_metrics_are_those_of_its_predi
 
     results, last = whole[0]["evals"]["test"], json.loads(whole[1][-1])
     translated = (tmp_path / "whole" / "predictions" / "test.txt").read_text().splitlines()
-    _, references = numbers.splits("de", "en")["test"]
+    sources, references = numbers.splits("de", "en")["test"]
+    # The same sentences as new text, in capitals, with a line without words, in smaller batches.
+    (tmp_path / "in.txt").write_text("\n".join([*map(str.title, sources), "", sources[0]]))
+    command(monkeypatch, tmp_path / "whole", "--beam_size=3", "--max_tokens=8", "--batch_size=7")
+    lines = (tmp_path / "out.txt").read_text().split("\n")
+    assert lines == [*translated, "", translated[0], ""]
     bleu = sacrebleu.metrics.BLEU(lowercase=True)
     assert results.pop("bleu") == bleu.corpus_score(translated, [references]).score
     assert 0 <= results.pop("bleu_moses") <= 100
@@ -87,6 +101,11 @@ def test_a_run_resumes_with_the_same_bits_and_its_metrics_are_those_of_its_predi
     assert results["accuracy"] == np.mean(predictions.is_correct(record))
     dataset = json.loads((tmp_path / "whole" / "dataset.json").read_text())
     assert len(record.ids) == dataset["num_examples"]["test"]
+
+    (tmp_path / "out.txt").unlink()
+    shutil.rmtree(tmp_path / "whole" / "checkpoints")
+    with pytest.raises(SystemExit, match=r"error: .*checkpoint"):
+        command(monkeypatch, tmp_path / "whole")
 
 
 _ON_DEVICES = """
@@ -183,3 +202,43 @@ def test_every_sentence_is_translated_in_its_place_also_where_the_first_search_h
     for source, tokens in zip(sources, best):
         expected = np.repeat(source, source % 8).tolist()[:99]
         assert tokens[: len(expected) + 1].tolist() == [*expected, words.END]
+
+
+@pytest.mark.parametrize(
+    ("content", "flags", "message"),
+    [
+        (b"eins\n\xff\n", (), r"in\.txt line 2 is not UTF-8"),
+        (b"\n \n", (), r"in\.txt has no sentence; write one a line\."),
+        (b"eins\n", ("--beam_size=0",), r"--beam_size is 0; it must be a whole number >= 1"),
+        (b"eins\n", (), r"is of the task 'multiclass', which has no translations; give a run"),
+        (b"eins\n", (), r"out\.txt exists already; remove it, or give another --out\."),
+    ],
+)
+def test_what_cannot_be_translated_is_an_error_of_one_line(
+    tmp_path, monkeypatch, content, flags, message
+):
+    run, config = tmp_path / "run", study.config("digits_hom", {})
+    run.mkdir()
+    records = {
+        "config": config,
+        "results": {"evals": {name: {} for name in config["evals"]}, "step": 1},
+        "dataset": {"class_names": ["a"]},
+    }
+    for name, record in records.items():
+        (run / f"{name}.json").write_text(json.dumps(record))
+    (tmp_path / "in.txt").write_bytes(content)
+    if "exists" in message:
+        (tmp_path / "out.txt").touch()
+    with pytest.raises(SystemExit) as caught:
+        command(monkeypatch, run, *flags)
+    assert re.match(rf"error: .*{message}", str(caught.value)), caught.value
+    assert (tmp_path / "out.txt").exists() == ("exists" in message)
+
+
+def test_a_sentence_that_is_too_long_is_an_error_that_names_its_line():
+    run = assembly.build(small())
+    sentences = [",", "", ", " * 1023, ", " * 1024]
+    with pytest.raises(ValueError, match=r"^FILE line 4 has 1,025 tokens, but .* 1,024; split it"):
+        translate.translations(
+            run, sentences, pytest.fail, batch_size=2, max_tokens=8, source="FILE"
+        )
