@@ -229,7 +229,7 @@ def print_decoding(directory: str, data_dir: str | None, split: str, max_sentenc
         find = functools.partial(translation.best_hypotheses, sources, 64, search, 200)
         find()  # compiles
         start = time.perf_counter()
-        lengths = [np.argmax(tokens == words.END) for tokens in find()]
+        lengths = [len(best.words) for best in find()]
         seconds = time.perf_counter() - start
         print(
             f"| {beam_size} | {len(sources):,} | {seconds:.1f} | {len(sources) / seconds:.1f} |"

@@ -466,8 +466,8 @@ class _Trainer:
                 found = self._translations(settings["split"], limits, states[checkpoint])
                 if hosts.is_first():
                     workdir.write_sentences(self.path, name, found.sentences)
-                evals[name] |= found.bleu.scores
-                signatures |= found.bleu.signatures
+                evals[name] |= found.scores
+                signatures |= found.signatures
             title = f"{name} ({settings['split']}, {checkpoint} checkpoint):"
             hosts.log(progress.table(title, evals[name]))
         return {

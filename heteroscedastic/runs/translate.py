@@ -56,7 +56,7 @@ def translations(
     found = translation.best_hypotheses(
         [sources[row] for row in rows], min(batch_size, len(rows)), search, max_tokens
     )
-    tokenized = [words.decoded(tokens, text.target_words) for tokens in found]
+    tokenized = [words.decoded(best.words, text.target_words) for best in found]
     for row, sentence in zip(rows, words.detokenized(tokenized, data["target"]), strict=True):
         translated[row] = sentence
     return translated

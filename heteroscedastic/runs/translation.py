@@ -5,13 +5,13 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
-from jaxtyping import Int
+from jaxtyping import Float, Int
 
 from heteroscedastic.data.text import batches, words
 from heteroscedastic.distributed import class_padding
 from heteroscedastic.models.beam import Hypotheses
 from heteroscedastic.runs.assembly import Run
-from heteroscedastic.tasks import bleu
+from heteroscedastic.tasks import bleu, word_calibration
 from heteroscedastic.training.state import TrainState
 
 SETTINGS = ("beam_size", "length_penalty", "max_tokens")
@@ -22,11 +22,19 @@ _SENTENCES_PER_ROW = 4  # of a batch: as many rows of training have about as man
 Search = Callable[[Int[np.ndarray, "b s"], int], Hypotheses]
 
 
+class Hypothesis(NamedTuple):
+    """The best hypothesis of a sentence, without its end."""
+
+    words: Int[np.ndarray, "t"]
+    log_probs: Float[np.ndarray, "t"]  # of each word given those before it
+
+
 class Translations(NamedTuple):
     """The translations of a split, in the order of its stored pairs."""
 
     sentences: list[str]
-    bleu: bleu.Bleu
+    scores: dict[str, float]  # BLEU, and the calibration of the words
+    signatures: dict[str, str]  # of BLEU
 
 
 def translations(
@@ -35,7 +43,7 @@ def translations(
     search: Search,
     max_tokens: int,
 ) -> Translations:
-    """The best hypothesis of each sentence of a split, and its BLEU.
+    """The best hypothesis of each sentence of a split, their BLEU and their calibration.
 
     Args:
       run: of the task "translation".
@@ -47,10 +55,17 @@ def translations(
     sources = pipeline.text.source[split].split()
     batch_size = _SENTENCES_PER_ROW * run.steps.batch_size
     found = best_hypotheses(sources, batch_size, search, max_tokens)
-    tokenized = [words.decoded(tokens, pipeline.text.target_words) for tokens in found]
+    tokenized = [words.decoded(best.words, pipeline.text.target_words) for best in found]
+    measured = bleu.bleu(tokenized, pipeline.pairs[split].target, language)
+    references = [tokens[:-1] for tokens in pipeline.text.target[split].split()]
+    is_right = [
+        word_calibration.is_right(best.words, reference)
+        for best, reference in zip(found, references, strict=True)
+    ]
+    log_probs = np.concatenate([best.log_probs for best in found])
+    calibration = word_calibration.measures(log_probs, np.concatenate(is_right))
     return Translations(
-        words.detokenized(tokenized, language),
-        bleu.bleu(tokenized, pipeline.pairs[split].target, language),
+        words.detokenized(tokenized, language), measured.scores | calibration, measured.signatures
     )
 
 
@@ -75,7 +90,7 @@ def model_search(run: Run, state: TrainState, *, beam_size: int, length_penalty:
 
 def best_hypotheses(
     sources: Sequence[Int[np.ndarray, "_"]], batch_size: int, search: Search, max_tokens: int
-) -> list[Int[np.ndarray, "_"]]:
+) -> list[Hypothesis]:
     """The best hypothesis of each sentence, in their order.
 
     Time and memory of a search grow with the tokens that it has room for. The first search of a
@@ -90,7 +105,7 @@ def best_hypotheses(
     """
     best: list[Any] = [None] * len(sources)
     for tokens_per_source in (2, max_tokens):
-        rows = np.array([row for row, tokens in enumerate(best) if tokens is None], int)
+        rows = np.array([row for row, found in enumerate(best) if found is None], int)
         for batch in batches.source_batches([sources[row] for row in rows], batch_size):
             room = min(max_tokens, tokens_per_source * batch.source.shape[1])
             found = jax.tree.map(np.asarray, search(batch.source, room))
@@ -98,7 +113,8 @@ def best_hypotheses(
             is_finished = np.all(np.isfinite(found.scores) & (lengths < room), axis=1)
             for slot, row in enumerate(rows[batch.rows]):
                 if is_finished[slot] or room == max_tokens:
-                    best[row] = found.words[slot, 0]
+                    chosen = slot, 0, slice(lengths[slot, 0] - 1)
+                    best[row] = Hypothesis(found.words[chosen], found.word_log_probs[chosen])
     return best
 
 

@@ -90,6 +90,9 @@ def test_a_run_resumes_with_the_same_bits_and_its_metrics_are_those_of_its_predi
     bleu = sacrebleu.metrics.BLEU(lowercase=True)
     assert results.pop("bleu") == bleu.corpus_score(translated, [references]).score
     assert 0 <= results.pop("bleu_moses") <= 100
+    beam = {name: results.pop(f"beam_{name}") for name in ("accuracy", "confidence", "ece")}
+    assert abs(beam["accuracy"] - beam["confidence"]) <= beam["ece"] + 1e-9
+    assert 0 < beam["confidence"] < 1
     signatures = json.loads((tmp_path / "whole" / "results.json").read_text())["signatures"]
     assert signatures["bleu"] == str(bleu.get_signature())
     assert "tok:none|smooth:none" in signatures["bleu_moses"]
@@ -194,14 +197,46 @@ def test_every_sentence_is_translated_in_its_place_also_where_the_first_search_h
             translated = np.repeat(sentence[sentence >= 4], sentence[sentence >= 4] % 8)
             translated = translated[: room - 1]
             found[row, 0, : len(translated)] = translated
-        scores = np.zeros(found.shape[:2], np.float32)
-        return Hypotheses(jnp.asarray(found), jnp.asarray(scores), jnp.asarray(scores))
+        return hypotheses(found, -found.astype(np.float32))
 
     best = translation.best_hypotheses(sources, 4, search, 100)
     assert set(rooms) == {32, 64, 100}
-    for source, tokens in zip(sources, best):
-        expected = np.repeat(source, source % 8).tolist()[:99]
-        assert tokens[: len(expected) + 1].tolist() == [*expected, words.END]
+    for source, found in zip(sources, best):
+        expected = np.repeat(source, source % 8)[:99]
+        np.testing.assert_array_equal(found.words, expected)
+        np.testing.assert_array_equal(found.log_probs, -expected.astype(np.float32))
+
+
+def hypotheses(found, log_probs):
+    scores = jnp.zeros(found.shape[:2])
+    return Hypotheses(jnp.asarray(found), jnp.asarray(log_probs), scores, scores)
+
+
+def test_words_of_the_references_are_right_and_the_ends_of_sentences_count_for_nothing():
+    run = assembly.build(small())
+    text, number = run.pipeline.text, sum(map(len, run.pipeline.text.target["test"].split()))
+    sides = zip(text.source["test"].split(), text.target["test"].split(), strict=True)
+    references = {tuple(source.tolist()): target[:-1] for source, target in sides}
+    number -= len(references)
+    assert len(references) == 60  # no sentence is there twice
+
+    def search(source, room, more):
+        found = np.full((len(source), 1, room), words.END, np.int32)
+        log_probs = np.full(found.shape, -9.0, np.float32)
+        for row, sentence in enumerate(source):
+            sentence = sentence[sentence != words.PAD]
+            translated = [*more, *references[tuple(sentence.tolist())]]
+            found[row, 0, : len(translated)] = translated
+            log_probs[row, 0, : len(translated)] = np.log(0.75)
+        return hypotheses(found, log_probs)
+
+    for more in ([], [words.UNKNOWN]):
+        found = translation.translations(run, "test", functools.partial(search, more=more), 100)
+        accuracy = number / (number + 60 * len(more))
+        assert found.scores["beam_accuracy"] == pytest.approx(accuracy)
+        assert found.scores["beam_confidence"] == pytest.approx(0.75)
+        assert found.scores["beam_ece"] == pytest.approx(abs(accuracy - 0.75))
+        assert (found.scores["bleu_moses"] == pytest.approx(100)) == (not more)
 
 
 @pytest.mark.parametrize(
@@ -235,10 +270,20 @@ def test_what_cannot_be_translated_is_an_error_of_one_line(
     assert (tmp_path / "out.txt").exists() == ("exists" in message)
 
 
-def test_a_sentence_that_is_too_long_is_an_error_that_names_its_line():
-    run = assembly.build(small())
-    sentences = [",", "", ", " * 1023, ", " * 1024]
-    with pytest.raises(ValueError, match=r"^FILE line 4 has 1,025 tokens, but .* 1,024; split it"):
-        translate.translations(
-            run, sentences, pytest.fail, batch_size=2, max_tokens=8, source="FILE"
-        )
+def test_new_sentences_keep_their_lines_and_one_that_is_too_long_is_an_error_that_names_its_line():
+    run, lengths = assembly.build(small()), set()
+
+    def search(source, room):  # one word for each sentence
+        lengths.update(np.sum(source != words.PAD, axis=1).tolist())
+        found = np.full((len(source), 1, room), words.END, np.int32)
+        found[..., 0] = 4
+        return hypotheses(found, np.zeros(found.shape, np.float32))
+
+    translated = functools.partial(
+        translate.translations, run, search=search, batch_size=2, max_tokens=8, source="FILE"
+    )
+    (word,) = words.detokenized([run.pipeline.text.target_words[4]], "en")
+    assert translated([", " * 1023, "", ",", "\x01"]) == [word, "", word, ""]
+    assert lengths == {1024, 2}
+    with pytest.raises(ValueError, match=r"^FILE line 3 has 1,025 tokens, but .* 1,024; split it"):
+        translated([",", ", " * 1023, ", " * 1024])
