@@ -497,7 +497,7 @@ class _Trainer:
             arguments = state.params, state.model_state, self.placement.feed(part, len(source))
             bound = {**limits, "max_tokens": max_tokens}
             return self.stop_event.unless_set(
-                functools.partial(self.programs.translations, *arguments, **bound)
+                functools.partial(self.programs.hypotheses, *arguments, **bound)
             )
 
         try:

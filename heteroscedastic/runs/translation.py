@@ -1,14 +1,17 @@
 """Translations of a split by the model of a run, and their BLEU."""
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Array, Float, Int
 
 from heteroscedastic.data.text import batches, words
 from heteroscedastic.distributed import class_padding
+from heteroscedastic.models import beam
 from heteroscedastic.models.beam import Hypotheses
 from heteroscedastic.runs.assembly import Run
 from heteroscedastic.tasks import bleu, word_calibration
@@ -79,13 +82,58 @@ def model_search(run: Run, state: TrainState, *, beam_size: int, length_penalty:
       length_penalty: likewise.
     """
     state = class_padding.padded(run.class_axis, state)
-    program = jax.jit(run.translations, static_argnames=SETTINGS)
+    compiled = program(run)
 
     def search(source, max_tokens):
         settings = dict(beam_size=beam_size, length_penalty=length_penalty, max_tokens=max_tokens)
-        return program(state.params, state.model_state, source, **settings)
+        return compiled(state.params, state.model_state, source, **settings)
 
     return search
+
+
+def program(run: Run, **settings: Any) -> Callable[..., Hypotheses]:
+    """The jitted `hypotheses` of a run; the settings are of `jax.jit`."""
+    return jax.jit(functools.partial(hypotheses, run), static_argnames=SETTINGS, **settings)
+
+
+def hypotheses(
+    run: Run,
+    params: Any,
+    model_state: Any,
+    source: Int[Array, "b s"],
+    *,
+    beam_size: int,
+    length_penalty: float,
+    max_tokens: int,
+) -> Hypotheses:
+    """The likeliest translations of a batch of sentences, by beam search.
+
+    The probability of a word is the predictive's, which averages over the noise of each token
+    apart. The points of the noise are the fixed ones of a predictive without a key, the same for
+    every token, so that a translation depends on its sentence alone.
+
+    Args:
+      run: of the task "translation".
+      params: with padding classes.
+      model_state: likewise.
+      source: words of the sentences, then padding.
+      beam_size: see models.beam, as for the others; static.
+      length_penalty: static.
+      max_tokens: static.
+    """
+    model = run.padded_model
+    apply = functools.partial(model.apply, {"params": params, **model_state})
+    sources = apply(source, (source != words.PAD).astype(jnp.int32), method="read")
+    is_word = ~jnp.isin(jnp.arange(run.num_classes), jnp.array((words.START, words.PAD)))
+
+    def step(previous, position, past):
+        latent, past = apply(previous, position, past, sources, method="step")
+        logits = run.predictive(None, latent)
+        return jax.nn.log_softmax(jnp.where(is_word, logits, -jnp.inf)), past
+
+    past = model.backbone.no_past(len(source), beam_size, max_tokens)
+    limits = dict(max_tokens=max_tokens, length_penalty=length_penalty)
+    return beam.search(step, past, end=words.END, **limits)
 
 
 def best_hypotheses(

@@ -131,7 +131,7 @@ for number in (1, 8):
     feed = placement.feed(next(data.feeds("test", slots)), 8)
     evaluated, _ = programs.eval_step(*weights, arrays["test"], feed, jax.random.key(0))
     source = placement.feed(data.arrays["test"].source[:8], 8)
-    found = programs.translations(*weights, source, beam_size=2, length_penalty=1.0, max_tokens=6)
+    found = programs.hypotheses(*weights, source, beam_size=2, length_penalty=1.0, max_tokens=6)
     leaves = jax.tree.leaves((state.params, sums, evaluated, found.words, found.scores))
     print(json.dumps([np.asarray(x, float).ravel().tolist() for x in leaves]))
 """
@@ -177,9 +177,7 @@ def test_a_translation_has_no_start_and_no_padding():
     state = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), run.shapes)
     source = jnp.full((2, 3), words.UNKNOWN)
     settings = dict(beam_size=8, length_penalty=0.0, max_tokens=4)
-    found = jax.jit(functools.partial(run.translations, **settings))(
-        state.params, state.model_state, source
-    )
+    found = translation.program(run)(state.params, state.model_state, source, **settings)
     assert np.isfinite(found.scores).all()
     assert np.unique(found.words)[:2].tolist() == [words.END, words.UNKNOWN]
 
