@@ -176,8 +176,7 @@ def test_a_translation_has_no_start_and_no_padding():
     # All words have the same probability, and a search takes the first of those that are equal.
     state = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), run.shapes)
     source = jnp.full((2, 3), words.UNKNOWN)
-    settings = dict(beam_size=8, length_penalty=0.0, max_tokens=4)
-    found = translation.program(run)(state.params, state.model_state, source, **settings)
+    found = translation.model_search(run, state, beam_size=8, length_penalty=0.0)(source, 4)
     assert np.isfinite(found.scores).all()
     assert np.unique(found.words)[:2].tolist() == [words.END, words.UNKNOWN]
 
