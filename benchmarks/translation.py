@@ -219,20 +219,17 @@ def print_steps(steps: list[TimedStep], num_tokens: int) -> None:
 def print_decoding(directory: str, data_dir: str | None, split: str, max_sentences: int) -> None:
     """Prints sentences per second of the search for translations, without compilation."""
     loaded = loaded_run.load(directory, data_dir=data_dir)
-    run, weights = loaded.run, (loaded.state.params, loaded.state.model_state)
-    program = jax.jit(run.translations, static_argnames=translation.SETTINGS)
-    sources = run.pipeline.text.source[split].split()[:max_sentences]
+    sources = loaded.run.pipeline.text.source[split].split()[:max_sentences]
     print("| beam | sentences | seconds | sentences/s | tokens per sentence |")
     print("| --- | --- | --- | --- | --- |")
     for beam_size in (1, 5):
-
-        def search(source, room, size=beam_size):
-            return program(*weights, source, beam_size=size, length_penalty=1.0, max_tokens=room)
-
+        search = translation.model_search(
+            loaded.run, loaded.state, beam_size=beam_size, length_penalty=1.0
+        )
         find = functools.partial(translation.best_hypotheses, sources, 64, search, 200)
         find()  # compiles
         start = time.perf_counter()
-        lengths = [np.argmax(tokens == words.END) for tokens in find()]
+        lengths = [len(best.words) for best in find()]
         seconds = time.perf_counter() - start
         print(
             f"| {beam_size} | {len(sources):,} | {seconds:.1f} | {len(sources) / seconds:.1f} |"

@@ -17,6 +17,7 @@ COMMANDS = {  # command -> module of the package
     "train": "runs.train",
     "check": "data.inspect.check",
     "embed": "runs.embed",
+    "translate": "runs.translate",
     "covariance": "analysis.covariance.summary",
     "report": "analysis.report.build",
     "uncertainty": "analysis.uncertainty.__main__",

@@ -37,6 +37,7 @@ LOWER_IS_BETTER = (
     "underconfidence",
     *_CENTERED,
     "gap_error",
+    "beam_ece",
 )
 _EDGES = reliability.equal_edges(15)
 _SCORE_EDGES = ranking.log_odds_edges()

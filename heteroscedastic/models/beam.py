@@ -16,13 +16,17 @@ class Hypotheses(NamedTuple):
     """Sequences of words for each sentence, the best first; further words repeat the end."""
 
     words: Int[Array, "b k t"]
-    log_probs: Float[Array, "b k"]  # of the whole sequence with its end; -inf where there is none
+    word_log_probs: Float[Array, "b k t"]  # of each word given those before it; 0 after the end
+    log_probs: Float[
+        Array, "b k"
+    ]  # their sum, of the whole sequence with its end; -inf where there is none
     scores: Float[Array, "b k"]  # log_probs / length**length_penalty
 
 
 class _Search(NamedTuple):
     position: Int[Array, ""]
     words: Int[Array, "b k t"]  # of sequences without an end
+    word_log_probs: Float[Array, "b k t"]
     log_probs: Float[Array, "b k"]
     state: Any
     complete: Hypotheses
@@ -69,9 +73,11 @@ def search(
         totals, choices = jax.lax.top_k(totals.reshape(shape[0], -1), 2 * num_beams)
         parents, new = choices // num_words, choices % num_words
         sequences = _of_sentences(search.words, parents).at[..., position].set(new)
+        added = jnp.take_along_axis(log_probs.reshape(shape[0], -1), choices, axis=1)
+        each = _of_sentences(search.word_log_probs, parents).at[..., position].set(added)
 
         scores = totals / (position + 1.0) ** length_penalty
-        ends = Hypotheses(sequences, totals, jnp.where(new == end, scores, -jnp.inf))
+        ends = Hypotheses(sequences, each, totals, jnp.where(new == end, scores, -jnp.inf))
         ends = jax.tree.map(lambda x: x[:, :num_beams], ends)
         both = jax.tree.map(lambda *x: jnp.concatenate(x, axis=1), search.complete, ends)
         best, order = jax.lax.top_k(both.scores, num_beams)
@@ -87,13 +93,16 @@ def search(
         return _Search(
             position + 1,
             _of_sentences(sequences, order),
+            _of_sentences(each, order),
             log_probs,
             _of_sentences(state, _of_sentences(parents, order)),
             complete,
         )
 
     first = none.at[:, 0].set(0.0)  # the hypotheses are the same before the first word
-    start = _Search(jnp.int32(0), words, first, state, Hypotheses(words, none, none))
+    zeros = jnp.zeros(words.shape)
+    complete = Hypotheses(words, zeros, none, none)
+    start = _Search(jnp.int32(0), words, zeros, first, state, complete)
     return jax.lax.while_loop(continues, next_search, start).complete
 
 

@@ -22,13 +22,10 @@ from heteroscedastic.bind import bind, in_section, lookup
 from heteroscedastic.data import resident
 from heteroscedastic.data.dataset import Dataset
 from heteroscedastic.data.pipeline import Pipeline
-from heteroscedastic.data.text import words
 from heteroscedastic.distributed import class_padding
 from heteroscedastic.distributed.class_padding import ClassAxis
 from heteroscedastic.latent import LatentGaussian
 from heteroscedastic.links import Suits
-from heteroscedastic.models import beam
-from heteroscedastic.models.beam import Hypotheses
 from heteroscedastic.runs import pipelines, schema, sections
 from heteroscedastic.selection import Pool, Selected
 from heteroscedastic.tasks.task import NUM_LARGEST, Answers, Task
@@ -212,10 +209,10 @@ class Run:
         """
         objective = functools.partial(
             self.task.objective,
-            model=self._padded_model,
+            model=self.padded_model,
             smoothing=self.parts.smoothing,
             weighting=self.parts.weighting,
-            predictive=self._predictive,
+            predictive=self.predictive,
             loss=self.parts.loss,
             class_counts=jnp.asarray(self.pipeline.class_counts, jnp.float32),
             mixing=self.parts.mixing,
@@ -266,14 +263,12 @@ class Run:
           chain_of: see data.pipeline.Pipeline.batch; static.
           num_largest: logits that are kept of each example of many classes; static.
         """
-        latent, batch = self._applied(
-            self._padded_model, params, model_state, split, feed, chain_of
-        )
+        latent, batch = self._applied(self.padded_model, params, model_state, split, feed, chain_of)
         sums, predictions = eval_step(
             latent,
             batch,
             key,
-            predictive=functools.partial(self.task.predicted, self._predictive),
+            predictive=functools.partial(self.task.predicted, self.predictive),
             metric=functools.partial(self.task.evaluation_sums, answers=answers),
             record=functools.partial(
                 self.task.predictions, answers=answers, num_largest=num_largest
@@ -286,44 +281,6 @@ class Run:
         if "boxes" in extras:
             extras["objectness"] = boxes.objectness(extras["boxes"])
         return sums, predictions._replace(extras=extras)
-
-    def translations(
-        self,
-        params: Any,
-        model_state: Any,
-        source: Int[Array, "b s"],
-        *,
-        beam_size: int,
-        length_penalty: float,
-        max_tokens: int,
-    ) -> Hypotheses:
-        """The likeliest translations of a batch of sentences, by beam search.
-
-        The probability of a word is the predictive's, which averages over the noise of each token
-        apart. The points of the noise are the fixed ones of a predictive without a key, the same
-        for every token, so that a translation depends on its sentence alone.
-
-        Args:
-          params: with padding classes.
-          model_state: likewise.
-          source: words of the sentences, then padding.
-          beam_size: see models.beam, as for the others; static.
-          length_penalty: static.
-          max_tokens: static.
-        """
-        model = self._padded_model
-        apply = functools.partial(model.apply, {"params": params, **model_state})
-        sources = apply(source, (source != words.PAD).astype(jnp.int32), method="read")
-
-        def step(previous, position, past):
-            latent, past = apply(previous, position, past, sources, method="step")
-            logits = self._predictive(None, latent)
-            return jax.nn.log_softmax(jnp.where(is_word, logits, -jnp.inf)), past
-
-        is_word = ~jnp.isin(jnp.arange(self.num_classes), jnp.array((words.START, words.PAD)))
-        past = model.backbone.no_past(len(source), beam_size, max_tokens)
-        limits = dict(max_tokens=max_tokens, length_penalty=length_penalty)
-        return beam.search(step, past, end=words.END, **limits)
 
     def score_step(
         self,
@@ -344,8 +301,8 @@ class Run:
           key: of the latent's noise.
           scores: of all examples.
         """
-        latent, batch = self._applied(self._padded_model, params, model_state, split, feed, None)
-        values = self.parts.score(key, latent, self._predictive(key, latent), batch.labels)
+        latent, batch = self._applied(self.padded_model, params, model_state, split, feed, None)
+        values = self.parts.score(key, latent, self.predictive(key, latent), batch.labels)
         return _at_rows(scores, feed.rows, batch.weights, values)
 
     def latents(
@@ -390,14 +347,16 @@ class Run:
         return split if split in self.pipeline.own_chains else None
 
     @property
-    def _padded_model(self) -> nn.Module:
+    def padded_model(self) -> nn.Module:
+        """The model of a state with padding classes."""
         shards = self.config["training"]["class_shards"]
         padded = _with_classes(
             self.model, class_padding.padded_num_classes(self.num_classes, shards)
         )
         return padded.clone(num_classes=self.num_classes)
 
-    def _predictive(self, key, latent):
+    def predictive(self, key: PRNGKeyArray | None, latent: LatentGaussian) -> Float[Array, "*b k"]:
+        """The logits of the classes, without padding classes."""
         return self.parts.predictive(key, latent)[..., : self.num_classes]
 
     def _applied(self, model, params, model_state, split, feed, chain_of, method="__call__"):

@@ -27,7 +27,7 @@ class Programs(NamedTuple):
     train_step: Callable  # see train_step
     eval_step: Callable  # see Run
     score_step: Callable  # see Run
-    translations: Callable  # see Run
+    hypotheses: Callable  # see translation
 
 
 def programs(run: Run, placement: Placement) -> Programs:
@@ -60,7 +60,7 @@ def programs(run: Run, placement: Placement) -> Programs:
             run.eval_step, out_shardings=placement.replicated, static_argnames=_STATIC
         ),
         score_step=score_step(run, placement),
-        translations=translations(run, placement),
+        hypotheses=translation.program(run, out_shardings=placement.replicated),
     )
 
 
@@ -80,15 +80,6 @@ def train_step(run: Run, placement: Placement, sharding: TrainState, donates: bo
 def score_step(run: Run, placement: Placement) -> Any:
     """The jitted scores of a batch; see Run."""
     return jax.jit(run.score_step, out_shardings=placement.replicated)
-
-
-def translations(run: Run, placement: Placement) -> Any:
-    """The jitted translations of a batch; see Run."""
-    return jax.jit(
-        run.translations,
-        out_shardings=placement.replicated,
-        static_argnames=translation.SETTINGS,
-    )
 
 
 def shapes(run: Run, placement: Placement | None) -> tuple[TrainState, Any, Any, Any]:

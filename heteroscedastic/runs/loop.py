@@ -466,8 +466,8 @@ class _Trainer:
                 found = self._translations(settings["split"], limits, states[checkpoint])
                 if hosts.is_first():
                     workdir.write_sentences(self.path, name, found.sentences)
-                evals[name] |= found.bleu.scores
-                signatures |= found.bleu.signatures
+                evals[name] |= found.scores
+                signatures |= found.signatures
             title = f"{name} ({settings['split']}, {checkpoint} checkpoint):"
             hosts.log(progress.table(title, evals[name]))
         return {
@@ -497,7 +497,7 @@ class _Trainer:
             arguments = state.params, state.model_state, self.placement.feed(part, len(source))
             bound = {**limits, "max_tokens": max_tokens}
             return self.stop_event.unless_set(
-                functools.partial(self.programs.translations, *arguments, **bound)
+                functools.partial(self.programs.hypotheses, *arguments, **bound)
             )
 
         try:

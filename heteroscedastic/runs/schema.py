@@ -22,7 +22,7 @@ from heteroscedastic.tasks.task import Task, check_parts
 
 PIPELINES = ("resident", "streaming", "text")
 _COUNT = dict(integer=True, at_least=1, below=2**31)
-_RANGES = {  # of numbers, by section; None passes where the type permits it
+RANGES = {  # of numbers, by section; None passes where the type permits it
     "data": {
         "validation_fraction": dict(at_least=0, below=1),
         "max_classes": _COUNT,
@@ -80,7 +80,7 @@ def checked(config: Mapping[str, Any]) -> dict[str, Any]:
     for path, declaration in sections.declarations(config).items():
         if path[0] not in sections.named_modules(config):
             settings = config[path[0]] if len(path) == 1 else config[path[0]][path[1]]
-            _check_plain(".".join(path), declaration, settings, _RANGES.get(path[0], {}))
+            _check_plain(".".join(path), declaration, settings, RANGES.get(path[0], {}))
     _check_data(config["data"])
     _check_warm_start(config["warm_start"])
     _check_evals(config)

@@ -31,12 +31,12 @@ def search(sentences, num_beams, length_penalty=1.0, room=LENGTH):
     return beam.search(step, state, **settings)
 
 
-def log_prob(sentence, words):
-    prefix, total = 0, 0.0
-    for word in words:
-        total += float(LOG_PROBS[sentence, prefix, word])
+def word_log_probs(sentence, words):
+    prefix, each = 0, np.zeros(LENGTH)
+    for position, word in enumerate(words):
+        each[position] = LOG_PROBS[sentence, prefix, word]
         prefix = NUM_WORDS * prefix + word + 1
-    return total
+    return each
 
 
 def until_end(words):
@@ -50,14 +50,17 @@ def test_a_wide_beam_finds_all_sequences_and_the_best_is_first(length_penalty):
     every = [(*w, END) for n in range(LENGTH) for w in itertools.product(others, repeat=n)]
     found = search(jnp.arange(NUM_SENTENCES), 32, length_penalty)
     for sentence in range(NUM_SENTENCES):
-        scores = {w: log_prob(sentence, w) / len(w) ** length_penalty for w in every}
+        each = {w: word_log_probs(sentence, w) for w in every}
+        scores = {w: each[w].sum() / len(w) ** length_penalty for w in every}
         expected = sorted(scores, key=scores.get, reverse=True)
         words = [tuple(until_end(w)) for w in found.words[sentence, : len(every)]]
         assert words == expected
         np.testing.assert_allclose(
             found.scores[sentence, : len(every)], [scores[w] for w in expected], rtol=1e-5
         )
-        sums = [log_prob(sentence, w) for w in expected]
+        found_each = found.word_log_probs[sentence, : len(every)]
+        np.testing.assert_allclose(found_each, [each[w] for w in expected], rtol=1e-5)
+        sums = found_each.sum(axis=-1)
         np.testing.assert_allclose(found.log_probs[sentence, : len(every)], sums, rtol=1e-5)
         assert np.isneginf(found.scores[sentence, len(every) :]).all()
 

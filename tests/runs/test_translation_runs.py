@@ -2,6 +2,9 @@
 
 import functools
 import json
+import re
+import shutil
+import sys
 
 import jax
 import jax.numpy as jnp
@@ -17,7 +20,7 @@ from heteroscedastic.data.text import numbers, words
 from heteroscedastic.data.text.pipeline import Text
 from heteroscedastic.models.beam import Hypotheses
 from heteroscedastic.models.transformer import TransformerSmall
-from heteroscedastic.runs import assembly, loop, predictions, translation
+from heteroscedastic.runs import assembly, loop, predictions, translate, translation
 
 WORDS = (48, 48)  # of source and target
 
@@ -46,6 +49,12 @@ def small(name="multi30k_hom", **overrides):
     return study.config(name, settings | overrides)
 
 
+def command(monkeypatch, directory, *flags):
+    words = [f"--run={directory}", f"--input={directory.parent / 'in.txt'}", *flags]
+    monkeypatch.setattr(sys, "argv", ["translate", *words, f"--out={directory.parent / 'out.txt'}"])
+    translate.main()
+
+
 BEAM = {"evals.test.beam_size": 3, "evals.test.max_tokens": 8}
 
 
@@ -72,10 +81,18 @@ def test_a_run_resumes_with_the_same_bits_and_its_metrics_are_those_of_its_predi
 
     results, last = whole[0]["evals"]["test"], json.loads(whole[1][-1])
     translated = (tmp_path / "whole" / "predictions" / "test.txt").read_text().splitlines()
-    _, references = numbers.splits("de", "en")["test"]
+    sources, references = numbers.splits("de", "en")["test"]
+    # The same sentences as new text, in capitals, with a line without words, in smaller batches.
+    (tmp_path / "in.txt").write_text("\n".join([*map(str.title, sources), "", sources[0]]))
+    command(monkeypatch, tmp_path / "whole", "--beam_size=3", "--max_tokens=8", "--batch_size=7")
+    lines = (tmp_path / "out.txt").read_text().split("\n")
+    assert lines == [*translated, "", translated[0], ""]
     bleu = sacrebleu.metrics.BLEU(lowercase=True)
     assert results.pop("bleu") == bleu.corpus_score(translated, [references]).score
     assert 0 <= results.pop("bleu_moses") <= 100
+    beam = {name: results.pop(f"beam_{name}") for name in ("accuracy", "confidence", "ece")}
+    assert abs(beam["accuracy"] - beam["confidence"]) <= beam["ece"] + 1e-9
+    assert 0 < beam["confidence"] < 1
     signatures = json.loads((tmp_path / "whole" / "results.json").read_text())["signatures"]
     assert signatures["bleu"] == str(bleu.get_signature())
     assert "tok:none|smooth:none" in signatures["bleu_moses"]
@@ -87,6 +104,11 @@ def test_a_run_resumes_with_the_same_bits_and_its_metrics_are_those_of_its_predi
     assert results["accuracy"] == np.mean(predictions.is_correct(record))
     dataset = json.loads((tmp_path / "whole" / "dataset.json").read_text())
     assert len(record.ids) == dataset["num_examples"]["test"]
+
+    (tmp_path / "out.txt").unlink()
+    shutil.rmtree(tmp_path / "whole" / "checkpoints")
+    with pytest.raises(SystemExit, match=r"error: .*checkpoint"):
+        command(monkeypatch, tmp_path / "whole")
 
 
 _ON_DEVICES = """
@@ -109,7 +131,7 @@ for number in (1, 8):
     feed = placement.feed(next(data.feeds("test", slots)), 8)
     evaluated, _ = programs.eval_step(*weights, arrays["test"], feed, jax.random.key(0))
     source = placement.feed(data.arrays["test"].source[:8], 8)
-    found = programs.translations(*weights, source, beam_size=2, length_penalty=1.0, max_tokens=6)
+    found = programs.hypotheses(*weights, source, beam_size=2, length_penalty=1.0, max_tokens=6)
     leaves = jax.tree.leaves((state.params, sums, evaluated, found.words, found.scores))
     print(json.dumps([np.asarray(x, float).ravel().tolist() for x in leaves]))
 """
@@ -154,10 +176,7 @@ def test_a_translation_has_no_start_and_no_padding():
     # All words have the same probability, and a search takes the first of those that are equal.
     state = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), run.shapes)
     source = jnp.full((2, 3), words.UNKNOWN)
-    settings = dict(beam_size=8, length_penalty=0.0, max_tokens=4)
-    found = jax.jit(functools.partial(run.translations, **settings))(
-        state.params, state.model_state, source
-    )
+    found = translation.model_search(run, state, beam_size=8, length_penalty=0.0)(source, 4)
     assert np.isfinite(found.scores).all()
     assert np.unique(found.words)[:2].tolist() == [words.END, words.UNKNOWN]
 
@@ -175,11 +194,93 @@ def test_every_sentence_is_translated_in_its_place_also_where_the_first_search_h
             translated = np.repeat(sentence[sentence >= 4], sentence[sentence >= 4] % 8)
             translated = translated[: room - 1]
             found[row, 0, : len(translated)] = translated
-        scores = np.zeros(found.shape[:2], np.float32)
-        return Hypotheses(jnp.asarray(found), jnp.asarray(scores), jnp.asarray(scores))
+        return hypotheses(found, -found.astype(np.float32))
 
     best = translation.best_hypotheses(sources, 4, search, 100)
     assert set(rooms) == {32, 64, 100}
-    for source, tokens in zip(sources, best):
-        expected = np.repeat(source, source % 8).tolist()[:99]
-        assert tokens[: len(expected) + 1].tolist() == [*expected, words.END]
+    for source, found in zip(sources, best):
+        expected = np.repeat(source, source % 8)[:99]
+        np.testing.assert_array_equal(found.words, expected)
+        np.testing.assert_array_equal(found.log_probs, -expected.astype(np.float32))
+
+
+def hypotheses(found, log_probs):
+    scores = jnp.zeros(found.shape[:2])
+    return Hypotheses(jnp.asarray(found), jnp.asarray(log_probs), scores, scores)
+
+
+def test_words_of_the_references_are_right_and_the_ends_of_sentences_count_for_nothing():
+    run = assembly.build(small())
+    text, number = run.pipeline.text, sum(map(len, run.pipeline.text.target["test"].split()))
+    sides = zip(text.source["test"].split(), text.target["test"].split(), strict=True)
+    references = {tuple(source.tolist()): target[:-1] for source, target in sides}
+    number -= len(references)
+    assert len(references) == 60  # no sentence is there twice
+
+    def search(source, room, more):
+        found = np.full((len(source), 1, room), words.END, np.int32)
+        log_probs = np.full(found.shape, -9.0, np.float32)
+        for row, sentence in enumerate(source):
+            sentence = sentence[sentence != words.PAD]
+            translated = [*more, *references[tuple(sentence.tolist())]]
+            found[row, 0, : len(translated)] = translated
+            log_probs[row, 0, : len(translated)] = np.log(0.75)
+        return hypotheses(found, log_probs)
+
+    for more in ([], [words.UNKNOWN]):
+        found = translation.translations(run, "test", functools.partial(search, more=more), 100)
+        accuracy = number / (number + 60 * len(more))
+        assert found.scores["beam_accuracy"] == pytest.approx(accuracy)
+        assert found.scores["beam_confidence"] == pytest.approx(0.75)
+        assert found.scores["beam_ece"] == pytest.approx(abs(accuracy - 0.75))
+        assert (found.scores["bleu_moses"] == pytest.approx(100)) == (not more)
+
+
+@pytest.mark.parametrize(
+    ("content", "flags", "message"),
+    [
+        (b"eins\n\xff\n", (), r"in\.txt line 2 is not UTF-8"),
+        (b"\n \n", (), r"in\.txt has no sentence; write one a line\."),
+        (b"eins\n", ("--beam_size=0",), r"--beam_size is 0; it must be a whole number >= 1"),
+        (b"eins\n", (), r"is of the task 'multiclass', which has no translations; give a run"),
+        (b"eins\n", (), r"out\.txt exists already; remove it, or give another --out\."),
+    ],
+)
+def test_what_cannot_be_translated_is_an_error_of_one_line(
+    tmp_path, monkeypatch, content, flags, message
+):
+    run, config = tmp_path / "run", study.config("digits_hom", {})
+    run.mkdir()
+    records = {
+        "config": config,
+        "results": {"evals": {name: {} for name in config["evals"]}, "step": 1},
+        "dataset": {"class_names": ["a"]},
+    }
+    for name, record in records.items():
+        (run / f"{name}.json").write_text(json.dumps(record))
+    (tmp_path / "in.txt").write_bytes(content)
+    if "exists" in message:
+        (tmp_path / "out.txt").touch()
+    with pytest.raises(SystemExit) as caught:
+        command(monkeypatch, run, *flags)
+    assert re.match(rf"error: .*{message}", str(caught.value)), caught.value
+    assert (tmp_path / "out.txt").exists() == ("exists" in message)
+
+
+def test_new_sentences_keep_their_lines_and_one_that_is_too_long_is_an_error_that_names_its_line():
+    run, lengths = assembly.build(small()), set()
+
+    def search(source, room):  # one word for each sentence
+        lengths.update(np.sum(source != words.PAD, axis=1).tolist())
+        found = np.full((len(source), 1, room), words.END, np.int32)
+        found[..., 0] = 4
+        return hypotheses(found, np.zeros(found.shape, np.float32))
+
+    translated = functools.partial(
+        translate.translations, run, search=search, batch_size=2, max_tokens=8, source="FILE"
+    )
+    (word,) = words.detokenized([run.pipeline.text.target_words[4]], "en")
+    assert translated([", " * 1023, "", ",", "\x01"]) == [word, "", word, ""]
+    assert lengths == {1024, 2}
+    with pytest.raises(ValueError, match=r"^FILE line 3 has 1,025 tokens, but .* 1,024; split it"):
+        translated([",", ", " * 1023, ", " * 1024])

@@ -116,7 +116,7 @@ def _stored(name: str, data_dir: str | None, source: str, target: str) -> dict[s
             " both."
         )
     pairs = {
-        split: Pairs(_lines(paths[source][split]), _lines(paths[target][split]))
+        split: Pairs(_sentences(paths[source][split]), _sentences(paths[target][split]))
         for split in paths[source]
     }
     for split, sides in pairs.items():
@@ -139,22 +139,32 @@ def _paths(folder: files.Path, name: str, language: str) -> dict[str, files.Path
     return found
 
 
-def _lines(path: files.Path) -> list[str]:
+def _sentences(path: files.Path) -> list[str]:
+    found = lines(path)
+    if "" in found:
+        number = found.index("") + 1
+        raise ValueError(f"{path} line {number:,} is empty; remove the pair from both files.")
+    return found
+
+
+def lines(path: files.Path) -> list[str]:
+    """The lines of a file in UTF-8, plain or .gz, without white space at their ends.
+
+    Raises:
+      ValueError: a line is not UTF-8, or the .gz file is damaged.
+    """
     content = path.read_bytes()
     if path.name.endswith(".gz"):
         try:
             content = gzip.decompress(content)
         except (OSError, EOFError, zlib.error) as error:
             raise ValueError(f"{path} is damaged ({error}); write it again.") from None
-    lines = []
+    decoded = []
     for number, line in enumerate(content.removesuffix(b"\n").split(b"\n"), start=1):
         try:
-            text = line.decode().strip()
+            decoded.append(line.decode().strip())
         except UnicodeDecodeError as error:
             raise ValueError(
                 f"{path} line {number:,} is not UTF-8 (byte {error.start}); convert the file."
             ) from None
-        if not text:
-            raise ValueError(f"{path} line {number:,} is empty; remove the pair from both files.")
-        lines.append(text)
-    return lines
+    return decoded

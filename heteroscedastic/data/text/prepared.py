@@ -75,6 +75,24 @@ def prepared(
     return text
 
 
+def encoded_source(text: PreparedText, sentences: Sequence[str], language: str) -> Sentences:
+    """New sentences of the source, by the encoding and the vocabulary of a prepared text.
+
+    A sentence without words is its end alone.
+
+    Args:
+      text: the prepared text.
+      sentences: of any case, without line ends.
+      language: of the source of the text, such as "de".
+
+    Raises:
+      ModuleNotFoundError: the extra [text] is not installed.
+    """
+    tokenized = words_lib.tokenized(sentences, language)
+    parts = words_lib.split_words(tokenized, text.merges)
+    return Sentences(*words_lib.encoded(parts, text.source_words))
+
+
 def _cached(fingerprint: str) -> files.Path | None:
     """The file of a prepared text; None where the user has no home directory."""
     try:

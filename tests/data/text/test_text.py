@@ -75,6 +75,10 @@ def test_the_prepared_text_is_that_of_the_files_and_is_loaded_unchanged(tmp_path
     text = prepared.prepared(found, ("de", "en"), 50)
     spelled = [" ".join(text.source_words[i] for i in s) for s in text.source["test"].split()]
     assert spelled[0].endswith(" hund </s>")
+    new = prepared.encoded_source(text, ["DREI  Hund", "", "hund"], "de").split()
+    np.testing.assert_array_equal(new[0], *text.source["test"].split())
+    np.testing.assert_array_equal(new[2], text.source["train"].split()[1])
+    assert new[1].tolist() == [words.END]
     assert not {"drei", "three"} & {*text.source_words, *text.target_words}  # not in training
     (path,) = (tmp_path / "cache").rglob("*.npz")
     again = prepared.prepared(found, ("de", "en"), 50)
