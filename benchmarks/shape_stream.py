@@ -17,7 +17,7 @@ from heteroscedastic.data.pipeline import Slots
 from heteroscedastic.links import LabelForm
 from heteroscedastic.runs import schema
 
-_IMAGE_SIZE = re.compile(r"(?:inception_crop|random_crop|resize)\((\d+)")
+_IMAGE_SIZE = re.compile(r"(?:inception_crop|random_crop|resize|fit)\((\d+)")
 _NUM_EXAMPLES = 1_000_000  # of every split; only the schedule depends on it
 _MAX_LABELS = 16  # default length of label lists in a stream
 
@@ -46,18 +46,20 @@ class ShapeStream:
         if unknown:
             raise ValueError(f"ShapeStream has no extras but boxes, not {', '.join(unknown)}.")
         self._max_boxes = data["max_boxes"] if data["extras"] else None
+        self.occurrences = 2 if "with_mirrored" in self._train else 1
         self._batch_size, self._max_labels = (
             config["training"]["batch_size"],
             data.get("max_labels", _MAX_LABELS),
         )
         evaluations = (*config["evals"].values(), config.get("validation") or {"split": "train"})
         self.class_names = tuple(f"class {i}" for i in range(config["head"]["num_classes"]))
+        task = schema.task(config)
         self.class_counts = np.ones(len(self.class_names), np.float32)
+        self.class_counts[0] = task.rows == "example"  # else the background
         self.sizes = dict.fromkeys(
             ["train", *(settings["split"] for settings in evaluations)], _NUM_EXAMPLES
         )
         self.arrays, self.own_chains = dict.fromkeys(self.sizes, ()), {}
-        task = schema.task(config)
         list_splits = {e["split"] for e in config["evals"].values() if e.get("answers") == "any"}
         self.label_forms: dict[str, LabelForm] = {
             split: "list" if split in list_splits else task.stored_labels for split in self.sizes

@@ -89,9 +89,10 @@ PARAMETERS = {
     "multi30k_hom": 3 * (132_480 + 198_784) + 5_704 * 128,
     "multi30k_het_diag": 3 * (132_480 + 198_784) + 5_704 * 128 + 129 * 2504,
     "multi30k_het_pe": 3 * (132_480 + 198_784) + 5_704 * 128 + 2 * 129 * 2504 + 2504 * 16,
-    # ResNet-8 on grey images; then proposals of 3 anchors, and classes and boxes of 11 classes.
     # The trunk and tail of ResNet-50, proposals of 12 anchors, 81 classes and their boxes.
-    "coco_frcnn_hom": 29_087_761,
+    "coco_frcnn_hom": 23_508_032 + 9 * 1024 * 512 + 512 + 513 * 12 * 5 + 2_049 * 81 * 5,
+    "coco_frcnn_het_full": 29_087_761 + 16 * 2_049 * 81,
+    # ResNet-8 on grey images; then proposals of 3 anchors, and classes and boxes of 11 classes.
     "mosaic_frcnn_hom": 77_104 + 9 * 32 * 64 + 64 + 65 * 15 + 65 * 11 * 5,
     "tiny_imagenet_hom": 11_168_832 + 102_600,
     "tiny_imagenet_adaptive": 11_168_832 + 102_600,
@@ -177,6 +178,16 @@ def test_a_step_with_boxes_has_valid_shapes_at_full_size(chain_end):
     assert assembly.num_parameters(state) == PARAMETERS["imagenet_mask_resnet50_adaptive"]
 
 
+@pytest.mark.parametrize("name", ["coco_frcnn_hom", "coco_frcnn_het_full"])
+def test_an_epoch_of_a_detector_has_each_image_of_coco_plain_and_mirrored(name):
+    config = study.config(name, {"data.extras": ("boxes",)})
+    pipeline = ShapeStream(config)
+    pipeline.sizes["train"] = 117_266  # the images with boxes
+    run = assembly.build(config, pipeline=pipeline)
+    # One more than the public code has, as the last batch is not full.
+    assert run.steps.full_length == -(-2 * 117_266 // 16) == 14_658 + 1
+
+
 @pytest.mark.parametrize(
     "name", [n for n in CONFIGS if study.config(n, {})["predictive"]["name"] == "sigmoid_sampled"]
 )
@@ -229,6 +240,7 @@ PREFIXES = (  # longer ones come first, as a config has the first that matches
     "cifar10_n_",
     "cifar10_resnet50_",
     "cifar100_resnet50_",
+    "coco_frcnn_",
     "eurosat_resnet50_",
     "inaturalist2019_resnet50_",
     "digits_multilabel_",

@@ -2,7 +2,8 @@
 
 A chain of operations is a string in a config, such as "pad_crop(4)|flip_lr". An example has an
 `image` [h, w, c] and its extras by name. Its `boxes`, if it has any, follow the pixels; see
-boxes.py. Other extras are unchanged, but for `context`, which the operation of that name adds.
+boxes.py. Other extras are unchanged, but for `context`, which the operation of that name adds. In
+training, `occurrence` is the number of the occurrence of the example in the epoch, from 0.
 """
 
 from collections.abc import Sequence
@@ -12,7 +13,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, PRNGKeyArray, Shaped
 
 from heteroscedastic import boxes as boxes_lib
-from heteroscedastic.data import colors
+from heteroscedastic.data import chains, colors
 
 Example = dict[str, Shaped[Array, "..."]]
 Image = Shaped[Array, "h w c"]
@@ -38,13 +39,18 @@ def shift(key: PRNGKeyArray, example: Example, *, size: int) -> Example:
 
 def flip_lr(key: PRNGKeyArray, example: Example) -> Example:
     """Mirrors the image left to right with probability one half."""
-    is_mirrored = jax.random.bernoulli(key)
-    image = example["image"]
-    changed = {"image": jnp.where(is_mirrored, image[:, ::-1], image)}
-    if "boxes" in example:
-        boxes = example["boxes"]
-        changed["boxes"] = jnp.where(is_mirrored, boxes_lib.mirrored(jnp, boxes), boxes)
-    return example | changed
+    return _mirrored_where(jax.random.bernoulli(key), example)
+
+
+def with_mirrored(key: PRNGKeyArray, example: Example) -> Example:
+    """Mirrors every second occurrence of an example in an epoch left to right.
+
+    For training: an epoch of a chain with this operation has each example twice, so as it is and
+    mirrored; see `chains.occurrences`.
+    """
+    if "occurrence" not in example:
+        raise ValueError(chains.NO_OCCURRENCE)
+    return _mirrored_where(example["occurrence"] % 2 == 1, example)
 
 
 def to_rgb(key: PRNGKeyArray, example: Example) -> Example:
@@ -127,6 +133,17 @@ def context(
     return example | {"image": filled, "boxes": boxes, "context": is_removed}
 
 
+def sample_boxes(key: PRNGKeyArray, example: Example, *, num_boxes: int) -> Example:
+    """Keeps at most `num_boxes` boxes of an image, at random; the others become rows of zeros.
+
+    For training. Each set of so many boxes is equally likely, of whatever class or area they are.
+    """
+    boxes = _boxes("sample_boxes", example)
+    ranks = jax.random.uniform(key, boxes.shape[:1]) + jnp.all(boxes == 0, axis=-1)
+    is_kept = jnp.argsort(jnp.argsort(ranks)) < num_boxes
+    return example | {"boxes": jnp.where(is_kept[:, None], boxes, 0)}
+
+
 def blend_jitter(
     key: PRNGKeyArray,
     example: Example,
@@ -182,6 +199,15 @@ def value_range(
     """Maps 0 to 255 onto low to high, as float32; a tuple has a number for each channel."""
     image = example["image"].astype(jnp.float32)
     return example | {"image": colors.in_range(image, low, high)}
+
+
+def _mirrored_where(is_mirrored: Bool[Array, ""], example: Example) -> Example:
+    image = example["image"]
+    changed = {"image": jnp.where(is_mirrored, image[:, ::-1], image)}
+    if "boxes" in example:
+        boxes = example["boxes"]
+        changed["boxes"] = jnp.where(is_mirrored, boxes_lib.mirrored(jnp, boxes), boxes)
+    return example | changed
 
 
 def _color(name: str, example: Example) -> Float[Array, "h w 3"]:

@@ -104,7 +104,7 @@ _RULES = {  # by setting
         "a tuple of integers from 0 to 255, one for each channel, such as (124, 116, 104)",
         lambda x: isinstance(x, tuple) and x and all(_is_integer(v) and 0 <= v <= 255 for v in x),
     ),
-    "num_examples": _integer(1),
+    **dict.fromkeys(("num_boxes", "num_examples"), _integer(1)),
     "fraction": _Rule("a number above 0, at most 1", lambda x: _is_number(x) and 0 < x <= 1),
 }
 _FUNCTION_RULES = {  # by function and setting; they take precedence over _RULES
@@ -118,6 +118,9 @@ _RANGES = {  # settings for the ends of a range, and whether both may be equal
 }
 _OF_COLORS = ("blend_jitter", "lighting")  # operations in the units of pixels
 _OF_BOXES = ("context", "mask_others")  # operations that require boxes
+_OF_TRAINING = ("sample_boxes", "with_mirrored")  # operations of config.data.train alone
+_ONCE = ("value_range", "with_mirrored")  # operations that a chain may contain once
+NO_OCCURRENCE = "with_mirrored is for config.data.train alone, as it mirrors a second occurrence."
 _ALTERNATIVES = [("num_examples", "fraction")]  # settings of which exactly one is set
 
 
@@ -137,12 +140,12 @@ def parse(functions: ModuleType, text: Any) -> list[Callable]:
     links = bind.chain(functions, text)
     for link in links:
         _check(link)
-    ranges = [link_text(link) for link in links if link.func.__name__ == "value_range"]
-    if len(ranges) > 1:
-        raise ValueError(
-            f"{' and '.join(ranges)} are in one chain, but a chain may contain value_range once."
-        )
     names = [link.func.__name__ for link in links]
+    for name in _ONCE:
+        if names.count(name) > 1:
+            texts = " and ".join(link_text(link) for link in links if link.func.__name__ == name)
+            raise ValueError(f"{texts} are in one chain, but a chain may contain {name} once.")
+    ranges = [link_text(link) for link in links if link.func.__name__ == "value_range"]
     after_range = names[names.index("value_range") :] if ranges else []
     if "fit" in names and set(names[names.index("fit") + 1 :]) - {"value_range"}:
         raise ValueError("fit fills the image up to its canvas; only value_range may follow it.")
@@ -161,6 +164,24 @@ def link_text(link: Callable) -> str:
 def requires_boxes(links: Sequence[Callable]) -> bool:
     """Whether an operation of a chain requires boxes."""
     return any(link.func.__name__ in _OF_BOXES for link in links)
+
+
+def occurrences(links: Sequence[Callable]) -> int:
+    """How many times an epoch of training has each example, by the chain of training."""
+    return 2 if any(link.func.__name__ == "with_mirrored" for link in links) else 1
+
+
+def evaluation(functions: ModuleType, text: Any) -> list[Callable]:
+    """As `parse`, for an evaluation.
+
+    Raises:
+      ValueError: an operation is of training alone, as it repeats examples or removes boxes.
+    """
+    links = parse(functions, text)
+    for link in links:
+        if link.func.__name__ in _OF_TRAINING:
+            raise ValueError(f"{link_text(link)} is for config.data.train alone; remove it.")
+    return links
 
 
 def check_shapes(links: Sequence[Callable], example: Mapping[str, jax.ShapeDtypeStruct]) -> None:

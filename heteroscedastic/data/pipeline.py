@@ -23,6 +23,7 @@ class Pipeline(Protocol):
     sizes: Mapping[str, int]  # number of examples of every split
     label_forms: Mapping[str, LabelForm]  # by split: one label per example, or a list of them
     class_counts: Float[np.ndarray, "k"]  # labels in training; 0 where labels were not read
+    occurrences: int  # of each training example in an epoch
     description: dict[str, Any]  # for dataset.json
     dataset: Dataset  # in memory, as evaluation sees it
     example_ids: Mapping  # ids by split, including those of examples that cannot be decoded
@@ -36,7 +37,7 @@ class Pipeline(Protocol):
     def training_feeds(
         self, epoch: int, start: int, slots: Slots, selected: Selected | None = None
     ) -> Iterator[Any]:
-        """Feeds of an epoch from step `start`: every example once, or the selected examples.
+        """Feeds of an epoch from step `start`: all or the selected examples, `occurrences` times.
 
         Args:
           epoch: from 0; it and the seed determine the order.

@@ -14,6 +14,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from heteroscedastic.batch import Batch
+from heteroscedastic.data import chains
 from heteroscedastic.data import dataset as dataset_lib
 from heteroscedastic.data.dataset import Dataset, Split
 from heteroscedastic.data.pipeline import Slots
@@ -27,7 +28,7 @@ class Feed(NamedTuple):
     rows: Int[np.ndarray, "b"] | Int[Array, "b"]  # of the split
     weights: Float[np.ndarray, "b"] | Float[Array, "b"]  # 0 for padding
     epoch: Int[np.ndarray, ""] | Int[Array, ""]
-    # Earlier occurrences of each row in the epoch; one number holds for all rows.
+    # Number of this occurrence of each row in the epoch, from 0; one number holds for all rows.
     repeats: Int[np.ndarray, "*b"] | Int[Array, "*b"] | np.int32 = np.int32(0)
 
 
@@ -47,6 +48,7 @@ def feeds(
     epoch: int = 0,
     start: int = 0,
     weights: Float[np.ndarray, "n"] | None = None,
+    repeats: Int[np.ndarray, "n"] | None = None,
 ) -> Iterator[Feed]:
     """Feeds of these rows, in order, from step `start` on; the last feed is padded, not dropped.
 
@@ -56,9 +58,10 @@ def feeds(
       epoch: augmentation depends on it.
       start: number of steps to skip.
       weights: of the rows; 1 each if not given.
+      repeats: numbers of the occurrences of each row; in their order if not given.
     """
     weights = np.ones(len(rows), np.float32) if weights is None else weights.astype(np.float32)
-    repeats = _repeats(rows)
+    repeats = _repeats(rows) if repeats is None else repeats
     for first in range(start * batch_size, len(rows), batch_size):
         chosen = rows[first : first + batch_size]
         padding = batch_size - len(chosen)
@@ -84,17 +87,18 @@ def batch(key: PRNGKeyArray, split: Split, feed: Feed, *, chain: Sequence[Callab
     """Gathers and augments the examples of a feed, with their extras.
 
     The random numbers of an example depend on the key, the epoch, its id, the index of the
-    operation in the chain, and, for a repeated example, on its earlier occurrences in the epoch;
-    they do not depend on the rest of the batch.
+    operation in the chain, and, for a repeated example, on the number of its occurrence in the
+    epoch; they do not depend on the rest of the batch.
     """
     chosen = jax.tree.map(lambda x: x[feed.rows], split)
 
     def augmented(example, example_id, repeats):
         own = jax.random.fold_in(jax.random.fold_in(key, feed.epoch), example_id)
         own = jax.lax.select(repeats > 0, jax.random.fold_in(own, repeats), own)
+        example = example | {"occurrence": repeats}
         for place, op in enumerate(chain):
             example = op(jax.random.fold_in(own, place), example)
-        return example
+        return {name: value for name, value in example.items() if name != "occurrence"}
 
     repeats = jnp.broadcast_to(feed.repeats, feed.rows.shape)
     examples = jax.vmap(augmented)(chosen.extras | {"image": chosen.inputs}, chosen.ids, repeats)
@@ -133,6 +137,10 @@ class Resident:
         splits = self.dataset.splits.items()
         return {name: "one" if split.labels.ndim == 1 else "list" for name, split in splits}
 
+    @property
+    def occurrences(self) -> int:
+        return chains.occurrences(self.training_chain)
+
     @functools.cached_property
     def class_counts(self) -> Float[np.ndarray, "k"]:
         return dataset_lib.class_counts(self.dataset.splits["train"].labels, len(self.class_names))
@@ -160,9 +168,12 @@ class Resident:
         self, epoch: int, start: int, slots: Slots, selected: Selected | None = None
     ) -> Iterator[Feed]:
         rows, weights = selected or (np.arange(self.sizes["train"]), None)
+        rows = np.tile(rows, self.occurrences)
         drawn = order(self.seed, epoch, len(rows))
-        weights = None if weights is None else weights[drawn]
-        every = feeds(rows[drawn], self.batch_size, epoch, start, weights)
+        weights = None if weights is None else np.tile(weights, self.occurrences)[drawn]
+        # Numbered before they are ordered, as mirrored examples would else come later in an epoch.
+        repeats = _repeats(rows)[drawn] if self.occurrences > 1 else None
+        every = feeds(rows[drawn], self.batch_size, epoch, start, weights, repeats)
         return (at_slots(feed, slots) for feed in every)
 
     def feeds(self, split: str, slots: Slots) -> Iterator[Feed]:

@@ -431,11 +431,13 @@ def _epoch_lengths(
     """Steps of an epoch of full length, and of an epoch of selected examples.
 
     Without prioritization every epoch has full length, that of the selection. The selection is made
-    once here, from random scores, which also checks its settings.
+    once here, from random scores, which also checks its settings. Each example of an epoch counts
+    as often as it occurs there.
     """
 
     def length(num_examples):
-        return resident.steps_per_epoch(num_examples, config["training"]["batch_size"])
+        number = pipeline.occurrences * num_examples
+        return resident.steps_per_epoch(number, config["training"]["batch_size"])
 
     full = length(pipeline.sizes["train"])
     if "selection" not in bound:

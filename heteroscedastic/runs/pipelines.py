@@ -5,6 +5,7 @@ from types import ModuleType
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 
 from heteroscedastic import curation, smoothing, tasks
 from heteroscedastic.bind import in_section, lookup
@@ -60,9 +61,9 @@ def _chains(config: dict[str, Any], operations: ModuleType) -> dict[str, Any]:
     data = config["data"]
     return {
         "training_chain": in_section("data.train", chains.parse, operations, data["train"]),
-        "chain": in_section("data.eval", chains.parse, operations, data["eval"]),
+        "chain": in_section("data.eval", chains.evaluation, operations, data["eval"]),
         "own_chains": {
-            split: in_section(f"data.splits.{split}.eval", chains.parse, operations, text)
+            split: in_section(f"data.splits.{split}.eval", chains.evaluation, operations, text)
             for split, text in split_spec.own_chains(data).items()
         },
     }
@@ -102,6 +103,7 @@ def _resident(config: dict[str, Any], data_dir: str | None) -> Resident:
         name: jax.ShapeDtypeStruct(x.shape[1:], x.dtype)
         for name, x in {**train.extras, "image": train.inputs}.items()
     }
+    example["occurrence"] = jax.ShapeDtypeStruct((), jnp.int32)
     sections_of_chains = {
         "train": operations["training_chain"],
         "eval": operations["chain"],

@@ -66,10 +66,10 @@ def choice(
         chosen = Selected(np.arange(n), np.ones(n))
     else:
         chosen = selected(scores)
-    padding = n - len(chosen.rows)
+    padding, number = n - len(chosen.rows), run.pipeline.occurrences * len(chosen.rows)
     new = Scores(
         epoch=np.int32(epoch),
-        num_steps=np.int32(resident.steps_per_epoch(len(chosen.rows), run.steps.batch_size)),
+        num_steps=np.int32(resident.steps_per_epoch(number, run.steps.batch_size)),
         rows=np.pad(chosen.rows.astype(np.int32), (0, padding), constant_values=n),
         start=np.int32(step),
         values=scores.values,

@@ -105,6 +105,48 @@ def test_mirroring_twice_is_the_identity_and_padding_stays_zero():
         np.testing.assert_array_equal(np.asarray(once)[1::2], 0)
 
 
+PLACES = np.sort(RNG.random((6, 2, 2)), axis=1).reshape(6, 4).astype(np.float32)
+PLACES[[1, 5]] = 0  # padding
+
+
+def sampled_by_jax(num_boxes, number):
+    keys = jax.random.split(jax.random.key(0), number)
+    op = chain(augment, f"sample_boxes({num_boxes})")[0]
+    return np.asarray(jax.vmap(lambda key: op(key, {"boxes": jnp.asarray(PLACES)})["boxes"])(keys))
+
+
+def sampled_by_tensorflow(num_boxes, number):
+    seeds = tf.stack((tf.zeros(number, tf.int64), tf.range(number, dtype=tf.int64)), axis=1)
+    op = chain(ops, f"sample_boxes({num_boxes})")[0]
+    draw = tf.function(
+        lambda seeds: tf.map_fn(
+            lambda seed: op(seed, {"boxes": tf.constant(PLACES)})["boxes"],
+            seeds,
+            fn_output_signature=tf.float32,
+        )
+    )
+    return draw(seeds).numpy()
+
+
+@pytest.mark.parametrize("sampled", [sampled_by_jax, sampled_by_tensorflow])
+def test_so_many_boxes_are_kept_in_their_rows_each_set_of_them_equally_often(sampled):
+    results = sampled(2, 600)
+    kept = results.any(axis=-1)
+    np.testing.assert_array_equal(results, np.where(kept[..., None], PLACES, 0))
+    assert (kept.sum(axis=1) == 2).all()
+    sets, counts = np.unique(kept, axis=0, return_counts=True)
+    assert len(sets) == 6  # of two among four boxes
+    assert np.abs(counts - 100).max() < 40  # of standard deviation 9
+    for enough in (4, 50):
+        np.testing.assert_array_equal(sampled(enough, 1)[0], PLACES)
+
+
+def test_without_occurrences_with_mirrored_says_where_it_belongs():
+    for module, key in ((augment, jax.random.key(0)), (ops, tf.zeros(2, tf.int64))):
+        with pytest.raises(ValueError, match=r"with_mirrored is for config\.data\.train alone"):
+            module.with_mirrored(key, {})
+
+
 def test_an_image_without_a_box_in_view_has_none():
     image, rows = np.zeros((16, 16, 3), np.uint8), np.zeros((1, 4), np.float32)
     image[:3, :3], rows[0] = 255, (0, 0, 3 / 16, 3 / 16)

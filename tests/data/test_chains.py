@@ -65,6 +65,12 @@ INVALID = [  # modules, a chain, and the error
         "size is 1000000000, but must be an integer .* to 16,384",
     ),
     ("augment ops", "random_crop(-8)", "size is -8"),
+    ("augment ops", "sample_boxes(0)", "num_boxes is 0, but must be an integer >= 1"),
+    (
+        "augment ops",
+        "with_mirrored()|with_mirrored",
+        "are in one chain, but a chain may contain with_mirrored once",
+    ),
     ("augment ops", "central_crop('8')", "size is '8'"),
     ("ops", "resize_small(0)", "size is 0"),
     (
@@ -212,6 +218,13 @@ def test_a_chain_that_is_not_a_string_is_an_error(text):
             "shift(size=100) on images of 8 x 8 x 1: size is 100, but must be",
         ),
         ("data.train", "shift(1.5)", "shift(size=1.5): size is 1.5, but must be an integer"),
+        (
+            "data.train",
+            "sample_boxes(2)",
+            "sample_boxes(num_boxes=2) on images of 8 x 8 x 1: .* requires boxes; set config.data",
+        ),
+        ("data.eval", "sample_boxes(2)", "sample_boxes(num_boxes=2) is for config.data.train al"),
+        ("data.eval", "with_mirrored", "with_mirrored() is for config.data.train alone; remove"),
         (
             "curation",
             "subset(2)|subset(0)",

@@ -73,6 +73,37 @@ def test_a_selected_epoch_has_the_rows_with_their_weights_and_all_rows_are_plain
         jax.tree.map(np.testing.assert_array_equal, one, other)
 
 
+def test_an_epoch_with_mirrored_has_each_selected_row_plain_and_mirrored():
+    boxes = np.tile(np.array([0.25, 0.0, 0.75, 0.25], np.float32), (N, 1, 1))
+    split = SPLIT._replace(extras={"boxes": boxes})
+    data = Dataset({"train": split}, ("a", "b"))
+    chain = bind.chain(augment, "with_mirrored")
+    pipeline = resident.Resident(data, data, seed=0, batch_size=4, training_chain=chain, chain=[])
+    num_first = []
+    for selected in (None, Selected(np.array([3, 3, 7, 1, 9]), np.array([1, 2, 0.5, 4, 1.0]))):
+        rows, weights = selected or (np.arange(N), np.ones(N))
+        for epoch in range(3):
+            feeds = list(pipeline.training_feeds(epoch, 0, np.arange(4), selected))
+            assert len(feeds) == -(-2 * len(rows) // 4)
+            drawn = []
+            for feed in feeds:
+                batch = pipeline.training_batch(KEY, split, feed)
+                for i, image in enumerate(np.asarray(batch.inputs)):
+                    row, weight = int(feed.rows[i]), float(feed.weights[i])
+                    is_plain = np.array_equal(image, SPLIT.inputs[row])
+                    expected = (0.25, 0, 0.75, 0.25) if is_plain else (0.25, 0.75, 0.75, 1)
+                    assert is_plain or np.array_equal(image[:, ::-1], SPLIT.inputs[row])
+                    np.testing.assert_allclose(batch.extras["boxes"][i, 0], expected)
+                    drawn += [(row, is_plain, weight)] if weight else []
+            assert sorted(d[0] for d in drawn) == sorted([*rows, *rows])
+            assert sorted(d[0] for d in drawn if d[1]) == sorted(rows)
+            assert sorted(d[::2] for d in drawn) == sorted(2 * [*zip(rows, weights)])
+            is_plain_first = {row: is_plain for row, is_plain, _ in reversed(drawn)}
+            num_first += is_plain_first.values()
+    # Either may come first: about 45 draws, of standard deviation 3.4.
+    assert len(num_first) / 4 < sum(num_first) < 3 * len(num_first) / 4
+
+
 def test_the_order_depends_on_seed_and_epoch_alone():
     orders = {
         (seed, epoch): tuple(resident.order(seed, epoch, 50)) for seed in (0, 1) for epoch in (0, 1)

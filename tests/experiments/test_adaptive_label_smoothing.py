@@ -120,6 +120,8 @@ def test_a_detector_has_the_settings_of_the_public_code():
     assert c["training"]["batch_size"] == paper["batch_size"]
     assert 2 * c["optimizer"]["l2"] == code["optimizer"]["weight_decay"]
     assert c["optimizer"]["momentum"] == code["optimizer"]["momentum"]
+    train = c["data"]["train"].split("|")
+    assert train[:2] == ["with_mirrored", f"sample_boxes({code['max_boxes']})"]
     limits = f"shorter={code['short_side']}, longer={code['long_side_at_most']}"
     assert all(limits in c["data"][chain] for chain in ("train", "eval"))
     proposals, rpn = c["proposals"], code["rpn"]

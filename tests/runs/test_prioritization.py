@@ -175,6 +175,19 @@ def test_an_example_that_is_not_chosen_keeps_its_score_and_the_chosen_have_the_l
     assert lines(directory)[2]["chosen_score"] == pytest.approx(chosen.mean(), rel=1e-6)
 
 
+def test_the_steps_of_chosen_examples_count_their_mirrored_images_too():
+    run = assembly.build(config(overrides={"data.train": "with_mirrored|value_range(-1, 1)"}))
+    assert run.steps.full_length == 2 * NUM_TRAIN // BATCH
+    scores = state_lib.no_scores(NUM_TRAIN)._replace(
+        epoch=np.int32(WARMUP - 1), values=np.arange(NUM_TRAIN, dtype=np.float32)
+    )
+    chosen, _ = prioritization.choice(run, scores, 60)
+    feeds = run.pipeline.training_feeds(
+        WARMUP, 0, np.arange(BATCH), prioritization.selected(chosen)
+    )
+    assert len(list(feeds)) == chosen.num_steps == 2 * 0.3 * NUM_TRAIN / BATCH
+
+
 def test_a_padding_row_writes_no_score():
     values = jnp.arange(4.0)
     rows, weights = jnp.array([2, 0, 0, 0]), jnp.array([1.0, 0.0, 0.0, 0.0])

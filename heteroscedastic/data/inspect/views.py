@@ -125,7 +125,8 @@ def _stored_examples(
     rows = np.arange(len(chosen))
 
     def views_of(links, epoch):
-        feed = next(resident.feeds(rows, len(rows), epoch))
+        turns = np.full(len(rows), epoch % chains.occurrences(links))
+        feed = next(resident.feeds(rows, len(rows), epoch, repeats=turns))
         batch = resident.batch(jax.random.key(config["seed"]), split, feed, chain=links)
         return np.asarray(batch.inputs), jax.tree.map(np.asarray, batch.extras).get("boxes")
 
@@ -165,9 +166,11 @@ def _stream_examples(
         max_labels=settings.get("max_labels", 16),
     )
     slots = np.arange(len(ids))
-    feeds = [next(iter(pipeline.feeds("train", slots)))]
-    feeds += [next(iter(pipeline.training_feeds(epoch, 0, slots))) for epoch in range(_DRAWS)]
-    orders = [np.argsort(feed.ids) for feed in feeds]  # each epoch has its own
+    reads = [pipeline.feeds("train", slots)]
+    reads += [pipeline.training_feeds(epoch, 0, slots) for epoch in range(_DRAWS)]
+    feeds = [jax.tree.map(lambda *parts: np.concatenate(parts), *read) for read in reads]
+    # Each epoch has its own order; of an example that occurs twice, the first is drawn.
+    orders = [np.unique(feed.ids, return_index=True)[1] for feed in feeds]
     labels = feeds[0].labels[orders[0]]
     has_boxes = "boxes" in settings.get("extras", ())
     return [

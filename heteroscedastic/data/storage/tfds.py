@@ -36,6 +36,10 @@ class Files(NamedTuple):
     paths: tuple[str, ...]
     lengths: tuple[int, ...]  # records of each file, as its metadata states
 
+    def repeated(self, times: int) -> "Files":
+        """The files of a split that is read several times, one time after another."""
+        return Files(times * self.paths, times * self.lengths)
+
 
 class PreparedDataset:
     """A prepared set with one image and one label per example; a StoredDataset.

@@ -12,6 +12,7 @@ from heteroscedastic.data.streaming import ops, reader_shards, records
 from heteroscedastic.data.streaming.sources import Source
 
 _MAX_OPS = 64  # exceeds the number of operations in a chain
+_MAX_POSITIONS = 2**31  # at least the number of examples, whose ids are int32
 _EVALUATION_EPOCH = 2**31  # takes the place of the epoch in evaluation
 _without_autograph = tf.autograph.experimental.do_not_convert
 
@@ -23,18 +24,22 @@ def stored_examples(
     shard_batch_size: int,
     num_steps: int,
     max_labels: int,
+    occurrences: int = 1,
     requires_boxes: bool = False,
 ) -> tf.data.Dataset:
     """(position, encoded image, labels, extras) of each example, in the order of the steps.
 
     Each step takes `shard_batch_size` examples from every shard in turn. An exhausted shard yields
-    position -1. With `requires_boxes` an example without a box is an error.
+    position -1. With `requires_boxes` an example without a box is an error. The plans are of the
+    split `occurrences` times, one after another; see `example_specs` for the extras.
     """
 
     def int64(values):
         return tf.constant(values, tf.int64)
 
-    read_segment = records.segment_reader(source.records.files(source.part.split), plans)
+    files = source.records.files(source.part.split).repeated(occurrences)
+    read_segment = records.segment_reader(files, plans)
+    specs, num_stored = example_specs(source, occurrences), source.num_stored
     window_order = int64(np.concatenate([plan.window_order for plan in plans]))
     segment_ends, order_ends = (
         int64(np.cumsum([0, *(len(getattr(plan, name)) for plan in plans)]))
@@ -49,14 +54,16 @@ def stored_examples(
 
     @_without_autograph
     def is_selected(position, record):
-        return mask[position]
+        return mask[position % num_stored]
 
     parse = source.parser(max_labels)
 
     @_without_autograph
     def parse_in_order(batch, order):
-        positions, serialized = batch
-        values = (positions, *parse(positions, serialized))
+        occurrence, positions = batch[0] // num_stored, batch[0] % num_stored
+        images, labels, extras = parse(positions, batch[1])
+        extras |= {"occurrence": occurrence} if occurrences > 1 else {}
+        values = (positions, images, labels, extras)
         with tf.control_dependencies([_box_check(*values)] if requires_boxes else []):
             order = tf.identity(order)
         return tf.nest.map_structure(lambda x: tf.gather(x, order), values)
@@ -72,7 +79,7 @@ def stored_examples(
         windows = tf.data.Dataset.zip((stream.batch(window), order.batch(window)))
         stream = windows.map(parse_in_order).unbatch()
         no_labels = tf.fill((max_labels + 1,) if source.is_list else (), tf.constant(-1, tf.int64))
-        no_extras = {name: tf.zeros(x.shape, x.dtype) for name, x in source.extra_specs.items()}
+        no_extras = {name: tf.zeros(x.shape, x.dtype) for name, x in specs.items()}
         absent = (tf.constant(-1, tf.int64), "", no_labels, no_extras)
         padding = tf.data.Dataset.from_tensors(absent).repeat(num_missing[i])
         return stream.skip(drops[i]).concatenate(padding)
@@ -84,6 +91,15 @@ def stored_examples(
         num_parallel_calls=tf.data.AUTOTUNE,
         deterministic=True,
     )
+
+
+def example_specs(source: Source, occurrences: int) -> dict[str, tf.TensorSpec]:
+    """Shape and type of each extra of an example.
+
+    Where an epoch has an example several times, one of them is the number of its occurrence.
+    """
+    occurrence = {"occurrence": tf.TensorSpec((), tf.int64)} if occurrences > 1 else {}
+    return source.extra_specs | occurrence
 
 
 def _box_check(
@@ -103,21 +119,22 @@ def chain_function(
 
     The result has the image and the extras after the chain, by name; operations may add extras.
 
-    The random numbers of an operation follow from the key, the position of the example and the
-    index of the operation in the chain.
+    The random numbers of an operation follow from the key, the position of the example, the number
+    of its occurrence and the index of the operation in the chain.
     """
 
     def result(key, position, encoded, extras):
         example = extras | {"image": encoded, "shape": shape}
+        number = position + _MAX_POSITIONS * extras.get("occurrence", 0)
         for index, op in enumerate(chain):
             try:
-                example = op(tf.stack((key, position * _MAX_OPS + index)), example)
+                example = op(tf.stack((key, number * _MAX_OPS + index)), example)
             except ValueError as error:
                 raise ValueError(
                     f"{chains.link_text(op)}: {str(error).partition(chr(10))[0]}"
                 ) from None
         example = ops.decode(None, example)
-        return {name: value for name, value in example.items() if name != "shape"}
+        return {n: value for n, value in example.items() if n not in ("occurrence", "shape")}
 
     numbers = [tf.TensorSpec((), tf.int64)] * 2
     return tf.function(

@@ -5,6 +5,7 @@ encoded bytes until an operation decodes it. Its `shape` is (height, width, chan
 width may be None. A decoded image is uint8 [h, w, c], and interpolated pixels are rounded;
 `value_range`, `blend_jitter` and `lighting` convert it to float32. An example also has its extras
 by name. Its `boxes`, if it has any, follow the pixels; see boxes.py. Other extras are unchanged.
+Where an epoch has an example several times, `occurrence` is the number of its occurrence, from 0.
 The seed is a pair of integers that follows from the seed of the run, the epoch, the example's id
 and the index of the operation in the chain.
 """
@@ -16,7 +17,7 @@ import tensorflow.experimental.numpy as tnp
 from jaxtyping import Int
 
 from heteroscedastic import boxes as boxes_lib
-from heteroscedastic.data import colors
+from heteroscedastic.data import chains, colors
 
 # The operations that config.data.train and config.data.eval may name.
 __all__ = [
@@ -36,7 +37,9 @@ __all__ = [
     "random_crop",
     "resize",
     "resize_small",
+    "sample_boxes",
     "value_range",
+    "with_mirrored",
 ]
 
 Example = dict[str, Any]
@@ -261,14 +264,18 @@ def pad_crop(seed: Seed, example: Example, *, size: int) -> Example:
 
 def flip_lr(seed: Seed, example: Example) -> Example:
     """Mirrors the image left to right with probability one half."""
-    image = decode(seed, example)["image"]
     # The draw of tf.image.stateless_random_flip_left_right, as boxes require it too.
-    is_mirrored = tf.random.stateless_uniform((), seed) < 0.5
-    changed = {"image": tf.cond(is_mirrored, lambda: image[:, ::-1], lambda: image)}
-    if "boxes" in example:
-        boxes = example["boxes"]
-        changed["boxes"] = tf.where(is_mirrored, boxes_lib.mirrored(tf, boxes), boxes)
-    return example | changed
+    return _mirrored_where(tf.random.stateless_uniform((), seed) < 0.5, decode(seed, example))
+
+
+def with_mirrored(seed: Seed, example: Example) -> Example:
+    """Mirrors every second occurrence of an example in an epoch left to right.
+
+    See augment.py.
+    """
+    if "occurrence" not in example:
+        raise ValueError(chains.NO_OCCURRENCE)
+    return _mirrored_where(example["occurrence"] % 2 == 1, decode(seed, example))
 
 
 def color_jitter(
@@ -329,6 +336,18 @@ def context(
     return example | {"image": filled, "boxes": boxes, "context": is_removed}
 
 
+def sample_boxes(seed: Seed, example: Example, *, num_boxes: int) -> Example:
+    """Keeps at most `num_boxes` boxes of an image, at random; the others become rows of zeros.
+
+    See augment.py.
+    """
+    boxes = _boxes("sample_boxes", example)
+    is_padding = tf.reduce_all(boxes == 0, axis=-1)
+    ranks = tf.random.stateless_uniform(tf.shape(boxes)[:1], seed) + tf.cast(is_padding, tf.float32)
+    is_kept = tf.argsort(tf.argsort(ranks)) < num_boxes
+    return example | {"boxes": tf.where(is_kept[:, None], boxes, tf.zeros_like(boxes))}
+
+
 def blend_jitter(
     seed: Seed,
     example: Example,
@@ -369,6 +388,15 @@ def value_range(
     """
     image = tf.cast(decode(seed, example)["image"], tf.float32)
     return example | {"image": colors.in_range(image, low, high)}
+
+
+def _mirrored_where(is_mirrored: tf.Tensor, example: Example) -> Example:
+    image = example["image"]
+    changed = {"image": tf.cond(is_mirrored, lambda: image[:, ::-1], lambda: image)}
+    if "boxes" in example:
+        boxes = example["boxes"]
+        changed["boxes"] = tf.where(is_mirrored, boxes_lib.mirrored(tf, boxes), boxes)
+    return example | changed
 
 
 def _color(name: str, seed: Seed, example: Example) -> tf.Tensor:

@@ -44,9 +44,14 @@ class Source(NamedTuple):
         """Which positions of the stored split are examples; None if they are contiguous."""
         if self.ids[-1] - self.ids[0] == len(self.ids) - 1:
             return None
-        mask = np.zeros(self.records.sizes[self.part.split], bool)
+        mask = np.zeros(self.num_stored, bool)
         mask[self.ids] = True
         return mask
+
+    @property
+    def num_stored(self) -> int:
+        """Number of examples of the stored split."""
+        return self.records.sizes[self.part.split]
 
     @property
     def extra_specs(self) -> dict[str, tf.TensorSpec]:

@@ -19,7 +19,7 @@ from jaxtyping import Int, PRNGKeyArray
 
 from heteroscedastic.batch import Batch
 from heteroscedastic.bind import in_section
-from heteroscedastic.data import augment, checks, resident
+from heteroscedastic.data import augment, chains, checks, resident
 from heteroscedastic.data.dataset import Dataset, Split
 from heteroscedastic.data.pipeline import Slots
 from heteroscedastic.data.storage import tfds
@@ -77,6 +77,7 @@ class Streaming:
         self._sources, self._seed, self._batch_size = splits, seed, batch_size
         self.chain, self.own_chains = chain, dict(own_chains or {})
         self._training_chain, self._chain = map(_host_and_device, (training_chain, chain))
+        self.occurrences = chains.occurrences(training_chain)
         self._own_chains = {name: _host_and_device(x) for name, x in self.own_chains.items()}
         self._num_shards, self._window = reader_shards, window
         self._shard_batch_size = batch_size // reader_shards
@@ -163,27 +164,35 @@ class Streaming:
           epoch: epoch of training; None is evaluation.
           start: the first step.
         """
-        num_steps = self._num_steps(split) - start
+        num_steps = self._num_steps(split, epoch) - start
         rows = np.full(
             (len(slots) // self._shard_batch_size, num_steps * self._shard_batch_size),
             -1,
             np.int64,
         )
         for row, plan in zip(rows, self._read_plans(split, slots, epoch, start)):
-            row[: len(plan.ids)] = plan.ids
+            row[: len(plan.ids)] = plan.ids % self._sources[split].num_stored
         by_step = rows.reshape(len(rows), num_steps, self._shard_batch_size).swapaxes(0, 1)
         return by_step.reshape(num_steps, len(slots))
 
     def _evaluation_chain(self, split: str | None) -> tuple[list[Callable], list[Callable]]:
         return self._own_chains.get(split, self._chain)
 
-    def _num_steps(self, split: str) -> int:
-        return resident.steps_per_epoch(self.sizes[split], self._batch_size)
+    def _occurrences(self, epoch: int | None) -> int:
+        return 1 if epoch is None else self.occurrences
+
+    def _num_steps(self, split: str, epoch: int | None) -> int:
+        num_examples = self._occurrences(epoch) * self.sizes[split]
+        return resident.steps_per_epoch(num_examples, self._batch_size)
 
     def _read_plans(
         self, split: str, slots: Slots, epoch: int | None, start: int
     ) -> list[reader_shards.ReadPlan]:
-        """Plans of the reader shards that fill these slots of the global batch."""
+        """Plans of the reader shards that fill these slots of the global batch.
+
+        Where each example occurs several times, the plans are of the split repeated as often. The
+        shards divide the repeated split, so a batch has examples of every pass over the split.
+        """
         shard_numbers = np.unique(slots // self._shard_batch_size).tolist()
         if len(shard_numbers) * self._shard_batch_size != len(slots):
             raise ValueError(
@@ -191,9 +200,10 @@ class Streaming:
                 f" {self._batch_size // len(slots)}, the number of parts that a batch is divided"
                 " into among hosts."
             )
-        source = self._sources[split]
-        shards = reader_shards.shards(source.ids, self._num_shards)
-        file_lengths = source.records.files(source.part.split).lengths
+        source, occurrences = self._sources[split], self._occurrences(epoch)
+        starts = source.num_stored * np.arange(occurrences)
+        shards = reader_shards.shards((starts[:, None] + source.ids).ravel(), self._num_shards)
+        file_lengths = source.records.files(source.part.split).repeated(occurrences).lengths
 
         def plan(shard):
             is_training = epoch is not None
@@ -205,7 +215,7 @@ class Streaming:
         return [plan(shard) for shard in shard_numbers]
 
     def _feeds(self, split: str, slots: Slots, epoch: int | None, start: int) -> Iterator[Batch]:
-        step, num_steps = start, self._num_steps(split)
+        step, num_steps = start, self._num_steps(split, epoch)
         while step < num_steps:  # each iteration yields steps, or leaves out one more image
             try:
                 with self._read_errors(split, slots, epoch, step):
@@ -235,7 +245,8 @@ class Streaming:
         except tf.errors.OpError as error:
             source = self._sources[split]
             plans = self._read_plans(split, slots, epoch, step)
-            file_numbers = np.concatenate([plan.file for plan in plans])
+            num_files = len(source.records.files(source.part.split).paths)
+            file_numbers = np.concatenate([plan.file for plan in plans]) % num_files
             raise source.records.read_error(source.part.split, file_numbers, error) from None
 
     def _batches(self, split: str, slots: Slots, epoch: int | None, start: int) -> Iterator[Batch]:
@@ -276,8 +287,9 @@ class Streaming:
             self._read_plans(split, slots, epoch, start),
             self._window,
             self._shard_batch_size,
-            self._num_steps(split) - start,
+            self._num_steps(split, epoch) - start,
             self._max_labels,
+            self._occurrences(epoch),
             self._requires_boxes and epoch is not None,
         )
 
@@ -295,7 +307,7 @@ class Streaming:
                 section,
                 graph.chain_function,
                 source.records.image_shape,
-                source.extra_specs,
+                graph.example_specs(source, self.occurrences if training else 1),
                 chain[0],
             )
             shape = function.structured_outputs["image"].shape

@@ -204,6 +204,10 @@ class Text:
             )
         return lengths
 
+    @property
+    def occurrences(self) -> int:
+        return 1
+
     def training_feeds(
         self, epoch: int, start: int, slots: Slots, selected: Selected | None = None
     ) -> Iterator[Feed]:

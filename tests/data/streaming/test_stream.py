@@ -81,6 +81,46 @@ def test_the_ids_of_a_step_are_known_without_reading(data_dir):
         np.testing.assert_array_equal(pipeline.ids("train", slots, 2, start), read)
 
 
+@pytest.mark.parametrize("settings", [{}, {"reader_shards": 1, "window": 50}])
+def test_an_epoch_with_mirrored_has_each_image_plain_and_mirrored(data_dir, settings):
+    def thinned(data):  # not contiguous, so records are filtered
+        links = [functools.partial(curation.subset, num_examples=33)]
+        return dataset.curate(data, 0, links)
+
+    pipeline = stream(
+        data_dir, "same", "with_mirrored", "decode", curate=thinned, settings=settings
+    )
+    split = pipeline.dataset.splits["train"]
+    stored = dict(zip(split.ids.tolist(), split.inputs, strict=True))
+    feeds = training(pipeline, epoch=2)
+    assert len(feeds) == -(-2 * len(stored) // BATCH)
+    drawn = {i: [] for i in stored}
+    for images, _, weights, ids in feeds:
+        for image, i, weight in zip(images, ids.tolist(), weights):
+            if weight:
+                drawn[i] += [np.array_equal(image, stored[i])]
+                assert drawn[i][-1] or np.array_equal(image[:, ::-1], stored[i])
+    assert all(sorted(plain) == [False, True] for plain in drawn.values())
+    # Either may come first.
+    assert len(stored) / 4 < sum(first for first, _ in drawn.values()) < 3 * len(stored) / 4
+    num_hosts = 2 if not settings else 1
+    assert_same(training(pipeline, num_hosts, epoch=2, start=3), feeds[3:])
+    np.testing.assert_array_equal(
+        pipeline.ids("train", ALL, 2, 3), [np.where(w > 0, i, -1) for _, _, w, i in feeds[3:]]
+    )
+
+
+def test_the_occurrences_of_an_image_have_their_own_random_numbers(data_dir):
+    pipeline = stream(data_dir, "same", "random_crop(9)|with_mirrored", "central_crop(9)")
+    drawn = {}
+    for feed in pipeline.training_feeds(0, 0, ALL):
+        for i, image in zip(feed.ids[feed.weights > 0].tolist(), feed.inputs[feed.weights > 0]):
+            drawn.setdefault(i, []).append(image)
+    same = [np.array_equal(a[:, ::-1], b) for a, b in drawn.values()]
+    assert len(same) == NUM_TRAIN
+    assert sum(same) < NUM_TRAIN / 4
+
+
 def test_evaluation_is_exact_and_in_a_fixed_order(data_dir):
     for batch_size in (8, 32):
         pipeline = stream(data_dir, batch_size=batch_size)

@@ -1,0 +1,96 @@
+"""Runs that detect."""
+
+import json
+import os
+import signal
+
+import numpy as np
+import pytest
+from small_runs import assert_same_bits, outcome
+from subprocesses import run_without, with_devices
+
+from experiments import study
+from heteroscedastic.data.resident import Resident
+from heteroscedastic.runs import loop
+from launch.command import SAVED
+
+
+def small():
+    """A detector with a low-rank head on 16 mosaics, in two epochs of four steps."""
+    settings = {
+        "data.train": "with_mirrored|sample_boxes(3)|value_range(-1, 1)",
+        "data.max_examples": 16,
+        "backbone": dict(name="ResNet", stage_sizes=(1, 1), width=4, stem_width=4, start="keras"),
+        "head": dict(name="LowRank", num_classes=11, num_factors=2),
+        "predictive": dict(name="softmax", num_samples=4),
+        "proposals.sizes": (12.0,),
+        "proposals.channels": 8,
+        "proposals.num_candidates": (64, 32),
+        "proposals.num_proposals": (16, 8),
+        "proposals.num_anchors": 16,
+        "proposals.num_regions": 8,
+        "training.batch_size": 8,
+        "training.num_epochs": 2.0,
+        "training.checkpoint_epochs": 1.0,
+        "schedule.warmup_epochs": 0.0,
+    }
+    config = study.config("mosaic_frcnn_hom", settings)
+    config["backbone"] |= dict(bottleneck=False, stem="cifar")
+    return config
+
+
+@pytest.mark.slow
+def test_a_run_that_is_terminated_in_an_epoch_resumes_and_ends_with_the_same_detections(
+    tmp_path, monkeypatch
+):
+    loop.train(small(), str(tmp_path / "whole"))
+    feeds = Resident.training_feeds
+
+    def terminated(self, epoch, start, *arguments):
+        for step, feed in enumerate(feeds(self, epoch, start, *arguments), start):
+            if (epoch, step) == (1, 2):
+                os.kill(os.getpid(), signal.SIGTERM)
+            yield feed
+
+    with monkeypatch.context() as context:
+        context.setattr(Resident, "training_feeds", terminated)
+        with pytest.raises(SystemExit) as left:
+            loop.train(small(), str(tmp_path / "parts"))
+    assert left.value.code == SAVED
+    loop.train(small(), str(tmp_path / "parts"))
+    whole = outcome(tmp_path / "whole")
+    assert whole[0]["step"] == 2 * 2 * 16 // 8
+    assert (whole[2]["test.npz"]["classes"] > 0).any()
+    assert_same_bits(outcome(tmp_path / "parts"), whole)
+
+
+_ON_DEVICES = """
+import json, sys, jax, numpy as np
+from heteroscedastic.distributed.sharding import Placement
+from heteroscedastic.runs import assembly, compiled
+
+run = assembly.build(json.loads(sys.argv[1]))
+data = run.pipeline
+for number in (1, 8):
+    placement = Placement(8, devices=jax.devices()[:number])
+    programs, slots = compiled.programs(run, placement), placement.slots(8)
+    arrays = placement.put(data.arrays, placement.replicated)
+    feed = placement.feed(next(data.training_feeds(0, 0, slots)), 8)
+    start = programs.start(run.root_key, {})
+    state, sums, _ = programs.train_step(start, arrays["train"], feed, run.root_key)
+    feed = placement.feed(next(data.feeds("test", slots)), 8)
+    weights = state.params, state.model_state
+    evaluated, record = programs.eval_step(*weights, arrays["test"], feed, jax.random.key(0))
+    leaves = jax.tree.leaves((state.params, sums, evaluated, record))
+    print(json.dumps([np.asarray(x, float).ravel().tolist() for x in leaves]))
+"""
+
+
+@pytest.mark.extended
+def test_eight_devices_train_and_detect_as_one():
+    done = run_without(set(), _ON_DEVICES, json.dumps(small()), env=with_devices(8))
+    assert done.returncode == 0, done.stderr
+    one, eight = map(json.loads, done.stdout.splitlines()[-2:])
+    assert len(one) > 30
+    for a, b in zip(one, eight, strict=True):
+        np.testing.assert_allclose(b, a, rtol=1e-3, atol=1e-4)
