@@ -327,6 +327,7 @@ _MEAN_ALPHA = {"cpu": 0.345, "gpu": 0.386}
 _NOISE_HEAD = {
     "head.name": "LowRank",
     "head.num_factors": 6,
+    "head.temperature": 1.0,
     "predictive": dict(name="softmax", num_samples=128, points="sobol"),
 }
 _REFERENCES = (
