@@ -96,6 +96,7 @@ def main() -> None:
     parser = noise_pairs.table_parser(main.__doc__)
     parser.set_defaults(table="frozen_features", scale="features")
     parser.add_argument("--human_dir", help="directory of cifar10_h; defaults to --data_dir")
+    derived.add_flag(parser)
     flags = parser.parse_args()
     chosen, results = noise_pairs.table_results(flags)
     human = functools.cache(lambda: human_labels(flags.human_dir or flags.data_dir))

@@ -50,7 +50,9 @@ _BASELINE = "margin"  # the better of the common scores for a plain softmax unde
 @user_errors.one_line()
 def main() -> None:
     """Prints how well the scores find known label errors."""
-    flags = table_parser(main.__doc__).parse_args()
+    parser = table_parser(main.__doc__)
+    derived.add_flag(parser)
+    flags = parser.parse_args()
     (chosen, results), data_dir = table_results(flags), flags.data_dir
     saved = derived.Derived(__file__, flags, [result.job for result in results])
     print("| " + " | ".join(_COLUMNS).format(chosen.reference) + " |")

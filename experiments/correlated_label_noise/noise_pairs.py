@@ -45,6 +45,7 @@ def main() -> None:
         action="store_true",
         help="confusion rates over the full stored training split",
     )
+    derived.add_flag(parser)
     flags = parser.parse_args()
     (chosen, results), data_dir = table_results(flags), flags.data_dir
     saved = derived.Derived(__file__, flags, [result.job for result in results])
@@ -74,7 +75,8 @@ def main() -> None:
             for measure, by_seed in scores.items():
                 first, auc, rho, p = ([a[n] for a in by_seed] for n in ("first", "auc", "rho", "p"))
                 spreads = ["-" if None in v else comparison.spread(v, 2) for v in (first, auc, rho)]
-                cells = [name, row.name, measure, *spreads, f"{max(p):.2g}", str(len(by_seed))]
+                largest = "-" if None in p else f"{max(p):.2g}"
+                cells = [name, row.name, measure, *spreads, largest, str(len(by_seed))]
                 cells += beyond_cells(by_seed)
                 print("| " + " | ".join(cells) + " |", flush=True)
     if flags.save:
@@ -182,7 +184,6 @@ def table_parser(description: str) -> argparse.ArgumentParser:
     )
     parser.add_argument("--out", default="runs", help="runs are read from OUT/STUDY/TABLE")
     parser.add_argument("--data_dir", default=os.environ.get("TFDS_DATA_DIR"))
-    derived.add_flag(parser)
     return parser
 
 
