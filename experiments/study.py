@@ -338,7 +338,8 @@ def _results(job: Job) -> dict[str, Any] | None:
     if not (job.directory / "results.json").exists():
         return None
     record = run_record.read(job.directory)
-    recorded, expected = copy.deepcopy(record.config), files.plain(job.config)
+    # A run records every setting, also the defaults of a part that the row alone names.
+    recorded, expected = copy.deepcopy(record.config), files.plain(sections.completed(job.config))
     # A run and a run that it reads may be named by another path than at training time, or may have
     # moved together: only the path below their common directory counts.
     runs = str(job.directory.parents[4])

@@ -17,6 +17,7 @@ from experiments import run, statistics, study, table
 from experiments.study import Primary, Regime, Row, Scale, Table, Trend
 from heteroscedastic import files
 from heteroscedastic.analysis.uncertainty import calibration
+from heteroscedastic.runs import sections
 
 TINY = Table(
     claim="Two methods.",
@@ -277,6 +278,20 @@ def test_a_run_that_reads_another_is_recognised_by_any_path_to_both(
     )
     with pytest.raises(ValueError, match="another config"):
         study.job_results(other, "cpu", Path("moved") / "study" / "tiny")
+
+
+def test_a_run_of_a_row_that_replaces_the_head_is_recognised(tmp_path):
+    row = Row("low_rank", "digits_hom", {"head.name": "LowRank", "head.num_factors": 2})
+    chosen = TINY._replace(rows=(row,), grid={}, scales={"cpu": Scale((0,))})
+    (job,) = study.jobs(chosen, "cpu", tmp_path)
+    assert "temperature" not in job.config["head"]  # that of the former head does not hold
+    # A run records every setting.
+    files.write_json(job.directory / "config.json", sections.completed(job.config))
+    evals = {name: {"accuracy": 0.5} for name in job.config["evals"]}
+    files.write_json(job.directory / "results.json", {"evals": evals, "step": 1})
+    files.write_json(job.directory / "dataset.json", {"class_names": ["a", "b"]})
+    (result,) = study.job_results(chosen, "cpu", tmp_path)
+    assert result.results["step"] == 1
 
 
 def test_a_failed_run_is_reported_and_logged(tmp_path):
