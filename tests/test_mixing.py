@@ -264,25 +264,33 @@ _ON_DEVICES = """
 import functools, json, jax, numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from benchmarks import hlo
-from heteroscedastic import mixing
+from heteroscedastic import mixing, smoothing
+from heteroscedastic.batch import Batch
 
-rng = np.random.default_rng(0)
-images, ones = rng.normal(size=(16, 6, 5, 3)).astype(np.float32), np.ones(16, np.float32)
+rng, ids = np.random.default_rng(0), np.arange(16)
+boxes = np.sort(rng.random((16, 2, 2, 2), np.float32), axis=2).reshape(16, 2, 4)
+extras = {"boxes": boxes, "context": ids % 5 == 1}
+images = rng.normal(size=(16, 6, 5, 3)).astype(np.float32)
+batch = Batch(images, ids, np.float32(ids != 6), ids, extras)
 either = functools.partial(mixing.mixup_or_cutmix, mixup_alpha=0.7)
 for mix in (mixing.ricap, either):
-    mix = functools.partial(mix, jax.random.key(0), draws="example")
+    def mixed(batch):
+        targets = smoothing.adaptive(batch, 16, objectness="next")
+        return mix(jax.random.key(0), batch.inputs, targets, batch.weights, draws="example")
+
     for number in (1, 8):
         mesh = Mesh(np.array(jax.devices()[:number]), ("batch",))
         examples = NamedSharding(mesh, PartitionSpec("batch"))
-        arguments = jax.device_put((images, np.diag(ones), ones), examples)
-        program = jax.jit(mix, out_shardings=examples).lower(*arguments).compile()
-        values = np.concatenate([np.ravel(x) for x in program(*arguments)])
+        arguments = jax.device_put(batch, examples)
+        program = jax.jit(mixed, out_shardings=examples).lower(arguments).compile()
+        values = np.concatenate([np.ravel(x) for x in program(arguments)])
         outputs = [(x.kind, x.shape) for x in hlo.collective_outputs(program.as_text())]
         print(json.dumps([values.tolist(), outputs]))
 """
 
 
 def test_one_image_crosses_for_a_partner_and_the_result_is_that_of_one_device():
+    """With the adaptive targets of the next example, boxes and examples without objects."""
     output = subprocess.run(
         [sys.executable, "-c", _ON_DEVICES],
         cwd=ROOT,
