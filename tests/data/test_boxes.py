@@ -47,7 +47,7 @@ def test_a_box_that_touches_the_border_ends_where_the_stored_image_ends(text):
     example = {"image": jnp.asarray(image), "boxes": jnp.array([[0.0, 0.0, 1.0, 1.0]])}
     (link,) = chain(augment, text)
     keys = jax.random.split(jax.random.key(0), 20)
-    changed = jax.tree.map(np.asarray, jax.vmap(link, (0, None))(keys, example))
+    changed = jax.tree.map(np.asarray, jax.jit(jax.vmap(link, (0, None)))(keys, example))
     centre = np.array(SHAPE) // 2
     start = centre - changed["image"][:, centre[0], centre[1], :2]  # of the stored image
     ends = np.clip(np.concatenate([start, start + SHAPE], axis=1), 0, SHAPE * 2)
