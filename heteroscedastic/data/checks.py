@@ -195,6 +195,13 @@ def all_with_boxes(boxes: Shaped[np.ndarray, "n m 4"], ids: np.ndarray, where: s
         raise ValueError(f"{where}: {fields.no_box(ids[missing[0]])}; set it to True.")
 
 
+def at_most_boxes(boxes: Shaped[np.ndarray, "n m 4"], max_boxes: int, where: str) -> None:
+    """Raises a ValueError if a row after the first `max_boxes` is not padding."""
+    number = np.flatnonzero(boxes.any(axis=(0, 2))).max(initial=-1) + 1
+    if number > max_boxes:
+        raise ValueError(f"{where}: {fields.too_many_boxes(number, max_boxes)}; raise it.")
+
+
 def some_with_boxes(number: int, where: str) -> None:
     """Raises a ValueError if no example of a split has a box."""
     if not number:
@@ -239,10 +246,9 @@ def _extra(where: str, name: str, values: np.ndarray, ids: np.ndarray, num_class
             raise ValueError(
                 f"{where} must be floats [n, m, 4], but is {values.dtype} {values.shape}."
             )
-        if not ((values >= 0) & (values <= 1) & (values[..., [0, 1, 0, 1]] <= values)).all():
-            raise ValueError(
-                f"{where} must have rows y0 <= y1, x0 <= x1 in the order (y0, x0, y1, x1), as"
-                " fractions of the image from 0 to 1."
-            )
+        is_valid = (values >= 0) & (values <= 1) & (values[..., [0, 1, 0, 1]] <= values)
+        if not is_valid.all():
+            row, box = np.argwhere(~is_valid.all(axis=-1))[0]
+            raise ValueError(f"{where}: {fields.invalid_box(ids[row], values[row, box].tolist())}.")
     if name == "clean_labels":
         labels(values, ids, num_classes, where, may_be_unknown=True)

@@ -40,6 +40,22 @@ def test_boxes_follow_the_pixels_of_the_resident_pipeline(text):
     np.testing.assert_array_equal(batch.extras["clean_labels"], 3 * ids)
 
 
+@pytest.mark.parametrize("text", ["shift(3)", "pad_crop(3)"])
+def test_a_box_that_touches_the_border_ends_where_the_stored_image_ends(text):
+    image = np.zeros((*SHAPE, 3), np.uint8)
+    image[..., 0], image[..., 1] = np.indices(SHAPE)  # each pixel states its row and column
+    example = {"image": jnp.asarray(image), "boxes": jnp.array([[0.0, 0.0, 1.0, 1.0]])}
+    (link,) = chain(augment, text)
+    keys = jax.random.split(jax.random.key(0), 20)
+    changed = jax.tree.map(np.asarray, jax.jit(jax.vmap(link, (0, None)))(keys, example))
+    centre = np.array(SHAPE) // 2
+    start = centre - changed["image"][:, centre[0], centre[1], :2]  # of the stored image
+    ends = np.clip(np.concatenate([start, start + SHAPE], axis=1), 0, SHAPE * 2)
+    np.testing.assert_allclose(changed["boxes"][:, 0], ends / (SHAPE * 2), atol=1e-6)
+    assert (start.min(axis=0) == -3).all()
+    assert (start.max(axis=0) == 3).all()
+
+
 STREAMED = [
     *EXACT,
     "color_jitter(0.0, 0.0, 0.0, 0.0)|random_crop(15)",

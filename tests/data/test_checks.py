@@ -105,6 +105,16 @@ def test_an_empty_split_is_an_error():
         checks.dataset(empty, "here")
 
 
+def boxes_with(box):
+    """Two boxes of each of three examples, of which the second one of the second is `box`."""
+    boxes = np.full((3, 2, 4), [0, 0, 1.0, 1])
+    boxes[1, 1] = box
+    return boxes
+
+
+INVALID = "^mine: train_boxes: the example of id 1 has the box"
+
+
 @pytest.mark.parametrize(
     ("name", "values", "message"),
     [
@@ -130,9 +140,9 @@ def test_an_empty_split_is_an_error():
             np.zeros((3, 1, 4), int),
             r"train_boxes must be floats \[n, m, 4\], but is int64",
         ),
-        ("boxes", np.full((3, 1, 4), [0, 0, 20.0, 9]), "as fractions of the image"),
-        ("boxes", np.full((3, 1, 4), [0.5, 0, 0.2, 1]), "must have rows y0 <= y1"),
-        ("boxes", np.full((3, 1, 4), np.nan), "as fractions of the image"),
+        ("boxes", boxes_with([0, 0, 20, 9]), rf"{INVALID} \[0\.0, 0\.0, 20\.0, 9\.0\], but"),
+        ("boxes", boxes_with([0.5, 0, 0.25, 1]), rf"{INVALID} \[0\.5, 0\.0, 0\.25, 1\.0\], but"),
+        ("boxes", boxes_with([0, np.nan, 1, 1]), rf"{INVALID} \[0\.0, nan, 1\.0, 1\.0\], but"),
     ],
 )
 def test_extra_fields_are_checked(name, values, message):

@@ -123,6 +123,27 @@ def test_a_later_start_is_the_tail_of_the_epoch(start):
     jax.tree.map(np.testing.assert_array_equal, tail, feeds[start:])
 
 
+def test_a_later_start_has_the_same_boxes_and_contexts_on_any_number_of_hosts():
+    boxes = np.sort(RNG.random((N, 2, 2, 2)), axis=2).reshape(N, 2, 4).astype(np.float32)
+    split = SPLIT._replace(extras={"boxes": boxes})
+    data = Dataset({"train": split}, ("a", "b"))
+    chain = bind.chain(augment, "flip_lr|context(0.5, fill=(9,))")
+    pipeline = resident.Resident(data, data, seed=0, batch_size=4, training_chain=chain, chain=[])
+    batch_of = jax.jit(pipeline.training_batch)
+
+    def batches(start, slots):
+        return [batch_of(KEY, split, feed) for feed in pipeline.training_feeds(2, start, slots)]
+
+    whole = batches(0, np.arange(4))
+    contexts = np.concatenate([batch.extras["context"] for batch in whole])
+    assert 0 < contexts.sum() < N
+    for start, hosts in ((1, 1), (2, 4)):  # a batch of another size is compiled anew
+        parts = [batches(start, slots) for slots in np.split(np.arange(4), hosts)]
+        joined = [jax.tree.map(lambda *x: np.concatenate(x), *step) for step in zip(*parts)]
+        assert len(joined) == len(whole) - start
+        jax.tree.map(np.testing.assert_array_equal, joined, whole[start:])
+
+
 def test_augmentation_does_not_depend_on_the_batch():
     together = by_id(KEY, SPLIT, feed_of(range(N)))
     assert sorted(together) == sorted(SPLIT.ids)

@@ -23,14 +23,20 @@ def photograph(draws, size=None):
 
 
 def examples(number, seed, corrupt, size):
-    """Images with a class, a human label and a list of classes; `corrupt` ones are truncated."""
-    draws = np.random.default_rng(seed)
+    """Images with a box, a class, a human label and a list of classes.
+
+    Those that are `corrupt` are truncated.
+    """
+    import tensorflow_datasets as tfds
+
+    draws, corners = (np.random.default_rng(x) for x in (seed, (seed, 1)))
     for i in range(number):
         image = photograph(draws, size)
         yield (
             i,
             {
                 "image": image[: len(image) // 2] if i in corrupt else image,
+                "box": tfds.features.BBox(*np.sort(corners.random((2, 2)), axis=0).ravel()),
                 "label": int(draws.integers(3)),
                 "human": int(draws.integers(3)),
                 "labels": np.flatnonzero(draws.random(3) < 0.4).tolist(),
@@ -45,6 +51,7 @@ def prepare(directory, name="pets", corrupt=(), names=NAMES, size=None):
     one = tfds.features.ClassLabel(names=list(names))
     features = {
         "image": tfds.features.Image(shape=(*(size or (None, None))[::-1], 3)),
+        "box": tfds.features.BBoxFeature(),
         "label": one,
         "human": one,
     }

@@ -33,6 +33,7 @@ class _Example(NamedTuple):
     labels: np.ndarray
     views: list[np.ndarray]  # evaluation, then draws of training
     boxes: list[np.ndarray] | None  # of the views, if the config has boxes
+    context: list[np.ndarray]  # whether the chain removed the objects of each view
 
 
 def sheet(config: Mapping[str, Any], data_dir: str | None) -> bytes:
@@ -89,7 +90,8 @@ def _notes(config: Mapping[str, Any], example: _Example, num_classes: int) -> li
         return notes  # its soft labels are not read here
     labels = jnp.asarray(np.stack([example.labels] * number), jnp.int32)
     zeros = jnp.zeros(number, jnp.int32)
-    batch = Batch(None, labels, jnp.ones(number), zeros, {"boxes": boxes})
+    extras = {"boxes": boxes, "context": jnp.asarray(np.stack(example.context))}
+    batch = Batch(None, labels, jnp.ones(number), zeros, extras)
     targets = in_section("smoothing", bind, smoothing, **settings)(batch, num_classes)
     first = int(np.atleast_1d(example.labels)[0])
     return [f"{note} t {target:.2f}" for note, target in zip(notes, targets[:, first], strict=True)]
@@ -128,19 +130,11 @@ def _stored_examples(
         turns = np.full(len(rows), epoch % chains.occurrences(links))
         feed = next(resident.feeds(rows, len(rows), epoch, repeats=turns))
         batch = resident.batch(jax.random.key(config["seed"]), split, feed, chain=links)
-        return np.asarray(batch.inputs), jax.tree.map(np.asarray, batch.extras).get("boxes")
+        return jax.tree.map(np.asarray, batch)
 
     draws = range(_DRAWS if train else 0)
     views = [views_of(evaluation, 0), *(views_of(train, epoch) for epoch in draws)]
-    return [
-        _Example(
-            int(split.ids[row]),
-            split.labels[row],
-            [images[row] for images, _ in views],
-            [boxes[row] for _, boxes in views] if has_boxes else None,
-        )
-        for row in rows
-    ], class_names
+    return [_example([(view, row) for view in views]) for row in rows], class_names
 
 
 def _stream_examples(
@@ -171,19 +165,21 @@ def _stream_examples(
     feeds = [jax.tree.map(lambda *parts: np.concatenate(parts), *read) for read in reads]
     # Each epoch has its own order; of an example that occurs twice, the first is drawn.
     orders = [np.unique(feed.ids, return_index=True)[1] for feed in feeds]
-    labels = feeds[0].labels[orders[0]]
-    has_boxes = "boxes" in settings.get("extras", ())
     return [
-        _Example(
-            int(ids[i]),
-            labels[i],
-            [feed.inputs[order[i]] for feed, order in zip(feeds, orders, strict=True)],
-            [feed.extras["boxes"][order[i]] for feed, order in zip(feeds, orders, strict=True)]
-            if has_boxes
-            else None,
-        )
+        _example([(feed, order[i]) for feed, order in zip(feeds, orders, strict=True)])
         for i in slots
     ], selection.class_names
+
+
+def _example(views: Sequence[tuple[Batch, np.integer]]) -> _Example:
+    """An example of which each view is a row of a batch."""
+    first, row = views[0]
+    boxes = [batch.extras["boxes"][i] for batch, i in views] if "boxes" in first.extras else None
+    context = [
+        batch.extras["context"][i] if "context" in batch.extras else np.False_ for batch, i in views
+    ]
+    inputs = [batch.inputs[i] for batch, i in views]
+    return _Example(int(first.ids[row]), first.labels[row], inputs, boxes, context)
 
 
 def _spaced_rows(rows: np.ndarray) -> np.ndarray:

@@ -83,6 +83,14 @@ def too_many_boxes(number: Any, max_boxes: int) -> str:
     return f"an example has {number} boxes, but config.data.max_boxes is {max_boxes}"
 
 
+def invalid_box(example_id: Any, box: Any) -> str:
+    """The error message for an example with an invalid box."""
+    return (
+        f"the example of id {example_id} has the box {box}, but a box (y0, x0, y1, x1) must have"
+        " 0 <= y0 <= y1 <= 1 and 0 <= x0 <= x1 <= 1, as fractions of the image"
+    )
+
+
 def no_box(example_id: Any) -> str:
     """The error message for a training example without a box that the config requires."""
     return f"the example of id {example_id} has no box, but config.data.with_boxes is False"

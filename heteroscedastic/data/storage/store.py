@@ -50,7 +50,8 @@ def load(
       max_examples: keeps only the first examples of every split; applies before `max_classes`.
       extras: fields that examples of "train" must have as extras; see fields.py. An .npz file gives
         all its fields.
-      max_boxes: number of rows to which `boxes` of TFDS are padded.
+      max_boxes: maximum number of boxes per example if `extras` has boxes; those of TFDS are
+        padded to it.
       with_boxes: keeps only examples with a box, of the splits that have boxes.
       requires_boxes: whether each example of "train" must have a box.
       soft_labels: extras of "train" that must be distributions over the classes.
@@ -70,6 +71,10 @@ def load(
             f"{stored.where} has no extra {unknown[0]!r} in train; its extras are"
             f" {', '.join(available) or 'none'}."
         )
+    if "boxes" in extras:
+        for name, split in data.splits.items():
+            if "boxes" in split.extras:
+                checks.at_most_boxes(split.extras["boxes"], max_boxes, f"{stored.where}: {name}")
     if with_boxes:
         data = data._replace(
             splits={

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
-from jaxtyping import Int, Shaped
+from jaxtyping import Float, Int, Shaped
 
 from heteroscedastic.data import checks
 from heteroscedastic.data.split_spec import Slice
@@ -135,6 +135,7 @@ class Records:
 
     def parse(
         self,
+        positions: Int[tf.Tensor, "_n"],
         records: Shaped[tf.Tensor, "_n"],
         label: str,
         max_labels: int,
@@ -144,7 +145,7 @@ class Records:
 
         Integers are int64, as stored; `valid_labels` and `valid_extras` check them. Lists of labels
         have m = max_labels + 1 entries, padded with -1, so that a longer list is detected. Parsing
-        fails if an example has too many boxes.
+        fails if an example has too many boxes, or an invalid one; see `parse_error`.
         """
         one_label = tf.io.FixedLenFeature((), tf.int64)
         label_list = tf.io.FixedLenSequenceFeature(
@@ -163,7 +164,7 @@ class Records:
         return (
             fields["image"],
             pad_labels(tf.where(stored >= 0, stored + self._first_class, stored), max_labels),
-            {name: _extra(values[name], field) for name, field in extras.items()},
+            {name: _extra(values[name], field, positions) for name, field in extras.items()},
         )
 
     def labels(
@@ -182,7 +183,7 @@ class Records:
             metadata states; names the example or the file.
         """
         return valid_labels(
-            self._read(part, lambda records: self.parse(records, label, max_labels, {})[1]),
+            self._read(part, lambda *examples: self.parse(*examples, label, max_labels, {})[1]),
             np.arange(part.start, part.stop),
             len(self.class_names(label)),
             f"{self.where}: {part.split}",
@@ -205,7 +206,9 @@ class Records:
         """
         return self._read(
             part,
-            lambda records: summary(self.parse(records, label, 0, {"extra": field})[2]["extra"]),
+            lambda *examples: summary(
+                self.parse(*examples, label, 0, {"extra": field})[2]["extra"]
+            ),
         )
 
     def _read(self, part: Slice, parse: Callable) -> Shaped[np.ndarray, "n ..."]:
@@ -215,7 +218,7 @@ class Records:
 
         @tf.autograph.experimental.do_not_convert
         def parsed(positions, records):
-            return parse(records)
+            return parse(positions, records)
 
         batches = (
             tf.data.Dataset.range(len(plan.file))
@@ -225,8 +228,22 @@ class Records:
         )
         try:
             return np.concatenate(list(batches.as_numpy_iterator()))
+        except tf.errors.InvalidArgumentError as error:
+            raise self.parse_error(part.split, error) from None
         except tf.errors.OpError as error:
             raise self.read_error(part.split, plan.file, error) from None
+
+    def parse_error(self, split: str, error: tf.errors.InvalidArgumentError) -> ValueError:
+        """The error to raise if `parse` fails."""
+        message = tfds.error_message(error)
+        remedies = {"max_boxes": "raise it", "with_boxes": "set it to True"}
+        remedy = next(
+            (remedy for setting, remedy in remedies.items() if setting in message),
+            "prepare the set again",
+        )
+        return ValueError(
+            f"{self.where}: {split} has a record that cannot be parsed ({message}); {remedy}."
+        )
 
     def read_error(
         self, split: str, file_numbers: Int[np.ndarray, "_"], error: tf.errors.OpError
@@ -287,7 +304,9 @@ def _stored_feature(field: Field) -> Any:
     return tf.io.FixedLenFeature(field.shape, dtype)
 
 
-def _extra(values: Shaped[tf.Tensor, "_n ..."], field: Field) -> Shaped[tf.Tensor, "_n ..."]:
+def _extra(
+    values: Shaped[tf.Tensor, "_n ..."], field: Field, positions: Int[tf.Tensor, "_n"]
+) -> Shaped[tf.Tensor, "_n ..."]:
     """The arrays of a field; boxes are padded."""
     if field.of_boxes:  # no more than the boxes, which are checked
         padded = tf.pad(values, ((0, 0), (0, field.shape[0])))[:, : field.shape[0]]
@@ -296,23 +315,23 @@ def _extra(values: Shaped[tf.Tensor, "_n ..."], field: Field) -> Shaped[tf.Tenso
         return tf.cast(values, field.dtype)
     max_boxes, number = field.shape[0], tf.shape(values)[1]
     message = fields_lib.too_many_boxes("{}", max_boxes)
-    low, high = values[..., :2], values[..., 2:]
-    is_valid = tf.reduce_all((low >= 0) & (low <= high) & (high <= 1), axis=-1)
-    first_fault = tf.boolean_mask(values, ~is_valid)[:1]
-    checks_of_boxes = [
-        tf.debugging.Assert(number <= max_boxes, [tf.strings.format(message, number)]),
-        tf.debugging.Assert(
-            tf.reduce_all(is_valid),
-            [
-                tf.strings.format(
-                    "{} is no box (y0, x0, y1, x1) with 0 <= y0 <= y1 <= 1", first_fault
-                )
-            ],
-        ),
-    ]
-    with tf.control_dependencies(checks_of_boxes):
+    check = tf.debugging.Assert(number <= max_boxes, [tf.strings.format(message, number)])
+    with tf.control_dependencies([check]):
         padded = tf.pad(values, ((0, 0), (0, max_boxes - number), (0, 0)))
-    return tf.ensure_shape(padded, (None, *field.shape))
+    with tf.control_dependencies([_box_check(positions, padded)]):
+        return tf.ensure_shape(padded, (None, *field.shape))
+
+
+def _box_check(positions: Int[tf.Tensor, "_n"], boxes: Float[tf.Tensor, "_n _m 4"]) -> tf.Operation:
+    """Fails if a box is inverted, outside of the image or not finite."""
+    low, high = boxes[..., :2], boxes[..., 2:]
+    is_valid = tf.reduce_all((low >= 0) & (low <= high) & (high <= 1), axis=-1)
+    is_of_valid = tf.reduce_all(is_valid, axis=1)
+    example = tf.argmin(tf.cast(is_of_valid, tf.int32))
+    box = tf.argmin(tf.cast(is_valid[example], tf.int32))
+    fault = (positions[example], boxes[example, box])
+    message = tf.strings.format(fields_lib.invalid_box("{}", "{}"), fault)
+    return tf.debugging.Assert(tf.reduce_all(is_of_valid), [message])
 
 
 def valid_extras(

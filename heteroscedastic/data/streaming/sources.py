@@ -62,13 +62,15 @@ class Source(NamedTuple):
         """(positions [n], serialized examples [n]) -> encoded images, labels, extras."""
         if self.labels is None:
             return lambda positions, records: self.records.parse(
-                records, self.label, max_labels, self.extras
+                positions, records, self.label, max_labels, self.extras
             )
         # Created outside of any graph, which would store them as constants.
         ids, labels = tf.constant(self.ids, tf.int64), tf.constant(self.labels, tf.int32)
 
         def parse(positions, records):
-            images, _, extras = self.records.parse(records, self.label, max_labels, self.extras)
+            images, _, extras = self.records.parse(
+                positions, records, self.label, max_labels, self.extras
+            )
             rows = tf.searchsorted(ids, positions)
             chosen = pad_labels(tf.cast(tf.gather(labels, rows), tf.int64), max_labels)
             return images, chosen, extras

@@ -341,15 +341,7 @@ class Streaming:
         try:
             examples = list(self._stored_examples(split, slots, epoch, step).take(len(slots)))
         except tf.errors.InvalidArgumentError as parse_error:
-            message = tfds.error_message(parse_error)
-            remedies = {"max_boxes": "raise it", "with_boxes": "set it to True"}
-            remedy = next(
-                (remedy for setting, remedy in remedies.items() if setting in message),
-                "prepare the set again",
-            )
-            raise ValueError(
-                f"{source.where}: {split} has a record that cannot be parsed ({message}); {remedy}."
-            ) from None
+            raise source.records.parse_error(source.part.split, parse_error) from None
         for position, image, *_ in examples:
             try:
                 if position >= 0:

@@ -193,12 +193,20 @@ def test_the_sheet_shows_the_boxes_of_each_view(tmp_path):
 
 def test_a_note_has_objectness_and_target(tmp_path):
     config = with_boxes(tmp_path)
-    example = views._Example(0, np.int64(2), [], [np.float32([[0.25, 0.5, 0.75, 1.0]])] * 2)
+    boxes, context = [np.float32([[0.25, 0.5, 0.75, 1.0]])] * 2, [np.False_] * 2
+    example = views._Example(0, np.int64(2), [], boxes, context)
     assert views._notes(config, example, 4) == ["o 0.25 t 0.25"] * 2
     hard = config | {"smoothing": dict(name="hard")}
     assert views._notes(hard, example, 4) == ["o 0.25 t 1.00"] * 2
     given = config | {"smoothing": dict(name="given", field="soft_label")}
     assert views._notes(given, example, 4) == ["o 0.25"] * 2
+
+
+def test_the_target_of_a_view_without_its_objects_is_that_of_training(tmp_path):
+    config = with_boxes(tmp_path) | {"smoothing": dict(name="adaptive", beta=0.5)}
+    chains = (chain(augment, text) for text in ("context(1.0)", "flip_lr"))
+    examples, _ = views._stored_examples(config, str(tmp_path), *chains)
+    assert views._notes(config, examples[0], 4) == ["o 0.25 t 0.62", *["o 0.00 t 0.25"] * 6]
 
 
 @pytest.mark.parametrize(

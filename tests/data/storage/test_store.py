@@ -76,6 +76,20 @@ def test_extra_fields_are_stored(tmp_path):
     assert_same(store.load("pets", str(tmp_path)), data)
 
 
+def test_more_boxes_than_the_limit_are_an_error_where_boxes_are_an_extra(tmp_path):
+    boxes = np.zeros((4, 5, 4), np.float32)
+    boxes[2, 3] = (0, 0, 1, 1)
+    np.savez(tmp_path / "pets.npz", **arrays_of(train_boxes=boxes))
+    message = (
+        r"pets\.npz: train: an example has 4 boxes, but config\.data\.max_boxes is 3; raise it"
+    )
+    with pytest.raises(ValueError, match=message):
+        store.load("pets", str(tmp_path), extras=("boxes",), max_boxes=3)
+    for choices in (dict(extras=("boxes",), max_boxes=4), dict(max_boxes=3)):
+        loaded = store.load("pets", str(tmp_path), **choices)
+        np.testing.assert_array_equal(loaded.splits["train"].extras["boxes"], boxes)
+
+
 def encoded_pets():
     """The arrays of a file of encoded images, and their pixels; one image is grey."""
     pixels = np.random.default_rng(0).integers(0, 256, (10, 6, 4, 3)).astype(np.uint8)

@@ -1,3 +1,4 @@
+import itertools
 import shutil
 import sys
 from functools import partial
@@ -201,6 +202,35 @@ def test_more_boxes_than_the_limit_are_an_error(data_dir):
         store.load("toys", data_dir, **choices)
     with pytest.raises(ValueError, match=message):
         list(stream(data_dir, "toys", training="flip_lr", **choices).training_feeds(0, 0, ALL))
+
+
+INVERTED, OUTSIDE, NAN = [0.5, 0.0, 0.25, 1.0], [0.0, 0.5, 1.0, 1.5], [0.0, float("nan"), 1.0, 1.0]
+
+
+@pytest.mark.parametrize(
+    ("reader", "box"),
+    [("feeds", INVERTED), *itertools.product(("memory", "selection"), (INVERTED, OUTSIDE, NAN))],
+)
+def test_an_invalid_box_is_an_error_that_names_the_example_and_the_box(
+    data_dir, tmp_path, reader, box
+):
+    shutil.copytree(f"{data_dir}/toys", tmp_path / "toys")
+    path = sorted((tmp_path / "toys").rglob("*-train.tfrecord*"))[0]
+    relabelled(path, 3, "objects/bbox", [0.0, 0.0, 1.0, 1.0, *box])
+    choices = dict(extras=("boxes",), splits=dict(train="train[2:]"))
+    values = ",? ".join(f"{x:g}(\\.0)?" for x in box)
+    message = (
+        r"^toys in [^\n]*: train(_boxes: | has a record that cannot be parsed [^\n]*)"
+        rf"the example of id 3 has the box \[{values}\], but a box"
+        r" \(y0, x0, y1, x1\) must have 0 <= y0 <= y1 <= 1 and [^\n]*$"
+    )
+    readers = {
+        "memory": lambda: store.load("toys", str(tmp_path), **choices),
+        "selection": lambda: stream(tmp_path, "toys", with_boxes=True, **choices),
+        "feeds": lambda: next(stream(tmp_path, "toys", **choices).training_feeds(0, 0, ALL)),
+    }
+    with pytest.raises(ValueError, match=message):
+        readers[reader]()
 
 
 def test_an_integer_that_does_not_fit_is_an_error(data_dir, tmp_path):

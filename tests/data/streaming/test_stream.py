@@ -4,6 +4,7 @@ import logging
 import re
 import shutil
 
+import jax
 import numpy as np
 import pytest
 from streams import NAMES, NUM_TEST, NUM_TRAIN, examples, prepare, relabelled, rewritten, stream
@@ -34,9 +35,7 @@ def data_dir(tmp_path_factory):
 
 def global_feeds(hosts):
     """The global feeds, joined from the parts of the hosts."""
-    return [
-        [np.concatenate(x) for x in zip(*(part[:4] for part in parts))] for parts in zip(*hosts)
-    ]
+    return [jax.tree.map(lambda *x: np.concatenate(x), *parts) for parts in zip(*hosts)]
 
 
 def training(pipeline, hosts=1, epoch=0, start=0):
@@ -47,9 +46,7 @@ def training(pipeline, hosts=1, epoch=0, start=0):
 
 def assert_same(one, other):
     assert len(one) == len(other)
-    for a, b in zip(one, other):
-        for x, y in zip(a, b):
-            np.testing.assert_array_equal(x, y)
+    jax.tree.map(np.testing.assert_array_equal, one, other)
 
 
 @pytest.mark.parametrize(
@@ -60,7 +57,7 @@ def test_every_example_occurs_once_and_batches_are_the_same_for_any_number_of_ho
 ):
     pipeline = stream(data_dir, splits={"train": f"train[{start}:{stop}]"})
     feeds = training(pipeline)
-    ids = np.concatenate([ids[weights > 0] for _, _, weights, ids in feeds])
+    ids = np.concatenate([feed.ids[feed.weights > 0] for feed in feeds])
     np.testing.assert_array_equal(np.sort(ids), np.arange(start, stop))
     assert len(feeds) == -(-(stop - start) // BATCH)
     for num_hosts in hosts:
@@ -68,9 +65,12 @@ def test_every_example_occurs_once_and_batches_are_the_same_for_any_number_of_ho
 
 
 def test_a_later_start_is_the_rest_of_the_epoch_on_any_number_of_hosts(data_dir):
-    pipeline = stream(data_dir)
+    chain = "inception_crop(8)|context(0.5)|flip_lr|value_range(-1, 1)"
+    pipeline = stream(data_dir, training=chain, extras=("boxes",), max_boxes=1)
     feeds = training(pipeline, epoch=1)
-    for start, hosts in ((1, 1), (3, 4), (len(feeds), 1)):
+    contexts = np.concatenate([feed.extras["context"] for feed in feeds])
+    assert NUM_TRAIN / 5 < contexts.sum() < 4 * NUM_TRAIN / 5
+    for start, hosts in ((1, 1), (4, 2), (3, 4), (len(feeds), 1)):
         assert_same(training(pipeline, hosts, epoch=1, start=start), feeds[start:])
 
 
@@ -95,7 +95,7 @@ def test_an_epoch_with_mirrored_has_each_image_plain_and_mirrored(data_dir, sett
     feeds = training(pipeline, epoch=2)
     assert len(feeds) == -(-2 * len(stored) // BATCH)
     drawn = {i: [] for i in stored}
-    for images, _, weights, ids in feeds:
+    for images, _, weights, ids, _ in feeds:
         for image, i, weight in zip(images, ids.tolist(), weights):
             if weight:
                 drawn[i] += [np.array_equal(image, stored[i])]
@@ -106,7 +106,8 @@ def test_an_epoch_with_mirrored_has_each_image_plain_and_mirrored(data_dir, sett
     num_hosts = 2 if not settings else 1
     assert_same(training(pipeline, num_hosts, epoch=2, start=3), feeds[3:])
     np.testing.assert_array_equal(
-        pipeline.ids("train", ALL, 2, 3), [np.where(w > 0, i, -1) for _, _, w, i in feeds[3:]]
+        pipeline.ids("train", ALL, 2, 3),
+        [np.where(feed.weights > 0, feed.ids, -1) for feed in feeds[3:]],
     )
 
 
@@ -129,9 +130,7 @@ def test_evaluation_is_exact_and_in_a_fixed_order(data_dir):
         ids = np.concatenate([feed.ids for feed in feeds])
         np.testing.assert_array_equal(np.sort(ids[weights > 0]), np.arange(NUM_TEST))
         assert set(weights) == {0.0, 1.0}
-        assert_same(
-            [f[:4] for f in feeds], [f[:4] for f in pipeline.feeds("test", np.arange(batch_size))]
-        )
+        assert_same(feeds, list(pipeline.feeds("test", np.arange(batch_size))))
 
 
 def test_augmentation_depends_on_seed_epoch_and_id_and_not_on_the_batch(data_dir):
@@ -190,11 +189,11 @@ def test_images_that_cannot_be_decoded_are_named_and_left_out(data_dir, caplog):
     split = pipeline.dataset.splits["train"]
     assert len(clean) == NUM_TRAIN == len(split.ids) + len(CORRUPT)
     np.testing.assert_array_equal([clean[i] for i in split.ids.tolist()], split.labels)
-    seen = np.concatenate([ids[weights > 0] for _, _, weights, ids in one])
+    seen = np.concatenate([feed.ids[feed.weights > 0] for feed in one])
     np.testing.assert_array_equal(np.sort(seen), np.setdiff1d(np.arange(NUM_TRAIN), CORRUPT))
     # All other images are the same as in a set without corrupt images, at the same positions.
     intact = training(stream(data_dir))
-    for (images, _, weights, ids), (intact_images, _, _, intact_ids) in zip(one, intact):
+    for (images, _, weights, ids, _), (intact_images, _, _, intact_ids, _) in zip(one, intact):
         np.testing.assert_array_equal(ids, intact_ids)
         np.testing.assert_array_equal(images[weights > 0], intact_images[weights > 0])
     with pytest.raises(
@@ -301,7 +300,7 @@ def test_known_corrupt_images_are_left_out_without_decoding(data_dir, caplog):
     pipeline = stream(data_dir)  # all its images can be decoded
     pipeline.leave_out({"train": [5, 7], "test": [1]})
     assert pipeline.left_out() == {"train": [5, 7], "test": [1]}
-    absent = np.concatenate([ids[weights == 0] for _, _, weights, ids in training(pipeline)])
+    absent = np.concatenate([feed.ids[feed.weights == 0] for feed in training(pipeline)])
     assert set(absent) == {-1, 5, 7}
     (feed, *_) = pipeline.feeds("test", ALL)
     assert feed.weights[list(feed.ids).index(1)] == 0
