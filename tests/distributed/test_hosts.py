@@ -106,7 +106,7 @@ def test_four_processes_that_come_one_after_the_other_and_one_of_them_slow_agree
     assert_agree(alone, tmp_path / "run")
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 def test_where_one_of_two_is_killed_the_other_leaves_and_a_restart_continues(
     alone, data_dir, tmp_path
 ):

@@ -187,8 +187,9 @@ def test_every_table_of_every_study_names_configs_and_settings_that_exist():
     for path in sorted(study.Path(study.__file__).parent.glob("*/rows.py")):
         tables = study.importlib.import_module(f"experiments.{path.parent.name}.rows").TABLES
         for chosen in tables.values():
-            for scale in chosen.scales:
-                jobs = study.jobs(chosen, scale, study.Path("out"))
+            for scale, size in chosen.scales.items():
+                few = size._replace(seeds=size.seeds[:2])  # the first one has a grid of its own
+                jobs = study.jobs(chosen._replace(scales={scale: few}), scale, study.Path("out"))
                 assert len({job.directory for job in jobs}) == len(jobs)
                 for regime in chosen.regimes.values():
                     names = {regime.report, regime.select, regime.fit} - {None, calibration.HALVES}

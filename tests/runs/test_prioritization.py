@@ -245,7 +245,8 @@ print(jax.device_count(), jax.process_count())
 
 
 @pytest.mark.parametrize(
-    ("source", "num_processes", "devices"), [("evaluation", 1, 8), ("training", 2, 1)]
+    ("source", "num_processes", "devices"),
+    [("evaluation", 1, 8), pytest.param("training", 2, 1, marks=pytest.mark.extended)],
 )
 def test_devices_and_processes_choose_the_same_examples(
     source, num_processes, devices, trained, tmp_path

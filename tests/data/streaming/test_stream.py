@@ -399,7 +399,7 @@ def test_lists_of_labels_are_padded_and_one_that_is_too_long_is_named(data_dir):
         training(stream(data_dir, max_labels=1, **choices))
 
 
-WRONG = [([99], 99), ([-1], -1), ([-5], -5), ([2**40 + 1], 2**40 + 1), ([-(2**63)], -(2**63))]
+WRONG = [([99], 99), ([-1], -1), ([2**40 + 1], 2**40 + 1), ([-(2**63)], -(2**63))]
 
 
 @pytest.mark.parametrize(("stored", "value"), WRONG)
