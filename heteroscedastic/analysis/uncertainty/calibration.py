@@ -18,6 +18,7 @@ from heteroscedastic.analysis.uncertainty import by_class
 from heteroscedastic.calibration import bias, recalibration, reliability, scores
 from heteroscedastic.links import Link
 from heteroscedastic.runs import loaded_run, predictions
+from heteroscedastic.tasks.multiclass import objectness_deviation
 from heteroscedastic.training import evaluate
 
 HALVES = "halves"  # in place of an evaluation on which a temperature is fitted
@@ -65,7 +66,7 @@ def unscaled(run: str | files.Path, evaluation: str) -> dict[str, float]:
       FileNotFoundError: the run has no such predictions.
       ValueError: the predictions do not hold all logits.
     """
-    return measures(*_logits_and_labels(files.as_path(run), evaluation))
+    return measures(*_logits_and_labels(predictions.read(run, evaluation)))
 
 
 def temperature_scaling(run: str | files.Path, fit: str, evaluation: str) -> dict[str, Any]:
@@ -79,25 +80,26 @@ def temperature_scaling(run: str | files.Path, fit: str, evaluation: str) -> dic
 
     Returns:
       `temperature`, with `HALVES` the mean over examples; and the measures `before` and `after`
-      scaling.
+      scaling, of a run with boxes also `objectness_deviation`.
 
     Raises:
       FileNotFoundError: the run has no such predictions.
       ValueError: the predictions do not hold all logits.
     """
-    logits, labels, link = _logits_and_labels(files.as_path(run), evaluation)
+    saved = predictions.read(run, evaluation)
+    logits, labels, link = _logits_and_labels(saved)
     if fit == HALVES:
         temperatures = temperatures_of_halves(logits, labels, link)
     else:
         temperatures = np.full(
-            len(labels), fit_temperature(*_logits_and_labels(files.as_path(run), fit))
+            len(labels), fit_temperature(*_logits_and_labels(predictions.read(run, fit)))
         )
     # In float64, because scaling in float32 may make different logits equal.
     scaled_logits = logits.astype(np.float64) / temperatures[:, None]
     return {
         "temperature": float(temperatures.mean()),
-        "before": measures(logits, labels, link),
-        "after": measures(scaled_logits, labels, link),
+        "before": measures(logits, labels, link) | _of_objects(logits, saved),
+        "after": measures(scaled_logits, labels, link) | _of_objects(scaled_logits, saved),
     }
 
 
@@ -181,8 +183,16 @@ def _metrics(logits, labels, link):
     return metrics.means(functools.reduce(evaluate.merged, sums, None))
 
 
-def _logits_and_labels(run: files.Path, name: str) -> tuple[np.ndarray, np.ndarray, Link]:
-    saved = predictions.read(run, name)
+def _of_objects(logits, saved):
+    """What requires the objectness of the examples, which runs with boxes save."""
+    if saved.link == "sigmoid" or "objectness" not in saved.extras:
+        return {}
+    confidence = special.softmax(logits.astype(np.float64), axis=-1).max(axis=-1)
+    deviation = objectness_deviation(confidence, saved.extras["objectness"])
+    return {"objectness_deviation": deviation}
+
+
+def _logits_and_labels(saved: predictions.Predictions) -> tuple[np.ndarray, np.ndarray, Link]:
     return predictions.all_logits(saved, "calibration"), saved.labels, saved.link
 
 

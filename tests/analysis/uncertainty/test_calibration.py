@@ -11,6 +11,7 @@ from experiments import metric_values, study
 from heteroscedastic import files, metrics
 from heteroscedastic.analysis.uncertainty import calibration
 from heteroscedastic.calibration import reliability, scores
+from heteroscedastic.runs import predictions
 
 
 def test_before_is_the_accuracy_of_the_run_and_after_has_no_larger_loss_where_fitted(without_noise):
@@ -38,6 +39,25 @@ def test_without_held_out_examples_a_table_has_the_measures_as_predicted(without
     )
     expected = calibration.temperature_scaling(without_noise, "valid", "test")
     assert value == expected["before"]["brier_resolution"] != expected["after"]["brier_resolution"]
+
+
+def test_where_objects_are_known_the_deviation_of_the_scaled_confidence_is_measured(monkeypatch):
+    logits, labels = random_predictions()
+    objectness = np.linspace(0, 1, len(labels), dtype=np.float32)
+    saved = predictions.Predictions(
+        files.as_path("run"),
+        np.arange(len(labels)),
+        labels,
+        logits,
+        extras={"objectness": objectness},
+    )
+    monkeypatch.setattr(predictions, "read", lambda run, name: saved)
+    result = calibration.temperature_scaling("run", "valid", "test")
+    for key, temperature in (("before", 1.0), ("after", result["temperature"])):
+        confidence = special.softmax(logits / temperature, axis=-1).max(axis=-1)
+        expected = np.abs(confidence - objectness).mean()
+        assert result[key]["objectness_deviation"] == pytest.approx(expected, rel=1e-5)
+    assert result["temperature"] > 1.5
 
 
 def random_predictions(k=4, n=300):
