@@ -289,6 +289,15 @@ _METRICS = (
     "scaled_ece",
     "objectness_deviation",
 )
+_SCALED_METRICS = (
+    "confidence",
+    "scaled_confidence",
+    "overconfidence",
+    "scaled_overconfidence",
+    "objectness_deviation",
+    "scaled_objectness_deviation",
+    "scaled_ece",
+)
 _CROP = "inception_crop({}, min_area=0.25)|flip_lr|"
 
 
@@ -405,6 +414,20 @@ TABLES = (
             _VARIANTS,
             Scale((0, 1, 2), _on_cpu(20, "train[:90%]")),
             runs_on_gpu="context_only",  # which has the references
+        ),
+        "variants_scaled": Table(
+            claim="Adaptive targets are the least overconfident, and their confidence is closer to"
+            " objectness, also after temperature scaling.",
+            rows=_REFERENCES,
+            metrics=_SCALED_METRICS,
+            regimes={"images": _REGIMES["images"]},
+            select_metric="nll",
+            scales={"cpu": Scale((0, 1, 2), _on_cpu(20, "train[:90%]"), runs="variants")},
+            reference="adaptive",
+            primary=tuple(
+                Primary("adaptive", metric, "hard", "images")
+                for metric in ("scaled_overconfidence", "scaled_objectness_deviation")
+            ),
         ),
     }
 )
