@@ -50,6 +50,17 @@ def copied(name: str, data_dir: str, out: str, times: int) -> int:
     return sum(map(int, lengths))
 
 
+def encoded(data_dir: str, name: str) -> list[bytes]:
+    """The encoded images of a copied set, each once."""
+    from heteroscedastic.data.storage import tfds
+    from heteroscedastic.data.streaming.records import Records
+
+    tf, records = tfds.tensorflow(), Records(name, data_dir)
+    paths = sorted(set(map(os.path.realpath, records.files("train").paths)))
+    stored = next(iter(tf.data.TFRecordDataset(paths).batch(10**6)))
+    return records.parse(tf.range(len(stored)), stored, "label", 1, {})[0].numpy().tolist()
+
+
 def bare(
     images: list[bytes], size: int, full_decode: bool, dct_method: str
 ) -> Callable[[int], None]:
@@ -165,13 +176,7 @@ def main() -> None:
 
     with tempfile.TemporaryDirectory() as out:
         number = copied(flags.name, flags.data_dir, out, flags.times)
-        from heteroscedastic.data.storage import tfds
-        from heteroscedastic.data.streaming.records import Records
-
-        tf, records = tfds.tensorflow(), Records(flags.name, out)
-        paths = sorted(set(map(os.path.realpath, records.files("train").paths)))
-        stored = next(iter(tf.data.TFRecordDataset(paths).batch(10**6)))
-        images = records.parse(stored, "label", 1, {})[0].numpy().tolist()
+        images = encoded(out, flags.name)
         forms = {
             "bare": bare(images, flags.size, False, ""),
             "ours": ours(out, flags.name, flags.size, ""),
