@@ -10,11 +10,12 @@ install_import_hook("heteroscedastic", "typechecking.checked")
 
 # Most of the time goes into compiling, and what is compiled runs once or twice. XLA's own passes
 # are all there; those of LLVM are not, and the older code generator of fusions takes half the time.
+# A program is not split into parts that are compiled side by side, as a test per core runs already.
 # `XLA_FLAGS=--xla_backend_optimization_level=3 pytest` tests what users run, and takes longer.
 os.environ.setdefault(
     "XLA_FLAGS",
     "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
-    " --xla_cpu_use_fusion_emitters=false",
+    " --xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1",
 )
 
 # What several tests compile, some in processes of their own, is compiled once; no run of the tests

@@ -31,6 +31,13 @@ def points_of_keys(kind, num_points, ranks, repeats):
     return np.asarray(draw(jax.random.split(key(), repeats)))
 
 
+@functools.cache
+def sobol_of_many_keys():
+    return jnp.asarray(
+        points_of_keys("sobol", 128, jnp.concatenate([jnp.arange(44), UNRANKED]), 1000)
+    )
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_normal_is_standard(kind):
     ranks = jnp.concatenate([jnp.arange(20), UNRANKED])
@@ -135,13 +142,15 @@ def test_the_first_columns_are_those_of_scipy():
     ],
 )
 def test_no_pair_has_a_larger_error_than_independent_points(product, worst):
-    repeats, num_points = 1000, 128
-    ranks = jnp.concatenate([jnp.arange(44), UNRANKED])
     pairs = np.stack(np.triu_indices(64, 1))
     pairs = pairs[:, np.random.default_rng(0).permutation(pairs.shape[1])[:800]]
-    values = jnp.asarray(points_of_keys("sobol", num_points, ranks, repeats))
-    mean = jax.jit(lambda pair: product(values[..., pair[0]], values[..., pair[1]]).mean(axis=1))
-    means = np.asarray(jax.lax.map(mean, jnp.asarray(pairs.T), batch_size=20))
+    repeats, num_points, _ = (values := sobol_of_many_keys()).shape
+
+    @jax.jit
+    def mean(values, pair):
+        return product(values[..., pair[0]], values[..., pair[1]]).mean(axis=1)
+
+    means = np.stack([mean(values, pair) for pair in pairs.T])
     independent = np.asarray(product(*jax.random.normal(key(), (2, 200_000))))
     squares = num_points * np.square(means - independent.mean()) / independent.var()
     ratios, deviations = squares.mean(axis=1), squares.std(axis=1) / np.sqrt(repeats)
@@ -232,10 +241,14 @@ def test_sobol_points_reduce_the_error_of_gradients_of_likely_classes():
             ).sum()
         )(one)
 
-    exact = gradient(key(9), "sobol", 2**14)
+    exact = jax.jit(gradient, static_argnums=(1, 2))(key(9), "sobol", 2**14)
+
+    @functools.partial(jax.jit, static_argnums=1)
+    def gradients(keys, points):
+        return jax.lax.map(lambda key: gradient(key, points, 128), keys)
 
     def error(points):
-        actual = jax.lax.map(lambda key: gradient(key, points, 128), jax.random.split(key(), 40))
+        actual = gradients(jax.random.split(key(), 40), points)
         return np.array(
             [rms(f - e) for f, e in zip(jax.tree.leaves(actual), jax.tree.leaves(exact))]
         )
