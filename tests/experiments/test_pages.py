@@ -58,7 +58,8 @@ _UNSAVED = {
 }
 _VALUE = re.compile(r"[+-]?\d[\d.,]* ± [\d.,]*\d")
 _CALL = "python -m experiments.table "
-_ALSO = ("adaptive_label_smoothing.unseen",)  # with the saved numbers of derived.py
+# With the saved numbers of derived.py.
+_ALSO = ("adaptive_label_smoothing.unseen", "correlated_label_noise.noise_pairs")
 _WITH_TABLES = sorted(
     path.name
     for path in PAGES.glob("*.md")
