@@ -391,12 +391,11 @@ def value_range(
 
 
 def _mirrored_where(is_mirrored: tf.Tensor, example: Example) -> Example:
-    image = example["image"]
-    changed = {"image": tf.cond(is_mirrored, lambda: image[:, ::-1], lambda: image)}
-    if "boxes" in example:
-        boxes = example["boxes"]
-        changed["boxes"] = tf.where(is_mirrored, boxes_lib.mirrored(tf, boxes), boxes)
-    return example | changed
+    before = {name: example[name] for name in ("image", "boxes") if name in example}
+    mirrored = {"image": lambda x: x[:, ::-1], "boxes": lambda x: boxes_lib.mirrored(tf, x)}
+    return example | tf.cond(
+        is_mirrored, lambda: {name: mirrored[name](x) for name, x in before.items()}, lambda: before
+    )
 
 
 def _color(name: str, seed: Seed, example: Example) -> tf.Tensor:
