@@ -10,7 +10,7 @@ install_import_hook("heteroscedastic", "typechecking.checked")
 
 # Most of the time goes into compiling, and what is compiled runs once or twice. XLA's own passes
 # are all there; those of LLVM are not, and the older code generator of fusions takes half the time.
-# A program is not split into parts that are compiled side by side, as a test per core runs already.
+# A program is not split into parts to compile side by side, as each core runs a test already.
 # `XLA_FLAGS=--xla_backend_optimization_level=3 pytest` tests what users run, and takes longer.
 os.environ.setdefault(
     "XLA_FLAGS",
