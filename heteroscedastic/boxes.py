@@ -15,8 +15,15 @@ Boxes = Float[Any, "*m 4"]
 
 IMAGENET_MEAN = (124, 116, 104)  # the mean colour of ImageNet, of 0 to 255
 
-# Rounding leaves less of a box that is outside of a window, as a fraction of the window.
+# Rounding leaves less than this of a box without area, as a fraction of the image.
 _MIN_SIDE = 1e-6
+
+
+def without_empty(xp: ModuleType, boxes: Boxes) -> Boxes:
+    """The boxes, with a row of zeros in place of each box that has no area."""
+    sides = boxes[..., 2:] - boxes[..., :2]
+    is_box = (sides[..., :1] > _MIN_SIDE) & (sides[..., 1:] > _MIN_SIDE)
+    return xp.where(is_box, boxes, xp.zeros_like(boxes))
 
 
 def cropped(
@@ -40,13 +47,13 @@ def cropped(
     corners = xp.reshape(boxes, (*boxes.shape[:-1], 2, 2))  # of each box: two points (y, x)
     corners = (corners * size - corner) / extent
     corners = xp.minimum(xp.maximum(corners, 0.0), 1.0)
-    return _without_empty(xp, xp.reshape(corners, boxes.shape))
+    return without_empty(xp, xp.reshape(corners, boxes.shape))
 
 
 def mirrored(xp: ModuleType, boxes: Boxes) -> Boxes:
     """The boxes of the image that is mirrored left to right."""
     y0, x0, y1, x1 = (boxes[..., i] for i in range(4))
-    return _without_empty(xp, xp.stack((y0, 1 - x1, y1, 1 - x0), axis=-1))
+    return without_empty(xp, xp.stack((y0, 1 - x1, y1, 1 - x0), axis=-1))
 
 
 def covers(
@@ -115,9 +122,3 @@ def iou(
     areas = [(x[..., 2] - x[..., 0]) * (x[..., 3] - x[..., 1]) for x in (first, second)]
     union = areas[0] + areas[1] - both
     return xp.where(union > 0, both / xp.where(union > 0, union, 1.0), 0.0)
-
-
-def _without_empty(xp: ModuleType, boxes: Boxes) -> Boxes:
-    sides = boxes[..., 2:] - boxes[..., :2]
-    is_box = (sides[..., :1] > _MIN_SIDE) & (sides[..., 1:] > _MIN_SIDE)
-    return xp.where(is_box, boxes, xp.zeros_like(boxes))

@@ -156,9 +156,10 @@ def trained_on_all(given, **data):
 
 
 def without_a_box(data_dir, tmp_path):
-    """A directory with the set "boxes" in which two training examples have no box."""
+    """A directory with the set "boxes"; two training examples have no box, or none with an area."""
     arrays = dict(np.load(f"{data_dir}/boxes.npz"))
-    arrays["train_boxes"][[4, 9]] = 0
+    arrays["train_boxes"][4] = (0.2, 0.3, 0.2, 0.9)
+    arrays["train_boxes"][9] = 0
     np.savez(tmp_path / "boxes.npz", **arrays)
     return str(tmp_path)
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from heteroscedastic import boxes as boxes_lib
 from heteroscedastic import files, user_errors
 from heteroscedastic.data import checks, split_spec
 from heteroscedastic.data.dataset import Dataset, Part, Split, StoredDataset
@@ -143,7 +144,8 @@ def _selection(
         for name, part in parts.items()
     }
     data = checks.dataset(Dataset(selected, stored.class_names[:max_classes]), stored.where)
-    return data._replace(splits={name: split.with_int32() for name, split in selected.items()})
+    splits = {name: _without_empty_boxes(x.with_int32()) for name, x in selected.items()}
+    return data._replace(splits=splits)
 
 
 def _split(
@@ -181,6 +183,13 @@ def _split(
     if isinstance(inputs, list):
         inputs = encoded.decode(inputs, stored.num_channels, stored.where)
     return Split(inputs, labels, part.ids, extras)
+
+
+def _without_empty_boxes(split: Split) -> Split:
+    if "boxes" not in split.extras:
+        return split
+    boxes = boxes_lib.without_empty(np, split.extras["boxes"])
+    return split._replace(extras=split.extras | {"boxes": boxes})
 
 
 def _with_boxes(split: Split, where: str) -> Split:

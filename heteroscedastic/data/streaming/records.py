@@ -7,6 +7,7 @@ import numpy as np
 import tensorflow as tf
 from jaxtyping import Float, Int, Shaped
 
+from heteroscedastic import boxes as boxes_lib
 from heteroscedastic.data import checks
 from heteroscedastic.data.split_spec import Slice
 from heteroscedastic.data.storage import fields as fields_lib
@@ -307,7 +308,7 @@ def _stored_feature(field: Field) -> Any:
 def _extra(
     values: Shaped[tf.Tensor, "_n ..."], field: Field, positions: Int[tf.Tensor, "_n"]
 ) -> Shaped[tf.Tensor, "_n ..."]:
-    """The arrays of a field; boxes are padded."""
+    """The arrays of a field; boxes are padded, and are zeros where they have no area."""
     if field.of_boxes:  # no more than the boxes, which are checked
         padded = tf.pad(values, ((0, 0), (0, field.shape[0])))[:, : field.shape[0]]
         return tf.ensure_shape(tf.cast(padded, field.dtype), (None, *field.shape))
@@ -319,7 +320,7 @@ def _extra(
     with tf.control_dependencies([check]):
         padded = tf.pad(values, ((0, 0), (0, max_boxes - number), (0, 0)))
     with tf.control_dependencies([_box_check(positions, padded)]):
-        return tf.ensure_shape(padded, (None, *field.shape))
+        return tf.ensure_shape(boxes_lib.without_empty(tf, padded), (None, *field.shape))
 
 
 def _box_check(positions: Int[tf.Tensor, "_n"], boxes: Float[tf.Tensor, "_n _m 4"]) -> tf.Operation:
