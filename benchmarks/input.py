@@ -4,8 +4,8 @@ Reports images per second on one core, for a JPEG data set prepared by TFDS. "ba
 that a random crop requires: drawing the window, decoding only the window, and resizing, from files
 in memory. "full" decodes the full image before the crop. "ours" also reads record files, parses,
 shuffles deterministically, flips and batches. With --boxes, "boxes" also reads the boxes and moves
-them with the crop. All are measured in turn, so that other load on the machine affects them alike;
-the ratio is the median over turns.
+them with the crop, and "context" also fills them in 15 % of the images. All are measured in turn,
+so that other load on the machine affects them alike; ratios are medians over turns.
 """
 
 import argparse
@@ -100,7 +100,12 @@ def bare(
 
 
 def ours(
-    data_dir: str, name: str, size: int, dct_method: str, max_boxes: int | None = None
+    data_dir: str,
+    name: str,
+    size: int,
+    dct_method: str,
+    max_boxes: int | None = None,
+    operation: str | None = None,
 ) -> Callable[[int], None]:
     """A function that reads a number of images with our pipeline, one epoch per call.
 
@@ -110,12 +115,14 @@ def ours(
       size: of the crops, in pixels.
       dct_method: see `ops.decode`.
       max_boxes: of an image; None reads no boxes.
+      operation: of the chain, after the crop.
     """
     from heteroscedastic.bind import chain
     from heteroscedastic.data.streaming import ops, sources, stream
 
     how = f", dct_method={dct_method!r}" if dct_method else ""
-    text = f"{_CROP.format(size=size, how=how)}|flip_lr|value_range(-1, 1)"
+    operations = (_CROP.format(size=size, how=how), operation, "flip_lr", "value_range(-1, 1)")
+    text = "|".join(filter(None, operations))
 
     def pipeline(number):
         splits = {"train": f"train[:{number}]"}
@@ -168,6 +175,11 @@ def main() -> None:
         help="how often a turn reads each image, preferably a multiple of 16",
     )
     parser.add_argument("--boxes", type=int, help="also read at most so many boxes per image")
+    parser.add_argument(
+        "--forms",
+        nargs="+",
+        help="those to measure, such as ours boxes; ratios are to the first, by default bare",
+    )
     parser.add_argument("--core", type=int, help="core to run on; defaults to the last available")
     flags = parser.parse_args()
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
@@ -186,6 +198,9 @@ def main() -> None:
         }
         if flags.boxes:
             forms["boxes"] = ours(out, flags.name, flags.size, "", flags.boxes)
+            forms["context"] = ours(out, flags.name, flags.size, "", flags.boxes, "context(0.15)")
+        if flags.forms:
+            forms = {name: forms[name] for name in flags.forms}
         print(
             f"{len(images)} files of {np.mean(list(map(len, images))) / 1e3:.0f} KB, core {core}",
             flush=True,
@@ -196,13 +211,15 @@ def main() -> None:
             print(
                 "  ".join(f"{name} {value:,.0f}" for name, value in turns[-1].items()), flush=True
             )
+    first = next(iter(forms))
     for name in forms:
-        ratio = statistics.median(turn[name] / turn["bare"] for turn in turns)
         median = statistics.median(turn[name] for turn in turns)
-        print(f"{name:16} {median:7,.0f} images/s  {ratio:.2f} of bare")
-    if flags.boxes:
-        ratio = statistics.median(turn["boxes"] / turn["ours"] for turn in turns)
-        print(f"boxes are read at {ratio:.3f} of the speed without them")
+        ratios = [turn[name] / turn[first] for turn in turns]
+        low, middle, high = statistics.quantiles(ratios, n=4)
+        print(
+            f"{name:16} {median:7,.0f} images/s  {middle:.3f} of {first} (quartiles {low:.3f} to"
+            f" {high:.3f})"
+        )
 
 
 if __name__ == "__main__":

@@ -331,9 +331,13 @@ def context(
     """
     example, boxes = decode(seed, example), _boxes("context", example)
     is_removed = (tf.random.stateless_uniform((), seed) < rate) & tf.reduce_any(boxes != 0)
-    filled = _filled("context", example, is_removed & _covers(example, boxes), fill)
-    boxes = tf.where(is_removed, tf.zeros_like(boxes), boxes)
-    return example | {"image": filled, "boxes": boxes, "context": is_removed}
+
+    def without_objects():
+        filled = _filled("context", example, _covers(example, boxes), fill)
+        return {"image": filled, "boxes": tf.zeros_like(boxes)}
+
+    kept = {"image": example["image"], "boxes": boxes}
+    return example | tf.cond(is_removed, without_objects, lambda: kept) | {"context": is_removed}
 
 
 def sample_boxes(seed: Seed, example: Example, *, num_boxes: int) -> Example:
