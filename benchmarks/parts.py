@@ -26,7 +26,7 @@ from heteroscedastic.calibration import reliability
 from heteroscedastic.models import backbones, heads
 
 MODELS = {**train.MODELS, "ResNet8": (None, dict(stem="cifar"), 32, 10, 6, 128)}
-_NUM_BOXES = 4
+_NUM_BOXES = (4, 16, 64)  # of an image
 _DEFAULTS = {"loss": "cross_entropy", "weighting": "equal", "smoothing": "hard", "mixing": None}
 _LOSSES = (
     dict(name="cross_entropy"),
@@ -42,7 +42,6 @@ _WEIGHTINGS = (
 _SMOOTHINGS = (
     dict(name="hard"),
     dict(name="uniform", rate=0.1, over="all"),
-    dict(name="adaptive", beta=1.0, over="wrong", objectness="own"),
 )
 _MIXINGS = (
     dict(name="mixup", alpha=0.2, draws="batch"),
@@ -96,11 +95,13 @@ def device_parts(
             (targets,),
         )
     for settings in _SMOOTHINGS:
-        smoothing = bind.bind(smoothings, **settings)
-        parts["smoothing", settings["name"]] = (
-            functools.partial(smoothing, num_classes=num_classes),
-            (batch,),
-        )
+        smoothing = functools.partial(bind.bind(smoothings, **settings), num_classes=num_classes)
+        parts["smoothing", settings["name"]] = smoothing, (batch,)
+    for number in _NUM_BOXES:
+        boxes = {"boxes": batch.extras["boxes"][:, :number]}
+        adaptive = functools.partial(smoothings.adaptive, num_classes=num_classes)
+        name = f"adaptive, {number} boxes"
+        parts["smoothing", name] = adaptive, (batch._replace(extras=boxes),)
     for settings in _MIXINGS:
         function = bind.bind(mixing, **settings)
         parts["mixing", settings["name"]] = function, (key, batch.inputs, targets, batch.weights)
@@ -152,9 +153,9 @@ def main() -> None:
     flags = parser.parse_args()
     _, settings, pixels, num_classes, _, cpu_batch = MODELS[flags.model]
     size = flags.batch or cpu_batch
-    corners = np.sort(np.random.default_rng(0).random((size, _NUM_BOXES, 2, 2)), axis=2)
+    corners = np.sort(np.random.default_rng(0).random((size, max(_NUM_BOXES), 2, 2)), axis=2)
     batch = train.random_batch(size, pixels, num_classes)._replace(
-        extras={"boxes": jnp.asarray(corners.reshape(size, _NUM_BOXES, 4), jnp.float32)}
+        extras={"boxes": jnp.asarray(corners.reshape(size, -1, 4), jnp.float32)}
     )
     backbone, head = getattr(backbones, flags.model)(**settings), heads.Deterministic(num_classes)
     step = train.TimedStep("step", *train.ours(backbone, head, predictive.deterministic, batch))
