@@ -85,6 +85,33 @@ def test_boxes_follow_the_pixels_of_a_stream(text):
     assert any(has_moved) or text in ("resize(37)", "resize_small(31)")
 
 
+def test_boxes_change_no_pixel_of_either_pipeline():
+    text = "pad_crop(5)|flip_lr|random_crop(15)|value_range(-1, 1)"
+    image, rows = SCENES[0]
+    image = RNG.integers(0, 256, image.shape).astype(np.uint8)
+    streamed, resident_images = [], []
+    for extras in ({}, {"boxes": rows}):
+        specs = {name: tf.TensorSpec(x.shape, tf.float32) for name, x in extras.items()}
+        function = graph.chain_function((None, None, 3), specs, chain(ops, text))
+        arguments = (tf.constant(7, tf.int64), tf.constant(3, tf.int64))
+        streamed.append(function(*arguments, tf.constant(encoded(image)), extras)["image"])
+        ids = np.arange(1, dtype=np.int32)
+        split = Split(image[None], ids, ids, {name: x[None] for name, x in extras.items()})
+        (feed,) = resident.feeds(ids, 1)
+        batch = resident.batch(jax.random.key(0), split, feed, chain=chain(augment, text))
+        resident_images.append(batch.inputs)
+    np.testing.assert_array_equal(*streamed)
+    np.testing.assert_array_equal(*resident_images)
+
+
+def test_a_stream_mirrors_the_images_that_tensorflow_would():
+    image = tf.constant(RNG.integers(0, 256, (4, 5, 3)).astype(np.uint8))
+    for i in range(20):
+        seed = tf.constant((i, 1))
+        expected = tf.image.stateless_random_flip_left_right(image, seed)
+        np.testing.assert_array_equal(ops.flip_lr(seed, {"image": image})["image"], expected)
+
+
 MODULES = {np: np.float32, jnp: jnp.float32, tf: lambda x: tf.constant(x, tf.float32)}
 
 
