@@ -92,7 +92,7 @@ def diagrams(results: Sequence[study.JobResult], report: str) -> dict[str, Diagr
 def main() -> None:
     """Draws the reliability of the rows of a table."""
     parser = user_errors.parser(main.__doc__)
-    parser.add_argument("--table", required=True, help="table_5_v1 for Figure 2")
+    parser.add_argument("--table", required=True, help="table_5_v1, at --scale=paper, for Figure 2")
     parser.add_argument("--scale", default="cpu")
     parser.add_argument("--runs", default="runs", help="the --out directory of experiments.run")
     parser.add_argument("--out", required=True, help="directory")

@@ -104,8 +104,9 @@ def test_every_row_of_the_papers_table_has_a_row_here(number):
 
 
 def test_the_papers_columns_are_printed():
-    for name in OF_PAPER:
-        chosen = rows.TABLES[name]
+    for chosen in rows.TABLES.values():
+        if chosen.paper is None:
+            continue
         columns = PAPER["tables"][chosen.paper["table"]]["columns"]
         assert set(chosen.paper["columns"].values()) == {column["key"] for column in columns}
 
