@@ -1,5 +1,6 @@
 """Trains two steps of every config, on two processes: python .ci/smoke.py configs/*.py"""
 
+import gc
 import multiprocessing
 import os
 import sys
@@ -17,6 +18,7 @@ from heteroscedastic.runs import loop, smoke
 def train(name: str) -> None:
     """Trains two steps of a config in smoke/NAME."""
     logging.set_verbosity(logging.WARNING)
+    gc.set_threshold(50_000, 20, 20)  # tracing makes many objects, most of which stay
     print(f"== {name}", flush=True)
     try:
         config, data_dir = smoke.smoke(study.config(name, {}), os.environ.get("TFDS_DATA_DIR"))
