@@ -15,7 +15,6 @@ from heteroscedastic import predictive
 from heteroscedastic.latent import LatentGaussian
 from heteroscedastic.predictive.shortlist import _Lump, _with_lump
 
-
 NUM_SAMPLES = 2**14
 
 
