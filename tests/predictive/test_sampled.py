@@ -195,7 +195,7 @@ def test_fewer_than_one_sample_is_an_error(sampled):
 )
 def test_forward_mode_is_an_error_that_names_the_alternatives(sampled, alternative, derivative):
     def log_prob(latent):
-        return sampled(key(), latent, num_samples=4).sum()
+        return sampled(key(), latent, num_samples=1).sum()
 
     name, one = sampled.__name__, latent("low_rank")
     with pytest.raises(
@@ -216,7 +216,8 @@ def test_the_hessian_is_that_of_the_definition_in_both_modes(sampled):
     def direct_log_prob(loc):
         return direct_in_jax(sampled, one._replace(loc=loc), 4, "independent")[0]
 
-    @jax.jit
+    # As users compile it: at level 0, which the tests use, XLA's program for the softmax has NaN.
+    @functools.partial(jax.jit, compiler_options={"xla_backend_optimization_level": 3})
     def hessians(loc):
         return (
             jax.hessian(direct_log_prob)(loc),
