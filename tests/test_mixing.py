@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from flax import linen as nn
 from gaussians import key
-from scipy import stats
+from scipy import special, stats
 from small_runs import small
 from subprocesses import ROOT, with_devices
 
@@ -27,60 +27,73 @@ SETTINGS = {
     "mixup": dict(alpha=0.7),
     "cutmix": dict(alpha=1.0, probability=0.8),
     "ricap": dict(beta=0.3),
-    "mixup_or_cutmix": dict(mixup_alpha=0.7),
+    "mixup_or_cutmix": dict(mixup_alpha=0.7, cutmix_probability=0.3),
 }
+NUM_KEYS, SIZE = 250, (12, 16)  # of most tests, so that they share a program for each function
 NUM_PARTNERS = {"mixup": 1, "cutmix": 1, "ricap": 3, "mixup_or_cutmix": 1}
 DRAWS = ("batch", "example")
 every_function = pytest.mark.parametrize("name", SETTINGS)
 every_draw = pytest.mark.parametrize("draws", DRAWS)
 
 
+@functools.cache
 def function(name, **settings):
     return functools.partial(getattr(mixing, name), **SETTINGS[name] | settings)
 
 
+@functools.partial(jax.jit, static_argnums=0)
+def _mixed(mix, keys, inputs, targets, weights):
+    return jax.vmap(lambda key: mix(key, inputs, targets, weights))(keys)
+
+
 def mixed(mix, num_keys, inputs, targets, weights=None):
-    """The examples under each of a number of keys."""
-    weights = jnp.ones(len(targets)) if weights is None else weights
-    keys = jax.random.split(key(), num_keys)
-    return jax.jit(jax.vmap(lambda key: mix(key, inputs, targets, weights)))(keys)
+    """The examples under each of a number of keys, in NumPy."""
+    weights = np.ones(len(targets), np.float32) if weights is None else weights
+    examples = jax.tree.map(jnp.asarray, (inputs, targets, weights))
+    return jax.tree.map(np.asarray, _mixed(mix, jax.random.split(key(), num_keys), *examples))
 
 
 def colours(number, height, width):
     """Images of one colour each, class c being channel c alone; and their targets."""
-    targets = jnp.eye(number)
-    return jnp.broadcast_to(targets[:, None, None], (number, height, width, number)), targets
+    targets = np.eye(number, dtype=np.float32)
+    return np.tile(targets[:, None, None], (1, height, width, 1)), targets
+
+
+SMOOTH = np.float32(special.softmax(np.random.default_rng(0).normal(size=(6, 4)), axis=-1))
+
+
+def mixed_six(name, draws, images=None, weights=None, seed=0):
+    """Six images under NUM_KEYS keys; targets are the shares of the six, and mixed SMOOTH."""
+    own_images, targets = colours(6, *SIZE)
+    targets = np.concatenate([targets, SMOOTH], axis=-1)
+    weights = np.ones(6, np.float32) if weights is None else weights
+    examples = map(jnp.asarray, (own_images if images is None else images, targets, weights))
+    keys = jax.random.split(key(seed), NUM_KEYS)
+    return jax.tree.map(np.asarray, _mixed(function(name, draws=draws), keys, *examples))
 
 
 @functools.cache
 def own_shares(name, draws):
-    """The share of an example itself, under 2000 keys, for each of eight examples."""
-    images, targets = colours(8, 16, 16)
-
-    def shares(key):
-        mixed = function(name, draws=draws)(key, images, targets, jnp.ones(8))
-        return jnp.diagonal(mixed.targets)
-
-    return np.asarray(jax.jit(jax.vmap(shares))(jax.random.split(key(), 2000)))
+    """The share of an example itself, under 2000 keys, for each of six examples."""
+    parts = [mixed_six(name, draws, seed=seed).targets[..., :6] for seed in range(8)]
+    return np.diagonal(np.concatenate(parts), axis1=1, axis2=2)
 
 
 @every_function
-@pytest.mark.parametrize(("draws", "size"), [("batch", (7, 5)), ("example", (4, 9))])
-def test_a_target_has_the_shares_of_the_colours_of_its_image(name, draws, size):
-    images, targets = colours(9, *size)
-    present = jnp.arange(9) < 7
-    images = jnp.where(present[:, None, None, None], images, jnp.nan)
-    images, targets, weights = mixed(
-        function(name, draws=draws), 300, images, targets, 2.0 * present
-    )
-    shares = np.mean(np.asarray(images, np.float64), axis=(2, 3))[:, :7]
-    np.testing.assert_allclose(targets[:, :7], shares, atol=1e-7 if name != "mixup" else 1e-6)
+@every_draw
+def test_a_target_has_the_shares_of_the_colours_of_its_image(name, draws):
+    present = np.arange(6) < 5
+    images = np.where(present[:, None, None, None], colours(6, *SIZE)[0], np.float32(np.nan))
+    images, targets, weights = mixed_six(name, draws, images, np.float32(2 * present))
+    shares, targets = np.mean(images, axis=(2, 3), dtype=float)[:, :5], targets[..., :6]
+    np.testing.assert_allclose(targets[:, :5], shares, atol=1e-7 if name != "mixup" else 1e-6)
     np.testing.assert_allclose(np.sum(targets, axis=-1), 1, rtol=1e-6)
     np.testing.assert_array_equal(weights[0], 2 * present)
     mixes = np.any((shares > 0) & (shares < 1), axis=-1)
-    alone = 7 - NUM_PARTNERS[name]  # the first example with an absent partner
-    assert np.all(np.any(mixes, axis=0) == (np.arange(7) < alone))
-    np.testing.assert_array_equal(shares[:, alone:], np.eye(9)[None, alone:7].repeat(300, 0))
+    alone = 5 - NUM_PARTNERS[name]  # the first example with an absent partner
+    assert np.all(np.any(mixes, axis=0) == (np.arange(5) < alone))
+    expected = np.eye(6)[None, alone:5].repeat(NUM_KEYS, 0)
+    np.testing.assert_array_equal(shares[:, alone:], expected)
 
 
 @every_function
@@ -89,32 +102,30 @@ def test_a_batch_without_partners_is_unchanged(name, draws):
     for number in range(1, NUM_PARTNERS[name] + 1):
         images, targets = colours(number, 4, 4)
         mix = jax.jit(function(name, draws=draws))
-        found = mix(key(), images, targets, jnp.ones(number))
+        found = mix(key(), *map(jnp.asarray, (images, targets, np.ones(number, np.float32))))
         jax.tree.map(np.testing.assert_array_equal, found, Mixed(images, targets, np.ones(number)))
 
 
 @every_function
 def test_the_loss_of_a_mixed_target_is_the_sum_of_shares_times_losses(name):
-    rng = np.random.default_rng(0)
-    images = jnp.asarray(rng.normal(size=(6, 5, 5, 2)), jnp.float32)
-    smooth = jax.nn.softmax(jnp.asarray(rng.normal(size=(6, 4)), jnp.float32))
-    logits = jnp.asarray(rng.normal(size=(6, 4)), jnp.float32)
-    both = jnp.concatenate([jnp.eye(6), smooth], axis=-1)
-    both = mixed(function(name, draws="example"), 20, images, both).targets
+    logits = jnp.asarray(np.float32(np.random.default_rng(1).normal(size=(6, 4))))
+    both = mixed_six(name, "example").targets[:20]
     shares, targets = both[..., :6], both[..., 6:]
-    of_labels = [losses.cross_entropy(logits, jnp.tile(t, (6, 1))) for t in smooth]
-    expected = np.einsum("nij,ji->ni", shares, np.stack(of_labels))
-    actual = [losses.cross_entropy(logits, t) for t in targets]
+    losses_of = jax.jit(jax.vmap(losses.cross_entropy, in_axes=(None, 0)))
+    of_labels = losses_of(logits, jnp.asarray(np.tile(SMOOTH[:, None], (1, 6, 1))))
+    expected = np.einsum("nij,ji->ni", shares, of_labels)
+    actual = losses_of(logits, jnp.asarray(targets))
     np.testing.assert_allclose(actual, expected, rtol=1e-5)
     assert np.std(expected, axis=0).min() > 0
 
 
 @pytest.mark.parametrize("alpha", [0.4, 1.0, 3.0])
 def test_lambda_has_the_beta_distribution(alpha):
-    weights, labels = jnp.ones(5000), jnp.arange(5000) % 2
+    weights, labels = np.ones(5000, np.float32), np.arange(5000) % 2
     mix = jax.jit(functools.partial(mixing.mixup, alpha=alpha, draws="example"))
-    vectors, targets, _ = mix(key(), weights[:, None], jnp.eye(2)[labels], weights)
-    shares = np.asarray(targets[jnp.arange(5000), labels])
+    targets = np.eye(2, dtype=np.float32)[labels]
+    vectors, targets, _ = mix(key(), *map(jnp.asarray, (weights[:, None], targets, weights)))
+    shares = np.asarray(targets)[np.arange(5000), labels]
     assert np.all((shares >= 0) & (shares <= 1))
     assert stats.kstest(shares, stats.beta(alpha, alpha).cdf).pvalue > 1e-3
     np.testing.assert_allclose(vectors, 1, rtol=1e-6)  # means of equal numbers
@@ -139,9 +150,9 @@ def published_patch(rng, height, width, beta):
 
 def test_shares_of_cutmix_and_ricap_have_the_distribution_of_the_published_code():
     rng = np.random.default_rng(0)
-    windows = [published_window(rng, 16, 16, 1.0) for _ in range(2000)]
+    windows = [published_window(rng, *SIZE, 1.0) for _ in range(2000)]
     windows *= rng.random(2000) < SETTINGS["cutmix"]["probability"]
-    patches = [published_patch(rng, 16, 16, 0.3) for _ in range(2000)]
+    patches = [published_patch(rng, *SIZE, 0.3) for _ in range(2000)]
     assert stats.ks_2samp(1 - own_shares("cutmix", "batch")[:, 2], windows).pvalue > 1e-3
     assert stats.ks_2samp(own_shares("ricap", "batch")[:, 2], patches).pvalue > 1e-3
 
@@ -149,23 +160,23 @@ def test_shares_of_cutmix_and_ricap_have_the_distribution_of_the_published_code(
 @every_function
 def test_examples_share_the_draws_of_a_batch_or_have_independent_ones(name):
     shared, own = own_shares(name, "batch"), own_shares(name, "example")
-    np.testing.assert_array_equal(shared, shared[:, :1].repeat(8, 1))
+    np.testing.assert_array_equal(shared, shared[:, :1].repeat(6, 1))
     assert len(np.unique(shared)) > 10
-    correlations = np.corrcoef(own.T) - np.eye(8)
+    correlations = np.corrcoef(own.T) - np.eye(6)
     assert np.max(np.abs(correlations)) < 4.5 / np.sqrt(len(own))
     assert stats.ks_2samp(own[:, 0], shared[:, 0]).pvalue > 1e-3
 
 
 def coordinates(number, height, width):
     """Images whose pixels hold the number of the image, their row and their column."""
-    return jnp.stack(
-        jnp.meshgrid(*map(jnp.arange, (number, height, width)), indexing="ij"), axis=-1
-    )
+    grid = np.meshgrid(*map(np.arange, (number, height, width)), indexing="ij")
+    return np.stack(grid, axis=-1, dtype=np.int32)
 
 
 def test_a_window_of_cutmix_is_the_same_window_of_the_next_image():
-    images = coordinates(6, 9, 7)
-    found = np.asarray(mixed(function("cutmix", draws="example"), 100, images, jnp.eye(6)).inputs)
+    images = np.float32(coordinates(6, *SIZE))
+    padding = [(0, 0)] * 3 + [(0, 3)]
+    found = mixed_six("cutmix", "example", np.pad(images, padding)).inputs[:100, ..., :3]
     np.testing.assert_array_equal(found[..., 1:], np.broadcast_to(images, found.shape)[..., 1:])
     is_next = found[..., 0] != np.arange(6)[:, None, None]
     np.testing.assert_array_equal(
@@ -173,14 +184,14 @@ def test_a_window_of_cutmix_is_the_same_window_of_the_next_image():
     )
     rows, columns = is_next.any(axis=-1), is_next.any(axis=-2)
     np.testing.assert_array_equal(is_next, rows[..., None] & columns[..., None, :])
-    for line in (*rows.reshape(-1, 9), *columns.reshape(-1, 7)):
+    for line in (*rows.reshape(-1, SIZE[0]), *columns.reshape(-1, SIZE[1])):
         assert np.sum(np.diff(line.astype(int), prepend=0) == 1) <= 1  # one window
 
 
 def test_patches_of_ricap_are_crops_of_four_images_at_uniform_places():
     images = coordinates(6, 6, 7)
     mix = function("ricap", beta=1.0, draws="example")
-    found, targets, _ = map(np.asarray, mixed(mix, 600, images, jnp.eye(6)))
+    found, targets, _ = mixed(mix, 600, images, np.eye(6, dtype=np.float32))
     origins = {0: [], 1: [], 2: [], 3: []}
     for image, target in zip(found[:, 2], targets[:, 2]):
         patch = (image[..., 0] - 2) % 6
@@ -215,11 +226,10 @@ def test_probability_zero_mixes_nothing_and_a_tiny_alpha_exchanges_whole_example
 
 
 def test_mixup_or_cutmix_is_one_of_both():
-    images, targets = colours(4, 8, 8)
-    mix = function("mixup_or_cutmix", draws="example", cutmix_probability=0.3)
-    found = np.asarray(mixed(mix, 1000, images, targets).inputs)[:, 0]
+    parts = [mixed_six("mixup_or_cutmix", "example", seed=seed).inputs for seed in range(2)]
+    found = np.concatenate(parts)[:, ::3].reshape(-1, *SIZE, 6)
     is_cut = np.all((found == 0) | (found == 1), axis=(1, 2, 3))  # no mean of two colours
-    assert stats.binomtest(int(is_cut.sum()), 1000, 0.3).pvalue > 1e-3
+    assert stats.binomtest(int(is_cut.sum()), len(found), 0.3).pvalue > 1e-3
     by_mixup = found[~is_cut]
     np.testing.assert_array_equal(by_mixup, np.broadcast_to(by_mixup[:, :1, :1], by_mixup.shape))
 
@@ -227,23 +237,29 @@ def test_mixup_or_cutmix_is_one_of_both():
 @every_draw
 def test_an_example_of_mixup_or_cutmix_is_that_of_the_function_that_its_draw_chooses(draws):
     rng = np.random.default_rng(0)
-    images = jnp.asarray(rng.normal(size=(6, 7, 5, 2)), jnp.float32)
-    targets = jax.nn.softmax(jnp.asarray(rng.normal(size=(6, 4)), jnp.float32))
-    weights = jnp.ones(6).at[3].set(0.0)
+    weights = np.ones(6, np.float32)
+    weights[3] = 0.0
+    arrays = rng.normal(size=(6, 7, 5, 2)), special.softmax(rng.normal(size=(6, 4)), -1), weights
     settings = dict(mixup_alpha=0.7, cutmix_alpha=0.4, cutmix_probability=0.3, draws=draws)
-    choices = []
-    for own in jax.random.split(key(), 8):
-        found = mixing.mixup_or_cutmix(own, images, targets, weights, **settings)
+
+    @jax.jit
+    @functools.partial(jax.vmap, in_axes=(0, None))
+    def mixed_three_ways(own, examples):
         coin_key, mixup_key, cutmix_key = jax.random.split(own, 3)
-        shape = (1,) if draws == "batch" else (6,)
-        is_cut = np.broadcast_to(jax.random.bernoulli(coin_key, 0.3, shape), 6)
-        by_cutmix = mixing.cutmix(cutmix_key, images, targets, weights, alpha=0.4, draws=draws)
-        by_mixup = mixing.mixup(mixup_key, images, targets, weights, alpha=0.7, draws=draws)
-        for actual, cut, mean in zip(found, by_cutmix, by_mixup):
-            np.testing.assert_array_equal(actual[is_cut], cut[is_cut])
-            np.testing.assert_array_equal(actual[~is_cut], mean[~is_cut])
-        choices.append(is_cut)
-    assert 0 < np.mean(choices) < 1
+        return (
+            jax.random.bernoulli(coin_key, 0.3, (1,) if draws == "batch" else (6,)),
+            mixing.mixup_or_cutmix(own, *examples, **settings),
+            mixing.cutmix(cutmix_key, *examples, alpha=0.4, draws=draws),
+            mixing.mixup(mixup_key, *examples, alpha=0.7, draws=draws),
+        )
+
+    examples = tuple(jnp.asarray(x, jnp.float32) for x in arrays)
+    is_cut, *ways = mixed_three_ways(jax.random.split(key(), 8), examples)
+    is_cut = np.broadcast_to(is_cut, (8, 6))
+    for actual, cut, mean in zip(*(map(np.asarray, way) for way in ways), strict=True):
+        np.testing.assert_array_equal(actual[is_cut], cut[is_cut])
+        np.testing.assert_array_equal(actual[~is_cut], mean[~is_cut])
+    assert 0 < np.mean(is_cut) < 1
 
 
 def test_mixup_averages_every_array_of_the_inputs_in_its_type():
@@ -252,7 +268,8 @@ def test_mixup_averages_every_array_of_the_inputs_in_its_type():
         "image": jnp.asarray(rng.normal(size=(4, 3, 3, 1)), jnp.bfloat16),
         "vector": jnp.asarray(rng.normal(size=(4, 6)), jnp.float32),
     }
-    found, shares, _ = function("mixup", draws="example")(key(), inputs, jnp.eye(4), jnp.ones(4))
+    mix = jax.jit(function("mixup", draws="example"))
+    found, shares, _ = mix(key(), inputs, np.eye(4, dtype=np.float32), np.ones(4, np.float32))
     for name, tolerance in (("image", 1e-2), ("vector", 1e-5)):
         assert found[name].dtype == inputs[name].dtype
         flat = np.asarray(inputs[name], np.float64).reshape(4, -1)
@@ -337,8 +354,8 @@ def logits_and_labels(number=20):
     return Batch(
         inputs=jnp.asarray(rng.normal(size=(number, 3)), jnp.float32),
         labels=jnp.asarray(rng.integers(0, 3, number), jnp.int32),
-        weights=jnp.ones(number).at[-1].set(0.5),
-        ids=jnp.arange(number),
+        weights=jnp.asarray(np.where(np.arange(number) == number - 1, 0.5, 1), jnp.float32),
+        ids=jnp.asarray(np.arange(number)),
         extras={},
     )
 
@@ -349,17 +366,28 @@ def test_the_loss_and_the_class_weights_see_mixed_examples_and_the_metrics_their
     def mix(_, *examples):
         return mixing.mixup(key(7), *examples, alpha=1.0, draws="example")
 
-    loss, outputs = jax.jit(functools.partial(stated, mix))(batch)
-    one_hot = jnp.eye(3)[batch.labels]
-    inputs, targets, weights = jax.jit(mix)(key(), batch.inputs, one_hot, batch.weights)
-    np.testing.assert_allclose(outputs.targets, targets, rtol=1e-6)
-    expected = losses.cross_entropy(inputs, targets)
-    weights *= targets @ (6 / 3 / np.array([1.0, 2.0, 3.0]))
+    @jax.jit
+    def step(batch):
+        loss, outputs = stated(mix, batch)
+        mixed = mix(key(), batch.inputs, jnp.eye(3)[batch.labels], batch.weights)
+        expected = losses.cross_entropy(mixed.inputs, mixed.targets)
+        return (
+            loss,
+            outputs.targets,
+            mixed,
+            expected,
+            tasks.multiclass().training_sums(outputs, batch),
+        )
+
+    found = jax.tree.map(np.asarray, step(batch))
+    loss, targets_of_step, (inputs, targets, weights), expected, sums = found
+    np.testing.assert_allclose(targets_of_step, targets, rtol=1e-6)
+    weights = weights * (targets @ (6 / 3 / np.array([1.0, 2.0, 3.0])))
     np.testing.assert_allclose(loss, np.average(expected, weights=weights), rtol=1e-5)
-    sums = tasks.multiclass().training_sums(outputs, batch)
-    correct = np.argmax(inputs, axis=-1) == batch.labels
-    assert np.any(np.argmax(targets, axis=-1) != batch.labels)
-    assert float(jnp.sum(sums.correct)) == pytest.approx(np.sum(batch.weights * correct))
+    labels = np.asarray(batch.labels)
+    correct = np.argmax(inputs, axis=-1) == labels
+    assert np.any(np.argmax(targets, axis=-1) != labels)
+    assert np.sum(sums.correct) == pytest.approx(np.sum(np.asarray(batch.weights) * correct))
 
 
 def test_mixing_has_a_key_of_its_own_and_leaves_the_noise_of_the_step():
@@ -372,11 +400,14 @@ def test_mixing_has_a_key_of_its_own_and_leaves_the_noise_of_the_step():
     def noise(key, latent):
         return latent + jax.random.normal(key, latent.shape)
 
-    loss, outputs = stated(unchanged, batch, average=noise)
-    without, plain = stated(None, batch, average=noise)
-    np.testing.assert_array_equal(loss, without)
-    np.testing.assert_array_equal(outputs.logits, plain.logits)
-    assert not jnp.array_equal(jax.random.key_data(keys[0]), jax.random.key_data(key()))
+    @jax.jit
+    def both(batch):
+        parts = [stated(mix, batch, average=noise) for mix in (unchanged, None)]
+        return [(loss, outputs.logits) for loss, outputs in parts], keys[0]
+
+    (with_mixing, without), key_of_mixing = both(batch)
+    jax.tree.map(np.testing.assert_array_equal, with_mixing, without)
+    assert not np.array_equal(jax.random.key_data(key_of_mixing), jax.random.key_data(key()))
 
 
 def test_the_draws_of_a_step_follow_from_the_seed_and_its_number():
@@ -422,13 +453,21 @@ def test_a_setting_out_of_range_is_an_error(settings, message):
 
 @pytest.mark.parametrize("name", ["cutmix", "ricap", "mixup_or_cutmix"])
 @pytest.mark.parametrize(
-    "inputs", [jnp.ones((4, 64)), {"image": jnp.ones((4, 8, 8, 3))}], ids=["vector", "dict"]
+    "inputs",
+    [np.ones((4, 64), np.float32), {"image": np.ones((4, 8, 8, 3), np.float32)}],
+    ids=["vector", "dict"],
 )
 def test_windows_of_what_is_no_image_are_an_error(name, inputs):
     with pytest.raises(
         ValueError, match=r"needs images of shape \(height, width, channels\), but"
     ) as caught:
-        mixing.__dict__[name](key(), inputs, jnp.eye(4), jnp.ones(4), **SETTINGS[name])
+        mixing.__dict__[name](
+            key(),
+            *jax.tree.map(
+                jnp.asarray, (inputs, np.eye(4, dtype=np.float32), np.ones(4, np.float32))
+            ),
+            **SETTINGS[name],
+        )
     assert "\n" not in str(caught.value)
 
 
@@ -436,4 +475,4 @@ def test_mixup_of_integers_is_an_error():
     with pytest.raises(
         ValueError, match=r"but they are int32; .* end the chain config\.data\.train"
     ):
-        function("mixup")(key(), coordinates(4, 2, 2), jnp.eye(4), jnp.ones(4))
+        function("mixup")(key(), jnp.asarray(coordinates(4, 2, 2)), jnp.eye(4), jnp.ones(4))

@@ -1,8 +1,7 @@
 """Laws of the drop-in layer, in flax.linen and in flax.nnx; test_nnx_layers.py has those of nnx."""
 
-import re
+import functools
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
@@ -31,14 +30,15 @@ class Layer(NamedTuple):
 
 def linen_layer(*args, **settings):
     layer = HeteroscedasticDense(*args, **settings)
-    variables = layer.init(key(), FEATURES)
+    variables = jax.jit(layer.init)(key(), FEATURES)
 
     def latent(features):
         _, sown = layer.apply(variables, features, mutable="intermediates")
         (latent,) = sown["intermediates"]["latent"]
         return latent
 
-    return Layer(variables["params"]["utilities"], lambda x: layer.apply(variables, x), latent)
+    logits = jax.jit(functools.partial(layer.apply, variables))
+    return Layer(variables["params"]["utilities"], logits, latent)
 
 
 def nnx_layer(*args, **settings):
@@ -142,13 +142,12 @@ def test_a_partitioned_kernel_is_an_array_to_the_head(noise_on):
 
 def test_noise_depends_on_the_key_and_is_fixed_without_one():
     layer = HeteroscedasticDense(5, num_factors=3, num_samples=16)
-    variables = layer.init(key(), FEATURES)
-    noisy = [layer.apply(variables, FEATURES, rngs={"noise": key(i)}) for i in (0, 0, 1)]
+    variables = jax.jit(layer.init)(key(), FEATURES)
+    apply = jax.jit(lambda **rngs: layer.apply(variables, FEATURES, rngs=rngs))
+    noisy = [apply(noise=key(i)) for i in (0, 0, 1)]
     np.testing.assert_array_equal(noisy[0], noisy[1])
     assert np.abs(noisy[0] - noisy[2]).max() > 1e-3
-    np.testing.assert_array_equal(
-        layer.apply(variables, FEATURES), layer.apply(variables, FEATURES)
-    )
+    np.testing.assert_array_equal(apply(), apply())
 
 
 @in_both
@@ -173,19 +172,22 @@ def test_the_latent_is_that_of_the_features(build):
 
 def test_a_model_with_the_layer_trains():
     labels = jnp.array([0, 1, 2, 3])
-    layer = HeteroscedasticDense(5, num_factors=2, num_samples=64)
+    layer = HeteroscedasticDense(5, num_factors=2, num_samples=16)
 
     def loss(variables, key):
         logits = layer.apply(variables, FEATURES, rngs={"noise": key})
         return optax.softmax_cross_entropy_with_integer_labels(logits, labels).mean()
 
-    variables = layer.init(key(), FEATURES)
-    first = loss(variables, key())
-    step = jax.jit(jax.grad(loss))
+    @jax.jit
+    def step(variables, key):
+        value, gradient = jax.value_and_grad(loss)(variables, key)
+        return jax.tree.map(lambda v, g: v - 0.5 * g, variables, gradient), value
+
+    variables = jax.jit(layer.init)(key(), FEATURES)
+    _, first = step(variables, key())
     for i in range(100):
-        gradient = step(variables, key(i))
-        variables = jax.tree.map(lambda v, g: v - 0.5 * g, variables, gradient)
-    assert loss(variables, key()) < 0.3 * first
+        variables, _ = step(variables, key(i))
+    assert step(variables, key())[1] < 0.3 * first
 
 
 @pytest.mark.parametrize(
@@ -212,12 +214,3 @@ def test_a_model_with_the_layer_trains():
 def test_bad_settings_are_clear_errors(build, settings, message):
     with pytest.raises(ValueError, match=message):
         build(5, **settings)
-
-
-def test_the_example_of_the_readme_runs():
-    text = (Path(__file__).parents[2] / "README.md").read_text()
-    (example,) = re.findall(r"```python\n(.*?HeteroscedasticDense.*?)```", text, flags=re.S)
-    scope = {}
-    exec(compile(example, "README.md", "exec"), scope)
-    assert scope["logits"].shape == (32, 10)
-    assert np.all(np.isfinite(scope["logits"]))

@@ -78,3 +78,10 @@ def noisy(train):
 @pytest.fixture(scope="session")
 def plain(train):
     return train("plain/seed_0", "digits_hom")
+
+
+@pytest.fixture(scope="session")
+def mlp(train):
+    """A backbone without maps."""
+    backbone = dict(name="MLP", widths=(8,))
+    return train("mlp", "digits_het_diag", "value_range(-1, 1)", backbone=backbone)

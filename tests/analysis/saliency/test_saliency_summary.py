@@ -170,14 +170,12 @@ def test_an_id_is_explained_alone_with_the_given_classes(command, noisy):
     assert "runs" not in facts
 
 
-def test_pixels_of_an_mlp(command, train):
-    backbone, chain = dict(name="MLP", widths=(8,)), "value_range(-1, 1)"
-    run = train("mlp", "digits_het_diag", chain, backbone=backbone)
+def test_pixels_of_an_mlp(command, mlp):
     for method in explain.PIXELS:
-        facts, _ = command("--runs", run, "--of=noise", f"--method={method}", "--id=0")
+        facts, _ = command("--runs", mlp, "--of=noise", f"--method={method}", "--id=0")
         assert len(facts["images"]["Diagonal"]) == 1
     with pytest.raises(SystemExit, match=r"MLP has no maps; choose --method=integrated_gradients"):
-        command("--runs", run, "--of=class")
+        command("--runs", mlp, "--of=class")
 
 
 ERRORS = [

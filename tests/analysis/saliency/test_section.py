@@ -54,10 +54,8 @@ def test_it_shows_the_images_with_the_largest_variance_of_the_first_pairs(noisy,
         assert text.endswith(".")
 
 
-def test_a_backbone_without_maps_is_a_note(train, data_dir):
-    backbone, chain = dict(name="MLP", widths=(8,)), "value_range(-1, 1)"
-    found = section(data_dir, train("mlp_report", "digits_het_diag", chain, backbone=backbone))
-    (_, note) = found.parts
+def test_a_backbone_without_maps_is_a_note(mlp, data_dir):
+    (_, note) = section(data_dir, mlp).parts
     assert "The maps of Diagonal are not available: MLP has no maps; choose" in note
 
 
