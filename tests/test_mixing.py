@@ -29,7 +29,7 @@ SETTINGS = {
     "ricap": dict(beta=0.3),
     "mixup_or_cutmix": dict(mixup_alpha=0.7, cutmix_probability=0.3),
 }
-NUM_KEYS, SIZE = 250, (12, 16)  # of most tests, so that they share a program for each function
+NUM_KEYS, SIZE = 250, (11, 15)  # of most tests, so that they share a program for each function
 NUM_PARTNERS = {"mixup": 1, "cutmix": 1, "ricap": 3, "mixup_or_cutmix": 1}
 DRAWS = ("batch", "example")
 every_function = pytest.mark.parametrize("name", SETTINGS)
