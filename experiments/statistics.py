@@ -1,5 +1,6 @@
 """Comparisons of methods over seeds: tests, corrections, power, and other test sets."""
 
+import functools
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -78,14 +79,20 @@ def detectable_difference(
       level: of the two-sided test.
       power: above `level`, below 1.
     """
-    freedom = num_pairs - 1
+    noncentrality = _detectable_noncentrality(num_pairs - 1, level, power)
+    return noncentrality * deviation / float(np.sqrt(num_pairs))
+
+
+@functools.cache
+def _detectable_noncentrality(freedom: int, level: float, power: float) -> float:
+    """The noncentrality at which a t-test has a power; a table has few degrees of freedom."""
     critical = stats.t.ppf(1 - level / 2, freedom)
 
     def missing(noncentrality):
         # A difference in the other direction is not a finding of this one.
         return stats.nct.sf(critical, freedom, noncentrality) - power
 
-    return float(optimize.brentq(missing, 0, 10 * critical)) * deviation / float(np.sqrt(num_pairs))
+    return float(optimize.brentq(missing, 0, 10 * critical))
 
 
 def holm(p_values: Sequence[float]) -> Float[np.ndarray, "m"]:

@@ -7,6 +7,7 @@ import math
 import os
 
 import jax
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -261,13 +262,20 @@ def test_a_config_of_valid_values_drawn_by_a_seed_trains(tmp_path, seed):
 
 
 @pytest.mark.parametrize("number", range(max(len(KINDS["loss"]), len(KINDS["weighting"]))))
-def test_a_run_trains_with_every_loss_and_every_weighting(tmp_path, number):
+def test_a_step_trains_with_every_loss_and_every_weighting(number):
     parts = {s: KINDS[s][number % len(KINDS[s])] for s in ("loss", "weighting")}
-    config = small(**{"training.num_epochs": None, "training.num_steps": 2})
+    config = small(**{"schedule.warmup_epochs": 0.0})
     config |= parts | dict(
         head=dict(name="Deterministic", num_classes=10),
         predictive=dict(name="deterministic"),
         evals=dict(test=dict(split="test")),
         validation=None,
     )
-    assert loop.train(config, str(tmp_path))["step"] == 2
+    run = assembly.build(config)
+    feed = next(run.pipeline.training_feeds(0, 0, np.arange(run.steps.batch_size)))
+    before, arrays = jax.jit(run.init)(run.root_key), run.pipeline.arrays["train"]
+    after, sums, _ = jax.jit(run.train_step)(before, arrays, feed, run.root_key)
+    assert np.isfinite(sums.loss)
+    for x, y in zip(*map(jax.tree.leaves, (before.params, after.params)), strict=True):
+        assert np.isfinite(y).all()
+        assert np.any(x != y)

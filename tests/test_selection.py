@@ -6,7 +6,7 @@ import jax
 import numpy as np
 import pytest
 from scipy import stats
-from small_runs import assert_same_bits, outcome, small
+from small_runs import assert_same_bits, outcome, plain
 
 from heteroscedastic import selection
 from heteroscedastic.bind import chain
@@ -203,7 +203,7 @@ def test_a_rate_outside_of_the_range_is_an_error(rate):
 
 
 def selecting(name):
-    return small(**{"selection": dict(name=name), "training.num_epochs": 2.0})
+    return plain(**{"selection": dict(name=name), "training.num_epochs": 2.0})
 
 
 def test_an_epoch_that_begins_in_the_middle_has_the_rest_of_the_same_examples():

@@ -1,5 +1,6 @@
 """Photographs with a patch that confuses the labels, and whether maps show it."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -87,7 +88,7 @@ def untrained(tmp_path_factory):
     job = study.jobs(study.table("correlated_label_noise", "marked"), "cpu", directory)[3]
     config = job.config | {"backbone": dict(name="ConvNet", widths=(4, 8))}
     run = assembly.build(config, str(directory))
-    return loaded_run.LoadedRun(run, {}, run.pipeline.description, run.init(run.root_key))
+    return loaded_run.LoadedRun(run, {}, run.pipeline.description, jax.jit(run.init)(run.root_key))
 
 
 def test_the_command_prints_chance_and_the_variances_of_the_pair(untrained, monkeypatch, capsys):

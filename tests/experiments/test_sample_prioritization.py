@@ -4,6 +4,7 @@ import ast
 import functools
 import json
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -166,6 +167,7 @@ def test_with_the_statistics_of_a_single_batch_evaluation_is_the_forward_pass_of
     inputs = run.dataset.splits["train"].inputs / 127.5 - 1.0
     present = jnp.ones(len(inputs), bool)
 
+    @functools.partial(jax.jit, static_argnames="train")
     def latent(model_state, train):
         variables = {"params": state.params, **model_state}
         mutable = {"mutable": ["batch_stats"]} if train else {}

@@ -3,7 +3,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from scipy import stats
-from small_runs import small
+from small_runs import plain
 
 from experiments import report, run, study
 from experiments.correlated_label_noise import transfer
@@ -150,8 +150,8 @@ def test_an_incomplete_task_has_the_common_seeds_of_all_heads_and_is_in_no_mean(
 
 def test_a_row_starts_from_a_run_of_another_table(tmp_path):
     backbone = dict(name="ConvNet", widths=(4, 8))
-    upstream = small(backbone=backbone, **{"training.num_epochs": None, "training.num_steps": 2})
-    upstream |= {"validation": None, "evals": {}}
+    upstream = plain(backbone=backbone, **{"training.num_epochs": None, "training.num_steps": 2})
+    upstream["evals"] = {}
     upstream["data"] |= {"train": "to_rgb|value_range(-1, 1)", "eval": "to_rgb|value_range(-1, 1)"}
     loop.train(upstream, str(tmp_path / "study" / "upstream" / "cpu" / "seed_0"))
     task = {

@@ -6,7 +6,7 @@ import fsspec
 import numpy as np
 import pytest
 from buckets import served
-from small_runs import assert_same_bits, outcome, small
+from small_runs import assert_same_bits, outcome, plain
 from subprocesses import EXTRAS, MAIN, start_without
 
 from heteroscedastic import files
@@ -15,6 +15,13 @@ from heteroscedastic.data.storage import store
 from heteroscedastic.runs import loaded_run, loop, predictions, workdir
 from heteroscedastic.runs.checkpoint import Checkpoints
 from heteroscedastic.runs.workdir import WorkdirError
+
+pytestmark = pytest.mark.usefixtures("programs_once")
+
+
+def config():
+    """Three epochs, each with a checkpoint."""
+    return plain(**{"training.num_epochs": 3.0, "training.checkpoint_epochs": 1.0})
 
 
 @pytest.fixture(scope="module")
@@ -32,14 +39,14 @@ def bucket():
 def whole(tmp_path_factory):
     """A run on a disk that nothing befell."""
     path = tmp_path_factory.mktemp("whole") / "run"
-    loop.train(small(), str(path))
+    loop.train(config(), str(path))
     return path
 
 
 @pytest.fixture(scope="module")
 def in_bucket(bucket):
     """The same run in a bucket."""
-    loop.train(small(), "gs://bucket/run")
+    loop.train(config(), "gs://bucket/run")
     return "gs://bucket/run"
 
 
@@ -48,10 +55,10 @@ def test_a_run_in_a_bucket_is_the_run_on_a_disk_and_is_read_like_it(in_bucket, w
     assert_same_bits(outcome(files.as_path("gs://bucket/run")), outcome(whole))
     names = {path.name for path in files.as_path("gs://bucket/run").iterdir()}
     assert names == {p.name for p in whole.iterdir() if not p.name.startswith((".", "events"))}
-    again = loop.train(small(), "gs://bucket/run")
+    again = loop.train(config(), "gs://bucket/run")
     assert again == loaded_run.read("gs://bucket/run").results
     with pytest.raises(WorkdirError, match="another config"):
-        loop.train(small() | {"seed": 1}, "gs://bucket/run")
+        loop.train(config() | {"seed": 1}, "gs://bucket/run")
     there, here = (loaded_run.load(place) for place in ("gs://bucket/run", whole))
     np.testing.assert_array_equal(
         there.state.params["head"]["loc"]["kernel"], here.state.params["head"]["loc"]["kernel"]
@@ -76,7 +83,7 @@ def test_a_bucket_that_is_down_for_a_while_delays_a_run(bucket, whole, monkeypat
 
     monkeypatch.setattr(Checkpoints, "save", save_while_it_is_down)
     before = bucket.refused
-    loop.train(small(), "gs://bucket/delayed")
+    loop.train(config(), "gs://bucket/delayed")
     assert bucket.refused > before
     assert_same_bits(outcome(files.as_path("gs://bucket/delayed")), outcome(whole))
 
@@ -95,9 +102,9 @@ def test_a_bucket_that_refuses_ends_a_run_that_continues_once_it_takes_files_aga
     with monkeypatch.context() as patched:
         patched.setattr(workdir.Writer, "write", refused)
         with pytest.raises(OSError, match=r"metrics.jsonl could not be written.*Forbidden"):
-            loop.train(small(), "gs://bucket/refused")
+            loop.train(config(), "gs://bucket/refused")
     bucket.answer, bucket.down_until = 503, 0.0
-    loop.train(small(), "gs://bucket/refused")
+    loop.train(config(), "gs://bucket/refused")
     assert_same_bits(outcome(files.as_path("gs://bucket/refused")), outcome(whole))
 
 
@@ -139,7 +146,7 @@ def test_data_in_a_bucket_is_the_data_on_a_disk(bucket):
 
 def test_another_kind_of_bucket_is_an_error_that_says_which_one_is_known():
     with pytest.raises(ValueError, match=r"s3://.*gs://BUCKET"):
-        loop.train(small(), "s3://bucket/run")
+        loop.train(config(), "s3://bucket/run")
 
 
 @pytest.mark.slow
@@ -159,6 +166,6 @@ def test_a_damaged_checkpoint_in_a_bucket_is_moved_aside_and_made_again(in_bucke
     for name in fsspec.filesystem("gs").find(str(last / "state")):
         file = files.as_path(f"gs://{name}")
         file.write_bytes(file.read_bytes()[:10])
-    loop.train(small(), str(path))
+    loop.train(config(), str(path))
     assert [p.name for p in (path / "checkpoints_damaged").iterdir()] == [last.name]
     assert_same_bits(outcome(path), outcome(whole))

@@ -14,6 +14,8 @@ from heteroscedastic.data.resident import Resident
 from heteroscedastic.runs import loop
 from launch.command import SAVED
 
+pytestmark = pytest.mark.usefixtures("programs_once")
+
 
 def small():
     """A detector with a low-rank head on 16 mosaics, in two epochs of four steps."""

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from flax import traverse_util
 from PIL import Image
-from small_runs import small
+from small_runs import plain
 
 from heteroscedastic.data.storage import encoded, store
 from heteroscedastic.runs import embed, loaded_run, loop
@@ -85,7 +85,7 @@ def test_a_stopped_command_resumes_to_the_same_bytes(monkeypatch, tmp_path):
 
 
 def test_a_run_gives_its_own_features(monkeypatch, tmp_path):
-    loop.train(small(), str(tmp_path / "run"))
+    loop.train(plain(**{"training.num_epochs": 1.0}), str(tmp_path / "run"))
     command(monkeypatch, f"--run={tmp_path / 'run'}", f"--out={tmp_path}")
     (path,) = tmp_path.glob("digits_*.npz")
     run = loaded_run.load(tmp_path / "run")

@@ -7,38 +7,29 @@ import signal
 
 import jax
 import pytest
-from jax.experimental.compilation_cache import compilation_cache
-from small_runs import assert_same_bits, outcome, small
+from small_runs import assert_same_bits, outcome
 
+from experiments import study
 from heteroscedastic.runs import loop, trace, workdir
 from heteroscedastic.runs.checkpoint import CheckpointError, Checkpoints
 from heteroscedastic.training import evaluate
 
+pytestmark = pytest.mark.usefixtures("programs_once")
 STEPS = 15  # an epoch
 
 
-@pytest.fixture(scope="module", autouse=True)
-def compiled_once(tmp_path_factory):
-    """All runs of this file compile the same programs, which takes most of their time."""
-    settings = {
-        "jax_compilation_cache_dir": str(tmp_path_factory.mktemp("compiled")),
-        "jax_persistent_cache_min_compile_time_secs": 0.0,
-    }
-    before = {name: getattr(jax.config, name) for name in settings}
-    for name, value in settings.items():
-        jax.config.update(name, value)
-    compilation_cache.reset_cache()
-    yield
-    for name, value in before.items():
-        jax.config.update(name, value)
-    compilation_cache.reset_cache()
+def config(**overrides):
+    """Four epochs, each with a checkpoint."""
+    settings = {"training.num_epochs": 4.0, "training.checkpoint_epochs": 1.0}
+    made = study.config("digits_hom", settings | overrides)
+    return made | {"evals": {name: made["evals"][name] for name in ("test", "test_best")}}
 
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
     """A run that nothing befell."""
     path = tmp_path_factory.mktemp("whole") / "run"
-    loop.train(small(), str(path))
+    loop.train(config(), str(path))
     return path
 
 
@@ -82,7 +73,7 @@ def test_a_disk_that_is_full_again_and_again_stops_a_run_that_ends_with_the_same
     with monkeypatch.context() as patched:  # metrics
         patched.setattr(workdir.Writer, "write", full_at(2 * STEPS, room_for_one_line, after=False))
         with pytest.raises(OSError, match=r"File too large: .*metrics.jsonl"):
-            loop.train(small(), str(directory))
+            loop.train(config(), str(directory))
     room()
     assert len(path.read_text().splitlines()) == 1
     with monkeypatch.context() as patched:  # a checkpoint
@@ -90,11 +81,11 @@ def test_a_disk_that_is_full_again_and_again_stops_a_run_that_ends_with_the_same
         with pytest.raises(
             CheckpointError, match=r"step 45 could not be written .*the same command resumes"
         ):
-            loop.train(small(), str(directory))
+            loop.train(config(), str(directory))
     room()
-    run = loop.assembly.build(small())
+    run = loop.assembly.build(config())
     with Checkpoints(directory / "checkpoints") as checkpoints:
-        assert int(checkpoints.last(run.init(run.root_key))[0].step) == 2 * STEPS
+        assert int(checkpoints.last(jax.jit(run.init)(run.root_key))[0].step) == 2 * STEPS
 
     def full(predictions):
         room(1_000)
@@ -103,10 +94,10 @@ def test_a_disk_that_is_full_again_and_again_stops_a_run_that_ends_with_the_same
     with monkeypatch.context() as patched:  # predictions
         patched.setattr(evaluate, "arrays", full)
         with pytest.raises(OSError, match=r"File too large: .*test.npz"):
-            loop.train(small(), str(directory))
+            loop.train(config(), str(directory))
     room()
     assert not list((directory / "predictions").iterdir())
-    loop.train(small(), str(directory))
+    loop.train(config(), str(directory))
     assert_same_bits(outcome(directory), outcome(whole))
     assert not list(directory.rglob("*tmp*"))
 
@@ -115,7 +106,7 @@ def test_a_run_is_not_continued_from_the_checkpoints_of_another(whole, tmp_path)
     theirs = {p.name for p in (whole / "checkpoints").iterdir()}
     directory = tmp_path / "run"
     shutil.copytree(whole / "checkpoints", directory / "checkpoints")
-    other = small(seed=1)
+    other = config(seed=1)
     workdir.files.write_json(directory / "config.json", other)
     with pytest.raises(
         CheckpointError, match=r"none of the \d checkpoints .*it belongs to another run"
@@ -138,7 +129,7 @@ def test_a_damaged_best_checkpoint_is_told_before_results_are_written(whole, tmp
         CheckpointError,
         match=rf"step {best} in .* cannot be read .* is the best checkpoint.* Restore it",
     ):
-        loop.train(small(), str(directory))
+        loop.train(config(), str(directory))
     assert not (directory / "results.json").exists()
 
 
@@ -165,8 +156,8 @@ def test_a_second_sigterm_while_saving_changes_nothing(whole, tmp_path, monkeypa
         patched.setattr(Checkpoints, "save", terminated_around(Checkpoints.save))
         patched.setattr(Checkpoints, "wait", terminated_around(Checkpoints.wait))
         with pytest.raises(SystemExit):
-            loop.train(small(), str(tmp_path / "run"))
+            loop.train(config(), str(tmp_path / "run"))
     saved = {p.name for p in (tmp_path / "run" / "checkpoints").iterdir()}
     assert saved == {str(STEPS), str(STEPS + 1)}
-    loop.train(small(), str(tmp_path / "run"))
+    loop.train(config(), str(tmp_path / "run"))
     assert_same_bits(outcome(tmp_path / "run"), outcome(whole))

@@ -11,7 +11,7 @@ import time
 import jax
 import numpy as np
 import pytest
-from small_runs import assert_same_bits, outcome, small
+from small_runs import assert_same_bits, outcome, plain, small
 from subprocesses import EXTRAS, MAIN, run_without, start_without, with_devices
 
 from heteroscedastic.data.storage import store
@@ -21,7 +21,7 @@ from heteroscedastic.runs.trace import Trace
 from heteroscedastic.training import evaluate
 from launch.command import SAVED
 
-EPOCHS = 8
+pytestmark = pytest.mark.usefixtures("programs_once")
 
 
 @pytest.fixture(scope="module")
@@ -32,11 +32,12 @@ def data_dir(tmp_path_factory):
 
 
 def arguments(directory, data_dir):
+    """The run of `small` in a process of its own."""
     return (
         "--config=configs/digits_het_pe.py",
-        f"--config.training.num_epochs={EPOCHS}",
-        "--config.training.checkpoint_epochs=1",
-        "--config.predictive.num_samples=32",
+        "--config.training.num_epochs=4.0",
+        "--config.training.checkpoint_epochs=1.0",
+        "--config.predictive.num_samples=8",
         f"--workdir={directory}",
         f"--data_dir={data_dir}",
     )
@@ -55,14 +56,6 @@ def complete(first):
     return first[0]
 
 
-@pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory, data_dir):
-    directory = tmp_path_factory.mktemp("undisturbed") / "run"
-    done = run_without(EXTRAS, MAIN, *arguments(directory, data_dir))
-    assert done.returncode == 0, done.stderr
-    return directory
-
-
 def num_lines(directory):
     path = directory / "metrics.jsonl"
     return len(path.read_text().splitlines()) if path.exists() else 0
@@ -74,30 +67,40 @@ def until_lines(process, directory, number):
 
 
 @pytest.mark.slow
-def test_a_run_that_is_killed_at_four_random_moments_ends_with_the_same_bits(
-    undisturbed, data_dir, tmp_path
+def test_a_run_that_others_find_in_use_and_that_is_terminated_and_killed_ends_with_the_same_bits(
+    complete, data_dir, tmp_path
 ):
-    # A line is written just before a checkpoint is, so two kills fall into writing one, or soon
+    # A line is written just before a checkpoint is, so that a kill falls into writing one, or soon
     # after; one falls anywhere between the start and the first steps, and one among the
     # evaluations.
     draws, directory = random.Random(0), tmp_path / "run"
-    lines = sorted(draws.sample(range(1, EPOCHS + 1), 2))
-    start_up, num_kills, num_starts = None, 0, 0
-    moments = [lines[0], None, lines[1], "evaluations"]
+    process = start_without(EXTRAS, MAIN, *arguments(directory, data_dir))
+    began = time.monotonic()
+    until_lines(process, directory, 1)
+    start_up = time.monotonic() - began
+    process.send_signal(signal.SIGSTOP)  # it would end before the second has begun
+    with pytest.raises(workdir.WorkdirError, match="another process is using"):
+        loop.train(small(), str(directory), str(data_dir))
+    process.terminate()
+    process.send_signal(signal.SIGCONT)
+    output, errors = process.communicate(timeout=120)
+    assert process.returncode == SAVED, errors
+    assert "is saved in" in output
+
+    num_kills, num_starts = 0, 0
+    moments = ["line", None, "evaluations"]
     while moments:
-        number = moments.pop(0)
+        moment = moments.pop(0)
         num_starts += 1
         assert num_starts < 20, "processes end before they are killed"
-        began = time.monotonic()
         process = start_without(EXTRAS, MAIN, *arguments(directory, data_dir))
-        if number is None:
+        if moment is None:
             time.sleep(draws.uniform(0, start_up))
-        elif number == "evaluations":
+        elif moment == "evaluations":
             while not list((directory / "predictions").glob("*.npz")) and process.poll() is None:
                 time.sleep(0.001)
         else:
-            until_lines(process, directory, number)
-            start_up = start_up or time.monotonic() - began
+            until_lines(process, directory, num_lines(directory) + 1)
             time.sleep(draws.choice((0, 0.05, 0.2)) * draws.random())
         process.kill()
         process.communicate()
@@ -107,39 +110,23 @@ def test_a_run_that_is_killed_at_four_random_moments_ends_with_the_same_bits(
             moments.append(None)
         # Written before the kill, or before the process has left.
         (directory / "results.json").unlink(missing_ok=True)
-    assert num_kills == 4
+    assert num_kills == 3
     done = run_without(EXTRAS, MAIN, *arguments(directory, data_dir))
     assert "continuing from step" in done.stdout, done.stderr
-    assert_same_bits(outcome(directory), outcome(undisturbed))
+    assert_same_bits(outcome(directory), outcome(complete))
     assert not list(directory.rglob("*tmp*"))
 
 
-@pytest.mark.slow
-def test_sigterm_saves_and_leaves_and_the_rest_is_the_same_bits(undisturbed, data_dir, tmp_path):
-    directory = tmp_path / "run"
-    process = start_without(EXTRAS, MAIN, *arguments(directory, data_dir))
-    until_lines(process, directory, 2)
-    time.sleep(0.01)  # into the next epoch, most likely
-    process.terminate()
-    output, _ = process.communicate(timeout=120)
-    assert process.returncode == SAVED
-    assert "is saved in" in output
-    done = run_without(EXTRAS, MAIN, *arguments(directory, data_dir))
-    assert "continuing from step" in done.stdout, done.stderr
-    assert_same_bits(outcome(directory), outcome(undisturbed))
-
-
-@pytest.mark.parametrize("moments", [[(1, 0)], [(1, 2), (0, 0), (0, 1)], [(5, 1), (2, 0)]])
 def test_sigterm_in_an_evaluation_ends_it_and_the_rest_is_the_same_bits(
-    complete, tmp_path, monkeypatch, moments
+    complete, tmp_path, monkeypatch
 ):
     """Each a process: the number of the evaluation, and of its step.
 
-    Of four, the first four validate.
+    Of four, the first four validate; the last continues among the evaluations at the end.
     """
     cut = tmp_path / "cut"
     evaluated = evaluate.evaluate
-    for moment in moments:
+    for moment in [(1, 2), (0, 0), (5, 1), (2, 0)]:
         numbers, steps = itertools.count(), []
 
         def interrupted(step, feeds, key, moment=moment, numbers=numbers, steps=steps):
@@ -166,11 +153,11 @@ def test_sigterm_in_an_evaluation_ends_it_and_the_rest_is_the_same_bits(
 
 
 @pytest.mark.slow
-def test_eight_devices_agree_with_one(undisturbed, data_dir, tmp_path):
+def test_eight_devices_agree_with_one(complete, data_dir, tmp_path):
     done = run_without(EXTRAS, MAIN, *arguments(tmp_path / "run", data_dir), env=with_devices(8))
     assert "on 8 x" in done.stdout, done.stderr
-    one, eight = outcome(undisturbed), outcome(tmp_path / "run")
-    for ours, theirs in list(zip(one[1], eight[1]))[:4]:
+    one, eight = outcome(complete), outcome(tmp_path / "run")
+    for ours, theirs in zip(one[1], eight[1], strict=True):
         assert json.loads(theirs)["valid/nll"] == pytest.approx(
             json.loads(ours)["valid/nll"], rel=1e-5
         )
@@ -205,12 +192,13 @@ def test_a_directory_of_other_files_is_refused(tmp_path):
 def test_a_run_is_not_continued_on_other_data(tmp_path):
     data = store.load("digits")
     store.write(tmp_path / "digits.npz", data)
-    loop.train(small(**{"training.num_epochs": 1.0}), str(tmp_path / "run"), str(tmp_path))
+    made = plain(**{"training.num_epochs": 1.0})
+    loop.train(made, str(tmp_path / "run"), str(tmp_path))
     (tmp_path / "run" / "results.json").unlink()
     data.splits["train"].inputs[0, 0, 0, 0] ^= 1
     store.write(tmp_path / "digits.npz", data)
     with pytest.raises(workdir.WorkdirError, match="other data"):
-        loop.train(small(**{"training.num_epochs": 1.0}), str(tmp_path / "run"), str(tmp_path))
+        loop.train(made, str(tmp_path / "run"), str(tmp_path))
 
 
 def test_a_truncated_checkpoint_is_passed_over(complete, tmp_path, caplog):
@@ -243,8 +231,8 @@ def test_where_no_checkpoint_can_be_read_nothing_is_moved(complete, tmp_path):
 
 
 def test_the_best_checkpoint_outlives_a_restart(tmp_path):
-    run = assembly.build(small())
-    state = run.init(run.root_key)
+    run = assembly.build(plain())
+    state = jax.jit(run.init)(run.root_key)
 
     def at(step):
         return state._replace(step=jax.numpy.int32(step))
@@ -268,7 +256,13 @@ def test_the_best_checkpoint_is_the_one_of_smallest_validation_loss(tmp_path):
     schedule = dict(
         name="steps", learning_rate=0.05, milestones=(0.5,), factor=100.0, warmup_epochs=0.0
     )
-    results = loop.train(small(schedule=schedule), str(tmp_path / "run"))
+    config = plain(schedule=schedule, **{"training.checkpoint_epochs": 1.0})
+    config["validation"] = dict(split="valid", metric="nll")
+    config["evals"] = {
+        "valid": dict(split="valid", checkpoint="last"),
+        "valid_best": dict(split="valid", checkpoint="best"),
+    }
+    results = loop.train(config, str(tmp_path / "run"))
     lines = [json.loads(x) for x in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
     losses = {line["step"]: line["valid/nll"] for line in lines if "valid/nll" in line}
     assert results["best_step"] == min(losses, key=losses.get) != max(losses)
@@ -277,24 +271,13 @@ def test_the_best_checkpoint_is_the_one_of_smallest_validation_loss(tmp_path):
     assert best < results["evals"]["valid"]["nll"]
 
 
-def test_two_processes_do_not_write_one_run(undisturbed, data_dir, tmp_path):
-    directory = tmp_path / "run"
-    first = start_without(EXTRAS, MAIN, *arguments(directory, data_dir))
-    until_lines(first, directory, 1)
-    first.send_signal(signal.SIGSTOP)  # it would end before the second has begun
-    second = run_without(EXTRAS, MAIN, *arguments(directory, data_dir))
-    first.send_signal(signal.SIGCONT)
-    assert "another process is using" in second.stderr
-    first.communicate(timeout=300)
-    assert_same_bits(outcome(directory), outcome(undisturbed))
-
-
 def test_a_loss_that_is_not_finite_stops_the_run_and_the_last_good_checkpoint_stays(tmp_path):
     explosion = tuple(0.55 + 0.001 * i for i in range(8))
     schedule = dict(
         name="steps", learning_rate=0.1, milestones=explosion, factor=1e4, warmup_epochs=0.0
     )
-    config = small(schedule=schedule, **{"optimizer.clip_norm": None})
+    settings = {"optimizer.clip_norm": None, "training.checkpoint_epochs": 1.0}
+    config = plain(schedule=schedule, **settings)
     with pytest.raises(
         loop.NotFiniteError, match=r"at step 3\d;"
     ):  # 60 steps, the rate explodes after 33
@@ -332,6 +315,8 @@ def test_one_label_an_example_may_be_learned_as_yes_or_no_answers(tmp_path):
     """
     config = small(
         task="one_vs_rest",
+        evals={"test": dict(split="test", checkpoint="last")},
+        validation=None,
         loss=dict(name="sigmoid_cross_entropy"),
         predictive=dict(name="sigmoid"),
     )
@@ -420,7 +405,7 @@ def test_a_section_or_setting_that_nobody_reads_is_an_error(tmp_path):
 def test_a_few_steps_are_traced_where_the_config_says_so_and_the_run_stays_the_run_that_it_was(
     tmp_path, capsys
 ):
-    config = small(**{"training.num_epochs": None, "training.num_steps": 12})
+    config = plain(**{"training.num_epochs": None, "training.num_steps": 12})
     config["training"]["profile_steps"] = (4, 13)
     with pytest.raises(ValueError, match="the first and the last step to trace, of 12"):
         loop.train(config, str(tmp_path / "run"))

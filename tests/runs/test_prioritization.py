@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from scipy import stats
-from small_runs import assert_same_bits, outcome, small
+from small_runs import assert_same_bits, outcome, plain, small
 from subprocesses import EXTRAS, outputs, start_without, with_devices
 
 from heteroscedastic.distributed.in_flight import NotFiniteError
@@ -17,18 +17,21 @@ from heteroscedastic.distributed.preemption import Agreement
 from heteroscedastic.runs import assembly, compiled, loaded_run, loop, predictions, prioritization
 from heteroscedastic.training import state as state_lib
 
+pytestmark = pytest.mark.usefixtures("programs_once")
+
 NUM_TRAIN, BATCH = 960, 64  # 15 steps
 WARMUP = 2
 
 
-def config(fraction=0.3, choice="largest", score="entropy", overrides=(), **settings):
+def config(fraction=0.3, choice="largest", score="entropy", overrides=(), base=plain, **settings):
     chosen = dict(rate=fraction) if choice == "pruned" else dict(fraction=fraction)
     sections = {
         "selection": dict(name=choice, **chosen),
         "score": dict(name=score),
         "prioritization": dict(warmup_epochs=WARMUP, **settings),
     }
-    return small(**sections | {"training.num_epochs": 5.0} | dict(overrides))
+    training = {"training.num_epochs": 5.0, "training.checkpoint_epochs": 2.0}
+    return base(**sections | training | dict(overrides))
 
 
 def with_own(made):
@@ -48,11 +51,12 @@ def without_seconds(directory):
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
-    """The directory of a run of these settings, which is made once."""
+    """The directory of a run of these settings, which is made once. Recorded is what most read."""
     runs = {}
 
     def made(**settings):
-        name = json.dumps(settings, sort_keys=True)
+        settings = dict(fraction=0.3, scores="training", record=True, base=plain) | settings
+        name = str(sorted(settings.items(), key=str))
         if name not in runs:
             runs[name] = tmp_path_factory.mktemp("run") / "run"
             loop.train(config(**settings), str(runs[name]))
@@ -63,23 +67,19 @@ def trained(tmp_path_factory):
 
 def test_a_fraction_of_one_is_plain_training_up_to_rounding(trained, tmp_path):
     """The steps also compute scores, so the compiler may round other values in another way."""
-    plain = {
-        name: x
-        for name, x in config().items()
-        if name not in ("selection", "score", "prioritization")
-    }
-    loop.train(plain, str(tmp_path))
-    ours, plain = outcome(trained(fraction=1.0)), outcome(tmp_path)
-    for line, other in zip(*([json.loads(x) for x in lines] for _, lines, _ in (ours, plain))):
+    sections = ("selection", "score", "prioritization")
+    loop.train({k: v for k, v in config().items() if k not in sections}, str(tmp_path))
+    ours, theirs = outcome(trained(fraction=1.0)), outcome(tmp_path)
+    for line, other in zip(*([json.loads(x) for x in lines] for _, lines, _ in (ours, theirs))):
         assert line["train/score"] > 0
-        for name in ("train/nll", "train/gradient_norm", "valid/nll"):
+        for name in ("train/nll", "train/gradient_norm"):
             np.testing.assert_allclose(line[name], other[name], rtol=1e-4)
-    for name, arrays in plain[2].items():
+    for name, arrays in theirs[2].items():
         np.testing.assert_array_equal(ours[2][name]["ids"], arrays["ids"])
         np.testing.assert_allclose(ours[2][name]["logits"], arrays["logits"], rtol=1e-3, atol=1e-3)
 
 
-@pytest.mark.parametrize("fraction", [0.3, 0.1, 0.002])
+@pytest.mark.parametrize("fraction", [0.3, 0.002])
 def test_the_steps_are_those_of_the_epochs_that_were_chosen(fraction, trained):
     directory = trained(fraction=fraction)
     chosen = -(-round(fraction * NUM_TRAIN) // BATCH)
@@ -87,15 +87,15 @@ def test_the_steps_are_those_of_the_epochs_that_were_chosen(fraction, trained):
     assert json.loads((directory / "results.json").read_text())["step"] == expected
     assert [line["num_steps"] for line in lines(directory)] == [15, 15, *3 * [chosen]]
     assert assembly.build(config(fraction)).steps.total == expected
-    assert [line["epoch"] for line in lines(directory, "metrics")] == [1, 2, 3, 4, 5]
+    assert [line["epoch"] for line in lines(directory, "metrics")] == [2, 4, 5]
 
 
 def test_the_learning_rate_at_an_epoch_is_the_same_for_every_fraction(trained):
     rates = [
         [line["learning_rate"] for line in lines(trained(fraction=f), "metrics")]
-        for f in (1.0, 0.3, 0.1, 0.002)
+        for f in (1.0, 0.3, 0.002)
     ]
-    assert len(set(rates[0])) == 5
+    assert len(set(rates[0])) == 3
     assert all(rate == rates[0] for rate in rates)
 
 
@@ -125,23 +125,25 @@ def test_the_rate_of_a_step_follows_the_epochs_that_have_passed():
 
 
 # In an epoch of all examples, at ends, in epochs of five steps; and in the third batch of the pass
-# that scores the examples at step 35.
+# that scores the examples at step 30. Scores of an evaluation depend on its noise.
 @pytest.mark.parametrize(
-    ("source", "moments"), [("training", (7, 15, 33, 35, 38)), ("evaluation", (7, 15, 33, 3, 38))]
+    ("source", "base", "moments"),
+    [("training", plain, (7, 33, 35)), ("evaluation", small, (15, 3, 38))],
 )
 def test_a_run_that_is_interrupted_in_epochs_and_between_them_ends_with_the_same_bits(
-    source, moments, trained, tmp_path, monkeypatch
+    source, base, moments, trained, tmp_path, monkeypatch
 ):
-    undisturbed = trained(scores=source, record=True, overrides={"training.checkpoint_epochs": 2.0})
-    settings = dict(scores=source, record=True, overrides={"training.checkpoint_epochs": 2.0})
-    stops = Agreement.stops
+    undisturbed = trained(scores=source, base=base)
+    made = config(scores=source, base=base, record=True)
     for moment in moments:
-        monkeypatch.setattr(
-            Agreement, "stops", lambda self, event, step, asks=False, moment=moment: step == moment
-        )
-        with pytest.raises(SystemExit):
-            loop.train(config(**settings), str(tmp_path))
-    monkeypatch.setattr(Agreement, "stops", stops)
+        with monkeypatch.context() as patched:
+            patched.setattr(
+                Agreement,
+                "stops",
+                lambda self, event, step, asks=False, moment=moment: step == moment,
+            )
+            with pytest.raises(SystemExit):
+                loop.train(made, str(tmp_path))
 
     checked = loop._Trainer._checked
 
@@ -150,11 +152,11 @@ def test_a_run_that_is_interrupted_in_epochs_and_between_them_ends_with_the_same
             raise RuntimeError("lost")
         return checked(self, step, sums)
 
-    monkeypatch.setattr(loop._Trainer, "_checked", lost)
-    with pytest.raises(RuntimeError, match="lost"):  # and so are the steps since the checkpoint
-        loop.train(config(**settings), str(tmp_path))
-    monkeypatch.setattr(loop._Trainer, "_checked", checked)
-    loop.train(config(**settings), str(tmp_path))
+    with monkeypatch.context() as patched:
+        patched.setattr(loop._Trainer, "_checked", lost)
+        with pytest.raises(RuntimeError, match="lost"):  # and so are the steps since the checkpoint
+            loop.train(made, str(tmp_path))
+    loop.train(made, str(tmp_path))
     assert_same_bits(outcome(tmp_path), outcome(undisturbed))
     assert without_seconds(tmp_path) == without_seconds(undisturbed)
     for epoch in range(5):
@@ -163,9 +165,7 @@ def test_a_run_that_is_interrupted_in_epochs_and_between_them_ends_with_the_same
 
 
 def test_an_example_that_is_not_chosen_keeps_its_score_and_the_chosen_have_the_largest(trained):
-    directory = trained(
-        scores="training", record=True, overrides={"training.checkpoint_epochs": 2.0}
-    )
+    directory = trained()
     saved = [np.load(directory / "scores" / f"{epoch}.npz")["scores"] for epoch in range(5)]
     for before, after in itertools.pairwise(saved[1:]):
         changed = np.flatnonzero(before != after)
@@ -205,7 +205,6 @@ def test_fresh_scores_are_those_of_the_weights_before_the_epoch_without_augmenta
     """With a rate of zero they are those of the last weights."""
     overrides = {
         "schedule.learning_rate": 0.0,
-        "predictive": dict(name="mean_field"),
         "data.train": "pad_crop(2)|value_range(-1, 1)",
     }
     made = config(scores="evaluation", record=True, overrides=overrides)
@@ -268,7 +267,7 @@ def test_devices_and_processes_choose_the_same_examples(
     texts = outputs(started)
     assert not any(process.returncode for process in started), texts
     assert texts[0][0].splitlines()[-1] == f"{devices * num_processes} {num_processes}"
-    one = trained(scores=source, record=True)
+    one = trained(scores=source)
     for ours, theirs in zip(without_seconds(directory), without_seconds(one), strict=True):
         assert ours["class_counts"] == theirs["class_counts"]
         assert ours["overlap"] == theirs["overlap"]
@@ -277,30 +276,22 @@ def test_devices_and_processes_choose_the_same_examples(
         np.testing.assert_allclose(a, b, rtol=2e-4, atol=2e-5)
 
 
-def test_a_target_guides_the_epoch_of_the_same_number(trained, tmp_path):
-    target = trained(scores="training", record=True)
-    loop.train(config(scores="target", target=str(target)), str(tmp_path / "run"))
+def test_a_target_guides_the_epoch_of_the_same_number_until_the_run_is_complete(trained, tmp_path):
+    target = shutil.copytree(trained(), tmp_path / "target")
+    made = config(scores="target", target=str(target))
+    results = loop.train(made, str(tmp_path / "run"))
     for line in lines(tmp_path / "run")[WARMUP:]:
         saved = np.load(target / "scores" / f"{line['epoch']}.npz")["scores"]
         assert line["chosen_score"] == pytest.approx(np.sort(saved)[-288:].mean(), rel=1e-6)
         assert line["other_score"] == pytest.approx(np.sort(saved)[:-288].mean(), rel=1e-6)
-    results = json.loads((tmp_path / "run" / "results.json").read_text())
     assert results["target"]["workdir"] == str(target)
-
-
-def test_a_complete_run_needs_its_target_no_more(trained, tmp_path):
-    target = tmp_path / "target"
-    shutil.copytree(trained(scores="training", record=True), target)
-    made = config(scores="target", target=str(target))
-    results = loop.train(made, str(tmp_path / "run"))
     shutil.rmtree(target)
     assert loop.train(made, str(tmp_path / "run")) == json.loads(json.dumps(results))
 
 
-def test_the_last_weights_of_a_target_choose_one_subset_for_ever(trained, tmp_path):
-    deterministic = {"predictive": dict(name="mean_field")}
+def test_the_last_weights_of_a_target_choose_one_subset_for_ever(tmp_path):
     target = tmp_path / "target"
-    loop.train(with_own(config(overrides=deterministic)), str(target))
+    loop.train(with_own(config()), str(target))
     loop.train(config(scores="target_final", target=str(target)), str(tmp_path / "run"))
     expected, _ = entropies(target, "own")
     for line in lines(tmp_path / "run")[WARMUP:]:
@@ -309,12 +300,9 @@ def test_the_last_weights_of_a_target_choose_one_subset_for_ever(trained, tmp_pa
 
 
 def test_excess_subtracts_the_scores_of_the_last_weights_of_a_target_of_other_images(tmp_path):
-    overrides = {
-        "predictive": dict(name="mean_field"),
-        "schedule.learning_rate": 0.0,
-    }
+    overrides = {"schedule.learning_rate": 0.0}
     target, own = tmp_path / "target", tmp_path / "own"
-    loop.train(small(**overrides, **{"training.num_epochs": 1.0, "data.seed": 5}), str(target))
+    loop.train(plain(**overrides, **{"training.num_epochs": 1.0, "data.seed": 5}), str(target))
     settings = dict(choice="excess", score="loss", scores="evaluation", target=str(target))
     loop.train(config(overrides=overrides | {"seed": 1}, **settings), str(own))
     run = assembly.build(config(overrides=overrides | {"seed": 1}, **settings))
@@ -336,7 +324,7 @@ def test_excess_subtracts_the_scores_of_the_last_weights_of_a_target_of_other_im
 
 
 def test_between_choices_an_epoch_has_the_examples_of_the_last(trained):
-    overlaps = [line["overlap"] for line in lines(trained(every_epochs=2))[WARMUP:]]
+    overlaps = [line["overlap"] for line in lines(trained(every_epochs=2, record=False))[WARMUP:]]
     assert overlaps[1] == 1 > overlaps[2]
     assert overlaps[0] == 1  # of the examples of the warm-up, which are all
 
@@ -432,7 +420,7 @@ def test_a_missing_section_is_named(without, message):
 
 def test_scores_that_nothing_reads_are_an_error():
     with pytest.raises(ValueError, match=r"config\.score is read by config\.prioritization alone"):
-        assembly.build(small(score=dict(name="entropy")))
+        assembly.build(plain(score=dict(name="entropy")))
 
 
 def test_steps_in_place_of_epochs_are_an_error():
@@ -458,7 +446,7 @@ def test_a_stream_has_no_prioritization():
 def test_a_target_of_fewer_epochs_or_of_other_examples_is_an_error(
     overrides, message, trained, tmp_path
 ):
-    target = trained(scores="training", record=True)
+    target = trained()
     with pytest.raises(ValueError, match=message):
         loop.train(
             config(scores="target", target=str(target), overrides=overrides), str(tmp_path / "run")
@@ -466,8 +454,7 @@ def test_a_target_of_fewer_epochs_or_of_other_examples_is_an_error(
 
 
 def test_a_target_of_other_classes_or_one_that_is_not_complete_is_an_error(trained, tmp_path):
-    target = tmp_path / "target"
-    shutil.copytree(trained(scores="training", record=True), target)
+    target = shutil.copytree(trained(), tmp_path / "target")
     made = config(scores="target", target=str(target))
     content = json.loads((target / "dataset.json").read_text())
     content["class_names"][0] = "another"
@@ -489,14 +476,13 @@ def test_the_state_has_twelve_bytes_for_each_example():
 
 
 def test_a_target_without_recorded_scores_is_an_error(trained, tmp_path):
-    settings = dict(scores="target", target=str(trained(fraction=1.0)))
+    settings = dict(scores="target", target=str(trained(every_epochs=2, record=False)))
     with pytest.raises(ValueError, match=r"it has none\).*record=True"):
         loop.train(config(**settings), str(tmp_path / "run"))
 
 
-def test_scores_that_were_changed_are_an_error(tmp_path):
-    target = tmp_path / "target"
-    loop.train(config(record=True), str(target))
+def test_scores_that_were_changed_are_an_error(trained, tmp_path):
+    target = shutil.copytree(trained(), tmp_path / "target")
     path = target / "scores" / "3.npz"
     arrays = dict(np.load(path))
     arrays["scores"][0] += 1

@@ -7,7 +7,7 @@ import signal
 
 import jax
 import pytest
-from small_runs import outcome, small
+from small_runs import outcome, plain
 
 from heteroscedastic.runs import loop, provenance, trace
 from heteroscedastic.runs.provenance import ChangedError
@@ -15,7 +15,7 @@ from launch.command import SAVED
 
 
 def config_of():
-    return small(**{"training.num_epochs": 2.0, "predictive": dict(name="taylor")})
+    return plain(**{"training.num_epochs": 2.0, "training.checkpoint_epochs": 1.0})
 
 
 @pytest.fixture(scope="module")

@@ -116,12 +116,12 @@ def test_mosaics_of_digits_stand_in_where_the_task_asks_for_boxes():
     assert small["head"]["num_classes"] == 11
 
 
-def test_splits_that_the_stand_in_lacks_become_those_it_has(tmp_path):
+def test_splits_that_the_stand_in_lacks_become_those_it_has():
     config = study.config("digits_hom", {"data.name": "imagenet", "data.validation_fraction": 0.0})
     config["evals"]["real"] = dict(split="real")
     shrunk, _ = smoke.smoke(config)
     assert shrunk["evals"]["real"]["split"] == "test"
-    assert loop.train(shrunk, str(tmp_path / "run"))["step"] == 2
+    compiled.check_shapes(assembly.build(shrunk))
 
 
 needs_library = pytest.mark.skipif(

@@ -4,9 +4,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from small_runs import plain
 
 from experiments import study
 from heteroscedastic import boxes
+from heteroscedastic.data.storage import store
 from heteroscedastic.runs import assembly, compiled, loop, run_record, smoke
 from heteroscedastic.training import evaluate
 
@@ -187,27 +189,35 @@ def test_a_training_example_without_a_box_is_an_error_unless_it_is_left_out(
     assert run.pipeline.sizes["test"] == NUM["test"]
 
 
-@pytest.mark.parametrize(("smoothing", "chain"), NEEDS_A_BOX)
-def test_a_training_example_of_a_stream_without_a_box_is_an_error_unless_it_is_left_out(
-    tmp_path, smoothing, chain
-):
+@pytest.fixture(scope="module")
+def toys(tmp_path_factory):
+    """A directory with the prepared set `toys`, of which not all examples have a box."""
     pytest.importorskip("tensorflow_datasets")
-    from heteroscedastic.data.storage import sample, store
+    from heteroscedastic.data.storage import sample
 
-    sample.write("toys", str(tmp_path), ["train", "test"], has_boxes=True, size=8, num_classes=3)
+    directory = str(tmp_path_factory.mktemp("toys"))
+    sample.write("toys", directory, ["train", "test"], has_boxes=True, size=8, num_classes=3)
+    return directory
+
+
+# For targets and for a chain; which of them need a box is the law of the data in memory.
+@pytest.mark.parametrize(("smoothing", "chain"), NEEDS_A_BOX[:2])
+def test_a_training_example_of_a_stream_without_a_box_is_an_error_unless_it_is_left_out(
+    toys, smoothing, chain
+):
     streamed = trained_on_all(
         config("toys", smoothing, ("boxes",)),
         **dict(pipeline="streaming", reader_shards=4, train=chain),
     )
-    stored = store.load("toys", str(tmp_path), extras=("boxes",)).splits["train"]
+    stored = store.load("toys", toys, extras=("boxes",)).splits["train"]
     has_box = stored.extras["boxes"].any(axis=(1, 2))
     assert not has_box.all()
-    pipeline = assembly.build(streamed, str(tmp_path)).pipeline
+    pipeline = assembly.build(streamed, toys).pipeline
     with pytest.raises(ValueError, match=r"the example of id \d+ has no box, but .*set it to True"):
         list(pipeline.training_feeds(0, 0, np.arange(12)))
     assert len(list(pipeline.feeds("train", np.arange(12)))) > 0  # without an error
     streamed["data"]["with_boxes"] = True
-    run = assembly.build(streamed, str(tmp_path))
+    run = assembly.build(streamed, toys)
     np.testing.assert_array_equal(run.pipeline.example_ids["train"], stored.ids[has_box])
     for feed in run.pipeline.training_feeds(0, 0, np.arange(12)):
         assert has_box[feed.ids[feed.weights > 0]].all()
@@ -232,12 +242,12 @@ def test_the_divergence_from_soft_targets_is_the_loss_above_their_entropy(tmp_pa
         "training.microbatches": microbatches,
         "smoothing": dict(name="uniform", rate=0.3, over="wrong"),
     }
-    loop.train(study.config("digits_hom", settings), str(tmp_path / "soft"))
+    loop.train(plain(**settings), str(tmp_path / "soft"))
     (soft,) = run_record.metrics(tmp_path / "soft")
     entropy = -(0.7 * np.log(0.7) + 0.3 * np.log(0.3 / 9))
     assert soft["train/divergence"] == pytest.approx(soft["train/loss"] - entropy, abs=1e-4)
     if microbatches == 1:
         hard = {**settings, "smoothing": dict(name="hard")}
-        loop.train(study.config("digits_hom", hard), str(tmp_path / "hard"))
+        loop.train(plain(**hard), str(tmp_path / "hard"))
         (metrics,) = run_record.metrics(tmp_path / "hard")
         assert "train/divergence" not in metrics

@@ -22,6 +22,8 @@ from heteroscedastic.models.beam import Hypotheses
 from heteroscedastic.models.transformer import TransformerSmall
 from heteroscedastic.runs import assembly, loop, predictions, translate, translation
 
+pytestmark = pytest.mark.usefixtures("programs_once")
+
 WORDS = (48, 48)  # of source and target
 
 
@@ -63,6 +65,7 @@ def test_a_run_resumes_with_the_same_bits_and_its_metrics_are_those_of_its_predi
     tmp_path, monkeypatch
 ):
     config = small(**BEAM)
+    del config["evals"]["valid"]  # which validation evaluates
     loop.train(config, str(tmp_path / "whole"))
     feeds = Text.training_feeds
 

@@ -14,13 +14,14 @@ from heteroscedastic.runs import assembly, loop, sections, warm_start
 from heteroscedastic.runs.checkpoint import Checkpoints
 
 BACKBONE = dict(name="ConvNet", widths=(4, 8))
+EVALS = {"evals": {"test": dict(split="test", checkpoint="last", answers=None)}}
 SETTINGS = {"backbone": BACKBONE, "training.num_epochs": 1.0, "training.checkpoint_epochs": 1.0}
 
 
 @pytest.fixture(scope="module")
 def upstream(tmp_path_factory):
     directory = tmp_path_factory.mktemp("upstream") / "run"
-    loop.train(small(**SETTINGS), str(directory))
+    loop.train(small(**SETTINGS) | EVALS, str(directory))
     return directory
 
 
@@ -28,7 +29,7 @@ def downstream(source, **overrides):
     """Another head on the same digits, that starts from the source and never moves."""
     still = {"schedule": dict(name="constant", learning_rate=0.0)}
     config = study.config("digits_hom", SETTINGS | still | overrides)
-    return config | {"warm_start": source}
+    return config | EVALS | {"validation": None, "warm_start": source}
 
 
 def arrays(directory, step=None):
@@ -48,7 +49,7 @@ def test_the_backbone_is_the_sources_and_the_head_that_of_a_run_without_it(upstr
     results = loop.train(config, str(tmp_path / "run"))
     alone = assembly.build({name: value for name, value in config.items() if name != "warm_start"})
     theirs, ours = arrays(upstream), arrays(tmp_path / "run")
-    fresh = named(alone.init(alone.root_key))
+    fresh = named(jax.jit(alone.init)(alone.root_key))
     params = {name for name in ours if name.startswith("params/")}
     assert {name.split("/")[1] for name in params} == {"backbone", "head"}
     for name in params:

@@ -141,6 +141,7 @@ def variants(section):
     """Configs of each kind of a section, with its setting names; "" stands for the full section."""
     base = small(**{"backbone": dict(name="MLP", widths=(4,)), "training.batch_size": 8})
     base["curation"] = ""
+    base["evals"] = dict(test=dict(split="test", checkpoint="last"))
     if section not in ("head", "predictive"):
         base |= dict(
             head=dict(name="Deterministic", num_classes=10), predictive=dict(name="deterministic")
@@ -173,9 +174,7 @@ def random_config(seed):
     config["curation"] = draw.choice(
         ("", "confuse_random_pairs(num_pairs=2, rate=0.4)", "subset(num_examples=50)")
     )
-    config["evals"] = dict(
-        valid=dict(split="valid"), test=dict(split="test", checkpoint=draw.choice(("last", "best")))
-    )
+    config["evals"] = dict(test=dict(split="test", checkpoint=draw.choice(("last", "best"))))
     if config["head"]["name"] == "Deterministic":
         config["predictive"] = dict(name="deterministic")
     if draw.random() < 0.5:

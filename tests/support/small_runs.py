@@ -18,6 +18,14 @@ def small(**overrides):
     return study.config("digits_het_pe", settings | overrides)
 
 
+def plain(**overrides):
+    """The cheapest config that trains: no noise, no validation, one checkpoint, one evaluation."""
+    settings = {"training.num_epochs": 4.0, "training.checkpoint_epochs": 4.0}
+    made = study.config("digits_hom", settings | overrides)
+    evals = {"test": dict(split="test", checkpoint="last", answers=None)}
+    return made | {"validation": None, "evals": evals}
+
+
 def outcome(directory):
     """The results, metrics and predictions of a run, without times."""
     results = json.loads((directory / "results.json").read_text())

@@ -29,7 +29,7 @@ def test_every_task_is_prepared_from_its_source_and_loads(name, tmp_path):
     examples = {"clevr": clevr, "dsprites": dsprites}.get(task.source) or random(
         task.source, tmp_path
     )
-    stored(task.source, tmp_path, examples, dict.fromkeys(("train", "validation", "test"), 20))
+    stored(task.source, tmp_path, examples, {"train": 20, "validation": 8, "test": 4})
     vtab.prepare(name, str(tmp_path), num_train=2, num_valid=2)
     data = store.load(f"vtab_{name}", str(tmp_path))
     train, valid, test = (

@@ -24,8 +24,8 @@ def encoded(file):
     return {"image": tf.constant(file), "shape": (None, None, 3)}
 
 
-def applied(text, example, seeds=((0, 0),)):
-    """The results of a chain on an example, for each seed."""
+def program(text, example):
+    """A chain on an example: seed -> result."""
     links = chain(ops, text)
 
     @tf.function(autograph=False)
@@ -35,7 +35,12 @@ def applied(text, example, seeds=((0, 0),)):
             result = op(seed, result)
         return result["image"]
 
-    return [run(tf.constant(seed, tf.int64)).numpy() for seed in seeds]
+    return lambda seed: run(tf.constant(seed, tf.int64)).numpy()
+
+
+def applied(text, example, seeds=((0, 0),)):
+    """The results of a chain on an example, for each seed."""
+    return list(map(program(text, example), seeds))
 
 
 @pytest.mark.parametrize("file_format", ["JPEG", "PNG"])
@@ -77,10 +82,10 @@ def test_only_the_window_of_a_jpeg_is_decoded(crop):
     with pytest.raises(tf.errors.InvalidArgumentError):
         ops.decode(None, truncated)
     seeds, num_decoded = [(0, i) for i in range(20)], 0
-    crops = applied(f"{crop}(16)", encoded(FILE), seeds)
+    crops, run = applied(f"{crop}(16)", encoded(FILE), seeds), program(f"{crop}(16)", truncated)
     for seed, expected in zip(seeds, crops, strict=True):
         with contextlib.suppress(tf.errors.InvalidArgumentError):  # of a window in the lower part
-            np.testing.assert_array_equal(applied(f"{crop}(16)", truncated, [seed])[0], expected)
+            np.testing.assert_array_equal(run(seed), expected)
             num_decoded += 1
     assert 0 < num_decoded < len(seeds)
 

@@ -70,7 +70,7 @@ def test_a_later_start_is_the_rest_of_the_epoch_on_any_number_of_hosts(data_dir)
     feeds = training(pipeline, epoch=1)
     contexts = np.concatenate([feed.extras["context"] for feed in feeds])
     assert NUM_TRAIN / 5 < contexts.sum() < 4 * NUM_TRAIN / 5
-    for start, hosts in ((1, 1), (4, 2), (3, 4), (len(feeds), 1)):
+    for start, hosts in ((1, 2), (len(feeds), 1)):
         assert_same(training(pipeline, hosts, epoch=1, start=start), feeds[start:])
 
 
@@ -252,12 +252,14 @@ def test_a_file_with_another_number_of_records_than_its_metadata_is_named_with_b
         ],
         "test": [lambda: list(pipeline.feeds("test", ALL))],
     }
+    if fault not in ("empty", "damaged"):  # two faults for every reader, the others for one
+        readers = {"train": readers["train"][:1]}
     for split, number in (("test", 2), ("train", 1)):
         path = sorted((tmp_path / "same").rglob(f"*-{split}.tfrecord*"))[number]
         expected = pipeline._sources[split].records.files(split).lengths[number]
         damage(path)
         reason = message.format(expected, less=expected - 1, more=expected + 1)
-        for read in readers[split]:
+        for read in readers.get(split, ()):
             with pytest.raises(
                 ValueError, match=rf"^same in .*: {split} cannot be read: {path} {reason}[^\n]*$"
             ):
@@ -399,10 +401,8 @@ def test_lists_of_labels_are_padded_and_one_that_is_too_long_is_named(data_dir):
         training(stream(data_dir, max_labels=1, **choices))
 
 
-WRONG = [([99], 99), ([-1], -1), ([2**40 + 1], 2**40 + 1), ([-(2**63)], -(2**63))]
-
-
-@pytest.mark.parametrize(("stored", "value"), WRONG)
+# Below and above the classes; in 32 bits the large one would be class 1.
+@pytest.mark.parametrize(("stored", "value"), [([-1], -1), ([2**40 + 1], 2**40 + 1)])
 def test_a_label_that_is_not_a_class_is_named_with_its_id_and_split(
     data_dir, tmp_path, stored, value
 ):
@@ -428,7 +428,7 @@ def test_a_label_that_is_not_a_class_is_named_with_its_id_and_split(
 
 
 @pytest.mark.parametrize(
-    ("stored", "value"), [([1, 99], 99), ([-1, 2], -1), ([-5], -5), ([0, 2**40 + 1], 2**40 + 1)]
+    ("stored", "value"), [([-1, 2], -1), ([-5], -5), ([0, 2**40 + 1], 2**40 + 1)]
 )
 def test_a_list_with_a_label_that_is_not_a_class_is_named(data_dir, tmp_path, stored, value):
     shutil.copytree(data_dir / "same", tmp_path / "same")
