@@ -7,7 +7,7 @@ import pytest
 
 from experiments import study
 from heteroscedastic import boxes
-from heteroscedastic.runs import assembly, compiled, loop, run_record, smoke
+from heteroscedastic.runs import assembly, compiled, loop, run_record, smoke, workdir
 from heteroscedastic.training import evaluate
 
 NUM = {"train": 24, "test": 10}
@@ -143,6 +143,33 @@ def test_a_table_by_class_suits_a_config_that_takes_as_many_classes_as_the_data_
     stated["head"]["num_classes"] = None
     assembly.check(stated)
     compiled.check_shapes(assembly.build(stated, data_dir))
+
+
+def test_a_run_whose_table_by_class_changed_does_not_resume(data_dir, tmp_path):
+    table, directory = tmp_path / "table.npy", tmp_path / "run"
+    given = config("boxes", dict(name="by_class", rate=0.1, table=str(table)), ())
+
+    def owner(rows):
+        np.save(table, rows)
+        run = assembly.build(given, data_dir)
+        with workdir.claimed(directory, run.config):
+            return workdir.claim_data(directory, run.description)
+
+    first = owner(np.eye(3))
+    assert owner(np.eye(3, dtype=int)) == first  # the same numbers
+    np.save(table, np.roll(np.eye(3), 1, axis=0))
+    with pytest.raises(
+        workdir.WorkdirError,
+        match=r"/run began with another table of config\.smoothing [^\n]*; restore the file, or ",
+    ):
+        loop.train(given, str(directory), data_dir)
+    (directory / "dataset.json").unlink()
+    assert owner(np.roll(np.eye(3), 1, axis=0)) != first  # other checkpoints are not its own
+
+
+def test_the_description_of_a_run_without_a_table_is_that_of_its_data(data_dir):
+    run = assembly.build(config("boxes", dict(name="hard"), ()), data_dir)
+    assert run.description == run.pipeline.description
 
 
 def trained_on_all(given, **data):
