@@ -107,7 +107,7 @@ def given(batch: Batch, num_classes: int, *, field: str) -> Float[Array, "*b k"]
     Args:
       batch: its extras include the soft labels.
       num_classes: K.
-      field: name of the extra, such as "soft_label" of CIFAR-10H.
+      field: name of the extra, such as "soft_label" of CIFAR-10H, which only its split "test" has.
 
     Raises:
       ValueError: there is no such extra, or it does not have K numbers per example.

@@ -7,7 +7,7 @@ import pytest
 
 from experiments import study
 from heteroscedastic import boxes
-from heteroscedastic.runs import assembly, compiled, loop, run_record, smoke, workdir
+from heteroscedastic.runs import assembly, compiled, loop, predictions, run_record, smoke, workdir
 from heteroscedastic.training import evaluate
 
 NUM = {"train": 24, "test": 10}
@@ -82,6 +82,26 @@ def test_a_run_whose_soft_labels_are_no_distribution_fails_before_it_trains(data
     ):
         assembly.build(given, data_dir)
     assembly.build({**given, "smoothing": dict(name="hard")}, data_dir)
+
+
+def test_a_run_learns_from_the_soft_labels_of_each_example(data_dir, tmp_path):
+    arrays = dict(np.load(f"{data_dir}/boxes.npz"))
+    votes = np.random.default_rng(0).dirichlet(np.ones(3), NUM["train"]).astype(np.float32)
+    np.savez(tmp_path / "boxes.npz", **arrays, train_votes=votes)
+    given = trained_on_all(
+        config("boxes", dict(name="given", field="votes"), ("votes",)), train="value_range(-1, 1)"
+    )
+    given["evals"] = dict(train=dict(split="train"))
+    given["training"] |= dict(num_epochs=1.0, checkpoint_epochs=1.0)
+    given["schedule"] |= dict(learning_rate=1e-30)  # predictions are those of the first step
+    loop.train(given, str(tmp_path / "run"), str(tmp_path))
+    (metrics,) = run_record.metrics(tmp_path / "run")
+    saved = predictions.read(tmp_path / "run", "train")
+    log_probs = np.asarray(jax.nn.log_softmax(saved.logits))
+    losses = -np.sum(votes[saved.ids] * log_probs, axis=1)
+    entropies = -np.sum(votes * np.log(votes), axis=1)
+    assert metrics["train/loss"] == pytest.approx(losses.mean(), rel=1e-5)
+    assert metrics["train/divergence"] == pytest.approx((losses - entropies).mean(), rel=1e-3)
 
 
 def test_soft_labels_of_a_stream_are_checked_as_it_is_read(tmp_path):
