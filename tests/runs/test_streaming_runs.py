@@ -151,6 +151,7 @@ def test_a_file_of_records_that_vanishes_ends_a_run_that_continues_once_it_is_ba
 ):
     directory = shutil.copytree(data_dir, tmp_path / "data")
     (record, *_) = sorted((directory / "same").rglob("*-train.tfrecord-*"))
+    made = config() | {"mixing": dict(name="cutmix", draws="example")}
     write = workdir.Writer.write
 
     def without(self, step, values):
@@ -163,10 +164,10 @@ def test_a_file_of_records_that_vanishes_ends_a_run_that_continues_once_it_is_ba
         with pytest.raises(
             ValueError, match=rf"train cannot be read: {record} is missing, .* restore the file"
         ):
-            loop.train(config(), str(tmp_path / "run"), str(directory))
+            loop.train(made, str(tmp_path / "run"), str(directory))
     (tmp_path / "away").rename(record)
-    again = loop.train(config(), str(tmp_path / "run"), str(directory))
-    assert again["evals"] == loop.train(config(), str(tmp_path / "whole"), str(directory))["evals"]
+    again = loop.train(made, str(tmp_path / "run"), str(directory))
+    assert again["evals"] == loop.train(made, str(tmp_path / "whole"), str(directory))["evals"]
 
 
 @pytest.mark.parametrize(
