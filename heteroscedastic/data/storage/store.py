@@ -65,7 +65,7 @@ def load(
     stored = stored_dataset(name, data_dir, extras=stored_extras, max_boxes=max_boxes)
     data = _selection(stored, label, splits, max_classes, max_examples)
     available = data.splits["train"].extras if "train" in data.splits else {}
-    unknown = [extra for extra in extras if extra not in available]
+    unknown = [extra for extra in extras if extra not in {*available, *stored.box_paths}]
     if unknown:
         raise ValueError(
             f"{stored.where} has no extra {unknown[0]!r} in train; its extras are"

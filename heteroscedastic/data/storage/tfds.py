@@ -96,6 +96,7 @@ class PreparedDataset:
             for n, f in features.items()
             if isinstance(f, tfds.features.ClassLabel) and f.num_classes == label.num_classes
         }
+        self.box_paths = fields.box_paths(tfds.features, info.features)
         self._fields = labels | fields.choose(
             tfds.features, info.features, extras, self.where, max_boxes=max_boxes
         )

@@ -125,13 +125,12 @@ class Records:
             return parts[last], True
         return None, False
 
-    def extras(self, names: Sequence[str], *, max_boxes: int) -> dict[str, Field]:
-        """The fields of these names; see storage/fields.py for the names and the error."""
-        return fields_lib.choose(self._types, self._feature, names, self.where, max_boxes=max_boxes)
-
-    def has_extra(self, name: str) -> bool:
-        """Whether `extras` has a field of this name."""
-        return name in fields_lib.available(self._types, self._feature, max_boxes=0)
+    def extras(
+        self, names: Sequence[str], *, max_boxes: int, are_required: bool
+    ) -> dict[str, Field]:
+        """The fields of these names; see `choose` of storage/fields.py."""
+        limits = dict(max_boxes=max_boxes, are_required=are_required)
+        return fields_lib.choose(self._types, self._feature, names, self.where, **limits)
 
     def parse(
         self,

@@ -38,6 +38,7 @@ def examples(split):
                 "point": rng.normal(size=(2, 3)).astype(np.float32),
                 "seen": bool(rng.integers(2)),
                 "votes": rng.dirichlet(np.ones(3)).astype(np.float32),
+                "face": tfds.features.BBox(0.25, 0.5, 0.75, 1.0),
                 "place": {"row": int(rng.integers(-9, 9)), "name": "here"},
                 "sizes": rng.integers(0, 9, 2),
                 "objects": [
@@ -48,7 +49,7 @@ def examples(split):
         )
 
 
-def prepare(directory, name="toys", without=()):
+def prepare(directory, name="toys", without=("face",)):
     features = {
         "image": tfds.features.Image(shape=(20, 24, 3)),
         "label": tfds.features.ClassLabel(names=list(NAMES)),
@@ -57,6 +58,7 @@ def prepare(directory, name="toys", without=()):
         "point": tfds.features.Tensor(shape=(2, 3), dtype=np.float32),
         "seen": np.bool_,
         "votes": tfds.features.Tensor(shape=(3,), dtype=np.float32),
+        "face": tfds.features.BBoxFeature(),
         "place": {"row": np.int64, "name": tfds.features.Text()},
         "sizes": tfds.features.Tensor(shape=(None,), dtype=np.int64),
         "objects": tfds.features.Sequence(
@@ -86,7 +88,8 @@ def prepare(directory, name="toys", without=()):
 def data_dir(tmp_path_factory):
     directory = tmp_path_factory.mktemp("tfds")
     prepare(directory)
-    prepare(directory, "plain", without=("objects", "weight"))
+    prepare(directory, "plain", without=("face", "objects", "weight"))
+    prepare(directory, "faces", without=())
     return str(directory)
 
 
@@ -193,6 +196,27 @@ def test_an_unknown_extra_is_an_error_that_lists_the_fields(data_dir, tmp_path):
     store.write(tmp_path / "toys.npz", store.load("toys", data_dir, extras=("weight",)))
     with pytest.raises(ValueError, match=r"no extra 'boxes' in train; its extras are human, weigh"):
         store.load("toys", str(tmp_path), extras=("boxes",))
+
+
+def test_where_a_set_has_several_fields_of_boxes_the_path_of_one_says_which_are_meant(data_dir):
+    readers = partial(stream, data_dir, "faces"), partial(store.load, "faces", data_dir)
+    message = (
+        r"^faces in [^\n]* has several fields of boxes, face, objects/bbox; add the path of one to"
+        r" config\.data\.extras, as in \('boxes', 'face'\)\.$"
+    )
+    for read, names in itertools.product(readers, (("boxes",), ("boxes", "face", "objects/bbox"))):
+        with pytest.raises(ValueError, match=message):
+            read(extras=names)
+    for read in readers:
+        with pytest.raises(ValueError, match="no extra 'face'"):  # it would be no extra `boxes`
+            read(extras=("face",))
+    face = np.zeros((NUM["test"], 16, 4), np.float32)
+    face[:, 0] = (0.25, 0.5, 0.75, 1.0)
+    for path, boxes in (("objects/bbox", stored("test", "boxes")), ("face", face)):
+        streamed, in_memory = (read(extras=("boxes", path)) for read in readers)
+        for found in (by_id(streamed.feeds("test", ALL)), in_memory.splits["test"].extras):
+            assert set(found) - {"human"} == {"boxes"}
+            np.testing.assert_array_equal(found["boxes"], boxes)
 
 
 def test_more_boxes_than_the_limit_are_an_error(data_dir):
