@@ -106,9 +106,12 @@ def available(
     return fields | {"boxes": boxes[0]}
 
 
-def too_many_boxes(number: Any, max_boxes: int) -> str:
+def too_many_boxes(example_id: Any, number: Any, max_boxes: int) -> str:
     """The error message for an example with too many boxes."""
-    return f"an example has {number} boxes, but config.data.max_boxes is {max_boxes}"
+    return (
+        f"the example of id {example_id} has {number} boxes, but config.data.max_boxes is"
+        f" {max_boxes}"
+    )
 
 
 def invalid_box(example_id: Any, box: Any) -> str:

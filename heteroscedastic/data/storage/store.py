@@ -74,7 +74,8 @@ def load(
     if "boxes" in extras:
         for name, split in data.splits.items():
             if "boxes" in split.extras:
-                checks.at_most_boxes(split.extras["boxes"], max_boxes, f"{stored.where}: {name}")
+                where = f"{stored.where}: {name}"
+                checks.at_most_boxes(split.extras["boxes"], split.ids, max_boxes, where)
     if with_boxes:
         data = data._replace(
             splits={

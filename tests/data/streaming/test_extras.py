@@ -220,12 +220,21 @@ def test_where_a_set_has_several_fields_of_boxes_the_path_of_one_says_which_are_
 
 
 def test_more_boxes_than_the_limit_are_an_error(data_dir):
-    message = r"^toys in [^\n]*an example has 3 boxes, but config.data.max_boxes is 2[^\n]*raise it"
-    choices = dict(extras=("boxes",), max_boxes=2)
+    message = r"^toys in [^\n]*of id 3 has 3 boxes, but config.data.max_boxes is 2[^\n]*raise it"
+    choices = dict(extras=("boxes",), max_boxes=2, splits=dict(train="train[1:6]"))
     with pytest.raises(ValueError, match=message):
         store.load("toys", data_dir, **choices)
     with pytest.raises(ValueError, match=message):
         list(stream(data_dir, "toys", training="flip_lr", **choices).training_feeds(0, 0, ALL))
+
+
+def test_a_stored_row_of_zeros_counts_as_a_box_of_its_example(data_dir, tmp_path):
+    shutil.copytree(f"{data_dir}/toys", tmp_path / "toys")
+    path = sorted((tmp_path / "toys").rglob("*-train.tfrecord*"))[0]
+    relabelled(path, 2, "objects/bbox", [0.0] * 16)  # instead of two boxes
+    choices = dict(extras=("boxes",), max_boxes=3, splits=dict(train="train[1:6]"))
+    with pytest.raises(ValueError, match="the example of id 2 has 4 boxes"):
+        list(stream(tmp_path, "toys", training="flip_lr", **choices).training_feeds(0, 0, ALL))
 
 
 INVERTED, OUTSIDE, NAN = [0.5, 0.0, 0.25, 1.0], [0.0, 0.5, 1.0, 1.5], [0.0, float("nan"), 1.0, 1.0]
