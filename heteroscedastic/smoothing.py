@@ -107,7 +107,7 @@ def given(batch: Batch, num_classes: int, *, field: str) -> Float[Array, "*b k"]
     Args:
       batch: its extras include the soft labels.
       num_classes: K.
-      field: name of the extra, such as "soft_label" of CIFAR-10H.
+      field: name of the extra, such as "soft_label" of CIFAR-10H, which only its split "test" has.
 
     Raises:
       ValueError: there is no such extra, or it does not have K numbers per example.
@@ -139,8 +139,32 @@ def by_class(batch: Batch, num_classes: int, *, rate: float, table: str) -> Floa
     """
     check_number("rate", rate, at_least=0, at_most=1)
     _check_single_labels("by_class", batch)
-    rows = jnp.asarray(_read_table(table, num_classes))
+    rows = jnp.asarray(class_table(table, num_classes))
     return (1 - rate) * hard(batch, num_classes) + rate * rows[batch.labels]
+
+
+def class_table(path: str, num_classes: int) -> Float[np.ndarray, "k k"]:
+    """The table of `by_class`, read from an .npy file.
+
+    Raises:
+      ValueError: the file cannot be read, or is no table of distributions.
+    """
+    try:
+        table = np.asarray(np.load(path, allow_pickle=False))
+    except (OSError, ValueError, EOFError) as error:
+        raise ValueError(f"table {path!r} cannot be read as an .npy file ({error}).") from None
+    if table.dtype.kind not in "fiu" or table.shape != (num_classes, num_classes):
+        raise ValueError(
+            f"table {path!r} must be numbers [{num_classes}, {num_classes}], a row for each class,"
+            f" but is {table.dtype} {table.shape}."
+        )
+    table = table.astype(np.float32)
+    if fault := invalid_distribution(table):
+        row, reason = fault
+        raise ValueError(
+            f"table {path!r}: row {row} {reason}, but each row must be >= 0 and sum to 1."
+        )
+    return table
 
 
 def invalid_distribution(rows: Float[np.ndarray, "n k"]) -> tuple[int, str] | None:
@@ -200,23 +224,3 @@ def _extra(name: str, batch: Batch, extra: str) -> Array:
             f" config.data.extras=({extra!r},)."
         )
     return batch.extras[extra]
-
-
-def _read_table(path: str, num_classes: int) -> Float[np.ndarray, "k k"]:
-    """The table of `by_class`."""
-    try:
-        table = np.asarray(np.load(path, allow_pickle=False))
-    except (OSError, ValueError, EOFError) as error:
-        raise ValueError(f"table {path!r} cannot be read as an .npy file ({error}).") from None
-    if table.dtype.kind not in "fiu" or table.shape != (num_classes, num_classes):
-        raise ValueError(
-            f"table {path!r} must be numbers [{num_classes}, {num_classes}], a row for each class,"
-            f" but is {table.dtype} {table.shape}."
-        )
-    table = table.astype(np.float32)
-    if fault := invalid_distribution(table):
-        row, reason = fault
-        raise ValueError(
-            f"table {path!r}: row {row} {reason}, but each row must be >= 0 and sum to 1."
-        )
-    return table

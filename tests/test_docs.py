@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 from experiments import row, study
+from heteroscedastic import smoothing
 from heteroscedastic.__main__ import COMMANDS
 from heteroscedastic.files import config_file
 
@@ -45,6 +46,34 @@ def test_every_block_of_python_runs(page):
     floats = [x for x in arrays if jnp.issubdtype(x.dtype, jnp.floating)]
     assert all(np.isfinite(x).all() for x in floats), name(page)
     assert blocks
+
+
+def test_the_blocks_that_make_tables_of_targets_write_what_their_sentences_say(
+    tmp_path, monkeypatch
+):
+    page, rng = ROOT / "docs" / "guide" / "training.md", np.random.default_rng(0)
+    blocks = re.findall(r"```py\n(.*?)```", page.read_text(), re.DOTALL)
+    of_run, of_people = (block for block in blocks if '"table.npy"' in block)
+    monkeypatch.chdir(tmp_path)
+    labels, logits = np.repeat(np.arange(10), 2), rng.normal(size=(20, 10))
+    Path("runs/digits_hom/predictions").mkdir(parents=True)
+    arrays = dict(ids=np.arange(20), labels=labels, logits=logits)
+    np.savez("runs/digits_hom/predictions/valid.npz", **arrays)
+    exec(compile(of_run, name(page), "exec"), {})
+    probs = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
+    table = smoothing.class_table("table.npy", 10)
+    np.testing.assert_allclose(table[3], probs[6:8].mean(axis=0), rtol=1e-6)
+    answers = labels, labels, np.zeros_like(labels)  # two are right, and one is class 0
+    fields = {f"train_random_label{i + 1}": answer for i, answer in enumerate(answers)}
+    images = np.zeros((20, 2, 2, 3), np.uint8)
+    names = np.arange(10).astype(str)
+    Path("DIR").mkdir()
+    np.savez(
+        "DIR/cifar10_n.npz", class_names=names, train_inputs=images, train_labels=labels, **fields
+    )
+    exec(compile(of_people, name(page), "exec"), {})
+    expected = 2 / 3 * np.eye(10) + 1 / 3 * np.eye(10)[0]
+    np.testing.assert_allclose(smoothing.class_table("table.npy", 10), expected, rtol=1e-6)
 
 
 def commands(page):

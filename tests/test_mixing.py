@@ -20,7 +20,7 @@ from heteroscedastic import losses, mixing, smoothing, tasks, weighting
 from heteroscedastic.batch import Batch
 from heteroscedastic.data import resident
 from heteroscedastic.mixing import Mixed
-from heteroscedastic.runs import assembly
+from heteroscedastic.runs import assembly, compiled
 from heteroscedastic.training.objective import objective
 
 SETTINGS = {
@@ -468,6 +468,21 @@ def test_windows_of_what_is_no_image_are_an_error(name, inputs):
             ),
             **SETTINGS[name],
         )
+    assert "\n" not in str(caught.value)
+
+
+def test_a_config_of_features_with_windows_is_an_error_before_data_is_trained_on(tmp_path):
+    features, labels = np.ones((16, 5), np.float32), np.arange(16) % 2
+    arrays = {f"{split}_inputs": features for split in ("train", "test")}
+    arrays |= {f"{split}_labels": labels for split in ("train", "test")}
+    np.savez(tmp_path / "mine.npz", class_names=["a", "b"], **arrays)
+    settings = {"backbone": dict(name="MLP", widths=(4,)), "data.train": "", "data.eval": ""}
+    run = assembly.build(
+        study.config("own_images", settings | {"mixing": dict(name="cutmix")}), str(tmp_path)
+    )
+    message = r"^config\.mixing: cutmix needs images of shape .* has the shape \(5,\); choose mixup"
+    with pytest.raises(ValueError, match=message) as caught:
+        compiled.check_shapes(run)
     assert "\n" not in str(caught.value)
 
 

@@ -195,11 +195,18 @@ def all_with_boxes(boxes: Shaped[np.ndarray, "n m 4"], ids: np.ndarray, where: s
         raise ValueError(f"{where}: {fields.no_box(ids[missing[0]])}; set it to True.")
 
 
-def at_most_boxes(boxes: Shaped[np.ndarray, "n m 4"], max_boxes: int, where: str) -> None:
-    """Raises a ValueError if a row after the first `max_boxes` is not padding."""
-    number = np.flatnonzero(boxes.any(axis=(0, 2))).max(initial=-1) + 1
-    if number > max_boxes:
-        raise ValueError(f"{where}: {fields.too_many_boxes(number, max_boxes)}; raise it.")
+def at_most_boxes(
+    boxes: Shaped[np.ndarray, "n m 4"], ids: np.ndarray, max_boxes: int, where: str
+) -> None:
+    """Raises a ValueError if a row after the first `max_boxes` is not padding.
+
+    Names the example with the most boxes.
+    """
+    numbers = np.max(boxes.any(axis=2) * np.arange(1, boxes.shape[1] + 1), axis=1, initial=0)
+    most = np.argmax(numbers)
+    if numbers[most] > max_boxes:
+        message = fields.too_many_boxes(ids[most], numbers[most], max_boxes)
+        raise ValueError(f"{where}: {message}; raise it.")
 
 
 def some_with_boxes(number: int, where: str) -> None:

@@ -320,6 +320,7 @@ class StoredDataset(Protocol):
     class_names: tuple[str, ...]
     sizes: dict[str, int]  # number of examples of every stored split
     num_channels: int  # channels of encoded images
+    box_paths: Sequence[str]  # of the fields of boxes; each may choose which are `boxes`
 
     def read(self, part: Slice) -> Part:
         """The examples of a slice, in order."""

@@ -26,7 +26,7 @@ from heteroscedastic.distributed import class_padding
 from heteroscedastic.distributed.class_padding import ClassAxis
 from heteroscedastic.latent import LatentGaussian
 from heteroscedastic.links import Suits
-from heteroscedastic.runs import pipelines, schema, sections
+from heteroscedastic.runs import pipelines, provenance, schema, sections
 from heteroscedastic.selection import Pool, Selected
 from heteroscedastic.tasks.task import NUM_LARGEST, Answers, Task
 from heteroscedastic.training import epochs
@@ -105,6 +105,17 @@ class Run:
     @property
     def num_classes(self) -> int:
         return len(self.pipeline.class_names)
+
+    @functools.cached_property
+    def description(self) -> dict[str, Any]:
+        """The data for dataset.json: that of the pipeline, and a digest of the table of targets."""
+        settings = self.config["smoothing"]
+        setting = _smoothing_reads(self.config).class_table
+        if setting is None:
+            return self.pipeline.description
+        table = in_section("smoothing", smoothing.class_table, settings[setting], self.num_classes)
+        digest = provenance.digest_of_arrays({setting: table})
+        return {**self.pipeline.description, "class_table": digest}
 
     @functools.cached_property
     def class_axis(self) -> ClassAxis | None:

@@ -75,8 +75,7 @@ def train(
     config = run.config
     # Read now, as the checkout may change before the run ends.
     current_provenance = provenance.provenance()
-    fingerprint = run.pipeline.description["fingerprint"]
-    consistency.agree_on(provenance.host_values(current_provenance, config, fingerprint))
+    consistency.agree_on(provenance.host_values(current_provenance, config, run.description))
     placement = Placement(
         run.steps.batch_size, num_microbatches=run.steps.num_microbatches, **run.layout
     )
@@ -93,7 +92,7 @@ def train(
             return complete_results
         target = prioritization.target_of(run)
         consistency.check_shared(path)
-        owner = hosts.from_first(lambda: workdir.claim_data(path, run.pipeline.description))
+        owner = hosts.from_first(lambda: workdir.claim_data(path, run.description))
         hosts.log(
             f"{num_parameters:,} parameters, {'about ' if run.prioritizes else ''}"
             f"{run.steps.total:,} steps of {run.steps.batch_size} examples"

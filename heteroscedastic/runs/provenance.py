@@ -58,14 +58,14 @@ def _environment() -> dict[str, Any]:
 
 
 def host_values(
-    current: dict[str, Any], config: dict[str, Any], fingerprint: str
+    current: dict[str, Any], config: dict[str, Any], description: Mapping[str, Any]
 ) -> dict[str, Any]:
     """The values that all hosts of a run must share, by name.
 
     Args:
       current: result of `provenance` on this host.
       config: config of the run.
-      fingerprint: fingerprint of its data.
+      description: of its data; see assembly.Run.description.
     """
     environment = current["environment"]
     return {
@@ -73,7 +73,8 @@ def host_values(
         **environment["versions"],
         **environment["flags"],
         "devices": f"{jax.local_device_count()} x {jax.local_devices()[0].device_kind}",
-        "data": fingerprint,
+        "data": description["fingerprint"],
+        "table of config.smoothing": description.get("class_table"),
         **traverse_util.flatten_dict({"config": files.plain(config)}, sep="."),
     }
 
@@ -135,11 +136,18 @@ def _code() -> str:
     return digest.hexdigest()
 
 
-def owner(config: dict[str, Any], fingerprint: str) -> str:
-    """Identifier of a run of this config on these data; independent of the devices."""
-    return hashlib.sha256(
-        json.dumps([identity.identity(config), fingerprint], sort_keys=True).encode()
-    ).hexdigest()
+def owner(config: dict[str, Any], fingerprint: str, class_table: str | None = None) -> str:
+    """Identifier of a run of this config on these data; independent of the devices.
+
+    Args:
+      config: of the run.
+      fingerprint: of its data.
+      class_table: digest of the table that its targets depend on; None without a table.
+    """
+    content = [identity.identity(config), fingerprint]
+    if class_table is not None:  # absent, so that owners of earlier versions stay valid
+        content.append(class_table)
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
 def device() -> str:

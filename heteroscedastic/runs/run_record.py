@@ -213,6 +213,7 @@ _FORMS: dict[str, dict[str, tuple[Callable[[Any], bool], str]]] = {
         "num_examples": (_all_values(_is_count), "whole numbers by split"),
         "fingerprint": (_is_text, "a text"),
         "examples_fingerprint": (_is_text, "a text"),
+        "class_table": (_is_text, "a text"),
         "label_noise": (_are_triples, "a list of [clean class, class, number]"),
         "owner": (_is_text, "a text"),
         "digest": (_is_text, "a text"),

@@ -122,8 +122,8 @@ def claim_data(workdir: files.Path, description: dict[str, Any]) -> str:
       The owner.
 
     Raises:
-      WorkdirError: the run began with other data, or dataset.json is damaged or belongs to another
-        run.
+      WorkdirError: the run began with other data or another table, or dataset.json is damaged or
+        belongs to another run.
     """
     path = workdir / "dataset.json"
     config = files.read_json(workdir / "config.json")  # in the form that the run began with
@@ -140,6 +140,13 @@ def claim_data(workdir: files.Path, description: dict[str, Any]) -> str:
                 f" {description['num_examples']}, fingerprint {description['fingerprint'][:12]});"
                 " give another --workdir, or set --data_dir to the directory of the former data."
             )
+        table = description.get("class_table")
+        if record.get("class_table", table) != table:
+            raise WorkdirError(
+                f"{workdir} began with another table of config.smoothing (digest in {path.name}:"
+                f" {record['class_table'][:12]}, now {str(table)[:12]});"
+                " restore the file, or give another --workdir."
+            )
         digests = (config_digest, _former_digest(config))
         if record.get("config_digest", config_digest) not in digests:
             raise WorkdirError(f"{path} belongs to a run of another config; {_REMEDY}.")
@@ -151,7 +158,7 @@ def claim_data(workdir: files.Path, description: dict[str, Any]) -> str:
         )
     else:
         record = _first_record(workdir, config, description)
-    owner = provenance.owner(config, record["fingerprint"])
+    owner = provenance.owner(config, record["fingerprint"], record.get("class_table"))
     files.write_json(path, provenance.stamped({**record, "config_digest": config_digest}, owner))
     return owner
 
@@ -162,9 +169,8 @@ def _first_record(
     """The description, with an earlier version's fingerprint if it saved the checkpoints."""
     former = {name: value for name, value in description.items() if name != "examples_fingerprint"}
     former["fingerprint"] = description.get("examples_fingerprint", description["fingerprint"])
-    is_former = provenance.owner(config, former["fingerprint"]) in checkpoint.owners(
-        workdir / "checkpoints"
-    )
+    former_owner = provenance.owner(config, former["fingerprint"], former.get("class_table"))
+    is_former = former_owner in checkpoint.owners(workdir / "checkpoints")
     return former if is_former else description
 
 

@@ -154,6 +154,7 @@ def test_a_file_of_records_that_vanishes_ends_a_run_that_continues_once_it_is_ba
     directory, made = shutil.copytree(data_dir, tmp_path / "data"), config()
     made["training"]["num_epochs"] = 2.0
     (record, *_) = sorted((directory / "same").rglob("*-train.tfrecord-*"))
+    made = config() | {"mixing": dict(name="cutmix", draws="example")}
     write = workdir.Writer.write
 
     def without(self, step, values):

@@ -9,7 +9,7 @@ from small_runs import plain
 from experiments import study
 from heteroscedastic import boxes
 from heteroscedastic.data.storage import store
-from heteroscedastic.runs import assembly, compiled, loop, run_record, smoke
+from heteroscedastic.runs import assembly, compiled, loop, predictions, run_record, smoke, workdir
 from heteroscedastic.training import evaluate
 
 NUM = {"train": 24, "test": 10}
@@ -86,6 +86,26 @@ def test_a_run_whose_soft_labels_are_no_distribution_fails_before_it_trains(data
     assembly.build({**given, "smoothing": dict(name="hard")}, data_dir)
 
 
+def test_a_run_learns_from_the_soft_labels_of_each_example(data_dir, tmp_path):
+    arrays = dict(np.load(f"{data_dir}/boxes.npz"))
+    votes = np.random.default_rng(0).dirichlet(np.ones(3), NUM["train"]).astype(np.float32)
+    np.savez(tmp_path / "boxes.npz", **arrays, train_votes=votes)
+    given = trained_on_all(
+        config("boxes", dict(name="given", field="votes"), ("votes",)), train="value_range(-1, 1)"
+    )
+    given["evals"] = dict(train=dict(split="train"))
+    given["training"] |= dict(num_epochs=1.0, checkpoint_epochs=1.0)
+    given["schedule"] |= dict(learning_rate=1e-30)  # predictions are those of the first step
+    loop.train(given, str(tmp_path / "run"), str(tmp_path))
+    (metrics,) = run_record.metrics(tmp_path / "run")
+    saved = predictions.read(tmp_path / "run", "train")
+    log_probs = np.asarray(jax.nn.log_softmax(saved.logits))
+    losses = -np.sum(votes[saved.ids] * log_probs, axis=1)
+    entropies = -np.sum(votes * np.log(votes), axis=1)
+    assert metrics["train/loss"] == pytest.approx(losses.mean(), rel=1e-5)
+    assert metrics["train/divergence"] == pytest.approx((losses - entropies).mean(), rel=1e-3)
+
+
 def test_soft_labels_of_a_stream_are_checked_as_it_is_read(tmp_path):
     pytest.importorskip("tensorflow_datasets")
     from heteroscedastic.data.storage import sample
@@ -145,6 +165,33 @@ def test_a_table_by_class_suits_a_config_that_takes_as_many_classes_as_the_data_
     stated["head"]["num_classes"] = None
     assembly.check(stated)
     compiled.check_shapes(assembly.build(stated, data_dir))
+
+
+def test_a_run_whose_table_by_class_changed_does_not_resume(data_dir, tmp_path):
+    table, directory = tmp_path / "table.npy", tmp_path / "run"
+    given = config("boxes", dict(name="by_class", rate=0.1, table=str(table)), ())
+
+    def owner(rows):
+        np.save(table, rows)
+        run = assembly.build(given, data_dir)
+        with workdir.claimed(directory, run.config):
+            return workdir.claim_data(directory, run.description)
+
+    first = owner(np.eye(3))
+    assert owner(np.eye(3, dtype=int)) == first  # the same numbers
+    np.save(table, np.roll(np.eye(3), 1, axis=0))
+    with pytest.raises(
+        workdir.WorkdirError,
+        match=r"/run began with another table of config\.smoothing [^\n]*; restore the file, or ",
+    ):
+        loop.train(given, str(directory), data_dir)
+    (directory / "dataset.json").unlink()
+    assert owner(np.roll(np.eye(3), 1, axis=0)) != first  # other checkpoints are not its own
+
+
+def test_the_description_of_a_run_without_a_table_is_that_of_its_data(data_dir):
+    run = assembly.build(config("boxes", dict(name="hard"), ()), data_dir)
+    assert run.description == run.pipeline.description
 
 
 def trained_on_all(given, **data):

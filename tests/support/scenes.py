@@ -1,4 +1,4 @@
-"""Images whose boxes can be read from the pixels: white inside of a box, black outside."""
+"""Images whose boxes can be read from the pixels: channel i is white inside of box i alone."""
 
 import io
 
@@ -7,14 +7,15 @@ from PIL import Image
 
 
 def scene(rng, shape, margin=3):
-    """An image [h, w, 3] and its boxes [2, 4]: a random box, and a row of zeros."""
+    """An image [h, w, 3] and its boxes [2, 4]: one or two random boxes; else a row of zeros."""
     height, width = shape
-    top, left = rng.integers(margin, (height - margin - 4, width - margin - 4))
-    bottom, right = rng.integers((top + 3, left + 3), (height - margin, width - margin))
-    image = np.zeros((height, width, 3), np.uint8)
-    image[top:bottom, left:right] = 255
-    box = (top / height, left / width, bottom / height, right / width)
-    return image, np.array([box, (0, 0, 0, 0)], np.float32)
+    image, boxes = np.zeros((height, width, 3), np.uint8), np.zeros((2, 4), np.float32)
+    for i in range(rng.integers(1, 3)):
+        top, left = rng.integers(margin, (height - margin - 4, width - margin - 4))
+        bottom, right = rng.integers((top + 3, left + 3), (height - margin, width - margin))
+        image[top:bottom, left:right, i] = 255
+        boxes[i] = (top / height, left / width, bottom / height, right / width)
+    return image, boxes
 
 
 def encoded(image):
@@ -24,9 +25,9 @@ def encoded(image):
     return file.getvalue()
 
 
-def box_of_white(image):
-    """The box around the white pixels; zeros if there are none."""
-    is_white = image[..., 0] > 127
+def box_of_white(image, channel=0):
+    """The box around the white pixels of a channel; zeros if there are none."""
+    is_white = image[..., channel] > 127
     if not is_white.any():
         return np.zeros(4)
     (top, bottom), (left, right) = (
@@ -37,11 +38,11 @@ def box_of_white(image):
 
 
 def assert_around_white(image, boxes, pixels=0.0):
-    """The first box is around the white pixels, up to a number of pixels; the others are zeros."""
+    """Each box is around the white pixels of its channel, up to a number of pixels."""
     slack = pixels / min(image.shape[:2]) + 1e-5
-    expected = box_of_white(image)
-    if not expected.any():  # less than half of a pixel may be black
-        assert min(boxes[0, 2] - boxes[0, 0], boxes[0, 3] - boxes[0, 1]) <= slack
-    else:
-        np.testing.assert_allclose(boxes[0], expected, atol=slack)
-    np.testing.assert_array_equal(boxes[1:], 0)
+    for channel, box in enumerate(boxes):
+        expected = box_of_white(image, channel)
+        if not expected.any():  # less than half of a pixel may be black
+            assert min(box[2] - box[0], box[3] - box[1]) <= slack
+        else:
+            np.testing.assert_allclose(box, expected, atol=slack)

@@ -13,9 +13,10 @@ from small_runs import outcome, small
 from small_runs import plain as plain_run
 from subprocesses import EXTRAS, run_without, with_devices
 
-from heteroscedastic import losses, predictive, smoothing, weighting
+from heteroscedastic import losses, mixing, predictive, smoothing, weighting
 from heteroscedastic.batch import Batch
 from heteroscedastic.data import resident
+from heteroscedastic.data.storage import store
 from heteroscedastic.distributed.sharding import Placement
 from heteroscedastic.models import backbones, heads
 from heteroscedastic.models.classifier import Classifier
@@ -55,7 +56,7 @@ def few_sums(outputs, batch):
     )
 
 
-def stepped(model, average, number, batch, weigh=weighting.equal, keys=None):
+def stepped(model, average, number, batch, weigh=weighting.equal, keys=None, mix=None):
     """The step of a batch in so many parts, from a fixed state; for each of several keys, if they
     are given.
     """
@@ -71,6 +72,7 @@ def stepped(model, average, number, batch, weigh=weighting.equal, keys=None):
         predictive=average,
         loss=losses.cross_entropy,
         class_counts=jnp.array([1.0, 2.0, 3.0, 4.0, 5.0]),
+        mixing=mix,
     )
 
     def step(key):
@@ -144,6 +146,19 @@ def test_a_part_of_absent_examples_alone_has_no_say_in_batch_statistics():
     )
 
 
+@pytest.mark.parametrize(("number", "previous"), [(1, 23), (4, 20)])
+def test_the_partner_of_an_example_is_of_its_part(number, previous):
+    mix = functools.partial(mixing.mixup, alpha=1.0)
+    before = batch(PRESENT)
+    after = before._replace(inputs=before.inputs.at[0].add(1.0))
+    one, other = (
+        stepped(PLAIN, predictive.deterministic, number, each, mix=mix)[2]
+        for each in (before, after)
+    )
+    # The first example is the partner of the last one of its part.
+    np.testing.assert_array_equal(one.ids[one.losses != other.losses], [0, previous])
+
+
 def test_with_noise_the_step_is_the_same_in_distribution():
     model = Classifier(backbones.MLP(widths=(16,)), heads.LowRank(5, num_factors=2))
     average = functools.partial(predictive.softmax, num_samples=4)
@@ -187,7 +202,7 @@ def test_a_run_in_parts_is_the_run_of_whole_batches(tmp_path):
 
 
 PROGRAM = """
-import json, jax, numpy as np
+import itertools, json, sys, jax, numpy as np
 from benchmarks import hlo
 from experiments import study
 from heteroscedastic.data import resident
@@ -195,8 +210,13 @@ from heteroscedastic.runs import assembly, compiled
 from heteroscedastic.distributed.sharding import Placement
 config = study.config("digits_hom", {"backbone": dict(name="MLP", widths=(32,))})
 config["training"] |= dict(batch_size=64, microbatches=4)
-run = assembly.build(config)
-for number in (1, 8):
+mixed = dict(
+    smoothing=dict(name="adaptive", objectness="next"),
+    mixing=dict(name="mixup_or_cutmix", mixup_alpha=0.7, draws="example"),
+)
+config["data"] |= dict(extras=("boxes",))
+for targets, number in itertools.product(({}, mixed), (1, 8)):
+    run = assembly.build(config | targets, sys.argv[1])
     placement = Placement(64, num_microbatches=4, devices=jax.devices()[:number])
     shapes = compiled.shapes(run, placement)
     at_work = jax.tree.map(lambda x: x.sharding, shapes[0])
@@ -216,15 +236,25 @@ for number in (1, 8):
 
 
 @pytest.mark.slow
-def test_on_eight_devices_no_example_crosses_and_the_step_is_that_of_one():
-    done = run_without(EXTRAS - {"sklearn"}, PROGRAM, env=with_devices(8))
+def test_on_eight_devices_no_example_crosses_and_the_step_is_that_of_one(tmp_path):
+    """Under mixing and the targets of the next example, examples cross as partners alone."""
+    digits, rng = store.load("digits"), np.random.default_rng(0)
+    for name, split in digits.splits.items():
+        boxes = np.sort(rng.random((len(split.ids), 1, 2, 2), np.float32), axis=2)
+        boxes = {"boxes": boxes.reshape(-1, 1, 4)}
+        digits.splits[name] = split._replace(extras=boxes)
+    store.write(tmp_path / "digits.npz", digits)
+    done = run_without(EXTRAS - {"sklearn"}, PROGRAM, str(tmp_path), env=with_devices(8))
     assert done.returncode == 0, done.stderr
-    one, eight = map(json.loads, done.stdout.splitlines()[-2:])
-    assert (one["devices"], eight["devices"], one["ids"]) == (1, 8, eight["ids"])
-    for name in ("loss", "norm", "losses"):
-        np.testing.assert_allclose(eight[name], one[name], rtol=1e-4)
-    assert not one["crossings"]
-    assert set(eight["crossings"]) == {"all-reduce"}  # of gradients and sums
+    told = list(map(json.loads, done.stdout.splitlines()[-4:]))
+    crossings = {"all-reduce"}, {"all-reduce", "collective-permute"}  # the first of gradients
+    for one, eight, expected in zip(told[::2], told[1::2], crossings, strict=True):
+        assert (one["devices"], eight["devices"], one["ids"]) == (1, 8, eight["ids"])
+        for name in ("loss", "norm", "losses"):
+            np.testing.assert_allclose(eight[name], one[name], rtol=1e-4)
+        assert not one["crossings"]
+        assert set(eight["crossings"]) == expected
+    assert told[0]["losses"] != told[2]["losses"]
 
 
 @pytest.mark.parametrize("number", [0, -1, 1.5, "two"])

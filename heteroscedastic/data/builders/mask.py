@@ -23,7 +23,8 @@ Examples are shuffled, so two parts of a split may share images. With extras=("b
 file name and position of the box. A lower limit keeps a subset.
 
 For `open_images_v4`, open_images.py chooses the classes and removes the boxes of all others.
-`--hierarchy` is the path of its file bbox_labels_600_hierarchy.json.
+`--hierarchy` is the path of its file bbox_labels_600_hierarchy.json. The command prints which
+classes it merges, and how many it drops for which reason.
 
 The source is read twice: the first time to check and count its objects. The command prints the
 counts above those of the paper, which differ: the paper does not list its images and classes.
@@ -92,7 +93,8 @@ def write(
       max_per_class: limit on the training objects of a class, at least 1; None for no limit.
 
     Returns:
-      The folder of the set, with the methods of pathlib, and a table of its counts.
+      The folder of the set, with the methods of pathlib, and a table of its counts. For Open
+      Images, lines on the classes that were dropped and merged follow.
 
     Raises:
       FileExistsError: the set exists.
@@ -135,7 +137,11 @@ def write(
         data_dir=str(files.as_path(data_dir)),
         description=f"One example per object of {builder.info.full_name}.",
     )
-    return folder, table(source, surveys, classes.names)
+    counts = table(source, surveys, classes.names)
+    if hierarchy is not None:
+        names = objects.value(builder.info.features, places.label).names
+        counts += f"\n{open_images.report(names, hierarchy)}"
+    return folder, counts
 
 
 def _classes(source: str, features: Any, places: Layout, hierarchy: Any) -> Classes:

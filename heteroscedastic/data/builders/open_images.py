@@ -13,6 +13,8 @@ could not compare them with the list of the release, class-ids-human-body-parts-
 
 Third, `MERGED` lists near-synonyms. The choice is ours.
 
+`report` lists what the rule does to a set.
+
 With the hierarchy of 2018 (601 classes, 525 leaves, 14 of them of the human body), this leaves
 503 classes, not 480. We read the hierarchy, names and description in public copies.
 
@@ -21,6 +23,7 @@ of Open Images V4, https://storage.googleapis.com/openimages/web/index.html.
 """
 
 import json
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -30,6 +33,8 @@ from heteroscedastic.data.builders.objects import Classes
 
 HIERARCHY_URL = "https://storage.googleapis.com/openimages/2018_04/bbox_labels_600_hierarchy.json"
 _HUMAN_BODY = "/m/02p0tk3"
+_PARENT = "have subcategories"  # reasons to drop classes
+_BODY = "are the human body and its parts, whose boxes are not exhaustive"
 MERGED = {  # class -> the class that takes its boxes, and the reason
     "/m/02p5f1q": ("/m/02jvh9", "Coffee cup, a synonym of Mug"),
     "/m/058qzx": ("/m/04ctx", "Kitchen knife, a kind of Knife; both are leaves"),
@@ -58,6 +63,31 @@ def classes(
     Raises:
       ValueError: the file is not a hierarchy of all these classes.
     """
+    dropped, targets = _changes(names, hierarchy, merged)
+    kept = [name for name in names if name not in dropped and name not in targets]
+    numbers = {name: k for k, name in enumerate(kept)}
+    return Classes(kept, np.array([numbers.get(targets.get(name, name), -1) for name in names]))
+
+
+def report(
+    names: Sequence[str], hierarchy: Any, merged: Mapping[str, tuple[str, str]] = MERGED
+) -> str:
+    """Lines on the classes that `classes` drops and merges, with the reasons."""
+    dropped, targets = _changes(names, hierarchy, merged)
+    lines = [
+        f"{len(names):,} classes with boxes: {len(dropped):,} dropped, {len(targets):,} merged"
+    ]
+    for reason, number in Counter(dropped.values()).items():
+        lines.append(f"dropped: {number:,} {reason}")
+    for name, new in targets.items():
+        lines.append(f"merged: {name} into {new}: {merged[name][1]}")
+    return "\n".join(lines)
+
+
+def _changes(
+    names: Sequence[str], hierarchy: Any, merged: Mapping[str, tuple[str, str]]
+) -> tuple[dict[str, str], dict[str, str]]:
+    """The dropped classes with their reasons, and the merged ones with those that take them."""
     try:
         nodes = list(_nodes(json.loads(hierarchy.read_text())))
     except (ValueError, TypeError, KeyError, AttributeError) as error:
@@ -72,17 +102,17 @@ def classes(
             f" {missing[0]}; download it from {HIERARCHY_URL}."
         )
     parents = {node["LabelName"] for node in nodes if node.get("Subcategory")}
-    dropped = parents | {
+    body = {
         part["LabelName"]
         for node in nodes
         if node["LabelName"] == _HUMAN_BODY
         for part in _nodes(node)
     }
-    leaves = {name for name in names if name not in dropped}
-    targets = {old: new for old, (new, _) in merged.items() if {old, new} <= leaves}
-    kept = [name for name in names if name in leaves and name not in targets]
-    numbers = {name: k for k, name in enumerate(kept)}
-    return Classes(kept, np.array([numbers.get(targets.get(name, name), -1) for name in names]))
+    dropped = {
+        name: _PARENT if name in parents else _BODY for name in names if name in parents | body
+    }
+    leaves = set(names) - set(dropped)
+    return dropped, {old: new for old, (new, _) in merged.items() if {old, new} <= leaves}
 
 
 def _nodes(node: Any) -> Iterator[Any]:

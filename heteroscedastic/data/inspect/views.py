@@ -102,7 +102,10 @@ def _stored_examples(
 ) -> tuple[list[_Example], Sequence[str]]:
     data = config["data"]
     has_boxes = "boxes" in data.get("extras", ())
-    reading = {"extras": ("boxes",), "max_boxes": data["max_boxes"]} if has_boxes else {}
+    reading = {}
+    if has_boxes:  # a further extra may say which boxes
+        extras = [name for name in data["extras"] if name != "clean_labels"]
+        reading = {"extras": extras, "max_boxes": data["max_boxes"]}
     stored = store.stored_dataset(data["name"], data_dir, **reading)
     part = split_spec.parse((data.get("splits") or {}).get("train", "train"), stored.sizes)
     examples = stored.read(part._replace(stop=min(part.stop, part.start + _MAX_SEARCH)))

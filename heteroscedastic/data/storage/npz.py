@@ -30,6 +30,8 @@ _IMAGES = ("inputs", "encoded")
 class Archive:
     """The data set of an .npz file; a StoredDataset."""
 
+    box_paths = ()  # the boxes of a file are always those of its arrays SPLIT_boxes
+
     def __init__(self, arrays: Mapping[str, Shaped[np.ndarray, "..."]], where: str):
         """Assigns the arrays to splits.
 

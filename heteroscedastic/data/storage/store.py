@@ -66,7 +66,7 @@ def load(
     stored = stored_dataset(name, data_dir, extras=stored_extras, max_boxes=max_boxes)
     data = _selection(stored, label, splits, max_classes, max_examples)
     available = data.splits["train"].extras if "train" in data.splits else {}
-    unknown = [extra for extra in extras if extra not in available]
+    unknown = [extra for extra in extras if extra not in {*available, *stored.box_paths}]
     if unknown:
         raise ValueError(
             f"{stored.where} has no extra {unknown[0]!r} in train; its extras are"
@@ -75,7 +75,8 @@ def load(
     if "boxes" in extras:
         for name, split in data.splits.items():
             if "boxes" in split.extras:
-                checks.at_most_boxes(split.extras["boxes"], max_boxes, f"{stored.where}: {name}")
+                where = f"{stored.where}: {name}"
+                checks.at_most_boxes(split.extras["boxes"], split.ids, max_boxes, where)
     if with_boxes:
         data = data._replace(
             splits={

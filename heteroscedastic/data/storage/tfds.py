@@ -10,7 +10,7 @@ import operator
 import os
 import re
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -96,6 +96,7 @@ class PreparedDataset:
             for n, f in features.items()
             if isinstance(f, tfds.features.ClassLabel) and f.num_classes == label.num_classes
         }
+        self.box_paths = fields.box_paths(tfds.features, info.features)
         self._fields = labels | fields.choose(
             tfds.features, info.features, extras, self.where, max_boxes=max_boxes
         )
@@ -111,37 +112,30 @@ class PreparedDataset:
                 read_config=tfds.ReadConfig(interleave_cycle_length=1, try_autocache=False),
             )
             batches = list(
-                examples.map(
-                    lambda e: (
-                        {"image": e["image"]}
-                        | {n: _value(tf, e, f) for n, f in self._fields.items()}
-                    )
-                )
+                examples.map(lambda e: _images_and_values(tf, e, self._fields))
                 .padded_batch(_BATCH_SIZE)  # pads boxes
                 .as_numpy_iterator()
             )
         except tf.errors.OpError as error:
             raise self._read_error(part.split, f"({error_message(error)})") from None
-        images = [image for batch in batches for image in batch["image"]]
+        images = [image for batch in batches for image in batch[0]]
         expected = part.stop - part.start
         if len(images) != expected:
             raise self._read_error(
                 part.split, f"{len(images):,} of {expected:,} examples were read"
             )
+        ids = np.arange(part.start, part.stop)
+        for name in batches[0][2] if batches else ():
+            numbers = np.concatenate([numbers[name] for *_, numbers in batches])
+            max_boxes, most = self._fields[name].shape[0], np.argmax(numbers)
+            if numbers[most] > max_boxes:
+                message = fields.too_many_boxes(ids[most], numbers[most], max_boxes)
+                raise ValueError(f"{self.where}: {part.split}: {message}; raise it.")
         values = {
-            n: np.concatenate([self._padded(batch[n], field) for batch in batches])
-            for n, field in self._fields.items()
+            name: np.concatenate([_padded(values[name], field) for _, values, _ in batches])
+            for name, field in self._fields.items()
         }
-        return Part(images, values, np.arange(part.start, part.stop))
-
-    def _padded(self, values: np.ndarray, field: Field) -> np.ndarray:
-        """The values of a batch; those of boxes are padded to the number of rows of the field."""
-        if not (field.are_boxes or field.of_boxes):
-            return values
-        most, max_boxes = values.shape[1], field.shape[0]
-        if most > max_boxes:
-            raise ValueError(f"{self.where}: {fields.too_many_boxes(most, max_boxes)}; raise it.")
-        return np.pad(values, ((0, 0), (0, max_boxes - most), *[(0, 0)] * (values.ndim - 2)))
+        return Part(images, values, ids)
 
     def _read_error(self, split: str, reason: str) -> ValueError:
         files = split_files(self._builder.info.splits[split])
@@ -151,9 +145,30 @@ class PreparedDataset:
         )
 
 
+def _images_and_values(
+    tf: Any, example: Any, chosen: Mapping[str, Field]
+) -> tuple[Any, dict[str, Any], dict[str, Any]]:
+    """The encoded image of an example, its fields, and the number of boxes of fields of boxes."""
+    values = {name: _value(tf, example, field) for name, field in chosen.items()}
+    numbers = {
+        name: tf.shape(values[name])[0]
+        for name, field in chosen.items()
+        if field.are_boxes or field.of_boxes
+    }
+    return example["image"], values, numbers
+
+
 def _value(tf: Any, example: Any, field: Field) -> Any:
     value = functools.reduce(operator.getitem, field.path, example)
     return tf.reshape(value, (-1, 4)) if field.are_boxes else value
+
+
+def _padded(values: np.ndarray, field: Field) -> np.ndarray:
+    """The values of a batch; those of boxes are padded to the number of rows of the field."""
+    if not (field.are_boxes or field.of_boxes):
+        return values
+    padding = field.shape[0] - values.shape[1]
+    return np.pad(values, ((0, 0), (0, padding), *[(0, 0)] * (values.ndim - 2)))
 
 
 def split_files(split: Any) -> Files:

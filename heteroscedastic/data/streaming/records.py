@@ -19,6 +19,7 @@ from heteroscedastic.data.streaming import reader_shards
 # Graphs do not know all sizes, so names with an underscore are not checked.
 TensorLabels = Int[tf.Tensor, "_n"] | Int[tf.Tensor, "_n _m"]
 _BATCH_SIZE = 256
+_PADDING = float("-inf")  # of lists of boxes, as a row of zeros may be stored
 _READ_AHEAD = 1 << 20  # bytes of each open file
 _SEGMENT_FIELDS = ("file", "skip", "take", "first")  # of a ReadPlan
 
@@ -126,13 +127,12 @@ class Records:
             return parts[last], True
         return None, False
 
-    def extras(self, names: Sequence[str], *, max_boxes: int) -> dict[str, Field]:
-        """The fields of these names; see storage/fields.py for the names and the error."""
-        return fields_lib.choose(self._types, self._feature, names, self.where, max_boxes=max_boxes)
-
-    def has_extra(self, name: str) -> bool:
-        """Whether `extras` has a field of this name."""
-        return name in fields_lib.available(self._types, self._feature, max_boxes=0)
+    def extras(
+        self, names: Sequence[str], *, max_boxes: int, are_required: bool
+    ) -> dict[str, Field]:
+        """The fields of these names; see `choose` of storage/fields.py."""
+        limits = dict(max_boxes=max_boxes, are_required=are_required)
+        return fields_lib.choose(self._types, self._feature, names, self.where, **limits)
 
     def parse(
         self,
@@ -298,7 +298,9 @@ def segment_reader(
 def _stored_feature(field: Field) -> Any:
     """How a record stores a field."""
     if field.are_boxes:
-        return tf.io.FixedLenSequenceFeature((4,), tf.float32, allow_missing=True)
+        return tf.io.FixedLenSequenceFeature(
+            (4,), tf.float32, allow_missing=True, default_value=_PADDING
+        )
     dtype = tf.float32 if field.dtype == np.float32 else tf.int64
     if field.of_boxes:
         return tf.io.FixedLenSequenceFeature((), dtype, allow_missing=True)
@@ -314,11 +316,15 @@ def _extra(
         return tf.ensure_shape(tf.cast(padded, field.dtype), (None, *field.shape))
     if not field.are_boxes:
         return tf.cast(values, field.dtype)
-    max_boxes, number = field.shape[0], tf.shape(values)[1]
-    message = fields_lib.too_many_boxes("{}", max_boxes)
-    check = tf.debugging.Assert(number <= max_boxes, [tf.strings.format(message, number)])
-    with tf.control_dependencies([check]):
-        padded = tf.pad(values, ((0, 0), (0, max_boxes - number), (0, 0)))
+    max_boxes, is_padding = field.shape[0], tf.reduce_all(values == _PADDING, axis=2)
+    numbers = tf.reduce_sum(tf.cast(~is_padding, tf.int32), axis=1)
+    example = tf.argmax(numbers)
+    message = tf.strings.format(
+        fields_lib.too_many_boxes("{}", "{}", max_boxes), (positions[example], numbers[example])
+    )
+    with tf.control_dependencies([tf.debugging.Assert(numbers[example] <= max_boxes, [message])]):
+        values = tf.where(is_padding[..., None], 0.0, values)
+        padded = tf.pad(values, ((0, 0), (0, max_boxes - tf.shape(values)[1]), (0, 0)))
     with tf.control_dependencies([_box_check(positions, padded)]):
         return tf.ensure_shape(boxes_lib.without_empty(tf, padded), (None, *field.shape))
 

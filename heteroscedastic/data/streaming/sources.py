@@ -239,12 +239,10 @@ def _extras(
     stored_names = {
         name: clean if name == "clean_labels" and clean != label else name for name in names
     }
-    if not are_required:
-        stored_names = {
-            n: stored for n, stored in stored_names.items() if records.has_extra(stored)
-        }
-    stored_fields = records.extras(list(stored_names.values()), max_boxes=max_boxes)
-    return {name: stored_fields[stored] for name, stored in stored_names.items()}
+    found = records.extras(
+        list(stored_names.values()), max_boxes=max_boxes, are_required=are_required
+    )
+    return {name: found[stored] for name, stored in stored_names.items() if stored in found}
 
 
 def _class_names(sources: Mapping[str, Source]) -> tuple[str, ...]:

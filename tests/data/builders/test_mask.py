@@ -256,7 +256,10 @@ def test_open_images_has_the_leaves_of_its_hierarchy(tmp_path):
     parents = [{"LabelName": n, "Subcategory": nodes[-1:]} for n in names[:20]]
     path = tmp_path / "hierarchy.json"
     path.write_text(json.dumps({"LabelName": "/m/0bl9f", "Subcategory": [*nodes, *parents]}))
-    splits = written(tmp_path, "open_images_v4/300k", hierarchy=path)
+    name, settings = "open_images_v4/300k", dict(name="scenes_mask", hierarchy=path)
+    _, printed = mask.write(name, str(tmp_path), **settings)
+    assert "\ndropped: 20 have subcategories\n" in printed
+    splits = read("scenes_mask", tmp_path)
     kept = tfds.builder("scenes_mask", str(tmp_path)).info.features["label"].names
     assert kept == [n for n in names[20:] if n in kept]
     for split, examples in splits.items():

@@ -48,6 +48,18 @@ def test_a_merged_class_has_the_number_of_the_class_that_takes_its_boxes(path):
     assert numbers[NAMES.index("person")] == names.index("person")
 
 
+def test_the_report_counts_dropped_classes_by_reason_and_names_merged_ones(path):
+    merged = {"cup": ("mug", "Cup, a synonym of Mug"), "person": (EYE, "ignored")}
+    assert open_images.report(NAMES, path, merged).splitlines() == [
+        "11 classes with boxes: 5 dropped, 1 merged",
+        "dropped: 3 have subcategories",
+        "dropped: 2 are the human body and its parts, whose boxes are not exhaustive",
+        "merged: cup into mug: Cup, a synonym of Mug",
+    ]
+    kept, _ = open_images.classes(NAMES, path, merged)
+    assert len(kept) == 11 - 5 - 1
+
+
 def test_merged_classes_are_no_chains():
     targets = {new for new, _ in open_images.MERGED.values()}
     assert not targets & set(open_images.MERGED)

@@ -262,15 +262,16 @@ def test_the_command_draws_present_sets_and_fails_for_missing_ones(tmp_path, mon
 
 
 @needs_library
-def test_a_stream_is_reported_and_drawn(tmp_path):
+def test_a_stream_is_reported_and_drawn_with_its_boxes(tmp_path):
     import tensorflow as tf
 
-    sample.write("imagenet2012", str(tmp_path), ["train", "validation"])
+    sample.write("imagenet2012_boxes", str(tmp_path), ["train", "validation"])
     data = dict(
         pipeline="streaming",
-        name="imagenet2012",
+        name="imagenet2012_boxes",
+        extras=("boxes",),
         splits=dict(
-            train="train[8:]", test="validation", v2=dict(name="imagenet_v2", split="test")
+            train="train[4:]", test="validation", v2=dict(name="imagenet_v2", split="test")
         ),
         train="inception_crop(40)|value_range(-1, 1)",
         eval="resize(40)|value_range(-1, 1)",
@@ -279,24 +280,33 @@ def test_a_stream_is_reported_and_drawn(tmp_path):
     config = study.config("digits_het_pe", {"head.num_classes": 1000}) | {"data": data}
     lines, problems = report(config, str(tmp_path))
     assert (
-        f"imagenet2012/5.1.0 in {tmp_path}: train 32, validation 32 examples; 1,000 classes by"
-        " 'label'" in lines
+        f"imagenet2012_boxes/1.0.0 in {tmp_path}: train 32, validation 32 examples; 1,000 classes"
+        " by 'label'" in lines
     )
     assert "imagenet_v2: MISSING" in lines
     assert f"tfds.builder('imagenet_v2', data_dir='{tmp_path}').download_and_prepare()" in problems
     assert problems.count("\n\n") == 0
     with Image.open(io.BytesIO(views.sheet(config, str(tmp_path)))) as image:
         drawn = np.asarray(image)
-    stored = (
-        tfds.library().builder("imagenet2012", data_dir=str(tmp_path)).as_dataset(split="train[8:]")
-    )
+    builder = tfds.library().builder("imagenet2012_boxes", data_dir=str(tmp_path))
+    stored, has_boxes = builder.as_dataset(split="train[4:]"), []
     for row, example in enumerate(
-        e for i, e in enumerate(stored) if i in np.linspace(0, 23, 8).astype(int)
+        e for i, e in enumerate(stored) if i in np.linspace(0, 27, 8).astype(int)
     ):
         top, left = contact_sheet.position(row, 0, 120, 120)
-        shown = drawn[top + 1 : top + 120 : 3, left + 1 : left + 120 : 3].astype(int)
-        resized = tf.image.resize(example["image"], (40, 40), antialias=True)
-        assert np.abs(shown - resized).max() <= 1
+        red = (drawn[top : top + 120] == contact_sheet._BOX_COLOR).all(axis=-1)
+        is_plain = ~red[1:105:3, left + 1 : left + 120 : 3]  # above the note
+        shown = drawn[top + 1 : top + 105 : 3, left + 1 : left + 120 : 3].astype(int)
+        resized = tf.image.resize(example["image"], (40, 40), antialias=True).numpy()[:35]
+        assert np.abs(shown - resized)[is_plain].max() <= 1
+        boxes = example["objects"]["bbox"].numpy()
+        has_boxes.append(len(boxes) > 0)
+        assert red[:, left + 126 :].any() == red[:, left : left + 120].any() == has_boxes[-1]
+        if has_boxes[-1]:
+            rows, columns = np.nonzero(red[:, left : left + 120])
+            outer = 119 * boxes[:, 0].min(), 119 * boxes[:, 1].min(), 119 * boxes[:, 3].max()
+            np.testing.assert_allclose((rows.min(), columns.min(), columns.max()), outer, atol=1)
+    assert set(has_boxes) == {False, True}
     corners = [contact_sheet.position(0, column, 120, 120) for column in range(7)]
     assert len({drawn[top : top + 120, left : left + 120].tobytes() for top, left in corners}) == 7
 

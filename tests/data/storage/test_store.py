@@ -80,9 +80,7 @@ def test_more_boxes_than_the_limit_are_an_error_where_boxes_are_an_extra(tmp_pat
     boxes = np.zeros((4, 5, 4), np.float32)
     boxes[2, 3] = (0, 0, 1, 1)
     np.savez(tmp_path / "pets.npz", **arrays_of(train_boxes=boxes))
-    message = (
-        r"pets\.npz: train: an example has 4 boxes, but config\.data\.max_boxes is 3; raise it"
-    )
+    message = r"train: the example of id 2 has 4 boxes, but config\.data\.max_boxes is 3; raise it"
     with pytest.raises(ValueError, match=message):
         store.load("pets", str(tmp_path), extras=("boxes",), max_boxes=3)
     for choices in (dict(extras=("boxes",), max_boxes=4), dict(max_boxes=3)):

@@ -40,6 +40,7 @@ def examples(split):
                 "point": rng.normal(size=(2, 3)).astype(np.float32),
                 "seen": bool(rng.integers(2)),
                 "votes": rng.dirichlet(np.ones(3)).astype(np.float32),
+                "face": tfds.features.BBox(0.25, 0.5, 0.75, 1.0),
                 "place": {"row": int(rng.integers(-9, 9)), "name": "here"},
                 "sizes": rng.integers(0, 9, 2),
                 "objects": [
@@ -50,7 +51,7 @@ def examples(split):
         )
 
 
-def prepare(directory, name="toys", without=()):
+def prepare(directory, name="toys", without=("face",)):
     features = {
         "image": tfds.features.Image(shape=(20, 24, 3)),
         "label": tfds.features.ClassLabel(names=list(NAMES)),
@@ -59,6 +60,7 @@ def prepare(directory, name="toys", without=()):
         "point": tfds.features.Tensor(shape=(2, 3), dtype=np.float32),
         "seen": np.bool_,
         "votes": tfds.features.Tensor(shape=(3,), dtype=np.float32),
+        "face": tfds.features.BBoxFeature(),
         "place": {"row": np.int64, "name": tfds.features.Text()},
         "sizes": tfds.features.Tensor(shape=(None,), dtype=np.int64),
         "objects": tfds.features.Sequence(
@@ -88,7 +90,8 @@ def prepare(directory, name="toys", without=()):
 def data_dir(tmp_path_factory):
     directory = tmp_path_factory.mktemp("tfds")
     prepare(directory)
-    prepare(directory, "plain", without=("objects", "weight"))
+    prepare(directory, "plain", without=("face", "objects", "weight"))
+    prepare(directory, "faces", without=())
     return str(directory)
 
 
@@ -199,13 +202,43 @@ def test_an_unknown_extra_is_an_error_that_lists_the_fields(data_dir, tmp_path):
         store.load("toys", str(tmp_path), extras=("boxes",))
 
 
+def test_where_a_set_has_several_fields_of_boxes_the_path_of_one_says_which_are_meant(data_dir):
+    readers = partial(stream, data_dir, "faces"), partial(store.load, "faces", data_dir)
+    message = (
+        r"^faces in [^\n]* has several fields of boxes, face, objects/bbox; add the path of one to"
+        r" config\.data\.extras, as in \('boxes', 'face'\)\.$"
+    )
+    for read, names in itertools.product(readers, (("boxes",), ("boxes", "face", "objects/bbox"))):
+        with pytest.raises(ValueError, match=message):
+            read(extras=names)
+    for read in readers:
+        with pytest.raises(ValueError, match="no extra 'face'"):  # it would be no extra `boxes`
+            read(extras=("face",))
+    face = np.zeros((NUM["test"], 16, 4), np.float32)
+    face[:, 0] = (0.25, 0.5, 0.75, 1.0)
+    for path, boxes in (("objects/bbox", stored("test", "boxes")), ("face", face)):
+        streamed, in_memory = (read(extras=("boxes", path)) for read in readers)
+        for found in (by_id(streamed.feeds("test", ALL)), in_memory.splits["test"].extras):
+            assert set(found) - {"human"} == {"boxes"}
+            np.testing.assert_array_equal(found["boxes"], boxes)
+
+
 def test_more_boxes_than_the_limit_are_an_error(data_dir):
-    message = r"^toys in [^\n]*an example has 3 boxes, but config.data.max_boxes is 2[^\n]*raise it"
-    choices = dict(extras=("boxes",), max_boxes=2)
+    message = r"^toys in [^\n]*of id 3 has 3 boxes, but config.data.max_boxes is 2[^\n]*raise it"
+    choices = dict(extras=("boxes",), max_boxes=2, splits=dict(train="train[1:6]"))
     with pytest.raises(ValueError, match=message):
         store.load("toys", data_dir, **choices)
     with pytest.raises(ValueError, match=message):
         list(stream(data_dir, "toys", training="flip_lr", **choices).training_feeds(0, 0, ALL))
+
+
+def test_a_stored_row_of_zeros_counts_as_a_box_of_its_example(data_dir, tmp_path):
+    shutil.copytree(f"{data_dir}/toys", tmp_path / "toys")
+    path = sorted((tmp_path / "toys").rglob("*-train.tfrecord*"))[0]
+    relabelled(path, 2, "objects/bbox", [0.0] * 16)  # instead of two boxes
+    choices = dict(extras=("boxes",), max_boxes=3, splits=dict(train="train[1:6]"))
+    with pytest.raises(ValueError, match="the example of id 2 has 4 boxes"):
+        list(stream(tmp_path, "toys", training="flip_lr", **choices).training_feeds(0, 0, ALL))
 
 
 INVERTED, OUTSIDE, NAN = [0.5, 0.0, 0.25, 1.0], [0.0, 0.5, 1.0, 1.5], [0.0, float("nan"), 1.0, 1.0]

@@ -87,19 +87,23 @@ def test_an_epoch_with_mirrored_has_each_image_plain_and_mirrored(data_dir, sett
         links = [functools.partial(curation.subset, num_examples=33)]
         return dataset.curate(data, 0, links)
 
-    pipeline = stream(
-        data_dir, "same", "with_mirrored", "decode", curate=thinned, settings=settings
-    )
+    choices = dict(curate=thinned, settings=settings, extras=("boxes",), max_boxes=2)
+    pipeline = stream(data_dir, "same", "with_mirrored", "decode", **choices)
     split = pipeline.dataset.splits["train"]
     stored = dict(zip(split.ids.tolist(), split.inputs, strict=True))
+    boxes = dict(zip(split.ids.tolist(), split.extras["boxes"], strict=True))
     feeds = training(pipeline, epoch=2)
     assert len(feeds) == -(-2 * len(stored) // BATCH)
     drawn = {i: [] for i in stored}
-    for images, _, weights, ids, _ in feeds:
-        for image, i, weight in zip(images, ids.tolist(), weights):
+    for images, _, weights, ids, extras in feeds:
+        for image, i, weight, (box, padding) in zip(images, ids.tolist(), weights, extras["boxes"]):
             if weight:
                 drawn[i] += [np.array_equal(image, stored[i])]
                 assert drawn[i][-1] or np.array_equal(image[:, ::-1], stored[i])
+                y0, x0, y1, x1 = boxes[i][0]
+                expected = boxes[i][0] if drawn[i][-1] else (y0, 1 - x1, y1, 1 - x0)
+                np.testing.assert_allclose(box, expected, atol=1e-6)
+                assert not padding.any()
     assert all(sorted(plain) == [False, True] for plain in drawn.values())
     # Either may come first.
     assert len(stored) / 4 < sum(first for first, _ in drawn.values()) < 3 * len(stored) / 4
