@@ -143,7 +143,9 @@ def _forward(log_link, num_samples, points, chunk_size, key, latent):
     def body(carry, indices):
         top, total = carry
         values = log_link(latent_lib.utilities(latent, source(indices)))
-        new_top = jnp.maximum(top, jnp.max(values, axis=0))
+        # The result does not depend on the shift, but the derivative of a maximum is nan where the
+        # compiler rounds it otherwise than the values that it is compared with.
+        new_top = jax.lax.stop_gradient(jnp.maximum(top, jnp.max(values, axis=0)))
         # For a class of loc -inf: -inf - 0 instead of -inf - (-inf), which is nan.
         shift = jnp.where(jnp.isneginf(new_top), 0.0, new_top)
         total = total * jnp.exp(top - shift) + jnp.sum(jnp.exp(values - shift), axis=0)

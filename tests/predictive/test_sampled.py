@@ -216,8 +216,7 @@ def test_the_hessian_is_that_of_the_definition_in_both_modes(sampled):
     def direct_log_prob(loc):
         return direct_in_jax(sampled, one._replace(loc=loc), 4, "independent")[0]
 
-    # As users compile it: at level 0, which the tests use, XLA's program for the softmax has NaN.
-    @functools.partial(jax.jit, compiler_options={"xla_backend_optimization_level": 3})
+    @jax.jit
     def hessians(loc):
         return (
             jax.hessian(direct_log_prob)(loc),
