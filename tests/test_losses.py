@@ -5,12 +5,12 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from scipy import optimize, stats
+from scipy import optimize, special, stats
 
 from heteroscedastic import losses, predictive
 from heteroscedastic.latent import LatentGaussian
 
-COUNTS = jnp.array([1.0, 20.0, 3.0, 0.0, 7.0])
+COUNTS = np.array([1.0, 20.0, 3.0, 0.0, 7.0], np.float32)
 LOSSES = {
     "cross_entropy": losses.cross_entropy,
     "sigmoid_cross_entropy": losses.sigmoid_cross_entropy,
@@ -23,28 +23,59 @@ BOTH = (losses.cross_entropy, losses.sigmoid_cross_entropy)
 every_loss = pytest.mark.parametrize("loss", LOSSES.values(), ids=LOSSES)
 
 
+# Compiled, because each operation alone would be a program.
+compiled = functools.cache(jax.jit)
+
+
+@functools.cache
+def value_and_gradient(loss):
+    return jax.jit(jax.value_and_grad(loss))
+
+
+@functools.cache
+def value_and_gradients(reduction):
+    """Those by values and weights."""
+    return jax.jit(jax.value_and_grad(reduction, argnums=(0, 1)))
+
+
+@functools.cache
+def values_and_gradient(loss):
+    """The values, and the gradient of their sum by the logits."""
+
+    @jax.jit
+    def both(logits, *rest):
+        def total(logits):
+            values = loss(logits, *rest)
+            return values.sum(), values
+
+        gradient, values = jax.grad(total, has_aux=True)(logits)
+        return values, gradient
+
+    return both
+
+
 def random_case(loss, shape, seed=0):
     """Logits, and targets for the loss: distributions, or probabilities of K binary answers."""
     rng = np.random.default_rng(seed)
     targets = rng.random(shape)
     if loss is not losses.sigmoid_cross_entropy:
         targets /= targets.sum(axis=-1, keepdims=True)
-    return jnp.asarray(3 * rng.normal(size=shape), jnp.float32), jnp.asarray(targets, jnp.float32)
+    return np.float32(3 * rng.normal(size=shape)), np.float32(targets)
 
 
 @pytest.mark.parametrize("shape", [(5,), (3, 5), (2, 3, 5), (4, 1)])
 def test_losses_agree_with_optax(shape):
     logits, targets = random_case(losses.cross_entropy, shape)
     np.testing.assert_allclose(
-        losses.cross_entropy(logits, targets),
-        optax.losses.softmax_cross_entropy(logits, targets),
+        compiled(losses.cross_entropy)(logits, targets),
+        compiled(optax.losses.softmax_cross_entropy)(logits, targets),
         rtol=1e-5,
         atol=1e-6,
     )
     logits, targets = random_case(losses.sigmoid_cross_entropy, shape)
     np.testing.assert_allclose(
-        losses.sigmoid_cross_entropy(logits, targets),
-        optax.losses.sigmoid_binary_cross_entropy(logits, targets).sum(axis=-1),
+        compiled(losses.sigmoid_cross_entropy)(logits, targets),
+        compiled(optax.losses.sigmoid_binary_cross_entropy)(logits, targets).sum(axis=-1),
         rtol=1e-5,
     )
 
@@ -53,7 +84,7 @@ def test_losses_agree_with_optax(shape):
 def test_the_class_counts_are_ignored(name):
     logits, targets = random_case(LOSSES[name], (3, 5))
     np.testing.assert_array_equal(
-        LOSSES[name](logits, targets, COUNTS), LOSSES[name](logits, targets)
+        compiled(LOSSES[name])(logits, targets, COUNTS), compiled(LOSSES[name])(logits, targets)
     )
 
 
@@ -70,17 +101,18 @@ def test_equal_logits_cost_the_log_of_the_number_of_answers(k):
 
 def test_the_gradient_is_the_probability_minus_the_target():
     logits, targets = random_case(losses.cross_entropy, (5,))
-    gradient = jax.grad(losses.cross_entropy)(logits, targets)
-    np.testing.assert_allclose(gradient, jax.nn.softmax(logits) - targets, atol=1e-6)
-    gradient = jax.grad(losses.sigmoid_cross_entropy)(logits, targets)
-    np.testing.assert_allclose(gradient, jax.nn.sigmoid(logits) - targets, atol=1e-6)
+    _, gradient = value_and_gradient(losses.cross_entropy)(logits, targets)
+    np.testing.assert_allclose(gradient, special.softmax(logits) - targets, atol=1e-6)
+    _, gradient = value_and_gradient(losses.sigmoid_cross_entropy)(logits, targets)
+    np.testing.assert_allclose(gradient, special.expit(logits) - targets, atol=1e-6)
 
 
 @pytest.mark.parametrize("name", [name for name in LOSSES if name != "sigmoid_cross_entropy"])
 def test_a_shift_of_all_utilities_does_not_change_a_softmax_loss(name):
     logits, targets = random_case(LOSSES[name], (3, 5))
-    shifted = LOSSES[name](logits + 10.0, targets, COUNTS)
-    np.testing.assert_allclose(shifted, LOSSES[name](logits, targets, COUNTS), rtol=1e-5)
+    loss = compiled(LOSSES[name])
+    shifted = loss(logits + np.float32(10), targets, COUNTS)
+    np.testing.assert_allclose(shifted, loss(logits, targets, COUNTS), rtol=1e-5)
 
 
 @every_loss
@@ -88,8 +120,8 @@ def test_the_order_of_the_classes_does_not_matter(loss):
     logits, targets = random_case(loss, (3, 5))
     order = np.array([3, 0, 4, 1, 2])
     np.testing.assert_allclose(
-        loss(logits[:, order], targets[:, order], COUNTS[order]),
-        loss(logits, targets, COUNTS),
+        compiled(loss)(logits[:, order], targets[:, order], COUNTS[order]),
+        compiled(loss)(logits, targets, COUNTS),
         rtol=1e-5,
     )
 
@@ -98,14 +130,17 @@ def test_the_order_of_the_classes_does_not_matter(loss):
 def test_the_loss_is_linear_in_the_targets(loss):
     logits, one = random_case(loss, (3, 5), seed=0)
     _, other = random_case(loss, (3, 5), seed=1)
-    mixed = 0.3 * loss(logits, one, COUNTS) + 0.7 * loss(logits, other, COUNTS)
-    np.testing.assert_allclose(loss(logits, 0.3 * one + 0.7 * other, COUNTS), mixed, rtol=1e-5)
+    mixture = np.float32(0.3 * one + 0.7 * other)
+    of_one, of_other, of_mixture = (
+        np.asarray(compiled(loss)(logits, targets, COUNTS)) for targets in (one, other, mixture)
+    )
+    np.testing.assert_allclose(of_mixture, 0.3 * of_one + 0.7 * of_other, rtol=1e-5)
 
 
 @pytest.mark.parametrize("name", [name for name in LOSSES if name != "sigmoid_cross_entropy"])
 def test_an_impossible_class_of_target_zero_changes_neither_loss_nor_gradient(name):
-    logits, targets = jnp.array([1.0, -jnp.inf, 0.5]), jnp.array([0.6, 0.0, 0.4])
-    loss, rest = jax.value_and_grad(LOSSES[name]), np.array([0, 2])
+    logits, targets = np.float32([1.0, -np.inf, 0.5]), np.float32([0.6, 0.0, 0.4])
+    loss, rest = value_and_gradient(LOSSES[name]), np.array([0, 2])
     value, gradient = loss(logits, targets, COUNTS[:3])
     value_without, gradient_without = loss(logits[rest], targets[rest], COUNTS[rest])
     np.testing.assert_allclose(value, value_without, rtol=1e-6)
@@ -120,13 +155,13 @@ def test_an_impossible_class_with_a_target_has_infinite_loss():
 @pytest.mark.parametrize("size", [1e2, 1e4, 1e30])
 @pytest.mark.parametrize("right", [True, False])
 def test_extreme_logits_have_finite_losses_and_gradients(loss, size, right):
-    logits = size * jnp.array([1.0, -1.0, -1.0])
-    targets = jnp.array([1.0, 0.0, 0.0]) if right else jnp.array([0.0, 1.0, 0.0])
-    value, gradient = jax.value_and_grad(loss)(logits, targets)
+    logits = np.float32([size, -size, -size])
+    targets = np.float32([1.0, 0.0, 0.0] if right else [0.0, 1.0, 0.0])
+    value, gradient = value_and_gradient(loss)(logits, targets)
     # Far from zero both losses are a sum of relu(-margin).
     far = 2 * size
     np.testing.assert_allclose(value, 0.0 if right else far, rtol=1e-5, atol=1e-6)
-    np.testing.assert_allclose(gradient, jnp.array([1.0, 0.0, 0.0]) - targets, atol=1e-6)
+    np.testing.assert_allclose(gradient, np.float32([1.0, 0.0, 0.0]) - targets, atol=1e-6)
 
 
 def in_float64(loss, logits, targets):
@@ -150,10 +185,8 @@ def test_focal_and_generalized_cross_entropy_agree_with_float64_up_to_100_nats(l
     logits = size * np.random.default_rng(0).uniform(-1, 1, (2, 3, 4))
     logits[0, :, 0], logits[0, :, 1] = size, -size
     targets = np.stack([np.eye(4)[[0, 1, 2]], np.full((3, 4), 0.25)])
-    values = loss(jnp.asarray(logits, jnp.float32), jnp.asarray(targets, jnp.float32))
-    gradients = jax.grad(lambda x: loss(x, jnp.asarray(targets, jnp.float32)).sum())(
-        jnp.asarray(logits, jnp.float32)
-    )
+    both = values_and_gradient(loss)(np.float32(logits), np.float32(targets))
+    values, gradients = map(np.asarray, both)
     steps = 1e-5 * np.eye(4)
     for i in np.ndindex(2, 3):
         value = functools.partial(in_float64, loss, targets=targets[i])
@@ -166,8 +199,8 @@ def test_focal_and_generalized_cross_entropy_agree_with_float64_up_to_100_nats(l
 @pytest.mark.parametrize("size", [1e2, 1e4, 1e30])
 @pytest.mark.parametrize("label", [0, 1])
 def test_every_loss_has_finite_gradients_at_extreme_logits(loss, size, label):
-    logits = size * jnp.array([1.0, -1.0, -1.0])
-    value, gradient = jax.value_and_grad(loss)(logits, jax.nn.one_hot(label, 3), COUNTS[:3])
+    logits, target = np.float32([size, -size, -size]), np.float32(np.eye(3)[label])
+    value, gradient = value_and_gradient(loss)(logits, target, COUNTS[:3])
     assert np.isfinite(value)
     assert np.isfinite(gradient).all()
 
@@ -175,34 +208,34 @@ def test_every_loss_has_finite_gradients_at_extreme_logits(loss, size, label):
 def test_focal_of_gamma_zero_is_cross_entropy():
     logits, targets = random_case(losses.focal, (2, 3, 5))
     np.testing.assert_allclose(
-        losses.focal(logits, targets, gamma=0.0), losses.cross_entropy(logits, targets), rtol=1e-6
+        compiled(functools.partial(losses.focal, gamma=0.0))(logits, targets),
+        compiled(losses.cross_entropy)(logits, targets),
+        rtol=1e-6,
     )
 
 
 def test_one_class_alone_costs_nothing():
     focal_of_gamma_zero = functools.partial(losses.focal, gamma=0.0)
     for loss in (LOSSES["focal"], focal_of_gamma_zero, LOSSES["generalized_cross_entropy"]):
-        value, gradient = jax.value_and_grad(loss)(jnp.array([3.0]), jnp.ones(1))
+        value, gradient = value_and_gradient(loss)(np.float32([3]), np.ones(1, np.float32))
         assert (value, gradient) == (0, 0)
 
 
 def test_generalized_cross_entropy_is_between_cross_entropy_and_the_probability_of_an_error():
     logits, _ = random_case(losses.generalized_cross_entropy, (2, 3, 5))
-    targets = jax.nn.one_hot(jnp.array([[0, 1, 2], [3, 4, 0]]), 5)
-    error = 1 - jnp.sum(targets * jax.nn.softmax(logits), axis=-1)
-    for q, limit in ((1e-6, losses.cross_entropy(logits, targets)), (1.0, error)):
-        np.testing.assert_allclose(
-            losses.generalized_cross_entropy(logits, targets, q=q), limit, rtol=1e-5
-        )
+    targets = np.eye(5, dtype=np.float32)[[[0, 1, 2], [3, 4, 0]]]
+    error = 1 - np.sum(targets * special.softmax(logits, axis=-1), axis=-1)
+    for q, limit in ((1e-6, compiled(losses.cross_entropy)(logits, targets)), (1.0, error)):
+        loss = jax.jit(functools.partial(losses.generalized_cross_entropy, q=q))
+        np.testing.assert_allclose(loss(logits, targets), limit, rtol=1e-5)
 
 
 def test_with_equal_counts_logit_adjustment_is_cross_entropy():
     logits, targets = random_case(losses.logit_adjusted, (2, 3, 5))
-    expected = losses.cross_entropy(logits, targets)
-    for counts in (jnp.full(5, 37.0), jnp.zeros(5)):
-        np.testing.assert_allclose(
-            losses.logit_adjusted(logits, targets, counts, strength=2.0), expected, rtol=1e-6
-        )
+    expected = compiled(losses.cross_entropy)(logits, targets)
+    loss = jax.jit(functools.partial(losses.logit_adjusted, strength=2.0))
+    for counts in (37 * np.ones(5, np.float32), np.zeros(5, np.float32)):
+        np.testing.assert_allclose(loss(logits, targets, counts), expected, rtol=1e-6)
 
 
 def test_logit_adjustment_is_cross_entropy_with_the_prior_in_each_probability():
@@ -211,7 +244,7 @@ def test_logit_adjustment_is_cross_entropy_with_the_prior_in_each_probability():
     adjusted = np.exp(np.asarray(logits, np.float64)) * (counts / counts.sum()) ** 0.7
     log_probs = np.log(adjusted / adjusted.sum(axis=-1, keepdims=True))
     np.testing.assert_allclose(
-        losses.logit_adjusted(logits, targets, jnp.asarray(counts, jnp.float32), strength=0.7),
+        compiled(LOSSES["logit_adjusted"])(logits, targets, np.float32(counts)),
         -np.sum(targets * log_probs, axis=-1),
         rtol=1e-5,
     )
@@ -219,12 +252,12 @@ def test_logit_adjustment_is_cross_entropy_with_the_prior_in_each_probability():
 
 def test_under_logit_adjustment_a_class_without_examples_counts_as_one():
     logits, targets = random_case(losses.logit_adjusted, (3, 5))
+    both = values_and_gradient(losses.logit_adjusted)
     np.testing.assert_array_equal(
-        losses.logit_adjusted(logits, targets, COUNTS),
-        losses.logit_adjusted(logits, targets, jnp.maximum(COUNTS, 1)),
+        both(logits, targets, COUNTS)[0], both(logits, targets, np.maximum(COUNTS, 1))[0]
     )
-    of_others = jax.nn.one_hot(jnp.array([0, 1, 2]), 5)
-    gradient = jax.grad(lambda x: losses.logit_adjusted(x, of_others, COUNTS).sum())(logits)
+    of_others = np.eye(5, dtype=np.float32)[:3]
+    _, gradient = both(logits, of_others, COUNTS)
     assert (gradient[:, 3] > 0).all()  # the model learns that it is improbable
 
 
@@ -259,7 +292,7 @@ def test_logit_adjustment_of_strength_one_learns_the_balanced_posterior_of_two_g
 )
 def test_a_bad_setting_is_named(loss, settings, message):
     with pytest.raises(ValueError, match=message):
-        loss(jnp.zeros(5), jnp.ones(5) / 5, COUNTS, **settings)
+        loss(jnp.zeros(5), jnp.full(5, 0.2), jnp.asarray(COUNTS), **settings)
 
 
 def test_the_divergence_is_that_of_scipy_and_zero_for_the_targets_themselves():
@@ -283,12 +316,11 @@ def test_an_example_of_weight_zero_is_absent():
 @pytest.mark.parametrize("absent", [jnp.nan, jnp.inf, -jnp.inf, 1e38])
 @pytest.mark.parametrize("reduction", [losses.weighted_sum, losses.weighted_mean])
 def test_an_absent_value_is_ignored_and_has_no_gradient(reduction, absent):
-    values, weights = jnp.array([1.0, absent, 2.0]), jnp.array([0.5, 0.0, 1.5])
-    value, (of_values, of_weights) = jax.value_and_grad(reduction, argnums=(0, 1))(values, weights)
+    values, weights = np.float32([1.0, absent, 2.0]), np.float32([0.5, 0.0, 1.5])
+    gradients = value_and_gradients(reduction)
+    value, (of_values, of_weights) = gradients(values, weights)
     rest = np.array([0, 2])
-    without, (of_kept, _) = jax.value_and_grad(reduction, argnums=(0, 1))(
-        values[rest], weights[rest]
-    )
+    without, (of_kept, _) = gradients(values[rest], weights[rest])
     np.testing.assert_allclose(value, without, rtol=1e-6)
     np.testing.assert_allclose(of_values, [of_kept[0], 0.0, of_kept[1]], rtol=1e-6)
     assert np.isfinite(of_weights).all()
@@ -297,13 +329,18 @@ def test_an_absent_value_is_ignored_and_has_no_gradient(reduction, absent):
 @every_loss
 def test_the_logits_of_an_absent_example_have_no_gradient(loss):
     logits, targets = random_case(loss, (3, 5))
-    weights = jnp.array([1.0, 0.0, 2.0])
-    gradient = jax.grad(lambda x: losses.weighted_mean(loss(x, targets, COUNTS), weights))(logits)
+    weights = np.float32([1.0, 0.0, 2.0])
+
+    @jax.jit
+    @jax.grad
+    def gradient_of_mean(logits, targets, weights):
+        return losses.weighted_mean(loss(logits, targets, jnp.asarray(COUNTS)), weights)
+
+    gradient = gradient_of_mean(logits, targets, weights)
     assert not gradient[1].any()
     rest = np.array([0, 2])
-    alone = jax.grad(lambda x: losses.weighted_mean(loss(x, targets[rest], COUNTS), weights[rest]))(
-        logits[rest]
-    )
+    alone = gradient_of_mean(logits[rest], targets[rest], weights[rest])
+    gradient = np.asarray(gradient)
     np.testing.assert_allclose(gradient[rest], alone, atol=1e-6)
 
 
@@ -329,18 +366,17 @@ def test_on_separated_data_larger_utilities_lower_the_loss_and_confidence_tends_
     labels = np.arange(6) % 3
     loc = rng.normal(size=(6, 3))
     loc[np.arange(6), labels] = loc.max(axis=1) + 0.3  # each label has the largest utility
-    targets, counts = jnp.eye(3)[labels], jnp.ones(3)
-    loadings = jnp.asarray(0.5 * rng.normal(size=(6, 3, 2)), jnp.float32)
+    targets, counts = jnp.asarray(np.eye(3)[labels]), jnp.ones(3)
+    loc, loadings = np.float32(loc), np.float32(0.5 * rng.normal(size=(6, 3, 2)))
 
+    @jax.jit
     def result(scale, deviation):
-        latent = LatentGaussian(
-            jnp.asarray(scale * loc, jnp.float32), jnp.full((6, 3), deviation), deviation * loadings
-        )
+        latent = LatentGaussian(scale * loc, jnp.full((6, 3), deviation), deviation * loadings)
         log_probs = predictive.softmax(None, latent, num_samples=1024, points="sobol")
         value = losses.cross_entropy(log_probs, targets, counts).mean()
-        return float(value), float(jnp.exp(log_probs.max(axis=-1)).mean())
+        return value, jnp.exp(log_probs.max(axis=-1)).mean()
 
     for deviation in (1e-3, 1.0):
-        values, confidences = zip(*(result(1 + a, deviation) for a in (0, 0.1, 1, 10, 100)))
+        values, confidences = zip(*(result(1.0 + a, deviation) for a in (0, 0.1, 1, 10, 100)))
         assert np.all(np.diff(values) < 0)
         assert confidences[-1] > 0.999

@@ -31,7 +31,7 @@ EXAMPLES = {
 def test_an_absent_example_changes_nothing(name):
     backbone = EXAMPLES[name]
     present = jnp.array([True, True, True, True, False, False])
-    variables = backbone.init(key(), INPUTS, present)
+    variables = random_variables(backbone)
     absent_changed = INPUTS.at[4:].set(1e3)
 
     @jax.jit
@@ -50,23 +50,28 @@ def test_an_absent_example_changes_nothing(name):
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_features_of_evaluation_do_not_depend_on_the_batch(name):
     backbone = EXAMPLES[name]
-    present = jnp.ones(6, bool)
-    variables = backbone.init(key(), INPUTS, present)
-    complete = backbone.apply(variables, INPUTS, present)
-    one = backbone.apply(variables, INPUTS[2:3], present[2:3])
+    variables = random_variables(backbone)
+
+    @jax.jit
+    def run():
+        batches = (INPUTS, INPUTS[2:3])
+        return [backbone.apply(variables, x, jnp.ones(len(x), bool)) for x in batches]
+
+    complete, one = run()
     np.testing.assert_allclose(complete[2:3], one, rtol=1e-4, atol=1e-6)
 
 
-def initial_shapes(model, inputs=INPUTS, **settings):
-    init = functools.partial(model.init, **settings)
-    return jax.eval_shape(init, key(), inputs, jnp.ones(len(inputs), bool))
+@functools.cache
+def initial_shapes(model, shape=INPUTS.shape, **settings):
+    inputs, present = jax.ShapeDtypeStruct(shape, "float32"), jax.ShapeDtypeStruct(shape[:1], bool)
+    return jax.eval_shape(functools.partial(model.init, **settings), key(), inputs, present)
 
 
 def random_variables(model):
     """Random parameters and statistics, so that no scale of zero hides a branch."""
     rng = np.random.default_rng(1)
     return jax.tree.map(
-        lambda x: jnp.asarray(rng.uniform(0.1, 1, x.shape), x.dtype), initial_shapes(model)
+        lambda x: rng.uniform(0.1, 1, x.shape).astype(x.dtype), initial_shapes(model)
     )
 
 
@@ -78,11 +83,16 @@ def by_name(variables):
 def test_the_features_are_the_mean_of_the_maps_over_the_image(name):
     model, present = Classifier(EXAMPLES[name], heads.Deterministic(3)), jnp.ones(6, bool)
     variables = random_variables(model)
-    maps, features = (
-        model.apply(variables, INPUTS, present, train=False, method=method)
-        for method in ("maps", "features")
-    )
-    np.testing.assert_array_equal(jnp.mean(maps, axis=(1, 2)), features)
+
+    @jax.jit
+    def run():
+        maps, features = (
+            model.apply(variables, INPUTS, present, train=False, method=method)
+            for method in ("maps", "features")
+        )
+        return jnp.mean(maps, axis=(1, 2)), features
+
+    np.testing.assert_array_equal(*run())
 
 
 def test_a_backbone_without_maps_is_an_error_that_says_what_to_use():
@@ -109,10 +119,9 @@ def test_a_trunk_and_its_tail_are_the_network_bit_for_bit(version, settings, tra
 
     maps, statistics = apply(variables, INPUTS, "maps")
     for last in (0, 1):
-        inputs_of_tail = jnp.zeros((6, 8, 8, 4))
         trunk_shapes = by_name(initial_shapes(backbone, method="stages", last=last))
         tail_shapes = by_name(
-            initial_shapes(backbone, inputs_of_tail, method="stages", first=last + 1)
+            initial_shapes(backbone, (6, 8, 8, 4), method="stages", first=last + 1)
         )
         assert not trunk_shapes.keys() & tail_shapes.keys()
         assert trunk_shapes | tail_shapes == by_name(initial_shapes(backbone))
@@ -232,10 +241,22 @@ def test_a_network_without_a_fixed_architecture_is_a_choice():
     assert backbones.smallest("ResNet") == "ResNet"
 
 
+def size(tree):
+    return sum(x.size for x in jax.tree.leaves(tree))
+
+
+@functools.cache
+def shapes_for_images(backbone, pixels):
+    """Of the features, and of the variables and intermediate values."""
+    images = jax.ShapeDtypeStruct((2, pixels, pixels, 3), "float32")
+    present = jax.ShapeDtypeStruct((2,), bool)
+    init = functools.partial(backbone.init_with_output, capture_intermediates=True, mutable=True)
+    return jax.eval_shape(init, key(), images, present)
+
+
 def num_parameters(backbone, head, pixels):
-    model = Classifier(backbone, head)
-    shapes = jax.eval_shape(model.init, key(), jnp.zeros((2, pixels, pixels, 3)), jnp.ones(2, bool))
-    return sum(x.size for x in jax.tree.leaves(shapes["params"]))
+    features, variables = shapes_for_images(backbone, pixels)
+    return size(variables["params"]) + size(jax.eval_shape(head.init, key(), features)["params"])
 
 
 @pytest.mark.parametrize(
@@ -303,7 +324,7 @@ def test_rematerialisation_recomputes_every_block_and_changes_no_gradient(versio
     def gradient(remat):
         backbone = ResNet(version=version, stem="cifar", remat=remat, **SMALL)
         present = jnp.ones(6, bool)
-        variables = backbone.init(key(), INPUTS, present)
+        variables = random_variables(backbone)
 
         def loss(params):
             apply = {**variables, "params": params}
@@ -327,29 +348,36 @@ def num_remats(traced):
 def test_bfloat16_keeps_parameters_statistics_and_features_in_float32():
     backbone = ResNet(stem="cifar", dtype="bfloat16", **SMALL)
     present = jnp.ones(6, bool)
-    variables = backbone.init(key(), INPUTS, present)
-    assert {x.dtype for x in jax.tree.leaves(variables)} == {jnp.dtype("float32")}
-    features, intermediates = backbone.apply(variables, INPUTS, present, capture_intermediates=True)
+    assert {x.dtype for x in jax.tree.leaves(initial_shapes(backbone))} == {jnp.dtype("float32")}
+    variables = random_variables(backbone)
+
+    @jax.jit
+    def run():
+        exact = ResNet(stem="cifar", **SMALL).apply(variables, INPUTS, present)
+        return exact, backbone.apply(variables, INPUTS, present, capture_intermediates=True)
+
+    exact, (features, intermediates) = run()
     assert features.dtype == jnp.float32
     inner = intermediates["intermediates"]["stage1_block1"]["__call__"][0]
     assert inner.dtype == jnp.bfloat16
-    exact = ResNet(stem="cifar", **SMALL).apply(variables, INPUTS, present)
     np.testing.assert_allclose(features, exact, rtol=0.1, atol=0.05)
 
 
 def test_a_residual_block_of_version_1_starts_as_the_identity():
     backbone = ResNet(bottleneck=False, stem="cifar", **SMALL)
-    variables = backbone.init(key(), INPUTS, jnp.ones(6, bool))
-    _, seen = backbone.apply(variables, INPUTS, jnp.ones(6, bool), capture_intermediates=True)
+    _, seen = jax.jit(
+        lambda: backbone.init_with_output(
+            key(), INPUTS, jnp.ones(6, bool), capture_intermediates=True, mutable=True
+        )
+    )()
     block, stem = (seen["intermediates"][n]["__call__"][0] for n in ("stage1_block1", "stem_norm"))
     np.testing.assert_allclose(block, jax.nn.relu(stem), rtol=1e-5)
 
 
 @pytest.mark.parametrize("start", ["identity", "keras"])
 def test_kernels_and_scales_have_the_documented_initial_distribution(start):
-    variables = ResNet(stage_sizes=(1, 1), width=32, start=start).init(
-        key(), INPUTS, jnp.ones(6, bool)
-    )
+    backbone = ResNet(stage_sizes=(1, 1), width=32, start=start)
+    variables = jax.jit(backbone.init)(key(), INPUTS, jnp.ones(6, bool))
     of = {"/".join(name): np.asarray(x) for name, x in flatten_dict(variables["params"]).items()}
     for kernel in (x for name, x in of.items() if name.endswith("kernel")):
         height, width, channels, features = kernel.shape
@@ -374,17 +402,9 @@ def test_an_unknown_setting_is_an_error_that_lists_the_choices(settings):
 
 
 def test_inception_has_the_running_statistics_and_maps_of_keras():
-    def shapes(backbone, pixels):
-        images, present = jnp.zeros((2, pixels, pixels, 3)), jnp.ones(2, bool)
-        return jax.eval_shape(
-            lambda: backbone.init_with_output(
-                key(), images, present, capture_intermediates=True, mutable=True, method="maps"
-            )
-        )
-
-    maps, variables = shapes(InceptionResNetV2(), 299)
-    assert maps.shape == (2, 8, 8, 1536)
-    assert sum(x.size for x in jax.tree.leaves(variables["batch_stats"])) == 55_873_736 - 55_813_192
+    _, variables = shapes_for_images(InceptionResNetV2(), 299)
+    assert size(variables["batch_stats"]) == 55_873_736 - 55_813_192
+    assert variables["intermediates"]["final"]["__call__"][0].shape == (2, 8, 8, 1536)
     of = {
         name: seen["__call__"][0].shape
         for name, seen in variables["intermediates"].items()
@@ -396,8 +416,8 @@ def test_inception_has_the_running_statistics_and_maps_of_keras():
         "stage3_block1": (2, 8, 8, 2080),
     }
     assert {name: of[name] for name in grids} == grids
-    smallest_image = shapes(InceptionResNetV2Small(padding="VALID"), 75)
-    assert smallest_image[0].shape == (2, 1, 1, 1536)
+    _, smallest = shapes_for_images(InceptionResNetV2Small(padding="VALID"), 75)
+    assert smallest["intermediates"]["final"]["__call__"][0].shape == (2, 1, 1, 1536)
 
 
 def test_images_too_small_for_inception_are_an_error():
@@ -409,26 +429,26 @@ def test_images_too_small_for_inception_are_an_error():
 
 def test_an_absent_example_changes_nothing_in_inception():
     backbone, present = InceptionResNetV2Small(), jnp.array([True, True, True, False])
-    shapes = jax.eval_shape(backbone.init, key(), INPUTS[:4], present)
     rng = np.random.default_rng(0)
     variables = jax.tree.map(
-        lambda x: np.asarray(0.1 * rng.normal(size=x.shape), np.float32), shapes
+        lambda x: 0.1 * rng.standard_normal(x.shape, np.float32), initial_shapes(backbone)
     )
 
     @jax.jit
-    def run(inputs):
+    def run(variables, inputs):
         features, state = backbone.apply(
             variables, inputs, present, train=True, mutable=["batch_stats"]
         )
         return features[:3], state
 
     same = functools.partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-5)
-    jax.tree.map(same, run(INPUTS[:4].at[3].set(1e3)), run(INPUTS[:4]))
+    changed = INPUTS[:4].at[3].set(1e3)
+    jax.tree.map(same, run(variables, changed), run(variables, INPUTS[:4]))
 
 
 def test_inception_supports_rematerialisation():
     backbone, present = InceptionResNetV2Small(remat=True), jnp.ones(2, bool)
-    variables = jax.eval_shape(backbone.init, key(), INPUTS[:2], present)
+    variables = initial_shapes(InceptionResNetV2Small())
 
     def loss(params, stats):
         variables = {"params": params, "batch_stats": stats}

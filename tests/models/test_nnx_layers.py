@@ -27,14 +27,35 @@ SETTINGS = {
 all_settings = pytest.mark.parametrize("settings", SETTINGS.values(), ids=SETTINGS)
 
 
-def layer(seed=0, **settings):
-    settings = dict(num_factors=3, num_samples=16) | settings
-    return HeteroscedasticDense(7, 5, rngs=nnx.Rngs(seed), **settings)
+# Compiled, because each operation alone would be a program.
+call = nnx.jit(lambda layer, features: layer(features))
+
+
+@functools.partial(nnx.jit, static_argnums=(0, 1))
+def built(streams, points):
+    rngs = nnx.Rngs(**dict(streams))
+    return HeteroscedasticDense(7, 5, num_factors=3, num_samples=4, points=points, rngs=rngs)
+
+
+def layer(streams=(("default", 0),), points="sobol"):
+    return built(streams, points)
+
+
+@functools.partial(nnx.jit, static_argnums=(1, 2))
+def converted(params, linen, streams=()):
+    rngs = nnx.Rngs(**dict(streams)) if streams else None
+    return from_linen(params, linen, rngs=rngs)
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def linen_logits(linen, params, noise=None):
+    rngs = None if noise is None else {"noise": noise}
+    return linen.apply({"params": params}, FEATURES, rngs=rngs)
 
 
 def linen_and_params(**settings):
     """A linen layer and random parameters, other than the initial ones."""
-    linen = layers.HeteroscedasticDense(5, **dict(num_samples=16) | settings)
+    linen = layers.HeteroscedasticDense(5, **dict(num_samples=4) | settings)
     rng = np.random.default_rng(1)
     shapes = jax.eval_shape(linen.init, key(), FEATURES)["params"]
     return linen, jax.tree.map(lambda x: jnp.asarray(rng.normal(size=x.shape), x.dtype), shapes)
@@ -47,9 +68,9 @@ def cross_entropy(logits):
 @all_settings
 def test_conversions_are_exact_and_outputs_and_gradients_are_those_of_linen(settings):
     linen, params = linen_and_params(**settings)
-    converted = from_linen(params, linen)
-    jax.tree.map(np.testing.assert_array_equal, to_linen(converted), params)
-    assert converted.linen == linen
+    one = converted(params, linen)
+    jax.tree.map(np.testing.assert_array_equal, to_linen(one), params)
+    assert one.linen == linen
 
     @jax.jit
     def expected(params):
@@ -57,7 +78,7 @@ def test_conversions_are_exact_and_outputs_and_gradients_are_those_of_linen(sett
             params
         )
 
-    value, gradients = nnx.jit(nnx.value_and_grad(lambda m: cross_entropy(m(FEATURES))))(converted)
+    value, gradients = nnx.jit(nnx.value_and_grad(lambda m: cross_entropy(m(FEATURES))))(one)
     close = functools.partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-6)
     value_in_linen, gradients_in_linen = expected(params)
     close(value, value_in_linen)
@@ -66,61 +87,62 @@ def test_conversions_are_exact_and_outputs_and_gradients_are_those_of_linen(sett
 
 def test_parameters_and_draws_are_those_of_linen_for_equal_keys():
     one, stream = layer(), nnx.Rngs(0)
-    variables = one.linen.init(stream.params(), FEATURES)
-    jax.tree.map(np.testing.assert_array_equal, to_linen(one), variables["params"])
+    params = jax.jit(one.linen.init)(stream.params(), FEATURES)["params"]
+    jax.tree.map(np.testing.assert_array_equal, to_linen(one), params)
     noise = stream.noise.fork()()  # the layer forks its stream, as Dropout does
-    expected = one.linen.apply(variables, FEATURES, rngs={"noise": noise})
-    np.testing.assert_allclose(one(FEATURES), expected, rtol=1e-5)
+    expected = linen_logits(one.linen, params, noise)
+    np.testing.assert_allclose(call(one, FEATURES), expected, rtol=1e-5)
 
 
 def test_draws_differ_between_calls_and_repeat_for_a_seed():
     one, again, other = layer(), layer(), layer()
     other.utilities, other.rngs = one.utilities, nnx.RngStream(1, tag="noise")
-    call = nnx.jit(lambda m: m(FEATURES))
-    first, second = call(one), call(one)
+    first, second = call(one, FEATURES), call(one, FEATURES)
     assert np.abs(first - second).max() > 1e-3
-    assert np.abs(first - call(other)).max() > 1e-3
-    np.testing.assert_array_equal(call(again), first)
-    np.testing.assert_array_equal(call(again), second)
+    assert np.abs(first - call(other, FEATURES)).max() > 1e-3
+    np.testing.assert_array_equal(call(again, FEATURES), first)
+    np.testing.assert_array_equal(call(again, FEATURES), second)
 
 
 def test_evaluation_is_deterministic_and_independent_of_the_batch_and_has_the_covariance():
     one = layer(points="independent")
     one.eval()
-    call, order = nnx.jit(lambda m, x: m(x)), np.array([2, 0, 3, 1])
+    order = np.array([2, 0, 3, 1])
     logits = call(one, FEATURES)
     np.testing.assert_array_equal(call(one, FEATURES), logits)
     np.testing.assert_array_equal(call(one, FEATURES[order]), logits[order])
-    np.testing.assert_allclose(one(FEATURES[2]), logits[2], rtol=1e-4, atol=1e-5)
-    np.testing.assert_array_equal(nnx.view(one, deterministic=True)(FEATURES), one(FEATURES))
-    without_noise = jax.nn.log_softmax(one.latent(FEATURES).loc)
+    np.testing.assert_allclose(call(one, FEATURES[2]), logits[2], rtol=1e-4, atol=1e-5)
+    np.testing.assert_array_equal(call(nnx.view(one, deterministic=True), FEATURES), logits)
+    without_noise = nnx.jit(lambda m: jax.nn.log_softmax(m.latent(FEATURES).loc))(one)
     assert np.abs(logits - without_noise).max() > 1e-2
 
 
 def test_train_and_view_switch_the_noise_on():
     one = layer()
     one.eval()
-    fixed = one(FEATURES)
-    assert np.abs(nnx.view(one, deterministic=False)(FEATURES) - fixed).max() > 1e-3
-    np.testing.assert_array_equal(one(FEATURES), fixed)
+    fixed = call(one, FEATURES)
+    assert np.abs(call(nnx.view(one, deterministic=False), FEATURES) - fixed).max() > 1e-3
+    np.testing.assert_array_equal(call(one, FEATURES), fixed)
     one.train()
-    assert np.abs(one(FEATURES) - fixed).max() > 1e-3
+    assert np.abs(call(one, FEATURES) - fixed).max() > 1e-3
 
 
 def test_without_a_stream_of_noise_training_has_fixed_points():
-    one = HeteroscedasticDense(7, 5, num_samples=16, rngs=nnx.Rngs(params=0))
-    fixed = one.linen.apply({"params": to_linen(one)}, FEATURES)
-    np.testing.assert_array_equal(one(FEATURES), fixed)
+    one = layer((("params", 0),))
     linen, params = one.linen, to_linen(one)
-    for rngs in (nnx.Rngs(noise=0), nnx.Rngs(0)):
-        assert np.abs(from_linen(params, linen, rngs=rngs)(FEATURES) - fixed).max() > 1e-3
+    fixed = linen_logits(linen, params)
+    np.testing.assert_array_equal(call(one, FEATURES), fixed)
+    for stream in ("noise", "default"):
+        noisy = converted(params, linen, ((stream, 0),))
+        assert np.abs(call(noisy, FEATURES) - fixed).max() > 1e-3
 
 
 def test_a_split_layer_merges_to_the_same_layer():
     one = layer()
     graph, params, rest = nnx.split(one, nnx.Param, ...)
     assert sum(x.size for x in jax.tree.leaves(params)) == 2 * 8 * 5 + 8 * 5 * 3
-    np.testing.assert_array_equal(nnx.merge(graph, params, rest)(FEATURES), layer()(FEATURES))
+    merged = nnx.merge(graph, params, rest)
+    np.testing.assert_array_equal(call(merged, FEATURES), call(layer(), FEATURES))
 
 
 def test_a_model_learns_correlated_noise_with_an_optimizer():
@@ -133,13 +155,15 @@ def test_a_model_learns_correlated_noise_with_an_optimizer():
     class Model(nnx.Module):
         def __init__(self, rngs):
             self.dense = nnx.Linear(7, 16, rngs=rngs)
-            self.head = HeteroscedasticDense(16, 5, num_factors=2, num_samples=16, rngs=rngs)
+            self.head = HeteroscedasticDense(16, 5, num_factors=2, num_samples=4, rngs=rngs)
 
         def __call__(self, x):
             return self.head(nnx.relu(self.dense(x)))
 
-    model = Model(nnx.Rngs(params=0, noise=1))
-    optimizer = nnx.Optimizer(model, optax.adam(0.03), wrt=nnx.Param)
+    @nnx.jit
+    def built():
+        model = Model(nnx.Rngs(params=0, noise=1))
+        return model, nnx.Optimizer(model, optax.adam(0.03), wrt=nnx.Param)
 
     def loss(model, part):
         logits = model(inputs[part])
@@ -149,14 +173,15 @@ def test_a_model_learns_correlated_noise_with_an_optimizer():
     def step(model, optimizer):
         optimizer.update(model, nnx.grad(loss)(model, slice(0, 256)))
 
-    held_out = slice(256, None)
+    model, optimizer = built()
+    held_out_loss = nnx.jit(lambda model: loss(model, slice(256, None)))
     model.eval()
-    first, loadings = loss(model, held_out), model.head.utilities.factor_loadings.kernel[...]
+    first, loadings = held_out_loss(model), model.head.utilities.factor_loadings.kernel[...]
     model.train()
     for _ in range(40):
         step(model, optimizer)
     model.eval()
-    assert loss(model, held_out) < 0.8 * first
+    assert held_out_loss(model) < 0.8 * first
     assert np.abs(model.head.utilities.factor_loadings.kernel[...] - loadings).max() > 0.01
 
 
@@ -181,7 +206,7 @@ def test_a_model_learns_correlated_noise_with_an_optimizer():
 def test_parameters_that_do_not_fit_are_clear_errors(change, message):
     linen, params = linen_and_params(num_factors=3)
     with pytest.raises(ValueError, match=message):
-        from_linen(change(params), linen)
+        converted(change(params), linen)
 
 
 def test_the_number_of_features_is_at_least_one():

@@ -13,7 +13,7 @@ from scipy import stats
 from heteroscedastic import latent as latent_lib
 from heteroscedastic import tasks
 from heteroscedastic.analysis.covariance import average, examples, known_noise, pairs, summary
-from heteroscedastic.data import augment, resident
+from heteroscedastic.data import resident
 from heteroscedastic.runs import loaded_run
 
 
@@ -50,19 +50,21 @@ def test_results_report_the_learned_temperature(last_run):
 def test_measures_are_plain_averages_in_units_of_the_utilities(changed, measured):
     loaded, measures = changed, measured
     split = loaded.run.dataset.splits["valid"]
-    inputs = jnp.stack(
-        [
-            augment.value_range(jax.random.key(0), {"image": jnp.asarray(x)}, low=-1, high=1)[
-                "image"
-            ]
-            for x in split.inputs
-        ]
+    inputs = np.asarray(split.inputs, np.float32) / 127.5 - 1  # value_range(-1, 1)
+
+    @jax.jit
+    def in_plain_steps(params, inputs):
+        predicted = loaded.run.model.apply({"params": params}, inputs, jnp.ones(len(inputs), bool))
+        latent = latent_lib.temper(predicted, 1 / float(temperature(loaded)))  # of the utilities
+        probs = jnp.mean(
+            jax.nn.softmax(latent_lib.sample(jax.random.key(1), predicted, 2000)), axis=0
+        )
+        return latent_lib.covariance(latent), latent_lib.difference_variance(latent), probs
+
+    covariances, differences, probs = map(
+        np.asarray, in_plain_steps(loaded.state.params, jnp.asarray(inputs))
     )
-    latent = loaded.run.model.apply(
-        {"params": loaded.state.params}, inputs, jnp.ones(len(inputs), bool)
-    )
-    latent = latent_lib.temper(latent, 1 / float(temperature(loaded)))  # in units of the utilities
-    expected = np.mean(latent_lib.covariance(latent), axis=0)
+    expected = np.mean(covariances, axis=0)
     np.testing.assert_allclose(measures.covariance, expected, rtol=1e-3, atol=1e-4)
     deviations = np.sqrt(np.diag(expected))
     np.testing.assert_allclose(
@@ -70,14 +72,7 @@ def test_measures_are_plain_averages_in_units_of_the_utilities(changed, measured
     )
     np.testing.assert_allclose(measures.overlap.sum(), 1.0, rtol=1e-4)  # sum_ij p_i p_j = 1
     # the weighted variance of differences, within the Monte Carlo error of p
-    samples = latent_lib.sample(
-        jax.random.key(1), latent_lib.temper(latent, float(temperature(loaded))), 2000
-    )
-    probs = np.mean(jax.nn.softmax(samples), axis=0)
-    seen = np.mean(
-        probs[:, :, None] * probs[:, None] * np.asarray(latent_lib.difference_variance(latent)),
-        axis=0,
-    )
+    seen = np.mean(probs[:, :, None] * probs[:, None] * differences, axis=0)
     np.testing.assert_allclose(measures.seen, seen, rtol=0.2, atol=0.1 * seen.max())
 
 
@@ -102,15 +97,11 @@ def test_a_run_that_is_not_complete_is_an_error(tmp_path):
 def test_features_and_head_give_the_latents_of_the_run(last_run):
     run, params = last_run.run, last_run.state.params
     feed = next(resident.feeds(np.arange(20), 20))
-    features, _ = run.features(
-        params, last_run.state.model_state, run.dataset.splits["valid"], feed
-    )
-    latent, _ = run.latents(params, last_run.state.model_state, run.dataset.splits["valid"], feed)
-    jax.tree.map(
-        np.testing.assert_array_equal,
-        run.model.head.apply({"params": params["head"]}, features),
-        latent,
-    )
+    split, model_state = run.dataset.splits["valid"], last_run.state.model_state
+    features, _ = jax.jit(run.features)(params, model_state, split, feed)
+    latent, _ = jax.jit(run.latents)(params, model_state, split, feed)
+    by_head = jax.jit(run.model.head.apply)({"params": params["head"]}, features)
+    jax.tree.map(np.testing.assert_array_equal, by_head, latent)
 
 
 def test_visible_variance_of_pairs_agrees_with_all_pairs(changed, measured):
@@ -232,8 +223,13 @@ def test_an_example_covariance_is_that_of_its_latent(with_noise, last_run, monke
     split = last_run.run.dataset.splits["test"]
     chosen, classes = int(split.ids[30]), np.array([7, 1, 4])
     feed = resident.Feed(np.array([30]), np.ones(1), np.int32(0))
-    latent, _ = last_run.run.latents(last_run.state.params, last_run.state.model_state, split, feed)
-    expected = latent_lib.covariance(latent_lib.temper(latent, 1 / float(temperature(last_run))))[0]
+
+    @jax.jit
+    def covariance(state):
+        latent, _ = last_run.run.latents(state.params, state.model_state, split, feed)
+        return latent_lib.covariance(latent_lib.temper(latent, 1 / float(temperature(last_run))))
+
+    expected = np.asarray(covariance(last_run.state))[0]
     example = examples.example_covariance(last_run, "test", chosen, classes)
     np.testing.assert_allclose(
         example.covariance, expected[classes][:, classes], rtol=1e-4, atol=1e-4

@@ -117,8 +117,9 @@ def test_two_points_integrate_a_cubic_and_one_does_not(num_points, is_exact):
     def cubic(features):
         return jnp.sum(features**3, axis=-1)
 
-    found = jnp.sum(attribution.integrated(maps, cubic, num_points), axis=(1, 2))
-    expected = cubic(jnp.mean(maps, axis=(1, 2)))
+    integrated = jax.jit(lambda maps: attribution.integrated(maps, cubic, num_points))
+    found = np.sum(integrated(maps), axis=(1, 2))
+    expected = np.sum(np.mean(maps, axis=(1, 2)) ** 3, axis=-1)
     assert np.allclose(found, expected, rtol=1e-5) == is_exact
 
 
@@ -139,19 +140,23 @@ def test_grad_cam_pp_weighs_by_the_derivatives_of_the_exponential():
     def exponential(flat):
         return jnp.exp(score(jnp.mean(flat.reshape(1, 2, 2, 3), axis=(1, 2))))[0]
 
-    flat = maps.ravel()
-    first = jax.grad(exponential)(flat)
-    second = jnp.diagonal(jax.hessian(exponential)(flat))
-    third = jax.jacfwd(jax.hessian(exponential))(flat)
-    third = jnp.stack([third[i, i, i] for i in range(len(flat))])
-    total = jnp.broadcast_to(jnp.sum(maps, axis=(1, 2), keepdims=True), maps.shape).ravel()
+    @jax.jit
+    def derivatives(flat):
+        hessian = jax.hessian(exponential)
+        grad = jax.grad(exponential)
+        return exponential(flat), grad(flat), hessian(flat), jax.jacfwd(hessian)(flat)
+
+    value, first, second, third = map(np.asarray, derivatives(maps.ravel()))
+    second, third = np.einsum("ii->i", second), np.einsum("iii->i", third)
+    total = np.broadcast_to(np.sum(maps, axis=(1, 2), keepdims=True), maps.shape).ravel()
     denominator = 2 * second + total * third
-    alpha = jnp.where(denominator == 0, 0, second / jnp.where(denominator == 0, 1, denominator))
-    slopes = jax.nn.relu(first / exponential(flat))  # dS/dA
-    weights = jnp.sum((alpha * slopes).reshape(1, 2, 2, 3), axis=(1, 2))
-    expected = jax.nn.relu(jnp.einsum("bhwd,bd->bhw", maps, weights))
+    alpha = np.where(denominator == 0, 0, second / np.where(denominator == 0, 1, denominator))
+    slopes = np.maximum(first / value, 0)  # dS/dA
+    weights = np.sum((alpha * slopes).reshape(1, 2, 2, 3), axis=(1, 2))
+    expected = np.maximum(np.einsum("bhwd,bd->bhw", maps, weights), 0)
     assert expected.max() > 0.1
-    np.testing.assert_allclose(attribution.grad_cam_pp(maps, score), expected, rtol=1e-5)
+    found = jax.jit(lambda maps: attribution.grad_cam_pp(maps, score))(maps)
+    np.testing.assert_allclose(found, expected, rtol=1e-5)
 
 
 def test_grad_cam_pp_is_zero_and_finite_where_nothing_has_a_gradient():
@@ -207,18 +212,23 @@ def test_mutual_information_and_log_prob_are_those_of_the_points(head, link):
 @pytest.mark.parametrize("link", ["softmax", "sigmoid"])
 def test_the_entropy_is_that_of_the_mean_of_the_points_and_its_map_adds_up(link):
     maps, _, apply = parts(HEADS[3])
-    features = jnp.mean(maps, axis=(1, 2))
-    noise = fixed_noise(apply(features))
 
     @jax.jit
-    def function(features):
-        return scalars.entropy(apply(features), noise, link)
+    def entropy_and_its_map(maps):
+        features = jnp.mean(maps, axis=(1, 2))
+        noise = fixed_noise(apply(features))
 
+        def function(features):
+            return scalars.entropy(apply(features), noise, link)
+
+        points = latent_lib.utilities(apply(features), noise)
+        values = function(features), function(jnp.zeros_like(features))
+        return points, values, attribution.integrated(maps, function)
+
+    points, (value, start), map_ = jax.tree.map(np.asarray, entropy_and_its_map(maps))
     split = ensembles.entropy_split if link == "softmax" else ensembles.sigmoid_entropy_split
-    points = np.asarray(latent_lib.utilities(apply(features), noise))
-    np.testing.assert_allclose(function(features), split(points).total, rtol=1e-4)
-    total = jnp.sum(attribution.integrated(maps, function), axis=(1, 2))
-    expected = function(features) - function(jnp.zeros_like(features))
+    np.testing.assert_allclose(value, split(points).total, rtol=1e-4)
+    total, expected = np.sum(map_, axis=(1, 2)), value - start
     np.testing.assert_allclose(total, expected, atol=3e-4 * (1 + np.abs(expected).max()))
 
 
@@ -240,19 +250,25 @@ def test_the_map_of_a_utility_needs_no_hidden_layer_but_the_gradients_do_not_min
     with pytest.raises(ValueError, match=r"^hidden_width is 6, so the utilities are not affine"):
         head.utilities_parameters(params)
 
-    def function(features):
-        return scalars.utility(apply(features), CLASSES)
+    @jax.jit
+    def everything(maps):
+        def function(features):
+            return scalars.utility(apply(features), CLASSES)
 
-    features = jnp.mean(maps, axis=(1, 2))
-    assert features.shape == (3, D)
-    assert attribution.grad_cam(maps, function).max() > 0
-    found = jnp.sum(attribution.integrated(maps, function, 400), axis=(1, 2))
-    expected = function(features) - function(jnp.zeros_like(features))
+        features = jnp.mean(maps, axis=(1, 2))
+        assert features.shape == (3, D)
+        difference = function(features) - function(jnp.zeros_like(features))
+        map_ = attribution.integrated(maps, function, 400)
+        return attribution.grad_cam(maps, function), jnp.sum(map_, axis=(1, 2)), difference
+
+    grad_cam, found, expected = everything(maps)
+    assert grad_cam.max() > 0
     np.testing.assert_allclose(found, expected, rtol=2e-2, atol=1e-2)
 
 
 def test_fixed_points_are_the_same_for_every_example():
     latent = gaussians.latent("everything")
-    latent = latent_lib.map_batch(lambda x: jnp.repeat(x[:1], 3, axis=0), latent)
-    for points in scalars.fixed_noise(latent, 8):
+    latent = latent_lib.map_batch(lambda x: jnp.asarray(np.repeat(x[:1], 3, axis=0)), latent)
+    points_of = jax.jit(functools.partial(scalars.fixed_noise, num_samples=8))
+    for points in points_of(latent):
         np.testing.assert_array_equal(points[:, 0], points[:, 2])

@@ -88,12 +88,16 @@ def test_the_temperature_of_the_head_changes_no_map(head):
     other = noise_maps(head.clone(temperature=0.3), params, maps, PAIRS)
     for a, b in zip(explained(head)[0][0], other, strict=True):
         np.testing.assert_array_equal(a, b)
+
     # Nor that through the head, whose latent the temperature divides.
-    variances = [
-        scalars.pair_variance(h.apply({"params": params}, maps[:, 0, 0]), PAIRS, h.temperature)
-        for h in (head, head.clone(temperature=0.3))
-    ]
-    np.testing.assert_allclose(*variances, rtol=1e-4)
+    @jax.jit
+    def variances(params, features):
+        return [
+            scalars.pair_variance(h.apply({"params": params}, features), PAIRS, h.temperature)
+            for h in (head, head.clone(temperature=0.3))
+        ]
+
+    np.testing.assert_allclose(*variances(params, maps[:, 0, 0]), rtol=1e-4)
 
 
 def renamed(head, params):
@@ -104,7 +108,7 @@ def renamed(head, params):
         axis = axes.get(path[0].key)
         if axis is None:
             return x
-        return jnp.take(x, ORDER, axis=axis)
+        return jnp.asarray(np.take(np.asarray(x), ORDER, axis=axis))
 
     return jax.tree_util.tree_map_with_path(leaf, params)
 
@@ -112,7 +116,7 @@ def renamed(head, params):
 @every_head
 def test_other_names_of_the_classes_change_no_map(head):
     maps, params, _ = parts(head)
-    new_pairs = jnp.asarray(np.argsort(ORDER))[PAIRS]
+    new_pairs = jnp.asarray(np.argsort(ORDER)[np.asarray(PAIRS)])
     other = noise_maps(head, renamed(head, params), maps, new_pairs)
     for a, b in zip(explained(head)[0][0], other, strict=True):
         close(a, b)
@@ -191,16 +195,24 @@ def test_a_head_without_noise_and_three_classes_are_errors():
 @every_head
 def test_the_default_pair_has_the_largest_visible_variance_beside_the_likeliest_class(head):
     maps, _, apply = parts(head)
-    latent = apply(jnp.mean(maps, axis=(1, 2)))
-    probs = jax.nn.softmax(latent.loc)
-    first, second = np.asarray(noise.default_classes(latent, probs)).T
-    seen = np.asarray(probs[:, :, None] * probs[:, None] * latent_lib.difference_variance(latent))
+
+    @jax.jit
+    def chosen(maps):
+        latent = apply(jnp.mean(maps, axis=(1, 2)))
+        softmax, sigmoid = jax.nn.softmax(latent.loc), jax.nn.sigmoid(latent.loc)
+        pairs = noise.default_classes(latent, softmax)
+        labels = noise.default_classes(latent, sigmoid, "sigmoid")
+        differences = latent_lib.difference_variance(latent)
+        return pairs, labels, softmax, sigmoid, differences, latent_lib.covariance(latent)
+
+    pairs, labels, probs, sigmoid, differences, covariance = map(np.asarray, chosen(maps))
+    first, second = pairs.T
+    seen = probs[:, :, None] * probs[:, None] * differences
     np.testing.assert_array_equal(first, np.argmax(probs, axis=-1))
     np.testing.assert_array_equal(second, np.argmax(seen[np.arange(3), first], axis=-1))
     assert (first != second).all()
-    probs = jax.nn.sigmoid(latent.loc)
-    (label,) = np.asarray(noise.default_classes(latent, probs, "sigmoid")).T
-    visible = probs * (1 - probs) * np.einsum("bkk->bk", latent_lib.covariance(latent))
+    (label,) = labels.T
+    visible = sigmoid * (1 - sigmoid) * np.einsum("bkk->bk", covariance)
     np.testing.assert_array_equal(label, np.argmax(visible, axis=-1))
 
 
@@ -233,7 +245,7 @@ def test_bfloat16_and_float32_agree():
         for b in (backbone, backbone.clone(dtype="bfloat16"))
     ]
     head = heads.LowRank(K, num_factors=2)
-    params = head.init(jax.random.key(2), maps[0][:, 0, 0])["params"]
+    params = jax.jit(head.init)(jax.random.key(2), maps[0][:, 0, 0])["params"]
     a, b = (totals(noise_maps(head, params, x, PAIRS)) for x in maps)
     assert not np.array_equal(a, b)
     np.testing.assert_allclose(a, b, atol=0.03 * np.abs(a).max())
