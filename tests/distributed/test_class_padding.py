@@ -120,22 +120,22 @@ def test_no_array_of_samples_and_classes_crosses_and_a_step_is_that_of_one_devic
     done = run_without(EXTRAS, _MEASURED, json.dumps(settings), env=with_devices(8))
     assert done.returncode == 0, done.stderr
     found = map(json.loads, done.stdout.splitlines()[-len(layouts) :])
-    for (num_classes, _, class_shards), told in zip(layouts, found, strict=True):
-        assert not told["uncut"]
-        assert told["padding_is_zero"]
-        assert told["difference"] < 1e-4
-        assert set(told["crossings"]) == {"all-reduce"}
-        for shape in told["crossings"]["all-reduce"]:
+    for (num_classes, _, class_shards), report in zip(layouts, found, strict=True):
+        assert not report["uncut"]
+        assert report["padding_is_zero"]
+        assert report["difference"] < 1e-4
+        assert set(report["crossings"]) == {"all-reduce"}
+        for shape in report["crossings"]["all-reduce"]:
             # Gradients are summed over the batch's shards; but for those, nothing with an axis of
             # classes.
-            is_gradient = class_shards < 8 and int(np.prod(shape)) in told["sizes"]
+            is_gradient = class_shards < 8 and int(np.prod(shape)) in report["sizes"]
             assert is_gradient or max(shape, default=0) < num_classes // class_shards, shape
-        alone = told["temporaries_on_one"]
+        alone = report["temporaries_on_one"]
         print(
-            f"{num_classes:,} classes, {class_shards} shards: {alone / told['temporaries']:.1f}"
+            f"{num_classes:,} classes, {class_shards} shards: {alone / report['temporaries']:.1f}"
             " times less memory"
         )
-        assert told["temporaries"] < alone / (0.6 * class_shards)
+        assert report["temporaries"] < alone / (0.6 * class_shards)
 
 
 @pytest.mark.extended

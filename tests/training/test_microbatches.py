@@ -166,10 +166,10 @@ def test_with_noise_the_step_is_the_same_in_distribution():
 
     def moments(number):
         state, sums, values = stepped(model, average, number, batch(UNEVEN), keys=keys)
-        told = np.concatenate(
+        reports = np.concatenate(
             [np.reshape(x, (len(keys), -1)) for x in jax.tree.leaves((state.params, sums.loss))], 1
         )
-        return np.stack([told, np.square(told)]), np.asarray(values.losses)
+        return np.stack([reports, np.square(reports)]), np.asarray(values.losses)
 
     (whole, losses_of_whole), (parts, losses_of_parts) = moments(1), moments(4)
     spread = np.sqrt((whole.var(axis=1) + parts.var(axis=1)) / len(keys))
@@ -246,15 +246,15 @@ def test_on_eight_devices_no_example_crosses_and_the_step_is_that_of_one(tmp_pat
     store.write(tmp_path / "digits.npz", digits)
     done = run_without(EXTRAS - {"sklearn"}, PROGRAM, str(tmp_path), env=with_devices(8))
     assert done.returncode == 0, done.stderr
-    told = list(map(json.loads, done.stdout.splitlines()[-4:]))
+    reports = list(map(json.loads, done.stdout.splitlines()[-4:]))
     crossings = {"all-reduce"}, {"all-reduce", "collective-permute"}  # the first of gradients
-    for one, eight, expected in zip(told[::2], told[1::2], crossings, strict=True):
+    for one, eight, expected in zip(reports[::2], reports[1::2], crossings, strict=True):
         assert (one["devices"], eight["devices"], one["ids"]) == (1, 8, eight["ids"])
         for name in ("loss", "norm", "losses"):
             np.testing.assert_allclose(eight[name], one[name], rtol=1e-4)
         assert not one["crossings"]
         assert set(eight["crossings"]) == expected
-    assert told[0]["losses"] != told[2]["losses"]
+    assert reports[0]["losses"] != reports[2]["losses"]
 
 
 @pytest.mark.parametrize("number", [0, -1, 1.5, "two"])
