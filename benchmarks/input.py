@@ -182,6 +182,8 @@ def main() -> None:
     )
     parser.add_argument("--core", type=int, help="core to run on; defaults to the last available")
     flags = parser.parse_args()
+    if flags.turns < 2:
+        parser.error(f"--turns is {flags.turns}, but quartiles require at least 2.")
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     core = max(os.sched_getaffinity(0)) if flags.core is None else flags.core
     os.sched_setaffinity(0, {core})  # before TensorFlow starts its threads
@@ -199,8 +201,9 @@ def main() -> None:
         if flags.boxes:
             forms["boxes"] = ours(out, flags.name, flags.size, "", flags.boxes)
             forms["context"] = ours(out, flags.name, flags.size, "", flags.boxes, "context(0.15)")
-        if flags.forms:
-            forms = {name: forms[name] for name in flags.forms}
+        if unknown := set(flags.forms or ()) - set(forms):
+            parser.error(f"no form {unknown.pop()!r}; choose of {', '.join(map(repr, forms))}.")
+        forms = {name: forms[name] for name in flags.forms or forms}
         print(
             f"{len(images)} files of {np.mean(list(map(len, images))) / 1e3:.0f} KB, core {core}",
             flush=True,
