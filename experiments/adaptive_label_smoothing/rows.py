@@ -430,7 +430,7 @@ TABLES = (
         "variants_scaled": Table(
             claim="Adaptive targets are less overconfident than hard ones, and their confidence is"
             " closer to objectness, also after temperature scaling.",
-            rows=(_REFERENCES[0], _REFERENCES[2]),
+            rows=(*_REFERENCES, Row("cutmix", _TINY, _HARD | _CUTMIX)),
             metrics=_SCALED_METRICS,
             regimes={"images": _REGIMES["images"]},
             select_metric="nll",
