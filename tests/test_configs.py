@@ -1,4 +1,4 @@
-"""Shape checks of every config at full size; .ci/run trains two steps of each."""
+"""Shape checks of every config at full size; .ci/smoke.py trains two steps of them."""
 
 import functools
 from operator import getitem

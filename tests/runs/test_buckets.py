@@ -157,7 +157,7 @@ def test_runs_in_a_bucket_are_compared(in_bucket):
         comparison.groups([in_bucket, f"{in_bucket}/"])
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 def test_a_damaged_checkpoint_in_a_bucket_is_moved_aside_and_made_again(in_bucket, whole):
     """The last one to use this run, as it damages it."""
     path = files.as_path(in_bucket)

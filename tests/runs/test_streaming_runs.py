@@ -278,7 +278,7 @@ def test_two_processes_that_are_killed_go_on_as_one_with_the_next_example(data_d
         np.testing.assert_allclose(a["logits"], b["logits"], rtol=1e-3, atol=1e-3)
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 def test_what_either_of_two_processes_cannot_decode_is_told_of_the_run(data_dir, tmp_path):
     made = config(
         "broken",
@@ -342,7 +342,7 @@ def test_what_one_of_two_hosts_reads_wrong_ends_both_and_names_what_it_was(data_
         assert expected in errors, said
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 @needs("coco")
 def test_a_row_of_jft_runs_on_the_public_set_of_its_form(tmp_path):
     (tmp_path / "coco").symlink_to(f"{PACK}/coco")
