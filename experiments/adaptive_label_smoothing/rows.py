@@ -301,6 +301,7 @@ _METRICS = (
     "objectness_deviation",
 )
 _SCALED_METRICS = (
+    "accuracy",
     "confidence",
     "scaled_confidence",
     "overconfidence",
@@ -440,6 +441,7 @@ TABLES = (
                 Primary("adaptive", metric, "hard", "images")
                 for metric in ("scaled_overconfidence", "scaled_objectness_deviation")
             ),
+            changed="the accuracy was added, which explains the confidence of CutMix.",
         ),
     }
 )
