@@ -7,7 +7,6 @@ turn; and the seconds of choosing among 1.28 million examples.
 """
 
 import argparse
-import json
 import statistics
 import tempfile
 import time
@@ -21,7 +20,7 @@ from experiments import study
 from heteroscedastic import selection
 from heteroscedastic.data.dataset import Dataset, Split
 from heteroscedastic.data.storage import store
-from heteroscedastic.runs import assembly, loop
+from heteroscedastic.runs import assembly, loop, prioritization
 
 _NUM_EPOCHS, _WARMUP = 14, 3
 _NUM_SCORES = 1_280_000
@@ -66,8 +65,7 @@ def epochs(flags: argparse.Namespace, data_dir: str, fraction: float, **settings
     """The lines of epochs.jsonl of a run, without the first epoch, which compiles."""
     with tempfile.TemporaryDirectory() as directory:
         loop.train(config(flags, fraction, **settings), f"{directory}/run", data_dir)
-        lines = (Path(directory) / "run" / "epochs.jsonl").read_text().splitlines()
-    return [json.loads(line) for line in lines[1:]]
+        return prioritization.lines_of(Path(directory) / "run")[1:]
 
 
 def _seconds(line: dict) -> float:

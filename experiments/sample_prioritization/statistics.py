@@ -1,20 +1,24 @@
 """Evaluates the runs of a table with batch statistics of all training examples:
 
-    python -m experiments.sample_prioritization.statistics --table=controls --runs=DIR
+    python -m experiments.sample_prioritization.statistics --table=controls --data_dir=DIR
 
 A prioritized run has the running statistics of the examples that it chose, which are hard, but is
 evaluated on all. This prints its test metrics with the statistics as they are and re-estimated in a
-pass over all training examples, augmented as in training, as means over the runs of each row.
+pass over all training examples, augmented as in training: mean and standard deviation over the
+runs of each row.
 """
 
+import functools
+import os
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from experiments import study
+from experiments import derived, study
 from heteroscedastic import files, user_errors
+from heteroscedastic.analysis.report import comparison
 from heteroscedastic.runs import assembly, loaded_run
 from heteroscedastic.runs.loaded_run import LoadedRun
 from heteroscedastic.training import evaluate
@@ -79,35 +83,43 @@ def metrics(loaded: LoadedRun, model_state: Any, evaluation: str) -> dict[str, f
     return run.task.means(sums)
 
 
+def of_run(directory: files.Path, data_dir: str | None, evaluation: str) -> dict[str, float]:
+    """The metrics of a finished run with both kinds of batch statistics."""
+    loaded = loaded_run.load(directory, data_dir=data_dir)
+    before = loaded.results["evals"][evaluation]
+    after = metrics(loaded, reestimated(loaded), evaluation)
+    jax.clear_caches()
+    values = {name: before[name] for name in _METRICS}
+    return values | {f"{name} re-estimated": after[name] for name in _METRICS}
+
+
 @user_errors.one_line()
 def main() -> None:
     """Prints the metrics of a table with both kinds of batch statistics."""
     parser = user_errors.parser(main.__doc__)
     parser.add_argument("--table", default="controls")
     parser.add_argument("--scale", default="cpu")
-    parser.add_argument("--runs", default="runs", help="the --out directory of experiments.run")
-    parser.add_argument("--data_dir", help="directory of the data sets")
+    parser.add_argument("--out", default="runs", help="runs are read from OUT/STUDY/TABLE")
+    parser.add_argument("--data_dir", default=os.environ.get("TFDS_DATA_DIR"))
+    derived.add_flag(parser)
     flags = parser.parse_args()
     chosen = study.table(_STUDY, flags.table)
     (regime,) = chosen.regimes.values()
-    directory = files.as_path(flags.runs) / _STUDY / flags.table
+    directory = files.as_path(flags.out) / _STUDY / flags.table
+    jobs = study.jobs(chosen, flags.scale, directory)
+    saved = derived.Derived(__file__, flags, jobs)
     by_row: dict[str, list[dict[str, float]]] = {}
-    for job in study.jobs(chosen, flags.scale, directory):
-        if not (job.directory / "results.json").exists():
-            continue
-        loaded = loaded_run.load(job.directory, data_dir=flags.data_dir)
-        before = loaded.results["evals"][regime.report]
-        after = metrics(loaded, reestimated(loaded), regime.report)
-        pairs = {name: before[name] for name in _METRICS}
-        pairs |= {f"{name} re-estimated": after[name] for name in _METRICS}
-        by_row.setdefault(job.row, []).append(pairs)
-    if not by_row:
-        raise SystemExit("no run is complete; run python -m experiments.run first.")
+    for job in jobs:
+        compute = functools.partial(of_run, job.directory, flags.data_dir, regime.report)
+        if numbers := saved.of(job, regime.report, compute):
+            by_row.setdefault(job.row, []).append(numbers)
     columns = [column for name in _METRICS for column in (name, f"{name} re-estimated")]
     print("| method | seeds | " + " | ".join(columns) + " |\n|" + " --- |" * (len(columns) + 2))
     for row, runs in by_row.items():
-        cells = [f"{np.mean([run[column] for run in runs]):.4f}" for column in columns]
-        print(f"| {row} | {len(runs)} | " + " | ".join(cells) + " |")
+        cells = [comparison.spread([run[column] for run in runs]) for column in columns]
+        print("| " + " | ".join([row, str(len(runs)), *cells]) + " |")
+    if flags.save:
+        saved.save()
 
 
 if __name__ == "__main__":

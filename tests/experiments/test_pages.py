@@ -59,7 +59,12 @@ _UNSAVED = {
 _VALUE = re.compile(r"[+-]?\d[\d.,]* ± [\d.,]*\d")
 _CALL = "python -m experiments.table "
 # With the saved numbers of derived.py.
-_ALSO = ("adaptive_label_smoothing.unseen", "correlated_label_noise.noise_pairs")
+_ALSO = (
+    "adaptive_label_smoothing.unseen",
+    "correlated_label_noise.noise_pairs",
+    "sample_prioritization.choices",
+    "sample_prioritization.statistics",
+)
 _WITH_TABLES = sorted(
     path.name
     for path in PAGES.glob("*.md")

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from experiments import paper_numbers, study
-from experiments.sample_prioritization import pictures, rows, statistics
+from experiments.sample_prioritization import choices, pictures, rows, statistics
 from heteroscedastic.runs import assembly, loaded_run, loop
 
 PAPER = json.loads((study.Path(rows.__file__).parent / "paper.json").read_text())
@@ -198,3 +198,23 @@ def test_a_table_is_drawn_with_a_point_for_each_row_at_its_cost():
     assert len(steps.containers) == 2
     (point,) = seconds.containers[0][0].get_xydata()
     np.testing.assert_allclose(point, (6.0, 0.6))
+
+
+def line(overlap, class_counts, wrong_labels=None):
+    return {
+        "num_examples": sum(class_counts),
+        "overlap": overlap,
+        "class_counts": class_counts,
+        "wrong_label_fraction": wrong_labels,
+    }
+
+
+def test_what_a_run_chose_is_a_mean_over_the_epochs_after_the_first_choice():
+    full, first = line(1.0, [5, 5], 0.4), line(1.0, [4, 0], 0.0)  # all of the first are of the last
+    epochs = [full, full, first, line(0.5, [3, 1], 0.25), line(0.75, [2, 2], 0.75)]
+    assert choices.of_run(epochs) == {"overlap": 0.625, "largest_class": 0.625, "wrong_labels": 0.5}
+    assert choices.of_run([full, first, line(0.5, [3, 1])]) == {
+        "overlap": 0.5,
+        "largest_class": 0.75,
+    }
+    assert choices.of_run([full, full]) == {}
