@@ -29,7 +29,7 @@ from heteroscedastic.links import Suits
 from heteroscedastic.runs import pipelines, provenance, schema, sections
 from heteroscedastic.selection import Pool, Selected
 from heteroscedastic.tasks.task import NUM_LARGEST, Answers, Task
-from heteroscedastic.training import epochs
+from heteroscedastic.training import epochs, optimizer
 from heteroscedastic.training.epochs import Epoch
 from heteroscedastic.training.objective import (
     Loss,
@@ -218,7 +218,7 @@ class Run:
           root: `root_key`. As an argument of the compiled program it lets runs of different seeds
             share the program.
         """
-        objective = functools.partial(
+        of_task = functools.partial(
             self.task.objective,
             model=self.padded_model,
             smoothing=self.parts.smoothing,
@@ -228,6 +228,11 @@ class Run:
             class_counts=jnp.asarray(self.pipeline.class_counts, jnp.float32),
             mixing=self.parts.mixing,
         )
+        fixed = self.config["optimizer"].get("fixed", ())
+
+        def objective(params, *arguments):
+            return of_task(optimizer.without_gradient(fixed, params), *arguments)
+
         state, sums, values = train_step(
             state,
             feed,

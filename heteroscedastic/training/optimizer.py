@@ -45,8 +45,8 @@ def sgd(
       clip_norm: largest global norm of the gradient; None does not clip.
       fixed: parameters that keep their initial values: the first words of their paths, such as
         "backbone/stem", in which * is any text, as in "backbone/stage1_*"; or "normalization" for
-        scale and bias of all normalisation layers. They have no part in the gradient that is
-        clipped.
+        scale and bias of all normalisation layers. They have no part in the gradient, so in what
+        is clipped; see `without_gradient`.
 
     Raises:
       ValueError: from `init`, no parameter is of an entry of `fixed`.
@@ -154,6 +154,23 @@ def _scale_by_learning_rate(schedule: Callable) -> optax.GradientTransformationE
 def _kernels(params: Any) -> Any:
     """Whether each leaf is anything but a bias."""
     return jax.tree_util.tree_map_with_path(lambda path, _: path[-1].key != "bias", params)
+
+
+def without_gradient(fixed: tuple[str, ...], params: Any) -> Any:
+    """The parameters as constants where they are `fixed`, so that no step computes their gradient.
+
+    Args:
+      fixed: as for `sgd`.
+      params: tree of parameters.
+
+    Raises:
+      ValueError: no parameter is of an entry of `fixed`.
+    """
+    return jax.tree.map(
+        lambda x, is_fixed: jax.lax.stop_gradient(x) if is_fixed else x,
+        params,
+        _fixed(fixed, params),
+    )
 
 
 def _fixed(entries: tuple[str, ...], params: Any) -> Any:

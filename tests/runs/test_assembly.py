@@ -73,3 +73,37 @@ def test_in_evaluation_an_example_does_not_see_its_batch():
         evaluate(state.params, state.model_state, split, part) for part in (feed, first)
     )
     np.testing.assert_allclose(together[:1], alone, rtol=1e-4, atol=1e-5)
+
+
+def test_no_step_computes_the_gradient_of_fixed_parameters():
+    settings = {"data.train": "value_range(-1, 1)", "optimizer.clip_norm": None}
+    fixed = ("backbone/Conv_0", "backbone/*Norm_0")
+    whole, split, feed = conv_run(**settings)
+    part, *_ = conv_run(**settings, **{"optimizer.fixed": fixed})
+    results, num_convolutions = [], []
+    for run in (whole, part):
+        state = run.init(run.root_key)
+        arguments = state, split, feed, run.root_key
+        num_convolutions.append(
+            str(jax.make_jaxpr(run.train_step)(*arguments)).count("conv_general")
+        )
+        new, sums, _ = jax.jit(run.train_step)(*arguments)
+        steps = jax.tree_util.tree_map_with_path(
+            lambda path, a, b: (jax.tree_util.keystr(path, simple=True, separator="/"), b - a),
+            state.params,
+            new.params,
+        )
+        results.append((dict(jax.tree.leaves(steps, is_leaf=lambda x: isinstance(x, tuple))), sums))
+    # Two layers: forward twice, by the input of the second and by both kernels; one of them is
+    # fixed, and so the gradient of the second input is not needed.
+    assert num_convolutions == [5, 3]
+    (all_steps, all_sums), (steps, sums) = results
+    of_fixed = {
+        name for name in steps if name.startswith(("backbone/Conv_0/", "backbone/BatchNorm_0/"))
+    }
+    assert len(of_fixed) == 3
+    for name, step in steps.items():
+        expected = np.zeros_like(step) if name in of_fixed else all_steps[name]
+        np.testing.assert_allclose(step, expected, rtol=1e-4, atol=1e-6, err_msg=name)
+    assert sums.loss == pytest.approx(float(all_sums.loss), rel=1e-6)
+    assert 0 < sums.gradient_norm < all_sums.gradient_norm
