@@ -1,0 +1,88 @@
+r"""Images with several labels: mosaics of four Tiny-ImageNet images.
+
+    python -m experiments.correlated_label_noise.mosaics --out=DIR
+    python -m heteroscedastic.runs.embed --data=tiny_imagenet_mosaics --data_dir=DIR \
+        --backbone=EfficientNetLite0 --weights=pretrained --size=224 --out=DIR
+
+The first writes DIR/tiny_imagenet_mosaics.npz: each mosaic has four random images in two rows, and
+their classes as its labels. No image is in two mosaics. Training mosaics are of training images,
+test mosaics of validation images, which the public weights have not seen.
+"""
+
+import os
+
+import numpy as np
+from jaxtyping import UInt8
+
+from heteroscedastic import files, user_errors
+from heteroscedastic.curation import draws
+from heteroscedastic.data.dataset import Dataset, Split
+from heteroscedastic.data.storage import store
+
+NAME = "tiny_imagenet_mosaics"
+_SIZES = {"train": 20_000, "test": 2_500}
+_SPLITS = {"train": "train", "test": "validation"}
+_SIDE = 2  # images in a row, and rows
+_SEED = 0
+
+
+def mosaics(split: Split, number: int, seed: int) -> Split:
+    """Mosaics of random images, and the classes in each: int [number, 4], sorted, -1 as padding.
+
+    Args:
+      split: images of one size with one label each.
+      number: of mosaics.
+      seed: of the choice of images.
+
+    Raises:
+      ValueError: the split has fewer than four images a mosaic.
+    """
+    per_mosaic = _SIDE**2
+    if len(split.ids) < per_mosaic * number:
+        raise ValueError(
+            f"{number} mosaics need {per_mosaic * number} images, but the split has"
+            f" {len(split.ids)}; ask for fewer."
+        )
+    order = np.argsort(draws.uniforms(seed, "mosaics", split.ids), kind="stable")
+    rows = order[: per_mosaic * number].reshape(number, per_mosaic)
+    labels = np.sort(split.labels[rows].astype(np.int32), axis=1)
+    padding = np.iinfo(labels.dtype).max
+    labels[:, 1:][labels[:, 1:] == labels[:, :-1]] = padding
+    labels = np.sort(labels, axis=1)
+    labels[labels == padding] = -1
+    return Split(_in_rows(split.inputs, rows), labels, np.arange(number, dtype=np.int32), {})
+
+
+def _in_rows(images: UInt8[np.ndarray, "n h w c"], rows: np.ndarray) -> UInt8[np.ndarray, "..."]:
+    height, width, channels = images.shape[1:]
+    result = np.empty((len(rows), _SIDE * height, _SIDE * width, channels), np.uint8)
+    for place in range(rows.shape[1]):
+        top, left = np.multiply(divmod(place, _SIDE), (height, width))
+        result[:, top : top + height, left : left + width] = images[rows[:, place]]
+    return result
+
+
+@user_errors.one_line()
+def main() -> None:
+    """Writes tiny_imagenet_mosaics.npz: four images of Tiny-ImageNet in one, with their labels."""
+    parser = user_errors.parser(main.__doc__)
+    parser.add_argument(
+        "--data_dir", default=os.environ.get("TFDS_DATA_DIR"), help="directory of Tiny-ImageNet"
+    )
+    parser.add_argument("--out", required=True, help="directory of the file")
+    flags = parser.parse_args()
+    path = files.as_path(flags.out) / f"{NAME}.npz"
+    if path.exists():
+        raise FileExistsError(f"{path} exists already; remove it to write it again.")
+    source = store.load("tiny_imagenet", flags.data_dir, splits=_SPLITS)
+    splits = {
+        name: mosaics(source.splits[name], number, _SEED + i)
+        for i, (name, number) in enumerate(_SIZES.items())
+    }
+    store.write(path, Dataset(splits, source.class_names))
+    number = np.mean((splits["train"].labels >= 0).sum(axis=1))
+    print(f"wrote {path}, {path.stat().st_size / 1e6:.1f} MB; {number:.2f} labels a mosaic.")
+
+
+if __name__ == "__main__":
+    main()
