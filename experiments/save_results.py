@@ -92,9 +92,10 @@ def main() -> None:
             print(f"{each}: {len(saved)} saved results identified again.")
         return
     before, saved = study.saved_results(flags.study, flags.table, flags.scale), {}
-    for result in study.job_results(
+    job_results = study.job_results(
         chosen, flags.scale, files.as_path(flags.out) / flags.study / flags.table
-    ):
+    )
+    for result in job_results:
         job = result.job
         metrics = table_metrics(chosen, result) if result.results else before.get(job.fingerprint)
         if metrics:
@@ -105,6 +106,7 @@ def main() -> None:
     print(
         f"{path}: {len(saved)} saved results, {new} of them new; {removed} removed, as the table"
         " no longer has their runs."
+        + (f" These were {study.without_jobs(before, job_results)}." if removed else "")
     )
 
 

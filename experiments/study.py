@@ -283,6 +283,17 @@ def saved_results(study: str, table: str, scale: str) -> dict[str, dict[str, Any
     return {name: run_record.as_measured(results) for name, results in contents.items()}
 
 
+def without_jobs(saved: dict[str, dict[str, Any]], results: list[JobResult]) -> str:
+    """Rows and seeds of the saved results whose config no job has, as text."""
+    known, seeds = {result.job.fingerprint for result in results}, {}
+    for fingerprint, content in saved.items():
+        if fingerprint not in known:
+            seeds.setdefault(content["row"], set()).add(content["seed"])
+    return "; ".join(
+        f"{row}, seeds {', '.join(map(str, sorted(found)))}" for row, found in seeds.items()
+    )
+
+
 def results_at(chosen: Table, results: list[JobResult], point: str) -> list[JobResult]:
     """The results at one grid point, such as "1.0", instead of the tuned ones.
 

@@ -7,9 +7,9 @@ any; and the number of missing runs. A table may have its own layout, such as tr
 task. For runs that are not in OUT, the results saved by experiments.save_results are used.
 
 Intervals and p-values are for each comparison alone. Differences that stay significant after Holm's
-correction over the table are marked, the detectable difference is printed, and the comparisons that
-were chosen before any test result was seen are listed. With --crossed, intervals also cover other
-test examples.
+correction over the table of their regime are marked, the detectable difference is printed, and the
+comparisons that were chosen before any test result was seen are listed. With --crossed, intervals
+also cover other test examples.
 """
 
 import re
@@ -51,7 +51,8 @@ def text(
             else _regime(chosen, regime, tuned, numbers, crossed)
         )
         lines += ["", f"**{name}**", "", *regime_lines]
-    lines += _primary(chosen, job_results)
+    if chosen.reference:
+        lines += _primary(chosen, job_results)
     if chosen.changed:
         lines += ["", f"Changed after test results had been seen: {chosen.changed}"]
     missing = [result.job for result in job_results if result.results is None]
@@ -62,9 +63,10 @@ def text(
             f"Paper: {numbers['tables'][chosen.paper['table']]['title']} ({chosen.paper['note']}).",
         ]
     if missing:
+        by_row = ", ".join(f"{n} of {row}" for row, n in Counter(j.row for j in missing).items())
         lines += [
             "",
-            f"Missing: {len(missing)} of {len(job_results)} runs; the first is"
+            f"Missing: {len(missing)} of {len(job_results)} runs, {by_row}; the first is"
             f" {missing[0].directory}.",
         ]
     if complete:
@@ -101,8 +103,11 @@ def _short(commits: str) -> str:
 
 def _primary(chosen, job_results):
     """A line for each comparison that was chosen before any test result was seen."""
-    found = []
+    rows = {row.name for row in chosen.rows}  # a scale may lack some
+    found, not_run = [], []
     for primary in chosen.primary:
+        if not {primary.row, primary.reference} <= rows:
+            continue
         regime = chosen.regimes[primary.regime]
         tuned = study.tuned_results(job_results, regime, chosen.select_metric)
         ours, theirs = (
@@ -114,10 +119,9 @@ def _primary(chosen, job_results):
             for name in (primary.row, primary.reference)
         )
         comparison = statistics.compared(ours, theirs)
-        if comparison.num_pairs > 1:  # a scale may lack the row
-            found.append((primary, comparison))
-    if not found:
-        return []
+        (found if comparison.num_pairs > 1 else not_run).append((primary, comparison))
+    if not found + not_run:
+        return ["", "No comparison was chosen beforehand; all are exploratory."]
     adjusted = statistics.holm([comparison.p for _, comparison in found])
     lines = [
         "",
@@ -127,12 +131,15 @@ def _primary(chosen, job_results):
         "| --- | --- | --- | --- | --- | --- |",
     ]
     for (primary, c), p in zip(found, adjusted):
-        name = f"{primary.metric} of {primary.row} - {primary.reference}, {primary.regime}"
         lines.append(
-            f"| {name} | {c.num_pairs} | {c.mean:+.4f} ± {c.half:.4f} | {c.p:.2g} | {p:.2g} |"
-            f" {c.detectable:.4f} |"
+            f"| {_name(primary)} | {c.num_pairs} | {c.mean:+.4f} ± {c.half:.4f} | {c.p:.2g} |"
+            f" {p:.2g} | {c.detectable:.4f} |"
         )
-    return lines
+    return lines + [f"| {_name(x)} | {c.num_pairs} | not run | | | |" for x, c in not_run]
+
+
+def _name(primary):
+    return f"{primary.metric} of {primary.row} - {primary.reference}, {primary.regime}"
 
 
 def _regime(chosen, regime, tuned, numbers, crossed=False):
@@ -316,20 +323,24 @@ def main() -> None:
     job_results = study.job_results(
         chosen, flags.scale, files.as_path(flags.out) / flags.study / flags.table, saved
     )
+    others = study.without_jobs(saved, job_results)
     if flags.at:
         job_results = study.results_at(chosen, job_results, flags.at)
+        chosen = chosen._replace(primary=())  # those are of tuned settings
     numbers = (
         files.read_json(Path(study.__file__).parent / flags.study / "paper.json")
         if chosen.paper
         else {}
     )
     print(text(chosen, job_results, numbers, flags.crossed))
+    path = study.saved_path(flags.study, flags.table, flags.scale)
     if num_saved := sum(
         result.results is not None and result.results is saved.get(result.job.fingerprint)
         for result in job_results
     ):
-        path = study.saved_path(flags.study, flags.table, flags.scale)
         print(f"{num_saved} of the runs are not in {flags.out}; their results are from {path}.")
+    if others:
+        print(f"{path} also has results of other configs than the table's, left out: {others}.")
 
 
 if __name__ == "__main__":

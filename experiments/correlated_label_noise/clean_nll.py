@@ -70,8 +70,16 @@ def main() -> None:
             compute = functools.partial(parts, result.job.directory, regime.report)
             if (values := saved.of(result.job, name, compute)) is not None:
                 columns[key] = values
-        seeds = sorted({seed for _, seed in columns})
-        for row in (row.name for row in chosen.rows):
+        rows = [row.name for row in chosen.rows]
+        of_rows = {row: {seed for r, seed in columns if r == row} for row in rows}
+        seeds = sorted(set.intersection(*of_rows.values()))
+        if not seeds:
+            counts = ", ".join(f"{row} has {len(found)}" for row, found in of_rows.items())
+            raise SystemExit(
+                f"no seed has a complete run of every row ({counts}); finish them with python -m"
+                f" experiments.run --study=correlated_label_noise --table={flags.table}."
+            )
+        for row in rows:
             values = np.array([columns[row, seed] for seed in seeds])
             print(f"| {name} | {row} | {' | '.join(f'{v:.3f}' for v in values.mean(axis=0))} |")
             if row != chosen.reference:

@@ -149,7 +149,7 @@ def test_every_interval_on_a_page_is_printed_by_its_commands_from_saved_results(
     page = functools.reduce(_without, _UNSAVED.get(name, ()), page)
     missing = [
         value
-        for value in _VALUE.findall(page)
+        for value in _VALUE.findall(" ".join(page.split()))
         if not any(all(map(_agrees, value.split(" ± "), pair)) for pair in printed)
     ]
     assert not missing, missing

@@ -114,10 +114,13 @@ def test_saved_results_of_another_config_are_removed(runs_directory, monkeypatch
     shutil.rmtree(runs_directory)
     longer = TINY._replace(scales={"cpu": Scale((0, 1), {"training.num_epochs": 2.0})})
     monkeypatch.setattr(study, "table", lambda study_name, name: longer)
-    assert "Missing: 8 of 8 runs" in output(monkeypatch, capsys, table, out)
-    assert ": 0 saved results, 0 of them new; 8 removed" in output(
-        monkeypatch, capsys, save_results, out
-    )
+    rows = "; ".join(f"{row.name}, seeds 0, 1" for row in TINY.rows)
+    printed = output(monkeypatch, capsys, table, out)
+    assert "Missing: 8 of 8 runs" in printed
+    assert f"also has results of other configs than the table's, left out: {rows}." in printed
+    saved = output(monkeypatch, capsys, save_results, out)
+    assert ": 0 saved results, 0 of them new; 8 removed" in saved
+    assert f"These were {rows}." in saved
 
 
 def test_a_metric_with_two_values_is_an_error(runs_directory):

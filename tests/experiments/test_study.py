@@ -137,7 +137,32 @@ def test_primary_comparisons_and_changes_are_printed():
     )
     assert "of_another_scale" not in text
     assert "Changed after test results had been seen: the grid." in text
-    assert "Primary" not in table.text(TINY, complete_results(VALUES), PAPER)
+    text = table.text(TINY, complete_results(VALUES), PAPER)
+    assert "Primary" not in text
+    assert "No comparison was chosen beforehand; all are exploratory." in text
+
+
+def test_a_primary_comparison_without_runs_is_said_to_be_missing():
+    chosen = TINY._replace(primary=(Primary("het_diag", "nll", "hom", "last"),))
+    results = [
+        result._replace(results=None) if result.job.row == "het_diag" else result
+        for result in complete_results(VALUES)
+    ]
+    text = table.text(chosen, results, PAPER)
+    assert "| nll of het_diag - hom, last | 0 | not run | | | |" in text
+    assert re.search(r"Missing: (\d+) of \d+ runs, \1 of het_diag; the first", text)
+
+
+def test_primary_comparisons_are_of_tuned_settings_alone(monkeypatch, capsys, tmp_path):
+    """At a setting of the user's they are as exploratory as the others."""
+    monkeypatch.chdir(tmp_path)
+    words = ["--study=correlated_label_noise", "--table=frozen_features", "--scale=features"]
+    for at, is_primary in (((), True), (("--at=4.0,1.0",), False)):
+        monkeypatch.setattr("sys.argv", ["table", *words, *at])
+        table.main()
+        printed = capsys.readouterr().out
+        assert ("Primary comparisons" in printed) == is_primary
+        assert ("all are exploratory" in printed) != is_primary
 
 
 def test_a_trend_is_tested_over_the_slopes_of_the_seeds():
@@ -162,6 +187,25 @@ def test_every_trend_is_of_rows_of_its_table():
                 assert len(set(dict(trend.rows).values())) == len(names)
                 trends += 1
     assert trends
+
+
+def test_no_table_chooses_a_setting_a_checkpoint_or_a_temperature_by_test_data():
+    for path in study.Path(study.__file__).parent.glob("*/rows.py"):
+        tables = importlib.import_module(f"experiments.{path.parent.name}.rows").TABLES
+        for name, chosen in tables.items():
+            config = study.config(chosen.rows[0].config, chosen.rows[0].overrides)
+            splits = config["data"]["splits"] or {}
+            of_validation = (config.get("validation") or {}).get("split", "valid")
+            for regime in chosen.regimes.values():
+                for chooses in (regime.select, regime.fit):
+                    if chooses in (None, "halves"):  # one half of test is scaled by the other
+                        continue
+                    split = config["evals"].get(chooses, {}).get("split", chooses.split("_")[0])
+                    stored = str(splits.get(split, split))
+                    assert split == of_validation == "valid" or stored.startswith("train"), name
+                if regime.select is not None:
+                    kinds = [x.endswith("_best") for x in (regime.select, regime.report)]
+                    assert kinds[0] == kinds[1], (name, regime)
 
 
 def test_every_primary_comparison_is_of_rows_metrics_and_regimes_of_its_table():
