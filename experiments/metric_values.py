@@ -25,7 +25,8 @@ def value(result: study.JobResult, regime: study.Regime, metric: str) -> Any:
         (analysis/uncertainty/calibration.py); after "scaled_", the metric after temperature
         scaling; after "shifted_", a measure by class after a correction of the class prior; after
         "hit_floor_" and "label_floor_", that measure of a perfect model, for drawn hits and for
-        drawn labels (analysis/uncertainty/by_class.py); "classes", the measures of each class.
+        drawn labels (analysis/uncertainty/by_class.py); "classes", the measures of each class;
+        "signed_gap", the mean confidence less the accuracy, also after "scaled_".
 
     Raises:
       ValueError: a scaled metric, but the regime has no data for the temperature.
@@ -33,6 +34,12 @@ def value(result: study.JobResult, regime: study.Regime, metric: str) -> Any:
     recorded = result.results["evals"][regime.report]
     if metric in recorded:
         return recorded[metric]
+    if metric.endswith("signed_gap"):
+        scaled = metric.removesuffix("signed_gap")
+        confidence, accuracy = (
+            value(result, regime, name) for name in (f"{scaled}confidence", "accuracy")
+        )
+        return confidence - accuracy
     directory = result.job.directory
     if metric == "classes":
         # The draws are for the controls alone.

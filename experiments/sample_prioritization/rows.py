@@ -23,7 +23,17 @@ _TARGET_ALPHA = {"cifar10": 0.3, "cifar100": 0.25}
 _REGIMES = {"test": Regime(select=None, report="test", fit="valid")}
 # A positive gap is overconfidence: choosing hard examples lowers confidence, which may pass for
 # calibration.
-_METRICS = ("accuracy", "ece", "confidence", "nll", "scaled_ece", "scaled_nll")
+_METRICS = (
+    "accuracy",
+    "ece",
+    "signed_gap",
+    "confidence",
+    "nll",
+    "scaled_ece",
+    "scaled_signed_gap",
+    "scaled_nll",
+)
+_CHANGED = "the signed gaps were added."
 _SEEDS = (0, 1, 2)
 _MORE_SEEDS = (0, 1, 2, 3, 4, 5)  # of the primary comparison
 
@@ -213,6 +223,7 @@ def _controls() -> Table:
             for percent in (30, 10)
             for control in ("random", "fewer_epochs")
         ),
+        changed=_CHANGED,
     )
 
 
@@ -255,6 +266,7 @@ def _noisy() -> Table:
             "features": Scale(features.SEEDS, _ON_FEATURES | _WORSE_LABELS, rows=on_features),
         },
         reference="entropy",
+        changed=_CHANGED,
     )
 
 
