@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from experiments import paper_numbers, study
+from experiments import metric_values, paper_numbers, study
 from experiments.sample_prioritization import choices, pictures, rows, statistics
 from heteroscedastic.runs import assembly, loaded_run, loop
 
@@ -218,3 +218,12 @@ def test_what_a_run_chose_is_a_mean_over_the_epochs_after_the_first_choice():
         "largest_class": 0.75,
     }
     assert choices.of_run([full, full]) == {}
+
+
+def test_the_signed_gap_is_confidence_less_accuracy_before_and_after_scaling():
+    (job, *_) = jobs("controls", "cpu")
+    evals = {"test": {"accuracy": 0.5, "confidence": 0.75, "scaled_confidence": 0.25}}
+    result = study.JobResult(job, {"evals": evals})
+    regime = rows.TABLES["controls"].regimes["test"]
+    assert metric_values.value(result, regime, "signed_gap") == 0.25
+    assert metric_values.value(result, regime, "scaled_signed_gap") == -0.25
