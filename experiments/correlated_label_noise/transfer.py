@@ -300,5 +300,6 @@ TABLES = {
             "try": Scale((0,), {"training.batch_size": 128, "training.num_steps": 16}),
         },
         layout=layout_by_head,
+        changed="the task Fashion-MNIST was chosen.",
     ),
 }

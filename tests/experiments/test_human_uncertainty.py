@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from scipy import optimize, special, stats
 
+from experiments import statistics
 from experiments.correlated_label_noise import human_uncertainty
 from experiments.correlated_label_noise.human_uncertainty import CrossEntropy, Human
 from heteroscedastic import files
@@ -76,3 +77,26 @@ def test_differences_are_from_the_scaled_reference_of_the_same_seed():
     assert cells[5].startswith("+0.1000 ± 0.0000")
     assert cells[7].startswith("-0.1000 ± 0.0000")
     assert plain.split("|")[7].strip() == ""
+
+
+def test_differences_are_corrected_over_all_of_them_and_have_what_could_be_found():
+    rng = np.random.default_rng(0)
+    found = {
+        row: {s: CrossEntropy(*(rng.normal(0.5, 0.1, 2)), 1.0) for s in range(5)}
+        for row in ("plain", "low_rank")
+    }
+    printed = human_uncertainty.lines("last epoch", found, "plain")
+    theirs = {s: x.scaled for s, x in found["plain"].items()}
+    compared = [
+        statistics.compared({s: getattr(x, field) for s, x in found[row].items()}, theirs)
+        for row, field in (
+            ("plain", "predicted"),
+            ("low_rank", "predicted"),
+            ("low_rank", "scaled"),
+        )
+    ]
+    cells = [printed[0].split("|")[5], *(printed[1].split("|")[i] for i in (5, 7))]
+    for cell, c, adjusted in zip(cells, compared, statistics.holm([c.p for c in compared])):
+        assert cell.strip() == (
+            f"{c.mean:+.4f} ± {c.half:.4f} (p {c.p:.2g}, Holm {adjusted:.2g}; {c.detectable:.4f})"
+        )
