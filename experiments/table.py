@@ -72,7 +72,12 @@ def text(
     if complete:
         seconds = [results["seconds"] for results in complete]
         devices = sorted({results["device"] for results in complete})
-        commits = sorted({_short(results.get("commit") or "unknown") for results in complete})
+        commits: dict[str, list[str]] = {}
+        for result in job_results:
+            if result.results:
+                rows = commits.setdefault(_short(result.results.get("commit") or "unknown"), [])
+                rows += [] if result.job.row in rows else [result.job.row]
+        mixed = [f"{name} ({', '.join(rows)})" for name, rows in sorted(commits.items())]
         versions = sorted(
             {f"jax {results['versions']['jax']}" for results in complete if "versions" in results}
         )
@@ -80,7 +85,7 @@ def text(
             "",
             f"{len(seconds)} runs, {sum(seconds) / 3600:.1f} hours in total (median"
             f" {np.median(seconds):.0f} s per run), on {', '.join(devices)}, {', '.join(versions)},"
-            f" commit {', '.join(commits)}.",
+            f" commit {'; '.join(mixed) if len(mixed) > 1 else ''.join(commits)}.",
         ]
         if not chosen.layout:
             medians = ", ".join(_median_seconds(chosen, job_results))

@@ -153,6 +153,18 @@ def test_a_primary_comparison_without_runs_is_said_to_be_missing():
     assert re.search(r"Missing: (\d+) of \d+ runs, \1 of het_diag; the first", text)
 
 
+def test_runs_of_several_commits_are_named_by_row():
+    def of_commits(commits):
+        return [
+            result._replace(results=result.results | {"commit": commits[result.job.row] * 40})
+            for result in complete_results(VALUES)
+        ]
+
+    mixed = table.text(TINY, of_commits({"hom": "a", "het_diag": "b"}), PAPER)
+    assert "commit aaaaaaa (hom); bbbbbbb (het_diag)." in mixed
+    assert "commit aaaaaaa." in table.text(TINY, of_commits({"hom": "a", "het_diag": "a"}), PAPER)
+
+
 def test_primary_comparisons_are_of_tuned_settings_alone(monkeypatch, capsys, tmp_path):
     """At a setting of the user's they are as exploratory as the others."""
     monkeypatch.chdir(tmp_path)
