@@ -74,6 +74,7 @@ def test_measures_are_plain_averages_in_units_of_the_utilities(changed, measured
     # the weighted variance of differences, within the Monte Carlo error of p
     seen = np.mean(probs[:, :, None] * probs[:, None] * differences, axis=0)
     np.testing.assert_allclose(measures.seen, seen, rtol=0.2, atol=0.1 * seen.max())
+    np.testing.assert_allclose(measures.seen.sum(), seen.sum(), rtol=0.02)  # smaller in the sum
 
 
 def test_confusions_come_from_the_dataset_of_the_run(last_run):
