@@ -133,7 +133,7 @@ def test_the_rate_of_a_step_follows_the_epochs_that_have_passed():
 
 
 def test_a_training_step_moves_the_parameters_by_the_rate_of_the_full_step():
-    """Places of a run with the same parameters and batch have gradients of the same bits."""
+    """At places of a run with the same parameters and batch the gradient is the same."""
     overrides = {
         "optimizer.momentum": 0.0,
         "optimizer.l2": 0.0,
