@@ -168,8 +168,9 @@ def pruned(
     """Every example of at least the mean score, and a share 1 - rate of the others.
 
     The kept examples among the others weigh their number before over their number after, so that
-    the weighted sum of any values has the expectation of the sum over all examples. The last part
-    of training has every example.
+    the weighted sum of any values has the expectation of the sum over all examples. The weighted
+    sum of losses is therefore unbiased over draws, but the weighted mean of a batch is a ratio and
+    is not. The last part of training has every example.
 
     Args:
       rng: of the draw.

@@ -117,33 +117,53 @@ def test_a_choice_by_rank_is_the_same_after_a_rising_map(name):
     np.testing.assert_array_equal(rows(name, SCORED), rows(name, mapped))
 
 
+ORDER = np.random.default_rng(2).permutation(1000)
+MOVED = SCORED._replace(
+    scores=SCORES[ORDER], target_scores=SCORED.target_scores[ORDER], ids=POOL.ids[ORDER]
+)
+
+
 @pytest.mark.parametrize("name", ["largest", "smallest", "spread", "excess"])
 def test_a_choice_does_not_depend_on_the_order_of_the_examples(name):
-    order = np.random.default_rng(2).permutation(1000)
-    moved = SCORED._replace(
-        scores=SCORES[order], target_scores=SCORED.target_scores[order], ids=POOL.ids[order]
+    np.testing.assert_array_equal(np.sort(ORDER[rows(name, MOVED)]), rows(name, SCORED))
+
+
+def test_what_pruning_always_has_and_all_weights_do_not_depend_on_the_order_of_the_examples():
+    """Which of the other examples it keeps is drawn by their positions."""
+    chosen, moved = (
+        selection.pruned(np.random.default_rng(0), pool, rate=0.5) for pool in (SCORED, MOVED)
     )
-    np.testing.assert_array_equal(np.sort(order[rows(name, moved)]), rows(name, SCORED))
+    np.testing.assert_array_equal(
+        np.sort(ORDER[moved.rows[moved.weights == 1]]), chosen.rows[chosen.weights == 1]
+    )
+    np.testing.assert_array_equal(np.sort(moved.weights), np.sort(chosen.weights))
+    assert len(np.unique(moved.rows)) == len(np.unique(chosen.rows)) == len(chosen.rows) < 1000
 
 
-@pytest.mark.parametrize("name", ["largest", "smallest", "spread", "excess", "random"])
+@pytest.mark.parametrize("name", ["largest", "smallest", "spread", "excess", "random", "pruned"])
 def test_examples_of_equal_scores_have_the_same_chance(name):
-    """Five examples with a lower score, of 40 with two scores: ties are at the limit of choice."""
+    """Five examples with a lower score, of 40 with two scores: ties are at the limit of choice.
+
+    The five are below the mean, so pruning keeps three of them and all others.
+    """
     scores = np.repeat(np.float32([0.0, 1.0]), [5, 35])
     pool = selection.Pool(np.arange(40), np.zeros(40, int), np.ones(1), 0.0, scores, 0 * scores)
+    settings, number = ({"rate": 0.5}, 38) if name == "pruned" else ({"fraction": 0.5}, 20)
     times = np.zeros(40)
     for seed in range(2000):
-        times[rows(name, pool, seed, fraction=0.5)] += 1
+        times[rows(name, pool, seed, **settings)] += 1
     for group in (times[:5], times[5:]):
         expected = np.full(len(group), group.mean())
         if 0 < expected[0] < 2000:
             # Draws without replacement vary less than independent ones, so the test is mild.
             assert stats.chisquare(group, expected).pvalue > 1e-4
-    assert times.sum() == 2000 * 20
+    assert times.sum() == 2000 * number
     if name in ("largest", "excess"):
         assert times[:5].sum() == 0
     if name == "smallest":
         assert (times[:5] == 2000).all()
+    if name == "pruned":
+        assert (times[5:] == 2000).all()
 
 
 @pytest.mark.parametrize("name", ["largest", "smallest", "spread", "excess", "random"])

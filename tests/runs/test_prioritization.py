@@ -5,6 +5,8 @@ import json
 import shutil
 import socket
 
+import jax
+import jax.flatten_util
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -79,14 +81,20 @@ def test_a_fraction_of_one_is_plain_training_up_to_rounding(trained, tmp_path):
         np.testing.assert_allclose(ours[2][name]["logits"], arrays["logits"], rtol=1e-3, atol=1e-3)
 
 
-@pytest.mark.parametrize("fraction", [0.3, 0.002])
-def test_the_steps_are_those_of_the_epochs_that_were_chosen(fraction, trained):
-    directory = trained(fraction=fraction)
-    chosen = -(-round(fraction * NUM_TRAIN) // BATCH)
-    expected = WARMUP * 15 + 3 * chosen
+@pytest.mark.parametrize(
+    ("fraction", "batch_size"),
+    [(0.3, BATCH), (0.002, BATCH), (0.3, 50)],  # 50 divides neither 960 nor 288
+)
+def test_the_steps_are_those_of_the_epochs_that_were_chosen(fraction, batch_size, trained):
+    settings = {"fraction": fraction}
+    if batch_size != BATCH:  # else the run is that of other tests
+        settings["overrides"] = {"training.batch_size": batch_size}
+    directory = trained(**settings)
+    full, chosen = (-(-n // batch_size) for n in (NUM_TRAIN, round(fraction * NUM_TRAIN)))
+    expected = WARMUP * full + 3 * chosen
     assert json.loads((directory / "results.json").read_text())["step"] == expected
-    assert [line["num_steps"] for line in lines(directory)] == [15, 15, *3 * [chosen]]
-    assert assembly.build(config(fraction)).steps.total == expected
+    assert [line["num_steps"] for line in lines(directory)] == [full, full, *3 * [chosen]]
+    assert assembly.build(config(**settings)).steps.total == expected
     assert [line["epoch"] for line in lines(directory, "metrics")] == [2, 4, 5]
 
 
@@ -122,6 +130,36 @@ def test_the_rate_of_a_step_follows_the_epochs_that_have_passed():
         assert full == pytest.approx((epoch + (step - start) / length) * 15)
         updates, opt_state = optimizer.update(params, opt_state, params, schedule_step=full)
         assert -updates["w"] == pytest.approx(float(run.steps.learning_rate(float(full))), rel=1e-6)
+
+
+def test_a_training_step_moves_the_parameters_by_the_rate_of_the_full_step():
+    """At places of a run with the same parameters and batch the gradient is the same."""
+    overrides = {
+        "optimizer.momentum": 0.0,
+        "optimizer.l2": 0.0,
+        "data.train": "value_range(-1, 1)",
+    }
+    run = assembly.build(config(0.1, overrides=overrides))
+    initial = run.init(run.root_key)
+    feed = next(run.pipeline.training_feeds(0, 0, np.arange(BATCH)))
+    before, _ = jax.flatten_util.ravel_pytree(initial.params)
+    step = jax.jit(run.train_step)
+
+    def change_and_rate(epoch, start, num_steps, taken):
+        place = dict(epoch=epoch, start=start, num_steps=num_steps)
+        scores = initial.scores._replace(**{k: jnp.int32(v) for k, v in place.items()})
+        state = initial._replace(step=jnp.int32(start + taken), scores=scores)
+        after, _, _ = step(state, run.pipeline.arrays["train"], feed, run.root_key)
+        full = (epoch + taken / num_steps) * run.steps.full_length
+        moved = jax.flatten_util.ravel_pytree(after.params)[0] - before
+        return np.asarray(moved), float(run.steps.learning_rate(full))
+
+    first, rate = change_and_rate(2, 30, 2, 0)
+    assert np.abs(first).max() > 1e-3
+    for place in ((1, 15, 15, 8), (2, 30, 2, 1), (4, 34, 2, 0), (4, 34, 2, 1)):
+        change, other = change_and_rate(*place)
+        assert abs(other / rate - 1) > 0.02
+        np.testing.assert_allclose(change, first * (other / rate), rtol=1e-3, atol=1e-6)
 
 
 # In an epoch of all examples, at ends, in epochs of five steps; and in the third batch of the pass
@@ -186,6 +224,14 @@ def test_the_steps_of_chosen_examples_count_their_mirrored_images_too():
         WARMUP, 0, np.arange(BATCH), prioritization.selected(chosen)
     )
     assert len(list(feeds)) == chosen.num_steps == 2 * 0.3 * NUM_TRAIN / BATCH
+
+
+def test_pruning_ends_at_seven_eighths_of_the_epochs_of_a_run():
+    run = assembly.build(config(0.5, "pruned", "loss", {"training.num_epochs": 8.0}))
+    scores = np.random.default_rng(0).standard_normal(NUM_TRAIN).astype(np.float32)
+    for epoch in range(8):
+        has_all = np.array_equal(run.selected(epoch, scores).rows, np.arange(NUM_TRAIN))
+        assert has_all == (epoch / 8 >= 7 / 8)
 
 
 def test_a_padding_row_writes_no_score():
