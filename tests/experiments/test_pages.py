@@ -62,6 +62,7 @@ _CALL = "python -m experiments.table "
 _ALSO = (
     "adaptive_label_smoothing.unseen",
     "correlated_label_noise.noise_pairs",
+    "sample_prioritization.cells",
     "sample_prioritization.choices",
     "sample_prioritization.statistics",
 )

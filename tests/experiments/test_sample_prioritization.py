@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from experiments import metric_values, paper_numbers, study
-from experiments.sample_prioritization import choices, pictures, rows, statistics
+from experiments.sample_prioritization import cells, choices, pictures, rows, statistics
 from heteroscedastic.runs import assembly, loaded_run, loop
 
 PAPER = json.loads((study.Path(rows.__file__).parent / "paper.json").read_text())
@@ -227,3 +227,37 @@ def test_the_signed_gap_is_confidence_less_accuracy_before_and_after_scaling():
     regime = rows.TABLES["controls"].regimes["test"]
     assert metric_values.value(result, regime, "signed_gap") == 0.25
     assert metric_values.value(result, regime, "scaled_signed_gap") == -0.25
+
+
+def test_each_method_is_compared_with_none_and_each_cell_with_that_of_a_target():
+    names = {
+        (table, method, percent, metric): {0: float(hash((table, method, percent, metric)))}
+        for table in (1, 2)
+        for method in ("none", "mixup")
+        for percent in (30, 10)
+        for metric in ("accuracy", "ece", "scaled_ece")
+    }
+    found = cells.comparisons(names)
+    assert set(found) == {
+        *(f"Table {t}, {p} %: mixup less none" for t in (1, 2) for p in (30, 10)),
+        *(f"{p} %, {m}: Table 2 less Table 1" for p in (30, 10) for m in ("none", "mixup")),
+    }
+    assert found["Table 2, 10 %: mixup less none"][1] == [
+        names[2, "mixup", 10, "ece"],
+        names[2, "none", 10, "ece"],
+    ]
+    assert found["10 %, mixup: Table 2 less Table 1"][0] == [
+        names[2, "mixup", 10, "accuracy"],
+        names[1, "mixup", 10, "accuracy"],
+    ]
+    of_first = {key: value for key, value in names.items() if key[0] == 1}
+    assert set(cells.comparisons(of_first)) == {
+        f"Table 1, {p} %: mixup less none" for p in (30, 10)
+    }
+
+
+def test_cells_without_runs_say_what_to_run(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.argv", ["cells", "--data=cifar100", "--scale=gpu"])
+    with pytest.raises(SystemExit, match=r"no two cells .* --table=table_1_cifar100 --scale=gpu"):
+        cells.main()
