@@ -81,16 +81,17 @@ def train(
     )
     shapes = compiled.check_shapes(run, placement)
     num_parameters = assembly.num_parameters(shapes)
+    target = None
     if not hosts.from_first(lambda: (path / "config.json").exists()):
         # Errors are raised before the directory is claimed.
         warm_start.read(config["warm_start"], shapes)
         translation.check_libraries(config["evals"])
-        prioritization.target_of(run)
+        target = prioritization.target_of(run, data_dir)
     with workdir.claimed(path, config) as complete_results:
         if complete_results is not None:
             hosts.log(f"{path} holds this run, complete; nothing to do.")
             return complete_results
-        target = prioritization.target_of(run)
+        target = target or prioritization.target_of(run, data_dir)
         consistency.check_shared(path)
         owner = hosts.from_first(lambda: workdir.claim_data(path, run.description))
         hosts.log(
@@ -100,6 +101,8 @@ def train(
         )
         for line in dataset.curation_lines(run.pipeline.description):
             hosts.log(line)
+        if target is not None:
+            target.log_shared()
         checkpoints = Checkpoints(path / "checkpoints", owner)
         # Checked before arrays are read, as the flags change their types.
         provenance.check_unchanged(checkpoints.metadata(), current_provenance, allow_changed)
@@ -300,7 +303,9 @@ class _Trainer:
         """The scores of the training examples by the target's last weights."""
         loaded = self.target.loaded()
         program = compiled.score_step(loaded.run, self.placement)
-        return np.asarray(self._scores(loaded.run, program, loaded.state, 0))
+        scores = np.asarray(self._scores(loaded.run, program, loaded.state, 0))
+        self.target.check_finite(scores, "by its last weights")
+        return scores
 
     def _scores(self, run: Run, program: Any, state: TrainState, epoch: int) -> jax.Array:
         """The scores of all training examples, without augmentation."""
