@@ -572,7 +572,6 @@ def test_the_last_weights_of_a_target_that_was_trained_on_what_the_run_holds_out
         {"seed": 9},  # of the run; the data are the same
         {"data.validation_fraction": 0.1},  # among those that the target holds out
         {"curation": ""},  # other labels of the same examples
-        # Ids of another stored split count from 0 too.
         {
             "data.validation_fraction": 0.0,
             "data.splits": dict(train="train", valid="test", test="test"),
@@ -582,6 +581,15 @@ def test_the_last_weights_of_a_target_that_was_trained_on_what_the_run_holds_out
 def test_the_last_weights_of_a_target_that_saw_nothing_held_out_are_no_error(data, trained):
     data = {"data.seed": 0, **data}
     run = assembly.build(config(scores="target_final", target=str(trained()), overrides=data))
+    prioritization.Target(run)
+
+
+def test_equal_ids_of_another_stored_split_are_other_examples(trained):
+    splits = dict(train="train", valid="test", test="test")
+    data = {"data.validation_fraction": 0.0, "data.splits": splits}
+    run = assembly.build(config(scores="target_final", target=str(trained()), overrides=data))
+    ours, valid = run.dataset.splits, run.dataset.splits["valid"]
+    ours["valid"] = valid._replace(ids=ours["train"].ids[: len(valid.ids)])
     prioritization.Target(run)
 
 
