@@ -113,6 +113,14 @@ def own_chains(data: Mapping[str, Any]) -> dict[str, str]:
     return {n: e["eval"] for n, e in entries if isinstance(e, Mapping) and "eval" in e}
 
 
+def stored_split(data: Mapping[str, Any], split: str) -> str:
+    """The stored split whose positions are the ids of a split of config.data."""
+    # hold_out makes "valid" of train.
+    name = "train" if split == "valid" and data["validation_fraction"] else split
+    entry = (data.get("splits") or {}).get(name, name)
+    return (entry if isinstance(entry, str) else entry["split"]).partition("[")[0]
+
+
 def dataset_refs(data: Mapping[str, Any]) -> list[DatasetRef]:
     """The sets that config.data names, including those in entries of `splits`.
 

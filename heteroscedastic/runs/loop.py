@@ -29,6 +29,7 @@ from heteroscedastic.runs.assembly import Run
 from heteroscedastic.runs.checkpoint import CheckpointError, Checkpoints
 from heteroscedastic.runs.clock import Clock
 from heteroscedastic.runs.trace import Trace
+from heteroscedastic.selection import Selected
 from heteroscedastic.training import evaluate
 from heteroscedastic.training.state import TrainState
 
@@ -81,16 +82,17 @@ def train(
     )
     shapes = compiled.check_shapes(run, placement)
     num_parameters = assembly.num_parameters(shapes)
+    target = None
     if not hosts.from_first(lambda: (path / "config.json").exists()):
         # Errors are raised before the directory is claimed.
         warm_start.read(config["warm_start"], shapes)
         translation.check_libraries(config["evals"])
-        prioritization.target_of(run)
+        target = prioritization.target_of(run, data_dir)
     with workdir.claimed(path, config) as complete_results:
         if complete_results is not None:
             hosts.log(f"{path} holds this run, complete; nothing to do.")
             return complete_results
-        target = prioritization.target_of(run)
+        target = target or prioritization.target_of(run, data_dir)
         consistency.check_shared(path)
         owner = hosts.from_first(lambda: workdir.claim_data(path, run.description))
         hosts.log(
@@ -100,6 +102,8 @@ def train(
         )
         for line in dataset.curation_lines(run.pipeline.description):
             hosts.log(line)
+        if target is not None:
+            target.log_shared()
         checkpoints = Checkpoints(path / "checkpoints", owner)
         # Checked before arrays are read, as the flags change their types.
         provenance.check_unchanged(checkpoints.metadata(), current_provenance, allow_changed)
@@ -130,7 +134,7 @@ class _Trainer:
         target: prioritization.Target | None = None,
     ):
         self.run, self.path, self.placement, self.checkpoints = run, path, placement, checkpoints
-        self.target, self.selected = target, None
+        self.target = target
         self.provenance, self.owner, self.stop_event = current_provenance, owner, StopEvent()
         self.arrays = placement.put(run.pipeline.arrays, placement.replicated)
         self.slots = placement.slots(run.steps.batch_size)
@@ -173,7 +177,9 @@ class _Trainer:
         self.writer = workdir.Writer(path, step, saved_lines)
         self.clock = Clock(start_time, self.metadata.get("clock"))
         if run.prioritizes:
-            self.epoch = prioritization.epoch_of(run, self.state.scores)
+            # The choice of the epoch under way, and the scores at its start or end.
+            self.scores = prioritization.on_host(self.state.scores)
+            self.epoch = prioritization.epoch_of(run, self.scores)
             self.record = prioritization.Record(run, path, owner, self.epoch.index)
         else:
             self.epoch = run.equal_epoch(int(self.state.step))
@@ -193,10 +199,10 @@ class _Trainer:
         in_flight, train_step = StepsInFlight(hosts.is_alone()), self._first_step
         try:
             while not self._is_complete(step):
-                self._enter_epoch(step)
+                chosen = self._enter_epoch(step)
                 index, start = self.epoch.index, step - self.epoch.start
                 feeds = self.stop_event.feeds(
-                    run.pipeline.training_feeds(index, start, self.slots, self.selected)
+                    run.pipeline.training_feeds(index, start, self.slots, chosen)
                 )
                 for feed in self.clock.timed_feeds(feeds, in_flight.is_idle):
                     feed = self.placement.feed(feed, run.steps.batch_size)
@@ -247,49 +253,51 @@ class _Trainer:
             prioritization.check_finite(self.run, prioritization.on_host(self.state.scores), step)
         return sums
 
-    def _enter_epoch(self, step: int) -> None:
-        """Determines the examples of the epoch of the next step."""
+    def _enter_epoch(self, step: int) -> Selected | None:
+        """Determines the epoch of the next step; returns its examples."""
         if not self.run.prioritizes:
             self.epoch = self.run.equal_epoch(step)
-            self.selected = self.run.selected(self.epoch.index)
-            return
+            return self.run.selected(self.epoch.index)
         if step == self.epoch.end:
             with self.clock.timed("scores"):
                 self._choose(step)
-        self.selected = prioritization.selected(prioritization.on_host(self.state.scores))
+        return prioritization.selected(self.scores)
 
     def _choose(self, step: int) -> None:
         """Chooses the examples of the next epoch."""
         run, seconds = self.run, self._epoch_seconds()
-        scores, target_scores = self.state.scores, None
+        values, target_scores = self.scores.values, None
         epoch, settings = self.epoch.index + 1, run.config["prioritization"]
         reads = run.scores_are_read and prioritization.chooses(run, epoch)
         if settings["scores"] == "evaluation" and (reads or settings["record"]):
-            values = self._scores(run, self.programs.score_step, self.state, epoch)
-            scores = scores._replace(values=values)
+            values = np.asarray(self._scores(run, self.programs.score_step, self.state, epoch))
         elif settings["scores"] == "target" and reads:
-            scores = scores._replace(values=self.target.scores(epoch))
+            values = self.target.scores(epoch)
         elif settings["scores"] == "target_final" and reads:
-            scores = scores._replace(values=self._final_scores)
+            values = self._final_scores
         if run.target_scores_are_read and reads:
             target_scores = self._final_scores
-        choice = prioritization.choice(run, prioritization.on_host(scores), step, target_scores)
-        placed = self.placement.put(choice.scores, self.placement.replicated)
+        scores = self.scores._replace(values=values)
+        choice = prioritization.choice(run, scores, step, target_scores)
+        self.scores = choice.scores
+        placed = self.placement.put(self.scores, self.placement.replicated)
         self.state = self.state._replace(scores=placed)
-        self.epoch = prioritization.epoch_of(run, choice.scores)
+        self.epoch = prioritization.epoch_of(run, self.scores)
         self.metadata["epoch"] = choice.facts | {"seconds_before": seconds}
 
     def _leave_epoch(self) -> None:
-        """Writes the record of a prioritized epoch at its end."""
+        """Reads the scores of a prioritized epoch at its end, and writes its record."""
         if not self.run.prioritizes:
             return
+        if self.run.scores_in_training:
+            self.scores = self.scores._replace(values=np.asarray(self.state.scores.values))
         facts = dict(self.metadata["epoch"])
         before, after = facts.pop("seconds_before"), self._epoch_seconds()
         seconds = {f"seconds_{name}": after[name] - before[name] for name in after}
         steps = {"num_steps": self.epoch.num_steps}
         self.record.add(facts | steps | seconds)
         if self.run.config["prioritization"]["record"]:
-            self.record.save(prioritization.on_host(self.state.scores))
+            self.record.save(self.scores)
 
     def _epoch_seconds(self) -> dict[str, float]:
         """Seconds of the run in scoring and choosing examples, and in training steps."""
@@ -300,7 +308,9 @@ class _Trainer:
         """The scores of the training examples by the target's last weights."""
         loaded = self.target.loaded()
         program = compiled.score_step(loaded.run, self.placement)
-        return np.asarray(self._scores(loaded.run, program, loaded.state, 0))
+        scores = np.asarray(self._scores(loaded.run, program, loaded.state, 0))
+        self.target.check_finite(scores, "by its last weights")
+        return scores
 
     def _scores(self, run: Run, program: Any, state: TrainState, epoch: int) -> jax.Array:
         """The scores of all training examples, without augmentation."""

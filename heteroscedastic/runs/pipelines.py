@@ -6,6 +6,8 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Int
 
 from heteroscedastic import curation, smoothing, tasks
 from heteroscedastic.bind import in_section, lookup
@@ -89,6 +91,11 @@ def stored_data(
         soft_labels=_soft_labels(config),
         **_words(config, sections.DATA_CHOICES),
     )
+
+
+def training_ids(config: dict[str, Any], data_dir: str | None = None) -> Int[np.ndarray, "n"]:
+    """The ids of the examples that a run of a config in memory trains on."""
+    return _curate(config)(stored_data(config, data_dir)).splits["train"].ids
 
 
 def _resident(config: dict[str, Any], data_dir: str | None) -> Resident:

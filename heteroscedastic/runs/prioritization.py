@@ -5,18 +5,19 @@ A run with `config.prioritization` writes a line of epochs.jsonl at the end of e
 """
 
 import dataclasses
+import functools
 import json
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Float, Int
 
 from heteroscedastic import files
-from heteroscedastic.data import resident
+from heteroscedastic.data import resident, split_spec
 from heteroscedastic.distributed import hosts
 from heteroscedastic.distributed.in_flight import NotFiniteError
-from heteroscedastic.runs import loaded_run, provenance
+from heteroscedastic.runs import loaded_run, pipelines, provenance
 from heteroscedastic.runs.assembly import Run
 from heteroscedastic.runs.loaded_run import LoadedRun, SavedRun
 from heteroscedastic.selection import Selected
@@ -59,8 +60,8 @@ def choice(
     """
     epoch, n = int(scores.epoch) + 1, len(scores.values)
     former = scores.rows[scores.rows < n]
+    check_finite(run, scores, step)  # also those that are recorded and not read
     if chooses(run, epoch):
-        check_finite(run, scores, step)
         chosen = run.selected(epoch, scores.values, target_scores)
     elif epoch < run.config["prioritization"]["warmup_epochs"] or run.selection is None:
         chosen = Selected(np.arange(n), np.ones(n))
@@ -92,14 +93,18 @@ def epoch_of(run: Run, scores: Scores) -> Epoch:
 
 def check_finite(run: Run, scores: Scores, step: int) -> None:
     """Raises a NotFiniteError with ids and step where a score is not finite."""
-    rows = np.flatnonzero(~np.isfinite(scores.values))
-    if len(rows):
-        ids = ", ".join(map(str, run.dataset.splits["train"].ids[rows[:_MAX_IDS]]))
-        more = f" and {len(rows) - _MAX_IDS} more" if len(rows) > _MAX_IDS else ""
+    if examples := _not_finite(run, scores.values):
         raise NotFiniteError(
-            f"the score of the training examples {ids}{more} is not finite at step {step}; the last"
+            f"the score of the training examples {examples} is not finite at step {step}; the last"
             " good checkpoint stays. Lower the learning rate, or set optimizer.clip_norm."
         )
+
+
+def _not_finite(run: Run, values: Float[np.ndarray, "n"]) -> str:
+    """The first ids of the examples whose scores are not finite, and their number."""
+    rows = np.flatnonzero(~np.isfinite(values))
+    ids = ", ".join(map(str, run.dataset.splits["train"].ids[rows[:_MAX_IDS]]))
+    return ids + (f" and {len(rows) - _MAX_IDS} more" if len(rows) > _MAX_IDS else "")
 
 
 def _facts(run, epoch, chosen, former, values):
@@ -184,14 +189,20 @@ def lines_of(path: files.Path) -> list[dict[str, Any]]:
 class Target:
     """The run that config.prioritization.target names, complete and of the same classes."""
 
-    def __init__(self, run: Run):
+    def __init__(self, run: Run, data_dir: str | None = None):
         """Reads the target, and checks that the run can have it.
+
+        Args:
+          run: that has the target.
+          data_dir: directory of the data sets.
 
         Raises:
           FileNotFoundError: the directory holds no complete run.
-          ValueError: the target has other classes, other examples or fewer epochs.
+          ValueError: the target has other classes, other examples or another number of epochs, or
+            was trained on examples that the run holds out.
         """
         self._run, self._name = run, run.config["prioritization"]["target"]
+        self._data_dir = data_dir
         self.saved: SavedRun = loaded_run.read(self._name)
         if self.saved.dataset["class_names"] != list(run.pipeline.class_names):
             raise ValueError(f"{self._label} has other classes than this run.")
@@ -204,6 +215,8 @@ class Target:
                     f"{self._label} evaluates images by {theirs!r}, but config.data.eval is"
                     f" {ours!r}; its last weights can score only images of the same operations."
                 )
+            if run.config["prioritization"]["scores"] == "target_final":
+                self._check_held_out()
 
     @property
     def _label(self) -> str:
@@ -214,17 +227,59 @@ class Target:
         """What results.json says of the target."""
         return {"workdir": self._name, "digest": provenance.digest(self.saved.results)}
 
+    @functools.cached_property
+    def _training_ids(self) -> Int[np.ndarray, "m"]:
+        if provenance.data_key(self.saved.dataset) == provenance.data_key(self._run.description):
+            return self._run.dataset.splits["train"].ids
+        return pipelines.training_ids(self.saved.config, self._data_dir)
+
+    def _seen(self, split: str) -> Int[np.ndarray, "m"]:
+        """Ids of the examples of our split that the target was trained on."""
+        theirs, ours = (c["data"] for c in (self.saved.config, self._run.config))
+        # Ids are positions in a stored split.
+        stored = [
+            (data["name"], split_spec.stored_split(data, name))
+            for data, name in ((theirs, "train"), (ours, split))
+        ]
+        if stored[0] != stored[1]:
+            return np.empty(0, np.int32)
+        return np.intersect1d(self._training_ids, self._run.dataset.splits[split].ids)
+
+    def _check_held_out(self) -> None:
+        for split in self._run.dataset.splits:
+            if split != "train" and len(ids := self._seen(split)):
+                raise ValueError(
+                    f"{self._label} was trained on {len(ids):,} examples of this run's split"
+                    f" {split!r}, such as id {ids[0]}, which its scores would leak; give both runs"
+                    " the same config.data (seed, validation_fraction, splits)."
+                )
+
+    def log_shared(self) -> None:
+        """Logs how many training examples `excess` shares with its target, if any."""
+        if self._run.target_scores_are_read and (number := len(self._seen("train"))):
+            hosts.log(
+                f"{self._label} was trained on {number:,} of the"
+                f" {len(self._run.dataset.splits['train'].ids):,} training examples of this run;"
+                " the reducible holdout loss requires a target of other examples."
+            )
+
     def _check_files(self) -> None:
         folder = self.saved.directory / "scores"
         recorded = {p.stem for p in folder.glob("*.npz")}
-        needed = int(np.ceil(self._run.config["training"]["num_epochs"]))
+        theirs, ours = (c["training"]["num_epochs"] for c in (self.saved.config, self._run.config))
+        if recorded and theirs != ours:
+            raise ValueError(
+                f"{self._label} has {theirs:g} epochs, but this run has {ours:g}; scores of an"
+                " epoch choose for the epoch of the same number, so give both runs the same"
+                " config.training.num_epochs."
+            )
+        needed = int(np.ceil(ours))
         missing = [epoch for epoch in range(needed) if str(epoch) not in recorded]
         if missing:
             has = f"those of {len(recorded)} epochs" if recorded else "none"
             raise ValueError(
                 f"{self._label} lacks the scores of epoch {missing[0]} of the {needed} epochs of"
-                f" this run (it has {has}); train it for as many epochs, with"
-                " config.prioritization.record=True."
+                f" this run (it has {has}); train it with config.prioritization.record=True."
             )
         self.scores(0)
 
@@ -232,7 +287,8 @@ class Target:
         """The scores that the target saved of an epoch, in the order of our rows.
 
         Raises:
-          ValueError: the file is damaged or of another run, or its examples are not ours.
+          ValueError: the file is damaged or of another run, its examples are not ours, or a score
+            is not finite.
         """
         path = self.saved.directory / "scores" / f"{epoch}.npz"
         remedy = "train the target again"
@@ -255,7 +311,17 @@ class Target:
                 f" as {differing[0]}. Give both runs the same config.data (seed,"
                 " validation_fraction, splits) and config.curation."
             )
-        return arrays["scores"][order][np.searchsorted(theirs, ids)]
+        scores = arrays["scores"][order][np.searchsorted(theirs, ids)]
+        self.check_finite(scores, f"in {path}")
+        return scores
+
+    def check_finite(self, scores: Float[np.ndarray, "n"], where: str) -> None:
+        """Raises a ValueError with ids where a score of the target is not finite."""
+        if examples := _not_finite(self._run, scores):
+            raise ValueError(
+                f"{self._label}: the target's score of the training examples {examples} is not"
+                f" finite {where}; train the target again, with a lower learning rate."
+            )
 
     def loaded(self) -> LoadedRun:
         """The target with its last weights and our examples and score, on one device."""
@@ -264,9 +330,9 @@ class Target:
         return target._replace(run=dataclasses.replace(target.run, parts=parts))
 
 
-def target_of(run: Run) -> Target | None:
+def target_of(run: Run, data_dir: str | None = None) -> Target | None:
     """The target of a run, checked; None if it has none."""
-    return Target(run) if run.config.get("prioritization", {}).get("target") else None
+    return Target(run, data_dir) if run.config.get("prioritization", {}).get("target") else None
 
 
 def check_same_target(target: Target | None, metadata: dict[str, Any]) -> None:

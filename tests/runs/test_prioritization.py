@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import re
 import shutil
 import socket
 
@@ -16,7 +17,15 @@ from subprocesses import EXTRAS, outputs, start_without, with_devices
 
 from heteroscedastic.distributed.in_flight import NotFiniteError
 from heteroscedastic.distributed.preemption import Agreement
-from heteroscedastic.runs import assembly, compiled, loaded_run, loop, predictions, prioritization
+from heteroscedastic.runs import (
+    assembly,
+    compiled,
+    loaded_run,
+    loop,
+    predictions,
+    prioritization,
+    provenance,
+)
 from heteroscedastic.training import state as state_lib
 
 pytestmark = pytest.mark.usefixtures("programs_once")
@@ -49,6 +58,17 @@ def without_seconds(directory):
     return [
         {k: v for k, v in line.items() if not k.startswith("seconds")} for line in lines(directory)
     ]
+
+
+def saved_scores(path):
+    with np.load(path) as file:
+        return {name: file[name] for name in ("ids", "scores")}
+
+
+def restamped(path, arrays):
+    """Writes a file of scores of the same run."""
+    owner = str(np.load(path)["owner"])
+    np.savez(path, **provenance.stamped_arrays(path.stem, arrays, owner))
 
 
 @pytest.fixture(scope="module")
@@ -260,6 +280,12 @@ def test_fresh_scores_are_those_of_the_weights_before_the_epoch_without_augmenta
     order = np.argsort(saved["ids"])
     np.testing.assert_array_equal(saved["ids"][order], ids)
     np.testing.assert_allclose(saved["scores"][order], expected, rtol=1e-4)
+    goodput = json.loads((tmp_path / "results.json").read_text())["goodput"]
+    for name in ("scores", "steps"):
+        seconds = [line[f"seconds_{name}"] for line in lines(tmp_path)]
+        assert min(seconds) > 0
+        if name == "scores":  # seconds of steps include those of their input
+            assert sum(seconds) == pytest.approx(goodput[name])
 
 
 def test_nothing_is_compiled_again_between_epochs(tmp_path, monkeypatch):
@@ -422,6 +448,49 @@ def test_a_fresh_score_that_is_infinite_stops_the_run_before_it_chooses(tmp_path
         loop.train(made, str(tmp_path))
 
 
+def test_a_fresh_score_that_is_infinite_is_not_recorded_in_the_warm_up(tmp_path, monkeypatch):
+    scores = loop._Trainer._scores
+
+    def with_infinite(self, run, program, state, epoch):
+        values = scores(self, run, program, state, epoch)
+        return values.at[7].set(jnp.inf) if epoch == 1 else values
+
+    monkeypatch.setattr(loop._Trainer, "_scores", with_infinite)
+    with pytest.raises(NotFiniteError, match=r"not finite at step 15;"):
+        loop.train(config(scores="evaluation", record=True), str(tmp_path))
+    assert [path.name for path in (tmp_path / "scores").iterdir()] == ["0.npz"]
+
+
+def test_a_nan_in_the_scores_that_a_target_saved_is_an_error_of_the_target(trained, tmp_path):
+    target = shutil.copytree(trained(), tmp_path / "target")
+    path = target / "scores" / "3.npz"
+    arrays = saved_scores(path)
+    arrays["scores"][[5, 8]] = np.nan
+    example, other = arrays["ids"][[5, 8]]
+    restamped(path, arrays)
+    run = assembly.build(config(scores="target", target=str(target)))
+    message = rf"target's score of the training examples {example}, {other} is not.*3\.npz; train"
+    with pytest.raises(ValueError, match=message):
+        prioritization.Target(run).scores(3)
+
+
+def test_a_nan_of_the_last_weights_of_the_target_of_excess_stops_the_run(
+    trained, tmp_path, monkeypatch
+):
+    scores = loop._Trainer._scores
+
+    def with_nan(self, run, *arguments):
+        values = scores(self, run, *arguments)
+        return values if run is self.run else values.at[7].set(jnp.nan)
+
+    monkeypatch.setattr(loop._Trainer, "_scores", with_nan)
+    made = config(choice="excess", score="loss", target=str(trained()))
+    example = assembly.build(made).dataset.splits["train"].ids[7]
+    message = rf"target's score of the training examples {example} is not finite by its last"
+    with pytest.raises(ValueError, match=message):
+        loop.train(made, str(tmp_path / "run"))
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -485,11 +554,12 @@ def test_a_stream_has_no_prioritization():
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        ({"training.num_epochs": 7.0}, r"lacks the scores of epoch 5 of the 7 epochs"),
+        ({"training.num_epochs": 7.0}, r"has 5 epochs, but this run has 7;"),
+        ({"training.num_epochs": 4.0}, r"has 5 epochs, but this run has 4;"),
         ({"data.seed": 3}, r"was trained on other examples: \d+ ids differ, such as \d+"),
     ],
 )
-def test_a_target_of_fewer_epochs_or_of_other_examples_is_an_error(
+def test_a_target_of_another_number_of_epochs_or_of_other_examples_is_an_error(
     overrides, message, trained, tmp_path
 ):
     target = trained()
@@ -497,6 +567,99 @@ def test_a_target_of_fewer_epochs_or_of_other_examples_is_an_error(
         loop.train(
             config(scores="target", target=str(target), overrides=overrides), str(tmp_path / "run")
         )
+
+
+def test_a_target_that_lacks_the_scores_of_an_epoch_is_an_error(trained, tmp_path):
+    target = shutil.copytree(trained(), tmp_path / "target")
+    (target / "scores" / "4.npz").unlink()
+    run = assembly.build(config(scores="target", target=str(target)))
+    with pytest.raises(ValueError, match=r"lacks the scores of epoch 4 of the 5 epochs"):
+        prioritization.Target(run)
+
+
+def test_the_scores_of_a_target_are_matched_by_id(trained, tmp_path):
+    target = shutil.copytree(trained(), tmp_path / "target")
+    run = assembly.build(config(scores="target", target=str(target)))
+    expected = prioritization.Target(run).scores(3)
+    path = target / "scores" / "3.npz"
+    order = np.random.default_rng(0).permutation(NUM_TRAIN)
+    restamped(path, {name: values[order] for name, values in saved_scores(path).items()})
+    np.testing.assert_array_equal(prioritization.Target(run).scores(3), expected)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        {"data.seed": 3},
+        {"data.validation_fraction": 0.5},
+        {
+            "data.validation_fraction": 0.0,
+            "data.splits": dict(train="train[:90%]", valid="train[90%:]", test="test"),
+        },
+        {"data.validation_fraction": 0.0, "data.splits": dict(train="train[90%:]", test="train")},
+    ],
+)
+def test_the_last_weights_of_a_target_that_was_trained_on_what_the_run_holds_out_are_an_error(
+    data, trained
+):
+    run = assembly.build(config(scores="target_final", target=str(trained()), overrides=data))
+    theirs = assembly.build(config()).dataset.splits["train"].ids
+    split = "valid" if "valid" in run.dataset.splits else "test"
+    seen = set(theirs.tolist()) & set(run.dataset.splits[split].ids.tolist())
+    message = rf"trained on {len(seen):,} examples of this run's split '{split}', such as id (\d+),"
+    with pytest.raises(ValueError, match=message) as error:
+        prioritization.Target(run)
+    assert int(re.search(message, str(error.value))[1]) in seen
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        {"seed": 9},  # of the run; the data are the same
+        {"data.validation_fraction": 0.1},  # among those that the target holds out
+        {"curation": ""},  # other labels of the same examples
+        {
+            "data.validation_fraction": 0.0,
+            "data.splits": dict(train="train", valid="test", test="test"),
+        },
+    ],
+)
+def test_the_last_weights_of_a_target_that_saw_nothing_held_out_are_no_error(data, trained):
+    data = {"data.seed": 0, **data}
+    run = assembly.build(config(scores="target_final", target=str(trained()), overrides=data))
+    prioritization.Target(run)
+
+
+def test_equal_ids_of_another_stored_split_are_other_examples(trained):
+    splits = dict(train="train", valid="test", test="test")
+    data = {"data.validation_fraction": 0.0, "data.splits": splits}
+    run = assembly.build(config(scores="target_final", target=str(trained()), overrides=data))
+    ours, valid = run.dataset.splits, run.dataset.splits["valid"]
+    ours["valid"] = valid._replace(ids=ours["train"].ids[: len(valid.ids)])
+    prioritization.Target(run)
+
+
+@pytest.mark.parametrize("seed", [0, 5])
+def test_a_line_says_how_many_examples_excess_shares_with_its_target(seed, trained, capsys):
+    settings = dict(choice="excess", score="loss", scores="evaluation", target=str(trained()))
+    run = assembly.build(config(overrides={"data.seed": seed}, **settings))
+    prioritization.Target(run).log_shared()
+    theirs = assembly.build(config()).dataset.splits["train"].ids
+    number = len(np.intersect1d(theirs, run.dataset.splits["train"].ids))
+    assert f"trained on {number:,} of the 960 training examples" in capsys.readouterr().out
+
+
+def test_no_line_is_logged_on_a_target_of_other_examples(tmp_path, capsys):
+    def halves(first, **settings):
+        splits = {"train": first, "test": "test"}
+        return {"data.validation_fraction": 0.0, "data.splits": splits} | settings
+
+    loop.train(plain(**halves("train[:50%]", **{"training.num_epochs": 1.0})), str(tmp_path))
+    settings = dict(choice="excess", score="loss", target=str(tmp_path))
+    run = assembly.build(config(overrides=halves("train[50%:]"), **settings))
+    capsys.readouterr()
+    prioritization.Target(run).log_shared()
+    assert not capsys.readouterr().out
 
 
 def test_a_target_of_other_classes_or_one_that_is_not_complete_is_an_error(trained, tmp_path):
