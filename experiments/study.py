@@ -1,5 +1,6 @@
 """The definition of a table of a study: rows, tuning grid and seeds; its jobs and their results."""
 
+import argparse
 import copy
 import functools
 import hashlib
@@ -13,7 +14,7 @@ from typing import Any, NamedTuple
 
 from ml_collections import ConfigDict
 
-from heteroscedastic import bind, files
+from heteroscedastic import bind, files, user_errors
 from heteroscedastic.metrics import LOWER_IS_BETTER
 from heteroscedastic.runs import identity, run_record, sections
 
@@ -281,6 +282,15 @@ def saved_results(study: str, table: str, scale: str) -> dict[str, dict[str, Any
     path = saved_path(study, table, scale)
     contents = files.read_json(path) if path.exists() else {}
     return {name: run_record.as_measured(results) for name, results in contents.items()}
+
+
+def table_parser(description: str | None, table: str) -> argparse.ArgumentParser:
+    """A parser of the flags that name a table, its default being `table`, and its runs."""
+    parser = user_errors.parser(description)
+    parser.add_argument("--table", default=table)
+    parser.add_argument("--scale", default="cpu")
+    parser.add_argument("--out", default="runs", help="runs are read from OUT/STUDY/TABLE")
+    return parser
 
 
 def without_jobs(saved: dict[str, dict[str, Any]], results: list[JobResult]) -> str:

@@ -82,10 +82,7 @@ def correlations_of_run(directory: files.Path, data_dir: str | None) -> dict[str
 @user_errors.one_line()
 def main() -> None:
     """Prints the correlations of confidence and noise with objectness."""
-    parser = user_errors.parser(main.__doc__)
-    parser.add_argument("--table", default="variants", help="context_only or variants")
-    parser.add_argument("--scale", default="cpu")
-    parser.add_argument("--out", default="runs", help="runs are read from OUT/STUDY/TABLE")
+    parser = study.table_parser(main.__doc__, "variants")
     parser.add_argument("--data_dir", default=os.environ.get("TFDS_DATA_DIR"))
     derived.add_flag(parser)
     flags = parser.parse_args()

@@ -53,11 +53,9 @@ def parts(directory: files.Path, evaluation: str) -> list[float]:
 @user_errors.one_line()
 def main() -> None:
     """Prints the parts for every method and the differences from the reference, paired by seed."""
-    parser = user_errors.parser(main.__doc__)
-    parser.add_argument("--scale", default="cpu")
-    parser.add_argument("--out", default="runs")
+    parser = study.table_parser(main.__doc__, "planted_noise")
     derived.add_flag(parser)
-    parser.set_defaults(table="planted_noise", at=None)
+    parser.set_defaults(at=None)
     flags = parser.parse_args()
     chosen, results = noise_pairs.table_results(flags)
     saved = derived.Derived(__file__, flags, [result.job for result in results])

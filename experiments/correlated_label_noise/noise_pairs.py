@@ -176,13 +176,10 @@ def all_labels(data: dict[str, Any], data_dir: str | None) -> dict[str, Any]:
 
 def table_parser(description: str) -> argparse.ArgumentParser:
     """A parser of the flags that name a table and its runs."""
-    parser = user_errors.parser(description)
-    parser.add_argument("--table", default="planted_noise")
-    parser.add_argument("--scale", default="cpu")
+    parser = study.table_parser(description, "planted_noise")
     parser.add_argument(
         "--at", help="one grid point, such as 1.0, used for all rows instead of tuning"
     )
-    parser.add_argument("--out", default="runs", help="runs are read from OUT/STUDY/TABLE")
     parser.add_argument("--data_dir", default=os.environ.get("TFDS_DATA_DIR"))
     return parser
 

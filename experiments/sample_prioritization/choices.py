@@ -48,10 +48,7 @@ def _read(directory: files.Path) -> dict[str, float]:
 @user_errors.one_line()
 def main() -> None:
     """Prints what the runs of a table chose."""
-    parser = user_errors.parser(main.__doc__)
-    parser.add_argument("--table", default="controls")
-    parser.add_argument("--scale", default="cpu")
-    parser.add_argument("--out", default="runs", help="runs are read from OUT/STUDY/TABLE")
+    parser = study.table_parser(main.__doc__, "controls")
     derived.add_flag(parser)
     flags = parser.parse_args()
     directory = files.as_path(flags.out) / _STUDY / flags.table

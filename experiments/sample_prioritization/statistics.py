@@ -96,10 +96,7 @@ def of_run(directory: files.Path, data_dir: str | None, evaluation: str) -> dict
 @user_errors.one_line()
 def main() -> None:
     """Prints the metrics of a table with both kinds of batch statistics."""
-    parser = user_errors.parser(main.__doc__)
-    parser.add_argument("--table", default="controls")
-    parser.add_argument("--scale", default="cpu")
-    parser.add_argument("--out", default="runs", help="runs are read from OUT/STUDY/TABLE")
+    parser = study.table_parser(main.__doc__, "controls")
     parser.add_argument("--data_dir", default=os.environ.get("TFDS_DATA_DIR"))
     derived.add_flag(parser)
     flags = parser.parse_args()

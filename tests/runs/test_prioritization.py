@@ -627,7 +627,7 @@ def test_the_last_weights_of_a_target_that_was_trained_on_what_the_run_holds_out
 def test_the_last_weights_of_a_target_that_saw_nothing_held_out_are_no_error(data, trained):
     data = {"data.seed": 0, **data}
     run = assembly.build(config(scores="target_final", target=str(trained()), overrides=data))
-    prioritization.Target(run)
+    assert prioritization.Target(run).saved.directory == trained()
 
 
 def test_equal_ids_of_another_stored_split_are_other_examples(trained):
@@ -636,7 +636,7 @@ def test_equal_ids_of_another_stored_split_are_other_examples(trained):
     run = assembly.build(config(scores="target_final", target=str(trained()), overrides=data))
     ours, valid = run.dataset.splits, run.dataset.splits["valid"]
     ours["valid"] = valid._replace(ids=ours["train"].ids[: len(valid.ids)])
-    prioritization.Target(run)
+    assert prioritization.Target(run).saved.directory == trained()
 
 
 @pytest.mark.parametrize("seed", [0, 5])
