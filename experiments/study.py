@@ -284,7 +284,7 @@ def saved_results(study: str, table: str, scale: str) -> dict[str, dict[str, Any
     return {name: run_record.as_measured(results) for name, results in contents.items()}
 
 
-def table_parser(description: str | None, table: str) -> argparse.ArgumentParser:
+def argument_parser(description: str | None, table: str) -> argparse.ArgumentParser:
     """A parser of the flags that name a table, its default being `table`, and its runs."""
     parser = user_errors.parser(description)
     parser.add_argument("--table", default=table)

@@ -82,7 +82,7 @@ def correlations_of_run(directory: files.Path, data_dir: str | None) -> dict[str
 @user_errors.one_line()
 def main() -> None:
     """Prints the correlations of confidence and noise with objectness."""
-    parser = study.table_parser(main.__doc__, "variants")
+    parser = study.argument_parser(main.__doc__, "variants")
     parser.add_argument("--data_dir", default=os.environ.get("TFDS_DATA_DIR"))
     derived.add_flag(parser)
     flags = parser.parse_args()

@@ -53,7 +53,7 @@ def parts(directory: files.Path, evaluation: str) -> list[float]:
 @user_errors.one_line()
 def main() -> None:
     """Prints the parts for every method and the differences from the reference, paired by seed."""
-    parser = study.table_parser(main.__doc__, "planted_noise")
+    parser = study.argument_parser(main.__doc__, "planted_noise")
     derived.add_flag(parser)
     parser.set_defaults(at=None)
     flags = parser.parse_args()

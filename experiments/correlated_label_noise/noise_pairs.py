@@ -176,7 +176,7 @@ def all_labels(data: dict[str, Any], data_dir: str | None) -> dict[str, Any]:
 
 def table_parser(description: str) -> argparse.ArgumentParser:
     """A parser of the flags that name a table and its runs."""
-    parser = study.table_parser(description, "planted_noise")
+    parser = study.argument_parser(description, "planted_noise")
     parser.add_argument(
         "--at", help="one grid point, such as 1.0, used for all rows instead of tuning"
     )

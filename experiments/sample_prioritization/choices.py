@@ -48,7 +48,7 @@ def _read(directory: files.Path) -> dict[str, float]:
 @user_errors.one_line()
 def main() -> None:
     """Prints what the runs of a table chose."""
-    parser = study.table_parser(main.__doc__, "controls")
+    parser = study.argument_parser(main.__doc__, "controls")
     derived.add_flag(parser)
     flags = parser.parse_args()
     directory = files.as_path(flags.out) / _STUDY / flags.table

@@ -96,7 +96,7 @@ def of_run(directory: files.Path, data_dir: str | None, evaluation: str) -> dict
 @user_errors.one_line()
 def main() -> None:
     """Prints the metrics of a table with both kinds of batch statistics."""
-    parser = study.table_parser(main.__doc__, "controls")
+    parser = study.argument_parser(main.__doc__, "controls")
     parser.add_argument("--data_dir", default=os.environ.get("TFDS_DATA_DIR"))
     derived.add_flag(parser)
     flags = parser.parse_args()
