@@ -68,7 +68,7 @@ _TINY_IMAGENET_ON_CPU = {
 _CIFAR_ON_CPU_SHORT = _CIFAR_ON_CPU | {"training.num_epochs": 30.0}
 
 # The blocks of EfficientNet-Lite0 at its smallest maps are trained from the public weights, without
-# regularisation, so that wrong labels can be memorised; half an hour a run.
+# regularisation, so that wrong labels can be memorised.
 _FINE_TUNED = {
     "data.splits": dict(train="train[:20%]", test="test"),
     "data.train": "resize(96)|flip_lr|value_range(-0.9921875, 1.0)",
