@@ -1,5 +1,9 @@
-"""The numbers of a paper, from the paper.json of its study, beside our rows and metrics."""
+"""The numbers of a paper, from the paper.json of its study, beside our rows and metrics.
 
+Percentages of a paper are shown as fractions, as our metrics are.
+"""
+
+import decimal
 from typing import Any
 
 from experiments import study
@@ -38,5 +42,15 @@ def number(
     theirs, name = matching_row(chosen, row, numbers), column(chosen, regime, metric)
     if theirs is None or theirs.get(name) is None:
         return "-"
-    std = theirs.get("std", {}).get(name)
-    return f"{theirs[name]}" + (f" ± {std}" if std is not None else "")
+    return cell(chosen, theirs, name, numbers)
+
+
+def cell(chosen: study.Table, theirs: dict[str, Any], name: str, numbers: dict[str, Any]) -> str:
+    """A number in a row of the paper's table, with its standard deviation if there is one."""
+    columns = numbers["tables"][chosen.paper["table"]]["columns"]
+    (unit,) = (column["unit"] for column in columns if column["key"] == name)
+    exponent = -2 if unit == "%" else 0
+    values = (theirs[name], theirs.get("std", {}).get(name))
+    return " ± ".join(
+        str(decimal.Decimal(str(x)).scaleb(exponent)) for x in values if x is not None
+    )

@@ -280,15 +280,14 @@ def _rows_without_runs(chosen, regime, columns, numbers):
     lines = []
     for row in rows:
         if row.get("quoted") or row["id"] in chosen.paper.get("rows_without_runs", ()):
-            paper_cells = {
-                f"paper {column}": row[column] for column in row if column.startswith(regime.prefix)
-            }
-            cells = [paper_cells.get(column) for column in columns[1:]]
-            lines.append(
-                "| "
-                + " | ".join([row["method"], *("" if c is None else str(c) for c in cells)])
-                + " |"
-            )
+            names = {f"paper {name}": name for name in row if name.startswith(regime.prefix)}
+            cells = [
+                ""
+                if row.get(names.get(column)) is None
+                else paper_numbers.cell(chosen, row, names[column], numbers)
+                for column in columns[1:]
+            ]
+            lines.append("| " + " | ".join([row["method"], *cells]) + " |")
     return lines
 
 

@@ -131,7 +131,7 @@ def _paper_table(data: str, number: int) -> Table:
             table=f"table_{number}",
             where={"dataset": DATA_SETS[data]},
             columns={"accuracy": "accuracy", "ece": "ece"},
-            note="ResNet-34, 200 epochs; percentages; the number of runs is not stated",
+            note="ResNet-34, 200 epochs; the number of runs is not stated",
         ),
     )
 

@@ -394,8 +394,8 @@ def test_a_table_of_a_study_is_reported_with_the_papers_numbers(digit_runs, tmp_
     )
     paper = study_report.paper(chosen, chosen.regimes["last"], numbers)
     assert paper["numbers"] == {
-        "het": {"accuracy": "78.5 ± 0.06"},
-        "hom": {"accuracy": "76.5 ± 0.22"},
+        "het": {"accuracy": "0.785 ± 0.0006"},
+        "hom": {"accuracy": "0.765 ± 0.0022"},
     }
     assert study_report.paper(chosen, study.Regime("valid", "valid"), numbers) is None
 
