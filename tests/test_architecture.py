@@ -24,7 +24,7 @@ ROOMS = {  # from the lowest to the highest: room -> packages of others
     "training": MATHEMATICS | {"flax", "optax"},
     "tasks": MATHEMATICS | {"flax", "pycocotools", "sacrebleu"},
     "distributed": MATHEMATICS | {"optax"},
-    "runs": MATHEMATICS | {"absl", "clu", "flax", "ml_collections", "optax", "orbax", "tensorflow"},
+    "runs": MATHEMATICS | {"absl", "flax", "ml_collections", "optax", "orbax", "tensorboard"},
     "estimator": MATHEMATICS | {"optax", "sklearn"},
     "analysis": MATHEMATICS | {"cleanlab", "matplotlib"},
 }
@@ -191,7 +191,7 @@ def test_what_is_unsafe_is_seen(tmp_path, line, word):
 
 
 def test_the_head_imports_with_jax_and_flax_alone():
-    absent = EXTRAS | {"optax", "orbax", "clu", "ml_collections", "absl"}
+    absent = EXTRAS | {"optax", "orbax", "ml_collections", "absl"}
     program = """
 import heteroscedastic
 from heteroscedastic import latent, losses, metrics, predictive

@@ -28,7 +28,6 @@ def test_no_output_is_saved(path):
 # Less training than the notebook says, in which it finds the same; and no TensorBoard events, as
 # TensorFlow takes longer to import than the training.
 SHORT = {
-    "import tempfile\n": 'import sys; sys.modules["tensorboard"] = None\nimport tempfile\n',
     '{"seed": 0}': '{"seed": 0, "training.num_epochs": 20.0, "training.checkpoint_epochs": 10.0}',
     "random_state=0)": "random_state=0, max_iter=10)",
     "cv=3": "cv=2",

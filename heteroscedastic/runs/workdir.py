@@ -2,7 +2,6 @@
 
 import contextlib
 import fcntl
-import importlib.util
 import itertools
 import json
 from collections.abc import Iterator, Sequence
@@ -13,7 +12,7 @@ from absl import logging
 
 from heteroscedastic import files
 from heteroscedastic.distributed import hosts
-from heteroscedastic.runs import checkpoint, identity, provenance, run_record
+from heteroscedastic.runs import checkpoint, events, identity, provenance, run_record
 from heteroscedastic.runs.run_record import WorkdirError
 
 _REMEDY = "remove it, and the same command writes it again"
@@ -229,7 +228,7 @@ def difference(theirs: Any, ours: Any, prefix: str = "config") -> list[str]:
 
 
 class Writer:
-    """Writes metrics by step: JSON lines, and TensorBoard events if TensorFlow is installed.
+    """Writes metrics by step: JSON lines, and TensorBoard events if TensorBoard is installed.
 
     Only the first host writes.
     """
@@ -243,7 +242,7 @@ class Writer:
           saved: lines up to that step in the checkpoint, which replace the lines of the file. None
             for a checkpoint of an earlier version; damaged lines of the file are then removed.
         """
-        self._events = None
+        self._events: events.EventFile | None = None
         self._workdir, self._path = workdir, workdir / "metrics.jsonl"
         self.lines: list[str] = list(saved or ())
         if not hosts.is_first():
@@ -254,13 +253,8 @@ class Writer:
             self.lines = _repaired(self._path, step, saved)
             check_present(self._workdir)
             _write_lines(self._path, self.lines)
-        # clu.metric_writers imports both packages; each can be installed without the other.
-        if all(map(importlib.util.find_spec, ("tensorflow", "tensorboard"))):
-            import tensorflow as tf
-            from clu import metric_writers
-
-            tf.config.set_visible_devices([], "GPU")  # leaves the memory of the devices to JAX
-            self._events = metric_writers.SummaryWriter(str(workdir))
+        if events.can_be_written():
+            self._events = events.EventFile(workdir)
 
     def write(self, step: int, values: dict[str, float]) -> None:
         """Adds a line; it is on disk when this returns, and so before the next checkpoint."""
@@ -274,8 +268,7 @@ class Writer:
         else:  # a line that is incomplete because of a kill is removed at the next start
             files.append(self._path, line.encode())
         if self._events:
-            self._events.write_scalars(step, values)
-            self._events.flush()
+            self._events.write(step, values)
 
     def digest(self) -> str:
         """Digest of all lines."""
