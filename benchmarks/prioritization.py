@@ -2,8 +2,9 @@
 
 trains --model (see parts.py) on random images with each fraction, with scores of training steps
 and with fresh scores, and prints the seconds of an epoch beside those of an epoch of all examples
-in the same run. Then a table of a forward pass, fresh scores and a training step by batch, timed in
-turn; and the seconds of choosing among 1.28 million examples.
+in the same run. Then tables of a forward pass, fresh scores and a training step by batch, without
+and with a noise head, timed in turns of rotating order; and the seconds of choosing among 1.28
+million examples.
 """
 
 import argparse
@@ -39,11 +40,13 @@ def random_data(path: Path, num_examples: int, pixels: int, num_classes: int) ->
     store.write(path, Dataset({"train": split(num_examples), "test": split(64)}, names))
 
 
-def config(flags: argparse.Namespace, fraction: float, **settings) -> dict:
-    """A prioritized run of the data set `random`."""
+def config(
+    flags: argparse.Namespace, fraction: float, base: str = "cifar10_resnet34_hom", **settings
+) -> dict:
+    """A prioritized run of the data set `random`, on a base config."""
     _, of_model, _, num_classes, _, batch = parts.MODELS[flags.model]
     return study.config(
-        "cifar10_resnet34_hom",
+        base,
         {
             "backbone": dict(name=flags.model, **of_model),
             "head.num_classes": num_classes,
@@ -101,9 +104,9 @@ def print_epochs(flags: argparse.Namespace, data_dir: str) -> None:
             )
 
 
-def print_passes(flags: argparse.Namespace, data_dir: str) -> None:
+def print_passes(flags: argparse.Namespace, data_dir: str, base: str) -> None:
     """Prints the time of a batch: forward pass, fresh scores, training step."""
-    run = assembly.build(config(flags, 0.1), data_dir)
+    run = assembly.build(config(flags, 0.1, base), data_dir)
     state, key = jax.jit(run.init)(run.root_key), jax.random.key(0)
     split = jax.device_put(run.pipeline.arrays["train"])
     feed = jax.device_put(run.pipeline.example("train", training=False))
@@ -119,14 +122,19 @@ def print_passes(flags: argparse.Namespace, data_dir: str) -> None:
         "training step": (jax.jit(run.train_step), (state, split, feed, run.root_key)),
     }
     times: dict[str, list[float]] = {name: [] for name in calls}
+    names = list(calls)
     for turn in range(flags.repeats + 1):
-        for name, (call, values) in calls.items():
+        first = turn % len(names)
+        for name in names[first:] + names[:first]:
+            call, values = calls[name]
             start = time.perf_counter()
             jax.block_until_ready(call(*values))
             if turn:
                 times[name].append(time.perf_counter() - start)
     medians = {name: statistics.median(t) for name, t in times.items()}
-    print("\n| a batch | ms | images/s of a forward pass | of a step |\n|" + " --- |" * 4)
+    print(
+        f"\n{base}:\n\n| a batch | ms | images/s of a forward pass | of a step |\n|" + " --- |" * 4
+    )
     for name, seconds in medians.items():
         speed = medians["forward pass"] / seconds
         share = seconds / medians["training step"]
@@ -169,7 +177,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as data_dir:
         random_data(Path(data_dir) / "random.npz", flags.examples, pixels, num_classes)
         print_epochs(flags, data_dir)
-        print_passes(flags, data_dir)
+        for base in ("cifar10_resnet34_hom", "cifar10_resnet34_het_full"):
+            print_passes(flags, data_dir, base)
     print_choices(flags.repeats)
 
 

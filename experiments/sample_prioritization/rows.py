@@ -177,6 +177,15 @@ def _equal_steps(percent: int, warmup: int, epochs: int, num_examples: int) -> O
     }
 
 
+def _excess(table: str, percent: int) -> Overrides:
+    """A choice by the excess loss over a target, which has other images than the runs."""
+    return {
+        "selection": dict(name="excess", fraction=percent / 100),
+        "score": dict(name="loss"),
+        "prioritization.target": f"{{runs}}/{table}_target/{{scale}}/target/untuned/seed_{{seed}}",
+    }
+
+
 def _controls() -> Table:
     """What the paper lacks: the same number of steps without entropy, and fresh scores."""
     rows = [Row("all", "cifar10_resnet34_hom", _fraction(100))]
@@ -195,10 +204,17 @@ def _controls() -> Table:
             Row(f"fresh_{percent}", "cifar10_resnet34_hom", fresh),
         ]
     rows += [
-        Row(
-            "gradient_norm_30",
-            "cifar10_resnet34_hom",
-            _fraction(30) | {"score": dict(name="gradient_norm")},
+        *(
+            Row(
+                f"gradient_norm_{percent}",
+                "cifar10_resnet34_hom",
+                _fraction(percent) | {"score": dict(name="gradient_norm")},
+            )
+            for percent in (30, 10)
+        ),
+        *(
+            Row(f"excess_{percent}", "cifar10_resnet34_hom", _excess("controls", percent))
+            for percent in (30, 10)
         ),
         Row(
             "pruned",
@@ -223,7 +239,7 @@ def _controls() -> Table:
             for percent in (30, 10)
             for control in ("random", "fewer_epochs")
         ),
-        changed=_CHANGED,
+        changed=f"{_CHANGED[:-1]}, and the rows `gradient_norm_10`, `excess_30` and `excess_10`.",
     )
 
 
@@ -231,18 +247,12 @@ def _noisy() -> Table:
     """40 % of the labels are wrong: does a choice without the label noise avoid them?"""
     small = {"selection": dict(name="smallest", fraction=0.3), "score": dict(name="loss")}
     samples = dict(num_samples=64, points="sobol")
-    # The target of `excess` has other images than the runs that it guides.
-    excess = {
-        "selection": dict(name="excess", fraction=0.3),
-        "score": dict(name="loss"),
-        "prioritization.target": "{runs}/noisy_target/{scale}/target/untuned/seed_{seed}",
-    }
     choices = {
         "all": _fraction(100),
         "entropy": _fraction(30),
         "loss": _fraction(30) | {"score": dict(name="loss")},
         "small_loss": small,
-        "excess": excess,
+        "excess": _excess("noisy", 30),
     }
     of_head = {
         "het_all": _fraction(100),
@@ -270,25 +280,16 @@ def _noisy() -> Table:
     )
 
 
-def _noisy_target() -> Table:
-    """The target of `excess`: the same network on other images with labels as noisy."""
-    row = Row(
-        "target",
-        "cifar10_resnet34_hom",
-        {
-            "data.name": "cifar10_n",
-            "data.label": "worse_label",
-            "data.splits": dict(train="train[12%:24%]", test="test"),
-        }
-        | _fraction(100),
-    )
+def _other_images(claim: str, seeds: tuple[int, ...], data: Overrides) -> Table:
+    """The target of `excess`: the same network on as many other images."""
+    images = {"data.splits": dict(train="train[12%:24%]", test="test")}
     return Table(
-        claim="The target of `excess` on noisy labels.",
-        rows=(row,),
+        claim=claim,
+        rows=(Row("target", "cifar10_resnet34_hom", data | _fraction(100)),),
         metrics=_METRICS,
         regimes=_REGIMES,
         select_metric="nll",
-        scales={"cpu": Scale(_SEEDS, _ON_CPU)},
+        scales={"cpu": Scale(seeds, _ON_CPU | images)},
     )
 
 
@@ -296,7 +297,12 @@ TABLES = {
     **{f"table_1_{data}": _paper_table(data, 1) for data in DATA_SETS},
     **{f"targets_{data}": _targets(data) for data in DATA_SETS},
     **{f"table_2_{data}": _paper_table(data, 2) for data in DATA_SETS},
+    "controls_target": _other_images("The target of `excess`.", _MORE_SEEDS, {}),
     "controls": _controls(),
-    "noisy_target": _noisy_target(),
+    "noisy_target": _other_images(
+        "The target of `excess` on noisy labels.",
+        _SEEDS,
+        {"data.name": "cifar10_n"} | _WORSE_LABELS,
+    ),
     "noisy": _noisy(),
 }

@@ -343,6 +343,8 @@ def test_devices_and_processes_choose_the_same_examples(
     for ours, theirs in zip(without_seconds(directory), without_seconds(one), strict=True):
         assert ours["class_counts"] == theirs["class_counts"]
         assert ours["overlap"] == theirs["overlap"]
+    ours, theirs = (loaded_run.load(path).state.scores for path in (directory, one))
+    assert set(np.asarray(ours.rows)) == set(np.asarray(theirs.rows))  # of the last epoch
     for epoch in range(5):
         a, b = (np.load(d / "scores" / f"{epoch}.npz")["scores"] for d in (directory, one))
         np.testing.assert_allclose(a, b, rtol=2e-4, atol=2e-5)
