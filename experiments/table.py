@@ -19,17 +19,16 @@ from typing import Any
 
 import numpy as np
 
-from experiments import metric_values, paper_numbers, statistics, study
+from experiments import crossed, metric_values, paper_numbers, statistics, study
 from heteroscedastic import files, user_errors
 from heteroscedastic.analysis.report.comparison import difference, spread
-from heteroscedastic.runs import predictions
 
 
 def text(
     chosen: study.Table,
     job_results: list[study.JobResult],
     numbers: dict[str, Any],
-    crossed: bool = False,
+    intervals: crossed.Crossed | None = None,
 ) -> str:
     """The table in Markdown.
 
@@ -37,8 +36,8 @@ def text(
       chosen: the table.
       job_results: all its jobs with their results.
       numbers: contents of the study's paper.json.
-      crossed: whether the intervals of differences also cover other test examples, for metrics
-        without temperature scaling. Requires the predictions of the runs.
+      intervals: which also cover other test examples, in place of those over seeds alone, for
+        metrics without temperature scaling.
     """
     with_jobs = {result.job.row for result in job_results}  # not every row has every scale
     chosen = chosen._replace(rows=tuple(row for row in chosen.rows if row.name in with_jobs))
@@ -48,7 +47,7 @@ def text(
         regime_lines = (
             chosen.layout(chosen, tuned, numbers)
             if chosen.layout
-            else _regime(chosen, regime, tuned, numbers, crossed)
+            else _regime(chosen, regime, tuned, numbers, intervals)
         )
         lines += ["", f"**{name}**", "", *regime_lines]
     if chosen.reference:
@@ -147,7 +146,7 @@ def _name(primary):
     return f"{primary.metric} of {primary.row} - {primary.reference}, {primary.regime}"
 
 
-def _regime(chosen, regime, tuned, numbers, crossed=False):
+def _regime(chosen, regime, tuned, numbers, intervals=None):
     """The lines of one regime: head, one line per row, and notes on the comparisons."""
     columns = ["method", "seeds", "chosen"]
     metrics = regime.metrics or chosen.metrics
@@ -175,8 +174,11 @@ def _regime(chosen, regime, tuned, numbers, crossed=False):
             ", ".join(f"{p} ({n}x)" if n > 1 else p for p, n in points.most_common()),
         ]
         over_examples = {}
-        if crossed and chosen.reference not in (None, row.name):
-            over_examples = _crossed(own, seeds[chosen.reference], regime)
+        if intervals and chosen.reference not in (None, row.name):
+            found = intervals.differences(own, seeds[chosen.reference], regime)
+            over_examples = {
+                name: f"{x.value:+.4f} [{x.low:+.4f}, {x.high:+.4f}]" for name, x in found.items()
+            }
         for metric in metrics:
             values = {s: metric_values.value(result, regime, metric) for s, result in own.items()}
             cells.append(spread(list(values.values())))
@@ -263,17 +265,6 @@ def _trends(chosen, regime, metrics, seeds):
     return head + lines
 
 
-def _crossed(own, others, regime):
-    """Metric -> difference, with its interval over other seeds and other test examples, as text."""
-    found = statistics.crossed(
-        *(
-            {s: predictions.read(x.job.directory, regime.report) for s, x in results.items()}
-            for results in (own, others)
-        )
-    )
-    return {name: f"{x.value:+.4f} [{x.low:+.4f}, {x.high:+.4f}]" for name, x in found.items()}
-
-
 def _rows_without_runs(chosen, regime, columns, numbers):
     """Rows that the paper quotes from other papers, and the table's `rows_without_runs`."""
     rows = numbers["tables"][chosen.paper["table"]]["rows"] if chosen.paper else []
@@ -308,15 +299,21 @@ def main() -> None:
     parser.add_argument(
         "--crossed",
         action="store_true",
-        help="intervals over other seeds and other test examples, of runs in OUT",
+        help="intervals over other seeds and other test examples, of runs in OUT or saved",
+    )
+    parser.add_argument(
+        "--save", action="store_true", help="save the intervals of --crossed in the repository"
     )
     flags = parser.parse_args()
+    if flags.save and not flags.crossed:
+        raise SystemExit("--save keeps the intervals of --crossed; add --crossed.")
     chosen = study.table(flags.study, flags.table)
+    if chosen.layout and (flags.reference or flags.crossed):
+        raise SystemExit(
+            f"--{'reference' if flags.reference else 'crossed'} is not supported: this table prints"
+            " means over several rows."
+        )
     if flags.reference:
-        if chosen.layout:
-            raise SystemExit(
-                "--reference is not supported: this table prints means over several rows."
-            )
         if flags.reference not in {row.name for row in chosen.rows}:
             raise SystemExit(
                 f"--reference={flags.reference} is not a row; choose one of"
@@ -336,7 +333,12 @@ def main() -> None:
         if chosen.paper
         else {}
     )
-    print(text(chosen, job_results, numbers, flags.crossed))
+    intervals = None
+    if flags.crossed:
+        intervals = crossed.Crossed(flags.study, flags.table, flags.scale)
+    print(text(chosen, job_results, numbers, intervals))
+    if intervals and flags.save:
+        intervals.save()
     path = study.saved_path(flags.study, flags.table, flags.scale)
     if num_saved := sum(
         result.results is not None and result.results is saved.get(result.job.fingerprint)

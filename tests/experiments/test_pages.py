@@ -56,7 +56,8 @@ _UNSAVED = {
     "num_samples.md": ("| 10 independent | first |", "| 8 Sobol | first |"),
     "tiny_imagenet.md": ('!!! warning "The grid was extended twice',),
 }
-_VALUE = re.compile(r"[+-]?\d[\d.,]* ± [\d.,]*\d")
+# value ± half, or value [low, high]
+_VALUE = re.compile(r"[+-]?\d[\d.,]* ± [\d.,]*\d|[+-]?\d[\d.]* \[[+-]?[\d.]+, [+-]?[\d.]+\]")
 _CALL = "python -m experiments.table "
 # With the saved numbers of derived.py.
 _ALSO = (
@@ -109,6 +110,11 @@ def _printed(command, arguments, monkeypatch, capsys):
     return set(_VALUE.findall(capsys.readouterr().out))
 
 
+def _numbers(value):
+    """The two or three numbers of a value with its interval."""
+    return [number for number in re.split(r" ± | \[|, |\]", value) if number]
+
+
 def _agrees(shown, printed):
     """Whether a shown number is the printed one, rounded; prose may leave its sign out."""
     shown, printed = shown.replace(",", ""), printed.replace(",", "")
@@ -118,6 +124,10 @@ def _agrees(shown, printed):
         b = abs(b)
     slack = 0.5 * (10**-digits + 10**-more) if more > digits else 0.0  # rounded twice
     return more >= digits and abs(a - b) <= slack + 1e-9
+
+
+def _all_agree(shown, printed):
+    return len(shown) == len(printed) and all(map(_agrees, shown, printed))
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -143,15 +153,13 @@ def test_every_interval_on_a_page_is_printed_by_its_commands_from_saved_results(
     page = (PAGES / name).read_text()
     monkeypatch.chdir(tmp_path)  # without runs
     printed = [
-        value.split(" ± ")
-        for call in _calls(page)
-        for value in _printed(*call, monkeypatch, capsys)
+        _numbers(value) for call in _calls(page) for value in _printed(*call, monkeypatch, capsys)
     ]
     page = functools.reduce(_without, _UNSAVED.get(name, ()), page)
     missing = [
         value
         for value in _VALUE.findall(" ".join(page.split()))
-        if not any(all(map(_agrees, value.split(" ± "), pair)) for pair in printed)
+        if not any(_all_agree(_numbers(value), numbers) for numbers in printed)
     ]
     assert not missing, missing
 

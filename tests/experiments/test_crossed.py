@@ -1,0 +1,56 @@
+import re
+import shutil
+import sys
+
+import pytest
+
+from experiments import run, study, table
+from experiments.study import Regime, Row, Scale, Table
+from heteroscedastic import files
+
+SETTINGS = {
+    "backbone": dict(name="MLP", widths=(4,)),
+    "training.num_epochs": 1.0,
+    "training.checkpoint_epochs": 1.0,
+    "training.batch_size": 300,
+}
+SMALL = Table(
+    claim="Two learning rates.",
+    rows=(
+        Row("fast", "digits_hom", {"schedule.learning_rate": 0.5}),
+        Row("slow", "digits_hom", {"schedule.learning_rate": 0.001}),
+    ),
+    metrics=("accuracy", "nll"),
+    regimes={"last": Regime(select=None, report="test")},
+    select_metric="nll",
+    scales={"cpu": Scale((0, 1), SETTINGS)},
+    reference="slow",
+)
+
+
+def test_saved_intervals_are_printed_without_the_runs(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(study, "table", lambda *_: SMALL)
+    saved = {}
+    monkeypatch.setattr(study, "saved_path", lambda *_: tmp_path / "saved" / "small.cpu.json")
+    monkeypatch.setattr(study, "saved_results", lambda *_: saved)
+    directory = tmp_path / "runs" / "study" / "small"
+    for job in study.jobs(SMALL, "cpu", directory):
+        assert run.run(job, None) is None
+        saved[job.fingerprint] = files.read_json(job.directory / "results.json")
+
+    def printed(*flags):
+        words = ["table", "--study=study", "--table=small", f"--out={tmp_path / 'runs'}", *flags]
+        monkeypatch.setattr(sys, "argv", words)
+        table.main()
+        (line,) = re.findall(r"\| fast .*", capsys.readouterr().out)
+        return line
+
+    with_runs = printed("--crossed", "--save")
+    assert len(re.findall(r"\[[+-]\d\.\d{4}, [+-]\d\.\d{4}\]", with_runs)) == 2
+    assert printed() != with_runs
+    shutil.rmtree(directory)
+    assert printed("--crossed") == with_runs
+    with pytest.raises(SystemExit, match="requires the predictions of slow and fast"):
+        printed("--crossed", "--reference=fast")
+    with pytest.raises(SystemExit, match="add --crossed"):
+        printed("--save")
