@@ -4,14 +4,15 @@ They require the predictions of the runs. With --save, experiments/S/results/cro
 keeps them, so that the table prints them without the runs.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from experiments import statistics, study
 from heteroscedastic import files
 from heteroscedastic.calibration.bootstrap import Interval
-from heteroscedastic.runs import predictions, provenance
+from heteroscedastic.runs import predictions
 
+_FOLDER = "crossed"
 Results = Mapping[int, study.JobResult]  # by seed
 
 
@@ -20,10 +21,9 @@ class Crossed:
 
     def __init__(self, study_name: str, table: str, scale: str):
         """Reads those that are saved."""
-        directory = study.saved_path(study_name, table, scale).parent / "crossed"
-        self.path = directory / f"{table}.{scale}.json"
-        self._saved = files.read_json(self.path) if self.path.exists() else {}
-        self._used: dict[str, Any] = {}
+        self.path = path(study.saved_path(study_name, table, scale))
+        saved = files.read_json(self.path) if self.path.exists() else []
+        self._entries = {_key(entry): entry for entry in saved}
 
     def differences(
         self, ours: Results, theirs: Results, regime: study.Regime
@@ -36,33 +36,55 @@ class Crossed:
         seeds = sorted(set(ours) & set(theirs))
         if not seeds:
             return {}
-        pairs = [results[seed].job for seed in seeds for results in (ours, theirs)]
-        name = provenance.digest([regime.report, *(job.fingerprint for job in pairs)])
-        if all((job.directory / "results.json").exists() for job in pairs):
-            found = statistics.crossed(
-                *(
-                    {s: predictions.read(x[s].job.directory, regime.report) for s in seeds}
-                    for x in (ours, theirs)
-                )
-            )
-        elif name in self._saved:
-            found = {k: Interval(*v) for k, v in self._saved[name]["differences"].items()}
-        else:
-            raise SystemExit(
-                f"--crossed requires the predictions of {pairs[0].row} and {pairs[1].row}, but"
-                f" these runs are not in OUT, and {self.path} does not have the difference; run"
-                " experiments.run first."
-            )
-        self._used[name] = dict(
-            row=pairs[0].row,
-            reference=pairs[1].row,
+        jobs = [[results[seed].job for seed in seeds] for results in (ours, theirs)]
+        entry = dict(
+            row=jobs[0][0].row,
+            reference=jobs[1][0].row,
             evaluation=regime.report,
             seeds=seeds,
-            differences={metric: list(interval) for metric, interval in found.items()},
+            runs=[[job.fingerprint for job in side] for side in jobs],
         )
-        return found
+        if all((job.directory / "results.json").exists() for side in jobs for job in side):
+            entry["differences"] = statistics.crossed(
+                *(
+                    {job.seed: predictions.read(job.directory, regime.report) for job in side}
+                    for side in jobs
+                )
+            )
+            self._entries[_key(entry)] = entry
+        elif _key(entry) not in self._entries:
+            raise SystemExit(
+                f"--crossed requires the predictions of {entry['row']} and {entry['reference']},"
+                f" but these runs are not in OUT, and {self.path} does not have the difference;"
+                " run experiments.run first."
+            )
+        found = self._entries[_key(entry)]["differences"]
+        return {metric: Interval(*interval) for metric, interval in found.items()}
 
     def save(self) -> None:
-        """Writes the differences that were asked for, in addition to those that are saved."""
-        files.write_json(self.path, {**self._saved, **self._used})
-        print(f"\n{self.path}: intervals of {len(self._used)} pairs of rows are saved.")
+        """Writes the differences of this call and those that were saved before."""
+        rows = [
+            entry | {"differences": {k: list(v) for k, v in entry["differences"].items()}}
+            for entry in self._entries.values()
+        ]
+        files.write_json(self.path, rows)
+        print(f"\n{self.path}: the intervals of {len(rows)} pairs of rows are saved.")
+
+
+def path(saved_results: files.Path) -> files.Path:
+    """The file of a table, from that of its results."""
+    return saved_results.parent / _FOLDER / saved_results.name
+
+
+def identified_again(
+    entries: Sequence[dict[str, Any]], renamed: Mapping[str, str]
+) -> list[dict[str, Any]]:
+    """The saved entries with new identities of their runs, by the old ones."""
+    return [
+        entry | {"runs": [[renamed[run] for run in side] for side in entry["runs"]]}
+        for entry in entries
+    ]
+
+
+def _key(entry: Mapping[str, Any]) -> tuple:
+    return entry["evaluation"], *map(tuple, entry["runs"])

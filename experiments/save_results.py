@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from experiments import metric_values, study
+from experiments import crossed, metric_values, study
 from heteroscedastic import files, user_errors
 
 _RUN_KEYS = ("step", "seconds", "goodput", "device", "versions", "commit")
@@ -86,7 +86,15 @@ def main() -> None:
     path = study.saved_path(flags.study, flags.table, flags.scale)
     if flags.rekey:
         jobs = study.jobs(chosen, flags.scale, files.as_path(flags.out) / flags.study / flags.table)
-        for each in (path, *sorted(path.parent.glob(f"*/{path.name}"))):  # see derived.py
+        of_pairs = crossed.path(path)
+        if of_pairs.exists():
+            before = files.read_json(path)
+            renamed = dict(zip(before, rekeyed(before, jobs), strict=True))
+            entries = crossed.identified_again(files.read_json(of_pairs), renamed)
+            files.write_json(of_pairs, entries)
+            print(f"{of_pairs}: {len(entries)} pairs of rows identified again.")
+        derived = set(path.parent.glob(f"*/{path.name}")) - {of_pairs}  # see derived.py
+        for each in (path, *sorted(derived)):
             saved = rekeyed(files.read_json(each), jobs)
             files.write_json(each, saved)
             print(f"{each}: {len(saved)} saved results identified again.")
