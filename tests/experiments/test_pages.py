@@ -13,7 +13,8 @@ import pytest
 from experiments import study
 from heteroscedastic import files
 
-PAGES = Path(__file__).parents[2] / "docs/results"
+ROOT = Path(__file__).parents[2]
+PAGES = ROOT / "docs/results"
 
 
 def test_planted_noise_has_the_epochs_seeds_and_temperatures_of_its_page():
@@ -162,6 +163,30 @@ def test_every_interval_on_a_page_is_printed_by_its_commands_from_saved_results(
         if not any(_all_agree(_numbers(value), numbers) for numbers in printed)
     ]
     assert not missing, missing
+
+
+def _values(path):
+    return _VALUE.findall(" ".join(path.read_text().split()))
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        ROOT / "README.md",
+        PAGES / "index.md",
+        *(path for path in ROOT.glob("docs/**/*.md") if path.parent != PAGES),
+    ],
+    ids=lambda path: str(path.relative_to(ROOT)),
+)
+def test_an_interval_elsewhere_is_on_a_page_of_results(path):
+    pages = set(PAGES.glob("*.md")) - {path}
+    shown = [_numbers(value) for page in pages for value in _values(page)]
+    unknown = [
+        value
+        for value in _values(path)
+        if not any(_all_agree(_numbers(value), numbers) for numbers in shown)
+    ]
+    assert not unknown, unknown
 
 
 def test_the_page_of_class_maps_shows_the_saved_numbers():
