@@ -81,14 +81,17 @@ def _normalised(num_nodes, loc, scale):
     """Log-probabilities that sum to one; compiled, as calls outside of `jit` would be slow."""
     is_possible = loc > -jnp.inf
     top = jax.lax.stop_gradient(jnp.max(loc, axis=-1, keepdims=True))
-    loc = jnp.where(is_possible, loc, top - _FAR_BELOW)
+    # A class of probability 0 must not take part at any node; they begin above -5 - 15.5 max d.
+    widest = jnp.max(jnp.where(is_possible, scale, 0.0), axis=-1, keepdims=True)
+    below = _FAR_BELOW + 16 * jax.lax.stop_gradient(widest)
+    loc = jnp.where(is_possible, loc - top, -below)
     scale = jnp.where(is_possible, scale, 1.0)
     grid = _grid(*jax.lax.stop_gradient((loc, scale)), is_possible, num_nodes)
     log_probs = _log_probs(num_nodes, loc, scale, grid)
     return jax.nn.log_softmax(jnp.where(is_possible, log_probs, -jnp.inf))
 
 
-_FAR_BELOW = 1e4  # nats from the likeliest class to a class of probability 0, before it is masked
+_FAR_BELOW = 1e4  # nats
 _LEFT_MARGIN, _RIGHT_MARGIN = 15.0, 12.0  # nats beyond which an integrand is negligible
 _MAX_RARITY = 105.0  # nats; the nodes need not resolve rarer classes
 _LEFT_RARITY = 30.0  # nats; the same for classes left of all nodes
