@@ -4,8 +4,9 @@
 
 prints for random images on the device (also with --model=ResNet18): images per second of our step
 with the deterministic head, relative to a step of flax.linen and optax alone; the time that the
-noise heads add; the temporary memory that the compiler reserves; and the floating-point operations
-per second of the convolutions and dense layers, for known chips also as a fraction of the peak.
+noise heads add, with independent samples and with Sobol points; the temporary memory that the
+compiler reserves and the bytes that it counts; and the floating-point operations per second of the
+convolutions and dense layers, for known chips also as a fraction of the peak.
 Steps are timed in turn, so that changes of the machine's speed affect all of them.
 
 The plain step follows the ImageNet example of Flax (github.com/google/flax, examples/imagenet): no
@@ -51,7 +52,11 @@ MODELS = {
         64,
     ),
 }
-LEARNING_RATE, MOMENTUM, WEIGHT_DECAY, NUM_SAMPLES = 1e-3, 0.9, 1e-4, 1_000
+LEARNING_RATE, MOMENTUM, WEIGHT_DECAY = 1e-3, 0.9, 1e-4
+ESTIMATES = {
+    "1,000 samples": dict(num_samples=1_000),
+    "128 Sobol points": dict(num_samples=128, points="sobol"),
+}
 
 
 class PlainBlock(nn.Module):
@@ -208,6 +213,8 @@ class TimedStep:
         self.operations = chips.demand(step, state, *arguments).operations
         self.call = jax.jit(step, donate_argnums=0).lower(state, *arguments).compile()
         self.temporaries = self.call.memory_analysis().temp_size_in_bytes
+        # By the compiler, which counts the body of a loop over samples once.
+        self.bytes = self.call.cost_analysis()["bytes accessed"]
         self.seconds = []
 
     def run(self):
@@ -238,19 +245,18 @@ def main():
     flags.batch = flags.batch or (cpu_batch if on_cpu else 256)
     batch = random_batch(flags.batch, flags.pixels, num_classes)
     backbone = getattr(backbones, flags.model)(**common, dtype=flags.dtype)
-    sampled = functools.partial(predictive.softmax, num_samples=NUM_SAMPLES)
-    low_rank, efficient = (
-        head(num_classes, num_factors=rank) for head in (heads.LowRank, heads.ParameterEfficient)
-    )
     steps = [
         TimedStep("plain Flax", *plain({**settings, **common}, num_classes, flags.dtype, batch)),
         TimedStep(
             "Deterministic",
             *ours(backbone, heads.Deterministic(num_classes), predictive.deterministic, batch),
         ),
-        TimedStep("LowRank", *ours(backbone, low_rank, sampled, batch)),
-        TimedStep("ParameterEfficient", *ours(backbone, efficient, sampled, batch)),
     ]
+    for head in (heads.LowRank, heads.ParameterEfficient):
+        for estimate, points in ESTIMATES.items():
+            sampled = functools.partial(predictive.softmax, **points)
+            step = ours(backbone, head(num_classes, num_factors=rank), sampled, batch)
+            steps.append(TimedStep(f"{head.__name__}, {estimate}", *step))
     if steps[0].num_parameters != steps[1].num_parameters:
         raise AssertionError(
             f"the plain model has {steps[0].num_parameters:,} parameters, ours"
@@ -261,7 +267,7 @@ def main():
             step.run()
     for step in steps:
         del step.seconds[0]  # a warm-up
-    print_table(steps, flags, f"{num_classes:,} classes, rank {rank}, {NUM_SAMPLES:,} samples")
+    print_table(steps, flags, f"{num_classes:,} classes, rank {rank}")
 
 
 def print_table(steps, flags, noise):
@@ -287,6 +293,7 @@ def print_table(steps, flags, noise):
     columns = [
         "parameters",
         "temporaries, MB",
+        "bytes, GB",
         "ms per step",
         "images/s",
         "relative to plain",
@@ -302,6 +309,7 @@ def print_table(steps, flags, noise):
         cells = [
             f"{step.num_parameters:,}",
             f"{step.temporaries / 1e6:,.0f}",
+            f"{step.bytes / 1e9:,.2f}",
             f"{1e3 * seconds:,.1f}",
         ]
         cells += [
