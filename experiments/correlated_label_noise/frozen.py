@@ -23,16 +23,22 @@ METRICS = ("accuracy", "nll", "scaled_nll", "ece", "scaled_ece")
 LAST = {"last epoch": Regime(select="valid", report="test")}
 _BOTH = {"early stopping": Regime(select="valid_best", report="test_best"), **LAST}
 _SAMPLED = {"predictive": dict(name="softmax", num_samples=32, points="sobol", chunk_size=None)}
-_TRAINING = {
+TRAINING = {
     "training.batch_size": 500,
     "training.num_epochs": 12.0,
 }
 # One evaluation of each split, at the end.
-_ONCE = {
+LAST_EPOCH = {
     "training.checkpoint_epochs": 1e6,
     "evals": {
         name: dict(split=name, checkpoint="last", answers=None) for name in ("valid", "test")
     },
+}
+TINY_IMAGENET = {
+    "data.name": "tiny_imagenet_EfficientNetLite0_224",
+    "data.label": "label",
+    "data.splits": dict(train="train", test="validation"),
+    "backbone.widths": (512,),
 }
 _GRID = {
     "head.temperature": (1.0, 2.0, 4.0, 8.0, 16.0),
@@ -85,7 +91,7 @@ def _table(
     runs: str | None = None,
     **settings: Any,
 ) -> Table:
-    scale = Scale(features.SEEDS, _TRAINING | _ONCE | (overrides or {}), runs=runs)
+    scale = Scale(features.SEEDS, TRAINING | LAST_EPOCH | (overrides or {}), runs=runs)
     defaults: Overrides = dict(metrics=METRICS, regimes=LAST, grid=_GRID)
     return Table(
         claim=claim,
@@ -119,13 +125,7 @@ def _tiny_imagenet(claim: str, curation: str = "", primary: tuple[Primary, ...] 
     return _table(
         claim,
         rows,
-        {
-            "data.name": "tiny_imagenet_EfficientNetLite0_224",
-            "data.label": "label",
-            "data.splits": dict(train="train", test="validation"),
-            "backbone.widths": (512,),
-            "curation": curation,
-        },
+        TINY_IMAGENET | {"curation": curation},
         metrics=("accuracy", "top5_accuracy", *METRICS[1:]),
         grid={"head.temperature": (0.25, 1.0, 4.0)},
         primary=primary,
@@ -153,7 +153,7 @@ def _several_labels() -> Table:
             "features": Scale(
                 features.SEEDS,
                 features.OVERRIDES
-                | _ONCE
+                | LAST_EPOCH
                 | {
                     "data.name": f"{mosaics.NAME}_EfficientNetLite0_224",
                     "data.validation_fraction": 0.1,

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from experiments.correlated_label_noise import frozen, paper_tables, transfer
+from experiments.correlated_label_noise import exact, frozen, paper_tables, transfer
 from experiments.study import Primary, Regime, Row, Scale, Table
 
 
@@ -339,4 +339,4 @@ TABLES["several_labels_40"] = TABLES["several_labels"]._replace(
         Primary("het_pe", "nll", "het_diag", "early stopping"),
     ),
 )
-TABLES |= paper_tables.TABLES | transfer.TABLES | frozen.TABLES
+TABLES |= paper_tables.TABLES | transfer.TABLES | frozen.TABLES | exact.TABLES
