@@ -3,9 +3,14 @@
     python -m experiments.sample_prioritization.cells --data=cifar10 --scale=cpu
 
 prints differences in accuracy and ECE, before and after temperature scaling, paired by seed: each
-method less none at the same percentage, in Tables 1 and 2; and each cell of Table 2, whose
-examples a larger network chose, less that of Table 1. Holm's correction is over all of them.
+method less none at the same percentage, in Tables 1 and 2; and each cell of Table 2, whose examples
+a larger network chose, less that of Table 1. Beside them are the differences of the paper's
+numbers. Holm's correction is over all that is printed.
 """
+
+from collections.abc import Iterable
+
+import numpy as np
 
 from experiments import metric_values, statistics, study
 from experiments.sample_prioritization import rows
@@ -13,34 +18,55 @@ from heteroscedastic import files, user_errors
 
 _STUDY = "sample_prioritization"
 _METRICS = ("accuracy", "ece", "scaled_ece")
+_IN_PAPER = ("accuracy", "ece")  # in percent
 _NUMBERS = (1, 2)
 
+Cell = tuple[int, str, int]  # table, method, percentage
 Values = dict[int, float]  # by seed
 
 
-def comparisons(values: dict[tuple[int, str, int, str], Values]) -> dict[str, list[list[Values]]]:
-    """The name of each comparison -> the two sides of it for each metric.
+def comparisons(complete: Iterable[Cell]) -> dict[str, tuple[Cell, Cell]]:
+    """The cells that are compared, by the name of the difference.
 
     Args:
-      values: (table, method, percentage, metric) -> values; what was not run is absent.
+      complete: the cells that have runs.
     """
-    pairs = {}
-    for method, percent in dict.fromkeys((m, p) for _, m, p, _ in values):
+    pairs: dict[str, tuple[Cell, Cell]] = {}
+    complete = set(complete)
+    for method, percent in sorted({cell[1:] for cell in complete}, key=_order):
         for table in _NUMBERS:
             if method != "none":
                 name = f"Table {table}, {percent} %: {method} less none"
-                pairs[name] = ((table, method, percent), (table, "none", percent))
+                pairs[name] = (table, method, percent), (table, "none", percent)
         name = f"{percent} %, {method}: Table 2 less Table 1"
-        pairs[name] = ((2, method, percent), (1, method, percent))
-    return {
-        name: [[values[*side, metric] for side in sides] for metric in _METRICS]
-        for name, sides in pairs.items()
-        if all((*side, metric) in values for side in sides for metric in _METRICS)
-    }
+        pairs[name] = (2, method, percent), (1, method, percent)
+    return {name: pair for name, pair in pairs.items() if complete.issuperset(pair)}
 
 
-def _values(data: str, scale: str, out: files.Path) -> dict[tuple[int, str, int, str], Values]:
-    found: dict[tuple[int, str, int, str], Values] = {}
+def _order(of_cell: tuple[str, int]) -> tuple[int, int]:
+    method, percent = of_cell
+    return -percent, rows.METHODS.index(method)
+
+
+def paper_difference(data: str, pair: tuple[Cell, Cell], metric: str) -> float:
+    """The difference of two cells in the paper, as a fraction."""
+
+    def number(cell):
+        table, method, percent = cell
+        (row,) = (
+            row
+            for row in rows.PAPER["tables"][f"table_{table}"]["rows"]
+            if (row["id"], row["subset_percent"]) == (method, percent)
+            and row["dataset"] == rows.DATA_SETS[data]
+        )
+        return row[metric] / 100
+
+    ours, theirs = map(number, pair)
+    return ours - theirs
+
+
+def _values(data: str, scale: str, out: files.Path) -> dict[Cell, dict[str, Values]]:
+    found: dict[Cell, dict[str, Values]] = {}
     for number in _NUMBERS:
         name = f"table_{number}_{data}"
         chosen = study.table(_STUDY, name)
@@ -50,42 +76,55 @@ def _values(data: str, scale: str, out: files.Path) -> dict[tuple[int, str, int,
             if result.results is None:
                 continue
             method, _, percent = result.job.row.rpartition("_")
+            of_cell = found.setdefault((number, method, int(percent)), {})
             for metric in _METRICS:
-                by_seed = found.setdefault((number, method, int(percent), metric), {})
-                by_seed[result.job.seed] = metric_values.value(result, regime, metric)
+                value = metric_values.value(result, regime, metric)
+                of_cell.setdefault(metric, {})[result.job.seed] = value
     return found
 
 
 @user_errors.one_line()
 def main() -> None:
-    """Prints what calibration and a target change in each cell of Tables 1 and 2."""
+    """Prints what calibration, and a target, change in each cell."""
     parser = user_errors.parser(main.__doc__)
     parser.add_argument("--data", default="cifar10", choices=tuple(rows.DATA_SETS))
     parser.add_argument("--scale", default="cpu")
     parser.add_argument("--out", default="runs", help="runs are read from OUT/STUDY/TABLE")
     flags = parser.parse_args()
-    found = comparisons(_values(flags.data, flags.scale, files.as_path(flags.out)))
-    if not found:
+    values = _values(flags.data, flags.scale, files.as_path(flags.out))
+    pairs = comparisons(values)
+    if not pairs:
         raise SystemExit(
             f"no two cells to compare are complete; run python -m experiments.run --study={_STUDY}"
             f" --table=table_1_{flags.data} --scale={flags.scale} first."
         )
     compared = {
-        name: [statistics.compared(*sides) for sides in of_metrics]
-        for name, of_metrics in found.items()
+        (name, metric): statistics.compared(*(values[cell][metric] for cell in pair))
+        for name, pair in pairs.items()
+        for metric in _METRICS
     }
-    adjusted = iter(statistics.holm([c.p for cells in compared.values() for c in cells]))
-    print("| difference | pairs | " + " | ".join(_METRICS) + " |")
-    print("|" + " --- |" * (len(_METRICS) + 2))
-    for name, cells in compared.items():
-        texts = [
-            f"{c.mean:+.4f} ± {c.half:.4f}" + " *" * (next(adjusted) < statistics.LEVEL)
-            for c in cells
-        ]
-        print("| " + " | ".join([name, str(cells[0].num_pairs), *texts]) + " |")
-    number = sum(len(cells) for cells in compared.values())
+    adjusted = dict(zip(compared, statistics.holm([c.p for c in compared.values()])))
+    columns = ["difference", "pairs"]
+    for metric in _METRICS:
+        columns += [metric, "paper"] if metric in _IN_PAPER else [metric]
+    print(f"| {' | '.join(columns)} |\n|" + " --- |" * len(columns))
+    for name, pair in pairs.items():
+        cells = [name, str(compared[name, _METRICS[0]].num_pairs)]
+        for metric in _METRICS:
+            c = compared[name, metric]
+            mark = " *" if adjusted[name, metric] < statistics.LEVEL else ""
+            cells.append(f"{c.mean:+.4f} ± {c.half:.4f}{mark}")
+            if metric in _IN_PAPER:
+                cells.append(f"{paper_difference(flags.data, pair, metric):+.4f}")
+        print(f"| {' | '.join(cells)} |")
+    detectable = []
+    for metric in _METRICS:
+        of_metric = [c.detectable for (_, name), c in compared.items() if name == metric]
+        detectable.append(f"{metric} {np.nanmin(of_metric):.4f} to {np.nanmax(of_metric):.4f}")
     print(
-        f"\n\\* p < {statistics.LEVEL} after Holm's correction over the {number} comparisons above."
+        f"\n\\* p < {statistics.LEVEL} after Holm's correction over the {len(compared)} comparisons"
+        f" above.\nDifferences that a test finds with a probability of {statistics.POWER:.0%},"
+        f" before the correction: {', '.join(detectable)}."
     )
 
 

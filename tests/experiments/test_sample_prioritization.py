@@ -230,30 +230,35 @@ def test_the_signed_gap_is_confidence_less_accuracy_before_and_after_scaling():
 
 
 def test_each_method_is_compared_with_none_and_each_cell_with_that_of_a_target():
-    names = {
-        (table, method, percent, metric): {0: float(hash((table, method, percent, metric)))}
-        for table in (1, 2)
-        for method in ("none", "mixup")
-        for percent in (30, 10)
-        for metric in ("accuracy", "ece", "scaled_ece")
-    }
-    found = cells.comparisons(names)
+    complete = {(t, m, p) for t in (1, 2) for m in ("none", "mixup") for p in (30, 10)}
+    complete |= {(1, "none", 100), (1, "mixup", 100)}
+    found = cells.comparisons(complete)
     assert set(found) == {
         *(f"Table {t}, {p} %: mixup less none" for t in (1, 2) for p in (30, 10)),
+        "Table 1, 100 %: mixup less none",
         *(f"{p} %, {m}: Table 2 less Table 1" for p in (30, 10) for m in ("none", "mixup")),
     }
-    assert found["Table 2, 10 %: mixup less none"][1] == [
-        names[2, "mixup", 10, "ece"],
-        names[2, "none", 10, "ece"],
-    ]
-    assert found["10 %, mixup: Table 2 less Table 1"][0] == [
-        names[2, "mixup", 10, "accuracy"],
-        names[1, "mixup", 10, "accuracy"],
-    ]
-    of_first = {key: value for key, value in names.items() if key[0] == 1}
+    assert found["Table 2, 10 %: mixup less none"] == ((2, "mixup", 10), (2, "none", 10))
+    assert found["10 %, mixup: Table 2 less Table 1"] == ((2, "mixup", 10), (1, "mixup", 10))
+    of_first = {cell for cell in complete if cell[0] == 1 and cell[2] != 100}
     assert set(cells.comparisons(of_first)) == {
         f"Table 1, {p} %: mixup less none" for p in (30, 10)
     }
+
+
+def test_the_papers_differences_are_those_derived_from_its_tables():
+    largest = DERIVED["largest_accuracy_loss_against_baseline"]["table_1"]
+    assert largest["cell"] == "CIFAR-100, focal, 10%"
+    loss = cells.paper_difference("cifar100", ((1, "focal", 10), (1, "none", 10)), "accuracy")
+    assert loss == pytest.approx(largest["points"] / 100)
+    in_every_cell = PAPER["derived"]["claims"][0]
+    assert in_every_cell.endswith("in every cell (true in both tables)")
+    for data in rows.DATA_SETS:
+        for table in (1, 2):
+            for method in rows.METHODS[1:]:
+                for percent in (30, 20, 10):
+                    pair = (table, method, percent), (table, "none", percent)
+                    assert cells.paper_difference(data, pair, "ece") < 0
 
 
 def test_cells_without_runs_say_what_to_run(monkeypatch, tmp_path):
