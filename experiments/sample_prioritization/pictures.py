@@ -3,7 +3,8 @@
     python -m experiments.sample_prioritization.pictures --table=controls --out=DIR
 
 Panels have steps and seconds of training, from results.json, on the horizontal axis. Points are
-means over runs, bars standard deviations. Seconds compare only runs of the same machine at rest.
+medians of the cost and means of the measure over runs, bars standard deviations. Seconds compare
+only runs of the same machine at rest.
 """
 
 from collections.abc import Mapping
@@ -22,7 +23,11 @@ _MEASURES = {"accuracy": "accuracy", "ece": "ECE"}
 
 
 def panels(results: Mapping[str, list[dict[str, Any]]], evaluation: str) -> Figure:
-    """Measures against costs; `results` has the contents of results.json of the runs by row."""
+    """Measures against costs; `results` has the contents of results.json of the runs by row.
+
+    Rows METHOD_PERCENT have a colour for each method and a marker for each percentage.
+    """
+    methods, percents = (list(dict.fromkeys(x)) for x in zip(*map(_parts, results), strict=True))
     with figures.style_context():
         figure = figures.figure(6.6, 4.6)
         grid = figure.subplots(
@@ -30,27 +35,32 @@ def panels(results: Mapping[str, list[dict[str, Any]]], evaluation: str) -> Figu
         )
         for line, (measure, title) in zip(grid, _MEASURES.items(), strict=True):
             for axes, (cost, unit) in zip(line, _COSTS.items(), strict=True):
-                for i, (row, runs) in enumerate(results.items()):
+                for row, runs in results.items():
+                    method, percent = _parts(row)
                     x = np.array([_cost(run, cost) for run in runs])
                     y = np.array([run["evals"][evaluation][measure] for run in runs])
                     axes.errorbar(
-                        x.mean(),
+                        np.median(x),
                         y.mean(),
                         y.std(ddof=1) if len(y) > 1 else None,
-                        x.std(ddof=1) if len(x) > 1 else None,
-                        color=figures.COLORS[i % len(figures.COLORS)],
-                        marker="osD^v<>"[i // len(figures.COLORS)],
+                        color=figures.COLORS[methods.index(method) % len(figures.COLORS)],
+                        marker="osD^v<>"[percents.index(percent)],
                         markersize=4,
                         linestyle="none",
                         label=figures.legend_label(row),
                     )
-                if line is grid[-1]:
-                    axes.set_xlabel(unit)
+                axes.set_xlabel(unit)
+                axes.label_outer()
             line[0].set_ylabel(title)
         figure.legend(
             *grid[0, 0].get_legend_handles_labels(), loc="outside right upper", fontsize="small"
         )
     return figure
+
+
+def _parts(row: str) -> tuple[str, str]:
+    method, _, percent = row.rpartition("_")
+    return (method, percent) if percent.isdigit() else (row, "100")
 
 
 def _cost(run: Mapping[str, Any], name: str) -> float:

@@ -198,6 +198,7 @@ def test_a_table_is_drawn_with_a_point_for_each_row_at_its_cost():
     assert len(steps.containers) == 2
     (point,) = seconds.containers[0][0].get_xydata()
     np.testing.assert_allclose(point, (6.0, 0.6))
+    assert [axes.get_xlabel() for axes in figure.axes[2:]] == ["steps", "seconds"]
 
 
 def line(overlap, class_counts, wrong_labels=None):
