@@ -407,6 +407,7 @@ def build(
     """
     config = schema.checked(_with_tuples(config))
     task = schema.task(config)
+    schema.check_start(config, task)
     pipeline = pipelines.build(config, data_dir) if pipeline is None else pipeline
     config = _with_num_classes(config, len(pipeline.class_names))
     schema.check_data(config, task, pipeline)

@@ -91,6 +91,21 @@ def test_a_section_that_does_not_suit_is_an_error(section, value, message):
         schema.checked(config)
 
 
+@pytest.mark.parametrize("entry", ["normalization", "backbone"])
+def test_scales_of_0_that_are_fixed_need_a_warm_start(entry):
+    config = {**CONFIG, "backbone": CONFIG["backbone"] | {"start": "identity"}}
+    config["optimizer"] = CONFIG["optimizer"] | {"fixed": [entry]}
+    with pytest.raises(ValueError, match=f"fixed has '{entry}' and .* without a warm start the"):
+        assembly.build(config)
+    remedies = {
+        "backbone": CONFIG["backbone"],
+        "warm_start": CONFIG["warm_start"] | {"workdir": "runs/classifier"},
+        "optimizer": CONFIG["optimizer"] | {"fixed": ("backbone/stem",)},
+    }
+    for section, value in remedies.items():
+        assembly.build({**config, section: value})
+
+
 def test_data_without_boxes_or_with_a_background_box_is_an_error():
     run = assembly.build(CONFIG)
     inputs, labels = jnp.zeros((2, 32, 32, 1)), jnp.ones((2, 3), jnp.int32)
