@@ -151,7 +151,8 @@ class Detector(Classifier, kw_only=True):
     @property
     def stride(self) -> int:
         """Pixels from one position of the maps to the next."""
-        return (4 if self.backbone.stem == "imagenet" else 1) * 2 ** (self._last - 2)
+        num_halvings = max(self._last - 2, 0)  # a trunk of the stem alone has none
+        return (4 if self.backbone.stem == "imagenet" else 1) * 2**num_halvings
 
     @property
     def _last(self) -> int:
