@@ -66,9 +66,18 @@ def test_a_wrong_class_misses_its_own_and_ranks_below_the_right_one():
 
 
 def test_the_file_is_in_the_format_of_coco_results():
-    assert coco.results(predictions([(A, 1)], [(A, 1, 0.5)])) == [
+    assert coco.results(predictions([(A, 1)], [(A, 1, 0.5)]), "mine") == [
         {"image_id": 7, "category_id": 1, "bbox": [10.0, 10.0, 50.0, 40.0], "score": 0.5}
     ]
+
+
+@pytest.mark.parametrize("name", ["coco/2017", "coco/2017:1.1.0", "coco_mask"])
+def test_categories_have_the_ids_of_the_annotation_files_where_the_data_is_coco(name):
+    # In the order of TFDS: person, stop sign, parking meter, toothbrush.
+    classes = [1, 12, 13, 80]
+    found = coco.results(predictions([(A, 1)], [(A, k, 0.5) for k in classes]), name)
+    expected = classes if name == "coco_mask" else [1, 13, 14, 90]
+    assert [entry["category_id"] for entry in found] == expected
 
 
 def test_a_box_of_a_crowd_is_ignored_and_the_stored_area_decides_the_size():
