@@ -53,10 +53,20 @@ def metrics(predictions: Mapping[str, np.ndarray]) -> dict[str, float]:
 
     Args:
       predictions: arrays of tasks.detection.Predictions.
+
+    Raises:
+      ValueError: two images have the same id.
     """
     from pycocotools.coco import COCO
     from pycocotools.cocoeval import COCOeval
 
+    ids, counts = np.unique(predictions["image_ids"], return_counts=True)
+    if (counts > 1).any():
+        raise ValueError(
+            f"{counts[counts > 1][0]} images of an evaluation have the id {ids[counts > 1][0]}, so"
+            " their boxes would be of one image; give each image its own 'image/id', or remove that"
+            " name from config.data.extras."
+        )
     images = [{"id": int(image)} for image in predictions["image_ids"]]
     truth = _entries(
         *(predictions[n] for n in ("image_ids", "true_boxes", "true_classes")),

@@ -39,6 +39,14 @@ def test_perfect_detections_have_ap_1_and_no_detection_has_ap_0():
     assert coco.metrics(predictions(truth, []))["ap"] == 0.0
 
 
+def test_two_images_of_one_id_are_an_error():
+    one = predictions([(A, 1)], [(A, 1, 0.9)])
+    both = {name: np.concatenate([x, x]) for name, x in one.items()}
+    assert coco.metrics(both | {"image_ids": np.array([7, 8])})["ap"] == pytest.approx(1.0)
+    with pytest.raises(ValueError, match=r"2 images of an evaluation have the id 7, .*'image/id'"):
+        coco.metrics(both)
+
+
 def test_a_box_of_iou_062_is_right_at_three_of_ten_thresholds():
     y0, x0, y1, x1 = A
     shorter = [y0, x0, y0 + 0.62 * (y1 - y0), x1]
