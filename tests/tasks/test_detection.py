@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 
 from experiments import study
+from heteroscedastic.analysis.covariance import examples, summary
 from heteroscedastic.batch import Batch
 from heteroscedastic.detection.detections import Detections
-from heteroscedastic.runs import assembly, schema
+from heteroscedastic.runs import assembly, loaded_run, schema
 
 BACKBONE = dict(name="ResNet", stage_sizes=(1, 1), width=4, stem_width=4, start="keras")
 CONFIG = study.config("mosaic_frcnn_hom", {"training.batch_size": 4, "backbone": BACKBONE})
@@ -121,6 +122,22 @@ def test_data_without_boxes_or_with_a_background_box_is_an_error():
     pipeline = dataclasses.replace(run.pipeline, dataset=dataset._replace(splits=splits))
     with pytest.raises(ValueError, match="class 0 is the background, but 800 training examples"):
         schema.check_data(run.config, run.task, pipeline)
+
+
+@pytest.mark.parametrize(
+    "analysis",
+    [
+        summary.average_covariance,
+        summary.measures,
+        summary.class_pairs,
+        functools.partial(examples.example_covariance, example_id=0),
+    ],
+)
+def test_an_analysis_of_examples_refuses_regions(analysis):
+    run = assembly.build(CONFIG)
+    found = loaded_run.LoadedRun(run, {}, run.pipeline.description, run.shapes)
+    with pytest.raises(ValueError, match="one prediction per example, but the task 'detection'"):
+        analysis(found, split="test")
 
 
 def test_boxes_come_back_in_the_pixels_of_the_stored_image():

@@ -26,6 +26,7 @@ from heteroscedastic.analysis.covariance import pairs as pairs_lib
 from heteroscedastic.analysis.covariance.average import Average
 from heteroscedastic.analysis.plots import figures
 from heteroscedastic.data import resident
+from heteroscedastic.data.dataset import Split
 from heteroscedastic.data.storage import originals
 from heteroscedastic.runs import assembly, compilation_cache
 from heteroscedastic.runs import loaded_run as loaded_run_lib
@@ -55,15 +56,15 @@ def average_covariance(loaded_run: LoadedRun, split: str = "test") -> Average:
     """The exact average of the covariance over a split of a finished run.
 
     Raises:
-      ValueError: the run has no such split.
+      ValueError: the run has no such split, or its task predicts regions of an example.
     """
+    data = loaded_run_lib.split_data(loaded_run, split)
     head, params = loaded_run.run.model.head, loaded_run.state.params["head"]
-    return average_lib.average_covariance(head, params, _features(loaded_run, split))
+    return average_lib.average_covariance(head, params, _features(loaded_run, split, data))
 
 
-def _features(loaded_run: LoadedRun, split: str) -> Iterator[Float[np.ndarray, "b d"]]:
-    run, state = loaded_run.run, loaded_run.state
-    data = jax.device_put(loaded_run_lib.split_data(loaded_run, split))
+def _features(loaded_run: LoadedRun, split: str, data: Split) -> Iterator[Float[np.ndarray, "b d"]]:
+    run, state, data = loaded_run.run, loaded_run.state, jax.device_put(data)
     arguments = (state.params, state.model_state, data)
     features = jax.jit(lambda feed: run.features(*arguments, feed, run.chain_of(split))[0])
     for feed in resident.feeds(np.arange(len(data.ids)), run.steps.batch_size):
