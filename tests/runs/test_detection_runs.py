@@ -10,6 +10,7 @@ from small_runs import assert_same_bits, outcome
 from subprocesses import run_without, with_devices
 
 from experiments import study
+from heteroscedastic import files
 from heteroscedastic.data.resident import Resident
 from heteroscedastic.runs import loop
 from launch.command import SAVED
@@ -64,6 +65,19 @@ def test_a_run_that_is_terminated_in_an_epoch_resumes_and_ends_with_the_same_det
     assert whole[0]["step"] == 2 * 2 * 16 // 8
     assert (whole[2]["test.npz"]["classes"] > 0).any()
     assert_same_bits(outcome(tmp_path / "parts"), whole)
+
+    found = whole[0]["evals"]["test"]
+    metrics = {"ap", "ap50", "ar100", "detection_ece", "hit_rate", "degenerate_boxes"}
+    assert metrics <= found.keys()
+    assert found["degenerate_boxes"] == 0
+    arrays = whole[2]["test.npz"]
+    is_box = arrays["classes"] > 0
+    entries = files.read_json(tmp_path / "parts" / "predictions" / "test.json")
+    assert [e["image_id"] for e in entries] == arrays["ids"][np.nonzero(is_box)[0]].tolist()
+    assert [e["category_id"] for e in entries] == arrays["classes"][is_box].tolist()
+    y0, x0, y1, x1 = arrays["boxes"][is_box].T
+    expected = np.stack([x0, y0, x1 - x0, y1 - y0], axis=1)
+    np.testing.assert_allclose([e["bbox"] for e in entries], expected, rtol=1e-5, atol=1e-5)
 
 
 _ON_DEVICES = """

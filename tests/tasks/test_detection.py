@@ -170,6 +170,23 @@ def test_boxes_come_back_in_the_pixels_of_the_stored_image():
     assert absent.tolist() == [[32, 32]]
 
 
+def test_boxes_without_an_area_are_counted_and_dropped():
+    """Also one whose sides are exchanged; boxes of crowds and of absent images are neither."""
+    task = schema.task(CONFIG)
+    box, flat, exchanged = [0.0, 0.0, 0.5, 0.5], [0.2, 0.2, 0.2, 0.7], [0.5, 0.5, 0.2, 0.7]
+    boxes = jnp.array([[box, flat, box], [exchanged, box, flat], [box, flat, flat]])
+    extras = {"boxes": boxes, "objects/is_crowd": jnp.zeros((3, 3), bool).at[1, 1:].set(True)}
+    labels = jnp.array([[1, 2, -1], [3, 1, 1], [1, 1, 1]])
+    weights = jnp.array([1.0, 1.0, 0.0])
+    batch = Batch(jnp.zeros((3, 32, 32, 1)), labels, weights, jnp.arange(3), extras)
+    found = Detections(jnp.zeros((3, 5, 4)), jnp.zeros((3, 5)), jnp.full((3, 5), -1))
+    found = found._replace(classes=found.classes.at[0, :3].set(1))
+    means = task.means(task.evaluation_sums(found, batch, None))
+    assert means == {"detections": 1.5, "boxes": 0.5, "degenerate_boxes": 2.0}
+    record = task.predictions(found, batch, None)
+    assert record.true_classes[:2].tolist() == [[1, -1, -1], [-1, 1, -1]]
+
+
 def test_without_pycocotools_the_error_says_what_to_install(monkeypatch):
     model = assembly.build(CONFIG).model
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
