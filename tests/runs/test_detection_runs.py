@@ -4,15 +4,20 @@ import json
 import os
 import signal
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
+from pack import PACK, needs
 from small_runs import assert_same_bits, outcome
 from subprocesses import run_without, with_devices
 
 from experiments import study
 from heteroscedastic import files
 from heteroscedastic.data.resident import Resident
-from heteroscedastic.runs import loop
+from heteroscedastic.detection.detections import Detections
+from heteroscedastic.runs import assembly, loop
+from heteroscedastic.training import evaluate
 from launch.command import SAVED
 
 pytestmark = pytest.mark.usefixtures("programs_once")
@@ -78,6 +83,48 @@ def test_a_run_that_is_terminated_in_an_epoch_resumes_and_ends_with_the_same_det
     y0, x0, y1, x1 = arrays["boxes"][is_box].T
     expected = np.stack([x0, y0, x1 - x0, y1 - y0], axis=1)
     np.testing.assert_allclose([e["bbox"] for e in entries], expected, rtol=1e-5, atol=1e-5)
+
+
+@needs("coco/2017")
+def test_true_boxes_of_coco_come_through_an_evaluation_with_ap_1():
+    """In the pixels, with the ids and areas of the stored images; crowds are ignored."""
+    tfds = pytest.importorskip("tensorflow_datasets")
+    fit = "fit(64, shorter=38, longer=64)|value_range(-1, 1)"
+    settings = {
+        "data.train": f"with_mirrored|{fit}",
+        "data.eval": fit,
+        "data.reader_shards": 1,
+        "backbone.start": "keras",
+        "training.batch_size": 16,
+    }
+    run = assembly.build(study.config("coco_frcnn_hom", settings), PACK)
+
+    def step(feed, key):
+        batch = run.pipeline.batch(key, (), feed, None)
+        labels = jnp.where(batch.extras["objects/is_crowd"], -1, batch.labels)
+        perfect = Detections(64 * batch.extras["boxes"], jnp.where(labels > 0, 0.9, 0.0), labels)
+        sums = run.task.evaluation_sums(perfect, batch, None)
+        return sums, run.task.predictions(perfect, batch, None)
+
+    feeds = run.pipeline.feeds("test", np.arange(16))
+    arrays = evaluate.arrays(evaluate.evaluate(step, feeds, jax.random.key(0))[1])
+    metrics = run.task.extra_results(arrays)
+    for name in ("ap", "ap50", "ap_small", "ap_medium", "ap_large", "ar100", "hit_rate"):
+        assert metrics[name] == pytest.approx(1.0), name
+
+    builder = tfds.builder("coco/2017", data_dir=PACK)
+    stored = {int(e["image/id"]): e for e in tfds.as_numpy(builder.as_dataset("validation"))}
+    assert sorted(arrays["image_ids"].tolist()) == sorted(stored)
+    assert arrays["true_crowds"].any()
+    for i, image_id in enumerate(arrays["image_ids"]):
+        objects, is_box = stored[image_id]["objects"], arrays["true_classes"][i] > 0
+        sides = np.tile(stored[image_id]["image"].shape[:2], 2)
+        found = arrays["true_boxes"][i, is_box]
+        np.testing.assert_allclose(found, objects["bbox"] * sides, rtol=1e-4, atol=1e-2)
+        names = ("true_classes", "true_areas", "true_crowds")
+        expected = (objects["label"] + 1, objects["area"], objects["is_crowd"])
+        for name, values in zip(names, expected):
+            np.testing.assert_array_equal(arrays[name][i, is_box], values)
 
 
 _ON_DEVICES = """
