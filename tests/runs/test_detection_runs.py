@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from pack import PACK, needs
-from small_runs import assert_same_bits, outcome
+from small_runs import assert_same_bits, outcome, small_detector
 from subprocesses import run_without, with_devices
 
 from experiments import study
@@ -23,35 +23,11 @@ from launch.command import SAVED
 pytestmark = pytest.mark.usefixtures("programs_once")
 
 
-def small():
-    """A detector with a low-rank head on 16 mosaics, in two epochs of four steps."""
-    settings = {
-        "data.train": "with_mirrored|sample_boxes(3)|value_range(-1, 1)",
-        "data.max_examples": 16,
-        "backbone": dict(name="ResNet", stage_sizes=(1, 1), width=4, stem_width=4, start="keras"),
-        "head": dict(name="LowRank", num_classes=11, num_factors=2),
-        "predictive": dict(name="softmax", num_samples=4),
-        "proposals.sizes": (12.0,),
-        "proposals.channels": 8,
-        "proposals.num_candidates": (64, 32),
-        "proposals.num_proposals": (16, 8),
-        "proposals.num_anchors": 16,
-        "proposals.num_regions": 8,
-        "training.batch_size": 8,
-        "training.num_epochs": 2.0,
-        "training.checkpoint_epochs": 1.0,
-        "schedule.warmup_epochs": 0.0,
-    }
-    config = study.config("mosaic_frcnn_hom", settings)
-    config["backbone"] |= dict(bottleneck=False, stem="cifar")
-    return config
-
-
 @pytest.mark.slow
 def test_a_run_that_is_terminated_in_an_epoch_resumes_and_ends_with_the_same_detections(
     tmp_path, monkeypatch
 ):
-    loop.train(small(), str(tmp_path / "whole"))
+    loop.train(small_detector(), str(tmp_path / "whole"))
     feeds = Resident.training_feeds
 
     def terminated(self, epoch, start, *arguments):
@@ -63,9 +39,9 @@ def test_a_run_that_is_terminated_in_an_epoch_resumes_and_ends_with_the_same_det
     with monkeypatch.context() as context:
         context.setattr(Resident, "training_feeds", terminated)
         with pytest.raises(SystemExit) as left:
-            loop.train(small(), str(tmp_path / "parts"))
+            loop.train(small_detector(), str(tmp_path / "parts"))
     assert left.value.code == SAVED
-    loop.train(small(), str(tmp_path / "parts"))
+    loop.train(small_detector(), str(tmp_path / "parts"))
     whole = outcome(tmp_path / "whole")
     assert whole[0]["step"] == 2 * 2 * 16 // 8
     assert (whole[2]["test.npz"]["classes"] > 0).any()
@@ -151,7 +127,7 @@ for number in (1, 8):
 
 @pytest.mark.extended
 def test_eight_devices_train_and_detect_as_one():
-    done = run_without(set(), _ON_DEVICES, json.dumps(small()), env=with_devices(8))
+    done = run_without(set(), _ON_DEVICES, json.dumps(small_detector()), env=with_devices(8))
     assert done.returncode == 0, done.stderr
     one, eight = map(json.loads, done.stdout.splitlines()[-2:])
     assert len(one) > 30
