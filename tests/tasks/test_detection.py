@@ -6,11 +6,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from gaussians import covariance
 
 from experiments import study
-from heteroscedastic.analysis.covariance import examples, summary
+from heteroscedastic.analysis.covariance import average as average_lib
+from heteroscedastic.analysis.covariance import examples, pairs, summary
 from heteroscedastic.batch import Batch
 from heteroscedastic.detection.detections import Detections
+from heteroscedastic.detection.proposals import is_box
 from heteroscedastic.runs import assembly, loaded_run, schema
 
 BACKBONE = dict(name="ResNet", stage_sizes=(1, 1), width=4, stem_width=4, start="keras")
@@ -124,20 +127,56 @@ def test_data_without_boxes_or_with_a_background_box_is_an_error():
         schema.check_data(run.config, run.task, pipeline)
 
 
+@pytest.fixture(scope="module")
+def loaded():
+    """A detector with a low-rank head as it starts, on six images."""
+    settings = {
+        "data.max_examples": 6,
+        "training.batch_size": 4,
+        "proposals.num_candidates": (64, 5),
+        "proposals.num_proposals": (16, 8),
+        "head": dict(name="LowRank", num_classes=11, num_factors=2),
+        "predictive": dict(name="softmax", num_samples=4),
+        "backbone": BACKBONE | dict(bottleneck=False, stem="cifar"),
+    }
+    run = assembly.build(study.config("mosaic_frcnn_hom", settings))
+    state = jax.jit(run.init)(run.root_key)
+    return loaded_run.LoadedRun(run, {}, run.pipeline.description, state)
+
+
 @pytest.mark.parametrize(
     "analysis",
     [
-        summary.average_covariance,
         summary.measures,
-        summary.class_pairs,
+        functools.partial(summary.class_pairs, measure="seen"),
+        functools.partial(pairs.visible_variance, rows=np.array([1]), cols=np.array([2])),
         functools.partial(examples.example_covariance, example_id=0),
     ],
 )
-def test_an_analysis_of_examples_refuses_regions(analysis):
-    run = assembly.build(CONFIG)
-    found = loaded_run.LoadedRun(run, {}, run.pipeline.description, run.shapes)
-    with pytest.raises(ValueError, match="one prediction per example, but the task 'detection'"):
-        analysis(found, split="test")
+def test_an_analysis_of_examples_refuses_regions(analysis, loaded):
+    with pytest.raises(ValueError, match=r"requires one (prediction|label) per example"):
+        analysis(loaded, split="test")
+
+
+def test_the_averaged_covariance_is_that_of_the_regions_that_are_evaluated(loaded):
+    run, state = loaded.run, loaded.state
+    found, num_places = [], 0
+    for feed in run.pipeline.feeds("test", np.arange(4)):
+        batch = run.batch(run.pipeline.arrays["test"], feed)
+        variables = {"params": state.params, **state.model_state}
+        regions = jax.jit(run.model.apply)(variables, batch.inputs, batch.weights > 0)
+        present = np.asarray(is_box(regions.boxes))[batch.weights > 0]
+        found.extend(covariance(regions.latent)[batch.weights > 0][present])
+        num_places += present.size
+    assert 0 < len(found) < num_places  # rows of zeros are no regions
+    assert run.pipeline.sizes["test"] % 4  # and an absent image has none
+    average = summary.average_covariance(loaded)
+    expected = np.mean(found, axis=0)
+    rows = average_lib.covariance_rows(average, np.arange(11))
+    np.testing.assert_allclose(rows, expected, rtol=1e-3, atol=1e-5)
+    pairs_by_covariance = summary.class_pairs(loaded)
+    assert pairs_by_covariance.measure == "covariance"
+    assert pairs_by_covariance.measures is None
 
 
 def test_boxes_come_back_in_the_pixels_of_the_stored_image():
