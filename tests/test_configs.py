@@ -143,6 +143,8 @@ def test_every_config_has_valid_shapes_at_full_size(name, own_images):
     data_dir = own_images if name == "own_images" else PACK
     if not store.is_there(config["data"]["name"], data_dir):
         pytest.skip(f"needs {config['data']['name']} in TFDS_DATA_DIR")
+    if config["optimizer"].get("fixed"):
+        config["warm_start"]["workdir"] = "runs/classifier"
     config["data"]["max_examples"] = 1000
     state = compiled.check_shapes(assembly.build(config, data_dir))
     assert assembly.num_parameters(state) == PARAMETERS[name]
@@ -180,7 +182,9 @@ def test_a_step_with_boxes_has_valid_shapes_at_full_size(chain_end):
 
 @pytest.mark.parametrize("name", ["coco_frcnn_hom", "coco_frcnn_het_full"])
 def test_an_epoch_of_a_detector_has_each_image_of_coco_plain_and_mirrored(name):
-    config = study.config(name, {"data.extras": ("boxes",)})
+    config = study.config(
+        name, {"data.extras": ("boxes",), "warm_start.workdir": "runs/classifier"}
+    )
     pipeline = ShapeStream(config)
     pipeline.sizes["train"] = 117_266  # the images with boxes
     run = assembly.build(config, pipeline=pipeline)

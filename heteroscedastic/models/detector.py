@@ -42,6 +42,13 @@ class Regions(NamedTuple):
     sizes: Float[Array, "b 2"]  # height and width of each image, in pixels
 
 
+class RegionFeatures(NamedTuple):
+    """The inputs of the head of a batch of images."""
+
+    values: Float[Array, "b r d"]
+    is_region: Bool[Array, "b r"]  # others are padding
+
+
 class Detector(Classifier, kw_only=True):
     """Proposes regions of an image, classifies them, and corrects their boxes for each class.
 
@@ -82,6 +89,20 @@ class Detector(Classifier, kw_only=True):
         sizes = canvas_sizes(inputs) if sizes is None else sizes
         trunk = self.trunk(inputs, present, sizes)
         return self.regions(trunk.maps, self.proposed(trunk, sizes, train=False), sizes)
+
+    def features(
+        self,
+        inputs: Float[Array, "b h w c"],
+        present: Bool[Array, "b"],
+        train: bool = False,
+        sizes: Float[Array, "b 2"] | None = None,
+    ) -> RegionFeatures:
+        """The features of the regions whose latents a call returns; see there."""
+        sizes = canvas_sizes(inputs) if sizes is None else sizes
+        trunk = self.trunk(inputs, present, sizes)
+        boxes = self.proposed(trunk, sizes, train=False)
+        is_region = proposals_lib.is_box(boxes) & present[:, None]
+        return RegionFeatures(self._region_features(trunk.maps, boxes, sizes), is_region)
 
     def trunk(
         self,
@@ -138,20 +159,25 @@ class Detector(Classifier, kw_only=True):
           boxes: in pixels; a row of zeros is no region, and its values mean nothing.
           sizes: height and width of each image in pixels.
         """
+        features = self._region_features(maps, boxes, sizes)
+        offsets = self.box_offsets(features).reshape(*boxes.shape[:2], self._num_classes, 4)
+        return Regions(boxes, self.latent(features), offsets, sizes)
+
+    def _region_features(
+        self, maps: Float[Array, "b h w d"], boxes: Float[Array, "b r 4"], sizes: Array
+    ) -> Float[Array, "b r e"]:
         extents = jnp.ceil(sizes / self.stride).astype(jnp.int32)
         over_images = jax.vmap(functools.partial(align, size=_POOLED))
         pooled = over_images(maps, boxes / self.stride, extents)
         is_region = proposals_lib.is_box(boxes)
-        features = jnp.mean(
-            self.backbone.stages(pooled, is_region, first=self._last)[-1], axis=(-3, -2)
-        )
-        offsets = self.box_offsets(features).reshape(*boxes.shape[:2], self._num_classes, 4)
-        return Regions(boxes, self.latent(features), offsets, sizes)
+        last = self.backbone.stages(pooled, is_region, first=self._last)[-1]
+        return jnp.mean(last, axis=(-3, -2))
 
     @property
     def stride(self) -> int:
         """Pixels from one position of the maps to the next."""
-        return (4 if self.backbone.stem == "imagenet" else 1) * 2 ** (self._last - 2)
+        num_halvings = max(self._last - 2, 0)  # a trunk of the stem alone has none
+        return (4 if self.backbone.stem == "imagenet" else 1) * 2**num_halvings
 
     @property
     def _last(self) -> int:

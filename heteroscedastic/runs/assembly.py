@@ -26,6 +26,7 @@ from heteroscedastic.distributed import class_padding
 from heteroscedastic.distributed.class_padding import ClassAxis
 from heteroscedastic.latent import LatentGaussian
 from heteroscedastic.links import Suits
+from heteroscedastic.models.detector import RegionFeatures
 from heteroscedastic.runs import pipelines, provenance, schema, sections
 from heteroscedastic.selection import Pool, Selected
 from heteroscedastic.tasks.task import NUM_LARGEST, Answers, Task
@@ -329,7 +330,7 @@ class Run:
 
     def features(
         self, params: Any, model_state: Any, split: Any, feed: Any, chain_of: str | None = None
-    ) -> tuple[Float[Array, "*b d"], Batch]:
+    ) -> tuple[Float[Array, "*b d"] | RegionFeatures, Batch]:
         """The features of a batch in evaluation, of a state as it is saved; and the batch."""
         return self._applied(
             self.model, params, model_state, split, feed, chain_of, method="features"
@@ -407,6 +408,7 @@ def build(
     """
     config = schema.checked(_with_tuples(config))
     task = schema.task(config)
+    schema.check_start(config, task)
     pipeline = pipelines.build(config, data_dir) if pipeline is None else pipeline
     config = _with_num_classes(config, len(pipeline.class_names))
     schema.check_data(config, task, pipeline)

@@ -220,14 +220,25 @@ def split_data(loaded_run: LoadedRun, split: str) -> Split:
     """The examples of a split of a run.
 
     Raises:
-      ValueError: the run has no such split.
+      ValueError: the run has no such split, or its task predicts regions of an example.
     """
+    task, splits = loaded_run.run.task, loaded_run.run.dataset.splits
+    if task.rows == "region":
+        raise ValueError(
+            f"this analysis requires one prediction per example, but the task {task.name!r} has one"
+            " per region; read the metrics in results.json, or predictions/*.json."
+        )
+    check_split(loaded_run, split)
+    return splits[split]
+
+
+def check_split(loaded_run: LoadedRun, split: str) -> None:
+    """Raises a ValueError where a run has no such split."""
     splits = loaded_run.run.dataset.splits
     if split not in splits:
         raise ValueError(
             f"the run has no split {split!r}; its splits are {', '.join(sorted(splits))}."
         )
-    return splits[split]
 
 
 def single_label_data(loaded_run: LoadedRun, split: str) -> Split:

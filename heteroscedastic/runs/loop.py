@@ -468,7 +468,7 @@ class _Trainer:
             sums, predictions = self._evaluate(name, settings, states[checkpoint])
             arrays = evaluate.arrays(predictions)
             if hosts.is_first():
-                document = self.run.task.document(arrays)
+                document = self.run.task.document(arrays, self.run.config["data"]["name"])
                 workdir.write_predictions(self.path, name, arrays, self.owner, document)
             evals[name] = self.run.task.means(sums) | self.run.task.extra_results(arrays)
             if limits := translation.limits(settings):

@@ -136,6 +136,31 @@ def _check_task(task: Task, config: Mapping[str, Any], functions: Mapping[str, A
             )
 
 
+def check_start(config: Mapping[str, Any], task: Task) -> None:
+    """Raises a ValueError where the residual blocks of a detector would never contribute.
+
+    Args:
+      config: checked.
+      task: of the config.
+    """
+    settings, fixed = config["warm_start"], config["optimizer"].get("fixed", ())
+    if (
+        task.rows == "example"
+        or settings["workdir"] is not None
+        or settings["weights"] is not None
+        or config["backbone"].get("start") != "identity"
+        or not isinstance(fixed, tuple)  # an error where it is bound
+    ):
+        return
+    if of_scales := [x for x in ("normalization", "backbone") if x in fixed]:
+        raise ValueError(
+            f"config.optimizer.fixed has {of_scales[0]!r} and config.backbone.start is 'identity',"
+            " so without a warm start the last scale of each residual block stays 0; set"
+            " config.warm_start.workdir or config.warm_start.weights, or config.backbone.start to"
+            " 'keras'."
+        )
+
+
 def _check_form(config: Mapping[str, Any]) -> None:
     """Raises a ValueError where a section is missing, unknown or not a section."""
     unknown, missing = (

@@ -63,6 +63,8 @@ def smoke(config: dict[str, Any], data_dir: str | None = None) -> tuple[dict[str
     """
     assembly.check(config)
     config = schema.checked(copy.deepcopy(config))
+    if "proposals" in config and config["backbone"].get("start") == "identity":
+        config["backbone"]["start"] = "keras"  # as a smoke run has no warm start
     streams, classes = sections.is_streaming(config["data"]), _classes(config)
     is_text = sections.is_text(config["data"])
     is_there = not is_text and (_is_streamed if streams else _is_stored)(config["data"], data_dir)

@@ -20,15 +20,26 @@ _STATISTICS = {
     "ar100": 8,
 }
 _NUM_BINS = 15
+# Of the 80 classes in the annotation files of COCO; TFDS counts them from 0 without gaps.
+_SETS = ("coco", "coco/2014", "coco/2017")
+_UNUSED_IDS = (12, 26, 29, 30, 45, 66, 68, 69, 71, 83)
+_CATEGORY_IDS = tuple(i for i in range(1, 91) if i not in _UNUSED_IDS)
 
 
-def results(predictions: Mapping[str, np.ndarray]) -> list[dict[str, Any]]:
+def results(predictions: Mapping[str, np.ndarray], data_name: str) -> list[dict[str, Any]]:
     """The detections in COCO's result format: the image's id, class, box (x, y, w, h) and score.
 
-    A category is the number of a class, from 1.
+    A category has its id in the annotation files of COCO where the data is COCO, else the number of
+    its class, from 1.
+
+    Args:
+      predictions: arrays of tasks.detection.Predictions.
+      data_name: of the data set, perhaps with its version.
     """
-    names = ("image_ids", "boxes", "classes")
-    return _entries(*(predictions[n] for n in names), score=predictions["scores"])
+    entries = _detections(predictions)
+    if data_name.partition(":")[0] not in _SETS:
+        return entries
+    return [e | {"category_id": _CATEGORY_IDS[e["category_id"] - 1]} for e in entries]
 
 
 def metrics(predictions: Mapping[str, np.ndarray]) -> dict[str, float]:
@@ -42,10 +53,20 @@ def metrics(predictions: Mapping[str, np.ndarray]) -> dict[str, float]:
 
     Args:
       predictions: arrays of tasks.detection.Predictions.
+
+    Raises:
+      ValueError: two images have the same id.
     """
     from pycocotools.coco import COCO
     from pycocotools.cocoeval import COCOeval
 
+    ids, counts = np.unique(predictions["image_ids"], return_counts=True)
+    if (counts > 1).any():
+        raise ValueError(
+            f"{counts[counts > 1][0]} images of an evaluation have the id {ids[counts > 1][0]}, so"
+            " their boxes would be of one image; give each image its own 'image/id', or remove that"
+            " name from config.data.extras."
+        )
     images = [{"id": int(image)} for image in predictions["image_ids"]]
     truth = _entries(
         *(predictions[n] for n in ("image_ids", "true_boxes", "true_classes")),
@@ -54,7 +75,7 @@ def metrics(predictions: Mapping[str, np.ndarray]) -> dict[str, float]:
     )
     found = [
         entry | {"iscrowd": 0, "area": entry["bbox"][2] * entry["bbox"][3]}
-        for entry in results(predictions)
+        for entry in _detections(predictions)
     ]
     categories = sorted({entry["category_id"] for entry in (*truth, *found)})
 
@@ -96,10 +117,15 @@ def metrics(predictions: Mapping[str, np.ndarray]) -> dict[str, float]:
     return values
 
 
+def _detections(predictions: Mapping[str, np.ndarray]) -> list[dict[str, Any]]:
+    names = ("image_ids", "boxes", "classes")
+    return _entries(*(predictions[n] for n in names), score=predictions["scores"])
+
+
 def _entries(
     images: np.ndarray, boxes: np.ndarray, classes: np.ndarray, **fields: np.ndarray
 ) -> list[dict[str, Any]]:
-    """One entry for each box that is not padding, with further fields by box."""
+    """One entry for each box that is not padding, with its class and further fields by box."""
     entries = []
     for image, column in np.argwhere(classes > 0):
         y0, x0, y1, x1 = boxes[image, column].tolist()

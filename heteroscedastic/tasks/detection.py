@@ -230,9 +230,11 @@ class Detection:
         """AP and AR of COCO, and the reliability of the scores; see coco.py."""
         return coco.metrics(predictions)
 
-    def document(self, predictions: Mapping[str, np.ndarray]) -> list[dict[str, Any]]:
+    def document(
+        self, predictions: Mapping[str, np.ndarray], data_name: str
+    ) -> list[dict[str, Any]]:
         """The detections in COCO's result format."""
-        return coco.results(predictions)
+        return coco.results(predictions, data_name)
 
 
 def _truth(

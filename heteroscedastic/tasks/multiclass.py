@@ -80,7 +80,7 @@ class Multiclass:
             "objectness_deviation": objectness_deviation(confidence, objectness),
         }
 
-    def document(self, predictions: Mapping[str, np.ndarray]) -> None:
+    def document(self, predictions: Mapping[str, np.ndarray], data_name: str) -> None:
         return None
 
     def _confidence(self, predictions: Mapping[str, np.ndarray]) -> Float[np.ndarray, "n"]:

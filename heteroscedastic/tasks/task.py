@@ -78,8 +78,8 @@ class Task(Protocol):
         """Metrics of a whole evaluation that no sums over batches give, such as BLEU or AP."""
         ...
 
-    def document(self, predictions: Mapping[str, np.ndarray]) -> Any:
-        """What predictions/NAME.json holds; None writes no such file."""
+    def document(self, predictions: Mapping[str, np.ndarray], data_name: str) -> Any:
+        """What predictions/NAME.json holds of this data set; None writes no such file."""
         ...
 
 

@@ -1,6 +1,7 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 from heteroscedastic import boxes
 from heteroscedastic.detection import coding, targets
@@ -47,6 +48,47 @@ def test_perfect_proposals_have_no_loss_and_only_positive_anchors_have_a_loss_of
     assert float(found(logits.at[first].set(-40.0), perfect).objectness) * sampled > 39.9
     slopes = np.asarray(jax.grad(lambda x: found(logits, x).boxes)(perfect + 0.01))
     np.testing.assert_array_equal(slopes.any(axis=1), is_best)
+
+
+def test_half_of_the_sampled_anchors_are_positive_at_most():
+    is_inside = np.all((ANCHORS[:, :2] >= 0) & (ANCHORS[:, 2:] <= SIZE), axis=1)
+    truth = ANCHORS[is_inside][::9]  # each of them is a positive anchor
+    assert len(truth) >= 5
+
+    def objectness(logits):
+        arguments = (logits, jnp.zeros_like(ANCHORS), ANCHORS, truth, SIZE)
+        return targets.proposal_losses(KEY, *arguments, number=6).objectness
+
+    slopes = jax.grad(objectness)(jnp.zeros(len(ANCHORS)))
+    np.testing.assert_array_equal(jnp.sign(slopes).sum(), 0)
+    assert (slopes < 0).sum() == 3
+
+
+def boxes_of_overlap(overlap):
+    """Two boxes of one size with this IoU."""
+    shift = 30 * (1 - overlap) / (1 + overlap)
+    return jnp.array([[5, 5, 25, 35], [5, 5 + shift, 25, 35 + shift]], jnp.float32)
+
+
+@pytest.mark.parametrize(("overlap", "number"), [(0.25, 2), (0.35, 1)])
+def test_detections_of_a_class_overlap_by_03_at_most(overlap, number):
+    probs = jnp.array([[0.1, 0.9], [0.2, 0.8]])
+    found = detections(probs, jnp.zeros((2, 2, 4)), boxes_of_overlap(overlap), SIZE)
+    assert (found.classes > 0).sum() == number
+
+
+@pytest.mark.parametrize(("overlap", "number"), [(0.65, 2), (0.75, 1)])
+def test_proposals_overlap_by_07_at_most(overlap, number):
+    arguments = (jnp.array([2.0, 1.0]), jnp.zeros((2, 4)), boxes_of_overlap(overlap), SIZE)
+    assert is_box(proposals(*arguments, num_candidates=2, number=2)).sum() == number
+
+
+@pytest.mark.parametrize(("overlap", "label"), [(0.45, 0), (0.55, 3)])
+def test_a_region_is_an_object_from_an_overlap_of_05_on(overlap, label):
+    truth, region = jnp.split(boxes_of_overlap(overlap), 2)
+    found = targets.region_targets(KEY, region, truth, jnp.array([3]), number=8)
+    is_region = (found.boxes == region).all(axis=-1)
+    assert found.labels[is_region].tolist() == [label]
 
 
 def test_padding_and_boxes_without_area_are_no_regions():

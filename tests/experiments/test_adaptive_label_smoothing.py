@@ -11,6 +11,8 @@ from gaussians import covariance, latent
 from experiments import paper_numbers, study
 from experiments.adaptive_label_smoothing import pictures, rows, unseen
 from heteroscedastic.analysis.uncertainty.confidence import Diagram
+from heteroscedastic.detection import coding, detections, proposals, targets
+from heteroscedastic.models import detector
 
 PAPER = json.loads((study.Path(rows.__file__).parent / "paper.json").read_text())
 SETTINGS, RECIPE = PAPER["settings"], PAPER["external"]["cutmix_recipe"]["values"]
@@ -135,6 +137,27 @@ def test_a_detector_has_the_settings_of_the_public_code():
         rpn["batch"],
         code["regions"]["batch"],
     )
+    optimizer = c["optimizer"]
+    assert code["backbone"].endswith("BatchNorm fixed; stem and layer1 fixed")
+    assert {*optimizer["fixed"]} == {"normalization", "backbone/stem", "backbone/stage1_*"}
+    assert code["optimizer"]["biases"] == "no decay, same rate"
+    assert not optimizer["decay_biases"]
+    assert optimizer["clip_norm"] == code["optimizer"]["clip"]
+    assert schedule["warmup_epochs"] == schedule["warmup_steps"] == 0
+
+
+def test_the_constants_of_a_detector_are_those_of_the_public_code():
+    code = PAPER["external"]["faster_rcnn_pytorch"]["values"]
+    rpn, regions, test = code["rpn"], code["regions"], code["test"]
+    assert (rpn["nms"], test["nms"]) == (proposals._THRESHOLD, detections._THRESHOLD)
+    assert test["boxes_per_image"] == detections.NUMBER
+    assert (rpn["positive"], rpn["negative"]) == (targets._POSITIVE, targets._NEGATIVE)
+    assert regions["background"] == [0.0, targets._OBJECT]
+    assert regions["foreground"] == targets._OBJECT
+    assert regions["foreground_share"] == targets._OBJECT_FRACTION
+    assert rpn["smooth_l1_sigma"] == targets._PROPOSAL_SIGMA
+    assert [*coding.STDS] == regions["box_stds"]
+    assert regions["pool"] == [detector._POOLED] * 2
 
 
 def test_every_detector_starts_from_a_row():

@@ -16,8 +16,8 @@ SMALL = dict(
 )
 
 
-def detector(**backbone):
-    backbone = ResNet(stage_sizes=(1, 1, 1), bottleneck=False, stem_width=4, width=4, **backbone)
+def detector(stage_sizes=(1, 1, 1), **backbone):
+    backbone = ResNet(stage_sizes=stage_sizes, bottleneck=False, stem_width=4, width=4, **backbone)
     head = LowRank(num_classes=4, num_factors=2)
     return Detector(backbone=backbone, head=head, proposals=RegionProposals(**SMALL))
 
@@ -52,6 +52,25 @@ def test_it_has_every_parameter_of_the_classifier_under_the_same_name():
     assert of_classifier.items() <= own.items()
     others = {path[1] for path in own.keys() - of_classifier.keys()}
     assert others == {"proposals", "box_offsets"}
+
+
+@pytest.mark.parametrize("stem", ["cifar", "imagenet"])
+@pytest.mark.parametrize("num_stages", [1, 2, 3])
+def test_the_stride_is_the_canvas_divided_by_the_map(stem, num_stages):
+    model = detector(stem=stem, stage_sizes=(1,) * num_stages)
+    trunk = jax.eval_shape(
+        lambda variables: model.apply(
+            variables,
+            jnp.zeros((1, 64, 96, 3)),
+            jnp.ones(1, bool),
+            jnp.array([[64.0, 96.0]]),
+            method="trunk",
+        ),
+        shapes(model),
+    )
+    stride = model.bind({}).stride
+    assert isinstance(stride, int)
+    assert (64 // stride, 96 // stride) == trunk.maps.shape[1:3]
 
 
 @pytest.fixture(scope="module")

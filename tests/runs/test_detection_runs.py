@@ -4,48 +4,30 @@ import json
 import os
 import signal
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
-from small_runs import assert_same_bits, outcome
+from pack import PACK, needs
+from small_runs import assert_same_bits, outcome, small_detector
 from subprocesses import run_without, with_devices
 
 from experiments import study
+from heteroscedastic import files
 from heteroscedastic.data.resident import Resident
-from heteroscedastic.runs import loop
+from heteroscedastic.detection.detections import Detections
+from heteroscedastic.runs import assembly, loop
+from heteroscedastic.training import evaluate
 from launch.command import SAVED
 
 pytestmark = pytest.mark.usefixtures("programs_once")
-
-
-def small():
-    """A detector with a low-rank head on 16 mosaics, in two epochs of four steps."""
-    settings = {
-        "data.train": "with_mirrored|sample_boxes(3)|value_range(-1, 1)",
-        "data.max_examples": 16,
-        "backbone": dict(name="ResNet", stage_sizes=(1, 1), width=4, stem_width=4, start="keras"),
-        "head": dict(name="LowRank", num_classes=11, num_factors=2),
-        "predictive": dict(name="softmax", num_samples=4),
-        "proposals.sizes": (12.0,),
-        "proposals.channels": 8,
-        "proposals.num_candidates": (64, 32),
-        "proposals.num_proposals": (16, 8),
-        "proposals.num_anchors": 16,
-        "proposals.num_regions": 8,
-        "training.batch_size": 8,
-        "training.num_epochs": 2.0,
-        "training.checkpoint_epochs": 1.0,
-        "schedule.warmup_epochs": 0.0,
-    }
-    config = study.config("mosaic_frcnn_hom", settings)
-    config["backbone"] |= dict(bottleneck=False, stem="cifar")
-    return config
 
 
 @pytest.mark.slow
 def test_a_run_that_is_terminated_in_an_epoch_resumes_and_ends_with_the_same_detections(
     tmp_path, monkeypatch
 ):
-    loop.train(small(), str(tmp_path / "whole"))
+    loop.train(small_detector(), str(tmp_path / "whole"))
     feeds = Resident.training_feeds
 
     def terminated(self, epoch, start, *arguments):
@@ -57,13 +39,68 @@ def test_a_run_that_is_terminated_in_an_epoch_resumes_and_ends_with_the_same_det
     with monkeypatch.context() as context:
         context.setattr(Resident, "training_feeds", terminated)
         with pytest.raises(SystemExit) as left:
-            loop.train(small(), str(tmp_path / "parts"))
+            loop.train(small_detector(), str(tmp_path / "parts"))
     assert left.value.code == SAVED
-    loop.train(small(), str(tmp_path / "parts"))
+    loop.train(small_detector(), str(tmp_path / "parts"))
     whole = outcome(tmp_path / "whole")
     assert whole[0]["step"] == 2 * 2 * 16 // 8
     assert (whole[2]["test.npz"]["classes"] > 0).any()
     assert_same_bits(outcome(tmp_path / "parts"), whole)
+
+    found = whole[0]["evals"]["test"]
+    metrics = {"ap", "ap50", "ar100", "detection_ece", "hit_rate", "degenerate_boxes"}
+    assert metrics <= found.keys()
+    assert found["degenerate_boxes"] == 0
+    arrays = whole[2]["test.npz"]
+    is_box = arrays["classes"] > 0
+    entries = files.read_json(tmp_path / "parts" / "predictions" / "test.json")
+    assert [e["image_id"] for e in entries] == arrays["ids"][np.nonzero(is_box)[0]].tolist()
+    assert [e["category_id"] for e in entries] == arrays["classes"][is_box].tolist()
+    y0, x0, y1, x1 = arrays["boxes"][is_box].T
+    expected = np.stack([x0, y0, x1 - x0, y1 - y0], axis=1)
+    np.testing.assert_allclose([e["bbox"] for e in entries], expected, rtol=1e-5, atol=1e-5)
+
+
+@needs("coco/2017")
+def test_true_boxes_of_coco_come_through_an_evaluation_with_ap_1():
+    """In the pixels, with the ids and areas of the stored images; crowds are ignored."""
+    tfds = pytest.importorskip("tensorflow_datasets")
+    fit = "fit(64, shorter=38, longer=64)|value_range(-1, 1)"
+    settings = {
+        "data.train": f"with_mirrored|{fit}",
+        "data.eval": fit,
+        "data.reader_shards": 1,
+        "backbone.start": "keras",
+        "training.batch_size": 16,
+    }
+    run = assembly.build(study.config("coco_frcnn_hom", settings), PACK)
+
+    def step(feed, key):
+        batch = run.pipeline.batch(key, (), feed, None)
+        labels = jnp.where(batch.extras["objects/is_crowd"], -1, batch.labels)
+        perfect = Detections(64 * batch.extras["boxes"], jnp.where(labels > 0, 0.9, 0.0), labels)
+        sums = run.task.evaluation_sums(perfect, batch, None)
+        return sums, run.task.predictions(perfect, batch, None)
+
+    feeds = run.pipeline.feeds("test", np.arange(16))
+    arrays = evaluate.arrays(evaluate.evaluate(step, feeds, jax.random.key(0))[1])
+    metrics = run.task.extra_results(arrays)
+    for name in ("ap", "ap50", "ap_small", "ap_medium", "ap_large", "ar100", "hit_rate"):
+        assert metrics[name] == pytest.approx(1.0), name
+
+    builder = tfds.builder("coco/2017", data_dir=PACK)
+    stored = {int(e["image/id"]): e for e in tfds.as_numpy(builder.as_dataset("validation"))}
+    assert sorted(arrays["image_ids"].tolist()) == sorted(stored)
+    assert arrays["true_crowds"].any()
+    for i, image_id in enumerate(arrays["image_ids"]):
+        objects, is_box = stored[image_id]["objects"], arrays["true_classes"][i] > 0
+        sides = np.tile(stored[image_id]["image"].shape[:2], 2)
+        found = arrays["true_boxes"][i, is_box]
+        np.testing.assert_allclose(found, objects["bbox"] * sides, rtol=1e-4, atol=1e-2)
+        names = ("true_classes", "true_areas", "true_crowds")
+        expected = (objects["label"] + 1, objects["area"], objects["is_crowd"])
+        for name, values in zip(names, expected):
+            np.testing.assert_array_equal(arrays[name][i, is_box], values)
 
 
 _ON_DEVICES = """
@@ -90,7 +127,7 @@ for number in (1, 8):
 
 @pytest.mark.extended
 def test_eight_devices_train_and_detect_as_one():
-    done = run_without(set(), _ON_DEVICES, json.dumps(small()), env=with_devices(8))
+    done = run_without(set(), _ON_DEVICES, json.dumps(small_detector()), env=with_devices(8))
     assert done.returncode == 0, done.stderr
     one, eight = map(json.loads, done.stdout.splitlines()[-2:])
     assert len(one) > 30

@@ -5,7 +5,7 @@ import jax
 import numpy as np
 import pytest
 from flax import traverse_util
-from small_runs import of_earlier_version, small
+from small_runs import of_earlier_version, small, small_detector
 
 from experiments import study
 from heteroscedastic import bind
@@ -249,3 +249,29 @@ def test_no_path_leads_out_of_the_run_that_is_named(upstream, tmp_path):
     state.unlink()
     (tmp_path / "elsewhere").rename(state)
     warm_start.read(settings(workdir=str(copy)), shapes)
+
+
+@pytest.mark.slow
+def test_a_detector_keeps_the_fixed_backbone_of_a_classifier_and_its_statistics(tmp_path):
+    one_step = {"training.num_epochs": None, "training.num_steps": 1}
+    fixed = {"optimizer.fixed": ("backbone", "normalization")}
+    detector = small_detector(**one_step, **fixed) | {"evals": {}}
+    source = study.config("digits_hom", {"backbone": detector["backbone"], **one_step})
+    loop.train(source | {"validation": None, "evals": {}}, str(tmp_path / "classifier"))
+    detector["warm_start"] |= {"workdir": str(tmp_path / "classifier")}
+    loop.train(detector, str(tmp_path / "detector"))
+    theirs, ours = arrays(tmp_path / "classifier"), arrays(tmp_path / "detector")
+    names = {name for name in ours if "/backbone/" in name}
+    assert names == {name for name in theirs if "/backbone/" in name}
+    assert {name.split("/")[0] for name in names} == {"params", "batch_stats"}
+    for name in names:
+        np.testing.assert_array_equal(ours[name], theirs[name])
+    assert any((theirs[name] != 0).any() for name in names if name.endswith("/mean"))
+
+
+def test_a_detector_does_not_start_from_another_family(upstream):
+    detector = small_detector()
+    settings = detector["warm_start"] | {"workdir": str(upstream)}
+    with pytest.raises(warm_start.InitError, match="does not fit the model") as caught:
+        warm_start.read(settings, assembly.build(detector).shapes)
+    assert "Give config.backbone the settings of the source" in str(caught.value)

@@ -26,6 +26,30 @@ def plain(**overrides):
     return made | {"validation": None, "evals": evals}
 
 
+def small_detector(**overrides):
+    """A detector with a low-rank head on 16 mosaics, in two epochs of four steps."""
+    settings = {
+        "data.train": "with_mirrored|sample_boxes(3)|value_range(-1, 1)",
+        "data.max_examples": 16,
+        "backbone": dict(name="ResNet", stage_sizes=(1, 1), width=4, stem_width=4, start="keras"),
+        "head": dict(name="LowRank", num_classes=11, num_factors=2),
+        "predictive": dict(name="softmax", num_samples=4),
+        "proposals.sizes": (12.0,),
+        "proposals.channels": 8,
+        "proposals.num_candidates": (64, 32),
+        "proposals.num_proposals": (16, 8),
+        "proposals.num_anchors": 16,
+        "proposals.num_regions": 8,
+        "training.batch_size": 8,
+        "training.num_epochs": 2.0,
+        "training.checkpoint_epochs": 1.0,
+        "schedule.warmup_epochs": 0.0,
+    }
+    config = study.config("mosaic_frcnn_hom", settings | overrides)
+    config["backbone"] |= dict(bottleneck=False, stem="cifar")
+    return config
+
+
 def outcome(directory):
     """The results, metrics and predictions of a run, without times."""
     results = json.loads((directory / "results.json").read_text())

@@ -39,6 +39,14 @@ def test_perfect_detections_have_ap_1_and_no_detection_has_ap_0():
     assert coco.metrics(predictions(truth, []))["ap"] == 0.0
 
 
+def test_two_images_of_one_id_are_an_error():
+    one = predictions([(A, 1)], [(A, 1, 0.9)])
+    both = {name: np.concatenate([x, x]) for name, x in one.items()}
+    assert coco.metrics(both | {"image_ids": np.array([7, 8])})["ap"] == pytest.approx(1.0)
+    with pytest.raises(ValueError, match=r"2 images of an evaluation have the id 7, .*'image/id'"):
+        coco.metrics(both)
+
+
 def test_a_box_of_iou_062_is_right_at_three_of_ten_thresholds():
     y0, x0, y1, x1 = A
     shorter = [y0, x0, y0 + 0.62 * (y1 - y0), x1]
@@ -66,9 +74,18 @@ def test_a_wrong_class_misses_its_own_and_ranks_below_the_right_one():
 
 
 def test_the_file_is_in_the_format_of_coco_results():
-    assert coco.results(predictions([(A, 1)], [(A, 1, 0.5)])) == [
+    assert coco.results(predictions([(A, 1)], [(A, 1, 0.5)]), "mine") == [
         {"image_id": 7, "category_id": 1, "bbox": [10.0, 10.0, 50.0, 40.0], "score": 0.5}
     ]
+
+
+@pytest.mark.parametrize("name", ["coco/2017", "coco/2017:1.1.0", "coco_mask"])
+def test_categories_have_the_ids_of_the_annotation_files_where_the_data_is_coco(name):
+    # In the order of TFDS: person, stop sign, parking meter, toothbrush.
+    classes = [1, 12, 13, 80]
+    found = coco.results(predictions([(A, 1)], [(A, k, 0.5) for k in classes]), name)
+    expected = classes if name == "coco_mask" else [1, 13, 14, 90]
+    assert [entry["category_id"] for entry in found] == expected
 
 
 def test_a_box_of_a_crowd_is_ignored_and_the_stored_area_decides_the_size():

@@ -6,11 +6,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from gaussians import covariance
 
 from experiments import study
+from heteroscedastic.analysis.covariance import average as average_lib
+from heteroscedastic.analysis.covariance import examples, pairs, summary
 from heteroscedastic.batch import Batch
 from heteroscedastic.detection.detections import Detections
-from heteroscedastic.runs import assembly, schema
+from heteroscedastic.detection.proposals import is_box
+from heteroscedastic.runs import assembly, loaded_run, schema
 
 BACKBONE = dict(name="ResNet", stage_sizes=(1, 1), width=4, stem_width=4, start="keras")
 CONFIG = study.config("mosaic_frcnn_hom", {"training.batch_size": 4, "backbone": BACKBONE})
@@ -91,6 +95,21 @@ def test_a_section_that_does_not_suit_is_an_error(section, value, message):
         schema.checked(config)
 
 
+@pytest.mark.parametrize("entry", ["normalization", "backbone"])
+def test_scales_of_0_that_are_fixed_need_a_warm_start(entry):
+    config = {**CONFIG, "backbone": CONFIG["backbone"] | {"start": "identity"}}
+    config["optimizer"] = CONFIG["optimizer"] | {"fixed": [entry]}
+    with pytest.raises(ValueError, match=f"fixed has '{entry}' and .* without a warm start the"):
+        assembly.build(config)
+    remedies = {
+        "backbone": CONFIG["backbone"],
+        "warm_start": CONFIG["warm_start"] | {"workdir": "runs/classifier"},
+        "optimizer": CONFIG["optimizer"] | {"fixed": ("backbone/stem",)},
+    }
+    for section, value in remedies.items():
+        assembly.build({**config, section: value})
+
+
 def test_data_without_boxes_or_with_a_background_box_is_an_error():
     run = assembly.build(CONFIG)
     inputs, labels = jnp.zeros((2, 32, 32, 1)), jnp.ones((2, 3), jnp.int32)
@@ -106,6 +125,58 @@ def test_data_without_boxes_or_with_a_background_box_is_an_error():
     pipeline = dataclasses.replace(run.pipeline, dataset=dataset._replace(splits=splits))
     with pytest.raises(ValueError, match="class 0 is the background, but 800 training examples"):
         schema.check_data(run.config, run.task, pipeline)
+
+
+@pytest.fixture(scope="module")
+def loaded():
+    """A detector with a low-rank head as it starts, on six images."""
+    settings = {
+        "data.max_examples": 6,
+        "training.batch_size": 4,
+        "proposals.num_candidates": (64, 5),
+        "proposals.num_proposals": (16, 8),
+        "head": dict(name="LowRank", num_classes=11, num_factors=2),
+        "predictive": dict(name="softmax", num_samples=4),
+        "backbone": BACKBONE | dict(bottleneck=False, stem="cifar"),
+    }
+    run = assembly.build(study.config("mosaic_frcnn_hom", settings))
+    state = jax.jit(run.init)(run.root_key)
+    return loaded_run.LoadedRun(run, {}, run.pipeline.description, state)
+
+
+@pytest.mark.parametrize(
+    "analysis",
+    [
+        summary.measures,
+        functools.partial(summary.class_pairs, measure="seen"),
+        functools.partial(pairs.visible_variance, rows=np.array([1]), cols=np.array([2])),
+        functools.partial(examples.example_covariance, example_id=0),
+    ],
+)
+def test_an_analysis_of_examples_refuses_regions(analysis, loaded):
+    with pytest.raises(ValueError, match=r"requires one (prediction|label) per example"):
+        analysis(loaded, split="test")
+
+
+def test_the_averaged_covariance_is_that_of_the_regions_that_are_evaluated(loaded):
+    run, state = loaded.run, loaded.state
+    found, num_places = [], 0
+    for feed in run.pipeline.feeds("test", np.arange(4)):
+        batch = run.batch(run.pipeline.arrays["test"], feed)
+        variables = {"params": state.params, **state.model_state}
+        regions = jax.jit(run.model.apply)(variables, batch.inputs, batch.weights > 0)
+        present = np.asarray(is_box(regions.boxes))[batch.weights > 0]
+        found.extend(covariance(regions.latent)[batch.weights > 0][present])
+        num_places += present.size
+    assert 0 < len(found) < num_places  # rows of zeros are no regions
+    assert run.pipeline.sizes["test"] % 4  # and an absent image has none
+    average = summary.average_covariance(loaded)
+    expected = np.mean(found, axis=0)
+    rows = average_lib.covariance_rows(average, np.arange(11))
+    np.testing.assert_allclose(rows, expected, rtol=1e-3, atol=1e-5)
+    pairs_by_covariance = summary.class_pairs(loaded)
+    assert pairs_by_covariance.measure == "covariance"
+    assert pairs_by_covariance.measures is None
 
 
 def test_boxes_come_back_in_the_pixels_of_the_stored_image():
@@ -136,6 +207,23 @@ def test_boxes_come_back_in_the_pixels_of_the_stored_image():
     assert not own.true_crowds.any()
     absent = task.model_inputs(batch._replace(weights=jnp.zeros(1)))["sizes"]
     assert absent.tolist() == [[32, 32]]
+
+
+def test_boxes_without_an_area_are_counted_and_dropped():
+    """Also one whose sides are exchanged; boxes of crowds and of absent images are neither."""
+    task = schema.task(CONFIG)
+    box, flat, exchanged = [0.0, 0.0, 0.5, 0.5], [0.2, 0.2, 0.2, 0.7], [0.5, 0.5, 0.2, 0.7]
+    boxes = jnp.array([[box, flat, box], [exchanged, box, flat], [box, flat, flat]])
+    extras = {"boxes": boxes, "objects/is_crowd": jnp.zeros((3, 3), bool).at[1, 1:].set(True)}
+    labels = jnp.array([[1, 2, -1], [3, 1, 1], [1, 1, 1]])
+    weights = jnp.array([1.0, 1.0, 0.0])
+    batch = Batch(jnp.zeros((3, 32, 32, 1)), labels, weights, jnp.arange(3), extras)
+    found = Detections(jnp.zeros((3, 5, 4)), jnp.zeros((3, 5)), jnp.full((3, 5), -1))
+    found = found._replace(classes=found.classes.at[0, :3].set(1))
+    means = task.means(task.evaluation_sums(found, batch, None))
+    assert means == {"detections": 1.5, "boxes": 0.5, "degenerate_boxes": 2.0}
+    record = task.predictions(found, batch, None)
+    assert record.true_classes[:2].tolist() == [[1, -1, -1], [-1, 1, -1]]
 
 
 def test_without_pycocotools_the_error_says_what_to_install(monkeypatch):

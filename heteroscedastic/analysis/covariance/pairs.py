@@ -22,6 +22,7 @@ from heteroscedastic.analysis.covariance import average as average_lib
 from heteroscedastic.analysis.covariance.average import Average
 from heteroscedastic.data import resident
 from heteroscedastic.runs import assembly
+from heteroscedastic.runs import loaded_run as loaded_run_lib
 from heteroscedastic.runs.loaded_run import LoadedRun
 from heteroscedastic.training import evaluate
 
@@ -175,7 +176,7 @@ def visible_variance(
         variances = scale * latent_lib.difference_variance_entries(latent, rows, cols)
         return jnp.einsum("b,bp->p", weights, probs[:, rows] * probs[:, cols] * variances)
 
-    data = jax.device_put(run.dataset.splits[split])
+    data = jax.device_put(loaded_run_lib.split_data(loaded_run, split))
     key, num_examples = assembly.key_for(run.config["seed"], "covariance"), len(data.ids)
     starts = range(0, len(rows), _NUM_ENTRIES)
     parts = [

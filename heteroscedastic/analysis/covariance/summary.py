@@ -54,11 +54,25 @@ class Measures(NamedTuple):
 def average_covariance(loaded_run: LoadedRun, split: str = "test") -> Average:
     """The exact average of the covariance over a split of a finished run.
 
+    In detection it is over the regions that are evaluated.
+
     Raises:
       ValueError: the run has no such split.
     """
+    loaded_run_lib.check_split(loaded_run, split)
     head, params = loaded_run.run.model.head, loaded_run.state.params["head"]
-    return average_lib.average_covariance(head, params, _features(loaded_run, split))
+    features = _features if loaded_run.run.task.rows == "example" else _region_features
+    return average_lib.average_covariance(head, params, features(loaded_run, split))
+
+
+def _region_features(loaded_run: LoadedRun, split: str) -> Iterator[Float[np.ndarray, "n d"]]:
+    run, state = loaded_run.run, loaded_run.state
+    arrays = jax.device_put(run.pipeline.arrays[split])
+    arguments = (state.params, state.model_state, arrays)
+    features = jax.jit(lambda feed: run.features(*arguments, feed, run.chain_of(split))[0])
+    for feed in run.pipeline.feeds(split, np.arange(run.steps.batch_size)):
+        values, is_region = map(np.asarray, features(feed))
+        yield values[is_region]
 
 
 def _features(loaded_run: LoadedRun, split: str) -> Iterator[Float[np.ndarray, "b d"]]:
@@ -155,7 +169,7 @@ class ClassPairs(NamedTuple):
     names: list[str]  # classes of the heat map, in its order
     block: list[dict[str, Any]]  # a row for each pair of classes of the heat map
     average: Average
-    measures: Measures | None  # None under a sigmoid or with more than MAX_CLASSES classes
+    measures: Measures | None  # None for a sigmoid, for regions or above MAX_CLASSES classes
     facts: dict[str, Any]  # `summary` and, if there are measures, results of known_noise.py
 
 
@@ -183,7 +197,7 @@ def class_pairs(
     """
     names = figures.class_names(loaded_run.dataset)
     average, all_measures = average_covariance(loaded_run, split), None
-    if loaded_run.run.task.link == "softmax" and len(names) <= MAX_CLASSES:
+    if _has_seen(loaded_run) and len(names) <= MAX_CLASSES:
         all_measures = measures(loaded_run, split, average)
     measure = measure or ("covariance" if all_measures is None else "seen")
     if measure == "seen":
@@ -311,7 +325,7 @@ def _report_class(
 ) -> None:
     average = average_covariance(loaded_run, flags.split)
     pairs = pairs_lib.class_pairs(average, number)
-    name = flags.by or ("covariance" if loaded_run.run.task.link == "sigmoid" else "seen")
+    name = flags.by or ("seen" if _has_seen(loaded_run) else "covariance")
     if name == "seen":
         values = pairs_lib.visible_variance(loaded_run, flags.split, pairs.rows, pairs.cols)
     else:
@@ -354,7 +368,7 @@ def _table(
     all_measures: Measures | None = None,
 ) -> list[dict[str, Any]]:
     seen = None if all_measures is None else all_measures.seen[pairs.rows, pairs.cols]
-    if seen is None and loaded_run.run.task.link == "softmax":
+    if seen is None and _has_seen(loaded_run):
         seen = pairs_lib.visible_variance(loaded_run, split, pairs.rows, pairs.cols)
     confusion = (
         known_noise.confusion_rates(loaded_run.dataset, pairs.rows, pairs.cols)
@@ -363,6 +377,12 @@ def _table(
     )
     names = figures.class_names(loaded_run.dataset)
     return pairs_lib.table(average, pairs, names, seen, confusion)
+
+
+def _has_seen(loaded_run: LoadedRun) -> bool:
+    """Whether the measure `seen` is defined: an example has one label, under a softmax."""
+    task = loaded_run.run.task
+    return task.link == "softmax" and task.rows == "example"
 
 
 def _name(loaded_run: LoadedRun) -> str:

@@ -158,7 +158,8 @@ def _value(
         case kinds.Tensor() if type(feature) in (kinds.Tensor, kinds.Scalar) and _is_number(
             feature
         ):
-            number = i // 2 if field == "groups" else 0  # pairs of examples are groups
+            # Pairs of examples are groups.
+            number = {"groups": i // 2, "image/id": i}.get(field, 0)
             return np.full([n or 1 for n in feature.shape], number, feature.np_dtype)
     raise ValueError(f"field {field!r} is {feature}, which a small copy does not support.")
 

@@ -48,6 +48,8 @@ def test_a_copy_has_the_features_of_the_set_in_several_files(tmp_path, name):
     copies = examples(name, tmp_path, split)
     assert len(copies) == sample.NUM_EXAMPLES
     assert all(e["image"].std() > 10 for e in copies)
+    if "image/id" in copies[0]:
+        assert len({int(e["image/id"]) for e in copies}) == sample.NUM_EXAMPLES
 
 
 def _flat(feature):

@@ -287,12 +287,14 @@ def test_each_digit_of_scikit_learn_is_in_one_split():
         )
 
 
-@pytest.mark.parametrize("name", ["digits", "digits_pairs"])
+@pytest.mark.parametrize("name", ["digits", "digits_pairs", "digits_mosaics"])
 def test_a_bundled_data_set_is_deterministic_and_has_every_class_in_every_split(name):
     data = store.load(name)
     assert_same(store.load(name), data)
+    number = len(data.class_names)
     for split in data.splits.values():
-        assert set(range(10)) <= set(split.labels.ravel())
+        # Class 0 of mosaics is the background.
+        assert set(range(number - 10, number)) <= set(split.labels.ravel())
 
 
 def test_training_pairs_consist_of_training_digits_and_test_pairs_of_test_digits():
@@ -306,6 +308,34 @@ def test_training_pairs_consist_of_training_digits_and_test_pairs_of_test_digits
             times = collections.Counter(image.tobytes() for image in side)
             assert times.keys() == images[name]
             assert set(times.values()) == {4}
+
+
+def test_a_mosaic_has_in_each_box_the_enlarged_digit_of_its_label_and_nothing_outside():
+    digits, mosaics = store.load("digits"), store.load("digits_mosaics", extras=("boxes",))
+    shown = {}
+    for name, split in mosaics.splits.items():
+        own = digits.splits[name]
+        labels = {(x.tobytes(), k + 1) for x, k in zip(own.inputs, own.labels.tolist())}
+        shown[name], sides = set(), set()
+        for image, classes, boxes in zip(split.inputs, split.labels, split.extras["boxes"]):
+            is_box = classes >= 0
+            assert 2 <= is_box.sum() <= 4
+            assert not boxes[~is_box].any()
+            rest = image.copy()
+            for k, box in zip(classes[is_box].tolist(), (32 * boxes[is_box]).astype(int)):
+                top, left, bottom, right = box
+                crop, side = image[top:bottom, left:right], bottom - top
+                starts = -(-np.arange(9) * side // 8)  # of each row and column of the digit
+                digit = crop[starts[:8]][:, starts[:8]]
+                enlarged = digit.repeat(np.diff(starts), 0).repeat(np.diff(starts), 1)
+                np.testing.assert_array_equal(crop, enlarged)
+                assert (digit.tobytes(), k) in labels
+                shown[name].add(digit.tobytes())
+                sides.add(side)
+                rest[top:bottom, left:right] = 0
+            assert not rest.any()
+        assert sides == set(range(8, 16))
+    assert not shown["train"] & shown["test"]
 
 
 @pytest.mark.parametrize("fraction", [0.05, 0.2, 0.5])
