@@ -108,12 +108,17 @@ def test_splits_are_slices_of_stored_ones_and_of_other_sets(tmp_path):
         (dict(de=b"ein hund\n \n"), ValueError, r"mine\.train\.de line 2 is empty"),
         (dict(de=b"ein hund\n\xff\n"), ValueError, r"mine\.train\.de line 2 is not UTF-8"),
         (dict(name="other"), FileNotFoundError, r"no sentence pairs 'mine': searched .*text and "),
+        (
+            dict(en=b"a dog\n\x01\n"),  # of which Moses leaves nothing
+            ValueError,
+            r"split 'train' has no tokens in line 2 of 'en', .* control characters; remove",
+        ),
     ],
 )
 def test_what_is_wrong_with_files_is_said(tmp_path, content, error, message):
     write(tmp_path / "text", **content)
     with pytest.raises(error, match=message):
-        read(tmp_path)
+        prepared.prepared(read(tmp_path), ("de", "en"), 50)
 
 
 def test_a_missing_set_is_written_by_the_command_that_the_error_names(tmp_path):
