@@ -121,9 +121,19 @@ def test_what_is_wrong_with_files_is_said(tmp_path, content, error, message):
         prepared.prepared(read(tmp_path), ("de", "en"), 50)
 
 
-def test_a_missing_set_is_written_by_the_command_that_the_error_names(tmp_path):
-    with pytest.raises(FileNotFoundError, match=r"data\.text\.iwslt14 de-en\.tgz --data_dir=DIR"):
-        pairs.read("iwslt14", str(tmp_path), source="de", target="en")
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("iwslt14", r"data\.text\.iwslt14 de-en\.tgz --data_dir=DIR"),
+        ("multi30k", r"github\.com/multi30k/dataset.* DIR/text/multi30k\.\{train,val,test2016\}"),
+    ],
+)
+def test_a_missing_set_is_prepared_as_the_error_says(tmp_path, name, message):
+    with pytest.raises(FileNotFoundError, match=message):
+        pairs.read(name, str(tmp_path), source="de", target="en")
+
+
+def test_a_split_with_one_language_is_an_error(tmp_path):
     (tmp_path / "text").mkdir()
     (tmp_path / "text" / "mine.train.de").write_text("ein\n")
     with pytest.raises(FileNotFoundError, match=r"mine\.train in one of de and en alone"):
