@@ -217,12 +217,22 @@ def has_noise(config: dict[str, Any]) -> bool:
 
 
 def split_data(loaded_run: LoadedRun, split: str) -> Split:
+    """The examples of a split of a run; see `examples`."""
+    return examples(loaded_run.run, split)
+
+
+def examples(run: Run, split: str) -> Split:
     """The examples of a split of a run.
 
     Raises:
-      ValueError: the run has no such split.
+      ValueError: the run has no such split, or its examples are tokens.
     """
-    splits = loaded_run.run.dataset.splits
+    if run.task.name == "translation":
+        raise ValueError(
+            "the run is of the task 'translation', whose examples are tokens, which this analysis"
+            " does not read; use heteroscedastic by_token."
+        )
+    splits = run.dataset.splits
     if split not in splits:
         raise ValueError(
             f"the run has no split {split!r}; its splits are {', '.join(sorted(splits))}."
@@ -234,7 +244,7 @@ def single_label_data(loaded_run: LoadedRun, split: str) -> Split:
     """The examples of a split of a run that has one label per example.
 
     Raises:
-      ValueError: the run has no such split, or its link is the sigmoid.
+      ValueError: the run has no such split, its examples are tokens, or its link is the sigmoid.
     """
     if loaded_run.run.task.link == "sigmoid":  # before images are read
         raise ValueError(

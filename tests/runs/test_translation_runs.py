@@ -12,43 +12,21 @@ import numpy as np
 import pytest
 import sacrebleu
 from scipy import special
-from small_runs import assert_same_bits, outcome
+from small_runs import NUM_WORDS, assert_same_bits, outcome, tiny_transformer, translator
 from subprocesses import run_without, with_devices
 
 from experiments import study
 from heteroscedastic.data.text import numbers, words
 from heteroscedastic.data.text.pipeline import Text
 from heteroscedastic.models.beam import Hypotheses
-from heteroscedastic.models.transformer import TransformerSmall
 from heteroscedastic.runs import assembly, loop, predictions, translate, translation
 
 pytestmark = pytest.mark.usefixtures("programs_once")
 
-WORDS = (48, 48)  # of source and target
-
 
 @pytest.fixture(autouse=True)
 def _tiny(tmp_path_factory, monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.getbasetemp() / "cache"))
-    for name, value in (("num_layers", 1), ("width", 8), ("hidden_width", 8)):
-        monkeypatch.setattr(TransformerSmall, name, value)
-
-
-def small(name="multi30k_hom", **overrides):
-    settings = {
-        "data.name": "numbers",
-        "data.splits": None,
-        "data.max_examples": 64,
-        "data.num_merges": 60,
-        "data.row_length": 32,
-        "backbone.num_source_words": WORDS[0],
-        "head.num_classes": WORDS[1],
-        "training.batch_size": 8,
-        "training.microbatches": 2,
-        "training.num_epochs": 2.0,
-        "schedule.warmup_steps": 2,
-    }
-    return study.config(name, settings | overrides)
+    tiny_transformer(monkeypatch, tmp_path_factory.getbasetemp() / "cache")
 
 
 def command(monkeypatch, directory, *flags):
@@ -64,7 +42,7 @@ BEAM = {"evals.test.beam_size": 3, "evals.test.max_tokens": 8}
 def test_a_run_resumes_with_the_same_bits_and_its_metrics_are_those_of_its_predictions(
     tmp_path, monkeypatch
 ):
-    config = small(**BEAM)
+    config = translator(**BEAM)
     del config["evals"]["valid"]  # which validation evaluates
     loop.train(config, str(tmp_path / "whole"))
     feeds = Text.training_feeds
@@ -143,7 +121,7 @@ for number in (1, 8):
 @pytest.mark.slow
 def test_eight_devices_train_evaluate_and_translate_as_one():
     # With a large eps the first step of Adam is smooth in a gradient that is nearly 0.
-    config = small(**{"training.microbatches": 1, "optimizer.eps": 1e-2})
+    config = translator(**{"training.microbatches": 1, "optimizer.eps": 1e-2})
     done = run_without(set(), _ON_DEVICES, json.dumps(config), env=with_devices(8))
     assert done.returncode == 0, done.stderr
     one, eight = map(json.loads, done.stdout.splitlines()[-2:])
@@ -157,9 +135,9 @@ def test_eight_devices_train_evaluate_and_translate_as_one():
     [
         (
             {"backbone.num_source_words": 100},
-            rf"num_source_words is 100, but numbers has {WORDS[0]} words of 'de'",
+            rf"num_source_words is 100, but numbers has {NUM_WORDS[0]} words of 'de'",
         ),
-        ({"head.num_classes": 100}, rf"num_classes is 100, but numbers has {WORDS[1]} classes"),
+        ({"head.num_classes": 100}, rf"num_classes is 100, but numbers has {NUM_WORDS[1]} classes"),
         ({"data.row_length": 3}, r"config\.data: row_length is 3, but the shortest pair has"),
         ({"data.row_length": 2000}, r"config\.data\.row_length is 2000"),
         ({"data.source": "fr"}, r"config\.data: the set 'numbers' has the languages de and en"),
@@ -171,11 +149,11 @@ def test_eight_devices_train_evaluate_and_translate_as_one():
 )
 def test_what_does_not_suit_sentences_is_an_error(overrides, message):
     with pytest.raises(ValueError, match=message):
-        assembly.build(small(**overrides))
+        assembly.build(translator(**overrides))
 
 
 def test_a_translation_has_no_start_and_no_padding():
-    run = assembly.build(small())
+    run = assembly.build(translator())
     # All words have the same probability, and a search takes the first of those that are equal.
     state = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), run.shapes)
     source = jnp.full((2, 3), words.UNKNOWN)
@@ -213,7 +191,7 @@ def hypotheses(found, log_probs):
 
 
 def test_words_of_the_references_are_right_and_the_ends_of_sentences_count_for_nothing():
-    run = assembly.build(small())
+    run = assembly.build(translator())
     text, number = run.pipeline.text, sum(map(len, run.pipeline.text.target["test"].split()))
     sides = zip(text.source["test"].split(), text.target["test"].split(), strict=True)
     references = {tuple(source.tolist()): target[:-1] for source, target in sides}
@@ -271,7 +249,7 @@ def test_what_cannot_be_translated_is_an_error_of_one_line(
 
 
 def test_new_sentences_keep_their_lines_and_one_that_is_too_long_is_an_error_that_names_its_line():
-    run, lengths = assembly.build(small()), set()
+    run, lengths = assembly.build(translator()), set()
 
     def search(source, room):  # one word for each sentence
         lengths.update(np.sum(source != words.PAD, axis=1).tolist())
