@@ -16,6 +16,7 @@ from small_runs import NUM_WORDS, assert_same_bits, outcome, tiny_transformer, t
 from subprocesses import run_without, with_devices
 
 from experiments import study
+from heteroscedastic.analysis.uncertainty import by_token
 from heteroscedastic.data.text import numbers, words
 from heteroscedastic.data.text.pipeline import Text
 from heteroscedastic.models.beam import Hypotheses
@@ -24,9 +25,25 @@ from heteroscedastic.runs import assembly, loop, predictions, translate, transla
 pytestmark = pytest.mark.usefixtures("programs_once")
 
 
-@pytest.fixture(autouse=True)
-def _tiny(tmp_path_factory, monkeypatch):
-    tiny_transformer(monkeypatch, tmp_path_factory.getbasetemp() / "cache")
+@pytest.fixture(autouse=True, scope="module")
+def _tiny(tmp_path_factory):
+    with pytest.MonkeyPatch.context() as patch:
+        tiny_transformer(patch, tmp_path_factory.getbasetemp() / "cache")
+        yield
+
+
+def with_beam():
+    config = translator(**{"evals.test.beam_size": 3, "evals.test.max_tokens": 8})
+    del config["evals"]["valid"]  # which validation evaluates
+    return config
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory, programs_once):
+    """A finished run, which tests leave as it is."""
+    directory = tmp_path_factory.mktemp("translation") / "whole"
+    loop.train(with_beam(), str(directory))
+    return directory
 
 
 def command(monkeypatch, directory, *flags):
@@ -35,16 +52,11 @@ def command(monkeypatch, directory, *flags):
     translate.main()
 
 
-BEAM = {"evals.test.beam_size": 3, "evals.test.max_tokens": 8}
-
-
 @pytest.mark.slow
 def test_a_run_resumes_with_the_same_bits_and_its_metrics_are_those_of_its_predictions(
-    tmp_path, monkeypatch
+    tmp_path, monkeypatch, whole
 ):
-    config = translator(**BEAM)
-    del config["evals"]["valid"]  # which validation evaluates
-    loop.train(config, str(tmp_path / "whole"))
+    config, whole = with_beam(), shutil.copytree(whole, tmp_path / "whole")
     feeds = Text.training_feeds
 
     def stopped(self, epoch, *arguments, **settings):
@@ -57,15 +69,15 @@ def test_a_run_resumes_with_the_same_bits_and_its_metrics_are_those_of_its_predi
         with pytest.raises(InterruptedError):
             loop.train(config, str(tmp_path / "parts"))
     loop.train(config, str(tmp_path / "parts"))
-    whole = outcome(tmp_path / "whole")
-    assert_same_bits(whole, outcome(tmp_path / "parts"))
+    uninterrupted = outcome(whole)
+    assert_same_bits(uninterrupted, outcome(tmp_path / "parts"))
 
-    results, last = whole[0]["evals"]["test"], json.loads(whole[1][-1])
-    translated = (tmp_path / "whole" / "predictions" / "test.txt").read_text().splitlines()
+    results, last = uninterrupted[0]["evals"]["test"], json.loads(uninterrupted[1][-1])
+    translated = (whole / "predictions" / "test.txt").read_text().splitlines()
     sources, references = numbers.splits("de", "en")["test"]
     # The same sentences as new text, in capitals, with a line without words, in smaller batches.
     (tmp_path / "in.txt").write_text("\n".join([*map(str.title, sources), "", sources[0]]))
-    command(monkeypatch, tmp_path / "whole", "--beam_size=3", "--max_tokens=8", "--batch_size=7")
+    command(monkeypatch, whole, "--beam_size=3", "--max_tokens=8", "--batch_size=7")
     lines = (tmp_path / "out.txt").read_text().split("\n")
     assert lines == [*translated, "", translated[0], ""]
     bleu = sacrebleu.metrics.BLEU(lowercase=True)
@@ -74,22 +86,33 @@ def test_a_run_resumes_with_the_same_bits_and_its_metrics_are_those_of_its_predi
     beam = {name: results.pop(f"beam_{name}") for name in ("accuracy", "confidence", "ece")}
     assert abs(beam["accuracy"] - beam["confidence"]) <= beam["ece"] + 1e-9
     assert 0 < beam["confidence"] < 1
-    signatures = json.loads((tmp_path / "whole" / "results.json").read_text())["signatures"]
+    signatures = json.loads((whole / "results.json").read_text())["signatures"]
     assert signatures["bleu"] == str(bleu.get_signature())
     assert "tok:none|smooth:none" in signatures["bleu_moses"]
     assert {name: last[f"evals/test/{name}"] for name in results} == results
-    record = predictions.read(tmp_path / "whole", "test")
+    record = predictions.read(whole, "test")
     log_probs = special.log_softmax(record.logits.astype(np.float64), axis=-1)
     own = np.take_along_axis(log_probs, record.labels[:, None], axis=-1)
     assert results["nll"] == pytest.approx(-own.mean(), rel=1e-5)
     assert results["accuracy"] == np.mean(predictions.is_correct(record))
-    dataset = json.loads((tmp_path / "whole" / "dataset.json").read_text())
+    dataset = json.loads((whole / "dataset.json").read_text())
     assert len(record.ids) == dataset["num_examples"]["test"]
 
     (tmp_path / "out.txt").unlink()
-    shutil.rmtree(tmp_path / "whole" / "checkpoints")
+    shutil.rmtree(whole / "checkpoints")
     with pytest.raises(SystemExit, match=r"error: .*checkpoint"):
-        command(monkeypatch, tmp_path / "whole")
+        command(monkeypatch, whole)
+
+
+@pytest.mark.slow
+def test_calibration_by_token_has_the_metrics_of_the_run_and_every_sentence_once(whole):
+    found = by_token.run_report(whole, "test")
+    results = json.loads((whole / "results.json").read_text())["evals"]["test"]
+    for name in ("accuracy", "confidence", "ece"):
+        assert found["all"]["all tokens"][name] == pytest.approx(results[name], rel=1e-4)
+    num_sentences = len(numbers.splits("de", "en")["test"][0])
+    assert found["end"]["end of sentence"]["count"] == num_sentences
+    assert found["position"]["0"]["count"] == num_sentences
 
 
 _ON_DEVICES = """
