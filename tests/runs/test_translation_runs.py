@@ -17,10 +17,20 @@ from subprocesses import run_without, with_devices
 
 from experiments import study
 from heteroscedastic.analysis.uncertainty import by_token
+from heteroscedastic.data import packing, resident
+from heteroscedastic.data.storage import store
 from heteroscedastic.data.text import numbers, words
 from heteroscedastic.data.text.pipeline import Text
 from heteroscedastic.models.beam import Hypotheses
-from heteroscedastic.runs import assembly, loop, predictions, translate, translation
+from heteroscedastic.runs import (
+    assembly,
+    embed,
+    loaded_run,
+    loop,
+    predictions,
+    translate,
+    translation,
+)
 
 pytestmark = pytest.mark.usefixtures("programs_once")
 
@@ -113,6 +123,42 @@ def test_calibration_by_token_has_the_metrics_of_the_run_and_every_sentence_once
     num_sentences = len(numbers.splits("de", "en")["test"][0])
     assert found["end"]["end of sentence"]["count"] == num_sentences
     assert found["position"]["0"]["count"] == num_sentences
+
+
+@pytest.mark.slow
+def test_the_head_on_saved_features_gives_the_logits_of_the_run(whole, tmp_path, monkeypatch):
+    words_of_command = ["embed", f"--run={whole}", f"--out={tmp_path}", "--batch_size=7"]
+    monkeypatch.setattr(sys, "argv", [*words_of_command, "--data=multi30k"])
+    with pytest.raises(SystemExit, match=r"error: .*own sentences are embedded; give --data=numb"):
+        embed.main()
+    monkeypatch.setattr(sys, "argv", [*words_of_command, "--data=numbers"])
+    embed.main()
+    stored = store.load("numbers_TransformerSmall", str(tmp_path))
+    loaded = loaded_run.load(whole)
+    run, state = loaded.run, loaded.state
+    assert stored.class_names == run.pipeline.class_names
+    assert {n: len(x.ids) for n, x in stored.splits.items()} == loaded.dataset["num_examples"]
+
+    saved, record = stored.splits["test"], predictions.read(whole, "test")
+    order = np.argsort(saved.ids)[np.argsort(np.argsort(record.ids))]
+    np.testing.assert_array_equal(saved.ids[order], record.ids)
+    np.testing.assert_array_equal(saved.labels[order], record.labels)
+    features = jnp.asarray(saved.inputs[order], jnp.float32)
+    latent = run.latent_of_features(state.params, features)
+    np.testing.assert_allclose(run.predictive(None, latent), record.logits, atol=5e-3)
+
+    # In training a row has several pairs. Each token has the features of its pair in a row alone.
+    text, length = run.pipeline.text, run.pipeline.length
+    sides = text.source["train"].split(), text.target["train"].split()
+    number = len(sides[0])
+    fits = [[i] for i in range(number) if max(len(side[i]) for side in sides) <= length]
+    rows = packing.packed(fits, *sides, np.arange(number), length, words.PAD)
+    feed = resident.Feed(np.arange(len(fits)), np.ones(len(fits), np.float32), np.int32(0))
+    expected, batch = run.features(state.params, state.model_state, rows, feed)
+    expected, ids = (np.asarray(x)[batch.weights > 0] for x in (expected, batch.ids))
+    saved = stored.splits["train"]
+    np.testing.assert_array_equal(np.sort(saved.ids), ids)
+    np.testing.assert_allclose(saved.inputs[np.argsort(saved.ids)], expected, atol=5e-3)
 
 
 _ON_DEVICES = """
