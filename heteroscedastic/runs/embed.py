@@ -8,7 +8,9 @@ features with the labels, ids, further fields and class names of the data set. I
 config.data.name, with --data_dir=DIR. The .json beside it describes what made the features. A
 command that was stopped resumes after the last complete part, and gives the same bytes.
 
-Images are resized to squares, bilinearly with antialiasing.
+Images are resized to squares, bilinearly with antialiasing. With --run=DIR of a translator, --data
+is the set of its sentences and the examples are the tokens of the target, each with the features
+before the head and the reference word; a part is a split.
 """
 
 import argparse
@@ -33,7 +35,7 @@ from heteroscedastic.data.dataset import StoredDataset
 from heteroscedastic.data.split_spec import Slice
 from heteroscedastic.data.storage import encoded, store
 from heteroscedastic.models import backbones, pretrained
-from heteroscedastic.runs import host_memory, loaded_run, provenance, warm_start
+from heteroscedastic.runs import host_memory, loaded_run, provenance, token_features, warm_start
 
 _PART_SIZE = 2048  # examples of a part
 _CHAIN = "to_rgb|value_range(-1, 1)"  # for random weights
@@ -139,7 +141,10 @@ def embedded(
         batch = images[start : start + batch_size]
         padding = ((0, batch_size - len(batch)), *((0, 0),) * (images.ndim - 1))
         parts.append(np.asarray(features(np.pad(batch, padding)))[: len(batch)])
-    values = np.concatenate(parts)
+    return _float16(np.concatenate(parts))
+
+
+def _float16(values: Float[np.ndarray, "n d"]) -> Float[np.ndarray, "n d"]:
     with np.errstate(over="ignore"):
         stored = values.astype(np.float16)
     if not np.isfinite(stored).all():
@@ -232,7 +237,9 @@ def _parsed() -> argparse.Namespace:
         "--chain", help="operations on the resized images; required for --weights=FILE"
     )
     parser.add_argument("--seed", type=int, default=0, help="of random weights")
-    parser.add_argument("--batch_size", type=int, default=64)
+    parser.add_argument(
+        "--batch_size", type=int, default=64, help="images, or rows of sentences, at a time"
+    )
     parser.add_argument("--out", required=True, help="directory of the file")
     flags = parser.parse_args()
     if (flags.backbone is None) == (flags.run is None):
@@ -244,11 +251,17 @@ def _parsed() -> argparse.Namespace:
     return flags
 
 
-@user_errors.one_line()
-def main() -> None:
-    """Writes the features of a data set, as data for a head or an estimator."""
-    flags = _parsed()
-    host_memory.keep()
+class _Job(NamedTuple):
+    """What is embedded, and by what."""
+
+    num_examples: dict[str, int]  # by split
+    labels: dict[str, np.ndarray]  # see _labels
+    net: Network
+    size: int | None
+    inputs: Callable[[files.Path], dict[str, np.ndarray]]  # directory of parts -> the inputs
+
+
+def _image_job(flags: argparse.Namespace) -> _Job:
     stored = store.stored_dataset(flags.data, flags.data_dir, extras=flags.fields)
     size = flags.size
     if flags.run:
@@ -257,22 +270,67 @@ def main() -> None:
         if size is None and flags.weights == "pretrained":
             size = pretrained.images(flags.backbone).size
         net = network(flags.backbone, flags.weights, flags.chain, size or 32, flags.seed)
-    weights = traverse_util.flatten_dict(net.variables, sep="/")
-    labels = _labels(stored)
-    kind = type(net.backbone).__name__
-    name = f"{flags.data}_{kind}_{size}" if size else f"{flags.data}_{kind}"
+    batch_size = -(-flags.batch_size // jax.local_device_count()) * jax.local_device_count()
+
+    def inputs(parts_dir):
+        return embed(stored, features_of(net, size), parts_dir, size, batch_size, _log)
+
+    return _Job(dict(stored.sizes), _labels(stored), net, size, inputs)
+
+
+def _token_job(flags: argparse.Namespace) -> _Job:
+    """The tokens of a translator, which also read the embedding of the head."""
+    run = loaded_run.load(flags.run, "last", flags.data_dir)
+    name = run.run.config["data"]["name"]
+    if flags.data != name or flags.size or flags.chain or flags.fields:
+        raise ValueError(
+            f"{flags.run} is a translator, whose own sentences are embedded; give --data={name} and"
+            " none of --size, --chain and --fields."
+        )
+    pipeline = run.run.pipeline
+    net = Network(run.run.model.backbone, {"params": run.state.params}, "", f"run {flags.run}")
+
+    def inputs(parts_dir):
+        arrays = {}
+        for split in pipeline.sizes:
+            path = parts_dir / f"{split}.npz"
+            if not path.exists():
+                values = _float16(token_features.features(run, split, flags.batch_size))
+                files.write_arrays(path, {"features": values})
+            arrays[f"{split}_inputs"] = files.read_arrays(path)["features"]
+            _log(f"{len(arrays[f'{split}_inputs']):,} tokens of {split}")
+        return arrays
+
+    sizes = {split: len(ids) for split, ids in pipeline.example_ids.items()}
+    return _Job(sizes, token_features.labels(pipeline), net, None, inputs)
+
+
+def _log(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
+@user_errors.one_line()
+def main() -> None:
+    """Writes the features of a data set, as data for a head or an estimator."""
+    flags = _parsed()
+    host_memory.keep()
+    translates = flags.run and loaded_run.read(flags.run).config.get("task") == "translation"
+    job = _token_job(flags) if translates else _image_job(flags)
+    weights = traverse_util.flatten_dict(job.net.variables, sep="/")
+    kind = type(job.net.backbone).__name__
+    name = f"{flags.data}_{kind}_{job.size}" if job.size else f"{flags.data}_{kind}"
     out = files.as_path(flags.out)
     recipe = {
         "data": flags.data,
-        "num_examples": dict(stored.sizes),
-        "labels_digest": provenance.digest_of_arrays(labels),
+        "num_examples": job.num_examples,
+        "labels_digest": provenance.digest_of_arrays(job.labels),
         "backbone": kind,
-        "weights": net.source,
+        "weights": job.net.source,
         "weights_digest": provenance.digest_of_arrays(
             {name: np.asarray(x) for name, x in weights.items()}
         ),
-        "size": size,
-        "chain": net.chain,
+        "size": job.size,
+        "chain": job.net.chain,
         "dtype": "float16",
     }
     path, description = out / f"{name}.npz", out / f"{name}.json"
@@ -286,10 +344,8 @@ def main() -> None:
     parts_dir = out / f"{name}_parts"
     parts_dir.mkdir(parents=True, exist_ok=True)
     files.write_json(description, recipe)
-    batch_size = -(-flags.batch_size // jax.local_device_count()) * jax.local_device_count()
-    log = functools.partial(print, file=sys.stderr, flush=True)
-    arrays = embed(stored, features_of(net, size), parts_dir, size, batch_size, log)
-    files.write_arrays(path, labels | arrays)
+    arrays = job.inputs(parts_dir)
+    files.write_arrays(path, job.labels | arrays)
     for part in parts_dir.glob("*.npz"):
         part.unlink()
     parts_dir.rmdir()

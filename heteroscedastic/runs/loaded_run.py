@@ -217,35 +217,44 @@ def has_noise(config: dict[str, Any]) -> bool:
 
 
 def split_data(loaded_run: LoadedRun, split: str) -> Split:
-    """The examples of a split of a run.
+    """The examples of a split of a run that has one prediction for each.
 
     Raises:
-      ValueError: the run has no such split, or its task predicts regions of an example.
+      ValueError: the run has no such split, or its task predicts tokens or regions of an example.
     """
-    task, splits = loaded_run.run.task, loaded_run.run.dataset.splits
+    task = loaded_run.run.task
     if task.rows == "region":
         raise ValueError(
             f"this analysis requires one prediction per example, but the task {task.name!r} has one"
             " per region; read the metrics in results.json, or predictions/*.json."
         )
-    check_split(loaded_run, split)
-    return splits[split]
+    return examples(loaded_run.run, split)
 
 
-def check_split(loaded_run: LoadedRun, split: str) -> None:
-    """Raises a ValueError where a run has no such split."""
-    splits = loaded_run.run.dataset.splits
+def examples(run: Run, split: str) -> Split:
+    """The examples of a split of a run.
+
+    Raises:
+      ValueError: the run has no such split, or its examples are tokens.
+    """
+    if run.task.name == "translation":
+        raise ValueError(
+            "the run is of the task 'translation', whose examples are tokens, which this analysis"
+            " does not read; use heteroscedastic by_token."
+        )
+    splits = run.dataset.splits
     if split not in splits:
         raise ValueError(
             f"the run has no split {split!r}; its splits are {', '.join(sorted(splits))}."
         )
+    return splits[split]
 
 
 def single_label_data(loaded_run: LoadedRun, split: str) -> Split:
     """The examples of a split of a run that has one label per example.
 
     Raises:
-      ValueError: the run has no such split, or its link is the sigmoid.
+      ValueError: the run has no such split, its examples are tokens, or its link is the sigmoid.
     """
     if loaded_run.run.task.link == "sigmoid":  # before images are read
         raise ValueError(

@@ -183,9 +183,21 @@ def all_logits(predictions: Predictions, purpose: str) -> Float[np.ndarray, "n k
     if predictions.classes is not None:
         raise ValueError(
             f"{predictions.source} holds only the largest logits of each example, as the run has"
-            f" more than 2,000 classes; {purpose} requires all logits."
+            f" more than 2,000 classes; {purpose} requires all logits{_saving(predictions.source)}."
         )
     return predictions.logits
+
+
+def _saving(source: files.Path) -> str:
+    """How a run saves all logits, as the end of an error; empty if it has no setting for that."""
+    record = run_record.read_if_complete(source.parent.parent)
+    evals = record.config["evals"] if record else {}
+    flags = [
+        f"--config.evals.{name}.num_largest={len(record.dataset['class_names'])}"
+        for name, settings in evals.items()
+        if "num_largest" in settings
+    ]
+    return f": train in another directory with {' '.join(flags)}" if flags else ""
 
 
 def predicted_classes(predictions: Predictions) -> Int[np.ndarray, "n"]:

@@ -1,10 +1,12 @@
 import collections
 import functools
 
+import full_text
 import jax
 import numpy as np
 from small_runs import small
 
+from experiments import study
 from heteroscedastic.distributed.sharding import Placement
 from heteroscedastic.runs import assembly, compiled
 
@@ -48,3 +50,15 @@ def test_what_was_traced_to_check_shapes_is_what_is_compiled(monkeypatch):
             **compiled.static(run, settings),
         )
     assert traced == once
+
+
+def test_an_evaluation_records_as_many_logits_as_its_setting_says():
+    config = study.config("multi30k_hom", {"evals.valid.num_largest": 5})
+    run = assembly.build(config, pipeline=full_text.text(config))
+    for name, number in (("valid", 5), ("test", 8)):
+        settings = run.config["evals"][name]
+        step = functools.partial(run.eval_step, **compiled.static(run, settings))
+        split, key = settings["split"], jax.random.key(0)
+        data = run.pipeline.arrays[split], run.pipeline.example(split, training=False)
+        _, record = jax.eval_shape(step, run.shapes.params, run.shapes.model_state, *data, key)
+        assert record.logits.shape[-1] == number

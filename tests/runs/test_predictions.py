@@ -7,6 +7,9 @@ import pytest
 from scipy import special, stats
 from small_runs import small
 
+from experiments import study
+from heteroscedastic import files
+from heteroscedastic.analysis.uncertainty import calibration
 from heteroscedastic.data.storage import store
 from heteroscedastic.runs import loop, predictions
 from heteroscedastic.tasks.one_vs_rest import log_normalizer
@@ -95,6 +98,19 @@ def test_functions_that_require_all_logits_or_one_label_say_so(tmp_path):
         predictions.confidence(saved(tmp_path, LISTS))
     with pytest.raises(ValueError, match="has one label per example"):
         predictions.binary_predictions(unbounded())
+
+
+def test_without_all_logits_calibration_names_the_setting_that_keeps_them(tmp_path, monkeypatch):
+    config = study.config("multi30k_hom", {})
+    results = {"evals": {name: {} for name in config["evals"]}, "step": 1}
+    dataset = {"class_names": [f"word {i}" for i in range(LOGITS.shape[1])]}
+    for name, content in dict(config=config, results=results, dataset=dataset).items():
+        files.write_json(tmp_path / f"{name}.json", content)
+    saved(tmp_path)
+    monkeypatch.setattr("sys.argv", ["calibration", f"--run={tmp_path}"])
+    flags = (rf"--config\.evals\.{name}\.num_largest=2500" for name in ("test", "valid"))
+    with pytest.raises(SystemExit, match=f"another directory with {' '.join(flags)}\\.$"):
+        calibration.main()
 
 
 def test_a_label_is_noisy_if_it_differs_from_the_clean_label():

@@ -1,10 +1,12 @@
+import os
+import re
 from importlib.util import find_spec
 from pathlib import Path
 
 import jax
 import numpy as np
 import pytest
-from subprocesses import run_without
+from subprocesses import MAIN, run_without
 
 from experiments import study
 from heteroscedastic.data.dataset import Dataset
@@ -124,6 +126,50 @@ def test_splits_that_the_stand_in_lacks_become_those_it_has():
     shrunk, _ = smoke.smoke(config)
     assert shrunk["evals"]["real"]["split"] == "test"
     compiled.check_shapes(assembly.build(shrunk))
+
+
+def test_spelled_numbers_stand_in_for_sentences_of_which_a_split_is_not_there(
+    tmp_path, monkeypatch, capsys
+):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    (tmp_path / "text").mkdir()
+    config, line = study.config("multi30k_hom", {}), "ein Mann und ein Hund .\n"
+    for split in ("train", "val", "test2016"):
+        for language in ("de", "en"):
+            (tmp_path / "text" / f"multi30k.{split}.{language}").write_text(9 * line)
+        shrunk, data_dir = smoke.smoke(config, str(tmp_path))
+        printed = capsys.readouterr().out
+        stands_in = split != "test2016"
+        assert shrunk["data"]["name"] == ("numbers" if stands_in else "multi30k")
+        assert (
+            f"not all sentence pairs 'multi30k' are in {tmp_path}; numbers spelled in German and"
+            " English stand in for them." in printed
+        ) == stands_in
+        assert assembly.build(shrunk, data_dir).pipeline.sizes["test"]
+
+
+@pytest.mark.parametrize(
+    ("package", "flags", "message"),
+    [
+        ("sacremoses", (), r"error: text requires sacremoses \("),
+        ("subword_nmt", (), r"error: text requires subword-nmt \("),
+        pytest.param(
+            *("sacrebleu", ("--config.evals.test.beam_size=1",), r"error: BLEU requires sacrebleu"),
+            marks=pytest.mark.slow,
+        ),
+    ],
+)
+def test_a_package_of_the_extra_text_that_is_not_installed_is_an_error_of_one_line(
+    tmp_path, package, flags, message
+):
+    words = ["--config=configs/multi30k_hom.py", "--smoke", *flags]
+    env = os.environ | {"XDG_CACHE_HOME": str(tmp_path / "cache"), "TFDS_DATA_DIR": ""}
+    done = run_without({package}, MAIN, *words, f"--workdir={tmp_path / 'run'}", env=env)
+    (line,) = (x for x in done.stderr.splitlines() if x.startswith("error: "))
+    assert re.match(message, line)
+    assert 'pip install -e ".[text]"' in line
+    assert "Traceback" not in done.stderr
+    assert not (tmp_path / "run").exists()
 
 
 needs_library = pytest.mark.skipif(

@@ -12,43 +12,48 @@ import numpy as np
 import pytest
 import sacrebleu
 from scipy import special
-from small_runs import assert_same_bits, outcome
+from small_runs import NUM_WORDS, assert_same_bits, outcome, tiny_transformer, translator
 from subprocesses import run_without, with_devices
 
 from experiments import study
+from heteroscedastic.analysis.uncertainty import by_token
+from heteroscedastic.data import packing, resident
+from heteroscedastic.data.storage import store
 from heteroscedastic.data.text import numbers, words
 from heteroscedastic.data.text.pipeline import Text
 from heteroscedastic.models.beam import Hypotheses
-from heteroscedastic.models.transformer import TransformerSmall
-from heteroscedastic.runs import assembly, loop, predictions, translate, translation
+from heteroscedastic.runs import (
+    assembly,
+    embed,
+    loaded_run,
+    loop,
+    predictions,
+    translate,
+    translation,
+)
 
 pytestmark = pytest.mark.usefixtures("programs_once")
 
-WORDS = (48, 48)  # of source and target
+
+@pytest.fixture(autouse=True, scope="module")
+def _tiny(tmp_path_factory):
+    with pytest.MonkeyPatch.context() as patch:
+        tiny_transformer(patch, tmp_path_factory.getbasetemp() / "cache")
+        yield
 
 
-@pytest.fixture(autouse=True)
-def _tiny(tmp_path_factory, monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.getbasetemp() / "cache"))
-    for name, value in (("num_layers", 1), ("width", 8), ("hidden_width", 8)):
-        monkeypatch.setattr(TransformerSmall, name, value)
+def with_beam():
+    config = translator(**{"evals.test.beam_size": 3, "evals.test.max_tokens": 8})
+    del config["evals"]["valid"]  # which validation evaluates
+    return config
 
 
-def small(name="multi30k_hom", **overrides):
-    settings = {
-        "data.name": "numbers",
-        "data.splits": None,
-        "data.max_examples": 64,
-        "data.num_merges": 60,
-        "data.row_length": 32,
-        "backbone.num_source_words": WORDS[0],
-        "head.num_classes": WORDS[1],
-        "training.batch_size": 8,
-        "training.microbatches": 2,
-        "training.num_epochs": 2.0,
-        "schedule.warmup_steps": 2,
-    }
-    return study.config(name, settings | overrides)
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory, programs_once):
+    """A finished run, which tests leave as it is."""
+    directory = tmp_path_factory.mktemp("translation") / "whole"
+    loop.train(with_beam(), str(directory))
+    return directory
 
 
 def command(monkeypatch, directory, *flags):
@@ -57,16 +62,11 @@ def command(monkeypatch, directory, *flags):
     translate.main()
 
 
-BEAM = {"evals.test.beam_size": 3, "evals.test.max_tokens": 8}
-
-
 @pytest.mark.slow
 def test_a_run_resumes_with_the_same_bits_and_its_metrics_are_those_of_its_predictions(
-    tmp_path, monkeypatch
+    tmp_path, monkeypatch, whole
 ):
-    config = small(**BEAM)
-    del config["evals"]["valid"]  # which validation evaluates
-    loop.train(config, str(tmp_path / "whole"))
+    config, whole = with_beam(), shutil.copytree(whole, tmp_path / "whole")
     feeds = Text.training_feeds
 
     def stopped(self, epoch, *arguments, **settings):
@@ -79,15 +79,15 @@ def test_a_run_resumes_with_the_same_bits_and_its_metrics_are_those_of_its_predi
         with pytest.raises(InterruptedError):
             loop.train(config, str(tmp_path / "parts"))
     loop.train(config, str(tmp_path / "parts"))
-    whole = outcome(tmp_path / "whole")
-    assert_same_bits(whole, outcome(tmp_path / "parts"))
+    uninterrupted = outcome(whole)
+    assert_same_bits(uninterrupted, outcome(tmp_path / "parts"))
 
-    results, last = whole[0]["evals"]["test"], json.loads(whole[1][-1])
-    translated = (tmp_path / "whole" / "predictions" / "test.txt").read_text().splitlines()
+    results, last = uninterrupted[0]["evals"]["test"], json.loads(uninterrupted[1][-1])
+    translated = (whole / "predictions" / "test.txt").read_text().splitlines()
     sources, references = numbers.splits("de", "en")["test"]
     # The same sentences as new text, in capitals, with a line without words, in smaller batches.
     (tmp_path / "in.txt").write_text("\n".join([*map(str.title, sources), "", sources[0]]))
-    command(monkeypatch, tmp_path / "whole", "--beam_size=3", "--max_tokens=8", "--batch_size=7")
+    command(monkeypatch, whole, "--beam_size=3", "--max_tokens=8", "--batch_size=7")
     lines = (tmp_path / "out.txt").read_text().split("\n")
     assert lines == [*translated, "", translated[0], ""]
     bleu = sacrebleu.metrics.BLEU(lowercase=True)
@@ -96,22 +96,69 @@ def test_a_run_resumes_with_the_same_bits_and_its_metrics_are_those_of_its_predi
     beam = {name: results.pop(f"beam_{name}") for name in ("accuracy", "confidence", "ece")}
     assert abs(beam["accuracy"] - beam["confidence"]) <= beam["ece"] + 1e-9
     assert 0 < beam["confidence"] < 1
-    signatures = json.loads((tmp_path / "whole" / "results.json").read_text())["signatures"]
+    signatures = json.loads((whole / "results.json").read_text())["signatures"]
     assert signatures["bleu"] == str(bleu.get_signature())
     assert "tok:none|smooth:none" in signatures["bleu_moses"]
     assert {name: last[f"evals/test/{name}"] for name in results} == results
-    record = predictions.read(tmp_path / "whole", "test")
+    record = predictions.read(whole, "test")
     log_probs = special.log_softmax(record.logits.astype(np.float64), axis=-1)
     own = np.take_along_axis(log_probs, record.labels[:, None], axis=-1)
     assert results["nll"] == pytest.approx(-own.mean(), rel=1e-5)
     assert results["accuracy"] == np.mean(predictions.is_correct(record))
-    dataset = json.loads((tmp_path / "whole" / "dataset.json").read_text())
+    dataset = json.loads((whole / "dataset.json").read_text())
     assert len(record.ids) == dataset["num_examples"]["test"]
 
     (tmp_path / "out.txt").unlink()
-    shutil.rmtree(tmp_path / "whole" / "checkpoints")
+    shutil.rmtree(whole / "checkpoints")
     with pytest.raises(SystemExit, match=r"error: .*checkpoint"):
-        command(monkeypatch, tmp_path / "whole")
+        command(monkeypatch, whole)
+
+
+@pytest.mark.slow
+def test_calibration_by_token_has_the_metrics_of_the_run_and_every_sentence_once(whole):
+    found = by_token.run_report(whole, "test")
+    results = json.loads((whole / "results.json").read_text())["evals"]["test"]
+    for name in ("accuracy", "confidence", "ece"):
+        assert found["all"]["all tokens"][name] == pytest.approx(results[name], rel=1e-4)
+    num_sentences = len(numbers.splits("de", "en")["test"][0])
+    assert found["end"]["end of sentence"]["count"] == num_sentences
+    assert found["position"]["0"]["count"] == num_sentences
+
+
+@pytest.mark.slow
+def test_the_head_on_saved_features_gives_the_logits_of_the_run(whole, tmp_path, monkeypatch):
+    words_of_command = ["embed", f"--run={whole}", f"--out={tmp_path}", "--batch_size=7"]
+    monkeypatch.setattr(sys, "argv", [*words_of_command, "--data=multi30k"])
+    with pytest.raises(SystemExit, match=r"error: .*own sentences are embedded; give --data=numb"):
+        embed.main()
+    monkeypatch.setattr(sys, "argv", [*words_of_command, "--data=numbers"])
+    embed.main()
+    stored = store.load("numbers_TransformerSmall", str(tmp_path))
+    loaded = loaded_run.load(whole)
+    run, state = loaded.run, loaded.state
+    assert stored.class_names == run.pipeline.class_names
+    assert {n: len(x.ids) for n, x in stored.splits.items()} == loaded.dataset["num_examples"]
+
+    saved, record = stored.splits["test"], predictions.read(whole, "test")
+    order = np.argsort(saved.ids)[np.argsort(np.argsort(record.ids))]
+    np.testing.assert_array_equal(saved.ids[order], record.ids)
+    np.testing.assert_array_equal(saved.labels[order], record.labels)
+    features = jnp.asarray(saved.inputs[order], jnp.float32)
+    latent = run.latent_of_features(state.params, features)
+    np.testing.assert_allclose(run.predictive(None, latent), record.logits, atol=5e-3)
+
+    # In training a row has several pairs. Each token has the features of its pair in a row alone.
+    text, length = run.pipeline.text, run.pipeline.length
+    sides = text.source["train"].split(), text.target["train"].split()
+    number = len(sides[0])
+    fits = [[i] for i in range(number) if max(len(side[i]) for side in sides) <= length]
+    rows = packing.packed(fits, *sides, np.arange(number), length, words.PAD)
+    feed = resident.Feed(np.arange(len(fits)), np.ones(len(fits), np.float32), np.int32(0))
+    expected, batch = run.features(state.params, state.model_state, rows, feed)
+    expected, ids = (np.asarray(x)[batch.weights > 0] for x in (expected, batch.ids))
+    saved = stored.splits["train"]
+    np.testing.assert_array_equal(np.sort(saved.ids), ids)
+    np.testing.assert_allclose(saved.inputs[np.argsort(saved.ids)], expected, atol=5e-3)
 
 
 _ON_DEVICES = """
@@ -143,7 +190,7 @@ for number in (1, 8):
 @pytest.mark.slow
 def test_eight_devices_train_evaluate_and_translate_as_one():
     # With a large eps the first step of Adam is smooth in a gradient that is nearly 0.
-    config = small(**{"training.microbatches": 1, "optimizer.eps": 1e-2})
+    config = translator(**{"training.microbatches": 1, "optimizer.eps": 1e-2})
     done = run_without(set(), _ON_DEVICES, json.dumps(config), env=with_devices(8))
     assert done.returncode == 0, done.stderr
     one, eight = map(json.loads, done.stdout.splitlines()[-2:])
@@ -157,9 +204,9 @@ def test_eight_devices_train_evaluate_and_translate_as_one():
     [
         (
             {"backbone.num_source_words": 100},
-            rf"num_source_words is 100, but numbers has {WORDS[0]} words of 'de'",
+            rf"num_source_words is 100, but numbers has {NUM_WORDS[0]} words of 'de'",
         ),
-        ({"head.num_classes": 100}, rf"num_classes is 100, but numbers has {WORDS[1]} classes"),
+        ({"head.num_classes": 100}, rf"num_classes is 100, but numbers has {NUM_WORDS[1]} classes"),
         ({"data.row_length": 3}, r"config\.data: row_length is 3, but the shortest pair has"),
         ({"data.row_length": 2000}, r"config\.data\.row_length is 2000"),
         ({"data.source": "fr"}, r"config\.data: the set 'numbers' has the languages de and en"),
@@ -171,11 +218,11 @@ def test_eight_devices_train_evaluate_and_translate_as_one():
 )
 def test_what_does_not_suit_sentences_is_an_error(overrides, message):
     with pytest.raises(ValueError, match=message):
-        assembly.build(small(**overrides))
+        assembly.build(translator(**overrides))
 
 
 def test_a_translation_has_no_start_and_no_padding():
-    run = assembly.build(small())
+    run = assembly.build(translator())
     # All words have the same probability, and a search takes the first of those that are equal.
     state = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), run.shapes)
     source = jnp.full((2, 3), words.UNKNOWN)
@@ -213,7 +260,7 @@ def hypotheses(found, log_probs):
 
 
 def test_words_of_the_references_are_right_and_the_ends_of_sentences_count_for_nothing():
-    run = assembly.build(small())
+    run = assembly.build(translator())
     text, number = run.pipeline.text, sum(map(len, run.pipeline.text.target["test"].split()))
     sides = zip(text.source["test"].split(), text.target["test"].split(), strict=True)
     references = {tuple(source.tolist()): target[:-1] for source, target in sides}
@@ -271,7 +318,7 @@ def test_what_cannot_be_translated_is_an_error_of_one_line(
 
 
 def test_new_sentences_keep_their_lines_and_one_that_is_too_long_is_an_error_that_names_its_line():
-    run, lengths = assembly.build(small()), set()
+    run, lengths = assembly.build(translator()), set()
 
     def search(source, room):  # one word for each sentence
         lengths.update(np.sum(source != words.PAD, axis=1).tolist())

@@ -6,6 +6,7 @@ import jax
 import numpy as np
 
 from experiments import study
+from heteroscedastic.models.transformer import TransformerSmall
 
 
 def small(**overrides):
@@ -48,6 +49,34 @@ def small_detector(**overrides):
     config = study.config("mosaic_frcnn_hom", settings | overrides)
     config["backbone"] |= dict(bottleneck=False, stem="cifar")
     return config
+
+
+NUM_WORDS = (48, 48)  # of source and target
+
+
+def translator(name="multi30k_hom", **overrides):
+    """A config that translates spelled numbers, for `tiny_transformer`."""
+    settings = {
+        "data.name": "numbers",
+        "data.splits": None,
+        "data.max_examples": 64,
+        "data.num_merges": 60,
+        "data.row_length": 32,
+        "backbone.num_source_words": NUM_WORDS[0],
+        "head.num_classes": NUM_WORDS[1],
+        "training.batch_size": 8,
+        "training.microbatches": 2,
+        "training.num_epochs": 2.0,
+        "schedule.warmup_steps": 2,
+    }
+    return study.config(name, settings | overrides)
+
+
+def tiny_transformer(monkeypatch, cache):
+    """Makes the transformer of `translator` tiny; prepared text is saved in the folder `cache`."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(cache))
+    for name, value in (("num_layers", 1), ("width", 8), ("hidden_width", 8)):
+        monkeypatch.setattr(TransformerSmall, name, value)
 
 
 def outcome(directory):

@@ -59,7 +59,7 @@ def average_covariance(loaded_run: LoadedRun, split: str = "test") -> Average:
     Raises:
       ValueError: the run has no such split.
     """
-    loaded_run_lib.check_split(loaded_run, split)
+    loaded_run_lib.examples(loaded_run.run, split)  # its errors, before any work
     head, params = loaded_run.run.model.head, loaded_run.state.params["head"]
     features = _features if loaded_run.run.task.rows == "example" else _region_features
     return average_lib.average_covariance(head, params, features(loaded_run, split))

@@ -66,7 +66,7 @@ def _images(
     run = run_set.groups[0].runs[0]
     name = run.config["evals"][run_set.evaluation]["split"]
     try:
-        split = loaded_run.build(run, run_set.data_dir).dataset.splits[name]
+        split = loaded_run.examples(loaded_run.build(run, run_set.data_dir), name)
     except loaded_run.UNAVAILABLE as error:
         return None, str(error)
     rows = np.flatnonzero(np.isin(split.ids, ids))

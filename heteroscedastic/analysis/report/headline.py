@@ -43,7 +43,7 @@ def known_labels(run_set: RunSet) -> Labels:
             clean = loaded_run.clean_labels(built, splits[name], predictions.ids)
             by_id = dict(zip(predictions.ids.tolist(), clean))
             wrong[name] = float(np.mean(predictions_lib.is_noisy(predictions, by_id)))
-        inputs = built.dataset.splits[splits[run_set.evaluation]].inputs
+        inputs = loaded_run.examples(built, splits[run_set.evaluation]).inputs
     except loaded_run.UNAVAILABLE:
         return Labels()
     return Labels("images" if figures.are_images(inputs) else "examples", wrong)

@@ -26,6 +26,7 @@ _TAGS = re.compile("</?(?:title|description)>")
 _SEGMENT = re.compile(r'<seg id="[0-9]*">\s*(.*?)\s*</seg>')
 _MOST_TOKENS, _RATIO = 175, 1.5  # of a pair in training
 _NTH = 23  # every 23rd pair of training is one of validation
+_NUM_PAIRS = {"train": 160_239, "valid": 7_283, "test": 6_750}  # of the recipe
 
 
 def splits(archive: files.Path) -> dict[str, Pairs]:
@@ -106,7 +107,9 @@ def main() -> None:
     for split, pairs in splits(files.as_path(flags.archive)).items():
         for language, side in zip(_LANGUAGES, pairs[:2]):
             _write(directory, split, language, side)
-        print(f"wrote {len(pairs.source):,} pairs of iwslt14.{split} in {directory}")
+        number, expected = len(pairs.source), _NUM_PAIRS[split]
+        differs = "" if number == expected else f", but the recipe has {expected:,}"
+        print(f"wrote {number:,} pairs of iwslt14.{split} in {directory}{differs}")
 
 
 if __name__ == "__main__":

@@ -16,7 +16,9 @@ from heteroscedastic.data.text import numbers
 
 _BUNDLED = {"numbers": numbers.splits}
 _PREPARATION = {
-    "iwslt14": "python -m heteroscedastic.data.text.iwslt14 de-en.tgz --data_dir=DIR writes them"
+    "iwslt14": "python -m heteroscedastic.data.text.iwslt14 de-en.tgz --data_dir=DIR writes them",
+    "multi30k": "copy train, val and test_2016_flickr of https://github.com/multi30k/dataset,"
+    " folder data/task1/raw, to DIR/text/multi30k.{train,val,test2016}.{de,en}.gz",
 }
 
 
@@ -104,10 +106,10 @@ def _stored(name: str, data_dir: str | None, source: str, target: str) -> dict[s
     else:
         where = " and ".join(map(str, _folders(data_dir)))
         searched = where or "nothing on disk, as neither --data_dir nor TFDS_DATA_DIR is set"
-        command = _PREPARATION.get(name, "write a sentence a line, in UTF-8")
+        remedy = _PREPARATION.get(name, "write a sentence a line, in UTF-8")
         raise FileNotFoundError(
             f"no sentence pairs {name!r}: searched {searched} for"
-            f" {name}.SPLIT.{source} and {name}.SPLIT.{target}, plain or as .gz; {command}, and"
+            f" {name}.SPLIT.{source} and {name}.SPLIT.{target}, plain or as .gz; {remedy}, and"
             " pass --data_dir=DIR."
         )
     if alone := sorted(set(paths[source]) ^ set(paths[target])):

@@ -54,7 +54,7 @@ def prepared(
       num_merges: largest number of merges of the encoding.
 
     Raises:
-      ValueError: there is no split "train".
+      ValueError: there is no split "train", or a sentence has no tokens.
       ModuleNotFoundError: the extra [text] is not installed.
     """
     if "train" not in pairs:
@@ -119,6 +119,14 @@ def _prepared(
         split: [words_lib.tokenized(side, language) for side, language in zip(sides[:2], languages)]
         for split, sides in pairs.items()
     }
+    for split, sides in tokenized.items():
+        for side, language in zip(sides, languages):
+            if "" in side:
+                raise ValueError(
+                    f"split {split!r} has no tokens in line"
+                    f" {pairs[split].first + side.index('') + 1:,} of {language!r}, which consists"
+                    " of control characters; remove the pair from both files."
+                )
     merges = words_lib.learned_merges([s for side in tokenized["train"] for s in side], num_merges)
     parts = {
         split: [words_lib.split_words(side, merges) for side in sides]

@@ -49,3 +49,10 @@ def test_the_groups_of_a_kind_have_every_token_once_and_their_own_measures():
     # These tokens are right as often as they are confident.
     floors = [x["ece"] / x["ece_floor"] for kind in found.values() for x in kind.values()]
     assert np.mean(floors) == pytest.approx(1.0, abs=0.25)
+
+
+def test_a_run_of_another_task_is_an_error_of_one_line(without_noise, monkeypatch):
+    monkeypatch.setattr("sys.argv", ["by_token", f"--run={without_noise}"])
+    message = r"^error: .*seed_0 is of the task 'multiclass'; .* Use heteroscedastic by_class\.$"
+    with pytest.raises(SystemExit, match=message):
+        by_token.main()

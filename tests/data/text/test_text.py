@@ -7,7 +7,6 @@ import tarfile
 import numpy as np
 import pytest
 
-from heteroscedastic import files
 from heteroscedastic.data import packing
 from heteroscedastic.data.text import iwslt14, numbers, pairs, prepared, words
 
@@ -108,47 +107,79 @@ def test_splits_are_slices_of_stored_ones_and_of_other_sets(tmp_path):
         (dict(de=b"ein hund\n \n"), ValueError, r"mine\.train\.de line 2 is empty"),
         (dict(de=b"ein hund\n\xff\n"), ValueError, r"mine\.train\.de line 2 is not UTF-8"),
         (dict(name="other"), FileNotFoundError, r"no sentence pairs 'mine': searched .*text and "),
+        (
+            dict(en=b"a dog\n\x01\n"),  # of which Moses leaves nothing
+            ValueError,
+            r"split 'train' has no tokens in line 2 of 'en', .* control characters; remove",
+        ),
     ],
 )
 def test_what_is_wrong_with_files_is_said(tmp_path, content, error, message):
     write(tmp_path / "text", **content)
     with pytest.raises(error, match=message):
-        read(tmp_path)
+        prepared.prepared(read(tmp_path), ("de", "en"), 50)
 
 
-def test_a_missing_set_is_written_by_the_command_that_the_error_names(tmp_path):
-    with pytest.raises(FileNotFoundError, match=r"data\.text\.iwslt14 de-en\.tgz --data_dir=DIR"):
-        pairs.read("iwslt14", str(tmp_path), source="de", target="en")
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("iwslt14", r"data\.text\.iwslt14 de-en\.tgz --data_dir=DIR"),
+        ("multi30k", r"github\.com/multi30k/dataset.* DIR/text/multi30k\.\{train,val,test2016\}"),
+    ],
+)
+def test_a_missing_set_is_prepared_as_the_error_says(tmp_path, name, message):
+    with pytest.raises(FileNotFoundError, match=message):
+        pairs.read(name, str(tmp_path), source="de", target="en")
+
+
+def test_a_split_with_one_language_is_an_error(tmp_path):
     (tmp_path / "text").mkdir()
     (tmp_path / "text" / "mine.train.de").write_text("ein\n")
     with pytest.raises(FileNotFoundError, match=r"mine\.train in one of de and en alone"):
         read(tmp_path)
 
 
-def test_the_archive_gives_the_pairs_of_the_recipe(tmp_path):
-    lines = [f"Satz {i} ." for i in range(46)]
-    lines[3] = " ".join(["lang"] * 7)  # too long for its target of 3 tokens
-    lines[4] = ""
-    german = ["<url>http</url>", "<title>Der Titel .</title>", *lines]
-    english = ["<url>http</url>", "<title>The title .</title>", *(f"Line {i} ." for i in range(46))]
+def write_archive(path, sides):
+    """An archive of these lines in German and English, and one pair in each set of the test."""
     content = {
-        f"de-en/train.tags.de-en.{x}": "\n".join(side) + "\n"
-        for x, side in (("de", german), ("en", english))
+        f"de-en/train.tags.de-en.{language}": "".join(f" {line}\n" for line in side)
+        for language, side in zip(("de", "en"), sides)
     }
     for name in iwslt14._TESTS:
         for language in ("de", "en"):
             text = f'<doc>\n<seg id="1"> {name}\u2019s {language} </seg>\n</doc>\n'
             content[f"de-en/IWSLT14.{name}.de-en.{language}.xml"] = text
-    with tarfile.open(tmp_path / "de-en.tgz", "w:gz") as archive:
+    with tarfile.open(path, "w:gz") as archive:
         for name, text in content.items():
             info = tarfile.TarInfo(name)
             info.size = len(text.encode())
             archive.addfile(info, io.BytesIO(text.encode()))
-    found = iwslt14.splits(files.as_path(tmp_path / "de-en.tgz"))
-    kept = ["Der Titel .", *(line for i, line in enumerate(lines) if i not in (3, 4))]
-    assert found["valid"].source == [kept[22]]
-    assert found["train"].source == kept[:22] + kept[23:]
-    assert found["train"].target[0] == "The title ."
+
+
+def test_the_archive_gives_the_pairs_of_the_recipe(tmp_path, monkeypatch, capsys):
+    dropped = [(176, 175), (175, 176), (5, 3), (3, 5), (0, 2), (2, 0)]  # words of each side
+    kept = [(175, 175), (3, 2), (2, 3), *[(2, 2)] * 20]
+    sides = [
+        [" ".join([f"{word}{i}"] * size[side]) for i, size in enumerate([*kept, *dropped])]
+        for side, word in enumerate(("wort", "word"))
+    ]
+    tags = ["<url>a</url>", "<talkid>1</talkid>", "<keywords>a</keywords>"]
+    tags += ["<title>Titel</title>", "<description>TED: b</description>"]
+    write_archive(tmp_path / "de-en.tgz", [[*tags, *side] for side in sides])
+    words_of_command = [str(tmp_path / "de-en.tgz"), f"--data_dir={tmp_path}"]
+    monkeypatch.setattr("sys.argv", ["iwslt14", *words_of_command])
+    monkeypatch.setitem(iwslt14._NUM_PAIRS, "valid", 1)
+    iwslt14.main()
+    where = f"in {tmp_path / 'text'}"
+    assert capsys.readouterr().out.splitlines() == [
+        f"wrote 24 pairs of iwslt14.train {where}, but the recipe has 160,239",
+        f"wrote 1 pairs of iwslt14.valid {where}",
+        f"wrote 5 pairs of iwslt14.test {where}, but the recipe has 6,750",
+    ]
+    found = pairs.read("iwslt14", str(tmp_path), source="de", target="en")
+    expected = [["Titel", "TED: b", *side[: len(kept)]] for side in sides]
+    assert found["valid"] == pairs.Pairs(*([side[22]] for side in expected))
+    assert found["train"] == pairs.Pairs(*(side[:22] + side[23:] for side in expected))
     assert found["test"].target == [f"{name}'s en" for name in iwslt14._TESTS]
 
 
