@@ -18,6 +18,7 @@ import subprocess
 import sys
 import tempfile
 import tomllib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -132,6 +133,15 @@ def confirmed(directory: Path, outcomes: list[Outcome]) -> list[Outcome]:
     return [Outcome(_FAILS_UNCHANGED, x.test) if x.test in failing else x for x in outcomes]
 
 
+def present(directory: Path, tests: Sequence[str]) -> set[str]:
+    """Those of the tests that a copy has; the parameters of a saved one may have changed."""
+    if not tests:
+        return set()
+    names = sorted({test.partition("[")[0] for test in tests})
+    output = pytest_output(directory, ["--collect-only", *names])[1]
+    return set(tests) & set(output.splitlines())
+
+
 def _known(path: Path | None) -> dict[str, Outcome]:
     """The outcomes in a file of results, by the mutant as JSON."""
     entries = json.loads(path.read_text()) if path and path.exists() else []
@@ -168,9 +178,11 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         directory = Path(name).resolve()
         copy_tracked(directory)
+        saved = [known[_key(m)] for m in chosen if _key(m) in known]
+        tests = present(directory, [x.test for x in saved if x.test and x.result == CAUGHT])
         for mutant in chosen:
             outcome = known.get(_key(mutant))
-            if outcome is None or outcome.result != CAUGHT:
+            if outcome is None or outcome.result != CAUGHT or outcome.test not in tests:
                 record(mutant, outcome := tested(directory, mutant))
             print(f"{mutant.file}: {mutant.fault}: {outcome.result} {outcome.test or ''}".rstrip())
             sys.stdout.flush()

@@ -84,3 +84,10 @@ def test_a_mutation_is_caught_by_a_test_that_passes_without_it(tmp_path, monkeyp
     mutants.main()
     assert repeated == [m.fault for m in chosen[1:]]
     assert "4 of 4 mutations caught" in capsys.readouterr().out
+
+    # So does one whose saved test has other parameters now.
+    saved = json.loads(out.read_text())
+    saved[0]["test"] = f"{one}[before]"
+    out.write_text(json.dumps(saved))
+    mutants.main()
+    assert repeated[3:] == [chosen[0].fault]
