@@ -4,7 +4,6 @@ from typing import Any
 
 import numpy as np
 
-from heteroscedastic.analysis.covariance import pairs as pairs_lib
 from heteroscedastic.analysis.covariance import summary
 from heteroscedastic.analysis.plots import figures, overlays
 from heteroscedastic.analysis.report import page
@@ -56,11 +55,11 @@ def _picture(run_set: RunSet, group: Group, index: int) -> Picture:
     loaded_run, split = loaded_run_lib.load_evaluated(run, run_set.evaluation, run_set.data_dir)
     explain.check(loaded_run, Question("noise", "integrated"), split)
     names = figures.class_names(loaded_run.dataset)
-    pairs = summary.class_pairs(loaded_run, split, num_pairs=_NUM_PAIRS, num_classes=2).pairs
+    found = summary.class_pairs(loaded_run, split, num_pairs=_NUM_PAIRS, num_classes=2).numbers
+    pairs = list(zip(found.rows.tolist(), found.cols.tolist()))
     lines, numbers = [], []
-    for pair in pairs:
-        classes = pairs_lib.class_numbers(names, [pair["class"], pair["other"]]).tolist()
-        facts, cells = _images(loaded_run, split, tuple(classes), names)
+    for classes in pairs:
+        facts, cells = _images(loaded_run, split, classes, names)
         lines += cells
         numbers += facts
     first = numbers[0]

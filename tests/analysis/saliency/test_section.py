@@ -54,6 +54,24 @@ def test_it_shows_the_images_with_the_largest_variance_of_the_first_pairs(noisy,
         assert text.endswith(".")
 
 
+def test_classes_that_share_a_name_are_explained_as_those_of_other_names(
+    noisy, data_dir, monkeypatch
+):
+    runs, load = run_set(data_dir, noisy), loaded_run.load_evaluated
+
+    def namesakes(*arguments):
+        run, split = load(*arguments)
+        return run._replace(dataset=run.dataset | {"class_names": ["same"] * 3}), split
+
+    numbers = []
+    for function in (load, namesakes):
+        monkeypatch.setattr(loaded_run, "load_evaluated", function)
+        (picture,) = (x for x in saliency_section.doubts(runs).parts if isinstance(x, Picture))
+        numbers.append([(row["id"], row["variance"]) for row in picture.numbers])
+    assert numbers[0] == numbers[1]
+    assert {row[name] for row in picture.numbers for name in ("class", "other")} == {"same"}
+
+
 def test_a_backbone_without_maps_is_a_note(mlp, data_dir):
     (_, note) = section(data_dir, mlp).parts
     assert "The maps of Diagonal are not available: MLP has no maps; choose" in note
