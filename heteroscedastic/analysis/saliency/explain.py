@@ -54,18 +54,7 @@ class Explained(NamedTuple):
 
 
 def check(loaded_run: LoadedRun, question: Question, split: str) -> None:
-    """Raises a ValueError that says what to do if a run cannot answer a question."""
-    run, given = loaded_run.run, question.classes
-    inputs = loaded_run_lib.split_data(loaded_run, split).inputs
-    if inputs.ndim != 4:
-        raise ValueError(
-            f"the inputs of the run are features {inputs.shape[1:]}, which have no places; choose a"
-            " run on images."
-        )
-    if question.of == "noise" and not loaded_run_lib.has_noise(run.config):
-        raise ValueError(
-            "the head Deterministic has no noise; choose a run with another head, or --of=class."
-        )
+    """Raises a ValueError that names the run and says what to do if it cannot answer a question."""
     suitable = ("integrated", *PIXELS) if question.of == "noise" else PLACES + PIXELS
     suitable = suitable if question.of == "class" else tuple(m for m in suitable if m != "cam")
     if question.method not in suitable:
@@ -73,8 +62,23 @@ def check(loaded_run: LoadedRun, question: Question, split: str) -> None:
             f"--method={question.method} does not explain --of={question.of}; choose one of"
             f" {', '.join(suitable)}."
         )
+    if objection := _objection(loaded_run, question, split):
+        raise ValueError(f"{loaded_run.directory}: {objection}")
+
+
+def _objection(loaded_run: LoadedRun, question: Question, split: str) -> str | None:
+    """Why a run cannot answer a question, and what to do."""
+    run, given = loaded_run.run, question.classes
+    inputs = loaded_run_lib.split_data(loaded_run, split).inputs
+    if inputs.ndim != 4:
+        return (
+            f"the inputs of the run are features {inputs.shape[1:]}, which have no places; choose a"
+            " run on images."
+        )
+    if question.of == "noise" and not loaded_run_lib.has_noise(run.config):
+        return "the head Deterministic has no noise; choose a run with another head, or --of=class."
     if question.method in PLACES and not hasattr(run.model.backbone, "maps"):
-        raise ValueError(
+        return (
             f"{type(run.model.backbone).__name__} has no maps; choose --method="
             f"{' or --method='.join(PIXELS)}, which explain pixels."
         )
@@ -82,7 +86,7 @@ def check(loaded_run: LoadedRun, question: Question, split: str) -> None:
         try:
             run.model.head.utilities_parameters(loaded_run.state.params["head"])
         except ValueError as error:
-            raise ValueError(f"--method=cam: {error} Choose --method=grad_cam.") from None
+            return f"--method=cam: {error} Choose --method=grad_cam."
     numbers = {
         "class": (1,) if question.method == "cam" else (1, 2),
         "log_prob": (1,),
@@ -90,10 +94,11 @@ def check(loaded_run: LoadedRun, question: Question, split: str) -> None:
     }.get(question.of, (0,))
     if not isinstance(given, str) and len(given) not in numbers:
         expected = " or ".join(map(str, numbers))
-        raise ValueError(
+        return (
             f"--classes names {len(given)}, but --of={question.of} with --method={question.method}"
             f" requires {expected}."
         )
+    return None
 
 
 def explain(
@@ -147,8 +152,9 @@ def explain(
     wrong = ~np.isfinite(explained.maps).all(axis=(1, 2))
     if wrong.any():
         raise ValueError(
-            f"the map of example {explained.ids[wrong][0]}, and of {wrong.sum() - 1} others, is not"
-            " finite; the weights of this checkpoint have diverged, or choose another --method."
+            f"{loaded_run.directory}: the map of example {explained.ids[wrong][0]}, and of"
+            f" {wrong.sum() - 1} others, is not finite; the weights of this checkpoint have"
+            " diverged, or choose another --method."
         )
     return explained
 

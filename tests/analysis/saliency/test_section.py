@@ -74,7 +74,7 @@ def test_classes_that_share_a_name_are_explained_as_those_of_other_names(
 
 def test_a_backbone_without_maps_is_a_note(mlp, data_dir):
     (_, note) = section(data_dir, mlp).parts
-    assert "The maps of Diagonal are not available: MLP has no maps; choose" in note
+    assert f"The maps of Diagonal are not available: {mlp}: MLP has no maps; choose" in note
 
 
 def test_localisation_shows_the_numbers_of_the_command_and_looks_its_sheet(noisy, data_dir):
