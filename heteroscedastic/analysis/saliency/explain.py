@@ -15,6 +15,7 @@ from heteroscedastic.runs.loaded_run import LoadedRun
 
 PLACES = ("cam", "grad_cam", "grad_cam_pp", "integrated")  # from the maps of the backbone
 PIXELS = ("integrated_gradients", "smooth_grad")  # for every backbone
+POSITIVE = ("grad_cam", "grad_cam_pp")  # keep what raises the number
 DEFAULT_METHODS = {
     "class": "grad_cam_pp",
     "log_prob": "integrated",
@@ -23,6 +24,7 @@ DEFAULT_METHODS = {
     "information": "integrated",
 }
 OF_ALL_CLASSES = ("entropy", "information")
+_OF_NOISE = ("noise", "information")  # 0 without noise
 _NUM_POINTS = 128  # of log_prob, entropy and information
 _NUM_PROBABLE = 3
 
@@ -75,7 +77,7 @@ def _objection(loaded_run: LoadedRun, question: Question, split: str) -> str | N
             f"the inputs of the run are features {inputs.shape[1:]}, which have no places; choose a"
             " run on images."
         )
-    if question.of == "noise" and not loaded_run_lib.has_noise(run.config):
+    if question.of in _OF_NOISE and not loaded_run_lib.has_noise(run.config):
         return "the head Deterministic has no noise; choose a run with another head, or --of=class."
     if question.method in PLACES and not hasattr(run.model.backbone, "maps"):
         return (

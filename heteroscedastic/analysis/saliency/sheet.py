@@ -24,13 +24,20 @@ _TITLES = {
 }
 
 
-def check_not_zero(explained: Sequence[Explained], names: Sequence[str]) -> None:
+def check_not_zero(
+    explained: Sequence[Explained], names: Sequence[str], question: Question
+) -> None:
     """Raises a ValueError if a map of a single example is 0 at every place."""
+    choices = ["another --id"] if question.of in explain.OF_ALL_CLASSES else ["other --classes"]
+    cause = "as the number does not depend on the image"
+    if question.method in explain.POSITIVE:
+        cause = "as nothing raises the number"
+        choices.append("--method=integrated, which has a sign")
     for one, name in zip(explained, names):
         if not one.maps.any():
             raise ValueError(
-                f"the map of example {one.ids[0]} by {name} is 0 at every place, as nothing raises"
-                " the number; choose other --classes, or --method=integrated, which has a sign."
+                f"the map of example {one.ids[0]} by {name} is 0 at every place, {cause}; choose"
+                f" {' or '.join(choices)}."
             )
 
 

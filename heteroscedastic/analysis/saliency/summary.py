@@ -209,7 +209,7 @@ def _report(flags, groups, split, validation, question) -> None:
         rows = loaded_run_lib.positions_of_id(data, split, flags.id)
     by_group = [explain.explain(g.runs[0], split, question, rows) for g in groups]
     if flags.id is not None:
-        sheet.check_not_zero(by_group, [group.name for group in groups])
+        sheet.check_not_zero(by_group, [group.name for group in groups], question)
     facts: dict[str, Any] = {**question._asdict(), "on": flags.on}
     facts["images"] = {g.name: images(x, names) for g, x in zip(groups, by_group)}
     if flags.id is None:

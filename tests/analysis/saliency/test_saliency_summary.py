@@ -193,10 +193,19 @@ ERRORS = [
 ]
 
 
-@pytest.mark.parametrize(("flags", "message"), ERRORS, ids=[" ".join(f) for f, _ in ERRORS])
-def test_bad_input_is_one_line_that_says_what_to_do(command, noisy, flags, message):
+ERRORS_WITHOUT_NOISE = [
+    ((f"--of={of}",), r"the head Deterministic has no noise; choose .* or --of=class")
+    for of in ("noise", "information")
+]
+
+
+@pytest.mark.parametrize(
+    ("run", "flags", "message"),
+    [("noisy", *case) for case in ERRORS] + [("plain", *case) for case in ERRORS_WITHOUT_NOISE],
+)
+def test_bad_input_is_one_line_that_says_what_to_do(command, request, run, flags, message):
     with pytest.raises(SystemExit, match=message) as error:
-        command("--runs", noisy, *flags)
+        command("--runs", request.getfixturevalue(run), *flags)
     assert "\n" not in str(error.value)
 
 
@@ -263,8 +272,13 @@ def test_zero_maps_and_maps_that_are_not_finite_say_what_to_do(loaded, noisy, co
     monkeypatch.setattr(
         explain, "explain", lambda *a, **k: (x := zero(*a, **k))._replace(maps=0 * x.maps)
     )
-    with pytest.raises(SystemExit, match=r"example 3 by LowRank is 0 at every place, .*--classes"):
-        command("--runs", noisy, "--of=class", "--id=3")
+    for flags, advice in (
+        ("--of=class", r"as nothing raises .* choose other --classes or --method=integrated,"),
+        ("--of=noise", r"as the number does not depend on the image; choose other --classes\.$"),
+        ("--of=entropy", r"as the number does not depend on the image; choose another --id\.$"),
+    ):
+        with pytest.raises(SystemExit, match=f"example 3 by LowRank is 0 at every place, {advice}"):
+            command("--runs", noisy, flags, "--id=3")
     with pytest.raises(ValueError, match=r"36 examples of 'test', \d+ have boxes and 0 maps"):
         evaluation.located(loaded, "test", Question("class", "grad_cam"))
 
