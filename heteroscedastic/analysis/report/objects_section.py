@@ -10,6 +10,7 @@ from heteroscedastic.analysis.saliency import evaluation, explain, groups, sheet
 from heteroscedastic.analysis.saliency import localisation as localisation_lib
 from heteroscedastic.analysis.saliency.explain import Question
 from heteroscedastic.runs import loaded_run as loaded_run_lib
+from heteroscedastic.runs import schema
 
 _QUESTION = Question("class", explain.DEFAULT_METHODS["class"])
 _MAX_IMAGES = 2000  # that are scored
@@ -81,7 +82,8 @@ def _load(run_set: RunSet):
     Raises:
       UNAVAILABLE: a run cannot be loaded, or has no class maps.
     """
-    if run_set.link == "sigmoid":
+    runs = [run for group in run_set.groups for run in group.runs]
+    if any(schema.task(run.config).stored_labels == "list" for run in runs):
         raise ValueError("the runs have lists of labels, and these maps require one label.")
     loaded, split, validation = groups.load_groups(
         run_set.groups, run_set.evaluation, run_set.data_dir

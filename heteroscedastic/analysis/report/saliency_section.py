@@ -23,7 +23,7 @@ def doubts(run_set: RunSet) -> Section:
     Requires a softmax, images, a backbone with maps, and a head with noise.
     """
     if run_set.link == "sigmoid":
-        text = "This section requires one label per example, as it explains pairs of classes."
+        text = "This section requires a softmax, as it explains what confuses pairs of classes."
         return Section(_TITLE, [page.note(text)])
     parts: list[Any] = [
         page.paragraph(

@@ -1,5 +1,6 @@
 """The section of the report, and cells of maps."""
 
+import dataclasses
 import re
 from pathlib import Path
 
@@ -23,6 +24,7 @@ from heteroscedastic.analysis.saliency.explain import Question
 from heteroscedastic.runs import loaded_run
 from heteroscedastic.runs.loaded_run import SavedRun
 from heteroscedastic.runs.predictions import Predictions
+from heteroscedastic.tasks.one_vs_rest import OneVsRest
 
 
 def run_set(data_dir, *runs):
@@ -96,6 +98,35 @@ def test_localisation_shows_the_numbers_of_the_command_and_looks_its_sheet(noisy
     (images,) = picture.numbers.values()
     assert {row["explained"][0] == row["probable"][0]["class"] for row in images} == {True}
     assert len(page.page("title", "", [found, sheet])) < 2**21  # less than 2 MB
+
+
+def with_task(runs, name):
+    """The runs with this task, and with their labels as lists of one."""
+    changed = [
+        group._replace(runs=tuple(x._replace(config=x.config | {"task": name}) for x in group.runs))
+        for group in runs.groups
+    ]
+    lists = [[p._replace(labels=p.labels[:, None]) for p in group] for group in runs.predictions]
+    return runs._replace(groups=changed, predictions=lists)
+
+
+def test_one_label_under_a_sigmoid_has_maps_and_lists_of_labels_have_not(
+    noisy, data_dir, monkeypatch
+):
+    runs, load = run_set(data_dir, noisy), loaded_run.load_evaluated
+
+    def under_a_sigmoid(*arguments):
+        found, split = load(*arguments)
+        return found._replace(run=dataclasses.replace(found.run, task=OneVsRest())), split
+
+    monkeypatch.setattr(loaded_run, "load_evaluated", under_a_sigmoid)
+    sections = objects_section.looks, objects_section.localisation
+    for function in sections:
+        assert isinstance(function(with_task(runs, "one_vs_rest")).parts[-1], Picture)
+        (note,) = function(with_task(runs, "multilabel")).parts
+        assert "the runs have lists of labels" in note
+    (note,) = saliency_section.doubts(with_task(runs, "one_vs_rest")).parts
+    assert "requires a softmax" in note
 
 
 def test_a_run_without_boxes_or_maps_is_a_note(monkeypatch):
