@@ -1,7 +1,7 @@
 """Numbers of the maps of a run: whether they lie on objects, and what deletion does."""
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -27,6 +27,10 @@ METRICS = {
     "max_box": "mean of MaxBoxAcc at IoU 0.3, 0.5 and 0.7, with thresholds of the validation split",
     "mass": "share of the positive mass in boxes, over their share of the pixels",
 }
+
+
+# The ids of the examples of a run, and their metrics.
+ByExample = tuple[Int[np.ndarray, "n"], dict[str, Float[np.ndarray, "n"]]]
 
 
 class Located(NamedTuple):
@@ -165,26 +169,23 @@ def interval(values: Float[np.ndarray, "n"]) -> bootstrap.Interval:
 
 
 def differences(
-    names: Sequence[str],
-    seeds: Sequence[Sequence[int]],
-    values: Sequence[Sequence[tuple[Int[np.ndarray, "_"], dict[str, Float[np.ndarray, "_"]]]]],
+    values: Mapping[str, Mapping[int, ByExample]],
 ) -> dict[str, dict[str, bootstrap.Interval]]:
     """Of each metric the difference of groups from the first, paired by image and by seed.
 
     Args:
-      names: of the groups.
-      seeds: of the runs of each group.
-      values: of each run that has scores, the ids of its examples and its `metrics`. Only examples
-        that all runs have, and whose metrics are defined, count.
+      values: by group and seed. Only examples that all runs have, and whose metrics are defined,
+        count.
     """
-    complete = all(len(v) == len(s) for v, s in zip(values, seeds, strict=True))
-    runs = [run for group in values for run in group]
-    if len(names) < 2 or not complete:
+    if len(values) < 2:
         return {}
-    common = functools.reduce(np.intersect1d, [ids for ids, _ in runs])
+    names, seeds = list(values), [list(group) for group in values.values()]
+    common = functools.reduce(
+        np.intersect1d, [ids for group in values.values() for ids, _ in group.values()]
+    )
     aligned = [
         [{m: x[np.searchsorted(ids, common)] for m, x in own.items()} for ids, own in sorted_runs]
-        for sorted_runs in ([_by_id(run) for run in group] for group in values)
+        for sorted_runs in ([_by_id(run) for run in group.values()] for group in values.values())
     ]
     result: dict[str, dict[str, bootstrap.Interval]] = {}
     for metric in [m for m in aligned[0][0] if all(m in run for g in aligned for run in g)]:

@@ -1,16 +1,19 @@
 """The command on finished runs."""
 
 import dataclasses
+import gc
 import hashlib
 import json
 import shutil
 import sys
+import weakref
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from heteroscedastic.analysis.report import comparison
 from heteroscedastic.analysis.saliency import (
     evaluation,
     explain,
@@ -236,6 +239,11 @@ def with_test_split(loaded, **fields):
     return with_run(loaded, pipeline=dataclasses.replace(pipeline, dataset=dataset))
 
 
+def member(run):
+    """The run as one of a group, with the split "valid" for thresholds."""
+    return groups.Member("LowRank", 0, run, "test", "valid")
+
+
 def test_runs_over_other_images_chains_or_classes_are_not_compared(loaded):
     test, config = loaded_run.split_data(loaded, "test"), loaded.run.config
     data = config["data"] | {"eval": "value_range(0, 1)"}
@@ -247,10 +255,29 @@ def test_runs_over_other_images_chains_or_classes_are_not_compared(loaded):
         ),
         "have different classes": loaded._replace(dataset={"class_names": ["a", "b", "c"]}),
     }
-    groups.check_same_images((loaded, "one", "test"), (loaded, "two", "test"))
+    groups.check_same_images(member(loaded), member(loaded))
     for message, other in others.items():
-        with pytest.raises(ValueError, match=f"^one and two {message}"):
-            groups.check_same_images((loaded, "one", "test"), (other, "two", "test"))
+        other = other._replace(directory="two")
+        with pytest.raises(ValueError, match=f"^{loaded.directory} and two {message}"):
+            groups.check_same_images(member(loaded), member(other))
+
+
+def test_runs_are_loaded_one_at_a_time(noisy, plain, data_dir, monkeypatch):
+    load, alive, most = loaded_run.load_evaluated, [], []
+
+    def counted(*arguments):
+        most.append(sum(run() is not None for run in alive))
+        found, split = load(*arguments)
+        alive.append(weakref.ref(found.run))
+        return found, split
+
+    monkeypatch.setattr(loaded_run, "load_evaluated", counted)
+    saved = comparison.groups([noisy, plain]) * 2
+    question = Question("class", "grad_cam")
+    for found in groups.members(saved, "test", question, data_dir):
+        explain.explain(found.run, found.split, question, np.arange(2))
+        gc.collect()
+    assert most == [0, 1, 2, 2]  # the first run and the one before
 
 
 def test_a_run_from_before_or_unfinished_is_named(command, noisy, tmp_path):
@@ -284,8 +311,8 @@ def test_zero_maps_and_maps_that_are_not_finite_say_what_to_do(loaded, noisy, co
 
 
 def test_a_run_without_boxes_gets_the_rest_and_a_note(loaded):
-    runs = [groups.GroupRuns("LowRank", [0], [with_test_split(loaded, extras={})])]
-    facts = summary.numbers(runs, "test", "valid", Question("class", "grad_cam"))
+    without = member(with_test_split(loaded, extras={}))
+    facts = summary.numbers([without], Question("class", "grad_cam"))
     (result,) = facts["runs"].values()
     assert set(result) == {"deletion"}
     assert len(result["deletion"]["map"]) == len(facts["fractions_deleted"])
@@ -299,8 +326,8 @@ def test_a_validation_without_boxes_leaves_the_other_metrics(loaded):
     splits = pipeline.dataset.splits
     splits = {**splits, "valid": splits["valid"]._replace(extras={})}
     pipeline = dataclasses.replace(pipeline, dataset=pipeline.dataset._replace(splits=splits))
-    runs = [groups.GroupRuns("LowRank", [0], [with_run(loaded, pipeline=pipeline)])]
-    facts = summary.numbers(runs, "test", "valid", Question("class", "grad_cam"))
+    without = member(with_run(loaded, pipeline=pipeline))
+    facts = summary.numbers([without], Question("class", "grad_cam"))
     (result,) = facts["runs"].values()
     assert {row["metric"] for row in result["localisation"]} == {"pointing", "box", "mass"}
     (note,) = facts["notes"]
@@ -320,13 +347,15 @@ def test_a_group_does_not_differ_from_itself_and_by_a_constant_from_its_shift():
     first = [(ids, {"pointing": v}) for v in values]
     # Another order of the same examples, one more example, and a constant more.
     more = [(np.append(ids, 99)[::-1], {"pointing": np.append(v, 0)[::-1] + 0.25}) for v in values]
-    seeds = [[0, 1], [0, 1]]
-    same = evaluation.differences(["a", "b"], seeds, [first, first])["b"]["pointing"]
-    assert same == (0, 0, 0)
-    found = evaluation.differences(["a", "b"], seeds, [first, more])["b"]["pointing"]
-    np.testing.assert_allclose(found, 0.25, rtol=1e-9)
-    swapped = evaluation.differences(["a", "b"], [[0, 1], [1, 0]], [first, more[::-1]])
-    np.testing.assert_allclose(swapped["b"]["pointing"], 0.25, rtol=1e-9)
+
+    def difference(other):
+        values = {"a": dict(enumerate(first)), "b": other}
+        return evaluation.differences(values)["b"]["pointing"]
+
+    assert difference(dict(enumerate(first))) == (0, 0, 0)
+    # By seed, in another order of the seeds, and of the seed that both groups have.
+    for other in ({0: more[0], 1: more[1]}, {1: more[1], 0: more[0]}, {1: more[1], 7: first[0]}):
+        np.testing.assert_allclose(difference(other), 0.25, rtol=1e-9)
 
 
 def test_metrics_take_the_threshold_of_the_validation():

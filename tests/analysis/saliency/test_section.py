@@ -2,6 +2,7 @@
 
 import dataclasses
 import re
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -124,26 +125,37 @@ def test_one_label_under_a_sigmoid_has_maps_and_lists_of_labels_have_not(
     for function in sections:
         assert isinstance(function(with_task(runs, "one_vs_rest")).parts[-1], Picture)
         (note,) = function(with_task(runs, "multilabel")).parts
-        assert "the runs have lists of labels" in note
+        assert "The runs have lists of labels" in note
     (note,) = saliency_section.doubts(with_task(runs, "one_vs_rest")).parts
     assert "requires a softmax" in note
 
 
-def test_a_run_without_boxes_or_maps_is_a_note(monkeypatch):
+def test_a_run_without_boxes_is_a_note(monkeypatch):
     runs = RunSet([], "test", None, [[predictions(np.ones(3), np.ones(3))]], None)
-    monkeypatch.setattr(objects_section.groups, "load_groups", lambda *_: ([], "test", None))
     text = "LowRank, seed 0: no localisation: the run reads no boxes."
-    monkeypatch.setattr(summary, "localised", lambda *_: summary.Localised({}, {}, [text]))
+    monkeypatch.setattr(summary, "localised", lambda *_: summary.Localised({}, None, {}, [text]))
     (note,) = objects_section.localisation(runs).parts
     assert note == page.note(text)
 
-    def missing(*_):
-        raise FileNotFoundError("no data set")
 
-    monkeypatch.setattr(objects_section.groups, "load_groups", missing)
-    for function in (objects_section.localisation, objects_section.looks):
-        (note,) = function(runs).parts
-        assert "not available: no data set" in note
+def test_runs_whose_maps_are_not_available_are_notes_beside_the_others(
+    mlp, noisy, plain, data_dir, tmp_path
+):
+    lost = shutil.copytree(plain, tmp_path / "lost")
+    shutil.rmtree(lost / "checkpoints")
+    runs = run_set(data_dir, mlp, lost, noisy)
+    for function in (objects_section.looks, objects_section.localisation):
+        *parts, picture = function(runs).parts
+        assert isinstance(picture, Picture)
+        numbers = picture.numbers.get("runs", picture.numbers)
+        assert [name.split(",")[0] for name in numbers] == [runs.groups[-1].name]
+        notes = [x for x in parts if "not available" in x]
+        assert len(notes) == 2
+        for run, group, note in zip((mlp, lost), runs.groups, notes):
+            assert f"The maps of {group.name}, seed 0 are not available: {run}" in note
+    for function in (objects_section.looks, objects_section.localisation):
+        (note,) = function(run_set(f"{data_dir}/nowhere", noisy)).parts
+        assert "The maps of LowRank, seed 0 are not available" in note
 
 
 def predictions(confidence, objectness=None, seed=0):
