@@ -111,6 +111,7 @@ def located(
 
 
 def _scores(maps, boxes, shape, with_controls) -> dict[str, localisation.Scores]:
+    is_alone = len(maps) == 1
     others = np.roll(maps, 1, axis=0)  # of the example before
     parts: dict[str, list[localisation.Scores]] = {}
     for start in range(0, len(maps), localisation.CHUNK):
@@ -118,7 +119,8 @@ def _scores(maps, boxes, shape, with_controls) -> dict[str, localisation.Scores]
         resized = localisation.resized(maps[chosen], shape)
         by_name = {"map": resized}
         if with_controls:
-            by_name |= localisation.controls(resized, localisation.resized(others[chosen], shape))
+            other = None if is_alone else localisation.resized(others[chosen], shape)
+            by_name |= localisation.controls(resized, other)
         for name, values in by_name.items():
             parts.setdefault(name, []).append(localisation.scores(values, boxes[chosen]))
     return {name: localisation.Scores(*map(np.concatenate, zip(*x))) for name, x in parts.items()}
@@ -144,7 +146,8 @@ def table(found: Located, validation: Located | None) -> list[dict[str, Any]]:
 
     Each has its mean with a 95 % interval, the mean in which only right predictions count, the
     means by third of objectness, and the difference of the run's map from a control, paired by
-    image. Examples whose metric is not defined do not count.
+    image. Examples whose metric is not defined do not count: a third without others is nan, and a
+    metric without others has no row.
     """
     rows, by_map = [], {}
     for name, scores in found.by_map.items():
@@ -154,9 +157,12 @@ def table(found: Located, validation: Located | None) -> list[dict[str, Any]]:
     for name, values in by_map.items():
         for metric, own in values.items():
             known = np.isfinite(own) & np.isfinite(by_map["map"][metric])
+            if not known.any():
+                continue
             row = {"map": name, "metric": metric, "mean": interval(own[known])}
             row["if_right"] = float(np.mean((own * found.is_right)[known]))
-            row["by_third"] = [float(np.mean(own[known & (thirds == i)])) for i in range(3)]
+            by_third = (own[known & (thirds == i)] for i in range(3))
+            row["by_third"] = [float(np.mean(x)) if len(x) else np.nan for x in by_third]
             if name != "map":
                 row["difference"] = interval((by_map["map"][metric] - own)[known])
             rows.append(row)
@@ -175,7 +181,7 @@ def differences(
 
     Args:
       values: by group and seed. Only examples that all runs have, and whose metrics are defined,
-        count.
+        count; a metric without any is left out.
     """
     if len(values) < 2:
         return {}
@@ -191,6 +197,8 @@ def differences(
     for metric in [m for m in aligned[0][0] if all(m in run for g in aligned for run in g)]:
         columns = [np.stack([run[metric] for run in group], axis=-1) for group in aligned]
         known = np.all([np.isfinite(x).all(axis=-1) for x in columns], axis=0)
+        if not known.any():
+            continue
         resampled = [_resampled(x[known]) for x in columns]
         for i, name in enumerate(names[1:], 1):
             pairs = [(j, seeds[0].index(s)) for j, s in enumerate(seeds[i]) if s in seeds[0]]

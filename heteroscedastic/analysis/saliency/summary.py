@@ -117,6 +117,8 @@ def localised(
         own = evaluation.metrics(located.by_map["map"], other)
         values.setdefault(member.group, {})[member.seed] = located.ids, own
     differences = evaluation.differences(values)
+    if len(values) > 1 and not differences:
+        notes.append("no differences between groups: no image has scores of all runs.")
     return Localised(found, next(iter(values), None), differences, list(dict.fromkeys(notes)))
 
 

@@ -358,6 +358,38 @@ def test_a_group_does_not_differ_from_itself_and_by_a_constant_from_its_shift():
         np.testing.assert_allclose(difference(other), 0.25, rtol=1e-9)
 
 
+def test_metrics_and_thirds_without_examples_are_left_out():
+    ious = np.full((2, 50), 0.6)
+    scores = localisation.Scores(np.array([1.0, 0.0]), np.full(2, np.nan), ious, ious)
+    ids, objectness = np.arange(2), np.array([0.1, 0.2])
+    found = evaluation.Located(ids, objectness, ids == 0, {"map": scores}, 0, 0)
+    rows = {row["metric"]: row for row in evaluation.table(found, None)}
+    assert set(rows) == {"pointing", "box"}
+    assert rows["pointing"]["mean"].value == 0.5
+    np.testing.assert_equal(rows["pointing"]["by_third"], [1.0, 0.0, np.nan])
+    ours = {"pointing": np.ones(2), "mass": np.full(2, np.nan)}
+    values = {"a": {0: (ids, ours)}, "b": {0: (ids, ours)}}
+    assert set(evaluation.differences(values)["b"]) == {"pointing"}
+    assert evaluation.differences(values | {"c": {0: (ids + 2, ours)}}) == {}
+
+
+def test_the_only_image_with_scores_has_no_map_of_another(loaded):
+    question = Question("class", "grad_cam", "label")
+    every = evaluation.located(loaded, "test", question)
+    chosen = np.isin(loaded_run.split_data(loaded, "test").ids, every.ids[:1])
+    boxes = loaded_run.split_data(loaded, "test").extras["boxes"]
+    alone = with_test_split(loaded, extras={"boxes": boxes * chosen[:, None, None]})
+    others = with_test_split(loaded, extras={"boxes": boxes * ~chosen[:, None, None]})
+    others = member(others)._replace(group="others")
+    found = summary.localised([member(alone), others], question)
+    (result, _) = found.runs.values()
+    assert result["num_scored"] == 1
+    names = {row["map"] for row in result["localisation"]}
+    assert names == {"map", "centred Gaussian", "entire image"}
+    assert found.differences == {}
+    assert found.notes == ["no differences between groups: no image has scores of all runs."]
+
+
 def test_metrics_take_the_threshold_of_the_validation():
     ious = np.zeros((5, 50))
     ious[:, 10] = 0.6
