@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from heteroscedastic import boxes as boxes_lib
-from heteroscedastic.analysis.saliency import deletion, explain, localisation
+from heteroscedastic.analysis.saliency import deletion, explain, localisation, pixels
 from heteroscedastic.analysis.saliency.explain import Question
 from heteroscedastic.analysis.uncertainty import intervals
 from heteroscedastic.analysis.uncertainty.intervals import Resampled
@@ -238,6 +238,7 @@ def deletion_curves(
 
     @jax.jit
     def curves(state, inputs, maps, classes):
+        inputs = pixels.as_float(inputs)
         shape = inputs.shape[:3]
         centre = localisation.centred_gaussian(shape[1:]).astype(np.float32)
         by_name = {

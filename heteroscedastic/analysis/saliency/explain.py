@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Float, Int, Shaped
 
 from heteroscedastic.analysis.saliency import attribution, noise, pixels, scalars
 from heteroscedastic.runs import assembly
@@ -134,13 +134,14 @@ def explain(
 
     def of_pixels(state, batch):
         apply = functools.partial(run.latent_of_inputs, state.params, state.model_state)
-        asked = _asked(run, question, apply, batch.inputs, state, batch)
+        images = pixels.as_float(batch.inputs)
+        asked = _asked(run, question, apply, images, state, batch)
         if question.method == "smooth_grad":
             key = assembly.key_for(run.config["seed"], "saliency")
             keys = jax.vmap(functools.partial(jax.random.fold_in, key))(batch.ids)
-            return asked.facts | {"maps": pixels.smooth_grad(keys, batch.inputs, asked.function)}
+            return asked.facts | {"maps": pixels.smooth_grad(keys, images, asked.function)}
         start = jnp.asarray(color)
-        maps = pixels.integrated_gradients(batch.inputs, asked.function, start)
+        maps = pixels.integrated_gradients(images, asked.function, start)
         return asked.facts | {"maps": maps}
 
     if question.method == "integrated_gradients" and color is None:
@@ -172,7 +173,7 @@ def mean_color(loaded_run: LoadedRun, split: str) -> Float[np.ndarray, "c"]:
 
 def inputs(
     loaded_run: LoadedRun, split: str, rows: Int[np.ndarray, "n"]
-) -> Float[np.ndarray, "n H W c"]:
+) -> Shaped[np.ndarray, "n H W c"]:
     """The images of these rows, as the network sees them."""
     data = loaded_run_lib.split_data(loaded_run, split)
     return loaded_run_lib.map_batches(

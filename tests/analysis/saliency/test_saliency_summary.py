@@ -23,6 +23,7 @@ from heteroscedastic.analysis.saliency import (
     summary,
 )
 from heteroscedastic.analysis.saliency.explain import Question
+from heteroscedastic.data import augment, chains
 from heteroscedastic.models import heads
 from heteroscedastic.runs import loaded_run
 
@@ -400,6 +401,22 @@ def test_metrics_take_the_threshold_of_the_validation():
     assert evaluation.metrics(scores, scores)["max_box"].mean() == pytest.approx(2 / 3)
     assert evaluation.metrics(scores, validation)["max_box"].mean() == 0
     np.testing.assert_array_equal(evaluation.metrics(scores, None)["box"], 1)  # at 0.2
+
+
+def test_images_that_a_chain_leaves_as_integers_are_explained_as_floats(loaded, monkeypatch):
+    """A value range that is that of the integers changes only their type."""
+    monkeypatch.setattr(evaluation, "MAX_DELETED", 4)
+    found = []
+    for chain in ("central_crop(8)", "central_crop(8)|value_range(0, 255)"):
+        chain = chains.evaluation(augment, chain)
+        run = with_run(loaded, pipeline=dataclasses.replace(loaded.run.pipeline, chain=chain))
+        images = explain.inputs(run, "test", np.arange(1))
+        question = Question("class", "integrated_gradients")
+        found.append((images.dtype, evaluation.deletion_curves(run, "test", question)))
+    (first, ours), (second, theirs) = found
+    assert (first, second) == (np.uint8, np.float32)
+    for name, curve in theirs.items():
+        np.testing.assert_allclose(ours[name], curve, rtol=1e-4, atol=1e-5)
 
 
 def test_deletion_starts_at_the_mean_value(loaded):
