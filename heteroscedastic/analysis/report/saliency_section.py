@@ -78,7 +78,7 @@ def _picture(run_set: RunSet, group: Group, index: int) -> Picture:
 def _images(loaded_run, split, classes, names):
     """Numbers and cells of the images with the largest variance of a pair."""
     question = Question("noise", "integrated", classes)
-    every = explain.explain(loaded_run, split, question).value
+    every = explain.answers(loaded_run, split, question).value
     rows = np.argsort(-every, kind="stable")[:_NUM_IMAGES]
     doubt = explain.explain(loaded_run, split, question, rows)
     labels = loaded_run_lib.split_data(loaded_run, split).labels[rows]

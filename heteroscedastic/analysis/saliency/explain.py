@@ -42,6 +42,16 @@ class Question(NamedTuple):
     classes: tuple[int, ...] | str = "predicted"  # or "label"; of noise, "predicted" is the default
 
 
+class Answers(NamedTuple):
+    """What a run says about n examples; the fields are those of `Explained`."""
+
+    ids: Int[np.ndarray, "n"]
+    probable: Int[np.ndarray, "n p"]
+    probs: Float[np.ndarray, "n p"]
+    classes: Int[np.ndarray, "n c"]
+    value: Float[np.ndarray, "n"]
+
+
 class Explained(NamedTuple):
     """Maps of n examples, and what they explain."""
 
@@ -162,6 +172,18 @@ def explain(
     return explained
 
 
+def answers(loaded_run: LoadedRun, split: str, question: Question) -> Answers:
+    """What `explain` says about all examples of a split, without the maps."""
+    run = loaded_run.run
+    data = loaded_run_lib.split_data(loaded_run, split)
+
+    def of_batch(state, batch):
+        apply = functools.partial(run.latent_of_inputs, state.params, state.model_state)
+        return _asked(run, question, apply, batch.inputs, state, batch).facts
+
+    return Answers(**loaded_run_lib.map_batches(loaded_run, split, data, of_batch))
+
+
 def mean_color(loaded_run: LoadedRun, split: str) -> Float[np.ndarray, "c"]:
     """The mean of each channel over the images of a split, as the network sees them."""
     data = loaded_run_lib.split_data(loaded_run, split)
@@ -194,7 +216,7 @@ def scalar_of_inputs(
 class _Asked(NamedTuple):
     """What is asked of a batch."""
 
-    facts: dict[str, Any]  # fields of `Explained`, without maps
+    facts: dict[str, Any]  # fields of `Answers`
     classes: Any
     function: Any  # S
 

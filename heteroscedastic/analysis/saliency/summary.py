@@ -39,11 +39,11 @@ def chosen_rows(
     Of noise, entropy and information those with the largest values; else examples that the run gets
     wrong and as many that it gets right, evenly spaced.
     """
-    explained = explain.explain(loaded_run, split, question)
+    answers = explain.answers(loaded_run, split, question)
     if question.of in ("noise", *explain.OF_ALL_CLASSES):
-        return np.argsort(-explained.value, kind="stable")[:number]
+        return np.argsort(-answers.value, kind="stable")[:number]
     labels = loaded_run_lib.split_data(loaded_run, split).labels
-    is_right = (labels.reshape(len(labels), -1) == explained.probable[:, :1]).any(axis=-1)
+    is_right = (labels.reshape(len(labels), -1) == answers.probable[:, :1]).any(axis=-1)
     parts = []
     for rows in (np.flatnonzero(~is_right), np.flatnonzero(is_right)):
         spaced = np.linspace(0, len(rows) - 1, min(len(rows), number // 2)).astype(int)
