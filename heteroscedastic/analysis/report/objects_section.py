@@ -13,6 +13,7 @@ from heteroscedastic.analysis.saliency import evaluation, explain, groups, sheet
 from heteroscedastic.analysis.saliency import localisation as localisation_lib
 from heteroscedastic.analysis.saliency.explain import Explained, Question
 from heteroscedastic.analysis.saliency.groups import Member
+from heteroscedastic.runs import loaded_run as loaded_run_lib
 from heteroscedastic.runs import schema
 
 _QUESTION = Question("class", explain.DEFAULT_METHODS["class"])
@@ -43,7 +44,8 @@ def looks(run_set: RunSet) -> Section:
     except ValueError as error:  # a map of a right class
         return Section(_LOOKS, [*parts, page.note(f"The maps are not available: {error}")])
     names = figures.class_names(shown[0].run.dataset)
-    facts = {m.group: summary.images(x, names) for m, x in zip(shown, maps)}
+    labels = loaded_run_lib.split_data(shown[0].run, shown[0].split).labels[rows]
+    facts = {m.group: summary.images(x, labels, names) for m, x in zip(shown, maps)}
     picture = Picture(
         "looks",
         f"Images that {shown[0].group} classifies wrongly come first, then correct ones.",

@@ -99,11 +99,10 @@ def located(
             f" {int(scorable.sum())} maps with a positive value, and none has both; choose another"
             " split or --method."
         )
-    labels = data.labels.reshape(len(data.labels), -1)[read[rows]]
     return Located(
         ids=explained.ids[rows],
         objectness=np.asarray(boxes_lib.objectness(jnp.asarray(boxes[rows]))),
-        is_right=(labels == explained.probable[rows, :1]).any(axis=-1),
+        is_right=explain.is_right(explained, data.labels[read])[rows],
         by_map=_scores(explained.maps[rows], boxes[rows], shape, with_controls),
         num_without_boxes=int((~has_box).sum()),
         num_zero=int((has_box & ~scorable).sum()),

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Float, Int, Shaped
+from jaxtyping import Bool, Float, Int, Shaped
 
 from heteroscedastic.analysis.saliency import attribution, noise, pixels, scalars
 from heteroscedastic.runs import assembly
@@ -182,6 +182,13 @@ def answers(loaded_run: LoadedRun, split: str, question: Question) -> Answers:
         return _asked(run, question, apply, batch.inputs, state, batch).facts
 
     return Answers(**loaded_run_lib.map_batches(loaded_run, split, data, of_batch))
+
+
+def is_right(
+    found: Answers | Explained, labels: Int[np.ndarray, "n"] | Int[np.ndarray, "n m"]
+) -> Bool[np.ndarray, "n"]:
+    """Whether the likeliest class of each example is a label."""
+    return (labels.reshape(len(labels), -1) == found.probable[:, :1]).any(axis=-1)
 
 
 def mean_color(loaded_run: LoadedRun, split: str) -> Float[np.ndarray, "c"]:

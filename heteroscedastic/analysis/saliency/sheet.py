@@ -49,7 +49,7 @@ def draw(
 ) -> figures.Figure:
     """The figure of these images.
 
-    Columns are the image, the image without its objects where the data has boxes, and the map of
+    Columns are the image, the image without its objects where it shows boxes, and the map of
     each run. Noise maps are followed by their parts. Where a predicted class is explained and it is
     wrong, the map of the right class follows.
 
@@ -77,10 +77,11 @@ def draw(
     lines = []
     for i, picture in enumerate(pictures):
         label = ", ".join(names[c] for c in labels[i] if c >= 0) or "none"
+        cells: list[overlays.Cell | None]
         cells = [overlays.Cell(picture, None, f"id {data.ids[i]}\nlabel: {label}")]
-        if boxes is not None:
-            context = without_objects(picture, boxes[i])
-            cells.append(overlays.Cell(context, None, "without objects"))
+        if boxes is not None and boxes.any():
+            context = overlays.Cell(without_objects(picture, boxes[i]), None, "without objects")
+            cells.append(context if boxes[i].any() else None)  # the crop may lose all boxes
         for member, found, of_label in zip(members, by_member, right):
             caption = (
                 f"{member.group}\n{verdict(found, labels, names, i)}\n{_explains(found, names, i)}"
@@ -118,7 +119,7 @@ def without_objects(image: np.ndarray, boxes: Float[np.ndarray, "m 4"]) -> np.nd
 
 def verdict(found: Explained, labels: Int[np.ndarray, "n m"], names: Sequence[str], i: int) -> str:
     """The likeliest classes of an explained image, and in words whether the first is right."""
-    word = "right" if found.probable[i, 0] in labels[i] else "wrong"
+    word = "right" if explain.is_right(found, labels)[i] else "wrong"
     probable = ", ".join(
         f"{names[c]} {100 * p:.0f}\u00a0%" for c, p in zip(found.probable[i], found.probs[i])
     )

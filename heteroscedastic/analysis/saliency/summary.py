@@ -42,8 +42,7 @@ def chosen_rows(
     answers = explain.answers(loaded_run, split, question)
     if question.of in ("noise", *explain.OF_ALL_CLASSES):
         return np.argsort(-answers.value, kind="stable")[:number]
-    labels = loaded_run_lib.split_data(loaded_run, split).labels
-    is_right = (labels.reshape(len(labels), -1) == answers.probable[:, :1]).any(axis=-1)
+    is_right = explain.is_right(answers, loaded_run_lib.split_data(loaded_run, split).labels)
     parts = []
     for rows in (np.flatnonzero(~is_right), np.flatnonzero(is_right)):
         spaced = np.linspace(0, len(rows) - 1, min(len(rows), number // 2)).astype(int)
@@ -51,13 +50,20 @@ def chosen_rows(
     return np.concatenate(parts)
 
 
-def images(explained: Explained, names: Sequence[str]) -> list[dict[str, Any]]:
+def images(
+    explained: Explained,
+    labels: Int[np.ndarray, "n"] | Int[np.ndarray, "n m"],
+    names: Sequence[str],
+) -> list[dict[str, Any]]:
     """What a run says about each explained image, and the sums of its map."""
+    is_right = explain.is_right(explained, labels)
     rows = []
     for i, example in enumerate(explained.ids.tolist()):
         probable = zip(explained.probable[i].tolist(), explained.probs[i].tolist())
         row = {
             "id": example,
+            "labels": [names[c] for c in np.ravel(labels[i]) if c >= 0],
+            "is_right": bool(is_right[i]),
             "probable": [{"class": names[c], "probability": p} for c, p in probable],
             "explained": [names[c] for c in explained.classes[i]],
             "value": float(explained.value[i]),
@@ -208,7 +214,8 @@ def _report(flags, saved, question) -> None:
     if flags.id is not None:
         sheet.check_not_zero(explained, list(by_group), question)
     facts: dict[str, Any] = {**question._asdict(), "on": flags.on}
-    facts["images"] = {name: images(x, names) for name, x in zip(by_group, explained)}
+    labels = data.labels[rows]
+    facts["images"] = {name: images(x, labels, names) for name, x in zip(by_group, explained)}
     if flags.id is None:
         facts |= numbers(groups_lib.members(saved, *arguments), question)
     suffix = "" if flags.id is None else f"_{flags.id}"

@@ -13,13 +13,16 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from heteroscedastic.analysis.plots import overlays
 from heteroscedastic.analysis.report import comparison
 from heteroscedastic.analysis.saliency import (
+    deletion,
     evaluation,
     explain,
     groups,
     localisation,
     scalars,
+    sheet,
     summary,
 )
 from heteroscedastic.analysis.saliency.explain import Question
@@ -67,6 +70,11 @@ def test_it_compares_runs_and_writes_only_under_analysis(command, noisy, plain):
     written = {path.name for path in (plain / "analysis" / "saliency").iterdir()}
     assert written == {f"test_class_grad_cam_pp.{suffix}" for suffix in ("json", "png", "svg")}
     assert set(facts["images"]) == {"plain", "noisy"}
+    for row in (row for rows in facts["images"].values() for row in rows):
+        assert row["is_right"] == (row["probable"][0]["class"] in row["labels"])
+    words = [row["is_right"] for row in facts["images"]["plain"]]
+    assert words == sorted(words)  # wrong ones first
+    assert {*words} == {False, True}
     assert set(facts["differences"]["noisy"]) == set(evaluation.METRICS)
     for result in facts["runs"].values():
         names = {row["map"] for row in result["localisation"]}
@@ -367,6 +375,55 @@ def test_a_group_does_not_differ_from_itself_and_by_a_constant_from_its_shift():
         np.testing.assert_allclose(difference(other), 0.25, rtol=1e-9)
 
 
+def test_a_sheet_shows_what_the_network_saw_with_the_boxes_that_the_crop_kept(
+    loaded, data_dir, monkeypatch
+):
+    has_box = evaluation.boxes_of(loaded, "test").any(axis=(1, 2))
+    kept, lost = np.flatnonzero(has_box)[:1], np.flatnonzero(~has_box)[:1]
+    with np.load(f"{data_dir}/patches.npz") as arrays:
+        stored, labels = arrays["test_inputs"], arrays["test_labels"]
+        box = arrays["test_boxes"][kept[0], 0]
+    drawn, grid = [], overlays.grid
+
+    def recorded(lines, title):
+        drawn.append(lines)
+        return grid(lines, title)
+
+    monkeypatch.setattr(overlays, "grid", recorded)
+    question = Question("class", "grad_cam", "label")
+    for rows in (np.append(kept, lost), lost):
+        maps = explain.explain(loaded, "test", question, rows)
+        sheet.draw([member(loaded)], question, rows, [maps])
+    ((first, context, map_), (second, *others)), ((alone, _),) = drawn
+    for cell, row in ((first, kept[0]), (map_, kept[0]), (second, lost[0]), (alone, lost[0])):
+        np.testing.assert_array_equal(cell.image, stored[row, 4:12, 4:12])  # the central 8 of 16
+    name = loaded.dataset["class_names"][labels[kept[0]]]
+    assert first.caption == f"id {kept[0]}\nlabel: {name}"
+    # Grey in the box, as it follows the crop, and the image outside of it.
+    assert context.caption == "without objects"
+    top, left, bottom, right = np.round(box * 16).astype(int) - 4
+    inside = np.zeros((8, 8), bool)
+    inside[max(top, 0) : bottom, max(left, 0) : right] = True
+    assert 0 < inside.sum() < 64
+    expected = np.where(inside[..., None], 128, first.image)
+    np.testing.assert_array_equal(context.image, expected)
+    assert others[0] is None
+
+
+def test_a_verdict_is_right_if_the_likeliest_class_is_a_label():
+    probable = np.array([[2, 0], [1, 2], [0, 1]])
+    fields = dict.fromkeys(explain.Explained._fields) | {"probable": probable}
+    found = explain.Explained(**fields | {"probs": np.full((3, 2), [0.75, 0.25])})
+    labels = np.array([[2, -1], [2, 0], [1, 0]])
+    texts = [sheet.verdict(found, labels, ["a", "b", "c"], i) for i in range(3)]
+    percent = "75\u00a0%, {} 25\u00a0%"
+    assert texts == [
+        "right: c " + percent.format("a"),
+        "wrong: b " + percent.format("c"),
+        "right: a " + percent.format("b"),
+    ]
+
+
 def test_metrics_and_thirds_without_examples_are_left_out():
     ious = np.full((2, 50), 0.6)
     scores = localisation.Scores(np.array([1.0, 0.0]), np.full(2, np.nan), ious, ious)
@@ -433,3 +490,30 @@ def test_deletion_starts_at_the_mean_value(loaded):
     expected = explain.explain(loaded, "test", question).value.mean()
     for curve in curves.values():
         assert curve[0] == pytest.approx(expected, rel=1e-4)
+
+
+def test_deletion_curves_of_a_linear_scalar_follow_from_what_each_pixel_adds(loaded, monkeypatch):
+    """Pixels add the more, the farther they are from the centre."""
+    weights = 1 - localisation.centred_gaussian((8, 8)).astype(np.float32)
+    levels = np.linspace(1, 2, 36, dtype=np.float32)  # of images of one colour each
+    images = np.ones((36, 8, 8, 3), np.float32) * levels[:, None, None, None]
+    explained = explain.explain(loaded, "test", Question("class", "grad_cam"))
+    explained = explained._replace(maps=levels[:, None, None] * weights)
+    for name, value in (
+        ("explain", explained),
+        ("inputs", images),
+        ("mean_color", np.full(3, 0.25)),
+    ):
+        monkeypatch.setattr(explain, name, lambda *_, value=value: value)
+    monkeypatch.setattr(
+        explain, "scalar_of_inputs", lambda *_: lambda x: jnp.einsum("bhwc,hw->b", x, weights)
+    )
+    curves = evaluation.deletion_curves(loaded, "test", Question("class", "grad_cam"))
+    numbers = np.round(deletion.FRACTIONS * 64).astype(int)
+    ordered = np.sort(weights.ravel())
+    for name, order in (("map", ordered[::-1]), ("centre", ordered)):
+        filled = np.array([order[:n].sum() for n in numbers])
+        expected = 3 * (levels.mean() * (ordered.sum() - filled) + 0.25 * filled)
+        np.testing.assert_allclose(curves[name], expected, rtol=1e-4, err_msg=name)
+    assert (curves["map"][1:] < curves["random"][1:]).all()
+    assert (curves["random"][1:] < curves["centre"][1:]).all()
