@@ -61,9 +61,9 @@ def variances(run: LoadedRun) -> dict[str, float]:
     Images keep the pair that is explained for the entire image.
     """
     data = loaded_run.split_data(run, _SPLIT)
-    explained = explain.explain(run, _SPLIT, _NOISE)
+    answers = explain.answers(run, _SPLIT, _NOISE)
     pairs = np.zeros((data.ids.max() + 1, 2), np.int32)
-    pairs[explained.ids] = explained.classes
+    pairs[answers.ids] = answers.classes
     color = jnp.asarray(explain.mean_color(run, _SPLIT))
 
     def of_batch(state, batch):

@@ -33,6 +33,7 @@ class SavedRun(NamedTuple):
 class LoadedRun(NamedTuple):
     """A finished run with its model, its data and the state of one checkpoint."""
 
+    directory: files.Path
     run: Run
     results: dict[str, Any]
     dataset: dict[str, Any]
@@ -175,7 +176,7 @@ def load(
         )
     with Checkpoints(path / "checkpoints", results.get("owner"), read_only=True) as checkpoints:
         state, _ = checkpoints.restore(step, jax.tree.map(_on_one_device, run.shapes))
-    return LoadedRun(run, results, saved_run.dataset, state)
+    return LoadedRun(saved_run.directory, run, results, saved_run.dataset, state)
 
 
 def with_pipeline(saved_run: SavedRun, pipeline: Pipeline) -> LoadedRun:
@@ -194,7 +195,7 @@ def with_pipeline(saved_run: SavedRun, pipeline: Pipeline) -> LoadedRun:
     directory = saved_run.directory / "checkpoints"
     with Checkpoints(directory, results.get("owner"), read_only=True) as checkpoints:
         state = checkpoints.restore_arrays(results["step"])
-    return LoadedRun(run, results, saved_run.dataset, state)
+    return LoadedRun(saved_run.directory, run, results, saved_run.dataset, state)
 
 
 def load_evaluated(

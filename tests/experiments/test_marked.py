@@ -88,7 +88,8 @@ def untrained(tmp_path_factory):
     job = study.jobs(study.table("correlated_label_noise", "marked"), "cpu", directory)[3]
     config = job.config | {"backbone": dict(name="ConvNet", widths=(4, 8))}
     run = assembly.build(config, str(directory))
-    return loaded_run.LoadedRun(run, {}, run.pipeline.description, jax.jit(run.init)(run.root_key))
+    state = jax.jit(run.init)(run.root_key)
+    return loaded_run.LoadedRun(directory, run, {}, run.pipeline.description, state)
 
 
 def test_the_command_prints_chance_and_the_variances_of_the_pair(untrained, monkeypatch, capsys):

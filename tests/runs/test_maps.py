@@ -1,6 +1,7 @@
 """The features of each place of an image, and the head alone, of a run."""
 
 import functools
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -19,7 +20,7 @@ def loaded(data_dir=None, **overrides):
     settings = {"backbone": dict(name="ConvNet", widths=(4, 8)), "training.batch_size": 50}
     run = assembly.build(study.config("digits_het_pe", settings | overrides), data_dir)
     state = jax.tree.map(np.asarray, jax.jit(run.init)(run.root_key))
-    return LoadedRun(run, {}, {}, state)
+    return LoadedRun(Path("run"), run, {}, {}, state)
 
 
 def parts(one, split="test", rows=None):

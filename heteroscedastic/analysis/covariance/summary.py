@@ -166,6 +166,7 @@ class ClassPairs(NamedTuple):
 
     measure: str  # by which the pairs are ranked
     pairs: list[dict[str, Any]]  # rows of pairs.table, the largest first
+    numbers: pairs_lib.Pairs  # the same pairs by class number, as several classes may share a name
     names: list[str]  # classes of the heat map, in its order
     block: list[dict[str, Any]]  # a row for each pair of classes of the heat map
     average: Average
@@ -223,7 +224,9 @@ def class_pairs(
     group = group[pairs_lib.cluster_order(correlation)]
     block = _table(loaded_run, split, average, pairs_lib.group_pairs(average, group), all_measures)
     rows = _table(loaded_run, split, average, top, all_measures)
-    return ClassPairs(measure, rows, [names[i] for i in group], block, average, all_measures, facts)
+    return ClassPairs(
+        measure, rows, top, [names[i] for i in group], block, average, all_measures, facts
+    )
 
 
 @user_errors.one_line()

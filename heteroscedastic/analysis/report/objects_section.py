@@ -1,15 +1,20 @@
 """Sections about the objects of images: where runs look, and whether the objects are there."""
 
+from collections.abc import Iterator, Sequence
 from typing import Any
+
+import numpy as np
 
 from heteroscedastic.analysis.plots import figures, panels
 from heteroscedastic.analysis.report import page
-from heteroscedastic.analysis.report.comparison import RunSet
+from heteroscedastic.analysis.report.comparison import Group, RunSet
 from heteroscedastic.analysis.report.page import Picture, Section
 from heteroscedastic.analysis.saliency import evaluation, explain, groups, sheet, summary
 from heteroscedastic.analysis.saliency import localisation as localisation_lib
-from heteroscedastic.analysis.saliency.explain import Question
+from heteroscedastic.analysis.saliency.explain import Explained, Question
+from heteroscedastic.analysis.saliency.groups import Member
 from heteroscedastic.runs import loaded_run as loaded_run_lib
+from heteroscedastic.runs import schema
 
 _QUESTION = Question("class", explain.DEFAULT_METHODS["class"])
 _MAX_IMAGES = 2000  # that are scored
@@ -18,18 +23,32 @@ _LOOKS, _LOCALISATION = "Where it looks", "Whether it looks at the object"
 
 def looks(run_set: RunSet) -> Section:
     """A sheet of images with the class map of each group; requires a backbone with maps."""
+    notes: list[str] = []
+    shown: list[Member] = []
+    maps: list[Explained] = []
+    rows = np.zeros(0, int)
+    for member in _members(run_set, groups.first_runs(run_set.groups), notes):
+        try:
+            if not shown:
+                rows = summary.chosen_rows(member.run, member.split, _QUESTION)
+            maps.append(explain.explain(member.run, member.split, _QUESTION, rows))
+        except ValueError as error:
+            notes.append(f"The maps of {member.name} are not available: {error}")
+            continue
+        shown.append(member)
+    parts: list[Any] = [page.note(note) for note in notes]
+    if not shown:
+        return Section(_LOOKS, parts)
     try:
-        loaded, split, _ = _load(run_set)
-        rows = summary.chosen_rows(loaded[0].runs[0], split, _QUESTION)
-        by_group = [explain.explain(g.runs[0], split, _QUESTION, rows) for g in loaded]
-        figure = sheet.draw(loaded, split, _QUESTION, rows, by_group)
-    except loaded_run_lib.UNAVAILABLE as error:
-        return Section(_LOOKS, [page.note(f"The maps are not available: {error}")])
-    names = figures.class_names(loaded[0].runs[0].dataset)
-    facts = {g.name: summary.images(x, names) for g, x in zip(loaded, by_group)}
+        figure = sheet.draw(shown, _QUESTION, rows, maps)
+    except ValueError as error:  # a map of a right class
+        return Section(_LOOKS, [*parts, page.note(f"The maps are not available: {error}")])
+    names = figures.class_names(shown[0].run.dataset)
+    labels = loaded_run_lib.split_data(shown[0].run, shown[0].split).labels[rows]
+    facts = {m.group: summary.images(x, labels, names) for m, x in zip(shown, maps)}
     picture = Picture(
         "looks",
-        f"Images that {loaded[0].name} classifies wrongly come first, then correct ones.",
+        f"Images that {shown[0].group} classifies wrongly come first, then correct ones.",
         "Maps (Grad-CAM++) of the predicted class for the first run of each group on"
         f" {run_set.evaluation}, over the images as the network sees them. A map of the right class"
         " follows where the prediction is wrong.",
@@ -37,17 +56,15 @@ def looks(run_set: RunSet) -> Section:
         figure,
         facts,
     )
-    return Section(_LOOKS, [picture])
+    return Section(_LOOKS, [*parts, picture])
 
 
 def localisation(run_set: RunSet) -> Section:
     """Scores of the maps of the right class against boxes; requires runs that read boxes."""
-    try:
-        loaded, split, validation = _load(run_set)
-        found = summary.localised(loaded, split, validation, _QUESTION, _MAX_IMAGES)
-    except loaded_run_lib.UNAVAILABLE as error:
-        return Section(_LOCALISATION, [page.note(f"The maps are not available: {error}")])
-    notes = [page.note(note) for note in found.notes]
+    left_out: list[str] = []
+    members = _members(run_set, run_set.groups, left_out)
+    found = summary.localised(members, _QUESTION, _MAX_IMAGES)
+    notes = [page.note(note) for note in (*left_out, *found.notes)]
     if not found.runs:
         return Section(_LOCALISATION, notes)
     parts: list[Any] = [
@@ -70,25 +87,18 @@ def localisation(run_set: RunSet) -> Section:
             [name, *(_cell(values.get(metric)) for metric in evaluation.METRICS)]
             for name, values in found.differences.items()
         ]
-        caption = f"Difference from {loaded[0].name}, paired by image and by seed"
+        caption = f"Difference from {found.reference}, paired by image and by seed"
         parts.append(page.table(caption, ["", *evaluation.METRICS], rows))
     return Section(_LOCALISATION, [*parts, _picture(run_set, found)])
 
 
-def _load(run_set: RunSet):
-    """The loaded runs, the split and that of the validation.
-
-    Raises:
-      UNAVAILABLE: a run cannot be loaded, or has no class maps.
-    """
-    if run_set.link == "sigmoid":
-        raise ValueError("the runs have lists of labels, and these maps require one label.")
-    loaded, split, validation = groups.load_groups(
-        run_set.groups, run_set.evaluation, run_set.data_dir
-    )
-    for run in (run for group in loaded for run in group.runs):
-        explain.check(run, _QUESTION, split)
-    return loaded, split, validation
+def _members(run_set: RunSet, chosen: Sequence[Group], notes: list[str]) -> Iterator[Member]:
+    """The runs of these groups that have class maps, and notes about the others."""
+    runs = [run for group in chosen for run in group.runs]
+    if any(schema.task(run.config).stored_labels == "list" for run in runs):
+        notes.append("The runs have lists of labels, and these maps require one label.")
+        return iter(())
+    return groups.members(chosen, run_set.evaluation, _QUESTION, run_set.data_dir, notes)
 
 
 def _rows(found: summary.Localised) -> list[list[str]]:

@@ -4,7 +4,6 @@ from typing import Any
 
 import numpy as np
 
-from heteroscedastic.analysis.covariance import pairs as pairs_lib
 from heteroscedastic.analysis.covariance import summary
 from heteroscedastic.analysis.plots import figures, overlays
 from heteroscedastic.analysis.report import page
@@ -24,7 +23,7 @@ def doubts(run_set: RunSet) -> Section:
     Requires a softmax, images, a backbone with maps, and a head with noise.
     """
     if run_set.link == "sigmoid":
-        text = "This section requires one label per example, as it explains pairs of classes."
+        text = "This section requires a softmax, as it explains what confuses pairs of classes."
         return Section(_TITLE, [page.note(text)])
     parts: list[Any] = [
         page.paragraph(
@@ -56,11 +55,11 @@ def _picture(run_set: RunSet, group: Group, index: int) -> Picture:
     loaded_run, split = loaded_run_lib.load_evaluated(run, run_set.evaluation, run_set.data_dir)
     explain.check(loaded_run, Question("noise", "integrated"), split)
     names = figures.class_names(loaded_run.dataset)
-    pairs = summary.class_pairs(loaded_run, split, num_pairs=_NUM_PAIRS, num_classes=2).pairs
+    found = summary.class_pairs(loaded_run, split, num_pairs=_NUM_PAIRS, num_classes=2).numbers
+    pairs = list(zip(found.rows.tolist(), found.cols.tolist()))
     lines, numbers = [], []
-    for pair in pairs:
-        classes = pairs_lib.class_numbers(names, [pair["class"], pair["other"]]).tolist()
-        facts, cells = _images(loaded_run, split, tuple(classes), names)
+    for classes in pairs:
+        facts, cells = _images(loaded_run, split, classes, names)
         lines += cells
         numbers += facts
     first = numbers[0]
@@ -79,7 +78,7 @@ def _picture(run_set: RunSet, group: Group, index: int) -> Picture:
 def _images(loaded_run, split, classes, names):
     """Numbers and cells of the images with the largest variance of a pair."""
     question = Question("noise", "integrated", classes)
-    every = explain.explain(loaded_run, split, question).value
+    every = explain.answers(loaded_run, split, question).value
     rows = np.argsort(-every, kind="stable")[:_NUM_IMAGES]
     doubt = explain.explain(loaded_run, split, question, rows)
     labels = loaded_run_lib.split_data(loaded_run, split).labels[rows]

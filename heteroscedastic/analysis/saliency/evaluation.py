@@ -1,7 +1,7 @@
 """Numbers of the maps of a run: whether they lie on objects, and what deletion does."""
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from heteroscedastic import boxes as boxes_lib
-from heteroscedastic.analysis.saliency import deletion, explain, localisation
+from heteroscedastic.analysis.saliency import deletion, explain, localisation, pixels
 from heteroscedastic.analysis.saliency.explain import Question
 from heteroscedastic.analysis.uncertainty import intervals
 from heteroscedastic.analysis.uncertainty.intervals import Resampled
@@ -27,6 +27,10 @@ METRICS = {
     "max_box": "mean of MaxBoxAcc at IoU 0.3, 0.5 and 0.7, with thresholds of the validation split",
     "mass": "share of the positive mass in boxes, over their share of the pixels",
 }
+
+
+# The ids of the examples of a run, and their metrics.
+ByExample = tuple[Int[np.ndarray, "n"], dict[str, Float[np.ndarray, "n"]]]
 
 
 class Located(NamedTuple):
@@ -95,11 +99,10 @@ def located(
             f" {int(scorable.sum())} maps with a positive value, and none has both; choose another"
             " split or --method."
         )
-    labels = data.labels.reshape(len(data.labels), -1)[read[rows]]
     return Located(
         ids=explained.ids[rows],
         objectness=np.asarray(boxes_lib.objectness(jnp.asarray(boxes[rows]))),
-        is_right=(labels == explained.probable[rows, :1]).any(axis=-1),
+        is_right=explain.is_right(explained, data.labels[read])[rows],
         by_map=_scores(explained.maps[rows], boxes[rows], shape, with_controls),
         num_without_boxes=int((~has_box).sum()),
         num_zero=int((has_box & ~scorable).sum()),
@@ -107,6 +110,7 @@ def located(
 
 
 def _scores(maps, boxes, shape, with_controls) -> dict[str, localisation.Scores]:
+    is_alone = len(maps) == 1
     others = np.roll(maps, 1, axis=0)  # of the example before
     parts: dict[str, list[localisation.Scores]] = {}
     for start in range(0, len(maps), localisation.CHUNK):
@@ -114,7 +118,8 @@ def _scores(maps, boxes, shape, with_controls) -> dict[str, localisation.Scores]
         resized = localisation.resized(maps[chosen], shape)
         by_name = {"map": resized}
         if with_controls:
-            by_name |= localisation.controls(resized, localisation.resized(others[chosen], shape))
+            other = None if is_alone else localisation.resized(others[chosen], shape)
+            by_name |= localisation.controls(resized, other)
         for name, values in by_name.items():
             parts.setdefault(name, []).append(localisation.scores(values, boxes[chosen]))
     return {name: localisation.Scores(*map(np.concatenate, zip(*x))) for name, x in parts.items()}
@@ -140,7 +145,8 @@ def table(found: Located, validation: Located | None) -> list[dict[str, Any]]:
 
     Each has its mean with a 95 % interval, the mean in which only right predictions count, the
     means by third of objectness, and the difference of the run's map from a control, paired by
-    image. Examples whose metric is not defined do not count.
+    image. Examples whose metric is not defined do not count: a third without others is nan, and a
+    metric without others has no row.
     """
     rows, by_map = [], {}
     for name, scores in found.by_map.items():
@@ -150,9 +156,12 @@ def table(found: Located, validation: Located | None) -> list[dict[str, Any]]:
     for name, values in by_map.items():
         for metric, own in values.items():
             known = np.isfinite(own) & np.isfinite(by_map["map"][metric])
+            if not known.any():
+                continue
             row = {"map": name, "metric": metric, "mean": interval(own[known])}
             row["if_right"] = float(np.mean((own * found.is_right)[known]))
-            row["by_third"] = [float(np.mean(own[known & (thirds == i)])) for i in range(3)]
+            by_third = (own[known & (thirds == i)] for i in range(3))
+            row["by_third"] = [float(np.mean(x)) if len(x) else np.nan for x in by_third]
             if name != "map":
                 row["difference"] = interval((by_map["map"][metric] - own)[known])
             rows.append(row)
@@ -165,31 +174,30 @@ def interval(values: Float[np.ndarray, "n"]) -> bootstrap.Interval:
 
 
 def differences(
-    names: Sequence[str],
-    seeds: Sequence[Sequence[int]],
-    values: Sequence[Sequence[tuple[Int[np.ndarray, "_"], dict[str, Float[np.ndarray, "_"]]]]],
+    values: Mapping[str, Mapping[int, ByExample]],
 ) -> dict[str, dict[str, bootstrap.Interval]]:
     """Of each metric the difference of groups from the first, paired by image and by seed.
 
     Args:
-      names: of the groups.
-      seeds: of the runs of each group.
-      values: of each run that has scores, the ids of its examples and its `metrics`. Only examples
-        that all runs have, and whose metrics are defined, count.
+      values: by group and seed. Only examples that all runs have, and whose metrics are defined,
+        count; a metric without any is left out.
     """
-    complete = all(len(v) == len(s) for v, s in zip(values, seeds, strict=True))
-    runs = [run for group in values for run in group]
-    if len(names) < 2 or not complete:
+    if len(values) < 2:
         return {}
-    common = functools.reduce(np.intersect1d, [ids for ids, _ in runs])
+    names, seeds = list(values), [list(group) for group in values.values()]
+    common = functools.reduce(
+        np.intersect1d, [ids for group in values.values() for ids, _ in group.values()]
+    )
     aligned = [
         [{m: x[np.searchsorted(ids, common)] for m, x in own.items()} for ids, own in sorted_runs]
-        for sorted_runs in ([_by_id(run) for run in group] for group in values)
+        for sorted_runs in ([_by_id(run) for run in group.values()] for group in values.values())
     ]
     result: dict[str, dict[str, bootstrap.Interval]] = {}
     for metric in [m for m in aligned[0][0] if all(m in run for g in aligned for run in g)]:
         columns = [np.stack([run[metric] for run in group], axis=-1) for group in aligned]
         known = np.all([np.isfinite(x).all(axis=-1) for x in columns], axis=0)
+        if not known.any():
+            continue
         resampled = [_resampled(x[known]) for x in columns]
         for i, name in enumerate(names[1:], 1):
             pairs = [(j, seeds[0].index(s)) for j, s in enumerate(seeds[i]) if s in seeds[0]]
@@ -229,6 +237,7 @@ def deletion_curves(
 
     @jax.jit
     def curves(state, inputs, maps, classes):
+        inputs = pixels.as_float(inputs)
         shape = inputs.shape[:3]
         centre = localisation.centred_gaussian(shape[1:]).astype(np.float32)
         by_name = {

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int, Shaped
 
 from heteroscedastic.analysis.saliency import attribution, noise, pixels, scalars
 from heteroscedastic.runs import assembly
@@ -15,6 +15,7 @@ from heteroscedastic.runs.loaded_run import LoadedRun
 
 PLACES = ("cam", "grad_cam", "grad_cam_pp", "integrated")  # from the maps of the backbone
 PIXELS = ("integrated_gradients", "smooth_grad")  # for every backbone
+POSITIVE = ("grad_cam", "grad_cam_pp")  # keep what raises the number
 DEFAULT_METHODS = {
     "class": "grad_cam_pp",
     "log_prob": "integrated",
@@ -23,6 +24,7 @@ DEFAULT_METHODS = {
     "information": "integrated",
 }
 OF_ALL_CLASSES = ("entropy", "information")
+_OF_NOISE = ("noise", "information")  # 0 without noise
 _NUM_POINTS = 128  # of log_prob, entropy and information
 _NUM_PROBABLE = 3
 
@@ -40,6 +42,16 @@ class Question(NamedTuple):
     classes: tuple[int, ...] | str = "predicted"  # or "label"; of noise, "predicted" is the default
 
 
+class Answers(NamedTuple):
+    """What a run says about n examples; the fields are those of `Explained`."""
+
+    ids: Int[np.ndarray, "n"]
+    probable: Int[np.ndarray, "n p"]
+    probs: Float[np.ndarray, "n p"]
+    classes: Int[np.ndarray, "n c"]
+    value: Float[np.ndarray, "n"]
+
+
 class Explained(NamedTuple):
     """Maps of n examples, and what they explain."""
 
@@ -54,18 +66,7 @@ class Explained(NamedTuple):
 
 
 def check(loaded_run: LoadedRun, question: Question, split: str) -> None:
-    """Raises a ValueError that says what to do if a run cannot answer a question."""
-    run, given = loaded_run.run, question.classes
-    inputs = loaded_run_lib.split_data(loaded_run, split).inputs
-    if inputs.ndim != 4:
-        raise ValueError(
-            f"the inputs of the run are features {inputs.shape[1:]}, which have no places; choose a"
-            " run on images."
-        )
-    if question.of == "noise" and not loaded_run_lib.has_noise(run.config):
-        raise ValueError(
-            "the head Deterministic has no noise; choose a run with another head, or --of=class."
-        )
+    """Raises a ValueError that names the run and says what to do if it cannot answer a question."""
     suitable = ("integrated", *PIXELS) if question.of == "noise" else PLACES + PIXELS
     suitable = suitable if question.of == "class" else tuple(m for m in suitable if m != "cam")
     if question.method not in suitable:
@@ -73,8 +74,23 @@ def check(loaded_run: LoadedRun, question: Question, split: str) -> None:
             f"--method={question.method} does not explain --of={question.of}; choose one of"
             f" {', '.join(suitable)}."
         )
+    if objection := _objection(loaded_run, question, split):
+        raise ValueError(f"{loaded_run.directory}: {objection}")
+
+
+def _objection(loaded_run: LoadedRun, question: Question, split: str) -> str | None:
+    """Why a run cannot answer a question, and what to do."""
+    run, given = loaded_run.run, question.classes
+    inputs = loaded_run_lib.split_data(loaded_run, split).inputs
+    if inputs.ndim != 4:
+        return (
+            f"the inputs of the run are features {inputs.shape[1:]}, which have no places; choose a"
+            " run on images."
+        )
+    if question.of in _OF_NOISE and not loaded_run_lib.has_noise(run.config):
+        return "the head Deterministic has no noise; choose a run with another head, or --of=class."
     if question.method in PLACES and not hasattr(run.model.backbone, "maps"):
-        raise ValueError(
+        return (
             f"{type(run.model.backbone).__name__} has no maps; choose --method="
             f"{' or --method='.join(PIXELS)}, which explain pixels."
         )
@@ -82,7 +98,7 @@ def check(loaded_run: LoadedRun, question: Question, split: str) -> None:
         try:
             run.model.head.utilities_parameters(loaded_run.state.params["head"])
         except ValueError as error:
-            raise ValueError(f"--method=cam: {error} Choose --method=grad_cam.") from None
+            return f"--method=cam: {error} Choose --method=grad_cam."
     numbers = {
         "class": (1,) if question.method == "cam" else (1, 2),
         "log_prob": (1,),
@@ -90,10 +106,11 @@ def check(loaded_run: LoadedRun, question: Question, split: str) -> None:
     }.get(question.of, (0,))
     if not isinstance(given, str) and len(given) not in numbers:
         expected = " or ".join(map(str, numbers))
-        raise ValueError(
+        return (
             f"--classes names {len(given)}, but --of={question.of} with --method={question.method}"
             f" requires {expected}."
         )
+    return None
 
 
 def explain(
@@ -127,13 +144,14 @@ def explain(
 
     def of_pixels(state, batch):
         apply = functools.partial(run.latent_of_inputs, state.params, state.model_state)
-        asked = _asked(run, question, apply, batch.inputs, state, batch)
+        images = pixels.as_float(batch.inputs)
+        asked = _asked(run, question, apply, images, state, batch)
         if question.method == "smooth_grad":
             key = assembly.key_for(run.config["seed"], "saliency")
             keys = jax.vmap(functools.partial(jax.random.fold_in, key))(batch.ids)
-            return asked.facts | {"maps": pixels.smooth_grad(keys, batch.inputs, asked.function)}
+            return asked.facts | {"maps": pixels.smooth_grad(keys, images, asked.function)}
         start = jnp.asarray(color)
-        maps = pixels.integrated_gradients(batch.inputs, asked.function, start)
+        maps = pixels.integrated_gradients(images, asked.function, start)
         return asked.facts | {"maps": maps}
 
     if question.method == "integrated_gradients" and color is None:
@@ -147,10 +165,30 @@ def explain(
     wrong = ~np.isfinite(explained.maps).all(axis=(1, 2))
     if wrong.any():
         raise ValueError(
-            f"the map of example {explained.ids[wrong][0]}, and of {wrong.sum() - 1} others, is not"
-            " finite; the weights of this checkpoint have diverged, or choose another --method."
+            f"{loaded_run.directory}: the map of example {explained.ids[wrong][0]}, and of"
+            f" {wrong.sum() - 1} others, is not finite; the weights of this checkpoint have"
+            " diverged, or choose another --method."
         )
     return explained
+
+
+def answers(loaded_run: LoadedRun, split: str, question: Question) -> Answers:
+    """What `explain` says about all examples of a split, without the maps."""
+    run = loaded_run.run
+    data = loaded_run_lib.split_data(loaded_run, split)
+
+    def of_batch(state, batch):
+        apply = functools.partial(run.latent_of_inputs, state.params, state.model_state)
+        return _asked(run, question, apply, batch.inputs, state, batch).facts
+
+    return Answers(**loaded_run_lib.map_batches(loaded_run, split, data, of_batch))
+
+
+def is_right(
+    found: Answers | Explained, labels: Int[np.ndarray, "n"] | Int[np.ndarray, "n m"]
+) -> Bool[np.ndarray, "n"]:
+    """Whether the likeliest class of each example is a label."""
+    return (labels.reshape(len(labels), -1) == found.probable[:, :1]).any(axis=-1)
 
 
 def mean_color(loaded_run: LoadedRun, split: str) -> Float[np.ndarray, "c"]:
@@ -164,7 +202,7 @@ def mean_color(loaded_run: LoadedRun, split: str) -> Float[np.ndarray, "c"]:
 
 def inputs(
     loaded_run: LoadedRun, split: str, rows: Int[np.ndarray, "n"]
-) -> Float[np.ndarray, "n H W c"]:
+) -> Shaped[np.ndarray, "n H W c"]:
     """The images of these rows, as the network sees them."""
     data = loaded_run_lib.split_data(loaded_run, split)
     return loaded_run_lib.map_batches(
@@ -185,7 +223,7 @@ def scalar_of_inputs(
 class _Asked(NamedTuple):
     """What is asked of a batch."""
 
-    facts: dict[str, Any]  # fields of `Explained`, without maps
+    facts: dict[str, Any]  # fields of `Answers`
     classes: Any
     function: Any  # S
 

@@ -1,87 +1,104 @@
-"""Groups of runs that saw the same images."""
+"""Runs that saw the same images, loaded one at a time."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
-from heteroscedastic.analysis.report import comparison
+from heteroscedastic.analysis.report.comparison import Group
+from heteroscedastic.analysis.saliency import explain
+from heteroscedastic.analysis.saliency.explain import Question
 from heteroscedastic.data import split_spec
 from heteroscedastic.runs import loaded_run as loaded_run_lib
-from heteroscedastic.runs.loaded_run import LoadedRun
+from heteroscedastic.runs.loaded_run import LoadedRun, SavedRun
 
 
-class GroupRuns(NamedTuple):
-    """The runs of a group, loaded with the checkpoint of an evaluation."""
+class Member(NamedTuple):
+    """A run of a group, loaded with the checkpoint of an evaluation."""
 
-    name: str
-    seeds: list[int]
-    runs: list[LoadedRun]
+    group: str
+    seed: int
+    run: LoadedRun
+    split: str  # of the evaluation
+    validation: str | None  # split of another evaluation, to choose thresholds on
 
-
-def load(
-    directories: Sequence[str], on: str, data_dir: str | None
-) -> tuple[list[GroupRuns], str, str | None]:
-    """Loads runs, and checks that they saw the same images of an evaluation.
-
-    Returns:
-      The groups, the split of the evaluation, and the split of the validation, if there is one.
-
-    Raises:
-      FileNotFoundError, ValueError: a run is not complete or has no such evaluation, or the runs
-        saw different images.
-    """
-    return load_groups(comparison.groups(directories), on, data_dir)
+    @property
+    def name(self) -> str:
+        return f"{self.group}, seed {self.seed}"
 
 
-def load_groups(
-    saved: Sequence[comparison.Group], on: str, data_dir: str | None
-) -> tuple[list[GroupRuns], str, str | None]:
-    """As `load`, for runs that are grouped."""
-    groups, splits = [], []
-    for group in saved:
-        runs = []
-        for run in group.runs:
-            if on not in run.config["evals"]:
-                raise ValueError(
-                    f"{run.directory} has no evaluation {on!r}; its evaluations are"
-                    f" {', '.join(run.config['evals'])}. Choose one with --on."
-                )
-            loaded_run, split = loaded_run_lib.load_evaluated(run, on, data_dir)
-            runs.append(loaded_run)
-            splits.append(split)
-        groups.append(GroupRuns(group.name, [run.config["seed"] for run in group.runs], runs))
-    every = [run for group in groups for run in group.runs]
-    names = [str(run.directory) for group in saved for run in group.runs]
-    for run, name, split in zip(every[1:], names[1:], splits[1:]):
-        check_same_images((every[0], names[0], splits[0]), (run, name, split))
-    first = saved[0].runs[0]
-    held_out = loaded_run_lib.held_out_evaluation(first, on)
-    validation = None if held_out in (None, on) else first.config["evals"][held_out]["split"]
-    return groups, splits[0], validation
+def first_runs(groups: Sequence[Group]) -> list[Group]:
+    """The groups with their first run alone."""
+    return [group._replace(runs=group.runs[:1]) for group in groups]
 
 
-def check_same_images(first: tuple[LoadedRun, str, str], other: tuple[LoadedRun, str, str]) -> None:
-    """Raises a ValueError unless both runs have the same images, chain and classes.
+def members(
+    groups: Sequence[Group],
+    on: str,
+    question: Question,
+    data_dir: str | None,
+    notes: list[str] | None = None,
+) -> Iterator[Member]:
+    """The runs of groups, of which this keeps only the first in memory.
 
     Args:
-      first: a run, its name and a split of its data.
-      other: likewise.
+      groups: of finished runs.
+      on: the evaluation whose images are explained.
+      question: that all runs can answer.
+      data_dir: the directory of the data sets.
+      notes: receives why a run is left out. None leaves no run out, but raises the error.
+
+    Raises:
+      FileNotFoundError, ModuleNotFoundError, ValueError, CheckpointError: a run is not available or
+        has no such evaluation, cannot answer the question, or saw other images than the first.
     """
-    (a, a_name, a_split), (b, b_name, b_split) = first, other
-    ours, theirs = loaded_run_lib.split_data(a, a_split), loaded_run_lib.split_data(b, b_split)
-    chains = [_chain(run, split) for run, split in ((a, a_split), (b, b_split))]
+    first = None
+    for group in groups:
+        for saved_run in group.runs:
+            try:
+                member = _member(group.name, saved_run, on, data_dir)
+                explain.check(member.run, question, member.split)
+                first = member if first is None else first
+                check_same_images(first, member)
+            except loaded_run_lib.UNAVAILABLE as error:
+                if notes is None:
+                    raise
+                name = f"{group.name}, seed {saved_run.config['seed']}"
+                notes.append(f"The maps of {name} are not available: {error}")
+                continue
+            yield member
+
+
+def _member(group: str, saved_run: SavedRun, on: str, data_dir: str | None) -> Member:
+    evals = saved_run.config["evals"]
+    if on not in evals:
+        raise ValueError(
+            f"{saved_run.directory} has no evaluation {on!r}; its evaluations are"
+            f" {', '.join(evals)}. Choose one with --on."
+        )
+    held_out = loaded_run_lib.held_out_evaluation(saved_run, on)
+    validation = None if held_out in (None, on) else evals[held_out]["split"]
+    loaded_run, split = loaded_run_lib.load_evaluated(saved_run, on, data_dir)
+    return Member(group, saved_run.config["seed"], loaded_run, split, validation)
+
+
+def check_same_images(first: Member, other: Member) -> None:
+    """Raises a ValueError unless both runs have the same images, chain and classes."""
+    if other is first:
+        return
+    ours, theirs = (loaded_run_lib.split_data(x.run, x.split) for x in (first, other))
+    chains = [_chain(x.run, x.split) for x in (first, other)]
     difference = None
     if not np.array_equal(ours.ids, theirs.ids) or not np.array_equal(ours.inputs, theirs.inputs):
         difference = "were evaluated on different images"
     elif chains[0] != chains[1]:
         difference = f"saw them through different chains, {chains[0]!r} and {chains[1]!r}"
-    elif a.dataset["class_names"] != b.dataset["class_names"]:
+    elif first.run.dataset["class_names"] != other.run.dataset["class_names"]:
         difference = "have different classes"
     if difference:
         raise ValueError(
-            f"{a_name} and {b_name} {difference}; explain these runs separately, or choose another"
-            " evaluation with --on."
+            f"{first.run.directory} and {other.run.directory} {difference}; explain these runs"
+            " separately, or choose another evaluation with --on."
         )
 
 

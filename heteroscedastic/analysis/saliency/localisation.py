@@ -82,22 +82,23 @@ def resized(maps: Float[np.ndarray, "n h w"], shape: tuple[int, int]) -> Float[n
 
 
 def controls(
-    maps: Float[np.ndarray, "n H W"], others: Float[np.ndarray, "n H W"]
+    maps: Float[np.ndarray, "n H W"], others: Float[np.ndarray, "n H W"] | None
 ) -> dict[str, Float[np.ndarray, "n H W"]]:
     """Maps that know nothing of the image: a centred Gaussian, all of it, and another's map.
 
     Args:
       maps: of the images.
-      others: of other images, of which the localisation is that of the set and not of the image.
+      others: of other images, of which the localisation is that of the set and not of the image;
+        None if there are none.
 
     Source: Choe et al. (2020), arXiv:2001.07437, for the centred Gaussian.
     """
     gaussian = centred_gaussian(maps.shape[1:]).astype(maps.dtype)
-    return {
+    found = {
         "centred Gaussian": np.broadcast_to(gaussian, maps.shape),
         "entire image": np.ones_like(maps),
-        "map of another image": others,
     }
+    return found if others is None else found | {"map of another image": others}
 
 
 def centred_gaussian(shape: Sequence[int]) -> Float[np.ndarray, "H W"]:

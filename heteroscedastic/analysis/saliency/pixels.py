@@ -9,7 +9,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Key
+from jaxtyping import Array, Float, Key, Shaped
 
 from heteroscedastic.analysis.saliency import attribution
 
@@ -17,6 +17,11 @@ from heteroscedastic.analysis.saliency import attribution
 Function = Callable[[Any], Float[Array, "b"]]
 NUM_POINTS = 32  # of the quadrature
 NUM_SAMPLES, NOISE_LEVEL = 32, 0.15  # of SmoothGrad
+
+
+def as_float(inputs: Shaped[Array, "b H W c"]) -> Float[Array, "b H W c"]:
+    """Images that a chain leaves as integers, as numbers that have gradients."""
+    return inputs if jnp.issubdtype(inputs.dtype, jnp.floating) else inputs.astype(jnp.float32)
 
 
 def integrated_gradients(

@@ -8,7 +8,7 @@ from jaxtyping import Float, Int
 from heteroscedastic.analysis.plots import figures
 from heteroscedastic.analysis.saliency import evaluation, explain
 from heteroscedastic.analysis.saliency.explain import Explained, Question
-from heteroscedastic.analysis.saliency.groups import GroupRuns
+from heteroscedastic.analysis.saliency.groups import Member
 from heteroscedastic.boxes import covers
 from heteroscedastic.data.inspect import contact_sheet
 from heteroscedastic.runs import loaded_run as loaded_run_lib
@@ -24,39 +24,44 @@ _TITLES = {
 }
 
 
-def check_not_zero(explained: Sequence[Explained], names: Sequence[str]) -> None:
+def check_not_zero(
+    explained: Sequence[Explained], names: Sequence[str], question: Question
+) -> None:
     """Raises a ValueError if a map of a single example is 0 at every place."""
+    choices = ["another --id"] if question.of in explain.OF_ALL_CLASSES else ["other --classes"]
+    cause = "as the number does not depend on the image"
+    if question.method in explain.POSITIVE:
+        cause = "as nothing raises the number"
+        choices.append("--method=integrated, which has a sign")
     for one, name in zip(explained, names):
         if not one.maps.any():
             raise ValueError(
-                f"the map of example {one.ids[0]} by {name} is 0 at every place, as nothing raises"
-                " the number; choose other --classes, or --method=integrated, which has a sign."
+                f"the map of example {one.ids[0]} by {name} is 0 at every place, {cause}; choose"
+                f" {' or '.join(choices)}."
             )
 
 
 def draw(
-    groups: Sequence[GroupRuns],
-    split: str,
+    members: Sequence[Member],
     question: Question,
     rows: Int[np.ndarray, "m"],
-    by_group: Sequence[Explained],
+    by_member: Sequence[Explained],
 ) -> figures.Figure:
     """The figure of these images.
 
-    Columns are the image, the image without its objects where the data has boxes, and for the first
-    run of each group its map. Noise maps are followed by their parts. Where a predicted class is
-    explained and it is wrong, the map of the right class follows.
+    Columns are the image, the image without its objects where it shows boxes, and the map of
+    each run. Noise maps are followed by their parts. Where a predicted class is explained and it is
+    wrong, the map of the right class follows.
 
     Args:
-      groups: of runs.
-      split: of the images.
+      members: a run of each group.
       question: what the maps explain.
       rows: positions of the images in the split.
-      by_group: the maps of the first run of each group.
+      by_member: the maps of each run.
     """
     from heteroscedastic.analysis.plots import overlays
 
-    first = groups[0].runs[0]
+    first, split = members[0].run, members[0].split
     names = figures.class_names(first.dataset)
     data = loaded_run_lib.split_data(first, split).take(rows)
     pictures = seen(first, split, rows)
@@ -64,30 +69,31 @@ def draw(
     labels = data.labels.reshape(len(rows), -1)
     shows_label = question.of in ("class", "log_prob") and question.classes == "predicted"
     right = [
-        explain.explain(g.runs[0], split, question._replace(classes="label"), rows)
+        explain.explain(m.run, m.split, question._replace(classes="label"), rows)
         if shows_label
         else None
-        for g in groups
+        for m in members
     ]
     lines = []
     for i, picture in enumerate(pictures):
         label = ", ".join(names[c] for c in labels[i] if c >= 0) or "none"
+        cells: list[overlays.Cell | None]
         cells = [overlays.Cell(picture, None, f"id {data.ids[i]}\nlabel: {label}")]
-        if boxes is not None:
-            context = without_objects(picture, boxes[i])
-            cells.append(overlays.Cell(context, None, "without objects"))
-        for group, found, of_label in zip(groups, by_group, right):
+        if boxes is not None and boxes.any():
+            context = overlays.Cell(without_objects(picture, boxes[i]), None, "without objects")
+            cells.append(context if boxes[i].any() else None)  # the crop may lose all boxes
+        for member, found, of_label in zip(members, by_member, right):
             caption = (
-                f"{group.name}\n{verdict(found, labels, names, i)}\n{_explains(found, names, i)}"
+                f"{member.group}\n{verdict(found, labels, names, i)}\n{_explains(found, names, i)}"
             )
             cells.append(overlays.Cell(picture, found.maps[i], caption))
             if found.diagonal is not None and found.factors is not None:
                 for name, part in (("diagonal", found.diagonal), ("factors", found.factors)):
-                    text = f"{group.name}\npart of the {name}: {part[i].sum():.3g}"
+                    text = f"{member.group}\npart of the {name}: {part[i].sum():.3g}"
                     cells.append(overlays.Cell(picture, part[i], text))
             if of_label is not None:
                 is_same = found.classes[i, 0] == of_label.classes[i, 0]
-                text = f"{group.name}\nright class\n{_explains(of_label, names, i)}"
+                text = f"{member.group}\nright class\n{_explains(of_label, names, i)}"
                 cells.append(None if is_same else overlays.Cell(picture, of_label.maps[i], text))
         lines.append(cells)
     data_name = first.run.config["data"]["name"]
@@ -113,7 +119,7 @@ def without_objects(image: np.ndarray, boxes: Float[np.ndarray, "m 4"]) -> np.nd
 
 def verdict(found: Explained, labels: Int[np.ndarray, "n m"], names: Sequence[str], i: int) -> str:
     """The likeliest classes of an explained image, and in words whether the first is right."""
-    word = "right" if found.probable[i, 0] in labels[i] else "wrong"
+    word = "right" if explain.is_right(found, labels)[i] else "wrong"
     probable = ", ".join(
         f"{names[c]} {100 * p:.0f}\u00a0%" for c, p in zip(found.probable[i], found.probs[i])
     )

@@ -9,7 +9,7 @@ their seed form a group.
 
 import argparse
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,10 +18,11 @@ from jaxtyping import Int
 from heteroscedastic import files, user_errors
 from heteroscedastic.analysis.covariance import pairs as pairs_lib
 from heteroscedastic.analysis.plots import figures
+from heteroscedastic.analysis.report import comparison
 from heteroscedastic.analysis.saliency import deletion, evaluation, explain, localisation, sheet
 from heteroscedastic.analysis.saliency import groups as groups_lib
 from heteroscedastic.analysis.saliency.explain import Explained, Question
-from heteroscedastic.analysis.saliency.groups import GroupRuns
+from heteroscedastic.analysis.saliency.groups import Member
 from heteroscedastic.calibration import bootstrap
 from heteroscedastic.runs import compilation_cache
 from heteroscedastic.runs import loaded_run as loaded_run_lib
@@ -38,11 +39,10 @@ def chosen_rows(
     Of noise, entropy and information those with the largest values; else examples that the run gets
     wrong and as many that it gets right, evenly spaced.
     """
-    explained = explain.explain(loaded_run, split, question)
+    answers = explain.answers(loaded_run, split, question)
     if question.of in ("noise", *explain.OF_ALL_CLASSES):
-        return np.argsort(-explained.value, kind="stable")[:number]
-    labels = loaded_run_lib.split_data(loaded_run, split).labels
-    is_right = (labels.reshape(len(labels), -1) == explained.probable[:, :1]).any(axis=-1)
+        return np.argsort(-answers.value, kind="stable")[:number]
+    is_right = explain.is_right(answers, loaded_run_lib.split_data(loaded_run, split).labels)
     parts = []
     for rows in (np.flatnonzero(~is_right), np.flatnonzero(is_right)):
         spaced = np.linspace(0, len(rows) - 1, min(len(rows), number // 2)).astype(int)
@@ -50,13 +50,20 @@ def chosen_rows(
     return np.concatenate(parts)
 
 
-def images(explained: Explained, names: Sequence[str]) -> list[dict[str, Any]]:
+def images(
+    explained: Explained,
+    labels: Int[np.ndarray, "n"] | Int[np.ndarray, "n m"],
+    names: Sequence[str],
+) -> list[dict[str, Any]]:
     """What a run says about each explained image, and the sums of its map."""
+    is_right = explain.is_right(explained, labels)
     rows = []
     for i, example in enumerate(explained.ids.tolist()):
         probable = zip(explained.probable[i].tolist(), explained.probs[i].tolist())
         row = {
             "id": example,
+            "labels": [names[c] for c in np.ravel(labels[i]) if c >= 0],
+            "is_right": bool(is_right[i]),
             "probable": [{"class": names[c], "probability": p} for c, p in probable],
             "explained": [names[c] for c in explained.classes[i]],
             "value": float(explained.value[i]),
@@ -75,82 +82,74 @@ class Localised(NamedTuple):
     # By name of the run: the rows of `evaluation.table`, how many images count, and `by_threshold`,
     # by map the share of images with an IoU of 0.5 at each of `localisation.THRESHOLDS`.
     runs: dict[str, dict[str, Any]]
-    differences: dict[str, dict[str, bootstrap.Interval]]  # of groups from the first, by metric
+    reference: str | None  # the first group that has scores
+    differences: dict[str, dict[str, bootstrap.Interval]]  # of groups from it, by metric
     notes: list[str]  # what is missing, and why
 
 
 def localised(
-    groups: Sequence[GroupRuns],
-    split: str,
-    validation: str | None,
-    question: Question,
-    max_images: int | None = None,
+    members: Iterable[Member], question: Question, max_images: int | None = None
 ) -> Localised:
     """Whether the maps of runs lie on the objects, by run and between groups; see `numbers`."""
     asked = _of_right_class(question)
-    found, by_example, notes = {}, [], []
-    for group in groups:
-        values = []
-        for seed, run in zip(group.seeds, group.runs):
-            name = run_name(group, seed)
-            try:
-                located = evaluation.located(run, split, asked, max_images=max_images)
-            except ValueError as error:
-                notes.append(f"{name}: no localisation: {error}")
-                continue
-            held_out = None
-            try:
-                if validation is not None:
-                    held_out = evaluation.located(run, validation, asked, max_images=max_images)
-            except ValueError as error:
-                notes.append(f"{name}: no max_box: {error}")
-            if validation is None:
-                notes.append("no max_box: the runs have no other evaluation of a validation split.")
-            found[name] = {
-                "localisation": evaluation.table(located, held_out),
-                "by_threshold": {
-                    kind: (scores.any_ious >= 0.5).mean(axis=0)
-                    for kind, scores in located.by_map.items()
-                },
-                "num_scored": len(located.ids),
-                "num_without_boxes": located.num_without_boxes,
-                "num_zero_maps": located.num_zero,
-            }
-            other = None if held_out is None else held_out.by_map["map"]
-            values.append((located.ids, evaluation.metrics(located.by_map["map"], other)))
-        by_example.append(values)
-    names, seeds = ([getattr(group, field) for group in groups] for field in ("name", "seeds"))
-    differences = evaluation.differences(names, seeds, by_example)
-    return Localised(found, differences, list(dict.fromkeys(notes)))
+    found, notes = {}, []
+    values: dict[str, dict[int, evaluation.ByExample]] = {}
+    for member in members:
+        name, run, validation = member.name, member.run, member.validation
+        try:
+            located = evaluation.located(run, member.split, asked, max_images=max_images)
+        except ValueError as error:
+            notes.append(f"{name}: no localisation: {error}")
+            continue
+        held_out = None
+        try:
+            if validation is not None:
+                held_out = evaluation.located(run, validation, asked, max_images=max_images)
+        except ValueError as error:
+            notes.append(f"{name}: no max_box: {error}")
+        if validation is None:
+            notes.append("no max_box: the runs have no other evaluation of a validation split.")
+        found[name] = {
+            "localisation": evaluation.table(located, held_out),
+            "by_threshold": {
+                kind: (scores.any_ious >= 0.5).mean(axis=0)
+                for kind, scores in located.by_map.items()
+            },
+            "num_scored": len(located.ids),
+            "num_without_boxes": located.num_without_boxes,
+            "num_zero_maps": located.num_zero,
+        }
+        other = None if held_out is None else held_out.by_map["map"]
+        own = evaluation.metrics(located.by_map["map"], other)
+        values.setdefault(member.group, {})[member.seed] = located.ids, own
+    differences = evaluation.differences(values)
+    if len(values) > 1 and not differences:
+        notes.append("no differences between groups: no image has scores of all runs.")
+    return Localised(found, next(iter(values), None), differences, list(dict.fromkeys(notes)))
 
 
-def numbers(
-    groups: Sequence[GroupRuns], split: str, validation: str | None, question: Question
-) -> dict[str, Any]:
+def numbers(members: Iterable[Member], question: Question) -> dict[str, Any]:
     """Localisation and deletion of each run, and the differences between groups.
 
     Maps are of the right class, if a class is explained and none is given.
     """
-    found = localised(groups, split, validation, question)
-    asked = _of_right_class(question)
-    runs = {
-        run_name(group, seed): {"deletion": evaluation.deletion_curves(run, split, asked)}
-        | found.runs.get(run_name(group, seed), {})
-        for group in groups
-        for seed, run in zip(group.seeds, group.runs)
-    }
+    asked, runs = _of_right_class(question), {}
+
+    def after_deletion() -> Iterator[Member]:
+        for member in members:
+            curves = evaluation.deletion_curves(member.run, member.split, asked)
+            runs[member.name] = {"deletion": curves}
+            yield member
+
+    found = localised(after_deletion(), question)
     return {
-        "runs": runs,
+        "runs": {name: own | found.runs.get(name, {}) for name, own in runs.items()},
+        "reference": found.reference,
         "differences": found.differences,
         "thresholds": localisation.THRESHOLDS,
         "fractions_deleted": deletion.FRACTIONS,
         "notes": found.notes,
     }
-
-
-def run_name(group: GroupRuns, seed: int) -> str:
-    """The name of a run of a group."""
-    return f"{group.name}, seed {seed}"
 
 
 def _of_right_class(question: Question) -> Question:
@@ -184,12 +183,9 @@ def main() -> None:
     parser.add_argument("--data_dir", default=os.environ.get("TFDS_DATA_DIR"))
     flags = parser.parse_args()
     compilation_cache.enable()
-    groups, split, validation = groups_lib.load(flags.runs, flags.on, flags.data_dir)
-    first = groups[0].runs[0]
-    question = _question(flags, figures.class_names(first.dataset))
-    for run in (run for group in groups for run in group.runs):
-        explain.check(run, question, split)
-    _report(flags, groups, split, validation, question)
+    saved = comparison.groups(flags.runs)
+    question = _question(flags, figures.class_names(saved[0].runs[0].dataset))
+    _report(flags, saved, question)
 
 
 def _question(flags: argparse.Namespace, names: Sequence[str]) -> Question:
@@ -199,28 +195,36 @@ def _question(flags: argparse.Namespace, names: Sequence[str]) -> Question:
     return Question(flags.of, method, tuple(pairs_lib.class_numbers(names, flags.classes).tolist()))
 
 
-def _report(flags, groups, split, validation, question) -> None:
-    first = groups[0].runs[0]
+def _report(flags, saved, question) -> None:
+    arguments = flags.on, question, flags.data_dir
+    if flags.id is not None:
+        saved = groups_lib.first_runs(saved)
+    by_group: dict[str, Member] = {}
+    for member in groups_lib.members(saved, *arguments):  # checks every run before it explains one
+        by_group.setdefault(member.group, member)
+    shown = list(by_group.values())
+    first, split = shown[0].run, shown[0].split
     names = figures.class_names(first.dataset)
     data = loaded_run_lib.split_data(first, split)
     if flags.id is None:
         rows = chosen_rows(first, split, question)
     else:
         rows = loaded_run_lib.positions_of_id(data, split, flags.id)
-    by_group = [explain.explain(g.runs[0], split, question, rows) for g in groups]
+    explained = [explain.explain(m.run, m.split, question, rows) for m in shown]
     if flags.id is not None:
-        sheet.check_not_zero(by_group, [group.name for group in groups])
+        sheet.check_not_zero(explained, list(by_group), question)
     facts: dict[str, Any] = {**question._asdict(), "on": flags.on}
-    facts["images"] = {g.name: images(x, names) for g, x in zip(groups, by_group)}
+    labels = data.labels[rows]
+    facts["images"] = {name: images(x, labels, names) for name, x in zip(by_group, explained)}
     if flags.id is None:
-        facts |= numbers(groups, split, validation, question)
+        facts |= numbers(groups_lib.members(saved, *arguments), question)
     suffix = "" if flags.id is None else f"_{flags.id}"
     out = files.as_path(flags.runs[0]) / "analysis" / "saliency"
     path = out / f"{flags.on}_{flags.of}_{question.method}{suffix}"
     files.write_json(path.with_name(f"{path.name}.json"), facts)
     written = [path.with_name(f"{path.name}.json")]
     if figures.can_draw():
-        figure = sheet.draw(groups, split, question, rows, by_group)
+        figure = sheet.draw(shown, question, rows, explained)
         written += figures.write(figure, path)
     for note in facts.get("notes", []):
         print(f"note: {note}")

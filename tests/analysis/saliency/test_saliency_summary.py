@@ -1,25 +1,32 @@
 """The command on finished runs."""
 
 import dataclasses
+import gc
 import hashlib
 import json
 import shutil
 import sys
+import weakref
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from heteroscedastic.analysis.plots import overlays
+from heteroscedastic.analysis.report import comparison
 from heteroscedastic.analysis.saliency import (
+    deletion,
     evaluation,
     explain,
     groups,
     localisation,
     scalars,
+    sheet,
     summary,
 )
 from heteroscedastic.analysis.saliency.explain import Question
+from heteroscedastic.data import augment, chains
 from heteroscedastic.models import heads
 from heteroscedastic.runs import loaded_run
 
@@ -63,6 +70,11 @@ def test_it_compares_runs_and_writes_only_under_analysis(command, noisy, plain):
     written = {path.name for path in (plain / "analysis" / "saliency").iterdir()}
     assert written == {f"test_class_grad_cam_pp.{suffix}" for suffix in ("json", "png", "svg")}
     assert set(facts["images"]) == {"plain", "noisy"}
+    for row in (row for rows in facts["images"].values() for row in rows):
+        assert row["is_right"] == (row["probable"][0]["class"] in row["labels"])
+    words = [row["is_right"] for row in facts["images"]["plain"]]
+    assert words == sorted(words)  # wrong ones first
+    assert {*words} == {False, True}
     assert set(facts["differences"]["noisy"]) == set(evaluation.METRICS)
     for result in facts["runs"].values():
         names = {row["map"] for row in result["localisation"]}
@@ -147,11 +159,19 @@ def test_log_prob_and_information_are_of_the_prediction(loaded):
     assert np.abs(found.maps).max() > 0
 
 
+def test_answers_are_those_beside_the_maps(loaded):
+    for question in (Question("noise", "integrated"), Question("class", "grad_cam", "label")):
+        found = explain.answers(loaded, "test", question)
+        explained = explain.explain(loaded, "test", question)
+        for name, values in found._asdict().items():
+            np.testing.assert_allclose(values, getattr(explained, name), rtol=1e-4, err_msg=name)
+
+
 def test_chosen_rows_are_found_as_alone(loaded):
     question = Question("noise", "integrated")
     every = explain.explain(loaded, "test", question)
     rows = summary.chosen_rows(loaded, "test", question, 3)
-    assert every.value[rows[0]] == every.value.max()
+    np.testing.assert_allclose(every.value[rows], np.sort(every.value)[::-1][:3], rtol=1e-4)
     chosen = explain.explain(loaded, "test", question, rows)
     np.testing.assert_allclose(chosen.maps, every.maps[rows], rtol=1e-4, atol=1e-6)
     wrong_and_right = summary.chosen_rows(loaded, "test", Question("class", "grad_cam"), 4)
@@ -193,16 +213,28 @@ ERRORS = [
 ]
 
 
-@pytest.mark.parametrize(("flags", "message"), ERRORS, ids=[" ".join(f) for f, _ in ERRORS])
-def test_bad_input_is_one_line_that_says_what_to_do(command, noisy, flags, message):
+ERRORS_WITHOUT_NOISE = [
+    ((f"--of={of}",), r"the head Deterministic has no noise; choose .* or --of=class")
+    for of in ("noise", "information")
+]
+
+
+@pytest.mark.parametrize(
+    ("run", "flags", "message"),
+    [("noisy", *case) for case in ERRORS] + [("plain", *case) for case in ERRORS_WITHOUT_NOISE],
+)
+def test_bad_input_is_one_line_that_says_what_to_do(command, request, run, flags, message):
     with pytest.raises(SystemExit, match=message) as error:
-        command("--runs", noisy, *flags)
+        command("--runs", request.getfixturevalue(run), *flags)
     assert "\n" not in str(error.value)
 
 
-def test_a_head_without_noise_and_one_with_a_hidden_layer_say_what_to_use(command, plain, loaded):
-    with pytest.raises(SystemExit, match=r"Deterministic has no noise; .* or --of=class"):
-        command("--runs", plain, "--of=noise")
+def test_a_head_without_noise_and_one_with_a_hidden_layer_say_what_to_use(
+    command, noisy, plain, loaded
+):
+    with pytest.raises(SystemExit, match=r"Deterministic has no noise; .* or --of=class") as error:
+        command("--runs", noisy, plain, "--of=noise")
+    assert str(error.value).startswith(f"error: {plain}: the head")
     head = heads.Deterministic(3, hidden_width=4)
     hidden = with_run(loaded, model=loaded.run.model.clone(head=head))
     with pytest.raises(ValueError, match=r"--method=cam: hidden_width is 4, .*--method=grad_cam"):
@@ -224,6 +256,11 @@ def with_test_split(loaded, **fields):
     return with_run(loaded, pipeline=dataclasses.replace(pipeline, dataset=dataset))
 
 
+def member(run):
+    """The run as one of a group, with the split "valid" for thresholds."""
+    return groups.Member("LowRank", 0, run, "test", "valid")
+
+
 def test_runs_over_other_images_chains_or_classes_are_not_compared(loaded):
     test, config = loaded_run.split_data(loaded, "test"), loaded.run.config
     data = config["data"] | {"eval": "value_range(0, 1)"}
@@ -235,10 +272,29 @@ def test_runs_over_other_images_chains_or_classes_are_not_compared(loaded):
         ),
         "have different classes": loaded._replace(dataset={"class_names": ["a", "b", "c"]}),
     }
-    groups.check_same_images((loaded, "one", "test"), (loaded, "two", "test"))
+    groups.check_same_images(member(loaded), member(loaded))
     for message, other in others.items():
-        with pytest.raises(ValueError, match=f"^one and two {message}"):
-            groups.check_same_images((loaded, "one", "test"), (other, "two", "test"))
+        other = other._replace(directory="two")
+        with pytest.raises(ValueError, match=f"^{loaded.directory} and two {message}"):
+            groups.check_same_images(member(loaded), member(other))
+
+
+def test_runs_are_loaded_one_at_a_time(noisy, plain, data_dir, monkeypatch):
+    load, alive, most = loaded_run.load_evaluated, [], []
+
+    def counted(*arguments):
+        most.append(sum(run() is not None for run in alive))
+        found, split = load(*arguments)
+        alive.append(weakref.ref(found.run))
+        return found, split
+
+    monkeypatch.setattr(loaded_run, "load_evaluated", counted)
+    saved = comparison.groups([noisy, plain]) * 2
+    question = Question("class", "grad_cam")
+    for found in groups.members(saved, "test", question, data_dir):
+        explain.explain(found.run, found.split, question, np.arange(2))
+        gc.collect()
+    assert most == [0, 1, 2, 2]  # the first run and the one before
 
 
 def test_a_run_from_before_or_unfinished_is_named(command, noisy, tmp_path):
@@ -253,23 +309,27 @@ def test_zero_maps_and_maps_that_are_not_finite_say_what_to_do(loaded, noisy, co
     broken = jax.tree.map(np.array, loaded.state.params)
     broken["head"]["loc"]["kernel"] = broken["head"]["loc"]["kernel"] * np.nan
     diverged = loaded._replace(state=loaded.state._replace(params=broken))
-    with pytest.raises(
-        ValueError, match=r"^the map of example \d+, and of 35 others, is not finite"
-    ):
+    with pytest.raises(ValueError, match=r"the map of example \d+, and of 35 others") as error:
         explain.explain(diverged, "test", Question("class", "grad_cam"))
+    assert str(error.value).startswith(f"{noisy}: the map of")
     zero = explain.explain
     monkeypatch.setattr(
         explain, "explain", lambda *a, **k: (x := zero(*a, **k))._replace(maps=0 * x.maps)
     )
-    with pytest.raises(SystemExit, match=r"example 3 by LowRank is 0 at every place, .*--classes"):
-        command("--runs", noisy, "--of=class", "--id=3")
+    for flags, advice in (
+        ("--of=class", r"as nothing raises .* choose other --classes or --method=integrated,"),
+        ("--of=noise", r"as the number does not depend on the image; choose other --classes\.$"),
+        ("--of=entropy", r"as the number does not depend on the image; choose another --id\.$"),
+    ):
+        with pytest.raises(SystemExit, match=f"example 3 by LowRank is 0 at every place, {advice}"):
+            command("--runs", noisy, flags, "--id=3")
     with pytest.raises(ValueError, match=r"36 examples of 'test', \d+ have boxes and 0 maps"):
         evaluation.located(loaded, "test", Question("class", "grad_cam"))
 
 
 def test_a_run_without_boxes_gets_the_rest_and_a_note(loaded):
-    runs = [groups.GroupRuns("LowRank", [0], [with_test_split(loaded, extras={})])]
-    facts = summary.numbers(runs, "test", "valid", Question("class", "grad_cam"))
+    without = member(with_test_split(loaded, extras={}))
+    facts = summary.numbers([without], Question("class", "grad_cam"))
     (result,) = facts["runs"].values()
     assert set(result) == {"deletion"}
     assert len(result["deletion"]["map"]) == len(facts["fractions_deleted"])
@@ -283,8 +343,8 @@ def test_a_validation_without_boxes_leaves_the_other_metrics(loaded):
     splits = pipeline.dataset.splits
     splits = {**splits, "valid": splits["valid"]._replace(extras={})}
     pipeline = dataclasses.replace(pipeline, dataset=pipeline.dataset._replace(splits=splits))
-    runs = [groups.GroupRuns("LowRank", [0], [with_run(loaded, pipeline=pipeline)])]
-    facts = summary.numbers(runs, "test", "valid", Question("class", "grad_cam"))
+    without = member(with_run(loaded, pipeline=pipeline))
+    facts = summary.numbers([without], Question("class", "grad_cam"))
     (result,) = facts["runs"].values()
     assert {row["metric"] for row in result["localisation"]} == {"pointing", "box", "mass"}
     (note,) = facts["notes"]
@@ -304,13 +364,96 @@ def test_a_group_does_not_differ_from_itself_and_by_a_constant_from_its_shift():
     first = [(ids, {"pointing": v}) for v in values]
     # Another order of the same examples, one more example, and a constant more.
     more = [(np.append(ids, 99)[::-1], {"pointing": np.append(v, 0)[::-1] + 0.25}) for v in values]
-    seeds = [[0, 1], [0, 1]]
-    same = evaluation.differences(["a", "b"], seeds, [first, first])["b"]["pointing"]
-    assert same == (0, 0, 0)
-    found = evaluation.differences(["a", "b"], seeds, [first, more])["b"]["pointing"]
-    np.testing.assert_allclose(found, 0.25, rtol=1e-9)
-    swapped = evaluation.differences(["a", "b"], [[0, 1], [1, 0]], [first, more[::-1]])
-    np.testing.assert_allclose(swapped["b"]["pointing"], 0.25, rtol=1e-9)
+
+    def difference(other):
+        values = {"a": dict(enumerate(first)), "b": other}
+        return evaluation.differences(values)["b"]["pointing"]
+
+    assert difference(dict(enumerate(first))) == (0, 0, 0)
+    # By seed, in another order of the seeds, and of the seed that both groups have.
+    for other in ({0: more[0], 1: more[1]}, {1: more[1], 0: more[0]}, {1: more[1], 7: first[0]}):
+        np.testing.assert_allclose(difference(other), 0.25, rtol=1e-9)
+
+
+def test_a_sheet_shows_what_the_network_saw_with_the_boxes_that_the_crop_kept(
+    loaded, data_dir, monkeypatch
+):
+    has_box = evaluation.boxes_of(loaded, "test").any(axis=(1, 2))
+    kept, lost = np.flatnonzero(has_box)[:1], np.flatnonzero(~has_box)[:1]
+    with np.load(f"{data_dir}/patches.npz") as arrays:
+        stored, labels = arrays["test_inputs"], arrays["test_labels"]
+        box = arrays["test_boxes"][kept[0], 0]
+    drawn, grid = [], overlays.grid
+
+    def recorded(lines, title):
+        drawn.append(lines)
+        return grid(lines, title)
+
+    monkeypatch.setattr(overlays, "grid", recorded)
+    question = Question("class", "grad_cam", "label")
+    for rows in (np.append(kept, lost), lost):
+        maps = explain.explain(loaded, "test", question, rows)
+        sheet.draw([member(loaded)], question, rows, [maps])
+    ((first, context, map_), (second, *others)), ((alone, _),) = drawn
+    for cell, row in ((first, kept[0]), (map_, kept[0]), (second, lost[0]), (alone, lost[0])):
+        np.testing.assert_array_equal(cell.image, stored[row, 4:12, 4:12])  # the central 8 of 16
+    name = loaded.dataset["class_names"][labels[kept[0]]]
+    assert first.caption == f"id {kept[0]}\nlabel: {name}"
+    # Grey in the box, as it follows the crop, and the image outside of it.
+    assert context.caption == "without objects"
+    top, left, bottom, right = np.round(box * 16).astype(int) - 4
+    inside = np.zeros((8, 8), bool)
+    inside[max(top, 0) : bottom, max(left, 0) : right] = True
+    assert 0 < inside.sum() < 64
+    expected = np.where(inside[..., None], 128, first.image)
+    np.testing.assert_array_equal(context.image, expected)
+    assert others[0] is None
+
+
+def test_a_verdict_is_right_if_the_likeliest_class_is_a_label():
+    probable = np.array([[2, 0], [1, 2], [0, 1]])
+    fields = dict.fromkeys(explain.Explained._fields) | {"probable": probable}
+    found = explain.Explained(**fields | {"probs": np.full((3, 2), [0.75, 0.25])})
+    labels = np.array([[2, -1], [2, 0], [1, 0]])
+    texts = [sheet.verdict(found, labels, ["a", "b", "c"], i) for i in range(3)]
+    percent = "75\u00a0%, {} 25\u00a0%"
+    assert texts == [
+        "right: c " + percent.format("a"),
+        "wrong: b " + percent.format("c"),
+        "right: a " + percent.format("b"),
+    ]
+
+
+def test_metrics_and_thirds_without_examples_are_left_out():
+    ious = np.full((2, 50), 0.6)
+    scores = localisation.Scores(np.array([1.0, 0.0]), np.full(2, np.nan), ious, ious)
+    ids, objectness = np.arange(2), np.array([0.1, 0.2])
+    found = evaluation.Located(ids, objectness, ids == 0, {"map": scores}, 0, 0)
+    rows = {row["metric"]: row for row in evaluation.table(found, None)}
+    assert set(rows) == {"pointing", "box"}
+    assert rows["pointing"]["mean"].value == 0.5
+    np.testing.assert_equal(rows["pointing"]["by_third"], [1.0, 0.0, np.nan])
+    ours = {"pointing": np.ones(2), "mass": np.full(2, np.nan)}
+    values = {"a": {0: (ids, ours)}, "b": {0: (ids, ours)}}
+    assert set(evaluation.differences(values)["b"]) == {"pointing"}
+    assert evaluation.differences(values | {"c": {0: (ids + 2, ours)}}) == {}
+
+
+def test_the_only_image_with_scores_has_no_map_of_another(loaded):
+    question = Question("class", "grad_cam", "label")
+    every = evaluation.located(loaded, "test", question)
+    chosen = np.isin(loaded_run.split_data(loaded, "test").ids, every.ids[:1])
+    boxes = loaded_run.split_data(loaded, "test").extras["boxes"]
+    alone = with_test_split(loaded, extras={"boxes": boxes * chosen[:, None, None]})
+    others = with_test_split(loaded, extras={"boxes": boxes * ~chosen[:, None, None]})
+    others = member(others)._replace(group="others")
+    found = summary.localised([member(alone), others], question)
+    (result, _) = found.runs.values()
+    assert result["num_scored"] == 1
+    names = {row["map"] for row in result["localisation"]}
+    assert names == {"map", "centred Gaussian", "entire image"}
+    assert found.differences == {}
+    assert found.notes == ["no differences between groups: no image has scores of all runs."]
 
 
 def test_metrics_take_the_threshold_of_the_validation():
@@ -325,9 +468,52 @@ def test_metrics_take_the_threshold_of_the_validation():
     np.testing.assert_array_equal(evaluation.metrics(scores, None)["box"], 1)  # at 0.2
 
 
+def test_images_that_a_chain_leaves_as_integers_are_explained_as_floats(loaded, monkeypatch):
+    """A value range that is that of the integers changes only their type."""
+    monkeypatch.setattr(evaluation, "MAX_DELETED", 4)
+    found = []
+    for chain in ("central_crop(8)", "central_crop(8)|value_range(0, 255)"):
+        chain = chains.evaluation(augment, chain)
+        run = with_run(loaded, pipeline=dataclasses.replace(loaded.run.pipeline, chain=chain))
+        images = explain.inputs(run, "test", np.arange(1))
+        question = Question("class", "integrated_gradients")
+        found.append((images.dtype, evaluation.deletion_curves(run, "test", question)))
+    (first, ours), (second, theirs) = found
+    assert (first, second) == (np.uint8, np.float32)
+    for name, curve in theirs.items():
+        np.testing.assert_allclose(ours[name], curve, rtol=1e-4, atol=1e-5)
+
+
 def test_deletion_starts_at_the_mean_value(loaded):
     question = Question("noise", "integrated")
     curves = evaluation.deletion_curves(loaded, "test", question)
     expected = explain.explain(loaded, "test", question).value.mean()
     for curve in curves.values():
         assert curve[0] == pytest.approx(expected, rel=1e-4)
+
+
+def test_deletion_curves_of_a_linear_scalar_follow_from_what_each_pixel_adds(loaded, monkeypatch):
+    """Pixels add the more, the farther they are from the centre."""
+    weights = 1 - localisation.centred_gaussian((8, 8)).astype(np.float32)
+    levels = np.linspace(1, 2, 36, dtype=np.float32)  # of images of one colour each
+    images = np.ones((36, 8, 8, 3), np.float32) * levels[:, None, None, None]
+    explained = explain.explain(loaded, "test", Question("class", "grad_cam"))
+    explained = explained._replace(maps=levels[:, None, None] * weights)
+    for name, value in (
+        ("explain", explained),
+        ("inputs", images),
+        ("mean_color", np.full(3, 0.25)),
+    ):
+        monkeypatch.setattr(explain, name, lambda *_, value=value: value)
+    monkeypatch.setattr(
+        explain, "scalar_of_inputs", lambda *_: lambda x: jnp.einsum("bhwc,hw->b", x, weights)
+    )
+    curves = evaluation.deletion_curves(loaded, "test", Question("class", "grad_cam"))
+    numbers = np.round(deletion.FRACTIONS * 64).astype(int)
+    ordered = np.sort(weights.ravel())
+    for name, order in (("map", ordered[::-1]), ("centre", ordered)):
+        filled = np.array([order[:n].sum() for n in numbers])
+        expected = 3 * (levels.mean() * (ordered.sum() - filled) + 0.25 * filled)
+        np.testing.assert_allclose(curves[name], expected, rtol=1e-4, err_msg=name)
+    assert (curves["map"][1:] < curves["random"][1:]).all()
+    assert (curves["random"][1:] < curves["centre"][1:]).all()

@@ -1,6 +1,8 @@
 """The section of the report, and cells of maps."""
 
+import dataclasses
 import re
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -23,6 +25,7 @@ from heteroscedastic.analysis.saliency.explain import Question
 from heteroscedastic.runs import loaded_run
 from heteroscedastic.runs.loaded_run import SavedRun
 from heteroscedastic.runs.predictions import Predictions
+from heteroscedastic.tasks.one_vs_rest import OneVsRest
 
 
 def run_set(data_dir, *runs):
@@ -54,9 +57,27 @@ def test_it_shows_the_images_with_the_largest_variance_of_the_first_pairs(noisy,
         assert text.endswith(".")
 
 
+def test_classes_that_share_a_name_are_explained_as_those_of_other_names(
+    noisy, data_dir, monkeypatch
+):
+    runs, load = run_set(data_dir, noisy), loaded_run.load_evaluated
+
+    def namesakes(*arguments):
+        run, split = load(*arguments)
+        return run._replace(dataset=run.dataset | {"class_names": ["same"] * 3}), split
+
+    numbers = []
+    for function in (load, namesakes):
+        monkeypatch.setattr(loaded_run, "load_evaluated", function)
+        (picture,) = (x for x in saliency_section.doubts(runs).parts if isinstance(x, Picture))
+        numbers.append([(row["id"], row["variance"]) for row in picture.numbers])
+    assert numbers[0] == numbers[1]
+    assert {row[name] for row in picture.numbers for name in ("class", "other")} == {"same"}
+
+
 def test_a_backbone_without_maps_is_a_note(mlp, data_dir):
     (_, note) = section(data_dir, mlp).parts
-    assert "The maps of Diagonal are not available: MLP has no maps; choose" in note
+    assert f"The maps of Diagonal are not available: {mlp}: MLP has no maps; choose" in note
 
 
 def test_localisation_shows_the_numbers_of_the_command_and_looks_its_sheet(noisy, data_dir):
@@ -80,21 +101,61 @@ def test_localisation_shows_the_numbers_of_the_command_and_looks_its_sheet(noisy
     assert len(page.page("title", "", [found, sheet])) < 2**21  # less than 2 MB
 
 
-def test_a_run_without_boxes_or_maps_is_a_note(monkeypatch):
+def with_task(runs, name):
+    """The runs with this task, and with their labels as lists of one."""
+    changed = [
+        group._replace(runs=tuple(x._replace(config=x.config | {"task": name}) for x in group.runs))
+        for group in runs.groups
+    ]
+    lists = [[p._replace(labels=p.labels[:, None]) for p in group] for group in runs.predictions]
+    return runs._replace(groups=changed, predictions=lists)
+
+
+def test_one_label_under_a_sigmoid_has_maps_and_lists_of_labels_have_not(
+    noisy, data_dir, monkeypatch
+):
+    runs, load = run_set(data_dir, noisy), loaded_run.load_evaluated
+
+    def under_a_sigmoid(*arguments):
+        found, split = load(*arguments)
+        return found._replace(run=dataclasses.replace(found.run, task=OneVsRest())), split
+
+    monkeypatch.setattr(loaded_run, "load_evaluated", under_a_sigmoid)
+    sections = objects_section.looks, objects_section.localisation
+    for function in sections:
+        assert isinstance(function(with_task(runs, "one_vs_rest")).parts[-1], Picture)
+        (note,) = function(with_task(runs, "multilabel")).parts
+        assert "The runs have lists of labels" in note
+    (note,) = saliency_section.doubts(with_task(runs, "one_vs_rest")).parts
+    assert "requires a softmax" in note
+
+
+def test_a_run_without_boxes_is_a_note(monkeypatch):
     runs = RunSet([], "test", None, [[predictions(np.ones(3), np.ones(3))]], None)
-    monkeypatch.setattr(objects_section.groups, "load_groups", lambda *_: ([], "test", None))
     text = "LowRank, seed 0: no localisation: the run reads no boxes."
-    monkeypatch.setattr(summary, "localised", lambda *_: summary.Localised({}, {}, [text]))
+    monkeypatch.setattr(summary, "localised", lambda *_: summary.Localised({}, None, {}, [text]))
     (note,) = objects_section.localisation(runs).parts
     assert note == page.note(text)
 
-    def missing(*_):
-        raise FileNotFoundError("no data set")
 
-    monkeypatch.setattr(objects_section.groups, "load_groups", missing)
-    for function in (objects_section.localisation, objects_section.looks):
-        (note,) = function(runs).parts
-        assert "not available: no data set" in note
+def test_runs_whose_maps_are_not_available_are_notes_beside_the_others(
+    mlp, noisy, plain, data_dir, tmp_path
+):
+    lost = shutil.copytree(plain, tmp_path / "lost")
+    shutil.rmtree(lost / "checkpoints")
+    runs = run_set(data_dir, mlp, lost, noisy)
+    for function in (objects_section.looks, objects_section.localisation):
+        *parts, picture = function(runs).parts
+        assert isinstance(picture, Picture)
+        numbers = picture.numbers.get("runs", picture.numbers)
+        assert [name.split(",")[0] for name in numbers] == [runs.groups[-1].name]
+        notes = [x for x in parts if "not available" in x]
+        assert len(notes) == 2
+        for run, group, note in zip((mlp, lost), runs.groups, notes):
+            assert f"The maps of {group.name}, seed 0 are not available: {run}" in note
+    for function in (objects_section.looks, objects_section.localisation):
+        (note,) = function(run_set(f"{data_dir}/nowhere", noisy)).parts
+        assert "The maps of LowRank, seed 0 are not available" in note
 
 
 def predictions(confidence, objectness=None, seed=0):
