@@ -39,18 +39,27 @@ def number(
     chosen: study.Table, regime: study.Regime, row: study.Row, metric: str, numbers: dict[str, Any]
 ) -> str:
     """The paper's number with its standard deviation; "-" if there is none."""
-    theirs, name = matching_row(chosen, row, numbers), column(chosen, regime, metric)
-    if theirs is None or theirs.get(name) is None:
-        return "-"
-    return cell(chosen, theirs, name, numbers)
+    name = column(chosen, regime, metric)
+    return cell(chosen, matching_row(chosen, row, numbers), name, numbers)
 
 
-def cell(chosen: study.Table, theirs: dict[str, Any], name: str, numbers: dict[str, Any]) -> str:
-    """A number in a row of the paper's table, with its standard deviation if there is one."""
+def cell(
+    chosen: study.Table, theirs: dict[str, Any] | None, name: str, numbers: dict[str, Any]
+) -> str:
+    """A number in a row of the paper's table, as `number` gives it."""
     columns = numbers["tables"][chosen.paper["table"]]["columns"]
     (unit,) = (column["unit"] for column in columns if column["key"] == name)
-    exponent = -2 if unit == "%" else 0
+    return _text(theirs, name, -2 if unit == "%" else 0)
+
+
+def as_printed(theirs: dict[str, Any] | None, name: str) -> str:
+    """As `cell`, in the paper's own unit: for tables that print percentages."""
+    return _text(theirs, name, 0)
+
+
+def _text(theirs: dict[str, Any] | None, name: str, exponent: int) -> str:
+    if theirs is None or theirs.get(name) is None:
+        return "-"
     values = (theirs[name], theirs.get("std", {}).get(name))
-    return " ± ".join(
-        str(decimal.Decimal(str(x)).scaleb(exponent)) for x in values if x is not None
-    )
+    scaled = (decimal.Decimal(str(x)).scaleb(exponent) for x in values if x is not None)
+    return " ± ".join(map(str, scaled))

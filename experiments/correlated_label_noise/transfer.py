@@ -139,7 +139,10 @@ def layout_by_head(
     (regime,) = chosen.regimes.values()
     rows = {row.name.partition("_from_")[2]: row for row in chosen.rows if chosen.paper}
     paper = {
-        head: paper_numbers.number(chosen, regime, row, "accuracy", numbers)
+        head: paper_numbers.as_printed(
+            paper_numbers.matching_row(chosen, row, numbers),
+            paper_numbers.column(chosen, regime, "accuracy"),
+        )
         for head, row in rows.items()
     }
     return text(accuracies(chosen, tuned), paper)

@@ -18,7 +18,7 @@ class Predictions(NamedTuple):
     Above 2,000 classes a run saves only the largest logits of each example; see tasks/task.py.
     """
 
-    source: files.Path
+    source: files.Path | None  # of the file; None for arrays of other origin
     ids: Int[np.ndarray, "n"]
     labels: Int[np.ndarray, "n"] | Int[np.ndarray, "n m"]  # lists are padded with -1
     logits: Float[np.ndarray, "n c"]  # of all classes, or the largest in descending order
@@ -188,9 +188,9 @@ def all_logits(predictions: Predictions, purpose: str) -> Float[np.ndarray, "n k
     return predictions.logits
 
 
-def _saving(source: files.Path) -> str:
+def _saving(source: files.Path | None) -> str:
     """How a run saves all logits, as the end of an error; empty if it has no setting for that."""
-    record = run_record.read_if_complete(source.parent.parent)
+    record = run_record.read_if_complete(source.parent.parent) if source else None
     evals = record.config["evals"] if record else {}
     flags = [
         f"--config.evals.{name}.num_largest={len(record.dataset['class_names'])}"

@@ -1,6 +1,7 @@
 import dataclasses
 import functools
 import importlib.util
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -141,7 +142,7 @@ def loaded():
     }
     run = assembly.build(study.config("mosaic_frcnn_hom", settings))
     state = jax.jit(run.init)(run.root_key)
-    return loaded_run.LoadedRun(run, {}, run.pipeline.description, state)
+    return loaded_run.LoadedRun(Path("run"), run, {}, run.pipeline.description, state)
 
 
 @pytest.mark.parametrize(
