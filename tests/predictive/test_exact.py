@@ -32,7 +32,7 @@ CASES = {
     "a narrow class above a wide one": ([60.0, -16.0, -60.0], [1.0, 60.0, 10.0]),
 }
 MANY = {  # the number of classes of each kind
-    "1,000": ([2.0, -1.0, 0.0], [0.5, 3.0, 1.0], [1, 1, 998]),
+    "1,000": ([7.0, -1.0, 0.0], [0.5, 3.0, 1.0], [1, 1, 998]),
     "21,843": ([20.0, 9.0, 0.0], [9.5, 0.2, 5.3], [1, 2, 21_840]),
 }
 
@@ -85,6 +85,17 @@ def assert_accurate(actual, expected):
     assert np.max(error, initial=0.0, where=expected > np.log(1e-12)) < 1e-2
 
 
+def drawn():
+    """As many random cases as CASES, of two to five classes, over the whole range of both."""
+    rng = np.random.default_rng(0)
+    cases = []
+    for num_classes in np.resize([2, 3, 4, 5], len(CASES)):
+        loc = rng.uniform(-60, 60, num_classes) * rng.choice([1.0, 0.1, 0.02])
+        scale = np.exp(rng.uniform(np.log(1e-3), np.log(60), num_classes))
+        cases.append((arrays(loc), arrays(scale)))
+    return cases
+
+
 @functools.cache
 def computed():
     """Log-probabilities of all cases, and gradients of the last class of each."""
@@ -99,6 +110,12 @@ def test_log_probabilities_agree_with_quadrature(name):
     assert_accurate(log_probs[:num_classes], truth(name))
     np.testing.assert_array_equal(log_probs[num_classes:], -np.inf)
     np.testing.assert_allclose(np.exp(log_probs).sum(), 1.0, rtol=1e-6)
+
+
+def test_random_means_and_scales_agree_with_quadrature():
+    cases = drawn()
+    for (loc, scale), log_probs in zip(cases, with_gradient(cases)[0], strict=True):
+        assert_accurate(log_probs[: len(loc)], exact_integral.log_probs(loc, scale))
 
 
 @pytest.mark.parametrize("name", [n for n in CASES if len(CASES[n][0]) < 4 and "above" not in n])
@@ -128,6 +145,23 @@ def test_many_classes_agree_with_quadrature(name):
     first = np.cumsum([0, *counts[:-1]])
     assert_accurate(log_probs[first], truth(name))
     np.testing.assert_allclose(np.exp(log_probs).sum(), 1.0, rtol=1e-5)
+
+
+def test_gradients_of_a_thousand_classes_agree_with_quadrature():
+    *values, counts = MANY["1,000"]
+    one = LatentGaussian(*(jnp.asarray(np.repeat(arrays(x), counts)) for x in values))
+    gradient = jax.grad(lambda one: exact(one)[0])(one)
+    first = np.cumsum([0, *counts[:-1]])
+    for i, field in enumerate(("loc", "scale_diag")):
+        actual = np.add.reduceat(np.asarray(getattr(gradient, field)), first)
+        for kind in range(3):  # all classes of a kind move together
+            ends = []
+            for step in (0.01, -0.01):
+                moved = np.array(values)
+                moved[i, kind] += step
+                ends.append(exact_integral.log_probs(*moved, counts, tolerance=1e-9)[0])
+            expected = (ends[0] - ends[1]) / 0.02
+            np.testing.assert_allclose(actual[kind], expected, rtol=1e-3)
 
 
 def test_the_exact_form_is_the_limit_of_samples_with_its_gradient():
