@@ -8,7 +8,7 @@ from heteroscedastic.data.dataset import Dataset
 from heteroscedastic.data.storage import store
 
 
-def write(
+def main(
     description: str | None,
     sets: dict[str, tuple[Callable[[str], Dataset], Callable[[Dataset], str]]],
 ) -> None:

@@ -127,7 +127,7 @@ def main() -> None:
         COCO: functools.partial(coco, one_class=False),
         OBJECTS: functools.partial(coco, one_class=True),
     }
-    write_data.write(main.__doc__, {name: (x, _summary) for name, x in made.items()})
+    write_data.main(main.__doc__, {name: (x, _summary) for name, x in made.items()})
 
 
 if __name__ == "__main__":

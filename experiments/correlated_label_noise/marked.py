@@ -83,7 +83,7 @@ def main() -> None:
     def made(data_dir):
         return marked(store.load("cifar10", data_dir, splits=_SPLITS))
 
-    write_data.write(main.__doc__, {NAME: (made, _summary)})
+    write_data.main(main.__doc__, {NAME: (made, _summary)})
 
 
 if __name__ == "__main__":

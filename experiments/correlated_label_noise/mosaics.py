@@ -77,7 +77,7 @@ def _summary(data: Dataset) -> str:
 @user_errors.one_line()
 def main() -> None:
     """Writes tiny_imagenet_mosaics.npz: four images of Tiny-ImageNet in one, with their labels."""
-    write_data.write(main.__doc__, {NAME: (_of_tiny_imagenet, _summary)})
+    write_data.main(main.__doc__, {NAME: (_of_tiny_imagenet, _summary)})
 
 
 if __name__ == "__main__":
