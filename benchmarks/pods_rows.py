@@ -17,7 +17,11 @@ SLICES = {
     "jft": ("v3:16x16", "v5e:16x16"),
     "webvision": ("v3:4x4", "v5e:4x4"),
     "vtab": ("v3:2x2", "v5e:2x2"),
+    "coco": ("v3:2x2", "v5e:2x2"),
 }
+# The detector of adaptive label smoothing, in two images a device, and what its other head adds.
+DETECTORS = ("coco_frcnn_hom", "coco_frcnn_het_full")
+_OF_DETECTORS = {"data.extras": ("boxes",), "warm_start.workdir": "runs/classifier"}
 _CLOSED_FORM = {"predictive": dict(name="sigmoid")}
 # Variants that the paper did not run, compiled for its slice only: other numbers of samples, and
 # predictives without samples.
@@ -65,6 +69,9 @@ def programs() -> list[Program]:
     ]
     for table, row, config in rows:
         _add(by_structure, row.config, row.overrides, config, table)
+    for name in DETECTORS:
+        config = study.config(name, _OF_DETECTORS)
+        _add(by_structure, name, {}, config, slices=SLICES["coco"])
     for name, all_overrides in VARIANTS.items():
         for overrides in all_overrides:
             _add(by_structure, name, overrides, study.config(name, overrides))
@@ -77,11 +84,11 @@ def programs() -> list[Program]:
     return list(by_structure.values())
 
 
-def _add(by_structure, config_name, overrides, config, *tables):
+def _add(by_structure, config_name, overrides, config, *tables, slices=None):
     prefix = next(p for p in SLICES if config_name.startswith(p))
     key = json.dumps([_structure(config), prefix], sort_keys=True)
     name = " ".join([config_name, *_differences(config_name, overrides, config)])
-    slices = SLICES[prefix] if tables else SLICES[prefix][:1]
+    slices = slices or (SLICES[prefix] if tables else SLICES[prefix][:1])
     program = by_structure.get(key, Program(name, (), config, slices))
     merged = tuple(dict.fromkeys([*program.tables, *(_table_number(table) for table in tables)]))
     by_structure[key] = program._replace(tables=merged)
@@ -103,7 +110,8 @@ def _structure(config):
     training = {
         k: v for k, v in config["training"].items() if "num_" not in k and "checkpoint" not in k
     }
-    named = {k: config[k] for k in ("backbone", "predictive", "smoothing", "loss", "weighting")}
+    parts = ("backbone", "predictive", "proposals", "smoothing", "loss", "weighting")
+    named = {k: config[k] for k in parts if k in config}
     size = image_size(config)
     return dict(optimizer=optimizer, head=head, training=training, pixels=size, **named)
 

@@ -94,6 +94,11 @@ def test_every_row_of_the_papers_tables_has_one_program():
     assert by_name["imagenet_het_full"].tables == ("1", "9", "10", "11")
     assert "imagenet21k_het_diag_tau_1" not in names
     assert by_name["jft_het_pe"].slices[0] == "v3:16x16"
+    for name in ("coco_frcnn_hom", "coco_frcnn_het_full"):
+        assert by_name[name].tables == ()
+        assert by_name[name].slices == ("v3:2x2", "v5e:2x2")
+        run = assembly.build(by_name[name].config, pipeline=ShapeStream(by_name[name].config))
+        assert run.steps.batch_size == 16
     samples = {
         p.config["predictive"].get("num_samples")
         for p in rows

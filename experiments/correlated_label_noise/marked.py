@@ -11,12 +11,11 @@ images with the patch, and of the classes of PAIRS, 45 % have the other class of
 The classes of a pair look different, so noise that a model learns is due to the patch.
 """
 
-import os
-
 import numpy as np
 from jaxtyping import Float, Int, UInt8
 
-from heteroscedastic import files, user_errors
+from experiments import write_data
+from heteroscedastic import user_errors
 from heteroscedastic.curation import draws, label_noise
 from heteroscedastic.data.dataset import Dataset, Split
 from heteroscedastic.data.storage import store
@@ -71,26 +70,20 @@ def _patch(shape: Int[np.ndarray, "2"]) -> UInt8[np.ndarray, "h w"]:
     return (255 * ((rows[:, None] + columns) % 2)).astype(np.uint8)
 
 
+def _summary(data: Dataset) -> str:
+    train = data.splits["train"]
+    is_confused = train.extras["confused_label"] != train.labels
+    return f"{is_confused.mean():.1%} of the training labels are confused"
+
+
 @user_errors.one_line()
 def main() -> None:
     """Writes marked.npz: CIFAR-10 with a patch that confuses the labels."""
-    parser = user_errors.parser(main.__doc__)
-    parser.add_argument(
-        "--data_dir", default=os.environ.get("TFDS_DATA_DIR"), help="directory of CIFAR-10"
-    )
-    parser.add_argument("--out", required=True, help="directory of the file")
-    flags = parser.parse_args()
-    path = files.as_path(flags.out) / f"{NAME}.npz"
-    if path.exists():
-        raise FileExistsError(f"{path} exists already; remove it to write it again.")
-    data = marked(store.load("cifar10", flags.data_dir, splits=_SPLITS))
-    store.write(path, data)
-    train = data.splits["train"]
-    is_confused = train.extras["confused_label"] != train.labels
-    print(
-        f"wrote {path}, {path.stat().st_size / 1e6:.1f} MB; {is_confused.mean():.1%} of the"
-        " training labels are confused."
-    )
+
+    def made(data_dir):
+        return marked(store.load("cifar10", data_dir, splits=_SPLITS))
+
+    write_data.main(main.__doc__, {NAME: (made, _summary)})
 
 
 if __name__ == "__main__":

@@ -9,12 +9,11 @@ their classes as its labels. No image is in two mosaics. Training mosaics are of
 test mosaics of validation images, which the public weights have not seen.
 """
 
-import os
-
 import numpy as np
 from jaxtyping import UInt8
 
-from heteroscedastic import files, user_errors
+from experiments import write_data
+from heteroscedastic import user_errors
 from heteroscedastic.curation import draws
 from heteroscedastic.data.dataset import Dataset, Split
 from heteroscedastic.data.storage import store
@@ -62,26 +61,23 @@ def _in_rows(images: UInt8[np.ndarray, "n h w c"], rows: np.ndarray) -> UInt8[np
     return result
 
 
-@user_errors.one_line()
-def main() -> None:
-    """Writes tiny_imagenet_mosaics.npz: four images of Tiny-ImageNet in one, with their labels."""
-    parser = user_errors.parser(main.__doc__)
-    parser.add_argument(
-        "--data_dir", default=os.environ.get("TFDS_DATA_DIR"), help="directory of Tiny-ImageNet"
-    )
-    parser.add_argument("--out", required=True, help="directory of the file")
-    flags = parser.parse_args()
-    path = files.as_path(flags.out) / f"{NAME}.npz"
-    if path.exists():
-        raise FileExistsError(f"{path} exists already; remove it to write it again.")
-    source = store.load("tiny_imagenet", flags.data_dir, splits=_SPLITS)
+def _of_tiny_imagenet(data_dir: str | None) -> Dataset:
+    source = store.load("tiny_imagenet", data_dir, splits=_SPLITS)
     splits = {
         name: mosaics(source.splits[name], number, _SEED + i)
         for i, (name, number) in enumerate(_SIZES.items())
     }
-    store.write(path, Dataset(splits, source.class_names))
-    number = np.mean((splits["train"].labels >= 0).sum(axis=1))
-    print(f"wrote {path}, {path.stat().st_size / 1e6:.1f} MB; {number:.2f} labels a mosaic.")
+    return Dataset(splits, source.class_names)
+
+
+def _summary(data: Dataset) -> str:
+    return f"{np.mean((data.splits['train'].labels >= 0).sum(axis=1)):.2f} labels a mosaic"
+
+
+@user_errors.one_line()
+def main() -> None:
+    """Writes tiny_imagenet_mosaics.npz: four images of Tiny-ImageNet in one, with their labels."""
+    write_data.main(main.__doc__, {NAME: (_of_tiny_imagenet, _summary)})
 
 
 if __name__ == "__main__":

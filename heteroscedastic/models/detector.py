@@ -3,8 +3,9 @@
     images -> trunk -> maps -> proposals -> RoIAlign -> tail -> features [b, r, d] -> head
 
 The trunk is the backbone without its last stage, and that stage is the tail, as in the detector
-"C4" of He et al. (2016), arXiv:1512.03385, Appendix A. The parameters of backbone and head have the
-names that they have in a classifier, so a run can start from one.
+"C4" of He et al. (2016), arXiv:1512.03385, Appendix A; the tail of an EfficientNet-Lite is what
+follows a stride of 16. The parameters of backbone and head have the names that they have in a
+classifier, so a run can start from one.
 """
 
 import functools
@@ -62,10 +63,11 @@ class Detector(Classifier, kw_only=True):
     proposals: nn.Module
 
     def setup(self):
-        if getattr(self.backbone, "version", None) != 1:
+        if getattr(self.backbone, "first_of_tail", None) is None:
             raise ValueError(
                 f"config.backbone {type(self.backbone).__name__} has no trunk for a detector; use a"
-                " residual network of version 1, such as ResNet50 or ResNet8."
+                " residual network of version 1, such as ResNet50 or ResNet8, or an"
+                " EfficientNet-Lite."
             )
         self.box_offsets = nn.Dense(
             4 * self._num_classes, kernel_init=nn.initializers.normal(0.001)
@@ -124,7 +126,7 @@ class Detector(Classifier, kw_only=True):
         inside = [jnp.arange(n) < sizes[:, i, None] for i, n in enumerate(canvas)]
         pixels = present[:, None, None] & inside[0][:, :, None] & inside[1][:, None, :]
         inputs = jnp.where(pixels[..., None], inputs, 0.0)
-        maps = self.backbone.stages(inputs, pixels, last=self._last - 1)[-1]
+        maps = self.backbone.stages(inputs, pixels, last=self.backbone.first_of_tail - 1)[-1]
         references = anchors(
             *maps.shape[1:3],
             stride=self.stride,
@@ -170,18 +172,13 @@ class Detector(Classifier, kw_only=True):
         over_images = jax.vmap(functools.partial(align, size=_POOLED))
         pooled = over_images(maps, boxes / self.stride, extents)
         is_region = proposals_lib.is_box(boxes)
-        last = self.backbone.stages(pooled, is_region, first=self._last)[-1]
+        last = self.backbone.stages(pooled, is_region, first=self.backbone.first_of_tail)[-1]
         return jnp.mean(last, axis=(-3, -2))
 
     @property
     def stride(self) -> int:
         """Pixels from one position of the maps to the next."""
-        num_halvings = max(self._last - 2, 0)  # a trunk of the stem alone has none
-        return (4 if self.backbone.stem == "imagenet" else 1) * 2**num_halvings
-
-    @property
-    def _last(self) -> int:
-        return len(self.backbone.stage_sizes)
+        return self.backbone.trunk_stride
 
     @property
     def _num_classes(self) -> int:

@@ -16,9 +16,10 @@ from typing import ClassVar
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Float
 
 from heteroscedastic.models.normalization import BatchNorm, check_group_size
+from heteroscedastic.models.stages import Staged
 
 # Blocks, kernel size, stride of the first block, expansion and channels of each stage.
 _STAGES = (
@@ -33,9 +34,11 @@ _STAGES = (
 _STEM_WIDTH, _LAST_WIDTH = 32, 1280
 _EPSILON = 1e-3
 _START = nn.initializers.variance_scaling(2.0, "fan_out", "normal")
+# A channel has one input and one output, so both fans are the entries of its kernel.
+_DEPTHWISE_START = nn.initializers.variance_scaling(2.0, "fan_in", "normal")
 
 
-class EfficientNetLite0(nn.Module):
+class EfficientNetLite0(Staged):
     """EfficientNet-Lite0, for 224 pixels; 4,652,008 parameters with a layer of 1,000 classes.
 
     Attributes:
@@ -57,31 +60,39 @@ class EfficientNetLite0(nn.Module):
         check_group_size(self.group_size)
         super().__post_init__()
 
-    def __call__(
-        self, inputs: Float[Array, "b h w c"], present: Bool[Array, "b"], train: bool = False
-    ) -> Float[Array, "b d"]:
-        return jnp.mean(self.maps(inputs, present, train), axis=(1, 2))
+    @property
+    def num_stages(self) -> int:
+        return len(_STAGES)
 
-    @nn.compact
-    def maps(
-        self, inputs: Float[Array, "b H W c"], present: Bool[Array, "b"], train: bool = False
-    ) -> Float[Array, "b h w d"]:
-        """The features before their mean over the image."""
+    @property
+    def first_of_tail(self) -> int:
+        return 6
+
+    @property
+    def trunk_stride(self) -> int:
+        return 16
+
+    def _stage(self, stage: int, x: Array, present: Array, train: bool) -> Array:
         layer = functools.partial(_Layer, dtype=self.dtype, group_size=self.group_size)
-        x = layer(_STEM_WIDTH, 3, 2, name="stem")(inputs, present, train)
-        for i, (kernel, stride, expansion, channels) in enumerate(self._blocks()):
-            block = _Block(kernel, stride, expansion, channels, layer, name=f"block{i}")
-            x = block(x, present, train)
-        return layer(_LAST_WIDTH, 1, 1, name="last")(x, present, train).astype(jnp.float32)
+        if stage == 0:
+            x = layer(_STEM_WIDTH, 3, 2, name="stem")(x, present, train)
+        for i, (own_stage, *settings) in enumerate(self._blocks()):
+            if own_stage == stage:
+                x = _Block(*settings, layer, name=f"block{i}")(x, present, train)
+        if stage == self.num_stages:
+            x = layer(_LAST_WIDTH, 1, 1, name="last")(x, present, train)
+        return x
 
-    def _blocks(self) -> list[tuple[int, int, int, int]]:
-        """Kernel size, stride, expansion and channels of each block."""
+    def _blocks(self) -> list[tuple[int, int, int, int, int]]:
+        """Stage, kernel size, stride, expansion and channels of each block."""
         blocks = []
-        for stage, (repeats, kernel, stride, expansion, channels) in enumerate(_STAGES):
-            if 0 < stage < len(_STAGES) - 1:
+        for stage, (repeats, kernel, stride, expansion, channels) in enumerate(_STAGES, 1):
+            if 1 < stage < len(_STAGES):
                 repeats = math.ceil(repeats * self.depth)
             width = _rounded(channels * self.width)
-            blocks += [(kernel, stride if i == 0 else 1, expansion, width) for i in range(repeats)]
+            blocks += [
+                (stage, kernel, stride if i == 0 else 1, expansion, width) for i in range(repeats)
+            ]
         return blocks
 
 
@@ -117,12 +128,16 @@ class _Layer(nn.Module):
 
     @nn.compact
     def __call__(self, x: Array, present: Array, train: bool) -> Array:
-        settings = dict(dtype=self.dtype, kernel_init=_START, name="conv")
+        settings = dict(dtype=self.dtype, name="conv")
         if self.depthwise:
-            x = _DepthwiseConv(self.kernel, self.stride, **settings)(x)
+            start = _DEPTHWISE_START
+            x = _DepthwiseConv(self.kernel, self.stride, kernel_init=start, **settings)(x)
         else:
             size = (self.kernel, self.kernel)
-            x = nn.Conv(self.width, size, self.stride, use_bias=False, **settings)(x)
+            conv = nn.Conv(
+                self.width, size, self.stride, use_bias=False, kernel_init=_START, **settings
+            )
+            x = conv(x)
         x = BatchNorm(epsilon=_EPSILON, dtype=self.dtype, group_size=self.group_size, name="norm")(
             x, present, train
         )

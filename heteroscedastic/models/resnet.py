@@ -14,15 +14,15 @@ from collections.abc import Callable
 from typing import ClassVar
 
 import jax
-import jax.numpy as jnp
 from flax import linen as nn
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array
 
 from heteroscedastic.bind import check_number, check_numbers
 from heteroscedastic.models.normalization import BatchNorm, check_group_size
+from heteroscedastic.models.stages import Staged
 
 
-class ResNet(nn.Module):
+class ResNet(Staged):
     """A residual network of any depth and width.
 
     The named networks, such as ResNet50, fix the first three attributes and the two widths; the
@@ -75,83 +75,41 @@ class ResNet(nn.Module):
         check_group_size(self.group_size)
         super().__post_init__()
 
-    def __call__(
-        self, inputs: Float[Array, "b h w c"], present: Bool[Array, "b"], train: bool = False
-    ) -> Float[Array, "b d"]:
-        return jnp.mean(self.maps(inputs, present, train), axis=(1, 2))
+    @property
+    def num_stages(self) -> int:
+        return len(self.stage_sizes)
 
-    def maps(
-        self, inputs: Float[Array, "b H W c"], present: Bool[Array, "b"], train: bool = False
-    ) -> Float[Array, "b h w d"]:
-        """The features before their mean over the image."""
-        return self.stages(inputs, present, train)[-1]
+    @property
+    def first_of_tail(self) -> int | None:
+        return self.num_stages if self.version == 1 else None
 
-    @nn.compact
-    def stages(
-        self,
-        inputs: Float[Array, "*b _ _ _"],
-        present: Bool[Array, "*b"] | Bool[Array, "*b _ _"],
-        train: bool = False,
-        *,
-        first: int = 0,
-        last: int | None = None,
-    ) -> list[Float[Array, "*b _ _ _"]]:
-        """The outputs of the stem, which is stage 0, and of stages 1, 2 and so on.
+    @property
+    def trunk_stride(self) -> int:
+        num_halvings = max(self.num_stages - 2, 0)  # a trunk of the stem alone has none
+        return (4 if self.stem == "imagenet" else 1) * 2**num_halvings
 
-        Two calls cut the network in two: `stages(images, present, last=3)[-1]` is a trunk and
-        `stages(maps, present, first=4)[-1]` its tail. Each creates and reads only the parameters of
-        its own stages, under the names that they have in the complete network.
-
-        Args:
-          inputs: images, or outputs of stage `first - 1`, such as regions cropped from them.
-          present: False for an absent example or region, which is excluded from batch statistics.
-            In evaluation also by pixel; see BatchNorm.
-          train: whether to use the statistics of the batch and to update the running statistics.
-          first: the first stage to apply.
-          last: the last stage to apply; None for the last of the network. In version 2 that stage
-            includes the final normalisation.
-
-        Returns:
-          The output of each applied stage, in float32.
-
-        Raises:
-          ValueError: the network has no such stages.
-        """
-        sizes = (0, *self.stage_sizes)
-        num_stages = len(self.stage_sizes)
-        last = num_stages if last is None else last
-        if not 0 <= first <= last <= num_stages:
-            raise ValueError(
-                f"first is {first} and last is {last}; they must satisfy"
-                f" 0 <= first <= last <= {num_stages}."
-            )
+    def _stage(self, stage: int, x: Array, present: Array, train: bool) -> Array:
         conv = functools.partial(
             nn.Conv, use_bias=False, dtype=self.dtype, kernel_init=_STARTS[self.start]
         )
         norm = functools.partial(BatchNorm, dtype=self.dtype, group_size=self.group_size)
         block = _BlockV1 if self.version == 1 else _BlockV2
         block = nn.remat(block, static_argnums=(3,)) if self.remat else block
-        batch = inputs.shape[:-3]
-        present = present.reshape(-1, *present.shape[len(batch) :])
-        x = inputs.reshape(-1, *inputs.shape[-3:]).astype(self.dtype)
-        outputs = []
-        for stage in range(first, last + 1):
-            if stage == 0:
-                x = self._stem(x, present, train, conv, norm)
-            for i in range(sizes[stage]):
-                x = block(
-                    width=self.width * 2 ** (stage - 1),
-                    strides=2 if stage > 1 and i == 0 else 1,
-                    bottleneck=self.bottleneck,
-                    conv=conv,
-                    norm=norm,
-                    zero_last=self.start == "identity",
-                    name=f"stage{stage}_block{i + 1}",
-                )(x, present, train)
-            if stage == num_stages and self.version == 2:
-                x = jax.nn.relu(norm(name="final_norm")(x, present, train))
-            outputs.append(x.astype(jnp.float32).reshape(*batch, *x.shape[1:]))
-        return outputs
+        if stage == 0:
+            x = self._stem(x, present, train, conv, norm)
+        for i in range((0, *self.stage_sizes)[stage]):
+            x = block(
+                width=self.width * 2 ** (stage - 1),
+                strides=2 if stage > 1 and i == 0 else 1,
+                bottleneck=self.bottleneck,
+                conv=conv,
+                norm=norm,
+                zero_last=self.start == "identity",
+                name=f"stage{stage}_block{i + 1}",
+            )(x, present, train)
+        if stage == self.num_stages and self.version == 2:
+            x = jax.nn.relu(norm(name="final_norm")(x, present, train))
+        return x
 
     def _stem(self, x: Array, present: Array, train: bool, conv: Callable, norm: Callable) -> Array:
         if self.stem == "imagenet":

@@ -3,16 +3,20 @@
 import functools
 import json
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import traverse_util
 from gaussians import covariance, latent
 
 from experiments import paper_numbers, study
-from experiments.adaptive_label_smoothing import pictures, rows, unseen
+from experiments.adaptive_label_smoothing import detection_data, pictures, rows, unseen
 from heteroscedastic.analysis.uncertainty.confidence import Diagram
+from heteroscedastic.bind import bind
 from heteroscedastic.detection import coding, detections, proposals, targets
-from heteroscedastic.models import detector
+from heteroscedastic.models import backbones, detector
+from heteroscedastic.training import optimizer
 
 PAPER = json.loads((study.Path(rows.__file__).parent / "paper.json").read_text())
 SETTINGS, RECIPE = PAPER["settings"], PAPER["external"]["cutmix_recipe"]["values"]
@@ -172,6 +176,43 @@ def test_every_detector_starts_from_a_row():
         workdir = job.config["warm_start"]["workdir"]
         table = next(n for n in ("table_5_v1", "table_6_valid") if f"/{n}/" in workdir)
         assert workdir in {str(start.directory) for start in jobs(table, "paper")}
+
+
+def test_a_small_detector_starts_from_the_classifier_of_its_row_and_seed_and_of_other_classes():
+    classifiers = {(job.row, job.seed): job for job in jobs("mosaic_classifiers", "cpu")}
+    for name in ("mosaic_detectors", "mosaic_detectors_tuned"):
+        configs = []
+        for job in jobs(name, "cpu"):
+            config = dict(job.config)
+            start = config.pop("warm_start")["workdir"]
+            if job.row == "random":
+                assert start is None
+            else:
+                classifier = classifiers[job.row, job.seed]
+                assert start == str(classifier.directory)
+                assert classifier.config["data"]["max_classes"] == detection_data.FIRST_CLASS
+                backbone = bind(backbones, **classifier.config["backbone"])
+                assert backbone.clone(start="keras") == bind(backbones, **config["backbone"])
+            configs.append({**config, "seed": 0})
+        assert all(config == configs[0] for config in configs)
+        assert {job.seed for job in jobs(name, "cpu")} <= {seed for _, seed in classifiers}
+
+
+@pytest.mark.parametrize("name", ["mosaic_detectors", "coco_objects"])
+def test_the_trunk_and_the_normalisation_of_a_small_detector_are_fixed_and_nothing_else(name):
+    config = jobs(name, "cpu")[0].config
+    backbone = bind(backbones, **config["backbone"])
+    image, present = jnp.zeros((1, 32, 32, 3)), jnp.ones(1, bool)
+
+    def shapes(last):
+        start = functools.partial(backbone.init, method="stages", last=last)
+        return jax.eval_shape(start, jax.random.key(0), image, present)["params"]
+
+    params = {"backbone": shapes(None)}
+    fixed = optimizer._fixed(config["optimizer"]["fixed"], params)["backbone"]
+    in_trunk = traverse_util.flatten_dict(shapes(backbone.first_of_tail - 1)).keys()
+    for path, is_fixed in traverse_util.flatten_dict(fixed).items():
+        assert is_fixed == (path in in_trunk or path[-1] in ("scale", "bias")), path
 
 
 def test_tables_that_share_a_directory_share_its_config():

@@ -8,6 +8,7 @@ from heteroscedastic.detection.proposals import is_box, proposals
 from heteroscedastic.models.backbones import ResNet, ResNet18V2, ResNet50
 from heteroscedastic.models.classifier import Classifier
 from heteroscedastic.models.detector import Detector
+from heteroscedastic.models.efficientnet import EfficientNetLite0
 from heteroscedastic.models.heads import Deterministic, LowRank
 from heteroscedastic.models.proposals import RegionProposals
 
@@ -16,8 +17,17 @@ SMALL = dict(
 )
 
 
+class NarrowLite(EfficientNetLite0):
+    width = 0.1
+
+
 def detector(stage_sizes=(1, 1, 1), **backbone):
-    backbone = ResNet(stage_sizes=stage_sizes, bottleneck=False, stem_width=4, width=4, **backbone)
+    return with_backbone(
+        ResNet(stage_sizes=stage_sizes, bottleneck=False, stem_width=4, width=4, **backbone)
+    )
+
+
+def with_backbone(backbone):
     head = LowRank(num_classes=4, num_factors=2)
     return Detector(backbone=backbone, head=head, proposals=RegionProposals(**SMALL))
 
@@ -42,8 +52,8 @@ def test_resnet50_with_80_classes_has_the_parameters_counted_by_hand():
     assert sum(count.values()) == 29_087_761
 
 
-def test_it_has_every_parameter_of_the_classifier_under_the_same_name():
-    model = detector(stem="cifar")
+@pytest.mark.parametrize("model", [detector(stem="cifar"), with_backbone(NarrowLite())])
+def test_it_has_every_parameter_of_the_classifier_under_the_same_name(model):
     classifier = Classifier(backbone=model.backbone, head=model.head)
     own, of_classifier = (
         {path: x.shape for path, x in flatten_dict(shapes(m, 32)).items()}
@@ -54,10 +64,18 @@ def test_it_has_every_parameter_of_the_classifier_under_the_same_name():
     assert others == {"proposals", "box_offsets"}
 
 
-@pytest.mark.parametrize("stem", ["cifar", "imagenet"])
-@pytest.mark.parametrize("num_stages", [1, 2, 3])
-def test_the_stride_is_the_canvas_divided_by_the_map(stem, num_stages):
-    model = detector(stem=stem, stage_sizes=(1,) * num_stages)
+@pytest.mark.parametrize(
+    "model",
+    [
+        *(
+            detector(stem=stem, stage_sizes=(1,) * number)
+            for stem in ("cifar", "imagenet")
+            for number in (1, 2, 3)
+        ),
+        with_backbone(NarrowLite()),
+    ],
+)
+def test_the_stride_is_the_canvas_divided_by_the_map(model):
     trunk = jax.eval_shape(
         lambda variables: model.apply(
             variables,
@@ -73,13 +91,22 @@ def test_the_stride_is_the_canvas_divided_by_the_map(stem, num_stages):
     assert (64 // stride, 96 // stride) == trunk.maps.shape[1:3]
 
 
-@pytest.fixture(scope="module")
-def trained():
+@pytest.fixture(scope="module", params=["ResNet", "EfficientNetLite0"])
+def trained(request):
     """A detector with random statistics and large offsets, so that padding would show."""
-    model = detector(stem="imagenet")
+    is_resnet = request.param == "ResNet"
+    model = detector(stem="imagenet") if is_resnet else with_backbone(NarrowLite())
     rng = np.random.default_rng(0)
-    variables = jax.tree.map(
-        lambda x: jnp.asarray(rng.normal(0.2, 0.3, x.shape), jnp.float32), shapes(model)
+
+    def values(path, x):
+        name = path[-1].key
+        if not is_resnet and name in ("kernel", "scale"):  # else biases alone would determine maps
+            std = np.sqrt(2 / np.prod(x.shape[:-1]))
+            return rng.normal(0, std, x.shape) if name == "kernel" else np.ones(x.shape)
+        return rng.normal(0.2, 0.3, x.shape)
+
+    variables = jax.tree_util.tree_map_with_path(
+        lambda path, x: jnp.asarray(values(path, x), jnp.float32), shapes(model)
     )
     variables["params"]["proposals"] = jax.tree.map(
         lambda x: 0.03 * x, variables["params"]["proposals"]
@@ -99,7 +126,9 @@ def test_a_larger_canvas_changes_no_detection(trained):
     assert is_box(small.boxes).sum() > 2
     assert (small.boxes[..., 2:] <= size[0]).all()
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=2e-4, atol=2e-4), small, large)
-    assert np.abs(apply(image.at[0, 39, 51].add(3.0)).offsets - small.offsets).max() > 1e-3
+    changed = np.s_[39, 51] if isinstance(model.backbone, ResNet) else np.s_[10:40, 10:52]
+    change = apply(image.at[0, *changed].add(3.0)).offsets - small.offsets
+    assert np.abs(change).max() > 1e-3
 
 
 def test_normalisation_is_evaluated_and_absent_images_affect_no_other(trained):

@@ -15,7 +15,7 @@ from pack import PACK, needs
 from heteroscedastic.data import augment, chains
 from heteroscedastic.models import backbones, convert, heads, pretrained, torch_files
 from heteroscedastic.models.classifier import Classifier
-from heteroscedastic.models.efficientnet import EfficientNetLite0, _DepthwiseConv
+from heteroscedastic.models.efficientnet import EfficientNetLite0, _DepthwiseConv, _Layer
 from heteroscedastic.runs import embed
 
 needs_weights = pytest.mark.skipif(
@@ -243,6 +243,12 @@ class _FirstBlocks(EfficientNetLite0):
         return super()._blocks()[:2]
 
 
+class _Narrow(EfficientNetLite0):
+    """All blocks, of 8 to 32 channels."""
+
+    width = 0.1
+
+
 def test_an_absent_example_changes_no_statistics():
     backbone, rng = _FirstBlocks(), np.random.default_rng(0)
     images = jnp.asarray(rng.normal(size=(6, 32, 32, 3)), jnp.float32)
@@ -259,6 +265,50 @@ def test_an_absent_example_changes_no_statistics():
     jax.tree.map(
         lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-4), alone, with_absent
     )
+
+
+def test_a_trunk_and_its_tail_are_the_network_bit_for_bit():
+    """In evaluation; the tail reads the stride of 16."""
+    backbone, present = _Narrow(), jnp.ones(2, bool)
+    images = jnp.asarray(np.random.default_rng(0).normal(size=(2, 32, 48, 3)), jnp.float32)
+    cut = backbone.first_of_tail
+
+    def init(first, last, x):
+        start = functools.partial(backbone.init, method="stages", first=first, last=last)
+        return traverse_util.flatten_dict(jax.eval_shape(start, key(), x, present))
+
+    @jax.jit
+    def outputs(variables, trunk_variables, tail_variables):
+        whole = backbone.apply(variables, images, present, method="stages")
+        trunk = backbone.apply(trunk_variables, images, present, last=cut - 1, method="stages")
+        maps = trunk[-1]
+        tail = backbone.apply(tail_variables, maps, present, first=cut, method="stages")
+        return whole, trunk + tail
+
+    rng = np.random.default_rng(1)
+    shapes = init(0, None, images)
+    maps = jax.ShapeDtypeStruct((2, 2, 3, backbone._blocks()[10][-1]), jnp.float32)
+    of_trunk, of_tail = init(0, cut - 1, images), init(cut, None, maps)
+    assert not of_trunk.keys() & of_tail.keys()
+    assert of_trunk | of_tail == shapes
+    variables = {n: rng.uniform(0.1, 0.6, x.shape).astype(x.dtype) for n, x in shapes.items()}
+    parts = (shapes, of_trunk, of_tail)
+    whole, cut_in_two = outputs(
+        *(traverse_util.unflatten_dict({n: variables[n] for n in part}) for part in parts)
+    )
+    strides = [32 // x.shape[1] for x in whole]
+    assert strides == [2, 2, 4, 8, 16, 16, 32, 32]
+    assert strides[cut - 1] == backbone.trunk_stride
+    for a, b in zip(whole, cut_in_two, strict=True):
+        np.testing.assert_array_equal(a, b)
+    assert [x.shape[-1] for x in whole[:2]] == [32, 8]
+
+
+def test_initial_kernels_keep_the_scale_of_depthwise_layers():
+    """Each channel of a depthwise layer has one input, so its variance is 2 / kernel size^2."""
+    layer = _Layer(0, 5, 1, "float32", None, depthwise=True)
+    params = layer.init(key(), jnp.zeros((1, 8, 8, 400)), jnp.ones(1, bool), False)["params"]
+    assert np.std(params["conv"]["kernel"]) == pytest.approx(np.sqrt(2 / 25), rel=0.03)
 
 
 def test_other_backbones_have_no_public_weights():

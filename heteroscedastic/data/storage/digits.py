@@ -6,6 +6,7 @@ Source: Alpaydin and Kaynak, Optical Recognition of Handwritten Digits, UCI (199
 import numpy as np
 
 from heteroscedastic import label_lists
+from heteroscedastic.data import mosaics
 from heteroscedastic.data.dataset import Dataset, Split
 
 _NAMES = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
@@ -54,41 +55,31 @@ def digits_pairs() -> Dataset:
 def digits_mosaics() -> Dataset:
     """Two to four digits of 8 to 15 pixels in an image of 32x32 pixels, with their boxes.
 
-    Each digit has a quarter of the image, at random, in which its size and place are random. Class
-    0 is the background; label and box of a digit stand in the same row, and -1 and zeros are
-    padding. Images of a split show digits of that split alone, each about twice, and follow from
-    its seed and the id of the image.
+    Images of a split show digits of that split alone, each about twice; see `mosaics`.
     """
     images, labels, train, test = _load()
 
     def split(ids, seed):
-        examples = [_mosaic(images[ids], labels[ids], seed, i) for i in range(len(ids) * 2 // 3)]
-        pixels, classes, boxes = map(np.stack, zip(*examples))
-        return Split(pixels, classes, np.arange(len(pixels), dtype=np.int32), {"boxes": boxes})
+        return mosaics.mosaics(
+            images[ids],
+            labels[ids],
+            np.tile([0.0, 0.0, 1.0, 1.0], (len(ids), 1)),
+            number=len(ids) * 2 // 3,
+            seed=seed,
+            quarter=16,
+            smallest=8,
+            counts=(2, 4),
+            resized=_nearest,
+        )
 
     names = ("background", *_NAMES)
     return Dataset({"train": split(train, 4), "test": split(test, 5)}, names)
 
 
-def _mosaic(images, labels, seed, example):
-    """One image of `digits_mosaics`: its pixels, labels and boxes."""
-    generator = np.random.Generator(np.random.Philox(key=[seed, example]))
-    number, quarter = generator.integers(2, 5), 16
-    pixels = np.zeros((2 * quarter, 2 * quarter, 1), np.uint8)
-    classes, boxes = np.full(4, -1, np.int32), np.zeros((4, 4), np.float32)
-    quarters = generator.permutation(4)[:number]
-    for row, (place, digit) in enumerate(
-        zip(quarters, generator.integers(len(images), size=number))
-    ):
-        side = generator.integers(8, quarter)
-        top, left = quarter * np.array(divmod(place, 2)) + generator.integers(
-            quarter - side + 1, size=2
-        )
-        nearest = np.arange(side) * 8 // side
-        pixels[top : top + side, left : left + side] = images[digit][nearest][:, nearest]
-        classes[row] = labels[digit] + 1
-        boxes[row] = np.array([top, left, top + side, left + side]) / (2 * quarter)
-    return pixels, classes, boxes
+def _nearest(digit, side):
+    """A digit at another size."""
+    nearest = np.arange(side) * len(digit) // side
+    return digit[nearest][:, nearest]
 
 
 def _load():

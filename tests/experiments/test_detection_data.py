@@ -1,0 +1,124 @@
+"""Small data sets for detectors: mosaics of Tiny-ImageNet, and COCO."""
+
+import numpy as np
+import pytest
+
+from experiments import study
+from experiments.adaptive_label_smoothing import detection_data, rows
+from heteroscedastic.data.dataset import Dataset, Split
+from heteroscedastic.data.storage import store
+from heteroscedastic.runs import assembly, compiled
+
+NAMES = tuple(f"class {i}" for i in range(120))
+NUMBERS = {"train": 6, "test": 4}
+
+
+def photographs(number):
+    """One image of each class, grey, whose object is brighter by its class; the last has no box."""
+    images = np.full((number, 64, 64, 3), 60, np.uint8)
+    rng = np.random.default_rng(0)
+    corners, sides = rng.integers(0, 30, (number, 2)), rng.integers(16, 34, (number, 2))
+    boxes = np.zeros((number, 1, 4), np.float32)
+    for i, ((top, left), (height, width)) in enumerate(zip(corners, sides)):
+        images[i, top : top + height, left : left + width] = 100 + i
+        boxes[i, 0] = np.array([top, left, top + height, left + width]) / 64
+    boxes[-1] = 0
+    return Split(images, np.arange(number), np.arange(number, dtype=np.int32), {"boxes": boxes})
+
+
+SOURCE = Dataset({"train": photographs(100), "test": photographs(100)}, NAMES)
+
+
+@pytest.fixture(scope="module")
+def mosaics():
+    return detection_data.mosaic_data(SOURCE, NUMBERS)
+
+
+def test_a_box_of_a_mosaic_holds_the_object_of_its_class(mosaics):
+    assert mosaics.class_names == ("background", *NAMES[50:100])
+    seen, sides = set(), []
+    for name, split in mosaics.splits.items():
+        assert split.inputs.shape == (NUMBERS[name], 96, 96, 3)
+        for image, labels, boxes in zip(split.inputs, split.labels, split.extras["boxes"]):
+            quarters, rest = set(), image.copy()
+            for label, box in zip(labels, boxes * 96):
+                # One pixel less on each side, as resizing mixes the pixels of an edge.
+                (top, left), (bottom, right) = np.ceil(box[:2]) + 1, np.floor(box[2:]) - 1
+                inside = image[int(top) : int(bottom), int(left) : int(right)]
+                assert inside.size
+                assert (inside == 100 + 50 + label - 1).all()
+                low, high = np.maximum(np.floor(box[:2]) - 1, 0), np.ceil(box[2:]) + 1
+                rest[int(low[0]) : int(high[0]), int(low[1]) : int(high[1])] = 0
+                quarters.add((top > 47, left > 47))
+                source = SOURCE.splits[name].extras["boxes"][49 + label, 0]
+                scale = (box[2:] - box[:2]) / (source[2:] - source[:2])
+                assert scale[0] == pytest.approx(scale[1], rel=1e-4)
+                sides.append(scale[0])
+            assert (rest < 100).all()  # no object is outside of the boxes
+            assert len(quarters) == 4
+            seen |= set(labels.tolist())
+    assert seen <= set(range(1, 50))  # not the class without a box
+    assert min(sides) >= 31.9
+    assert max(sides) <= 47.1
+    assert np.ptp(sides) > 8
+
+
+def test_a_mosaic_follows_from_its_id_alone(mosaics):
+    more = detection_data.mosaic_data(SOURCE, {name: 9 for name in NUMBERS})
+    for name, split in mosaics.splits.items():
+        same = more.splits[name].take(split.ids)
+        np.testing.assert_array_equal(split.inputs, same.inputs)
+        np.testing.assert_array_equal(split.extras["boxes"], same.extras["boxes"])
+    train, test = (more.splits[name].inputs for name in NUMBERS)
+    assert not np.array_equal(train, test)
+
+
+class Examples:
+    """Two images, of one and three boxes; the second of the three is of a crowd."""
+
+    def as_numpy_iterator(self):
+        rng = np.random.default_rng(0)
+        for number, shape in ((1, (300, 200)), (3, (100, 500))):
+            yield {
+                "image": rng.integers(0, 256, (*shape, 3), dtype=np.uint8),
+                "objects": {
+                    "bbox": np.tile([0.1, 0.2, 0.3, 0.4], (number, 1)).astype(np.float32),
+                    "label": np.arange(number) + 7,
+                    "is_crowd": np.arange(number) == 1,
+                },
+            }
+
+
+@pytest.mark.parametrize("one_class", [False, True])
+def test_coco_is_in_squares_without_crowds(one_class):
+    split = detection_data._split(Examples(), one_class)
+    assert split.inputs.shape == (2, 256, 256, 3)
+    expected = [[1, -1], [1, 1]] if one_class else [[8, -1], [8, 10]]
+    assert split.labels.tolist() == expected
+    assert split.extras["boxes"].any(axis=-1).tolist() == [[True, False], [True, True]]
+
+
+def test_without_a_directory_the_error_says_what_is_missing():
+    with pytest.raises(ValueError, match="give --data_dir, the directory of the prepared set coco"):
+        detection_data.coco(None, one_class=True)
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory, mosaics):
+    """Small sets of the names and class names of the real ones."""
+    path = tmp_path_factory.mktemp("data")
+    store.write(path / f"{detection_data.MOSAICS}.npz", mosaics)
+    for one_class, name in ((True, detection_data.OBJECTS), (False, detection_data.COCO)):
+        split = detection_data._split(Examples(), one_class)
+        split = split.take(np.arange(20) % 2)._replace(ids=np.arange(20, dtype=np.int32))
+        names = ("background", *(["object"] if one_class else NAMES[:80]))
+        store.write(path / f"{name}.npz", Dataset({"train": split, "test": split}, names))
+    return str(path)
+
+
+@pytest.mark.parametrize(
+    "name", [name for name in rows._SMALL_DETECTORS if name != "mosaic_classifiers"]
+)
+def test_a_run_of_every_table_has_valid_shapes(name, directory):
+    for job in study.jobs(rows.TABLES[name], "cpu", study.Path("runs") / name)[:1]:
+        compiled.check_shapes(assembly.build(job.config, directory))
