@@ -19,7 +19,7 @@ from heteroscedastic.data.dataset import Dataset, Split
 from heteroscedastic.data.storage import store
 
 NAME = "tiny_imagenet_mosaics"
-_SIZES = {"train": 20_000, "test": 2_500}
+_SIZES = {"train": 10_000, "test": 2_500}  # of 40,000 and 10,000 images
 _SPLITS = {"train": "train", "test": "validation"}
 _SIDE = 2  # images in a row, and rows
 _SEED = 0
