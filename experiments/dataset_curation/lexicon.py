@@ -75,8 +75,9 @@ def common_origins(
     """
     is_known = (lexicon.probs >= least_prob) & (lexicon.counts >= least_count)
     is_known &= lexicon.source != _NO_WORD
+    source, target = lexicon.source[is_known], lexicon.target[is_known]
     pairs = set()
-    for word in np.unique(lexicon.source[is_known]):
-        translations = np.sort(lexicon.target[is_known & (lexicon.source == word)]).tolist()
+    for word in np.unique(source):
+        translations = target[source == word].tolist()
         pairs |= {(a, b) for a in translations for b in translations if a < b}
     return np.array(sorted(pairs), int).reshape(-1, 2)

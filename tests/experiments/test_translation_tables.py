@@ -3,21 +3,37 @@
 import json
 import math
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from small_runs import tiny_transformer, translator
 
 from experiments import run, study
-from experiments.dataset_curation import decoder_states, over_training, pictures, translations
+from experiments.dataset_curation import (
+    decoder_states,
+    over_training,
+    pictures,
+    translations,
+    word_pairs,
+)
 from heteroscedastic import files
+from heteroscedastic import latent as latent_lib
 from heteroscedastic.data.storage import store
-from heteroscedastic.runs import loop
+from heteroscedastic.runs import loaded_run, loop, predictions, schema, token_features
 
 PAPER = json.loads((study.Path(translations.__file__).parent / "paper.json").read_text())
 
 
 def jobs(name, scale="cpu"):
     return study.jobs(translations.TABLES[name], scale, study.Path("runs") / name)
+
+
+@pytest.mark.parametrize("name", translations.TABLES)
+def test_every_row_is_a_config_that_a_run_accepts(name):
+    for scale in translations.TABLES[name].scales:
+        for job in jobs(name, scale):
+            if job.seed == 0:
+                schema.checked(job.config)
 
 
 def test_the_paper_scale_has_the_papers_settings():
@@ -137,7 +153,8 @@ def finished(tmp_path_factory):
     directory = tmp_path_factory.mktemp("tables")
     with pytest.MonkeyPatch.context() as patch:
         tiny_transformer(patch, directory / "cache")
-        config = translator() | {"validation": None}
+        noisy = {"head.num_factors": 2, "training.microbatches": 1, "training.num_epochs": 1.0}
+        config = translator("multi30k_het_pe", **noisy) | {"validation": None}
         loop.train(config, str(directory / "run"))
         made = [
             study.Job(row, (), seed, directory / "run", files.plain(config), f"{row} {seed}")
@@ -181,3 +198,44 @@ def test_saved_curves_are_those_of_the_runs(finished, monkeypatch, tmp_path, cap
     monkeypatch.setattr("sys.argv", ["pictures", "--table=figure_6_multi30k", f"--out={tmp_path}"])
     pictures.main()
     assert any(tmp_path.glob("figure_6_multi30k.*"))
+
+
+@pytest.mark.slow
+def test_measures_of_word_pairs_are_means_over_the_test_tokens(finished):
+    loaded, words = loaded_run.load(finished[0].directory), np.array([5, 9, 6, 20])
+    run, params = loaded.run, loaded.state.params
+    features = jnp.asarray(token_features.features(loaded, "test", 8))
+    latent = run.latent_of_features(params, features)
+    covariance = np.mean(latent_lib.covariance(latent), axis=0)[np.ix_(words, words)]
+    probs = np.exp(run.predictive(None, latent))[:, words]
+    found = word_pairs.measures(loaded, words)
+    np.testing.assert_allclose(found["covariance"], np.abs(covariance), rtol=1e-3)
+    expected = np.mean(probs[:, :, None] * probs[:, None], axis=0)
+    np.testing.assert_allclose(found["p_i p_j"], expected, rtol=1e-3)
+    np.testing.assert_allclose(np.diag(found["embedding cosine"]), 1)
+
+
+@pytest.mark.slow
+def test_the_pairs_of_words_of_a_table_are_tested(finished, monkeypatch, tmp_path, capsys):
+    path = tmp_path / "results" / "noise_original_multi30k.cpu.json"
+    monkeypatch.setattr(word_pairs.derived.study, "saved_path", lambda *_: path)
+    monkeypatch.setattr(word_pairs.study, "jobs", lambda *_: finished[:1])
+    monkeypatch.setattr(word_pairs, "_LEAST_COUNT", 1)
+    tied = np.array([[5, 6], [7, 9]])
+    monkeypatch.setattr(word_pairs.lexicon, "common_origins", lambda _: tied)
+    monkeypatch.setattr("sys.argv", ["word_pairs", "--save"])
+    word_pairs.main()
+    lines = [line.split(" | ") for line in capsys.readouterr().out.splitlines()[2:7]]
+    assert [line[1] for line in lines] == [
+        *("covariance", "correlation", "centred_correlation", "p_i p_j", "embedding cosine")
+    ]
+    (saved,) = json.loads(path.with_name("word_pairs").joinpath(path.name).read_text()).values()
+    assert saved["numbers"]["test"]["covariance"]["pairs"] == 2
+    assert 0 < saved["numbers"]["test"]["covariance"]["p"] <= 1
+
+
+@pytest.mark.slow
+def test_saved_predictions_know_the_sentence_of_each_token(finished):
+    saved = predictions.read(finished[0].directory, "test")
+    np.testing.assert_array_equal(saved.groups, saved.ids // 1024)
+    assert len(np.unique(saved.groups)) < len(saved.ids)
