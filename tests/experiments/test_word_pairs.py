@@ -9,12 +9,12 @@ from experiments.dataset_curation import lexicon, word_pairs
 
 
 def corpus(num_sentences=400, num_words=12, seed=0):
-    """Source word f is translated by 2f or 2f + 1, in another order; word 24 comes from nowhere."""
+    """Source word f is translated by 2f or 2f + 1, in another order; 24 and 25 have no origin."""
     rng = np.random.default_rng(seed)
     sources = [rng.integers(num_words, size=5) for _ in range(num_sentences)]
+    none = [2 * num_words, 2 * num_words + 1]
     targets = [
-        np.append(rng.permutation(2 * source + rng.integers(2, size=5)), 2 * num_words)
-        for source in sources
+        np.append(rng.permutation(2 * source + rng.integers(2, size=5)), none) for source in sources
     ]
     return sources, targets
 
