@@ -14,15 +14,24 @@ prints their temporary memory alone.
 
 prints sentences per second of greedy search and of beam search by a finished run.
 
+    python -m benchmarks.translation --run=DIR --data_dir=DIR --lump
+
+prints the error of the predictive `shortlist` on the latents of a finished run with noise, by the
+utility of its lump: at the best power t of its bound, and at t = 1, where the lump has the utility
+log sum_j exp(loc_j + variance_j / 2). The error is the root mean square over tokens of the log of
+the probability of the reference word, against all classes with 16,384 Sobol points.
+
 The plain step has no values per token, integer labels, and accuracy as the only metric.
 """
 
 import argparse
 import functools
+import importlib
 import os
 import statistics
 import time
 from pathlib import Path
+from unittest import mock
 
 import jax
 import jax.numpy as jnp
@@ -33,13 +42,15 @@ from flax.training import train_state
 
 from benchmarks.train import TimedStep
 from experiments import study
+from heteroscedastic import predictive
 from heteroscedastic.data.pipeline import Pipeline
 from heteroscedastic.data.text import pipeline as text_pipeline
 from heteroscedastic.data.text import words
 from heteroscedastic.data.text.pairs import Pairs
 from heteroscedastic.data.text.prepared import PreparedText, Sentences
+from heteroscedastic.latent import LatentGaussian
 from heteroscedastic.models.transformer import positions, sinusoids
-from heteroscedastic.runs import assembly, loaded_run, translation
+from heteroscedastic.runs import assembly, loaded_run, token_features, translation
 
 HEADS = ("hom", "het_diag", "het_pe")  # ends of the names of configs
 NUM_SENTENCES = 4000  # random ones
@@ -237,6 +248,52 @@ def print_decoding(directory: str, data_dir: str | None, split: str, max_sentenc
         )
 
 
+def lump_errors(
+    latent: LatentGaussian, labels: np.ndarray, settings: dict, num_points: int = 2**14
+) -> dict[str, float]:
+    """The error of a shortlist by the power of its lump, in nats of the reference words.
+
+    Args:
+      latent: of tokens.
+      labels: their reference words.
+      settings: of the shortlist.
+      num_points: of the softmax over all classes that counts as exact.
+    """
+
+    def log_probs(estimate, **keywords):
+        values = jax.jit(functools.partial(estimate, jax.random.key(0), **keywords))(latent)
+        return np.take_along_axis(np.asarray(values), np.asarray(labels)[:, None], axis=-1)
+
+    exact = log_probs(predictive.softmax, num_samples=num_points, points="sobol", chunk_size=256)
+    module = importlib.import_module("heteroscedastic.predictive.shortlist")
+    powers = {
+        "best t": module._best_power,
+        "t = 1": lambda loc, variance: jnp.ones_like(loc[..., :1]),
+    }
+    errors = {}
+    for name, power in powers.items():
+        with mock.patch.object(module, "_best_power", power):
+            estimate = log_probs(predictive.shortlist, **settings)
+        errors[name] = float(np.sqrt(np.mean(np.square(estimate - exact))))
+    return errors
+
+
+def print_lumps(directory: str, data_dir: str | None, split: str, num_tokens: int = 256) -> None:
+    """Prints `lump_errors` of evenly spaced tokens of a split for several shortlists."""
+    loaded = loaded_run.load(directory, data_dir=data_dir)
+    run = loaded.run
+    features = token_features.features(loaded, split, run.steps.batch_size)
+    chosen = np.linspace(0, len(features) - 1, num_tokens).astype(int)
+    latent = jax.jit(run.latent_of_features)(loaded.state.params, features[chosen])
+    labels = run.pipeline.clean_labels[split][chosen]
+    print(f"error of log p of {num_tokens} reference words, nats")
+    print("| words listed | points | best t | t = 1 |\n| --- | --- | --- | --- |")
+    for listed, points in ((8, 1024), (32, 8), (32, 1024), (128, 1024)):
+        settings = dict(num_classes=listed, num_samples=points, points="sobol", chunk_size=256)
+        errors = lump_errors(latent, labels, settings)
+        print(f"| {listed} | {points:,} | {errors['best t']:.4f} | {errors['t = 1']:.4f} |")
+
+
 def main():
     """Prints the tables."""
     parser = argparse.ArgumentParser(description=main.__doc__)
@@ -245,11 +302,16 @@ def main():
     parser.add_argument("--repeats", type=int, default=7)
     parser.add_argument("--temporaries", action="store_true", help="compile IWSLT'14 alone")
     parser.add_argument("--run", help="finished run whose search is timed")
+    parser.add_argument("--lump", action="store_true", help="compare lumps on --run instead")
     parser.add_argument("--split", default="test", help="split that --run translates")
     parser.add_argument("--sentences", type=int, default=1000, help="largest number of them")
     flags = parser.parse_args()
     device = jax.devices()[0].device_kind
     print(f"jax {jax.__version__}, {device}")
+    if flags.lump:
+        if not flags.run:
+            parser.error("--lump compares lumps on a finished run; give --run.")
+        return print_lumps(flags.run, flags.data_dir, flags.split)
     if flags.run:
         return print_decoding(flags.run, flags.data_dir, flags.split, flags.sentences)
     name = "iwslt14_hom" if flags.temporaries else flags.config

@@ -13,6 +13,8 @@ from typing import Any
 from heteroscedastic.data.storage import store
 
 _SUFFIX = "_EfficientNetLite0_224"
+# Before the condition: a set of decoder states of Multi30k, which are features of words.
+STATES = "multi30k_states_"
 OVERRIDES: dict[str, Any] = {
     "data.name": f"cifar10_n{_SUFFIX}",
     "data.train": "",
@@ -34,11 +36,20 @@ def check_stored(names: Iterable[str], data_dir: str | None) -> None:
       FileNotFoundError: features are missing; says which command writes them.
     """
     for name in sorted(set(names)):
-        if name.endswith(_SUFFIX) and not store.is_there(name, data_dir):
+        command = _command(name)
+        if command and not store.is_there(name, data_dir):
             place = f"not in {data_dir}" if data_dir else "nowhere, as --data_dir is not given"
             raise FileNotFoundError(
-                f"the features {name}.npz are {place}; write them to DIR with python -m"
-                f" heteroscedastic.runs.embed --data={name.removesuffix(_SUFFIX)}"
-                " --backbone=EfficientNetLite0 --weights=pretrained --size=224 --out=DIR, and pass"
-                " --data_dir=DIR."
+                f"the features {name}.npz are {place}; write them to DIR with python -m {command}"
+                " --out=DIR, and pass --data_dir=DIR."
             )
+
+
+def _command(name: str) -> str | None:
+    """The module and flags that write a set of features; None for other data sets."""
+    if name.startswith(STATES):
+        return "experiments.dataset_curation.decoder_states"
+    if name.endswith(_SUFFIX):
+        flags = f"--data={name.removesuffix(_SUFFIX)} --backbone=EfficientNetLite0"
+        return f"heteroscedastic.runs.embed {flags} --weights=pretrained --size=224"
+    return None

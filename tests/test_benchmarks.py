@@ -15,6 +15,7 @@ from scipy import stats
 from subprocesses import ROOT
 
 from heteroscedastic.batch import SentencePairs
+from heteroscedastic.latent import LatentGaussian
 from heteroscedastic.models import heads
 from heteroscedastic.models.classifier import Classifier
 from heteroscedastic.models.resnet import ResNet
@@ -223,3 +224,18 @@ def test_the_plain_transformer_is_our_translator():
     expected = jax.jit(ours.apply)({"params": params}, inputs, segments > 0).loc
     found = jax.jit(apply_plain)({"params": theirs}, inputs)
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_the_lump_at_the_best_power_is_better_where_the_noise_is_strong():
+    benchmark, rng = load("translation"), np.random.default_rng(0)
+    loc, labels = rng.normal(size=(4, 60)).astype(np.float32), rng.integers(60, size=4)
+    settings = dict(num_classes=8, num_samples=1024, points="sobol", chunk_size=256)
+
+    def errors(deviation):
+        latent = LatentGaussian(loc, scale_diag=np.full_like(loc, deviation))
+        return benchmark.lump_errors(latent, labels, settings)
+
+    weak, strong = errors(0.1), errors(5.0)
+    assert max(weak.values()) < 0.01
+    assert weak["t = 1"] == pytest.approx(weak["best t"], abs=1e-3)
+    assert strong["best t"] < 0.5 * strong["t = 1"]

@@ -4,16 +4,18 @@
 
 Of figures 2, 4 and 5 it draws the ECE of each row, before and after temperature scaling. Of tables
 by class, each panel has a row of the table beside the first row: ECE of the classes, from the class
-with the most training examples (figures 1 and 8) or the least label noise (figure 3). Points are
-means over runs, bars standard deviations.
+with the most training examples (figures 1 and 8) or the least label noise (figure 3). Of figure 6
+it draws the ECE during training. Points are means over runs, bars and bands standard deviations.
 """
+
+import argparse
 
 import numpy as np
 from jaxtyping import Float
 from matplotlib.figure import Figure
 
 from experiments import metric_values, study
-from experiments.dataset_curation import by_position
+from experiments.dataset_curation import by_position, over_training
 from heteroscedastic import files, user_errors
 from heteroscedastic.analysis.plots import figures
 
@@ -73,6 +75,24 @@ def rows_figure(ece: dict[str, dict[str, list[float]]]) -> Figure:
     return figure
 
 
+def training_figure(rows: dict[str, list[over_training.Curve]]) -> Figure:
+    """The ECE of each row during training."""
+    shares = np.linspace(0, 1, 101)
+    with figures.style_context():
+        figure = figures.figure(5.5, 3.2)
+        axes = figure.subplots()
+        for (name, curves), color in zip(rows.items(), figures.COLORS):
+            start = max(curve["share"][0] for curve in curves)
+            x = shares[shares >= start]
+            values = np.array([[over_training.at(c, "ece", s) for s in x] for c in curves])
+            mean, deviation = values.mean(axis=0), values.std(axis=0, ddof=min(1, len(values) - 1))
+            axes.plot(x, mean, color=color, label=figures.legend_label(name))
+            axes.fill_between(x, mean - deviation, mean + deviation, color=color, alpha=0.2)
+        axes.set(xlabel="share of the updates", ylabel="ECE", xlim=(0, 1), ylim=(0, None))
+        axes.legend()
+    return figure
+
+
 def _by_row(chosen: study.Table, tuned: study.ResultsByRowAndSeed) -> Figure | None:
     regime = chosen.regimes["test"]
     with_runs = [row.name for row in chosen.rows if any(name == row.name for name, _ in tuned)]
@@ -106,6 +126,17 @@ def main() -> None:
     parser.add_argument("--out", required=True, help="directory")
     flags = parser.parse_args()
     figures.check()
+    figure = _over_training(flags) if flags.table.startswith("figure_6") else _of_results(flags)
+    for path in figures.write(figure, files.as_path(flags.out) / flags.table):
+        print(f"wrote {path}")
+
+
+def _over_training(flags: argparse.Namespace) -> Figure:
+    of_runs = argparse.Namespace(**vars(flags) | {"out": flags.runs})
+    return training_figure(over_training.by_row(of_runs)[0])
+
+
+def _of_results(flags: argparse.Namespace) -> Figure:
     chosen = study.table(_STUDY, flags.table)
     results = study.job_results(
         chosen,
@@ -118,8 +149,7 @@ def main() -> None:
     figure = _by_class(chosen, tuned, flags.table) if is_by_class else _by_row(chosen, tuned)
     if figure is None:
         raise SystemExit("no run is complete; run python -m experiments.run first.")
-    for path in figures.write(figure, files.as_path(flags.out) / flags.table):
-        print(f"wrote {path}")
+    return figure
 
 
 if __name__ == "__main__":

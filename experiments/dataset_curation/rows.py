@@ -1,4 +1,4 @@
-"""Tables and figures of Dataset Curation Beyond Accuracy (2021), images.
+"""Tables and figures of Dataset Curation Beyond Accuracy (2021); translations.py has those of text.
 
 Scale "paper" has the paper's settings, "gpu" a smaller network and fewer epochs, and "cpu" also
 fewer images. Scale "features" has a hidden layer on fixed features of CIFAR-10, which permits many
@@ -10,7 +10,7 @@ import math
 from typing import Any
 
 from experiments import features
-from experiments.dataset_curation import by_position
+from experiments.dataset_curation import by_position, translations
 from experiments.study import Primary, Regime, Row, Scale, Table, Trend
 
 DATA_SETS = ("cifar10", "cifar100", "eurosat", "inaturalist2019")
@@ -420,4 +420,5 @@ TABLES = (
             (*_SCALED_METRICS, *_CLASS_METRICS),
         ),
     }
+    | translations.TABLES
 )

@@ -3,7 +3,7 @@
 from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from scipy import special
 
 _CHUNK_VALUES = 2**22  # counts in memory at a time
@@ -23,23 +23,31 @@ class Interval(NamedTuple):
 
 
 def resampled_sums(
-    values: Float[np.ndarray, "n c"], num_resamples: int, seed: int = 0
+    values: Float[np.ndarray, "n c"],
+    num_resamples: int,
+    seed: int = 0,
+    groups: Int[np.ndarray, "n"] | None = None,
 ) -> Float[np.ndarray, "r c"]:
     """Sums of c numbers over n examples drawn with replacement, `num_resamples` times.
 
     The numbers of one example are drawn together, so ratios of sums and dependent answers are
-    resampled correctly.
+    resampled correctly. Examples of one group are also drawn together. The number of examples then
+    varies over the resamples: a mean is a ratio of two sums, of which one is of ones.
 
     Args:
       values: c numbers per example.
       num_resamples: r, 1 or more.
-      seed: the draws depend only on it, n and num_resamples.
+      seed: the draws depend only on it, num_resamples and the number of examples or groups.
+      groups: number of the group of each example, such as the sentence of a token; None if the
+        examples are independent.
 
     Raises:
       ValueError: num_resamples < 1, or there are no examples.
 
     Source: Efron (1979).
     """
+    if groups is not None:
+        values = _sums_by_group(values, groups)
     n = len(values)
     if num_resamples < 1 or not n:
         raise ValueError(
@@ -53,6 +61,14 @@ def resampled_sums(
         counts = np.stack([np.bincount(row, minlength=n) for row in indices])
         parts.append(counts @ values.astype(np.float64))
     return np.concatenate(parts)
+
+
+def _sums_by_group(
+    values: Float[np.ndarray, "n c"], groups: Int[np.ndarray, "n"]
+) -> Float[np.ndarray, "g c"]:
+    """In the order of the numbers of the groups."""
+    rows = np.unique(groups, return_inverse=True)[1]
+    return np.stack([np.bincount(rows, column) for column in values.T], axis=1)
 
 
 def percentile_band(

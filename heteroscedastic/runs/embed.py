@@ -251,7 +251,7 @@ def _parsed() -> argparse.Namespace:
     return flags
 
 
-class _Job(NamedTuple):
+class Job(NamedTuple):
     """What is embedded, and by what."""
 
     num_examples: dict[str, int]  # by split
@@ -261,7 +261,7 @@ class _Job(NamedTuple):
     inputs: Callable[[files.Path], dict[str, np.ndarray]]  # directory of parts -> the inputs
 
 
-def _image_job(flags: argparse.Namespace) -> _Job:
+def _image_job(flags: argparse.Namespace) -> Job:
     stored = store.stored_dataset(flags.data, flags.data_dir, extras=flags.fields)
     size = flags.size
     if flags.run:
@@ -275,56 +275,59 @@ def _image_job(flags: argparse.Namespace) -> _Job:
     def inputs(parts_dir):
         return embed(stored, features_of(net, size), parts_dir, size, batch_size, _log)
 
-    return _Job(dict(stored.sizes), _labels(stored), net, size, inputs)
+    return Job(dict(stored.sizes), _labels(stored), net, size, inputs)
 
 
-def _token_job(flags: argparse.Namespace) -> _Job:
-    """The tokens of a translator, which also read the embedding of the head."""
-    run = loaded_run.load(flags.run, "last", flags.data_dir)
-    name = run.run.config["data"]["name"]
-    if flags.data != name or flags.size or flags.chain or flags.fields:
-        raise ValueError(
-            f"{flags.run} is a translator, whose own sentences are embedded; give --data={name} and"
-            " none of --size, --chain and --fields."
-        )
+def token_job(directory: str | files.Path, data_dir: str | None, batch_size: int = 64) -> Job:
+    """The tokens of a translator, whose features also read the embedding of the head.
+
+    Args:
+      directory: of the finished run.
+      data_dir: of its sentences.
+      batch_size: rows at a time.
+    """
+    run = loaded_run.load(directory, "last", data_dir)
     pipeline = run.run.pipeline
-    net = Network(run.run.model.backbone, {"params": run.state.params}, "", f"run {flags.run}")
+    net = Network(run.run.model.backbone, {"params": run.state.params}, "", f"run {directory}")
 
     def inputs(parts_dir):
         arrays = {}
         for split in pipeline.sizes:
             path = parts_dir / f"{split}.npz"
             if not path.exists():
-                values = _float16(token_features.features(run, split, flags.batch_size))
+                values = _float16(token_features.features(run, split, batch_size))
                 files.write_arrays(path, {"features": values})
             arrays[f"{split}_inputs"] = files.read_arrays(path)["features"]
             _log(f"{len(arrays[f'{split}_inputs']):,} tokens of {split}")
         return arrays
 
     sizes = {split: len(ids) for split, ids in pipeline.example_ids.items()}
-    return _Job(sizes, token_features.labels(pipeline), net, None, inputs)
+    return Job(sizes, token_features.labels(pipeline), net, None, inputs)
 
 
 def _log(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
 
 
-@user_errors.one_line()
-def main() -> None:
-    """Writes the features of a data set, as data for a head or an estimator."""
-    flags = _parsed()
-    host_memory.keep()
-    translates = flags.run and loaded_run.read(flags.run).config.get("task") == "translation"
-    job = _token_job(flags) if translates else _image_job(flags)
+def write(job: Job, data: str, name: str, out: files.Path) -> None:
+    """Writes OUT/NAME.npz and NAME.json beside it.
+
+    Args:
+      job: what is embedded.
+      data: name of the data set that is embedded.
+      name: of the data set that is written.
+      out: directory.
+
+    Raises:
+      ValueError: the directory has a part of other features of this name.
+      SystemExit: the file exists.
+    """
     weights = traverse_util.flatten_dict(job.net.variables, sep="/")
-    kind = type(job.net.backbone).__name__
-    name = f"{flags.data}_{kind}_{job.size}" if job.size else f"{flags.data}_{kind}"
-    out = files.as_path(flags.out)
     recipe = {
-        "data": flags.data,
+        "data": data,
         "num_examples": job.num_examples,
         "labels_digest": provenance.digest_of_arrays(job.labels),
-        "backbone": kind,
+        "backbone": type(job.net.backbone).__name__,
         "weights": job.net.source,
         "weights_digest": provenance.digest_of_arrays(
             {name: np.asarray(x) for name, x in weights.items()}
@@ -351,6 +354,30 @@ def main() -> None:
     parts_dir.rmdir()
     shape = next(iter(arrays.values())).shape
     print(f"wrote {path}: {shape[1]} features, {path.stat().st_size / 1e6:.1f} MB")
+
+
+@user_errors.one_line()
+def main() -> None:
+    """Writes the features of a data set, as data for a head or an estimator."""
+    flags = _parsed()
+    host_memory.keep()
+    job = _job(flags)
+    kind = type(job.net.backbone).__name__
+    name = f"{flags.data}_{kind}_{job.size}" if job.size else f"{flags.data}_{kind}"
+    write(job, flags.data, name, files.as_path(flags.out))
+
+
+def _job(flags: argparse.Namespace) -> Job:
+    config = loaded_run.read(flags.run).config if flags.run else {}
+    if config.get("task") != "translation":
+        return _image_job(flags)
+    name = config["data"]["name"]
+    if flags.data != name or flags.size or flags.chain or flags.fields:
+        raise ValueError(
+            f"{flags.run} is a translator, whose own sentences are embedded; give --data={name} and"
+            " none of --size, --chain and --fields."
+        )
+    return token_job(flags.run, flags.data_dir, flags.batch_size)
 
 
 if __name__ == "__main__":

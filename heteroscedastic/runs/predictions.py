@@ -7,6 +7,7 @@ from jaxtyping import Bool, Float, Int, Shaped
 from scipy import special
 
 from heteroscedastic import files, label_lists
+from heteroscedastic.data.packing import MAX_TOKENS
 from heteroscedastic.links import Link
 from heteroscedastic.runs import provenance, run_record
 from heteroscedastic.training.evaluate import EXTRA
@@ -27,6 +28,8 @@ class Predictions(NamedTuple):
     log_normalizer: Float[np.ndarray, "n"] | None = None
     # That config.data.extras names, and the objectness of boxes.
     extras: dict[str, Shaped[np.ndarray, "n ..."]] = {}
+    # Of examples that are not independent: the sentence of each token. Not stored.
+    groups: Int[np.ndarray, "n"] | None = None
 
     @property
     def link(self) -> Link:
@@ -72,7 +75,7 @@ def read(run: str | files.Path, name: str) -> Predictions:
         )
     fields = {name: x for name, x in arrays.items() if not name.startswith(EXTRA)}
     extras = {name.removeprefix(EXTRA): arrays[name] for name in arrays.keys() - fields.keys()}
-    unknown = sorted(set(fields) - set(Predictions._fields))
+    unknown = sorted(set(fields) - (set(Predictions._fields) - {"extras", "groups"}))
     missing = sorted({"ids", "labels", "logits"} - set(arrays))
     if unknown or missing:
         raise ValueError(
@@ -83,7 +86,9 @@ def read(run: str | files.Path, name: str) -> Predictions:
     if fault := _fault(len(record.dataset["class_names"]) if record else None, **fields):
         raise ValueError(f"{path} is damaged ({fault}); {_REMEDY}.")
     _check_stamp(record.results.get("owner") if record else None, path, arrays, stamp)
-    return Predictions(path, **fields, extras=extras)
+    is_of_tokens = record is not None and record.config.get("task") == "translation"
+    groups = fields["ids"] // MAX_TOKENS if is_of_tokens else None
+    return Predictions(path, **fields, extras=extras, groups=groups)
 
 
 _REMEDY = "remove the run's results.json and repeat its main.py command, which evaluates it again"

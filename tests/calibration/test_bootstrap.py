@@ -85,3 +85,18 @@ def test_without_bias_the_corrected_interval_holds_the_percentiles():
     np.testing.assert_allclose([low, high], [50, 950], atol=0.01)
     assert bootstrap.corrected_interval(0.0, 1 + draws / 1000).low == 0.0  # it holds the number
     assert bootstrap.corrected_interval(1.0, np.ones(100)) == (1.0, 1.0, 1.0)
+
+
+def test_examples_of_a_group_are_drawn_together():
+    """Copies of each sentence add nothing, in any order."""
+    rng = np.random.default_rng(0)
+    sentences, groups = rng.normal(size=(30, 2)), np.repeat(np.arange(30), 7)
+    order = rng.permutation(210)
+    tokens = bootstrap.resampled_sums(sentences[groups[order]], 50, 3, 10 * groups[order])
+    np.testing.assert_allclose(tokens, 7 * bootstrap.resampled_sums(sentences, 50, 3))
+
+
+def test_the_number_of_examples_varies_with_the_groups_that_are_drawn():
+    groups = np.array([0, 1, 1, 1, 1])
+    counts = bootstrap.resampled_sums(np.ones((5, 1)), 200, 0, groups)
+    assert set(np.unique(counts)) == {2, 5, 8}

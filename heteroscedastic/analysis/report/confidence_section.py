@@ -8,7 +8,7 @@ from heteroscedastic.analysis.plots import panels
 from heteroscedastic.analysis.report import comparison, page
 from heteroscedastic.analysis.report.comparison import RunSet
 from heteroscedastic.analysis.report.page import Picture, Section
-from heteroscedastic.analysis.uncertainty import calibration, confidence
+from heteroscedastic.analysis.uncertainty import calibration, confidence, intervals
 from heteroscedastic.analysis.uncertainty.confidence import Diagram, Outcomes
 from heteroscedastic.links import Link
 from heteroscedastic.runs import loaded_run
@@ -50,12 +50,13 @@ def _diagram(
 ) -> Picture:
     kind = "probabilities of all classes" if run_set.link == "sigmoid" else "predictions"
     errors = ", ".join(f"{group} {100 * d.error:.1f} %" for group, d in diagrams.items())
+    units = intervals.units(run_set.predictions[0][0]).partition(" ")[2]
     return Picture(
         name,
         "; ".join(_gap(group, d, run_set.link) for group, d in diagrams.items())
         + ". A curve above the diagonal means too little confidence.",
         f"Pooled {kind} of {_run_count(run_set)} on {run_set.evaluation}. Bands are 95 % bootstrap"
-        " intervals over 1,000 resamples of the examples. Hollow markers are bins with fewer than"
+        f" intervals over 1,000 resamples of the {units}. Hollow markers are bins with fewer than"
         f" {panels.FEW} examples and have no band.{text}",
         "Reliability diagram above a histogram of the predicted probabilities; expected"
         f" calibration error: {errors}.",

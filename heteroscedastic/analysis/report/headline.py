@@ -10,6 +10,7 @@ from heteroscedastic.analysis.report import measured as measured_lib
 from heteroscedastic.analysis.report import page
 from heteroscedastic.analysis.report.comparison import RunSet
 from heteroscedastic.analysis.report.measured import Measured
+from heteroscedastic.analysis.uncertainty import intervals
 from heteroscedastic.runs import loaded_run
 from heteroscedastic.runs import predictions as predictions_lib
 
@@ -154,10 +155,10 @@ def _noisy_error(run_set: RunSet, labels: Labels) -> str:
 
 
 def _bootstrap(run_set: RunSet, labels: Labels, group: int) -> str:
-    num_examples = len(run_set.predictions[0][0].ids)
+    units = intervals.units(run_set.predictions[0][0], labels.examples)
     num_seeds = len(measured_lib.same_seeds(run_set, group)) or len(run_set.groups[group].runs)
     seeds = f" and {num_seeds} seeds" if num_seeds > 1 else ""
-    return f"bootstrap over {num_examples:,} {labels.examples}{seeds}"
+    return f"bootstrap over {units}{seeds}"
 
 
 def _clean(run_set: RunSet, labels: Labels) -> str:

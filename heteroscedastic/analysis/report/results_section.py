@@ -8,6 +8,7 @@ from heteroscedastic.analysis.report import comparison, page
 from heteroscedastic.analysis.report.comparison import RunSet
 from heteroscedastic.analysis.report.measured import Measured
 from heteroscedastic.analysis.report.page import Section
+from heteroscedastic.analysis.uncertainty import intervals
 from heteroscedastic.calibration.bootstrap import Interval
 
 _MAIN = {  # the others are folded
@@ -74,7 +75,7 @@ def _main_table(run_set: RunSet, measured: Measured, names: Sequence[str]) -> st
     caption = (
         f"Evaluation {run_set.evaluation}: mean"
         + (" ± standard deviation over seeds" if repeated else "")
-        + f", with 95 % intervals by bootstrap over {len(run_set.predictions[0][0].ids):,} examples"
+        + f", with 95 % intervals by bootstrap over {intervals.units(run_set.predictions[0][0])}"
         + (" and over seeds" if repeated else "")
         + ", corrected for bias (approximate for ECE)"
     )

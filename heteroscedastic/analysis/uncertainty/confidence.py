@@ -49,7 +49,7 @@ def reliability_diagram(
     """
     sums = sums_by_example(runs, temperatures)
     by_example = np.concatenate([sums.weight, sums.correct], axis=1)
-    draws = bootstrap.resampled_sums(by_example, _NUM_RESAMPLES, seed)
+    draws = bootstrap.resampled_sums(by_example, _NUM_RESAMPLES, seed, runs[0].groups)
     low, high = bootstrap.percentile_band(
         _ratio(draws[:, _NUM_BINS:], draws[:, :_NUM_BINS]), _LEVEL
     )

@@ -1,6 +1,7 @@
 """Intervals of metrics and of their differences, by bootstrap over examples and over runs.
 
-All runs are resampled with the same examples, so differences between them are paired. The examples
+All runs are resampled with the same examples, so differences between them are paired; tokens are
+resampled by whole sentences, as those of one sentence are not independent. The examples
 and, where there are several, the runs are drawn independently (`bootstrap.resampled_means`).
 """
 
@@ -56,17 +57,25 @@ def resampled(
     }
 
 
+def units(run: Predictions, examples: str = "examples") -> str:
+    """What a bootstrap draws, with its number: sentences, where the examples are tokens."""
+    if run.groups is not None:
+        return f"{len(np.unique(run.groups)):,} sentences"
+    return f"{len(run.ids):,} {examples}"
+
+
 def _resampled_run(run: Predictions, num_resamples: int, seed: int) -> dict[str, tuple]:
     columns = _means_by_example(run)
-    values = np.stack(list(columns.values()), axis=1)
+    values = np.stack([*columns.values(), np.ones(len(run.ids))], axis=1)
     sums = []
     if run.link == "softmax":
         sums = [np.asarray(x, np.float64) for x in confidence.sums_by_example([run])[:3]]
     all_columns = np.concatenate([values, *sums], axis=1)
-    draws = bootstrap.resampled_sums(all_columns, num_resamples, seed)
+    draws = bootstrap.resampled_sums(all_columns, num_resamples, seed, run.groups)
+    counts = draws[:, len(columns)]
     result = {}
     for i, name in enumerate(columns):
-        result[name] = np.asarray(values[:, i].mean()), draws[:, i] / len(values)
+        result[name] = np.asarray(values[:, i].mean()), draws[:, i] / counts
     if sums:
         observed, resamples = (
             _calibration_error(x[..., values.shape[1] :]) for x in (all_columns.sum(axis=0), draws)

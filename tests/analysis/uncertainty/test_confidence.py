@@ -102,6 +102,19 @@ def test_under_a_sigmoid_classes_are_pooled_and_examples_are_resampled():
     np.testing.assert_allclose([result.low[last], result.high[last]], [low[0], high[0]])
 
 
+def test_the_band_of_tokens_is_that_of_their_sentences():
+    sentences, rows = calibrated(80), np.repeat(np.arange(80), 6)
+    tokens = sentences._replace(
+        ids=np.arange(480),
+        labels=sentences.labels[rows],
+        logits=sentences.logits[rows],
+        groups=rows,
+    )
+    expected, actual = (confidence.reliability_diagram([p]) for p in (sentences, tokens))
+    np.testing.assert_allclose(actual.low, expected.low, rtol=1e-6)
+    np.testing.assert_allclose(actual.high, expected.high, rtol=1e-6)
+
+
 @pytest.mark.parametrize("runs", [[lists(101)[0]], [calibrated(101), calibrated(101, seed=1)]])
 def test_blocks_with_a_short_last_one_change_nothing(runs, monkeypatch):
     expected = confidence.reliability_diagram(runs)

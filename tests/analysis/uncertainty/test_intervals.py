@@ -116,3 +116,28 @@ def test_intervals_over_several_seeds_contain_the_spread_of_the_seeds():
     without_pairs = intervals.difference(steady, steady, [])
     width = without_pairs.high - without_pairs.low
     assert width == pytest.approx(np.sqrt(2) * 2 * 1.96 * error, rel=0.1)
+
+
+def test_the_interval_of_tokens_is_that_of_their_sentences():
+    """A sentence whose tokens are all alike says no more than one of them."""
+    sentences = run(60)
+    rows = np.random.default_rng(0).permutation(np.repeat(np.arange(60), 5))
+    tokens = Predictions(
+        None, np.arange(300), sentences.labels[rows], sentences.logits[rows], groups=rows
+    )
+    assert intervals.units(tokens) == "60 sentences"
+    expected, actual = (intervals.resampled([p], num_resamples=20) for p in (sentences, tokens))
+    assert expected.keys() == actual.keys()
+    for name, metric in actual.items():
+        np.testing.assert_allclose(metric.values, expected[name].values, rtol=1e-5)
+        np.testing.assert_allclose(metric.draws, expected[name].draws, rtol=1e-5, err_msg=name)
+
+
+def test_a_mean_over_tokens_is_of_the_tokens_that_are_drawn():
+    """Of a sentence with one right token and one with three wrong ones."""
+    labels = np.array([0, 1, 1, 1])
+    logits = np.tile(np.array([4.0, 0.0], np.float32), (4, 1))
+    tokens = Predictions(None, np.arange(4), labels, logits, groups=np.array([5, 9, 9, 9]))
+    metric = intervals.resampled([tokens], num_resamples=100)["accuracy"]
+    assert metric.values == [0.25]
+    assert set(np.unique(metric.draws)) == {0.0, 0.25, 1.0}

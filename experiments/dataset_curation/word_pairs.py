@@ -1,0 +1,193 @@
+"""Does the learned covariance tie the words that translate one word of the source?
+
+    python -m experiments.dataset_curation.word_pairs --table=noise_original_multi30k
+
+reads the runs of a table of translation. lexicon.py learns from the stored pairs of training which
+words of the target translate one word of the source. For each measure of two words it prints the
+rank AUC of these pairs among all pairs of words that occur 20 times in training: the probability
+that such a pair has the larger value. Covariances are averages over the test tokens, and their
+absolute values are ranked; beside them stand the mean of p_i p_j and the cosine of the embeddings,
+which a model without noise has too.
+
+A permutation of the words gives the AUC by chance and p. Words are permuted among those of similar
+frequency, as frequent words have more translations and other covariances than rare ones. The last
+columns are the partial rank correlation given p_i p_j, as noise_pairs.py prints it for images.
+"""
+
+import functools
+import os
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from jaxtyping import Float, Int
+from scipy import stats
+
+from experiments import derived, study
+from experiments.dataset_curation import lexicon
+from heteroscedastic import files, user_errors
+from heteroscedastic.analysis.covariance import average as average_lib
+from heteroscedastic.analysis.covariance import known_noise
+from heteroscedastic.analysis.covariance import pairs as pairs_lib
+from heteroscedastic.analysis.report import comparison
+from heteroscedastic.data.text import words as words_lib
+from heteroscedastic.runs import loaded_run as loaded_run_lib
+from heteroscedastic.runs import token_features
+from heteroscedastic.runs.loaded_run import LoadedRun
+
+_STUDY, _SPLIT = "dataset_curation", "test"
+_LEAST_COUNT = 20  # occurrences of a word in training
+_OF_NOISE = ("covariance", "correlation", "centred_correlation")
+_OVERLAP, _COSINE = "p_i p_j", "embedding cosine"
+_BATCH_SIZE = 1024  # tokens at a time
+
+
+class RankTest(NamedTuple):
+    """How well a measure ranks some pairs before all others, and a test of it."""
+
+    auc: float  # ties count one half
+    expected: float  # mean over permutations
+    p: float  # one-sided: probability of an AUC at least as large
+
+
+def rank_test(
+    measure: Float[np.ndarray, "c c"],
+    pairs: Int[np.ndarray, "m 2"],
+    strata: Int[np.ndarray, "c"],
+    num_permutations: int = 9999,
+) -> RankTest:
+    """Tests whether the given pairs of words have larger values than by chance.
+
+    Args:
+      measure: symmetric; the diagonal is ignored.
+      pairs: words of each given pair, each pair once.
+      strata: number of the group of each word within which words are permuted.
+      num_permutations: to draw, from a fixed seed.
+
+    Raises:
+      ValueError: there are no pairs, or no others.
+
+    Source: Mantel (1967), restricted to strata.
+    """
+    upper = np.triu_indices(len(measure), 1)
+    num_pairs, num_all = len(pairs), len(upper[0])
+    if not 0 < num_pairs < num_all:
+        raise ValueError(
+            f"{num_pairs} of {num_all} pairs of words are given; some and not all must be."
+        )
+    ranks = np.zeros(measure.shape)
+    ranks[upper] = stats.rankdata(measure[upper])
+    ranks += ranks.T
+
+    def auc(names):
+        mean = ranks[names[pairs[:, 0]], names[pairs[:, 1]]].mean()
+        return (mean - (num_pairs + 1) / 2) / (num_all - num_pairs)
+
+    draws = np.random.Generator(np.random.Philox(key=0))
+    observed, names = auc(np.arange(len(measure))), np.empty(len(measure), int)
+    places, permuted = np.argsort(strata, kind="stable"), np.empty(num_permutations)
+    for i in range(num_permutations):
+        names[places] = np.lexsort((draws.random(len(names)), strata))
+        permuted[i] = auc(names)
+    # The tolerance counts values that differ only by rounding as equal.
+    p = (1 + np.sum(permuted >= observed - 1e-9)) / (1 + num_permutations)
+    return RankTest(float(observed), float(permuted.mean()), float(p))
+
+
+def measures(run: LoadedRun, chosen: Int[np.ndarray, "c"]) -> dict[str, Float[np.ndarray, "c c"]]:
+    """Measures of all pairs of the chosen words; without noise those of probabilities alone.
+
+    Args:
+      run: of the task "translation".
+      chosen: words of the target.
+    """
+    features = token_features.features(run, _SPLIT, run.run.steps.batch_size)
+    head, params = run.run.model.head, run.state.params["head"]
+    found = {}
+    if loaded_run_lib.has_noise(run.run.config):
+        average = average_lib.average_covariance(head, params, [features])
+        covariance = average_lib.covariance_rows(average, chosen)[:, chosen]
+        for name in _OF_NOISE:
+            values = pairs_lib.measure(name, average, covariance, chosen[:, None], chosen)
+            found[name] = np.abs(values)
+    found[_OVERLAP] = _overlap(run, features, chosen)
+    kernel = np.asarray(head.utilities_parameters(params).kernel, np.float64)[:, chosen]
+    kernel /= np.linalg.norm(kernel, axis=0)
+    return found | {_COSINE: kernel.T @ kernel}
+
+
+def _overlap(run, features, chosen):
+    @jax.jit
+    def probs(params, part):
+        latent = run.run.latent_of_features(params, part)
+        return jax.nn.softmax(run.run.predictive(None, latent), axis=-1)[:, chosen]
+
+    total = np.zeros((len(chosen), len(chosen)))
+    for start in range(0, len(features), _BATCH_SIZE):
+        part = np.asarray(probs(run.state.params, features[start : start + _BATCH_SIZE]))
+        total += part.T @ part
+    return total / len(features)
+
+
+def of_run(directory: files.Path, data_dir: str | None) -> dict[str, dict[str, float]]:
+    """The test of each measure of a run, and `partial` with `partial_p` given p_i p_j."""
+    run = loaded_run_lib.load(directory, "last", data_dir)
+    text = run.run.pipeline.text
+    sides = (side["train"].split() for side in (text.source, text.target))
+    of_source, of_target = ([sentence[:-1] for sentence in side] for side in sides)
+    counts = np.bincount(np.concatenate(of_target), minlength=len(text.target_words))
+    counts[: len(words_lib.SPECIAL)] = 0
+    chosen = np.flatnonzero(counts >= _LEAST_COUNT)
+    tied = lexicon.common_origins(lexicon.fitted(of_source, of_target))
+    position = np.full(len(counts), -1)
+    position[chosen] = np.arange(len(chosen))
+    pairs = position[tied]
+    pairs = pairs[(pairs >= 0).all(axis=1)]
+    strata = np.log2(counts[chosen]).astype(int)
+    is_tied = np.zeros((len(chosen), len(chosen)))
+    is_tied[pairs[:, 0], pairs[:, 1]] = is_tied[pairs[:, 1], pairs[:, 0]] = 1
+    found = measures(run, chosen)
+    tests: dict[str, dict[str, float]] = {}
+    for name, values in found.items():
+        partial = {"rho": float("nan"), "p": float("nan")}
+        if name != _OVERLAP:
+            partial = known_noise.rank_correlation(values, is_tied, 199, found[_OVERLAP])
+        tests[name] = rank_test(values, pairs, strata)._asdict()
+        tests[name] |= {"partial": partial["rho"], "partial_p": partial["p"]}
+        tests[name] |= {"pairs": len(pairs), "words": len(chosen)}
+    jax.clear_caches()
+    return tests
+
+
+@user_errors.one_line()
+def main() -> None:
+    """Prints how well measures of word pairs find the words with one origin."""
+    parser = study.argument_parser(main.__doc__, "noise_original_multi30k")
+    parser.add_argument("--data_dir", default=os.environ.get("TFDS_DATA_DIR"))
+    derived.add_flag(parser)
+    flags = parser.parse_args()
+    directory = files.as_path(flags.out) / _STUDY / flags.table
+    jobs = study.jobs(study.table(_STUDY, flags.table), flags.scale, directory)
+    saved = derived.Derived(__file__, flags, jobs)
+    rows: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    for job in jobs:
+        compute = functools.partial(of_run, job.directory, flags.data_dir)
+        for measure, test in (saved.of(job, _SPLIT, compute) or {}).items():
+            rows.setdefault((job.row, measure), []).append(test)
+    columns = "row", "measure", "runs", "pairs", "words", "rank AUC", "by chance", "largest p"
+    print("| " + " | ".join([*columns, "beyond p_i p_j", "largest p"]) + " |")
+    print("|" + " --- |" * (len(columns) + 2))
+    for (row, measure), tests in rows.items():
+        cells = [row, measure, str(len(tests)), str(tests[0]["pairs"]), str(tests[0]["words"])]
+        cells += [comparison.spread([t[name] for t in tests], 3) for name in ("auc", "expected")]
+        cells.append(f"{max(t['p'] for t in tests):.2g}")
+        known = [t for t in tests if t["partial"] is not None and np.isfinite(t["partial"])]
+        cells.append(comparison.spread([t["partial"] for t in known], 3) if known else "-")
+        cells.append(f"{max(t['partial_p'] for t in known):.2g}" if known else "-")
+        print("| " + " | ".join(cells) + " |")
+    if flags.save:
+        saved.save()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,97 @@
+"""Words with one origin: the lexicon of a planted language, and the rank test of word pairs."""
+
+import collections
+
+import numpy as np
+import pytest
+
+from experiments.dataset_curation import lexicon, word_pairs
+
+
+def corpus(num_sentences=400, num_words=12, seed=0):
+    """Source word f is translated by 2f or 2f + 1, in another order; 24 and 25 have no origin."""
+    rng = np.random.default_rng(seed)
+    sources = [rng.integers(num_words, size=5) for _ in range(num_sentences)]
+    none = [2 * num_words, 2 * num_words + 1]
+    targets = [
+        np.append(rng.permutation(2 * source + rng.integers(2, size=5)), none) for source in sources
+    ]
+    return sources, targets
+
+
+def test_the_lexicon_of_a_planted_language_is_found():
+    found = lexicon.fitted(*corpus(), num_passes=20)
+    total = np.bincount(found.source + 1, found.probs)
+    np.testing.assert_allclose(total, 1)
+    is_planted = found.target // 2 == found.source
+    assert found.probs[is_planted].min() > 0.3
+    assert found.probs[~is_planted & (found.source >= 0)].max() < 0.1
+    tied = lexicon.common_origins(found)
+    assert tied.tolist() == [[2 * f, 2 * f + 1] for f in range(12)]
+    assert not lexicon.common_origins(found, least_count=10**6).size
+
+
+def test_the_probabilities_are_those_of_the_algorithm_word_by_word():
+    sources, targets = corpus(15)
+    found = lexicon.fitted(sources, targets, num_passes=3)
+    probs = collections.defaultdict(lambda: 1.0)
+    for _ in range(3):
+        counts, totals = collections.Counter(), collections.Counter()
+        for source, target in zip(sources, targets):
+            origins = [-1, *source.tolist()]
+            for e in target.tolist():
+                norm = sum(probs[f, e] for f in origins)
+                for f in origins:
+                    counts[f, e] += probs[f, e] / norm
+                    totals[f] += probs[f, e] / norm
+        probs = {(f, e): counts[f, e] / totals[f] for f, e in counts}
+    assert len(probs) == len(found.probs)
+    for f, e, prob in zip(found.source.tolist(), found.target.tolist(), found.probs):
+        assert prob == pytest.approx(probs[f, e])
+
+
+PAIRS = np.array([[0, 1], [2, 3], [4, 7]])
+
+
+def symmetric(values):
+    return values + values.T
+
+
+def test_pairs_with_the_largest_values_have_an_auc_of_1():
+    measure = symmetric(np.random.default_rng(0).random((20, 20)))
+    measure[PAIRS[:, 0], PAIRS[:, 1]] = measure[PAIRS[:, 1], PAIRS[:, 0]] = 9
+    np.fill_diagonal(measure, 100)
+    test = word_pairs.rank_test(measure, PAIRS, np.zeros(20, int), 999)
+    assert test.auc == 1
+    assert test.p < 0.01
+    assert test.expected == pytest.approx(0.5, abs=0.02)
+    assert word_pairs.rank_test(-measure, PAIRS, np.zeros(20, int), 99).auc == 0
+    assert word_pairs.rank_test(0 * measure, PAIRS, np.zeros(20, int), 99)[:2] == (0.5, 0.5)
+
+
+def test_a_measure_of_frequency_alone_finds_nothing():
+    """Frequent words have larger values, and the pairs are of frequent words."""
+    strata = np.repeat([1, 0], [10, 30])
+    measure = symmetric(np.random.default_rng(0).random((40, 40)) + strata)
+    within = word_pairs.rank_test(measure, PAIRS, strata, 999)
+    among_all = word_pairs.rank_test(measure, PAIRS, np.zeros(40, int), 999)
+    assert among_all.auc == within.auc > 0.9
+    assert among_all.p < 0.01
+    assert within.p > 0.1
+    assert within.expected > 0.9
+
+
+def test_p_is_uniform_for_an_unrelated_measure():
+    rng, strata = np.random.default_rng(0), np.arange(16) % 2
+    found = [
+        word_pairs.rank_test(symmetric(rng.random((16, 16))), PAIRS, strata, 99).p
+        for _ in range(200)
+    ]
+    assert np.mean(found) == pytest.approx(0.5, abs=0.07)
+    assert np.mean(np.array(found) <= 0.1) == pytest.approx(0.1, abs=0.06)
+
+
+@pytest.mark.parametrize("pairs", [PAIRS[:0], np.array([[0, 1], [0, 2], [1, 2]])])
+def test_without_pairs_or_others_there_is_no_test(pairs):
+    with pytest.raises(ValueError, match="some and not all must be"):
+        word_pairs.rank_test(np.ones((3, 3)), pairs, np.zeros(3, int))
