@@ -491,21 +491,13 @@ def test_all_labels_of_an_image_are_explained_together(loaded):
     one = loaded_run.split_data(loaded, "test").labels
     two = np.stack([one, (one + 1) % 3], axis=-1)
     padded = np.stack([np.full_like(one, -1), one], axis=-1)
-    for question in (
-        Question("class", "cam", "label"),
-        Question("class", "integrated", "label"),
-        Question("log_prob", "integrated", "label"),
-    ):
-        lists = with_lists(loaded, two)
-        found, single, other = (
-            explain.explain(with_lists(loaded, x), "test", question)
-            for x in (two, padded, two[:, 1:])
-        )
-        for name in ("value", "maps"):
-            total = getattr(single, name) + getattr(other, name)
-            np.testing.assert_allclose(getattr(found, name), total, rtol=1e-3, atol=1e-4)
-        answers = explain.answers(lists, "test", question)
-        np.testing.assert_allclose(answers.value, found.value, rtol=1e-4)
+    found, single, other = (
+        explain.explain(with_lists(loaded, x), "test", Question("class", "integrated", "label"))
+        for x in (two, padded, two[:, 1:])
+    )
+    for name in ("value", "maps"):
+        total = getattr(single, name) + getattr(other, name)
+        np.testing.assert_allclose(getattr(found, name), total, rtol=1e-3, atol=1e-4)
     np.testing.assert_array_equal(found.classes, two)
     (row,) = summary.images(explain.Explained(*(x[:1] for x in found[:6])), two[:1], "abc")
     assert row["explained"] == ["abc"[c] for c in two[0]]
