@@ -81,11 +81,14 @@ def temporaries(num_classes: int, num_factors: int, num_features: int, batch: in
     return compiled.memory_analysis().temp_size_in_bytes
 
 
-def trained(directory: Path, num_images: int, pixels: int, num_classes: int, batch: int) -> Path:
-    """A finished run of one step of ResNet10 with a low-rank head, on random images with boxes.
+def trained(
+    directory: Path, backbone: str, num_images: int, pixels: int, num_classes: int, batch: int
+) -> Path:
+    """A finished run of one step with a low-rank head, on random images with boxes.
 
     Args:
       directory: of the data and of the run.
+      backbone: its name.
       num_images: of the test split, and of the validation split at most 1,000.
       pixels: height and width.
       num_classes: 2 or more.
@@ -105,7 +108,7 @@ def trained(directory: Path, num_images: int, pixels: int, num_classes: int, bat
     settings = {
         "data": data | {"validation_fraction": 0.0},
         "curation": "",
-        "backbone": dict(name="ResNet10"),
+        "backbone": dict(name=backbone),
         "head.num_classes": num_classes,
         "training.batch_size": batch,
         "training.num_epochs": 1.0,
@@ -143,15 +146,16 @@ def main() -> None:
     parser.add_argument("--num_classes", type=int, default=200)
     parser.add_argument("--num_samples", type=int, default=128)
     parser.add_argument("--repeats", type=int, default=9)
+    parser.add_argument("--backbone", default="ResNet10")
     parser.add_argument("--sections", action="store_true", help="measure sections of the report")
     parser.add_argument("--images", type=int, default=10_000, help="of the report's evaluation")
     flags = parser.parse_args()
     if flags.sections:
-        sizes = flags.images, flags.pixels, flags.num_classes, flags.batch
+        sizes = flags.backbone, flags.images, flags.pixels, flags.num_classes, flags.batch
         with tempfile.TemporaryDirectory() as directory:
             print_sections(trained(Path(directory), *sizes), Path(directory))
         return
-    model = Classifier(backbones.ResNet10(), heads.LowRank(flags.num_classes))
+    model = Classifier(getattr(backbones, flags.backbone)(), heads.LowRank(flags.num_classes))
     size = (flags.batch, flags.pixels, flags.pixels, 3)
     inputs = jnp.asarray(np.random.default_rng(0).normal(size=size), jnp.float32)
     variables = jax.jit(model.init)(jax.random.key(0), inputs, jnp.ones(flags.batch, bool))
@@ -164,7 +168,9 @@ def main() -> None:
             if turn:  # the first compiles
                 seconds[name].append(time.perf_counter() - start)
     whole = statistics.median(seconds["evaluation"])
-    print(f"ResNet10, LowRank, batch {size}, {flags.num_classes} classes, {jax.devices()[0]}:")
+    print(
+        f"{flags.backbone}, LowRank, batch {size}, {flags.num_classes} classes, {jax.devices()[0]}:"
+    )
     print("| program | ms | of an evaluation |\n| --- | --- | --- |")
     for name, times in seconds.items():
         print(f"| {name} | {1e3 * statistics.median(times):.1f} |", end="")
