@@ -1,23 +1,28 @@
-"""Time of maps beside an evaluation, and memory of noise maps: python benchmarks/saliency.py
+"""Time of maps beside an evaluation, and memory of noise maps: python -m benchmarks.saliency
 
 prints the time of the class activation map, Grad-CAM++ and the noise map of a batch as a multiple
 of its evaluation (backbone, head and predictive), each compiled as one program and timed in turn;
 and the temporaries of the noise maps of a batch at 21,843 classes and 50 shared factors, by the
-compiler, which runs nothing.
+compiler, which runs nothing. With --sections it prints instead the seconds and the size of the
+report's sections about maps for one run on --images random images of the size of Tiny-ImageNet.
 """
 
 import argparse
 import statistics
+import tempfile
 import time
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from experiments import study
 from heteroscedastic import predictive
 from heteroscedastic.analysis.saliency import attribution, noise, scalars
 from heteroscedastic.models import backbones, heads
 from heteroscedastic.models.classifier import Classifier
+from heteroscedastic.runs import loop
 
 
 def programs(model: Classifier, inputs: jax.Array, num_samples: int) -> dict:
@@ -76,16 +81,81 @@ def temporaries(num_classes: int, num_factors: int, num_features: int, batch: in
     return compiled.memory_analysis().temp_size_in_bytes
 
 
+def trained(
+    directory: Path, backbone: str, num_images: int, pixels: int, num_classes: int, batch: int
+) -> Path:
+    """A finished run of one step with a low-rank head, on random images with boxes.
+
+    Args:
+      directory: of the data and of the run.
+      backbone: its name.
+      num_images: of the test split, and of the validation split at most 1,000.
+      pixels: height and width.
+      num_classes: 2 or more.
+      batch: examples of training.
+    """
+    rng, arrays = np.random.default_rng(0), {"class_names": np.arange(num_classes).astype(str)}
+    splits = {"train": batch, "valid": min(1000, num_images), "test": num_images}
+    for split, number in splits.items():
+        corners = rng.uniform(0, 0.5, (number, 1, 2))
+        boxes = np.concatenate([corners, corners + 0.5], axis=-1)
+        arrays[f"{split}_inputs"] = rng.integers(0, 256, (number, pixels, pixels, 3), np.uint8)
+        arrays[f"{split}_labels"] = rng.integers(0, num_classes, number)
+        arrays[f"{split}_boxes"] = boxes.astype(np.float32)
+    np.savez(directory / "random.npz", **arrays)
+    chain = "value_range(-1, 1)"
+    data = dict(name="random", train=chain, eval=chain, extras=("boxes",), max_boxes=1)
+    settings = {
+        "data": data | {"validation_fraction": 0.0},
+        "curation": "",
+        "backbone": dict(name=backbone),
+        "head.num_classes": num_classes,
+        "training.batch_size": batch,
+        "training.num_epochs": 1.0,
+        "validation": None,
+        "evals": {
+            split: dict(split=split, checkpoint="last", answers=None) for split in ("valid", "test")
+        },
+    }
+    loop.train(study.config("digits_het_full", settings), str(directory / "run"), str(directory))
+    return directory / "run"
+
+
+def print_sections(run: Path, data_dir: Path) -> None:
+    """Prints seconds and size of each section about maps, compilation included."""
+    # The report requires matplotlib, and the other tables do not.
+    from heteroscedastic.analysis.report import comparison, objects_section, page, saliency_section
+
+    run_set = comparison.load(comparison.groups([run]), data_dir=str(data_dir))
+    empty = len(page.page("", "", []).encode())
+    print("| section | s | MB of the page |\n| --- | --- | --- |")
+    sections = saliency_section.doubts, objects_section.looks, objects_section.localisation
+    for function in sections:
+        start = time.perf_counter()
+        section = function(run_set)
+        size = len(page.page("", "", [section]).encode()) - empty
+        seconds = time.perf_counter() - start
+        print(f"| {section.title} | {seconds:.1f} | {size / 1e6:.2f} |", flush=True)
+
+
 def main() -> None:
-    """Prints the table of times and a line about memory."""
+    """Prints the table of times and a line about memory, or the table of sections."""
     parser = argparse.ArgumentParser(description=main.__doc__)
     parser.add_argument("--batch", type=int, default=32)
     parser.add_argument("--pixels", type=int, default=64)
     parser.add_argument("--num_classes", type=int, default=200)
     parser.add_argument("--num_samples", type=int, default=128)
     parser.add_argument("--repeats", type=int, default=9)
+    parser.add_argument("--backbone", default="ResNet10")
+    parser.add_argument("--sections", action="store_true", help="measure sections of the report")
+    parser.add_argument("--images", type=int, default=10_000, help="of the report's evaluation")
     flags = parser.parse_args()
-    model = Classifier(backbones.ResNet10(), heads.LowRank(flags.num_classes))
+    if flags.sections:
+        sizes = flags.backbone, flags.images, flags.pixels, flags.num_classes, flags.batch
+        with tempfile.TemporaryDirectory() as directory:
+            print_sections(trained(Path(directory), *sizes), Path(directory))
+        return
+    model = Classifier(getattr(backbones, flags.backbone)(), heads.LowRank(flags.num_classes))
     size = (flags.batch, flags.pixels, flags.pixels, 3)
     inputs = jnp.asarray(np.random.default_rng(0).normal(size=size), jnp.float32)
     variables = jax.jit(model.init)(jax.random.key(0), inputs, jnp.ones(flags.batch, bool))
@@ -98,7 +168,9 @@ def main() -> None:
             if turn:  # the first compiles
                 seconds[name].append(time.perf_counter() - start)
     whole = statistics.median(seconds["evaluation"])
-    print(f"ResNet10, LowRank, batch {size}, {flags.num_classes} classes, {jax.devices()[0]}:")
+    print(
+        f"{flags.backbone}, LowRank, batch {size}, {flags.num_classes} classes, {jax.devices()[0]}:"
+    )
     print("| program | ms | of an evaluation |\n| --- | --- | --- |")
     for name, times in seconds.items():
         print(f"| {name} | {1e3 * statistics.median(times):.1f} |", end="")

@@ -10,7 +10,8 @@ import pytest
 from streams import prepare
 
 from experiments import study
-from heteroscedastic.analysis.saliency import sheet
+from heteroscedastic.analysis.saliency import explain, sheet
+from heteroscedastic.analysis.saliency.explain import Question
 from heteroscedastic.runs import assembly, loaded_run
 from heteroscedastic.runs.loaded_run import LoadedRun
 
@@ -100,5 +101,14 @@ def test_streamed_and_resident_maps_agree(tmp_path):
         np.stack(sheet.seen(one, "test", rows)) for one, rows in ((resident, a), (streamed, b))
     )
     np.testing.assert_array_equal(images, streamed_images)
+    for question in (Question("class", "grad_cam_pp", "label"), Question("noise", "integrated")):
+        explained, streamed_explained = (
+            explain.explain(one, "test", question, rows)
+            for one, rows in ((resident, a), (streamed, b))
+        )
+        for name, values in explained._asdict().items():
+            other = getattr(streamed_explained, name)
+            if values is not None:
+                np.testing.assert_allclose(values, other, rtol=1e-4, atol=1e-5, err_msg=name)
     assert images.dtype == np.uint8
     assert np.ptp(images) > 100

@@ -97,11 +97,11 @@ def _heat_map(pairs: summary.ClassPairs, name: str, title: str, index: int, grou
         if any(row.get("labels_mixed") for row in pairs.block)
         else ""
     )
-    upper = {(row["class"], row["other"]): row[name] for row in pairs.block}
-    pair = max(upper, key=lambda p: abs(upper[p]))
+    largest = max(pairs.block, key=lambda row: abs(row[name]))
     return Picture(
         page.file_name("class_pairs", name, index, group),
-        f"{pair[0]} and {pair[1]} have the value of largest size, {upper[pair]:.2g}.",
+        f"{largest['class']} and {largest['other']} have the value of largest size,"
+        f" {largest[name]:.2g}.",
         f"{title}: {_PANELS[name]}, for the classes of the first pairs. Strongly correlated classes"
         f" are next to each other.{framed}",
         f"Heat map of {_PANELS[name]} between {', '.join(pairs.names)}; the first pairs are"

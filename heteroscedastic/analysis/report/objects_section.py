@@ -9,12 +9,11 @@ from heteroscedastic.analysis.plots import figures, panels
 from heteroscedastic.analysis.report import page
 from heteroscedastic.analysis.report.comparison import Group, RunSet
 from heteroscedastic.analysis.report.page import Picture, Section
-from heteroscedastic.analysis.saliency import evaluation, explain, groups, sheet, summary
+from heteroscedastic.analysis.saliency import explain, groups, sheet, summary, tables
 from heteroscedastic.analysis.saliency import localisation as localisation_lib
 from heteroscedastic.analysis.saliency.explain import Explained, Question
 from heteroscedastic.analysis.saliency.groups import Member
 from heteroscedastic.runs import loaded_run as loaded_run_lib
-from heteroscedastic.runs import schema
 
 _QUESTION = Question("class", explain.DEFAULT_METHODS["class"])
 _MAX_IMAGES = 2000  # that are scored
@@ -51,7 +50,7 @@ def looks(run_set: RunSet) -> Section:
         f"Images that {shown[0].group} classifies wrongly come first, then correct ones.",
         "Maps (Grad-CAM++) of the predicted class for the first run of each group on"
         f" {run_set.evaluation}, over the images as the network sees them. A map of the right class"
-        " follows where the prediction is wrong.",
+        " follows where the prediction is wrong, of the sum of the labels of a list.",
         f"Maps of {len(rows)} images by {', '.join(facts)}.",
         figure,
         facts,
@@ -60,7 +59,7 @@ def looks(run_set: RunSet) -> Section:
 
 
 def localisation(run_set: RunSet) -> Section:
-    """Scores of the maps of the right class against boxes; requires runs that read boxes."""
+    """Scores of the maps of the labels against boxes; requires runs that read boxes."""
     left_out: list[str] = []
     members = _members(run_set, run_set.groups, left_out)
     found = summary.localised(members, _QUESTION, _MAX_IMAGES)
@@ -69,56 +68,29 @@ def localisation(run_set: RunSet) -> Section:
         return Section(_LOCALISATION, notes)
     parts: list[Any] = [
         page.paragraph(
-            f"Maps (Grad-CAM++) of the right class of up to {_MAX_IMAGES:,} images of"
+            f"Maps (Grad-CAM++) of the label of up to {_MAX_IMAGES:,} images of"
             f" {run_set.evaluation}, against the boxes of the objects, with 95 % intervals over"
-            " images. Objects are often in the middle and large, so a map that does not beat the"
+            " images. Of a list of labels, the map is of the sum of their utilities, and every box"
+            " counts. Objects are often in the middle and large, so a map that does not beat the"
             " controls localises nothing: a centred Gaussian, the entire image and the map of"
-            " another image."
+            " another image. A map can lie on the object although the prediction is wrong, so the"
+            " second table also counts only images that are localised and predicted correctly. It"
+            " has three equal parts of the images by the area of their boxes, because large objects"
+            " are easy to hit. Differences compare the same images, and runs of the same seed: an"
+            " interval that contains 0 is within noise."
         ),
         *notes,
-        page.table(
-            "Localisation: " + "; ".join(f"{k}: {v}" for k, v in evaluation.METRICS.items()),
-            ["", "images", *evaluation.METRICS],
-            _rows(found),
+        *(
+            page.table(*table)
+            for table in tables.localisation(found.runs, found.reference, found.differences)
         ),
     ]
-    if found.differences:
-        rows = [
-            [name, *(_cell(values.get(metric)) for metric in evaluation.METRICS)]
-            for name, values in found.differences.items()
-        ]
-        caption = f"Difference from {found.reference}, paired by image and by seed"
-        parts.append(page.table(caption, ["", *evaluation.METRICS], rows))
     return Section(_LOCALISATION, [*parts, _picture(run_set, found)])
 
 
 def _members(run_set: RunSet, chosen: Sequence[Group], notes: list[str]) -> Iterator[Member]:
     """The runs of these groups that have class maps, and notes about the others."""
-    runs = [run for group in chosen for run in group.runs]
-    if any(schema.task(run.config).stored_labels == "list" for run in runs):
-        notes.append("The runs have lists of labels, and these maps require one label.")
-        return iter(())
     return groups.members(chosen, run_set.evaluation, _QUESTION, run_set.data_dir, notes)
-
-
-def _rows(found: summary.Localised) -> list[list[str]]:
-    """A row per run and map, with a cell per metric."""
-    rows = []
-    for run, result in found.runs.items():
-        means: dict[str, dict[str, Any]] = {}
-        for row in result["localisation"]:
-            means.setdefault(row["map"], {})[row["metric"]] = row["mean"]
-        for name, by_metric in means.items():
-            cells = [_cell(by_metric.get(metric)) for metric in evaluation.METRICS]
-            title = run if name == "map" else f"{run}: {name}"
-            rows.append([title, f"{result['num_scored']:,}", *cells])
-    return rows
-
-
-def _cell(interval: Any) -> str:
-    if interval is None:
-        return "-"
-    return f"{interval.value:.3f} [{interval.low:.3f}, {interval.high:.3f}]"
 
 
 def _picture(run_set: RunSet, found: summary.Localised) -> Picture:

@@ -22,18 +22,20 @@ NUM_POINTS = 8  # of the quadrature
 
 
 def cam(
-    maps: Float[Array, "b h w d"], utilities: heads.Affine, classes: Int[Array, "b"]
+    maps: Float[Array, "b h w d"], utilities: heads.Affine, classes: Int[Array, "b *m"]
 ) -> Float[Array, "b h w"]:
     """Class activation map: its mean over the places plus the bias is the utility of the class.
 
     Args:
       maps: A.
       utilities: `Head.utilities_parameters`, which fails for a head with a hidden layer.
-      classes: one per example.
+      classes: one per example, or a list padded with -1, of which it is the sum.
 
     Source: Zhou et al. (2016), arXiv:1512.04150, Eq. 2.
     """
-    return jnp.einsum("bhwd,db->bhw", maps, utilities.kernel[:, classes])
+    classes = classes.reshape(len(classes), -1)
+    kernels = jnp.where(classes < 0, 0.0, utilities.kernel[:, jnp.maximum(classes, 0)])
+    return jnp.einsum("bhwd,dbm->bhw", maps, kernels)
 
 
 def grad_cam(maps: Float[Array, "b h w d"], function: Function) -> Float[Array, "b h w"]:

@@ -41,7 +41,7 @@ class Located(NamedTuple):
     is_right: Bool[np.ndarray, "n"]  # whether the likeliest class is a label
     by_map: dict[str, localisation.Scores]  # "map", and the controls
     num_without_boxes: int  # examples without a box, or whose boxes are outside of the crop
-    num_zero: int  # examples whose map has no positive value
+    num_zero: int  # examples whose map has no positive value, as of an example without a label
 
 
 def boxes_of(
@@ -74,7 +74,8 @@ def located(
     Args:
       loaded_run: a run whose data has boxes.
       split: of its data.
-      question: what to explain; for classes, "label" compares with the boxes of the right class.
+      question: what to explain; for classes, "label" explains what the boxes are of. Boxes do not
+        say which label of a list they are of: the map explains all labels, and all boxes count.
       with_controls: whether to score `localisation.controls` too.
       max_images: explains so many examples, evenly spaced; None is all.
 

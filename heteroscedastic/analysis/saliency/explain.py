@@ -39,7 +39,9 @@ class Question(NamedTuple):
 
     of: str
     method: str  # one of PLACES or PIXELS
-    classes: tuple[int, ...] | str = "predicted"  # or "label"; of noise, "predicted" is the default
+    # Of noise, "predicted" is the default. "label" is the label of each example, or all of a list:
+    # the sum of their utilities or log-probabilities.
+    classes: tuple[int, ...] | str = "predicted"
 
 
 class Answers(NamedTuple):
@@ -58,7 +60,7 @@ class Explained(NamedTuple):
     ids: Int[np.ndarray, "n"]
     probable: Int[np.ndarray, "n p"]  # the likeliest classes, in descending order
     probs: Float[np.ndarray, "n p"]
-    classes: Int[np.ndarray, "n c"]  # those explained; none for OF_ALL_CLASSES
+    classes: Int[np.ndarray, "n c"]  # those explained, padded with -1; none for OF_ALL_CLASSES
     value: Float[np.ndarray, "n"]  # of the scalar
     maps: Float[np.ndarray, "n h w"]  # by place or by pixel
     diagonal: Float[np.ndarray, "n h w"] | None = None  # parts of a noise map
@@ -249,7 +251,7 @@ def _classes(run, question, latent, probs, labels):
     if question.of == "noise":
         return noise.default_classes(latent, probs, run.task.link)
     if question.classes == "label":
-        return jnp.maximum(labels.reshape(len(labels), -1)[:, :1], 0)
+        return labels.reshape(len(labels), -1)
     return jnp.argmax(probs, axis=-1)[:, None]
 
 
@@ -257,18 +259,20 @@ def _scalar(run, question, latent, classes, state):
     """The scalar of a question: (latent) -> one number per example."""
     temperature = run.model.head.temperature_of(state.params["head"])
     points = {"num_samples": _NUM_POINTS, "points": "sobol"}
-    is_pair = classes.shape[-1] == 2
+    is_list = question.of != "noise" and question.classes == "label"
+    is_pair = classes.shape[-1] == 2 and not is_list
     if question.of == "noise":
         function = scalars.pair_variance if is_pair else scalars.label_variance
+        classes = classes if is_pair else classes[:, 0]
     elif question.of == "class":
         function = scalars.utility_difference if is_pair else scalars.utility
     else:
         settings = {"noise": scalars.fixed_noise(latent, **points), "link": run.task.link}
         if question.of == "log_prob":
-            return functools.partial(scalars.log_prob, classes=classes[:, 0], **settings)
+            return functools.partial(scalars.log_prob, classes=classes, **settings)
         of_all = {"entropy": scalars.entropy, "information": scalars.mutual_information}
         return functools.partial(of_all[question.of], **settings)
-    settings = {"pairs": classes} if is_pair else {"classes": classes[:, 0]}
+    settings = {"pairs" if is_pair else "classes": classes}
     return functools.partial(function, temperature=temperature, **settings)
 
 
@@ -279,8 +283,6 @@ def _of_places(run, question, state, maps, asked):
         parts = {"diagonal": found.diagonal, "factors": found.factors}
         return parts | {"maps": found.diagonal + found.factors}
     if question.method == "cam":
-        return {
-            "maps": attribution.cam(maps, head.utilities_parameters(params), asked.classes[:, 0])
-        }
+        return {"maps": attribution.cam(maps, head.utilities_parameters(params), asked.classes)}
     method = getattr(attribution, question.method)
     return {"maps": method(maps, asked.function)}

@@ -106,9 +106,9 @@ def default_classes(
     Raises:
       ValueError: a softmax has fewer than two classes.
     """
-    variance = latent_lib.variance(latent)
     if link == "sigmoid":
-        return jnp.argmax(probs * (1 - probs) * variance, axis=-1)[:, None]
+        return jnp.argmax(visible_variance(latent, probs), axis=-1)[:, None]
+    variance = latent_lib.variance(latent)
     num_classes = probs.shape[-1]
     if num_classes < 2:
         raise ValueError(f"a pair requires two or more classes, but there are {num_classes}.")
@@ -119,6 +119,11 @@ def default_classes(
     difference = jnp.maximum(own + variance - 2 * covariance, 0.0)
     seen = jnp.where(is_first > 0, -1.0, probs * difference)
     return jnp.stack([first, jnp.argmax(seen, axis=-1)], axis=-1)
+
+
+def visible_variance(latent: LatentGaussian, probs: Float[Array, "b k"]) -> Float[Array, "b k"]:
+    """p (1 - p) var(u) of each label: how far its noise changes the prediction of a sigmoid."""
+    return probs * (1 - probs) * latent_lib.variance(latent)
 
 
 def _signs(num_classes: int) -> Float[Array, "c"]:

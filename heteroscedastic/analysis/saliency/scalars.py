@@ -22,13 +22,13 @@ _BATCH_AXES = LatentGaussian(0, 0, 0, 0, None, None)
 
 
 def utility(
-    latent: LatentGaussian, classes: Int[Array, "b"], temperature: Temperature = 1.0
+    latent: LatentGaussian, classes: Int[Array, "b *m"], temperature: Temperature = 1.0
 ) -> Float[Array, "b"]:
-    """The mean utility of one class per example.
+    """The mean utility of one class per example, or the sum of those of a list of classes.
 
     Args:
       latent: of the head.
-      classes: of each example.
+      classes: of each example; a list is padded with -1.
       temperature: of the head.
     """
     return temperature * _entries(latent.loc, classes)
@@ -43,21 +43,23 @@ def utility_difference(
 
 
 def log_prob(
-    latent: LatentGaussian, classes: Int[Array, "b"], noise: Noise, link: Link = "softmax"
+    latent: LatentGaussian, classes: Int[Array, "b *m"], noise: Noise, link: Link = "softmax"
 ) -> Float[Array, "b"]:
     """Log of the probability of a class: E[softmax(u)] or E[sigmoid(u)] over fixed points.
 
     Args:
       latent: of the head.
-      classes: of each example.
+      classes: of each example; of a list, padded with -1, the sum.
       noise: `fixed_noise`; memory grows with the number of its points.
       link: "softmax" or "sigmoid".
     """
     utilities = latent_lib.utilities(latent, noise)
     log_link = jax.nn.log_softmax if link == "softmax" else jax.nn.log_sigmoid
     log_probs = log_link(utilities)
-    chosen = jnp.take_along_axis(log_probs, classes[None, :, None], axis=-1)[..., 0]
-    return jax.nn.logsumexp(chosen, axis=0) - jnp.log(len(chosen))
+    listed = classes.reshape(len(classes), -1)
+    chosen = jnp.take_along_axis(log_probs, jnp.maximum(listed, 0)[None], axis=-1)
+    means = jax.nn.logsumexp(chosen, axis=0) - jnp.log(len(chosen))
+    return jnp.sum(jnp.where(listed < 0, 0.0, means), axis=-1)
 
 
 def pair_variance(
@@ -137,5 +139,8 @@ def _log_probs(latent, noise, link):
     return log_probs, jax.nn.logsumexp(log_probs, axis=0) - jnp.log(len(log_probs))
 
 
-def _entries(values: Float[Array, "b k"], classes: Int[Array, "b"]) -> Float[Array, "b"]:
-    return jnp.take_along_axis(values, classes[:, None], axis=-1)[:, 0]
+def _entries(values: Float[Array, "b k"], classes: Int[Array, "b *m"]) -> Float[Array, "b"]:
+    """The value of each example's class, or the sum of those of its list, padded with -1."""
+    classes = classes.reshape(len(classes), -1)
+    chosen = jnp.take_along_axis(values, jnp.maximum(classes, 0), axis=-1)
+    return jnp.sum(jnp.where(classes < 0, 0.0, chosen), axis=-1)

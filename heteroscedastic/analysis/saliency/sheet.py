@@ -51,7 +51,7 @@ def draw(
 
     Columns are the image, the image without its objects where it shows boxes, and the map of
     each run. Noise maps are followed by their parts. Where a predicted class is explained and it is
-    wrong, the map of the right class follows.
+    wrong, the map of the label follows, or of all labels of a list.
 
     Args:
       members: a run of each group.
@@ -68,23 +68,22 @@ def draw(
     boxes = evaluation.boxes_of(first, split, rows)
     labels = data.labels.reshape(len(rows), -1)
     shows_label = question.of in ("class", "log_prob") and question.classes == "predicted"
+    of_labels = question._replace(classes="label")
     right = [
-        explain.explain(m.run, m.split, question._replace(classes="label"), rows)
-        if shows_label
-        else None
-        for m in members
+        explain.explain(m.run, m.split, of_labels, rows) if shows_label else None for m in members
     ]
     lines = []
     for i, picture in enumerate(pictures):
-        label = ", ".join(names[c] for c in labels[i] if c >= 0) or "none"
         cells: list[overlays.Cell | None]
-        cells = [overlays.Cell(picture, None, f"id {data.ids[i]}\nlabel: {label}")]
+        caption = f"id {data.ids[i]}\nlabel: {label_names(labels[i], names)}"
+        cells = [overlays.Cell(picture, None, caption)]
         if boxes is not None and boxes.any():
             context = overlays.Cell(without_objects(picture, boxes[i]), None, "without objects")
             cells.append(context if boxes[i].any() else None)  # the crop may lose all boxes
         for member, found, of_label in zip(members, by_member, right):
             caption = (
-                f"{member.group}\n{verdict(found, labels, names, i)}\n{_explains(found, names, i)}"
+                f"{member.group}\n{verdict(found, labels, names, i)}\n"
+                f"{_explains(found, question, names, i)}"
             )
             cells.append(overlays.Cell(picture, found.maps[i], caption))
             if found.diagonal is not None and found.factors is not None:
@@ -92,9 +91,10 @@ def draw(
                     text = f"{member.group}\npart of the {name}: {part[i].sum():.3g}"
                     cells.append(overlays.Cell(picture, part[i], text))
             if of_label is not None:
-                is_same = found.classes[i, 0] == of_label.classes[i, 0]
-                text = f"{member.group}\nright class\n{_explains(of_label, names, i)}"
-                cells.append(None if is_same else overlays.Cell(picture, of_label.maps[i], text))
+                is_right = found.classes[i, 0] in labels[i]
+                shows = not is_right and (labels[i] >= 0).any()
+                text = f"{member.group}\nright class\n{_explains(of_label, of_labels, names, i)}"
+                cells.append(overlays.Cell(picture, of_label.maps[i], text) if shows else None)
         lines.append(cells)
     data_name = first.run.config["data"]["name"]
     title = f"{_TITLES[question.of]} ({question.method}): {data_name}, split {split!r}"
@@ -126,7 +126,13 @@ def verdict(found: Explained, labels: Int[np.ndarray, "n m"], names: Sequence[st
     return f"{word}: {probable}"
 
 
-def _explains(found: Explained, names: Sequence[str], i: int) -> str:
+def label_names(labels: Int[np.ndarray, "..."], names: Sequence[str]) -> str:
+    """The label of an image, or those of a list that is padded with -1."""
+    return ", ".join(names[c] for c in np.ravel(labels) if c >= 0) or "none"
+
+
+def _explains(found: Explained, question: Question, names: Sequence[str], i: int) -> str:
     """The classes of a map, and the number that it explains."""
-    classes = " \u2212 ".join(names[c] for c in found.classes[i]) or "all classes"
+    sign = " + " if question.classes == "label" else " \u2212 "
+    classes = sign.join(names[c] for c in found.classes[i] if c >= 0) or "all classes"
     return f"map of {classes}: {found.value[i]:.3g}"

@@ -3,8 +3,8 @@ python -m heteroscedastic.analysis.saliency --runs DIR [DIR ...] --of class
 
 Writes to analysis/saliency/ of the first run the numbers as JSON and, if matplotlib is installed, a
 sheet of images with the maps of each group of runs over what the network saw. Where the data has
-boxes, it reports whether the maps lie on the objects (evaluation.py). Runs that differ only by
-their seed form a group.
+boxes, it prints whether the maps lie on the objects (evaluation.py). Runs that differ only by their
+seed form a group.
 """
 
 import argparse
@@ -19,7 +19,14 @@ from heteroscedastic import files, user_errors
 from heteroscedastic.analysis.covariance import pairs as pairs_lib
 from heteroscedastic.analysis.plots import figures
 from heteroscedastic.analysis.report import comparison
-from heteroscedastic.analysis.saliency import deletion, evaluation, explain, localisation, sheet
+from heteroscedastic.analysis.saliency import (
+    deletion,
+    evaluation,
+    explain,
+    localisation,
+    sheet,
+    tables,
+)
 from heteroscedastic.analysis.saliency import groups as groups_lib
 from heteroscedastic.analysis.saliency.explain import Explained, Question
 from heteroscedastic.analysis.saliency.groups import Member
@@ -65,7 +72,7 @@ def images(
             "labels": [names[c] for c in np.ravel(labels[i]) if c >= 0],
             "is_right": bool(is_right[i]),
             "probable": [{"class": names[c], "probability": p} for c, p in probable],
-            "explained": [names[c] for c in explained.classes[i]],
+            "explained": [names[c] for c in explained.classes[i] if c >= 0],
             "value": float(explained.value[i]),
             "sum_of_map": float(explained.maps[i].sum()),
         }
@@ -131,7 +138,7 @@ def localised(
 def numbers(members: Iterable[Member], question: Question) -> dict[str, Any]:
     """Localisation and deletion of each run, and the differences between groups.
 
-    Maps are of the right class, if a class is explained and none is given.
+    Maps are of the labels, if a class is explained and none is given.
     """
     asked, runs = _of_right_class(question), {}
 
@@ -226,6 +233,9 @@ def _report(flags, saved, question) -> None:
     if figures.can_draw():
         figure = sheet.draw(shown, question, rows, explained)
         written += figures.write(figure, path)
+    if flags.id is None:
+        for text in tables.texts(facts["runs"], facts["reference"], facts["differences"]):
+            print(text)
     for note in facts.get("notes", []):
         print(f"note: {note}")
     print(f"wrote {', '.join([str(written[0]), *(p.name for p in written[1:])])}")

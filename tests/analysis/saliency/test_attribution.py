@@ -93,6 +93,26 @@ def test_the_mean_of_the_cam_plus_the_bias_is_the_utility(head):
     np.testing.assert_allclose(mean, found["values"]["utility"], rtol=1e-4, atol=1e-4)
 
 
+def test_a_list_of_classes_has_the_sum_of_its_maps_utilities_and_log_probabilities():
+    head = HEADS[3]
+    maps, params, apply = parts(head)
+    lists = jnp.array([[2, 1, -1], [-1, 0, 4], [-1, -1, -1]])
+
+    @jax.jit
+    def of(classes):
+        latent = apply(jnp.mean(maps, axis=(1, 2)))
+        return (
+            attribution.cam(maps, head.utilities_parameters(params), classes),
+            scalars.utility(latent, classes, 2.0),
+            scalars.log_prob(latent, classes, fixed_noise(latent), "sigmoid"),
+        )
+
+    first, second = of(jnp.array([2, 0, 0])), of(jnp.array([1, 4, 0]))
+    for together, a, b in zip(of(lists), first, second, strict=True):
+        np.testing.assert_allclose(together[:2], a[:2] + b[:2], rtol=1e-4, atol=1e-5)
+        np.testing.assert_array_equal(together[2], 0)
+
+
 @every_head
 def test_of_a_utility_grad_cam_is_the_positive_part_of_the_cam_and_integrated_the_cam(head):
     found = explained(head)

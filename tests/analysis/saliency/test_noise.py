@@ -182,6 +182,22 @@ def test_a_place_that_lowers_the_variance_is_negative():
     np.testing.assert_allclose(found.factors[0, 0], [1.5, -0.5])
 
 
+@every_head
+def test_noise_that_is_the_same_at_every_place_has_no_map(head):
+    """As without noise: the kernels of the noise are zero, and its biases are not."""
+    maps, params, _ = parts(head)
+    params = {
+        name: value
+        if name == "loc" or not isinstance(value, dict)
+        else value | {"kernel": 0 * value["kernel"]}
+        for name, value in params.items()
+    }
+    found = noise_maps(head, params, maps, PAIRS)
+    np.testing.assert_array_equal(totals(found), 0)
+    np.testing.assert_array_equal(found.variance, found.variance_at_zero)
+    assert found.variance.min() > 0
+
+
 def test_a_head_without_noise_and_three_classes_are_errors():
     head = heads.Deterministic(K)
     maps, params, _ = parts(head)
@@ -236,7 +252,7 @@ def test_memory_does_not_grow_with_the_number_of_classes_nor_with_places_times_c
     assert program.memory_analysis().temp_size_in_bytes < 2**25
 
 
-def test_bfloat16_and_float32_agree():
+def test_maps_of_bfloat16_and_float32_agree_to_3_percent_of_their_largest_value():
     backbone = ResNet((1, 1), bottleneck=False, stem="cifar", stem_width=8, width=8)
     inputs, present = jax.random.normal(jax.random.key(0), (3, 16, 16, 3)), jnp.ones(3, bool)
     variables = jax.jit(backbone.init)(jax.random.key(1), inputs, present)
@@ -245,7 +261,19 @@ def test_bfloat16_and_float32_agree():
         for b in (backbone, backbone.clone(dtype="bfloat16"))
     ]
     head = heads.LowRank(K, num_factors=2)
-    params = jax.jit(head.init)(jax.random.key(2), maps[0][:, 0, 0])["params"]
-    a, b = (totals(noise_maps(head, params, x, PAIRS)) for x in maps)
-    assert not np.array_equal(a, b)
-    np.testing.assert_allclose(a, b, atol=0.03 * np.abs(a).max())
+    variables = jax.jit(head.init)(jax.random.key(2), maps[0][:, 0, 0])
+
+    @jax.jit
+    def of_class(maps):
+        def utility(features):
+            return scalars.utility(head.apply(variables, features), PAIRS[:, 0])
+
+        parameters = head.utilities_parameters(variables["params"])
+        cam = attribution.cam(maps, parameters, PAIRS[:, 0])
+        return cam, attribution.grad_cam_pp(maps, utility)
+
+    of_noise = [totals(noise_maps(head, variables["params"], x, PAIRS)) for x in maps]
+    for a, b in (of_noise, *zip(*(of_class(x) for x in maps))):
+        a, b = np.asarray(a, np.float32), np.asarray(b, np.float32)
+        assert not np.array_equal(a, b)
+        np.testing.assert_allclose(a, b, atol=0.03 * np.abs(a).max())

@@ -29,6 +29,7 @@ from heteroscedastic.analysis.saliency.explain import Question
 from heteroscedastic.data import augment, chains
 from heteroscedastic.models import heads
 from heteroscedastic.runs import loaded_run
+from heteroscedastic.tasks.multilabel import Multilabel
 
 pytest.importorskip("matplotlib", reason="a sheet requires the extra `analysis`")
 
@@ -85,6 +86,18 @@ def test_it_compares_runs_and_writes_only_under_analysis(command, noisy, plain):
             if row["metric"] != "mass":
                 assert 0 <= row["mean"]["value"] <= 1
     assert "wrote" in text
+    # The terminal has the means, the thirds and the differences.
+    (row,) = [
+        row
+        for row in facts["runs"]["noisy, seed 0"]["localisation"]
+        if (row["map"], row["metric"]) == ("map", "pointing")
+    ]
+    lines = [line for line in text.splitlines() if line.startswith("noisy, seed 0 ")]
+    assert f"{row['mean']['value']:.3f} [{row['mean']['low']:.3f}, " in lines[0]
+    assert f"{row['if_right']:.3f} " in lines[1]
+    assert " / ".join(f"{x:.3f}" for x in row["by_third"]) in lines[1]
+    (line,) = [line for line in text.splitlines() if line.startswith("noisy  ")]
+    assert f"{facts['differences']['noisy']['mass']['value']:.3f} [" in line
 
 
 def test_the_map_of_another_image_is_that_of_the_scored_example_before(loaded):
@@ -466,6 +479,42 @@ def test_metrics_take_the_threshold_of_the_validation():
     assert evaluation.metrics(scores, scores)["max_box"].mean() == pytest.approx(2 / 3)
     assert evaluation.metrics(scores, validation)["max_box"].mean() == 0
     np.testing.assert_array_equal(evaluation.metrics(scores, None)["box"], 1)  # at 0.2
+
+
+def with_lists(loaded, labels):
+    """The loaded run with lists of labels under a sigmoid."""
+    run = with_test_split(loaded, labels=np.asarray(labels, np.int32))
+    return with_run(run, task=Multilabel())
+
+
+def test_all_labels_of_an_image_are_explained_together(loaded):
+    one = loaded_run.split_data(loaded, "test").labels
+    two = np.stack([one, (one + 1) % 3], axis=-1)
+    padded = np.stack([np.full_like(one, -1), one], axis=-1)
+    found, single, other = (
+        explain.explain(with_lists(loaded, x), "test", Question("class", "integrated", "label"))
+        for x in (two, padded, two[:, 1:])
+    )
+    for name in ("value", "maps"):
+        total = getattr(single, name) + getattr(other, name)
+        np.testing.assert_allclose(getattr(found, name), total, rtol=1e-3, atol=1e-4)
+    np.testing.assert_array_equal(found.classes, two)
+    (row,) = summary.images(explain.Explained(*(x[:1] for x in found[:6])), two[:1], "abc")
+    assert row["explained"] == ["abc"[c] for c in two[0]]
+
+
+def test_an_image_with_one_label_scores_as_its_list_and_one_without_labels_is_left_out(loaded):
+    question = Question("class", "grad_cam_pp", "label")
+    one = loaded_run.split_data(loaded, "test").labels
+    single = evaluation.located(loaded, "test", question, with_controls=False)
+    lists = np.stack([one, np.full_like(one, -1)], axis=-1)
+    without = single.ids[:2]
+    lists[without] = -1
+    found = evaluation.located(with_lists(loaded, lists), "test", question, with_controls=False)
+    np.testing.assert_array_equal(found.ids, single.ids[2:])
+    assert found.num_zero == single.num_zero + 2
+    for a, b in zip(found.by_map["map"], single.by_map["map"], strict=True):
+        np.testing.assert_allclose(a, b[2:], rtol=1e-4, atol=1e-6)
 
 
 def test_images_that_a_chain_leaves_as_integers_are_explained_as_floats(loaded, monkeypatch):

@@ -5,11 +5,13 @@ import re
 import shutil
 from pathlib import Path
 
+import jax
 import numpy as np
 import pytest
 
 pytest.importorskip("matplotlib", reason="sections hold figures, which require the extra")
 
+from heteroscedastic import latent as latent_lib
 from heteroscedastic.analysis.plots import overlays
 from heteroscedastic.analysis.report import (
     comparison,
@@ -25,6 +27,7 @@ from heteroscedastic.analysis.saliency.explain import Question
 from heteroscedastic.runs import loaded_run
 from heteroscedastic.runs.loaded_run import SavedRun
 from heteroscedastic.runs.predictions import Predictions
+from heteroscedastic.tasks.multilabel import Multilabel
 from heteroscedastic.tasks.one_vs_rest import OneVsRest
 
 
@@ -91,6 +94,9 @@ def test_localisation_shows_the_numbers_of_the_command_and_looks_its_sheet(noisy
     values = evaluation.metrics(located.by_map["map"], None)
     for metric in ("pointing", "box", "mass"):
         assert f">{np.nanmean(values[metric]):.3f} [" in html, metric
+    rows = {row["metric"]: row for row in result["localisation"] if row["map"] == "map"}
+    assert f"<td>{rows['box']['if_right']:.3f}</td>" in html
+    assert f">{' / '.join(f'{x:.3f}' for x in rows['pointing']['by_third'])}<" in html
     for name, scores in located.by_map.items():
         share = (scores.any_ious >= 0.5).mean(axis=0)
         np.testing.assert_array_equal(result["by_threshold"][name], share)
@@ -101,33 +107,58 @@ def test_localisation_shows_the_numbers_of_the_command_and_looks_its_sheet(noisy
     assert len(page.page("title", "", [found, sheet])) < 2**21  # less than 2 MB
 
 
-def with_task(runs, name):
-    """The runs with this task, and with their labels as lists of one."""
-    changed = [
-        group._replace(runs=tuple(x._replace(config=x.config | {"task": name}) for x in group.runs))
-        for group in runs.groups
-    ]
-    lists = [[p._replace(labels=p.labels[:, None]) for p in group] for group in runs.predictions]
-    return runs._replace(groups=changed, predictions=lists)
+def under_a_sigmoid(runs, task, monkeypatch):
+    """The runs with this task, and a list of two labels for every other example."""
+    load = loaded_run.load_evaluated
 
-
-def test_one_label_under_a_sigmoid_has_maps_and_lists_of_labels_have_not(
-    noisy, data_dir, monkeypatch
-):
-    runs, load = run_set(data_dir, noisy), loaded_run.load_evaluated
-
-    def under_a_sigmoid(*arguments):
+    def loaded(*arguments):
         found, split = load(*arguments)
-        return found._replace(run=dataclasses.replace(found.run, task=OneVsRest())), split
+        pipeline = found.run.pipeline
+        data = pipeline.dataset.splits[split]
+        if task.stored_labels == "list":
+            second = np.where(data.ids % 2, (data.labels + 1) % 3, -1)
+            data = data._replace(labels=np.stack([data.labels, second], axis=-1))
+        splits = {**pipeline.dataset.splits, split: data}
+        dataset = pipeline.dataset._replace(splits=splits)
+        pipeline = dataclasses.replace(pipeline, dataset=dataset)
+        run = dataclasses.replace(found.run, task=task, pipeline=pipeline)
+        return found._replace(run=run), split
 
-    monkeypatch.setattr(loaded_run, "load_evaluated", under_a_sigmoid)
-    sections = objects_section.looks, objects_section.localisation
-    for function in sections:
-        assert isinstance(function(with_task(runs, "one_vs_rest")).parts[-1], Picture)
-        (note,) = function(with_task(runs, "multilabel")).parts
-        assert "The runs have lists of labels" in note
-    (note,) = saliency_section.doubts(with_task(runs, "one_vs_rest")).parts
-    assert "requires a softmax" in note
+    monkeypatch.setattr(loaded_run, "load_evaluated", loaded)
+    lists = [[p._replace(labels=p.labels[:, None]) for p in group] for group in runs.predictions]
+    return runs._replace(predictions=lists)
+
+
+@pytest.mark.parametrize("task", [OneVsRest(), Multilabel()], ids=lambda task: task.name)
+def test_one_label_and_lists_of_labels_under_a_sigmoid_have_maps(
+    noisy, data_dir, monkeypatch, task
+):
+    runs = under_a_sigmoid(run_set(data_dir, noisy), task, monkeypatch)
+    assert runs.link == "sigmoid"
+    if task.stored_labels == "list":
+        for function in (objects_section.looks, objects_section.localisation):
+            assert isinstance(function(runs).parts[-1], Picture)
+    (text, picture) = saliency_section.doubts(runs).parts
+    assert "variance of the utility u of the label" in text
+    run, split = loaded_run.load_evaluated(runs.groups[0].runs[0], "test", data_dir)
+    data = loaded_run.split_data(run, split)
+
+    def of_batch(key, latent, batch):
+        logits = run.run.parts.predictive(None, latent)
+        return latent_lib.covariance(latent), jax.nn.sigmoid(logits)
+
+    covariance, probs = loaded_run.map_latents(run, split, data, of_batch)
+    variances = run.variance_scale * np.einsum("nkk->nk", covariance)
+    first, second, _ = np.argsort(-np.mean(probs * (1 - probs) * variances, axis=0))
+    for rows, label in ((picture.numbers[:3], first), (picture.numbers[3:], second)):
+        assert {row["class"] for row in rows} == {run.dataset["class_names"][label]}
+        expected = np.sort(variances[:, label])[::-1][:3]
+        np.testing.assert_allclose([row["variance"] for row in rows], expected, rtol=1e-3)
+        assert not any("other" in row for row in rows)
+    if task.stored_labels == "list":
+        by_id = dict(zip(data.ids, data.labels))
+        for row in picture.numbers:
+            assert len(row["label"].split(", ")) == (by_id[row["id"]] >= 0).sum()
 
 
 def test_a_run_without_boxes_is_a_note(monkeypatch):
