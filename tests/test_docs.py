@@ -162,7 +162,7 @@ def test_ci_reads_the_test_command_of_the_readme():
 @functools.cache
 def flags_of(path):
     """The flags that a program declares with argparse or absl: itself, in a neighbour that it
-    imports, or in a module whose function `argument_parser` or `main` it calls.
+    imports, or in a module whose function `argument_parser`, `add_flag` or `main` it calls.
     """
     flags, calls = set(), set()
     tree = ast.parse(path.read_text())
@@ -171,7 +171,7 @@ def flags_of(path):
         called = getattr(function, "attr", "")
         if called.startswith(("add_argument", "DEFINE_")):
             flags.add(ast.literal_eval(node.args[0]).lstrip("-"))
-        elif called in ("argument_parser", "main"):
+        elif called in ("argument_parser", "add_flag", "main"):
             calls.add(function.value.id)
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom):
