@@ -3,12 +3,12 @@
 Tables of the paper have the scale "paper" alone: their data are ImageNet, OpenImages and COCO. Our
 tables are of Tiny-ImageNet: "gpu" has 200 classes, "cpu" a smaller network and fewer images. They
 fit temperatures on images held out of the training set, also for the images without objects.
-Detectors at the scale "cpu" are of the data sets of detection_data.py.
+Detectors at the scale "cpu" are in small_detectors.py.
 """
 
 from typing import Any
 
-from experiments.adaptive_label_smoothing import detection_data
+from experiments.adaptive_label_smoothing import detection_data, small_detectors
 from experiments.study import Primary, Regime, Row, Scale, Table
 
 _IMAGENET, _OPEN_IMAGES = "imagenet_mask_resnet50_adaptive", "open_images_mask_resnet50_adaptive"
@@ -409,146 +409,32 @@ def _tiny_table(
     )
 
 
-# Small detectors.
-
-_MOSAIC_ROWS = (
-    *_REFERENCES,
-    Row("adaptive_beta_0.25", _TINY, _adaptive(0.25)),
-    Row("cutmix", _TINY, _HARD | _CUTMIX),
+# The classifiers that detectors of mosaics start from.
+_MOSAIC_CLASSIFIERS = Table(
+    claim="The classifiers from which detectors of mosaics start.",
+    rows=(
+        *_REFERENCES,
+        Row("adaptive_beta_0.25", _TINY, _adaptive(0.25)),
+        Row("cutmix", _TINY, _HARD | _CUTMIX),
+    ),
+    metrics=_METRICS,
+    regimes=_REGIMES,
+    select_metric="nll",
+    scales={
+        "cpu": Scale(
+            small_detectors.SEEDS,
+            _on_cpu(detection_data.FIRST_CLASS, "train[:90%]")
+            | {**_data(48, "train[:90%]"), "training.num_epochs": 15.0},
+        )
+    },
+    reference="adaptive",
 )
-_MOSAIC_SEEDS = tuple(range(10))
-_MOSAIC_CLASSIFIERS = _on_cpu(detection_data.FIRST_CLASS, "train[:90%]") | {
-    **_data(48, "train[:90%]"),
-    "training.num_epochs": 15.0,
-}
-_SMALL = "mosaic_frcnn_hom"
-_MOSAICS = {
-    "data.name": detection_data.MOSAICS,
-    "data.train": "with_mirrored|value_range(-1, 1)",
-    "head.num_classes": 1 + detection_data.LAST_CLASS - detection_data.FIRST_CLASS,
-    "proposals.sizes": (12.0, 24.0, 40.0),
-    "proposals.ratios": (0.5, 1.0, 2.0),
-    "training.num_epochs": 4.0,  # of 625 steps, as an epoch has each mosaic twice
-}
-_FIXED_AS_IN_THE_PAPER = ("backbone/stem", "backbone/stage1_*", "normalization")
-_FIXED_TRUNK = (*_FIXED_AS_IN_THE_PAPER, "backbone/stage2_*")
-
-_LITE_RANGE = "value_range(-0.9921875, 1.0)"  # of the public weights
-_COCO_256 = {
-    "data.train": f"with_mirrored|{_LITE_RANGE}",
-    "data.eval": _LITE_RANGE,
-    "data.max_boxes": 64,
-    "backbone": dict(name="EfficientNetLite0", dtype="float32", group_size=None),
-    "proposals.sizes": (16.0, 32.0, 64.0, 128.0),
-    "proposals.ratios": (0.5, 1.0, 2.0),
-    "proposals.channels": 128,
-    "proposals.num_candidates": (600, 300),
-    "proposals.num_proposals": (128, 100),
-    "proposals.num_regions": 16,
-    # The stem and the blocks to a stride of 16.
-    "optimizer.fixed": (
-        "backbone/stem",
-        "backbone/block[0-9]",
-        "backbone/block10",
-        "normalization",
-    ),
-    "training.batch_size": 8,
-}
-_PUBLIC = {"warm_start.weights": "pretrained:EfficientNetLite0"}
-
-
-def _from_classifier(row: Row) -> Row:
-    """A detector of mosaics that starts from the last checkpoint of a classifier."""
-    workdir = f"{{runs}}/mosaic_classifiers/{{scale}}/{row.name}/untuned/seed_{{seed}}"
-    return Row(row.name, _SMALL, {"warm_start.workdir": workdir})
-
-
-def _detector_table(
-    claim: str,
-    rows: tuple[Row, ...],
-    scale: Scale,
-    reference: str | None = None,
-    report: str = "test",
-    primary: tuple[Primary, ...] = (),
-) -> Table:
-    return Table(
-        claim=claim,
-        rows=rows,
-        metrics=("ap", "ap50", "ap75", "ar100", "detection_ece"),
-        regimes={report: Regime(select=None, report=report)},
-        select_metric="ap",
-        scales={"cpu": scale},
-        reference=reference,
-        primary=primary,
-    )
-
-
-_ADAPTIVE_FIRST = (Primary("adaptive", "ap", "hard", "test"),)
-_SMALL_DETECTORS = {
-    "mosaic_classifiers": Table(
-        claim="The classifiers from which detectors of mosaics start.",
-        rows=_MOSAIC_ROWS,
-        metrics=_METRICS,
-        regimes=_REGIMES,
-        select_metric="nll",
-        scales={"cpu": Scale(_MOSAIC_SEEDS, _MOSAIC_CLASSIFIERS)},
-        reference="adaptive",
-    ),
-    "mosaic_detectors": _detector_table(
-        "A trunk from adaptive smoothing detects objects of other classes better than one from hard"
-        " labels.",
-        (*map(_from_classifier, _MOSAIC_ROWS), Row("random", _SMALL)),
-        Scale(_MOSAIC_SEEDS, _MOSAICS | {"optimizer.fixed": _FIXED_TRUNK}),
-        reference="hard",
-        primary=_ADAPTIVE_FIRST,
-    ),
-    "mosaic_detectors_tuned": _detector_table(
-        "The same with a trunk of which the stem and the first stage alone are fixed.",
-        tuple(_from_classifier(row) for row in _MOSAIC_ROWS if row.name in ("hard", "adaptive")),
-        Scale((0, 1, 2), _MOSAICS | {"optimizer.fixed": _FIXED_AS_IN_THE_PAPER}),
-        reference="hard",
-        primary=_ADAPTIVE_FIRST,
-    ),
-    "coco_objects": _detector_table(
-        "A fixed trunk from ImageNet finds objects of COCO better than a random one.",
-        (Row("imagenet", _SMALL, _PUBLIC), Row("random", _SMALL)),
-        Scale(
-            tuple(range(5)),
-            _COCO_256
-            | {
-                "data.name": detection_data.OBJECTS,
-                "head.num_classes": 2,
-                "training.num_epochs": 20.0,
-            },
-        ),
-        reference="random",
-        primary=(Primary("imagenet", "ap", "random", "test"),),
-    ),
-    "coco_by_heart": _detector_table(
-        "A detector learns 16 images of COCO by heart: the AP50 of its training images is above"
-        " 0.9.",
-        (Row("imagenet", _SMALL, _PUBLIC),),
-        Scale(
-            (0,),
-            _COCO_256
-            | {
-                "data.name": detection_data.COCO,
-                "data.splits": dict(train="train[:16]"),
-                "data.train": _LITE_RANGE,
-                "head.num_classes": 81,
-                "evals": dict(train=dict(split="train", checkpoint="last", answers=None)),
-                "training.num_epochs": 300.0,  # of two steps
-                "training.checkpoint_epochs": 50.0,
-            },
-        ),
-        report="train",
-    ),
-}
 
 TABLES = (
     _paper_tables()
     | _COCO_TABLES
-    | _SMALL_DETECTORS
+    | {"mosaic_classifiers": _MOSAIC_CLASSIFIERS}
+    | small_detectors.TABLES
     | {"objectness": _OBJECTNESS}
     | {
         "context_only": _tiny_table(

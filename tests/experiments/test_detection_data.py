@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from experiments import study
-from experiments.adaptive_label_smoothing import detection_data, rows
+from experiments.adaptive_label_smoothing import detection_data, rows, small_detectors
 from heteroscedastic.data.dataset import Dataset, Split
 from heteroscedastic.data.storage import store
 from heteroscedastic.runs import assembly, compiled
@@ -116,9 +116,7 @@ def directory(tmp_path_factory, mosaics):
     return str(path)
 
 
-@pytest.mark.parametrize(
-    "name", [name for name in rows._SMALL_DETECTORS if name != "mosaic_classifiers"]
-)
+@pytest.mark.parametrize("name", small_detectors.TABLES)
 def test_a_run_of_every_table_has_valid_shapes(name, directory):
     for job in study.jobs(rows.TABLES[name], "cpu", study.Path("runs") / name)[:1]:
         compiled.check_shapes(assembly.build(job.config, directory))

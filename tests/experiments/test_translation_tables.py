@@ -33,7 +33,7 @@ def test_every_row_is_a_config_that_a_run_accepts(name):
     for scale in translations.TABLES[name].scales:
         for job in jobs(name, scale):
             if job.seed == 0:
-                schema.checked(job.config)
+                assert schema.checked(job.config)["task"] == job.config["task"]
 
 
 def test_the_paper_scale_has_the_papers_settings():

@@ -252,7 +252,7 @@ def test_memory_does_not_grow_with_the_number_of_classes_nor_with_places_times_c
     assert program.memory_analysis().temp_size_in_bytes < 2**25
 
 
-def test_maps_of_bfloat16_and_float32_agree_to_3_percent_of_their_largest_value():
+def test_maps_of_bfloat16_and_float32_agree_to_1_percent_of_their_largest_value():
     backbone = ResNet((1, 1), bottleneck=False, stem="cifar", stem_width=8, width=8)
     inputs, present = jax.random.normal(jax.random.key(0), (3, 16, 16, 3)), jnp.ones(3, bool)
     variables = jax.jit(backbone.init)(jax.random.key(1), inputs, present)
@@ -276,4 +276,4 @@ def test_maps_of_bfloat16_and_float32_agree_to_3_percent_of_their_largest_value(
     for a, b in (of_noise, *zip(*(of_class(x) for x in maps))):
         a, b = np.asarray(a, np.float32), np.asarray(b, np.float32)
         assert not np.array_equal(a, b)
-        np.testing.assert_allclose(a, b, atol=0.03 * np.abs(a).max())
+        np.testing.assert_allclose(a, b, atol=0.01 * np.abs(a).max())

@@ -1,0 +1,126 @@
+"""Tables of detectors at the scale "cpu": mosaics of Tiny-ImageNet, and COCO at 256 pixels.
+
+Their data sets are those of detection_data.py. Tables 4 and 7 of the paper are in rows.py.
+"""
+
+from experiments.adaptive_label_smoothing import detection_data
+from experiments.study import Primary, Regime, Row, Scale, Table
+
+# The classifiers that detectors of mosaics start from: rows of the table `mosaic_classifiers`.
+CLASSIFIERS = ("hard", "label_smoothing", "adaptive", "adaptive_beta_0.25", "cutmix")
+SEEDS = tuple(range(10))
+
+_SMALL = "mosaic_frcnn_hom"
+_MOSAICS = {
+    "data.name": detection_data.MOSAICS,
+    "data.train": "with_mirrored|value_range(-1, 1)",
+    "head.num_classes": 1 + detection_data.LAST_CLASS - detection_data.FIRST_CLASS,
+    "proposals.sizes": (12.0, 24.0, 40.0),
+    "proposals.ratios": (0.5, 1.0, 2.0),
+    "training.num_epochs": 4.0,  # of 625 steps, as an epoch has each mosaic twice
+}
+_FIXED_AS_IN_THE_PAPER = ("backbone/stem", "backbone/stage1_*", "normalization")
+_FIXED_TRUNK = (*_FIXED_AS_IN_THE_PAPER, "backbone/stage2_*")
+
+_LITE_RANGE = "value_range(-0.9921875, 1.0)"  # of the public weights
+_COCO_256 = {
+    "data.train": f"with_mirrored|{_LITE_RANGE}",
+    "data.eval": _LITE_RANGE,
+    "data.max_boxes": 64,
+    "backbone": dict(name="EfficientNetLite0", dtype="float32", group_size=None),
+    "proposals.sizes": (16.0, 32.0, 64.0, 128.0),
+    "proposals.ratios": (0.5, 1.0, 2.0),
+    "proposals.channels": 128,
+    "proposals.num_candidates": (600, 300),
+    "proposals.num_proposals": (128, 100),
+    "proposals.num_regions": 16,
+    # The stem and the blocks to a stride of 16.
+    "optimizer.fixed": (
+        "backbone/stem",
+        "backbone/block[0-9]",
+        "backbone/block10",
+        "normalization",
+    ),
+    "training.batch_size": 8,
+}
+_PUBLIC = {"warm_start.weights": "pretrained:EfficientNetLite0"}
+
+
+def _from_classifier(name: str) -> Row:
+    """A detector of mosaics that starts from the last checkpoint of a classifier."""
+    workdir = f"{{runs}}/mosaic_classifiers/{{scale}}/{name}/untuned/seed_{{seed}}"
+    return Row(name, _SMALL, {"warm_start.workdir": workdir})
+
+
+def _detector_table(
+    claim: str,
+    rows: tuple[Row, ...],
+    scale: Scale,
+    reference: str | None = None,
+    report: str = "test",
+    primary: tuple[Primary, ...] = (),
+) -> Table:
+    return Table(
+        claim=claim,
+        rows=rows,
+        metrics=("ap", "ap50", "ap75", "ar100", "detection_ece"),
+        regimes={report: Regime(select=None, report=report)},
+        select_metric="ap",
+        scales={"cpu": scale},
+        reference=reference,
+        primary=primary,
+    )
+
+
+_ADAPTIVE_FIRST = (Primary("adaptive", "ap", "hard", "test"),)
+TABLES = {
+    "mosaic_detectors": _detector_table(
+        "A trunk from adaptive smoothing detects objects of other classes better than one from hard"
+        " labels.",
+        (*map(_from_classifier, CLASSIFIERS), Row("random", _SMALL)),
+        Scale(SEEDS, _MOSAICS | {"optimizer.fixed": _FIXED_TRUNK}),
+        reference="hard",
+        primary=_ADAPTIVE_FIRST,
+    ),
+    "mosaic_detectors_tuned": _detector_table(
+        "The same with a trunk of which the stem and the first stage alone are fixed.",
+        (_from_classifier("hard"), _from_classifier("adaptive")),
+        Scale((0, 1, 2), _MOSAICS | {"optimizer.fixed": _FIXED_AS_IN_THE_PAPER}),
+        reference="hard",
+        primary=_ADAPTIVE_FIRST,
+    ),
+    "coco_objects": _detector_table(
+        "A fixed trunk from ImageNet finds objects of COCO better than a random one.",
+        (Row("imagenet", _SMALL, _PUBLIC), Row("random", _SMALL)),
+        Scale(
+            tuple(range(5)),
+            _COCO_256
+            | {
+                "data.name": detection_data.OBJECTS,
+                "head.num_classes": 2,
+                "training.num_epochs": 20.0,
+            },
+        ),
+        reference="random",
+        primary=(Primary("imagenet", "ap", "random", "test"),),
+    ),
+    "coco_by_heart": _detector_table(
+        "A detector learns 16 images of COCO by heart: the AP50 of its training images is above"
+        " 0.9.",
+        (Row("imagenet", _SMALL, _PUBLIC),),
+        Scale(
+            (0,),
+            _COCO_256
+            | {
+                "data.name": detection_data.COCO,
+                "data.splits": dict(train="train[:16]"),
+                "data.train": _LITE_RANGE,
+                "head.num_classes": 81,
+                "evals": dict(train=dict(split="train", checkpoint="last", answers=None)),
+                "training.num_epochs": 300.0,  # of two steps
+                "training.checkpoint_epochs": 50.0,
+            },
+        ),
+        report="train",
+    ),
+}
