@@ -18,6 +18,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 from jaxtyping import Array, Float
 
+from heteroscedastic.models.convolutions import conv_general_dilated
 from heteroscedastic.models.normalization import BatchNorm, check_group_size
 from heteroscedastic.models.stages import Staged
 
@@ -135,7 +136,13 @@ class _Layer(nn.Module):
         else:
             size = (self.kernel, self.kernel)
             conv = nn.Conv(
-                self.width, size, self.stride, use_bias=False, kernel_init=_START, **settings
+                self.width,
+                size,
+                self.stride,
+                use_bias=False,
+                kernel_init=_START,
+                conv_general_dilated=conv_general_dilated if train else None,
+                **settings,
             )
             x = conv(x)
         x = BatchNorm(epsilon=_EPSILON, dtype=self.dtype, group_size=self.group_size, name="norm")(

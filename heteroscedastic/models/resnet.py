@@ -18,6 +18,7 @@ from flax import linen as nn
 from jaxtyping import Array
 
 from heteroscedastic.bind import check_number, check_numbers
+from heteroscedastic.models.convolutions import conv_general_dilated
 from heteroscedastic.models.normalization import BatchNorm, check_group_size
 from heteroscedastic.models.stages import Staged
 
@@ -90,7 +91,11 @@ class ResNet(Staged):
 
     def _stage(self, stage: int, x: Array, present: Array, train: bool) -> Array:
         conv = functools.partial(
-            nn.Conv, use_bias=False, dtype=self.dtype, kernel_init=_STARTS[self.start]
+            nn.Conv,
+            use_bias=False,
+            dtype=self.dtype,
+            kernel_init=_STARTS[self.start],
+            conv_general_dilated=conv_general_dilated if train else None,
         )
         norm = functools.partial(BatchNorm, dtype=self.dtype, group_size=self.group_size)
         block = _BlockV1 if self.version == 1 else _BlockV2
