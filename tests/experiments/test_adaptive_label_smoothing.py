@@ -179,8 +179,12 @@ def test_every_detector_starts_from_a_row():
 
 
 def test_a_small_detector_starts_from_the_classifier_of_its_row_and_seed_and_of_other_classes():
-    classifiers = {(job.row, job.seed): job for job in jobs("mosaic_classifiers", "cpu")}
-    for name in ("mosaic_detectors", "mosaic_detectors_tuned"):
+    for name, start_table in (
+        ("mosaic_detectors", "mosaic_classifiers"),
+        ("mosaic_detectors_all", "mosaic_classifiers_all"),
+        ("mosaic_detectors_tuned", "mosaic_classifiers"),
+    ):
+        classifiers = {(job.row, job.seed): job for job in jobs(start_table, "cpu")}
         configs = []
         for job in jobs(name, "cpu"):
             config = dict(job.config)
