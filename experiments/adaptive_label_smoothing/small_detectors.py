@@ -43,6 +43,7 @@ _COCO_256 = {
         "normalization",
     ),
     "training.batch_size": 8,
+    "training.cached_maps": True,
 }
 _PUBLIC = {"warm_start.weights": "pretrained:EfficientNetLite0"}
 
@@ -75,7 +76,7 @@ def _detector_table(
 
 _PAIR = (_from_classifier("hard"), _from_classifier("adaptive"))
 _ADAPTIVE_FIRST = (Primary("adaptive", "ap", "hard", "test"),)
-_WITH_FIXED_TRUNK = _MOSAICS | {"optimizer.fixed": _FIXED_TRUNK}
+_WITH_FIXED_TRUNK = _MOSAICS | {"optimizer.fixed": _FIXED_TRUNK, "training.cached_maps": True}
 TABLES = {
     "mosaic_detectors": _detector_table(
         "A trunk from adaptive smoothing detects objects of other classes better than one from hard"

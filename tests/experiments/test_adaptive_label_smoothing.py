@@ -213,7 +213,7 @@ def test_the_trunk_and_the_normalisation_of_a_small_detector_are_fixed_and_nothi
         return jax.eval_shape(start, jax.random.key(0), image, present)["params"]
 
     params = {"backbone": shapes(None)}
-    fixed = optimizer._fixed(config["optimizer"]["fixed"], params)["backbone"]
+    fixed = optimizer.is_fixed(config["optimizer"]["fixed"], params)["backbone"]
     in_trunk = traverse_util.flatten_dict(shapes(backbone.first_of_tail - 1)).keys()
     for path, is_fixed in traverse_util.flatten_dict(fixed).items():
         assert is_fixed == (path in in_trunk or path[-1] in ("scale", "bias")), path
