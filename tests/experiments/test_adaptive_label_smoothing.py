@@ -197,7 +197,11 @@ def test_a_small_detector_starts_from_the_classifier_of_its_row_and_seed_and_of_
                 assert classifier.config["data"]["max_classes"] == detection_data.FIRST_CLASS
                 backbone = bind(backbones, **classifier.config["backbone"])
                 assert backbone.clone(start="keras") == bind(backbones, **config["backbone"])
-            configs.append({**config, "seed": 0})
+            # The test mosaics are those of the seed.
+            splits = {"train": "train", "test": f"test_{job.seed}"}
+            assert config["data"]["splits"] == splits
+            assert splits["test"] in detection_data._NUMBERS
+            configs.append({**config, "seed": 0, "data": config["data"] | {"splits": None}})
         assert all(config == configs[0] for config in configs)
         assert {job.seed for job in jobs(name, "cpu")} <= {seed for _, seed in classifiers}
 
