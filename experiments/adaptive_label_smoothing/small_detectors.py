@@ -20,7 +20,7 @@ _MOSAICS = {
     "proposals.ratios": (0.5, 1.0, 2.0),
     "proposals.channels": 32,
     "proposals.num_regions": 16,
-    "training.num_epochs": 4.0,  # of 188 steps, as an epoch has each of 1,500 mosaics twice
+    "training.num_epochs": 3.0,  # of 188 steps, as an epoch has each of 1,500 mosaics twice
 }
 _FIXED_AS_IN_THE_PAPER = ("backbone/stem", "backbone/stage1_*", "normalization")
 _FIXED_TRUNK = (*_FIXED_AS_IN_THE_PAPER, "backbone/stage2_*")
