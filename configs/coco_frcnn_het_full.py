@@ -108,6 +108,7 @@ def get_config() -> ConfigDict:
         parameters="replicated",
         class_shards=1,
         profile_steps=placeholder(tuple),
+        cached_maps=False,
     )
     c.validation = placeholder(dict)
     c.evals = dict(test=dict(split="test", checkpoint="last", answers=placeholder(str)))

@@ -1,14 +1,18 @@
 """Intervals of differences over other seeds and other test examples, for `table --crossed`.
 
-They require the predictions of the runs. With --save, experiments/S/results/crossed/T.SCALE.json
+They require the predictions of the runs. For detectors they are of AP, AP50, AP75 and AR, and the
+examples are images. With --save, experiments/S/results/crossed/T.SCALE.json
 keeps them, so that the table prints them without the runs.
 """
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from experiments import statistics, study
 from heteroscedastic import files
+from heteroscedastic.analysis.uncertainty import intervals
 from heteroscedastic.calibration.bootstrap import Interval
 from heteroscedastic.runs import predictions
 
@@ -45,12 +49,7 @@ class Crossed:
             runs=[[job.fingerprint for job in side] for side in jobs],
         )
         if all((job.directory / "results.json").exists() for side in jobs for job in side):
-            entry["differences"] = statistics.crossed(
-                *(
-                    {job.seed: predictions.read(job.directory, regime.report) for job in side}
-                    for side in jobs
-                )
-            )
+            entry["differences"] = _differences(jobs, regime.report)
             self._entries[_key(entry)] = entry
         elif _key(entry) not in self._entries:
             raise SystemExit(
@@ -69,6 +68,26 @@ class Crossed:
         ]
         files.write_json(self.path, rows)
         print(f"\n{self.path}: the intervals of {len(rows)} pairs of rows are saved.")
+
+
+def _differences(jobs: Sequence[Sequence[study.Job]], evaluation: str) -> dict[str, Interval]:
+    """Of the complete runs of two rows.
+
+    Raises:
+      ValueError: two detectors of one seed were evaluated on different images.
+    """
+    detects = jobs[0][0].config["task"] == "detection"
+    read = predictions.read_detections if detects else predictions.read
+    ours, theirs = ({job.seed: read(job.directory, evaluation) for job in side} for side in jobs)
+    if not detects:
+        return statistics.crossed(ours, theirs)
+    for job in jobs[0]:
+        if not np.array_equal(*(x[job.seed]["true_boxes"] for x in (ours, theirs))):
+            raise ValueError(
+                f"{job.row} and {jobs[1][0].row} of seed {job.seed} were evaluated on different"
+                f" images in {evaluation!r}; train both again."
+            )
+    return statistics.crossed(ours, theirs, intervals.resampled_detections)
 
 
 def path(saved_results: files.Path) -> files.Path:

@@ -1,8 +1,8 @@
 """Comparisons of methods over seeds: tests, corrections, power, and other test sets."""
 
 import functools
-from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 from jaxtyping import Float
@@ -10,9 +10,10 @@ from scipy import optimize, stats
 
 from heteroscedastic.analysis.report import comparison
 from heteroscedastic.analysis.uncertainty import intervals
+from heteroscedastic.analysis.uncertainty.intervals import Resampled
 from heteroscedastic.calibration.bootstrap import Interval
-from heteroscedastic.runs.predictions import Predictions
 
+Run = TypeVar("Run")  # predictions of a run
 LEVEL = 0.05  # of two-sided tests
 POWER = 0.8
 
@@ -109,7 +110,9 @@ def holm(p_values: Sequence[float]) -> Float[np.ndarray, "m"]:
 
 
 def crossed(
-    ours: Mapping[int, Predictions], theirs: Mapping[int, Predictions]
+    ours: Mapping[int, Run],
+    theirs: Mapping[int, Run],
+    resampled: Callable[[Sequence[Run]], dict[str, Resampled]] = intervals.resampled,
 ) -> dict[str, Interval]:
     """Differences paired by seed, with intervals over other seeds and other test examples.
 
@@ -117,14 +120,15 @@ def crossed(
 
     Args:
       ours: predictions of the run of each seed.
-      theirs: those of the other method, on the same examples.
+      theirs: those of the other method, on the same examples for the same seed.
+      resampled: predictions of runs -> metrics; `intervals.resampled_detections` of detectors.
 
     Returns:
-      By metric; see `intervals.resampled`. Empty without a common seed.
+      By metric; see `resampled`. Empty without a common seed.
     """
     seeds = sorted(set(ours) & set(theirs))
     if not seeds:
         return {}
-    mine, other = (intervals.resampled([runs[s] for s in seeds]) for runs in (ours, theirs))
+    mine, other = (resampled([runs[s] for s in seeds]) for runs in (ours, theirs))
     pairs = [(i, i) for i in range(len(seeds))]
     return {name: intervals.difference(mine[name], other[name], pairs) for name in mine}

@@ -22,8 +22,9 @@ from heteroscedastic.runs import identity, run_record, sections
 class Row(NamedTuple):
     """A method.
 
-    In string overrides, {runs} is replaced by the directory of the study's tables, {scale} by the
-    scale and {seed} by the seed, so that a row can start from a run of another table.
+    In string overrides, also those of a scale, {runs} is replaced by the directory of the study's
+    tables, {scale} by the scale and {seed} by the seed, so that a row can start from a run of
+    another table, or have a test set for each seed.
     """
 
     name: str

@@ -4,6 +4,9 @@ from typing import Any, NamedTuple
 
 from jaxtyping import Array, Float, Int
 
+# An extra: the maps of a fixed trunk of a detector, computed before training.
+TRUNK_MAPS = "trunk_maps"
+
 
 class Batch(NamedTuple):
     """The examples of one step; an absent example has weight 0 and affects nothing."""

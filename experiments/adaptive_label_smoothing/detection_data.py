@@ -6,11 +6,13 @@ writes to DIR
 
 - tiny_imagenet_box_mosaics.npz: mosaics of 96 pixels of four images of Tiny-ImageNet of 32 to 47
   pixels, with the box of the object in each. Their 50 classes are the second 50, which classifiers
-  of `data.max_classes=50` do not know.
+  of `data.max_classes=50` do not know. There are several test sets, of the same images in other
+  mosaics.
 - coco_256.npz: COCO 2017 as it is prepared, in squares of 256 pixels; boxes of crowds are left out.
 - coco_256_objects.npz: the same with one class.
 
-Class 0 is the background. Splits are "train" and "test".
+Class 0 is the background. Splits are "train" and "test"; of the mosaics "train", "test_0", "test_1"
+and so on.
 """
 
 import functools
@@ -26,7 +28,9 @@ from heteroscedastic.data.storage import store, tfds
 
 MOSAICS, COCO, OBJECTS = "tiny_imagenet_box_mosaics", "coco_256", "coco_256_objects"
 FIRST_CLASS, LAST_CLASS = 50, 100  # the second is excluded
-_NUMBERS = {"train": 5_000, "test": 1_250}  # each image is in about two
+NUM_TEST_SETS = 10
+# Of 10,000 and 2,500 images.
+_NUMBERS = {"train": 1_500} | {f"test_{i}": 600 for i in range(NUM_TEST_SETS)}
 _SPLITS = {"train": "train", "test": "validation"}
 _SIDE = 256
 
@@ -36,11 +40,12 @@ def mosaic_data(source: Dataset, numbers: dict[str, int]) -> Dataset:
 
     Args:
       source: Tiny-ImageNet, with one box an image.
-      numbers: of mosaics of each split.
+      numbers: of mosaics of each split: "train", "test" and so on, each with a number after _ if
+        there are several. Images, sizes and places of each are drawn anew.
     """
 
     def split(seed, name):
-        images = source.splits[name]
+        images = source.splits[name.partition("_")[0]]
         images = images.take(np.flatnonzero((images.labels >= FIRST_CLASS) & _has_box(images)))
         return mosaics.mosaics(
             images.inputs,

@@ -1,5 +1,6 @@
 """Bootstrap: the variability of a number over test sets, and runs, of the same distribution."""
 
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -48,19 +49,27 @@ def resampled_sums(
     """
     if groups is not None:
         values = _sums_by_group(values, groups)
-    n = len(values)
+    chunks = resampled_counts(len(values), num_resamples, seed)
+    return np.concatenate([counts @ values.astype(np.float64) for counts in chunks])
+
+
+def resampled_counts(
+    num_examples: int, num_resamples: int, seed: int = 0
+) -> Iterator[Int[np.ndarray, "_ n"]]:
+    """How often each resample has each of n examples; in parts of a few resamples.
+
+    See `resampled_sums` for the arguments and errors.
+    """
+    n = num_examples
     if num_resamples < 1 or not n:
         raise ValueError(
             f"num_resamples is {num_resamples} and values has {n} examples; both must be >= 1."
         )
     draws = np.random.Generator(np.random.Philox(key=seed))
     chunk_size = max(1, _CHUNK_VALUES // n)
-    parts = []
     for start in range(0, num_resamples, chunk_size):
         indices = draws.integers(n, size=(min(chunk_size, num_resamples - start), n))
-        counts = np.stack([np.bincount(row, minlength=n) for row in indices])
-        parts.append(counts @ values.astype(np.float64))
-    return np.concatenate(parts)
+        yield np.stack([np.bincount(row, minlength=n) for row in indices])
 
 
 def _sums_by_group(

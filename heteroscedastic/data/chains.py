@@ -119,6 +119,11 @@ _RANGES = {  # settings for the ends of a range, and whether both may be equal
 _OF_COLORS = ("blend_jitter", "lighting")  # operations in the units of pixels
 _OF_BOXES = ("context", "mask_others")  # operations that require boxes
 _OF_TRAINING = ("sample_boxes", "with_mirrored")  # operations of config.data.train alone
+# Operations of augment.py that give each occurrence of an image the same pixels in every epoch.
+_WITHOUT_RANDOM_PIXELS = (
+    *("central_crop", "resize", "sample_boxes"),
+    *("to_rgb", "value_range", "with_mirrored"),
+)
 _ONCE = ("value_range", "with_mirrored")  # operations that a chain may contain once
 NO_OCCURRENCE = "with_mirrored is for config.data.train alone, as it mirrors a second occurrence."
 _ALTERNATIVES = [("num_examples", "fraction")]  # settings of which exactly one is set
@@ -164,6 +169,11 @@ def link_text(link: Callable) -> str:
 def requires_boxes(links: Sequence[Callable]) -> bool:
     """Whether an operation of a chain requires boxes."""
     return any(link.func.__name__ in _OF_BOXES for link in links)
+
+
+def with_random_pixels(links: Sequence[Callable]) -> list[Callable]:
+    """The operations of a chain that may give an image other pixels in each epoch."""
+    return [link for link in links if link.func.__name__ not in _WITHOUT_RANDOM_PIXELS]
 
 
 def occurrences(links: Sequence[Callable]) -> int:

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
-from heteroscedastic.batch import Batch
+from heteroscedastic.batch import TRUNK_MAPS, Batch
 from heteroscedastic.data import chains
 from heteroscedastic.data import dataset as dataset_lib
 from heteroscedastic.data.dataset import Dataset, Split
@@ -98,6 +98,9 @@ def batch(key: PRNGKeyArray, split: Split, feed: Feed, *, chain: Sequence[Callab
         example = example | {"occurrence": repeats}
         for place, op in enumerate(chain):
             example = op(jax.random.fold_in(own, place), example)
+        if TRUNK_MAPS in example:  # one for each occurrence of an image in an epoch
+            maps = example[TRUNK_MAPS]
+            example = example | {TRUNK_MAPS: maps[repeats % len(maps)]}
         return {name: value for name, value in example.items() if name != "occurrence"}
 
     repeats = jnp.broadcast_to(feed.repeats, feed.rows.shape)

@@ -108,11 +108,35 @@ class Detector(Classifier, kw_only=True):
 
     def trunk(
         self,
-        inputs: Float[Array, "b h w c"],
+        inputs: Float[Array, "b H W c"],
         present: Bool[Array, "b"],
         sizes: Float[Array, "b 2"],
+        maps: Float[Array, "b h w d"] | None = None,
     ) -> Trunk:
         """The features of each position, and what they propose.
+
+        Args:
+          inputs: images, each at the top left of its canvas.
+          present: False for an absent image.
+          sizes: height and width of each image in pixels.
+          maps: what `trunk_maps` returns for the same images; None computes it.
+        """
+        maps = self.trunk_maps(inputs, present, sizes) if maps is None else maps
+        references = anchors(
+            *maps.shape[1:3],
+            stride=self.stride,
+            sizes=self.proposals.sizes,
+            ratios=self.proposals.ratios,
+        )
+        return Trunk(maps, self.proposals(maps), jnp.asarray(references))
+
+    def trunk_maps(
+        self,
+        inputs: Float[Array, "b H W c"],
+        present: Bool[Array, "b"],
+        sizes: Float[Array, "b 2"],
+    ) -> Float[Array, "b h w d"]:
+        """The features of each position; see `trunk`.
 
         Raises:
           ValueError: the sides of the canvas are no multiples of the stride.
@@ -126,14 +150,7 @@ class Detector(Classifier, kw_only=True):
         inside = [jnp.arange(n) < sizes[:, i, None] for i, n in enumerate(canvas)]
         pixels = present[:, None, None] & inside[0][:, :, None] & inside[1][:, None, :]
         inputs = jnp.where(pixels[..., None], inputs, 0.0)
-        maps = self.backbone.stages(inputs, pixels, last=self.backbone.first_of_tail - 1)[-1]
-        references = anchors(
-            *maps.shape[1:3],
-            stride=self.stride,
-            sizes=self.proposals.sizes,
-            ratios=self.proposals.ratios,
-        )
-        return Trunk(maps, self.proposals(maps), jnp.asarray(references))
+        return self.backbone.stages(inputs, pixels, last=self.backbone.first_of_tail - 1)[-1]
 
     def proposed(
         self, trunk: Trunk, sizes: Float[Array, "b 2"], train: bool

@@ -9,7 +9,7 @@ from jax.sharding import NamedSharding
 
 from heteroscedastic.distributed import class_padding
 from heteroscedastic.distributed.sharding import Placement
-from heteroscedastic.runs import translation, warm_start
+from heteroscedastic.runs import cached_maps, translation, warm_start
 from heteroscedastic.runs.assembly import Run
 from heteroscedastic.tasks.task import NUM_LARGEST
 from heteroscedastic.training.state import TrainState
@@ -93,6 +93,7 @@ def check_shapes(run: Run, placement: Placement | None = None) -> TrainState:
 
     With a placement, the programs of these steps for it are not traced again.
     """
+    cached_maps.check(run)
     state, *others = shapes(run, placement)
     jax.eval_shape(run.train_step, state, *others)
     eval_step, key = jax.jit(run.eval_step, static_argnames=_STATIC), jax.random.key(0)

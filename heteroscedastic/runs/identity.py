@@ -96,7 +96,7 @@ _STATED: dict[str, dict[str, Any]] = {
 }
 # Settings that change no result beyond rounding.
 _NO_RESULT = {
-    "training": (*sections.LAYOUT, *sections.PROFILING),
+    "training": (*sections.LAYOUT, *sections.CACHING, *sections.PROFILING),
     "data": sections.LIMITS,
 }
 _IF_ABSENT = {"training": {}, "data": {}, "curation": "", "validation": None}

@@ -17,6 +17,7 @@ from heteroscedastic.distributed.preemption import EXIT_CODE, Agreement, StopEve
 from heteroscedastic.distributed.sharding import Placement
 from heteroscedastic.runs import (
     assembly,
+    cached_maps,
     compiled,
     prioritization,
     progress,
@@ -165,6 +166,9 @@ class _Trainer:
                     f"starting from {warm_start.source_name(source.description)}:"
                     f" {source.description['num_arrays']} arrays."
                 )
+        if cached_maps.is_on(run):
+            train = cached_maps.with_maps(run, placement, self.state, self.arrays["train"])
+            self.arrays = {**self.arrays, "train": train}
         commits = self.metadata.get("commits", [])
         self.metadata["commits"] = [*commits, *{self.provenance["commit"]}.difference(commits[-1:])]
         self.metadata["environment"] = self.provenance["environment"]

@@ -50,19 +50,7 @@ def read(run: str | files.Path, name: str) -> Predictions:
       ValueError: the file is damaged, was changed, belongs to another run, was written by an
         incompatible version, or holds lists of correct labels under a softmax.
     """
-    path = files.as_path(run) / "predictions" / f"{name}.npz"
-    if not path.exists():
-        saved = ", ".join(names(run))
-        remedy = f"choose one of its evaluations: {saved}" if saved else _REMEDY
-        raise FileNotFoundError(
-            f"{run} has no predictions of {name!r} ({path.name} is missing); {remedy}."
-        )
-    try:
-        arrays = files.read_arrays(path)
-    except Exception as error:  # zip, zlib or numpy, whichever meets the damage first
-        cause = str(error).partition("\n")[0] or type(error).__name__
-        raise ValueError(f"{path} is damaged ({cause}); {_REMEDY}.") from None
-    stamp = {key: str(arrays.pop(key)) for key in ("owner", "digest") if key in arrays}
+    path, arrays, stamp = _stored(run, name)
     if "scores" in arrays:
         raise ValueError(
             f"{path} has detections, not one prediction per example; read"
@@ -89,6 +77,41 @@ def read(run: str | files.Path, name: str) -> Predictions:
     is_of_tokens = record is not None and record.config.get("task") == "translation"
     groups = fields["ids"] // MAX_TOKENS if is_of_tokens else None
     return Predictions(path, **fields, extras=extras, groups=groups)
+
+
+def read_detections(run: str | files.Path, name: str) -> dict[str, np.ndarray]:
+    """Reads the arrays of tasks.detection.Predictions of one evaluation of a detector.
+
+    Raises:
+      FileNotFoundError: the run has no such predictions.
+      ValueError: the file is damaged, was changed, belongs to another run, or has no detections.
+    """
+    path, arrays, stamp = _stored(run, name)
+    if "scores" not in arrays:
+        raise ValueError(f"{path} has no detections; choose a run of config.task 'detection'.")
+    record = run_record.read_if_complete(files.as_path(run))
+    _check_stamp(record.results.get("owner") if record else None, path, arrays, stamp)
+    return arrays
+
+
+def _stored(
+    run: str | files.Path, name: str
+) -> tuple[files.Path, dict[str, np.ndarray], dict[str, str]]:
+    """The file of an evaluation, its arrays, and the stamp of the run that wrote it."""
+    path = files.as_path(run) / "predictions" / f"{name}.npz"
+    if not path.exists():
+        saved = ", ".join(names(run))
+        remedy = f"choose one of its evaluations: {saved}" if saved else _REMEDY
+        raise FileNotFoundError(
+            f"{run} has no predictions of {name!r} ({path.name} is missing); {remedy}."
+        )
+    try:
+        arrays = files.read_arrays(path)
+    except Exception as error:  # zip, zlib or numpy, whichever meets the damage first
+        cause = str(error).partition("\n")[0] or type(error).__name__
+        raise ValueError(f"{path} is damaged ({cause}); {_REMEDY}.") from None
+    stamp = {key: str(arrays.pop(key)) for key in ("owner", "digest") if key in arrays}
+    return path, arrays, stamp
 
 
 _REMEDY = "remove the run's results.json and repeat its main.py command, which evaluates it again"

@@ -55,6 +55,7 @@ DATA_CHOICES = (
 LIMITS = ("max_labels", "max_boxes", "max_corrupt")
 # Settings of `training` that place arrays on devices; they change results by rounding only.
 LAYOUT = ("parameters", "class_shards")
+CACHING = ("cached_maps",)  # settings of `training` that change results by rounding only
 PROFILING = ("profile_steps",)  # settings of `training` that change no result
 
 
@@ -165,6 +166,18 @@ class Training:
     parameters: str = "replicated"
     class_shards: int = 1
     profile_steps: tuple[int, int] | None = None
+
+
+@dataclasses.dataclass(kw_only=True)
+class DetectorTraining(Training):
+    """`training` of a detector.
+
+    Attributes:
+      cached_maps: whether the maps of the trunk are computed once for each training image and not
+        in each step, which requires a fixed trunk and pixels without random operations.
+    """
+
+    cached_maps: bool = False
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -295,7 +308,7 @@ def declarations(config: Mapping[str, Any]) -> dict[tuple[str, ...], Callable]:
         for section, module in named_modules(config).items()
     }
     found[("data",)] = data_declaration(config["data"])
-    found[("training",)] = Training
+    found[("training",)] = DetectorTraining if "proposals" in config else Training
     evaluation = TranslationEvaluation if is_text(config["data"]) else Evaluation
     found |= {("evals", name): evaluation for name in config["evals"]}
     if config.get("validation") is not None:

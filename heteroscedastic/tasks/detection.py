@@ -13,7 +13,7 @@ from flax import linen as nn
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from heteroscedastic import losses
-from heteroscedastic.batch import Batch
+from heteroscedastic.batch import TRUNK_MAPS, Batch
 from heteroscedastic.detection import targets as targets_lib
 from heteroscedastic.detection.detections import Detections, detections
 from heteroscedastic.detection.proposals import is_box
@@ -143,7 +143,8 @@ class Detection:
         def keys(purpose):
             return jax.random.split(jax.random.fold_in(key, purpose), number)
 
-        trunk = apply(batch.inputs, batch.weights > 0, sizes, method="trunk")
+        maps = batch.extras.get(TRUNK_MAPS)
+        trunk = apply(batch.inputs, batch.weights > 0, sizes, maps, method="trunk")
         of_anchors = jax.vmap(
             functools.partial(targets_lib.proposal_losses, number=proposals.num_anchors),
             in_axes=(0, 0, 0, None, 0, 0),

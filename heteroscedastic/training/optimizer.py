@@ -66,7 +66,7 @@ def sgd(
 
         return optax.add_decayed_weights(2 * weight, mask)
 
-    mask = functools.partial(_fixed, fixed)
+    mask = functools.partial(is_fixed, fixed)
     return optax.chain(
         decayed(l2, penalised),
         decayed(covariance_l2, ("covariance",)),
@@ -167,18 +167,26 @@ def without_gradient(fixed: tuple[str, ...], params: Any) -> Any:
       ValueError: no parameter is of an entry of `fixed`.
     """
     return jax.tree.map(
-        lambda x, is_fixed: jax.lax.stop_gradient(x) if is_fixed else x,
+        lambda x, constant: jax.lax.stop_gradient(x) if constant else x,
         params,
-        _fixed(fixed, params),
+        is_fixed(fixed, params),
     )
 
 
-def _fixed(entries: tuple[str, ...], params: Any) -> Any:
-    """Whether each leaf is of one of the entries of `fixed`."""
+def is_fixed(entries: tuple[str, ...], params: Any) -> Any:
+    """Whether each leaf is of one of the entries.
+
+    Args:
+      entries: `fixed` of `sgd`.
+      params: tree of parameters.
+
+    Raises:
+      ValueError: no parameter is of an entry.
+    """
     flat, treedef = jax.tree_util.tree_flatten_with_path(params)
     paths = ["/".join(str(k.key) for k in path) for path, _ in flat]
     normalised = jax.tree.leaves(_in_groups(params, ("normalisation",)))
-    is_fixed, unused = [False] * len(paths), []
+    constant, unused = [False] * len(paths), []
     for entry in entries:
         found = (
             normalised
@@ -187,14 +195,14 @@ def _fixed(entries: tuple[str, ...], params: Any) -> Any:
                 any(fnmatch.fnmatchcase(path, p) for p in (entry, f"{entry}/*")) for path in paths
             ]
         )
-        is_fixed = [a or b for a, b in zip(is_fixed, found)]
+        constant = [a or b for a, b in zip(constant, found)]
         unused += [] if any(found) else [entry]
     if unused:
         raise ValueError(
             f"optimizer.fixed has {unused[0]!r}, but no parameter has a path that starts so; choose"
             f" 'normalization' or a path such as {paths[0].rpartition('/')[0]!r}."
         )
-    return jax.tree_util.tree_unflatten(treedef, is_fixed)
+    return jax.tree_util.tree_unflatten(treedef, constant)
 
 
 def _in_groups(params: Any, groups: tuple[str, ...]) -> Any:

@@ -179,8 +179,12 @@ def test_every_detector_starts_from_a_row():
 
 
 def test_a_small_detector_starts_from_the_classifier_of_its_row_and_seed_and_of_other_classes():
-    classifiers = {(job.row, job.seed): job for job in jobs("mosaic_classifiers", "cpu")}
-    for name in ("mosaic_detectors", "mosaic_detectors_tuned"):
+    for name, start_table in (
+        ("mosaic_detectors", "mosaic_classifiers"),
+        ("mosaic_detectors_all", "mosaic_classifiers_all"),
+        ("mosaic_detectors_tuned", "mosaic_classifiers"),
+    ):
+        classifiers = {(job.row, job.seed): job for job in jobs(start_table, "cpu")}
         configs = []
         for job in jobs(name, "cpu"):
             config = dict(job.config)
@@ -193,7 +197,11 @@ def test_a_small_detector_starts_from_the_classifier_of_its_row_and_seed_and_of_
                 assert classifier.config["data"]["max_classes"] == detection_data.FIRST_CLASS
                 backbone = bind(backbones, **classifier.config["backbone"])
                 assert backbone.clone(start="keras") == bind(backbones, **config["backbone"])
-            configs.append({**config, "seed": 0})
+            # The test mosaics are those of the seed.
+            splits = {"train": "train", "test": f"test_{job.seed}"}
+            assert config["data"]["splits"] == splits
+            assert splits["test"] in detection_data._NUMBERS
+            configs.append({**config, "seed": 0, "data": config["data"] | {"splits": None}})
         assert all(config == configs[0] for config in configs)
         assert {job.seed for job in jobs(name, "cpu")} <= {seed for _, seed in classifiers}
 
@@ -209,7 +217,7 @@ def test_the_trunk_and_the_normalisation_of_a_small_detector_are_fixed_and_nothi
         return jax.eval_shape(start, jax.random.key(0), image, present)["params"]
 
     params = {"backbone": shapes(None)}
-    fixed = optimizer._fixed(config["optimizer"]["fixed"], params)["backbone"]
+    fixed = optimizer.is_fixed(config["optimizer"]["fixed"], params)["backbone"]
     in_trunk = traverse_util.flatten_dict(shapes(backbone.first_of_tail - 1)).keys()
     for path, is_fixed in traverse_util.flatten_dict(fixed).items():
         assert is_fixed == (path in in_trunk or path[-1] in ("scale", "bias")), path

@@ -2,11 +2,15 @@ import re
 import shutil
 import sys
 
+import numpy as np
 import pytest
+from random_detections import random_detections
 
 from experiments import crossed, run, save_results, study, table
 from experiments.study import Regime, Row, Scale, Table
 from heteroscedastic import files
+from heteroscedastic.runs import predictions, provenance
+from heteroscedastic.tasks import coco
 
 SETTINGS = {
     "backbone": dict(name="MLP", widths=(4,)),
@@ -68,3 +72,37 @@ def test_saved_intervals_are_printed_without_the_runs(tmp_path, monkeypatch, cap
         printed("--crossed")
     call(save_results, "--rekey")
     assert printed("--crossed") == with_runs
+
+
+def test_detectors_are_compared_by_ap_on_the_same_images_of_each_seed(tmp_path):
+    """Whose images differ between seeds."""
+    pytest.importorskip("pycocotools")
+
+    def jobs(row, *runs):
+        made = []
+        for seed, arrays in enumerate(runs):
+            directory = tmp_path / row / f"seed_{seed}"
+            stamped = provenance.stamped_arrays("test", arrays, row)
+            files.write_arrays(directory / "predictions" / "test.npz", stamped)
+            made.append(study.Job(row, (), seed, directory, {"task": "detection"}, row))
+        return made
+
+    better = [random_detections(seed, 8) for seed in (0, 1)]
+    worse = [
+        arrays | {"scores": np.where(arrays["scores"] > 0.5, 0.01, arrays["scores"])}
+        for arrays in better
+    ]
+    first, second = jobs("better", *better), jobs("worse", *worse)
+    found = crossed._differences([first, second], "test")
+    for name in ("ap", "ap50", "ap75", "ar100"):
+        own, other = (np.mean([coco.metrics(x)[name] for x in runs]) for runs in (better, worse))
+        assert found[name].value == pytest.approx(own - other)
+        assert found[name].low <= found[name].value <= found[name].high
+    assert found["ap"].value != 0
+    assert found["ap"].high > found["ap"].low
+    same = crossed._differences([first, first], "test")
+    assert {tuple(interval) for interval in same.values()} == {(0.0, 0.0, 0.0)}
+    with pytest.raises(ValueError, match="better and others of seed 1 were evaluated on different"):
+        crossed._differences([first, jobs("others", better[0], random_detections(5, 8))], "test")
+    with pytest.raises(ValueError, match="has detections, not one prediction per example"):
+        predictions.read(first[0].directory, "test")

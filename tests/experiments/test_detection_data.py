@@ -10,10 +10,10 @@ from heteroscedastic.data.storage import store
 from heteroscedastic.runs import assembly, compiled
 
 NAMES = tuple(f"class {i}" for i in range(120))
-NUMBERS = {"train": 6, "test": 4}
+NUMBERS = {"train": 6, "test_0": 4, "test_1": 4}
 
 
-def photographs(number):
+def photographs(number, brightness=1.0):
     """One image of each class, grey, whose object is brighter by its class; the last has no box."""
     images = np.full((number, 64, 64, 3), 60, np.uint8)
     rng = np.random.default_rng(0)
@@ -23,6 +23,7 @@ def photographs(number):
         images[i, top : top + height, left : left + width] = 100 + i
         boxes[i, 0] = np.array([top, left, top + height, left + width]) / 64
     boxes[-1] = 0
+    images = (brightness * images).astype(np.uint8)
     return Split(images, np.arange(number), np.arange(number, dtype=np.int32), {"boxes": boxes})
 
 
@@ -50,7 +51,7 @@ def test_a_box_of_a_mosaic_holds_the_object_of_its_class(mosaics):
                 low, high = np.maximum(np.floor(box[:2]) - 1, 0), np.ceil(box[2:]) + 1
                 rest[int(low[0]) : int(high[0]), int(low[1]) : int(high[1])] = 0
                 quarters.add((top > 47, left > 47))
-                source = SOURCE.splits[name].extras["boxes"][49 + label, 0]
+                source = SOURCE.splits[name.partition("_")[0]].extras["boxes"][49 + label, 0]
                 scale = (box[2:] - box[:2]) / (source[2:] - source[:2])
                 assert scale[0] == pytest.approx(scale[1], rel=1e-4)
                 sides.append(scale[0])
@@ -69,8 +70,16 @@ def test_a_mosaic_follows_from_its_id_alone(mosaics):
         same = more.splits[name].take(split.ids)
         np.testing.assert_array_equal(split.inputs, same.inputs)
         np.testing.assert_array_equal(split.extras["boxes"], same.extras["boxes"])
-    train, test = (more.splits[name].inputs for name in NUMBERS)
-    assert not np.array_equal(train, test)
+
+
+def test_each_test_set_has_other_mosaics_of_images_of_the_test_split(mosaics):
+    first, second = (mosaics.splits[f"test_{i}"] for i in range(2))
+    for a, b in ((first.labels, second.labels), (first.extras["boxes"], second.extras["boxes"])):
+        assert not any(np.array_equal(x, y) for x, y in zip(a, b))
+    darker = {"train": SOURCE.splits["train"], "test": photographs(100, brightness=0.5)}
+    other = detection_data.mosaic_data(Dataset(darker, NAMES), NUMBERS)
+    same = {n: np.array_equal(mosaics.splits[n].inputs, other.splits[n].inputs) for n in NUMBERS}
+    assert same == {"train": True, "test_0": False, "test_1": False}
 
 
 class Examples:

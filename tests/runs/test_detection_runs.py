@@ -14,9 +14,10 @@ from subprocesses import run_without, with_devices
 
 from experiments import study
 from heteroscedastic import files
+from heteroscedastic.data import resident
 from heteroscedastic.data.resident import Resident
 from heteroscedastic.detection.detections import Detections
-from heteroscedastic.runs import assembly, loop
+from heteroscedastic.runs import assembly, cached_maps, loop
 from heteroscedastic.training import evaluate
 from launch.command import SAVED
 
@@ -59,6 +60,56 @@ def test_a_run_that_is_terminated_in_an_epoch_resumes_and_ends_with_the_same_det
     y0, x0, y1, x1 = arrays["boxes"][is_box].T
     expected = np.stack([x0, y0, x1 - x0, y1 - y0], axis=1)
     np.testing.assert_allclose([e["bbox"] for e in entries], expected, rtol=1e-5, atol=1e-5)
+
+
+FIXED = ("backbone/stem", "backbone/stage1_*", "normalization")
+
+
+@pytest.mark.slow
+def test_training_from_cached_maps_is_training_without_them(tmp_path, monkeypatch):
+    """Plain and mirrored images, in two epochs, with a last step that is not full."""
+    sets, found = cached_maps.with_maps, []
+
+    def with_maps(*arguments):
+        found.append(sets(*arguments).extras["trunk_maps"])
+        return sets(*arguments)
+
+    monkeypatch.setattr(cached_maps, "with_maps", with_maps)
+    outcomes = []
+    for cached in (False, True):
+        settings = {
+            "data.max_examples": 10,
+            "head": dict(name="Deterministic", num_classes=11),
+            "predictive": dict(name="deterministic"),
+            "optimizer.fixed": FIXED,
+            "training.cached_maps": cached,
+        }
+        loop.train(small_detector(**settings), str(tmp_path / str(cached)))
+        outcomes.append(outcome(tmp_path / str(cached)))
+    (maps,) = found
+    assert maps.shape[:2] == (10, 2)
+    (_, lines, predictions), (_, cached_lines, cached_predictions) = outcomes
+    assert len(lines) == 2
+    for line, other in zip(lines, cached_lines, strict=True):
+        assert json.loads(other) == pytest.approx(json.loads(line), rel=1e-4)
+    scores, cached_scores = (x["test.npz"]["scores"] for x in (predictions, cached_predictions))
+    np.testing.assert_allclose(cached_scores, scores, atol=1e-5)
+
+
+def test_maps_that_change_during_training_are_not_cached(monkeypatch):
+    def checked(**settings):
+        fixed = {"optimizer.fixed": FIXED, "training.cached_maps": True}
+        run = assembly.build(small_detector(**fixed | settings))
+        cached_maps.check(run)
+
+    checked()
+    with pytest.raises(ValueError, match=r"'backbone/stage1_.*' of the trunk is trained; set it"):
+        checked(**{"optimizer.fixed": ("backbone/stem", "normalization")})
+    with pytest.raises(ValueError, match=r"but shift\(size=2\) of config.data.train changes the"):
+        checked(**{"data.train": "shift(2)|value_range(-1, 1)"})
+    monkeypatch.setattr(resident, "Resident", dict)  # so the pipeline is another one
+    with pytest.raises(ValueError, match="but a stream decodes its images in each epoch; set it"):
+        checked()
 
 
 @needs("coco/2017")

@@ -69,7 +69,7 @@ def test_every_setting_with_a_default_has_the_value_that_the_code_had_before_it_
             assert set(bind.defaults(target)) <= set(known), (section, part)
     plain = {
         "data": sections.StreamingData,
-        "training": sections.Training,
+        "training": sections.DetectorTraining,
         "evals": sections.Evaluation,
         "warm_start": sections.WarmStart,
     }

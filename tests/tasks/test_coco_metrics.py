@@ -1,10 +1,12 @@
-"""Average precision worked out by hand on planted faults."""
+"""Average precision worked out by hand on planted faults, and of resampled images."""
 
 import numpy as np
 import pytest
+from random_detections import random_detections
 
 pytest.importorskip("pycocotools")
 
+from heteroscedastic.calibration import bootstrap
 from heteroscedastic.tasks import coco
 
 A, B = [10, 10, 50, 60], [70, 80, 120, 110]  # (y0, x0, y1, x1), areas between 32^2 and 96^2
@@ -96,3 +98,66 @@ def test_a_box_of_a_crowd_is_ignored_and_the_stored_area_decides_the_size():
     assert found["ap"] == found["ap_small"] == pytest.approx(1.0)
     assert "ap_medium" not in found
     assert (found["hit_rate"], found["mean_score"]) == pytest.approx((1.0, 0.9))
+
+
+@pytest.mark.parametrize("counts", [(1, 1, 1, 1, 1, 1), (2, 0, 1, 3, 0, 1), (0, 0, 0, 0, 5, 0)])
+def test_the_ap_of_a_resample_is_that_of_the_list_with_repeated_images(counts):
+    """With crowds, a class that the resample lacks, and ids in another order than the rows."""
+    arrays = random_detections(0, 6)
+    arrays["image_ids"] = np.array([3, 9, 4, 2, 8, 7])
+    arrays["true_classes"][4][arrays["true_classes"][4] == 2] = -1
+    rows = np.repeat(np.arange(6), counts)
+    repeated = {name: x[rows] for name, x in arrays.items()}
+    # A new id for each copy, in the order of the ids.
+    new_ids = np.empty(len(rows), int)
+    new_ids[np.argsort(repeated["image_ids"], kind="stable")] = np.arange(len(rows))
+    expected = coco.metrics(repeated | {"image_ids": new_ids})
+    found = coco.average_precision(coco.matches(arrays), np.array([counts, counts], float))
+    assert set(found) == {"ap", "ap50", "ap75", "ar100"}
+    assert arrays["true_crowds"].any()
+    for name, values in found.items():
+        assert values == pytest.approx([expected[name]] * 2, abs=1e-12), name
+
+
+def test_without_a_box_a_resample_has_no_ap():
+    arrays = random_detections(1, 2)
+    arrays["true_classes"][1] = -1
+    found = coco.average_precision(coco.matches(arrays), np.array([[1.0, 1.0], [0.0, 2.0]]))
+    assert np.isnan(found["ap"]).tolist() == [False, True]
+
+
+def simulated(rng, num_images):
+    """Matches of images of two boxes, which differ in how many of them are found."""
+    difficulty = rng.beta(2, 2, num_images)
+    is_found = rng.random((num_images, 2)) < difficulty[:, None]
+    images, _ = np.nonzero(is_found)
+    others = np.repeat(np.arange(num_images), rng.poisson(1.0, num_images))
+    scores = np.concatenate([rng.uniform(0.2, 1, len(images)), rng.uniform(0, 0.8, len(others))])
+    is_hit = np.arange(len(scores)) < len(images)
+    return coco.Matches(
+        np.concatenate([images, others]),
+        np.zeros(len(scores), int),
+        scores,
+        np.tile(is_hit[:, None], 10),
+        np.ones((len(scores), 10), bool),
+        np.full((num_images, 1), 2),
+    )
+
+
+def test_the_interval_over_resampled_images_covers_the_ap_of_all_images():
+    rng, num_images = np.random.default_rng(0), 60
+
+    def ap(found, counts):
+        return coco.average_precision(found, counts.astype(float))["ap"]
+
+    (truth,) = ap(simulated(rng, 20_000), np.ones((1, 20_000)))
+    (counts,) = bootstrap.resampled_counts(num_images, 200)
+    covered, width = [], []
+    for _ in range(150):
+        found = simulated(rng, num_images)
+        (value,) = ap(found, np.ones((1, num_images)))
+        interval = bootstrap.corrected_interval(float(value), ap(found, counts))
+        covered.append(interval.low <= truth <= interval.high)
+        width.append(interval.high - interval.low)
+    assert 0.95 - 0.055 < np.mean(covered) < 0.95 + 0.045  # three standard errors
+    assert np.mean(width) < 0.25

@@ -17,6 +17,7 @@ from heteroscedastic.calibration import bootstrap, reliability
 from heteroscedastic.calibration.bootstrap import Interval
 from heteroscedastic.runs import predictions as predictions_lib
 from heteroscedastic.runs.predictions import Predictions
+from heteroscedastic.tasks import coco
 
 NUM_RESAMPLES = 1000
 
@@ -51,6 +52,36 @@ def resampled(
             for p, t in zip(runs, temperatures, strict=True)
         ]
     metrics = [_resampled_run(p, num_resamples, seed) for p in runs]
+    return {
+        name: Resampled(*(np.stack(x, axis=-1) for x in zip(*(m[name] for m in metrics))))
+        for name in metrics[0]
+    }
+
+
+def resampled_detections(
+    runs: Sequence[Mapping[str, np.ndarray]], num_resamples: int = NUM_RESAMPLES, seed: int = 0
+) -> dict[str, Resampled]:
+    """AP, AP50, AP75 and AR of each run of a detector, on resamples of whole images.
+
+    AP is no mean over images, so it is computed anew for each resample. Runs may have different
+    images, as many each, if these are independent; those of the same have the same resamples.
+
+    Args:
+      runs: predictions of each; see `runs.predictions.read_detections`.
+      num_resamples: r, at least 1.
+      seed: of the resamples, the same for all runs.
+    """
+    metrics = []
+    for run in runs:
+        found, num_images = coco.matches(run), len(run["image_ids"])
+        values = coco.average_precision(found, np.ones((1, num_images)))
+        parts = [
+            coco.average_precision(found, counts.astype(np.float64))
+            for counts in bootstrap.resampled_counts(num_images, num_resamples, seed)
+        ]
+        metrics.append(
+            {n: (values[n][0], np.concatenate([part[n] for part in parts])) for n in values}
+        )
     return {
         name: Resampled(*(np.stack(x, axis=-1) for x in zip(*(m[name] for m in metrics))))
         for name in metrics[0]
