@@ -1,6 +1,7 @@
 """Mixed examples, alone and in a step of training."""
 
 import functools
+import itertools
 import json
 import subprocess
 import sys
@@ -9,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from cases import mostly_extended
 from flax import linen as nn
 from gaussians import key
 from scipy import special, stats
@@ -79,8 +81,16 @@ def own_shares(name, draws):
     return np.diagonal(np.concatenate(parts), axis1=1, axis2=2)
 
 
-@every_function
-@every_draw
+@pytest.mark.parametrize(
+    ("draws", "name"),
+    mostly_extended(
+        itertools.product(DRAWS, SETTINGS),
+        [
+            *(("batch", "mixup"), ("batch", "cutmix")),
+            *(("example", "ricap"), ("example", "mixup_or_cutmix")),
+        ],
+    ),
+)
 def test_a_target_has_the_shares_of_the_colours_of_its_image(name, draws):
     present = np.arange(6) < 5
     images = np.where(present[:, None, None, None], colours(6, *SIZE)[0], np.float32(np.nan))

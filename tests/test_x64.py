@@ -34,11 +34,8 @@ def with_gradient(form):
 
 FUNCTIONS = {
     **{
-        f"{name} {points}": functools.partial(
-            getattr(predictive, name), key(), num_samples=4, points=points
-        )
+        name: functools.partial(getattr(predictive, name), key(), num_samples=4)
         for name in ("softmax", "sigmoid_sampled")
-        for points in ("independent", "antithetic", "sobol")
     },
     "chunks": with_gradient(
         functools.partial(predictive.softmax, key(), num_samples=4, points="sobol", chunk_size=3)

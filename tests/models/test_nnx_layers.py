@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from cases import mostly_extended
 from flax import nnx
 from gaussians import key
 
@@ -24,7 +25,11 @@ SETTINGS = {
     "deterministic": dict(head="Deterministic", temperature=2.0),
     "sigmoid": dict(num_factors=3, link="sigmoid"),
 }
-all_settings = pytest.mark.parametrize("settings", SETTINGS.values(), ids=SETTINGS)
+all_settings = pytest.mark.parametrize(
+    "settings",
+    mostly_extended(SETTINGS.values(), [v for name, v in SETTINGS.items() if name != "diagonal"]),
+    ids=SETTINGS,
+)
 
 
 # Compiled, because each operation alone would be a program.

@@ -151,10 +151,10 @@ def test_a_run_that_too_many_images_stopped_goes_on_once_more_are_allowed(data_d
 def test_a_file_of_records_that_vanishes_ends_a_run_that_continues_once_it_is_back(
     data_dir, tmp_path, monkeypatch
 ):
-    directory, made = shutil.copytree(data_dir, tmp_path / "data"), config()
-    made["training"]["num_epochs"] = 2.0
+    directory = shutil.copytree(data_dir, tmp_path / "data")
     (record, *_) = sorted((directory / "same").rglob("*-train.tfrecord-*"))
     made = config() | {"mixing": dict(name="cutmix", draws="example")}
+    made["training"]["num_epochs"] = 2.0
     write = workdir.Writer.write
 
     def without(self, step, values):

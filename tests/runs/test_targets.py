@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from cases import mostly_extended
 from small_runs import plain
 
 from experiments import study
@@ -281,7 +282,7 @@ def test_a_set_without_any_box_is_an_error_where_only_examples_with_one_are_kept
         assembly.build(given, str(tmp_path))
 
 
-@pytest.mark.parametrize("microbatches", [1, 2])
+@pytest.mark.parametrize("microbatches", mostly_extended([1, 2], [2]))
 def test_the_divergence_from_soft_targets_is_the_loss_above_their_entropy(tmp_path, microbatches):
     settings = {
         "backbone": dict(name="MLP", widths=(4,)),

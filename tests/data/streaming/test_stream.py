@@ -346,7 +346,7 @@ SUBSET = functools.partial(curation.subset, num_examples=20)
     ("curate", "choices"),
     [
         (curated([SUBSET, PAIRS]), {"max_examples": 30}),
-        (curated([PAIRS], 0.25), {}),
+        pytest.param(curated([PAIRS], 0.25), {}, marks=pytest.mark.extended),
         (curated(), {"max_classes": 2}),
         (curated(), {"label": "human", "splits": {"train": "train[:50%]", "valid": "train[50%:]"}}),
     ],
