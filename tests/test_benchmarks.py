@@ -99,6 +99,7 @@ def test_every_form_of_the_benchmark_is_measured(monkeypatch):
         assert lines[benchmark.REFERENCE]["error"] < 0.2
 
 
+@pytest.mark.extended
 def test_every_estimate_that_was_tried_is_of_the_averaged_softmax(monkeypatch):
     benchmark = load("variance_reduction")
     monkeypatch.setattr(benchmark.benchmark, "EXACT_POINTS", 2**14)

@@ -101,15 +101,18 @@ PARAMETERS = {
     "tiny_imagenet_het_pe": 11_168_832 + 3 * 102_600 + 200 * 15,
 }
 MULTILABEL = ("imagenet21k_", "jft_")
-# Of configs of one data set and network, whose complete step is traced, one is traced by default.
+# Configs whose complete step, which takes longest, is traced with `pytest -m extended` alone.
+# Others that run by default have their network, or their task on other data.
 ALIKE = {
     "cifar10_n_het_full",
     "cifar10_n_het_pe",
     "cifar10_n_hom",
+    "cifar10_resnet34_het_full",
     "cifar10_resnet34_hom",
     "cifar10_resnet50_het_full",
     "cifar10_resnet50_hom",
     "coco_frcnn_hom",
+    "iwslt14_het_pe",
     "iwslt14_hom",
     "multi30k_het_pe",
     "multi30k_hom",

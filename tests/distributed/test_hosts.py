@@ -152,7 +152,7 @@ def test_where_one_of_two_is_killed_the_other_leaves_and_a_restart_continues(
     ("killed", "moment"),
     mostly_extended(
         [(0, "dataset.json"), (1, "dataset.json"), (0, "metrics.jsonl")],
-        [(1, "dataset.json"), (0, "metrics.jsonl")],
+        [(0, "metrics.jsonl")],
     ),
 )
 def test_whichever_is_killed_before_compiling_or_in_training_the_other_says_what_to_do(

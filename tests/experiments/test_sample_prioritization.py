@@ -146,7 +146,7 @@ def small_convolutional(**settings):
     return study.config(
         "digits_hom",
         {
-            "backbone": dict(name="ResNet8", stem="cifar"),
+            "backbone": dict(name="ConvNet", widths=(4, 8)),
             "data.train": "value_range(-1, 1)",
             "training.num_epochs": 1.0,
         }

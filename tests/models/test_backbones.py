@@ -285,17 +285,11 @@ def num_parameters(backbone, head, pixels):
         ("ResNet50", 1000, 224, 25_557_032),
         ("ResNet101", 1000, 224, 44_549_160),
         ("ResNet152", 1000, 224, 60_192_808),
-        ("ResNet152V2", 1000, 224, 60_185_128),  # Collier et al. (2021), Table 10, reading C12
-        (
-            "InceptionResNetV2",
-            1000,
-            299,
-            55_813_192,
-        ),  # 55,873,736 in Keras, of which 60,544 are moving statistics
         ("WideResNet28x10", 10, 32, 36_479_194),  # 36.5M in Zagoruyko and Komodakis (2016), Table 5
     ],
 )
 def test_the_number_of_parameters_is_the_published_one(name, num_classes, pixels, expected):
+    """tests/test_configs.py has ResNet-152v2 and Inception-ResNet-v2."""
     backbone = getattr(backbones, name)()
     assert num_parameters(backbone, heads.Deterministic(num_classes), pixels) == expected
 
@@ -458,6 +452,7 @@ def test_an_absent_example_changes_nothing_in_inception():
     jax.tree.map(same, run(variables, changed), run(variables, INPUTS[:4]))
 
 
+@pytest.mark.extended
 def test_inception_supports_rematerialisation():
     backbone, present = InceptionResNetV2Small(remat=True), jnp.ones(2, bool)
     variables = initial_shapes(InceptionResNetV2Small())

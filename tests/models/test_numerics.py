@@ -50,8 +50,9 @@ def gradients_and_logits(layer, variables, features):
             for case in cases
         ],
         [
-            *(("softmax", "low rank", case) for case in CASES),
-            *(("softmax", head, case) for head in tuple(HEADS)[1:] for case in tuple(CASES)[1:4]),
+            *(("softmax", "low rank", case) for case in CASES if case != "two classes"),
+            *(("softmax", head, case) for head in tuple(HEADS)[1:] for case in tuple(CASES)[1:3]),
+            ("softmax", "parameter-efficient", "100,000 classes"),
             *(("sigmoid", "low rank", case) for case in (*tuple(CASES)[:3], "one class")),
         ],
     ),

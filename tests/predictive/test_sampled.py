@@ -219,7 +219,7 @@ def test_forward_mode_is_an_error_that_names_the_alternatives(sampled, alternati
         derivative(jax.jit(log_prob))(one)
 
 
-@pytest.mark.parametrize("sampled", SAMPLED)
+@pytest.mark.parametrize("sampled", mostly_extended(SAMPLED, [predictive.softmax]))
 def test_the_hessian_is_that_of_the_definition_in_both_modes(sampled):
     one = latent("diagonal", batch=())
 

@@ -705,5 +705,6 @@ def test_scores_that_were_changed_are_an_error(trained, tmp_path):
     arrays = dict(np.load(path))
     arrays["scores"][0] += 1
     np.savez(path, **arrays)
+    run = assembly.build(config(scores="target", target=str(target)))
     with pytest.raises(ValueError, match=r"3\.npz was changed"):
-        loop.train(config(scores="target", target=str(target)), str(tmp_path / "run"))
+        prioritization.Target(run).scores(3)

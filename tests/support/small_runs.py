@@ -57,8 +57,9 @@ def small_detector(**overrides):
 
 def trained_once(tmp_path_factory, name, train):
     """A copy of the run that `train(directory)` makes, which one worker trains for all of them."""
-    own = tmp_path_factory.getbasetemp()
-    common = own.parent if "PYTEST_XDIST_WORKER" in os.environ else own
+    common = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        common = common.parent
     run, unfinished, locked = (
         common / "trained_once" / f"{name}{suffix}" for suffix in ("", ".unfinished", ".lock")
     )
@@ -68,7 +69,7 @@ def trained_once(tmp_path_factory, name, train):
         if not run.exists():
             train(unfinished)
             unfinished.rename(run)
-    return shutil.copytree(run, own / "copies" / name)
+    return shutil.copytree(run, tmp_path_factory.mktemp("copies") / name)
 
 
 NUM_WORDS = (48, 48)  # of source and target

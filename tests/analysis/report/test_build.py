@@ -290,6 +290,7 @@ def test_the_page_supports_dark_mode(page):
     assert dark["background"] == "rgb(22, 23, 27)"
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_a_run_with_label_lists_has_a_report(several_labels_run, tmp_path):
     build.main(["--runs", str(several_labels_run), "--out", str(tmp_path)])
     result = Reader((tmp_path / "index.html").read_text())

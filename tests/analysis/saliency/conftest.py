@@ -85,5 +85,5 @@ def plain(train):
 @pytest.fixture(scope="session")
 def mlp(train):
     """A backbone without maps."""
-    backbone = dict(name="MLP", widths=(8,))
-    return train("mlp", "digits_het_diag", "value_range(-1, 1)", backbone=backbone)
+    parts = dict(backbone=dict(name="MLP", widths=(8,)), predictive=dict(name="mean_field"))
+    return train("mlp", "digits_het_diag", "value_range(-1, 1)", **parts)

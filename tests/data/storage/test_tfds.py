@@ -220,6 +220,7 @@ def test_encoded_images_without_pillow_say_what_to_do(prepared, tmp_path):
     )
 
 
+@pytest.mark.extended
 def test_training_from_encoded_images_does_not_require_tensorflow(prepared, tmp_path):
     out = npz_folder("tiny_pets", prepared, tmp_path)
     done = run_without(
