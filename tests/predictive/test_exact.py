@@ -150,7 +150,7 @@ def test_gradients_agree_with_quadrature(name):
             np.testing.assert_allclose(actual, expected, rtol=0.01, atol=1e-4)
 
 
-@pytest.mark.parametrize("name", MANY)
+@pytest.mark.parametrize("name", mostly_extended(MANY, ["21,843"]))
 def test_many_classes_agree_with_quadrature(name):
     loc, scale, counts = MANY[name]
     one = LatentGaussian(*(jnp.asarray(np.repeat(arrays(x), counts)) for x in (loc, scale)))

@@ -249,7 +249,7 @@ def toys(tmp_path_factory):
 
 
 # For targets and for a chain; which of them need a box is the law of the data in memory.
-@pytest.mark.parametrize(("smoothing", "chain"), NEEDS_A_BOX[:2])
+@pytest.mark.parametrize(("smoothing", "chain"), mostly_extended(NEEDS_A_BOX[:2], NEEDS_A_BOX[1:2]))
 def test_a_training_example_of_a_stream_without_a_box_is_an_error_unless_it_is_left_out(
     toys, smoothing, chain
 ):
