@@ -25,7 +25,7 @@ from heteroscedastic.models.transformer import TransformerSmall, Translator
 @pytest.mark.parametrize(
     "settings",
     [
-        dict(stage_sizes=(1, 1), bottleneck=True),
+        pytest.param(dict(stage_sizes=(1, 1), bottleneck=True), marks=pytest.mark.extended),
         dict(stage_sizes=(1, 1), bottleneck=False, stem="cifar"),
     ],
     ids=["imagenet", "cifar"],

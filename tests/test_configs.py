@@ -111,6 +111,7 @@ ALIKE = {
     "cifar10_resnet34_hom",
     "cifar10_resnet50_het_full",
     "cifar10_resnet50_hom",
+    "coco_frcnn_het_full",
     "coco_frcnn_hom",
     "iwslt14_het_pe",
     "iwslt14_hom",

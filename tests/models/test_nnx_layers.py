@@ -150,6 +150,7 @@ def test_a_split_layer_merges_to_the_same_layer():
     np.testing.assert_array_equal(call(merged, FEATURES), call(layer(), FEATURES))
 
 
+@pytest.mark.extended
 def test_a_model_learns_correlated_noise_with_an_optimizer():
     rng = np.random.default_rng(0)
     inputs = rng.normal(size=(512, 7)).astype(np.float32)

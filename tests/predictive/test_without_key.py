@@ -55,6 +55,7 @@ def test_the_normals_of_an_example_are_independent_of_each_other():
     assert np.abs(np.corrcoef(noise.T) - np.eye(noise.shape[1])).max() < 0.08
 
 
+@pytest.mark.extended
 def test_the_layer_does_not_depend_on_the_position_in_the_batch():
     features = np.random.default_rng(0).normal(size=(13, 7)).astype(np.float32)
     layer = HeteroscedasticDense(10, num_factors=3, num_samples=16)

@@ -60,6 +60,7 @@ def test_it_shows_the_images_with_the_largest_variance_of_the_first_pairs(noisy,
         assert text.endswith(".")
 
 
+@pytest.mark.extended
 def test_classes_that_share_a_name_are_explained_as_those_of_other_names(
     noisy, data_dir, monkeypatch
 ):
