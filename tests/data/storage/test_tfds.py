@@ -271,6 +271,7 @@ def test_the_human_labels_of_cifar10_have_the_published_error_rates(cifar10_n):
     )
 
 
+@pytest.mark.extended
 @needs("cifar10_n")
 def test_cifar10_n_from_its_npz_file_equals_that_of_tfds(cifar10_n):
     assert Path(cifar10_n, "cifar10_n.npz").stat().st_size < 60e6

@@ -353,7 +353,7 @@ SUBSET = functools.partial(curation.subset, num_examples=20)
     [
         (curated([SUBSET, PAIRS]), {"max_examples": 30}),
         pytest.param(curated([PAIRS], 0.25), {}, marks=pytest.mark.extended),
-        (curated(), {"max_classes": 2}),
+        pytest.param(curated(), {"max_classes": 2}, marks=pytest.mark.extended),
         (curated(), {"label": "human", "splits": {"train": "train[:50%]", "valid": "train[50%:]"}}),
     ],
     ids=["subset", "held out", "classes", "human"],
