@@ -290,7 +290,7 @@ def test_the_map_of_a_utility_needs_no_hidden_layer_but_the_gradients_do_not_min
 
 
 def test_fixed_points_are_the_same_for_every_example():
-    latent = gaussians.latent("low_rank")
+    latent = gaussians.latent("everything")
     latent = latent_lib.map_batch(lambda x: jnp.asarray(np.repeat(x[:1], 3, axis=0)), latent)
     points_of = jax.jit(functools.partial(scalars.fixed_noise, num_samples=8))
     for points in points_of(latent):
