@@ -25,7 +25,7 @@ from heteroscedastic.models.transformer import TransformerSmall, Translator
 @pytest.mark.parametrize(
     "settings",
     [
-        dict(stage_sizes=(1, 1), bottleneck=True),
+        pytest.param(dict(stage_sizes=(1, 1), bottleneck=True), marks=pytest.mark.extended),
         dict(stage_sizes=(1, 1), bottleneck=False, stem="cifar"),
     ],
     ids=["imagenet", "cifar"],
@@ -99,6 +99,7 @@ def test_every_form_of_the_benchmark_is_measured(monkeypatch):
         assert lines[benchmark.REFERENCE]["error"] < 0.2
 
 
+@pytest.mark.extended
 def test_every_estimate_that_was_tried_is_of_the_averaged_softmax(monkeypatch):
     benchmark = load("variance_reduction")
     monkeypatch.setattr(benchmark.benchmark, "EXACT_POINTS", 2**14)

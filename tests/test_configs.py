@@ -9,6 +9,7 @@ import full_text
 import jax
 import numpy as np
 import pytest
+from cases import mostly_extended
 from pack import PACK
 
 from benchmarks.shape_stream import ShapeStream
@@ -100,6 +101,25 @@ PARAMETERS = {
     "tiny_imagenet_het_pe": 11_168_832 + 3 * 102_600 + 200 * 15,
 }
 MULTILABEL = ("imagenet21k_", "jft_")
+# Configs whose complete step, which takes longest, is traced with `pytest -m extended` alone.
+# Others that run by default have their network, or their task on other data.
+ALIKE = {
+    "cifar10_n_het_full",
+    "cifar10_n_het_pe",
+    "cifar10_n_hom",
+    "cifar10_resnet34_het_full",
+    "cifar10_resnet34_hom",
+    "cifar10_resnet50_het_full",
+    "cifar10_resnet50_hom",
+    "coco_frcnn_het_full",
+    "coco_frcnn_hom",
+    "iwslt14_het_pe",
+    "iwslt14_hom",
+    "multi30k_het_pe",
+    "multi30k_hom",
+    "tiny_imagenet_het_full",
+    "tiny_imagenet_het_pe",
+}
 
 
 def test_every_config_has_a_parameter_count():
@@ -130,7 +150,7 @@ def test_every_config_states_every_setting_of_each_section_with_its_type(name):
         assert [k for k in section if section.get_type(k) is type(None)] == [], path
 
 
-@pytest.mark.parametrize("name", CONFIGS)
+@pytest.mark.parametrize("name", mostly_extended(CONFIGS, set(CONFIGS) - ALIKE))
 def test_every_config_has_valid_shapes_at_full_size(name, own_images):
     config = study.config(name, {})
     if full_size.image_size(config):  # the data set is not available in tests
@@ -150,7 +170,9 @@ def test_every_config_has_valid_shapes_at_full_size(name, own_images):
     assert assembly.num_parameters(state) == PARAMETERS[name]
 
 
-@pytest.mark.parametrize("name", ["imagenet21k_het_pe", "jft_het_pe"])
+@pytest.mark.parametrize(
+    "name", mostly_extended(["imagenet21k_het_pe", "jft_het_pe"], ["jft_het_pe"])
+)
 def test_the_evaluation_of_many_classes_has_the_largest_logits_only(name):
     config = study.config(name, {})
     run = assembly.build(config, pipeline=ShapeStream(config))
@@ -165,7 +187,7 @@ def test_the_evaluation_of_many_classes_has_the_largest_logits_only(name):
     assert record.log_normalizer.shape == (size,)
 
 
-@pytest.mark.parametrize("chain_end", ["", "context(0.15)|"])
+@pytest.mark.parametrize("chain_end", mostly_extended(["", "context(0.15)|"], ["context(0.15)|"]))
 def test_a_step_with_boxes_has_valid_shapes_at_full_size(chain_end):
     config = study.config("imagenet_mask_resnet50_adaptive", {})
     train = config["data"]["train"].replace("mask_others|", f"mask_others|{chain_end}")

@@ -50,7 +50,7 @@ def test_a_sample_depends_on_its_index_and_not_on_the_number_of_samples():
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("batch", [(), (3,), (2, 3)])
+@pytest.mark.parametrize("batch", [(), pytest.param((3,), marks=pytest.mark.extended), (2, 3)])
 def test_moments_agree_with_the_definition(kind, batch):
     one = latent(kind, batch=batch)
     stated = covariance(one)

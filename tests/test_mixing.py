@@ -1,6 +1,7 @@
 """Mixed examples, alone and in a step of training."""
 
 import functools
+import itertools
 import json
 import subprocess
 import sys
@@ -9,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from cases import mostly_extended
 from flax import linen as nn
 from gaussians import key
 from scipy import special, stats
@@ -33,6 +35,10 @@ NUM_KEYS, SIZE = 250, (11, 15)  # of most tests, so that they share a program fo
 NUM_PARTNERS = {"mixup": 1, "cutmix": 1, "ricap": 3, "mixup_or_cutmix": 1}
 DRAWS = ("batch", "example")
 every_function = pytest.mark.parametrize("name", SETTINGS)
+# But for mixup_or_cutmix, which has a test of its own: it is one of both.
+some_functions = pytest.mark.parametrize(
+    "name", mostly_extended(SETTINGS, ["mixup", "cutmix", "ricap"])
+)
 every_draw = pytest.mark.parametrize("draws", DRAWS)
 
 
@@ -79,8 +85,16 @@ def own_shares(name, draws):
     return np.diagonal(np.concatenate(parts), axis1=1, axis2=2)
 
 
-@every_function
-@every_draw
+@pytest.mark.parametrize(
+    ("draws", "name"),
+    mostly_extended(
+        itertools.product(DRAWS, SETTINGS),
+        [
+            *(("batch", "mixup"), ("batch", "cutmix")),
+            *(("example", "ricap"), ("example", "mixup_or_cutmix")),
+        ],
+    ),
+)
 def test_a_target_has_the_shares_of_the_colours_of_its_image(name, draws):
     present = np.arange(6) < 5
     images = np.where(present[:, None, None, None], colours(6, *SIZE)[0], np.float32(np.nan))
@@ -106,7 +120,7 @@ def test_a_batch_without_partners_is_unchanged(name, draws):
         jax.tree.map(np.testing.assert_array_equal, found, Mixed(images, targets, np.ones(number)))
 
 
-@every_function
+@some_functions
 def test_the_loss_of_a_mixed_target_is_the_sum_of_shares_times_losses(name):
     logits = jnp.asarray(np.float32(np.random.default_rng(1).normal(size=(6, 4))))
     both = mixed_six(name, "example").targets[:20]
@@ -161,7 +175,7 @@ def test_shares_of_cutmix_and_ricap_have_the_distribution_of_the_published_code(
         assert stats.ks_2samp(*numbers).pvalue > 1e-3
 
 
-@every_function
+@some_functions
 def test_examples_share_the_draws_of_a_batch_or_have_independent_ones(name):
     shared, own = own_shares(name, "batch"), own_shares(name, "example")
     np.testing.assert_array_equal(shared, shared[:, :1].repeat(6, 1))

@@ -28,8 +28,11 @@ def test_no_output_is_saved(path):
 # Less training than the notebook says, in which it finds the same; and no TensorBoard events, as
 # TensorFlow takes longer to import than the training.
 SHORT = {
-    '{"seed": 0}': '{"seed": 0, "training.num_epochs": 20.0, "training.checkpoint_epochs": 10.0}',
-    "random_state=0)": "random_state=0, max_iter=10)",
+    '{"seed": 0}': (
+        '{"seed": 0, "training.num_epochs": 20.0, "training.checkpoint_epochs": 10.0,'
+        ' "predictive.num_samples": 32}'
+    ),
+    "random_state=0)": "random_state=0, max_iter=2, num_samples=16)",
     "cv=3": "cv=2",
 }
 

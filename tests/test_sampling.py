@@ -137,8 +137,8 @@ def test_the_first_columns_are_those_of_scipy():
     ("product", "worst"),
     [
         (lambda a, b: a * b, 0.2),
-        (lambda a, b: jax.nn.sigmoid(2 * (a - b)), 0.1),
-        (jnp.maximum, 0.1),
+        pytest.param(lambda a, b: jax.nn.sigmoid(2 * (a - b)), 0.1, marks=pytest.mark.extended),
+        pytest.param(jnp.maximum, 0.1, marks=pytest.mark.extended),
     ],
 )
 def test_no_pair_has_a_larger_error_than_independent_points(product, worst):

@@ -78,6 +78,8 @@ def _cell(value: Any) -> Any:
 
 def printable(text: str) -> str:
     """The text in one line, with control characters, line ends and direction marks escaped."""
+    if text.isprintable():  # as most are; no character below is
+        return text
     return "".join(c.encode("unicode_escape").decode() if _is_control(c) else c for c in text)
 
 

@@ -1,6 +1,7 @@
 """Small finished runs for the tests of this folder. A test that changes a run copies it first."""
 
 import pytest
+from small_runs import trained_once
 
 from experiments import study
 from heteroscedastic.runs import loop
@@ -12,19 +13,25 @@ _SETTINGS = {
 }
 
 
-def _trained(directory, config, **settings):
-    loop.train(study.config(config, _SETTINGS | settings), str(directory))
-    return directory
+@pytest.fixture(scope="session")
+def _trained(tmp_path_factory):
+    """Trains a config in a directory of this name."""
+
+    def trained(name, config, **settings):
+        made = study.config(config, _SETTINGS | settings)
+        return trained_once(tmp_path_factory, name, lambda path: loop.train(made, str(path)))
+
+    return trained
 
 
 @pytest.fixture(scope="session")
-def without_noise(tmp_path_factory):
+def without_noise(_trained):
     """A plain softmax on digits with planted label noise."""
-    return _trained(tmp_path_factory.mktemp("digits") / "hom" / "seed_0", "digits_hom")
+    return _trained("digits/hom/seed_0", "digits_hom")
 
 
 @pytest.fixture(scope="session")
-def with_noise(without_noise):
+def with_noise(_trained):
     """A low-rank head that learns its temperature, on the same data for longer."""
     settings = {
         "training.num_epochs": 8.0,
@@ -32,24 +39,20 @@ def with_noise(without_noise):
         "head.temperature": (1.0, 4.0),
         "predictive.num_samples": 32,
     }
-    return _trained(without_noise.parents[1] / "het_full" / "seed_0", "digits_het_full", **settings)
+    return _trained("digits/het_full/seed_0", "digits_het_full", **settings)
 
 
 @pytest.fixture(scope="session")
-def digit_runs(without_noise, with_noise):
+def digit_runs(_trained, without_noise, with_noise):
     """Two seeds of the softmax, and the low-rank head."""
     return [
         without_noise,
-        _trained(without_noise.parent / "seed_1", "digits_hom", seed=1),
+        _trained("digits/hom/seed_1", "digits_hom", seed=1),
         with_noise,
     ]
 
 
 @pytest.fixture(scope="session")
-def several_labels_run(tmp_path_factory):
+def several_labels_run(_trained):
     """A run whose examples have lists of labels."""
-    return _trained(
-        tmp_path_factory.mktemp("several") / "run",
-        "digits_multilabel_het_pe",
-        **{"backbone.widths": (4, 8)},
-    )
+    return _trained("several/run", "digits_multilabel_het_pe", **{"backbone.widths": (4, 8)})

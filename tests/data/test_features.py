@@ -35,7 +35,7 @@ def write(directory, change=lambda x: x, dtype=np.float32, splits=("train", "tes
     return str(directory)
 
 
-def trained(directory, workdir, config="digits_het_full", **overrides):
+def trained(directory, workdir, config="digits_hom", **overrides):
     config = study.config(config, FEATURES | overrides)
     config |= {"validation": None, "evals": {"test": config["evals"]["test"]}}
     return loop.train(config, str(workdir), directory)["evals"]["test"]
@@ -80,7 +80,7 @@ def test_runs_do_not_depend_on_units_or_storage(tmp_path):
 
 
 def test_tokens_are_the_features_of_one_vector_to_an_mlp(tmp_path):
-    settings = {"config": "digits_hom", "data.standardize": False}
+    settings = {"data.standardize": False}
     vectors = trained(write(tmp_path), tmp_path / "vectors", **settings)
     tokens = write(tmp_path, lambda x: x.reshape(-1, 8, 8))
     assert trained(tokens, tmp_path / "tokens", **settings) == vectors

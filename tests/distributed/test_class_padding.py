@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from cases import mostly_extended
 from small_runs import outcome, small
 from subprocesses import EXTRAS, MAIN, run_without, with_devices
 
@@ -80,7 +81,9 @@ def test_the_declared_axes_are_those_that_one_more_class_makes_longer(head, sett
     assert (found.num_classes, found.padded_num_classes) == (5, 8)
 
 
-@pytest.mark.parametrize("config", ["digits_het_pe", "digits_het_xl"])
+@pytest.mark.parametrize(
+    "config", mostly_extended(["digits_het_pe", "digits_het_xl"], ["digits_het_pe"])
+)
 def test_classes_that_only_make_room_change_nothing_and_get_nothing(config):
     few = {"predictive.num_samples": 8}
     one, many = built(config, 1, few), built(config, 4, few)
@@ -105,37 +108,42 @@ def test_classes_that_only_make_room_change_nothing_and_get_nothing(config):
 _MEASURED = """
 import json, sys
 from benchmarks import class_shards
-for settings in json.loads(sys.argv[1]):
-    print(json.dumps(class_shards.measure(**settings)))
+print(json.dumps(class_shards.measure(**json.loads(sys.argv[1]))))
 """
 
 
 @pytest.mark.slow
-def test_no_array_of_samples_and_classes_crosses_and_a_step_is_that_of_one_device():
-    layouts = [(2_047, "LowRank", 4), (4_000, "ParameterEfficient", 8)]
-    settings = [
-        dict(num_classes=k, head=head, class_shards=n, points="sobol", num_samples=32)
-        for k, head, n in layouts
-    ]
+@pytest.mark.parametrize(
+    ("num_classes", "head", "class_shards"),
+    mostly_extended(
+        [(2_047, "LowRank", 4), (4_000, "ParameterEfficient", 8)], [(2_047, "LowRank", 4)]
+    ),
+)
+def test_no_array_of_samples_and_classes_crosses_and_a_step_is_that_of_one_device(
+    num_classes, head, class_shards
+):
+    settings = dict(
+        num_classes=num_classes,
+        head=head,
+        class_shards=class_shards,
+        points="sobol",
+        num_samples=32,
+    )
     done = run_without(EXTRAS, _MEASURED, json.dumps(settings), env=with_devices(8))
     assert done.returncode == 0, done.stderr
-    found = map(json.loads, done.stdout.splitlines()[-len(layouts) :])
-    for (num_classes, _, class_shards), report in zip(layouts, found, strict=True):
-        assert not report["uncut"]
-        assert report["padding_is_zero"]
-        assert report["difference"] < 1e-4
-        assert set(report["crossings"]) == {"all-reduce"}
-        for shape in report["crossings"]["all-reduce"]:
-            # Gradients are summed over the batch's shards; but for those, nothing with an axis of
-            # classes.
-            is_gradient = class_shards < 8 and int(np.prod(shape)) in report["sizes"]
-            assert is_gradient or max(shape, default=0) < num_classes // class_shards, shape
-        alone = report["temporaries_on_one"]
-        print(
-            f"{num_classes:,} classes, {class_shards} shards: {alone / report['temporaries']:.1f}"
-            " times less memory"
-        )
-        assert report["temporaries"] < alone / (0.6 * class_shards)
+    report = json.loads(done.stdout.splitlines()[-1])
+    assert not report["uncut"]
+    assert report["padding_is_zero"]
+    assert report["difference"] < 1e-4
+    assert set(report["crossings"]) == {"all-reduce"}
+    for shape in report["crossings"]["all-reduce"]:
+        # Gradients are summed over the batch's shards; but for those, nothing with an axis of
+        # classes.
+        is_gradient = class_shards < 8 and int(np.prod(shape)) in report["sizes"]
+        assert is_gradient or max(shape, default=0) < num_classes // class_shards, shape
+    alone = report["temporaries_on_one"]
+    print(f"{alone / report['temporaries']:.1f} times less memory")
+    assert report["temporaries"] < alone / (0.6 * class_shards)
 
 
 @pytest.mark.extended

@@ -10,7 +10,7 @@ SHORT = {"training.num_epochs": 1.0, "training.checkpoint_epochs": 1.0}
 FEW = TABLE._replace(scales={"cpu": study.Scale((0, 1), TABLE.scales["cpu"].overrides | SHORT)})
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 def test_single_models_and_ensembles_are_printed_with_the_papers_numbers_and_scaled_metrics(
     tmp_path, monkeypatch, capsys
 ):

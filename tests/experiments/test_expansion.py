@@ -74,6 +74,7 @@ def test_noise_of_any_size_has_no_effect_at_even_odds():
     assert slopes.of_other[2] == pytest.approx(0, abs=1e-12)
 
 
+@pytest.mark.extended
 def test_the_command_writes_numbers_and_figures(tmp_path, monkeypatch, capsys):
     pytest.importorskip("matplotlib", reason="figures need matplotlib, of the extra `analysis`")
     monkeypatch.setattr(sys, "argv", ["expansion", f"--out={tmp_path / 'out'}"])

@@ -5,14 +5,13 @@ from experiments import row, run, study
 from heteroscedastic import files
 
 
-@pytest.mark.parametrize("out", ["runs", "/data/of/runs"])
 @pytest.mark.parametrize(
-    ("name", "scale"),
+    ("name", "scale", "out"),
     [
-        ("planted_noise", "cpu"),
-        ("table_3_jft", "paper"),
-        ("table_8", "paper"),
-        ("table_6", "paper"),
+        ("planted_noise", "cpu", "runs"),
+        ("table_3_jft", "paper", "/data/of/runs"),
+        ("table_8", "paper", "runs"),
+        ("table_6", "paper", "/data/of/runs"),
     ],
 )
 def test_a_directory_identifies_the_config_of_a_job(name, scale, out):

@@ -148,6 +148,7 @@ def test_an_incomplete_task_has_the_common_seeds_of_all_heads_and_is_in_no_mean(
     )
 
 
+@pytest.mark.extended
 def test_a_row_starts_from_a_run_of_another_table(tmp_path):
     backbone = dict(name="ConvNet", widths=(4, 8))
     upstream = plain(backbone=backbone, **{"training.num_epochs": None, "training.num_steps": 2})

@@ -6,7 +6,7 @@ import math
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from small_runs import tiny_transformer, translator
+from small_runs import noisy_translation
 
 from experiments import run, study
 from experiments.dataset_curation import (
@@ -19,7 +19,7 @@ from experiments.dataset_curation import (
 from heteroscedastic import files
 from heteroscedastic import latent as latent_lib
 from heteroscedastic.data.storage import store
-from heteroscedastic.runs import loaded_run, loop, predictions, schema, token_features
+from heteroscedastic.runs import loaded_run, predictions, schema, token_features
 
 PAPER = json.loads((study.Path(translations.__file__).parent / "paper.json").read_text())
 
@@ -150,14 +150,11 @@ def test_a_picture_over_training_has_the_mean_and_deviation_of_each_row():
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
     """A finished run of seed 0 in the place of each row of the table of smoothing."""
-    directory = tmp_path_factory.mktemp("tables")
     with pytest.MonkeyPatch.context() as patch:
-        tiny_transformer(patch, directory / "cache")
-        noisy = {"head.num_factors": 2, "training.microbatches": 1, "training.num_epochs": 1.0}
-        config = translator("multi30k_het_pe", **noisy) | {"validation": None}
-        loop.train(config, str(directory / "run"))
+        directory = noisy_translation(patch, tmp_path_factory)
+        config = files.read_json(directory / "config.json")
         made = [
-            study.Job(row, (), seed, directory / "run", files.plain(config), f"{row} {seed}")
+            study.Job(row, (), seed, directory, config, f"{row} {seed}")
             for row in ("original", "hard")
             for seed in (0, 1)
         ]

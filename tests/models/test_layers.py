@@ -1,6 +1,7 @@
 """Laws of the drop-in layer, in flax.linen and in flax.nnx; test_nnx_layers.py has those of nnx."""
 
 import functools
+import itertools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -9,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from cases import mostly_extended
 from flax import linen as nn
 from flax import nnx
 from gaussians import key
@@ -100,8 +102,13 @@ def test_the_initialisers_are_those_of_the_utilities_alone(build):
 
 
 @in_both
-@pytest.mark.parametrize("head", ["LowRank", "ParameterEfficient"])
-@pytest.mark.parametrize("dtype", [jnp.bfloat16, "float16"])
+@pytest.mark.parametrize(
+    ("dtype", "head"),
+    mostly_extended(
+        itertools.product([jnp.bfloat16, "float16"], ["LowRank", "ParameterEfficient"]),
+        [(jnp.bfloat16, "LowRank"), ("float16", "ParameterEfficient")],
+    ),
+)
 def test_the_dense_layers_alone_compute_in_the_dtype(build, head, dtype):
     layer = build(5, num_factors=3, num_samples=16, head=head, dtype=dtype, temperature=0.5)
     assert {x.dtype for x in jax.tree.leaves(layer.params)} == {jnp.dtype("float32")}

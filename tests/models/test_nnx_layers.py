@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from cases import mostly_extended
 from flax import nnx
 from gaussians import key
 
@@ -24,7 +25,11 @@ SETTINGS = {
     "deterministic": dict(head="Deterministic", temperature=2.0),
     "sigmoid": dict(num_factors=3, link="sigmoid"),
 }
-all_settings = pytest.mark.parametrize("settings", SETTINGS.values(), ids=SETTINGS)
+all_settings = pytest.mark.parametrize(
+    "settings",
+    mostly_extended(SETTINGS.values(), [v for name, v in SETTINGS.items() if name != "diagonal"]),
+    ids=SETTINGS,
+)
 
 
 # Compiled, because each operation alone would be a program.
@@ -145,6 +150,7 @@ def test_a_split_layer_merges_to_the_same_layer():
     np.testing.assert_array_equal(call(merged, FEATURES), call(layer(), FEATURES))
 
 
+@pytest.mark.extended
 def test_a_model_learns_correlated_noise_with_an_optimizer():
     rng = np.random.default_rng(0)
     inputs = rng.normal(size=(512, 7)).astype(np.float32)

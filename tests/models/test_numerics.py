@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from cases import mostly_extended
 from gaussians import key
 
 from heteroscedastic.models.layers import HeteroscedasticDense
@@ -40,10 +41,23 @@ def gradients_and_logits(layer, variables, features):
 
 
 @pytest.mark.parametrize(
-    ("head", "case"), [(head, case) for head, (_, cases) in HEADS.items() for case in cases]
+    ("link", "head", "case"),
+    mostly_extended(
+        [
+            (link, head, case)
+            for link in ("softmax", "sigmoid")
+            for head, (_, cases) in HEADS.items()
+            for case in cases
+        ],
+        [
+            *(("softmax", "low rank", case) for case in CASES if case != "two classes"),
+            *(("softmax", head, case) for head in tuple(HEADS)[1:] for case in tuple(CASES)[1:3]),
+            ("softmax", "parameter-efficient", "100,000 classes"),
+            *(("sigmoid", "low rank", case) for case in (*tuple(CASES)[:3], "one class")),
+        ],
+    ),
 )
-@pytest.mark.parametrize("link", ["softmax", "sigmoid"])
-def test_values_and_gradients_are_finite(head, case, link):
+def test_values_and_gradients_are_finite(link, head, case):
     settings, features = CASES[case]
     settings = {
         "num_classes": 5,

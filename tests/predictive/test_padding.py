@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from cases import mostly_extended
 from gaussians import key, latent
 
 from heteroscedastic import latent as latent_lib
@@ -40,10 +41,22 @@ def fewer(longer, num_classes):
 
 @pytest.mark.parametrize(
     ("name", "kind"),
-    [
-        *itertools.product(PREDICTIVES, ["low_rank", "parameter_efficient", "readout"]),
-        ("softmax_exact", "diagonal"),
-    ],
+    mostly_extended(
+        [
+            *itertools.product(PREDICTIVES, ["low_rank", "parameter_efficient", "readout"]),
+            ("softmax_exact", "diagonal"),
+        ],
+        [  # every kind; test_exact.py has padding classes of the exact form
+            ("sobol", "readout"),
+            ("independent", "low_rank"),
+            ("independent", "parameter_efficient"),
+            ("shortlist", "readout"),
+            ("sigmoid_sampled", "readout"),
+            *itertools.product(["sigmoid", "taylor"], ["low_rank", "parameter_efficient"]),
+            ("taylor", "readout"),
+            ("mean_field", "readout"),
+        ],
+    ),
 )
 def test_padding_classes_have_no_probability_and_no_gradient(name, kind):
     predict = (PREDICTIVES | {"softmax_exact": predictive.softmax_exact})[name]

@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from cases import mostly_extended
 from gaussians import KINDS, key, latent
 from scipy import special
 
@@ -53,13 +54,25 @@ SAMPLED = (predictive.softmax, predictive.sigmoid_sampled)
 
 @pytest.mark.parametrize(
     ("sampled", "kind", "chunk_size", "points", "num_samples"),
-    [
-        *((predictive.softmax, kind, 10, "independent", 23) for kind in KINDS),
-        *((predictive.softmax, "low_rank", size, "independent", 23) for size in (1, 23, None)),
-        (predictive.softmax, "everything", 10, "antithetic", 32),
-        *((sampled, "everything", 10, "sobol", 32) for sampled in SAMPLED),
-        (predictive.sigmoid_sampled, "low_rank", 10, "independent", 23),
-    ],
+    mostly_extended(
+        [
+            *((predictive.softmax, kind, 10, "independent", 23) for kind in KINDS),
+            *((predictive.softmax, "low_rank", size, "independent", 23) for size in (1, 23, None)),
+            (predictive.softmax, "diagonal", 10, "antithetic", 32),
+            *((sampled, "everything", 10, "sobol", 32) for sampled in SAMPLED),
+            (predictive.sigmoid_sampled, "low_rank", 10, "independent", 23),
+        ],
+        [
+            *(
+                (predictive.softmax, kind, 10, "independent", 23)
+                for kind in ("deterministic", "diagonal", "readout")
+            ),
+            *((predictive.softmax, "low_rank", size, "independent", 23) for size in (1, 23, None)),
+            (predictive.softmax, "diagonal", 10, "antithetic", 32),
+            (predictive.softmax, "everything", 10, "sobol", 32),
+            (predictive.sigmoid_sampled, "low_rank", 10, "independent", 23),
+        ],
+    ),
 )
 def test_chunks_change_neither_value_nor_gradient(sampled, kind, chunk_size, points, num_samples):
     one = latent(kind, batch=(2, 3))
@@ -206,7 +219,7 @@ def test_forward_mode_is_an_error_that_names_the_alternatives(sampled, alternati
         derivative(jax.jit(log_prob))(one)
 
 
-@pytest.mark.parametrize("sampled", SAMPLED)
+@pytest.mark.parametrize("sampled", mostly_extended(SAMPLED, [predictive.softmax]))
 def test_the_hessian_is_that_of_the_definition_in_both_modes(sampled):
     one = latent("diagonal", batch=())
 

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from cases import mostly_extended
 from gaussians import key, latent
 
 from heteroscedastic import latent as latent_lib
@@ -28,7 +29,7 @@ def test_permuting_the_batch_permutes_the_predictions_bit_for_bit(kind, points):
     np.testing.assert_array_equal(log_probs(permuted, points), log_probs(one, points)[order])
 
 
-@pytest.mark.parametrize("points", POINTS)
+@pytest.mark.parametrize("points", mostly_extended(POINTS, ["independent", "sobol"]))
 def test_single_examples_and_slices_and_vmap_agree_with_the_batch(points):
     one = latent("low_rank", batch=(13,), k=10)
     complete = log_probs(one, points)
@@ -54,6 +55,7 @@ def test_the_normals_of_an_example_are_independent_of_each_other():
     assert np.abs(np.corrcoef(noise.T) - np.eye(noise.shape[1])).max() < 0.08
 
 
+@pytest.mark.extended
 def test_the_layer_does_not_depend_on_the_position_in_the_batch():
     features = np.random.default_rng(0).normal(size=(13, 7)).astype(np.float32)
     layer = HeteroscedasticDense(10, num_factors=3, num_samples=16)

@@ -66,13 +66,19 @@ def until_lines(process, directory, number):
         time.sleep(0.001)
 
 
+# A line is written just before a checkpoint is, so that a kill falls into writing one, or soon
+# after; None falls anywhere between the start and the first steps.
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    "killed_at",
+    [
+        ("line", "evaluations"),
+        pytest.param(("line", None, "evaluations"), marks=pytest.mark.extended),
+    ],
+)
 def test_a_run_that_others_find_in_use_and_that_is_terminated_and_killed_ends_with_the_same_bits(
-    complete, data_dir, tmp_path
+    killed_at, complete, data_dir, tmp_path
 ):
-    # A line is written just before a checkpoint is, so that a kill falls into writing one, or soon
-    # after; one falls anywhere between the start and the first steps, and one among the
-    # evaluations.
     draws, directory = random.Random(0), tmp_path / "run"
     process = start_without(EXTRAS, MAIN, *arguments(directory, data_dir))
     began = time.monotonic()
@@ -88,7 +94,7 @@ def test_a_run_that_others_find_in_use_and_that_is_terminated_and_killed_ends_wi
     assert "is saved in" in output
 
     num_kills, num_starts = 0, 0
-    moments = ["line", None, "evaluations"]
+    moments = list(killed_at)
     while moments:
         moment = moments.pop(0)
         num_starts += 1
@@ -110,7 +116,7 @@ def test_a_run_that_others_find_in_use_and_that_is_terminated_and_killed_ends_wi
             moments.append(None)
         # Written before the kill, or before the process has left.
         (directory / "results.json").unlink(missing_ok=True)
-    assert num_kills == 3
+    assert num_kills == len(killed_at)
     done = run_without(EXTRAS, MAIN, *arguments(directory, data_dir))
     assert "continuing from step" in done.stdout, done.stderr
     assert_same_bits(outcome(directory), outcome(complete))
@@ -152,7 +158,7 @@ def test_sigterm_in_an_evaluation_ends_it_and_the_rest_is_the_same_bits(
     assert_same_bits(outcome(cut), outcome(complete))
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 def test_eight_devices_agree_with_one(complete, data_dir, tmp_path):
     done = run_without(EXTRAS, MAIN, *arguments(tmp_path / "run", data_dir), env=with_devices(8))
     assert "on 8 x" in done.stdout, done.stderr

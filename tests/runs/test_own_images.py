@@ -44,6 +44,7 @@ def test_every_label_of_the_file_is_kept(data_dir):
     assert "curation" not in pipeline.description
 
 
+@pytest.mark.extended
 def test_it_trains_to_the_end_with_as_many_classes_as_the_file_names(data_dir, tmp_path, capsys):
     results = loop.train(config(), str(tmp_path / "run"), str(data_dir))
     assert set(results["evals"]) == {"valid", "valid_best", "test", "test_best"}

@@ -103,7 +103,11 @@ def test_a_fraction_of_one_is_plain_training_up_to_rounding(trained, tmp_path):
 
 @pytest.mark.parametrize(
     ("fraction", "batch_size"),
-    [(0.3, BATCH), (0.002, BATCH), (0.3, 50)],  # 50 divides neither 960 nor 288
+    [
+        (0.3, BATCH),
+        (0.002, BATCH),
+        pytest.param(0.3, 50, marks=pytest.mark.extended),  # 50 divides neither 960 nor 288
+    ],
 )
 def test_the_steps_are_those_of_the_epochs_that_were_chosen(fraction, batch_size, trained):
     settings = {"fraction": fraction}
@@ -186,7 +190,10 @@ def test_a_training_step_moves_the_parameters_by_the_rate_of_the_full_step():
 # that scores the examples at step 30. Scores of an evaluation depend on its noise.
 @pytest.mark.parametrize(
     ("source", "base", "moments"),
-    [("training", plain, (7, 33, 35)), ("evaluation", small, (15, 3, 38))],
+    [
+        pytest.param("training", plain, (7, 33, 35), marks=pytest.mark.extended),
+        ("evaluation", small, (15, 3, 38)),
+    ],
 )
 def test_a_run_that_is_interrupted_in_epochs_and_between_them_ends_with_the_same_bits(
     source, base, moments, trained, tmp_path, monkeypatch
@@ -698,5 +705,6 @@ def test_scores_that_were_changed_are_an_error(trained, tmp_path):
     arrays = dict(np.load(path))
     arrays["scores"][0] += 1
     np.savez(path, **arrays)
+    run = assembly.build(config(scores="target", target=str(target)))
     with pytest.raises(ValueError, match=r"3\.npz was changed"):
-        loop.train(config(scores="target", target=str(target)), str(tmp_path / "run"))
+        prioritization.Target(run).scores(3)

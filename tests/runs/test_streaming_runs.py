@@ -127,6 +127,7 @@ def test_what_could_not_be_decoded_is_told_with_the_results_and_the_rest_is_read
     )
 
 
+@pytest.mark.extended
 def test_a_run_that_too_many_images_stopped_goes_on_once_more_are_allowed(data_dir, tmp_path):
     made = config(
         "broken",
@@ -148,13 +149,14 @@ def test_a_run_that_too_many_images_stopped_goes_on_once_more_are_allowed(data_d
     assert loop.train(made, str(tmp_path / "run"), data_dir)["left_out"] == {"train": [3, 30]}
 
 
+@pytest.mark.extended
 def test_a_file_of_records_that_vanishes_ends_a_run_that_continues_once_it_is_back(
     data_dir, tmp_path, monkeypatch
 ):
-    directory, made = shutil.copytree(data_dir, tmp_path / "data"), config()
-    made["training"]["num_epochs"] = 2.0
+    directory = shutil.copytree(data_dir, tmp_path / "data")
     (record, *_) = sorted((directory / "same").rglob("*-train.tfrecord-*"))
     made = config() | {"mixing": dict(name="cutmix", draws="example")}
+    made["training"]["num_epochs"] = 2.0
     write = workdir.Writer.write
 
     def without(self, step, values):

@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from cases import mostly_extended
 from small_runs import plain
 
 from experiments import study
@@ -248,7 +249,7 @@ def toys(tmp_path_factory):
 
 
 # For targets and for a chain; which of them need a box is the law of the data in memory.
-@pytest.mark.parametrize(("smoothing", "chain"), NEEDS_A_BOX[:2])
+@pytest.mark.parametrize(("smoothing", "chain"), mostly_extended(NEEDS_A_BOX[:2], NEEDS_A_BOX[1:2]))
 def test_a_training_example_of_a_stream_without_a_box_is_an_error_unless_it_is_left_out(
     toys, smoothing, chain
 ):
@@ -281,7 +282,7 @@ def test_a_set_without_any_box_is_an_error_where_only_examples_with_one_are_kept
         assembly.build(given, str(tmp_path))
 
 
-@pytest.mark.parametrize("microbatches", [1, 2])
+@pytest.mark.parametrize("microbatches", mostly_extended([1, 2], [2]))
 def test_the_divergence_from_soft_targets_is_the_loss_above_their_entropy(tmp_path, microbatches):
     settings = {
         "backbone": dict(name="MLP", widths=(4,)),

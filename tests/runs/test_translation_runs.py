@@ -187,7 +187,7 @@ for number in (1, 8):
 """
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 def test_eight_devices_train_evaluate_and_translate_as_one():
     # With a large eps the first step of Adam is smooth in a gradient that is nearly 0.
     config = translator(**{"training.microbatches": 1, "optimizer.eps": 1e-2})

@@ -252,6 +252,7 @@ def test_no_path_leads_out_of_the_run_that_is_named(upstream, tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.extended
 def test_a_detector_keeps_the_fixed_backbone_of_a_classifier_and_its_statistics(tmp_path):
     one_step = {"training.num_epochs": None, "training.num_steps": 1}
     fixed = {"optimizer.fixed": ("backbone", "normalization")}

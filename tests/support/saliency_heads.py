@@ -24,6 +24,18 @@ NOISY = [
     for name, noise_on, edward2 in KINDS
 ]
 HEADS = [heads.Deterministic(K, temperature=TEMPERATURE), *NOISY]
+# Of each class one or two, both places of the noise, and both forms of its scale.
+SOME_NOISY = [
+    head
+    for head in NOISY
+    if (type(head).__name__, head.noise_on, head.edward2)
+    in {
+        ("Diagonal", "features", True),
+        ("LowRank", "utilities", False),
+        ("ParameterEfficient", "utilities", True),
+        ("ParameterEfficient", "features", False),
+    }
+]
 
 
 def head_id(head):

@@ -1,12 +1,16 @@
 """Small runs and their outcomes."""
 
+import fcntl
 import json
+import os
+import shutil
 
 import jax
 import numpy as np
 
 from experiments import study
 from heteroscedastic.models.transformer import TransformerSmall
+from heteroscedastic.runs import loop
 
 
 def small(**overrides):
@@ -51,6 +55,23 @@ def small_detector(**overrides):
     return config
 
 
+def trained_once(tmp_path_factory, name, train):
+    """A copy of the run that `train(directory)` makes, which one worker trains for all of them."""
+    common = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        common = common.parent
+    run, unfinished, locked = (
+        common / "trained_once" / f"{name}{suffix}" for suffix in ("", ".unfinished", ".lock")
+    )
+    run.parent.mkdir(parents=True, exist_ok=True)
+    with locked.open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not run.exists():
+            train(unfinished)
+            unfinished.rename(run)
+    return shutil.copytree(run, tmp_path_factory.mktemp("copies") / name)
+
+
 NUM_WORDS = (48, 48)  # of source and target
 
 
@@ -77,6 +98,21 @@ def tiny_transformer(monkeypatch, cache):
     monkeypatch.setenv("XDG_CACHE_HOME", str(cache))
     for name, value in (("num_layers", 1), ("width", 8), ("hidden_width", 8)):
         monkeypatch.setattr(TransformerSmall, name, value)
+
+
+def noisy_translation(monkeypatch, tmp_path_factory):
+    """A run that translates, whose head has noise. Transformers are tiny from here on."""
+    tiny_transformer(monkeypatch, tmp_path_factory.getbasetemp() / "cache")
+    settings = {
+        "head.num_factors": 2,
+        "predictive": {"name": "mean_field"},
+        "training.microbatches": 1,
+        "training.num_epochs": 1.0,
+    }
+    config = translator("multi30k_het_pe", **settings) | {"validation": None}
+    return trained_once(
+        tmp_path_factory, "translation/run", lambda path: loop.train(config, str(path))
+    )
 
 
 def outcome(directory):

@@ -188,6 +188,7 @@ def test_parts_take_every_example_once_and_do_not_depend_on_the_devices():
         assert [len(np.intersect1d(device, part.rows)) for part in parts] == [2] * 4
 
 
+@pytest.mark.extended
 def test_a_run_in_parts_is_the_run_of_whole_batches(tmp_path):
     config = plain_run(backbone=dict(name="MLP", widths=(32,)), **{"training.num_epochs": 2.0})
     loop.train(config, str(tmp_path / "whole"))

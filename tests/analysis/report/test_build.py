@@ -46,6 +46,12 @@ def _coarse_figures():
         yield
 
 
+@pytest.fixture
+def undrawn(monkeypatch):
+    """Figures are made and not drawn, for reports of which the words alone are read."""
+    monkeypatch.setattr(figures, "_save", lambda figure, suffix, file, **style: file.write(b"-"))
+
+
 @pytest.fixture(scope="module")
 def renamed(digit_runs, tmp_path_factory):
     """The runs with a class name that contains markup."""
@@ -284,6 +290,7 @@ def test_the_page_supports_dark_mode(page):
     assert dark["background"] == "rgb(22, 23, 27)"
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_a_run_with_label_lists_has_a_report(several_labels_run, tmp_path):
     build.main(["--runs", str(several_labels_run), "--out", str(tmp_path)])
     result = Reader((tmp_path / "index.html").read_text())
@@ -297,6 +304,7 @@ def test_a_run_with_label_lists_has_a_report(several_labels_run, tmp_path):
     )
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_without_data_the_other_sections_are_written(renamed, tmp_path, monkeypatch, capsys):
     copy = shutil.copytree(renamed[0], tmp_path / "run")
     config = files.read_json(copy / "config.json")
@@ -313,6 +321,7 @@ def test_without_data_the_other_sections_are_written(renamed, tmp_path, monkeypa
     assert len(progress) == len(build.SECTIONS)
 
 
+@pytest.mark.usefixtures("undrawn")
 @pytest.mark.parametrize("lost", ["all", "a step"])
 def test_without_checkpoints_the_other_sections_are_written(renamed, tmp_path, lost, monkeypatch):
     if lost == "a step":  # of all sections, those that read checkpoints and one that does not

@@ -1,7 +1,7 @@
 """Analysis of a run whose examples are tokens."""
 
 import pytest
-from small_runs import tiny_transformer, translator
+from small_runs import noisy_translation
 
 pytest.importorskip("matplotlib", reason="reports hold figures, which require the extra `analysis`")
 
@@ -19,7 +19,6 @@ from heteroscedastic.analysis.report import (
     saliency_section,
 )
 from heteroscedastic.analysis.saliency import summary as saliency
-from heteroscedastic.runs import loop
 
 pytestmark = pytest.mark.slow
 
@@ -29,13 +28,8 @@ NOTE = "whose examples are tokens, which this analysis does not read; use hetero
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
     """A translator whose head has noise."""
-    directory = tmp_path_factory.mktemp("translation")
     with pytest.MonkeyPatch.context() as patch:
-        tiny_transformer(patch, directory / "cache")
-        settings = {"predictive": {"name": "mean_field"}, "training.microbatches": 1}
-        config = translator("multi30k_het_diag", **settings) | {"validation": None}
-        loop.train(config, str(directory / "run"))
-        yield directory / "run"
+        yield noisy_translation(patch, tmp_path_factory)
 
 
 def test_a_report_has_a_note_in_each_section_that_reads_examples(run, tmp_path, monkeypatch):

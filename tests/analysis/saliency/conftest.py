@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from small_runs import trained_once
 
 from experiments import study
 from heteroscedastic.runs import loop
@@ -60,11 +61,12 @@ def config(
 @pytest.fixture(scope="session")
 def train(data_dir, tmp_path_factory):
     """Trains a config in a directory of this name."""
-    directory = tmp_path_factory.mktemp("saliency_runs")
 
     def trained(name, *arguments, **settings):
-        loop.train(config(*arguments, **settings), str(directory / name), data_dir)
-        return directory / name
+        made = config(*arguments, **settings)
+        return trained_once(
+            tmp_path_factory, f"saliency/{name}", lambda path: loop.train(made, str(path), data_dir)
+        )
 
     return trained
 
@@ -83,5 +85,5 @@ def plain(train):
 @pytest.fixture(scope="session")
 def mlp(train):
     """A backbone without maps."""
-    backbone = dict(name="MLP", widths=(8,))
-    return train("mlp", "digits_het_diag", "value_range(-1, 1)", backbone=backbone)
+    parts = dict(backbone=dict(name="MLP", widths=(8,)), predictive=dict(name="mean_field"))
+    return train("mlp", "digits_het_diag", "value_range(-1, 1)", **parts)

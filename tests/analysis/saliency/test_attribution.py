@@ -7,7 +7,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from saliency_heads import HEADS, TEMPERATURE, D, H, K, W, head_id, parts
+from cases import mostly_extended
+from saliency_heads import HEADS, SOME_NOISY, TEMPERATURE, D, H, K, W, head_id, parts
 from scipy import special
 
 from heteroscedastic import ensembles
@@ -83,7 +84,9 @@ def explained(head):
     return jax.tree.map(np.asarray, everything(maps))
 
 
-every_head = pytest.mark.parametrize("head", HEADS, ids=head_id)
+every_head = pytest.mark.parametrize(
+    "head", mostly_extended(HEADS, [HEADS[0], *SOME_NOISY]), ids=head_id
+)
 
 
 @every_head

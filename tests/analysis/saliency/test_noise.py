@@ -6,7 +6,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from saliency_heads import NOISY, TEMPERATURE, D, K, head_id, parts
+from cases import mostly_extended
+from saliency_heads import NOISY, SOME_NOISY, TEMPERATURE, D, K, head_id, parts
 
 from heteroscedastic import latent as latent_lib
 from heteroscedastic.analysis.saliency import attribution, noise, scalars
@@ -16,7 +17,7 @@ from heteroscedastic.models.resnet import ResNet
 PAIRS = jnp.array([[2, 1], [0, 4], [4, 3]])
 EQUAL = jnp.array([[2, 2], [0, 0], [4, 4]])
 ORDER = np.array([3, 0, 4, 1, 2])  # new class i is the old class ORDER[i]
-every_head = pytest.mark.parametrize("head", NOISY, ids=head_id)
+every_head = pytest.mark.parametrize("head", mostly_extended(NOISY, SOME_NOISY), ids=head_id)
 close = functools.partial(np.testing.assert_allclose, rtol=2e-4, atol=2e-4)
 
 
@@ -144,7 +145,10 @@ def with_common_noise(head, params):
 
 @pytest.mark.parametrize(
     "head",
-    [h for h in NOISY if h.noise_on == "features" or type(h) is not heads.Diagonal],
+    mostly_extended(
+        [h for h in NOISY if h.noise_on == "features" or type(h) is not heads.Diagonal],
+        SOME_NOISY,
+    ),
     ids=head_id,
 )
 def test_noise_that_all_classes_share_changes_the_map_of_a_label_and_of_no_pair(head):

@@ -60,6 +60,7 @@ def test_it_shows_the_images_with_the_largest_variance_of_the_first_pairs(noisy,
         assert text.endswith(".")
 
 
+@pytest.mark.extended
 def test_classes_that_share_a_name_are_explained_as_those_of_other_names(
     noisy, data_dir, monkeypatch
 ):
@@ -129,7 +130,11 @@ def under_a_sigmoid(runs, task, monkeypatch):
     return runs._replace(predictions=lists)
 
 
-@pytest.mark.parametrize("task", [OneVsRest(), Multilabel()], ids=lambda task: task.name)
+@pytest.mark.parametrize(
+    "task",
+    [pytest.param(OneVsRest(), marks=pytest.mark.extended), Multilabel()],
+    ids=lambda task: task.name,
+)
 def test_one_label_and_lists_of_labels_under_a_sigmoid_have_maps(
     noisy, data_dir, monkeypatch, task
 ):

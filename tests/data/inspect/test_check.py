@@ -262,6 +262,7 @@ def test_the_command_draws_present_sets_and_fails_for_missing_ones(tmp_path, mon
 
 
 @needs_library
+@pytest.mark.extended
 def test_a_stream_is_reported_and_drawn_with_its_boxes(tmp_path):
     import tensorflow as tf
 

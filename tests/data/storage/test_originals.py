@@ -98,6 +98,7 @@ def test_encoded_images_beside_features_are_for_people(tmp_path):
     np.testing.assert_array_equal(shown, images[ids])
 
 
+@pytest.mark.extended
 def test_a_report_about_features_shows_the_images(directory, runs, tmp_path):
     groups = comparison.groups(runs[1:])
     for data_dir, is_shown in ((directory, True), (str(tmp_path), False)):

@@ -220,6 +220,7 @@ def test_encoded_images_without_pillow_say_what_to_do(prepared, tmp_path):
     )
 
 
+@pytest.mark.extended
 def test_training_from_encoded_images_does_not_require_tensorflow(prepared, tmp_path):
     out = npz_folder("tiny_pets", prepared, tmp_path)
     done = run_without(
@@ -270,6 +271,7 @@ def test_the_human_labels_of_cifar10_have_the_published_error_rates(cifar10_n):
     )
 
 
+@pytest.mark.extended
 @needs("cifar10_n")
 def test_cifar10_n_from_its_npz_file_equals_that_of_tfds(cifar10_n):
     assert Path(cifar10_n, "cifar10_n.npz").stat().st_size < 60e6

@@ -6,6 +6,7 @@ from functools import partial
 import jax
 import numpy as np
 import pytest
+from cases import mostly_extended
 from pack import PACK, needs
 from scenes import assert_around_white, encoded, scene
 from streams import relabelled, stream
@@ -282,7 +283,9 @@ def test_an_integer_that_does_not_fit_is_an_error(data_dir, tmp_path):
         list(pipeline.feeds("train", ALL))
 
 
-@pytest.mark.parametrize("votes", [[0.5, 0.25, 0.125], [1.0, 0.5, -0.5]])
+@pytest.mark.parametrize(
+    "votes", mostly_extended([[0.5, 0.25, 0.125], [1.0, 0.5, -0.5]], [[0.5, 0.25, 0.125]])
+)
 def test_soft_labels_of_training_that_are_no_distribution_are_an_error(data_dir, tmp_path, votes):
     shutil.copytree(f"{data_dir}/toys", tmp_path / "toys")
     for split in ("train", "test"):

@@ -7,6 +7,7 @@ import shutil
 import jax
 import numpy as np
 import pytest
+from cases import mostly_extended
 from streams import NAMES, NUM_TEST, NUM_TRAIN, examples, prepare, relabelled, rewritten, stream
 
 tf = pytest.importorskip("tensorflow")
@@ -50,7 +51,10 @@ def assert_same(one, other):
 
 
 @pytest.mark.parametrize(
-    ("start", "stop", "hosts"), [(0, NUM_TRAIN, (2, 4)), (3, 36, ()), (0, 5, (4,))]
+    ("start", "stop", "hosts"),
+    mostly_extended(
+        [(0, NUM_TRAIN, (2, 4)), (3, 36, ()), (0, 5, (4,))], [(0, NUM_TRAIN, (2, 4)), (3, 36, ())]
+    ),
 )
 def test_every_example_occurs_once_and_batches_are_the_same_for_any_number_of_hosts(
     data_dir, start, stop, hosts
@@ -81,7 +85,9 @@ def test_the_ids_of_a_step_are_known_without_reading(data_dir):
         np.testing.assert_array_equal(pipeline.ids("train", slots, 2, start), read)
 
 
-@pytest.mark.parametrize("settings", [{}, {"reader_shards": 1, "window": 50}])
+@pytest.mark.parametrize(
+    "settings", mostly_extended([{}, {"reader_shards": 1, "window": 50}], [{}])
+)
 def test_an_epoch_with_mirrored_has_each_image_plain_and_mirrored(data_dir, settings):
     def thinned(data):  # not contiguous, so records are filtered
         links = [functools.partial(curation.subset, num_examples=33)]
@@ -346,8 +352,8 @@ SUBSET = functools.partial(curation.subset, num_examples=20)
     ("curate", "choices"),
     [
         (curated([SUBSET, PAIRS]), {"max_examples": 30}),
-        (curated([PAIRS], 0.25), {}),
-        (curated(), {"max_classes": 2}),
+        pytest.param(curated([PAIRS], 0.25), {}, marks=pytest.mark.extended),
+        pytest.param(curated(), {"max_classes": 2}, marks=pytest.mark.extended),
         (curated(), {"label": "human", "splits": {"train": "train[:50%]", "valid": "train[50%:]"}}),
     ],
     ids=["subset", "held out", "classes", "human"],
