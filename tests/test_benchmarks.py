@@ -128,6 +128,11 @@ def test_the_input_benchmark_reads_the_number_of_images_that_it_reports(tmp_path
     assert number == 2 * (streams.NUM_TRAIN + streams.NUM_TEST)
     ours = benchmark.ours(str(tmp_path / "copies"), "pets", 16, "", operation="resize(8)")
     ours(number)  # asserts the number itself
+    stages = benchmark.stages(str(tmp_path / "copies"), "pets", 16)
+    num_batches = -(-number // benchmark._BATCH)
+    for name, run in list(stages.items())[:-1]:  # the last is `ours`
+        num_elements = num_batches * (1 if name == "batch" else benchmark._BATCH)
+        assert run(number) == num_elements, name
     images = benchmark.encoded(str(tmp_path / "copies"), "pets")
     assert len(images) == number / 2
     for full_decode in (False, True):
