@@ -74,6 +74,17 @@ def test_time_at_equal_error_is_interpolated_between_measured_sizes():
     assert benchmark.time_at_error(lines, "biased", 0.3) == 1.0
 
 
+def test_the_bytes_of_an_update_are_in_proportion_to_the_parameters():
+    def passes(width):
+        kernel = jax.ShapeDtypeStruct((width, 100), jnp.float32)
+        counts = load("train").update_bytes({"head": {"loc": {"kernel": kernel}}})
+        return np.array(counts) / (4 * kernel.size)
+
+    momentum, penalty, clipping = passes(1_000)
+    assert 5 <= momentum <= penalty < clipping
+    np.testing.assert_allclose(passes(3_000), [momentum, penalty, clipping], rtol=1e-3)
+
+
 @pytest.mark.extended
 def test_every_form_of_the_benchmark_is_measured(monkeypatch):
     benchmark = load("predictive")
