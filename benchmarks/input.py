@@ -6,6 +6,9 @@ in memory. "full" decodes the full image before the crop. "ours" also reads reco
 shuffles deterministically, flips and batches. With --boxes, "boxes" also reads the boxes and moves
 them with the crop, and "context" also fills them in 15 % of the images. All are measured in turn,
 so that other load on the machine affects them alike; ratios are medians over turns.
+
+With --stages, reports microseconds per image of each stage of "ours" instead: the processor time of
+the pipeline that ends with the stage, less that of the one that ends before it.
 """
 
 import argparse
@@ -17,10 +20,11 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-_BATCH = 64
+_BATCH, _SHARDS, _WINDOW = 64, 16, 128
 _CROP = "inception_crop({size}{how})"
 
 
@@ -69,15 +73,7 @@ def bare(
 
     @tf.autograph.experimental.do_not_convert
     def window(number, image):
-        begin, extent, _ = tf.image.stateless_sample_distorted_bounding_box(
-            tf.io.extract_jpeg_shape(image),
-            tf.constant([[[0.0, 0.0, 1.0, 1.0]]]),
-            seed=tf.stack((0, number)),
-            min_object_covered=0.0,
-            aspect_ratio_range=(3 / 4, 4 / 3),
-            area_range=(0.08, 1.0),
-            max_attempts=100,
-        )
+        begin, extent = drawn(image, tf.stack((0, number)))
         if full_decode:
             pixels = tf.io.decode_jpeg(image, channels=3, dct_method=dct_method)
             pixels = tf.slice(pixels, begin, tf.stack((extent[0], extent[1], -1)))
@@ -86,17 +82,37 @@ def bare(
             pixels = tf.image.decode_and_crop_jpeg(image, box, channels=3, dct_method=dct_method)
         return tf.image.resize(pixels, (size, size))
 
-    @tf.autograph.experimental.do_not_convert
-    def counted(number, pixels):
-        return number + 1
-
     numbered = tf.data.Dataset.from_tensor_slices(images).repeat().enumerate()
 
     def run(number):
         windows = numbered.take(number).map(window, num_parallel_calls=tf.data.AUTOTUNE)
-        assert int(windows.prefetch(8).reduce(np.int64(0), counted)) == number
+        assert num_elements(windows.prefetch(8)) == number
 
     return run
+
+
+def drawn(image: Any, seed: Any) -> tuple[Any, Any]:
+    """Corner and extent of a random window of a JPEG."""
+    import tensorflow as tf
+
+    begin, extent, _ = tf.image.stateless_sample_distorted_bounding_box(
+        tf.io.extract_jpeg_shape(image),
+        tf.constant([[[0.0, 0.0, 1.0, 1.0]]]),
+        seed=seed,
+        min_object_covered=0.0,
+        aspect_ratio_range=(3 / 4, 4 / 3),
+        area_range=(0.08, 1.0),
+        max_attempts=100,
+    )
+    return begin, extent
+
+
+def num_elements(dataset: Any) -> int:
+    """The number of elements of a tf.data.Dataset, all of which are computed."""
+    import tensorflow as tf
+
+    counted = tf.autograph.experimental.do_not_convert(lambda number, *_: number + 1)
+    return int(dataset.reduce(np.int64(0), counted))
 
 
 def ours(
@@ -132,7 +148,12 @@ def ours(
         )
         links = chain(ops, text)
         return stream.Streaming(
-            chosen, seed=0, batch_size=_BATCH, training_chain=links, chain=links, reader_shards=16
+            chosen,
+            seed=0,
+            batch_size=_BATCH,
+            training_chain=links,
+            chain=links,
+            reader_shards=_SHARDS,
         )
 
     epochs: Iterator[int] = iter(range(10**9))
@@ -145,6 +166,82 @@ def ours(
         assert num_seen == number
 
     return run
+
+
+def stages(data_dir: str, name: str, size: int) -> dict[str, Callable[[int], None]]:
+    """Functions that run the first stages of our pipeline on a number of images, by last stage."""
+    import tensorflow as tf
+
+    from heteroscedastic.bind import chain
+    from heteroscedastic.data.streaming import graph, ops, reader_shards, sources
+
+    class Unparsed(sources.Source):
+        def parser(self, max_labels):
+            return lambda positions, records: (records, tf.zeros_like(positions), {})
+
+    def without_pixels(seed, example):
+        return example | {"image": tf.zeros((1, 1, 1), tf.uint8)}
+
+    def window(seed, example):
+        values = tf.concat(drawn(example["image"], seed), 0)
+        return example | {"image": tf.cast(tf.reshape(values, (6, 1, 1)), tf.uint8)}
+
+    epochs: Iterator[int] = iter(range(10**9))
+
+    def stored(number, kind=sources.Source):
+        splits, epoch = {"train": f"train[:{number}]"}, next(epochs)
+        chosen = sources.choose(name, data_dir, lambda x: x, reads_labels=False, splits=splits)
+        source = kind(*chosen.sources["train"])
+        lengths = source.records.files(source.part.split).lengths
+        plans = [
+            reader_shards.read_plan(
+                shard, lengths, 0, _WINDOW, reader_shards.generator(0, epoch, i)
+            )
+            for i, shard in enumerate(reader_shards.shards(source.ids, _SHARDS))
+        ]
+        steps = -(-number // _BATCH)
+        return source, graph.stored_examples(source, plans, _WINDOW, _BATCH // _SHARDS, steps, 16)
+
+    def mapped(number, links):
+        source, examples = stored(number)
+        function = graph.chain_function(source.records.image_shape, {}, links)
+        example = graph.example_function(function, graph.epoch_key(0, 0), [])
+        return examples.map(example, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
+
+    def crop(pixels, end=""):
+        return chain(ops, _CROP.format(size=pixels, how="") + end)
+
+    datasets = {
+        "read, shuffle, interleave": lambda number: stored(number, Unparsed)[1],
+        "parse": lambda number: stored(number)[1],
+        "ids and seeds": lambda number: mapped(number, [without_pixels]),
+        "header and window": lambda number: mapped(number, [window]),
+        "decode": lambda number: mapped(number, crop(1)),
+        "resize and round": lambda number: mapped(number, crop(size)),
+        "flip": lambda number: mapped(number, crop(size, "|flip_lr")),
+        "batch": lambda number: mapped(number, crop(size, "|flip_lr")).batch(_BATCH),
+    }
+
+    def drained(make):
+        return lambda number: num_elements(make(number).prefetch(tf.data.AUTOTUNE))
+
+    by_stage = {stage: drained(make) for stage, make in datasets.items()}
+    return by_stage | {"hand-over": ours(data_dir, name, size, "")}
+
+
+def print_stages(forms: dict[str, Callable[[int], None]], number: int, num_turns: int) -> None:
+    """Prints a table of microseconds per image: up to each stage, and of the stage alone."""
+    turns = []
+    for _ in range(num_turns):
+        micros = {name: 1e6 / rate(run, _BATCH, number) for name, run in forms.items()}
+        turns.append(micros)
+        print("  ".join(f"{name} {value:,.0f}" for name, value in micros.items()), flush=True)
+    print("| stage | us up to it | us of it (quartiles) |\n| --- | --- | --- |")
+    for before, name in zip([None, *forms], forms):
+        own = [turn[name] - (turn[before] if before else 0.0) for turn in turns]
+        low, middle, high = statistics.quantiles(own, n=4)
+        total = statistics.median(turn[name] for turn in turns)
+        print(f"| {name} | {total:,.0f} | {middle:,.0f} ({low:,.0f} to {high:,.0f}) |")
 
 
 def rate(run: Callable[[int], None], few: int, many: int) -> float:
@@ -180,6 +277,9 @@ def main() -> None:
         nargs="+",
         help="those to measure, such as ours boxes; ratios are to the first, by default bare",
     )
+    parser.add_argument(
+        "--stages", action="store_true", help="the stages of ours in place of forms"
+    )
     parser.add_argument("--core", type=int, help="core to run on; defaults to the last available")
     flags = parser.parse_args()
     if flags.turns < 2:
@@ -191,6 +291,9 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as out:
         number = copied(flags.name, flags.data_dir, out, flags.times)
         images = encoded(out, flags.name)
+        if flags.stages:
+            print_stages(stages(out, flags.name, flags.size), number, flags.turns)
+            return
         forms = {
             "bare": bare(images, flags.size, False, ""),
             "ours": ours(out, flags.name, flags.size, ""),

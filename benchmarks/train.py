@@ -6,7 +6,8 @@ prints for random images on the device (also with --model=ResNet18): images per 
 with the deterministic head, relative to a step of flax.linen and optax alone; the time that the
 noise heads add, with independent samples and with Sobol points; the temporary memory that the
 compiler reserves and the bytes that it counts; and the floating-point operations per second of the
-convolutions and dense layers, for known chips also as a fraction of the peak.
+convolutions and dense layers, for known chips also as a fraction of the peak. A second table has
+the bytes that the update of the parameters of each head accesses.
 Steps are timed in turn, so that changes of the machine's speed affect all of them.
 
 The plain step follows the ImageNet example of Flax (github.com/google/flax, examples/imagenet): no
@@ -204,6 +205,33 @@ def random_batch(size, pixels, num_classes):
     )
 
 
+def update_bytes(params: Any) -> list[float]:
+    """Bytes that an update of parameters accesses, by the compiler's count.
+
+    At least five passes over the parameters: gradient, momentum and parameters are read, and the
+    latter two are written.
+
+    Args:
+      params: shapes of the parameters.
+
+    Returns:
+      The bytes with momentum alone, with the penalty, and with penalty and clipping.
+    """
+    sizes = []
+    for settings in ({}, {"l2": WEIGHT_DECAY / 2}, {"l2": WEIGHT_DECAY / 2, "clip_norm": 1.0}):
+        schedule = optax.constant_schedule(LEARNING_RATE)
+        optimizer = optimizers.sgd(schedule, momentum=MOMENTUM, nesterov=True, **settings)
+
+        def update(gradient, opt_state, params, optimizer=optimizer):
+            updates, opt_state = optimizer.update(gradient, opt_state, params)
+            return optax.apply_updates(params, updates), opt_state
+
+        arguments = params, jax.eval_shape(optimizer.init, params), params
+        compiled = jax.jit(update).lower(*arguments).compile()
+        sizes.append(compiled.cost_analysis()["bytes accessed"])
+    return sizes
+
+
 class TimedStep:
     """A compiled step and its measured times."""
 
@@ -268,6 +296,7 @@ def main():
     for step in steps:
         del step.seconds[0]  # a warm-up
     print_table(steps, flags, f"{num_classes:,} classes, rank {rank}")
+    print_updates([step for step in steps[1:] if not step.name.endswith("samples")])
 
 
 def print_table(steps, flags, noise):
@@ -326,6 +355,18 @@ def print_table(steps, flags, noise):
             fraction = spread("+.1%", lambda own, s: s / own - 1, base, step)
             cells += [f"{extra:+,.1f} ms, {fraction}", ""] + ([] if chip_peak is None else [""])
         print(f"| {step.name} | {' | '.join(cells)} |")
+
+
+def print_updates(steps):
+    """Prints the bytes of the update of each head, compiled alone, and in passes over it."""
+    print("\nBytes of the update of the head, MB, and passes over its parameters:")
+    print("| head | parameters | momentum | and penalty | and clipping norm |")
+    print("| --- |" + " --- |" * 4)
+    for step in steps:
+        shapes = jax.eval_shape(lambda x: x, {"head": step.state.params["head"]})
+        number = sum(x.size for x in jax.tree.leaves(shapes))
+        counts = [f"{b / 1e6:,.1f} ({b / (4 * number):.1f})" for b in update_bytes(shapes)]
+        print(f"| {step.name.split(',')[0]} | {number:,} | {' | '.join(counts)} |")
 
 
 if __name__ == "__main__":

@@ -74,6 +74,17 @@ def test_time_at_equal_error_is_interpolated_between_measured_sizes():
     assert benchmark.time_at_error(lines, "biased", 0.3) == 1.0
 
 
+def test_the_bytes_of_an_update_are_in_proportion_to_the_parameters():
+    def passes(width):
+        kernel = jax.ShapeDtypeStruct((width, 100), jnp.float32)
+        counts = load("train").update_bytes({"head": {"loc": {"kernel": kernel}}})
+        return np.array(counts) / (4 * kernel.size)
+
+    momentum, penalty, clipping = passes(1_000)
+    assert 5 <= momentum <= penalty < clipping
+    np.testing.assert_allclose(passes(3_000), [momentum, penalty, clipping], rtol=1e-3)
+
+
 @pytest.mark.extended
 def test_every_form_of_the_benchmark_is_measured(monkeypatch):
     benchmark = load("predictive")
@@ -129,6 +140,11 @@ def test_the_input_benchmark_reads_the_number_of_images_that_it_reports(tmp_path
     assert number == 2 * (streams.NUM_TRAIN + streams.NUM_TEST)
     ours = benchmark.ours(str(tmp_path / "copies"), "pets", 16, "", operation="resize(8)")
     ours(number)  # asserts the number itself
+    stages = benchmark.stages(str(tmp_path / "copies"), "pets", 16)
+    num_batches = -(-number // benchmark._BATCH)
+    for name, run in list(stages.items())[:-1]:  # the last is `ours`
+        num_elements = num_batches * (1 if name == "batch" else benchmark._BATCH)
+        assert run(number) == num_elements, name
     images = benchmark.encoded(str(tmp_path / "copies"), "pets")
     assert len(images) == number / 2
     for full_decode in (False, True):

@@ -396,7 +396,11 @@ def value_range(
 
 def _mirrored_where(is_mirrored: tf.Tensor, example: Example) -> Example:
     before = {name: example[name] for name in ("image", "boxes") if name in example}
-    mirrored = {"image": lambda x: x[:, ::-1], "boxes": lambda x: boxes_lib.mirrored(tf, x)}
+    # A slice x[:, ::-1] takes 20 times as long.
+    mirrored = {
+        "image": lambda x: tf.reverse(x, (1,)),
+        "boxes": lambda x: boxes_lib.mirrored(tf, x),
+    }
     return example | tf.cond(
         is_mirrored, lambda: {name: mirrored[name](x) for name, x in before.items()}, lambda: before
     )
