@@ -2,12 +2,12 @@
 
     python -m benchmarks.train --model=ResNet50
 
-prints for random images on the device (also with --model=ResNet18): images per second of our step
-with the deterministic head, relative to a step of flax.linen and optax alone; the time that the
-noise heads add, with independent samples and with Sobol points; the temporary memory that the
-compiler reserves and the bytes that it counts; and the floating-point operations per second of the
-convolutions and dense layers, for known chips also as a fraction of the peak. A second table has
-the bytes that the update of the parameters of each head accesses.
+prints for random images on the device (also with --model=ResNet18 and ResNet8): images per second
+of our step with the deterministic head, relative to a step of flax.linen and optax alone; the time
+that the noise heads add, with independent samples and with Sobol points; the temporary memory that
+the compiler reserves and the bytes that it counts; and the floating-point operations per second of
+the convolutions and dense layers, for known chips also as a fraction of the peak. A second table
+has the bytes that the update of the parameters of each head accesses.
 Steps are timed in turn, so that changes of the machine's speed affect all of them.
 
 The plain step follows the ImageNet example of Flax (github.com/google/flax, examples/imagenet): no
@@ -46,6 +46,14 @@ MODELS = {
     "ResNet50": (dict(stage_sizes=(3, 4, 6, 3), bottleneck=True), {}, 224, 1000, 15, 8),
     "ResNet18": (
         dict(stage_sizes=(2, 2, 2, 2), bottleneck=False),
+        dict(stem="cifar"),
+        32,
+        10,
+        6,
+        64,
+    ),
+    "ResNet8": (
+        dict(stage_sizes=(1, 1, 1), bottleneck=False, width=16),
         dict(stem="cifar"),
         32,
         10,
@@ -258,10 +266,10 @@ def main():
     parser = argparse.ArgumentParser(description=main.__doc__)
     parser.add_argument("--model", choices=MODELS, default="ResNet50")
     parser.add_argument(
-        "--batch", type=int, help="defaults to 256; on a CPU to 8 for ResNet50, 64 for ResNet18"
+        "--batch", type=int, help="defaults to 256; on a CPU to 8 for ResNet50, 64 for others"
     )
     parser.add_argument(
-        "--pixels", type=int, help="image size; defaults to 224 for ResNet50, 32 for ResNet18"
+        "--pixels", type=int, help="image size; defaults to 224 for ResNet50, 32 for others"
     )
     parser.add_argument("--repeats", type=int, default=7 if on_cpu else 50)
     parser.add_argument(
