@@ -76,12 +76,11 @@ def _kernel_gradient(
     x: Array, gradient: Array, kernel: Array, strides: Strides, pads: Pads
 ) -> Array:
     size, (batch, *places, channels) = kernel.shape[:2], gradient.shape
-    most = max(1, _POSITIONS // (places[0] * places[1]))
-    part = next(n for n in range(min(most, batch), 0, -1) if batch % n == 0)
-
+    most = max(1, _POSITIONS // max(1, places[0] * places[1]))
+    part = next((n for n in range(min(most, batch), 0, -1) if batch % n == 0), 1)
     dtype = jnp.promote_types(x.dtype, jnp.float32)
 
-    def add(sums: list[Array], images: tuple[Array, Array]) -> tuple[list[Array], None]:
+    def add(sums: list[Array], images: tuple[Array, ...]) -> tuple[list[Array], None]:
         x, gradient = images
         x = jnp.pad(x, ((0, 0), *pads, (0, 0)))
         lasts = [stride * (n - 1) + 1 for stride, n in zip(strides, places, strict=True)]

@@ -308,7 +308,8 @@ def declarations(config: Mapping[str, Any]) -> dict[tuple[str, ...], Callable]:
         for section, module in named_modules(config).items()
     }
     found[("data",)] = data_declaration(config["data"])
-    found[("training",)] = DetectorTraining if "proposals" in config else Training
+    detects = config["task"] == "detection" or "proposals" in config  # an error names the other
+    found[("training",)] = DetectorTraining if detects else Training
     evaluation = TranslationEvaluation if is_text(config["data"]) else Evaluation
     found |= {("evals", name): evaluation for name in config["evals"]}
     if config.get("validation") is not None:

@@ -12,6 +12,9 @@ import optax
 from heteroscedastic.bind import check_number
 from heteroscedastic.models import heads
 
+# Choices of config.optimizer.
+__all__ = ["adam", "adamw", "sgd"]
+
 
 def sgd(
     schedule: Callable,

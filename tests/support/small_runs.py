@@ -69,7 +69,9 @@ def trained_once(tmp_path_factory, name, train):
         if not run.exists():
             train(unfinished)
             unfinished.rename(run)
-    return shutil.copytree(run, tmp_path_factory.mktemp("copies") / name)
+    copy = tmp_path_factory.getbasetemp() / "copies" / name
+    shutil.rmtree(copy, ignore_errors=True)  # of an earlier module
+    return shutil.copytree(run, copy)
 
 
 NUM_WORDS = (48, 48)  # of source and target
