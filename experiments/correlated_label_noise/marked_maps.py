@@ -12,14 +12,16 @@ classes, with means and standard deviations over seeds:
   with the patch after the mean colour covers it, or an area of the same size elsewhere.
 """
 
+import functools
 import os
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
 
-from experiments import study
+from experiments import derived, study
 from experiments.correlated_label_noise import marked
 from heteroscedastic import boxes as boxes_lib
 from heteroscedastic import files, user_errors
@@ -29,7 +31,7 @@ from heteroscedastic.analysis.saliency.explain import Question
 from heteroscedastic.runs import loaded_run
 from heteroscedastic.runs.loaded_run import LoadedRun
 
-_STUDY, _TABLE, _SPLIT = "correlated_label_noise", "marked", "test"
+_STUDY, _PART, _SPLIT = "correlated_label_noise", "maps", "test"
 _NOISE = Question("noise", explain.DEFAULT_METHODS["noise"])
 _QUESTIONS = {
     "noise": _NOISE,
@@ -100,35 +102,39 @@ def _in_pair(labels):
     return np.isin(labels, marked.PAIRS)
 
 
+def _of_run(directory: files.Path, data_dir: str | None) -> dict[str, dict[str, Any]]:
+    """The scores of each map and the variances of a finished run."""
+    run = loaded_run.load(directory, "last", data_dir)
+    numbers = {"maps": map_scores(run), "variances": variances(run)}
+    jax.clear_caches()
+    return numbers
+
+
 @user_errors.one_line()
 def main() -> None:
     """Prints how well maps of noise, class and entropy show the patch."""
-    parser = user_errors.parser(main.__doc__)
-    parser.add_argument("--scale", default="cpu")
-    parser.add_argument("--out", default="runs", help="runs are read from OUT/STUDY/TABLE")
+    parser = study.argument_parser(main.__doc__, "marked")
     parser.add_argument(
         "--data_dir", default=os.environ.get("TFDS_DATA_DIR"), help="directory of marked.npz"
     )
+    derived.add_flag(parser)
     flags = parser.parse_args()
-    chosen = study.table(_STUDY, _TABLE)
-    directory = files.as_path(flags.out) / _STUDY / _TABLE
-    scores: dict[tuple[str, str], list[dict[str, float]]] = {}
-    variance: dict[str, list[dict[str, float]]] = {}
-    for result in study.job_results(chosen, flags.scale, directory):
-        if result.results:
-            run = loaded_run.load(result.job.directory, "last", flags.data_dir)
-            for name, values in map_scores(run).items():
-                scores.setdefault((result.job.row, name), []).append(values)
-            variance.setdefault(result.job.row, []).append(variances(run))
-            jax.clear_caches()
-    if not scores:
-        raise SystemExit(
-            f"no run is complete in {directory}; run python -m experiments.run --study={_STUDY}"
-            f" --table={_TABLE} first."
-        )
+    directory = files.as_path(flags.out) / _STUDY / flags.table
+    jobs = study.jobs(study.table(_STUDY, flags.table), flags.scale, directory)
+    saved = derived.Derived(__file__, flags, jobs)
+    scores: dict[tuple[str, ...], list[dict[str, float]]] = {}
+    variance: dict[tuple[str, ...], list[dict[str, float]]] = {}
+    for job in jobs:
+        compute = functools.partial(_of_run, job.directory, flags.data_dir)
+        if numbers := saved.of(job, _PART, compute):
+            for name, values in numbers["maps"].items():
+                scores.setdefault((job.row, name), []).append(values)
+            variance.setdefault((job.row,), []).append(numbers["variances"])
     _print_table(["method", "map", "seeds"], scores, 3)
     print()
-    _print_table(["method", "seeds"], {(row,): seeds for row, seeds in variance.items()}, 2)
+    _print_table(["method", "seeds"], variance, 2)
+    if flags.save:
+        saved.save()
 
 
 def _print_table(columns, by_row, digits) -> None:

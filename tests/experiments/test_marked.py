@@ -92,21 +92,27 @@ def untrained(tmp_path_factory):
     return loaded_run.LoadedRun(directory, run, {}, run.pipeline.description, state)
 
 
-def test_the_command_prints_chance_and_the_variances_of_the_pair(untrained, monkeypatch, capsys):
+def test_the_command_prints_chance_and_the_variances_of_the_pair(
+    untrained, tmp_path, monkeypatch, capsys
+):
     run, data = untrained, loaded_run.split_data(untrained, "test")
-    result = study.JobResult(study.Job("het_full", (), 0, None, {}, ""), {"evals": {}})
-    monkeypatch.setattr(study, "job_results", lambda *_: [result])
+    job = study.Job("het_full", (), 0, tmp_path, {}, "fingerprint")
+    monkeypatch.setattr(study, "jobs", lambda *_: [job])
+    monkeypatch.setattr(study, "saved_path", lambda *_: tmp_path / "marked.cpu.json")
+    (tmp_path / "results.json").touch()
     monkeypatch.setattr(loaded_run, "load", lambda *_: run)
     question = Question("noise", "integrated", (0, 7))
     monkeypatch.setattr(marked_maps, "_NOISE", question)
     monkeypatch.setitem(marked_maps._QUESTIONS, "noise", question)
     monkeypatch.setattr(explain, "mean_color", lambda *_: np.ones(3, np.float32))  # white
+    monkeypatch.setattr("sys.argv", ["marked_maps", "--save"])
+    marked_maps.main()
+    *tables, _ = capsys.readouterr().out.strip().split("\n\n")
+    maps, variances = ([line[2:-2].split(" | ") for line in part.splitlines()] for part in tables)
+    (tmp_path / "results.json").unlink()  # of the run, so that its saved numbers are printed
     monkeypatch.setattr("sys.argv", ["marked_maps"])
     marked_maps.main()
-    maps, variances = (
-        [line[2:-2].split(" | ") for line in part.splitlines()]
-        for part in capsys.readouterr().out.strip().split("\n\n")
-    )
+    assert capsys.readouterr().out.strip().split("\n\n") == tables
     (chance,) = (row for row in maps if row[1] == "entire image")
     assert chance[2:] == ["1", "0.062", "0.000", "1.000", "0.000"]  # a sixteenth of the image
     assert {row[1] for row in maps[2:]} >= {"noise", "class", "entropy", "map of another image"}

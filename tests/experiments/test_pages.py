@@ -66,6 +66,7 @@ _CALL = "python -m experiments.table "
 # With the saved numbers of derived.py.
 _ALSO = (
     "adaptive_label_smoothing.unseen",
+    "correlated_label_noise.marked_maps",
     "correlated_label_noise.noise_pairs",
     "sample_prioritization.cells",
     "sample_prioritization.choices",
