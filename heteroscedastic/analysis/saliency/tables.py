@@ -1,13 +1,15 @@
-"""Tables of localisation, for the report and the terminal."""
+"""Tables of localisation and deletion, for the report and the terminal."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from heteroscedastic.analysis.saliency import deletion as deletion_lib
 from heteroscedastic.analysis.saliency import evaluation
 from heteroscedastic.calibration import bootstrap
 
 _SHARES = ("pointing", "box", "max_box")  # of images, which a right prediction can be required for
 _THIRDS = "small / middle / large"
+_DELETED = (0, 1, 2, 5, 10)  # positions in deletion.FRACTIONS
 _DASH = "-"  # of what is not defined
 
 
@@ -72,13 +74,33 @@ def localisation(
     return [table for table in tables if table.rows]
 
 
+def deletion(runs: Mapping[str, Mapping[str, Any]]) -> Table:
+    """The mean of what is explained after shares of the pixels are filled.
+
+    Args:
+      runs: by name, with the curves of `evaluation.deletion_curves` as `deletion`.
+    """
+    rows = [
+        [name if order == "map" else f"{name}: {order}", *(f"{curve[i]:.4g}" for i in _DELETED)]
+        for name, result in runs.items()
+        for order, curve in result["deletion"].items()
+    ]
+    return Table(
+        "Deletion: the mean of what is explained, by the share of the pixels that take the mean"
+        " colour, those with the largest values of the map first; as controls at random and from"
+        " the centre",
+        ["", *(f"{deletion_lib.FRACTIONS[i]:.0%}" for i in _DELETED)],
+        rows,
+    )
+
+
 def texts(
     runs: Mapping[str, Mapping[str, Any]],
     reference: str | None,
     differences: Mapping[str, Mapping[str, bootstrap.Interval]],
 ) -> Iterator[str]:
-    """The tables of `localisation` in columns of equal width."""
-    for table in localisation(runs, reference, differences):
+    """The tables of `localisation`, and of `deletion`, in columns of equal width."""
+    for table in [*localisation(runs, reference, differences), deletion(runs)]:
         lines = [table.header, *table.rows]
         widths = [max(map(len, column)) for column in zip(*lines)]
         rows = "\n".join(_line(cells, widths) for cells in lines)

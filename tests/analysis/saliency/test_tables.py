@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from heteroscedastic.analysis.saliency import evaluation, localisation, tables
+from heteroscedastic.analysis.saliency import deletion, evaluation, localisation, tables
 
 PEAKS = np.array([1.0, 1.0, 0.0, 1.0, 0.0, 0.0])
 IS_RIGHT = np.array([True, False, True, True, True, False])  # two of three hits
@@ -59,9 +59,20 @@ def test_without_scores_there_is_no_table_and_without_a_second_group_no_differen
     assert not any(caption.startswith("Difference") for caption in captions)
 
 
+def test_deletion_has_a_line_for_each_order_of_the_pixels():
+    fractions = deletion.FRACTIONS
+    table = tables.deletion({"hard": {"deletion": {"map": 3 - 2 * fractions, "centre": fractions}}})
+    assert table.header == ["", "0%", "5%", "10%", "25%", "50%"]
+    assert table.rows == [
+        ["hard", "3", "2.9", "2.8", "2.5", "2"],
+        ["hard: centre", "0", "0.05", "0.1", "0.25", "0.5"],
+    ]
+
+
 def test_a_terminal_shows_the_columns_below_each_other():
-    texts = list(tables.texts({"hard": run(PEAKS)}, "hard", {}))
-    assert len(texts) == 3
+    curves = {"deletion": {"map": np.linspace(1, 0.5, 11), "random": np.linspace(1, 0.9, 11)}}
+    texts = list(tables.texts({"hard": run(PEAKS) | curves}, "hard", {}))
+    assert len(texts) == 4
     for text in texts:
         _, *lines = text.rstrip("\n").split("\n")
         assert len({len(line) for line in lines}) == 1
