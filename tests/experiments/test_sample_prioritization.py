@@ -199,12 +199,22 @@ def test_a_table_is_drawn_with_a_point_for_each_row_at_its_cost():
         evals = {"test": {"accuracy": accuracy, "ece": 0.1}}
         return {"evals": evals, "step": 50, "goodput": {"steps": seconds, "scores": 2.0}}
 
-    figure = pictures.panels({"a": [run(0.5, 3.0), run(0.7, 5.0)], "b": [run(0.4, 1.0)]}, "test")
+    results = {"a": [run(0.5, 3.0), run(0.7, 5.0)], "b": [run(0.4, 1.0)]}
+    figure = pictures.panels(results, "test", {"a"})
     steps, seconds = figure.axes[:2]
-    assert len(steps.containers) == 2
+    assert (len(steps.containers), len(seconds.containers)) == (2, 1)
     (point,) = seconds.containers[0][0].get_xydata()
     np.testing.assert_allclose(point, (6.0, 0.6))
     assert [axes.get_xlabel() for axes in figure.axes[2:]] == ["steps", "seconds"]
+
+
+def test_costs_are_medians_of_a_row_with_steps_and_scoring_apart():
+    def run(step, steps, waiting, scores):
+        return {"step": step, "goodput": {"steps": steps, "input": waiting, "scores": scores}}
+
+    runs = [run(50, 3.0, 0.5, 2.0), run(50, 5.0, 0.0, 1.0), run(52, 4.0, 1.0, 9.0)]
+    _, _, *lines = pictures.costs({"a": runs, "b": runs}, {"a"})
+    assert lines == ["| a | 50 | 5.0 | 2.0 |", "| b | 50 |  |  |"]
 
 
 def line(overlap, class_counts, wrong_labels=None):
