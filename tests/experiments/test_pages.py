@@ -224,6 +224,21 @@ def test_the_page_of_class_maps_shows_the_saved_numbers():
     assert (means, differences) == (8 * 4, 4 * 4)
 
 
+def test_the_page_of_noise_maps_shows_the_saved_deletion():
+    lines = (PAGES / "noise_maps.md").read_text().splitlines()
+    start = lines.index(
+        "| seed | no pixel filled | first by the map | at random | from the centre |"
+    )
+    for seed, line in enumerate(lines[start + 2 : start + 5]):
+        path = study.saved_path("sample_prioritization", "saliency/noise_cat_dog", "")
+        saved = files.read_json(path.with_name(f"noise_cat_dog_{seed}.json"))
+        (run,) = saved["runs"].values()
+        column = saved["fractions_deleted"].index(0.1)
+        expected = [run["deletion"]["map"][0]]
+        expected += [run["deletion"][order][column] for order in ("map", "random", "centre")]
+        assert line == f"| {seed} | " + " | ".join(f"{x:.2f}" for x in expected) + " |"
+
+
 def test_a_page_with_other_digits_or_another_sign_does_not_agree():
     assert _agrees("0.042", "+0.0419")
     assert _agrees("1,234", "1234.2")

@@ -27,9 +27,9 @@ class Cell(NamedTuple):
 def grid(rows: Sequence[Sequence[Cell | None]], title: str = "") -> Figure:
     """A figure with a row of cells per example; None leaves a cell empty.
 
-    A map without negative values is drawn from dark (0) to bright (its maximum). Another map is
-    drawn in blue where it is negative and in red where it is positive, with 0 in between. Each map
-    has its own scale; its caption states the numbers.
+    A column whose maps have no negative values is drawn from dark (0) to bright (the maximum).
+    Maps of another column are drawn in blue where they are negative and in red where they are
+    positive, with 0 in between. Each map has its own scale; its caption states the numbers.
 
     Args:
       rows: of equal length.
@@ -66,14 +66,20 @@ def grid(rows: Sequence[Sequence[Cell | None]], title: str = "") -> Figure:
                 top=1 - title_height / total,
             ),
         )
-        for axes, cell in zip(subplots.ravel(), (cell for row in rows for cell in row)):
-            axes.set_axis_off()
-            if cell is not None:
-                _draw(axes, cell)
+        for column, cells_of_column in zip(subplots.T, zip(*rows)):
+            is_signed = any(_is_signed(cell) for cell in cells_of_column)
+            for axes, cell in zip(column, cells_of_column):
+                axes.set_axis_off()
+                if cell is not None:
+                    _draw(axes, cell, is_signed)
     return figure
 
 
-def _draw(axes, cell: Cell) -> None:
+def _is_signed(cell: Cell | None) -> bool:
+    return cell is not None and cell.map is not None and bool(np.min(cell.map) < 0)
+
+
+def _draw(axes, cell: Cell, is_signed: bool) -> None:
     grey = cell.image.mean(axis=-1)
     if cell.map is None:
         is_grey = cell.image.shape[-1] == 1
@@ -82,7 +88,6 @@ def _draw(axes, cell: Cell) -> None:
         axes.imshow(grey, cmap="gray", vmin=0, vmax=255)
         values = np.asarray(jax.image.resize(cell.map, grey.shape, "linear"))
         largest = float(np.abs(values).max()) or 1.0
-        is_signed = values.min() < 0
         axes.imshow(
             values,
             cmap=figures.DIVERGING if is_signed else figures.SEQUENTIAL,

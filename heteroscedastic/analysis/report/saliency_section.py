@@ -45,8 +45,8 @@ def doubts(run_set: RunSet) -> Section:
             " show which places raise the utility of a class. The noise map shows what each place"
             " adds to the variance: it adds up to the variance less its value without features, in"
             " squared units of the utilities. A red place raises the variance and a blue one lowers"
-            " it; a map without negative values is dark where it is 0. Maps are as coarse as the"
-            " last layer of the backbone."
+            " it; where no map of a column has negative values, dark is 0. Maps are as coarse as"
+            " the last layer of the backbone."
         )
     ]
     for i, group in enumerate(run_set.groups):
