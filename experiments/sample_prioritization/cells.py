@@ -1,11 +1,12 @@
-"""What calibration, and a target, change in each cell of the paper's tables.
+"""What calibration, and a target, change in each cell of the paper's tables, and beside controls.
 
     python -m experiments.sample_prioritization.cells --data=cifar10 --scale=cpu
 
 prints differences in accuracy and ECE, before and after temperature scaling, paired by seed: each
-method less none at the same percentage, in Tables 1 and 2; and each cell of Table 2, whose examples
-a larger network chose, less that of Table 1. Beside them are the differences of the paper's
-numbers. Holm's correction is over all that is printed.
+method less none at the same percentage, in Tables 1 and 2; each cell of Table 2, whose examples a
+larger network chose, less that of Table 1; and Table 2 without calibration less the controls, which
+are a random choice and all examples for as many steps. Beside them are the differences of the
+paper's numbers. Holm's correction is over all that is printed.
 """
 
 from collections.abc import Iterable
@@ -20,8 +21,9 @@ _STUDY = "sample_prioritization"
 _METRICS = ("accuracy", "ece", "scaled_ece")
 _IN_PAPER = ("accuracy", "ece")  # in percent
 _NUMBERS = (1, 2)
+_CONTROL_TABLE, _CONTROLS = "controls", ("random", "fewer_epochs")  # of CIFAR-10
 
-Cell = tuple[int, str, int]  # table, method, percentage
+Cell = tuple[int | str, str, int]  # table, method or control, percentage
 Values = dict[int, float]  # by seed
 
 
@@ -33,13 +35,18 @@ def comparisons(complete: Iterable[Cell]) -> dict[str, tuple[Cell, Cell]]:
     """
     pairs: dict[str, tuple[Cell, Cell]] = {}
     complete = set(complete)
-    for method, percent in sorted({cell[1:] for cell in complete}, key=_order):
+    of_paper = {cell[1:] for cell in complete if cell[0] in _NUMBERS}
+    for method, percent in sorted(of_paper, key=_order):
         for table in _NUMBERS:
             if method != "none":
                 name = f"Table {table}, {percent} %: {method} less none"
                 pairs[name] = (table, method, percent), (table, "none", percent)
         name = f"{percent} %, {method}: Table 2 less Table 1"
         pairs[name] = (2, method, percent), (1, method, percent)
+        if method == "none":
+            for control in _CONTROLS:
+                name = f"{percent} %: Table 2, none less {control}"
+                pairs[name] = (2, method, percent), (_CONTROL_TABLE, control, percent)
     return {name: pair for name, pair in pairs.items() if complete.issuperset(pair)}
 
 
@@ -48,8 +55,10 @@ def _order(of_cell: tuple[str, int]) -> tuple[int, int]:
     return -percent, rows.METHODS.index(method)
 
 
-def paper_difference(data: str, pair: tuple[Cell, Cell], metric: str) -> float:
-    """The difference of two cells in the paper, as a fraction."""
+def paper_difference(data: str, pair: tuple[Cell, Cell], metric: str) -> float | None:
+    """The difference of two cells in the paper, as a fraction; None where it has no such cell."""
+    if not {table for table, *_ in pair} <= set(_NUMBERS):
+        return None
 
     def number(cell):
         table, method, percent = cell
@@ -67,16 +76,20 @@ def paper_difference(data: str, pair: tuple[Cell, Cell], metric: str) -> float:
 
 def _values(data: str, scale: str, out: files.Path) -> dict[Cell, dict[str, Values]]:
     found: dict[Cell, dict[str, Values]] = {}
-    for number in _NUMBERS:
-        name = f"table_{number}_{data}"
+    names: dict[int | str, str] = {number: f"table_{number}_{data}" for number in _NUMBERS}
+    if data == "cifar10":
+        names[_CONTROL_TABLE] = _CONTROL_TABLE
+    for table, name in names.items():
         chosen = study.table(_STUDY, name)
+        if scale not in chosen.scales:
+            continue
         (regime,) = chosen.regimes.values()
         saved = study.saved_results(_STUDY, name, scale)
         for result in study.job_results(chosen, scale, out / _STUDY / name, saved):
-            if result.results is None:
-                continue
             method, _, percent = result.job.row.rpartition("_")
-            of_cell = found.setdefault((number, method, int(percent)), {})
+            if result.results is None or not percent.isdigit():
+                continue
+            of_cell = found.setdefault((table, method, int(percent)), {})
             for metric in _METRICS:
                 value = metric_values.value(result, regime, metric)
                 of_cell.setdefault(metric, {})[result.job.seed] = value
@@ -115,7 +128,8 @@ def main() -> None:
             mark = " *" if adjusted[name, metric] < statistics.LEVEL else ""
             cells.append(f"{c.mean:+.4f} ± {c.half:.4f}{mark}")
             if metric in _IN_PAPER:
-                cells.append(f"{paper_difference(flags.data, pair, metric):+.4f}")
+                of_paper = paper_difference(flags.data, pair, metric)
+                cells.append("" if of_paper is None else f"{of_paper:+.4f}")
         print(f"| {' | '.join(cells)} |")
     detectable = []
     for metric in _METRICS:

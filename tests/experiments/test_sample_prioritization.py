@@ -257,6 +257,12 @@ def test_each_method_is_compared_with_none_and_each_cell_with_that_of_a_target()
     }
     assert found["Table 2, 10 %: mixup less none"] == ((2, "mixup", 10), (2, "none", 10))
     assert found["10 %, mixup: Table 2 less Table 1"] == ((2, "mixup", 10), (1, "mixup", 10))
+    controls = {("controls", "random", 30), ("controls", "entropy", 30)}
+    (beside,) = set(cells.comparisons(complete | controls)) - set(found)
+    assert beside == "30 %: Table 2, none less random"
+    pair = cells.comparisons(complete | controls)[beside]
+    assert pair == ((2, "none", 30), ("controls", "random", 30))
+    assert cells.paper_difference("cifar10", pair, "ece") is None
     of_first = {cell for cell in complete if cell[0] == 1 and cell[2] != 100}
     assert set(cells.comparisons(of_first)) == {
         f"Table 1, {p} %: mixup less none" for p in (30, 10)
