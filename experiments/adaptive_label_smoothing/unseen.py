@@ -43,8 +43,8 @@ def measures(run: LoadedRun) -> tuple[dict[str, Float[np.ndarray, "n"]], dict[st
             "is_correct": likeliest[:, 0] == batch.labels,
         }
 
-    data = loaded_run.single_label_data(run, _SPLIT)
-    values = loaded_run.map_latents(run, _SPLIT, data, of_batch)
+    loaded_run.single_label_data(run, _SPLIT)  # its errors
+    values = loaded_run.map_latents(run, _SPLIT, of_batch)
     about = {name: values.pop(name) for name in ("objectness", "is_correct")}
     if not loaded_run.has_noise(run.run.config):
         values.pop("variance")

@@ -80,7 +80,7 @@ def variances(run: LoadedRun) -> dict[str, float]:
             "elsewhere covered": function(jnp.where(elsewhere(covered)[..., None], color, images)),
         }
 
-    values = loaded_run.map_batches(run, _SPLIT, data, of_batch)
+    values = loaded_run.map_batches(run, _SPLIT, of_batch)
     in_pair, has_patch = _in_pair(data.labels), data.extras["boxes"].any(axis=(1, 2))
     means = {name: float(x[in_pair & has_patch].mean()) for name, x in values.items()}
     return {"no patch": float(values["patch"][in_pair & ~has_patch].mean())} | means

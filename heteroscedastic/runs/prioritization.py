@@ -327,7 +327,7 @@ class Target:
         """The target with its last weights and our examples and score, on one device."""
         target = loaded_run.with_pipeline(self.saved, self._run.pipeline)
         parts = target.run.parts._replace(score=self._run.parts.score)
-        return target._replace(run=dataclasses.replace(target.run, parts=parts))
+        return dataclasses.replace(target, run=dataclasses.replace(target.run, parts=parts))
 
 
 def target_of(run: Run, data_dir: str | None = None) -> Target | None:

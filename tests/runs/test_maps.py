@@ -1,5 +1,6 @@
 """The features of each place of an image, and the head alone, of a run."""
 
+import dataclasses
 import functools
 from pathlib import Path
 
@@ -26,7 +27,7 @@ def loaded(data_dir=None, **overrides):
 
 def parts(one, split="test", rows=None):
     """Maps, the latent of their mean by the head alone, and the latent of the model."""
-    run, data = one.run, loaded_run.split_data(one, split)
+    run = one.run
 
     def of_maps(state, maps, batch):
         latent = run.latent_of_features(state.params, jnp.mean(maps, axis=(1, 2)))
@@ -37,10 +38,10 @@ def parts(one, split="test", rows=None):
         return latent.loc, latent.factor_scale
 
     return (
-        loaded_run.map_maps(one, split, data, of_maps, rows),
-        loaded_run.map_batches(one, split, data, of_batches, rows),
+        loaded_run.map_maps(one, split, of_maps, rows),
+        loaded_run.map_batches(one, split, of_batches, rows),
         loaded_run.map_latents(
-            one, split, data, lambda key, latent, batch: (latent.loc, latent.factor_scale), rows
+            one, split, lambda key, latent, batch: (latent.loc, latent.factor_scale), rows
         ),
     )
 
@@ -112,3 +113,42 @@ def test_streamed_and_resident_maps_agree(tmp_path):
                 np.testing.assert_allclose(values, other, rtol=1e-4, atol=1e-5, err_msg=name)
     assert images.dtype == np.uint8
     assert np.ptp(images) > 100
+
+
+def test_features_of_a_split_are_computed_once_and_a_changed_copy_has_its_own(monkeypatch):
+    one, calls = loaded(), []
+    compute = assembly.Run.features
+
+    def counted(run, params, *arguments):
+        calls.append(jax.tree.leaves(params)[0].shape)
+        return compute(run, params, *arguments)
+
+    monkeypatch.setattr(assembly.Run, "features", counted)
+    rows = np.array([7, 3, 120])
+    alone = loaded_run.features(one, "test", rows)
+    every = loaded_run.features(one, "test")
+    assert len(calls) == 2  # some rows are not kept
+    np.testing.assert_array_equal(loaded_run.features(one, "test", rows), every[rows])
+    np.testing.assert_allclose(alone, every[rows], rtol=1e-5, atol=1e-6)
+    parts(one)
+    assert len(calls) == 2
+    params = jax.tree.map(lambda x: 0 * x, one.state.params)
+    changed = dataclasses.replace(one, state=one.state._replace(params=params))
+    assert np.abs(every).max() > 0
+    assert not loaded_run.features(changed, "test").any()
+
+
+def test_sums_of_predictions_are_those_of_the_examples_whatever_the_batch_size():
+    one = loaded(predictive=dict(name="mean_field"))
+
+    def of_batch(latent, logits, batch):
+        return jnp.exp(jax.nn.log_softmax(logits)) * latent.loc
+
+    def sums(latent, logits, batch):
+        return batch.weights @ of_batch(latent, logits, batch)
+
+    expected = loaded_run.map_predictions(one, "test", of_batch).sum(axis=0, dtype=np.float64)
+    for batch_size in (None, 50, 7):  # of which the last is padded
+        found = loaded_run.sum_predictions(one, "test", sums, batch_size)
+        assert found.dtype == np.float64
+        np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)

@@ -390,13 +390,12 @@ def test_excess_subtracts_the_scores_of_the_last_weights_of_a_target_of_other_im
 
     def scores(directory):
         loaded = loaded_run.with_pipeline(loaded_run.read(directory), run.pipeline)
-        data = run.dataset.splits["train"]
 
         def value(key, latent, batch):
             logits = run.parts.predictive(key, latent)
             return run.parts.score(key, latent, logits, batch.labels)
 
-        return loaded_run.map_latents(loaded, "train", data, value)
+        return loaded_run.map_latents(loaded, "train", value)
 
     ours, theirs = scores(own), scores(target)
     chosen = np.argsort(ours - theirs)[-288:]

@@ -114,9 +114,9 @@ def test_what_could_not_be_decoded_is_told_with_the_results_and_the_rest_is_read
         patch.setattr(sys, "argv", ["calibration", f"--run={tmp_path / 'run'}", "--fit=test"])
         calibration.main()
     again = loaded_run.load(tmp_path / "run", data_dir=data_dir)
-    split = loaded_run.split_data(again, "test")
+    assert again.run.dataset.splits["test"] is again.run.dataset.splits["test"]  # decoded once
     averaged = loaded_run.map_latents(
-        again, "test", split, lambda key, latent, batch: (latent.loc, batch.ids)
+        again, "test", lambda key, latent, batch: (latent.loc, batch.ids)
     )
     told = dict(np.load(tmp_path / "run" / "predictions" / "test.npz"))
     rows = np.argsort(told["ids"])

@@ -20,11 +20,8 @@ from scipy.spatial import distance
 from heteroscedastic import latent as latent_lib
 from heteroscedastic.analysis.covariance import average as average_lib
 from heteroscedastic.analysis.covariance.average import Average
-from heteroscedastic.data import resident
-from heteroscedastic.runs import assembly
 from heteroscedastic.runs import loaded_run as loaded_run_lib
 from heteroscedastic.runs.loaded_run import LoadedRun
-from heteroscedastic.training import evaluate
 
 # The measures that are available for any number of classes.
 MEASURES = ("covariance", "correlation", "centred", "centred_correlation", "difference")
@@ -161,36 +158,28 @@ def visible_variance(
     The variances are exact, from the covariance of each example. The probabilities come from the
     run's predictive with its Monte Carlo samples.
     """
-    run, state = loaded_run.run, loaded_run.state
-    scale = loaded_run.variance_scale
+    run, scale = loaded_run.run, loaded_run.variance_scale
+    num_examples = len(loaded_run_lib.split_data(loaded_run, split).ids)
+    size = min(len(rows), _NUM_ENTRIES)
+    padding = -len(rows) % size
+    parts = [jnp.pad(jnp.asarray(x), (0, padding)).reshape(-1, size) for x in (rows, cols)]
 
-    @jax.jit
-    def prediction(feed, key):
-        latent, batch = run.latents(
-            state.params, state.model_state, data, feed, run.chain_of(split)
-        )
-        return latent, jax.nn.softmax(run.parts.predictive(key, latent), axis=-1), batch.weights
+    def sums(latent, logits, batch):
+        probs = jax.nn.softmax(logits, axis=-1)
 
-    @jax.jit
-    def sums(latent, probs, weights, rows, cols):
-        variances = scale * latent_lib.difference_variance_entries(latent, rows, cols)
-        return jnp.einsum("b,bp->p", weights, probs[:, rows] * probs[:, cols] * variances)
+        def of_part(part):
+            rows, cols = part
+            variances = scale * latent_lib.difference_variance_entries(latent, rows, cols)
+            seen = probs[:, rows] * probs[:, cols] * variances
+            return jnp.einsum("b,bp->p", batch.weights, seen)
 
-    data = jax.device_put(loaded_run_lib.split_data(loaded_run, split))
-    key, num_examples = assembly.key_for(run.config["seed"], "covariance"), len(data.ids)
-    starts = range(0, len(rows), _NUM_ENTRIES)
-    parts = [
-        tuple(jnp.asarray(x[start : start + _NUM_ENTRIES]) for x in (rows, cols))
-        for start in starts
-    ]
+        return jax.lax.map(of_part, parts)
+
     num_classes = len(loaded_run.dataset["class_names"])
     values_per_example = num_classes * (1 + getattr(run.model.head, "num_factors", 0))
     batch_size = max(1, min(run.steps.batch_size, _LATENT_VALUES // values_per_example))
-    total = None
-    for i, feed in enumerate(resident.feeds(np.arange(num_examples), batch_size)):
-        batch = prediction(feed, jax.random.fold_in(key, i))
-        total = evaluate.merged(total, [sums(*batch, *part) for part in parts])
-    return np.concatenate(total) / num_examples
+    total = loaded_run_lib.sum_predictions(loaded_run, split, sums, batch_size)
+    return total.ravel()[: len(rows)] / num_examples
 
 
 def table(

@@ -8,7 +8,6 @@ arXiv:2105.10305. pairs.py defines the measures.
 """
 
 import argparse
-import functools
 import os
 from collections.abc import Iterator
 from typing import Any, NamedTuple
@@ -25,12 +24,10 @@ from heteroscedastic.analysis.covariance import examples, known_noise
 from heteroscedastic.analysis.covariance import pairs as pairs_lib
 from heteroscedastic.analysis.covariance.average import Average
 from heteroscedastic.analysis.plots import figures
-from heteroscedastic.data import resident
 from heteroscedastic.data.storage import originals
-from heteroscedastic.runs import assembly, compilation_cache
+from heteroscedastic.runs import compilation_cache
 from heteroscedastic.runs import loaded_run as loaded_run_lib
 from heteroscedastic.runs.loaded_run import LoadedRun
-from heteroscedastic.training import evaluate
 
 MAX_CLASSES = 2000  # above which no K x K matrix is computed per example
 _MATRIX_VALUES = 2**25  # values in the matrices of a batch
@@ -61,8 +58,12 @@ def average_covariance(loaded_run: LoadedRun, split: str = "test") -> Average:
     """
     loaded_run_lib.examples(loaded_run.run, split)  # its errors, before any work
     head, params = loaded_run.run.model.head, loaded_run.state.params["head"]
-    features = _features if loaded_run.run.task.rows == "example" else _region_features
-    return average_lib.average_covariance(head, params, features(loaded_run, split))
+    features = (
+        [loaded_run_lib.features(loaded_run, split)]
+        if loaded_run.run.task.rows == "example"
+        else _region_features(loaded_run, split)
+    )
+    return average_lib.average_covariance(head, params, features)
 
 
 def _region_features(loaded_run: LoadedRun, split: str) -> Iterator[Float[np.ndarray, "n d"]]:
@@ -73,15 +74,6 @@ def _region_features(loaded_run: LoadedRun, split: str) -> Iterator[Float[np.nda
     for feed in run.pipeline.feeds(split, np.arange(run.steps.batch_size)):
         values, is_region = map(np.asarray, features(feed))
         yield values[is_region]
-
-
-def _features(loaded_run: LoadedRun, split: str) -> Iterator[Float[np.ndarray, "b d"]]:
-    run, state = loaded_run.run, loaded_run.state
-    data = jax.device_put(loaded_run_lib.split_data(loaded_run, split))
-    arguments = (state.params, state.model_state, data)
-    features = jax.jit(lambda feed: run.features(*arguments, feed, run.chain_of(split))[0])
-    for feed in resident.feeds(np.arange(len(data.ids)), run.steps.batch_size):
-        yield np.asarray(features(feed), np.float32)[feed.weights > 0]
 
 
 def measures(
@@ -98,38 +90,27 @@ def measures(
       ValueError: there are too many classes for a K x K matrix per example, or the link is the
         sigmoid.
     """
-    run, state = loaded_run.run, loaded_run.state
+    run = loaded_run.run
     num_classes = len(loaded_run.dataset["class_names"])
     if num_classes > MAX_CLASSES:
         raise ValueError(
             f"the run has {num_classes} classes, but covariance matrices per example support at"
             f" most {MAX_CLASSES}; use average_covariance and pairs.py instead."
         )
-    data = loaded_run_lib.single_label_data(loaded_run, split)
+    num_examples = len(loaded_run_lib.single_label_data(loaded_run, split).ids)
     scale = loaded_run.variance_scale
 
-    latents = jax.jit(lambda *arguments: loaded_run_lib.latents(run, *arguments, split))
-
-    @jax.jit
-    def sums(latent, logits, weights):
+    def sums(latent, logits, batch):
         probs = jax.nn.softmax(logits, axis=-1)
         overlap = probs[:, :, None] * probs[:, None, :]
         parts = {
             "seen": scale * overlap * latent_lib.difference_variance(latent),
             "overlap": overlap,
         }
-        return {n: jnp.einsum("b,bij->ij", weights, x) for n, x in parts.items()}
+        return {n: jnp.einsum("b,bij->ij", batch.weights, x) for n, x in parts.items()}
 
-    def batch_sums(feed, key):
-        latent, batch = latents(state, data_on_device, feed)
-        return sums(latent, loaded_run_lib.logits(run, key, latent), batch.weights)
-
-    data_on_device = jax.device_put(data)
-    key = assembly.key_for(run.config["seed"], "covariance")
     batch_size = max(1, min(run.steps.batch_size, _MATRIX_VALUES // num_classes**2))
-    feeds = resident.feeds(np.arange(len(data.ids)), batch_size)
-    parts = (batch_sums(feed, jax.random.fold_in(key, i)) for i, feed in enumerate(feeds))
-    total = functools.reduce(evaluate.merged, parts, None)
+    total = loaded_run_lib.sum_predictions(loaded_run, split, sums, batch_size)
     average = average_covariance(loaded_run, split) if average is None else average
     classes = np.arange(num_classes)
     covariance = average_lib.covariance_rows(average, classes)
@@ -137,7 +118,7 @@ def measures(
         name: pairs_lib.measure(name, average, covariance, classes[:, None], classes)
         for name in pairs_lib.MEASURES
     }
-    return Measures(**exact, **{name: value / len(data.ids) for name, value in total.items()})
+    return Measures(**exact, **{name: value / num_examples for name, value in total.items()})
 
 
 def summary(average: Average) -> dict[str, float]:

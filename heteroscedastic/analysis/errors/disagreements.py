@@ -135,7 +135,7 @@ def find(
         other_prediction=other_predicted[rows],
         num_examples=len(data.ids),
         num_other_way=int(np.sum(other_correct & ~correct)),
-        **loaded_run_lib.map_predictions(loaded_run, split, data, covariances, rows),
+        **loaded_run_lib.map_predictions(loaded_run, split, covariances, rows),
     ), loaded_run
 
 

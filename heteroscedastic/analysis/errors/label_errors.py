@@ -68,9 +68,7 @@ def label_scores(loaded_run: LoadedRun, split: str = "train") -> LabelScores:
         values, suggestions = label_quality.scores(latent, log_probs, batch.labels)
         return values, suggestions, log_probs
 
-    values, suggestions, log_probs = loaded_run_lib.map_predictions(
-        loaded_run, split, data, batch_scores
-    )
+    values, suggestions, log_probs = loaded_run_lib.map_predictions(loaded_run, split, batch_scores)
     return LabelScores(
         ids=data.ids,
         images=data.inputs,

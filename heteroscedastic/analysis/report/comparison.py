@@ -1,12 +1,14 @@
 """Groups of finished runs: which are seeds of one config, and how they differ."""
 
 import argparse
+import dataclasses
 import json
 import os
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+from jaxtyping import Float
 from scipy import stats
 
 from heteroscedastic import files, user_errors
@@ -14,7 +16,7 @@ from heteroscedastic.analysis.plots import figures
 from heteroscedastic.links import Link
 from heteroscedastic.runs import loaded_run, provenance
 from heteroscedastic.runs import predictions as predictions_lib
-from heteroscedastic.runs.loaded_run import SavedRun
+from heteroscedastic.runs.loaded_run import LoadedRun, SavedRun
 from heteroscedastic.runs.predictions import Predictions
 
 
@@ -138,7 +140,8 @@ def _check_data(runs: list[SavedRun]) -> None:
             )
 
 
-class RunSet(NamedTuple):
+@dataclasses.dataclass(frozen=True, eq=False)
+class RunSet:
     """Groups of runs with their predictions of one evaluation."""
 
     groups: list[Group]  # the first one is the reference
@@ -147,6 +150,10 @@ class RunSet(NamedTuple):
     predictions: list[list[Predictions]]  # of `evaluation`, by group and run
     fit_predictions: list[list[Predictions]] | None  # of `fit`, by group and run
     data_dir: str | None = None
+    # Of the first run of each group, which several sections read.
+    features: dict[files.Path, Float[np.ndarray, "n d"]] = dataclasses.field(
+        init=False, default_factory=dict, repr=False
+    )
 
     @property
     def class_names(self) -> list[str]:
@@ -156,6 +163,22 @@ class RunSet(NamedTuple):
     def link(self) -> Link:
         """The link of the logits of all runs."""
         return self.predictions[0][0].link
+
+    def loaded(self, run: SavedRun) -> tuple[LoadedRun, str]:
+        """A run with the checkpoint of the evaluation, and the split of the evaluation.
+
+        The features of a first run are computed once for all sections.
+
+        Raises:
+          FileNotFoundError, ModuleNotFoundError, ValueError, CheckpointError: the run is not
+            available.
+        """
+        found, split = loaded_run.load_evaluated(run, self.evaluation, self.data_dir)
+        if any(run is group.runs[0] for group in self.groups):
+            if run.directory not in self.features:
+                self.features[run.directory] = loaded_run.features(found, split)
+            found.computed[split] = self.features[run.directory]
+        return found, split
 
 
 def load(

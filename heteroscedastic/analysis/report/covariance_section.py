@@ -44,9 +44,7 @@ def class_pairs(run_set: RunSet) -> Section:
             parts.append(page.note(f"{group.name} is not included, because its head has no noise."))
             continue
         try:
-            loaded_run, split = loaded_run_lib.load_evaluated(
-                run, run_set.evaluation, run_set.data_dir
-            )
+            loaded_run, split = run_set.loaded(run)
             pairs = summary.class_pairs(
                 loaded_run, split, num_pairs=_NUM_PAIRS, num_classes=_NUM_CLASSES
             )

@@ -13,7 +13,6 @@ from heteroscedastic.analysis.uncertainty import confidence, entropy
 from heteroscedastic.calibration import scores
 from heteroscedastic.runs import loaded_run
 from heteroscedastic.runs import predictions as predictions_lib
-from heteroscedastic.runs.loaded_run import SavedRun
 from heteroscedastic.runs.predictions import Predictions
 
 _TOLERANCE = 1e-4  # nats; a smaller entropy may be rounding error alone
@@ -34,7 +33,7 @@ def _samples(run_set: RunSet) -> list[Any]:
     splits, aurocs = {}, {}
     for group, predictions in zip(run_set.groups, run_set.predictions):
         try:
-            splits[group.name] = [_sample_split(run_set, run) for run in group.runs]
+            splits[group.name] = [entropy.sample_split(*run_set.loaded(x)) for x in group.runs]
         except loaded_run.UNAVAILABLE as error:
             text = f"The entropy over latent samples of {group.name} is not available: {error}"
             parts.append(page.note(text))
@@ -82,12 +81,6 @@ def _members(run_set: RunSet) -> list[Any]:
 
 def _auroc_text(aurocs) -> str:
     return "-" if np.isnan(aurocs).any() else comparison.spread(aurocs, 3)
-
-
-def _sample_split(run_set: RunSet, run: SavedRun) -> ensembles.EntropySplit:
-    return entropy.sample_split(
-        *loaded_run.load_evaluated(run, run_set.evaluation, run_set.data_dir)
-    )
 
 
 def _picture(name, splits, unit, run_set) -> Picture:

@@ -90,7 +90,7 @@ def localisation(run_set: RunSet) -> Section:
 
 def _members(run_set: RunSet, chosen: Sequence[Group], notes: list[str]) -> Iterator[Member]:
     """The runs of these groups that have class maps, and notes about the others."""
-    return groups.members(chosen, run_set.evaluation, _QUESTION, run_set.data_dir, notes)
+    return groups.members(chosen, run_set.evaluation, _QUESTION, run_set.loaded, notes)
 
 
 def _picture(run_set: RunSet, found: summary.Localised) -> Picture:

@@ -72,7 +72,6 @@ def first_labels(loaded_run: LoadedRun, split: str, number: int) -> Int[np.ndarr
     sums = loaded_run_lib.map_latents(
         loaded_run,
         split,
-        loaded_run_lib.split_data(loaded_run, split),
         of_batch,
         postprocess=lambda values: values.sum(axis=0, keepdims=True, dtype=np.float64),
     )
@@ -81,7 +80,7 @@ def first_labels(loaded_run: LoadedRun, split: str, number: int) -> Int[np.ndarr
 
 def _picture(run_set: RunSet, group: Group, index: int) -> Picture:
     run = group.runs[0]
-    loaded_run, split = loaded_run_lib.load_evaluated(run, run_set.evaluation, run_set.data_dir)
+    loaded_run, split = run_set.loaded(run)
     explain.check(loaded_run, Question("noise", "integrated"), split)
     if run_set.link == "sigmoid":
         labels = first_labels(loaded_run, split, _NUM_EXPLAINED)

@@ -52,7 +52,7 @@ def boxes_of(
     if "boxes" not in data.extras:
         return None
     return loaded_run_lib.map_batches(
-        loaded_run, split, data, lambda state, batch: batch.extras["boxes"], rows
+        loaded_run, split, lambda state, batch: batch.extras["boxes"], rows
     )
 
 

@@ -137,7 +137,6 @@ def explain(
       ValueError: a map is not finite.
     """
     run = loaded_run.run
-    data = loaded_run_lib.split_data(loaded_run, split)
 
     def of_maps(state, maps, batch):
         apply = functools.partial(run.latent_of_features, state.params)
@@ -163,7 +162,7 @@ def explain(
         if question.method in PLACES
         else (loaded_run_lib.map_batches, of_pixels)
     )
-    explained = Explained(**mapped(loaded_run, split, data, function, rows))
+    explained = Explained(**mapped(loaded_run, split, function, rows))
     wrong = ~np.isfinite(explained.maps).all(axis=(1, 2))
     if wrong.any():
         raise ValueError(
@@ -177,13 +176,12 @@ def explain(
 def answers(loaded_run: LoadedRun, split: str, question: Question) -> Answers:
     """What `explain` says about all examples of a split, without the maps."""
     run = loaded_run.run
-    data = loaded_run_lib.split_data(loaded_run, split)
 
-    def of_batch(state, batch):
-        apply = functools.partial(run.latent_of_inputs, state.params, state.model_state)
-        return _asked(run, question, apply, batch.inputs, state, batch).facts
+    def of_features(state, features, batch):
+        apply = functools.partial(run.latent_of_features, state.params)
+        return _asked(run, question, apply, features, state, batch).facts
 
-    return Answers(**loaded_run_lib.map_batches(loaded_run, split, data, of_batch))
+    return Answers(**loaded_run_lib.map_features(loaded_run, split, of_features))
 
 
 def is_right(
@@ -195,9 +193,8 @@ def is_right(
 
 def mean_color(loaded_run: LoadedRun, split: str) -> Float[np.ndarray, "c"]:
     """The mean of each channel over the images of a split, as the network sees them."""
-    data = loaded_run_lib.split_data(loaded_run, split)
     colors = loaded_run_lib.map_batches(
-        loaded_run, split, data, lambda state, batch: jnp.mean(batch.inputs, axis=(1, 2))
+        loaded_run, split, lambda state, batch: jnp.mean(batch.inputs, axis=(1, 2))
     )
     return colors.mean(axis=0, dtype=np.float64).astype(np.float32)
 
@@ -206,10 +203,7 @@ def inputs(
     loaded_run: LoadedRun, split: str, rows: Int[np.ndarray, "n"]
 ) -> Shaped[np.ndarray, "n H W c"]:
     """The images of these rows, as the network sees them."""
-    data = loaded_run_lib.split_data(loaded_run, split)
-    return loaded_run_lib.map_batches(
-        loaded_run, split, data, lambda state, batch: batch.inputs, rows
-    )
+    return loaded_run_lib.map_batches(loaded_run, split, lambda state, batch: batch.inputs, rows)
 
 
 def scalar_of_inputs(

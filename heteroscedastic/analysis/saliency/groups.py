@@ -1,6 +1,6 @@
 """Runs that saw the same images, loaded one at a time."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -36,7 +36,7 @@ def members(
     groups: Sequence[Group],
     on: str,
     question: Question,
-    data_dir: str | None,
+    load: Callable[[SavedRun], tuple[LoadedRun, str]],
     notes: list[str] | None = None,
 ) -> Iterator[Member]:
     """The runs of groups, of which this keeps only the first in memory.
@@ -45,7 +45,7 @@ def members(
       groups: of finished runs.
       on: the evaluation whose images are explained.
       question: that all runs can answer.
-      data_dir: the directory of the data sets.
+      load: loads a run with the checkpoint of the evaluation, and tells its split.
       notes: receives why a run is left out. None leaves no run out, but raises the error.
 
     Raises:
@@ -56,7 +56,7 @@ def members(
     for group in groups:
         for saved_run in group.runs:
             try:
-                member = _member(group.name, saved_run, on, data_dir)
+                member = _member(group.name, saved_run, on, load)
                 explain.check(member.run, question, member.split)
                 first = member if first is None else first
                 check_same_images(first, member)
@@ -69,7 +69,7 @@ def members(
             yield member
 
 
-def _member(group: str, saved_run: SavedRun, on: str, data_dir: str | None) -> Member:
+def _member(group, saved_run, on, load) -> Member:
     evals = saved_run.config["evals"]
     if on not in evals:
         raise ValueError(
@@ -78,7 +78,7 @@ def _member(group: str, saved_run: SavedRun, on: str, data_dir: str | None) -> M
         )
     held_out = loaded_run_lib.held_out_evaluation(saved_run, on)
     validation = None if held_out in (None, on) else evals[held_out]["split"]
-    loaded_run, split = loaded_run_lib.load_evaluated(saved_run, on, data_dir)
+    loaded_run, split = load(saved_run)
     return Member(group, saved_run.config["seed"], loaded_run, split, validation)
 
 

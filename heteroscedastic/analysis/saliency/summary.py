@@ -8,6 +8,7 @@ seed form a group.
 """
 
 import argparse
+import functools
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
@@ -203,7 +204,10 @@ def _question(flags: argparse.Namespace, names: Sequence[str]) -> Question:
 
 
 def _report(flags, saved, question) -> None:
-    arguments = flags.on, question, flags.data_dir
+    load = functools.partial(
+        loaded_run_lib.load_evaluated, evaluation=flags.on, data_dir=flags.data_dir
+    )
+    arguments = flags.on, question, load
     if flags.id is not None:
         saved = groups_lib.first_runs(saved)
     by_group: dict[str, Member] = {}
@@ -225,7 +229,8 @@ def _report(flags, saved, question) -> None:
     facts["images"] = {name: images(x, labels, names) for name, x in zip(by_group, explained)}
     if flags.id is None:
         facts |= numbers(groups_lib.members(saved, *arguments), question)
-    suffix = "" if flags.id is None else f"_{flags.id}"
+    classes = [] if isinstance(question.classes, str) else ["classes", *question.classes]
+    suffix = "".join(f"_{x}" for x in (*classes, *([] if flags.id is None else [flags.id])))
     out = files.as_path(flags.runs[0]) / "analysis" / "saliency"
     path = out / f"{flags.on}_{flags.of}_{question.method}{suffix}"
     files.write_json(path.with_name(f"{path.name}.json"), facts)

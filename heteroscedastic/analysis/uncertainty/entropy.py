@@ -38,7 +38,6 @@ def sample_split(
     Raises:
       ValueError: the run has no such split.
     """
-    data = loaded_run_lib.split_data(loaded_run, split)
     link = loaded_run.run.task.link
 
     def sums(key, latent, batch):
@@ -49,9 +48,7 @@ def sample_split(
         probs, expected = (x.astype(np.float64) / num_samples for x in batch_sums)
         return _entropy(probs, link), expected
 
-    total, expected = loaded_run_lib.map_latents(
-        loaded_run, split, data, sums, postprocess=entropies
-    )
+    total, expected = loaded_run_lib.map_latents(loaded_run, split, sums, postprocess=entropies)
     # Rounding in float32 can make the difference of equal entropies negative.
     mutual = np.maximum(total - expected, 0.0)
     return EntropySplit(total, total - mutual, mutual)

@@ -87,7 +87,7 @@ class Streaming:
         self._chain_functions: dict[tuple[str, bool], Callable] = {}
         self._left_out: dict[str, list[int]] = {name: [] for name in splits}
 
-    @property
+    @functools.cached_property
     def dataset(self) -> Dataset:
         """Splits as evaluation sees them; each is decoded into memory on first access."""
         return Dataset(LazySplits(self.sizes, self._read), self.class_names)

@@ -27,9 +27,8 @@ def changed(with_noise):
     """The best checkpoint, with a temperature that differs from the learned one."""
     best_run = loaded_run.load(with_noise, "best")
     head = best_run.state.params["head"] | {"temperature": jnp.float32(0.7)}
-    return best_run._replace(
-        state=best_run.state._replace(params=best_run.state.params | {"head": head})
-    )
+    state = best_run.state._replace(params=best_run.state.params | {"head": head})
+    return dataclasses.replace(best_run, state=state)
 
 
 @pytest.fixture(scope="module")
@@ -87,7 +86,7 @@ def test_confusions_come_from_the_dataset_of_the_run(last_run):
 def test_measures_require_one_label_per_example(last_run):
     run = dataclasses.replace(last_run.run, task=tasks.multilabel())
     with pytest.raises(ValueError, match="one label per example"):
-        summary.measures(last_run._replace(run=run))
+        summary.measures(dataclasses.replace(last_run, run=run))
 
 
 def test_a_run_that_is_not_complete_is_an_error(tmp_path):

@@ -47,7 +47,7 @@ def test_covariances_are_rows_of_the_matrix_in_units_of_the_utilities(both):
         return latent_lib.covariance(latent)
 
     matrix = (
-        loaded_run.map_latents(het, "test", split, covariance, rows)
+        loaded_run.map_latents(het, "test", covariance, rows)
         * assembly.temperature(het.run, het.state) ** 2
     )
     index = np.arange(len(rows))

@@ -198,7 +198,7 @@ def test_a_missing_split_and_label_lists_are_errors(het):
         label_errors.label_scores(het, "validation")
     run = dataclasses.replace(het.run, task=tasks.multilabel())
     with pytest.raises(ValueError, match="one label per example"):
-        label_errors.label_scores(het._replace(run=run))
+        label_errors.label_scores(dataclasses.replace(het, run=run))
 
 
 def command(monkeypatch, *flags):

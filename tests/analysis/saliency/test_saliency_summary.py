@@ -7,6 +7,7 @@ import json
 import shutil
 import sys
 import weakref
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -132,7 +133,7 @@ def test_values_are_those_of_the_latents_in_units_of_the_utilities(loaded):
     temperature = float(np.sqrt(loaded.variance_scale))
     assert temperature > 1.5  # so that units make a difference
     loc = temperature * loaded_run.map_latents(
-        loaded, "test", data, lambda key, latent, batch: latent.loc
+        loaded, "test", lambda key, latent, batch: latent.loc
     )
     found = explain.explain(loaded, "test", Question("class", "cam"))
     rows = np.arange(len(loc))
@@ -192,9 +193,10 @@ def test_chosen_rows_are_found_as_alone(loaded):
 
 
 def test_an_id_is_explained_alone_with_the_given_classes(command, noisy):
-    facts, _ = command(
+    facts, text = command(
         "--runs", noisy, "--of=noise", "--classes", "rows", "2", "--id=5", "--method=integrated"
     )
+    assert "test_noise_integrated_classes_0_2_5.json" in text
     (row,) = facts["images"]["LowRank"]
     assert row["id"] == 5
     assert row["explained"] == ["rows", "checks"]
@@ -257,7 +259,7 @@ def test_a_head_without_noise_and_one_with_a_hidden_layer_say_what_to_use(
 
 def with_run(loaded, **fields):
     """The loaded run with other fields of its run."""
-    return loaded._replace(run=dataclasses.replace(loaded.run, **fields))
+    return dataclasses.replace(loaded, run=dataclasses.replace(loaded.run, **fields))
 
 
 def with_test_split(loaded, **fields):
@@ -283,28 +285,29 @@ def test_runs_over_other_images_chains_or_classes_are_not_compared(loaded):
         "saw them through different chains, 'central_crop.* and 'value_range": with_run(
             loaded, config=config | {"data": data}
         ),
-        "have different classes": loaded._replace(dataset={"class_names": ["a", "b", "c"]}),
+        "have different classes": dataclasses.replace(
+            loaded, dataset={"class_names": ["a", "b", "c"]}
+        ),
     }
     groups.check_same_images(member(loaded), member(loaded))
     for message, other in others.items():
-        other = other._replace(directory="two")
+        other = dataclasses.replace(other, directory=Path("two"))
         with pytest.raises(ValueError, match=f"^{loaded.directory} and two {message}"):
             groups.check_same_images(member(loaded), member(other))
 
 
-def test_runs_are_loaded_one_at_a_time(noisy, plain, data_dir, monkeypatch):
+def test_runs_are_loaded_one_at_a_time(noisy, plain, data_dir):
     load, alive, most = loaded_run.load_evaluated, [], []
 
-    def counted(*arguments):
+    def counted(saved_run):
         most.append(sum(run() is not None for run in alive))
-        found, split = load(*arguments)
+        found, split = load(saved_run, "test", data_dir)
         alive.append(weakref.ref(found.run))
         return found, split
 
-    monkeypatch.setattr(loaded_run, "load_evaluated", counted)
     saved = comparison.groups([noisy, plain]) * 2
     question = Question("class", "grad_cam")
-    for found in groups.members(saved, "test", question, data_dir):
+    for found in groups.members(saved, "test", question, counted):
         explain.explain(found.run, found.split, question, np.arange(2))
         gc.collect()
     assert most == [0, 1, 2, 2]  # the first run and the one before
@@ -321,7 +324,7 @@ def test_a_run_from_before_or_unfinished_is_named(command, noisy, tmp_path):
 def test_zero_maps_and_maps_that_are_not_finite_say_what_to_do(loaded, noisy, command, monkeypatch):
     broken = jax.tree.map(np.array, loaded.state.params)
     broken["head"]["loc"]["kernel"] = broken["head"]["loc"]["kernel"] * np.nan
-    diverged = loaded._replace(state=loaded.state._replace(params=broken))
+    diverged = dataclasses.replace(loaded, state=loaded.state._replace(params=broken))
     with pytest.raises(ValueError, match=r"the map of example \d+, and of 35 others") as error:
         explain.explain(diverged, "test", Question("class", "grad_cam"))
     assert str(error.value).startswith(f"{noisy}: the map of")

@@ -68,7 +68,8 @@ def test_classes_that_share_a_name_are_explained_as_those_of_other_names(
 
     def namesakes(*arguments):
         run, split = load(*arguments)
-        return run._replace(dataset=run.dataset | {"class_names": ["same"] * 3}), split
+        names = {"class_names": ["same"] * 3}
+        return dataclasses.replace(run, dataset=run.dataset | names), split
 
     numbers = []
     for function in (load, namesakes):
@@ -108,6 +109,16 @@ def test_localisation_shows_the_numbers_of_the_command_and_looks_its_sheet(noisy
     assert len(page.page("title", "", [found, sheet])) < 2**21  # less than 2 MB
 
 
+def test_sections_share_the_features_of_the_first_run_of_a_group(noisy, mlp, data_dir):
+    runs = run_set(data_dir, noisy, mlp)
+    first, second = (group.runs[0] for group in runs.groups)
+    (one, split), (again, _), (other, _) = map(runs.loaded, (first, first, second))
+    assert one.computed[split] is again.computed[split]
+    assert other.computed[split] is not one.computed[split]
+    repetition = dataclasses.replace(runs, groups=[Group("both", (second, first))])
+    assert not repetition.loaded(first)[0].computed
+
+
 def under_a_sigmoid(runs, task, monkeypatch):
     """The runs with this task, and a list of two labels for every other example."""
     load = loaded_run.load_evaluated
@@ -123,11 +134,11 @@ def under_a_sigmoid(runs, task, monkeypatch):
         dataset = pipeline.dataset._replace(splits=splits)
         pipeline = dataclasses.replace(pipeline, dataset=dataset)
         run = dataclasses.replace(found.run, task=task, pipeline=pipeline)
-        return found._replace(run=run), split
+        return dataclasses.replace(found, run=run), split
 
     monkeypatch.setattr(loaded_run, "load_evaluated", loaded)
     lists = [[p._replace(labels=p.labels[:, None]) for p in group] for group in runs.predictions]
-    return runs._replace(predictions=lists)
+    return dataclasses.replace(runs, predictions=lists)
 
 
 @pytest.mark.parametrize(
@@ -152,7 +163,7 @@ def test_one_label_and_lists_of_labels_under_a_sigmoid_have_maps(
         logits = run.run.parts.predictive(None, latent)
         return latent_lib.covariance(latent), jax.nn.sigmoid(logits)
 
-    covariance, probs = loaded_run.map_latents(run, split, data, of_batch)
+    covariance, probs = loaded_run.map_latents(run, split, of_batch)
     variances = run.variance_scale * np.einsum("nkk->nk", covariance)
     first, second, _ = np.argsort(-np.mean(probs * (1 - probs) * variances, axis=0))
     for rows, label in ((picture.numbers[:3], first), (picture.numbers[3:], second)):
@@ -235,7 +246,7 @@ def test_the_table_is_of_the_evaluations_whose_chain_removes_objects():
     assert cells["hard, test"][0] == "0.8750"
     np.testing.assert_allclose(picture.numbers["hard"]["confidence"], [0.8, 0.6, 0.9])
     config["evals"] = {"test": evals["test"]}
-    without = runs._replace(predictions=[[predictions([0.6, 0.9, 0.8])]])
+    without = dataclasses.replace(runs, predictions=[[predictions([0.6, 0.9, 0.8])]])
     notes = context_section.context(without).parts
     assert "No evaluation of all runs removes the objects" in notes[0]
     assert "have no objectness" in notes[1]
