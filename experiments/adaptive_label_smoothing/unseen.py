@@ -24,7 +24,7 @@ from heteroscedastic import latent as latent_lib
 from heteroscedastic.analysis.report import comparison
 from heteroscedastic.batch import Batch
 from heteroscedastic.latent import LatentGaussian
-from heteroscedastic.runs import loaded_run
+from heteroscedastic.runs import by_example, loaded_run
 from heteroscedastic.runs.loaded_run import LoadedRun
 
 _STUDY, _SPLIT = "adaptive_label_smoothing", "test"
@@ -44,7 +44,7 @@ def measures(run: LoadedRun) -> tuple[dict[str, Float[np.ndarray, "n"]], dict[st
         }
 
     loaded_run.single_label_data(run, _SPLIT)  # its errors
-    values = loaded_run.map_latents(run, _SPLIT, of_batch)
+    values = by_example.map_latents(run, _SPLIT, of_batch)
     about = {name: values.pop(name) for name in ("objectness", "is_correct")}
     if not loaded_run.has_noise(run.run.config):
         values.pop("variance")

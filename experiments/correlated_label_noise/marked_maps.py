@@ -28,7 +28,7 @@ from heteroscedastic import files, user_errors
 from heteroscedastic.analysis.report import comparison
 from heteroscedastic.analysis.saliency import evaluation, explain
 from heteroscedastic.analysis.saliency.explain import Question
-from heteroscedastic.runs import loaded_run
+from heteroscedastic.runs import by_example, loaded_run
 from heteroscedastic.runs.loaded_run import LoadedRun
 
 _STUDY, _PART, _SPLIT = "correlated_label_noise", "maps", "test"
@@ -80,7 +80,7 @@ def variances(run: LoadedRun) -> dict[str, float]:
             "elsewhere covered": function(jnp.where(elsewhere(covered)[..., None], color, images)),
         }
 
-    values = loaded_run.map_batches(run, _SPLIT, of_batch)
+    values = by_example.map_batches(run, _SPLIT, of_batch)
     in_pair, has_patch = _in_pair(data.labels), data.extras["boxes"].any(axis=(1, 2))
     means = {name: float(x[in_pair & has_patch].mean()) for name, x in values.items()}
     return {"no patch": float(values["patch"][in_pair & ~has_patch].mean())} | means

@@ -13,7 +13,7 @@ from streams import prepare
 from experiments import study
 from heteroscedastic.analysis.saliency import explain, sheet
 from heteroscedastic.analysis.saliency.explain import Question
-from heteroscedastic.runs import assembly, loaded_run
+from heteroscedastic.runs import assembly, by_example, loaded_run
 from heteroscedastic.runs.loaded_run import LoadedRun
 
 
@@ -38,9 +38,9 @@ def parts(one, split="test", rows=None):
         return latent.loc, latent.factor_scale
 
     return (
-        loaded_run.map_maps(one, split, of_maps, rows),
-        loaded_run.map_batches(one, split, of_batches, rows),
-        loaded_run.map_latents(
+        by_example.map_maps(one, split, of_maps, rows),
+        by_example.map_batches(one, split, of_batches, rows),
+        by_example.map_latents(
             one, split, lambda key, latent, batch: (latent.loc, latent.factor_scale), rows
         ),
     )
@@ -125,17 +125,17 @@ def test_features_of_a_split_are_computed_once_and_a_changed_copy_has_its_own(mo
 
     monkeypatch.setattr(assembly.Run, "features", counted)
     rows = np.array([7, 3, 120])
-    alone = loaded_run.features(one, "test", rows)
-    every = loaded_run.features(one, "test")
+    alone = by_example.features(one, "test", rows)
+    every = by_example.features(one, "test")
     assert len(calls) == 2  # some rows are not kept
-    np.testing.assert_array_equal(loaded_run.features(one, "test", rows), every[rows])
+    np.testing.assert_array_equal(by_example.features(one, "test", rows), every[rows])
     np.testing.assert_allclose(alone, every[rows], rtol=1e-5, atol=1e-6)
     parts(one)
     assert len(calls) == 2
     params = jax.tree.map(lambda x: 0 * x, one.state.params)
     changed = dataclasses.replace(one, state=one.state._replace(params=params))
     assert np.abs(every).max() > 0
-    assert not loaded_run.features(changed, "test").any()
+    assert not by_example.features(changed, "test").any()
 
 
 def test_sums_of_predictions_are_those_of_the_examples_whatever_the_batch_size():
@@ -147,8 +147,8 @@ def test_sums_of_predictions_are_those_of_the_examples_whatever_the_batch_size()
     def sums(latent, logits, batch):
         return batch.weights @ of_batch(latent, logits, batch)
 
-    expected = loaded_run.map_predictions(one, "test", of_batch).sum(axis=0, dtype=np.float64)
+    expected = by_example.map_predictions(one, "test", of_batch).sum(axis=0, dtype=np.float64)
     for batch_size in (None, 50, 7):  # of which the last is padded
-        found = loaded_run.sum_predictions(one, "test", sums, batch_size)
+        found = by_example.sum_predictions(one, "test", sums, batch_size)
         assert found.dtype == np.float64
         np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)

@@ -6,7 +6,7 @@ import pytest
 
 from experiments import study
 from heteroscedastic.data.storage import sample
-from heteroscedastic.runs import assembly, loaded_run, loop, schema, smoke
+from heteroscedastic.runs import assembly, by_example, loaded_run, loop, schema, smoke
 
 CONTEXT = "context(rate=1.0, fill=(9, 9, 9))|value_range(-1, 1)"
 SPLITS = dict(train="train", test="test", context=dict(split="test", eval=CONTEXT))
@@ -91,7 +91,7 @@ def test_predictions_and_their_analysis_are_of_the_own_chain(data_dir, tmp_path)
     assert np.abs(logits["test"] - logits["context"]).max() > 1e-3
     loaded = loaded_run.load(tmp_path / "run", data_dir=data_dir)
     for name, expected in logits.items():
-        found = loaded_run.map_latents(loaded, name, lambda key, latent, batch: latent.loc)
+        found = by_example.map_latents(loaded, name, lambda key, latent, batch: latent.loc)
         np.testing.assert_allclose(
             jax.nn.log_softmax(found), jax.nn.log_softmax(expected), atol=1e-5
         )

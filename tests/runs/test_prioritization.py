@@ -19,6 +19,7 @@ from heteroscedastic.distributed.in_flight import NotFiniteError
 from heteroscedastic.distributed.preemption import Agreement
 from heteroscedastic.runs import (
     assembly,
+    by_example,
     compiled,
     loaded_run,
     loop,
@@ -395,7 +396,7 @@ def test_excess_subtracts_the_scores_of_the_last_weights_of_a_target_of_other_im
             logits = run.parts.predictive(key, latent)
             return run.parts.score(key, latent, logits, batch.labels)
 
-        return loaded_run.map_latents(loaded, "train", value)
+        return by_example.map_latents(loaded, "train", value)
 
     ours, theirs = scores(own), scores(target)
     chosen = np.argsort(ours - theirs)[-288:]

@@ -21,7 +21,7 @@ pytest.importorskip("tensorflow_datasets")
 from experiments import study
 from heteroscedastic.analysis.uncertainty import calibration
 from heteroscedastic.data.storage import tfds
-from heteroscedastic.runs import assembly, loaded_run, loop, workdir
+from heteroscedastic.runs import assembly, by_example, loaded_run, loop, workdir
 from heteroscedastic.training import evaluate
 
 pytestmark = pytest.mark.usefixtures("programs_once")
@@ -115,7 +115,7 @@ def test_what_could_not_be_decoded_is_told_with_the_results_and_the_rest_is_read
         calibration.main()
     again = loaded_run.load(tmp_path / "run", data_dir=data_dir)
     assert again.run.dataset.splits["test"] is again.run.dataset.splits["test"]  # decoded once
-    averaged = loaded_run.map_latents(
+    averaged = by_example.map_latents(
         again, "test", lambda key, latent, batch: (latent.loc, batch.ids)
     )
     told = dict(np.load(tmp_path / "run" / "predictions" / "test.npz"))

@@ -20,6 +20,7 @@ from scipy.spatial import distance
 from heteroscedastic import latent as latent_lib
 from heteroscedastic.analysis.covariance import average as average_lib
 from heteroscedastic.analysis.covariance.average import Average
+from heteroscedastic.runs import by_example
 from heteroscedastic.runs import loaded_run as loaded_run_lib
 from heteroscedastic.runs.loaded_run import LoadedRun
 
@@ -178,7 +179,7 @@ def visible_variance(
     num_classes = len(loaded_run.dataset["class_names"])
     values_per_example = num_classes * (1 + getattr(run.model.head, "num_factors", 0))
     batch_size = max(1, min(run.steps.batch_size, _LATENT_VALUES // values_per_example))
-    total = loaded_run_lib.sum_predictions(loaded_run, split, sums, batch_size)
+    total = by_example.sum_predictions(loaded_run, split, sums, batch_size)
     return total.ravel()[: len(rows)] / num_examples
 
 

@@ -25,7 +25,7 @@ from heteroscedastic.analysis.covariance import pairs as pairs_lib
 from heteroscedastic.analysis.covariance.average import Average
 from heteroscedastic.analysis.plots import figures
 from heteroscedastic.data.storage import originals
-from heteroscedastic.runs import compilation_cache
+from heteroscedastic.runs import by_example, compilation_cache
 from heteroscedastic.runs import loaded_run as loaded_run_lib
 from heteroscedastic.runs.loaded_run import LoadedRun
 
@@ -59,7 +59,7 @@ def average_covariance(loaded_run: LoadedRun, split: str = "test") -> Average:
     loaded_run_lib.examples(loaded_run.run, split)  # its errors, before any work
     head, params = loaded_run.run.model.head, loaded_run.state.params["head"]
     features = (
-        [loaded_run_lib.features(loaded_run, split)]
+        [by_example.features(loaded_run, split)]
         if loaded_run.run.task.rows == "example"
         else _region_features(loaded_run, split)
     )
@@ -110,7 +110,7 @@ def measures(
         return {n: jnp.einsum("b,bij->ij", batch.weights, x) for n, x in parts.items()}
 
     batch_size = max(1, min(run.steps.batch_size, _MATRIX_VALUES // num_classes**2))
-    total = loaded_run_lib.sum_predictions(loaded_run, split, sums, batch_size)
+    total = by_example.sum_predictions(loaded_run, split, sums, batch_size)
     average = average_covariance(loaded_run, split) if average is None else average
     classes = np.arange(num_classes)
     covariance = average_lib.covariance_rows(average, classes)

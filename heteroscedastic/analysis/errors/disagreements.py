@@ -25,7 +25,7 @@ from heteroscedastic import latent as latent_lib
 from heteroscedastic.analysis.errors import rank_test
 from heteroscedastic.analysis.plots import figures
 from heteroscedastic.data.storage import originals
-from heteroscedastic.runs import compilation_cache, predictions, provenance
+from heteroscedastic.runs import by_example, compilation_cache, predictions, provenance
 from heteroscedastic.runs import loaded_run as loaded_run_lib
 from heteroscedastic.runs.loaded_run import LoadedRun
 
@@ -135,7 +135,7 @@ def find(
         other_prediction=other_predicted[rows],
         num_examples=len(data.ids),
         num_other_way=int(np.sum(other_correct & ~correct)),
-        **loaded_run_lib.map_predictions(loaded_run, split, covariances, rows),
+        **by_example.map_predictions(loaded_run, split, covariances, rows),
     ), loaded_run
 
 

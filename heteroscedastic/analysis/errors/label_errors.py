@@ -26,7 +26,7 @@ from heteroscedastic.analysis.plots import figures
 from heteroscedastic.calibration import scores
 from heteroscedastic.data.storage import originals
 from heteroscedastic.outputs import label_quality
-from heteroscedastic.runs import compilation_cache
+from heteroscedastic.runs import by_example, compilation_cache
 from heteroscedastic.runs import loaded_run as loaded_run_lib
 from heteroscedastic.runs.loaded_run import LoadedRun
 
@@ -68,7 +68,7 @@ def label_scores(loaded_run: LoadedRun, split: str = "train") -> LabelScores:
         values, suggestions = label_quality.scores(latent, log_probs, batch.labels)
         return values, suggestions, log_probs
 
-    values, suggestions, log_probs = loaded_run_lib.map_predictions(loaded_run, split, batch_scores)
+    values, suggestions, log_probs = by_example.map_predictions(loaded_run, split, batch_scores)
     return LabelScores(
         ids=data.ids,
         images=data.inputs,

@@ -14,7 +14,7 @@ from scipy import stats
 from heteroscedastic import files, user_errors
 from heteroscedastic.analysis.plots import figures
 from heteroscedastic.links import Link
-from heteroscedastic.runs import loaded_run, provenance
+from heteroscedastic.runs import by_example, loaded_run, provenance
 from heteroscedastic.runs import predictions as predictions_lib
 from heteroscedastic.runs.loaded_run import LoadedRun, SavedRun
 from heteroscedastic.runs.predictions import Predictions
@@ -176,7 +176,7 @@ class RunSet:
         found, split = loaded_run.load_evaluated(run, self.evaluation, self.data_dir)
         if any(run is group.runs[0] for group in self.groups):
             if run.directory not in self.features:
-                self.features[run.directory] = loaded_run.features(found, split)
+                self.features[run.directory] = by_example.features(found, split)
             found.computed[split] = self.features[run.directory]
         return found, split
 

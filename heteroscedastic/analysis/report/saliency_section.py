@@ -13,6 +13,7 @@ from heteroscedastic.analysis.report.comparison import Group, RunSet
 from heteroscedastic.analysis.report.page import Picture, Section
 from heteroscedastic.analysis.saliency import explain, noise, sheet
 from heteroscedastic.analysis.saliency.explain import Question
+from heteroscedastic.runs import by_example
 from heteroscedastic.runs import loaded_run as loaded_run_lib
 from heteroscedastic.runs.loaded_run import LoadedRun
 
@@ -69,7 +70,7 @@ def first_labels(loaded_run: LoadedRun, split: str, number: int) -> Int[np.ndarr
         probs = jax.nn.sigmoid(loaded_run.run.parts.predictive(None, latent))
         return noise.visible_variance(latent, probs)
 
-    sums = loaded_run_lib.map_latents(
+    sums = by_example.map_latents(
         loaded_run,
         split,
         of_batch,

@@ -15,7 +15,7 @@ from heteroscedastic.analysis.saliency.explain import Question
 from heteroscedastic.analysis.uncertainty import intervals
 from heteroscedastic.analysis.uncertainty.intervals import Resampled
 from heteroscedastic.calibration import bootstrap
-from heteroscedastic.runs import assembly
+from heteroscedastic.runs import assembly, by_example
 from heteroscedastic.runs import loaded_run as loaded_run_lib
 from heteroscedastic.runs.loaded_run import LoadedRun
 
@@ -51,7 +51,7 @@ def boxes_of(
     data = loaded_run_lib.split_data(loaded_run, split)
     if "boxes" not in data.extras:
         return None
-    return loaded_run_lib.map_batches(
+    return by_example.map_batches(
         loaded_run, split, lambda state, batch: batch.extras["boxes"], rows
     )
 

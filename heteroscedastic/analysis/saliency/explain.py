@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Int, Shaped
 
 from heteroscedastic.analysis.saliency import attribution, noise, pixels, scalars
-from heteroscedastic.runs import assembly
+from heteroscedastic.runs import assembly, by_example
 from heteroscedastic.runs import loaded_run as loaded_run_lib
 from heteroscedastic.runs.loaded_run import LoadedRun
 
@@ -158,9 +158,9 @@ def explain(
     if question.method == "integrated_gradients" and color is None:
         color = mean_color(loaded_run, split)
     mapped, function = (
-        (loaded_run_lib.map_maps, of_maps)
+        (by_example.map_maps, of_maps)
         if question.method in PLACES
-        else (loaded_run_lib.map_batches, of_pixels)
+        else (by_example.map_batches, of_pixels)
     )
     explained = Explained(**mapped(loaded_run, split, function, rows))
     wrong = ~np.isfinite(explained.maps).all(axis=(1, 2))
@@ -181,7 +181,7 @@ def answers(loaded_run: LoadedRun, split: str, question: Question) -> Answers:
         apply = functools.partial(run.latent_of_features, state.params)
         return _asked(run, question, apply, features, state, batch).facts
 
-    return Answers(**loaded_run_lib.map_features(loaded_run, split, of_features))
+    return Answers(**by_example.map_features(loaded_run, split, of_features))
 
 
 def is_right(
@@ -193,7 +193,7 @@ def is_right(
 
 def mean_color(loaded_run: LoadedRun, split: str) -> Float[np.ndarray, "c"]:
     """The mean of each channel over the images of a split, as the network sees them."""
-    colors = loaded_run_lib.map_batches(
+    colors = by_example.map_batches(
         loaded_run, split, lambda state, batch: jnp.mean(batch.inputs, axis=(1, 2))
     )
     return colors.mean(axis=0, dtype=np.float64).astype(np.float32)
@@ -203,7 +203,7 @@ def inputs(
     loaded_run: LoadedRun, split: str, rows: Int[np.ndarray, "n"]
 ) -> Shaped[np.ndarray, "n H W c"]:
     """The images of these rows, as the network sees them."""
-    return loaded_run_lib.map_batches(loaded_run, split, lambda state, batch: batch.inputs, rows)
+    return by_example.map_batches(loaded_run, split, lambda state, batch: batch.inputs, rows)
 
 
 def scalar_of_inputs(

@@ -16,8 +16,7 @@ from jaxtyping import Float
 from heteroscedastic import ensembles, sampling
 from heteroscedastic import latent as latent_lib
 from heteroscedastic.ensembles import EntropySplit
-from heteroscedastic.runs import loaded_run as loaded_run_lib
-from heteroscedastic.runs import predictions
+from heteroscedastic.runs import by_example, predictions
 from heteroscedastic.runs.loaded_run import LoadedRun
 from heteroscedastic.runs.predictions import Predictions
 
@@ -48,7 +47,7 @@ def sample_split(
         probs, expected = (x.astype(np.float64) / num_samples for x in batch_sums)
         return _entropy(probs, link), expected
 
-    total, expected = loaded_run_lib.map_latents(loaded_run, split, sums, postprocess=entropies)
+    total, expected = by_example.map_latents(loaded_run, split, sums, postprocess=entropies)
     # Rounding in float32 can make the difference of equal entropies negative.
     mutual = np.maximum(total - expected, 0.0)
     return EntropySplit(total, total - mutual, mutual)

@@ -10,7 +10,7 @@ from small_runs import of_earlier_version
 from heteroscedastic import files
 from heteroscedastic import latent as latent_lib
 from heteroscedastic.analysis.errors import disagreements
-from heteroscedastic.runs import assembly, loaded_run
+from heteroscedastic.runs import assembly, by_example, loaded_run
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +47,7 @@ def test_covariances_are_rows_of_the_matrix_in_units_of_the_utilities(both):
         return latent_lib.covariance(latent)
 
     matrix = (
-        loaded_run.map_latents(het, "test", covariance, rows)
+        by_example.map_latents(het, "test", covariance, rows)
         * assembly.temperature(het.run, het.state) ** 2
     )
     index = np.arange(len(rows))

@@ -29,7 +29,7 @@ from heteroscedastic.analysis.saliency import (
 from heteroscedastic.analysis.saliency.explain import Question
 from heteroscedastic.data import augment, chains
 from heteroscedastic.models import heads
-from heteroscedastic.runs import loaded_run
+from heteroscedastic.runs import by_example, loaded_run
 from heteroscedastic.tasks.multilabel import Multilabel
 
 pytest.importorskip("matplotlib", reason="a sheet requires the extra `analysis`")
@@ -132,7 +132,7 @@ def test_values_are_those_of_the_latents_in_units_of_the_utilities(loaded):
     data = loaded_run.split_data(loaded, "test")
     temperature = float(np.sqrt(loaded.variance_scale))
     assert temperature > 1.5  # so that units make a difference
-    loc = temperature * loaded_run.map_latents(
+    loc = temperature * by_example.map_latents(
         loaded, "test", lambda key, latent, batch: latent.loc
     )
     found = explain.explain(loaded, "test", Question("class", "cam"))

@@ -24,7 +24,7 @@ from heteroscedastic.analysis.report.comparison import Group, RunSet
 from heteroscedastic.analysis.report.page import Picture
 from heteroscedastic.analysis.saliency import evaluation, explain, summary
 from heteroscedastic.analysis.saliency.explain import Question
-from heteroscedastic.runs import loaded_run
+from heteroscedastic.runs import by_example, loaded_run
 from heteroscedastic.runs.loaded_run import SavedRun
 from heteroscedastic.runs.predictions import Predictions
 from heteroscedastic.tasks.multilabel import Multilabel
@@ -163,7 +163,7 @@ def test_one_label_and_lists_of_labels_under_a_sigmoid_have_maps(
         logits = run.run.parts.predictive(None, latent)
         return latent_lib.covariance(latent), jax.nn.sigmoid(logits)
 
-    covariance, probs = loaded_run.map_latents(run, split, of_batch)
+    covariance, probs = by_example.map_latents(run, split, of_batch)
     variances = run.variance_scale * np.einsum("nkk->nk", covariance)
     first, second, _ = np.argsort(-np.mean(probs * (1 - probs) * variances, axis=0))
     for rows, label in ((picture.numbers[:3], first), (picture.numbers[3:], second)):
