@@ -45,7 +45,7 @@ def members(
       groups: of finished runs.
       on: the evaluation whose images are explained.
       question: that all runs can answer.
-      load: loads a run with the checkpoint of the evaluation, and tells its split.
+      load: returns a run with the checkpoint of the evaluation, and the split of the evaluation.
       notes: receives why a run is left out. None leaves no run out, but raises the error.
 
     Raises:
