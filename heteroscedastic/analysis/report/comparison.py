@@ -174,8 +174,7 @@ class RunSet:
             available.
         """
         found, split = loaded_run.load_evaluated(run, self.evaluation, self.data_dir)
-        is_first = any(run is group.runs[0] for group in self.groups)
-        if is_first and found.run.task.rows == "example":
+        if any(run is group.runs[0] for group in self.groups):
             if run.directory not in self.features:
                 self.features[run.directory] = by_example.features(found, split)
             found.computed[split] = self.features[run.directory]
