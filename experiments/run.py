@@ -1,7 +1,8 @@
-"""Trains the runs of a table: python -m experiments.run --study=S --table=T --scale=cpu --jobs=2.
+"""Trains the runs of tables: python -m experiments.run --study=S --table T --scale=cpu --jobs=2.
 
-Complete runs are skipped and interrupted runs resume, so repeating the command completes the table.
-Each run is the one that main.py would train, in its own directory.
+Without --table it trains all tables of the study that have the scale. Complete runs are skipped and
+interrupted runs resume, so repeating the command completes the tables. Each run is the one that
+main.py would train, in its own directory.
 """
 
 import concurrent.futures
@@ -48,6 +49,8 @@ def run(job: study.Job, data_dir: str | None) -> str | None:
 def begin_worker(cores: list[int], num_workers: int, worker_count: Any) -> None:
     """Gives this worker its own cores, so that runs do not wait for each other's threads."""
     host_memory.keep()
+    if num_workers > 1:  # else the first would take three quarters of a GPU's memory for itself
+        os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
     threading.Thread(target=_exit_with_parent, args=(os.getppid(),), daemon=True).start()
     with worker_count.get_lock():
         index = worker_count.value
@@ -93,12 +96,27 @@ def run_all(jobs: list[study.Job], num_workers: int, data_dir: str | None) -> in
     return failed
 
 
+def with_rows(chosen: study.Table, patterns: list[str] | None) -> study.Table:
+    """The table with the rows of which a pattern matches the name; with all if there is none."""
+    rows = tuple(
+        r
+        for r in chosen.rows
+        if patterns is None or any(fnmatch.fnmatchcase(r.name, pattern) for pattern in patterns)
+    )
+    return chosen._replace(rows=rows)
+
+
 @user_errors.one_line()
 def main() -> None:
-    """Trains the incomplete runs of a table."""
+    """Trains the incomplete runs of tables, one table after another."""
     parser = user_errors.parser(main.__doc__)
     parser.add_argument("--study", required=True)
-    parser.add_argument("--table", required=True)
+    parser.add_argument(
+        "--table",
+        nargs="+",
+        metavar="TABLE",
+        help="defaults to all tables of the study that have the scale",
+    )
     parser.add_argument(
         "--scale",
         default="cpu",
@@ -125,39 +143,40 @@ def main() -> None:
     parser.add_argument("--out", default="runs", help="runs are written to OUT/STUDY/TABLE")
     parser.add_argument("--data_dir", default=os.environ.get("TFDS_DATA_DIR"))
     flags = parser.parse_args()
-    table = study.table(flags.study, flags.table)
-    if flags.rows:
-        rows = tuple(
-            r
-            for r in table.rows
-            if any(fnmatch.fnmatchcase(r.name, pattern) for pattern in flags.rows)
-        )
-        if not rows:
-            raise SystemExit(
-                f"no row matches {flags.rows}; the rows are {[r.name for r in table.rows]}."
-            )
-        table = table._replace(rows=rows)
-    saved = study.saved_results(flags.study, flags.table, flags.scale) if flags.skip_saved else {}
-    results = study.job_results(
-        table, flags.scale, files.as_path(flags.out) / flags.study / flags.table, saved
-    )
-    # In the order of seeds, so that the table is complete for few seeds early.
-    incomplete = sorted((r.job for r in results if r.results is None), key=lambda job: job.seed)
+    names = flags.table or study.tables(flags.study, flags.scale)
+    tables = {name: with_rows(study.table(flags.study, name), flags.rows) for name in names}
+    if not any(table.rows for table in tables.values()):
+        rows = dict.fromkeys(r.name for name in names for r in study.table(flags.study, name).rows)
+        raise SystemExit(f"no row matches {flags.rows}; the rows are {list(rows)}.")
+    results: dict[files.Path, study.JobResult] = {}  # by directory, as tables share runs
+    incomplete: dict[str, list[study.Job]] = {}
+    for name, table in tables.items():
+        out = files.as_path(flags.out) / flags.study / name
+        saved = study.saved_results(flags.study, name, flags.scale) if flags.skip_saved else {}
+        found = study.job_results(table, flags.scale, out, saved)
+        new = {r.job.directory: r for r in found if r.job.directory not in results}
+        results |= new
+        # In the order of seeds, so that the table is complete for few seeds early.
+        jobs = [r.job for r in new.values() if r.results is None]
+        incomplete[name] = sorted(jobs, key=lambda job: job.seed)
     if flags.print:
-        for job in incomplete:
-            print(f"--config={row.name(flags.table, job.directory)} --workdir={job.directory}")
+        for name, jobs in incomplete.items():
+            for job in jobs:
+                print(f"--config={row.name(name, job.directory)} --workdir={job.directory}")
         return
     if files.in_bucket(files.as_path(flags.out)):
         raise SystemExit(
             f"{flags.out} is in a bucket; --print prints the arguments of main.py or a launcher"
             " for each run."
         )
-    features.check_stored((job.config["data"]["name"] for job in incomplete), flags.data_dir)
+    all_jobs = [job for jobs in incomplete.values() for job in jobs]
+    features.check_stored((job.config["data"]["name"] for job in all_jobs), flags.data_dir)
     print(
-        f"{len(results)} runs, {len(results) - len(incomplete)} complete, {flags.jobs} at once.",
+        f"{len(results)} runs, {len(results) - len(all_jobs)} complete, {flags.jobs} at once.",
         flush=True,
     )
-    failed = run_all(incomplete, flags.jobs, flags.data_dir)
+    # Not all at once: a table may start from the runs of one before it.
+    failed = sum(run_all(jobs, flags.jobs, flags.data_dir) for jobs in incomplete.values() if jobs)
     if failed:
         raise SystemExit(f"{failed} runs failed; see the .log files beside their directories.")
 

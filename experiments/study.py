@@ -136,15 +136,37 @@ def table(study: str, name: str) -> Table:
     Raises:
       ValueError: the study or the table does not exist; the message lists the valid names.
     """
+    of_study = _tables(study)
+    if name not in of_study:
+        raise ValueError(
+            f"study {study!r} has no table {name!r}; choose one of {', '.join(of_study)}."
+        )
+    return of_study[name]
+
+
+def tables(study: str, scale: str) -> list[str]:
+    """The names of the tables of a study that have a scale, each after those it starts from.
+
+    Raises:
+      ValueError: the study does not exist, or none of its tables has the scale; the message lists
+        the valid names.
+    """
+    of_study = _tables(study)
+    names = [name for name, table in of_study.items() if scale in table.scales]
+    if not names:
+        scales = sorted({scale for table in of_study.values() for scale in table.scales})
+        raise ValueError(
+            f"no table of study {study!r} has the scale {scale!r}; choose one of"
+            f" {', '.join(scales)}."
+        )
+    return names
+
+
+def _tables(study: str) -> dict[str, Table]:
     studies = sorted(p.parent.name for p in Path(__file__).parent.glob("*/rows.py"))
     if study not in studies:
         raise ValueError(f"{study!r} is not a study; choose one of {', '.join(studies)}.")
-    tables = importlib.import_module(f"experiments.{study}.rows").TABLES
-    if name not in tables:
-        raise ValueError(
-            f"study {study!r} has no table {name!r}; choose one of {', '.join(tables)}."
-        )
-    return tables[name]
+    return importlib.import_module(f"experiments.{study}.rows").TABLES
 
 
 def jobs(chosen: Table, scale: str, out: files.Path) -> list[Job]:

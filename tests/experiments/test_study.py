@@ -386,6 +386,59 @@ def test_rows_selects_the_rows_to_train(tmp_path, monkeypatch, capsys):
         run.main()
 
 
+def test_several_tables_run_in_turn_and_a_shared_run_once(tmp_path, monkeypatch, capsys):
+    batches = []
+    monkeypatch.setattr(run, "run_all", lambda jobs, *_: batches.append(jobs) or 0)
+    monkeypatch.setattr(run.features, "check_stored", lambda *_: None)
+    flags = ["run", "--study=correlated_label_noise", "--scale=features", f"--out={tmp_path}"]
+    names = ["frozen_features", "frozen_features_factors", "frozen_features_clean"]
+    monkeypatch.setattr("sys.argv", [*flags, "--table", *names, "--rows", "plain", "low_rank_[36]"])
+    run.main()
+    assert [{job.row for job in jobs} for jobs in batches] == [
+        {"plain", "low_rank_6"},
+        {"low_rank_3"},  # its other runs are those of frozen_features
+        {"plain", "low_rank_6"},
+    ]
+    assert f"{sum(map(len, batches))} runs, 0 complete" in capsys.readouterr().out
+
+
+def test_without_a_table_all_tables_of_the_study_with_the_scale_run(tmp_path, monkeypatch, capsys):
+    flags = ["run", "--study=sample_prioritization", "--print", f"--out={tmp_path}"]
+    monkeypatch.setattr("sys.argv", [*flags, "--scale=features"])
+    run.main()
+    lines = capsys.readouterr().out.splitlines()
+    assert lines
+    assert all("--config=experiments/row.py:noisy@" in line for line in lines)
+    monkeypatch.setattr("sys.argv", [*flags, "--scale=huge"])
+    with pytest.raises(SystemExit, match="has the scale 'huge'; choose one of cpu, features, gpu"):
+        run.main()
+
+
+def test_a_table_comes_after_those_from_whose_runs_it_starts():
+    starts = 0
+    for path in (ROOT / "experiments").glob("*/rows.py"):
+        tables = importlib.import_module(f"experiments.{path.parent.name}.rows").TABLES
+        for position, chosen in enumerate(tables.values()):
+            settings = [row.overrides for row in chosen.rows]
+            settings += [scale.overrides for scale in chosen.scales.values()]
+            needed = set(re.findall(r"\{runs\}/(\w+)/", repr(settings)))
+            starts += len(needed)
+            assert needed <= set(list(tables)[:position])
+    assert starts > 5
+
+
+def test_parallel_runs_share_the_memory_of_a_gpu(tmp_path, monkeypatch, capfd):
+    monkeypatch.setattr(run, "run", print_preallocation)
+    monkeypatch.delenv("XLA_PYTHON_CLIENT_PREALLOCATE", raising=False)
+    for num_workers, expected in ((1, "None"), (2, "false")):
+        run.run_all(short_jobs(tmp_path, 1), num_workers, None)
+        assert f"preallocate {expected}" in capfd.readouterr().out
+
+
+def print_preallocation(job, data_dir):
+    print("preallocate", os.environ.get("XLA_PYTHON_CLIENT_PREALLOCATE"), flush=True)
+
+
 def test_a_killed_run_counts_as_failed_and_the_driver_continues(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(run, "run", kill_this_process)
     assert run.run_all(short_jobs(tmp_path, 2), 1, None) == 2
