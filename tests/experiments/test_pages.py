@@ -47,12 +47,7 @@ def test_planted_noise_has_the_epochs_seeds_and_temperatures_of_its_page():
 # Parts of pages whose values the commands cannot print, as the runs are not saved: the start of a
 # heading, of the title of a warning or of a row of a table; None for the whole page.
 _UNSAVED = {
-    "claims.md": (
-        "| They help against wrong labels",
-        "| They help where pairs of classes",
-        "| A noise head finds wrong labels",
-    ),
-    "planted_noise.md": None,
+    "claims.md": ("| They help against wrong labels",),
     "human_noise.md": None,
     "fewer_wrong_labels.md": ("## How much was memorised", "## Training for 30 epochs"),
     "num_samples.md": ("| 10 independent | first |", "| 8 Sobol | first |"),
@@ -65,17 +60,21 @@ _VALUE = re.compile(r"[+-]?\d[\d.,]* ± [\d.,]*\d|[+-]?\d[\d.]* \[[+-]?[\d.]+, [
 _CALL = "python -m experiments.table "
 # With the saved numbers of derived.py.
 _ALSO = (
-    "adaptive_label_smoothing.unseen",
-    "correlated_label_noise.marked_maps",
-    "correlated_label_noise.noise_pairs",
-    "sample_prioritization.cells",
-    "sample_prioritization.choices",
-    "sample_prioritization.statistics",
+    "benchmarks.estimator --print",
+    "experiments.adaptive_label_smoothing.unseen ",
+    "experiments.correlated_label_noise.clean_nll",
+    "experiments.correlated_label_noise.label_errors ",
+    "experiments.correlated_label_noise.marked_maps ",
+    "experiments.correlated_label_noise.noise_pairs ",
+    "experiments.sample_prioritization.cells ",
+    "experiments.sample_prioritization.choices ",
+    "experiments.sample_prioritization.statistics ",
 )
 _WITH_TABLES = sorted(
     path.name
     for path in PAGES.glob("*.md")
-    if _CALL in path.read_text() and _UNSAVED.get(path.name, ()) is not None
+    if any(f"python -m {command}" in path.read_text() for command in ("experiments.table ", *_ALSO))
+    and _UNSAVED.get(path.name, ()) is not None
 )
 
 
@@ -93,8 +92,10 @@ def _calls(page):
         block = block.replace("\\\n", " ")
         for name, values in re.findall(r"for (\w+) in ([^;]*);", block) or [("", "-")]:
             for command in _ALSO:
-                found = re.findall(rf"python -m experiments\.{re.escape(command)} (.*)", block)
-                others |= {(f"experiments.{command}", arguments) for arguments in found}
+                module, *first = command.split()
+                found = re.findall(rf"python -m {re.escape(command)}(.*)", block)
+                found = [x.replace("benchmarks/", f"{ROOT}/benchmarks/") for x in found]
+                others |= {(module, "".join((*first, x))) for x in found}
             for arguments in re.findall(f"{re.escape(_CALL)}(.*)", block):
                 calls |= {arguments.replace(f"${name}", x) for x in values.split() if name} or {
                     arguments
