@@ -120,10 +120,17 @@ def issues(
     return results
 
 
-def issues_table(results: list[dict]) -> list[str]:
-    """Lines of Markdown: each ranking over seeds, and its difference from cleanlab's, by seed."""
+def issues_table(results: list[dict], reference: str | None = None) -> list[str]:
+    """Lines of Markdown: each ranking over seeds, and its difference from another, by seed.
+
+    Args:
+      results: as `issues` returns them.
+      reference: the other ranking; defaults to the last one, cleanlab's.
+    """
     names = list(dict.fromkeys(row["ranking"] for row in results))
-    reference = names[-1]
+    reference = reference or names[-1]
+    if reference not in names:
+        raise SystemExit(f"no ranking is {reference!r}; choose one of {', '.join(names)}.")
     lines = ["| ranking | seeds |", "| --- | --- |"]
     for metric in ("precision_at_500", "average_precision"):
         lines[0] += f" {metric} | difference |"
@@ -145,6 +152,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--data", help=".npz of features")
     parser.add_argument("--print", metavar="FILE", help="saved results of --what=issues")
+    parser.add_argument("--reference", help="ranking from which --print shows the differences")
     parser.add_argument("--what", choices=("speed", "issues"), default="speed")
     parser.add_argument("--label", default="worse_label")
     parser.add_argument("--seeds", type=int, default=10)
@@ -153,7 +161,7 @@ def main() -> None:
     parser.add_argument("--out", help="JSON file of the results")
     flags = parser.parse_args()
     if flags.print:
-        print("\n".join(issues_table(files.read_json(flags.print)["results"])))
+        print("\n".join(issues_table(files.read_json(flags.print)["results"], flags.reference)))
         return
     if not flags.data:
         parser.error("give --data=FILE.npz, or --print=FILE.")
@@ -170,7 +178,9 @@ def main() -> None:
     if flags.out:
         record = {
             "arguments": {
-                name: value for name, value in vars(flags).items() if name not in ("out", "print")
+                name: value
+                for name, value in vars(flags).items()
+                if name not in ("out", "print", "reference")
             }
             | {"data": Path(flags.data).name},
             "device": jax.devices()[0].device_kind,

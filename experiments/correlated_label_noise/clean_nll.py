@@ -84,7 +84,7 @@ def main() -> None:
                 theirs = np.array([columns[chosen.reference, seed] for seed in seeds])
                 differences = [
                     "{:+.3f} ± {:.3f}".format(*comparison.paired(*pair))
-                    for pair in zip(values.T, theirs.T)
+                    for pair in zip(values.T.tolist(), theirs.T.tolist())
                 ]
                 print(f"| {name} | {row} - {chosen.reference} | {' | '.join(differences)} |")
     if flags.save:

@@ -89,12 +89,13 @@ def _calls(page):
     """The commands of a page and their arguments, with each --at and --reference that it names."""
     calls, others = set(), set()
     for block in re.findall(r"```sh\n(.*?)```", page, re.DOTALL):
-        block = block.replace("\\\n", " ")
+        block = re.sub(r" *\\\n *", " ", block)
         for name, values in re.findall(r"for (\w+) in ([^;]*);", block) or [("", "-")]:
             for command in _ALSO:
                 module, *first = command.split()
                 found = re.findall(rf"python -m {re.escape(command)}(.*)", block)
                 found = [x.replace("benchmarks/", f"{ROOT}/benchmarks/") for x in found]
+                found = [x.replace(f"${name}", y) for x in found for y in values.split()]
                 others |= {(module, "".join((*first, x))) for x in found}
             for arguments in re.findall(f"{re.escape(_CALL)}(.*)", block):
                 calls |= {arguments.replace(f"${name}", x) for x in values.split() if name} or {
