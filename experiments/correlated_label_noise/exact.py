@@ -55,7 +55,7 @@ TABLES = {
         (0.15, 1.0, 4.0),
     ),
     "exact_tiny_imagenet": _table(
-        "frozen features of all of Tiny-ImageNet, clean labels",
+        "frozen features of all classes of Tiny-ImageNet, clean labels",
         "cifar10_n_features_het_diag",
         "features",
         frozen.TRAINING | frozen.LAST_EPOCH | frozen.TINY_IMAGENET | {"head.num_classes": 200},

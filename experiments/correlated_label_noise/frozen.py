@@ -7,8 +7,8 @@ r"""Tables on frozen features of EfficientNet-Lite0, where a run takes seconds: 
 
 5,000 training images of CIFAR-10N are held out with their noisy labels, whose NLL chooses
 temperature and, in the linear tables, weight decay. Split, start and noise follow from the seed.
-The public weights were trained on ImageNet, which has the training images of Tiny-ImageNet; its
-tables report its validation images alone.
+The public weights were trained on ImageNet, which has the training images of Tiny-ImageNet and
+perhaps its validation images, on which its tables report.
 """
 
 from typing import Any
@@ -216,13 +216,13 @@ TABLES = {
         grid={"head.temperature": (1.0, 4.0, 16.0)},
     ),
     "tiny_imagenet_features": _tiny_imagenet(
-        "With clean labels and similar classes, correlated noise helps: all of Tiny-ImageNet,"
+        "With clean labels and similar classes, correlated noise helps: all classes of Tiny-ImageNet,"
         " frozen features."
     ),
     **{
         f"tiny_imagenet_siblings_{percent}": _tiny_imagenet(
             f"Correlated noise helps if {percent} % of the labels of the 65 classes with siblings"
-            " in WordNet are those of a sibling: all of Tiny-ImageNet, frozen features.",
+            " in WordNet are those of a sibling: all classes of Tiny-ImageNet, frozen features.",
             siblings.curation(percent / 100),
             _primary("low_rank_15", "accuracy", "nll"),
         )

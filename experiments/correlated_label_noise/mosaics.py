@@ -6,7 +6,7 @@ r"""Images with several labels: mosaics of four Tiny-ImageNet images.
 
 The first writes DIR/tiny_imagenet_mosaics.npz: each mosaic has four random images in two rows, and
 their classes as its labels. No image is in two mosaics. Training mosaics are of training images,
-test mosaics of validation images, which the public weights have not seen.
+test mosaics of validation images.
 """
 
 import numpy as np
