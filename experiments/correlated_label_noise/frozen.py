@@ -216,8 +216,8 @@ TABLES = {
         grid={"head.temperature": (1.0, 4.0, 16.0)},
     ),
     "tiny_imagenet_features": _tiny_imagenet(
-        "With clean labels and similar classes, correlated noise helps: all classes of Tiny-ImageNet,"
-        " frozen features."
+        "With clean labels and similar classes, correlated noise helps: all classes of"
+        " Tiny-ImageNet, frozen features."
     ),
     **{
         f"tiny_imagenet_siblings_{percent}": _tiny_imagenet(
