@@ -1,8 +1,9 @@
 """Intervals of differences over other seeds and other test examples, for `table --crossed`.
 
-They require the predictions of the runs. For detectors they are of AP, AP50, AP75 and AR, and the
-examples are images. With --save, experiments/S/results/crossed/T.SCALE.json
-keeps them, so that the table prints them without the runs.
+They require the predictions of the runs; rows without keep their intervals over seeds. For
+detectors they are of AP, AP50, AP75 and AR, and the examples are images. With --save,
+experiments/S/results/crossed/T.SCALE.json keeps them, so that the table prints them without the
+runs.
 """
 
 from collections.abc import Mapping, Sequence
@@ -28,14 +29,16 @@ class Crossed:
         self.path = path(study.saved_path(study_name, table, scale))
         saved = files.read_json(self.path) if self.path.exists() else []
         self._entries = {_key(entry): entry for entry in saved}
+        self._found: set[str] = set()  # rows
+        self._not_found: dict[str, None] = {}  # rows, in order
 
     def differences(
         self, ours: Results, theirs: Results, regime: study.Regime
     ) -> dict[str, Interval]:
         """The difference of two rows by metric, without temperature scaling; paired by seed.
 
-        Raises:
-          SystemExit: a run is not in OUT, and the difference is not saved.
+        It is empty if they have no seed in common, or if a run is not in OUT and the difference is
+        not saved.
         """
         seeds = sorted(set(ours) & set(theirs))
         if not seeds:
@@ -52,13 +55,26 @@ class Crossed:
             entry["differences"] = _differences(jobs, regime.report)
             self._entries[_key(entry)] = entry
         elif _key(entry) not in self._entries:
-            raise SystemExit(
-                f"--crossed requires the predictions of {entry['row']} and {entry['reference']},"
-                f" but these runs are not in OUT, and {self.path} does not have the difference;"
-                " run experiments.run first."
-            )
+            self._not_found[entry["row"]] = None
+            return {}
+        self._found.add(entry["row"])
         found = self._entries[_key(entry)]["differences"]
         return {metric: Interval(*interval) for metric, interval in found.items()}
+
+    def rows_left_out(self) -> list[str]:
+        """The rows whose differences were asked for, but are neither in OUT nor saved.
+
+        Raises:
+          SystemExit: there is no difference at all.
+        """
+        rows = list(self._not_found)
+        if rows and not self._found:
+            raise SystemExit(
+                f"--crossed requires the predictions of {', '.join(rows)} and of the row with which"
+                f" they are compared, but these runs are not in OUT, and {self.path} does not have"
+                " the differences; run experiments.run first."
+            )
+        return rows
 
     def save(self) -> None:
         """Writes the differences of this call and those that were saved before."""

@@ -50,6 +50,11 @@ def text(
             else _regime(chosen, regime, tuned, numbers, intervals)
         )
         lines += ["", f"**{name}**", "", *regime_lines]
+    if intervals and (left_out := intervals.rows_left_out()):
+        lines += [
+            "",
+            f"Intervals over seeds alone, for want of predictions: {', '.join(left_out)}.",
+        ]
     if chosen.reference:
         lines += _primary(chosen, job_results)
     if chosen.changed:

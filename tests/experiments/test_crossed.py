@@ -23,6 +23,7 @@ SMALL = Table(
     rows=(
         Row("fast", "digits_hom", {"schedule.learning_rate": 0.5}),
         Row("slow", "digits_hom", {"schedule.learning_rate": 0.001}),
+        Row("unsaved", "digits_hom", {"schedule.learning_rate": 0.1}),
     ),
     metrics=("accuracy", "nll"),
     regimes={"last": Regime(select=None, report="test")},
@@ -41,6 +42,9 @@ def test_saved_intervals_are_printed_without_the_runs(tmp_path, monkeypatch, cap
     for job in jobs:
         assert run.run(job, None) is None
         saved[job.fingerprint] = files.read_json(job.directory / "results.json")
+    for job in jobs:
+        if job.row == "unsaved":
+            shutil.rmtree(job.directory)
 
     def call(module, *flags):
         words = ["--study=study", "--table=small", f"--out={tmp_path / 'runs'}", *flags]
@@ -49,7 +53,9 @@ def test_saved_intervals_are_printed_without_the_runs(tmp_path, monkeypatch, cap
         return capsys.readouterr().out
 
     def printed(*flags):
-        (line,) = re.findall(r"\| fast .*", call(table, *flags))
+        text = call(table, *flags)
+        (line,) = re.findall(r"\| fast .*", text)
+        assert ("predictions: unsaved." in text) == ("--crossed" in flags)
         return line
 
     with_runs = printed("--crossed", "--save")
@@ -57,7 +63,7 @@ def test_saved_intervals_are_printed_without_the_runs(tmp_path, monkeypatch, cap
     assert printed() != with_runs
     shutil.rmtree(tmp_path / "runs")
     assert printed("--crossed") == with_runs
-    with pytest.raises(SystemExit, match="requires the predictions of slow and fast"):
+    with pytest.raises(SystemExit, match="requires the predictions of slow, unsaved and of"):
         printed("--crossed", "--reference=fast")
     with pytest.raises(SystemExit, match="add --crossed"):
         printed("--save")
