@@ -45,7 +45,19 @@ class Derived:
 
         Computed where the run is complete, else as they were saved; None if they are not.
         """
-        if _is_complete(job):
+        return self._of((job,), part, compute)
+
+    def of_all(self, jobs: Sequence[study.Job], part: str, compute: Callable[[], Any]) -> Any:
+        """The numbers of several runs together, such as of an ensemble; None as above.
+
+        They are saved with the first run, by the points and seeds of all.
+        """
+        names = (" ".join((*(f"{k}={v}" for k, v in job.point), str(job.seed))) for job in jobs)
+        return self._of(jobs, f"{part}; {', '.join(names)}", compute)
+
+    def _of(self, jobs: Sequence[study.Job], part: str, compute: Callable[[], Any]) -> Any:
+        job = jobs[0]
+        if all(map(_is_complete, jobs)):
             numbers = files.plain(compute())
         elif (numbers := self.saved.get(job.fingerprint, {}).get("numbers", {}).get(part)) is None:
             return None

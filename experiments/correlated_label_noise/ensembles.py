@@ -8,12 +8,18 @@ deviation of single models over seeds, and of ensembles of four
 subsets if there are more. Temperatures are fitted on the same evaluation as in the table, if all
 seeds of every method hold out the same examples. Subsets share members, so their standard deviation
 shows how much depends on the choice of members; it is not a standard error of the mean.
+
+Predictions of members are not saved in the repository. The numbers of --size=4 are with --save, in
+experiments/correlated_label_noise/results/ensembles/, so that they are printed without the runs.
 """
 
+import functools
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
-from experiments import study
+from experiments import derived, study
 from experiments.correlated_label_noise.noise_pairs import table_parser, table_results
 from heteroscedastic import files, user_errors
 from heteroscedastic.analysis.uncertainty import ensemble
@@ -35,8 +41,10 @@ def main() -> None:
         default=128,
         help="maximum number of ensembles per method; a random subset if there are more",
     )
+    derived.add_flag(parser)
     flags = parser.parse_args()
-    chosen, results = table_results(flags, with_saved=False)
+    chosen, results = table_results(flags)
+    saved = derived.Derived(__file__, flags, [result.job for result in results])
     rows = flags.rows or [row.name for row in chosen.rows]
     unknown = sorted(set(rows) - {row.name for row in chosen.rows})
     if unknown:
@@ -51,33 +59,56 @@ def main() -> None:
             {row: [m for (r, _), m in sorted(tuned.items()) if r == row] for row in rows},
             regime,
             flags,
+            saved,
         )
+    if flags.save:
+        saved.save()
 
 
-def _print_regime(results_by_row, regime, flags):
+def _numbers(
+    directories: Sequence[files.Path], regime: study.Regime, size: int, max_subsets: int
+) -> dict[str, Any]:
+    """What a row has of its runs: single models, ensembles of one size, and about their data."""
+    members = ensemble.members(directories, regime.report, regime.fitted_on)
+    return dict(
+        fit=members.fit,
+        num_training_sets=ensemble.num_training_sets(members),
+        sizes=[
+            ensemble.size_result(
+                members.predictions,
+                number,
+                max(len(directories), max_subsets),
+                fit_predictions=members.fit_predictions,
+            )
+            for number in (1, size)
+        ],
+    )
+
+
+def _print_regime(results_by_row, regime, flags, saved):
     """Prints the table of one regime."""
     lines, set_counts, fits = [], set(), set()
     for row, results in results_by_row.items():
-        directories = [result.job.directory for result in results]
-        members = (
-            ensemble.members(directories, regime.report, regime.fitted_on) if results else None
-        )
-        if not members or len(results) < flags.size:
+        numbers = None
+        if len(results) >= flags.size:
+            directories = [result.job.directory for result in results]
+            numbers = saved.of_all(
+                [result.job for result in results],
+                f"{regime.report}, ensembles of {flags.size}, at most {flags.max_subsets}",
+                functools.partial(_numbers, directories, regime, flags.size, flags.max_subsets),
+            )
+        if not numbers:
             raise ValueError(
                 f"{row} has {len(results)} seeds with a complete grid in {flags.out}, but --size is"
-                f" {flags.size}; run experiments.run first, as an ensemble needs predictions, which"
-                " experiments.save_results does not save."
+                f" {flags.size}, or their predictions are missing; run experiments.run first, as an"
+                " ensemble needs predictions, and only what --save wrote is printed without."
             )
-        set_counts.add(ensemble.num_training_sets(members))
-        fits.add(members.fit)
+        set_counts.add(numbers["num_training_sets"])
+        fits.add(numbers["fit"])
         points = Counter(", ".join(str(v) for _, v in r.job.point) or "-" for r in results)
         chosen = ", ".join(f"{point} ({n}x)" for point, n in points.most_common())
-        for kind, number in (("single", 1), ("ensemble", flags.size)):
-            max_subsets = max(len(results), flags.max_subsets)
-            size = ensemble.size_result(
-                members.predictions, number, max_subsets, fit_predictions=members.fit_predictions
-            )
-            lines.append((row, kind, chosen, size))
+        for kind, size in zip(("single", "ensemble"), numbers["sizes"], strict=True):
+            lines.append((row, kind, chosen, ensemble.SizeResult(**size)))
     table = files.read_json(Path(__file__).with_name("paper.json"))["tables"]["table_7"]
     metrics = [name for name in lines[0][-1].mean if all(name in line[-1].mean for line in lines)]
     paper = {row["id"]: row for row in table["rows"]}

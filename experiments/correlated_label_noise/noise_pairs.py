@@ -184,14 +184,10 @@ def table_parser(description: str) -> argparse.ArgumentParser:
     return parser
 
 
-def table_results(
-    flags: argparse.Namespace, with_saved: bool = True
-) -> tuple[study.Table, list[study.JobResult]]:
-    """The table that the flags name, and its results; without saved ones, of finished runs."""
+def table_results(flags: argparse.Namespace) -> tuple[study.Table, list[study.JobResult]]:
+    """The table that the flags name, and its results."""
     chosen = study.table("correlated_label_noise", flags.table)
-    saved = {}
-    if with_saved:
-        saved = study.saved_results("correlated_label_noise", flags.table, flags.scale)
+    saved = study.saved_results("correlated_label_noise", flags.table, flags.scale)
     out = files.as_path(flags.out) / "correlated_label_noise" / flags.table
     results = study.job_results(chosen, flags.scale, out, saved)
     return chosen, study.results_at(chosen, results, flags.at) if flags.at else results

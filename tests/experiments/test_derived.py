@@ -1,3 +1,4 @@
+import functools
 from types import SimpleNamespace
 
 import numpy as np
@@ -38,6 +39,21 @@ def test_saved_numbers_are_those_of_the_runs_and_stand_in_for_them(jobs):
     assert saved.of(jobs[0], "last epoch", lambda: pytest.fail("the run is gone")) == computed
     assert saved.of(jobs[0], "early stopping", lambda: pytest.fail("the run is gone")) is None
     assert saved.saved["job 0"]["seed"] == 0
+
+
+def test_numbers_of_several_runs_are_those_of_these_seeds_and_points(jobs):
+    (jobs[1].directory / "results.json").touch()
+    of_runs = Derived(COMMAND, FLAGS, jobs)
+    assert of_runs.of_all(jobs, "ensemble", lambda: 3) == 3
+    of_runs.save()
+    for each in jobs:
+        (each.directory / "results.json").unlink()
+    saved = Derived(COMMAND, FLAGS, jobs)
+    gone = functools.partial(pytest.fail, "the runs are gone")
+    assert saved.of_all(jobs, "ensemble", gone) == 3
+    assert saved.of_all(jobs[:1], "ensemble", gone) is None
+    tuned_otherwise = jobs[1]._replace(point=(("head.temperature", 4.0),))
+    assert saved.of_all([jobs[0], tuned_otherwise], "ensemble", gone) is None
 
 
 def test_a_run_comes_before_what_was_saved_of_it_and_other_runs_are_dropped(jobs):

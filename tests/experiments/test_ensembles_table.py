@@ -1,6 +1,8 @@
+import shutil
+
 import pytest
 
-from experiments import run, study
+from experiments import run, save_results, study
 from experiments.correlated_label_noise import ensembles, rows
 from heteroscedastic.analysis.uncertainty import ensemble
 
@@ -20,12 +22,17 @@ def test_single_models_and_ensembles_are_printed_with_the_papers_numbers_and_sca
         for j in study.jobs(FEW, "cpu", tmp_path / "correlated_label_noise" / "few")
         if dict(j.point)[T] == 2.0
     ]
-    monkeypatch.setattr(
-        "sys.argv", ["ensembles", "--table=few", "--size=2", "--at=2.0", f"--out={tmp_path}"]
-    )
+    monkeypatch.setattr(study, "saved_path", lambda *_: tmp_path / "saved/few.cpu.json")
     assert [run.run(job, None) for job in jobs] == [None] * 4
-    ensembles.main()
-    printed = capsys.readouterr().out
+
+    def call(module, *flags):
+        monkeypatch.setattr("sys.argv", ["", "--table=few", f"--out={tmp_path}", *flags])
+        module.main()
+        return capsys.readouterr().out
+
+    flags = "--size=2", "--at=2.0"
+    printed = call(ensembles, *flags, "--save")
+    call(save_results, "--study=correlated_label_noise")
     first = printed[printed.index("**last epoch**") :]
     lines = [line for line in first.splitlines() if line.startswith("|")]
     heads, _, *cells = ([cell.strip() for cell in line.strip("|").split("|")] for line in lines)
@@ -42,11 +49,8 @@ def test_single_models_and_ensembles_are_printed_with_the_papers_numbers_and_sca
     assert "Temperatures are fitted on valid." in first
     assert line["chosen"] == "2.0 (2x)"
     assert float(line["paper nll"]) == 0.877
-
-
-def test_without_runs_the_error_says_that_an_ensemble_needs_predictions(tmp_path, monkeypatch):
-    monkeypatch.setattr("sys.argv", ["ensembles", "--table=ensembles", f"--out={tmp_path}"])
-    with pytest.raises(
-        SystemExit, match=r"hom has 0 seeds .* run experiments.run first, .* needs predictions"
-    ):
-        ensembles.main()
+    for job in jobs:
+        shutil.rmtree(job.directory)
+    assert call(ensembles, *flags) == printed[: printed.index("\n" + str(tmp_path / "saved"))]
+    with pytest.raises(SystemExit, match=r"hom has 2 seeds .* an ensemble needs predictions"):
+        call(ensembles, "--size=1", "--at=2.0")
