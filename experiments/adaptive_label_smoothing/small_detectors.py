@@ -46,6 +46,8 @@ _COCO_256 = {
     ),
     "training.batch_size": 8,
     "training.cached_maps": True,
+    # At 0.02 the tail dies: its last ReLU6 is 0 or 6 for every region.
+    "schedule.learning_rate": 0.005,
 }
 _PUBLIC = {"warm_start.weights": "pretrained:EfficientNetLite0"}
 
@@ -135,6 +137,7 @@ TABLES = {
                 "head.num_classes": 81,
                 "evals": dict(train=dict(split="train", checkpoint="last", answers=None)),
                 "training.num_epochs": 300.0,  # of two steps
+                "schedule.warmup_epochs": 10.0,
                 "training.checkpoint_epochs": 50.0,
             },
         ),
