@@ -136,7 +136,7 @@ TABLES = {
                 "data.train": _LITE_RANGE,
                 "head.num_classes": 81,
                 "evals": dict(train=dict(split="train", checkpoint="last", answers=None)),
-                "training.num_epochs": 300.0,  # of two steps
+                "training.num_epochs": 400.0,  # of two steps
                 "schedule.warmup_epochs": 10.0,
                 "training.checkpoint_epochs": 50.0,
             },
