@@ -19,6 +19,8 @@ _MOSAICS = {
     "proposals.sizes": (12.0, 24.0, 40.0),
     "proposals.ratios": (0.5, 1.0, 2.0),
     "proposals.channels": 32,
+    "proposals.num_candidates": (1000, 2000),
+    "proposals.num_proposals": (64, 100),
     "proposals.num_regions": 16,
     "training.num_epochs": 3.0,  # of 188 steps, as an epoch has each of 1,500 mosaics twice
 }
@@ -31,7 +33,7 @@ _COCO_256 = {
     "data.eval": _LITE_RANGE,
     "data.max_boxes": 64,
     "backbone": dict(name="EfficientNetLite0", dtype="float32", group_size=None),
-    "proposals.sizes": (16.0, 32.0, 64.0, 128.0),
+    "proposals.sizes": (4.0, 8.0, 16.0, 32.0, 64.0, 128.0),
     "proposals.ratios": (0.5, 1.0, 2.0),
     "proposals.channels": 128,
     "proposals.num_candidates": (600, 300),
@@ -136,7 +138,7 @@ TABLES = {
                 "data.train": _LITE_RANGE,
                 "head.num_classes": 81,
                 "evals": dict(train=dict(split="train", checkpoint="last", answers=None)),
-                "training.num_epochs": 400.0,  # of two steps
+                "training.num_epochs": 300.0,  # of two steps
                 "schedule.warmup_epochs": 10.0,
                 "training.checkpoint_epochs": 50.0,
             },
