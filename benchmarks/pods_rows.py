@@ -21,7 +21,10 @@ SLICES = {
 }
 # The detector of adaptive label smoothing, in two images a device, and what its other head adds.
 DETECTORS = ("coco_frcnn_hom", "coco_frcnn_het_full")
-_OF_DETECTORS = {"data.extras": ("boxes",), "warm_start.workdir": "runs/classifier"}
+_OF_DETECTORS = {
+    "data.extras": ("boxes", "objects/is_crowd"),
+    "warm_start.workdir": "runs/classifier",
+}
 _CLOSED_FORM = {"predictive": dict(name="sigmoid")}
 # Variants that the paper did not run, compiled for its slice only: other numbers of samples, and
 # predictives without samples.

@@ -19,6 +19,7 @@ from heteroscedastic.runs import schema
 
 _IMAGE_SIZE = re.compile(r"(?:inception_crop|random_crop|resize|fit)\((\d+)")
 _NUM_EXAMPLES = 1_000_000  # of every split; only the schedule depends on it
+_CROWDS = "objects/is_crowd"
 _MAX_LABELS = 16  # default length of label lists in a stream
 
 
@@ -35,16 +36,20 @@ class ShapeStream:
 
         Args:
           config: all its images have one size, and its training chain ends with value_range, the
-            only operation on the device. Its extras are none, or `boxes`.
+            only operation on the device. Its extras are none, or `boxes`, perhaps with
+            `objects/is_crowd`.
         """
         data = config["data"]
         *_, last = data["train"].split("|")
         self.chain = chain(augment, last)
         (self._value_range,) = self.chain
         self._image_size, self._train = image_size(config), data["train"]
-        unknown = set(data["extras"]) - {"boxes"}
+        unknown = set(data["extras"]) - {"boxes", _CROWDS}
         if unknown:
-            raise ValueError(f"ShapeStream has no extras but boxes, not {', '.join(unknown)}.")
+            raise ValueError(
+                f"ShapeStream has no extras but boxes and {_CROWDS}, not {', '.join(unknown)}."
+            )
+        self._has_crowds = _CROWDS in data["extras"]
         self._max_boxes = data["max_boxes"] if data["extras"] else None
         self.occurrences = 2 if "with_mirrored" in self._train else 1
         self._batch_size, self._max_labels = (
@@ -98,6 +103,11 @@ class ShapeStream:
         size = self._batch_size
         is_alone = training and "mask_others" in self._train
         extras = {"boxes": np.zeros((size, 1 if is_alone else self._max_boxes, 4), np.float32)}
+        if "fit(" in self._train:
+            sizes = np.full((size, 2), self._image_size, np.float32)
+            extras |= {"image_size": sizes, "stored_size": sizes}
+        if self._has_crowds:
+            extras[_CROWDS] = np.zeros(extras["boxes"].shape[:2], bool)
         if training and "context(" in self._train:
             extras["context"] = np.zeros(size, bool)
         return extras

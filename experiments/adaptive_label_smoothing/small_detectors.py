@@ -85,15 +85,15 @@ _ADAPTIVE_FIRST = (Primary("adaptive", "ap", "hard", "test"),)
 _WITH_FIXED_TRUNK = _MOSAICS | {"optimizer.fixed": _FIXED_TRUNK, "training.cached_maps": True}
 TABLES = {
     "mosaic_detectors": _detector_table(
-        "A trunk from adaptive smoothing detects objects of other classes better than one from hard"
-        " labels.",
+        "A detector that starts from a classifier with adaptive smoothing, and keeps its trunk,"
+        " detects objects of other classes better than one that starts from hard labels.",
         _PAIR,
         Scale(SEEDS, _WITH_FIXED_TRUNK),
         reference="hard",
         primary=_ADAPTIVE_FIRST,
     ),
     "mosaic_detectors_all": _detector_table(
-        "Trunks from other targets, from CutMix, and without any training.",
+        "Starts from other targets, from CutMix, and from no classifier.",
         (
             *_PAIR,
             *map(_from_classifier, ("label_smoothing", "adaptive_beta_0.25", "cutmix")),
@@ -103,15 +103,16 @@ TABLES = {
         reference="hard",
     ),
     "mosaic_detectors_tuned": _detector_table(
-        "A detector whose trunk is trained above the first stage is better from adaptive smoothing"
-        " than from hard labels.",
+        "A detector whose trunk is trained above the first stage is better where it starts from"
+        " adaptive smoothing than from hard labels.",
         _PAIR,
         Scale(FEW_SEEDS, _MOSAICS | {"optimizer.fixed": _FIXED_AS_IN_THE_PAPER}),
         reference="hard",
         primary=_ADAPTIVE_FIRST,
     ),
     "coco_objects": _detector_table(
-        "A fixed trunk from ImageNet finds objects of COCO better than a random one.",
+        "A detector that starts from ImageNet, and keeps its trunk, finds objects of COCO better"
+        " than one that starts at random and keeps that.",
         (Row("imagenet", _SMALL, _PUBLIC), Row("random", _SMALL)),
         Scale(
             tuple(range(5)),

@@ -113,11 +113,21 @@ def own_chains(data: Mapping[str, Any]) -> dict[str, str]:
     return {n: e["eval"] for n, e in entries if isinstance(e, Mapping) and "eval" in e}
 
 
-def stored_split(data: Mapping[str, Any], split: str) -> str:
-    """The stored split whose positions are the ids of a split of config.data."""
+def data_name(data: Mapping[str, Any], split: str) -> str:
+    """The set of a split of config.data."""
+    entry = _entry(data, split)
+    return data["name"] if isinstance(entry, str) else entry.get("name", data["name"])
+
+
+def _entry(data: Mapping[str, Any], split: str) -> Any:
     # hold_out makes "valid" of train.
     name = "train" if split == "valid" and data["validation_fraction"] else split
-    entry = (data.get("splits") or {}).get(name, name)
+    return (data.get("splits") or {}).get(name, name)
+
+
+def stored_split(data: Mapping[str, Any], split: str) -> str:
+    """The stored split whose positions are the ids of a split of config.data."""
+    entry = _entry(data, split)
     return (entry if isinstance(entry, str) else entry["split"]).partition("[")[0]
 
 

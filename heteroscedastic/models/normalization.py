@@ -18,6 +18,17 @@ def check_group_size(value: int | None) -> None:
         check_number("group_size", value, integer=True, at_least=1)
 
 
+def zero_outside(
+    x: Float[Array, "b *spatial c"],
+    present: Bool[Array, "b"] | Bool[Array, "b height width"],
+) -> Float[Array, "b *spatial c"]:
+    """0 at positions that start at an absent pixel; unchanged where `present` has no pixels."""
+    if present.ndim == 1:
+        return x
+    strides = [whole // part for whole, part in zip(present.shape[1:], x.shape[1:3])]
+    return jnp.where(present[:, :: strides[0], :: strides[1], None], x, 0.0)
+
+
 class BatchNorm(nn.Module):
     """Batch normalisation over the present examples, in float32.
 
@@ -88,11 +99,7 @@ class BatchNorm(nn.Module):
             mean, var = self._statistics(x, present, running)
         inverse = scale / jnp.sqrt(var + self.epsilon)
         normalised = (x - mean) * inverse + bias
-        if present.ndim > 1:
-            strides = [whole // part for whole, part in zip(present.shape[1:], x.shape[1:3])]
-            inside = present[:, :: strides[0], :: strides[1], None]
-            normalised = jnp.where(inside, normalised, 0.0)
-        return normalised.astype(self.dtype)
+        return zero_outside(normalised, present).astype(self.dtype)
 
     def _statistics(self, x, present, running):
         """Mean and variance for each example; updates the running statistics."""

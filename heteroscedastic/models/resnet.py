@@ -19,7 +19,7 @@ from jaxtyping import Array
 
 from heteroscedastic.bind import check_number, check_numbers
 from heteroscedastic.models.convolutions import conv_general_dilated
-from heteroscedastic.models.normalization import BatchNorm, check_group_size
+from heteroscedastic.models.normalization import BatchNorm, check_group_size, zero_outside
 from heteroscedastic.models.stages import Staged
 
 
@@ -125,6 +125,8 @@ class ResNet(Staged):
             x = jax.nn.relu(norm(name="stem_norm")(x, present, train))
         if self.stem == "imagenet":
             x = nn.max_pool(x, (3, 3), (2, 2), padding=((1, 1), (1, 1)))
+            # The first positions outside of an image have seen it, and convolutions read them.
+            x = zero_outside(x, present)
         return x
 
 

@@ -51,9 +51,10 @@ def check(run: Run) -> None:
     by_path = traverse_util.flatten_dict(fixed, sep="/")
     in_trunk = traverse_util.flatten_dict(jax.eval_shape(start, key, *arguments)["params"], sep="/")
     if trained := [path for path in in_trunk if not by_path[path]]:
+        modules = dict.fromkeys("/".join(path.split("/")[:2]) for path in trained)
         raise ValueError(
             f"{_SETTING}, but {trained[0]!r} of the trunk is trained; set it to False, or add"
-            f" {trained[0].rpartition('/')[0]!r} to config.optimizer.fixed."
+            f" {', '.join(map(repr, modules))} to config.optimizer.fixed."
         )
 
 
@@ -78,11 +79,14 @@ def with_maps(run: Run, placement: Placement, state: TrainState, split: Split) -
         )
 
     rows = np.repeat(np.arange(run.pipeline.sizes["train"]), occurrences)
-    parts = []
-    for feed in resident.feeds(rows, size):  # which numbers the occurrences of a row
+    found: np.ndarray | None = None  # all at once, as they may fill half of the memory
+    for i, feed in enumerate(resident.feeds(rows, size)):  # which numbers the occurrences of a row
         own = placement.feed(resident.at_slots(feed, placement.slots(size)), size)
-        parts.append(np.asarray(maps(state.params, state.model_state, split, own)))
-    found = np.concatenate(parts)[: len(rows)]
+        part = np.asarray(maps(state.params, state.model_state, split, own))
+        found = np.empty((len(rows), *part.shape[1:]), part.dtype) if found is None else found
+        target = found[i * size : (i + 1) * size]
+        target[:] = part[: len(target)]
+    assert found is not None, "a split has an example"
     found = found.reshape(-1, occurrences, *found.shape[1:])
     placed = placement.put(found, placement.replicated)
     return split._replace(extras={**split.extras, TRUNK_MAPS: placed})

@@ -10,7 +10,7 @@ import jax
 import numpy as np
 
 from heteroscedastic import files, metrics
-from heteroscedastic.data import dataset
+from heteroscedastic.data import dataset, split_spec
 from heteroscedastic.distributed import consistency, hosts
 from heteroscedastic.distributed.in_flight import NotFiniteError, StepsInFlight, finite
 from heteroscedastic.distributed.preemption import EXIT_CODE, Agreement, StopEvent, StoppedError
@@ -472,7 +472,8 @@ class _Trainer:
             sums, predictions = self._evaluate(name, settings, states[checkpoint])
             arrays = evaluate.arrays(predictions)
             if hosts.is_first():
-                document = self.run.task.document(arrays, self.run.config["data"]["name"])
+                data_name = split_spec.data_name(self.run.config["data"], settings["split"])
+                document = self.run.task.document(arrays, data_name)
                 workdir.write_predictions(self.path, name, arrays, self.owner, document)
             evals[name] = self.run.task.means(sums) | self.run.task.extra_results(arrays)
             if limits := translation.limits(settings):

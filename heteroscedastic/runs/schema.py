@@ -4,6 +4,8 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
+
 from heteroscedastic import tasks
 from heteroscedastic.bind import (
     check_number,
@@ -14,6 +16,7 @@ from heteroscedastic.bind import (
     lookup,
 )
 from heteroscedastic.data import split_spec
+from heteroscedastic.data.dataset import Split
 from heteroscedastic.data.pipeline import Pipeline
 from heteroscedastic.distributed import sharding
 from heteroscedastic.links import LabelForm
@@ -464,8 +467,28 @@ def check_data(config: dict[str, Any], task: Task, data: Pipeline) -> None:
             f" {int(data.class_counts[0]):,} training examples of {name} have it; number the"
             " classes of the boxes from 1."
         )
+    if task.rows == "region":
+        for split, content in data.dataset.splits.items():  # none of a stream
+            if "boxes" in content.extras:
+                _check_boxes(f"{name}, {split}", content)
     for section, settings in evaluated.items():
         _check_answers(section, settings, task, data.label_forms[settings["split"]])
+
+
+def _check_boxes(where: str, split: Split) -> None:
+    """Raises a ValueError where no box has an area, or one has no class."""
+    boxes, labels = split.extras["boxes"], split.labels
+    has_area = np.all(boxes[..., 2:] > boxes[..., :2], axis=-1)
+    if not has_area.any():
+        raise ValueError(
+            f"{where}: no box has an area; a detector needs boxes (y0, x0, y1, x1) with y0 < y1 and"
+            " x0 < x1."
+        )
+    if boxes.shape[:2] == labels.shape and (unnamed := (has_area & (labels < 0)).any(axis=1)).any():
+        raise ValueError(
+            f"{where}: the example of id {split.ids[np.argmax(unnamed)]} has a box without a class"
+            f" ({unnamed.sum():,} examples have); give it a label from 1, or a row of zeros as box."
+        )
 
 
 def _check_answers(section: str, settings: dict[str, Any], task: Task, form: LabelForm) -> None:

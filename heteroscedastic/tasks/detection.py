@@ -24,6 +24,7 @@ from heteroscedastic.tasks import coco
 from heteroscedastic.tasks.task import NUM_LARGEST, Answers
 from heteroscedastic.training.objective import Loss, Mixing, Predictive, Smoothing, Weighting
 
+_HEAD_STD = 0.01  # of the first kernel of the utilities, as in the public code of Faster R-CNN
 _ANCHORS, _REGIONS = zlib.crc32(b"anchors"), zlib.crc32(b"regions")
 
 
@@ -112,6 +113,7 @@ class Detection:
                 "config.task is 'detection', whose evaluation requires pycocotools; install it:"
                 ' pip install -e ".[detection]"'
             )
+        head = head.clone(kernel_init=nn.initializers.normal(_HEAD_STD))
         return Detector(backbone=backbone, head=head, proposals=proposals)
 
     @staticmethod

@@ -74,6 +74,13 @@ def test_an_empty_slice_is_an_error(expression):
         split_spec.parse(expression, SIZES)
 
 
+def test_a_split_has_the_set_of_its_entry():
+    splits = dict(test="test[:5]", other=dict(name="coco/2017", split="validation"))
+    data = dict(name="mine", validation_fraction=0.1, splits=splits)
+    names = [split_spec.data_name(data, s) for s in ("test", "other", "train", "valid")]
+    assert names == ["mine", "coco/2017", "mine", "mine"]
+
+
 def test_the_error_of_an_unknown_split_lists_the_stored_splits():
     with pytest.raises(
         ValueError,

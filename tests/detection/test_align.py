@@ -39,6 +39,13 @@ def test_it_is_the_mean_of_crop_and_resize_of_tensorflow(num_samples):
     np.testing.assert_allclose(found, cells, rtol=1e-4, atol=1e-5)
 
 
+def test_the_mirror_image_of_a_box_is_mirrored():
+    mirrored = BOXES[:, [0, 3, 2, 1]] * [1, -1, 1, -1] + [0, 13, 0, 13]
+    found = align(jnp.asarray(MAPS), jnp.asarray(BOXES), EXTENT, size=5)
+    other = align(jnp.asarray(MAPS[:, ::-1]), jnp.asarray(mirrored, jnp.float32), EXTENT, size=5)
+    np.testing.assert_allclose(other[:, :, ::-1], found, rtol=1e-4, atol=1e-5)
+
+
 def test_its_gradient_is_that_by_differences():
     check_grads(
         lambda maps: align(jnp.asarray(maps), jnp.asarray(BOXES), EXTENT, size=2),

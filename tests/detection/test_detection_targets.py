@@ -50,6 +50,23 @@ def test_perfect_proposals_have_no_loss_and_only_positive_anchors_have_a_loss_of
     np.testing.assert_array_equal(slopes.any(axis=1), is_best)
 
 
+def test_an_image_without_objects_has_a_loss_of_objectness_alone():
+    logits = jnp.linspace(-3, 3, len(ANCHORS))
+    settings = dict(anchors=ANCHORS, boxes=jnp.zeros((2, 4)), size=SIZE, number=16)
+    offsets = jnp.ones((len(ANCHORS), 4))
+
+    def total(logits, offsets):
+        return sum(targets.proposal_losses(KEY, logits, offsets, **settings))
+
+    found = targets.proposal_losses(KEY, logits, offsets, **settings)
+    assert float(found.boxes) == 0
+    assert 0 < float(found.objectness) < np.log1p(np.exp(3))
+    of_logits, of_offsets = jax.grad(total, argnums=(0, 1))(logits, offsets)
+    assert not of_offsets.any()
+    assert (of_logits >= 0).all()
+    assert (of_logits > 0).sum() == 16
+
+
 def test_half_of_the_sampled_anchors_are_positive_at_most():
     is_inside = np.all((ANCHORS[:, :2] >= 0) & (ANCHORS[:, 2:] <= SIZE), axis=1)
     truth = ANCHORS[is_inside][::9]  # each of them is a positive anchor

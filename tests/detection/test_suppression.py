@@ -7,8 +7,6 @@ import pytest
 
 from heteroscedastic.detection.suppression import suppressed
 
-tf = pytest.importorskip("tensorflow")
-
 
 def crowd(n, seed=0, num_scores=None):
     """Random boxes that overlap much; with few distinct scores, most of them are ties."""
@@ -25,6 +23,7 @@ def kept(boxes, scores, number, block, threshold=0.5):
 
 
 def by_tensorflow(boxes, scores, number, threshold=0.5):
+    tf = pytest.importorskip("tensorflow")
     return tf.image.non_max_suppression(boxes, scores, number, iou_threshold=threshold).numpy()
 
 

@@ -16,6 +16,7 @@ from heteroscedastic.analysis.uncertainty.confidence import Diagram
 from heteroscedastic.bind import bind
 from heteroscedastic.detection import coding, detections, proposals, targets
 from heteroscedastic.models import backbones, detector
+from heteroscedastic.tasks.detection import _HEAD_STD
 from heteroscedastic.training import optimizer
 
 PAPER = json.loads((study.Path(rows.__file__).parent / "paper.json").read_text())
@@ -162,6 +163,7 @@ def test_the_constants_of_a_detector_are_those_of_the_public_code():
     assert rpn["smooth_l1_sigma"] == targets._PROPOSAL_SIGMA
     assert [*coding.STDS] == regions["box_stds"]
     assert regions["pool"] == [detector._POOLED] * 2
+    assert f"N(0, {_HEAD_STD}^2)" in code["start"]
 
 
 def test_every_detector_starts_from_a_row():

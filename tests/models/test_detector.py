@@ -115,17 +115,23 @@ def trained(request):
     return model, variables | {"batch_stats": stats}
 
 
-def test_a_larger_canvas_changes_no_detection(trained):
+@pytest.mark.parametrize(
+    "size",
+    [(40.0, 52.0), (48.0, 64.0)],  # no multiples of the stride, and the canvas
+)
+def test_a_larger_canvas_changes_no_detection(trained, size):
     model, variables = trained
     rng = np.random.default_rng(1)
     image = jnp.asarray(rng.normal(size=(1, 48, 64, 3)), jnp.float32)
-    size = jnp.array([[40.0, 52.0]])  # no multiples of the stride
+    size = jnp.array([size])
     canvas = jnp.pad(image, ((0, 0), (0, 32), (0, 16), (0, 0)), constant_values=9.0)
     apply = jax.jit(lambda x: model.apply(variables, x, jnp.ones(1, bool), sizes=size))
     small, large = apply(image), apply(canvas)
     assert is_box(small.boxes).sum() > 2
     assert (small.boxes[..., 2:] <= size[0]).all()
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=2e-4, atol=2e-4), small, large)
+    if size[0, 0] == 48:
+        return
     changed = np.s_[39, 51] if isinstance(model.backbone, ResNet) else np.s_[10:40, 10:52]
     change = apply(image.at[0, *changed].add(3.0)).offsets - small.offsets
     assert np.abs(change).max() > 1e-3

@@ -120,12 +120,23 @@ def test_data_without_boxes_or_with_a_background_box_is_an_error():
         run.task.predictions(found, batch, None)
     with pytest.raises(ValueError, match="an example has 3 labels and 4 boxes; pad both"):
         run.task.predictions(found, batch._replace(extras={"boxes": jnp.zeros((2, 4, 4))}), None)
-    dataset = run.dataset
-    train = dataset.splits["train"]
-    splits = {**dataset.splits, "train": train._replace(labels=0 * train.labels)}
-    pipeline = dataclasses.replace(run.pipeline, dataset=dataset._replace(splits=splits))
-    with pytest.raises(ValueError, match="class 0 is the background, but 800 training examples"):
-        schema.check_data(run.config, run.task, pipeline)
+    train = run.dataset.splits["train"]
+    boxes = train.extras["boxes"]
+    unnamed = train.labels.copy()
+    unnamed[3, np.argmin(unnamed[3] > 0) - 1] = -1  # the last
+    for changed, message in (
+        (train._replace(labels=0 * train.labels), "is the background, but 800 training examples"),
+        (train._replace(extras={"boxes": 0 * boxes}), "digits_mosaics, train: no box has an area"),
+        (
+            train._replace(labels=unnamed),
+            f"id {train.ids[3]} has a box without a class .1 examples",
+        ),
+    ):
+        splits = {**run.dataset.splits, "train": changed}
+        dataset = run.dataset._replace(splits=splits)
+        pipeline = dataclasses.replace(run.pipeline, dataset=dataset)
+        with pytest.raises(ValueError, match=message):
+            schema.check_data(run.config, run.task, pipeline)
 
 
 @pytest.fixture(scope="module")
