@@ -261,7 +261,8 @@ def _trends(chosen, regime, metrics, seeds):
                 }
             )
             found = statistics.compared(slopes, dict.fromkeys(slopes, 0.0))
-            cells.append(f"{found.mean:+.4f} ± {found.half:.4f} (p {found.p:.2g})")
+            interval = f" ± {found.half:.4f} (p {found.p:.2g})" if found.num_pairs > 1 else ""
+            cells.append(f"{found.mean:+.4f}{interval}")
         lines.append(f"| {trend.name} | {found.num_pairs} | " + " | ".join(cells) + " |")
     if not lines:
         return []
