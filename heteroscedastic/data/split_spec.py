@@ -120,8 +120,8 @@ def data_name(data: Mapping[str, Any], split: str) -> str:
 
 
 def _entry(data: Mapping[str, Any], split: str) -> Any:
-    # hold_out makes "valid" of train.
-    name = "train" if split == "valid" and data["validation_fraction"] else split
+    # hold_out makes "valid" of train; text has no such setting.
+    name = "train" if split == "valid" and data.get("validation_fraction") else split
     return (data.get("splits") or {}).get(name, name)
 
 

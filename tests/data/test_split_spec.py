@@ -79,6 +79,7 @@ def test_a_split_has_the_set_of_its_entry():
     data = dict(name="mine", validation_fraction=0.1, splits=splits)
     names = [split_spec.data_name(data, s) for s in ("test", "other", "train", "valid")]
     assert names == ["mine", "coco/2017", "mine", "mine"]
+    assert split_spec.data_name(dict(name="text"), "valid") == "text"
 
 
 def test_the_error_of_an_unknown_split_lists_the_stored_splits():
