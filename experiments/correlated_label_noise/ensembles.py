@@ -9,8 +9,8 @@ subsets if there are more. Temperatures are fitted on the same evaluation as in 
 seeds of every method hold out the same examples. Subsets share members, so their standard deviation
 shows how much depends on the choice of members; it is not a standard error of the mean.
 
-Predictions of members are not saved in the repository. The numbers of --size=4 are with --save, in
-experiments/correlated_label_noise/results/ensembles/, so that they are printed without the runs.
+Predictions of members are not saved in the repository. --save keeps the numbers of this size in
+experiments/correlated_label_noise/results/ensembles/, which are then printed without the runs.
 """
 
 import functools

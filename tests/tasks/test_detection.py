@@ -41,6 +41,8 @@ def test_the_loss_is_the_sum_of_four_and_an_absent_image_changes_nothing():
         class_counts=jnp.ones(11),
         **{n: getattr(run.parts, n) for n in ("smoothing", "weighting", "predictive", "loss")},
     )
+    kernel = state.params["head"]["loc"]["kernel"]
+    assert 0.007 < float(jnp.std(kernel)) < 0.013  # 0.01 as in the public code
     step = jax.jit(jax.value_and_grad(objective, has_aux=True))
     key = jax.random.key(1)
     (loss, outputs), gradient = step(state.params, state.model_state, batch, key)
