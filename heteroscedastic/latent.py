@@ -332,9 +332,33 @@ def variance_from_mean(
         mean = jnp.einsum("...nr,...n->...r", latent.factor_loadings, noise_weights)
         total += centred_variance(latent.factor_loadings, mean)
     if latent.factor_scale is not None and latent.shared_loadings is not None:
-        mean = (noise_weights * latent.factor_scale) @ latent.shared_loadings
-        total += centred_variance(latent.factor_scale[..., None] * latent.shared_loadings, mean)
+        if readout is None:
+            total += _shared_variance(latent.factor_scale, latent.shared_loadings, weights)
+        else:
+            mean = (noise_weights * latent.factor_scale) @ latent.shared_loadings
+            loadings = latent.factor_scale[..., None] * latent.shared_loadings
+            total += centred_variance(loadings, mean)
     return total
+
+
+def _shared_variance(
+    scale: Float[Array, "*b k"], loadings: Float[Array, "k q"], weights: Float[Array, "*b k"]
+) -> Float[Array, "*b k"]:
+    """|s_k V_k - m|^2 for m = sum_j w_j s_j V_j, of shared factors, in the memory of `scale`.
+
+    With V_k = c + r_k around the mean row c, the difference is s_k r_k + (s_k - sum_j w_j s_j) c
+    less the weighted mean of s_j r_j. Its square is expanded in these parts, none of which has
+    noise common to all classes.
+    """
+    centre = jnp.mean(loadings, axis=0)
+    rest = loadings - centre
+    deviation = scale - jnp.sum(weights * scale, axis=-1, keepdims=True)
+    mean = (weights * scale) @ rest
+    total = jnp.square(scale) * jnp.sum(jnp.square(rest), axis=-1)
+    total += jnp.square(deviation) * jnp.sum(jnp.square(centre))
+    total += jnp.sum(jnp.square(mean), axis=-1, keepdims=True)
+    total += 2 * scale * (deviation * (rest @ centre) - mean @ rest.T)
+    return jnp.maximum(total - 2 * deviation * (mean @ centre)[..., None], 0.0)
 
 
 def _diagonal(values: Float[Array, "*b k"]) -> Float[Array, "*b k k"]:

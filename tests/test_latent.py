@@ -86,6 +86,33 @@ def test_large_noise_common_to_all_classes_does_not_change_differences():
 
 
 @pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("common", [0.0, 1e3])
+def test_the_variance_from_the_weighted_mean_agrees_with_the_definition(kind, common):
+    one = latent(kind, batch=(2, 3))
+    if one.shared_loadings is not None and one.readout is None:
+        one = one._replace(factor_scale=jnp.ones_like(one.factor_scale))
+    stated = covariance(one)
+    weights = jax.nn.softmax(one.loc)
+    mean = np.einsum("...ij,...j->...i", stated, weights)
+    expected = np.einsum("...ii->...i", stated) - 2 * mean
+    expected += np.einsum("...i,...i->...", mean, weights)[..., None]
+    if one.shared_loadings is not None and one.readout is None:
+        one = one._replace(shared_loadings=one.shared_loadings + common)  # common to all classes
+    actual = latent_lib.variance_from_mean(one, weights)
+    np.testing.assert_allclose(actual, expected, rtol=1e-3, atol=1e-4 + 1e-6 * common)
+
+
+def test_the_variance_from_the_mean_of_shared_factors_agrees_for_any_scale():
+    one = latent("parameter_efficient", batch=(2, 3))._replace(scale_diag=None)
+    weights = jax.nn.softmax(one.loc)
+    loadings = np.asarray(one.factor_scale, np.float64)[..., None] * one.shared_loadings
+    mean = np.einsum("...k,...kq->...q", weights, loadings)
+    expected = np.sum(np.square(loadings - mean[..., None, :]), axis=-1)
+    actual = latent_lib.variance_from_mean(one, weights)
+    np.testing.assert_allclose(actual, expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_temper_divides_the_utilities(kind):
     one = latent(kind)
     tempered = latent_lib.temper(one, 0.15)

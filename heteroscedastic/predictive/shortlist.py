@@ -190,14 +190,16 @@ def _with_lump(latent: LatentGaussian, top: Int[Array, "*b m"], lump: _Lump) -> 
     if latent.scale_diag is not None:
         of_lump = jnp.sqrt(jnp.sum(jnp.square(shares * latent.scale_diag), axis=-1))
         few = few._replace(scale_diag=select(latent.scale_diag, of_lump))
-    parts = [
-        jnp.concatenate(
-            [
-                jnp.take_along_axis(loadings, top[..., None], axis=-2),
-                jnp.einsum("...k,...kr->...r", shares, loadings)[..., None, :],
-            ],
-            axis=-2,
+    parts = []
+    if latent.factor_loadings is not None:
+        chosen = jnp.take_along_axis(latent.factor_loadings, top[..., None], axis=-2)
+        of_lump = jnp.einsum("...k,...kr->...r", shares, latent.factor_loadings)
+        parts.append(jnp.concatenate([chosen, of_lump[..., None, :]], axis=-2))
+    if latent.factor_scale is not None and latent.shared_loadings is not None:
+        # Loadings of all classes of all examples would be far larger than the latent.
+        scale = jnp.take_along_axis(latent.factor_scale, top, axis=-1)[..., None]
+        of_lump = (shares * latent.factor_scale) @ latent.shared_loadings
+        parts.append(
+            jnp.concatenate([scale * latent.shared_loadings[top], of_lump[..., None, :]], axis=-2)
         )
-        for loadings in latent_lib.all_loadings(latent)
-    ]
     return few._replace(factor_loadings=jnp.concatenate(parts, axis=-1)) if parts else few

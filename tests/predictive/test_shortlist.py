@@ -237,6 +237,12 @@ def test_memory_does_not_grow_with_samples_times_classes():
     assert size.temp_size_in_bytes < 4096 * 2 * 9 * 4 * 16 + one.factor_loadings.nbytes * 8
 
 
+def test_memory_does_not_grow_with_examples_times_classes_times_shared_factors():
+    one = latent("parameter_efficient", batch=(64,), k=2000, q=128)
+    size = value_and_gradient.lower(one, 8, 8).compile().memory_analysis()
+    assert size.temp_size_in_bytes < one.loc.nbytes * 64
+
+
 @pytest.mark.parametrize("value", [0, -1])
 def test_a_number_of_classes_below_one_is_an_error(value):
     with pytest.raises(ValueError, match="num_classes"):
