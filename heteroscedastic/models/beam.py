@@ -40,7 +40,8 @@ def search(
     Each of k sequences is continued by every word, and the 2k likeliest results stay. A result
     with an end is complete if it is among the first k. The first k results without an end are
     continued. A sentence is finished with k complete sequences, so other sentences of the batch do
-    not affect it. With k = 1 the search is greedy.
+    not affect it. With k = 1 the search is greedy. No sequence is the end alone, unless there is
+    room for no other.
 
     Args:
       step: of the model. The word before the first is the end.
@@ -50,7 +51,7 @@ def search(
       length_penalty: power of the length, with the end, that divides the log-probability of a
         complete sequence; 1 compares means of log-probabilities, 0 sums.
 
-    Source: fairseq's sequence_generator.py, for when a sequence is complete.
+    Source: fairseq's sequence_generator.py, for when a sequence is complete, and its `min_len`.
     """
     shape = jax.tree.leaves(state)[0].shape[:2]
     num_beams = shape[1]
@@ -68,7 +69,8 @@ def search(
         last = jnp.where(position, search.words[..., position - 1], end)
         log_probs, state = step(last, position, search.state)
         num_words = log_probs.shape[-1]
-        is_allowed = (position < max_tokens - 1) | (jnp.arange(num_words) == end)
+        is_end, is_last = jnp.arange(num_words) == end, position == max_tokens - 1
+        is_allowed = jnp.where(is_end, is_last | (position > 0), ~is_last)
         totals = search.log_probs[..., None] + jnp.where(is_allowed, log_probs, -jnp.inf)
         totals, choices = jax.lax.top_k(totals.reshape(shape[0], -1), 2 * num_beams)
         parents, new = choices // num_words, choices % num_words

@@ -62,7 +62,7 @@ def translations(
     measured = bleu.bleu(tokenized, pipeline.pairs[split].target, language)
     references = [tokens[:-1] for tokens in pipeline.text.target[split].split()]
     is_right = [
-        word_calibration.is_right(best.words, reference)
+        word_calibration.is_right(best.words, reference, words.UNKNOWN)
         for best, reference in zip(found, references, strict=True)
     ]
     log_probs = np.concatenate([best.log_probs for best in found])
@@ -128,8 +128,9 @@ def hypotheses(
 
     def step(previous, position, past):
         latent, past = apply(previous, position, past, sources, method="step")
-        logits = run.predictive(None, latent)
-        return jax.nn.log_softmax(jnp.where(is_word, logits, -jnp.inf)), past
+        log_probs = jax.nn.log_softmax(run.predictive(None, latent))
+        # As in training every class has its probability, though two of them are never said.
+        return jnp.where(is_word, log_probs, -jnp.inf), past
 
     past = model.backbone.no_past(len(source), beam_size, max_tokens)
     limits = dict(max_tokens=max_tokens, length_penalty=length_penalty)

@@ -9,7 +9,7 @@ _EDGES = reliability.equal_edges(15)
 
 
 def is_right(
-    hypothesis: Int[np.ndarray, "t"], reference: Int[np.ndarray, "s"]
+    hypothesis: Int[np.ndarray, "t"], reference: Int[np.ndarray, "s"], unknown: int
 ) -> Bool[np.ndarray, "t"]:
     """Whether the reference has each word of a hypothesis, in an alignment of the two.
 
@@ -22,8 +22,9 @@ def is_right(
     Args:
       hypothesis: words, without the end of the sentence, which any such alignment would match.
       reference: likewise.
+      unknown: word that stands for all that the vocabulary lacks, which is never right.
     """
-    same = hypothesis[:, None] == reference
+    same = (hypothesis[:, None] == reference) & (reference != unknown)
     # [i, j]: the number that can be matched of the first i and the first j words.
     matched = np.zeros((len(hypothesis) + 1, len(reference) + 1), int)
     for i, row in enumerate(same):

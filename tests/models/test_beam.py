@@ -10,10 +10,10 @@ import pytest
 
 from heteroscedastic.models import beam
 
-END, NUM_WORDS, LENGTH, NUM_SENTENCES = 2, 5, 3, 6
+END, NUM_WORDS, LENGTH, NUM_SENTENCES = 2, 5, 3, 12
 # By sentence and prefix: prefix number n followed by word w is number 5 n + w + 1.
 LOG_PROBS = jax.nn.log_softmax(
-    2 * np.random.default_rng(0).normal(size=(NUM_SENTENCES, 31, NUM_WORDS)).astype(np.float32)
+    2 * np.random.default_rng(1).normal(size=(NUM_SENTENCES, 31, NUM_WORDS)).astype(np.float32)
 )
 
 
@@ -47,7 +47,7 @@ def until_end(words):
 @pytest.mark.parametrize("length_penalty", [0.0, 1.0])
 def test_a_wide_beam_finds_all_sequences_and_the_best_is_first(length_penalty):
     others = [word for word in range(NUM_WORDS) if word != END]
-    every = [(*w, END) for n in range(LENGTH) for w in itertools.product(others, repeat=n)]
+    every = [(*w, END) for n in range(1, LENGTH) for w in itertools.product(others, repeat=n)]
     found = search(jnp.arange(NUM_SENTENCES), 32, length_penalty)
     for sentence in range(NUM_SENTENCES):
         each = {w: word_log_probs(sentence, w) for w in every}
@@ -73,14 +73,17 @@ def test_a_beam_of_one_is_greedy():
         while END not in words:
             prefix = functools.reduce(lambda n, w: NUM_WORDS * n + w + 1, words, 0)
             is_last = len(words) == LENGTH - 1
-            words.append(END if is_last else int(LOG_PROBS[sentence, prefix].argmax()))
+            choices = np.array(LOG_PROBS[sentence, prefix])
+            if not words:
+                choices[END] = -np.inf
+            words.append(END if is_last else int(choices.argmax()))
         assert until_end(found.words[sentence, 0]) == words
         assert (found.words[sentence, 0, len(words) :] == END).all()
         lengths.add(len(words))
     assert len(lengths) > 1
     # A sequence that ends before the last position is the same with more room.
     less = search(jnp.arange(NUM_SENTENCES), 1, room=2)
-    is_shorter = np.asarray(less.words[:, 0, 0]) == END
+    is_shorter = np.asarray(found.words[:, 0, 1]) == END
     assert 0 < is_shorter.sum() < NUM_SENTENCES
     np.testing.assert_array_equal(less.scores[is_shorter], found.scores[is_shorter])
     assert (less.scores != found.scores)[~is_shorter].any()

@@ -229,6 +229,10 @@ def test_a_translation_has_no_start_and_no_padding():
     found = translation.model_search(run, state, beam_size=8, length_penalty=0.0)(source, 4)
     assert np.isfinite(found.scores).all()
     assert np.unique(found.words)[:2].tolist() == [words.END, words.UNKNOWN]
+    assert (found.words[..., 0] != words.END).all()  # no translation is empty
+    # Start and padding have their share of the probability, as for the words of a reference.
+    lengths = np.argmax(found.words == words.END, axis=-1) + 1
+    np.testing.assert_allclose(found.log_probs, -lengths * np.log(NUM_WORDS[1]), rtol=1e-6)
 
 
 def test_every_sentence_is_translated_in_its_place_also_where_the_first_search_has_no_room():

@@ -11,7 +11,8 @@ REFERENCE = np.array([5, 6, 5, 7, 8])
 
 
 def right(hypothesis, reference=REFERENCE):
-    return word_calibration.is_right(np.array(hypothesis, int), np.array(reference, int))
+    hypothesis, reference = (np.array(x, int) for x in (hypothesis, reference))
+    return word_calibration.is_right(hypothesis, reference, unknown=99)
 
 
 def test_one_edit_of_the_reference_makes_no_other_word_wrong():
@@ -44,6 +45,10 @@ def test_as_many_words_are_right_as_the_longest_common_subsequence_has():
 def test_of_equal_words_the_last_is_right():
     assert right([9, 9, 5], [9, 5]).tolist() == [False, True, True]
     assert right([5, 9], [9, 5]).tolist() == [True, False]
+
+
+def test_an_unknown_word_is_never_right():
+    assert right([5, 99, 6], [5, 99, 6]).tolist() == [True, False, True]
 
 
 def test_measures_of_two_confidences():
