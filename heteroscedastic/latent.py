@@ -219,7 +219,7 @@ def sample(
 
 def covariance(latent: LatentGaussian) -> Float[Array, "*b k k"]:
     """Covariance of the utilities, diag(d^2) + V V' (section 2), in squared units of utility."""
-    scale_diag, loadings = _terms(check(latent))
+    scale_diag, loadings = terms(check(latent))
     outer = jnp.einsum("...ir,...jr->...ij", loadings, loadings, precision=_HIGHEST)
     return outer + _diagonal(jnp.square(scale_diag))
 
@@ -228,7 +228,7 @@ def covariance_entries(
     latent: LatentGaussian, rows: Int[Array, "p"], cols: Int[Array, "p"]
 ) -> Float[Array, "*b p"]:
     """The entries (rows[i], cols[i]) of the covariance; the full matrix is not computed."""
-    scale_diag, loadings = _terms(check(latent), jnp.concatenate([rows, cols]))
+    scale_diag, loadings = terms(check(latent), jnp.concatenate([rows, cols]))
     p = rows.shape[0]
     own = jnp.where(rows == cols, jnp.square(scale_diag[..., :p]), 0.0)
     return own + jnp.sum(loadings[..., :p, :] * loadings[..., p:, :], axis=-1)
@@ -283,7 +283,7 @@ def difference_variance(latent: LatentGaussian) -> Float[Array, "*b k k"]:
     A softmax depends on the covariance S only through these differences. Noise common to all
     classes cancels before it is squared, so it costs no precision.
     """
-    scale_diag, loadings = _terms(check(latent))
+    scale_diag, loadings = terms(check(latent))
     centred = loadings - jnp.mean(loadings, axis=-2, keepdims=True)
     outer = jnp.einsum("...ir,...jr->...ij", centred, centred, precision=_HIGHEST)
     own = jnp.square(scale_diag) + jnp.diagonal(outer, axis1=-2, axis2=-1)
@@ -296,7 +296,7 @@ def difference_variance_entries(
     latent: LatentGaussian, rows: Int[Array, "p"], cols: Int[Array, "p"]
 ) -> Float[Array, "*b p"]:
     """The entries (rows[i], cols[i]) of `difference_variance`, without the full matrix."""
-    scale_diag, loadings = _terms(check(latent), jnp.concatenate([rows, cols]))
+    scale_diag, loadings = terms(check(latent), jnp.concatenate([rows, cols]))
     own, p = jnp.square(scale_diag), rows.shape[0]
     correlated = jnp.sum(jnp.square(loadings[..., :p, :] - loadings[..., p:, :]), axis=-1)
     return jnp.where(rows == cols, 0.0, own[..., :p] + own[..., p:] + correlated)
@@ -365,7 +365,7 @@ def _diagonal(values: Float[Array, "*b k"]) -> Float[Array, "*b k k"]:
     return values[..., :, None] * jnp.eye(values.shape[-1], dtype=values.dtype)
 
 
-def _terms(
+def terms(
     latent: LatentGaussian, classes: Int[Array, "c"] | None = None
 ) -> tuple[Float[Array, "*b c"], Float[Array, "*b c m"]]:
     """(d, A) with covariance diag(d^2) + A A', for all classes or the given ones.

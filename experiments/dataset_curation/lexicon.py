@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Float, Int
+from scipy import sparse
 
 _NO_WORD = -1  # of the source, which translates words that have no other origin
 
@@ -81,3 +82,29 @@ def common_origins(
         translations = target[source == word].tolist()
         pairs |= {(a, b) for a in translations for b in translations if a < b}
     return np.array(sorted(pairs), int).reshape(-1, 2)
+
+
+def rarely_together(
+    pairs: Int[np.ndarray, "m 2"],
+    sentences: Sequence[Int[np.ndarray, "_"]],
+    most_share: float = 0.1,
+) -> Int[np.ndarray, "n 2"]:
+    """The pairs of which either word is said in place of the other, as "path" and "trail".
+
+    Words that together translate one word, as "in front" does, are in the same sentences.
+
+    Args:
+      pairs: of words.
+      sentences: words of each.
+      most_share: of the sentences with the rarer word, those that also have the other one.
+    """
+    words = np.concatenate(sentences)
+    rows = np.repeat(np.arange(len(sentences)), [len(s) for s in sentences])
+    has = sparse.csc_array(
+        (np.ones(len(words), bool), (rows, words)),
+        shape=(len(sentences), max(int(words.max()), int(np.max(pairs, initial=0))) + 1),
+    ).astype(int)
+    has.data[:] = 1  # a word may be in a sentence twice
+    counts = has.sum(axis=0)
+    both = np.array([int((has[:, [a]] * has[:, [b]]).sum()) for a, b in pairs])
+    return pairs[both <= most_share * counts[pairs].min(axis=1)]

@@ -3,34 +3,42 @@
     python -m experiments.dataset_curation.word_pairs --table=noise_original_multi30k
 
 reads the runs of a table of translation. lexicon.py learns from the stored pairs of training which
-words of the target translate one word of the source. For each measure of two words it prints the
-rank AUC of these pairs among all pairs of words that occur 20 times in training: the probability
-that such a pair has the larger value. Covariances are averages over the test tokens, and their
-absolute values are ranked; beside them stand the mean of p_i p_j and the cosine of the embeddings,
+words of the target translate one word of the source, and are rarely in one sentence. Words are
+whole ones: those that are one entry of the vocabulary, which is seldom a part of another word. For
+each measure of two words it prints the rank AUC of these pairs among all pairs of words that occur
+20 times in training: the probability that such a pair has the larger value. Measures are averages
+over the test tokens, and absolute values of covariances are ranked; `seen` is the mean of
+p_i p_j var(u_i - u_j). Beside them stand the mean of p_i p_j and the cosine of the embeddings,
 which a model without noise has too.
 
 A permutation of the words gives the AUC by chance and p. Words are permuted among those of similar
 frequency, as frequent words have more translations and other covariances than rare ones. The last
-columns are the partial rank correlation given p_i p_j, as noise_pairs.py prints it for images.
+columns are the partial rank correlation given p_i p_j, as noise_pairs.py prints it for images, and
+p by the same permutations.
 """
 
+import collections
 import functools
 import os
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Array, Float, Int
 from scipy import stats
 
 from experiments import derived, study
 from experiments.dataset_curation import lexicon
 from heteroscedastic import files, user_errors
+from heteroscedastic import latent as latent_lib
 from heteroscedastic.analysis.covariance import average as average_lib
 from heteroscedastic.analysis.covariance import known_noise
 from heteroscedastic.analysis.covariance import pairs as pairs_lib
 from heteroscedastic.analysis.report import comparison
 from heteroscedastic.data.text import words as words_lib
+from heteroscedastic.latent import LatentGaussian
 from heteroscedastic.runs import loaded_run as loaded_run_lib
 from heteroscedastic.runs import token_features
 from heteroscedastic.runs.loaded_run import LoadedRun
@@ -38,8 +46,9 @@ from heteroscedastic.runs.loaded_run import LoadedRun
 _STUDY, _SPLIT = "dataset_curation", "test"
 _LEAST_COUNT = 20  # occurrences of a word in training
 _OF_NOISE = ("covariance", "correlation", "centred_correlation")
-_OVERLAP, _COSINE = "p_i p_j", "embedding cosine"
-_BATCH_SIZE = 1024  # tokens at a time
+_OVERLAP, _SEEN, _COSINE = "p_i p_j", "seen", "embedding cosine"
+_BATCH_SIZE = 512  # tokens at a time
+_LEAST_WHOLE = 0.9  # of the occurrences of an entry of the vocabulary, those as a whole word
 
 
 class RankTest(NamedTuple):
@@ -83,12 +92,8 @@ def rank_test(
         mean = ranks[names[pairs[:, 0]], names[pairs[:, 1]]].mean()
         return (mean - (num_pairs + 1) / 2) / (num_all - num_pairs)
 
-    draws = np.random.Generator(np.random.Philox(key=0))
-    observed, names = auc(np.arange(len(measure))), np.empty(len(measure), int)
-    places, permuted = np.argsort(strata, kind="stable"), np.empty(num_permutations)
-    for i in range(num_permutations):
-        names[places] = np.lexsort((draws.random(len(names)), strata))
-        permuted[i] = auc(names)
+    observed = auc(np.arange(len(measure)))
+    permuted = np.array([auc(x) for x in known_noise.permutations(strata, num_permutations)])
     # The tolerance counts values that differ only by rounding as equal.
     p = (1 + np.sum(permuted >= observed - 1e-9)) / (1 + num_permutations)
     return RankTest(float(observed), float(permuted.mean()), float(p))
@@ -110,51 +115,112 @@ def measures(run: LoadedRun, chosen: Int[np.ndarray, "c"]) -> dict[str, Float[np
         for name in _OF_NOISE:
             values = pairs_lib.measure(name, average, covariance, chosen[:, None], chosen)
             found[name] = np.abs(values)
-    found[_OVERLAP] = _overlap(run, features, chosen)
+        found[_SEEN] = _mean(run, features, functools.partial(seen, classes=jnp.asarray(chosen)))
+    found[_OVERLAP] = _mean(run, features, lambda _, probs: probs[:, chosen].T @ probs[:, chosen])
     kernel = np.asarray(head.utilities_parameters(params).kernel, np.float64)[:, chosen]
     kernel /= np.linalg.norm(kernel, axis=0)
     return found | {_COSINE: kernel.T @ kernel}
 
 
-def _overlap(run, features, chosen):
-    @jax.jit
-    def probs(params, part):
-        latent = run.run.latent_of_features(params, part)
-        return jax.nn.softmax(run.run.predictive(None, latent), axis=-1)[:, chosen]
+@jax.default_matmul_precision("highest")
+def seen(
+    latent: LatentGaussian, probs: Float[Array, "b k"], classes: Int[Array, "c"]
+) -> Float[Array, "c c"]:
+    """The sum over examples of p_i p_j var(u_i - u_j), without a matrix for each example.
 
-    total = np.zeros((len(chosen), len(chosen)))
-    for start in range(0, len(features), _BATCH_SIZE):
-        part = np.asarray(probs(run.state.params, features[start : start + _BATCH_SIZE]))
-        total += part.T @ part
-    return total / len(features)
+    Args:
+      latent: of the examples.
+      probs: of its classes.
+      classes: of the pairs.
+    """
+    scale_diag, loadings = latent_lib.terms(latent, classes)
+    probs = probs[:, classes]
+    # Common noise cancels before it is squared.
+    loadings -= jnp.mean(loadings, axis=1, keepdims=True)
+    variance = jnp.square(scale_diag) + jnp.sum(jnp.square(loadings), axis=-1)
+    own = (probs * variance).T @ probs
+    weighted = probs[..., None] * loadings
+    total = own + own.T - 2 * jnp.einsum("bir,bjr->ij", weighted, weighted)
+    return total * (1 - jnp.eye(len(classes)))
+
+
+def _mean(run, features, value):
+    """The mean over tokens of a sum that `value` computes from the latents and probabilities."""
+
+    @jax.jit
+    def batch_sum(params, part):
+        latent = run.run.latent_of_features(params, part)
+        return value(latent, jax.nn.softmax(run.run.predictive(None, latent), axis=-1))
+
+    starts = range(0, len(features), _BATCH_SIZE)
+    parts = (batch_sum(run.state.params, features[i : i + _BATCH_SIZE]) for i in starts)
+    return sum(np.asarray(part, np.float64) for part in parts) / len(features)
+
+
+class Words(NamedTuple):
+    """Whole words of the target, and the pairs of them that are said in place of each other."""
+
+    classes: Int[np.ndarray, "c"]  # entries of the vocabulary
+    counts: Int[np.ndarray, "c"]  # of each as a whole word in training
+    pairs: Int[np.ndarray, "m 2"]  # positions in `classes`
+
+
+def whole_words(
+    sources: Sequence[str], targets: Sequence[Sequence[str]], vocabulary: Sequence[str]
+) -> Words:
+    """The frequent whole words of the target that are seldom parts of others, and their pairs.
+
+    Args:
+      sources: tokenized sentences of training.
+      targets: parts of the words of their translations.
+      vocabulary: of the target.
+    """
+    joined = [words_lib.joined(parts) for parts in targets]
+    (_, of_source), (names, of_target) = _numbered(sources), _numbered(joined)
+    counts = np.bincount(np.concatenate(of_target))
+    as_parts = collections.Counter(part for parts in targets for part in parts)
+    whole = np.array([n >= _LEAST_WHOLE * as_parts[name] for n, name in zip(counts, names)])
+    number = {word: i for i, word in enumerate(vocabulary)}
+    classes = np.array([number.get(name, -1) for name in names])
+    chosen = np.flatnonzero(whole & (classes >= len(words_lib.SPECIAL)) & (counts >= _LEAST_COUNT))
+    position = np.full(len(names), -1)
+    position[chosen] = np.arange(len(chosen))
+    tied = lexicon.common_origins(lexicon.fitted(of_source, of_target))
+    tied = tied[(position[tied] >= 0).all(axis=1)]
+    pairs = np.sort(position[lexicon.rarely_together(tied, of_target)])
+    return Words(classes[chosen], counts[chosen], pairs)
+
+
+def _numbered(sentences: Sequence[str]) -> tuple[list[str], list[Int[np.ndarray, "_"]]]:
+    """The words of the sentences, and their numbers in each."""
+    split = [sentence.split(" ") for sentence in sentences]
+    names = sorted({word for sentence in split for word in sentence})
+    number = {name: i for i, name in enumerate(names)}
+    return names, [np.array([number[word] for word in sentence]) for sentence in split]
 
 
 def of_run(directory: files.Path, data_dir: str | None) -> dict[str, dict[str, float]]:
     """The test of each measure of a run, and `partial` with `partial_p` given p_i p_j."""
     run = loaded_run_lib.load(directory, "last", data_dir)
     text = run.run.pipeline.text
-    sides = (side["train"].split() for side in (text.source, text.target))
-    of_source, of_target = ([sentence[:-1] for sentence in side] for side in sides)
-    counts = np.bincount(np.concatenate(of_target), minlength=len(text.target_words))
-    counts[: len(words_lib.SPECIAL)] = 0
-    chosen = np.flatnonzero(counts >= _LEAST_COUNT)
-    tied = lexicon.common_origins(lexicon.fitted(of_source, of_target))
-    position = np.full(len(counts), -1)
-    position[chosen] = np.arange(len(chosen))
-    pairs = position[tied]
-    pairs = pairs[(pairs >= 0).all(axis=1)]
-    strata = np.log2(counts[chosen]).astype(int)
-    is_tied = np.zeros((len(chosen), len(chosen)))
+    words = text.target_words
+    classes, counts, pairs = whole_words(
+        [words_lib.decoded(tokens, text.source_words) for tokens in text.source["train"].split()],
+        [[words[x] for x in tokens[:-1]] for tokens in text.target["train"].split()],
+        words,
+    )
+    strata = np.log2(counts).astype(int)
+    is_tied = np.zeros((len(classes), len(classes)))
     is_tied[pairs[:, 0], pairs[:, 1]] = is_tied[pairs[:, 1], pairs[:, 0]] = 1
-    found = measures(run, chosen)
+    found = measures(run, classes)
     tests: dict[str, dict[str, float]] = {}
     for name, values in found.items():
         partial = {"rho": float("nan"), "p": float("nan")}
         if name != _OVERLAP:
-            partial = known_noise.rank_correlation(values, is_tied, 199, found[_OVERLAP])
+            partial = known_noise.rank_correlation(values, is_tied, 199, found[_OVERLAP], strata)
         tests[name] = rank_test(values, pairs, strata)._asdict()
         tests[name] |= {"partial": partial["rho"], "partial_p": partial["p"]}
-        tests[name] |= {"pairs": len(pairs), "words": len(chosen)}
+        tests[name] |= {"pairs": len(pairs), "words": len(classes)}
     jax.clear_caches()
     return tests
 

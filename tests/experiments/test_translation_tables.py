@@ -209,6 +209,9 @@ def test_measures_of_word_pairs_are_means_over_the_test_tokens(finished):
     np.testing.assert_allclose(found["covariance"], np.abs(covariance), rtol=1e-3)
     expected = np.mean(probs[:, :, None] * probs[:, None], axis=0)
     np.testing.assert_allclose(found["p_i p_j"], expected, rtol=1e-3)
+    variance = np.asarray(latent_lib.difference_variance(latent))[:, words][:, :, words]
+    expected = np.mean(probs[:, :, None] * probs[:, None] * variance, axis=0)
+    np.testing.assert_allclose(found["seen"], expected, rtol=1e-3, atol=1e-6 * expected.max())
     np.testing.assert_allclose(np.diag(found["embedding cosine"]), 1)
 
 
@@ -218,13 +221,14 @@ def test_the_pairs_of_words_of_a_table_are_tested(finished, monkeypatch, tmp_pat
     monkeypatch.setattr(word_pairs.derived.study, "saved_path", lambda *_: path)
     monkeypatch.setattr(word_pairs.study, "jobs", lambda *_: finished[:1])
     monkeypatch.setattr(word_pairs, "_LEAST_COUNT", 1)
-    tied = np.array([[5, 6], [7, 9]])
-    monkeypatch.setattr(word_pairs.lexicon, "common_origins", lambda _: tied)
+    every = np.stack(np.triu_indices(12, 1), axis=1)  # spelled numbers have no synonyms
+    monkeypatch.setattr(word_pairs.lexicon, "common_origins", lambda _: every)
+    monkeypatch.setattr(word_pairs.lexicon, "rarely_together", lambda pairs, _: pairs[:2])
     monkeypatch.setattr("sys.argv", ["word_pairs", "--save"])
     word_pairs.main()
-    lines = [line.split(" | ") for line in capsys.readouterr().out.splitlines()[2:7]]
+    lines = [line.split(" | ") for line in capsys.readouterr().out.splitlines()[2:8]]
     assert [line[1] for line in lines] == [
-        *("covariance", "correlation", "centred_correlation", "p_i p_j", "embedding cosine")
+        *("covariance", "correlation", "centred_correlation", "seen", "p_i p_j", "embedding cosine")
     ]
     (saved,) = json.loads(path.with_name("word_pairs").joinpath(path.name).read_text()).values()
     assert saved["numbers"]["test"]["covariance"]["pairs"] == 2

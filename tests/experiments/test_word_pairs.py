@@ -2,16 +2,21 @@
 
 import collections
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
+from gaussians import latent
 
 from experiments.dataset_curation import lexicon, word_pairs
+from heteroscedastic import latent as latent_lib
+from heteroscedastic.data.text import words as words_lib
 
 
 def corpus(num_sentences=400, num_words=12, seed=0):
     """Source word f is translated by 2f or 2f + 1, in another order; 24 and 25 have no origin."""
     rng = np.random.default_rng(seed)
-    sources = [rng.integers(num_words, size=5) for _ in range(num_sentences)]
+    sources = [rng.permutation(num_words)[:5] for _ in range(num_sentences)]
     none = [2 * num_words, 2 * num_words + 1]
     targets = [
         np.append(rng.permutation(2 * source + rng.integers(2, size=5)), none) for source in sources
@@ -48,6 +53,46 @@ def test_the_probabilities_are_those_of_the_algorithm_word_by_word():
     assert len(probs) == len(found.probs)
     for f, e, prob in zip(found.source.tolist(), found.target.tolist(), found.probs):
         assert prob == pytest.approx(probs[f, e])
+
+
+def test_words_that_are_often_in_one_sentence_are_not_said_in_place_of_each_other():
+    sentences = [np.array(x) for x in ([0, 2, 2], [1, 3], [4, 5], [4, 5], [4, 6], *[[5, 6]] * 19)]
+    pairs = np.array([[0, 1], [2, 3], [4, 5], [4, 6], [5, 6]])
+    # 4 is in three sentences, in two of them with 5.
+    kept = lexicon.rarely_together(pairs, sentences, most_share=0.4)
+    assert kept.tolist() == [[0, 1], [2, 3], [4, 6]]
+    assert len(lexicon.rarely_together(pairs, sentences, most_share=1.0)) == len(pairs)
+    assert not len(lexicon.rarely_together(pairs[:0], sentences))
+
+
+def test_words_are_whole_ones_of_the_vocabulary_and_their_pairs_are_planted():
+    # Words 0 and 1 of 24 are of two parts each, and 3 is more often the end of "ab@@ 3".
+    def parts(word):
+        return [f"{word}@@", "x"] if word < 2 else [str(word)]
+
+    sources, targets = corpus()
+    targets = [[p for word in target.tolist() for p in parts(word)] for target in targets]
+    targets += [["ab@@", "3"]] * 100
+    sources = [" ".join(map(str, source)) for source in [*sources, *[[99]] * 100]]
+    vocabulary = (*words_lib.SPECIAL, *sorted({p for target in targets for p in target}))
+    found = word_pairs.whole_words(sources, targets, vocabulary)
+    names = [vocabulary[x] for x in found.classes]
+    assert sorted(names) == sorted(str(x) for x in range(2, 26) if x != 3)
+    tied = {tuple(sorted((int(names[a]), int(names[b])))) for a, b in found.pairs}
+    assert tied == {(2 * f, 2 * f + 1) for f in range(2, 12)}
+    assert (found.pairs[:, 0] < found.pairs[:, 1]).all()
+    whole = collections.Counter(p for target in targets for p in target)
+    assert found.counts.tolist() == [whole[name] for name in names]
+
+
+@pytest.mark.parametrize("kind", ["diagonal", "low_rank", "parameter_efficient", "everything"])
+def test_what_is_seen_is_the_sum_of_the_definition(kind):
+    one, classes = latent(kind, batch=(4,), k=6), np.array([5, 0, 2])
+    probs = jax.nn.softmax(one.loc)
+    expected = probs[:, :, None] * probs[:, None] * latent_lib.difference_variance(one)
+    expected = np.sum(expected, axis=0)[np.ix_(classes, classes)]
+    found = word_pairs.seen(one, probs, jnp.asarray(classes))
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
 
 
 PAIRS = np.array([[0, 1], [2, 3], [4, 7]])

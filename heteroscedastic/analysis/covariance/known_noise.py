@@ -1,5 +1,6 @@
 """Known label noise, and how well measures of class pairs agree with it or with probabilities."""
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -89,6 +90,7 @@ def rank_correlation(
     confusion: Float[np.ndarray, "k k"],
     num_permutations: int = 9999,
     given: Float[np.ndarray, "k k"] | None = None,
+    strata: Int[np.ndarray, "k"] | None = None,
 ) -> dict[str, float]:
     """Spearman's correlation, over class pairs, of a measure's absolute values with confusions.
 
@@ -102,6 +104,8 @@ def rank_correlation(
         ranks after a linear fit to the ranks of `given`. The test permutes the remainder of the
         measure. Ranks that depend on those of `given` by the same curve keep a small correlation,
         so that p is a little too small.
+      strata: number of the group of each class within which classes are permuted; None if all are
+        of one group.
 
     Returns:
       `rho`, and `p`: the probability of a correlation at least as large under a random permutation
@@ -119,11 +123,9 @@ def rank_correlation(
     )
     if not (target.any() and remainder.any()):  # skip the permutations
         return {"rho": float("nan"), "p": float("nan")}
-    draws = np.random.Generator(np.random.Philox(key=0))
-    orders = [
-        np.arange(len(measure)),
-        *(draws.permutation(len(measure)) for _ in range(num_permutations)),
-    ]
+    if strata is None:
+        strata = np.zeros(len(measure), int)
+    orders = [np.arange(len(measure)), *permutations(strata, num_permutations)]
     ranks = np.zeros(measure.shape)
     ranks[upper] = remainder
     ranks += ranks.T
@@ -135,6 +137,22 @@ def rank_correlation(
     rho = np.divide(products[:, 0], scales, out=np.zeros_like(scales), where=scales > 0)
     # The tolerance counts values that differ only by rounding as equal.
     return {"rho": float(rho[0]), "p": float(np.mean(rho >= rho[0] - 1e-9))}
+
+
+def permutations(strata: Int[np.ndarray, "k"], number: int) -> Iterator[Int[np.ndarray, "k"]]:
+    """Random orders of classes in which each has the place of one of its group, from one seed.
+
+    Args:
+      strata: number of the group of each class.
+      number: of orders.
+    """
+    draws = np.random.Generator(np.random.Philox(key=0))
+    members = [np.flatnonzero(strata == group) for group in np.unique(strata)]
+    for _ in range(number):
+        order = np.empty(len(strata), int)
+        for own in members:
+            order[own] = own[draws.permutation(len(own))]
+        yield order
 
 
 def _remainder(

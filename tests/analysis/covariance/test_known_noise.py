@@ -106,6 +106,20 @@ def test_the_partial_p_is_uniform_without_a_relation_beyond_the_overlap():
     assert known_noise.rank_correlation(measure, confusion, 99, given=overlap)["p"] < 0.05
 
 
+def test_classes_are_permuted_within_their_strata():
+    strata = np.array([0, 1, 1, 0, 2, 1, 0])
+    orders = list(known_noise.permutations(strata, 50))
+    for order in orders:
+        np.testing.assert_array_equal(strata[order], strata)
+        np.testing.assert_array_equal(np.sort(order), np.arange(7))
+    assert len({tuple(order) for order in orders}) > 20
+    rng, strata = np.random.default_rng(0), np.repeat([0, 1], 8)
+    by_stratum = 5.0 * (strata[:, None] + strata)
+    one, other = (symmetric(rng, 16) + by_stratum for _ in range(2))
+    assert known_noise.rank_correlation(one, other, 99)["p"] <= 0.02
+    assert known_noise.rank_correlation(one, other, 99, strata=strata)["p"] > 0.1
+
+
 def test_without_confusion_there_is_no_correlation():
     assert np.isnan(known_noise.rank_correlation(np.eye(3) + 1.0, np.zeros((3, 3)))["rho"])
 
