@@ -2,9 +2,9 @@
 
     python -m experiments.dataset_curation.decoder_states --out=DIR
 
-reads the runs of seed 0 of the table `smoothing_multi30k` and writes DIR/multi30k_states_NAME.npz
-for each of its rows: what the head sees of every token, and the reference word as label. A set that
-exists is left as it is. The tables `states_NAME_multi30k` train on these sets with --data_dir=DIR.
+reads the runs of the table `smoothing_multi30k` and writes DIR/multi30k_states_NAME_SEED.npz for
+each: what the head sees of every token, and the reference word as label. A set that exists is left
+as it is. The tables `states_NAME_multi30k` train on these sets with --data_dir=DIR, seed by seed.
 """
 
 import os
@@ -13,7 +13,7 @@ from experiments import features, study
 from heteroscedastic import files, user_errors
 from heteroscedastic.runs import embed
 
-_STUDY, _TABLE, _SEED = "dataset_curation", "smoothing_multi30k", 0
+_STUDY, _TABLE = "dataset_curation", "smoothing_multi30k"
 
 
 @user_errors.one_line()
@@ -29,8 +29,8 @@ def main() -> None:
     directory = files.as_path(flags.runs) / _STUDY / _TABLE
     jobs = study.jobs(study.table(_STUDY, _TABLE), flags.scale, directory)
     for job in jobs:
-        name = f"{features.STATES}{job.row}"
-        if job.seed != _SEED or (out / f"{name}.npz").exists():
+        name = f"{features.STATES}{job.row}_{job.seed}"
+        if (out / f"{name}.npz").exists():
             continue
         if not (job.directory / "results.json").exists():
             raise FileNotFoundError(

@@ -75,6 +75,7 @@ _BEFORE: dict[str, dict[str, Any]] = {
         "checkpoint": "last",
         "length_penalty": 1.0,
         "max_tokens": 200,
+        "num_largest": 100,
     },
     "warm_start": {"weights": None, "workdir": None},
 }

@@ -201,11 +201,14 @@ class Evaluation:
       split: that is evaluated.
       checkpoint: "last" or "best".
       answers: "any" if each label of a list is a right answer to a question with one answer.
+      num_largest: logits that are kept of each example above 2,000 classes; the number of classes
+        keeps all, as temperature scaling requires.
     """
 
     split: str
     checkpoint: str = "last"
     answers: str | None = None
+    num_largest: int = 100
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -214,8 +217,7 @@ class TranslationEvaluation(Evaluation):
 
     Attributes:
       during: whether it is also made and logged at every checkpoint, where it chooses nothing.
-      num_largest: logits that are kept of each token above 2,000 words; the number of words keeps
-        all, as temperature scaling requires.
+      num_largest: as of any evaluation, of each token.
       beam_size: hypotheses of a beam search for a translation of each sentence, whose BLEU is
         computed; 1 is greedy, and None translates nothing.
       length_penalty: power of the length of a hypothesis, with its end, that divides its
