@@ -176,8 +176,6 @@ def test_the_states_of_each_condition_are_a_data_set(finished, monkeypatch, tmp_
         store.load(f"multi30k_states_{name}_0", str(tmp_path)) for name in ("original", "hard")
     ]
     assert {"train", "valid", "test"} == set(stored[0].splits)
-    other = store.load("multi30k_states_original_1", str(tmp_path)).splits["test"].inputs
-    assert np.abs(other - stored[0].splits["test"].inputs).max() > 0.1  # of another plain run
     assert stored[0].splits["train"].inputs.shape[1] == 8
     decoder_states.main()
     assert capsys.readouterr().out == ""  # they exist
