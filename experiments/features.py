@@ -13,7 +13,7 @@ from typing import Any
 from heteroscedastic.data.storage import store
 
 _SUFFIX = "_EfficientNetLite0_224"
-# Before the condition and the seed: a set of decoder states of Multi30k, which are features of words.
+# Before condition and seed: a set of decoder states of Multi30k, which are features of words.
 STATES = "multi30k_states_"
 OVERRIDES: dict[str, Any] = {
     "data.name": f"cifar10_n{_SUFFIX}",

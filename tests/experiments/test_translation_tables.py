@@ -13,11 +13,13 @@ from experiments.dataset_curation import (
     decoder_states,
     over_training,
     pictures,
+    token_calibration,
     translations,
     word_pairs,
 )
 from heteroscedastic import files
 from heteroscedastic import latent as latent_lib
+from heteroscedastic.analysis.uncertainty import by_token
 from heteroscedastic.data.storage import store
 from heteroscedastic.runs import loaded_run, predictions, schema, token_features
 
@@ -202,6 +204,31 @@ def test_saved_curves_are_those_of_the_runs(finished, monkeypatch, tmp_path, cap
     monkeypatch.setattr("sys.argv", ["pictures", "--table=figure_6_multi30k", f"--out={tmp_path}"])
     pictures.main()
     assert any(tmp_path.glob("figure_6_multi30k.*"))
+
+
+@pytest.mark.slow
+def test_calibration_by_token_is_that_of_the_runs_of_a_row(finished, monkeypatch, tmp_path, capsys):
+    path = tmp_path / "results" / "figure_6_multi30k.cpu.json"
+    monkeypatch.setattr(token_calibration.derived.study, "saved_path", lambda *_: path)
+    monkeypatch.setattr(token_calibration.study, "jobs", lambda *_: finished)
+    monkeypatch.setattr("sys.argv", ["token_calibration", "--save"])
+    token_calibration.main()
+    printed = [line for line in capsys.readouterr().out.splitlines() if "|" in line]
+    found = by_token.run_report(finished[0].directory, "test")
+    words = found["end"]["words"]
+    excess = f"{words['confidence'] - words['accuracy']:.4f} ± 0.0000"  # of two equal runs
+    assert (
+        f"| words | 2 | {words['count']:,} | {excess} | {words['ece']:.4f} ± 0.0000 |"
+        in "".join(printed)
+    )
+    assert len(printed) == 2 + sum(map(len, found.values()))
+    gone = [job._replace(directory=tmp_path / "gone") for job in finished]
+    monkeypatch.setattr(token_calibration.study, "jobs", lambda *_: gone)
+    token_calibration.main()
+    assert [line for line in capsys.readouterr().out.splitlines() if "|" in line] == printed
+    monkeypatch.setattr("sys.argv", ["token_calibration", "--row=missing"])
+    with pytest.raises(SystemExit, match="has no row missing; give another --row"):
+        token_calibration.main()
 
 
 @pytest.mark.slow

@@ -42,7 +42,12 @@ def splits(archive: files.Path) -> dict[str, Pairs]:
     for member in archives.members(archive):
         name = member.name.rpartition("/")[2]
         if name in names:
-            texts[name] = member.read().decode()
+            try:
+                texts[name] = member.read().decode()
+            except UnicodeDecodeError as error:
+                raise ValueError(
+                    f"{archive}: {name} is not UTF-8 (byte {error.start}); download it again."
+                ) from None
     if missing := sorted(names - set(texts)):
         raise ValueError(f"{archive} has no file {missing[0]}; download it again.")
     kept = _kept(Pairs(*(_training_lines(texts[f"{_TRAIN}.{x}"]) for x in _LANGUAGES)))

@@ -139,7 +139,7 @@ def test_a_split_with_one_language_is_an_error(tmp_path):
         read(tmp_path)
 
 
-def write_archive(path, sides):
+def write_archive(path, sides, encoding="utf-8"):
     """An archive of these lines in German and English, and one pair in each set of the test."""
     content = {
         f"de-en/train.tags.de-en.{language}": "".join(f" {line}\n" for line in side)
@@ -151,9 +151,10 @@ def write_archive(path, sides):
             content[f"de-en/IWSLT14.{name}.de-en.{language}.xml"] = text
     with tarfile.open(path, "w:gz") as archive:
         for name, text in content.items():
+            encoded = text.encode(encoding)
             info = tarfile.TarInfo(name)
-            info.size = len(text.encode())
-            archive.addfile(info, io.BytesIO(text.encode()))
+            info.size = len(encoded)
+            archive.addfile(info, io.BytesIO(encoded))
 
 
 def test_the_archive_gives_the_pairs_of_the_recipe(tmp_path, monkeypatch, capsys):
@@ -181,6 +182,14 @@ def test_the_archive_gives_the_pairs_of_the_recipe(tmp_path, monkeypatch, capsys
     assert found["valid"] == pairs.Pairs(*([side[22]] for side in expected))
     assert found["train"] == pairs.Pairs(*(side[:22] + side[23:] for side in expected))
     assert found["test"].target == [f"{name}'s en" for name in iwslt14._TESTS]
+
+
+def test_an_archive_in_another_encoding_is_an_error(tmp_path):
+    path = tmp_path / "de-en.tgz"
+    write_archive(path, [["grün"], ["green"]], encoding="utf-16")
+    message = rf"{path}: train\.tags\.de-en\.de is not UTF-8 \(byte 0\); download it again"
+    with pytest.raises(ValueError, match=message):
+        iwslt14.splits(path)
 
 
 def test_numbers_are_spelled():

@@ -1,0 +1,57 @@
+"""Calibration by token of the runs of one row of a table of translation:
+
+    python -m experiments.dataset_curation.token_calibration --table=figure_6_multi30k
+
+prints what heteroscedastic by_token reports of the test tokens, as mean and standard deviation over
+seeds: the confidence less the accuracy, the ECE and its floor. With --save the numbers are kept in
+the repository.
+"""
+
+import functools
+from collections import defaultdict
+from typing import Any
+
+from experiments import derived, study
+from heteroscedastic import files, user_errors
+from heteroscedastic.analysis.report import comparison
+from heteroscedastic.analysis.uncertainty import by_token
+
+_STUDY, _EVALUATION = "dataset_curation", "test"
+
+
+@user_errors.one_line()
+def main() -> None:
+    """Prints the calibration of groups of tokens over the runs of a row."""
+    parser = study.argument_parser(main.__doc__, "figure_6_multi30k")
+    parser.add_argument("--row", default="original", help="of the table")
+    derived.add_flag(parser)
+    flags = parser.parse_args()
+    directory = files.as_path(flags.out) / _STUDY / flags.table
+    jobs = study.jobs(study.table(_STUDY, flags.table), flags.scale, directory)
+    jobs = [job for job in jobs if job.row == flags.row]
+    if not jobs:
+        raise ValueError(f"table {flags.table} has no row {flags.row}; give another --row.")
+    saved = derived.Derived(__file__, flags, jobs)
+    groups: dict[tuple[str, str], list[dict[str, Any]]] = defaultdict(list)
+    for job in jobs:
+        compute = functools.partial(by_token.run_report, job.directory, _EVALUATION)
+        for kind, found in (saved.of(job, _EVALUATION, compute) or {}).items():
+            for group, measures in found.items():
+                groups[kind, group].append(measures)
+    print("| tokens | runs | number | confidence minus accuracy | ECE | floor |")
+    print("|" + " --- |" * 6)
+    for (kind, group), each in groups.items():
+        name = group if kind in ("all", "end") else f"{kind} {group}"
+        number = sum(x["count"] for x in each) / len(each)
+        excess = [x["confidence"] - x["accuracy"] for x in each]
+        cells = [name, str(len(each)), f"{number:,.0f}", comparison.spread(excess, 4)]
+        cells += [
+            comparison.spread([x[measure] for x in each], 4) for measure in ("ece", "ece_floor")
+        ]
+        print("| " + " | ".join(cells) + " |")
+    if flags.save:
+        saved.save()
+
+
+if __name__ == "__main__":
+    main()
