@@ -86,8 +86,8 @@ def get_config() -> ConfigDict:
     )
     # The evaluation on the training labels shows how many of them are memorised.
     c.evals = dict(
-        test=dict(split="test", checkpoint="last", answers=placeholder(str)),
-        train=dict(split="train", checkpoint="last", answers=placeholder(str)),
+        test=dict(split="test", checkpoint="last", answers=placeholder(str), num_largest=100),
+        train=dict(split="train", checkpoint="last", answers=placeholder(str), num_largest=100),
     )
     c.warm_start = dict(
         workdir=placeholder(str), weights=placeholder(str), checkpoint="last", head=False

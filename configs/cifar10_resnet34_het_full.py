@@ -91,8 +91,8 @@ def get_config() -> ConfigDict:
     )
     # The last epoch counts (reading S11); temperatures are fitted on the held out images.
     c.evals = dict(
-        test=dict(split="test", checkpoint="last", answers=placeholder(str)),
-        valid=dict(split="valid", checkpoint="last", answers=placeholder(str)),
+        test=dict(split="test", checkpoint="last", answers=placeholder(str), num_largest=100),
+        valid=dict(split="valid", checkpoint="last", answers=placeholder(str), num_largest=100),
     )
     c.warm_start = dict(
         workdir=placeholder(str), weights=placeholder(str), checkpoint="last", head=False

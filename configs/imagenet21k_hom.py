@@ -86,8 +86,8 @@ def get_config() -> ConfigDict:
     )
     c.validation = dict(split="valid", metric="nll")
     c.evals = dict(
-        valid=dict(split="valid", checkpoint="last", answers=placeholder(str)),
-        test=dict(split="test", checkpoint="last", answers=placeholder(str)),
+        valid=dict(split="valid", checkpoint="last", answers=placeholder(str), num_largest=100),
+        test=dict(split="test", checkpoint="last", answers=placeholder(str), num_largest=100),
     )
     c.warm_start = dict(
         workdir=placeholder(str), weights=placeholder(str), checkpoint="last", head=False

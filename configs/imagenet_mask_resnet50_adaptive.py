@@ -101,10 +101,10 @@ def get_config() -> ConfigDict:
         profile_steps=placeholder(tuple),
     )
     c.evals = dict(
-        test=dict(split="test", checkpoint="last", answers=placeholder(str)),
-        context=dict(split="context", checkpoint="last", answers=placeholder(str)),
-        whole=dict(split="whole", checkpoint="last", answers=placeholder(str)),
-        v2=dict(split="v2", checkpoint="last", answers=placeholder(str)),
+        test=dict(split="test", checkpoint="last", answers=placeholder(str), num_largest=100),
+        context=dict(split="context", checkpoint="last", answers=placeholder(str), num_largest=100),
+        whole=dict(split="whole", checkpoint="last", answers=placeholder(str), num_largest=100),
+        v2=dict(split="v2", checkpoint="last", answers=placeholder(str), num_largest=100),
     )
     c.warm_start = dict(
         workdir=placeholder(str), weights=placeholder(str), checkpoint="last", head=False

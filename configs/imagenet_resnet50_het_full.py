@@ -99,9 +99,9 @@ def get_config() -> ConfigDict:
         profile_steps=placeholder(tuple),
     )
     c.evals = dict(
-        test=dict(split="test", checkpoint="last", answers=placeholder(str)),
-        real=dict(split="real", answers="any", checkpoint="last"),
-        v2=dict(split="v2", checkpoint="last", answers=placeholder(str)),
+        test=dict(split="test", checkpoint="last", answers=placeholder(str), num_largest=100),
+        real=dict(split="real", answers="any", checkpoint="last", num_largest=100),
+        v2=dict(split="v2", checkpoint="last", answers=placeholder(str), num_largest=100),
     )
     c.warm_start = dict(
         workdir=placeholder(str), weights=placeholder(str), checkpoint="last", head=False

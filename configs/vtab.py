@@ -98,5 +98,7 @@ def get_config() -> ConfigDict:
         class_shards=1,
         profile_steps=placeholder(tuple),
     )
-    c.evals = dict(test=dict(split="test", checkpoint="last", answers=placeholder(str)))
+    c.evals = dict(
+        test=dict(split="test", checkpoint="last", answers=placeholder(str), num_largest=100)
+    )
     return c

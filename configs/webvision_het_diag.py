@@ -93,8 +93,10 @@ def get_config() -> ConfigDict:
         profile_steps=placeholder(tuple),
     )
     c.evals = dict(
-        test=dict(split="test", checkpoint="last", answers=placeholder(str)),
-        ilsvrc12=dict(split="ilsvrc12", checkpoint="last", answers=placeholder(str)),
+        test=dict(split="test", checkpoint="last", answers=placeholder(str), num_largest=100),
+        ilsvrc12=dict(
+            split="ilsvrc12", checkpoint="last", answers=placeholder(str), num_largest=100
+        ),
     )
     c.warm_start = dict(
         workdir=placeholder(str), weights=placeholder(str), checkpoint="last", head=False

@@ -378,8 +378,7 @@ class _Trainer:
         validation = self.run.config["validation"]
         if validation:
             split, metric = validation["split"], validation["metric"]
-            evaluated, _ = self._evaluate("validation", validation, self.state, sums)
-            means = self.run.task.means(evaluated)
+            means = self._means("validation", validation, sums)
             values |= {f"{split}/{name}": value for name, value in means.items()}
             score = -means[metric] if metric in metrics.LOWER_IS_BETTER else means[metric]
             summary += f"  {split} {metric} {means[metric]:.4f}"
@@ -388,8 +387,7 @@ class _Trainer:
                 self.metadata |= {"best_step": step, "best_score": score}
         for name, settings in self.run.config["evals"].items():
             if settings.get("during"):
-                evaluated, _ = self._evaluate(name, settings, self.state, sums)
-                means = self.run.task.means(evaluated)
+                means = self._means(name, settings, sums)
                 values |= {f"evals/{name}/{metric}": value for metric, value in means.items()}
         self.writer.write(step, {"epoch": self.epoch.passed(step), **values})
         bound = self.clock.bound()
@@ -416,12 +414,18 @@ class _Trainer:
                 self.programs.trimmed(self.state), self.metadata, self.metadata["best_step"]
             )
 
+    def _means(self, name: str, settings: dict[str, Any], training_sums: Any) -> dict[str, float]:
+        """The metrics of an evaluation during training."""
+        sums, _ = self._evaluate(name, settings, self.state, training_sums, keeps_predictions=False)
+        return self.run.task.means(sums)
+
     def _evaluate(
         self,
         name: str,
         settings: dict[str, Any],
         state: TrainState,
         training_sums: Any = None,
+        keeps_predictions: bool = True,
     ) -> tuple[Any, Any]:
         run, agreement, counter = self.run, Agreement(0), itertools.count(1)
         split, static = settings["split"], compiled.static(run, settings)
@@ -445,7 +449,7 @@ class _Trainer:
         key, start_time = assembly.key_for(run.config["seed"], f"eval {name}"), time.monotonic()
         try:
             with self.clock.timed("evaluation"):
-                sums, predictions = evaluate.evaluate(step, feeds, key)
+                sums, predictions = evaluate.evaluate(step, feeds, key, keeps_predictions)
         except StoppedError:
             self._leave(int(self.state.step), training_sums)
         self.progress.evaluated(split, time.monotonic() - start_time)

@@ -201,18 +201,27 @@ class Evaluation:
       split: that is evaluated.
       checkpoint: "last" or "best".
       answers: "any" if each label of a list is a right answer to a question with one answer.
-      num_largest: logits that are kept of each example above 2,000 classes; the number of classes
-        keeps all, as temperature scaling requires.
     """
 
     split: str
     checkpoint: str = "last"
     answers: str | None = None
+
+
+@dataclasses.dataclass(kw_only=True)
+class ClassEvaluation(Evaluation):
+    """An entry of `evals` of a task whose predictions are logits of classes.
+
+    Attributes:
+      num_largest: logits that are kept of each example above 2,000 classes; the number of classes
+        keeps all, as temperature scaling requires.
+    """
+
     num_largest: int = 100
 
 
 @dataclasses.dataclass(kw_only=True)
-class TranslationEvaluation(Evaluation):
+class TranslationEvaluation(ClassEvaluation):
     """An entry of `evals` in translation.
 
     Attributes:
@@ -312,7 +321,9 @@ def declarations(config: Mapping[str, Any]) -> dict[tuple[str, ...], Callable]:
     found[("data",)] = data_declaration(config["data"])
     detects = config["task"] == "detection" or "proposals" in config  # an error names the other
     found[("training",)] = DetectorTraining if detects else Training
-    evaluation = TranslationEvaluation if is_text(config["data"]) else Evaluation
+    evaluation = Evaluation if detects else ClassEvaluation
+    if is_text(config["data"]):
+        evaluation = TranslationEvaluation
     found |= {("evals", name): evaluation for name in config["evals"]}
     if config.get("validation") is not None:
         found[("validation",)] = Validation

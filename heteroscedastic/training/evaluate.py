@@ -33,21 +33,25 @@ def unlisted(values: list[Any], form: Any) -> Any | None:
     return jax.tree.unflatten(jax.tree.structure(form), map(np.float64, values))
 
 
-def evaluate(step: Callable, feeds: Iterable[Any], key: Any) -> tuple[Any, Any]:
+def evaluate(
+    step: Callable, feeds: Iterable[Any], key: Any, keeps_predictions: bool = True
+) -> tuple[Any, Any]:
     """Sums over all feeds, and the predictions of the examples that are present.
 
     Args:
       step: (feed, key) -> sums, the task's record of predictions, with a field `weights`.
       feeds: of the split, each example once.
       key: the noise of feed i follows from it and i.
+      keeps_predictions: otherwise they are None, and stay on the device.
     """
     sums, parts = None, []
     for i, feed in enumerate(feeds):
         part, predictions = step(feed, jax.random.fold_in(key, i))
         sums = merged(sums, part)
-        present = np.asarray(predictions.weights) > 0
-        parts.append(jax.tree.map(lambda x, present=present: np.asarray(x)[present], predictions))
-    return sums, jax.tree.map(lambda *x: np.concatenate(x), *parts)
+        present = np.asarray(predictions.weights) > 0  # waits, so that no steps pile up
+        if keeps_predictions:
+            parts.append(jax.tree.map(lambda x, own=present: np.asarray(x)[own], predictions))
+    return sums, jax.tree.map(lambda *x: np.concatenate(x), *parts) if parts else None
 
 
 def arrays(predictions: Any) -> dict[str, np.ndarray]:

@@ -135,7 +135,7 @@ def test_sigterm_in_an_evaluation_ends_it_and_the_rest_is_the_same_bits(
     for moment in [(1, 2), (0, 0), (5, 1), (2, 0)]:
         numbers, steps = itertools.count(), []
 
-        def interrupted(step, feeds, key, moment=moment, numbers=numbers, steps=steps):
+        def interrupted(step, feeds, key, keeps, moment=moment, numbers=numbers, steps=steps):
             number = next(numbers)
 
             def told(feed, key):
@@ -145,7 +145,7 @@ def test_sigterm_in_an_evaluation_ends_it_and_the_rest_is_the_same_bits(
                 steps.extend([found] if number == moment[0] else [])
                 return found
 
-            return evaluated(told, feeds, key)
+            return evaluated(told, feeds, key, keeps)
 
         with monkeypatch.context() as patched:
             patched.setattr(evaluate, "evaluate", interrupted)

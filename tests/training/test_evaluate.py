@@ -45,6 +45,9 @@ def test_the_metrics_of_a_split_do_not_depend_on_its_batches():
         return evaluate.evaluate(one, rows.reshape(-1, size), key())
 
     expected = metrics.means(run(23)[0])
+    sums, none = evaluate.evaluate(one, np.arange(23)[None], key(), keeps_predictions=False)
+    assert none is None
+    assert metrics.means(sums) == expected
     for size in (1, 5, 8):
         sums, found = run(size)
         np.testing.assert_array_equal(found.ids, np.arange(23))
