@@ -128,6 +128,8 @@ def main() -> None:
         metavar="PATTERN",
         help="row names or patterns, such as het_full or 'dtd_*'; defaults to all rows",
     )
+    parser.add_argument("--seeds", nargs="+", type=int, help="train these alone")
+    parser.add_argument("--at", help="one grid point, such as 1.0, that is trained alone")
     parser.add_argument(
         "--skip_saved",
         "--beside_kept",  # the name in older notes
@@ -154,11 +156,16 @@ def main() -> None:
         out = files.as_path(flags.out) / flags.study / name
         saved = study.saved_results(flags.study, name, flags.scale) if flags.skip_saved else {}
         found = study.job_results(table, flags.scale, out, saved)
+        if flags.at:
+            found = study.results_at(table, found, flags.at)
+        found = [r for r in found if flags.seeds is None or r.job.seed in flags.seeds]
         new = {r.job.directory: r for r in found if r.job.directory not in results}
         results |= new
         # In the order of seeds, so that the table is complete for few seeds early.
         jobs = [r.job for r in new.values() if r.results is None]
         incomplete[name] = sorted(jobs, key=lambda job: job.seed)
+    if flags.seeds and not results:
+        raise SystemExit(f"no run has one of the seeds {flags.seeds}; leave out --seeds.")
     if flags.print:
         for name, jobs in incomplete.items():
             for job in jobs:

@@ -68,6 +68,7 @@ _ALSO = (
     "experiments.correlated_label_noise.marked_maps ",
     "experiments.correlated_label_noise.noise_pairs ",
     "experiments.dataset_curation.over_training ",
+    "experiments.dataset_curation.token_calibration ",
     "experiments.sample_prioritization.cells ",
     "experiments.sample_prioritization.choices ",
     "experiments.sample_prioritization.statistics ",

@@ -367,7 +367,7 @@ def short_jobs(directory, num_runs, **settings):
     ]
 
 
-def test_rows_selects_the_rows_to_train(tmp_path, monkeypatch, capsys):
+def test_flags_select_the_rows_seeds_and_grid_points_to_train(tmp_path, monkeypatch, capsys):
     started = []
     monkeypatch.setattr(run, "run_all", lambda jobs, *_: started.extend(jobs) or 0)
     flags = [
@@ -383,6 +383,16 @@ def test_rows_selects_the_rows_to_train(tmp_path, monkeypatch, capsys):
     assert f"{len(started)} runs, 0 complete" in capsys.readouterr().out
     monkeypatch.setattr("sys.argv", [*flags, "het_two"])
     with pytest.raises(SystemExit, match=r"the rows are \['hom', 'het_diag'"):
+        run.main()
+    started.clear()
+    flags += ["hom", "--at", "4.0", "--seeds"]
+    monkeypatch.setattr("sys.argv", [*flags, "1", "3"])
+    run.main()
+    assert [(job.row, job.point, job.seed) for job in started] == [
+        ("hom", (("head.temperature", 4.0),), seed) for seed in (1, 3)
+    ]
+    monkeypatch.setattr("sys.argv", [*flags, "77"])
+    with pytest.raises(SystemExit, match=r"no run has one of the seeds \[77\]; leave out --seeds"):
         run.main()
 
 
