@@ -17,18 +17,24 @@ from heteroscedastic import files
 from heteroscedastic.data import resident
 from heteroscedastic.data.resident import Resident
 from heteroscedastic.detection.detections import Detections
-from heteroscedastic.runs import assembly, cached_maps, loop
+from heteroscedastic.runs import assembly, cached_maps, loaded_run, loop
 from heteroscedastic.training import evaluate
 from launch.command import SAVED
 
 pytestmark = pytest.mark.usefixtures("programs_once")
 
 
+FIXED = ("backbone/stem", "backbone/stage1_*", "normalization")
+
+
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    "settings", [{}, {"optimizer.fixed": FIXED, "training.cached_maps": True}], ids=["", "cached"]
+)
 def test_a_run_that_is_terminated_in_an_epoch_resumes_and_ends_with_the_same_detections(
-    tmp_path, monkeypatch
+    tmp_path, monkeypatch, settings
 ):
-    loop.train(small_detector(), str(tmp_path / "whole"))
+    loop.train(small_detector(**settings), str(tmp_path / "whole"))
     feeds = Resident.training_feeds
 
     def terminated(self, epoch, start, *arguments):
@@ -40,13 +46,15 @@ def test_a_run_that_is_terminated_in_an_epoch_resumes_and_ends_with_the_same_det
     with monkeypatch.context() as context:
         context.setattr(Resident, "training_feeds", terminated)
         with pytest.raises(SystemExit) as left:
-            loop.train(small_detector(), str(tmp_path / "parts"))
+            loop.train(small_detector(**settings), str(tmp_path / "parts"))
     assert left.value.code == SAVED
-    loop.train(small_detector(), str(tmp_path / "parts"))
+    loop.train(small_detector(**settings), str(tmp_path / "parts"))
     whole = outcome(tmp_path / "whole")
     assert whole[0]["step"] == 2 * 2 * 16 // 8
     assert (whole[2]["test.npz"]["classes"] > 0).any()
     assert_same_bits(outcome(tmp_path / "parts"), whole)
+    params = [loaded_run.load(tmp_path / name).state.params for name in ("whole", "parts")]
+    jax.tree.map(np.testing.assert_array_equal, *params)
 
     found = whole[0]["evals"]["test"]
     metrics = {"ap", "ap50", "ar100", "detection_ece", "hit_rate", "degenerate_boxes"}
@@ -60,9 +68,6 @@ def test_a_run_that_is_terminated_in_an_epoch_resumes_and_ends_with_the_same_det
     y0, x0, y1, x1 = arrays["boxes"][is_box].T
     expected = np.stack([x0, y0, x1 - x0, y1 - y0], axis=1)
     np.testing.assert_allclose([e["bbox"] for e in entries], expected, rtol=1e-5, atol=1e-5)
-
-
-FIXED = ("backbone/stem", "backbone/stage1_*", "normalization")
 
 
 @pytest.mark.slow
