@@ -1,8 +1,8 @@
 """Intervals of AP: python -m heteroscedastic.analysis.uncertainty.detections --runs DIR ...
 
 --runs has the runs of one config, one for each seed. AP is no mean over images, so it is computed
-anew for each resample of the images of an evaluation. Several runs are also resampled, independently
-of the images, so the interval then covers other seeds too.
+anew for each resample of the images of an evaluation. Several runs are resampled too, independently
+of the images, so that the interval covers other seeds.
 """
 
 from collections.abc import Mapping, Sequence
