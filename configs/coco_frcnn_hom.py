@@ -15,7 +15,8 @@ from ml_collections.config_dict import placeholder
 
 # The mean and standard deviation of each channel of ImageNet become 0 and 1, as in the classifier.
 _RANGE = "value_range((-2.1179, -2.0357, -1.8044), (2.2489, 2.4286, 2.64))"
-_FIT = "fit(1008, shorter=600, longer=1000)"  # 1008 is a multiple of the stride (reading L17)
+# Canvases of 608 x 1008 and its transpose, multiples of the stride (reading L17).
+_FIT = "fit(1008, shorter=600, longer=1000, narrow=608)"
 
 
 def get_config() -> ConfigDict:
@@ -92,8 +93,8 @@ def get_config() -> ConfigDict:
         warmup_epochs=0.0,
         warmup_steps=0,
     )
-    # 10 epochs of 14,658 steps, as in the public code. Here an epoch has one step more: its last
-    # batch, which is not full.
+    # 10 epochs of 14,658 steps, as in the public code. Here an epoch has one or two steps more: the
+    # last batch of each canvas, which need not be full.
     c.training = dict(
         batch_size=16,
         num_epochs=placeholder(float),

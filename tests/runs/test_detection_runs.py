@@ -159,6 +159,99 @@ def test_true_boxes_of_coco_come_through_an_evaluation_with_ap_1():
             np.testing.assert_array_equal(arrays[name][i, is_box], values)
 
 
+CANVASES = {
+    "square": "fit(64, shorter=38, longer=64)|value_range(-1, 1)",
+    "oriented": "fit(64, shorter=38, longer=64, narrow=48)|value_range(-1, 1)",
+}
+
+
+def small_streamed(canvas, **overrides):
+    """A detector on 20 images of COCO, in two epochs of six or seven steps."""
+    small = small_detector()
+    settings = {
+        "data.train": f"with_mirrored|sample_boxes(50)|{CANVASES[canvas]}",
+        "data.eval": CANVASES[canvas],
+        "data.max_examples": 20,
+        "data.reader_shards": 2,
+        "head.num_classes": 81,
+        "optimizer.fixed": ("normalization",),
+        "schedule.learning_rate": 0.1,
+        "training.batch_size": 8,
+        "training.num_steps": None,
+        "training.num_epochs": 2.0,
+    }
+    config = study.config("coco_frcnn_hom", settings | overrides)
+    return config | {name: small[name] for name in ("backbone", "proposals")}
+
+
+@needs("coco/2017")
+@pytest.mark.parametrize("canvas", CANVASES)
+def test_a_streamed_detector_is_built_without_reading_images_into_memory(canvas, monkeypatch):
+    """Those of COCO would need hundreds of GiB."""
+    streaming = pytest.importorskip("heteroscedastic.data.streaming.stream").Streaming
+    monkeypatch.setattr(streaming, "_read", lambda self, split: pytest.fail(f"{split} is read"))
+    assembly.build(small_streamed(canvas), PACK)
+
+
+@needs("coco/2017")
+def test_what_a_detector_says_of_an_image_does_not_depend_on_the_canvas():
+    pytest.importorskip("tensorflow_datasets")
+    found = {}
+    for canvas in CANVASES:
+        run = assembly.build(small_streamed(canvas), PACK)
+        state = run.init(run.root_key)
+        variables, shapes = {"params": state.params, **state.model_state}, set()
+
+        @jax.jit
+        def regions_of(feed, run=run, variables=variables):
+            batch = run.pipeline.batch(jax.random.key(0), (), feed, None)
+            sizes = run.task.model_inputs(batch)
+            return run.model.apply(variables, batch.inputs, batch.weights > 0, **sizes)
+
+        for feed in run.pipeline.feeds("test", np.arange(8)):
+            shapes.add(feed.inputs.shape[1:3])
+            regions = jax.tree.map(np.asarray, regions_of(feed))
+            for row in np.flatnonzero(feed.weights > 0):
+                of_image = jax.tree.map(lambda x, row=row: x[row], regions)
+                found.setdefault(int(feed.ids[row]), []).append(of_image)
+        assert shapes == ({(64, 64)} if canvas == "square" else {(48, 64), (64, 48)})
+    assert len(found) == 20
+    for square, oriented in found.values():
+        assert (square.boxes[:, 2] > 0).any()
+        jax.tree.map(
+            lambda a, b: np.testing.assert_allclose(b, a, rtol=1e-4, atol=1e-4), square, oriented
+        )
+
+
+@needs("coco/2017")
+@pytest.mark.slow
+def test_a_run_with_two_canvases_resumes_with_the_same_bits(tmp_path, monkeypatch):
+    streaming = pytest.importorskip("heteroscedastic.data.streaming.stream").Streaming
+    loop.train(small_streamed("oriented"), str(tmp_path / "whole"), PACK)
+    feeds, shapes = streaming.training_feeds, []
+
+    def terminated(self, epoch, start, *arguments):
+        for step, feed in enumerate(feeds(self, epoch, start, *arguments), start):
+            if (epoch, step) == (1, 3):
+                os.kill(os.getpid(), signal.SIGTERM)
+            shapes.append(feed.inputs.shape[1:3])
+            yield feed
+
+    with monkeypatch.context() as context:
+        context.setattr(streaming, "training_feeds", terminated)
+        with pytest.raises(SystemExit) as left:
+            loop.train(small_streamed("oriented"), str(tmp_path / "parts"), PACK)
+    assert left.value.code == SAVED
+    assert set(shapes) == {(48, 64), (64, 48)}
+    loop.train(small_streamed("oriented"), str(tmp_path / "parts"), PACK)
+    whole = outcome(tmp_path / "whole")
+    numbers = files.read_json(tmp_path / "whole" / "dataset.json")["orientations"]["train"]
+    assert whole[0]["step"] == 2 * sum(-(-2 * number // 8) for number in numbers.values())
+    assert_same_bits(outcome(tmp_path / "parts"), whole)
+    params = [loaded_run.load(tmp_path / n, data_dir=PACK).state.params for n in ("whole", "parts")]
+    jax.tree.map(np.testing.assert_array_equal, *params)
+
+
 _ON_DEVICES = """
 import json, sys, jax, numpy as np
 from heteroscedastic.distributed.sharding import Placement
