@@ -2,11 +2,12 @@
 
     python -m benchmarks.pods
 
-compiles the training step of each row of tables 1 to 3 and 6 to 11, as a run on that slice would,
-and appends the compiler's analysis for one device to benchmarks/pods.json: memory by kind,
-collective operations, floating-point operations and estimated cycles. Rows in the file are not
-compiled again; a row that does not compile has an error. --rows 'imagenet21k_*' and --slice 'v3:*'
-select rows and slices; --print_only prints the table without compiling.
+compiles the training step of each row of tables 1 to 3 and 6 to 11, and of the detector of COCO, as
+a run on that slice would, and appends the compiler's analysis for one device to
+benchmarks/pods.json: memory by kind, collective operations, floating-point operations and estimated
+cycles. Rows in the file are not compiled again; a row that does not compile has an error.
+--rows 'imagenet21k_*' and --slice 'v3:*' select rows and slices; --print_only prints the table
+without compiling.
 
 No step runs. A time is the sum of the cycles that the compiler estimates for each operation, with
 loops counted as often as they run, divided by the clock rate. The compiler has no estimate for

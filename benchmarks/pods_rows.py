@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from benchmarks.shape_stream import image_size
+from benchmarks.shape_stream import canvas, image_size
 from experiments import study
 from experiments.correlated_label_noise import paper_tables, transfer
 
@@ -19,8 +19,10 @@ SLICES = {
     "vtab": ("v3:2x2", "v5e:2x2"),
     "coco": ("v3:2x2", "v5e:2x2"),
 }
-# The detector of adaptive label smoothing, in two images a device, and what its other head adds.
+# The detector of adaptive label smoothing, in two images a device, and what its other head adds;
+# on the canvas of a wide image, and on a square one.
 DETECTORS = ("coco_frcnn_hom", "coco_frcnn_het_full")
+_NARROW = ", narrow=608"  # of fit
 _OF_DETECTORS = {
     "data.extras": ("boxes", "objects/is_crowd"),
     "warm_start.workdir": "runs/classifier",
@@ -74,7 +76,10 @@ def programs() -> list[Program]:
         _add(by_structure, row.config, row.overrides, config, table)
     for name in DETECTORS:
         config = study.config(name, _OF_DETECTORS)
-        _add(by_structure, name, {}, config, slices=SLICES["coco"])
+        square = {"data.train": config["data"]["train"].replace(_NARROW, "")}
+        for overrides in ({}, square):
+            config = study.config(name, _OF_DETECTORS | overrides)
+            _add(by_structure, name, overrides, config, slices=SLICES["coco"])
     for name, all_overrides in VARIANTS.items():
         for overrides in all_overrides:
             _add(by_structure, name, overrides, study.config(name, overrides))
@@ -115,8 +120,7 @@ def _structure(config):
     }
     parts = ("backbone", "predictive", "proposals", "smoothing", "loss", "weighting")
     named = {k: config[k] for k in parts if k in config}
-    size = image_size(config)
-    return dict(optimizer=optimizer, head=head, training=training, pixels=size, **named)
+    return dict(optimizer=optimizer, head=head, training=training, pixels=canvas(config), **named)
 
 
 def _differences(config_name, overrides, config):
@@ -134,6 +138,8 @@ def _differences(config_name, overrides, config):
     for name, value in overrides.items():
         if name == "predictive.num_samples":
             words.append(f"{value:,} samples")
+        elif name == "data.train":
+            words.append("square canvas")
         elif isinstance(value, dict):
             words += [f"{k}={v}" for k, v in value.items()]
     return words

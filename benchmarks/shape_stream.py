@@ -11,13 +11,14 @@ import numpy as np
 
 from heteroscedastic.batch import Batch
 from heteroscedastic.bind import chain
-from heteroscedastic.data import augment
+from heteroscedastic.data import augment, resident
 from heteroscedastic.data.dataset import Dataset
 from heteroscedastic.data.pipeline import Slots
 from heteroscedastic.links import LabelForm
 from heteroscedastic.runs import schema
 
 _IMAGE_SIZE = re.compile(r"(?:inception_crop|random_crop|resize|fit)\((\d+)")
+_NARROW = re.compile(r"narrow=(\d+)")
 _NUM_EXAMPLES = 1_000_000  # of every split; only the schedule depends on it
 _CROWDS = "objects/is_crowd"
 _MAX_LABELS = 16  # default length of label lists in a stream
@@ -26,6 +27,13 @@ _MAX_LABELS = 16  # default length of label lists in a stream
 def image_size(config: dict[str, Any]) -> int:
     """The side in pixels of the images that the host sends to the device."""
     return int(_IMAGE_SIZE.findall(config["data"]["train"])[-1])
+
+
+def canvas(config: dict[str, Any]) -> tuple[int, int]:
+    """Their height and width; of a wide image where wide and tall ones differ."""
+    size = image_size(config)
+    narrow = _NARROW.findall(config["data"]["train"])
+    return int(narrow[-1]) if narrow else size, size
 
 
 class ShapeStream:
@@ -43,7 +51,7 @@ class ShapeStream:
         *_, last = data["train"].split("|")
         self.chain = chain(augment, last)
         (self._value_range,) = self.chain
-        self._image_size, self._train = image_size(config), data["train"]
+        self._canvas, self._train = canvas(config), data["train"]
         unknown = set(data["extras"]) - {"boxes", _CROWDS}
         if unknown:
             raise ValueError(
@@ -72,6 +80,10 @@ class ShapeStream:
         self.description, self.example_ids, self.clean_labels = {}, {}, {}
         self.dataset = Dataset({}, self.class_names)
 
+    @property
+    def steps_per_epoch(self) -> int:
+        return resident.steps_per_epoch(self.occurrences * self.sizes["train"], self._batch_size)
+
     def training_feeds(
         self, epoch: int, start: int, slots: Slots, selected: Any = None
     ) -> Iterator[Batch]:
@@ -90,7 +102,7 @@ class ShapeStream:
         size = self._batch_size
         lists = (self._max_labels,) if self.label_forms[split] == "list" else ()
         is_float = training and ("blend_jitter" in self._train or "lighting" in self._train)
-        pixels = (self._image_size, self._image_size, 3)
+        pixels = (*self._canvas, 3)
         return Batch(
             inputs=np.zeros((size, *pixels), np.float32 if is_float else np.uint8),
             labels=np.zeros((size, *lists), np.int32),
@@ -104,7 +116,7 @@ class ShapeStream:
         is_alone = training and "mask_others" in self._train
         extras = {"boxes": np.zeros((size, 1 if is_alone else self._max_boxes, 4), np.float32)}
         if "fit(" in self._train:
-            sizes = np.full((size, 2), self._image_size, np.float32)
+            sizes = np.tile(np.float32(self._canvas), (size, 1))
             extras |= {"image_size": sizes, "stored_size": sizes}
         if self._has_crowds:
             extras[_CROWDS] = np.zeros(extras["boxes"].shape[:2], bool)

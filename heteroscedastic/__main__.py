@@ -24,6 +24,7 @@ COMMANDS = {  # command -> module of the package
     "calibration": "analysis.uncertainty.calibration",
     "by_class": "analysis.uncertainty.by_class",
     "by_token": "analysis.uncertainty.by_token",
+    "detections": "analysis.uncertainty.detections",
     "ensemble": "analysis.uncertainty.ensemble",
     "label_errors": "analysis.errors.label_errors",
     "disagreements": "analysis.errors.disagreements",

@@ -223,17 +223,22 @@ def test_the_closed_form_needs_one_override(name):
 
 
 @pytest.mark.parametrize(
-    ("name", "num_epochs", "milestones"),
-    [  # Collier et al. (2021), Appendix B
-        ("imagenet_hom", 90, (30, 60, 80)),
-        ("imagenet_hom", 270, (90, 180, 240)),
-        ("imagenet21k_hom", 90, (30, 60, 80)),
-        ("webvision_hom", 95, (40, 80)),
-        ("jft_hom", 30, (10, 20, 25)),
+    ("name", "num_epochs", "milestones", "overrides"),
+    [
+        # Collier et al. (2021), Appendix B
+        ("imagenet_hom", 90, (30, 60, 80), {}),
+        ("imagenet_hom", 270, (90, 180, 240), {}),
+        ("imagenet21k_hom", 90, (30, 60, 80), {}),
+        ("webvision_hom", 95, (40, 80), {}),
+        ("jft_hom", 30, (10, 20, 25), {}),
+        # Adaptive label smoothing, reading L17: its code, and its text
+        ("coco_frcnn_hom", 10, (4, 9), {}),
+        ("coco_frcnn_het_full", 10, (4, 9), {}),
+        ("coco_frcnn_hom", 10, (4, 8), {"schedule.milestones": (0.4, 0.8)}),
     ],
 )
-def test_the_learning_rate_falls_at_the_papers_epochs(name, num_epochs, milestones):
-    settings, steps_per_epoch = study.config(name, {})["schedule"], 1203
+def test_the_learning_rate_falls_at_the_papers_epochs(name, num_epochs, milestones, overrides):
+    settings, steps_per_epoch = study.config(name, overrides)["schedule"], 1203
     rate = functools.partial(
         bind.bind(schedules, **settings),
         total_steps=num_epochs * steps_per_epoch,

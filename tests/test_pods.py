@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from benchmarks import hlo, pods, pods_rows
-from benchmarks.shape_stream import ShapeStream
+from benchmarks.shape_stream import ShapeStream, canvas
 from experiments import study
 from heteroscedastic.distributed.sharding import Placement
 from heteroscedastic.runs import assembly, compiled
@@ -97,6 +97,8 @@ def test_every_row_of_the_papers_tables_has_one_program():
     for name in ("coco_frcnn_hom", "coco_frcnn_het_full"):
         assert by_name[name].tables == ()
         assert by_name[name].slices == ("v3:2x2", "v5e:2x2")
+        wide, square = (by_name[f"{name}{words}"].config for words in ("", " square canvas"))
+        assert (canvas(wide), canvas(square)) == ((608, 1008), (1008, 1008))
         run = assembly.build(by_name[name].config, pipeline=ShapeStream(by_name[name].config))
         assert run.steps.batch_size == 16
     samples = {

@@ -82,7 +82,7 @@ _ASPECT = _Rule(
     lambda x: _is_number(x) and 1e-3 <= x <= 1e3,
 )
 _RULES = {  # by setting
-    **dict.fromkeys(("size", "shorter", "longer"), _pixels(1)),
+    **dict.fromkeys(("size", "shorter", "longer", "narrow"), _pixels(1)),
     "padding": _pixels(0),
     **dict.fromkeys(("low", "high"), _VALUE),
     **dict.fromkeys(("min_area", "max_area"), _AREA),
@@ -124,6 +124,11 @@ _WITHOUT_RANDOM_PIXELS = (
     *("central_crop", "resize", "sample_boxes"),
     *("to_rgb", "value_range", "with_mirrored"),
 )
+# Operations after which an image is wide or tall as it is stored.
+_KEEPING_ORIENTATION = (
+    *("blend_jitter", "color_jitter", "context", "decode", "flip_lr", "lighting", "mask_others"),
+    *("pad_crop", "sample_boxes", "value_range", "with_mirrored"),
+)
 _ONCE = ("value_range", "with_mirrored")  # operations that a chain may contain once
 NO_OCCURRENCE = "with_mirrored is for config.data.train alone, as it mirrors a second occurrence."
 _ALTERNATIVES = [("num_examples", "fraction")]  # settings of which exactly one is set
@@ -154,6 +159,12 @@ def parse(functions: ModuleType, text: Any) -> list[Callable]:
     after_range = names[names.index("value_range") :] if ranges else []
     if "fit" in names and set(names[names.index("fit") + 1 :]) - {"value_range"}:
         raise ValueError("fit fills the image up to its canvas; only value_range may follow it.")
+    for link in links if has_orientations(links) else ():
+        if link.func.__name__ not in (*_KEEPING_ORIENTATION, "fit"):
+            raise ValueError(
+                f"{link_text(link)} may change the orientation of an image, on which the canvas of"
+                " fit depends; remove it, or narrow from fit, for a square canvas."
+            )
     for name in _OF_COLORS:
         if name in after_range:
             raise ValueError(f"{name} requires pixels from 0 to 255; place it before {ranges[0]}.")
@@ -174,6 +185,11 @@ def requires_boxes(links: Sequence[Callable]) -> bool:
 def with_random_pixels(links: Sequence[Callable]) -> list[Callable]:
     """The operations of a chain that may give an image other pixels in each epoch."""
     return [link for link in links if link.func.__name__ not in _WITHOUT_RANDOM_PIXELS]
+
+
+def has_orientations(links: Sequence[Callable]) -> bool:
+    """Whether wide and tall images have different canvases, so that a batch has one of the two."""
+    return any(link.keywords.get("narrow") is not None for link in links)
 
 
 def occurrences(links: Sequence[Callable]) -> int:

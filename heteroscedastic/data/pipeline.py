@@ -24,6 +24,7 @@ class Pipeline(Protocol):
     label_forms: Mapping[str, LabelForm]  # by split: one label per example, or a list of them
     class_counts: Float[np.ndarray, "k"]  # labels in training; 0 where labels were not read
     occurrences: int  # of each training example in an epoch
+    steps_per_epoch: int  # of training, of all examples
     description: dict[str, Any]  # for dataset.json
     dataset: Dataset  # in memory, as evaluation sees it
     example_ids: Mapping  # ids by split, including those of examples that cannot be decoded
@@ -58,7 +59,10 @@ class Pipeline(Protocol):
         ...
 
     def example(self, split: str, training: bool) -> Any:
-        """A global feed with the shapes and types of every feed."""
+        """A global feed with the shapes and types of every feed.
+
+        Where images have two canvases, it has those of feeds of one of them.
+        """
         ...
 
     def training_batch(self, key: PRNGKeyArray, arrays: Any, feed: Any) -> Batch:

@@ -144,6 +144,10 @@ class Resident:
     def occurrences(self) -> int:
         return chains.occurrences(self.training_chain)
 
+    @property
+    def steps_per_epoch(self) -> int:
+        return steps_per_epoch(self.occurrences * self.sizes["train"], self.batch_size)
+
     @functools.cached_property
     def class_counts(self) -> Float[np.ndarray, "k"]:
         return dataset_lib.class_counts(self.dataset.splits["train"].labels, len(self.class_names))

@@ -452,18 +452,14 @@ def _epoch_lengths(
     once here, from random scores, which also checks its settings. Each example of an epoch counts
     as often as it occurs there.
     """
-
-    def length(num_examples):
-        number = pipeline.occurrences * num_examples
-        return resident.steps_per_epoch(number, config["training"]["batch_size"])
-
-    full = length(pipeline.sizes["train"])
+    full = pipeline.steps_per_epoch
     if "selection" not in bound:
         return full, full
     rng, pool = np.random.default_rng(0), _pool(pipeline)
     scores = rng.standard_normal(len(pool.ids))
     chosen = bound["selection"](rng, pool._replace(scores=scores, target_scores=scores))
-    short = length(len(chosen.rows))
+    number = pipeline.occurrences * len(chosen.rows)
+    short = resident.steps_per_epoch(number, config["training"]["batch_size"])
     return (full if "prioritization" in config else short), short
 
 

@@ -234,7 +234,17 @@ def split_data(loaded_run: LoadedRun, split: str) -> Split:
 
 
 def examples(run: Run, split: str) -> Split:
-    """The examples of a split of a run.
+    """The examples of a split of a run, which a stream reads into memory.
+
+    Raises:
+      ValueError: see `check_split`; or a stream has two canvases.
+    """
+    check_split(run, split)
+    return run.dataset.splits[split]
+
+
+def check_split(run: Run, split: str) -> None:
+    """Checks that an analysis can read the examples of a split of a run, without reading them.
 
     Raises:
       ValueError: the run has no such split, or its examples are tokens.
@@ -244,12 +254,11 @@ def examples(run: Run, split: str) -> Split:
             "the run is of the task 'translation', whose examples are tokens, which this analysis"
             " does not read; use heteroscedastic by_token."
         )
-    splits = run.dataset.splits
+    splits = run.pipeline.sizes
     if split not in splits:
         raise ValueError(
             f"the run has no split {split!r}; its splits are {', '.join(sorted(splits))}."
         )
-    return splits[split]
 
 
 def single_label_data(loaded_run: LoadedRun, split: str) -> Split:

@@ -74,6 +74,7 @@ def host_values(
         **environment["flags"],
         "devices": f"{jax.local_device_count()} x {jax.local_devices()[0].device_kind}",
         "data": description["fingerprint"],
+        "orientations of images": description.get("orientations"),
         "table of config.smoothing": description.get("class_table"),
         **traverse_util.flatten_dict({"config": files.plain(config)}, sep="."),
     }

@@ -468,8 +468,8 @@ def check_data(config: dict[str, Any], task: Task, data: Pipeline) -> None:
             " classes of the boxes from 1."
         )
     if task.rows == "region":
-        for split, content in data.dataset.splits.items():  # none of a stream
-            if "boxes" in content.extras:
+        for split, content in data.arrays.items():  # a stream has none and is not read here
+            if isinstance(content, Split) and "boxes" in content.extras:
                 _check_boxes(f"{name}, {split}", content)
     for section, settings in evaluated.items():
         _check_answers(section, settings, task, data.label_forms[settings["split"]])

@@ -32,6 +32,7 @@ _CROPS = (
     "resize",
     "resize_small",
 )
+_TRUNK_STRIDE = 16
 _CANVAS = 64  # pixels; at a stride of 16 a smaller one has few anchors
 _SHIFTS = r"\b((?:pad_crop|shift)\((?:size=)?)(\d+)"
 _MAX_SHIFT = 4  # pixels; of the digits of 8x8 pixels that stand in for a set in memory
@@ -193,6 +194,11 @@ def _stream(config: dict[str, Any], data_dir: str | None, is_there: bool) -> str
         chain = re.sub(
             r"\bfit\([^)]*\)",
             lambda found: re.sub(r"\d+", lambda size: scaled(size[0]), found[0]),
+            chain,
+        )
+        chain = re.sub(  # a canvas consists of steps of the trunk
+            r"\bnarrow=(\d+)",
+            lambda found: f"narrow={-(-int(found[1]) // _TRUNK_STRIDE) * _TRUNK_STRIDE}",
             chain,
         )
         return re.sub(_SIZED, lambda found: found[1] + scaled(found[2]), chain)

@@ -17,18 +17,24 @@ from heteroscedastic import files
 from heteroscedastic.data import resident
 from heteroscedastic.data.resident import Resident
 from heteroscedastic.detection.detections import Detections
-from heteroscedastic.runs import assembly, cached_maps, loop
+from heteroscedastic.runs import assembly, cached_maps, loaded_run, loop
 from heteroscedastic.training import evaluate
 from launch.command import SAVED
 
 pytestmark = pytest.mark.usefixtures("programs_once")
 
 
+FIXED = ("backbone/stem", "backbone/stage1_*", "normalization")
+
+
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    "settings", [{}, {"optimizer.fixed": FIXED, "training.cached_maps": True}], ids=["", "cached"]
+)
 def test_a_run_that_is_terminated_in_an_epoch_resumes_and_ends_with_the_same_detections(
-    tmp_path, monkeypatch
+    tmp_path, monkeypatch, settings
 ):
-    loop.train(small_detector(), str(tmp_path / "whole"))
+    loop.train(small_detector(**settings), str(tmp_path / "whole"))
     feeds = Resident.training_feeds
 
     def terminated(self, epoch, start, *arguments):
@@ -40,13 +46,15 @@ def test_a_run_that_is_terminated_in_an_epoch_resumes_and_ends_with_the_same_det
     with monkeypatch.context() as context:
         context.setattr(Resident, "training_feeds", terminated)
         with pytest.raises(SystemExit) as left:
-            loop.train(small_detector(), str(tmp_path / "parts"))
+            loop.train(small_detector(**settings), str(tmp_path / "parts"))
     assert left.value.code == SAVED
-    loop.train(small_detector(), str(tmp_path / "parts"))
+    loop.train(small_detector(**settings), str(tmp_path / "parts"))
     whole = outcome(tmp_path / "whole")
     assert whole[0]["step"] == 2 * 2 * 16 // 8
     assert (whole[2]["test.npz"]["classes"] > 0).any()
     assert_same_bits(outcome(tmp_path / "parts"), whole)
+    params = [loaded_run.load(tmp_path / name).state.params for name in ("whole", "parts")]
+    jax.tree.map(np.testing.assert_array_equal, *params)
 
     found = whole[0]["evals"]["test"]
     metrics = {"ap", "ap50", "ar100", "detection_ece", "hit_rate", "degenerate_boxes"}
@@ -60,9 +68,6 @@ def test_a_run_that_is_terminated_in_an_epoch_resumes_and_ends_with_the_same_det
     y0, x0, y1, x1 = arrays["boxes"][is_box].T
     expected = np.stack([x0, y0, x1 - x0, y1 - y0], axis=1)
     np.testing.assert_allclose([e["bbox"] for e in entries], expected, rtol=1e-5, atol=1e-5)
-
-
-FIXED = ("backbone/stem", "backbone/stage1_*", "normalization")
 
 
 @pytest.mark.slow
@@ -152,6 +157,99 @@ def test_true_boxes_of_coco_come_through_an_evaluation_with_ap_1():
         expected = (objects["label"] + 1, objects["area"], objects["is_crowd"])
         for name, values in zip(names, expected):
             np.testing.assert_array_equal(arrays[name][i, is_box], values)
+
+
+CANVASES = {
+    "square": "fit(64, shorter=38, longer=64)|value_range(-1, 1)",
+    "oriented": "fit(64, shorter=38, longer=64, narrow=48)|value_range(-1, 1)",
+}
+
+
+def small_streamed(canvas, **overrides):
+    """A detector on 20 images of COCO, in two epochs of six or seven steps."""
+    small = small_detector()
+    settings = {
+        "data.train": f"with_mirrored|sample_boxes(50)|{CANVASES[canvas]}",
+        "data.eval": CANVASES[canvas],
+        "data.max_examples": 20,
+        "data.reader_shards": 2,
+        "head.num_classes": 81,
+        "optimizer.fixed": ("normalization",),
+        "schedule.learning_rate": 0.1,
+        "training.batch_size": 8,
+        "training.num_steps": None,
+        "training.num_epochs": 2.0,
+    }
+    config = study.config("coco_frcnn_hom", settings | overrides)
+    return config | {name: small[name] for name in ("backbone", "proposals")}
+
+
+@needs("coco/2017")
+@pytest.mark.parametrize("canvas", CANVASES)
+def test_a_streamed_detector_is_built_without_reading_images_into_memory(canvas, monkeypatch):
+    """Those of COCO would need hundreds of GiB."""
+    streaming = pytest.importorskip("heteroscedastic.data.streaming.stream").Streaming
+    monkeypatch.setattr(streaming, "_read", lambda self, split: pytest.fail(f"{split} is read"))
+    assembly.build(small_streamed(canvas), PACK)
+
+
+@needs("coco/2017")
+def test_what_a_detector_says_of_an_image_does_not_depend_on_the_canvas():
+    pytest.importorskip("tensorflow_datasets")
+    found = {}
+    for canvas in CANVASES:
+        run = assembly.build(small_streamed(canvas), PACK)
+        state = run.init(run.root_key)
+        variables, shapes = {"params": state.params, **state.model_state}, set()
+
+        @jax.jit
+        def regions_of(feed, run=run, variables=variables):
+            batch = run.pipeline.batch(jax.random.key(0), (), feed, None)
+            sizes = run.task.model_inputs(batch)
+            return run.model.apply(variables, batch.inputs, batch.weights > 0, **sizes)
+
+        for feed in run.pipeline.feeds("test", np.arange(8)):
+            shapes.add(feed.inputs.shape[1:3])
+            regions = jax.tree.map(np.asarray, regions_of(feed))
+            for row in np.flatnonzero(feed.weights > 0):
+                of_image = jax.tree.map(lambda x, row=row: x[row], regions)
+                found.setdefault(int(feed.ids[row]), []).append(of_image)
+        assert shapes == ({(64, 64)} if canvas == "square" else {(48, 64), (64, 48)})
+    assert len(found) == 20
+    for square, oriented in found.values():
+        assert (square.boxes[:, 2] > 0).any()
+        jax.tree.map(
+            lambda a, b: np.testing.assert_allclose(b, a, rtol=1e-4, atol=1e-4), square, oriented
+        )
+
+
+@needs("coco/2017")
+@pytest.mark.slow
+def test_a_run_with_two_canvases_resumes_with_the_same_bits(tmp_path, monkeypatch):
+    streaming = pytest.importorskip("heteroscedastic.data.streaming.stream").Streaming
+    loop.train(small_streamed("oriented"), str(tmp_path / "whole"), PACK)
+    feeds, shapes = streaming.training_feeds, []
+
+    def terminated(self, epoch, start, *arguments):
+        for step, feed in enumerate(feeds(self, epoch, start, *arguments), start):
+            if (epoch, step) == (1, 3):
+                os.kill(os.getpid(), signal.SIGTERM)
+            shapes.append(feed.inputs.shape[1:3])
+            yield feed
+
+    with monkeypatch.context() as context:
+        context.setattr(streaming, "training_feeds", terminated)
+        with pytest.raises(SystemExit) as left:
+            loop.train(small_streamed("oriented"), str(tmp_path / "parts"), PACK)
+    assert left.value.code == SAVED
+    assert set(shapes) == {(48, 64), (64, 48)}
+    loop.train(small_streamed("oriented"), str(tmp_path / "parts"), PACK)
+    whole = outcome(tmp_path / "whole")
+    numbers = files.read_json(tmp_path / "whole" / "dataset.json")["orientations"]["train"]
+    assert whole[0]["step"] == 2 * sum(-(-2 * number // 8) for number in numbers.values())
+    assert_same_bits(outcome(tmp_path / "parts"), whole)
+    params = [loaded_run.load(tmp_path / n, data_dir=PACK).state.params for n in ("whole", "parts")]
+    jax.tree.map(np.testing.assert_array_equal, *params)
 
 
 _ON_DEVICES = """

@@ -56,7 +56,7 @@ def average_covariance(loaded_run: LoadedRun, split: str = "test") -> Average:
     Raises:
       ValueError: the run has no such split.
     """
-    loaded_run_lib.examples(loaded_run.run, split)  # its errors, before any work
+    loaded_run_lib.check_split(loaded_run.run, split)  # before any work
     head, params = loaded_run.run.model.head, loaded_run.state.params["head"]
     features = (
         [by_example.features(loaded_run, split)]

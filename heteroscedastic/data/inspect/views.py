@@ -165,16 +165,16 @@ def _stream_examples(
     slots = np.arange(len(ids))
     reads = [pipeline.feeds("train", slots)]
     reads += [pipeline.training_feeds(epoch, 0, slots) for epoch in range(_DRAWS)]
-    feeds = [jax.tree.map(lambda *parts: np.concatenate(parts), *read) for read in reads]
-    # Each epoch has its own order; of an example that occurs twice, the first is drawn.
-    orders = [np.unique(feed.ids, return_index=True)[1] for feed in feeds]
-    return [
-        _example([(feed, order[i]) for feed, order in zip(feeds, orders, strict=True)])
-        for i in slots
-    ], selection.class_names
+    views: list[dict[int, tuple[Batch, int]]] = [{} for _ in reads]
+    for view, read in zip(views, reads, strict=True):
+        for feed in read:
+            for row, i in enumerate(feed.ids.tolist()):
+                # Each epoch has its own order; of an example that occurs twice, the first is drawn.
+                view.setdefault(i, (feed, row))
+    return [_example([view[i] for view in views]) for i in ids.tolist()], selection.class_names
 
 
-def _example(views: Sequence[tuple[Batch, np.integer]]) -> _Example:
+def _example(views: Sequence[tuple[Batch, int | np.integer]]) -> _Example:
     """An example of which each view is a row of a batch."""
     first, row = views[0]
     boxes = [batch.extras["boxes"][i] for batch, i in views] if "boxes" in first.extras else None

@@ -14,6 +14,7 @@ from heteroscedastic.data.streaming.sources import Source
 _MAX_OPS = 64  # exceeds the number of operations in a chain
 _MAX_POSITIONS = 2**31  # at least the number of examples, whose ids are int32
 _EVALUATION_EPOCH = 2**31  # takes the place of the epoch in evaluation
+_NO_EXTRAS = ("occurrence", "orientation", "shape")  # of an example, for operations alone
 _without_autograph = tf.autograph.experimental.do_not_convert
 
 
@@ -113,7 +114,10 @@ def _box_check(
 
 
 def chain_function(
-    shape: Sequence[int | None], extra_specs: Mapping[str, tf.TensorSpec], chain: Sequence[Callable]
+    shape: Sequence[int | None],
+    extra_specs: Mapping[str, tf.TensorSpec],
+    chain: Sequence[Callable],
+    orientation: str | None = None,
 ) -> Callable:
     """(key, position, encoded image, extras) -> example, traced once.
 
@@ -121,10 +125,16 @@ def chain_function(
 
     The random numbers of an operation follow from the key, the position of the example, the number
     of its occurrence and the index of the operation in the chain.
+
+    Args:
+      shape: height, width and channels of the images; None where it varies.
+      extra_specs: see `example_specs`.
+      chain: operations of ops.py.
+      orientation: of all images; see `Source`.
     """
 
     def result(key, position, encoded, extras):
-        example = extras | {"image": encoded, "shape": shape}
+        example = extras | {"image": encoded, "shape": shape, "orientation": orientation}
         number = position + _MAX_POSITIONS * extras.get("occurrence", 0)
         for index, op in enumerate(chain):
             try:
@@ -134,7 +144,7 @@ def chain_function(
                     f"{chains.link_text(op)}: {str(error).partition(chr(10))[0]}"
                 ) from None
         example = ops.decode(None, example)
-        return {n: value for n, value in example.items() if n not in ("occurrence", "shape")}
+        return {n: value for n, value in example.items() if n not in _NO_EXTRAS}
 
     numbers = [tf.TensorSpec((), tf.int64)] * 2
     return tf.function(

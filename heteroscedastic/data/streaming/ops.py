@@ -2,9 +2,10 @@
 
 A chain of operations is a string in a config, as in augment.py. An example's `image` holds the
 encoded bytes until an operation decodes it. Its `shape` is (height, width, channels); height and
-width may be None. A decoded image is uint8 [h, w, c], and interpolated pixels are rounded;
-`value_range`, `blend_jitter` and `lighting` convert it to float32. An example also has its extras
-by name. Its `boxes`, if it has any, follow the pixels; see boxes.py. Other extras are unchanged.
+width may be None. Its `orientation` is "wide" or "tall" where a batch has images of one; see `fit`.
+A decoded image is uint8 [h, w, c], and interpolated pixels are rounded; `value_range`,
+`blend_jitter` and `lighting` convert it to float32. An example also has its extras by name. Its
+`boxes`, if it has any, follow the pixels; see boxes.py. Other extras are unchanged.
 Where an epoch has an example several times, `occurrence` is the number of its occurrence, from 0.
 The seed is a pair of integers that follows from the seed of the run, the epoch, the example's id
 and the index of the operation in the chain.
@@ -187,9 +188,16 @@ def resize(seed: Seed, example: Example, *, size: int, method: str = "bilinear")
 
 
 def fit(
-    seed: Seed, example: Example, *, size: int, shorter: int, longer: int, method: str = "bilinear"
+    seed: Seed,
+    example: Example,
+    *,
+    size: int,
+    shorter: int,
+    longer: int,
+    narrow: int | None = None,
+    method: str = "bilinear",
 ) -> Example:
-    """Resizes an image to a limit of its sides and puts it on a square canvas, for a detector.
+    """Resizes an image to a limit of its sides and puts it on a canvas, for a detector.
 
     The shorter side becomes `shorter` pixels, or less where the other one would exceed `longer`.
     The image is at the top left, and the rest of the canvas is zeros. Boxes become fractions of the
@@ -199,9 +207,11 @@ def fit(
     Args:
       seed: ignored.
       example: has an image.
-      size: height and width of the canvas, in pixels; at least `longer`.
+      size: the longer side of the canvas, in pixels; at least `longer`.
       shorter: limit of the shorter side.
       longer: limit of the longer side.
+      narrow: the shorter side of the canvas, which then has the orientation of the image; at least
+        `shorter`. None is a square canvas.
       method: see `inception_crop`; with antialiasing.
     """
     example = decode(seed, example)
@@ -209,20 +219,39 @@ def fit(
         raise ValueError(
             f"shorter is {shorter}, longer {longer} and size {size}, but they must not decrease."
         )
+    if narrow is not None and not shorter <= narrow <= size:
+        raise ValueError(
+            f"narrow is {narrow}, but must be between shorter, {shorter}, and size, {size}."
+        )
+    height, width = size, size
+    if narrow is not None:
+        height, width = {"wide": (narrow, size), "tall": (size, narrow)}[example["orientation"]]
     stored = tf.cast(tf.shape(example["image"])[:2], tf.float32)
     scale = tf.minimum(shorter / tf.reduce_min(stored), longer / tf.reduce_max(stored))
     sides = tf.maximum(tf.cast(tf.round(stored * scale), tf.int32), 1)
     image = _resized(example["image"], sides, method, antialias=True)
-    image = tf.pad(image, ((0, size - sides[0]), (0, size - sides[1]), (0, 0)))
+    image = tf.pad(image, ((0, height - sides[0]), (0, width - sides[1]), (0, 0)))
     fitted = tf.cast(sides, tf.float32)
     changed = {
-        "image": tf.ensure_shape(image, (size, size, example["image"].shape[-1])),
+        "image": tf.ensure_shape(image, (height, width, example["image"].shape[-1])),
         "image_size": fitted,
         "stored_size": stored,
     }
     if "boxes" in example:
-        changed["boxes"] = example["boxes"] * tf.tile(fitted / size, (2,))
+        changed["boxes"] = example["boxes"] * tf.tile(fitted / (height, width), (2,))
     return example | changed
+
+
+def is_tall(image: bytes) -> bool:
+    """Whether an encoded image is higher than wide; False where that cannot be read.
+
+    Only the header of a JPEG is read.
+    """
+    try:
+        height, width, _ = _shape({"image": tf.constant(image)}).numpy()
+    except tf.errors.InvalidArgumentError:  # a stream leaves the image out when it decodes it
+        return False
+    return bool(height > width)
 
 
 def central_crop(seed: Seed, example: Example, *, size: int) -> Example:

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
-from jaxtyping import Float, Int, Shaped
+from jaxtyping import Bool, Float, Int, Shaped
 
 from heteroscedastic import boxes as boxes_lib
 from heteroscedastic.data import checks
@@ -14,7 +14,7 @@ from heteroscedastic.data.storage import fields as fields_lib
 from heteroscedastic.data.storage import tfds, vtab
 from heteroscedastic.data.storage.fields import Field
 from heteroscedastic.data.storage.tfds import Files
-from heteroscedastic.data.streaming import reader_shards
+from heteroscedastic.data.streaming import ops, reader_shards
 
 # Graphs do not know all sizes, so names with an underscore are not checked.
 TensorLabels = Int[tf.Tensor, "_n"] | Int[tf.Tensor, "_n _m"]
@@ -211,6 +211,26 @@ class Records:
                 self.parse(*examples, label, 0, {"extra": field})[2]["extra"]
             ),
         )
+
+    def are_tall(self, part: Slice) -> Bool[np.ndarray, "n"]:
+        """Whether each image of a slice is higher than wide, in order; see `ops.is_tall`.
+
+        Raises:
+          ValueError: as `labels`.
+        """
+        height, width = self.image_shape[:2]
+        if height is not None and width is not None:
+            return np.full(part.stop - part.start, height > width)
+
+        def are_tall(images):
+            return np.array([ops.is_tall(image) for image in images])
+
+        def parse(positions, records):
+            feature = {"image": tf.io.FixedLenFeature((), tf.string)}
+            images = tf.io.parse_example(records, feature)["image"]
+            return tf.numpy_function(are_tall, [images], tf.bool)
+
+        return self._read(part, parse)
 
     def _read(self, part: Slice, parse: Callable) -> Shaped[np.ndarray, "n ..."]:
         """What `parse` makes of batches of serialized examples of a slice, in order."""

@@ -30,6 +30,7 @@ class Source(NamedTuple):
     labels: Labels | None = None  # labels that replace the stored ones
     # Further fields by example; the default is shared, so it is replaced and never mutated.
     extras: Mapping[str, Field] = {}
+    orientation: str | None = None  # of all images, where the canvas depends on it: "wide", "tall"
 
     @property
     def where(self) -> str:
@@ -57,6 +58,24 @@ class Source(NamedTuple):
     def extra_specs(self) -> dict[str, tf.TensorSpec]:
         """Shape and type of each extra of an example."""
         return {name: tf.TensorSpec(x.shape, x.dtype) for name, x in self.extras.items()}
+
+    def by_orientation(self) -> tuple["Source", ...]:
+        """The wide images, with the square ones, and the tall ones; none is empty.
+
+        Reads the headers of the images.
+        """
+        first, last = int(self.ids[0]), int(self.ids[-1])
+        are_tall = self.records.are_tall(self.part._replace(start=first, stop=last + 1))
+        is_tall = are_tall[self.ids - first]
+        return tuple(
+            self._replace(
+                ids=self.ids[rows],
+                labels=None if self.labels is None else self.labels[rows],
+                orientation=orientation,
+            )
+            for orientation, rows in (("wide", ~is_tall), ("tall", is_tall))
+            if rows.any()
+        )
 
     def parser(self, max_labels: int) -> Callable:
         """(positions [n], serialized examples [n]) -> encoded images, labels, extras."""
@@ -298,7 +317,7 @@ def _curated_sources(
 def _fingerprint(sources: Mapping[str, Source], class_names: tuple[str, ...]) -> str:
     """Hash of names, versions, file lengths and selected examples; record contents are not read."""
     digest = hashlib.sha256(json.dumps(class_names).encode())
-    for split, (records, part, label, ids, labels, _) in sorted(sources.items()):
+    for split, (records, part, label, ids, labels, *_) in sorted(sources.items()):
         header = (split, records.full_name, part.split, label, records.files(part.split).lengths)
         digest.update(json.dumps(header).encode())
         for array in (ids, labels):

@@ -3,6 +3,10 @@
 tf.data reads the record files of TensorFlow Datasets in the order of reader_shards.py. Feeds are
 batches. Only the last `value_range` of a chain runs on the device, so that images are transferred
 as uint8.
+
+Where the canvas of an image has its orientation, a batch has images of one. The wide and the tall
+images are then read as two streams with batches of their own, and the batches of an epoch are
+shuffled together.
 """
 
 import contextlib
@@ -25,7 +29,7 @@ from heteroscedastic.data.pipeline import Slots
 from heteroscedastic.data.storage import tfds
 from heteroscedastic.data.streaming import graph, in_memory, ops, reader_shards, records
 from heteroscedastic.data.streaming.in_memory import LazySplits
-from heteroscedastic.data.streaming.sources import StreamSources
+from heteroscedastic.data.streaming.sources import Source, StreamSources
 from heteroscedastic.links import LabelForm
 from heteroscedastic.selection import Selected
 
@@ -69,6 +73,7 @@ class Streaming:
           requires_boxes: whether each example must have a box in training.
         """
         splits, self.class_names, self.class_counts, self.description = sources
+        self._by_orientation = functools.cache(lambda split: splits[split].by_orientation())
         self.sizes = {name: len(source.ids) for name, source in splits.items()}
         self.label_forms: dict[str, LabelForm] = {
             name: "list" if source.is_list else "one" for name, source in splits.items()
@@ -76,6 +81,7 @@ class Streaming:
         self.arrays = dict.fromkeys(splits, ())
         self._sources, self._seed, self._batch_size = splits, seed, batch_size
         self.chain, self.own_chains = chain, dict(own_chains or {})
+        self._training_links = training_chain
         self._training_chain, self._chain = map(_host_and_device, (training_chain, chain))
         self.occurrences = chains.occurrences(training_chain)
         self._own_chains = {name: _host_and_device(x) for name, x in self.own_chains.items()}
@@ -83,9 +89,20 @@ class Streaming:
         self._shard_batch_size = batch_size // reader_shards
         self._max_labels, self._max_corrupt = max_labels, max_corrupt
         self._soft_labels, self._requires_boxes = soft_labels, requires_boxes
-        # By split, and whether it is for training.
-        self._chain_functions: dict[tuple[str, bool], Callable] = {}
+        # By split, whether it is for training, and orientation.
+        self._chain_functions: dict[tuple[str, bool, str | None], Callable] = {}
         self._left_out: dict[str, list[int]] = {name: [] for name in splits}
+        orientations = {
+            split: {part.orientation: len(part.ids) for part in self._by_orientation(split)}
+            for split in splits
+            if self._has_orientations(split, training=split == "train")
+        }
+        if orientations:  # on which hosts must agree, as batches depend on them
+            self.description = {**self.description, "orientations": orientations}
+
+    @property
+    def steps_per_epoch(self) -> int:
+        return len(self._turns("train", 0))
 
     @functools.cached_property
     def dataset(self) -> Dataset:
@@ -119,9 +136,10 @@ class Streaming:
 
     def example(self, split: str, training: bool) -> Batch:
         size, list_shape = self._batch_size, (self._max_labels,) * self._sources[split].is_list
+        function = self._chain_function(split, self._parts(split, training)[0], training)
         extras = {
             name: np.zeros((size, *spec.shape), spec.dtype.as_numpy_dtype)
-            for name, spec in self._chain_function(split, training).structured_outputs.items()
+            for name, spec in function.structured_outputs.items()
         }
         return Batch(
             inputs=extras.pop("image"),
@@ -164,16 +182,17 @@ class Streaming:
           epoch: epoch of training; None is evaluation.
           start: the first step.
         """
-        num_steps = self._num_steps(split, epoch) - start
-        rows = np.full(
-            (len(slots) // self._shard_batch_size, num_steps * self._shard_batch_size),
-            -1,
-            np.int64,
-        )
-        for row, plan in zip(rows, self._read_plans(split, slots, epoch, start)):
-            row[: len(plan.ids)] = plan.ids % self._sources[split].num_stored
-        by_step = rows.reshape(len(rows), num_steps, self._shard_batch_size).swapaxes(0, 1)
-        return by_step.reshape(num_steps, len(slots))
+        turns = self._turns(split, epoch)
+        ids = np.full((len(turns), len(slots)), -1, np.int64)
+        for i, part in enumerate(self._parts(split, epoch is not None)):
+            first = int(np.sum(turns[:start] == i))
+            num_steps, size = self._num_steps(part, epoch) - first, self._shard_batch_size
+            rows = np.full((len(slots) // size, num_steps * size), -1, np.int64)
+            for row, plan in zip(rows, self._read_plans(part, slots, epoch, first)):
+                row[: len(plan.ids)] = plan.ids % part.num_stored
+            by_step = rows.reshape(len(rows), num_steps, size).swapaxes(0, 1)
+            ids[start:][turns[start:] == i] = by_step.reshape(num_steps, len(slots))
+        return ids[start:]
 
     def _evaluation_chain(self, split: str | None) -> tuple[list[Callable], list[Callable]]:
         return self._own_chains.get(split, self._chain)
@@ -181,12 +200,31 @@ class Streaming:
     def _occurrences(self, epoch: int | None) -> int:
         return 1 if epoch is None else self.occurrences
 
-    def _num_steps(self, split: str, epoch: int | None) -> int:
-        num_examples = self._occurrences(epoch) * self.sizes[split]
+    def _has_orientations(self, split: str, training: bool) -> bool:
+        own = self.own_chains.get(split, self.chain)
+        return chains.has_orientations(self._training_links if training else own)
+
+    def _parts(self, split: str, training: bool) -> tuple[Source, ...]:
+        """The examples of a split in parts, of which each has batches of its own."""
+        if self._has_orientations(split, training):
+            return self._by_orientation(split)
+        return (self._sources[split],)
+
+    def _turns(self, split: str, epoch: int | None) -> Int[np.ndarray, "steps"]:
+        """The number of the part that fills the batch of each step."""
+        lengths = [self._num_steps(part, epoch) for part in self._parts(split, epoch is not None)]
+        turns = np.repeat(np.arange(len(lengths)), lengths)
+        if epoch is None:
+            return turns
+        # Its number is that of no shard.
+        return reader_shards.generator(self._seed, epoch, self._num_shards).permutation(turns)
+
+    def _num_steps(self, source: Source, epoch: int | None) -> int:
+        num_examples = self._occurrences(epoch) * len(source.ids)
         return resident.steps_per_epoch(num_examples, self._batch_size)
 
     def _read_plans(
-        self, split: str, slots: Slots, epoch: int | None, start: int
+        self, source: Source, slots: Slots, epoch: int | None, start: int
     ) -> list[reader_shards.ReadPlan]:
         """Plans of the reader shards that fill these slots of the global batch.
 
@@ -200,7 +238,7 @@ class Streaming:
                 f" {self._batch_size // len(slots)}, the number of parts that a batch is divided"
                 " into among hosts."
             )
-        source, occurrences = self._sources[split], self._occurrences(epoch)
+        occurrences = self._occurrences(epoch)
         starts = source.num_stored * np.arange(occurrences)
         shards = reader_shards.shards((starts[:, None] + source.ids).ravel(), self._num_shards)
         file_lengths = source.records.files(source.part.split).repeated(occurrences).lengths
@@ -215,27 +253,40 @@ class Streaming:
         return [plan(shard) for shard in shard_numbers]
 
     def _feeds(self, split: str, slots: Slots, epoch: int | None, start: int) -> Iterator[Batch]:
-        step, num_steps = start, self._num_steps(split, epoch)
+        turns = self._turns(split, epoch)
+        feeds = [
+            self._feeds_of(part, split, slots, epoch, int(np.sum(turns[:start] == i)))
+            for i, part in enumerate(self._parts(split, epoch is not None))
+        ]
+        for turn in turns[start:]:
+            yield next(feeds[turn])
+        for rest in feeds:  # none is left, but surplus records are detected at the end
+            yield from rest
+
+    def _feeds_of(
+        self, source: Source, split: str, slots: Slots, epoch: int | None, start: int
+    ) -> Iterator[Batch]:
+        """The feeds of a part of a split."""
+        step, num_steps = start, self._num_steps(source, epoch)
         while step < num_steps:  # each iteration yields steps, or leaves out one more image
             try:
-                with self._read_errors(split, slots, epoch, step):
-                    for feed in self._batches(split, slots, epoch, step):
+                with self._read_errors(source, slots, epoch, step):
+                    for feed in self._batches(source, split, slots, epoch, step):
                         yield self._valid_feed(split, feed)
                         step += 1
             except tf.errors.InvalidArgumentError as error:
-                with self._read_errors(split, slots, epoch, step):
-                    self._leave_out_corrupt(split, slots, epoch, step, error)
+                with self._read_errors(source, slots, epoch, step):
+                    self._leave_out_corrupt(source, split, slots, epoch, step, error)
             else:
                 break
         if step < num_steps:
             raise ValueError(
-                f"{self._sources[split].where}: {split} ended after {step:,} of {num_steps:,}"
-                " batches."
+                f"{source.where}: {split} ended after {step:,} of {num_steps:,} batches."
             )
 
     @contextlib.contextmanager
     def _read_errors(
-        self, split: str, slots: Slots, epoch: int | None, step: int
+        self, source: Source, slots: Slots, epoch: int | None, step: int
     ) -> Iterator[None]:
         """Adds the name of the file to errors of reading; errors of decoding pass unchanged."""
         try:
@@ -243,18 +294,19 @@ class Streaming:
         except tf.errors.InvalidArgumentError:
             raise
         except tf.errors.OpError as error:
-            source = self._sources[split]
-            plans = self._read_plans(split, slots, epoch, step)
+            plans = self._read_plans(source, slots, epoch, step)
             num_files = len(source.records.files(source.part.split).paths)
             file_numbers = np.concatenate([plan.file for plan in plans]) % num_files
             raise source.records.read_error(source.part.split, file_numbers, error) from None
 
-    def _batches(self, split: str, slots: Slots, epoch: int | None, start: int) -> Iterator[Batch]:
+    def _batches(
+        self, source: Source, split: str, slots: Slots, epoch: int | None, start: int
+    ) -> Iterator[Batch]:
         key = graph.epoch_key(self._seed, epoch)
-        function = self._chain_function(split, epoch is not None)
+        function = self._chain_function(split, source, epoch is not None)
         example = graph.example_function(function, key, self._left_out[split])
         batches = (
-            self._stored_examples(split, slots, epoch, start)
+            self._stored_examples(source, slots, epoch, start)
             .map(example, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
             .batch(len(slots), drop_remainder=True)
             .prefetch(tf.data.AUTOTUNE)
@@ -280,23 +332,23 @@ class Streaming:
         return feed._replace(labels=labels, weights=weights, extras=extras)
 
     def _stored_examples(
-        self, split: str, slots: Slots, epoch: int | None, start: int
+        self, source: Source, slots: Slots, epoch: int | None, start: int
     ) -> tf.data.Dataset:
         return graph.stored_examples(
-            self._sources[split],
-            self._read_plans(split, slots, epoch, start),
+            source,
+            self._read_plans(source, slots, epoch, start),
             self._window,
             self._shard_batch_size,
-            self._num_steps(split, epoch) - start,
+            self._num_steps(source, epoch) - start,
             self._max_labels,
             self._occurrences(epoch),
             self._requires_boxes and epoch is not None,
         )
 
-    def _chain_function(self, split: str, training: bool) -> Callable:
-        """The operations of the host on one example."""
-        if (split, training) not in self._chain_functions:
-            source = self._sources[split]
+    def _chain_function(self, split: str, source: Source, training: bool) -> Callable:
+        """The operations of the host on one example of a part of a split."""
+        name = split, training, source.orientation
+        if name not in self._chain_functions:
             if training:
                 section, chain = "data.train", self._training_chain
             else:
@@ -309,6 +361,7 @@ class Streaming:
                 source.records.image_shape,
                 graph.example_specs(source, self.occurrences if training else 1),
                 chain[0],
+                source.orientation,
             )
             shape = function.structured_outputs["image"].shape
             if not shape.is_fully_defined():
@@ -316,11 +369,12 @@ class Streaming:
                     f"config.{section} produces images of shape {shape}, but all images must have"
                     " one size; end the chain with a crop or a resize to a fixed size."
                 )
-            self._chain_functions[split, training] = function
-        return self._chain_functions[split, training]
+            self._chain_functions[name] = function
+        return self._chain_functions[name]
 
     def _leave_out_corrupt(
         self,
+        source: Source,
         split: str,
         slots: Slots,
         epoch: int | None,
@@ -333,13 +387,13 @@ class Streaming:
           ValueError: all images can be decoded, so the chain has failed; or more than
             `max_corrupt` images cannot be decoded.
         """
-        source, corrupt = self._sources[split], []
+        corrupt = []
         decode, key = (
             graph.chain_function(source.records.image_shape, {}, []),
             graph.epoch_key(0, None),
         )
         try:
-            examples = list(self._stored_examples(split, slots, epoch, step).take(len(slots)))
+            examples = list(self._stored_examples(source, slots, epoch, step).take(len(slots)))
         except tf.errors.InvalidArgumentError as parse_error:
             raise source.records.parse_error(source.part.split, parse_error) from None
         for position, image, *_ in examples:
@@ -350,7 +404,7 @@ class Streaming:
                 corrupt.append(int(position))
         corrupt = sorted(set(corrupt) - set(self._left_out[split]))
         if not corrupt:
-            raise self._chain_error(split, epoch, examples, error) from None
+            raise self._chain_error(source, split, epoch, examples, error) from None
         self._left_out[split] += corrupt
         logging.warning(
             "%s: images of ids %s cannot be decoded and are left out.", source.where, corrupt
@@ -364,13 +418,14 @@ class Streaming:
 
     def _chain_error(
         self,
+        source: Source,
         split: str,
         epoch: int | None,
         examples: Sequence[tuple],
         error: tf.errors.InvalidArgumentError,
     ) -> ValueError:
         """An error of the chain that names the first image on which the chain fails."""
-        function = self._chain_function(split, epoch is not None)
+        function = self._chain_function(split, source, epoch is not None)
         key, which = graph.epoch_key(self._seed, epoch), "an image"
         for position, image, _, extras in examples:
             try:
@@ -380,13 +435,17 @@ class Streaming:
                 which, error = f"the image of id {int(position)}", image_error
                 break
         return ValueError(
-            f"{self._sources[split].where}: the chain fails on {which} of {split}:"
-            f" {tfds.error_message(error)}"
+            f"{source.where}: the chain fails on {which} of {split}: {tfds.error_message(error)}"
         )
 
     def _read(self, split: str) -> Split:
         """A split as evaluation sees it, in memory."""
         source = self._sources[split]
+        if self._has_orientations(split, training=False):
+            raise ValueError(
+                f"{source.where}: images of two orientations have two canvases and are not read"
+                " into memory; remove narrow from fit, for a square canvas."
+            )
         in_memory.check_size(source.where, len(source.ids), self.example(split, False).inputs[0])
         return in_memory.split_from_feeds(
             self.feeds(split, np.arange(self._batch_size)), source.ids

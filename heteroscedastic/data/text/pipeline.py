@@ -208,6 +208,10 @@ class Text:
     def occurrences(self) -> int:
         return 1
 
+    @property
+    def steps_per_epoch(self) -> int:
+        return resident.steps_per_epoch(self.sizes["train"], self.batch_size)
+
     def training_feeds(
         self, epoch: int, start: int, slots: Slots, selected: Selected | None = None
     ) -> Iterator[Feed]:
