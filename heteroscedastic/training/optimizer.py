@@ -102,7 +102,7 @@ def _momentum(
     A chain of optax's parts writes g + c w to memory, as both its norm and the momentum, or both
     the momentum and what looks ahead, are computed from it. Here no two of them share more than one
     operation, so that a compiler repeats it and reads the parameters instead. The squared norm is
-    the sum of g^2 + w (2 c g + c^2 w).
+    sum g^2 + 2 c sum g w + c^2 sum w^2.
 
     Args:
       decays: c of each leaf, of the parameters.
@@ -156,7 +156,9 @@ def _momentum(
 
 def _penalised_norm(gradients: Any, params: Any, weights: Any) -> Float[Array, ""]:
     squares = jax.tree.map(
-        lambda g, w, c: jnp.sum(g * g + w * (2 * c * g + c**2 * w) if c else g * g),
+        lambda g, w, c: (
+            jnp.sum(g * g) + c * (2 * jnp.sum(g * w) + c * jnp.sum(w * w)) if c else jnp.sum(g * g)
+        ),
         gradients,
         params,
         weights,

@@ -216,7 +216,9 @@ def test_updates_and_states_are_those_of_a_chain_of_optax(fixed, clip_norm, mome
 @pytest.mark.parametrize("nesterov", [False, True])
 @pytest.mark.parametrize("clip_norm", [None, 1.0])
 def test_an_update_takes_no_memory_beside_parameters_and_momentum(nesterov, clip_norm):
-    params = {"Dense_0": {"kernel": jnp.ones((1000, 1000)), "bias": jnp.ones(1000)}}
+    # Of kernels of one shape a compiler may share what it computes from constants alone.
+    layer = {"kernel": jnp.ones((1000, 1000)), "bias": jnp.ones(1000)}
+    params = {f"Dense_{i}": layer for i in range(3)}
     made = optimizer.sgd(lambda _: 0.1, l2=1e-4, nesterov=nesterov, clip_norm=clip_norm)
 
     def step(params, state, grads):
@@ -224,7 +226,7 @@ def test_an_update_takes_no_memory_beside_parameters_and_momentum(nesterov, clip
         return optax.apply_updates(params, updates), state
 
     compiled = jax.jit(step, donate_argnums=(0, 1)).lower(params, made.init(params), params)
-    assert compiled.compile().memory_analysis().temp_size_in_bytes < 1e5  # the kernel has 4e6
+    assert compiled.compile().memory_analysis().temp_size_in_bytes < 1e5  # a kernel has 4e6
 
 
 def test_a_gradient_within_the_norm_is_not_clipped():
