@@ -1,5 +1,6 @@
 """Files on disks and in buckets."""
 
+from heteroscedastic.files.cache import cached_arrays, digest
 from heteroscedastic.files.formats import (
     append,
     csv_text,
@@ -30,7 +31,9 @@ __all__ = [
     "absolute",
     "append",
     "as_path",
+    "cached_arrays",
     "csv_text",
+    "digest",
     "error_path",
     "in_bucket",
     "move",

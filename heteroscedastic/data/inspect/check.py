@@ -51,7 +51,10 @@ def report(config: Mapping[str, Any], data_dir: str | None) -> Report:
     lines, problems = [], []
     for ref in split_spec.dataset_refs(config["data"]):
         try:
-            info = (_stream_info if _is_streaming(config) else _stored_info)(ref, data_dir)
+            if _is_streaming(config):
+                info = _stream_info(ref, data_dir, with_background=config["task"] == "detection")
+            else:
+                info = _stored_info(ref, data_dir)
         except FileNotFoundError as error:
             lines.append(f"{ref.name}: MISSING")
             problems.append(f"{ref.name}: {error}{_manual_download(ref.name, data_dir)}")
@@ -104,10 +107,10 @@ def _stored_info(ref: DatasetRef, data_dir: str | None) -> _SetInfo:
     return _SetInfo(f"{stored.where}{version}", stored.sizes, len(stored.class_names))
 
 
-def _stream_info(ref: DatasetRef, data_dir: str | None) -> _SetInfo:
+def _stream_info(ref: DatasetRef, data_dir: str | None, *, with_background: bool) -> _SetInfo:
     from heteroscedastic.data.streaming import records  # requires TensorFlow
 
-    stored = records.Records(ref.name, data_dir)
+    stored = records.Records(ref.name, data_dir, with_background=with_background)
     num_classes = len(stored.class_names(ref.label))
     return _SetInfo(f"{stored.full_name} in {data_dir}", stored.sizes, num_classes)
 

@@ -11,6 +11,7 @@ import os
 import re
 import textwrap
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -175,6 +176,21 @@ def split_files(split: Any) -> Files:
     """The files of a stored split."""
     shards = split.file_instructions
     return Files(tuple(str(x.filename) for x in shards), tuple(x.examples_in_shard for x in shards))
+
+
+def file_states(record_files: Files) -> list[tuple[str, int, int]]:
+    """Path, bytes and time of the last change of each file; zeros where it is missing."""
+    tf = tensorflow()
+
+    def state(path):
+        try:
+            found = tf.io.gfile.stat(path)
+        except tf.errors.NotFoundError:
+            return path, 0, 0
+        return path, found.length, found.mtime_nsec
+
+    with ThreadPoolExecutor() as pool:  # each request to a bucket takes its time
+        return list(pool.map(state, record_files.paths))
 
 
 def damage(record_files: Files) -> str | None:

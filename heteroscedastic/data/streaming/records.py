@@ -8,6 +8,7 @@ import tensorflow as tf
 from jaxtyping import Bool, Float, Int, Shaped
 
 from heteroscedastic import boxes as boxes_lib
+from heteroscedastic import files as files_lib
 from heteroscedastic.data import checks
 from heteroscedastic.data.split_spec import Slice
 from heteroscedastic.data.storage import fields as fields_lib
@@ -215,6 +216,9 @@ class Records:
     def are_tall(self, part: Slice) -> Bool[np.ndarray, "n"]:
         """Whether each image of a slice is higher than wide, in order; see `ops.is_tall`.
 
+        The headers of images of several shapes are read once, see `files.cached_arrays`, and again
+        where a file has changed.
+
         Raises:
           ValueError: as `labels`.
         """
@@ -230,7 +234,11 @@ class Records:
             images = tf.io.parse_example(records, feature)["image"]
             return tf.numpy_function(are_tall, [images], tf.bool)
 
-        return self._read(part, parse)
+        def read():
+            return {"are_tall": self._read(part, parse)}
+
+        content = [self.full_name, *part, tfds.file_states(self.files(part.split))]
+        return files_lib.cached_arrays("orientations", files_lib.digest(content), read)["are_tall"]
 
     def _read(self, part: Slice, parse: Callable) -> Shaped[np.ndarray, "n ..."]:
         """What `parse` makes of batches of serialized examples of a slice, in order."""

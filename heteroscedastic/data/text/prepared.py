@@ -1,8 +1,5 @@
 """Sentence pairs as numbers of words, which later processes load from the user's cache."""
 
-import hashlib
-import json
-import warnings
 from collections.abc import Mapping, Sequence
 from importlib import metadata
 from typing import NamedTuple
@@ -60,19 +57,10 @@ def prepared(
     if "train" not in pairs:
         raise ValueError(f"there is no split 'train'; the splits are {', '.join(sorted(pairs))}.")
     fingerprint = _fingerprint(pairs, languages, num_merges)
-    path = _cached(fingerprint)
-    if path is not None and path.exists():
-        try:
-            return _loaded(path, fingerprint)
-        except Exception as error:  # zip, zlib or numpy, whichever meets damage first
-            warnings.warn(f"{path} cannot be loaded ({error}); preparing it again.", stacklevel=2)
-    text = _prepared(pairs, languages, num_merges, fingerprint)
-    if path is not None:
-        try:
-            files.write_arrays(path, _arrays(text))
-        except OSError as error:
-            warnings.warn(f"prepared text is not saved: {error}.", stacklevel=2)
-    return text
+    arrays = files.cached_arrays(
+        "text", fingerprint, lambda: _prepared(pairs, languages, num_merges)
+    )
+    return _text(arrays, fingerprint)
 
 
 def encoded_source(text: PreparedText, sentences: Sequence[str], language: str) -> Sentences:
@@ -93,14 +81,6 @@ def encoded_source(text: PreparedText, sentences: Sequence[str], language: str) 
     return Sentences(*words_lib.encoded(parts, text.source_words))
 
 
-def _cached(fingerprint: str) -> files.Path | None:
-    """The file of a prepared text; None where the user has no home directory."""
-    try:
-        return files.user_cache() / "text" / f"{fingerprint[:32]}.npz"
-    except RuntimeError:
-        return None
-
-
 def _fingerprint(pairs: Mapping[str, Pairs], languages: tuple[str, str], num_merges: int) -> str:
     versions = {}
     for library in _LIBRARIES:
@@ -108,13 +88,13 @@ def _fingerprint(pairs: Mapping[str, Pairs], languages: tuple[str, str], num_mer
             versions[library] = metadata.version(library)
         except metadata.PackageNotFoundError:
             versions[library] = ""
-    content = [_VERSION, versions, languages, num_merges, sorted(pairs.items())]
-    return hashlib.sha256(json.dumps(content).encode()).hexdigest()
+    return files.digest([_VERSION, versions, languages, num_merges, sorted(pairs.items())])
 
 
 def _prepared(
-    pairs: Mapping[str, Pairs], languages: tuple[str, str], num_merges: int, fingerprint: str
-) -> PreparedText:
+    pairs: Mapping[str, Pairs], languages: tuple[str, str], num_merges: int
+) -> dict[str, np.ndarray]:
+    """The arrays of a prepared text."""
     tokenized = {
         split: [words_lib.tokenized(side, language) for side, language in zip(sides[:2], languages)]
         for split, sides in pairs.items()
@@ -133,38 +113,26 @@ def _prepared(
         for split, sides in tokenized.items()
     }
     vocabularies = [words_lib.vocabulary(side) for side in parts["train"]]
-    source, target = (
-        {
-            split: Sentences(*words_lib.encoded(sides[index], vocabularies[index]))
-            for split, sides in parts.items()
-        }
-        for index in (0, 1)
-    )
-    return PreparedText(source, target, *vocabularies, merges, fingerprint)
-
-
-def _arrays(text: PreparedText) -> dict[str, np.ndarray]:
-    arrays = {name: np.array(text._asdict()[name]) for name in ("source_words", "target_words")}
-    arrays |= {name: np.array(getattr(text, name)) for name in ("merges", "fingerprint")}
-    for side in ("source", "target"):
-        for split, sentences in getattr(text, side).items():
+    arrays = {
+        "source_words": np.array(vocabularies[0]),
+        "target_words": np.array(vocabularies[1]),
+        "merges": np.array(merges),
+    }
+    for index, side in enumerate(("source", "target")):
+        for split, sides in parts.items():
+            sentences = Sentences(*words_lib.encoded(sides[index], vocabularies[index]))
             arrays |= {f"{side} {split} {name}": x for name, x in sentences._asdict().items()}
     return arrays
 
 
-def _loaded(path: files.Path, fingerprint: str) -> PreparedText:
-    arrays = files.read_arrays(path)
-    if str(arrays["fingerprint"]) != fingerprint:
-        raise ValueError(f"{path} is of other sentences")
-    sides: list[dict[str, Sentences]] = []
-    for side in ("source", "target"):
-        splits = _splits(list(arrays), side)
-        sides.append(
-            {
-                split: Sentences(*(arrays[f"{side} {split} {name}"] for name in Sentences._fields))
-                for split in splits
-            }
-        )
+def _text(arrays: Mapping[str, np.ndarray], fingerprint: str) -> PreparedText:
+    sides = [
+        {
+            split: Sentences(*(arrays[f"{side} {split} {name}"] for name in Sentences._fields))
+            for split in _splits(list(arrays), side)
+        }
+        for side in ("source", "target")
+    ]
     source_words, target_words = (
         tuple(arrays[name].tolist()) for name in ("source_words", "target_words")
     )

@@ -312,6 +312,14 @@ def test_a_stream_is_reported_and_drawn_with_its_boxes(tmp_path):
     assert len({drawn[top : top + 120, left : left + 120].tobytes() for top, left in corners}) == 7
 
 
+@needs_library
+def test_a_streamed_detector_has_the_background_as_a_class(tmp_path):
+    sample.write("coco/2017", str(tmp_path), ["train", "validation"])
+    lines, problems = report(study.config("coco_frcnn_hom", {}), str(tmp_path))
+    assert "81 classes by 'objects/label'" in lines
+    assert not problems
+
+
 def test_a_stream_without_tensorflow_says_what_it_requires(monkeypatch):
     monkeypatch.setattr(tfds, "library", _absent)
     config = config_of("digits_het_pe", dict(pipeline="streaming", reader_shards=1))

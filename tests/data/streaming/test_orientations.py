@@ -1,6 +1,7 @@
 """Batches of images of one orientation, on canvases of that orientation."""
 
 import functools
+import os
 import shutil
 
 import jax
@@ -28,6 +29,13 @@ def data_dir(tmp_path_factory):
     prepare(directory)
     prepare(directory, "tall", size=(20, 24))
     return directory
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _cache(tmp_path_factory):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -177,6 +185,29 @@ def test_images_of_one_shape_have_one_canvas_and_no_header_is_read(data_dir, mon
     made = stream(data_dir, "tall", FIT, FIT, **BOXES)
     assert made.description["orientations"]["train"] == {"tall": NUM_TRAIN}
     assert {canvas(feed) for feed in made.training_feeds(0, 0, ALL)} == {(48, 32)}
+
+
+def test_headers_are_read_once_and_again_where_a_file_has_changed(data_dir, tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    shutil.copytree(data_dir / "pets", tmp_path / "pets")
+    is_tall, read = ops.is_tall, []
+    monkeypatch.setattr(ops, "is_tall", lambda image: read.append(1) or is_tall(image))
+
+    def made():
+        read.clear()
+        found = stream(tmp_path, training=FIT, evaluation=FIT, **BOXES).description["orientations"]
+        return found, len(read)
+
+    first, num_read = made()
+    assert num_read == NUM_TRAIN + NUM_TEST
+    assert made() == (first, 0)
+    path = sorted((tmp_path / "pets").rglob("*-train.tfrecord*"))[0]
+    os.utime(path, ns=(0, 0))  # as a file that is written again
+    assert made() == (first, NUM_TRAIN)
+    for saved in (tmp_path / "cache").rglob("*.npz"):
+        saved.write_bytes(b"damaged")
+    with pytest.warns(UserWarning, match="orientations.*cannot be loaded"):
+        assert made() == (first, num_read)
 
 
 def test_an_image_whose_header_cannot_be_read_is_left_out(data_dir, tmp_path):

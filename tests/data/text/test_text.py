@@ -4,6 +4,7 @@ import gzip
 import io
 import tarfile
 
+import jax
 import numpy as np
 import pytest
 
@@ -81,9 +82,8 @@ def test_the_prepared_text_is_that_of_the_files_and_is_loaded_unchanged(tmp_path
     assert not {"drei", "three"} & {*text.source_words, *text.target_words}  # not in training
     (path,) = (tmp_path / "cache").rglob("*.npz")
     again = prepared.prepared(found, ("de", "en"), 50)
-    assert prepared._arrays(again).keys() == prepared._arrays(text).keys()
-    for name, array in prepared._arrays(text).items():
-        np.testing.assert_array_equal(prepared._arrays(again)[name], array)
+    assert jax.tree.structure(again) == jax.tree.structure(text)
+    jax.tree.map(np.testing.assert_array_equal, again, text)
     path.write_bytes(b"damaged")
     with pytest.warns(UserWarning, match="cannot be loaded"):
         assert prepared.prepared(found, ("de", "en"), 50).fingerprint == text.fingerprint
