@@ -53,12 +53,23 @@ def test_invalid_arguments_are_errors():
         bootstrap.percentile_band(np.zeros((3, 1)), 95)
 
 
-def test_runs_and_examples_are_resampled_independently():
+def test_the_interval_over_runs_alone_is_that_of_student():
+    of_runs = np.array([0.0, 1.0, 5.0])
+    draws = bootstrap.resampled_means(np.tile(of_runs, (1000, 1)))
+    expected = stats.t.interval(0.95, 2, of_runs.mean(), stats.sem(of_runs))
+    np.testing.assert_allclose(np.quantile(draws, (0.025, 0.975)), expected, rtol=0.02)
+    np.testing.assert_allclose(
+        bootstrap.corrected_interval(2.0, draws), (2.0, *expected), rtol=0.02
+    )
+
+
+def test_examples_and_runs_add_up_and_one_run_has_examples_alone():
     rng = np.random.default_rng(0)
-    of_examples, of_runs = rng.normal(size=(20000, 1)), np.array([0.0, 1.0, 2.0])
+    of_examples, of_runs = rng.normal(size=(20000, 1)), rng.normal(size=40)
     means = bootstrap.resampled_means(of_examples + of_runs)
-    assert means.mean() == pytest.approx(1.0, abs=0.03)
-    assert means.var() == pytest.approx(1 + np.var(of_runs) / 3, rel=0.05)
+    assert means.mean() == pytest.approx(of_runs.mean(), abs=0.03)
+    of_student = np.var(of_runs, ddof=1) / 40 * stats.t.var(39)
+    assert means.var() == pytest.approx(1 + of_student, rel=0.05)
     np.testing.assert_array_equal(bootstrap.resampled_means(of_examples), of_examples[:, 0])
 
 

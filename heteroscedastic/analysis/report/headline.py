@@ -157,7 +157,7 @@ def _noisy_error(run_set: RunSet, labels: Labels) -> str:
 def _bootstrap(run_set: RunSet, labels: Labels, group: int) -> str:
     units = intervals.units(run_set.predictions[0][0], labels.examples)
     num_seeds = len(measured_lib.same_seeds(run_set, group)) or len(run_set.groups[group].runs)
-    seeds = f" and {num_seeds} seeds" if num_seeds > 1 else ""
+    seeds = f" and t interval over {num_seeds} seeds" if num_seeds > 1 else ""
     return f"bootstrap over {units}{seeds}"
 
 

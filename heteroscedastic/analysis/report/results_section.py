@@ -76,7 +76,7 @@ def _main_table(run_set: RunSet, measured: Measured, names: Sequence[str]) -> st
         f"Evaluation {run_set.evaluation}: mean"
         + (" ± standard deviation over seeds" if repeated else "")
         + f", with 95 % intervals by bootstrap over {intervals.units(run_set.predictions[0][0])}"
-        + (" and over seeds" if repeated else "")
+        + (" and t interval over seeds" if repeated else "")
         + ", corrected for bias (approximate for ECE)"
     )
     if len(run_set.groups) > 1:

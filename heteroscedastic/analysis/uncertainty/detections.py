@@ -64,7 +64,8 @@ def main() -> None:
         )
     runs = [predictions.read_detections(run.directory, flags.on) for run in groups[0].runs]
     found = mean_intervals(runs, flags.num_resamples)
-    over = f"{len(runs[0]['image_ids']):,} images" + (f" and {len(runs)} runs" * (len(runs) > 1))
+    over = f"{len(runs[0]['image_ids']):,} images"
+    over += f" and t interval over {len(runs)} runs" * (len(runs) > 1)
     print(f"{flags.on}: 95 % intervals by bootstrap over {over}\n")
     for name, (value, low, high) in found.items():
         print(f"{name:<8}{value:.4f} [{low:.4f}, {high:.4f}]")

@@ -1,8 +1,8 @@
-"""Intervals of metrics and of their differences, by bootstrap over examples and over runs.
+"""Intervals of metrics and of their differences, over other examples and other runs.
 
 All runs are resampled with the same examples, so differences between them are paired; tokens are
-resampled by whole sentences, as those of one sentence are not independent. The examples
-and, where there are several, the runs are drawn independently (`bootstrap.resampled_means`).
+resampled by whole sentences, as those of one sentence are not independent. Several runs count by
+Student's t (`bootstrap.resampled_means`).
 """
 
 from collections.abc import Mapping, Sequence
@@ -161,8 +161,8 @@ def difference(
       ours: the metric of the runs of a group.
       theirs: the metric of the runs of the reference.
       pairs: positions of runs that belong together, such as those of the same seed; only these
-        runs count. If there are none, all runs count and are drawn independently.
-      seed: of the draws of runs.
+        runs count. If there are none, all runs count, and those of each are independent.
+      seed: of the order in which quantiles of runs meet resamples.
     """
     if pairs:
         mine, other = (list(x) for x in zip(*pairs))

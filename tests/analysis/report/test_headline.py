@@ -94,7 +94,7 @@ def test_one_group_is_stated_alone():
 
 def test_several_seeds_are_part_of_the_bootstrap():
     words = text(run_set((0.8, 0.87), seeds=((0, 1, 2), (2, 1, 5))))
-    assert "paired bootstrap over 500 images and 2 seeds" in words
+    assert "paired bootstrap over 500 images and t interval over 2 seeds" in words
 
 
 def test_the_noise_of_training_explains_a_calibration_error_on_clean_labels():

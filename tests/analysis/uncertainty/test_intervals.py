@@ -1,7 +1,7 @@
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from scipy import special
+from scipy import special, stats
 
 from heteroscedastic import metrics
 from heteroscedastic.analysis.uncertainty import intervals
@@ -104,18 +104,20 @@ def test_only_pairs_of_a_seed_count():
     interval = intervals.difference(
         metric, Resampled(np.array([2.5, 0.5]), np.tile([2.5, 0.5], (500, 1))), [(0, 1), (1, 0)]
     )
-    assert interval == (0.0, -0.5, 0.5)
+    end = stats.t.ppf(0.975, 1) * stats.sem([-0.5, 0.5])
+    np.testing.assert_allclose(interval, (0.0, -end, end), rtol=0.05)
 
 
 def test_intervals_over_several_seeds_contain_the_spread_of_the_seeds():
     values = np.array([0.70, 0.72, 0.74, 0.76])
     steady = Resampled(values, np.tile(values, (4000, 1)))  # the examples add nothing
     interval = intervals.mean(steady)
-    error = values.std() / 2
-    assert interval.high - interval.low == pytest.approx(2 * 1.96 * error, rel=0.1)
-    without_pairs = intervals.difference(steady, steady, [])
-    width = without_pairs.high - without_pairs.low
-    assert width == pytest.approx(np.sqrt(2) * 2 * 1.96 * error, rel=0.1)
+    width = 2 * stats.t.ppf(0.975, 3) * stats.sem(values)
+    assert interval.high - interval.low == pytest.approx(width, rel=0.01)
+    low, high = intervals.difference(steady, steady, [])[1:]
+    draws = stats.t(3).rvs((2, 100_000), random_state=0) * stats.sem(values)
+    expected = np.diff(np.quantile(draws[0] - draws[1], (0.025, 0.975))).item()
+    assert high - low == pytest.approx(expected, rel=0.05)
 
 
 def test_the_interval_of_tokens_is_that_of_their_sentences():
