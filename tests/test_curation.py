@@ -1,3 +1,5 @@
+import tracemalloc
+
 import numpy as np
 import pytest
 from scipy import special, stats
@@ -172,6 +174,20 @@ def test_uniforms_are_uniform_and_depend_on_ids_seeds_and_purposes(ids):
         assert_rate(numbers < 0.25, 0.25)
         for others in (draws.uniforms(1, "one", ids), draws.uniforms(0, "two", ids)):
             assert abs(np.corrcoef(numbers, others)[0, 1]) <= 5 / np.sqrt(N)
+
+
+def test_large_ids_have_the_same_numbers_and_cost_no_memory_in_proportion(monkeypatch):
+    expected = draws.generator(3, "one").random(100)
+    ids = np.array([97, 3, 40, 41, 3, 0], np.int32)
+    for part in (4, 8, 1024):
+        monkeypatch.setattr(draws, "_PART", part)
+        np.testing.assert_array_equal(draws.uniforms(3, "one", ids), expected[ids])
+    tracemalloc.start()
+    numbers = draws.uniforms(3, "one", np.array([2**31 - 1, 0], np.int32))
+    assert tracemalloc.get_traced_memory()[1] < 1e6
+    tracemalloc.stop()
+    assert numbers[1] == expected[0]
+    assert 0 <= numbers[0] < 1
 
 
 @pytest.mark.parametrize("fraction", [0.00013, 0.1, 0.35, 1.0])

@@ -39,9 +39,10 @@ _WHOLE_IMAGES = {"data.train": f"inception_crop(224)|flip_lr|{_COLORS}"}
 # Most of these images have no boxes, so none are read and objects cannot be removed.
 _OF_FULL = {
     **_WHOLE_IMAGES,
+    "data.name": "imagenet2012",
     "data.extras": (),
     "data.splits": dict(
-        train=dict(name="imagenet2012", split="train"),
+        train="train",
         test=dict(name="imagenet2012_boxes", split="validation"),
         v2=dict(name="imagenet_v2/matched-frequency", split="test"),
     ),
@@ -49,7 +50,7 @@ _OF_FULL = {
 }
 _OF_BOXES = {
     **_WHOLE_IMAGES,
-    "data.splits.train": dict(name="imagenet2012_boxes", split="train"),
+    "data.name": "imagenet2012_boxes",
     "data.with_boxes": True,
 }
 # Every draw of an example loses its objects with probability 0.15 (reading L11).

@@ -121,13 +121,14 @@ def context(
 ) -> Example:
     """Removes all objects with probability `rate`: fills their pixels and leaves no box.
 
-    The extra `context` says whether they were removed; `smoothing.adaptive` reads it. An example
-    without boxes is unchanged. Pixels are in 0 to 255; `fill` has a value for each channel.
+    The extra `context` says whether they were removed; `smoothing.adaptive` reads it. A crop that
+    shows no object has the same probability, and its pixels stay. Pixels are in 0 to 255; `fill`
+    has a value for each channel.
 
     Source: "One Size Doesn't Fit All: Adaptive Label Smoothing", the row "context".
     """
     boxes = _boxes("context", example)
-    is_removed = jax.random.bernoulli(key, rate) & jnp.any(boxes)
+    is_removed = jax.random.bernoulli(key, rate)
     filled = _filled("context", example, is_removed & _covers(example, boxes), fill)
     boxes = jnp.where(is_removed, 0, boxes)
     return example | {"image": filled, "boxes": boxes, "context": is_removed}

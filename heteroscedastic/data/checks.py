@@ -8,10 +8,17 @@ import numpy as np
 from jaxtyping import Shaped
 
 from heteroscedastic import smoothing
+from heteroscedastic.batch import TRUNK_MAPS
 from heteroscedastic.data.dataset import Dataset
 from heteroscedastic.data.storage import fields
 
-_MAX_GROUPS = 10**7  # a random number is drawn for every group number up to the largest
+# Names that the pipelines or the operations give to values of an example.
+_RESERVED = {
+    "image": "the image of an example",
+    "context": "whether the objects of an example are removed",
+    "occurrence": "how often an epoch had an example before",
+    TRUNK_MAPS: "the cached maps of an example",
+}
 # Unicode categories: control characters, surrogates, line and paragraph separators.
 _UNPRINTABLE = ("Cc", "Cs", "Zl", "Zp")
 
@@ -150,15 +157,11 @@ def fits_int32(where: str, values: Shaped[np.ndarray, "..."]) -> None:
 
 
 def groups(where: str, values: Shaped[np.ndarray, "n ..."]) -> None:
-    """Checks that groups are small integers >= 0, one per example."""
-    if (
-        values.dtype.kind not in "iu"
-        or values.ndim != 1
-        or values.min() < 0
-        or values.max() >= _MAX_GROUPS
-    ):
+    """Checks that groups are integers >= 0, one per example."""
+    fits = values.dtype.kind in "iu" and values.ndim == 1
+    if not fits or values.min() < 0 or values.max() >= 2**31:
         raise ValueError(
-            f"{where} must be one integer from 0 to {_MAX_GROUPS - 1} per example, but is"
+            f"{where} must be one integer from 0 to {2**31 - 1} per example, but is"
             f" {values.dtype} {values.shape}; np.unique(groups, return_inverse=True)[1] converts"
             " any values to such integers."
         )
@@ -243,8 +246,10 @@ def _extra(where: str, name: str, values: np.ndarray, ids: np.ndarray, num_class
         raise ValueError(
             f"{where} is {values.dtype}, but must be numeric, as it is transferred to the device."
         )
-    if name == "image":
-        raise ValueError(f"{where} has the name of the image of an example; rename the field.")
+    if name in _RESERVED:
+        raise ValueError(
+            f"{where} has the name of {_RESERVED[name]}, which the pipeline adds; rename the field."
+        )
     fits_int32(where, values)
     if name == "groups":
         groups(where, values)

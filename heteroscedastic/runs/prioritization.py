@@ -61,6 +61,7 @@ def choice(
     epoch, n = int(scores.epoch) + 1, len(scores.values)
     former = scores.rows[scores.rows < n]
     check_finite(run, scores, step)  # also those that are recorded and not read
+    has_scores = bool(scores.values.any())  # before the first scores, all are 0
     if chooses(run, epoch):
         chosen = run.selected(epoch, scores.values, target_scores)
     elif epoch < run.config["prioritization"]["warmup_epochs"] or run.selection is None:
@@ -76,7 +77,7 @@ def choice(
         values=scores.values,
         weights=np.pad(chosen.weights.astype(np.float32), (0, padding)),
     )
-    return Choice(new, _facts(run, epoch, chosen, former, scores.values))
+    return Choice(new, _facts(run, epoch, chosen, former, scores.values if has_scores else None))
 
 
 def selected(scores: Scores) -> Selected:
@@ -109,8 +110,8 @@ def _not_finite(run: Run, values: Float[np.ndarray, "n"]) -> str:
 
 def _facts(run, epoch, chosen, former, values):
     """What epochs.jsonl says of a choice; None where it is not known."""
-    train, n = run.dataset.splits["train"], len(values)
-    is_chosen = np.zeros(n, bool)
+    train = run.dataset.splits["train"]
+    is_chosen = np.zeros(len(train.ids), bool)
     is_chosen[chosen.rows] = True
     facts = {
         "epoch": epoch,
@@ -118,8 +119,8 @@ def _facts(run, epoch, chosen, former, values):
         "overlap": _mean(np.isin(chosen.rows, former)) if len(former) else None,
         "class_counts": None,
         "wrong_label_fraction": None,
-        "chosen_score": _mean(values[is_chosen]) if epoch else None,  # none before the first epoch
-        "other_score": _mean(values[~is_chosen]) if epoch else None,
+        "chosen_score": None if values is None else _mean(values[is_chosen]),
+        "other_score": None if values is None else _mean(values[~is_chosen]),
     }
     if train.labels.ndim == 1:
         num_classes = run.num_classes
@@ -215,8 +216,32 @@ class Target:
                     f"{self._label} evaluates images by {theirs!r}, but config.data.eval is"
                     f" {ours!r}; its last weights can score only images of the same operations."
                 )
+            self._check_scaling()
             if run.config["prioritization"]["scores"] == "target_final":
                 self._check_held_out()
+
+    def _check_scaling(self) -> None:
+        """`standardize` scales features by mean and deviation of the training examples."""
+        theirs, ours = (c["data"]["standardize"] for c in (self.saved.config, self._run.config))
+        if theirs != ours or (ours and not self._has_same_data):
+            examples = " of other examples" if theirs == ours else ""
+            raise ValueError(
+                f"{self._label} has data.standardize={theirs}{examples}, and this run"
+                f" {ours}; its last weights can score only features of the same scale. Scale the"
+                " features before both runs, and set standardize=False in both."
+            )
+
+    @property
+    def _has_same_data(self) -> bool:
+        return provenance.data_key(self.saved.dataset) == provenance.data_key(self._run.description)
+
+    def _stored_splits(self, split: str) -> list[tuple[str, str]]:
+        """The sets and stored splits of their training examples and of our split."""
+        theirs, ours = (c["data"] for c in (self.saved.config, self._run.config))
+        return [
+            (data["name"], split_spec.stored_split(data, name))
+            for data, name in ((theirs, "train"), (ours, split))
+        ]
 
     @property
     def _label(self) -> str:
@@ -229,19 +254,14 @@ class Target:
 
     @functools.cached_property
     def _training_ids(self) -> Int[np.ndarray, "m"]:
-        if provenance.data_key(self.saved.dataset) == provenance.data_key(self._run.description):
+        if self._has_same_data:
             return self._run.dataset.splits["train"].ids
         return pipelines.training_ids(self.saved.config, self._data_dir)
 
     def _seen(self, split: str) -> Int[np.ndarray, "m"]:
         """Ids of the examples of our split that the target was trained on."""
-        theirs, ours = (c["data"] for c in (self.saved.config, self._run.config))
-        # Ids are positions in a stored split.
-        stored = [
-            (data["name"], split_spec.stored_split(data, name))
-            for data, name in ((theirs, "train"), (ours, split))
-        ]
-        if stored[0] != stored[1]:
+        theirs, ours = self._stored_splits(split)
+        if theirs != ours:  # ids are positions in a stored split
             return np.empty(0, np.int32)
         return np.intersect1d(self._training_ids, self._run.dataset.splits[split].ids)
 
@@ -264,6 +284,19 @@ class Target:
             )
 
     def _check_files(self) -> None:
+        their_data, our_data = self._stored_splits("train")
+        if their_data != our_data:
+            raise ValueError(
+                f"{self._label} was trained on split {their_data[1]!r} of {their_data[0]!r}, but"
+                f" this run is trained on {our_data[1]!r} of {our_data[0]!r}; its scores are of its"
+                " own examples, so give both runs the same config.data."
+            )
+        their_score, our_score = (c["score"]["name"] for c in (self.saved.config, self._run.config))
+        if their_score != our_score:
+            raise ValueError(
+                f"{self._label} recorded the score {their_score!r}, but config.score.name is"
+                f" {our_score!r}; give both runs the same config.score."
+            )
         folder = self.saved.directory / "scores"
         recorded = {p.stem for p in folder.glob("*.npz")}
         theirs, ours = (c["training"]["num_epochs"] for c in (self.saved.config, self._run.config))

@@ -76,7 +76,7 @@ class ResidentData:
       max_examples: number of examples per split, the first ones; None is all.
       extras: further fields that examples carry, such as "boxes".
       max_boxes: largest number of boxes of an example.
-      with_boxes: whether only examples with a box are taken, of the splits that have boxes.
+      with_boxes: whether training takes only examples with a box; other splits keep all.
       standardize: whether features are standardised; see dataset.standardized.
       seed: of curation and the validation split; None is the seed of the run.
     """

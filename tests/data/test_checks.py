@@ -121,7 +121,8 @@ INVALID = "^mine: train_boxes: the example of id 1 has the box"
         ("file", np.array(["a", "b", "c"]), "train_file is <U1, but must be numeric"),
         ("time", np.array([1, 2, 2**40]), "train_time ranges from 1 to .* int32"),
         ("groups", np.array([0, -1, 2]), "train_groups must be one integer from 0"),
-        ("groups", np.array([0, 1, 10**9]), "train_groups must be one integer from 0"),
+        ("context", np.zeros(3), "train_context has the name of whether the objects"),
+        ("trunk_maps", np.zeros(3), "train_trunk_maps has the name of the cached maps"),
         ("groups", np.array([0.0, 1.0, 2.0]), "train_groups must be one integer from 0"),
         (
             "clean_labels",

@@ -75,7 +75,7 @@ def test_a_context_image_shows_no_box_and_an_image_without_boxes_is_unchanged(re
     found = results(f"context(rate=1.0, fill={FILL})")
     np.testing.assert_array_equal(found["image"], filled_one_by_one(any))
     assert not found["boxes"].any()
-    np.testing.assert_array_equal(found["context"], CORNERS.any(axis=(1, 2)))
+    assert found["context"].all()  # whether a crop shows an object or not
 
 
 @both
@@ -94,22 +94,21 @@ def test_filling_and_cropping_commute_where_the_crop_shows_a_box(results, crop):
         for order in (("context(rate=1.0)", crop), (crop, "context(rate=1.0)"))
     )
     np.testing.assert_array_equal(after["image"], before["image"])
-    assert (after["context"] <= before["context"]).all()
-    assert after["context"].any()
+    assert after["context"].all()
+    assert before["context"].all()
 
 
 def test_images_are_chosen_at_the_rate_anew_in_each_epoch_and_for_each_repetition():
     images = np.zeros((N, 1, 1, 3), np.uint8)
-    shown = CORNERS.any(axis=(1, 2))
     chosen = [by_resident("context(rate=0.3)", images, epoch)["context"] for epoch in range(60)]
-    number = int(shown.sum()) * len(chosen)
+    number = N * len(chosen)
     rate = np.sum(chosen) / number
     assert abs(rate - 0.3) < 5 * np.sqrt(0.3 * 0.7 / number)
     repeated = by_resident("context(rate=0.5)", images, rows=np.full(N, 1))["context"]
     assert 0 < repeated.sum() < N
     streamed = [by_stream("context(rate=0.5)", epoch)["context"] for epoch in range(2)]
     assert (streamed[0] != streamed[1]).any()
-    assert 0 < streamed[0].sum() < shown.sum()
+    assert 0 < streamed[0].sum() < N
 
 
 def test_boxes_side_by_side_share_no_pixel_and_all_modules_agree():

@@ -85,6 +85,17 @@ def test_records_become_a_set_that_is_opened_by_name(tmp_path, monkeypatch):
         command(monkeypatch, "--name=pets", f"--data_dir={tmp_path}", "--num_classes=3", *flags)
 
 
+def test_a_blank_line_among_class_names_is_an_error(tmp_path, monkeypatch, capsys):
+    (tmp_path / "names.txt").write_text("cat\n\ndog\n")
+    with pytest.raises(SystemExit):
+        command(
+            monkeypatch,
+            *("--name=pets", f"--data_dir={tmp_path}", f"--class_names={tmp_path}/names.txt"),
+            f"--split=train={tmp_path}/train-*",
+        )
+    assert "line 2 is blank" in capsys.readouterr().err
+
+
 def test_python_writes_the_same_set_in_the_given_number_of_files(tmp_path):
     examples = [(f"{i}.jpg", image(i), labels) for i, labels in enumerate(LISTS)]
     folder = multilabel.write(

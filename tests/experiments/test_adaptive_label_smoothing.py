@@ -83,13 +83,10 @@ def test_the_range_of_pixels_is_the_recipes():
 
 
 def test_rows_of_a_size_are_of_its_data():
-    sets = {"full": "imagenet2012", "boxes": "imagenet2012_boxes"}
+    sets = dict(full="imagenet2012", boxes="imagenet2012_boxes", mask="imagenet2012_boxes_mask")
     for job in jobs("table_5_v1"):
         data, size = job.config["data"], job.row.rsplit("_", 1)[1]
-        if size == "mask":
-            assert (data["name"], data["splits"]["train"]) == ("imagenet2012_boxes_mask", "train")
-        else:
-            assert data["splits"]["train"] == dict(name=sets[size], split="train")
+        assert (data["name"], data["splits"]["train"]) == (sets[size], "train")
         assert data["with_boxes"] == (size == "boxes")
         # Training needs every extra, and evaluation without objects needs boxes.
         assert data["extras"] == (() if size == "full" else ("boxes",))

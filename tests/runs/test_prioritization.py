@@ -566,6 +566,11 @@ def test_a_stream_has_no_prioritization():
         ({"training.num_epochs": 7.0}, r"has 5 epochs, but this run has 7;"),
         ({"training.num_epochs": 4.0}, r"has 5 epochs, but this run has 4;"),
         ({"data.seed": 3}, r"was trained on other examples: \d+ ids differ, such as \d+"),
+        (
+            {"data.splits": dict(train="test", test="train")},
+            r"on split 'train' of 'digits', but this run is trained on 'test' of 'digits'",
+        ),
+        ({"score": dict(name="loss")}, r"the score 'entropy', but config\.score\.name is 'loss'"),
     ],
 )
 def test_a_target_of_another_number_of_epochs_or_of_other_examples_is_an_error(
@@ -576,6 +581,27 @@ def test_a_target_of_another_number_of_epochs_or_of_other_examples_is_an_error(
         loop.train(
             config(scores="target", target=str(target), overrides=overrides), str(tmp_path / "run")
         )
+
+
+def test_the_last_weights_of_a_target_of_features_of_another_scale_are_an_error(trained):
+    run = assembly.build(config(scores="target_final", target=str(trained())))
+    saved = loaded_run.read(trained())
+    data = saved.config["data"] | {"standardize": True}
+    with pytest.MonkeyPatch.context() as patch:
+        other = saved._replace(config=saved.config | {"data": data})
+        patch.setattr(loaded_run, "read", lambda name: other)
+        with pytest.raises(ValueError, match=r"standardize=True, and this run False; its last"):
+            prioritization.Target(run)
+        run.config["data"]["standardize"] = True
+        prioritization.Target(run)  # of the same examples
+        run.description["examples_fingerprint"] = "another"
+        with pytest.raises(ValueError, match=r"standardize=True of other examples, and this run"):
+            prioritization.Target(run)
+
+
+def test_scores_that_do_not_exist_are_none(trained):
+    for line in lines(trained(choice="random", record=False)):
+        assert line["chosen_score"] is line["other_score"] is None
 
 
 def test_a_target_that_lacks_the_scores_of_an_epoch_is_an_error(trained, tmp_path):

@@ -267,6 +267,7 @@ def test_a_training_example_of_a_stream_without_a_box_is_an_error_unless_it_is_l
     streamed["data"]["with_boxes"] = True
     run = assembly.build(streamed, toys)
     np.testing.assert_array_equal(run.pipeline.example_ids["train"], stored.ids[has_box])
+    assert run.pipeline.sizes["test"] == len(store.load("toys", toys).splits["test"].ids)
     for feed in run.pipeline.training_feeds(0, 0, np.arange(12)):
         assert has_box[feed.ids[feed.weights > 0]].all()
 
@@ -275,10 +276,10 @@ def test_a_set_without_any_box_is_an_error_where_only_examples_with_one_are_kept
     data_dir, tmp_path
 ):
     arrays = dict(np.load(f"{data_dir}/boxes.npz"))
-    arrays["test_boxes"][:] = 0
+    arrays["train_boxes"][:] = 0
     np.savez(tmp_path / "boxes.npz", **arrays)
     given = trained_on_all(config("boxes", dict(name="hard"), ("boxes",)), with_boxes=True)
-    with pytest.raises(ValueError, match=r"test has no example with a box, but .* to False\.$"):
+    with pytest.raises(ValueError, match=r"train has no example with a box, but .* to False\.$"):
         assembly.build(given, str(tmp_path))
 
 

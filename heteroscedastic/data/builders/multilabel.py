@@ -168,11 +168,15 @@ def main() -> None:
         parser.error("give --data_dir.")
     if (flags.class_names is None) == (flags.num_classes is None):
         parser.error("give either --class_names or --num_classes.")
-    names = (
-        files.as_path(flags.class_names).read_text().split("\n")
-        if flags.class_names
-        else map(str, range(flags.num_classes))
-    )
+    if flags.class_names:
+        names = files.as_path(flags.class_names).read_text().rstrip("\n").split("\n")
+        if "" in names:
+            parser.error(
+                f"--class_names {flags.class_names}: line {names.index('') + 1} is blank, but each"
+                " line names the class of its number; remove it, or name the class."
+            )
+    else:
+        names = list(map(str, range(flags.num_classes)))
     splits = {}
     for argument in flags.split:
         split, _, pattern = argument.partition("=")
@@ -184,7 +188,7 @@ def main() -> None:
         flags.name,
         str(files.as_path(flags.data_dir)),
         splits,
-        [n for n in names if n],
+        names,
         version=flags.version,
     )
     print(f"wrote {folder}")

@@ -53,7 +53,7 @@ def load(
         all its fields.
       max_boxes: maximum number of boxes per example if `extras` has boxes; those of TFDS are
         padded to it.
-      with_boxes: keeps only examples with a box, of the splits that have boxes.
+      with_boxes: keeps only training examples with a box; other splits keep all examples.
       requires_boxes: whether each example of "train" must have a box.
       soft_labels: extras of "train" that must be distributions over the classes.
 
@@ -77,14 +77,9 @@ def load(
             if "boxes" in split.extras:
                 where = f"{stored.where}: {name}"
                 checks.at_most_boxes(split.extras["boxes"], split.ids, max_boxes, where)
-    if with_boxes:
-        data = data._replace(
-            splits={
-                name: _with_boxes(split, f"{stored.where}: {name}")
-                for name, split in data.splits.items()
-            }
-        )
-        available = data.splits["train"].extras
+    if with_boxes and "train" in data.splits:
+        train = _with_boxes(data.splits["train"], f"{stored.where}: train")
+        data, available = data._replace(splits=data.splits | {"train": train}), train.extras
     if requires_boxes and "boxes" in available:
         train = data.splits["train"]
         checks.all_with_boxes(train.extras["boxes"], train.ids, f"{stored.where}: train")
@@ -179,7 +174,12 @@ def _split(
     labels = fields.pop(label)
     if label != "label":
         fields.setdefault("clean_labels", fields.pop("label"))
-    extras = {name: values for name, values in fields.items() if not _is_empty(values)}
+    # Clean labels that are all unknown must not look like no field of clean labels.
+    extras = {
+        name: values
+        for name, values in fields.items()
+        if name == "clean_labels" or not _is_empty(values)
+    }
     inputs = part.images
     if isinstance(inputs, list):
         inputs = encoded.decode(inputs, stored.num_channels, stored.where)

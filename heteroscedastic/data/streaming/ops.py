@@ -359,7 +359,7 @@ def context(
     See augment.py.
     """
     example, boxes = decode(seed, example), _boxes("context", example)
-    is_removed = (tf.random.stateless_uniform((), seed) < rate) & tf.reduce_any(boxes != 0)
+    is_removed = tf.random.stateless_uniform((), seed) < rate
 
     def without_objects():
         filled = _filled("context", example, _covers(example, boxes), fill)
@@ -477,7 +477,8 @@ def _window(
     """The pixels of a window, equal to those of the fully decoded image."""
     image, channels = example["image"], example["shape"][-1]
     if image.dtype != tf.string:
-        return tf.slice(image, (top, left, 0), (height, width, -1))
+        window = tf.slice(image, (top, left, 0), (height, width, -1))
+        return tf.ensure_shape(window, (None, None, image.shape[-1]))
 
     def window_of_jpeg():
         # Chroma of half the width is interpolated between neighbours, so the neighbouring columns

@@ -161,9 +161,9 @@ def choose(
       extras: fields that examples of "train" have as extras; see storage/fields.py. Another split
         has those that its set has.
       max_boxes: maximum number of boxes per example.
-      with_boxes: keeps only examples with a box, of the splits that have boxes.
+      with_boxes: keeps only training examples with a box; other splits keep all examples.
       of_regions: whether labels are of boxes: class 0 is the background, and stored classes are
-        numbered from 1. Evaluated splits keep their examples without boxes.
+        numbered from 1.
 
     Raises:
       FileNotFoundError: a set is not prepared.
@@ -194,7 +194,7 @@ def choose(
         if not len(ids):
             raise ValueError(f"split {split!r} has no example of the first {max_classes} classes.")
         chosen = _extras(records, field, extras, max_boxes, are_required=split == "train")
-        if with_boxes and "boxes" in chosen and (split == "train" or not of_regions):
+        if with_boxes and "boxes" in chosen and split == "train":
             ids = ids[records.extra(part, field, chosen["boxes"], _have_boxes)[ids - part.start]]
             checks.some_with_boxes(len(ids), f"{records.where}: {split}")
         sources[split] = Source(records, part, field, ids, extras=chosen)

@@ -76,6 +76,16 @@ def test_extra_fields_are_stored(tmp_path):
     assert_same(store.load("pets", str(tmp_path)), data)
 
 
+@pytest.mark.parametrize("known", [0, 1])
+def test_clean_labels_that_are_unknown_stay_unknown(tmp_path, known):
+    clean = np.full(4, -1)
+    clean[:known] = 0
+    np.savez(tmp_path / "pets.npz", **arrays_of(train_clean_labels=clean))
+    found = store.load("pets", str(tmp_path), splits={"train": "train[1:]"})
+    labels = dataset.clean_labels(found, found, "train")
+    np.testing.assert_array_equal(labels, [-1, -1, -1])
+
+
 def test_more_boxes_than_the_limit_are_an_error_where_boxes_are_an_extra(tmp_path):
     boxes = np.zeros((4, 5, 4), np.float32)
     boxes[2, 3] = (0, 0, 1, 1)

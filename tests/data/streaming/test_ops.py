@@ -25,8 +25,8 @@ def encoded(file):
     return {"image": tf.constant(file), "shape": (None, None, 3)}
 
 
-def program(text, example):
-    """A chain on an example: seed -> result."""
+def graph(text, example):
+    """A chain on an example, as a graph: seed -> result."""
     links = chain(ops, text)
 
     @tf.function(autograph=False)
@@ -36,6 +36,12 @@ def program(text, example):
             result = op(seed, result)
         return result["image"]
 
+    return run
+
+
+def program(text, example):
+    """A chain on an example: seed -> result."""
+    run = graph(text, example)
     return lambda seed: run(tf.constant(seed, tf.int64)).numpy()
 
 
@@ -162,6 +168,14 @@ def test_a_crop_of_an_encoded_image_equals_the_crop_of_its_pixels():
     for text in (f"{name}(16)" for name in crops):
         for a, b in zip(applied(text, encoded(FILE), seeds), applied(text, RAW, seeds)):
             np.testing.assert_array_equal(a, b)
+
+
+@pytest.mark.parametrize("first", ["flip_lr", "decode", "resize_small(16)", "color_jitter"])
+@pytest.mark.parametrize("crop", ["inception_crop(8)", "efficientnet_random_crop(8)"])
+def test_a_crop_after_other_operations_has_a_known_shape(first, crop):
+    traced = graph(f"{first}|{crop}", encoded(FILE))
+    result = traced.get_concrete_function(tf.TensorSpec((2,), tf.int64)).structured_outputs
+    assert result.shape == (8, 8, 3)
 
 
 def test_random_numbers_depend_on_the_seed_alone():
