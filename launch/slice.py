@@ -131,7 +131,8 @@ class Slice:
                 raise LaunchError(
                     f"no {accelerator} was available for {hours:g} hours; the request was deleted."
                 )
-            time.sleep(self.poll)
+            if not self.shell.dry_run:
+                time.sleep(self.poll)
 
     def _create(self, accelerator: str, kind: Kind, spot: bool, hours: float) -> CommandResult:
         queue = []
@@ -147,14 +148,21 @@ class Slice:
         self.shell.log(f"creating {self.name} ({accelerator})")
         return self.shell.capture(self._words("create", self.name, *queue, *more))
 
-    def remove(self) -> None:
-        """Deletes the slice if it exists.
+    @property
+    def where(self) -> str:
+        """The kind of resource and its place, as gcloud names them."""
+        return " ".join([self._form.group, *self._where[:-1]])
+
+    def remove(self) -> bool:
+        """Deletes the slice if it exists, and says whether it did.
 
         Raises:
           LaunchError: the slice could not be deleted and continues to cost money.
         """
-        if self.state() is not None:
-            self._delete()
+        if self.state() is None:
+            return False
+        self._delete()
+        return True
 
     def _delete(self) -> None:
         words = self._words("delete", self.name, *self._form.delete)

@@ -250,8 +250,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
             _complete(shell, slice_, flags, rest)
         if flags.keep and not flags.delete:
             shell.log(f"{flags.name} is kept and costs money until --delete deletes it.")
-        else:
-            slice_.remove()
+        elif not slice_.remove() and flags.delete and not flags.dry_run:
+            shell.log(
+                f"there is no {flags.name} among {slice_.where}, so nothing was deleted; if it"
+                " exists, give --accelerator or --zone, --project and --queued as at its creation."
+            )
     except UnknownError as error:
         sys.exit(f"{error}\n{hint}")
     except LaunchError as error:

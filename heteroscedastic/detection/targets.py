@@ -121,7 +121,8 @@ def region_targets(
       public code of Faster R-CNN.
     """
     boxes = jnp.where(is_box(boxes)[:, None], boxes, 0.0)
-    candidates = jax.lax.stop_gradient(jnp.concatenate([boxes, proposals]))
+    # Boxes are last, so that more rows of padding change no draw of another candidate.
+    candidates = jax.lax.stop_gradient(jnp.concatenate([proposals, boxes]))
     found = matching.matches(candidates, boxes, positive=_OBJECT, negative=_OBJECT)
     rows = matching.sample(
         key,

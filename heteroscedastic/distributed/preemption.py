@@ -8,8 +8,8 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NoReturn
 
 from heteroscedastic import user_errors
 from heteroscedastic.distributed import hosts
@@ -27,35 +27,39 @@ class StoppedError(Exception):
     """A call was abandoned because the run is to stop."""
 
 
-class StopEvent(threading.Event):
-    """An event that SIGTERM, SIGINT or SIGHUP sets during this context, in the main thread.
+class _Signals:
+    """Calls a function for each signal during this context; only in the main thread.
 
-    A second SIGINT ends the process at once. SIGINT and SIGHUP stay ignored if they were ignored
-    before, as under nohup.
+    Python's handlers wait while the main thread computes or compiles in C++. The byte that Python
+    writes to a socket arrives at once, and another thread reads it.
     """
 
-    _before: dict[int, Any] = {}
+    def __init__(
+        self,
+        numbers: Sequence[int],
+        heard: Callable[[int], Any],
+        handler: Callable[[], Any] = lambda: None,
+    ):
+        """Takes the numbers of the signals, what they call, and what Python's handler calls."""
+        self._numbers, self._heard, self._handler = numbers, heard, handler
+        self._before: dict[int, Any] = {}
+
+    def __bool__(self) -> bool:
+        """Whether signals are heard."""
+        return bool(self._before)
 
     def __enter__(self):
-        self._before: dict[int, Any] = {}
         if threading.current_thread() is not threading.main_thread():
             return self
-        may_be_ignored = [
-            s for s in (signal.SIGINT, signal.SIGHUP) if signal.getsignal(s) is not signal.SIG_IGN
-        ]
-        for number in (signal.SIGTERM, *may_be_ignored):
-            self._before[number] = signal.signal(number, lambda *_: self.set())
-        # Python's handlers wait while the main thread computes or compiles in C++; the byte that
-        # Python writes to this socket arrives at once.
         self._received, ours = socket.socketpair()
         ours.setblocking(False)
+        for number in self._numbers:
+            self._before[number] = signal.signal(number, lambda *_: self._handler())
         self._ours, self._fd_before = (
             ours,
             signal.set_wakeup_fd(ours.fileno(), warn_on_full_buffer=False),
         )
-        self._calls: queue.SimpleQueue = queue.SimpleQueue()
-        for work in (self._listen, self._make_calls):
-            threading.Thread(target=work, daemon=True).start()
+        threading.Thread(target=self._listen, daemon=True).start()
         return self
 
     def __exit__(self, *_):
@@ -64,24 +68,79 @@ class StopEvent(threading.Event):
             for number, handler in self._before.items():
                 signal.signal(number, handler)
             self._ours.close()  # which ends the listening thread
-            self._calls.put(None)
 
     def _listen(self) -> None:
-        is_interrupted = False
         while number := self._received.recv(1):
-            if number[0] not in self._before:
-                continue
-            self.set()
-            if number[0] == signal.SIGINT:
-                if is_interrupted:
-                    os._exit(user_errors.INTERRUPTED)
-                is_interrupted = True
-                print(
-                    "interrupted: saving before it leaves; Ctrl-C again ends it at once.",
-                    file=sys.stderr,
-                    flush=True,
-                )
+            if number[0] in self._before:
+                self._heard(number[0])
         self._received.close()
+
+
+def _not_ignored(*numbers: int) -> list[int]:
+    """The signals that are not ignored, as under nohup."""
+    return [number for number in numbers if signal.getsignal(number) is not signal.SIG_IGN]
+
+
+def leave() -> NoReturn:
+    """Ends this process with EXIT_CODE at once, without the orderly exit of Python.
+
+    A call that was abandoned may still compile in another thread. Python ends that thread when it
+    exits, and C++ then aborts the process.
+    """
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(EXIT_CODE)
+
+
+@contextlib.contextmanager
+def leaving_at_once() -> Iterator[None]:
+    """A context in which SIGTERM and SIGHUP end the process with EXIT_CODE at once.
+
+    For a process that has nothing to save yet, or nothing any more.
+    """
+
+    def heard(number: int) -> None:
+        hosts.log("terminated, with nothing to save; the same command continues the run.")
+        leave()
+
+    with _Signals([signal.SIGTERM, *_not_ignored(signal.SIGHUP)], heard):
+        yield
+
+
+class StopEvent(threading.Event):
+    """An event that SIGTERM, SIGINT or SIGHUP sets during this context, in the main thread.
+
+    A second SIGINT ends the process at once. SIGINT and SIGHUP stay ignored if they were ignored
+    before, as under nohup.
+    """
+
+    _signals: _Signals | None = None
+    _is_interrupted = False
+
+    def __enter__(self):
+        numbers = [signal.SIGTERM, *_not_ignored(signal.SIGINT, signal.SIGHUP)]
+        self._signals = _Signals(numbers, self._heard, handler=self.set).__enter__()
+        self._calls: queue.SimpleQueue = queue.SimpleQueue()
+        if self._signals:
+            threading.Thread(target=self._make_calls, daemon=True).start()
+        return self
+
+    def __exit__(self, *_):
+        self._signals.__exit__()
+        self._calls.put(None)
+
+    def _heard(self, number: int) -> None:
+        self.set()
+        if number != signal.SIGINT:
+            return
+        if self._is_interrupted:
+            os._exit(user_errors.INTERRUPTED)
+        self._is_interrupted = True
+        print(
+            "interrupted: saving before it leaves; Ctrl-C again ends it at once.",
+            file=sys.stderr,
+            flush=True,
+        )
 
     def unless_set(self, call: Callable[[], Any]) -> Any:
         """Makes a call that may compile, and so take long, and returns its value.
@@ -114,7 +173,7 @@ class StopEvent(threading.Event):
             ) from None
 
     def _called(self, call: Callable[[], Any], patience: float) -> Any:
-        if not self._before:
+        if not self._signals:
             return call()
         answer: queue.SimpleQueue = queue.SimpleQueue()
         self._calls.put((call, answer))

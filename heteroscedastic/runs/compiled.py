@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
+from flax import errors
 from jax.sharding import NamedSharding
 
 from heteroscedastic.distributed import class_padding
@@ -104,7 +105,14 @@ def check_shapes(run: Run, placement: Placement | None = None) -> TrainState:
     }
     for split, *settings in sorted(evals, key=str):
         data = _data_shapes(run, split, placement, training=False)
-        eval_step.eval_shape(state.params, state.model_state, *data, key, **dict(settings))
+        try:
+            eval_step.eval_shape(state.params, state.model_state, *data, key, **dict(settings))
+        except errors.ScopeParamShapeError as error:
+            raise ValueError(
+                f"examples of split {split!r} do not fit the parameters, whose shapes follow from"
+                " the training examples; the chains of config.data.train and of the split must give"
+                f" examples of one shape. Flax: {str(error).partition(' (https')[0]}"
+            ) from None
     return run.shapes
 
 

@@ -56,14 +56,14 @@ def _train(argv: list[str]) -> None:
         raise SystemExit(f"error: unknown arguments {argv[1:]}; --help lists the flags.")
     # Imported late, so that --help and flag errors respond immediately.
     with user_errors.one_line(_DEBUG.value):
-        from heteroscedastic.distributed import hosts
+        from heteroscedastic.distributed import hosts, preemption
         from heteroscedastic.runs import compilation_cache, host_memory, loop, sections, smoke
 
     logging.set_verbosity(logging.WARNING)  # Orbax logs every file that it writes
     config, data_dir = _CONFIG.value.to_dict(), _DATA_DIR.value or os.environ.get("TFDS_DATA_DIR")
     compilation_cache.enable(_COMPILATION_CACHE.value)
     host_memory.keep()
-    with user_errors.one_line(_DEBUG.value):
+    with user_errors.one_line(_DEBUG.value), preemption.leaving_at_once():
         try:
             if _HOSTS.value:
                 hosts.start(_COORDINATOR.value, _NUM_PROCESSES.value, _PROCESS_ID.value)
@@ -74,6 +74,10 @@ def _train(argv: list[str]) -> None:
             if _SMOKE.value:
                 config, data_dir = smoke.smoke(config, data_dir)
             loop.train(config, _WORKDIR.value, data_dir, allow_changed=_ALLOW_CHANGED.value)
+        except SystemExit as leaving:
+            if leaving.code == preemption.EXIT_CODE and hosts.is_alone():
+                preemption.leave()
+            raise
         except Exception as error:
             if not _HOSTS.value:
                 raise

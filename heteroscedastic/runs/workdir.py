@@ -33,19 +33,25 @@ def claimed(workdir: files.Path, config: dict[str, Any]) -> Iterator[dict[str, A
     """
     with contextlib.ExitStack() as stack:
 
-        def claim():
+        def complete():
             _check_same_run(workdir, config)
-            if (workdir / "results.json").exists():
-                run_record.read_object(workdir / "results.json", ("evals",), _REMEDY)
-                record = run_record.read(workdir)
-                _restore_metrics(workdir, record.results)
-                return record.results
+            if not (workdir / "results.json").exists():
+                return None
+            run_record.read_object(workdir / "results.json", ("evals",), _REMEDY)
+            record = run_record.read(workdir)
+            _restore_metrics(workdir, record.results)
+            return record.results
+
+        def claim():
+            if results := complete():
+                return results
             stack.enter_context(_locked(workdir))
+            if results := complete():  # another process may have finished the run since
+                return results
             for name in _FILES:
                 files.sweep(workdir, name)
             for folder in ("predictions", "scores"):
                 files.sweep(workdir / folder, "*.npz")
-            _check_same_run(workdir, config)  # again, as no other process can change it now
             _write_config(workdir / "config.json", config)
             return None
 

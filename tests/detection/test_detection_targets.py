@@ -81,6 +81,19 @@ def test_half_of_the_sampled_anchors_are_positive_at_most():
     assert (slopes < 0).sum() == 3
 
 
+def test_more_rows_of_padding_change_no_sampled_region():
+    proposals = jnp.asarray(np.random.default_rng(0).uniform(0, 60, (40, 4)).cumsum(axis=1))
+
+    def sampled(num_rows):
+        padding = ((0, num_rows - len(TRUTH)), (0, 0))
+        labels = jnp.pad(LABELS, padding[0], constant_values=-1)
+        return targets.region_targets(KEY, proposals, jnp.pad(TRUTH, padding), labels, number=8)
+
+    few, many = sampled(len(TRUTH) + 1), sampled(len(TRUTH) + 30)
+    np.testing.assert_array_equal(few.boxes, many.boxes)
+    np.testing.assert_array_equal(few.labels, many.labels)
+
+
 def boxes_of_overlap(overlap):
     """Two boxes of one size with this IoU."""
     shift = 30 * (1 - overlap) / (1 + overlap)

@@ -175,3 +175,46 @@ with StopEvent():
     done = run_without(EXTRAS, program)
     assert done.returncode == 130, done.stderr
     assert "Ctrl-C again ends it at once" in done.stderr
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_process_with_nothing_to_save_leaves_at_once_with_the_status_of_one_that_saved(number):
+    program = f"""
+import hashlib, os, threading, time
+from heteroscedastic.distributed import preemption
+def stop():
+    time.sleep(0.5)
+    os.kill(os.getpid(), {int(number)})
+with preemption.leaving_at_once():
+    threading.Thread(target=stop, daemon=True).start()
+    hashlib.pbkdf2_hmac("sha256", b"", b"", 2**31 - 1)
+"""
+    done = run_without(EXTRAS, program)
+    assert done.returncode == preemption.EXIT_CODE, done.stderr
+    assert "nothing to save" in done.stdout
+
+
+def test_a_call_that_still_compiles_does_not_abort_a_process_that_leaves():
+    """Python ends its threads at exit, which C++ answers by an abort; see `preemption.leave`."""
+    program = """
+import os, signal, sys, threading, time
+import jax, jax.numpy as jnp
+from heteroscedastic.distributed import preemption
+from heteroscedastic.distributed.preemption import StopEvent, StoppedError
+class EndsLate:
+    def __del__(self):
+        time.sleep(10)
+sys.modules["ends_late"] = EndsLate()
+def product(x):
+    for i in range(800):
+        x = jnp.sin(x + i) @ x
+    return x
+try:
+    with StopEvent() as stop_event:
+        threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGTERM)).start()
+        stop_event.unless_set(lambda: jax.jit(product)(jnp.ones((8, 8))))
+except StoppedError:
+    preemption.leave()
+"""
+    done = run_without(EXTRAS, program)
+    assert done.returncode == preemption.EXIT_CODE, done.stderr

@@ -315,9 +315,10 @@ def test_a_slice_can_be_kept_and_deleted_manually(tmp_path):
     assert (code, acts(tmp_path)) == (0, ["describe", "delete"]), errors
 
 
-def test_deleting_a_missing_slice_is_not_an_error(tmp_path):
-    assert launched(tmp_path, "--delete")[0] == 0
-    assert acts(tmp_path) == ["describe"]
+def test_deleting_a_missing_slice_is_no_error_and_says_where_it_was_not_found(tmp_path):
+    code, _, errors = launched(tmp_path, "--delete")
+    assert (code, acts(tmp_path)) == (0, ["describe"])
+    assert "there is no slice among tpu-vm --zone=europe-west4-a, so nothing was deleted" in errors
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

@@ -4,6 +4,7 @@ import functools
 import full_text
 import jax
 import numpy as np
+import pytest
 from small_runs import small
 
 from experiments import study
@@ -62,3 +63,11 @@ def test_an_evaluation_records_as_many_logits_as_its_setting_says():
         data = run.pipeline.arrays[split], run.pipeline.example(split, training=False)
         _, record = jax.eval_shape(step, run.shapes.params, run.shapes.model_state, *data, key)
         assert record.logits.shape[-1] == number
+
+
+def test_chains_that_give_examples_of_other_shapes_are_an_error_that_names_both():
+    config = small() | {}
+    config["data"] = config["data"] | {"eval": "resize(4)|value_range(-1, 1)"}
+    message = r"examples of split 'test' do not fit the parameters, .*: For parameter \"kernel\""
+    with pytest.raises(ValueError, match=message):
+        compiled.check_shapes(assembly.build(config))

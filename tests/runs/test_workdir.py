@@ -1,5 +1,7 @@
+import contextlib
 import json
 import resource
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -26,6 +28,22 @@ def begin_again(path):
     with workdir.claimed(path, CONFIG):
         workdir.claim_data(path, DATA)
         workdir.Writer(path, 30)
+
+
+def test_a_run_that_another_process_finished_before_the_lock_is_complete(begun, monkeypatch):
+    locked, results = workdir._locked, {"evals": {}, "metrics_digest": None}
+
+    @contextlib.contextmanager
+    def late(path):
+        (path / "results.json").write_text(json.dumps(results))
+        with locked(path):
+            yield
+
+    monkeypatch.setattr(workdir, "_locked", late)
+    monkeypatch.setattr(run_record, "read", lambda _: SimpleNamespace(results=results))
+    monkeypatch.setattr(workdir, "_restore_metrics", lambda *_: None)
+    with workdir.claimed(begun, CONFIG) as found:
+        assert found == results
 
 
 @pytest.mark.parametrize("damage", [b"", b'{"head": {"na', b"null", b"{}", b"\xff\xfe\x00"])
