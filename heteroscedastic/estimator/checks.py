@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float, Int, Shaped
 from numpy.typing import ArrayLike
+from scipy import sparse
 from sklearn.utils.multiclass import check_classification_targets, type_of_target
 from sklearn.utils.validation import column_or_1d
 
@@ -23,11 +24,11 @@ def settings(estimator: Any) -> None:
     check_number("num_factors", estimator.num_factors, integer=True, at_least=1)
     if not is_auto(estimator.temperature):
         check_number("temperature", estimator.temperature, at_least=1e-4, at_most=1e4)
-    if len(tuple(estimator.hidden_layer_sizes)):
-        sizes = tuple(estimator.hidden_layer_sizes)
+    if sizes := layer_sizes(estimator.hidden_layer_sizes):
         check_numbers("hidden_layer_sizes", sizes, integer=True, at_least=1)
     if not is_auto(estimator.learning_rate):
         check_number("learning_rate", estimator.learning_rate, above=0)
+    check_number("weight_decay", estimator.weight_decay, at_least=0, at_most=1e4)
     if not is_auto(estimator.batch_size):
         check_number("batch_size", estimator.batch_size, integer=True, at_least=1)
     check_number("max_iter", estimator.max_iter, integer=True, at_least=1)
@@ -38,23 +39,34 @@ def settings(estimator: Any) -> None:
         raise ValueError(f"num_samples is {number}, but must be a power of two.")
 
 
-def encoded_labels(
-    y: np.ndarray,
-) -> tuple[Shaped[np.ndarray, "k"], Int[np.ndarray, "n ..."]]:
-    """The classes, and labels as their numbers or as padded lists.
+def layer_sizes(value: Any) -> tuple[Any, ...]:
+    """The units of each hidden layer; a number stands for one layer."""
+    return tuple(value) if np.iterable(value) else (value,)
+
+
+def targets(y: Any) -> Shaped[np.ndarray, "n *k"]:
+    """Labels [n], also of a column, or a dense indicator matrix [n, k].
 
     Raises:
-      ValueError: the labels are not of classes, or are of one class.
+      ValueError: the labels are not of classes.
     """
+    y = y.toarray() if sparse.issparse(y) else y
     check_classification_targets(y)
-    if _is_indicator(y):
-        if len(y) < y.shape[1]:
-            raise ValueError(
-                f"y has {len(y)} examples of {y.shape[1]} classes; give at least as many examples"
-                " as classes."
-            )
+    is_indicator = type_of_target(y) == "multilabel-indicator"
+    return np.asarray(y) if is_indicator else column_or_1d(y, warn=True)
+
+
+def encoded_labels(
+    y: Shaped[np.ndarray, "n *k"],
+) -> tuple[Shaped[np.ndarray, "k"], Int[np.ndarray, "n ..."]]:
+    """The classes of `targets`, and labels as their numbers or as padded lists.
+
+    Raises:
+      ValueError: the labels are of one class.
+    """
+    if y.ndim == 2:
         return np.arange(y.shape[1]), _lists(y)
-    classes, labels = np.unique(column_or_1d(y, warn=True), return_inverse=True)
+    classes, labels = np.unique(y, return_inverse=True)
     if len(classes) < 2:
         raise ValueError(
             f"y has one class, {files.plain(classes[0])!r}; the classifier requires two or more"
@@ -92,13 +104,15 @@ def finite(inputs: Shaped[np.ndarray, "n d"], standardized: Float[np.ndarray, "n
     )
 
 
-def first_classes(classes: ArrayLike | None, y: np.ndarray) -> Shaped[np.ndarray, "k"]:
+def first_classes(
+    classes: ArrayLike | None, y: Shaped[np.ndarray, "n *k"]
+) -> Shaped[np.ndarray, "k"]:
     """The classes of the first call of partial_fit.
 
     Raises:
       ValueError: they are missing, or there is one.
     """
-    if _is_indicator(y):
+    if y.ndim == 2:
         return np.arange(y.shape[1])
     if classes is None:
         raise ValueError("classes must be passed on the first call to partial_fit.")
@@ -109,15 +123,14 @@ def first_classes(classes: ArrayLike | None, y: np.ndarray) -> Shaped[np.ndarray
 
 
 def known_labels(
-    y: np.ndarray, classes: Shaped[np.ndarray, "k"], link: str
+    y: Shaped[np.ndarray, "n *k"], classes: Shaped[np.ndarray, "k"], link: str
 ) -> Int[np.ndarray, "n ..."]:
-    """Labels as numbers of known classes, or as padded lists.
+    """The labels of `targets` as numbers of known classes, or as padded lists.
 
     Raises:
       ValueError: a label is not one of the classes.
     """
-    check_classification_targets(y)
-    if _is_indicator(y) != (link == "sigmoid") or (y.ndim == 2 and y.shape[1] != len(classes)):
+    if y.shape[1:] != (() if link == "softmax" else classes.shape):
         form = (
             f"an indicator matrix [n, {len(classes)}]" if link == "sigmoid" else "one per example"
         )
@@ -134,7 +147,7 @@ def known_labels(
 
 
 def weights(sample_weight: ArrayLike | None, num_examples: int) -> Float[np.ndarray, "n"]:
-    """Weights of the examples; 1 each if not given.
+    """Weights of the examples divided by the largest, which float32 can hold; 1 if not given.
 
     Raises:
       ValueError: a weight is negative or not finite, there is not one for each example, or all are
@@ -151,18 +164,14 @@ def weights(sample_weight: ArrayLike | None, num_examples: int) -> Float[np.ndar
     values = np.broadcast_to(values, (num_examples,))
     if not (np.isfinite(values).all() and (values >= 0).all()):
         raise ValueError("sample_weight must be finite and not negative.")
-    if not values.sum():
+    if not values.any():
         raise ValueError("sample_weight sums to zero; give at least one example a weight > 0.")
-    return values
+    return values / values.max()
 
 
 def is_auto(value: Any) -> bool:
     """Whether a setting is "auto"."""
     return isinstance(value, str) and value == "auto"
-
-
-def _is_indicator(y: np.ndarray) -> bool:
-    return type_of_target(y) == "multilabel-indicator"
 
 
 def _lists(indicators: Int[np.ndarray, "n k"]) -> Int[np.ndarray, "n k"]:

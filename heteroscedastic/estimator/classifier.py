@@ -1,9 +1,12 @@
 """An estimator with scikit-learn's contract."""
 
+import copy
+import functools
 import math
 import numbers
 import os
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar, cast
 
 import jax
 import jax.numpy as jnp
@@ -29,9 +32,21 @@ from heteroscedastic.outputs.label_quality import LabelIssues
 
 ArrayLike = Any  # scikit-learn converts it, or says why not
 Splitter = Any  # a number of folds, or what check_cv of scikit-learn admits
-_DTYPES = [np.float32, np.float64, np.float16]
+Fit = TypeVar("Fit", bound=Callable[..., Any])
+_DTYPES = [np.float64, np.float32, np.float16]  # the first one for integers
 _SEARCHED_TEMPERATURES = (1.0, 0.25, 0.5, 2.0, 4.0)  # the first one without held-out examples
 _NUM_REFERENCES = 1000
+
+
+def _all_or_nothing(fit: Fit) -> Fit:
+    """Fits a copy, whose attributes the estimator takes over unless the fit fails."""
+
+    @functools.wraps(fit)
+    def fit_copy(self, *args, **kwargs):
+        self.__dict__ = fit(copy.copy(self), *args, **kwargs).__dict__
+        return self
+
+    return cast(Fit, fit_copy)
 
 
 class HeteroscedasticClassifier(ClassifierMixin, BaseEstimator):
@@ -52,7 +67,7 @@ class HeteroscedasticClassifier(ClassifierMixin, BaseEstimator):
       temperature: of the utilities, from 1e-4 to 1e4. "auto" searches 0.25, 0.5, 1, 2 and 4: it
         fits each and keeps the one with the smallest loss of the held-out examples. It is 1 for a
         head without noise, or without held-out examples.
-      hidden_layer_sizes: units of hidden layers with ReLU before the head.
+      hidden_layer_sizes: units of hidden layers with ReLU before the head; a number is one layer.
       standardize: whether to subtract the mean of each feature and to divide by its standard
         deviation, both over the training examples.
       learning_rate: initial rate; "auto" is 0.03 / sqrt(number of features).
@@ -114,6 +129,7 @@ class HeteroscedasticClassifier(ClassifierMixin, BaseEstimator):
         tags.classifier_tags.multi_label = True
         return tags
 
+    @_all_or_nothing
     def fit(
         self,
         X: ArrayLike,
@@ -122,10 +138,13 @@ class HeteroscedasticClassifier(ClassifierMixin, BaseEstimator):
     ) -> "HeteroscedasticClassifier":
         """Fits the head to features and labels; earlier fits are forgotten.
 
+        A fit that fails leaves the estimator as it was.
+
         Args:
           X: features [n, d], finite.
-          y: labels [n], or an indicator matrix [n, k].
+          y: labels [n], or an indicator matrix [n, k], which may be sparse.
           sample_weight: [n], of the examples in the loss, >= 0. An example of weight 0 is left out.
+            A common factor of all weights does not matter.
 
         Raises:
           ValueError: an argument or a setting is invalid, or all labels of a weight above 0 are of
@@ -133,7 +152,7 @@ class HeteroscedasticClassifier(ClassifierMixin, BaseEstimator):
         """
         checks.settings(self)
         X, y = validate_data(self, X, y, dtype=_DTYPES, multi_output=True)
-        self.classes_, labels = checks.encoded_labels(y)
+        self.classes_, labels = checks.encoded_labels(checks.targets(y))
         X, labels, weights = _present(X, labels, checks.weights(sample_weight, len(X)))
         checks.several_classes(labels, self.classes_)
         self._link = "softmax" if labels.ndim == 1 else "sigmoid"
@@ -156,6 +175,7 @@ class HeteroscedasticClassifier(ClassifierMixin, BaseEstimator):
         self._keep_references(seed, inputs)
         return self
 
+    @_all_or_nothing
     def partial_fit(
         self,
         X: ArrayLike,
@@ -166,11 +186,13 @@ class HeteroscedasticClassifier(ClassifierMixin, BaseEstimator):
         """Trains for one epoch on these examples, at a constant rate and without held-out examples.
 
         The statistics of the features are those of the first call, and a `temperature` of "auto"
-        is 1. After `fit` it continues with that fit's weights.
+        is 1. After `fit` it continues with that fit's weights. Later calls read `learning_rate` and
+        `random_state`; changes of other settings, such as `temperature`, `weight_decay` or
+        `batch_size`, have no effect. A call that fails leaves the estimator as it was.
 
         Args:
           X: features [n, d], finite.
-          y: labels [n], or an indicator matrix [n, k].
+          y: as in `fit`.
           classes: all classes; required in the first call.
           sample_weight: as in `fit`.
 
@@ -180,6 +202,7 @@ class HeteroscedasticClassifier(ClassifierMixin, BaseEstimator):
         checks.settings(self)
         first = not hasattr(self, "classes_")
         X, y = validate_data(self, X, y, dtype=_DTYPES, multi_output=True, reset=first)
+        y = checks.targets(y)
         if first:
             self.classes_ = checks.first_classes(classes, y)
             self._link = "softmax" if y.ndim == 1 else "sigmoid"
@@ -279,16 +302,18 @@ class HeteroscedasticClassifier(ClassifierMixin, BaseEstimator):
         Args:
           X: features [n, d].
           y: one label per example, [n].
-          cv: number of folds, or a splitter of scikit-learn. The labels of a fold are scored by a
-            copy that was fitted to the other folds, at the temperature of this estimator if it is
-            fitted. None scores them by this estimator, which may have memorised labels that it was
-            fitted to.
+          cv: number of folds, or a splitter of scikit-learn that puts each example in exactly one
+            test fold. The labels of a fold are scored by a copy that was fitted to the other folds,
+            at the temperature of this estimator if it is fitted. None scores them by this
+            estimator, which may have memorised labels that it was fitted to.
 
         Returns:
-          Positions, labels, suggested classes and scores, see `outputs.label_issues`.
+          Positions, labels, suggested classes and scores, see `outputs.label_issues`. The score is
+          inf for a class that the other folds lack.
 
         Raises:
-          ValueError: an argument is invalid, or, if `cv` is None, a class is unknown.
+          ValueError: an argument is invalid, the test folds are no partition of the examples, or,
+            if `cv` is None, a class is unknown.
         """
         if type_of_target(y) == "multilabel-indicator":
             raise ValueError(
@@ -297,7 +322,7 @@ class HeteroscedasticClassifier(ClassifierMixin, BaseEstimator):
         if cv is None:
             check_is_fitted(self)
             check_consistent_length(X, y)
-            labels = checks.known_labels(np.asarray(y), self.classes_, self._link)
+            labels = checks.known_labels(checks.targets(y), self.classes_, self._link)
             issues = label_quality.label_issues(labels, *self._scaled_predictions(X))
             classes = self.classes_
         else:
@@ -338,7 +363,7 @@ class HeteroscedasticClassifier(ClassifierMixin, BaseEstimator):
             head=self.head,
             num_factors=self.num_factors,
             num_padded=programs.padded_classes(len(self.classes_)),
-            widths=tuple(self.hidden_layer_sizes),
+            widths=checks.layer_sizes(self.hidden_layer_sizes),
             link=self._link,
             num_samples=self.num_samples,
             weight_decay=float(self.weight_decay),
@@ -385,18 +410,23 @@ class HeteroscedasticClassifier(ClassifierMixin, BaseEstimator):
 
     def _out_of_fold_issues(self, X, y, cv):
         X, y = check_X_y(X, y, dtype=_DTYPES)
-        classes, labels = checks.encoded_labels(y)
+        classes, labels = checks.encoded_labels(checks.targets(y))
         if isinstance(cv, numbers.Integral):
             cv = StratifiedKFold(int(cv), shuffle=True, random_state=0)
-        cv = check_cv(cv)  # raises if it is no splitter
+        folds = list(check_cv(cv).split(X, labels))  # raises if it is no splitter
+        tested = np.concatenate([test for _, test in folds])
+        if not np.array_equal(np.sort(tested), np.arange(len(y))):
+            raise ValueError(
+                "the test folds of cv must hold each example exactly once, as those of KFold do."
+            )
         temperature = getattr(self, "temperature_", self.temperature)
         log_probs, loc = (np.full((len(y), len(classes)), -np.inf) for _ in range(2))
-        for train, test in cv.split(X, labels):
-            copy = clone(self).set_params(temperature=temperature)
-            copy.fit(X[train], labels[train])
-            fold_log_probs, fold_latent = copy._scaled_predictions(X[test])
-            log_probs[np.ix_(test, copy.classes_)] = fold_log_probs
-            loc[np.ix_(test, copy.classes_)] = fold_latent.loc
+        for train, test in folds:
+            model = clone(self).set_params(temperature=temperature)
+            model.fit(X[train], labels[train])
+            fold_log_probs, fold_latent = model._scaled_predictions(X[test])
+            log_probs[np.ix_(test, model.classes_)] = fold_log_probs
+            loc[np.ix_(test, model.classes_)] = fold_latent.loc
         latent = LatentGaussian(jnp.asarray(loc))
         return label_quality.label_issues(labels, log_probs, latent), classes
 

@@ -133,9 +133,10 @@ def run_epoch(
       order: rows of the present training examples.
       numbers: further settings.
     """
-    num_steps = resident.steps_per_epoch(len(order), spec.batch_size)
-    slots = -(-len(data.inputs) // spec.batch_size) * spec.batch_size
-    rows = np.pad(order, (0, slots - len(order))).reshape(-1, spec.batch_size)
+    batch_size = min(spec.batch_size, len(data.inputs))
+    num_steps = resident.steps_per_epoch(len(order), batch_size)
+    slots = -(-len(data.inputs) // batch_size) * batch_size
+    rows = np.pad(order, (0, slots - len(order))).reshape(-1, batch_size)
     present = (np.arange(slots) < len(order)).astype(np.float32).reshape(rows.shape)
     return _epoch(spec, key, state, data, held_out, rows, present, num_steps, numbers)
 

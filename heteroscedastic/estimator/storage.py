@@ -58,7 +58,8 @@ def read(path: str | os.PathLike, kind: type) -> Any:
         if description["version"] != _VERSION:
             raise ValueError(f"its version is {description['version']}, not {_VERSION}")
         settings = description["settings"]
-        settings["hidden_layer_sizes"] = tuple(settings["hidden_layer_sizes"])
+        if isinstance(settings["hidden_layer_sizes"], list):
+            settings["hidden_layer_sizes"] = tuple(settings["hidden_layer_sizes"])
         estimator = kind(**settings)
         for name in _SCALARS:
             value = description[name]

@@ -58,6 +58,23 @@ def test_standardised_features_have_mean_0_and_variance_1_in_training(tmp_path):
     np.testing.assert_allclose(result.splits["test"].inputs, (raw - mean) / scale, atol=1e-5)
 
 
+def test_a_small_deviation_of_a_large_mean_is_standardised():
+    """Seconds since 1970 that vary by a minute."""
+    seconds = np.random.default_rng(0).integers(0, 60, (600, 2))
+    mean, scale = dataset_lib.feature_statistics(1_700_000_000.0 + seconds)
+    np.testing.assert_allclose(mean - 1_700_000_000, seconds.mean(axis=0), atol=1e-5)
+    np.testing.assert_allclose(scale, seconds.std(axis=0), rtol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32, np.float16])
+def test_a_constant_feature_is_only_shifted(dtype):
+    """Sums of these numbers round, so that their mean is not the number."""
+    inputs = np.tile(np.array([0.1, 1 / 3, 16.7, 1000.1], dtype), (300_000, 1))
+    mean, scale = dataset_lib.feature_statistics(inputs)
+    np.testing.assert_allclose(mean, inputs[0], rtol=1e-12)
+    np.testing.assert_array_equal(scale, 1)
+
+
 def test_tokens_share_their_statistics():
     tokens = np.random.default_rng(0).normal(3, 2, (600, 4, 5)).astype(np.float32)
     split = Split(tokens, np.zeros(600, int), np.arange(600))

@@ -6,13 +6,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from cases import mostly_extended
-from scipy import special
+from scipy import sparse, special
 
 pytest.importorskip("sklearn")
 from sklearn import datasets, linear_model, multioutput
 from sklearn.base import clone
 from sklearn.datasets import load_digits
-from sklearn.model_selection import StratifiedKFold
+from sklearn.exceptions import DataConversionWarning, NotFittedError
+from sklearn.model_selection import RepeatedKFold, ShuffleSplit, StratifiedKFold, TimeSeriesSplit
 from sklearn.utils.estimator_checks import check_estimator
 
 from heteroscedastic import latent as latent_lib
@@ -147,6 +148,17 @@ def test_fits_of_similar_size_share_their_programs(digits):
     assert programs._epoch._cache_size() == number
 
 
+def test_a_batch_is_no_larger_than_the_padded_examples():
+    """A batch of 10^15 examples fits in no memory."""
+    X, y = datasets.make_blobs(100, centers=3, random_state=0)
+    model = HeteroscedasticClassifier("Deterministic", max_iter=2, random_state=0)
+    huge, padded = (
+        clone(model).set_params(batch_size=size).fit(X, y).predict_proba(X)
+        for size in (10**15, 512)
+    )
+    np.testing.assert_array_equal(huge, padded)
+
+
 def test_hidden_layers_separate_what_a_head_cannot():
     X = np.random.default_rng(0).uniform(-1, 1, (400, 2))
     y = (X > 0).sum(axis=1) % 2
@@ -175,6 +187,26 @@ def test_weights_multiply_the_loss():
     )
     probs = model.fit(X, y, np.where(y == 1, 9.0, 1.0)).predict_proba(X[:1])
     np.testing.assert_allclose(probs, [[0.1, 0.9]], atol=0.01)
+
+
+@pytest.mark.parametrize("factor", [1e-42, 1e39, 1e308])
+def test_a_common_factor_of_the_weights_does_not_matter(factor):
+    X, y = datasets.make_blobs(200, centers=3, cluster_std=5.0, random_state=0)
+    weights = np.random.default_rng(0).integers(1, 5, len(X))
+    model = HeteroscedasticClassifier("Deterministic", max_iter=2, random_state=0)
+    plain, scaled = (clone(model).fit(X, y, w) for w in (weights, weights / 4 * factor))
+    np.testing.assert_allclose(scaled.loss_curve_, plain.loss_curve_, rtol=1e-5)
+    np.testing.assert_allclose(scaled.predict_proba(X), plain.predict_proba(X), atol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", [np.int64, object])
+def test_large_integers_are_standardised_without_rounding(dtype):
+    """In float32 these numbers are multiples of 4."""
+    X = 2**25 + np.random.default_rng(0).integers(0, 20, (200, 3))
+    y = X[:, 0] % 2
+    model = HeteroscedasticClassifier("Deterministic", max_iter=2, random_state=0)
+    ours, exact = (clone(model).fit(x, y).predict_proba(x) for x in (X.astype(dtype), X * 1.0))
+    np.testing.assert_array_equal(ours, exact)
 
 
 def test_standardized_features_may_be_rescaled(digits):
@@ -246,6 +278,25 @@ def test_label_issues_are_the_planted_errors(digits):
     assert np.mean(issues.suggestions[:100][found] == clean[issues.rows][:100][found]) > 0.6
 
 
+@pytest.mark.parametrize(
+    "cv", [ShuffleSplit(2, random_state=0), TimeSeriesSplit(3), RepeatedKFold(n_splits=2)]
+)
+def test_the_test_folds_are_a_partition_of_the_examples(digits, cv):
+    X, labels, _ = digits
+    with pytest.raises(ValueError, match="hold each example exactly once"):
+        HeteroscedasticClassifier("Deterministic").label_issues(X[:60], labels[:60], cv=cv)
+
+
+@pytest.mark.filterwarnings("ignore:The least populated class")
+def test_a_label_whose_class_the_other_folds_lack_scores_inf(digits):
+    X, labels, _ = digits
+    labels = np.where(np.arange(300) == 7, 10, labels[:300] % 2)
+    model = HeteroscedasticClassifier("Deterministic", max_iter=1, random_state=0)
+    issues = model.label_issues(X[:300], labels, cv=2)
+    assert issues.rows[0] == 7
+    assert np.isinf(issues.scores).tolist() == [True] + [False] * 299
+
+
 def test_confused_pairs_are_the_planted_ones(fitted):
     pairs = fitted.confused_pairs(3)
     assert {frozenset((int(p.first), int(p.second))) for p in pairs} == {
@@ -282,6 +333,77 @@ def test_indicator_matrices_make_it_multilabel():
     np.testing.assert_array_equal(model.predict(X), probs > 0.5)
     plain = multioutput.MultiOutputClassifier(linear_model.LogisticRegression()).fit(X, y)
     assert np.mean(model.predict(X) == y) > np.mean(plain.predict(X) == y) - 0.02
+
+
+def test_indicator_matrices_may_be_sparse_and_have_fewer_rows_than_classes():
+    X, y = datasets.make_multilabel_classification(5, n_classes=6, random_state=0)
+    model = HeteroscedasticClassifier("Deterministic", max_iter=2, random_state=0)
+    dense, *others = (
+        fit.predict_proba(X)
+        for fit in (
+            clone(model).fit(X, y),
+            clone(model).fit(X, sparse.csr_matrix(y)),
+            clone(model).fit(X, sparse.csr_array(y)),
+        )
+    )
+    assert dense.shape == (5, 6)
+    for other in others:
+        np.testing.assert_array_equal(other, dense)
+    partial = (clone(model).partial_fit(X, labels) for labels in (y, sparse.csr_matrix(y)))
+    np.testing.assert_array_equal(*(fit.predict_proba(X) for fit in partial))
+
+
+def test_a_column_of_labels_is_one_label_per_example(digits):
+    X, labels, _ = digits
+    X, labels = X[:60], labels[:60]
+    model = HeteroscedasticClassifier("Deterministic", max_iter=1, random_state=0)
+    plain = clone(model).partial_fit(X, labels, classes=np.arange(10))
+    with pytest.warns(DataConversionWarning):
+        column = clone(model).partial_fit(X, labels[:, None], classes=np.arange(10))
+    with pytest.warns(DataConversionWarning):
+        issues = plain.label_issues(X, labels[:, None], cv=None)
+    np.testing.assert_array_equal(column.predict_proba(X), plain.predict_proba(X))
+    np.testing.assert_array_equal(issues.labels, labels[issues.rows])
+
+
+FAILURES = {
+    "weights": lambda X, y: (dict(), (X, y, -np.ones(len(y)))),
+    "classes": lambda X, y: (dict(), (X[:, :3], np.zeros(len(y)))),
+    "training": lambda X, y: (dict(learning_rate=1e30), (1000 * X + 5, np.array(list("xyz"))[y])),
+}
+
+
+@pytest.mark.parametrize("failure", FAILURES)
+def test_a_fit_that_fails_leaves_the_estimator_as_it_was(failure):
+    X, y = datasets.make_blobs(60, centers=3, n_features=4, random_state=0)
+    settings, arguments = FAILURES[failure](X, y)
+    model = HeteroscedasticClassifier("Deterministic", max_iter=2, random_state=0)
+    unfitted = clone(model).set_params(**settings)
+    with pytest.raises(ValueError):  # noqa: PT011
+        unfitted.fit(*arguments)
+    with pytest.raises(NotFittedError):
+        unfitted.predict(X)
+    model.fit(X, y)
+    before, probs = dict(vars(model)), model.predict_proba(X)
+    with pytest.raises(ValueError):  # noqa: PT011
+        model.set_params(**settings).fit(*arguments)
+    assert vars(model).keys() == before.keys()
+    np.testing.assert_array_equal(model.classes_, [0, 1, 2])
+    np.testing.assert_array_equal(model.predict_proba(X), probs)
+
+
+def test_a_first_partial_fit_that_fails_does_not_decide_the_next(digits):
+    X, labels, _ = digits
+    X, labels = X[:60], labels[:60]
+    plain = HeteroscedasticClassifier("Deterministic", random_state=0)
+    expected = clone(plain).partial_fit(X, labels, classes=np.arange(10)).predict_proba(X)
+    model = clone(plain)
+    with pytest.raises(ValueError, match="unknown class"):
+        model.partial_fit(X[:, :5], labels + 1, classes=np.arange(5))
+    with pytest.raises(NotFittedError):
+        model.predict(X)
+    model.partial_fit(X, labels, classes=np.arange(10))
+    np.testing.assert_array_equal(model.predict_proba(X), expected)
 
 
 def test_partial_fit_approaches_fit(digits):
@@ -332,6 +454,19 @@ def test_saved_and_pickled_estimators_predict_the_same(digits, head, tmp_path):
         np.testing.assert_array_equal(copy.noise_covariance(X[:3]), model.noise_covariance(X[:3]))
 
 
+@pytest.mark.parametrize("sizes", [4, np.int64(4), np.array([4]), [4]])
+def test_a_number_of_units_is_one_hidden_layer(sizes, tmp_path):
+    X, y = datasets.make_blobs(60, centers=3, random_state=0)
+    model = HeteroscedasticClassifier(
+        "Deterministic", hidden_layer_sizes=(4,), max_iter=1, random_state=0
+    )
+    number = clone(model).set_params(hidden_layer_sizes=sizes).fit(X, y)
+    number.save(tmp_path / "model.npz")
+    expected = model.fit(X, y).predict_proba(X)
+    for fit in (number, HeteroscedasticClassifier.load(tmp_path / "model.npz")):
+        np.testing.assert_array_equal(fit.predict_proba(X), expected)
+
+
 def test_files_that_are_not_estimators_are_refused(fitted, tmp_path):
     with pytest.raises(FileNotFoundError, match=r"absent\.npz does not exist"):
         HeteroscedasticClassifier.load(tmp_path / "absent.npz")
@@ -365,7 +500,6 @@ def nan_features(X, y):
         (lambda X, y: (X, y, np.zeros(len(y))), "sums to zero"),
         (lambda X, y: (X, y, -np.ones(len(y))), "not negative"),
         (lambda X, y: (X, y, np.ones(3)), "expected"),
-        (lambda X, y: (X[:3], np.eye(4, dtype=int)[:3], None), "3 examples of 4 classes"),
     ],
 )
 def test_bad_data_is_named(digits, change, message):
@@ -386,6 +520,8 @@ def test_bad_data_is_named(digits, change, message):
         (dict(validation_fraction=1.0), "validation_fraction is 1.0"),
         (dict(max_iter=0), "max_iter is 0"),
         (dict(learning_rate=0), "learning_rate is 0"),
+        (dict(weight_decay=None), "weight_decay is None; it must be"),
+        (dict(weight_decay=-1), "weight_decay is -1; it must be"),
     ],
 )
 def test_bad_settings_are_named(digits, settings, message):
