@@ -47,7 +47,7 @@ NoiseSource = Callable[[Int[Array, "s"]], Noise]
 
 
 def check(latent: LatentGaussian) -> LatentGaussian:
-    """Checks the shapes and `loc` of a latent, and returns the latent.
+    """Checks the shapes and `loc` of a latent, and returns the latent in float32 or float64.
 
     Raises:
       ValueError: a field has the wrong shape, or an entry of `loc` is +inf or nan. Under `jit`
@@ -82,7 +82,14 @@ def check(latent: LatentGaussian) -> LatentGaussian:
             "latent.loc holds +inf or nan, but must be finite, or -inf for a class of"
             " probability 0."
         )
-    return latent
+    return jax.tree.map(_at_least_single, latent)
+
+
+def _at_least_single(value: ArrayLike) -> ArrayLike:
+    """A number of less precision than float32 as float32, in which sums over classes are exact."""
+    dtype = jnp.result_type(value)
+    is_half = jnp.issubdtype(dtype, jnp.floating) and jnp.finfo(dtype).bits < 32
+    return jnp.asarray(value, jnp.float32) if is_half else value
 
 
 def _is_known(value: ArrayLike) -> bool:

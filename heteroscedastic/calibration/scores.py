@@ -29,8 +29,15 @@ def brier(probs: Float[np.ndarray, "n k"], labels: Int[np.ndarray, "n"]) -> floa
 
     Source: Brier (1950).
     """
-    hot = np.eye(probs.shape[-1])[labels]
-    return float(np.mean(np.sum(np.square(probs - hot), axis=-1)))
+    return float(np.mean(brier_by_example(probs, labels)))
+
+
+def brier_by_example(
+    probs: Float[np.ndarray, "n k"], labels: Int[np.ndarray, "n"]
+) -> Float[np.ndarray, "n"]:
+    """sum_k (p_k - y_k)^2 of each example."""
+    own = np.take_along_axis(probs, labels[:, None], axis=-1)[:, 0]
+    return np.sum(np.square(probs), axis=-1) - 2 * own + 1
 
 
 def brier_parts(
@@ -47,7 +54,8 @@ def brier_parts(
     Source: Murphy (1973); Stephenson, Coelho and Jolliffe (2008) for the last two.
     """
     num_classes, num_bins = probs.shape[-1], len(edges) - 1
-    hot = np.eye(num_classes)[labels]
+    hot = np.zeros(probs.shape)
+    np.put_along_axis(hot, labels[:, None], 1.0, axis=-1)
     cells = num_bins * np.arange(num_classes) + np.searchsorted(edges[1:-1], probs, side="left")
 
     def mean_of_cell(x):

@@ -33,10 +33,11 @@ class HeteroscedasticDense(nn.Module):
       temperature: 1e-4 to 1e4; a smaller one is closer to the argmax of the noisy utilities. Tune
         it, or set bounds (lower, upper) to learn it.
       link: "softmax" for one label per example; "sigmoid" for several, which needs no samples.
-      num_samples: samples per example for the softmax; memory does not grow with it. Not used by
-        the head "Diagonal", whose softmax is exact (`predictive.softmax_exact`).
+      num_samples: samples per example for the softmax; memory does not grow with it. Not used
+        for independent noise, whose softmax is exact (`predictive.softmax_exact`): by the head
+        "Diagonal" with noise on the utilities and without `edward2`.
       points: kind of samples, see sampling.py: "sobol" (num_samples is a power of two),
-        "independent" as in the paper, or "antithetic". Not used by the head "Diagonal".
+        "independent" as in the paper, or "antithetic". Not used for independent noise.
       noise_on: "utilities", or "features" for noise whose parameters do not grow with K (HET-XL).
       edward2: whether the noise is that of the layers of edward2; see `heads.Diagonal`.
       dtype: of the dense layers, as in nn.Dense; None is float32, or float64 for float64 features.

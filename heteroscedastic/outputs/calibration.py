@@ -59,13 +59,12 @@ def calibration_report(
     edges = reliability.equal_edges(num_bins)
     confidence, correct, bins = _bins(classes, logits, edges)
     normalised = special.log_softmax(logits, axis=-1)
-    hot = np.eye(logits.shape[1])[classes]
     by_example = {
         "accuracy": correct,
         "confidence": confidence,
         "overconfidence": confidence - correct,
         "nll": -np.take_along_axis(normalised, classes[:, None], axis=-1)[:, 0],
-        "brier": np.sum(np.square(np.exp(normalised) - hot), axis=-1),
+        "brier": scores.brier_by_example(np.exp(normalised), classes),
     }
     values = np.stack(list(by_example.values()), axis=-1)
     sums = bootstrap.resampled_sums(values, _NUM_RESAMPLES, seed=0)
@@ -97,7 +96,8 @@ def checked_outputs(
         log-probability.
     """
     labels, log_probs = np.asarray(labels), np.asarray(log_probs)
-    if log_probs.ndim != 2 or log_probs.dtype.kind != "f" or log_probs.shape[1] < 2:
+    is_float = jnp.issubdtype(log_probs.dtype, jnp.floating)
+    if log_probs.ndim != 2 or not is_float or log_probs.shape[1] < 2:
         raise ValueError(
             f"log_probs are {log_probs.dtype} {log_probs.shape}, but must be floats [n, k] with two"
             " or more classes."

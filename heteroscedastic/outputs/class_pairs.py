@@ -55,8 +55,9 @@ def confused_pairs(
         covariance is in the units of the latent.
 
     Raises:
-      ValueError: the latent has no noise, or the shapes do not match.
+      ValueError: the latent has no noise or no example, or is invalid, or the shapes do not match.
     """
+    latent = latent_lib.check(latent)
     if latent.loc.ndim != 2 or len(class_names) != latent.loc.shape[1]:
         raise ValueError(
             f"latent.loc has shape {latent.loc.shape}, but must be [n, {len(class_names)}] for"
@@ -69,8 +70,17 @@ def confused_pairs(
         )
     if num_pairs < 1:
         raise ValueError(f"num_pairs is {num_pairs}, but must be >= 1.")
+    if not len(latent.loc):
+        raise ValueError("the latent is empty; give at least one example.")
+    if log_probs is not None and np.shape(log_probs) != latent.loc.shape:
+        raise ValueError(
+            f"log_probs has shape {np.shape(log_probs)}, but must have that of latent.loc,"
+            f" {latent.loc.shape}."
+        )
     means = jax.tree.map(lambda x: x / len(latent.loc), _pair_sums(latent, log_probs))
     deviation = np.sqrt(np.diagonal(means.covariance))
+    product = deviation[:, None] * deviation
+    correlation = np.divide(means.covariance, product, out=0 * product, where=product > 0)
     rows, cols = np.triu_indices(len(class_names), 1)
     order = np.argsort(-means.seen[rows, cols].astype(np.float32), kind="stable")[:num_pairs]
     return [
@@ -79,7 +89,7 @@ def confused_pairs(
             second=str(class_names[j]),
             seen=float(means.seen[i, j]),
             covariance=float(means.covariance[i, j]),
-            correlation=float(means.covariance[i, j] / (deviation[i] * deviation[j])),
+            correlation=float(correlation[i, j]),
         )
         for i, j in zip(rows[order], cols[order])
     ]

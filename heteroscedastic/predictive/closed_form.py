@@ -47,7 +47,8 @@ def deterministic(key: PRNGKeyArray | None, latent: LatentGaussian) -> Float[Arr
     Raises:
       ValueError: the latent has noise.
     """
-    if latent_lib.has_noise(latent_lib.check(latent)):
+    latent = latent_lib.check(latent)
+    if latent_lib.has_noise(latent):
         raise ValueError(
             "predictive 'deterministic' ignores noise, but the latent has noise; use the predictive"
             " 'softmax' or 'sigmoid', or a head without noise."

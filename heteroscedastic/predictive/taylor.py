@@ -59,7 +59,8 @@ def taylor(
     """
     if not 0 < min_factor < 1:
         raise ValueError(f"min_factor is {min_factor}, but must be in (0, 1).")
-    log_probs = jax.nn.log_softmax(latent_lib.check(latent).loc, axis=-1)
+    latent = latent_lib.check(latent)
+    log_probs = jax.nn.log_softmax(latent.loc, axis=-1)
     probs = jnp.exp(log_probs)
     spread = latent_lib.variance_from_mean(latent, probs)
     correction = (spread - jnp.sum(probs * spread, axis=-1, keepdims=True)) / 2
@@ -95,9 +96,8 @@ def mean_field(key: PRNGKeyArray | None, latent: LatentGaussian) -> Float[Array,
 
     Source: ours, after Lu et al. (2020), arXiv:2006.07584.
     """
-    log_probs = jnp.maximum(
-        jax.nn.log_softmax(latent_lib.check(latent).loc, axis=-1), _MIN_LOG_PROB
-    )
+    latent = latent_lib.check(latent)
+    log_probs = jnp.maximum(jax.nn.log_softmax(latent.loc, axis=-1), _MIN_LOG_PROB)
     # Only for the likeliest class does 1 - s_k lose precision; there, use the mean of the others.
     top = jnp.argmax(log_probs, axis=-1, keepdims=True) == jnp.arange(log_probs.shape[-1])
     log_others = jnp.where(top, _MIN_LOG_PROB, log_probs)

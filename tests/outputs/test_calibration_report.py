@@ -1,3 +1,4 @@
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from scipy import special
@@ -49,6 +50,13 @@ def test_an_interval_of_a_mean_is_that_of_the_central_limit_theorem():
     error = np.sqrt(interval.value * (1 - interval.value) / len(labels))
     assert interval.high - interval.low == pytest.approx(2 * 1.96 * error, rel=0.1)
     assert interval.low < interval.value < interval.high
+
+
+def test_log_probabilities_may_have_half_the_bits():
+    labels, log_probs = outputs(500)
+    half = jnp.asarray(log_probs, jnp.bfloat16)
+    report, rounded = (calibration_report(labels, x) for x in (half, np.asarray(half, np.float64)))
+    assert report.nll == rounded.nll
 
 
 def test_logits_work_as_log_probabilities():

@@ -119,6 +119,28 @@ def test_pairs_of_a_latent_without_noise_are_an_error():
         confused_pairs(latent_lib.LatentGaussian(loc=jnp.zeros((3, 5))), NAMES[:4])
 
 
+@pytest.mark.parametrize(
+    ("loc", "log_probs", "message"),
+    [
+        (np.full((3, 5), np.nan), None, "loc holds .inf or nan"),
+        (np.zeros((0, 5)), None, "the latent is empty"),
+        (np.zeros((3, 5)), np.zeros((6, 5)), r"log_probs has shape \(6, 5\), but must have that"),
+        (np.zeros((3, 5)), np.zeros((1, 5)), r"log_probs has shape \(1, 5\), but must have that"),
+    ],
+)
+def test_invalid_latents_and_probabilities_of_pairs_are_named(loc, log_probs, message):
+    latent = latent_lib.LatentGaussian(loc=jnp.asarray(loc), scale_diag=jnp.ones(loc.shape))
+    with pytest.raises(ValueError, match=message):
+        confused_pairs(latent, NAMES, log_probs=log_probs)
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_class_without_variance_has_no_correlation():
+    scale = jnp.asarray([[0.0, 1.0, 1.0, 1.0, 1.0]] * 3)
+    latent = latent_lib.LatentGaussian(loc=jnp.zeros((3, 5)), scale_diag=scale)
+    assert {pair.correlation for pair in confused_pairs(latent, NAMES)} == {0.0}
+
+
 def test_the_quality_of_a_class_is_the_mean_probability_of_its_labels():
     issues = label_issues(LABELS, LOG_PROBS)
     quality = class_quality(issues.labels, issues.scores, 4)

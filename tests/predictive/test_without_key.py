@@ -65,3 +65,28 @@ def test_the_layer_does_not_depend_on_the_position_in_the_batch():
     complete = np.asarray(apply(variables, features))
     np.testing.assert_array_equal(apply(variables, features[order]), complete[order])
     np.testing.assert_allclose(apply(variables, features[5:6]), complete[5:6], rtol=1e-4, atol=1e-5)
+
+
+HALF = (jnp.bfloat16, jnp.float16)
+
+
+@pytest.mark.parametrize("dtype", mostly_extended(HALF, HALF[:1]))
+@pytest.mark.parametrize(
+    ("predict", "kind"),
+    [
+        (functools.partial(predictive.softmax, num_samples=32, chunk_size=8), "everything"),
+        (functools.partial(predictive.sigmoid_sampled, num_samples=32, chunk_size=8), "low_rank"),
+        (functools.partial(predictive.shortlist, num_classes=3, num_samples=8), "low_rank"),
+        (predictive.softmax_exact, "diagonal"),
+        (predictive.sigmoid, "low_rank"),
+        (predictive.mean_field, "low_rank"),
+        (predictive.taylor, "low_rank"),
+        (predictive.deterministic, "deterministic"),
+    ],
+)
+def test_a_latent_of_half_the_bits_is_averaged_in_float32(predict, kind, dtype):
+    half = jax.tree.map(lambda x: x.astype(dtype), latent(kind, batch=(3,), k=8))
+    single = jax.tree.map(lambda x: x.astype(jnp.float32), half)
+    found = predict(key(), half)
+    assert found.dtype == jnp.float32
+    np.testing.assert_array_equal(found, predict(key(), single))

@@ -13,7 +13,7 @@ from jaxtyping import Float
 from scipy import special
 
 from heteroscedastic.analysis.uncertainty import confidence
-from heteroscedastic.calibration import bootstrap, reliability
+from heteroscedastic.calibration import bootstrap, reliability, scores
 from heteroscedastic.calibration.bootstrap import Interval
 from heteroscedastic.runs import predictions as predictions_lib
 from heteroscedastic.runs.predictions import Predictions
@@ -130,8 +130,7 @@ def _means_by_example(run: Predictions) -> dict[str, Float[np.ndarray, "n"]]:
         columns["confidence"] = predictions_lib.confidence(run)
         if run.classes is None:
             probs = special.softmax(run.logits.astype(np.float64), axis=-1)
-            label_probs = np.take_along_axis(probs, run.labels[:, None], axis=-1)[:, 0]
-            columns["brier"] = np.square(probs).sum(axis=-1) - 2 * label_probs + 1
+            columns["brier"] = scores.brier_by_example(probs, run.labels)
     elif run.classes is None:
         probs, targets = predictions_lib.binary_predictions(run)
         is_right = (probs > 0.5) == targets
