@@ -6,9 +6,8 @@ prints for random images on the device (also with --model=ResNet18 and ResNet8):
 of our step with the deterministic head, relative to a step of flax.linen and optax alone; the time
 that the noise heads add, with independent samples and with Sobol points; the temporary memory that
 the compiler reserves and the bytes that it counts; and the floating-point operations per second of
-the convolutions and dense layers, for known chips also as a fraction of the peak. A row "updated by
-optax's parts" has the penalty and the momentum of optax in place of ours. A second table has the
-bytes that the update of the parameters of each head accesses.
+the convolutions and dense layers, for known chips also as a fraction of the peak. A second table
+has the bytes that the update of the parameters of each head accesses.
 Steps are timed in turn, so that changes of the machine's speed affect all of them.
 
 The plain step follows the ImageNet example of Flax (github.com/google/flax, examples/imagenet): no
@@ -31,7 +30,6 @@ import numpy as np
 import optax
 from flax import linen as nn
 from flax.training import train_state
-from jax.tree_util import keystr
 
 from benchmarks import chips
 from heteroscedastic import losses, predictive, smoothing, tasks, weighting
@@ -168,29 +166,13 @@ def plain(settings, num_classes, dtype, batch):
     return plain_step, state, (batch.inputs, batch.labels)
 
 
-def our_update(l2=WEIGHT_DECAY / 2, **settings):
-    """Our update of the parameters."""
-    schedule = optax.constant_schedule(LEARNING_RATE)
-    return optimizers.sgd(schedule, momentum=MOMENTUM, nesterov=True, l2=l2, **settings)
-
-
-def optax_update():
-    """The same update as a chain of optax's parts."""
-
-    def penalised(params):
-        return jax.tree_util.tree_map_with_path(lambda p, _: "norm" not in keystr(p), params)
-
-    penalty = optax.add_decayed_weights(WEIGHT_DECAY, mask=penalised)
-    schedule = optax.constant_schedule(LEARNING_RATE)
-    return optax.chain(penalty, optax.sgd(schedule, MOMENTUM, nesterov=True))
-
-
-def ours(backbone, head, estimator, batch, optimizer=None):
+def ours(backbone, head, estimator, batch):
     """Our step, its initial state and its other arguments."""
-    optimizer = optimizer or our_update()
     model = Classifier(backbone, head)
     variables = jax.jit(model.init)(jax.random.key(0), batch.inputs, batch.weights > 0)
     params = variables.pop("params")
+    schedule = optax.constant_schedule(LEARNING_RATE)
+    optimizer = optimizers.sgd(schedule, momentum=MOMENTUM, nesterov=True, l2=WEIGHT_DECAY / 2)
     loss_of = functools.partial(
         objective,
         model=model,
@@ -244,8 +226,9 @@ def update_bytes(params: Any) -> list[float]:
       The bytes with momentum alone, with the penalty, and with penalty and clipping.
     """
     sizes = []
-    for settings in ({"l2": 0.0}, {}, {"clip_norm": 1.0}):
-        optimizer = our_update(**settings)
+    for settings in ({}, {"l2": WEIGHT_DECAY / 2}, {"l2": WEIGHT_DECAY / 2, "clip_norm": 1.0}):
+        schedule = optax.constant_schedule(LEARNING_RATE)
+        optimizer = optimizers.sgd(schedule, momentum=MOMENTUM, nesterov=True, **settings)
 
         def update(gradient, opt_state, params, optimizer=optimizer):
             updates, opt_state = optimizer.update(gradient, opt_state, params)
@@ -298,23 +281,18 @@ def main():
     flags.batch = flags.batch or (cpu_batch if on_cpu else 256)
     batch = random_batch(flags.batch, flags.pixels, num_classes)
     backbone = getattr(backbones, flags.model)(**common, dtype=flags.dtype)
-    plain_head = heads.Deterministic(num_classes), predictive.deterministic
     steps = [
         TimedStep("plain Flax", *plain({**settings, **common}, num_classes, flags.dtype, batch)),
-        TimedStep("Deterministic", *ours(backbone, *plain_head, batch)),
+        TimedStep(
+            "Deterministic",
+            *ours(backbone, heads.Deterministic(num_classes), predictive.deterministic, batch),
+        ),
     ]
     for head in (heads.LowRank, heads.ParameterEfficient):
         for estimate, points in ESTIMATES.items():
-            noisy_head = (
-                head(num_classes, num_factors=rank),
-                functools.partial(predictive.softmax, **points),
-            )
-            name = f"{head.__name__}, {estimate}"
-            steps.append(TimedStep(name, *ours(backbone, *noisy_head, batch)))
-            if head is heads.LowRank and "points" in points:
-                name += ", updated by optax's parts"
-                step = ours(backbone, *noisy_head, batch, optax_update())
-                steps.append(TimedStep(name, *step))
+            sampled = functools.partial(predictive.softmax, **points)
+            step = ours(backbone, head(num_classes, num_factors=rank), sampled, batch)
+            steps.append(TimedStep(f"{head.__name__}, {estimate}", *step))
     if steps[0].num_parameters != steps[1].num_parameters:
         raise AssertionError(
             f"the plain model has {steps[0].num_parameters:,} parameters, ours"
@@ -326,7 +304,7 @@ def main():
     for step in steps:
         del step.seconds[0]  # a warm-up
     print_table(steps, flags, f"{num_classes:,} classes, rank {rank}")
-    print_updates([steps[1], *(step for step in steps if step.name.endswith("points"))])
+    print_updates([step for step in steps[1:] if not step.name.endswith("samples")])
 
 
 def print_table(steps, flags, noise):

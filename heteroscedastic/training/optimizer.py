@@ -2,13 +2,12 @@
 
 import fnmatch
 import functools
+import operator
 from collections.abc import Callable
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import optax
-from jaxtyping import Array, Float
 
 from heteroscedastic.bind import check_number
 from heteroscedastic.models import heads
@@ -62,108 +61,24 @@ def sgd(
     if clip_norm is not None:
         check_number("clip_norm", clip_norm, above=0)
     penalised = ("penalised", "normalisation") if decay_normalization else ("penalised",)
-    penalties = {**dict.fromkeys(penalised, 2 * l2), "covariance": 2 * covariance_l2}
 
-    def decays(params):
-        """The weight of each leaf in its own gradient."""
-        weights = {
-            group: jax.tree.map(lambda kept, x=x: x if kept else 0.0, _in_groups(params, (group,)))
-            for group, x in penalties.items()
-        }
-        total = jax.tree.map(lambda *each: sum(each), *weights.values())
-        if decay_biases:
-            return total
-        return jax.tree.map(lambda x, kept: x if kept else 0.0, total, _kernels(params))
+    def decayed(weight, groups):
+        def mask(params):
+            kept = _in_groups(params, groups)
+            return kept if decay_biases else jax.tree.map(operator.and_, kept, _kernels(params))
 
-    # Parts of the chain of earlier versions, whose states are empty: with them, and with the state
-    # of the momentum in its place, earlier checkpoints are readable.
-    masked = optax.MaskedState(optax.EmptyState())
-    former = [masked, masked, *([masked] if fixed else []), optax.EmptyState()]
+        return optax.add_decayed_weights(2 * weight, mask)
+
+    mask = functools.partial(is_fixed, fixed)
     return optax.chain(
-        *map(_no_change, former),
-        _momentum(decays, functools.partial(is_fixed, fixed), clip_norm, momentum, nesterov),
+        decayed(l2, penalised),
+        decayed(covariance_l2, ("covariance",)),
+        # Not optax.identity() without them: its state would make earlier checkpoints unreadable.
+        *([optax.masked(optax.set_to_zero(), mask)] if fixed else []),
+        optax.identity() if clip_norm is None else optax.clip_by_global_norm(float(clip_norm)),
+        optax.trace(momentum, nesterov) if momentum else optax.identity(),
         _scale_by_learning_rate(schedule),
     )
-
-
-def _no_change(state: Any) -> optax.GradientTransformation:
-    return optax.GradientTransformation(lambda _: state, lambda g, own, params=None: (g, own))
-
-
-def _momentum(
-    decays: Callable[[Any], Any],
-    is_fixed: Callable[[Any], Any],
-    clip_norm: float | None,
-    momentum: float,
-    nesterov: bool,
-) -> optax.GradientTransformation:
-    """Momentum of the gradient g + c w, clipped to a norm, with the state of optax.trace.
-
-    A chain of optax's parts writes g + c w to memory, as both its norm and the momentum, or both
-    the momentum and what looks ahead, are computed from it. Here no two of them share more than one
-    operation, so that a compiler repeats it and reads the parameters instead. The squared norm is
-    sum g^2 + 2 c sum g w + c^2 sum w^2.
-
-    Args:
-      decays: c of each leaf, of the parameters.
-      is_fixed: whether each leaf has no gradient.
-      clip_norm: None does not clip.
-      momentum: 0 has no state.
-      nesterov: whether the momentum looks ahead.
-    """
-    trace = optax.trace(momentum, nesterov) if momentum else optax.identity()
-
-    def init(params):
-        is_fixed(params)  # raises
-        return trace.init(params)
-
-    def update(gradients, state, params=None):
-        constant = is_fixed(params)
-        gradients = jax.tree.map(
-            lambda g, zero: jnp.zeros_like(g) if zero else g, gradients, constant
-        )
-        weights = jax.tree.map(lambda c, zero: 0.0 if zero else c, decays(params), constant)
-        scale = None
-        if clip_norm is not None:
-            norm = _penalised_norm(gradients, params, weights)
-            scale = jnp.where(norm < clip_norm, 1.0, clip_norm / norm)
-
-        def penalised(g, w, c, added=None):
-            """g + c w, scaled, and what is added."""
-            if scale is None:
-                g = g if added is None else added + g
-                return g + c * w if c else g
-            g = (g + c * w if c else g) * scale
-            return g if added is None else added + g
-
-        if not momentum:
-            return jax.tree.map(penalised, gradients, params, weights), state
-        new = jax.tree.map(
-            lambda g, w, c, old: penalised(g, w, c) + momentum * old,
-            gradients,
-            params,
-            weights,
-            state.trace,
-        )
-        updates = new
-        if nesterov:
-            ahead = jax.tree.map(lambda x: momentum * x, new)
-            updates = jax.tree.map(penalised, gradients, params, weights, ahead)
-        return updates, state._replace(trace=new)
-
-    return optax.GradientTransformation(init, update)
-
-
-def _penalised_norm(gradients: Any, params: Any, weights: Any) -> Float[Array, ""]:
-    squares = jax.tree.map(
-        lambda g, w, c: (
-            jnp.sum(g * g) + c * (2 * jnp.sum(g * w) + c * jnp.sum(w * w)) if c else jnp.sum(g * g)
-        ),
-        gradients,
-        params,
-        weights,
-    )
-    return jnp.sqrt(jnp.maximum(sum(jax.tree.leaves(squares)), 0.0))
 
 
 def adamw(

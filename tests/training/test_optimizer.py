@@ -179,56 +179,6 @@ def test_the_gradient_is_clipped_with_its_penalty(penalty):
     assert_close(clipped, {name: u * 0.5 / norm for name, u in whole.items()})
 
 
-@pytest.mark.parametrize("fixed", [(), ("Dense_0",)])
-@pytest.mark.parametrize("clip_norm", [None, 0.5, 1e6])
-@pytest.mark.parametrize(("momentum", "nesterov"), [(0.0, False), (0.9, False), (0.9, True)])
-def test_updates_and_states_are_those_of_a_chain_of_optax(fixed, clip_norm, momentum, nesterov):
-    params = parameters()
-    is_fixed = {
-        name: jax.tree.map(lambda _, x=name: x in fixed, own) for name, own in params.items()
-    }
-
-    def rate(step):
-        return 0.1 / (1 + step)
-
-    settings = dict(momentum=momentum, nesterov=nesterov, clip_norm=clip_norm, fixed=fixed)
-    ours = optimizer.sgd(rate, l2=0.3, **settings)
-    groups = [optimizer._in_groups(params, (group,)) for group in ("penalised", "covariance")]
-    theirs = optax.chain(
-        *(optax.add_decayed_weights(0.6, mask) for mask in groups),
-        *([optax.masked(optax.set_to_zero(), is_fixed)] if fixed else []),
-        optax.identity() if clip_norm is None else optax.clip_by_global_norm(clip_norm),
-        optax.trace(momentum, nesterov) if momentum else optax.identity(),
-        optax.scale_by_learning_rate(rate),
-    )
-    states = [x.init(params) for x in (ours, theirs)]
-    assert jax.tree.structure(states[0]) == jax.tree.structure(states[1])
-    for seed in range(3):
-        draws = np.random.default_rng(seed)
-        grads = jax.tree.map(lambda p, d=draws: jnp.float32(d.normal(size=p.shape)), params)
-        found, expected = (x.update(grads, s, params) for x, s in zip((ours, theirs), states))
-        states = [found[1], expected[1]]
-        jax.tree.map(
-            functools.partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-6), found, expected
-        )
-
-
-@pytest.mark.parametrize("nesterov", [False, True])
-@pytest.mark.parametrize("clip_norm", [None, 1.0])
-def test_an_update_takes_no_memory_beside_parameters_and_momentum(nesterov, clip_norm):
-    # Of kernels of one shape a compiler may share what it computes from constants alone.
-    layer = {"kernel": jnp.ones((1000, 1000)), "bias": jnp.ones(1000)}
-    params = {f"Dense_{i}": layer for i in range(3)}
-    made = optimizer.sgd(lambda _: 0.1, l2=1e-4, nesterov=nesterov, clip_norm=clip_norm)
-
-    def step(params, state, grads):
-        updates, state = made.update(grads, state, params)
-        return optax.apply_updates(params, updates), state
-
-    compiled = jax.jit(step, donate_argnums=(0, 1)).lower(params, made.init(params), params)
-    assert compiled.compile().memory_analysis().temp_size_in_bytes < 1e5  # a kernel has 4e6
-
-
 def test_a_gradient_within_the_norm_is_not_clipped():
     params = parameters()
     grads = jax.grad(loss)(params)
