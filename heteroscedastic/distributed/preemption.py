@@ -100,7 +100,10 @@ def leaving_at_once() -> Iterator[None]:
     """
 
     def heard(number: int) -> None:
-        hosts.log("terminated, with nothing to save; the same command continues the run.")
+        # Not by hosts.log, which may start JAX.
+        print(
+            "terminated, with nothing to save; the same command continues the run.", file=sys.stderr
+        )
         leave()
 
     with _Signals([signal.SIGTERM, *_not_ignored(signal.SIGHUP)], heard):

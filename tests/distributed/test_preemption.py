@@ -191,7 +191,7 @@ with preemption.leaving_at_once():
 """
     done = run_without(EXTRAS, program)
     assert done.returncode == preemption.EXIT_CODE, done.stderr
-    assert "nothing to save" in done.stdout
+    assert "nothing to save" in done.stderr
 
 
 def test_a_call_that_still_compiles_does_not_abort_a_process_that_leaves():
