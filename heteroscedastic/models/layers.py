@@ -5,7 +5,7 @@ from typing import Any
 
 from flax import linen as nn
 from jax.typing import DTypeLike
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, PRNGKeyArray
 
 from heteroscedastic import latent as latent_lib
 from heteroscedastic import predictive
@@ -19,9 +19,9 @@ class HeteroscedasticDense(nn.Module):
 
     `HeteroscedasticDense(k, num_factors=15)(features)` replaces `nn.Dense(k)(features)`. It returns
     logits for any softmax (or sigmoid) cross-entropy: the log of averaged probabilities (or their
-    log-odds). Pass `rngs={"noise": key}` to `apply`, as for Dropout. Without a key every example
-    gets the same fixed points, so a prediction depends only on its features: not on its position in
-    the batch, nor on the other examples.
+    log-odds). Pass `rngs={"noise": key}` to `apply`, or `rngs=key`, as for Dropout. Without a key,
+    and in `init`, every example gets the same fixed points, so a prediction depends only on its
+    features: not on its position in the batch, nor on the other examples.
 
     The latent is sown as `intermediates/latent`, divided by the temperature.
 
@@ -96,12 +96,17 @@ class HeteroscedasticDense(nn.Module):
     def __call__(self, features: Float[Array, "*b d"]) -> Float[Array, "*b k"]:
         latent = self.latent(features)
         self.sow("intermediates", "latent", latent)
-        key = self.make_rng("noise") if self.has_rng("noise") else None
+        key = self._key()
         if self.link == "sigmoid":
             return predictive.sigmoid(key, latent)
         if latent_lib.has_independent_noise(latent):
             return predictive.softmax_exact(key, latent)
         return predictive.softmax(key, latent, num_samples=self.num_samples, points=self.points)
+
+    def _key(self) -> PRNGKeyArray | None:
+        # A single key is the stream "params", from which make_rng draws in place of a missing one.
+        single = self.has_rng("params") and not self.is_initializing()
+        return self.make_rng("noise") if self.has_rng("noise") or single else None
 
     def latent(self, features: Float[Array, "*b d"]) -> LatentGaussian:
         """The Gaussian over the utilities divided by the temperature."""

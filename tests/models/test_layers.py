@@ -157,6 +157,16 @@ def test_noise_depends_on_the_key_and_is_fixed_without_one():
     np.testing.assert_array_equal(apply(), apply())
 
 
+def test_a_single_key_draws_noise_as_in_dropout_and_init_draws_none():
+    layer = HeteroscedasticDense(5, num_factors=3, num_samples=16)
+    first, variables = layer.init_with_output(key(), FEATURES)
+    fixed = layer.apply(variables, FEATURES)
+    np.testing.assert_allclose(first, fixed, rtol=1e-5)
+    noisy = [layer.apply(variables, FEATURES, rngs=key(i)) for i in (0, 1)]
+    assert np.abs(noisy[0] - fixed).max() > 1e-3
+    assert np.abs(noisy[0] - noisy[1]).max() > 1e-3
+
+
 @in_both
 @pytest.mark.parametrize(("num_classes", "num_factors"), [(5, 5), (40, 15)])
 @pytest.mark.parametrize("head", ["LowRank", "ParameterEfficient"])
