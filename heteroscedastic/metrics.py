@@ -38,6 +38,7 @@ LOWER_IS_BETTER = (
     *_CENTERED,
     "gap_error",
     "beam_ece",
+    "objectness_deviation",
 )
 _EDGES = reliability.equal_edges(15)
 _SCORE_EDGES = ranking.log_odds_edges()

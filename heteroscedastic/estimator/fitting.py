@@ -64,10 +64,15 @@ def best_fit(
       stopping: when a fit stops.
 
     Raises:
-      ValueError: the training loss is not finite.
+      ValueError: all examples are held out, or the training loss is not finite.
     """
     num_held_out = round(stopping.held_out_fraction * len(arrays.inputs))
     num_held_out = num_held_out if num_held_out >= _MIN_HELD_OUT else 0
+    if num_held_out == len(arrays.inputs):
+        raise ValueError(
+            f"validation_fraction {stopping.held_out_fraction} of {num_held_out} examples leaves"
+            " none to train on; choose a smaller one."
+        )
     rows = resident.order(seed, 2**31, len(arrays.inputs))
     held_out, train = (arrays.take(x) for x in np.split(rows, [num_held_out]))
     data, held_out_data = (programs.examples(*part) for part in (train, held_out))

@@ -185,15 +185,19 @@ class _DepthwiseConv(nn.Module):
         )
 
     def _sum(self, x: Array, kernel: Array) -> Array:
+        # The gradient of the kernel is a sum over positions, which stops growing in bfloat16.
+        dtype = x.dtype
+        x, kernel = (a.astype(jnp.promote_types(dtype, jnp.float32)) for a in (x, kernel))
         sides = [-(-side // self.stride) for side in x.shape[1:3]]
         spans = [(side - 1) * self.stride + 1 for side in sides]
         total = [max(s + self.kernel - 1 - side, 0) for s, side in zip(spans, x.shape[1:3])]
         x = jnp.pad(x, ((0, 0), *((n // 2, n - n // 2) for n in total), (0, 0)))
-        return sum(
+        values = sum(
             x[:, i : i + spans[0] : self.stride, j : j + spans[1] : self.stride] * kernel[i, j, 0]
             for i in range(self.kernel)
             for j in range(self.kernel)
         )
+        return values.astype(dtype)
 
 
 class _Block(nn.Module):

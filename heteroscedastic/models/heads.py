@@ -150,6 +150,7 @@ class Head(nn.Module):
                 raise ValueError(f"{name} is {getattr(self, name)}, but must be >= 0.")
         super().__post_init__()
 
+    @nn.nowrap  # as the module has no scope yet
     def _check_temperature(self) -> None:
         least, most = _TEMPERATURES
         if isinstance(self.temperature, tuple | list):

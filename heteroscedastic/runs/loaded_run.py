@@ -81,11 +81,13 @@ def read(directory: str | files.Path) -> SavedRun:
 def held_out_evaluation(saved_run: SavedRun, evaluation: str) -> str | None:
     """The evaluation to fit a temperature on: that of the same checkpoint on the validation split.
 
-    None if the run has no such evaluation.
+    None if the run has no such evaluation, or the evaluation is itself of that split.
     """
     evals, validation = saved_run.config["evals"], saved_run.config.get("validation")
     split = validation["split"] if validation else "valid"
     checkpoint = evals.get(evaluation, {}).get("checkpoint", "last")
+    if evals.get(evaluation, {}).get("split") == split:
+        return None
     return next(
         (
             name

@@ -189,7 +189,8 @@ def _fault(
 def is_noisy(predictions: Predictions, clean: dict[int, Any]) -> Bool[np.ndarray, "n *k"]:
     """Whether the label of each example differs from its clean label.
 
-    With lists of labels, the result has an entry per example and class.
+    With lists of labels, the result has an entry per example and class. A clean label of -1 is
+    unknown, and its label is not noisy.
 
     Args:
       predictions: with all logits if the labels are lists.
@@ -197,7 +198,7 @@ def is_noisy(predictions: Predictions, clean: dict[int, Any]) -> Bool[np.ndarray
     """
     labels = np.stack([clean[example] for example in predictions.ids.tolist()])
     if predictions.link == "softmax":
-        return labels != predictions.labels
+        return (labels >= 0) & (labels != predictions.labels)
     targets = binary_predictions(predictions)[1]
     return label_lists.multi_hot(labels.reshape(len(labels), -1), targets.shape[-1]) != targets
 

@@ -309,6 +309,15 @@ def test_a_trunk_and_its_tail_are_the_network_bit_for_bit():
     assert [x.shape[-1] for x in whole[:2]] == [32, 8]
 
 
+def test_a_depthwise_gradient_in_bfloat16_is_summed_in_float32():
+    layer = _DepthwiseConv(3, 1, "bfloat16", nn.initializers.ones)
+    x = jnp.ones((8, 18, 18, 2), jnp.bfloat16)
+    params = layer.init(key(), x)
+    gradient = jax.grad(lambda p: layer.apply(p, x).astype(jnp.float32).sum())(params)
+    centre = gradient["params"]["kernel"][1, 1, 0]
+    assert (centre == 8 * 18 * 18).all()  # in bfloat16 a sum of ones ends at 256
+
+
 def test_initial_kernels_keep_the_scale_of_depthwise_layers():
     """Each channel of a depthwise layer has one input, so its variance is 2 / kernel size^2."""
     layer = _Layer(0, 5, 1, "float32", None, depthwise=True)

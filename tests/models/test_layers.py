@@ -157,6 +157,14 @@ def test_noise_depends_on_the_key_and_is_fixed_without_one():
     np.testing.assert_array_equal(apply(), apply())
 
 
+def test_a_layer_is_tabulated_and_its_outputs_are_captured():
+    layer = HeteroscedasticDense(5, num_factors=3, num_samples=16)
+    assert "Total Parameters: 200" in layer.tabulate(key(), FEATURES)
+    variables = layer.init(key(), FEATURES)
+    _, captured = layer.apply(variables, FEATURES, capture_intermediates=lambda *_: True)
+    assert captured["intermediates"]["__call__"][0].shape == (4, 5)
+
+
 def test_a_single_key_draws_noise_as_in_dropout_and_init_draws_none():
     layer = HeteroscedasticDense(5, num_factors=3, num_samples=16)
     first, variables = layer.init_with_output(key(), FEATURES)

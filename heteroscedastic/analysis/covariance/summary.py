@@ -155,6 +155,17 @@ class ClassPairs(NamedTuple):
     facts: dict[str, Any]  # `summary` and, if there are measures, results of known_noise.py
 
 
+_NO_SEEN = (
+    f"--by=seen requires one label per example and at most {MAX_CLASSES} classes (with --class, any"
+    f" number of classes); choose another measure: {', '.join(pairs_lib.MEASURES)}."
+)
+
+
+def _check_classes(loaded_run: LoadedRun) -> None:
+    if len(loaded_run.dataset["class_names"]) < 2:
+        raise ValueError("the run has one class; pairs of classes require two or more.")
+
+
 def class_pairs(
     loaded_run: LoadedRun,
     split: str = "test",
@@ -175,8 +186,10 @@ def class_pairs(
       num_classes: classes of the heat map at most, if `group` is None.
 
     Raises:
-      ValueError: there is no such split, or `measures` does not support "seen" for the run.
+      ValueError: there is no such split, `measures` does not support "seen" for the run, or it has
+        one class.
     """
+    _check_classes(loaded_run)
     names = figures.class_names(loaded_run.dataset)
     average, all_measures = average_covariance(loaded_run, split), None
     if _has_seen(loaded_run) and len(names) <= MAX_CLASSES:
@@ -184,11 +197,7 @@ def class_pairs(
     measure = measure or ("covariance" if all_measures is None else "seen")
     if measure == "seen":
         if all_measures is None:
-            raise ValueError(
-                f"--by=seen requires one label per example and at most {MAX_CLASSES} classes (with"
-                " --class, any number of classes); choose another measure:"
-                f" {', '.join(pairs_lib.MEASURES)}."
-            )
+            raise ValueError(_NO_SEEN)
         top = pairs_lib.top_matrix_pairs(all_measures.seen, all_measures.covariance, num_pairs)
     else:
         top = pairs_lib.top_pairs(average, num_pairs, measure)
@@ -307,8 +316,11 @@ def _report_pairs(
 def _report_class(
     loaded_run: LoadedRun, flags: argparse.Namespace, out: files.Path, number: int
 ) -> None:
+    _check_classes(loaded_run)
     average = average_covariance(loaded_run, flags.split)
     pairs = pairs_lib.class_pairs(average, number)
+    if flags.by == "seen" and not _has_seen(loaded_run):
+        raise ValueError(_NO_SEEN)
     name = flags.by or ("seen" if _has_seen(loaded_run) else "covariance")
     if name == "seen":
         values = pairs_lib.visible_variance(loaded_run, flags.split, pairs.rows, pairs.cols)

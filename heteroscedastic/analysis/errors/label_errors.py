@@ -39,15 +39,20 @@ class LabelScores(NamedTuple):
     ids: Int[np.ndarray, "n"]
     images: Shaped[np.ndarray, "n ..."]  # or features
     labels: Int[np.ndarray, "n"]
-    clean_labels: Int[np.ndarray, "n"]  # equal to `labels` if no error is known
+    clean_labels: Int[np.ndarray, "n"]  # equal to `labels` if no error is known; -1 is unknown
     suggestions: Int[np.ndarray, "n"]  # the class other than the label with the largest loc
     scores: label_quality.Scores
     log_probs: Float[np.ndarray, "n k"]  # log E[softmax(u)]
 
     @property
+    def is_known(self) -> Bool[np.ndarray, "n"]:
+        """Whether the clean label is known."""
+        return self.clean_labels >= 0
+
+    @property
     def is_wrong(self) -> Bool[np.ndarray, "n"]:
         """Whether each label is known to be wrong."""
-        return self.labels != self.clean_labels
+        return self.is_known & (self.labels != self.clean_labels)
 
     @property
     def probs(self) -> Float[np.ndarray, "n k"]:
@@ -112,6 +117,8 @@ def cleanlab_issues(labels: LabelScores) -> Bool[np.ndarray, "n"]:
 def summary(labels: LabelScores) -> dict[str, Any]:
     """How well the scores find the known errors; only counts if no error is known.
 
+    Labels whose clean label is unknown are left out of all but the counts.
+
     Returns:
       `scores`: for each score `average_precision`, `auroc` and `precision_at_errors`, the precision
       among as many of the highest scores as there are errors. `suggestion_right`: the fraction of
@@ -120,27 +127,28 @@ def summary(labels: LabelScores) -> dict[str, Any]:
       often in training than in validation are memorised. `cleanlab_issues`, if cleanlab is
       installed: number, precision and recall.
     """
-    wrong = labels.is_wrong
+    known, wrong = labels.is_known, labels.is_wrong
     num_errors = int(wrong.sum())
     facts: dict[str, Any] = {"num_examples": len(labels.ids), "num_known_errors": num_errors}
     if not num_errors:
         return facts
     facts["scores"] = {
         name: {
-            "average_precision": scores.average_precision(values, wrong),
-            "auroc": scores.auroc(values, wrong),
-            "precision_at_errors": scores.precision_at(values, wrong, num_errors),
+            "average_precision": scores.average_precision(values[known], wrong[known]),
+            "auroc": scores.auroc(values[known], wrong[known]),
+            "precision_at_errors": scores.precision_at(values[known], wrong[known], num_errors),
         }
         for name, values in rankings(labels).items()
     }
     suggestion_right = labels.suggestions[wrong] == labels.clean_labels[wrong]
     facts["suggestion_right"] = float(np.mean(suggestion_right))
     predicted = np.argmax(labels.log_probs, axis=-1) == labels.labels
-    right = float(np.mean(predicted[~wrong])) if not wrong.all() else float("nan")
+    is_right = known & ~wrong
+    right = float(np.mean(predicted[is_right])) if is_right.any() else float("nan")
     facts["given_predicted"] = {"right": right, "wrong": float(np.mean(predicted[wrong]))}
     if has_cleanlab():
         issues = cleanlab_issues(labels)
-        number, hits = int(issues.sum()), int(np.sum(issues & wrong))
+        number, hits = int(np.sum(issues & known)), int(np.sum(issues & wrong))
         facts["cleanlab_issues"] = {
             "number": number,
             "precision": hits / max(1, number),
@@ -158,7 +166,7 @@ def table(labels: LabelScores, class_names: list[str]) -> list[dict[str, Any]]:
             classes["clean"] = labels.clean_labels[i]
         return (
             {"id": int(labels.ids[i])}
-            | {name: class_names[c] for name, c in classes.items()}
+            | {name: class_names[c] if c >= 0 else "" for name, c in classes.items()}
             | {name: f"{values[i]:.6g}" for name, values in labels.scores._asdict().items()}
         )
 
@@ -179,7 +187,7 @@ def captions(labels: LabelScores, class_names: list[str], rows: Int[np.ndarray, 
     def verdict(i):
         if labels.is_wrong[i]:
             return f"wrong: it is {class_names[labels.clean_labels[i]]}"
-        return "the label is right"
+        return "the label is right" if labels.is_known[i] else "not known"
 
     lines = [
         [
@@ -250,8 +258,9 @@ def _precision_figure(labels: LabelScores, facts: dict[str, Any], title: str) ->
     with figures.style_context():
         figure = figures.figure(8.4, 4.2)
         axes = figure.subplots()
+        known = labels.is_known
         for name, values in rankings(labels).items():
-            precision, recall = scores.precision_recall(values, labels.is_wrong)
+            precision, recall = scores.precision_recall(values[known], labels.is_wrong[known])
             style, description = STYLES[name]
             average = facts["scores"][name]["average_precision"]
             axes.plot(recall, precision, linestyle=style, label=f"{description} ({average:.3f})")
@@ -264,7 +273,7 @@ def _precision_figure(labels: LabelScores, facts: dict[str, Any], title: str) ->
                 markersize=11,
                 label="cleanlab, find_label_issues",
             )
-        rate = labels.is_wrong.mean()
+        rate = labels.is_wrong[known].mean()
         axes.axhline(rate, color="0.4", linewidth=1, label=f"chance ({rate:.3f})")
         axes.set(
             xlabel="recall: fraction of the wrong labels that are found",

@@ -71,14 +71,20 @@ def groups(
 
 
 def _names(groups: list[tuple[SavedRun, ...]]) -> list[str]:
-    """Names of groups: the first folder in which they differ, or the paths from that folder on."""
+    """Names of groups: the first folder in which they differ, or the paths from that folder on.
+
+    Where these are not unique, as for seed_0/A, seed_0/B, seed_1/A and seed_1/B, the folders that
+    all runs of a group end with, or else the head with a number.
+    """
     if len(groups) == 1:
         return [str(groups[0][0].config["head"]["name"])]
     parts = [_common_prefix([run.directory.parts for run in runs]) for runs in groups]
     shared = len(_common_prefix(parts))
     rest = [p[shared:] or p[-1:] for p in parts]
-    first = [p[0] for p in rest]
-    return first if len(set(first)) == len(first) else ["/".join(p) for p in rest]
+    ends = [_common_prefix([run.directory.parts[::-1] for run in runs])[::-1] for runs in groups]
+    heads = [f"{runs[0].config['head']['name']} {i}" for i, runs in enumerate(groups)]
+    candidates = [p[0] for p in rest], ["/".join(p) for p in rest], ["/".join(p) for p in ends]
+    return next((names for names in candidates if len(set(names)) == len(names)), heads)
 
 
 def reference_first(groups: Sequence[Group]) -> list[Group]:

@@ -77,7 +77,7 @@ def _member(group, saved_run, on, load) -> Member:
             f" {', '.join(evals)}. Choose one with --on."
         )
     held_out = loaded_run_lib.held_out_evaluation(saved_run, on)
-    validation = None if held_out in (None, on) else evals[held_out]["split"]
+    validation = None if held_out is None else evals[held_out]["split"]
     loaded_run, split = load(saved_run)
     return Member(group, saved_run.config["seed"], loaded_run, split, validation)
 

@@ -304,3 +304,6 @@ def test_label_lists_have_covariances_but_no_measure_of_a_softmax(several_labels
     assert not (out / "measures.npz").exists()
     with pytest.raises(SystemExit, match="--by=seen requires one label"):
         run_main(monkeypatch, f"--run={several_labels_run}", "--split=valid", "--by=seen")
+    arguments = ("--split=valid", "--by=seen", "--class=0")
+    with pytest.raises(SystemExit, match="--by=seen requires one label"):
+        run_main(monkeypatch, f"--run={several_labels_run}", *arguments)

@@ -138,6 +138,26 @@ def test_without_known_errors_the_summary_is_the_counts(labels):
     assert "clean" not in label_errors.table(clean, list("abcdefghij"))[0]
 
 
+def test_a_label_without_a_known_clean_one_is_neither_right_nor_wrong(labels):
+    half = np.arange(len(labels.ids)) % 2 == 0
+    clean = np.where(half, labels.clean_labels, -1)
+    known = labels._replace(clean_labels=clean)
+    of_half = label_errors.LabelScores(
+        *(x[half] for x in labels[:-2]),
+        scores=type(labels.scores)(*(x[half] for x in labels.scores)),
+        log_probs=labels.log_probs[half],
+    )
+    actual, expected = label_errors.summary(known), label_errors.summary(of_half)
+    assert actual["num_known_errors"] == expected["num_known_errors"] < labels.is_wrong.sum()
+    for name in ("noise_free", "probability", "margin"):
+        assert actual["scores"][name] == pytest.approx(expected["scores"][name])
+    assert actual["given_predicted"] == pytest.approx(expected["given_predicted"])
+    names = list("abcdefghij")
+    shown = {row["id"]: row["clean"] for row in label_errors.table(known, names)}
+    assert [shown[i] == "" for i in labels.ids.tolist()] == (~half).tolist()
+    assert "not known" in label_errors.captions(known, names, np.flatnonzero(~half)[:1])[0]
+
+
 def test_planted_errors_are_found_far_above_chance(labels):
     result = label_errors.summary(labels)["scores"]["noise_free"]
     assert result["auroc"] > 0.75

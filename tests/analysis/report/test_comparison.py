@@ -57,6 +57,16 @@ def test_names_are_paths_if_the_first_folder_is_not_unique(digit_runs, tmp_path)
     ]
 
 
+def test_names_are_unique_where_a_folder_holds_a_seed_of_each_config(digit_runs, tmp_path):
+    for last, expected in (("{}", ["hom", "het"]), ("{}_{seed}", ["Deterministic 0", "LowRank 1"])):
+        directories = []
+        for seed in (0, 1):
+            for name, of in (("hom", 0), ("het", 2)):
+                to = tmp_path / f"{len(last)}" / f"seed_{seed}" / last.format(name, seed=seed)
+                directories.append(changed_copy(digit_runs[of], to, "config", seed=seed))
+        assert [group.name for group in comparison.groups(directories)] == expected
+
+
 def test_differences_are_the_settings_that_differ(digit_runs):
     result = comparison.differences(comparison.groups(digit_runs))
     assert result["head.name"] == [["Deterministic"], ["LowRank"]]
@@ -124,6 +134,7 @@ def test_temperatures_are_fitted_on_held_out_examples_with_the_same_checkpoint(d
     assert loaded_run.held_out_evaluation(saved_run, "test") == "valid"
     assert loaded_run.held_out_evaluation(saved_run, "test_best") == "valid_best"
     assert loaded_run.held_out_evaluation(saved_run, "unknown") == "valid"
+    assert loaded_run.held_out_evaluation(saved_run, "valid") is None
     assert comparison.load(comparison.groups(digit_runs), "test_best").fit == "valid_best"
     config = saved_run.config
     other = config["evals"] | {
