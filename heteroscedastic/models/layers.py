@@ -5,7 +5,7 @@ from typing import Any
 
 from flax import linen as nn
 from jax.typing import DTypeLike
-from jaxtyping import Array, Float, PRNGKeyArray
+from jaxtyping import Array, Float
 
 from heteroscedastic import latent as latent_lib
 from heteroscedastic import predictive
@@ -96,17 +96,14 @@ class HeteroscedasticDense(nn.Module):
     def __call__(self, features: Float[Array, "*b d"]) -> Float[Array, "*b k"]:
         latent = self.latent(features)
         self.sow("intermediates", "latent", latent)
-        key = self._key()
+        key = self.make_rng("noise") if self.has_rng("noise") else None
+        if key is None and self.has_rng("params") and not self.is_initializing():
+            key = self.make_rng("noise")  # from the single key of apply, which is "params"
         if self.link == "sigmoid":
             return predictive.sigmoid(key, latent)
         if latent_lib.has_independent_noise(latent):
             return predictive.softmax_exact(key, latent)
         return predictive.softmax(key, latent, num_samples=self.num_samples, points=self.points)
-
-    def _key(self) -> PRNGKeyArray | None:
-        # A single key is the stream "params", from which make_rng draws in place of a missing one.
-        single = self.has_rng("params") and not self.is_initializing()
-        return self.make_rng("noise") if self.has_rng("noise") or single else None
 
     def latent(self, features: Float[Array, "*b d"]) -> LatentGaussian:
         """The Gaussian over the utilities divided by the temperature."""
