@@ -5,8 +5,9 @@
 reads the tuned runs of the table and prints for each method, regime and score of the training
 labels (analysis/errors/label_errors.py) the mean and standard deviation over seeds of the average
 precision, and of the precision among the top n labels, where n is the number of wrong labels.
-Differences of average precision are paired by seed, ± half their 95 % interval, from two baselines:
-the same runs ranked by `margin`, and the reference row ranked by `margin`. A second table shows
+Differences of average precision are paired by seed, ± half their 95 % interval, from three
+baselines: the same runs ranked by `margin`, and the reference row ranked by `margin` and by the
+same score. A second table shows
 memorisation: the fractions of right and of wrong labels that the model predicts, in training and in
 validation, whose labels it cannot memorise.
 """
@@ -33,7 +34,8 @@ _COLUMNS = (
     "score",
     "average precision",
     "- own margin",
-    "- {}",
+    "- margin of {0}",
+    "- {0}",
     "precision at errors",
 )
 _MEMORISATION_COLUMNS = (
@@ -118,10 +120,10 @@ def _lines(summaries: dict[int, dict], reference: dict[int, dict]) -> list[list[
     def values(by_seed, score, measure="average_precision"):
         return {seed: by_seed[seed]["scores"][score][measure] for seed in seeds}
 
-    def difference(score, baseline):
-        if score == _BASELINE and baseline is summaries:
+    def difference(score, baseline, baseline_score=_BASELINE):
+        if score == baseline_score and baseline is summaries:
             return ""
-        return comparison.difference(values(summaries, score), values(baseline, _BASELINE))
+        return comparison.difference(values(summaries, score), values(baseline, baseline_score))
 
     seeds = sorted(set(summaries) & set(reference))
     return [
@@ -130,6 +132,7 @@ def _lines(summaries: dict[int, dict], reference: dict[int, dict]) -> list[list[
             comparison.spread(list(values(summaries, score).values())),
             difference(score, summaries),
             "" if summaries is reference else difference(score, reference),
+            difference(score, reference, score),
             comparison.spread(list(values(summaries, score, "precision_at_errors").values())),
         ]
         for score in (summaries[seeds[0]]["scores"] if seeds else ())

@@ -16,6 +16,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from heteroscedastic import latent as latent_lib
 from heteroscedastic import sampling
+from heteroscedastic.bind import check_number
 from heteroscedastic.latent import LatentGaussian
 from heteroscedastic.links import suits
 
@@ -112,8 +113,8 @@ def _log_mean_exp(
 ) -> Float[Array, "..."]:
     """log((1/S) sum_s exp(log_link(u_s))); what log_link returns per class is the leading axis."""
     sampling.check_num_points(num_samples)
-    if chunk_size is not None and chunk_size < 1:
-        raise ValueError(f"chunk_size is {chunk_size}, but must be a whole number >= 1.")
+    if chunk_size is not None:
+        check_number("chunk_size", chunk_size, integer=True, at_least=1)
     latent = latent_lib.check(latent)
     if not latent_lib.has_noise(latent):
         num_samples, points = 1, "independent"

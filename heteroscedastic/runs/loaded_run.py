@@ -165,9 +165,11 @@ def load(
 
     Raises:
       FileNotFoundError: the directory holds no complete run.
-      ValueError: the data differs from the data of the run.
+      ValueError: the data differs from the data of the run, or it has no such checkpoint.
       CheckpointError: the checkpoint is missing or cannot be read.
     """
+    if checkpoint not in ("last", "best"):
+        raise ValueError(f"checkpoint is {checkpoint!r}; choose 'last' or 'best'.")
     saved_run = read(directory)
     path, results = saved_run.directory, saved_run.results
     run = build(saved_run, data_dir)

@@ -29,7 +29,8 @@ def claimed(workdir: files.Path, config: dict[str, Any]) -> Iterator[dict[str, A
 
     Raises:
       WorkdirError: the directory holds a run of another config, or other files but no run, or
-        another process uses it, or a file of the run is damaged.
+        another process uses it, or a file of the run is damaged; or its path has a bracket or a
+        backslash.
     """
     with contextlib.ExitStack() as stack:
 
@@ -45,6 +46,7 @@ def claimed(workdir: files.Path, config: dict[str, Any]) -> Iterator[dict[str, A
         def claim():
             if results := complete():
                 return results
+            _check_path(workdir)
             stack.enter_context(_locked(workdir))
             if results := complete():  # another process may have finished the run since
                 return results
@@ -72,6 +74,16 @@ def _write_config(path: files.Path, config: dict[str, Any]) -> None:
 
 def _former_digest(config: dict[str, Any]) -> str:
     return provenance.digest(identity.former_identity(config))
+
+
+def _check_path(workdir: files.Path) -> None:
+    """Raises a WorkdirError if Orbax would not find the checkpoints again, as it globs the path."""
+    path = str(files.absolute(workdir))
+    if found := [c for c in "[]\\" if c in path]:
+        raise WorkdirError(
+            f"{path} has {' and '.join(found)}, with which its checkpoints cannot be read; give"
+            " another --workdir."
+        )
 
 
 def _check_same_run(workdir: files.Path, config: dict[str, Any]) -> None:

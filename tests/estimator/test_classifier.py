@@ -518,6 +518,7 @@ def test_bad_data_is_named(digits, change, message):
         (dict(hidden_layer_sizes=(0,)), "hidden_layer_sizes"),
         (dict(num_samples=100), "power of two"),
         (dict(validation_fraction=1.0), "validation_fraction is 1.0"),
+        (dict(validation_fraction=0.995), "0.995 of 50 examples leaves none to train on"),
         (dict(max_iter=0), "max_iter is 0"),
         (dict(learning_rate=0), "learning_rate is 0"),
         (dict(weight_decay=None), "weight_decay is None; it must be"),

@@ -31,15 +31,18 @@ def test_differences_are_paired_by_common_seeds():
         spread([0.4, 0.6]),
         "",
         f"{mean:+.4f} ± {half:.4f}",
+        f"{mean:+.4f} ± {half:.4f}",
         spread([0.5, 0.5]),
     ]
+    assert other[4] == margin[4]
     assert other[2] == "+0.1000 ± 0.0000"
     assert other[3] == f"{0.35:+.4f} ± {half:.4f}"
 
 
 def test_the_reference_is_not_compared_with_itself_and_missing_seeds_have_no_lines():
     reference = summaries(0.2, 0.3)
-    assert [line[3] for line in label_errors._lines(reference, reference)] == ["", ""]
+    lines = label_errors._lines(reference, reference)
+    assert [line[3:5] for line in lines] == [["", ""], ["", ""]]
     assert label_errors._lines({}, reference) == []
     one = label_errors._lines(summaries(0.5), reference)[1]
     assert one[2] == "+0.1000"

@@ -94,6 +94,11 @@ def test_chunks_change_neither_value_nor_gradient(sampled, kind, chunk_size, poi
     )
 
 
+def test_a_chunk_has_at_least_one_sample():
+    with pytest.raises(ValueError, match="chunk_size is 0; it must be a whole number >= 1"):
+        predictive.softmax(key(), latent("low_rank"), num_samples=16, chunk_size=0)
+
+
 def test_two_classes_agree_with_quadrature():
     loc, scale, factors = ([0.7, -0.4], [1.2, 0.9], [[1.5], [-0.5]])
     one = LatentGaussian(*(jnp.asarray(np.float32(x)) for x in (loc, scale, factors)))

@@ -30,6 +30,16 @@ def begin_again(path):
         workdir.Writer(path, 30)
 
 
+@pytest.mark.parametrize("name", ["lr=[0.1]", "a\\b"])
+def test_a_path_by_which_checkpoints_are_not_found_again_is_refused_before_anything_is_written(
+    tmp_path, name
+):
+    claimed = workdir.claimed(tmp_path / name, CONFIG)
+    with pytest.raises(run_record.WorkdirError, match="checkpoints cannot be read"), claimed:
+        pass
+    assert not (tmp_path / name).exists()
+
+
 def test_a_run_that_another_process_finished_before_the_lock_is_complete(begun, monkeypatch):
     locked, results = workdir._locked, {"evals": {}, "metrics_digest": None}
 

@@ -285,6 +285,13 @@ def test_a_head_without_noise_is_an_error_and_nothing_is_written(
     assert not (tmp_path / "run" / "analysis").exists()
 
 
+def test_a_run_of_one_class_has_no_pairs(with_noise):
+    run = loaded_run.load(with_noise)
+    one = dataclasses.replace(run, dataset=run.dataset | {"class_names": ["zero"]})
+    with pytest.raises(ValueError, match="the run has one class"):
+        summary.class_pairs(one)
+
+
 @pytest.mark.parametrize("flag", ["--classes=two", "--num_classes=1", "--top=0", "--num_pairs=0"])
 def test_numbers_that_are_too_small_are_errors_and_nothing_is_written(
     tmp_path, monkeypatch, with_noise, flag

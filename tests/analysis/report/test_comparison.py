@@ -153,6 +153,11 @@ def test_temperatures_are_fitted_on_held_out_examples_with_the_same_checkpoint(d
     assert loaded_run.held_out_evaluation(changed._replace(config=by_dev), "test") == "wide"
 
 
+def test_a_checkpoint_is_the_last_or_the_best(digit_runs):
+    with pytest.raises(ValueError, match="checkpoint is 'bets'; choose 'last' or 'best'"):
+        loaded_run.load(digit_runs[0], "bets")
+
+
 def test_an_unfinished_damaged_or_incompatible_run_is_an_error_that_says_what_to_do(
     digit_runs, tmp_path
 ):
