@@ -49,6 +49,8 @@ NoiseSource = Callable[[Int[Array, "s"]], Noise]
 def check(latent: LatentGaussian) -> LatentGaussian:
     """Checks the shapes and `loc` of a latent, and returns the latent in float32 or float64.
 
+    All fields get the precision of the most precise one.
+
     Raises:
       ValueError: a field has the wrong shape, or an entry of `loc` is +inf or nan. Under `jit`
         values are unknown; there such an entry makes the log-probabilities of its example nan.
@@ -82,14 +84,9 @@ def check(latent: LatentGaussian) -> LatentGaussian:
             "latent.loc holds +inf or nan, but must be finite, or -inf for a class of"
             " probability 0."
         )
-    return jax.tree.map(_at_least_single, latent)
-
-
-def _at_least_single(value: ArrayLike) -> ArrayLike:
-    """A number of less precision than float32 as float32, in which sums over classes are exact."""
-    dtype = jnp.result_type(value)
-    is_half = jnp.issubdtype(dtype, jnp.floating) and jnp.finfo(dtype).bits < 32
-    return jnp.asarray(value, jnp.float32) if is_half else value
+    # At least float32, in which sums over classes are exact.
+    dtype = jnp.promote_types(jnp.result_type(*jax.tree.leaves(latent)), jnp.float32)
+    return jax.tree.map(lambda x: x if x.dtype == dtype else jnp.asarray(x, dtype), latent)
 
 
 def _is_known(value: ArrayLike) -> bool:
@@ -121,13 +118,12 @@ def temper(latent: LatentGaussian, temperature: float | Float[ArrayLike, ""]) ->
     """The utilities divided by the temperature: covariance(temper(l, t)) = covariance(l) / t**2.
 
     Raises:
-      ValueError: the temperature is not a finite number > 0. Under `jit` its value is unknown and
+      ValueError: the temperature is not one finite number > 0. Under `jit` its value is unknown and
         is not checked.
     """
-    if _is_known(temperature):
-        number = np.asarray(temperature)
-        if not (number.ndim == 0 and 0 < number < np.inf):
-            raise ValueError(f"temperature is {temperature}, but must be a finite number > 0.")
+    is_one = jnp.ndim(temperature) == 0
+    if not is_one or (_is_known(temperature) and not 0 < np.asarray(temperature) < np.inf):
+        raise ValueError(f"temperature is {temperature}, but must be a finite number > 0.")
     return map_batch(lambda x: (x / temperature).astype(x.dtype), latent)
 
 

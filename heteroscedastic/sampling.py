@@ -56,14 +56,15 @@ def sampler(points: str) -> Sampler:
 
 
 def check_num_points(num_points: int) -> int:
-    """Checks a number of points, and returns it.
+    """Checks a number of points, and returns it as an int.
 
     Raises:
       ValueError: it is not a whole number from 1 to MAX_POINTS.
     """
     try:
-        if 1 <= operator.index(num_points) <= MAX_POINTS:
-            return num_points
+        number = operator.index(num_points)
+        if 1 <= number <= MAX_POINTS:
+            return number
     except TypeError:
         pass
     raise ValueError(
@@ -207,7 +208,7 @@ def _ranks_by_influence(influence: Float[Array, "*b n"], ranks: np.ndarray) -> I
         first = jnp.min(jnp.where(largest, indices, influence.shape[-1]), axis=-1, keepdims=True)
         return jnp.where(indices == first, rank, assigned), None
 
-    unranked = jnp.full(influence.shape, UNRANKED, jnp.int32)
+    unranked = jnp.full_like(influence, UNRANKED, dtype=jnp.int32)
     return jax.lax.scan(assign, unranked, jnp.asarray(ranks, jnp.int32))[0]
 
 

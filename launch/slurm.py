@@ -66,8 +66,9 @@ def script(flags: argparse.Namespace, rest: Sequence[str]) -> str:
         grace=flags.grace,
         root=shlex.quote(str(command.ROOT)),
         exports="\n".join(
-            f"export {shlex.quote(assignment)}"
-            for assignment in command.assignments(accelerators.GPU_ENVIRONMENT)
+            # What the user has set comes last, so that it counts.
+            f'export {name}={shlex.quote(value)}"${{{name}:+ ${name}}}"'
+            for name, value in accelerators.GPU_ENVIRONMENT.items()
         ),
         # srun does not inherit the option from sbatch.
         cpus=f" --cpus-per-task={flags.cpus_per_task}" if flags.cpus_per_task else "",

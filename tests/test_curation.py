@@ -454,8 +454,9 @@ def test_lists_are_sorted_padded_and_as_narrow_as_possible():
         (curation.confuse_pairs, LABELS, dict(pairs=PAIRS, rate=float("nan")), "rate is nan"),
         (curation.confuse_pairs, LABELS, dict(pairs=((0, 1), (1, 2)), rate=0.1), "disjoint pairs"),
         (curation.confuse_pairs, LABELS, dict(pairs=((2, 2),), rate=0.1), "disjoint pairs"),
-        (curation.confuse_pairs, LABELS, dict(pairs=((0, K),), rate=0.1), "outside 0 to 5"),
-        (curation.confuse_pairs, LABELS, dict(pairs=((-1, 0),), rate=0.1), "outside 0 to 5"),
+        (curation.confuse_pairs, LABELS, dict(pairs=((0, K),), rate=0.1), "from 0 to 5"),
+        (curation.confuse_pairs, LABELS, dict(pairs=((-1, 0),), rate=0.1), "from 0 to 5"),
+        (curation.confuse_pairs, LABELS, dict(pairs=((0.5, 1),), rate=0.1), "no whole number"),
         (curation.confuse_pairs, LISTS, dict(pairs=PAIRS, rate=0.1), "one label per example"),
         (
             curation.confuse_random_pairs,
@@ -491,7 +492,7 @@ def test_lists_are_sorted_padded_and_as_narrow_as_possible():
         (curation.rising_noise, LISTS, dict(), "rising_noise requires one label"),
         (curation.transitions, LABELS, dict(moves=((0, 1),), rate=2), "rate is 2"),
         (curation.transitions, LABELS, dict(moves=(0, 1), rate=0.1), "must be pairs of classes"),
-        (curation.transitions, LABELS, dict(moves=((0, K),), rate=0.1), "outside 0 to 5"),
+        (curation.transitions, LABELS, dict(moves=((0, K),), rate=0.1), "from 0 to 5"),
         (curation.transitions, LABELS, dict(moves=((2, 2),), rate=0.1), "to another class"),
         (
             curation.transitions,

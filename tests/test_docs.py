@@ -7,6 +7,7 @@ import re
 import shlex
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import jax
@@ -15,7 +16,7 @@ import numpy as np
 import pytest
 
 from experiments import row, study
-from heteroscedastic import smoothing
+from heteroscedastic import smoothing, tasks
 from heteroscedastic.__main__ import COMMANDS
 from heteroscedastic.files import config_file
 
@@ -109,6 +110,17 @@ def test_the_documentation_names_every_config():
     text = "".join(page.read_text() for page in PAGES)
     missing = [p.stem for p in (ROOT / "configs").glob("*.py") if f"{p.stem}" not in text]
     assert not missing, missing
+
+
+def test_the_documentation_lists_every_task_command_and_extra():
+    training, install = (
+        (ROOT / "docs" / page).read_text() for page in ("guide/training.md", "install.md")
+    )
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"][
+        "optional-dependencies"
+    ]
+    assert {x for x in tasks.__all__ if f"| `{x}` |" not in training} == set()
+    assert {x for x in (*COMMANDS, *extras) if f"| `{x}` |" not in install} == set()
 
 
 def test_links_between_pages_lead_somewhere():

@@ -135,3 +135,11 @@ def test_parameters_of_the_layer_are_float32_and_logits_have_the_dtype_of_the_fe
             logits, variables = jax.jit(layer.init_with_output)(key(), jnp.asarray(features, dtype))
             assert (logits.shape, logits.dtype) == ((4, 2), jnp.dtype(dtype))
             assert {x.dtype for x in jax.tree.leaves(variables["params"])} == {jnp.dtype("float32")}
+
+
+def test_a_latent_of_both_precisions_gets_the_higher_one():
+    with jax.enable_x64(True):
+        mixed = latent_lib.LatentGaussian(jnp.zeros((3, 4), jnp.float32), jnp.ones((3, 4)))
+        for points in ("sobol", "independent"):
+            logits = predictive.softmax(key(), mixed, num_samples=4, points=points, chunk_size=2)
+            assert logits.dtype == jnp.dtype("float64")

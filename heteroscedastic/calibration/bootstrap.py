@@ -101,31 +101,32 @@ def percentile_band(
     return low, high
 
 
-def resampled_means(statistics: Float[np.ndarray, "r s"], seed: int = 0) -> Float[np.ndarray, "r"]:
-    """Means over s runs, which vary with the resamples of the examples and with the runs.
+def errors_of_runs(statistics: Float[np.ndarray, "r s"], seed: int = 0) -> Float[np.ndarray, "r"]:
+    """By how much the mean of s other runs would differ, in each resample of the examples.
 
-    The mean of each resample is moved by its standard error over the runs, times a quantile of
-    Student's t with s - 1 degrees of freedom; the quantiles are in random order. If the examples
-    change nothing, the percentile interval is the t interval over runs. Drawing few runs with
+    It is the standard error over the runs of that resample, times a quantile of Student's t with
+    s - 1 degrees of freedom; the quantiles are in random order. If the examples change nothing, the
+    percentile interval of mean and error is the t interval over runs. Drawing few runs with
     replacement would make it too narrow: the variance would lack the factor s / (s - 1), and the
-    interval the quantile of t.
+    interval the quantile of t. One run has no error.
 
     Args:
       statistics: of each run, by resample of the examples.
       seed: of the order of the quantiles.
     """
     num_resamples, num_runs = statistics.shape
-    means = statistics.mean(axis=1)
     if num_runs == 1:
-        return means
+        return np.zeros(num_resamples)
     quantiles = special.stdtrit(num_runs - 1, (np.arange(num_resamples) + 0.5) / num_resamples)
     draws = np.random.Generator(np.random.Philox(key=seed))
-    errors = statistics.std(axis=1, ddof=1) / np.sqrt(num_runs)
-    return means + draws.permutation(quantiles) * errors
+    return draws.permutation(quantiles) * statistics.std(axis=1, ddof=1) / np.sqrt(num_runs)
 
 
 def corrected_interval(
-    value: float, draws: Float[np.ndarray, "r"], level: float = 0.95
+    value: float,
+    draws: Float[np.ndarray, "r"],
+    errors: Float[np.ndarray, "r"] | float = 0.0,
+    level: float = 0.95,
 ) -> Interval:
     """The bias-corrected percentile interval of a number.
 
@@ -137,6 +138,7 @@ def corrected_interval(
     Args:
       value: of the sample itself.
       draws: the number in each resample; none is nan.
+      errors: added to the corrected draws; see `errors_of_runs`. They have no bias.
       level: probability of the interval, between 0 and 1.
 
     Source: Efron (1981), Canadian Journal of Statistics 9 (2).
@@ -144,6 +146,7 @@ def corrected_interval(
     below = np.mean(draws < value) + 0.5 * np.mean(draws == value)
     # Kept off 0 and 1, where the normal quantile is infinite.
     bias = special.ndtri(np.clip(below, 0.5 / len(draws), 1 - 0.5 / len(draws)))
-    tail = special.ndtri(0.5 + level / 2)
-    low, high = np.quantile(draws, special.ndtr([2 * bias - tail, 2 * bias + tail]))
+    ranks = np.argsort(np.argsort(draws, kind="stable")) / max(1, len(draws) - 1)
+    corrected = np.quantile(draws, special.ndtr(2 * bias + special.ndtri(ranks)))
+    low, high = np.quantile(corrected + errors, [0.5 - level / 2, 0.5 + level / 2])
     return Interval(value, float(min(low, value)), float(max(high, value)))

@@ -255,4 +255,7 @@ def log(text: str) -> None:
     # To standard output, where absl never writes: experiments.run and notebooks read the progress
     # there, and main.py hides absl's INFO, at which Orbax reports every file that it writes.
     if is_first():
-        print(text, flush=True)
+        try:
+            print(text, flush=True)
+        except OSError:  # its reader ended, as `head` does, or a disk is full; the run goes on
+            sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115

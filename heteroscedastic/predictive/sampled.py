@@ -112,7 +112,7 @@ def _log_mean_exp(
     chunk_size: int | None,
 ) -> Float[Array, "..."]:
     """log((1/S) sum_s exp(log_link(u_s))); what log_link returns per class is the leading axis."""
-    sampling.check_num_points(num_samples)
+    num_samples = sampling.check_num_points(num_samples)
     if chunk_size is not None:
         check_number("chunk_size", chunk_size, integer=True, at_least=1)
     latent = latent_lib.check(latent)
@@ -141,9 +141,12 @@ def _chunked(log_link, num_samples, points, chunk_size, key, latent):
 def _forward(log_link, num_samples, points, chunk_size, key, latent):
     source = latent_lib.noise_source(key, latent, num_samples, points)
 
+    def log_probs(indices):
+        return log_link(latent_lib.utilities(latent, source(indices)))
+
     def body(carry, indices):
         top, total = carry
-        values = log_link(latent_lib.utilities(latent, source(indices)))
+        values = log_probs(indices)
         # The result does not depend on the shift, but the derivative of a maximum is nan where the
         # compiler rounds it otherwise than the values that it is compared with.
         new_top = jax.lax.stop_gradient(jnp.maximum(top, jnp.max(values, axis=0)))
@@ -152,9 +155,12 @@ def _forward(log_link, num_samples, points, chunk_size, key, latent):
         total = total * jnp.exp(top - shift) + jnp.sum(jnp.exp(values - shift), axis=0)
         return new_top, total
 
-    shape = jax.eval_shape(log_link, latent.loc)
-    start = jnp.full(shape.shape, -jnp.inf, shape.dtype), jnp.zeros(shape.shape, shape.dtype)
+    # Divided over devices as the samples are.
+    like = jax.eval_shape(lambda: log_probs(jnp.arange(1))[0])
+    start = jnp.full_like(like, -jnp.inf), jnp.zeros_like(like)
     top, total = sampling.over_chunks(body, start, num_samples, chunk_size)
+    # The derivative of log(0) would be infinite, and that of the whole nan.
+    total = jnp.where(jnp.isneginf(top), 1.0, total)
     averaged = top + jnp.log(total) - jnp.log(num_samples)
     return averaged, (key, latent, averaged)
 

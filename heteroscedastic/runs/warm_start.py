@@ -118,9 +118,10 @@ def _read_run(workdir: files.Path, checkpoint: str) -> tuple[dict[str, np.ndarra
             f" python main.py --config=CONFIG --workdir={workdir}"
         )
     try:
-        _check_inside(
-            workdir, [workdir / f"{file}.json" for file in ("config", "results", "dataset")]
-        )
+        if not files.in_bucket(workdir):
+            _check_inside(
+                workdir, [workdir / f"{file}.json" for file in ("config", "results", "dataset")]
+            )
         _, results, dataset = run_record.read(workdir)
         step = results["best_step" if checkpoint == "best" else "step"]
         fingerprint = dataset["fingerprint"]
@@ -134,7 +135,9 @@ def _read_run(workdir: files.Path, checkpoint: str) -> tuple[dict[str, np.ndarra
             " config.warm_start.checkpoint='last'."
         )
     directory = workdir / "checkpoints"
-    _check_inside(workdir, [directory, directory / str(step), *(directory / str(step)).rglob("*")])
+    if not files.in_bucket(workdir):
+        saved = directory / str(step)
+        _check_inside(workdir, [directory, saved, *saved.rglob("*")])
     try:
         with Checkpoints(directory, results.get("owner"), read_only=True) as checkpoints:
             state = checkpoints.restore_arrays(step)
@@ -154,7 +157,7 @@ def _check_inside(workdir: files.Path, paths: Iterable[files.Path]) -> None:
     """Raises an InitError if a link points outside the directory of the run."""
     root = files.resolved(workdir)
     for path in paths:
-        if not files.in_bucket(path) and not path.resolve().is_relative_to(root):
+        if not path.resolve().is_relative_to(root):
             raise InitError(
                 f"config.warm_start.workdir, {workdir}, has a link that points outside it, {path}"
                 f" to {path.resolve()}; give the directory of the run that holds the file itself,"

@@ -49,27 +49,24 @@ def whole(
     if number == 1:
         return part(feed, key)
 
-    def weighted(index):
+    def weighted(index, earlier_weight):
         found, values = part(cut(feed, number, index), jax.random.fold_in(key, index))
-        present = jnp.asarray(
-            found.sums.weight > 0, jnp.float32
-        )  # one of absent examples alone has no statistics
+        # A part of absent examples alone has no statistics; if all are, the last one keeps them.
+        is_last_of_none = (index == number - 1) & (earlier_weight == 0)
+        present = jnp.asarray((found.sums.weight > 0) | is_last_of_none, jnp.float32)
         return found._replace(
             gradient=jax.tree.map(lambda x: found.mass * x, found.gradient),
             model_state=jax.tree.map(lambda x: present * x, found.model_state),
         ), (present, values)
 
     def body(total, index):
-        found, others = weighted(index)
+        found, others = weighted(index, total.sums.weight)
         return jax.tree.map(jnp.add, total, found), others
 
-    shapes, _ = jax.eval_shape(weighted, jnp.zeros((), jnp.int32))
+    shapes, _ = jax.eval_shape(weighted, jnp.zeros((), jnp.int32), jnp.zeros(()))
     start = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
     total, (present, values) = jax.lax.scan(body, start, jnp.arange(number))
-    mass, number_present = (
-        jnp.where(total.mass == 0, 1.0, total.mass),
-        jnp.maximum(jnp.sum(present), 1.0),
-    )
+    mass, number_present = jnp.where(total.mass == 0, 1.0, total.mass), jnp.sum(present)
     total = total._replace(
         gradient=jax.tree.map(lambda x: x / mass, total.gradient),
         model_state=jax.tree.map(lambda x: x / number_present, total.model_state),

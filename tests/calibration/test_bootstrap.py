@@ -53,24 +53,35 @@ def test_invalid_arguments_are_errors():
         bootstrap.percentile_band(np.zeros((3, 1)), 95)
 
 
+def _interval(statistics, value):
+    errors = bootstrap.errors_of_runs(statistics)
+    return bootstrap.corrected_interval(value, statistics.mean(axis=1), errors)
+
+
 def test_the_interval_over_runs_alone_is_that_of_student():
     of_runs = np.array([0.0, 1.0, 5.0])
-    draws = bootstrap.resampled_means(np.tile(of_runs, (1000, 1)))
     expected = stats.t.interval(0.95, 2, of_runs.mean(), stats.sem(of_runs))
-    np.testing.assert_allclose(np.quantile(draws, (0.025, 0.975)), expected, rtol=0.02)
-    np.testing.assert_allclose(
-        bootstrap.corrected_interval(2.0, draws), (2.0, *expected), rtol=0.02
-    )
+    actual = _interval(np.tile(of_runs, (1000, 1)), 2.0)
+    np.testing.assert_allclose(actual, (2.0, *expected), rtol=0.02)
+
+
+def test_the_bias_of_the_examples_does_not_move_the_errors_of_runs():
+    """A calibration error of two runs is above its value in every resample."""
+    rng, of_runs = np.random.default_rng(0), np.array([0.10, 0.12])
+    statistics = of_runs + 0.01 + 1e-4 * rng.normal(size=(1000, 1))
+    actual = _interval(statistics, 0.11)
+    expected = stats.t.interval(0.95, 1, 0.12, stats.sem(of_runs))
+    np.testing.assert_allclose(actual, (0.11, *expected), atol=0.004)
 
 
 def test_examples_and_runs_add_up_and_one_run_has_examples_alone():
     rng = np.random.default_rng(0)
     of_examples, of_runs = rng.normal(size=(20000, 1)), rng.normal(size=40)
-    means = bootstrap.resampled_means(of_examples + of_runs)
-    assert means.mean() == pytest.approx(of_runs.mean(), abs=0.03)
+    errors = bootstrap.errors_of_runs(of_examples + of_runs)
+    assert errors.mean() == pytest.approx(0, abs=0.01)
     of_student = np.var(of_runs, ddof=1) / 40 * stats.t.var(39)
-    assert means.var() == pytest.approx(1 + of_student, rel=0.05)
-    np.testing.assert_array_equal(bootstrap.resampled_means(of_examples), of_examples[:, 0])
+    assert np.var(of_examples[:, 0] + errors) == pytest.approx(1 + of_student, rel=0.05)
+    assert not bootstrap.errors_of_runs(of_examples).any()
 
 
 def test_the_corrected_interval_covers_a_biased_number_better_than_percentiles():

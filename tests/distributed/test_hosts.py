@@ -371,3 +371,11 @@ def test_parameters_cut_over_eight_devices_agree_with_whole_ones(data_dir, tmp_p
     for whole, part, *shape in texts:
         assert part == (whole // 8 if any(size % 8 == 0 for size in shape) else whole)
     assert_agree(tmp_path / "alone", tmp_path / "run")
+
+
+def test_a_closed_output_does_not_end_a_run(monkeypatch):
+    reading, writing = os.pipe()
+    os.close(reading)
+    monkeypatch.setattr("sys.stdout", os.fdopen(writing, "w"))
+    hosts.log("step 1")
+    hosts.log("step 2")

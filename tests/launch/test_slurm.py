@@ -100,7 +100,9 @@ def test_the_job_is_requeued_only_if_the_state_was_saved(tmp_path, code, is_requ
     )
     (tmp_path / "calls").unlink()
     done = subprocess.run(
-        ["bash", tmp_path / "script"], env={**environment, "SLURM_JOB_ID": "7"}, check=False
+        ["bash", tmp_path / "script"],
+        env={**environment, "SLURM_JOB_ID": "7", "XLA_FLAGS": "--of_the_user=1 --b=2"},
+        check=False,
     )
     assert done.returncode == code
     (name, *words, flags, folder), *after = fakes.calls(tmp_path)
@@ -112,7 +114,7 @@ def test_the_job_is_requeued_only_if_the_state_was_saved(tmp_path, code, is_requ
         "--config.data.train=pad_crop(4)|flip_lr",
         "--hosts",
     ]
-    assert flags == "--xla_gpu_enable_latency_hiding_scheduler=true"
+    assert flags == "--xla_gpu_enable_latency_hiding_scheduler=true --of_the_user=1 --b=2"
     assert [words[:3] for words in after] == ([["scontrol", "requeue", "7"]] if is_requeued else [])
 
 

@@ -246,3 +246,20 @@ def test_the_hessian_is_that_of_the_definition_in_both_modes(sampled):
     assert np.abs(expected).max() > 1e-3
     for hessian in actual:
         np.testing.assert_allclose(hessian, expected, rtol=1e-3, atol=1e-5)
+
+
+@pytest.mark.parametrize("sampled", SAMPLED)
+def test_second_derivatives_are_those_without_an_impossible_class(sampled):
+    one = latent("diagonal", batch=())
+    impossible = one._replace(loc=one.loc.at[-1].set(-jnp.inf))
+    without = one._replace(loc=one.loc[:-1], scale_diag=one.scale_diag[:-1])
+
+    def second(latent):
+        def log_prob(loc):
+            return sampled(key(), latent._replace(loc=loc), num_samples=4)[0]
+
+        return jax.jit(jax.hessian(log_prob))(latent.loc)
+
+    actual = second(impossible)
+    np.testing.assert_allclose(actual[:-1, :-1], second(without), rtol=1e-4, atol=1e-6)
+    np.testing.assert_array_equal(actual[-1], np.zeros_like(one.loc))

@@ -11,7 +11,7 @@ from subprocesses import EXTRAS, MAIN, start_without
 from heteroscedastic import files
 from heteroscedastic.analysis.report import comparison, curves_section
 from heteroscedastic.data.storage import store
-from heteroscedastic.runs import loaded_run, loop, predictions, workdir
+from heteroscedastic.runs import loaded_run, loop, predictions, warm_start, workdir
 from heteroscedastic.runs.checkpoint import Checkpoints
 from heteroscedastic.runs.workdir import WorkdirError
 
@@ -156,6 +156,18 @@ def test_runs_in_a_bucket_are_compared(in_bucket):
     assert group.runs[0].results == loaded_run.read(in_bucket).results
     with pytest.raises(ValueError, match="given twice"):
         comparison.groups([in_bucket, f"{in_bucket}/"])
+
+
+@pytest.mark.slow
+def test_a_run_starts_from_a_run_in_a_bucket(in_bucket, whole):
+    template = loaded_run.load(whole).state
+    there, here = (
+        warm_start.read(dict(workdir=str(x), checkpoint="last", head=True, weights=None), template)
+        for x in (in_bucket, whole)
+    )
+    assert there.arrays.keys() == here.arrays.keys()
+    for name, array in here.arrays.items():
+        np.testing.assert_array_equal(there.arrays[name], array)
 
 
 @pytest.mark.extended

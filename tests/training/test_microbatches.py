@@ -146,6 +146,19 @@ def test_a_part_of_absent_examples_alone_has_no_say_in_batch_statistics():
     )
 
 
+def test_a_batch_of_absent_examples_alone_changes_no_batch_statistics():
+    model = Classifier(backbones.ConvNet(widths=(4, 8)), heads.Deterministic(5))
+    absent = batch(np.zeros(SIZE, np.float32))
+    whole, parts = (stepped(model, predictive.deterministic, n, absent)[0] for n in (1, 4))
+    assert all(jnp.all(x == 1) for x in jax.tree.leaves(_of_name(parts.model_state, "var")))
+    jax.tree.map(np.testing.assert_array_equal, parts.model_state, whole.model_state)
+
+
+def _of_name(tree, name):
+    flat = jax.tree_util.tree_leaves_with_path(tree)
+    return [x for path, x in flat if jax.tree_util.keystr(path).endswith(f"['{name}']")]
+
+
 @pytest.mark.parametrize(("number", "previous"), [(1, 23), (4, 20)])
 def test_the_partner_of_an_example_is_of_its_part(number, previous):
     mix = functools.partial(mixing.mixup, alpha=1.0)

@@ -199,7 +199,7 @@ def load(
       groups: the runs.
       evaluation: name of the evaluation to report.
       fit: evaluation on which temperatures are fitted; by default
-        `loaded_run.held_out_evaluation`. If a run has no predictions of it, `RunSet.fit` is None.
+        `loaded_run.held_out_evaluation`; if a run has no predictions of that, `RunSet.fit` is None.
       data_dir: directory of the data sets.
 
     Raises:
@@ -211,9 +211,10 @@ def load(
     ]
     _check_comparable(groups, predictions, evaluation)
     runs = [run for group in groups for run in group.runs]
-    fit = fit or loaded_run.held_out_evaluation(runs[0], evaluation)
-    if fit is None or not all(fit in predictions_lib.names(run.directory) for run in runs):
-        return RunSet(groups, evaluation, None, predictions, None, data_dir)
+    if fit is None:
+        fit = loaded_run.held_out_evaluation(runs[0], evaluation)
+        if fit is None or not all(fit in predictions_lib.names(run.directory) for run in runs):
+            return RunSet(groups, evaluation, None, predictions, None, data_dir)
     fit_predictions = [
         [predictions_lib.read(run.directory, fit) for run in group.runs] for group in groups
     ]

@@ -63,7 +63,8 @@ def measured(run_set: RunSet) -> Measured:
 
 
 def _have_all_logits(run_set: RunSet) -> bool:
-    return all(p.classes is None for group in run_set.predictions for p in group)
+    both = (*run_set.predictions, *(run_set.fit_predictions or ()))
+    return all(p.classes is None for group in both for p in group)
 
 
 def _scaled(fit: Predictions, predictions: Predictions) -> dict[str, float]:

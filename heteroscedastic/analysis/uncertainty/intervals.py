@@ -2,7 +2,7 @@
 
 All runs are resampled with the same examples, so differences between them are paired; tokens are
 resampled by whole sentences, as those of one sentence are not independent. Several runs count by
-Student's t (`bootstrap.resampled_means`).
+Student's t (`bootstrap.errors_of_runs`).
 """
 
 from collections.abc import Mapping, Sequence
@@ -146,9 +146,10 @@ def _means_by_example(run: Predictions) -> dict[str, Float[np.ndarray, "n"]]:
 
 def mean(metric: Resampled, seed: int = 0) -> Interval:
     """The mean over the runs, with its interval."""
-    value = float(metric.values.mean())
-    draws = bootstrap.resampled_means(metric.draws, seed)
-    return bootstrap.corrected_interval(value, draws)
+    errors = bootstrap.errors_of_runs(metric.draws, seed)
+    return bootstrap.corrected_interval(
+        float(metric.values.mean()), metric.draws.mean(axis=1), errors
+    )
 
 
 def difference(
@@ -173,9 +174,10 @@ def difference(
             seed,
         )
     value = float(ours.values.mean() - theirs.values.mean())
-    draws = bootstrap.resampled_means(ours.draws, seed)
-    draws = draws - bootstrap.resampled_means(theirs.draws, seed + 1)
-    return bootstrap.corrected_interval(value, draws)
+    draws = ours.draws.mean(axis=1) - theirs.draws.mean(axis=1)
+    errors = bootstrap.errors_of_runs(ours.draws, seed)
+    errors = errors - bootstrap.errors_of_runs(theirs.draws, seed + 1)
+    return bootstrap.corrected_interval(value, draws, errors)
 
 
 def reported(

@@ -125,8 +125,10 @@ def test_a_run_counts_once(digit_runs, tmp_path):
         comparison.groups([digit_runs[0], copy])
 
 
-def test_without_the_evaluation_to_fit_no_temperature_is_fitted(digit_runs):
-    assert comparison.load(comparison.groups(digit_runs), fit="nowhere").fit_predictions is None
+def test_without_an_evaluation_to_fit_no_temperature_is_fitted(digit_runs):
+    assert comparison.load(comparison.groups(digit_runs[:1]), "valid").fit_predictions is None
+    with pytest.raises(FileNotFoundError, match="nowhere"):
+        comparison.load(comparison.groups(digit_runs), fit="nowhere")
 
 
 def test_temperatures_are_fitted_on_held_out_examples_with_the_same_checkpoint(digit_runs):
