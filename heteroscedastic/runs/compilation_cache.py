@@ -40,11 +40,12 @@ def enable(directory: str | None = None) -> None:
     if directory == "" or jax.config.jax_compilation_cache_dir is not None:
         return
     try:
-        path = Path(directory) if directory else default_directory()
-        path.mkdir(mode=0o700, parents=True, exist_ok=True)
-        if not os.access(path, os.W_OK):
-            raise PermissionError(f"{path} is not writable")
-    except (OSError, RuntimeError) as error:
+        path = files.as_path(directory) if directory else default_directory()
+        if not files.in_bucket(path):  # which has no directories to make; JAX warns where it fails
+            path.mkdir(mode=0o700, parents=True, exist_ok=True)
+            if not os.access(path, os.W_OK):
+                raise PermissionError(f"{path} is not writable")
+    except (OSError, RuntimeError, ValueError, ModuleNotFoundError) as error:
         warnings.warn(f"compiled programs are not saved: {error}.", stacklevel=2)
         return
     jax.config.update("jax_compilation_cache_dir", str(path))

@@ -34,7 +34,7 @@ from heteroscedastic.data import augment, chains
 from heteroscedastic.data.dataset import StoredDataset
 from heteroscedastic.data.split_spec import Slice
 from heteroscedastic.data.storage import encoded, store
-from heteroscedastic.models import backbones, pretrained
+from heteroscedastic.models import backbones, convert, pretrained
 from heteroscedastic.runs import host_memory, loaded_run, provenance, token_features, warm_start
 
 _PART_SIZE = 2048  # examples of a part
@@ -67,9 +67,12 @@ def network(name: str, weights: str | None, chain: str | None, size: int, seed: 
         a file have no chain.
     """
     backbone = bind(backbones, name=name)
+
+    def start(key):
+        return backbone.init(key, jnp.zeros((1, size, size, 3)), jnp.ones(1, bool))
+
     if weights is None:
-        image = jnp.zeros((1, size, size, 3))
-        variables = backbone.init(jax.random.key(seed), image, jnp.ones(1, bool))
+        variables = start(jax.random.key(seed))
         return Network(backbone, variables, chain or _CHAIN, f"random, seed {seed}")
     if weights == "pretrained":
         chain = chain or f"to_rgb|{pretrained.images(name).chain}"
@@ -85,9 +88,14 @@ def network(name: str, weights: str | None, chain: str | None, size: int, seed: 
         for path, array in arrays.items()
         if path.split("/")[1] == "backbone"
     }
-    # params/backbone/... -> params/...
-    variables = traverse_util.unflatten_dict({(p[0], *p[2:]): x for p, x in flat.items()})
-    return Network(backbone, variables, chain, weights)
+    variables = {(p[0], *p[2:]): x for p, x in flat.items()}  # params/backbone/... -> params/...
+    shapes = jax.eval_shape(start, jax.random.key(0))
+    convert.check_fit(
+        f"{weights} does not fit {name}",
+        {"/".join(p): x for p, x in variables.items()},
+        {p: x.shape for p, x in traverse_util.flatten_dict(dict(shapes), sep="/").items()},
+    )
+    return Network(backbone, traverse_util.unflatten_dict(variables), chain, weights)
 
 
 def network_of_run(directory: str, chain: str | None, data_dir: str | None) -> Network:
@@ -351,7 +359,8 @@ def write(job: Job, data: str, name: str, out: files.Path) -> None:
     files.write_arrays(path, job.labels | arrays)
     for part in parts_dir.glob("*.npz"):
         part.unlink()
-    parts_dir.rmdir()
+    if not files.in_bucket(out):  # which has no directories
+        parts_dir.rmdir()
     shape = next(iter(arrays.values())).shape
     print(f"wrote {path}: {shape[1]} features, {path.stat().st_size / 1e6:.1f} MB")
 

@@ -500,7 +500,7 @@ class _Trainer:
             **({"left_out": left_out} if (left_out := self._left_out()) else {}),
             **({"signatures": signatures} if signatures else {}),
             **self.provenance,
-            "commit": " then ".join(map(str, self.metadata["commits"])),
+            "commit": provenance.joined_commits(self.metadata["commits"]),
         }
 
     def _translations(

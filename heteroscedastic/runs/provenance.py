@@ -4,7 +4,7 @@ import hashlib
 import json
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -154,6 +154,11 @@ def owner(config: dict[str, Any], fingerprint: str, class_table: str | None = No
 def device() -> str:
     """Number and kind of the devices."""
     return f"{jax.device_count()} x {jax.devices()[0].device_kind}"
+
+
+def joined_commits(commits: Sequence[str | None]) -> str | None:
+    """The commits of a run as text; None if its code was never a Git checkout."""
+    return " then ".join(commit or "unknown" for commit in commits) if any(commits) else None
 
 
 def _commit() -> str | None:

@@ -341,6 +341,7 @@ def completed(config: Mapping[str, Any]) -> dict[str, Any]:
       ValueError: a section names no function or class of its module; lists the choices.
     """
     config = {**_IF_ABSENT, **config}
+    config["warm_start"] = config["warm_start"] or {}
     return _with_defaults(
         config, {path: bind.defaults(target) for path, target in declarations(config).items()}
     )

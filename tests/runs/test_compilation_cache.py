@@ -67,6 +67,17 @@ def test_the_default_is_in_the_users_cache_and_only_the_user_may_write(
     assert directory.stat().st_mode & 0o077 == 0
 
 
+def test_a_directory_may_be_in_the_users_home_or_in_a_bucket(settings, tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    compilation_cache.enable("~/programs")
+    assert jax.config.jax_compilation_cache_dir == str(tmp_path / "programs")
+    jax.config.update("jax_compilation_cache_dir", None)
+    monkeypatch.chdir(tmp_path)
+    compilation_cache.enable("gs://bucket/programs")
+    assert jax.config.jax_compilation_cache_dir == "gs://bucket/programs"
+    assert not (tmp_path / "gs:").exists()
+
+
 def test_another_processor_has_another_directory(monkeypatch):
     here = compilation_cache.default_directory()
     assert compilation_cache._cpu()

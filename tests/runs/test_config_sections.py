@@ -20,6 +20,7 @@ def test_a_config_without_its_defaults_is_checked_as_the_config_with_them():
     short["data"] = {k: v for k, v in config["data"].items() if v is not None and k != "label"}
     assert len(short["data"]) < len(config["data"])
     assert schema.checked(short) == schema.checked(config) == config
+    assert schema.checked({**short, "warm_start": None}) == config
 
 
 def test_settings_at_the_default_of_a_part_go_with_its_name():

@@ -123,6 +123,8 @@ def test_weights_of_a_file_require_the_chain_of_their_pixels(monkeypatch, tmp_pa
     with pytest.raises(SystemExit, match="give --chain, for ResNets of torchvision") as error:
         command(monkeypatch, *words, data="mine")
     chain = re.search("--chain='.*'", str(error.value))[0].replace("'", "")
+    with pytest.raises(SystemExit, match=r"weights.npz does not fit MLP: it lacks params/Dense_0"):
+        command(monkeypatch, "--backbone=MLP", *words[1:], chain, data="mine")
     command(monkeypatch, *words, chain, data="mine")
     scaled = (np.stack(images) / 255 - [0.485, 0.456, 0.406]) / [0.229, 0.224, 0.225]
     expected = net.backbone.apply(net.variables, jnp.float32(scaled), jnp.ones(2, bool))

@@ -138,3 +138,9 @@ def test_the_digest_of_the_code_is_of_names_and_contents(tmp_path, monkeypatch):
         digests.append(provenance._code())
     assert len(set(digests)) == 3
     assert digests[3] == digests[2]
+
+
+def test_commits_of_a_run_are_joined_and_without_git_there_are_none():
+    assert provenance.joined_commits(["a1", "b2"]) == "a1 then b2"
+    assert provenance.joined_commits([None, "b2"]) == "unknown then b2"
+    assert provenance.joined_commits([None]) is None
