@@ -47,7 +47,6 @@ def test_planted_noise_has_the_epochs_seeds_and_temperatures_of_its_page():
 # Parts of pages whose values the commands cannot print, as the runs are not saved: the start of a
 # heading, of the title of a warning or of a row of a table; None for the whole page.
 _UNSAVED = {
-    "ensembles.md": ("## Human labels", "## Covariances of these runs"),
     "num_samples.md": ("| 10 independent | first |", "| 8 Sobol | first |"),
     "tiny_imagenet.md": ('!!! warning "The grid was extended twice',),
 }
