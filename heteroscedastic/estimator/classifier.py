@@ -144,7 +144,8 @@ class HeteroscedasticClassifier(ClassifierMixin, BaseEstimator):
           X: features [n, d], finite.
           y: labels [n], or an indicator matrix [n, k], which may be sparse.
           sample_weight: [n], of the examples in the loss, >= 0. An example of weight 0 is left out.
-            A common factor of all weights does not matter.
+            Each batch divides them by their sum, so a common factor does not matter, and in small
+            batches rare large weights count for less than their share.
 
         Raises:
           ValueError: an argument or a setting is invalid, or all labels of a weight above 0 are of

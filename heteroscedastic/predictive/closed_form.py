@@ -67,9 +67,10 @@ def sigmoid(
     """Log-odds of E[sigmoid(u)] for each class, in closed form.
 
     For |loc| <= 60 and standard deviations up to 60, log p and log(1 - p) are exact to 1e-4 nats in
-    float32; values are finite up to 1e4. First derivatives have a relative error of at most 1e-3.
-    Second derivatives have one of at most 1e-2 where they exceed 1e-3. Correlations between classes
-    do not change the probability of a class.
+    float32; values are finite up to 1e4. The first derivative by `loc` has a relative error of at
+    most 1e-3, that by the variance an absolute one of at most 5e-4: near loc = 0, where it
+    vanishes, its sign may be wrong. Second derivatives have a relative error of at most 1e-2 where
+    they exceed 1e-3. Correlations between classes do not change the probability of a class.
 
     Args:
       key: ignored.
