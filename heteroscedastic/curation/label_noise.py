@@ -249,7 +249,7 @@ def _paired_classes(name: str, pairs: Pairs, num_classes: int) -> list[int]:
     if not all(isinstance(pair, tuple) and len(pair) == 2 for pair in pairs):
         raise ValueError(f"{name} must be pairs of classes, but are {pairs}.")
     classes = [c for pair in pairs for c in pair]
-    if any(not isinstance(c, int) or not 0 <= c < num_classes for c in classes):
+    if any(not isinstance(c, int | np.integer) or not 0 <= c < num_classes for c in classes):
         raise ValueError(
             f"{name} {pairs} contain a class that is no whole number from 0 to {num_classes - 1}."
         )
