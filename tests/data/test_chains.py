@@ -238,7 +238,7 @@ def test_a_chain_that_is_not_a_string_is_an_error(text):
         (
             "curation",
             "confuse_pairs(pairs=((0, 10),), rate=0.1)",
-            r"confuse_pairs: pairs ((0, 10),) contain a class out",
+            r"confuse_pairs: pairs ((0, 10),) contain a class that is no whole number from 0 to",
         ),
         (
             "curation",

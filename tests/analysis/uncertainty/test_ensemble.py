@@ -69,7 +69,8 @@ def test_members_with_other_held_out_examples_have_no_temperature(digit_runs):
     paths = [run.directory / "predictions" / "valid_best.npz" for run in best.runs]
     assert [predicted.source for predicted in best.fit_predictions] == paths
     assert ensemble.members(same, "test_best", "valid").fit == "valid"
-    assert ensemble.members(same, fit="nothing").fit_predictions is None
+    with pytest.raises(FileNotFoundError, match="no predictions of 'nothing'"):
+        ensemble.members(same, fit="nothing")
 
 
 def test_the_nll_of_an_ensemble_is_at_most_the_mean_nll_of_its_members(digit_runs):
