@@ -257,5 +257,5 @@ def log(text: str) -> None:
     if is_first():
         try:
             print(text, flush=True)
-        except OSError:  # its reader ended, as `head` does, or a disk is full; the run goes on
+        except OSError:  # the reader has ended, as `head` does, or a disk is full; the run goes on
             sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115

@@ -5,6 +5,7 @@ import os
 import re
 import signal
 import socket
+import sys
 import time
 
 import pytest
@@ -378,4 +379,5 @@ def test_a_closed_output_does_not_end_a_run(monkeypatch):
     os.close(reading)
     monkeypatch.setattr("sys.stdout", os.fdopen(writing, "w"))
     hosts.log("step 1")
+    assert sys.stdout.name == os.devnull
     hosts.log("step 2")
