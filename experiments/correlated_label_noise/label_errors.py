@@ -7,9 +7,8 @@ labels (analysis/errors/label_errors.py) the mean and standard deviation over se
 precision, and of the precision among the top n labels, where n is the number of wrong labels.
 Differences of average precision are paired by seed, ± half their 95 % interval, from three
 baselines: the same runs ranked by `margin`, and the reference row ranked by `margin` and by the
-same score. A second table shows
-memorisation: the fractions of right and of wrong labels that the model predicts, in training and in
-validation, whose labels it cannot memorise.
+same score. A second table shows memorisation: the fractions of right and of wrong labels that the
+model predicts, in training and in validation, whose labels it cannot memorise.
 """
 
 import functools
