@@ -4,18 +4,16 @@ r"""Small data sets for detectors, in memory.
 
 writes to DIR
 
-- tiny_imagenet_box_mosaics.npz: mosaics of 96 pixels of four images of Tiny-ImageNet of 32 to 47
-  pixels, with the box of the object in each. Their 50 classes are the second 50, which classifiers
-  of `data.max_classes=50` do not know. There are several test sets, of the same images in other
-  mosaics.
+- tiny_imagenet_mosaics_objects.npz: mosaics of 64 pixels of four images of Tiny-ImageNet of 20 to
+  31 pixels, with the box of the object in each. The objects are of the second 50 classes, which
+  classifiers of `data.max_classes=50` do not know, and have one class. There are several test sets,
+  of the same images in other mosaics.
 - coco_256.npz: COCO 2017 as it is prepared, in squares of 256 pixels; boxes of crowds are left out.
 - coco_256_objects.npz: the same with one class.
 
 Class 0 is the background. Splits are "train" and "test"; of the mosaics "train", "test_0", "test_1"
 and so on.
 """
-
-import functools
 
 import numpy as np
 from jaxtyping import UInt8
@@ -26,11 +24,12 @@ from heteroscedastic.data import mosaics
 from heteroscedastic.data.dataset import Dataset, Split
 from heteroscedastic.data.storage import store, tfds
 
-MOSAICS, COCO, OBJECTS = "tiny_imagenet_box_mosaics", "coco_256", "coco_256_objects"
+MOSAICS = "tiny_imagenet_mosaics_objects"
+COCO, OBJECTS = "coco_256", "coco_256_objects"
 FIRST_CLASS, LAST_CLASS = 50, 100  # the second is excluded
 NUM_TEST_SETS = 10
 # Of 10,000 and 2,500 images.
-_NUMBERS = {"train": 1_500} | {f"test_{i}": 600 for i in range(NUM_TEST_SETS)}
+_NUMBERS = {"train": 3_000} | {f"test_{i}": 600 for i in range(NUM_TEST_SETS)}
 _SPLITS = {"train": "train", "test": "validation"}
 _SIDE = 256
 
@@ -53,8 +52,8 @@ def mosaic_data(source: Dataset, numbers: dict[str, int]) -> Dataset:
             images.extras["boxes"][:, 0],
             number=numbers[name],
             seed=seed,
-            quarter=48,
-            smallest=32,
+            quarter=32,
+            smallest=20,
             counts=(4, 4),
             resized=_smaller,
         )
@@ -74,19 +73,11 @@ def _smaller(image: UInt8[np.ndarray, "h w c"], side: int) -> UInt8[np.ndarray, 
     return np.asarray(Image.fromarray(image).resize((side, side), Image.Resampling.BILINEAR))
 
 
-def _of_tiny_imagenet(data_dir: str | None) -> Dataset:
-    source = store.load(
-        "tiny_imagenet", data_dir, splits=_SPLITS, max_classes=LAST_CLASS, extras=("boxes",)
-    )
-    return mosaic_data(source, _NUMBERS)
-
-
-def coco(data_dir: str | None, *, one_class: bool) -> Dataset:
+def coco(data_dir: str | None) -> Dataset:
     """COCO 2017 in squares of 256 pixels, without boxes of crowds.
 
     Args:
       data_dir: directory of prepared sets.
-      one_class: whether all objects have one class.
 
     Raises:
       ValueError: there is no directory.
@@ -96,20 +87,28 @@ def coco(data_dir: str | None, *, one_class: bool) -> Dataset:
         raise ValueError("give --data_dir, the directory of the prepared set coco/2017.")
     builder = tfds.builder("coco/2017", data_dir)
     splits = {
-        name: _split(builder.as_dataset(split=stored, shuffle_files=False), one_class)
+        name: _split(builder.as_dataset(split=stored, shuffle_files=False))
         for name, stored in _SPLITS.items()
     }
-    names = ("object",) if one_class else builder.info.features["objects"]["label"].names
-    return Dataset(splits, ("background", *names))
+    return Dataset(splits, ("background", *builder.info.features["objects"]["label"].names))
 
 
-def _split(examples, one_class: bool) -> Split:
+def of_one_class(data: Dataset) -> Dataset:
+    """The same data where all objects have one class."""
+    splits = {
+        name: split._replace(labels=np.minimum(split.labels, 1))
+        for name, split in data.splits.items()
+    }
+    return Dataset(splits, ("background", "object"))
+
+
+def _split(examples) -> Split:
     images, labels, boxes = [], [], []
     for example in examples.as_numpy_iterator():
         objects = example["objects"]
         is_object = ~objects["is_crowd"]
         images.append(_smaller(example["image"], _SIDE))
-        labels.append(np.where(one_class, 0, objects["label"])[is_object] + 1)
+        labels.append(objects["label"][is_object] + 1)
         boxes.append(objects["bbox"][is_object])
     most = max(map(len, labels))
     padded_labels = [np.pad(x, (0, most - len(x)), constant_values=-1) for x in labels]
@@ -117,6 +116,13 @@ def _split(examples, one_class: bool) -> Split:
     ids = np.arange(len(images), dtype=np.int32)
     extras = {"boxes": np.stack(padded_boxes)}
     return Split(np.stack(images), np.stack(padded_labels).astype(np.int32), ids, extras)
+
+
+def _objects_of_tiny_imagenet(data_dir: str | None) -> Dataset:
+    source = store.load(
+        "tiny_imagenet", data_dir, splits=_SPLITS, max_classes=LAST_CLASS, extras=("boxes",)
+    )
+    return of_one_class(mosaic_data(source, _NUMBERS))
 
 
 def _summary(data: Dataset) -> str:
@@ -128,9 +134,9 @@ def _summary(data: Dataset) -> str:
 def main() -> None:
     """Writes mosaics of Tiny-ImageNet with their boxes, and COCO at 256 pixels."""
     made = {
-        MOSAICS: _of_tiny_imagenet,
-        COCO: functools.partial(coco, one_class=False),
-        OBJECTS: functools.partial(coco, one_class=True),
+        MOSAICS: _objects_of_tiny_imagenet,
+        COCO: coco,
+        OBJECTS: lambda data_dir: of_one_class(coco(data_dir)),
     }
     write_data.main(main.__doc__, {name: (x, _summary) for name, x in made.items()})
 

@@ -410,14 +410,13 @@ def _tiny_table(
     )
 
 
-# The classifiers that detectors of mosaics start from: four epochs of about 9,000 images. Their
+# The classifiers that detectors of mosaics start from: twelve epochs of about 9,000 images. Their
 # last checkpoint is used, so nothing is validated.
 _ON_MOSAIC_CLASSES = {
     **_on_cpu(detection_data.FIRST_CLASS, "train[:90%]"),
-    **_data(48, "train[:90%]"),
     "data.splits": dict(train="train[:90%]", valid="train[90%:]", test="validation"),
     "training.batch_size": 32,
-    "training.num_epochs": 4.0,
+    "training.num_epochs": 12.0,
     "schedule.learning_rate": 0.05,
     "schedule.warmup_epochs": 0.5,
     "validation": None,

@@ -39,10 +39,10 @@ def test_a_box_of_a_mosaic_holds_the_object_of_its_class(mosaics):
     assert mosaics.class_names == ("background", *NAMES[50:100])
     seen, sides = set(), []
     for name, split in mosaics.splits.items():
-        assert split.inputs.shape == (NUMBERS[name], 96, 96, 3)
+        assert split.inputs.shape == (NUMBERS[name], 64, 64, 3)
         for image, labels, boxes in zip(split.inputs, split.labels, split.extras["boxes"]):
             quarters, rest = set(), image.copy()
-            for label, box in zip(labels, boxes * 96):
+            for label, box in zip(labels, boxes * 64):
                 # One pixel less on each side, as resizing mixes the pixels of an edge.
                 (top, left), (bottom, right) = np.ceil(box[:2]) + 1, np.floor(box[2:]) - 1
                 inside = image[int(top) : int(bottom), int(left) : int(right)]
@@ -50,7 +50,7 @@ def test_a_box_of_a_mosaic_holds_the_object_of_its_class(mosaics):
                 assert (inside == 100 + 50 + label - 1).all()
                 low, high = np.maximum(np.floor(box[:2]) - 1, 0), np.ceil(box[2:]) + 1
                 rest[int(low[0]) : int(high[0]), int(low[1]) : int(high[1])] = 0
-                quarters.add((top > 47, left > 47))
+                quarters.add((top > 31, left > 31))
                 source = SOURCE.splits[name.partition("_")[0]].extras["boxes"][49 + label, 0]
                 scale = (box[2:] - box[:2]) / (source[2:] - source[:2])
                 assert scale[0] == pytest.approx(scale[1], rel=1e-4)
@@ -59,8 +59,8 @@ def test_a_box_of_a_mosaic_holds_the_object_of_its_class(mosaics):
             assert len(quarters) == 4
             seen |= set(labels.tolist())
     assert seen <= set(range(1, 50))  # not the class without a box
-    assert min(sides) >= 31.9
-    assert max(sides) <= 47.1
+    assert min(sides) >= 19.9
+    assert max(sides) <= 31.1
     assert np.ptp(sides) > 8
 
 
@@ -98,30 +98,48 @@ class Examples:
             }
 
 
-@pytest.mark.parametrize("one_class", [False, True])
-def test_coco_is_in_squares_without_crowds(one_class):
-    split = detection_data._split(Examples(), one_class)
+def small_coco():
+    split = detection_data._split(Examples())
+    return Dataset({"train": split, "test": split}, ("background", *NAMES[:80]))
+
+
+def test_coco_is_in_squares_without_crowds():
+    split = small_coco().splits["train"]
     assert split.inputs.shape == (2, 256, 256, 3)
-    expected = [[1, -1], [1, 1]] if one_class else [[8, -1], [8, 10]]
-    assert split.labels.tolist() == expected
+    assert split.labels.tolist() == [[8, -1], [8, 10]]
     assert split.extras["boxes"].any(axis=-1).tolist() == [[True, False], [True, True]]
+
+
+def test_all_objects_can_have_one_class():
+    several = small_coco()
+    one = detection_data.of_one_class(several)
+    assert one.class_names == ("background", "object")
+    assert one.splits["test"].labels.tolist() == [[1, -1], [1, 1]]
+    np.testing.assert_array_equal(
+        one.splits["test"].extras["boxes"], several.splits["test"].extras["boxes"]
+    )
 
 
 def test_without_a_directory_the_error_says_what_is_missing():
     with pytest.raises(ValueError, match="give --data_dir, the directory of the prepared set coco"):
-        detection_data.coco(None, one_class=True)
+        detection_data.coco(None)
 
 
 @pytest.fixture(scope="module")
 def directory(tmp_path_factory, mosaics):
     """Small sets of the names and class names of the real ones."""
     path = tmp_path_factory.mktemp("data")
-    store.write(path / f"{detection_data.MOSAICS}.npz", mosaics)
-    for one_class, name in ((True, detection_data.OBJECTS), (False, detection_data.COCO)):
-        split = detection_data._split(Examples(), one_class)
-        split = split.take(np.arange(20) % 2)._replace(ids=np.arange(20, dtype=np.int32))
-        names = ("background", *(["object"] if one_class else NAMES[:80]))
-        store.write(path / f"{name}.npz", Dataset({"train": split, "test": split}, names))
+    coco = small_coco()
+    rows, ids = np.arange(20) % 2, np.arange(20, dtype=np.int32)
+    splits = {name: x.take(rows)._replace(ids=ids) for name, x in coco.splits.items()}
+    coco = Dataset(splits, coco.class_names)
+    made = {
+        detection_data.MOSAICS: detection_data.of_one_class(mosaics),
+        detection_data.COCO: coco,
+        detection_data.OBJECTS: detection_data.of_one_class(coco),
+    }
+    for name, data in made.items():
+        store.write(path / f"{name}.npz", data)
     return str(path)
 
 
