@@ -23,6 +23,7 @@ _MOSAICS = {
     "proposals.num_proposals": (64, 100),
     "proposals.num_regions": 16,
     "training.num_epochs": 5.0,  # of 375 steps, as an epoch has each of 3,000 mosaics twice
+    "schedule.learning_rate": 0.1,
 }
 _FIXED_AS_IN_THE_PAPER = ("backbone/stem", "backbone/stage1_*", "normalization")
 _FIXED_TRUNK = (*_FIXED_AS_IN_THE_PAPER, "backbone/stage2_*")

@@ -232,21 +232,21 @@ class HeteroscedasticClassifier(ClassifierMixin, BaseEstimator):
 
     def predict(self, X: ArrayLike) -> Shaped[np.ndarray, "n *k"]:
         """The likeliest class; for a multilabel problem an indicator matrix, at p > 1/2."""
-        logits, _ = self._predictions(X)
+        logits = self._log_probs(X)
         if self._link == "sigmoid":
             return (logits > 0).astype(int)
         return self.classes_[np.argmax(logits, axis=1)]
 
     def predict_proba(self, X: ArrayLike) -> Float[np.ndarray, "n k"]:
         """E[softmax(u)], or E[sigmoid(u)] for a multilabel problem, of each class."""
-        logits, _ = self._predictions(X)
+        logits = self._log_probs(X)
         if self._link == "sigmoid":
             return special.expit(logits.astype(np.float64))
         return special.softmax(logits.astype(np.float64), axis=1)
 
     def predict_log_proba(self, X: ArrayLike) -> Float[np.ndarray, "n k"]:
         """Logarithm of `predict_proba`, in nats."""
-        logits, _ = self._predictions(X)
+        logits = self._log_probs(X)
         if self._link == "sigmoid":
             return special.log_expit(logits.astype(np.float64))
         return special.log_softmax(logits.astype(np.float64), axis=1)
@@ -397,10 +397,17 @@ class HeteroscedasticClassifier(ClassifierMixin, BaseEstimator):
         chosen = np.sort(resident.order(seed, 0, len(inputs))[:_NUM_REFERENCES])
         self._references = inputs[chosen]
 
+    def _log_probs(self, X):
+        inputs = self._inputs(X)  # first, as it checks that there is a fit
+        return programs.log_probs(self._spec, self._state.params, inputs, self._numbers())
+
     def _predictions(self, X):
+        return self._raw_predictions(self._inputs(X))
+
+    def _inputs(self, X):
         check_is_fitted(self)
         X = validate_data(self, X, dtype=_DTYPES, reset=False)
-        return self._raw_predictions(self._standardized(X))
+        return self._standardized(X)
 
     def _raw_predictions(self, inputs):
         return programs.predictions(self._spec, self._state.params, inputs, self._numbers())
@@ -423,6 +430,9 @@ class HeteroscedasticClassifier(ClassifierMixin, BaseEstimator):
         temperature = getattr(self, "temperature_", self.temperature)
         log_probs, loc = (np.full((len(y), len(classes)), -np.inf) for _ in range(2))
         for train, test in folds:
+            if len(known := np.unique(labels[train])) == 1:  # which no classifier can be fitted to
+                log_probs[np.ix_(test, known)] = loc[np.ix_(test, known)] = 0.0
+                continue
             model = clone(self).set_params(temperature=temperature)
             model.fit(X[train], labels[train])
             fold_log_probs, fold_latent = model._scaled_predictions(X[test])

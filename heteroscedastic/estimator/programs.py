@@ -187,6 +187,14 @@ def _mean_loss(spec, params, data, numbers):
     return loss / weight
 
 
+def log_probs(
+    spec: Spec, params: Any, inputs: Float[np.ndarray, "n d"], numbers: Numbers
+) -> Float[np.ndarray, "n k"]:
+    """The logits of `predictions` alone, without memory for the latents of all examples."""
+    parts = [np.asarray(x) for x, _ in _chunk_outputs(spec, params, inputs, numbers)]
+    return np.concatenate(parts)[: len(inputs), : numbers.num_classes]
+
+
 def predictions(
     spec: Spec, params: Any, inputs: Float[np.ndarray, "n d"], numbers: Numbers
 ) -> tuple[Float[np.ndarray, "n k"], LatentGaussian]:
@@ -195,13 +203,7 @@ def predictions(
     The latents are those of the utilities themselves, before the temperature. Fixed points take the
     place of noise, so that a prediction depends on its features only.
     """
-    cols = padded_features(inputs.shape[1]) - inputs.shape[1]
-    parts = []
-    for start in range(0, len(inputs), _CHUNK_SIZE):
-        chunk = inputs[start : start + _CHUNK_SIZE].astype(np.float32)
-        padding = _CHUNK_SIZE - len(chunk)
-        parts.append(_outputs(spec, params, np.pad(chunk, ((0, padding), (0, cols))), numbers))
-    logits, latents = zip(*parts)
+    logits, latents = zip(*_chunk_outputs(spec, params, inputs, numbers))
 
     def present(*arrays):
         return jnp.concatenate(arrays)[: len(inputs), : numbers.num_classes]
@@ -216,6 +218,14 @@ def predictions(
         shared_loadings=None if shared is None else shared[: numbers.num_classes],
     )
     return np.asarray(present(*logits)), latent
+
+
+def _chunk_outputs(spec, params, inputs, numbers):
+    cols = padded_features(inputs.shape[1]) - inputs.shape[1]
+    for start in range(0, len(inputs), _CHUNK_SIZE):
+        chunk = inputs[start : start + _CHUNK_SIZE].astype(np.float32)
+        padding = _CHUNK_SIZE - len(chunk)
+        yield _outputs(spec, params, np.pad(chunk, ((0, padding), (0, cols))), numbers)
 
 
 @functools.partial(jax.jit, static_argnames="spec")

@@ -233,7 +233,7 @@ def named_weights(
     """
     if with_fc and "fc.weight" not in state_dict:
         raise ValueError("with_fc needs fc.weight and fc.bias, but the state dict lacks fc.weight.")
-    num_classes = len(state_dict["fc.weight"]) if with_fc else 1
+    num_classes = len(np.atleast_1d(state_dict["fc.weight"])) if with_fc else 1
     model = Classifier(bind(backbones, name=backbone), heads.dense_layer(num_classes))
     inputs = jax.ShapeDtypeStruct((1, 224, 224, 3), jnp.float32), jax.ShapeDtypeStruct((1,), bool)
     template = jax.eval_shape(model.init, jax.random.key(0), *inputs)

@@ -64,7 +64,7 @@ def label_issues(
     utilities = log_probs if latent is None else _loc(latent, log_probs.shape)
     own = labels[:, None]
     scores = -np.take_along_axis(special.log_softmax(utilities, axis=-1), own, axis=-1)[:, 0]
-    others = utilities.copy()
+    others = np.maximum(utilities, np.finfo(utilities.dtype).min)  # above the label itself
     np.put_along_axis(others, own, -np.inf, axis=-1)
     rows = np.argsort(-scores, kind="stable")
     return LabelIssues(rows, labels[rows], np.argmax(others, axis=-1)[rows], scores[rows])
@@ -120,7 +120,8 @@ def scores(
         margin=jnp.max(other_entries(probs), axis=-1) - label_entries(probs)[:, 0],
         standardised=jnp.max(other_entries(distance), axis=-1),
     )
-    return values, jnp.argmax(other_entries(latent.loc), axis=-1)
+    loc = jnp.maximum(latent.loc, jnp.finfo(latent.loc.dtype).min)  # above the label itself
+    return values, jnp.argmax(other_entries(loc), axis=-1)
 
 
 def _loc(latent: LatentGaussian, shape: tuple[int, ...]) -> Float[np.ndarray, "n k"]:

@@ -204,8 +204,10 @@ def _curvatures(loc, variance):
     """The second derivatives of the log-odds: d^2/dloc^2, d^2/dloc dvariance, d^2/dvariance^2.
 
     With r_n = E[sigmoid^(n)] / p and q = 1 - p the first one is r_2 / q - r_1^2 (q - p) / q^2; the
-    others have the same form.
+    others have the same form. They vanish at an infinite loc, which the nodes cannot stand.
     """
+    is_finite = jnp.isfinite(loc)
+    loc = jnp.where(is_finite, loc, 0.0)
     mean = -jnp.abs(loc)
     sign = jnp.where(loc > 0, -1.0, 1.0)
     scale = jnp.sqrt(jnp.maximum(variance, _MIN_SCALE**2))
@@ -234,8 +236,9 @@ def _curvatures(loc, variance):
     third, fourth = relative(down * (1 - 6 * slope)), relative(down * bend * (1 - 12 * slope))
     p = jnp.exp(top) * total
     q, odds = 1 - p, (1 - 2 * p) / jnp.square(1 - p)
-    return (
+    values = (
         sign * (second / q - odds * jnp.square(first)),
         0.5 * (third / q - odds * first * second),
         0.25 * sign * (fourth / q - odds * jnp.square(second)),
     )
+    return tuple(jnp.where(is_finite, value, 0.0) for value in values)

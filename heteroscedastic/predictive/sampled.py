@@ -42,7 +42,9 @@ def softmax(
       latent: Gaussian over the utilities u.
       num_samples: samples per example, 1 to 2**24; a power of two for Sobol points.
       points: "independent" as in the paper, "antithetic" or "sobol"; see sampling.py.
-      chunk_size: samples in memory at a time; results do not depend on it, up to rounding.
+      chunk_size: samples in memory at a time; results do not depend on it, up to rounding. The
+        default counts the examples of `latent` and not those of a `vmap` around this function;
+        there, pass a smaller number.
 
     Returns:
       Log-probabilities in nats.
@@ -78,7 +80,9 @@ def sigmoid_sampled(
       latent: Gaussian over the utilities u.
       num_samples: samples per example, 1 to 2**24; a power of two for Sobol points.
       points: "independent" as in the paper, "antithetic" or "sobol"; see sampling.py.
-      chunk_size: samples in memory at a time; results do not depend on it, up to rounding.
+      chunk_size: samples in memory at a time; results do not depend on it, up to rounding. The
+        default counts the examples of `latent` and not those of a `vmap` around this function;
+        there, pass a smaller number.
 
     Returns:
       Log-odds in nats.

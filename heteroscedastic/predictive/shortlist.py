@@ -57,7 +57,9 @@ def shortlist(
       num_classes: classes per example whose utilities are sampled, at least 1.
       num_samples: samples per example, 1 to 2**24; a power of two for Sobol points.
       points: "independent", "antithetic" or "sobol"; see sampling.py.
-      chunk_size: samples in memory at a time; results do not depend on it, up to rounding.
+      chunk_size: samples in memory at a time; results do not depend on it, up to rounding. The
+        default counts the examples of `latent` and not those of a `vmap` around this function;
+        there, pass a smaller number.
 
     Returns:
       Log-probabilities in nats; they sum to one.

@@ -288,12 +288,14 @@ def test_the_test_folds_are_a_partition_of_the_examples(digits, cv):
 
 
 @pytest.mark.filterwarnings("ignore:The least populated class")
-def test_a_label_whose_class_the_other_folds_lack_scores_inf(digits):
+@pytest.mark.parametrize("num_other_classes", [1, 2])
+def test_a_label_whose_class_the_other_folds_lack_scores_inf(digits, num_other_classes):
     X, labels, _ = digits
-    labels = np.where(np.arange(300) == 7, 10, labels[:300] % 2)
+    labels = np.where(np.arange(300) == 7, 10, labels[:300] % num_other_classes)
     model = HeteroscedasticClassifier("Deterministic", max_iter=1, random_state=0)
     issues = model.label_issues(X[:300], labels, cv=2)
     assert issues.rows[0] == 7
+    assert issues.suggestions[0] < 10
     assert np.isinf(issues.scores).tolist() == [True] + [False] * 299
 
 

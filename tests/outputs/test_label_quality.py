@@ -6,7 +6,8 @@ from scipy import special
 
 from heteroscedastic import latent as latent_lib
 from heteroscedastic import predictive
-from heteroscedastic.outputs import confused_pairs, label_issues
+from heteroscedastic.latent import LatentGaussian
+from heteroscedastic.outputs import confused_pairs, label_issues, label_quality
 from heteroscedastic.outputs.label_quality import class_quality
 
 LABELS = np.array([0, 1, 2, 0])
@@ -23,6 +24,17 @@ def test_labels_are_ranked_by_their_probability():
 def test_the_suggestion_is_the_likeliest_other_class():
     issues = label_issues(LABELS, LOG_PROBS)
     np.testing.assert_array_equal(issues.suggestions[np.argsort(issues.rows)], [1, 0, 0, 1])
+
+
+def test_the_label_itself_is_never_suggested():
+    log_probs = np.full((3, 3), -np.inf)
+    np.fill_diagonal(log_probs, 0.0)
+    latent = LatentGaussian(jnp.asarray(log_probs))
+    labels = np.arange(3)
+    issues = label_issues(labels, log_probs)
+    _, suggestions = label_quality.scores(latent, jnp.asarray(log_probs), jnp.asarray(labels))
+    assert (issues.suggestions != issues.labels).all()
+    assert (np.asarray(suggestions) != labels).all()
 
 
 def test_a_constant_added_to_the_logits_of_an_example_changes_nothing():

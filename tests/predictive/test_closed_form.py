@@ -116,6 +116,16 @@ def test_an_impossible_label_stays_impossible():
     np.testing.assert_array_equal([value, gradient.loc[0], gradient.scale_diag[0]], 0.0)
 
 
+@pytest.mark.parametrize("loc", [-np.inf, np.inf])
+def test_the_log_odds_of_a_certain_label_have_no_curvature(loc):
+    @jax.jit
+    @functools.partial(jax.hessian, argnums=(0, 1))
+    def hessian(loc, variance):
+        return sigmoid(LatentGaussian(loc[None], jnp.sqrt(variance)[None]))[0]
+
+    np.testing.assert_allclose(hessian(jnp.float32(loc), jnp.float32(1.0)), 0.0)
+
+
 def test_the_temperature_divides_the_utilities():
     one = latent("low_rank")
     by_hand = one._replace(

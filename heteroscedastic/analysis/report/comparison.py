@@ -152,7 +152,8 @@ class RunSet:
 
     groups: list[Group]  # the first one is the reference
     evaluation: str  # evaluation to report
-    fit: str | None  # evaluation on which temperatures are fitted; None if a run lacks it
+    # Evaluation on which temperatures are fitted; None if the runs have no common one.
+    fit: str | None
     predictions: list[list[Predictions]]  # of `evaluation`, by group and run
     fit_predictions: list[list[Predictions]] | None  # of `fit`, by group and run
     data_dir: str | None = None
@@ -199,7 +200,8 @@ def load(
       groups: the runs.
       evaluation: name of the evaluation to report.
       fit: evaluation on which temperatures are fitted; by default
-        `loaded_run.held_out_evaluation`; if a run has no predictions of that, `RunSet.fit` is None.
+        `loaded_run.held_out_evaluation`; if that is not the same for all runs, or a run has no
+        predictions of it, `RunSet.fit` is None.
       data_dir: directory of the data sets.
 
     Raises:
@@ -212,8 +214,9 @@ def load(
     _check_comparable(groups, predictions, evaluation)
     runs = [run for group in groups for run in group.runs]
     if fit is None:
-        fit = loaded_run.held_out_evaluation(runs[0], evaluation)
-        if fit is None or not all(fit in predictions_lib.names(run.directory) for run in runs):
+        fit, *others = {loaded_run.held_out_evaluation(run, evaluation) for run in runs}
+        saved = [predictions_lib.names(run.directory) for run in runs]
+        if others or not all(fit in names for names in saved):
             return RunSet(groups, evaluation, None, predictions, None, data_dir)
     fit_predictions = [
         [predictions_lib.read(run.directory, fit) for run in group.runs] for group in groups

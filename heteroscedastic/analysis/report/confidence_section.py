@@ -80,7 +80,7 @@ def _gap(name: str, diagram: Diagram, link: Link) -> str:
 def _temperatures(run_set: RunSet, group: int) -> list[float]:
     if run_set.fit_predictions is None:
         raise ValueError(
-            "there is no temperature scaling, because a run has no predictions to fit a"
+            "there is no temperature scaling, because the runs have no common predictions to fit a"
             " temperature on; name an evaluation with --fit."
         )
     purpose = "temperature scaling"

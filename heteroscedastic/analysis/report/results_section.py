@@ -41,8 +41,8 @@ def results(run_set: RunSet, measured: Measured, paper: dict[str, Any] | None = 
     if run_set.fit is None:
         parts.append(
             page.note(
-                "There are no metrics after temperature scaling, because a run has no predictions"
-                " to fit a temperature on; name an evaluation with --fit."
+                "There are no metrics after temperature scaling, because the runs have no common"
+                " predictions to fit a temperature on; name an evaluation with --fit."
             )
         )
     if numbers:

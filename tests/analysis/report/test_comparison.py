@@ -8,6 +8,7 @@ from small_runs import of_earlier_version
 
 from heteroscedastic import files
 from heteroscedastic.analysis.report import comparison
+from heteroscedastic.analysis.report.comparison import Group
 from heteroscedastic.runs import loaded_run
 
 
@@ -137,7 +138,8 @@ def test_temperatures_are_fitted_on_held_out_examples_with_the_same_checkpoint(d
     assert loaded_run.held_out_evaluation(saved_run, "test_best") == "valid_best"
     assert loaded_run.held_out_evaluation(saved_run, "unknown") == "valid"
     assert loaded_run.held_out_evaluation(saved_run, "valid") is None
-    assert comparison.load(comparison.groups(digit_runs), "test_best").fit == "valid_best"
+    groups = comparison.groups(digit_runs)
+    assert comparison.load(groups, "test_best").fit == "valid_best"
     config = saved_run.config
     other = config["evals"] | {
         "wide": {"split": "dev"},
@@ -153,6 +155,11 @@ def test_temperatures_are_fitted_on_held_out_examples_with_the_same_checkpoint(d
     )
     by_dev = changed.config | {"validation": {"split": "dev", "metric": "nll"}}
     assert loaded_run.held_out_evaluation(changed._replace(config=by_dev), "test") == "wide"
+    # "valid_best" is saved, but is of another checkpoint than this run reports.
+    by_last = config["evals"] | {"test_best": config["evals"]["test"]}
+    run = groups[1].runs[0]
+    run = run._replace(config=run.config | {"evals": by_last})
+    assert comparison.load([groups[0], Group("last", (run,))], "test_best").fit is None
 
 
 def test_a_checkpoint_is_the_last_or_the_best(digit_runs):
