@@ -141,6 +141,23 @@ def test_a_config_by_name_is_the_config_by_path(tmp_path, monkeypatch, overrides
     assert config_file.with_path([f"--workdir={name}"]) == [f"--workdir={name}"]
 
 
+@pytest.mark.parametrize(
+    "words", [["--config.optimizer.clip_norm=None"], ["-config.head.name", "None"]]
+)
+def test_an_override_can_be_none_whatever_the_type_of_the_setting(words):
+    plain = config_file.read([BY_NAME])
+    section, setting = words[0].partition("=")[0].rpartition("config.")[2].split(".")
+    assert config_file.without_nones(["main.py", BY_NAME, *words, "rest"]) == [
+        "main.py",
+        BY_NAME,
+        "rest",
+    ]
+    changed = config_file.read([BY_NAME, *words, "--config.seed=3"])
+    assert changed == plain | {"seed": 3, section: plain[section] | {setting: None}}
+    with pytest.raises(ValueError, match=r"config\.optimizer\.clipnorm is not a setting of"):
+        config_file.read([BY_NAME, "--config.optimizer.clipnorm=None"])
+
+
 def test_a_file_precedes_a_config_of_the_same_name(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "digits_het_full").mkdir()  # such as the directory of a run
@@ -165,6 +182,8 @@ commands.main()
         ("--config=digit_het_full", "--workdir=x"): "error: --config is digit_het_full, .* did you"
         " mean digits_het_full",
         (BY_NAME, "--workdir=x", "--config.data.crop=3"): "error: config.data.crop is not a"
+        " setting of digits_het_full;",
+        (BY_NAME, "--workdir=x", "--config.data.crop=None"): "error: config.data.crop is not a"
         " setting of digits_het_full;",
         (BY_NAME, "--workdir=x", "--config.seed=3", "extra"): "error: unknown arguments",
     }

@@ -109,7 +109,7 @@ def _primary(row: str, *metrics: str) -> tuple[Primary, ...]:
 
 
 # For labels other than the worst, on which every plain run and most others choose decay 1. Chosen
-# before any run of these tables, as were ten seeds: half an hour of 2 CPU cores a table.
+# before any run of these tables, as were ten seeds: to keep a table near half an hour.
 _FEWER = {"head.temperature": (1.0, 4.0, 16.0), "optimizer.weight_decay": (1.0,)}
 _OTHER_LABELS = {
     "aggregate": ("aggre_label", "With the majority votes of three people, of which 9 % are wrong"),

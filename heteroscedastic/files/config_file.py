@@ -1,9 +1,11 @@
 """Finds and reads a config and applies overrides --config.a.b=c; errors have one line."""
 
 import difflib
+import functools
+import operator
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -63,10 +65,10 @@ def read(words: Sequence[str]) -> dict[str, Any]:
     config = _config([config_argument], file)
     for name, _ in overrides:
         _check_name(name, config, file)
-    override_arguments = [f"--config.{name}={value}" for name, value in overrides]
+    override_arguments = without_nones([f"--config.{name}={value}" for name, value in overrides])
     for argument in override_arguments:
         _config([config_argument, argument], file, argument)
-    return _config([config_argument, *override_arguments], file).to_dict()
+    return with_nones(_config([config_argument, *override_arguments], file), words)
 
 
 def before_overrides(words: Sequence[str]) -> tuple[dict[str, Any], set[str]]:
@@ -77,21 +79,61 @@ def before_overrides(words: Sequence[str]) -> tuple[dict[str, Any], set[str]]:
     return config.to_dict(), {name for name, _ in overrides}
 
 
+def without_nones(words: Sequence[str]) -> list[str]:
+    """The arguments without the overrides --config.a.b=None, which `with_nones` takes over.
+
+    A flag has the type of the value in the file, which None is not.
+    """
+    groups = _groups(words)
+    return [word for name, value, own in groups if not _is_none(name, value) for word in own]
+
+
+def with_nones(config: ConfigDict, words: Sequence[str]) -> dict[str, Any]:
+    """The config as a dict, after the overrides --config.a.b=None of these arguments.
+
+    Raises:
+      ValueError: the config has no such setting.
+    """
+    config_value, overrides = _config_arguments(words)
+    result = config.to_dict()
+    for name, value in overrides:
+        if _is_none(f"config.{name}", value):
+            _check_name(name, config, (config_value or "").partition(":")[0])
+            *path, last = name.split(".")
+            functools.reduce(operator.getitem, path, result)[last] = None
+    return result
+
+
+def _is_none(name: str, value: str) -> bool:
+    return name.startswith("config.") and "[" not in name and value == "None"
+
+
 def _config_arguments(words: Sequence[str]) -> tuple[str | None, list[tuple[str, str]]]:
     """The value of --config, and the names and values of its overrides; ignores other arguments."""
-    config_value, overrides, rest = None, [], list(words)
-    while rest:
-        name, is_joined, value = rest.pop(0).partition("=")
-        name = name.lstrip("-") if name.startswith("-") else ""
-        if name != "config" and not name.startswith("config."):
-            continue
-        if not is_joined:
-            value = rest.pop(0) if rest and not rest[0].startswith("--") else "true"
+    config_value, overrides = None, []
+    for name, value, _ in _groups(words):
         if name == "config":
             config_value = value
-        else:
+        elif name:
             overrides.append((name.removeprefix("config."), value))
     return config_value, overrides
+
+
+def _groups(words: Sequence[str]) -> Iterator[tuple[str, str, list[str]]]:
+    """Name, value and words of each argument; the name of one that is not of config is empty."""
+    rest = list(words)
+    while rest:
+        own = [rest.pop(0)]
+        name, is_joined, value = own[0].partition("=")
+        name = name.lstrip("-") if name.startswith("-") else ""
+        if name != "config" and not name.startswith("config."):
+            yield "", "", own
+            continue
+        if not is_joined:
+            value = "true"
+            if rest and not rest[0].startswith("--"):
+                own.append(value := rest.pop(0))
+        yield name, value, own
 
 
 def _missing_file(file: str) -> str:

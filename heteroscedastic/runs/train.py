@@ -60,7 +60,8 @@ def _train(argv: list[str]) -> None:
         from heteroscedastic.runs import compilation_cache, host_memory, loop, sections, smoke
 
     logging.set_verbosity(logging.WARNING)  # Orbax logs every file that it writes
-    config, data_dir = _CONFIG.value.to_dict(), _DATA_DIR.value or os.environ.get("TFDS_DATA_DIR")
+    config = config_file.with_nones(_CONFIG.value, sys.argv[1:])
+    data_dir = _DATA_DIR.value or os.environ.get("TFDS_DATA_DIR")
     compilation_cache.enable(_COMPILATION_CACHE.value)
     host_memory.keep()
     with user_errors.one_line(_DEBUG.value), preemption.leaving_at_once():
@@ -91,9 +92,9 @@ def _parsed(argv: list[str]) -> list[str]:
     if _HELP_FLAGS & set(argv[1:]):
         _show_help()
     try:
-        rest = flags.FLAGS(config_file.with_path(argv))
-        if _CONFIG.value is not None:
-            _CONFIG.value.to_dict()  # raises where the file could not be read
+        rest = flags.FLAGS(config_file.with_path(config_file.without_nones(argv)))
+        if _CONFIG.value is not None:  # raises where the file could not be read
+            config_file.with_nones(_CONFIG.value, argv[1:])
     except (flags.Error, AttributeError, LookupError, OSError, TypeError, ValueError) as error:
         if "--debug" in argv:
             raise
