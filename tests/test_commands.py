@@ -154,6 +154,8 @@ def test_an_override_can_be_none_whatever_the_type_of_the_setting(words):
     ]
     changed = config_file.read([BY_NAME, *words, "--config.seed=3"])
     assert changed == plain | {"seed": 3, section: plain[section] | {setting: None}}
+    both = config_file.read([BY_NAME, f"--config.{section}=None", *words])
+    assert both == plain | {section: None}
     with pytest.raises(ValueError, match=r"config\.optimizer\.clipnorm is not a setting of"):
         config_file.read([BY_NAME, "--config.optimizer.clipnorm=None"])
 

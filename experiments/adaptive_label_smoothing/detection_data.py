@@ -93,8 +93,8 @@ def coco(data_dir: str | None) -> Dataset:
     return Dataset(splits, ("background", *builder.info.features["objects"]["label"].names))
 
 
-def of_one_class(data: Dataset) -> Dataset:
-    """The same data where all objects have one class."""
+def merged_classes(data: Dataset) -> Dataset:
+    """The data with one class, "object", in place of all classes but the background."""
     splits = {
         name: split._replace(labels=np.minimum(split.labels, 1))
         for name, split in data.splits.items()
@@ -122,7 +122,7 @@ def _objects_of_tiny_imagenet(data_dir: str | None) -> Dataset:
     source = store.load(
         "tiny_imagenet", data_dir, splits=_SPLITS, max_classes=LAST_CLASS, extras=("boxes",)
     )
-    return of_one_class(mosaic_data(source, _NUMBERS))
+    return merged_classes(mosaic_data(source, _NUMBERS))
 
 
 def _summary(data: Dataset) -> str:
@@ -136,7 +136,7 @@ def main() -> None:
     made = {
         MOSAICS: _objects_of_tiny_imagenet,
         COCO: coco,
-        OBJECTS: lambda data_dir: of_one_class(coco(data_dir)),
+        OBJECTS: lambda data_dir: merged_classes(coco(data_dir)),
     }
     write_data.main(main.__doc__, {name: (x, _summary) for name, x in made.items()})
 

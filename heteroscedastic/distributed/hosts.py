@@ -257,5 +257,7 @@ def log(text: str) -> None:
     if is_first():
         try:
             print(text, flush=True)
-        except OSError:  # the reader has ended, as `head` does, or a disk is full; the run goes on
+        except (
+            OSError
+        ):  # the reader has ended, as `head` does, or a disk is full, which ends no run
             sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115

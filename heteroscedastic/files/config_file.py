@@ -84,8 +84,8 @@ def without_nones(words: Sequence[str]) -> list[str]:
 
     A flag has the type of the value in the file, which None is not.
     """
-    groups = _groups(words)
-    return [word for name, value, own in groups if not _is_none(name, value) for word in own]
+    arguments = _arguments(words)
+    return [word for name, value, own in arguments if not _is_none(name, value) for word in own]
 
 
 def with_nones(config: ConfigDict, words: Sequence[str]) -> dict[str, Any]:
@@ -95,12 +95,12 @@ def with_nones(config: ConfigDict, words: Sequence[str]) -> dict[str, Any]:
       ValueError: the config has no such setting.
     """
     config_value, overrides = _config_arguments(words)
+    names = [name for name, value in overrides if _is_none(f"config.{name}", value)]
     result = config.to_dict()
-    for name, value in overrides:
-        if _is_none(f"config.{name}", value):
-            _check_name(name, config, (config_value or "").partition(":")[0])
-            *path, last = name.split(".")
-            functools.reduce(operator.getitem, path, result)[last] = None
+    for name in sorted(names, key=len, reverse=True):  # a section after its settings
+        _check_name(name, config, (config_value or "").partition(":")[0])
+        *path, last = name.split(".")
+        functools.reduce(operator.getitem, path, result)[last] = None
     return result
 
 
@@ -111,7 +111,7 @@ def _is_none(name: str, value: str) -> bool:
 def _config_arguments(words: Sequence[str]) -> tuple[str | None, list[tuple[str, str]]]:
     """The value of --config, and the names and values of its overrides; ignores other arguments."""
     config_value, overrides = None, []
-    for name, value, _ in _groups(words):
+    for name, value, _ in _arguments(words):
         if name == "config":
             config_value = value
         elif name:
@@ -119,7 +119,7 @@ def _config_arguments(words: Sequence[str]) -> tuple[str | None, list[tuple[str,
     return config_value, overrides
 
 
-def _groups(words: Sequence[str]) -> Iterator[tuple[str, str, list[str]]]:
+def _arguments(words: Sequence[str]) -> Iterator[tuple[str, str, list[str]]]:
     """Name, value and words of each argument; the name of one that is not of config is empty."""
     rest = list(words)
     while rest:

@@ -112,7 +112,7 @@ def test_coco_is_in_squares_without_crowds():
 
 def test_all_objects_can_have_one_class():
     several = small_coco()
-    one = detection_data.of_one_class(several)
+    one = detection_data.merged_classes(several)
     assert one.class_names == ("background", "object")
     assert one.splits["test"].labels.tolist() == [[1, -1], [1, 1]]
     np.testing.assert_array_equal(
@@ -134,9 +134,9 @@ def directory(tmp_path_factory, mosaics):
     splits = {name: x.take(rows)._replace(ids=ids) for name, x in coco.splits.items()}
     coco = Dataset(splits, coco.class_names)
     made = {
-        detection_data.MOSAICS: detection_data.of_one_class(mosaics),
+        detection_data.MOSAICS: detection_data.merged_classes(mosaics),
         detection_data.COCO: coco,
-        detection_data.OBJECTS: detection_data.of_one_class(coco),
+        detection_data.OBJECTS: detection_data.merged_classes(coco),
     }
     for name, data in made.items():
         store.write(path / f"{name}.npz", data)
