@@ -257,7 +257,6 @@ def log(text: str) -> None:
     if is_first():
         try:
             print(text, flush=True)
-        except (
-            OSError
-        ):  # the reader has ended, as `head` does, or a disk is full, which ends no run
+        except OSError:
+            # The reader has ended, as `head` does, or a disk is full; the run continues.
             sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
