@@ -154,7 +154,10 @@ def main() -> None:
     incomplete: dict[str, list[study.Job]] = {}
     for name, table in tables.items():
         out = files.as_path(flags.out) / flags.study / name
-        saved = study.saved_results(flags.study, name, flags.scale) if flags.skip_saved else {}
+        saved: dict[str, dict[str, Any]] = {}
+        if flags.skip_saved:
+            saved = study.shared_results(flags.study, table, flags.scale)
+            saved |= study.saved_results(flags.study, name, flags.scale)
         found = study.job_results(table, flags.scale, out, saved)
         if flags.at:
             found = study.results_at(table, found, flags.at)

@@ -5,7 +5,8 @@
 writes experiments/S/results/T.SCALE.json with the metrics of every run that the table prints. With
 this file experiments.table prints the table on machines without the runs, and experiments.run
 --skip_saved trains only what is missing. A run is identified by its full config, but not by the
-config of the run it starts from. Results of runs that the table no longer has are removed.
+config of the run it starts from. Results of runs that the table no longer has are removed. Those
+that are saved with the table whose runs this one uses are not saved twice.
 
     python -m experiments.save_results --study=S --table=T --rekey
 
@@ -100,11 +101,14 @@ def main() -> None:
             print(f"{each}: {len(saved)} saved results identified again.")
         return
     before, saved = study.saved_results(flags.study, flags.table, flags.scale), {}
+    shared = study.shared_results(flags.study, chosen, flags.scale)
     job_results = study.job_results(
         chosen, flags.scale, files.as_path(flags.out) / flags.study / flags.table
     )
     for result in job_results:
         job = result.job
+        if job.fingerprint in shared:
+            continue
         metrics = table_metrics(chosen, result) if result.results else before.get(job.fingerprint)
         if metrics:
             saved[job.fingerprint] = dict(row=job.row, point=dict(job.point), seed=job.seed)

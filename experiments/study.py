@@ -307,6 +307,25 @@ def saved_results(study: str, table: str, scale: str) -> dict[str, dict[str, Any
     return {name: run_record.as_measured(results) for name, results in contents.items()}
 
 
+def shared_results(study: str, chosen: Table, scale: str) -> dict[str, dict[str, Any]]:
+    """Saved results of the table whose runs a table uses, by fingerprint.
+
+    Those without a metric that the table prints or tunes by are left out.
+    """
+    size = chosen.scales.get(scale)
+    saved = saved_results(study, size.runs, scale) if size and size.runs else {}
+    metrics: dict[str, set[str]] = {}
+    for regime in chosen.regimes.values():
+        metrics.setdefault(regime.report, set()).update(regime.metrics or chosen.metrics)
+        if regime.select:
+            metrics.setdefault(regime.select, set()).add(chosen.select_metric)
+    return {
+        fingerprint: content
+        for fingerprint, content in saved.items()
+        if all(names <= set(content["evals"].get(name, {})) for name, names in metrics.items())
+    }
+
+
 def argument_parser(description: str | None, table: str) -> argparse.ArgumentParser:
     """A parser of the flags that name a table, its default being `table`, and its runs."""
     parser = user_errors.parser(description)

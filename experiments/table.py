@@ -327,8 +327,9 @@ def main() -> None:
             )
         chosen = chosen._replace(reference=flags.reference)
     saved = study.saved_results(flags.study, flags.table, flags.scale)
+    shared = study.shared_results(flags.study, chosen, flags.scale)
     job_results = study.job_results(
-        chosen, flags.scale, files.as_path(flags.out) / flags.study / flags.table, saved
+        chosen, flags.scale, files.as_path(flags.out) / flags.study / flags.table, shared | saved
     )
     others = study.without_jobs(saved, job_results)
     if flags.at:
@@ -346,11 +347,18 @@ def main() -> None:
     if intervals and flags.save:
         intervals.save()
     path = study.saved_path(flags.study, flags.table, flags.scale)
-    if num_saved := sum(
-        result.results is not None and result.results is saved.get(result.job.fingerprint)
-        for result in job_results
-    ):
-        print(f"{num_saved} of the runs are not in {flags.out}; their results are from {path}.")
+    sources = {path: saved}
+    if runs := chosen.scales[flags.scale].runs:
+        sources[study.saved_path(flags.study, runs, flags.scale)] = shared
+    for source, contents in sources.items():
+        num_saved = sum(
+            result.results is not None and result.results is contents.get(result.job.fingerprint)
+            for result in job_results
+        )
+        if num_saved:
+            print(
+                f"{num_saved} of the runs are not in {flags.out}; their results are from {source}."
+            )
     if others:
         print(f"{path} also has results of other configs than the table's, left out: {others}.")
 

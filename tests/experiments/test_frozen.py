@@ -26,7 +26,7 @@ def jobs_of(name):
     """The jobs of the first two seeds."""
     chosen = frozen.TABLES[name]
     scale = chosen.scales["features"]
-    assert scale.seeds == tuple(range(20))
+    assert scale.seeds in (tuple(range(10)), tuple(range(20)))
     chosen = chosen._replace(scales={"features": scale._replace(seeds=(0, 1))})
     return study.jobs(chosen, "features", Path("runs/study") / name)
 

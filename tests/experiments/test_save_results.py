@@ -123,6 +123,41 @@ def test_saved_results_of_another_config_are_removed(runs_directory, monkeypatch
     assert f"These were {rows}." in saved
 
 
+def test_results_of_a_table_whose_runs_another_uses_are_printed_there_and_not_saved_twice(
+    runs_directory, monkeypatch, capsys
+):
+    another = TINY._replace(
+        rows=(*TINY.rows, Row("het_full", "digits_het_full")),
+        scales={"cpu": TINY.scales["cpu"]._replace(runs="tiny")},
+    )
+    tables = {"tiny": TINY, "another": another}
+    monkeypatch.setattr(study, "table", lambda _, name: tables[name])
+    directory = runs_directory.parents[1] / "results"
+    monkeypatch.setattr(study, "saved_path", lambda _, name, scale: directory / f"{name}.json")
+    finish(study.jobs(another, "cpu", runs_directory))
+    out = f"--out={runs_directory.parents[1]}"
+    flags = (out, "--table=another")
+    before = output(monkeypatch, capsys, table, *flags)
+    output(monkeypatch, capsys, save_results, out)
+    assert ": 4 saved results" in output(monkeypatch, capsys, save_results, *flags)
+    rows = {saved["row"] for saved in json.loads((directory / "another.json").read_text()).values()}
+    assert rows == {"het_full"}
+    shutil.rmtree(runs_directory)
+    printed = output(monkeypatch, capsys, table, *flags)
+    assert printed.startswith(before)
+    assert f"4 of the runs are not in {out[6:]}; their results are from {directory}/ano" in printed
+    assert f"8 of the runs are not in {out[6:]}; their results are from {directory}/tiny" in printed
+    started = []
+    monkeypatch.setattr(run, "run_all", lambda jobs, *_: started.extend(jobs) or 0)
+    (directory / "another.json").unlink()
+    output(monkeypatch, capsys, run, *flags, "--skip_saved")
+    assert {job.row for job in started} == {"het_full"}
+    # A table that prints more than the other saved has results of its own.
+    tables["another"] = another._replace(metrics=(*TINY.metrics, "brier"))
+    assert study.shared_results("a_study", tables["another"], "cpu") == {}
+    metric_values._calibration.cache_clear()
+
+
 def test_a_metric_with_two_values_is_an_error(runs_directory):
     other = TINY._replace(
         regimes=TINY.regimes | {"mixed": Regime(select="valid_best", report="test")}
