@@ -17,6 +17,7 @@ from heteroscedastic.data.text import pairs
 from heteroscedastic.distributed import hosts
 from heteroscedastic.models import backbones
 from heteroscedastic.runs import assembly, compiled, pipelines, schema, sections
+from heteroscedastic.training import optimizer
 
 _NUM_CLASSES = 64
 _NUM_EXAMPLES = 200  # of every split
@@ -121,7 +122,28 @@ def smoke(config: dict[str, Any], data_dir: str | None = None) -> tuple[dict[str
         config["data"]["reader_shards"] = math.gcd(config["data"]["reader_shards"], batch_size)
     if devices % config["training"]["class_shards"]:  # that it was made for are not here
         config["training"]["class_shards"] = 1
+    if config["optimizer"].get("fixed"):
+        config["optimizer"]["fixed"] = _fixed_there(config, data_dir)
     return config, data_dir
+
+
+def _fixed_there(config: dict[str, Any], data_dir: str | None) -> tuple[str, ...]:
+    """config.optimizer.fixed without the entries of which the smallest backbone has no parameter.
+
+    It may have fewer stages and blocks than the backbone for which they were written.
+    """
+    settings = config["optimizer"]
+    run = assembly.build({**config, "optimizer": {**settings, "fixed": ()}}, data_dir)
+    is_there = {
+        entry: any(jax.tree.leaves(optimizer.is_of_entry(entry, run.shapes.params)))
+        for entry in settings["fixed"]
+    }
+    if missing := [entry for entry, there in is_there.items() if not there]:
+        hosts.log(
+            f"config.optimizer.fixed {', '.join(map(repr, missing))} is not in the smallest"
+            f" backbone, {config['backbone']['name']}, so a smoke run leaves it out."
+        )
+    return tuple(entry for entry in settings["fixed"] if is_there[entry])
 
 
 def _shrink_prioritization(config: dict[str, Any]) -> None:

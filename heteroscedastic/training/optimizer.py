@@ -186,26 +186,30 @@ def is_fixed(entries: tuple[str, ...], params: Any) -> Any:
     Raises:
       ValueError: no parameter is of an entry.
     """
-    flat, treedef = jax.tree_util.tree_flatten_with_path(params)
-    paths = ["/".join(str(k.key) for k in path) for path, _ in flat]
-    normalised = jax.tree.leaves(_in_groups(params, ("normalisation",)))
-    constant, unused = [False] * len(paths), []
-    for entry in entries:
-        found = (
-            normalised
-            if entry == "normalization"
-            else [
-                any(fnmatch.fnmatchcase(path, p) for p in (entry, f"{entry}/*")) for path in paths
-            ]
-        )
-        constant = [a or b for a, b in zip(constant, found)]
-        unused += [] if any(found) else [entry]
-    if unused:
+    by_entry = {entry: jax.tree.leaves(is_of_entry(entry, params)) for entry in entries}
+    if unused := [entry for entry, found in by_entry.items() if not any(found)]:
+        first = _paths(params)[0].rpartition("/")[0]
         raise ValueError(
             f"optimizer.fixed has {unused[0]!r}, but no parameter has a path that starts so; choose"
-            f" 'normalization' or a path such as {paths[0].rpartition('/')[0]!r}."
+            f" 'normalization' or a path such as {first!r}."
         )
+    leaves, treedef = jax.tree.flatten(params)
+    constant = [any(found) for found in zip([False] * len(leaves), *by_entry.values())]
     return jax.tree_util.tree_unflatten(treedef, constant)
+
+
+def is_of_entry(entry: str, params: Any) -> Any:
+    """Whether each leaf is of one entry of `fixed` of `sgd`."""
+    if entry == "normalization":
+        return _in_groups(params, ("normalisation",))
+    patterns = (entry, f"{entry}/*")
+    found = [any(fnmatch.fnmatchcase(path, p) for p in patterns) for path in _paths(params)]
+    return jax.tree_util.tree_unflatten(jax.tree.structure(params), found)
+
+
+def _paths(params: Any) -> list[str]:
+    flat, _ = jax.tree_util.tree_flatten_with_path(params)
+    return ["/".join(str(k.key) for k in path) for path, _ in flat]
 
 
 def _in_groups(params: Any, groups: tuple[str, ...]) -> Any:

@@ -98,6 +98,18 @@ def test_a_residual_network_of_any_depth_keeps_its_architecture():
     assert config["backbone"].items() >= backbone.items()
 
 
+def test_fixed_blocks_that_the_smallest_backbone_lacks_are_left_out(capsys):
+    fixed = ("backbone/stem", "backbone/stage4_block3", "normalization")
+    settings = {"data.name": "absent", "backbone": dict(name="ResNet50"), "optimizer.fixed": fixed}
+    config, _ = smoke.smoke(study.config("cifar10_n_hom", settings))
+    assert config["backbone"]["name"] == "ResNet10"
+    assert config["optimizer"]["fixed"] == ("backbone/stem", "normalization")
+    assert (
+        "fixed 'backbone/stage4_block3' is not in the smallest backbone" in capsys.readouterr().out
+    )
+    compiled.check_shapes(assembly.build(config))
+
+
 def test_the_smallest_backbone_has_its_own_defaults():
     settings = {"data.name": "absent", "backbone": dict(name="InceptionResNetV2", remat=True)}
     config, _ = smoke.smoke(study.config("digits_hom", settings))
