@@ -34,8 +34,9 @@ def table_metrics(chosen: study.Table, result: study.JobResult) -> dict[str, Any
     evals: dict[str, dict[str, float]] = {}
     for regime in chosen.regimes.values():
         if regime.select:
-            score = result.results["evals"][regime.select][chosen.select_metric]
-            evals.setdefault(regime.select, {})[chosen.select_metric] = score
+            scores = result.results["evals"][regime.select]
+            for metric in (chosen.select_metric, *chosen.also_select):
+                evals.setdefault(regime.select, {})[metric] = scores[metric]
         for metric in regime.metrics or chosen.metrics:
             value = metric_values.value(result, regime, metric)
             before = evals.setdefault(regime.report, {}).setdefault(metric, value)

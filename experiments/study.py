@@ -105,6 +105,9 @@ class Table(NamedTuple):
     primary: tuple[Primary, ...] = ()
     trends: tuple[Trend, ...] = ()
     changed: str | None = None
+    # Further metrics of the selecting evaluation that are saved, for `experiments.table
+    # --select_metric`.
+    also_select: tuple[str, ...] = ()
     layout: "Layout | None" = None
 
 
@@ -308,12 +311,14 @@ def saved_results(study: str, table: str, scale: str) -> dict[str, dict[str, Any
 
 
 def shared_results(study: str, chosen: Table, scale: str) -> dict[str, dict[str, Any]]:
-    """Saved results of the table whose runs a table uses, by fingerprint.
-
-    Those without a metric that the table prints or tunes by are left out.
-    """
+    """Saved results of the table whose runs a table uses, by fingerprint, as `with_metrics`."""
     size = chosen.scales.get(scale)
     saved = saved_results(study, size.runs, scale) if size and size.runs else {}
+    return with_metrics(chosen, saved)
+
+
+def with_metrics(chosen: Table, saved: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """The saved results that have all metrics that a table prints or tunes by."""
     metrics: dict[str, set[str]] = {}
     for regime in chosen.regimes.values():
         metrics.setdefault(regime.report, set()).update(regime.metrics or chosen.metrics)

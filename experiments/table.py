@@ -271,6 +271,46 @@ def _trends(chosen, regime, metrics, seeds):
     return head + lines
 
 
+def _selecting_by(metric: str, chosen: study.Table) -> study.Table:
+    """The table tuned by another metric, for which no comparison was chosen beforehand."""
+    if metric == chosen.select_metric or metric not in chosen.also_select:
+        others = ", ".join(chosen.also_select) or "none"
+        raise SystemExit(
+            f"--select_metric={metric} is not saved for this table beside"
+            f" {chosen.select_metric}, by which it is tuned; choose one of: {others}."
+        )
+    if chosen.layout:
+        raise SystemExit("--select_metric is not supported: this table has a layout of its own.")
+    return chosen._replace(select_metric=metric, primary=())
+
+
+def _changes_of_choice(before, after, job_results):
+    """A table for each regime: what tuning by another metric changes, by row, paired by seed."""
+    lines = []
+    for name, regime in after.regimes.items():
+        metrics = regime.metrics or after.metrics
+        columns = [f"by {after.select_metric} less by {before.select_metric}", "seeds", *metrics]
+        lines += ["", f"**{name}**", "", "| " + " | ".join(columns) + " |"]
+        lines += ["|" + " --- |" * len(columns)]
+        new, old = (
+            study.tuned_results(job_results, regime, chosen.select_metric)
+            for chosen in (after, before)
+        )
+        for row in after.rows:
+            seeds = [seed for r, seed in new if r == row.name]
+            cells = [
+                difference(
+                    *(
+                        {s: metric_values.value(x[row.name, s], regime, metric) for s in seeds}
+                        for x in (new, old)
+                    )
+                )
+                for metric in metrics
+            ]
+            lines.append("| " + " | ".join([row.name, str(len(seeds)), *cells]) + " |")
+    return lines
+
+
 def _rows_without_runs(chosen, regime, columns, numbers):
     """Rows that the paper quotes from other papers, and the table's `rows_without_runs`."""
     rows = numbers["tables"][chosen.paper["table"]]["rows"] if chosen.paper else []
@@ -303,6 +343,10 @@ def main() -> None:
         "--at", help="one grid point, such as 1.0, used for all rows instead of tuning"
     )
     parser.add_argument(
+        "--select_metric",
+        help="tune by this metric, and print what that changes; the table says which are saved",
+    )
+    parser.add_argument(
         "--crossed",
         action="store_true",
         help="intervals over other seeds and other test examples, of runs in OUT or saved",
@@ -326,7 +370,13 @@ def main() -> None:
                 f" {', '.join(row.name for row in chosen.rows)}."
             )
         chosen = chosen._replace(reference=flags.reference)
+    if flags.select_metric and flags.at:
+        raise SystemExit("--at uses one grid point for all rows; leave out --select_metric.")
     saved = study.saved_results(flags.study, flags.table, flags.scale)
+    before = chosen
+    if flags.select_metric:
+        chosen = _selecting_by(flags.select_metric, chosen)
+        saved = study.with_metrics(chosen, saved)
     shared = study.shared_results(flags.study, chosen, flags.scale)
     job_results = study.job_results(
         chosen, flags.scale, files.as_path(flags.out) / flags.study / flags.table, shared | saved
@@ -344,6 +394,8 @@ def main() -> None:
     if flags.crossed:
         intervals = crossed.Crossed(flags.study, flags.table, flags.scale)
     print(text(chosen, job_results, numbers, intervals))
+    if flags.select_metric:
+        print("\n".join(_changes_of_choice(before, chosen, job_results)))
     if intervals and flags.save:
         intervals.save()
     path = study.saved_path(flags.study, flags.table, flags.scale)

@@ -158,6 +158,53 @@ def test_results_of_a_table_whose_runs_another_uses_are_printed_there_and_not_sa
     metric_values._calibration.cache_clear()
 
 
+def test_a_table_tunes_by_another_saved_metric_and_prints_what_that_changes(
+    runs_directory, monkeypatch, capsys
+):
+    chosen = TINY._replace(
+        also_select=("brier",),
+        rows=(Row("hom", "digits_hom"),),
+        metrics=("accuracy",),
+        regimes={"last": Regime(select="valid", report="test")},
+    )
+    monkeypatch.setattr(study, "table", lambda study_name, name: chosen)
+    jobs = study.jobs(chosen, "cpu", runs_directory)
+    finish(jobs)
+    temperatures = (1.0, 4.0, 1.0, 4.0)
+    assert [(dict(j.point)["head.temperature"], j.seed) for j in jobs] == list(
+        zip(temperatures, (0, 0, 1, 1))
+    )
+    # NLL chooses 1 in both seeds; the Brier score chooses 4, 0.25 and 0.35 more accurate.
+    of_runs = zip((0.5, 0.75, 0.25, 0.6), (0.1, 0.2, 0.1, 0.2), (0.4, 0.3, 0.4, 0.3))
+    for job, (accuracy, nll, brier) in zip(jobs, of_runs):
+        path = job.directory / "results.json"
+        results = json.loads(path.read_text())
+        results["evals"]["test"]["accuracy"] = accuracy
+        results["evals"]["valid"] |= dict(nll=nll, brier=brier)
+        files.write_json(path, results)
+    out = f"--out={runs_directory.parents[1]}"
+    output(monkeypatch, capsys, save_results, out)
+    shutil.rmtree(runs_directory)
+    assert "| hom | 2 | 1.0 (2x) | 0.3750 ± " in output(monkeypatch, capsys, table, out)
+    printed = output(monkeypatch, capsys, table, out, "--select_metric=brier")
+    assert "| hom | 2 | 4.0 (2x) | 0.6750 ± " in printed
+    assert "| by brier less by nll | seeds | accuracy |" in printed
+    assert "| hom | 2 | +0.3000 ± " in printed
+    for flags, words in (
+        (["--select_metric=ece"], "ece is not saved for this table beside nll, .* of: brier"),
+        (["--select_metric=brier", "--at=1.0"], "leave out --select_metric"),
+    ):
+        with pytest.raises(SystemExit, match=words):
+            output(monkeypatch, capsys, table, out, *flags)
+    # What was saved before the metric was is missing, and no other metric chooses in its place.
+    saved = json.loads(study.saved_path().read_text())
+    for content in saved.values():
+        del content["evals"]["valid"]["brier"]
+    study.saved_path().write_text(json.dumps(saved))
+    printed = output(monkeypatch, capsys, table, out, "--select_metric=brier")
+    assert "Missing: 4 of 4 runs" in printed
+
+
 def test_a_metric_with_two_values_is_an_error(runs_directory):
     other = TINY._replace(
         regimes=TINY.regimes | {"mixed": Regime(select="valid_best", report="test")}
