@@ -9,10 +9,14 @@ rising numbers of epochs. It prints seconds and the loss of 5,000 other examples
 logistic regression with cleanlab's score, on the same folds. It prints the precision among the
 first 500 suspects and the average precision, over seeds of the folds.
 
-`--print=FILE` prints the table of label errors that `--out=FILE` has saved.
+`--what=losses` fits the plain and the low-rank head to all training labels, with each of the losses
+and defaults else, and prints accuracy, NLL and ECE of the test examples with clean labels.
+
+`--print=FILE` prints the table of label errors, or of losses, that `--out=FILE` has saved.
 """
 
 import argparse
+import itertools
 import json
 import time
 import warnings
@@ -29,7 +33,7 @@ from sklearn.preprocessing import StandardScaler
 
 from heteroscedastic import files
 from heteroscedastic.analysis.report import comparison
-from heteroscedastic.calibration import scores
+from heteroscedastic.calibration import reliability, scores
 from heteroscedastic.estimator import HeteroscedasticClassifier
 
 _NUM_TRAIN, _NUM_EPOCHS, _NUM_SUSPECTS = 45_000, 20, 500
@@ -120,26 +124,65 @@ def issues(
     return results
 
 
-def issues_table(results: list[dict], reference: str | None = None) -> list[str]:
-    """Lines of Markdown: each ranking over seeds, and its difference from another, by seed.
+def losses(
+    features: np.ndarray,
+    labels: np.ndarray,
+    test_features: np.ndarray,
+    test_labels: np.ndarray,
+    seeds: int,
+) -> list[dict]:
+    """Accuracy, NLL and ECE of the test examples for each head, loss and seed."""
+    results = []
+    for seed, head, loss in itertools.product(
+        range(seeds),
+        ("LowRank", "Deterministic"),
+        ("generalized_cross_entropy", "cross_entropy"),
+    ):
+        model = HeteroscedasticClassifier(head, loss=loss, random_state=seed)
+        model.fit(features, labels)
+        log_probs = model.predict_log_proba(test_features)
+        correct = np.argmax(log_probs, axis=1) == test_labels
+        bins = reliability.sums(
+            np.exp(np.max(log_probs, axis=1)),
+            correct.astype(float),
+            np.ones(len(correct)),
+            reliability.equal_edges(15),
+        )
+        row = {
+            "seed": seed,
+            "model": f"{head}, {loss}",
+            "accuracy": float(np.mean(correct)),
+            "nll": -scores.log_likelihood(log_probs, test_labels),
+            "ece": float(reliability.expected_calibration_error(bins)),
+            "temperature": model.temperature_,
+        }
+        results.append(row)
+        print(json.dumps(row), flush=True)
+    return results
+
+
+def seeds_table(results: list[dict], reference: str | None = None) -> list[str]:
+    """Lines of Markdown: each ranking or model over seeds, and its difference by seed from another.
 
     Args:
-      results: as `issues` returns them.
-      reference: the other ranking; defaults to the last one, cleanlab's.
+      results: as `issues` or `losses` return them.
+      reference: the other one; defaults to the last, which is cleanlab's, or the plain head with
+        cross-entropy.
     """
-    names = list(dict.fromkeys(row["ranking"] for row in results))
+    _, kind, *metrics = results[0]
+    names = list(dict.fromkeys(row[kind] for row in results))
     reference = reference or names[-1]
     if reference not in names:
-        raise SystemExit(f"no ranking is {reference!r}; choose one of {', '.join(names)}.")
-    lines = ["| ranking | seeds |", "| --- | --- |"]
-    for metric in ("precision_at_500", "average_precision"):
+        raise SystemExit(f"no {kind} is {reference!r}; choose one of {', '.join(names)}.")
+    lines = [f"| {kind} | seeds |", "| --- | --- |"]
+    for metric in metrics:
         lines[0] += f" {metric} | difference |"
         lines[1] += " --- | --- |"
     for name in names:
         cells = []
-        for metric in ("precision_at_500", "average_precision"):
+        for metric in metrics:
             ours, theirs = (
-                {row["seed"]: row[metric] for row in results if row["ranking"] == which}
+                {row["seed"]: row[metric] for row in results if row[kind] == which}
                 for which in (name, reference)
             )
             cells += [comparison.spread(list(ours.values()))]
@@ -151,9 +194,11 @@ def issues_table(results: list[dict], reference: str | None = None) -> list[str]
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--data", help=".npz of features")
-    parser.add_argument("--print", metavar="FILE", help="saved results of --what=issues")
-    parser.add_argument("--reference", help="ranking from which --print shows the differences")
-    parser.add_argument("--what", choices=("speed", "issues"), default="speed")
+    parser.add_argument("--print", metavar="FILE", help="saved results of --what=issues or losses")
+    parser.add_argument(
+        "--reference", help="ranking or model from which --print shows the differences"
+    )
+    parser.add_argument("--what", choices=("speed", "issues", "losses"), default="speed")
     parser.add_argument("--label", default="worse_label")
     parser.add_argument("--seeds", type=int, default=10)
     parser.add_argument("--folds", type=int, default=5)
@@ -161,7 +206,7 @@ def main() -> None:
     parser.add_argument("--out", help="JSON file of the results")
     flags = parser.parse_args()
     if flags.print:
-        print("\n".join(issues_table(files.read_json(flags.print)["results"], flags.reference)))
+        print("\n".join(seeds_table(files.read_json(flags.print)["results"], flags.reference)))
         return
     if not flags.data:
         parser.error("give --data=FILE.npz, or --print=FILE.")
@@ -170,11 +215,13 @@ def main() -> None:
     features = arrays["train_inputs"].astype(np.float32)
     labels, clean = arrays[f"train_{flags.label}"], arrays["train_labels"]
     start = time.perf_counter()
-    results = (
-        speed(features, labels)
-        if flags.what == "speed"
-        else issues(features, labels, clean, flags.seeds, flags.folds, flags.temperature)
-    )
+    if flags.what == "speed":
+        results = speed(features, labels)
+    elif flags.what == "losses":
+        test = arrays["test_inputs"].astype(np.float32), arrays["test_labels"]
+        results = losses(features, labels, *test, flags.seeds)
+    else:
+        results = issues(features, labels, clean, flags.seeds, flags.folds, flags.temperature)
     if flags.out:
         record = {
             "arguments": {

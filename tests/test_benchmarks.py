@@ -199,7 +199,7 @@ def test_the_soak_test_never_damages_both_of_the_last_two_checkpoints(tmp_path):
 def test_the_table_of_label_errors_is_that_of_its_saved_results():
     saved = json.loads((ROOT / "benchmarks/results/label_errors_cifar10_n.json").read_text())
     page = (ROOT / "docs/results/label_errors.md").read_text()
-    lines = load("estimator").issues_table(saved["results"])
+    lines = load("estimator").seeds_table(saved["results"])
     assert len(lines) == 5
     assert all(line in page for line in lines)
     rows = {(row["ranking"], row["seed"]): row["average_precision"] for row in saved["results"]}

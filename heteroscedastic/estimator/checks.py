@@ -13,6 +13,8 @@ from heteroscedastic import files, sampling
 from heteroscedastic.bind import check_number, check_numbers
 from heteroscedastic.models import heads
 
+_LOSSES = ("cross_entropy", "generalized_cross_entropy")
+
 
 def settings(estimator: Any) -> None:
     """Checks the settings of the estimator.
@@ -22,6 +24,8 @@ def settings(estimator: Any) -> None:
     """
     heads.has_noise(estimator.head)  # raises if there is no such head
     check_number("num_factors", estimator.num_factors, integer=True, at_least=1)
+    if estimator.loss not in _LOSSES:
+        raise ValueError(f"loss is {estimator.loss!r}; choose one of {', '.join(_LOSSES)}.")
     if not is_auto(estimator.temperature):
         check_number("temperature", estimator.temperature, at_least=1e-4, at_most=1e4)
     if sizes := layer_sizes(estimator.hidden_layer_sizes):
@@ -37,6 +41,19 @@ def settings(estimator: Any) -> None:
     number = sampling.check_num_points(estimator.num_samples)
     if number & (number - 1):
         raise ValueError(f"num_samples is {number}, but must be a power of two.")
+
+
+def loss_suits(loss: str, link: str) -> None:
+    """Checks that a loss suits the labels.
+
+    Raises:
+      ValueError: it does not.
+    """
+    if link == "sigmoid" and loss != _LOSSES[0]:
+        raise ValueError(
+            f"loss {loss!r} requires one label per example, but y is an indicator matrix; use"
+            f" loss={_LOSSES[0]!r}."
+        )
 
 
 def layer_sizes(value: Any) -> tuple[Any, ...]:

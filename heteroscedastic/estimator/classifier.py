@@ -64,6 +64,8 @@ class HeteroscedasticClassifier(ClassifierMixin, BaseEstimator):
       head: "LowRank" for correlated noise, "ParameterEfficient" for it with many classes,
         "Diagonal" for independent noise, or "Deterministic" for a plain softmax.
       num_factors: rank of the correlated noise.
+      loss: "cross_entropy", or "generalized_cross_entropy" (`losses`, with its default q), in which
+        wrong labels have a bounded influence; not for multilabel problems.
       temperature: of the utilities, from 1e-4 to 1e4. "auto" searches 0.25, 0.5, 1, 2 and 4: it
         fits each and keeps the one with the smallest loss of the held-out examples. It is 1 for a
         head without noise, or without held-out examples.
@@ -85,7 +87,7 @@ class HeteroscedasticClassifier(ClassifierMixin, BaseEstimator):
       n_features_in_: number of features.
       temperature_: the temperature.
       n_iter_: number of epochs.
-      loss_curve_: mean training loss of each epoch, in nats.
+      loss_curve_: mean training loss of each epoch; of the cross-entropy in nats.
       validation_loss_curve_: loss of the held-out examples after each epoch; nan without any.
       best_validation_loss_: the smallest of these.
       mean_, scale_: statistics of the features; 0 and 1 without `standardize`.
@@ -98,6 +100,7 @@ class HeteroscedasticClassifier(ClassifierMixin, BaseEstimator):
         head="LowRank",
         *,
         num_factors=6,
+        loss="cross_entropy",
         temperature="auto",
         hidden_layer_sizes=(),
         standardize=True,
@@ -112,6 +115,7 @@ class HeteroscedasticClassifier(ClassifierMixin, BaseEstimator):
     ):
         self.head = head
         self.num_factors = num_factors
+        self.loss = loss
         self.temperature = temperature
         self.hidden_layer_sizes = hidden_layer_sizes
         self.standardize = standardize
@@ -157,6 +161,7 @@ class HeteroscedasticClassifier(ClassifierMixin, BaseEstimator):
         X, labels, weights = _present(X, labels, checks.weights(sample_weight, len(X)))
         checks.several_classes(labels, self.classes_)
         self._link = "softmax" if labels.ndim == 1 else "sigmoid"
+        checks.loss_suits(self.loss, self._link)
         self._set_statistics(X)
         seed, inputs = self._seed(), self._standardized(X)
         self._spec = self._make_spec(len(X))
@@ -207,6 +212,7 @@ class HeteroscedasticClassifier(ClassifierMixin, BaseEstimator):
         if first:
             self.classes_ = checks.first_classes(classes, y)
             self._link = "softmax" if y.ndim == 1 else "sigmoid"
+            checks.loss_suits(self.loss, self._link)
         elif classes is not None and not np.array_equal(np.unique(classes), self.classes_):
             raise ValueError(
                 f"classes are {classes}, but were {self.classes_} in the first call; omit them."
@@ -369,6 +375,7 @@ class HeteroscedasticClassifier(ClassifierMixin, BaseEstimator):
             num_samples=self.num_samples,
             weight_decay=float(self.weight_decay),
             batch_size=int(_number(self.batch_size, automatic_size)),
+            loss=self.loss,
         )
 
     def _numbers(self) -> Numbers:

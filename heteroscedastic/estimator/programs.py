@@ -42,6 +42,7 @@ class Spec(NamedTuple):
     num_samples: int
     weight_decay: float
     batch_size: int
+    loss: str = "cross_entropy"  # of a softmax; files of earlier versions do not name it
 
 
 class Numbers(NamedTuple):
@@ -65,7 +66,7 @@ class Epoch(NamedTuple):
     """What an epoch leaves."""
 
     state: TrainState
-    loss: Float[Array, ""]  # mean over the training examples, in nats
+    loss: Float[Array, ""]  # mean over the training examples
     held_out_loss: Float[Array, ""]
 
 
@@ -256,7 +257,7 @@ def _predictive(spec, numbers, key, latent):
 
 
 def _loss(spec: Spec) -> Any:
-    return losses.cross_entropy if spec.link == "softmax" else losses.sigmoid_cross_entropy
+    return bind(losses, name=spec.loss) if spec.link == "softmax" else losses.sigmoid_cross_entropy
 
 
 def _optimizer(spec: Spec, numbers: Numbers) -> optax.GradientTransformation:

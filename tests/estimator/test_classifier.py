@@ -1,4 +1,5 @@
 import functools
+import json
 import pickle
 
 import jax
@@ -16,8 +17,8 @@ from sklearn.exceptions import DataConversionWarning, NotFittedError
 from sklearn.model_selection import RepeatedKFold, ShuffleSplit, StratifiedKFold, TimeSeriesSplit
 from sklearn.utils.estimator_checks import check_estimator
 
+from heteroscedastic import files, predictive
 from heteroscedastic import latent as latent_lib
-from heteroscedastic import predictive
 from heteroscedastic.calibration import scores
 from heteroscedastic.estimator import HeteroscedasticClassifier, programs
 from heteroscedastic.models import heads
@@ -456,6 +457,55 @@ def test_saved_and_pickled_estimators_predict_the_same(digits, head, tmp_path):
         np.testing.assert_array_equal(copy.noise_covariance(X[:3]), model.noise_covariance(X[:3]))
 
 
+def test_the_generalized_cross_entropy_is_that_of_the_predictions(digits):
+    """In an epoch of steps of no length, against NumPy."""
+    X, labels, _ = digits
+    X, labels = X[:300], labels[:300]
+    settings = dict(learning_rate=1e-12, weight_decay=0.0, random_state=0)
+    for loss, expected in (
+        ("cross_entropy", lambda p: -np.log(p)),
+        ("generalized_cross_entropy", lambda p: (1 - p**0.7) / 0.7),
+    ):
+        model = HeteroscedasticClassifier("Deterministic", loss=loss, **settings).partial_fit(
+            X, labels, classes=np.arange(10)
+        )
+        p = model.predict_proba(X)[np.arange(300), labels]
+        assert model.loss_curve_[0] == pytest.approx(np.mean(expected(p)), rel=1e-5)
+    indicators = np.eye(10, dtype=int)[labels]
+    with pytest.raises(ValueError, match="requires one label per example, but y is an indicator"):
+        model.fit(X, indicators)
+    with pytest.raises(ValueError, match="use loss='cross_entropy'"):
+        clone(model).partial_fit(X, indicators, classes=np.arange(10))
+
+
+def test_with_wrong_labels_the_generalized_cross_entropy_predicts_clean_ones_better(digits):
+    X, _, clean = digits
+    rng = np.random.default_rng(0)
+    labels = np.where(rng.random(len(clean)) < 0.4, rng.integers(10, size=len(clean)), clean)
+    loss = {}
+    for name in ("cross_entropy", "generalized_cross_entropy"):
+        model = HeteroscedasticClassifier(
+            "Deterministic", loss=name, max_iter=20, random_state=0
+        ).fit(X[:NUM_TRAIN], labels[:NUM_TRAIN])
+        loss[name] = -scores.log_likelihood(model.predict_log_proba(X[600:]), clean[600:])
+        assert model.best_validation_loss_ == min(model.validation_loss_curve_)
+    assert loss["generalized_cross_entropy"] < 0.8 * loss["cross_entropy"]
+
+
+def test_a_file_of_a_version_without_the_setting_has_the_cross_entropy(digits, tmp_path):
+    X, labels, _ = digits
+    model = HeteroscedasticClassifier("Deterministic", max_iter=1, random_state=0)
+    model.fit(X[:300], labels[:300]).save(tmp_path / "model.npz")
+    arrays = files.read_arrays(tmp_path / "model.npz")
+    description = json.loads(str(arrays["description"]))
+    del description["settings"]["loss"], description["spec"]["loss"]
+    arrays["description"] = np.array(json.dumps(description))
+    files.write_arrays(tmp_path / "old.npz", arrays)
+    old = HeteroscedasticClassifier.load(tmp_path / "old.npz")
+    assert old.loss == "cross_entropy"
+    np.testing.assert_array_equal(old.predict_proba(X), model.predict_proba(X))
+
+
 @pytest.mark.parametrize("sizes", [4, np.int64(4), np.array([4]), [4]])
 def test_a_number_of_units_is_one_hidden_layer(sizes, tmp_path):
     X, y = datasets.make_blobs(60, centers=3, random_state=0)
@@ -515,6 +565,7 @@ def test_bad_data_is_named(digits, change, message):
     [
         (dict(head="Lowrank"), "choose one of Deterministic"),
         (dict(num_factors=0), "num_factors is 0"),
+        (dict(loss="focal"), "loss is 'focal'; choose one of cross_entropy, generalized"),
         (dict(temperature="learned"), "temperature is 'learned'"),
         (dict(temperature=-1), "temperature is -1"),
         (dict(hidden_layer_sizes=(0,)), "hidden_layer_sizes"),
