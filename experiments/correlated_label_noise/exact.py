@@ -5,7 +5,7 @@ Samples err most at small temperatures, which the grids have beside larger ones;
 
 from typing import Any
 
-from experiments.correlated_label_noise import frozen
+from experiments.correlated_label_noise import frozen, frozen_many_classes
 from experiments.study import Primary, Regime, Row, Scale, Table
 
 Overrides = dict[str, Any]
@@ -58,7 +58,10 @@ TABLES = {
         "frozen features of all classes of Tiny-ImageNet, clean labels",
         "cifar10_n_features_het_diag",
         "features",
-        frozen.TRAINING | frozen.LAST_EPOCH | frozen.TINY_IMAGENET | {"head.num_classes": 200},
+        frozen.TRAINING
+        | frozen.LAST_EPOCH
+        | frozen_many_classes.TINY_IMAGENET
+        | {"head.num_classes": 200},
         (0.15, 1.0),
     ),
 }

@@ -2,7 +2,13 @@
 
 from typing import Any
 
-from experiments.correlated_label_noise import exact, frozen, paper_tables, transfer
+from experiments.correlated_label_noise import (
+    exact,
+    frozen,
+    frozen_many_classes,
+    paper_tables,
+    transfer,
+)
 from experiments.study import Primary, Regime, Row, Scale, Table
 
 
@@ -348,4 +354,5 @@ TABLES["planted_noise_40"] = TABLES["planted_noise"]._replace(
     test=None,
     primary=tuple(Primary("het_full", "accuracy", "hom", regime) for regime in _REGIMES),
 )
-TABLES |= paper_tables.TABLES | transfer.TABLES | frozen.TABLES | exact.TABLES
+TABLES |= paper_tables.TABLES | transfer.TABLES | exact.TABLES
+TABLES |= frozen.TABLES | frozen_many_classes.TABLES
