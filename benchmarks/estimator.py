@@ -150,7 +150,7 @@ def losses(
         )
         row = {
             "seed": seed,
-            "model": f"{head}, {loss}",
+            "model": f"{head}/{loss}",
             "accuracy": float(np.mean(correct)),
             "nll": -scores.log_likelihood(log_probs, test_labels),
             "ece": float(reliability.expected_calibration_error(bins)),
