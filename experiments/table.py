@@ -9,7 +9,8 @@ task. For runs that are not in OUT, the results saved by experiments.save_result
 Intervals and p-values are for each comparison alone. Differences that stay significant after Holm's
 correction over the table of their regime are marked, the detectable difference is printed, and the
 comparisons that were chosen before any test result was seen are listed. With --crossed, intervals
-also cover other test examples.
+also cover other test examples. With --select_metric, another metric selects, and what that changes
+is printed.
 """
 
 import re
