@@ -6,7 +6,8 @@ r"""Tables on frozen features of EfficientNet-Lite0, where a run takes seconds: 
         --scale=features --data_dir=DIR --jobs=2
 
 5,000 training images of CIFAR-10N are held out with their noisy labels, whose NLL, or the metric
-that a table names, chooses temperature and, in the first table, weight decay. Split, start and noise follow from the seed.
+that a table names, chooses temperature and, in the first table, weight decay. Split, start and
+noise follow from the seed.
 """
 
 from typing import Any
