@@ -123,11 +123,11 @@ def smoke(config: dict[str, Any], data_dir: str | None = None) -> tuple[dict[str
     if devices % config["training"]["class_shards"]:  # that it was made for are not here
         config["training"]["class_shards"] = 1
     if config["optimizer"].get("fixed"):
-        config["optimizer"]["fixed"] = _fixed_there(config, data_dir)
+        config["optimizer"]["fixed"] = _matching_fixed_entries(config, data_dir)
     return config, data_dir
 
 
-def _fixed_there(config: dict[str, Any], data_dir: str | None) -> tuple[str, ...]:
+def _matching_fixed_entries(config: dict[str, Any], data_dir: str | None) -> tuple[str, ...]:
     """config.optimizer.fixed without the entries of which the smallest backbone has no parameter.
 
     It may have fewer stages and blocks than the backbone for which they were written.
