@@ -39,6 +39,11 @@ from heteroscedastic.estimator import HeteroscedasticClassifier
 _NUM_TRAIN, _NUM_EPOCHS, _NUM_SUSPECTS = 45_000, 20, 500
 _SAGA_EPOCHS = (1, 2, 5, 10, 20)
 _OUR_EPOCHS = (3, 5, 8, 12)  # an epoch of ours is shorter
+_DEFAULTS = {
+    "speed": {"label": "worse_label"},
+    "losses": {"label": "worse_label", "seeds": 10},
+    "issues": {"label": "worse_label", "seeds": 10, "folds": 5, "temperature": 1.0},
+}
 
 
 def _saga(epochs: int) -> object:
@@ -94,7 +99,7 @@ def issues(
     labels: np.ndarray,
     clean: np.ndarray,
     seeds: int,
-    num_folds: int,
+    folds: int,
     temperature: float,
 ) -> list[dict]:
     """Precision among the first suspects, and average precision, of each ranking and seed."""
@@ -102,14 +107,14 @@ def issues(
 
     wrong, results = labels != clean, []
     for seed in range(seeds):
-        folds, rankings = StratifiedKFold(num_folds, shuffle=True, random_state=seed), {}
+        splits, rankings = StratifiedKFold(folds, shuffle=True, random_state=seed), {}
         for head in ("LowRank", "Deterministic"):
             model = _ours(head, temperature)
             model.set_params(random_state=seed)
-            found = model.label_issues(features, labels, cv=folds)
+            found = model.label_issues(features, labels, cv=splits)
             rankings[head] = np.empty(len(labels))
             rankings[head][found.rows] = found.scores
-        log_probs = _logistic_scores(features, labels, folds)
+        log_probs = _logistic_scores(features, labels, splits)
         quality = get_label_quality_scores(labels, np.exp(log_probs), method="self_confidence")
         rankings["cleanlab, logistic regression"] = -quality
         for name, values in rankings.items():
@@ -198,11 +203,11 @@ def main() -> None:
     parser.add_argument(
         "--reference", help="ranking or model from which --print shows the differences"
     )
-    parser.add_argument("--what", choices=("speed", "issues", "losses"), default="speed")
-    parser.add_argument("--label", default="worse_label")
-    parser.add_argument("--seeds", type=int, default=10)
-    parser.add_argument("--folds", type=int, default=5)
-    parser.add_argument("--temperature", type=float, default=1.0, help="of the heads")
+    parser.add_argument("--what", choices=tuple(_DEFAULTS), default="speed")
+    parser.add_argument("--label", help="field of the labels; defaults to worse_label")
+    parser.add_argument("--seeds", type=int, help="of losses and issues; defaults to 10")
+    parser.add_argument("--folds", type=int, help="of issues; defaults to 5")
+    parser.add_argument("--temperature", type=float, help="of the heads of issues; defaults to 1")
     parser.add_argument("--out", help="JSON file of the results")
     flags = parser.parse_args()
     if flags.print:
@@ -210,26 +215,31 @@ def main() -> None:
         return
     if not flags.data:
         parser.error("give --data=FILE.npz, or --print=FILE.")
+    given = {
+        name: getattr(flags, name)
+        for name in _DEFAULTS["issues"]
+        if getattr(flags, name) is not None
+    }
+    if unused := given.keys() - _DEFAULTS[flags.what].keys():
+        parser.error(f"--what={flags.what} does not use --{', --'.join(sorted(unused))}.")
+    settings = _DEFAULTS[flags.what] | given
     warnings.simplefilter("ignore", ConvergenceWarning)
     arrays = files.read_arrays(flags.data)
     features = arrays["train_inputs"].astype(np.float32)
-    labels, clean = arrays[f"train_{flags.label}"], arrays["train_labels"]
+    label = settings.pop("label")
+    labels, clean = arrays[f"train_{label}"], arrays["train_labels"]
     start = time.perf_counter()
     if flags.what == "speed":
         results = speed(features, labels)
     elif flags.what == "losses":
         test = arrays["test_inputs"].astype(np.float32), arrays["test_labels"]
-        results = losses(features, labels, *test, flags.seeds)
+        results = losses(features, labels, *test, **settings)
     else:
-        results = issues(features, labels, clean, flags.seeds, flags.folds, flags.temperature)
+        results = issues(features, labels, clean, **settings)
     if flags.out:
         record = {
-            "arguments": {
-                name: value
-                for name, value in vars(flags).items()
-                if name not in ("out", "print", "reference")
-            }
-            | {"data": Path(flags.data).name},
+            "arguments": {"what": flags.what, "data": Path(flags.data).name, "label": label}
+            | settings,
             "device": jax.devices()[0].device_kind,
             "jax": jax.__version__,
             "seconds": time.perf_counter() - start,
