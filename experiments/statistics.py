@@ -64,8 +64,9 @@ def slopes(values: Mapping[float, Mapping[int, float]]) -> dict[int, float]:
     x = np.array(list(values))
     centered = x - x.mean()
     return {
-        seed: float(centered @ [values[a][seed] for a in values] / (centered @ centered))
+        seed: float(centered @ np.subtract(y, y[0]) / (centered @ centered))  # 0 if y is constant
         for seed in sorted(set.intersection(*(set(by_seed) for by_seed in values.values())))
+        for y in [[values[a][seed] for a in values]]
     }
 
 

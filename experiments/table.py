@@ -365,11 +365,6 @@ def main() -> None:
             " means over several rows."
         )
     if flags.reference:
-        if flags.reference not in {row.name for row in chosen.rows}:
-            raise SystemExit(
-                f"--reference={flags.reference} is not a row; choose one of"
-                f" {', '.join(row.name for row in chosen.rows)}."
-            )
         chosen = chosen._replace(reference=flags.reference)
     if flags.select_metric and flags.at:
         raise SystemExit("--at uses one grid point for all rows; leave out --select_metric.")
@@ -382,6 +377,12 @@ def main() -> None:
     job_results = study.job_results(
         chosen, flags.scale, files.as_path(flags.out) / flags.study / flags.table, shared | saved
     )
+    rows = list(dict.fromkeys(result.job.row for result in job_results))
+    if flags.reference and flags.reference not in rows:
+        raise SystemExit(
+            f"--reference={flags.reference} is not a row at the scale {flags.scale}; choose one of"
+            f" {', '.join(rows)}."
+        )
     others = study.without_jobs(saved, job_results)
     if flags.at:
         job_results = study.results_at(chosen, job_results, flags.at)

@@ -69,8 +69,14 @@ def targets(y: Any) -> Shaped[np.ndarray, "n *k"]:
     """
     y = y.toarray() if sparse.issparse(y) else y
     check_classification_targets(y)
-    is_indicator = type_of_target(y) == "multilabel-indicator"
-    return np.asarray(y) if is_indicator else column_or_1d(y, warn=True)
+    if type_of_target(y) != "multilabel-indicator":
+        return column_or_1d(y, warn=True)
+    if not np.isin(y, (0, 1)).all():
+        raise ValueError(
+            f"y is an indicator matrix with the values {np.unique(y).tolist()}; pass 1 for the"
+            " classes of an example and 0 for all others."
+        )
+    return np.asarray(y)
 
 
 def encoded_labels(
@@ -154,13 +160,15 @@ def known_labels(
         raise ValueError(f"y has shape {y.shape}, but labels must be {form}, as in the first fit.")
     if link == "sigmoid":
         return _lists(y)
-    unknown = np.setdiff1d(y, classes)
+    # Not np.setdiff1d, to which the text "3" and the number 3 may be the same class.
+    labels = np.minimum(np.searchsorted(classes, y), len(classes) - 1)
+    unknown = y[classes[labels] != y]
     if unknown.size:
         raise ValueError(
             f"y has the unknown class {files.plain(unknown[0])!r}; the classes of the fit are"
             f" {classes}."
         )
-    return np.searchsorted(classes, y)
+    return labels
 
 
 def weights(sample_weight: ArrayLike | None, num_examples: int) -> Float[np.ndarray, "n"]:

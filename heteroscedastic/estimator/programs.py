@@ -1,8 +1,9 @@
 """The compiled programs of the estimator, and the padding that lets many fits share them.
 
 Examples, features and classes are padded to a few sizes, so that fits of similar size use the same
-compiled programs. Padding changes no result: absent examples have weight 0, further features are 0,
-and further classes have probability 0.
+compiled programs. Padding changes a result by the initial weights alone, which are drawn for the
+padded sizes: absent examples have weight 0, further features are 0, and further classes have
+probability 0.
 """
 
 import functools

@@ -250,7 +250,8 @@ def is_top(
     logits: Float[np.ndarray, "n c"], label_logits: Float[np.ndarray, "n"]
 ) -> Bool[np.ndarray, "n"]:
     """Whether the logit of the label exceeds all others; a tie is an error, as in metrics.py."""
-    return np.sum(logits >= label_logits[:, None], axis=-1) == 1
+    is_alone = np.sum(logits >= label_logits[:, None], axis=-1) == 1
+    return is_alone & (label_logits >= logits.max(axis=-1))  # of one logit, it need not be that
 
 
 def confidence(predictions: Predictions, temperature: float = 1.0) -> Float[np.ndarray, "n"]:

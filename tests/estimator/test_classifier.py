@@ -598,6 +598,10 @@ def test_bad_calls_of_a_fitted_estimator_are_named(digits, fitted):
         fitted.label_issues(X[:50], labels[:50] + 2, cv=None)
     with pytest.raises(ValueError, match="unknown class 10"):
         clone(fitted).partial_fit(X[:50], labels[:50] + 2, classes=range(10))
+    with pytest.raises(ValueError, match=f"unknown class '{labels[0]}'"):  # a text is no number
+        clone(fitted).partial_fit(X[:50], labels[:50].astype(str), classes=range(20))
+    with pytest.raises(ValueError, match=r"with the values \[1, 2\]; pass 1 for the classes"):
+        clone(fitted).fit(X[:50], np.eye(10, dtype=int)[labels[:50]] + 1)
     with pytest.raises(ValueError, match="classes must be passed"):
         clone(fitted).partial_fit(X[:50], labels[:50])
     plain = HeteroscedasticClassifier(head="Deterministic", max_iter=1).fit(X[:50], labels[:50])

@@ -32,6 +32,8 @@ def test_a_slope_is_that_of_a_line_through_the_values_of_a_seed():
     assert set(slopes) == {0, 1}
     assert slopes[0] == pytest.approx(2.0)
     assert slopes[1] == pytest.approx(stats.linregress([0.0, 0.2, 0.5], [5.0, 4.9, 4.1]).slope)
+    constant = {x: {0: 1.0} for x in (0.0, 0.1, 0.2, 0.3, 0.4)}
+    assert statistics.slopes(constant) == {0: 0.0}  # exactly, or it is a trend without spread
 
 
 @pytest.mark.parametrize("num_pairs", [2, 3, 10, 40])

@@ -166,6 +166,15 @@ def test_runs_of_several_commits_are_named_by_row():
     assert "commit aaaaaaa." in table.text(TINY, of_commits({"hom": "a", "het_diag": "a"}), PAPER)
 
 
+@pytest.mark.parametrize("reference", ["adaptive_context", "none"])  # the first is of another scale
+def test_a_reference_without_runs_at_the_scale_is_refused(monkeypatch, tmp_path, reference):
+    monkeypatch.chdir(tmp_path)
+    flags = ["--study=adaptive_label_smoothing", "--table=context_only", "--scale=cpu"]
+    monkeypatch.setattr("sys.argv", ["table", *flags, f"--reference={reference}"])
+    with pytest.raises(SystemExit, match=f"{reference} is not a row at the scale cpu; choose one"):
+        table.main()
+
+
 def test_primary_comparisons_are_of_tuned_settings_alone(monkeypatch, capsys, tmp_path):
     """At a setting of the user's they are as exploratory as the others."""
     monkeypatch.chdir(tmp_path)

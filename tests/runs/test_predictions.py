@@ -76,6 +76,18 @@ def test_a_tie_is_an_error():
     np.testing.assert_array_equal(predictions.is_correct(tied), [False, True])
 
 
+def test_of_one_saved_logit_the_label_need_not_have_it():
+    predicted = predictions.Predictions(
+        None,
+        np.arange(2),
+        labels=np.array([0, 1]),
+        logits=np.array([[2.0], [3.0]], np.float32),
+        classes=np.array([[0], [0]]),
+        label_logits=np.array([2.0, 1.0], np.float32),
+    )
+    np.testing.assert_array_equal(predictions.is_correct(predicted), [True, False])
+
+
 def test_lists_of_labels_are_a_binary_prediction_for_each_class():
     predicted = unbounded(LISTS[:, :], LOGITS)
     probs, targets = predictions.binary_predictions(predicted)
