@@ -188,7 +188,8 @@ def pruned(
     below = scores < np.mean(scores, dtype=np.float64)
     candidates = np.flatnonzero(below)
     number = len(candidates) - int(rate * len(candidates))
-    if pool.progress >= 1 - full_fraction or number == len(candidates):
+    is_full = pool.progress >= 1 - full_fraction - 1e-9  # as 0.3 is below 1 - 0.7 by rounding
+    if is_full or number == len(candidates):
         return _once(np.arange(n))
     kept = rng.choice(candidates, number, replace=False)
     rows = np.sort(np.concatenate([np.flatnonzero(~below), kept]))

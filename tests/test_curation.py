@@ -130,6 +130,13 @@ def test_random_pairs_do_not_depend_on_the_rate():
     assert changes[0] == changes[1]
 
 
+def test_given_and_random_pairs_in_one_chain_have_independent_noise():
+    rate, ids, labels = 0.4, np.arange(N), np.zeros(N, np.int32)
+    _, given = curation.confuse_pairs(0, ids, labels, 2, pairs=((0, 1),), rate=rate)
+    _, both = curation.confuse_random_pairs(0, ids, given, 2, num_pairs=1, rate=rate)
+    assert_rate(both == 1, 2 * rate * (1 - rate))  # once; of the same numbers it would be 0
+
+
 def test_every_pair_of_classes_is_drawn_by_some_seed():
     ids, labels = np.arange(K), np.arange(K)
     pairs = set()

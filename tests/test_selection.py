@@ -208,6 +208,8 @@ def test_the_last_eighth_of_training_prunes_nothing():
     ):
         pool = SCORED._replace(progress=progress)
         assert len(rows("pruned", pool)) == number
+    pool = SCORED._replace(progress=3 / 10)  # below 1 - 0.7 by rounding
+    assert len(rows("pruned", pool, rate=0.5, full_fraction=0.7)) == 1000
 
 
 def test_of_equal_scores_none_is_below_the_mean():

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import linen as nn
 from jaxtyping import Array, Bool, Float
 
@@ -128,6 +129,12 @@ class Detector(Classifier, kw_only=True):
             sizes=self.proposals.sizes,
             ratios=self.proposals.ratios,
         )
+        canvas = inputs.shape[1:3]
+        if not np.any((references[:, :2] >= 0).all(1) & (references[:, 2:] <= canvas).all(1)):
+            raise ValueError(
+                f"no anchor lies inside an image of {canvas[0]} x {canvas[1]} pixels, so proposals"
+                f" would not be trained; give proposals smaller sizes than {self.proposals.sizes}."
+            )
         return Trunk(maps, self.proposals(maps), jnp.asarray(references))
 
     def trunk_maps(

@@ -21,7 +21,8 @@ class HeteroscedasticDense(nn.Module):
     logits for any softmax (or sigmoid) cross-entropy: the log of averaged probabilities (or their
     log-odds). Pass `rngs={"noise": key}` to `apply`, or `rngs=key`, as for Dropout. Without a key,
     and in `init`, every example gets the same fixed points, so a prediction depends only on its
-    features: not on its position in the batch, nor on the other examples.
+    features: not on its position in the batch, nor on the other examples. Inside `nn.vmap` and
+    `nn.scan`, flax hides a key that `split_rngs` does not name.
 
     The latent is sown as `intermediates/latent`, divided by the temperature.
 

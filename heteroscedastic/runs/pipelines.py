@@ -1,6 +1,6 @@
 """Builds the pipeline of the data set that a config names."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any
 
@@ -11,6 +11,7 @@ from jaxtyping import Int
 
 from heteroscedastic import curation, smoothing, tasks
 from heteroscedastic.bind import in_section, lookup
+from heteroscedastic.curation import label_noise
 from heteroscedastic.data import augment, chains, split_spec
 from heteroscedastic.data import dataset as dataset_lib
 from heteroscedastic.data.dataset import Dataset
@@ -233,6 +234,8 @@ def _requires_boxes(config: dict[str, Any], operations: dict[str, Any]) -> bool:
 def _curate(config: dict[str, Any]) -> Callable[[Dataset], Dataset]:
     """Curation, then the validation split that is held out, if any."""
     links = in_section("curation", chains.parse, curation, config["curation"])
+    if _soft_labels(config):
+        _check_labels_are_kept(config, links)
     seed = config["seed"] if config["data"]["seed"] is None else config["data"]["seed"]
 
     def curate(stored):
@@ -242,6 +245,17 @@ def _curate(config: dict[str, Any]) -> Callable[[Dataset], Dataset]:
         )
 
     return curate
+
+
+def _check_labels_are_kept(config: dict[str, Any], links: Sequence[Callable]) -> None:
+    """Raises a ValueError where curation changes labels, as soft labels stay as they are."""
+    for function in (getattr(link, "func", link) for link in links):
+        if function.__module__ == label_noise.__name__:
+            raise ValueError(
+                f"config.curation {function.__name__!r} changes labels, but config.smoothing"
+                f" {config['smoothing']['name']!r} trains on soft labels of the data, which stay as"
+                " they are; remove one of the two."
+            )
 
 
 def _words(config: dict[str, Any], names: tuple[str, ...]) -> dict[str, Any]:

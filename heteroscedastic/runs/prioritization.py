@@ -129,7 +129,9 @@ def _facts(run, epoch, chosen, former, values):
             facts["class_counts"] = counts.tolist()
         clean = run.pipeline.clean_labels["train"]
         if not np.array_equal(clean, train.labels):
-            facts["wrong_label_fraction"] = _mean((clean != train.labels)[chosen.rows])
+            is_known = clean[chosen.rows] >= 0
+            is_wrong = (clean != train.labels)[chosen.rows]
+            facts["wrong_label_fraction"] = _mean(is_wrong[is_known])
     return facts
 
 
@@ -291,8 +293,10 @@ class Target:
                 f" this run is trained on {our_data[1]!r} of {our_data[0]!r}; its scores are of its"
                 " own examples, so give both runs the same config.data."
             )
-        their_score, our_score = (c["score"]["name"] for c in (self.saved.config, self._run.config))
-        if their_score != our_score:
+        their_score, our_score = (
+            (c.get("score") or {}).get("name") for c in (self.saved.config, self._run.config)
+        )
+        if our_score is not None and their_score not in (None, our_score):
             raise ValueError(
                 f"{self._label} recorded the score {their_score!r}, but config.score.name is"
                 f" {our_score!r}; give both runs the same config.score."

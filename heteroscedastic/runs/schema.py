@@ -80,6 +80,11 @@ def checked(config: Mapping[str, Any]) -> dict[str, Any]:
     config = sections.completed(config)
     _check_translation(config)
     _check_string("curation", config["curation"])
+    if config["data"].get("with_boxes") and "boxes" not in config["data"]["extras"]:
+        raise ValueError(
+            "config.data.with_boxes is True, but config.data.extras does not name the boxes; set"
+            f" extras={(*config['data']['extras'], 'boxes')!r}, or with_boxes to False."
+        )
     for path, declaration in sections.declarations(config).items():
         if path[0] not in sections.named_modules(config):
             settings = config[path[0]] if len(path) == 1 else config[path[0]][path[1]]
@@ -525,3 +530,14 @@ def _check_warm_start(settings: dict[str, Any]) -> None:
             f" {settings['weights']!r}; set one of them to None."
         )
     _check_choice("warm_start.checkpoint", settings["checkpoint"], _CHECKPOINTS)
+    has_source = settings["workdir"] is not None or settings["weights"] is not None
+    if settings["head"] and not has_source:
+        raise ValueError(
+            "config.warm_start.head is True, but no run is named to start from; set"
+            " config.warm_start.workdir or weights, or head to False."
+        )
+    if settings["checkpoint"] == "best" and settings["workdir"] is None:
+        raise ValueError(
+            "config.warm_start.checkpoint is 'best', but no run is named; set"
+            " config.warm_start.workdir, or checkpoint to 'last'."
+        )

@@ -86,7 +86,12 @@ def smoke(config: dict[str, Any], data_dir: str | None = None) -> tuple[dict[str
         hosts.log(
             "a smoke run is of another size than what config.warm_start names, so it starts afresh."
         )
-        config["warm_start"] |= {"workdir": None, "weights": None}
+        config["warm_start"] = {
+            "workdir": None,
+            "weights": None,
+            "checkpoint": "last",
+            "head": False,
+        }
     if not is_text:
         config["data"]["max_examples"] = _NUM_EXAMPLES
     for section, limits in _LARGEST.items():

@@ -87,6 +87,8 @@ def main() -> None:
     path, out = files.as_path(flags.input), files.as_path(flags.out)
     if out.exists():
         raise ValueError(f"{out} exists already; remove it, or give another --out.")
+    if out.name.endswith(".gz"):
+        raise ValueError(f"--out={out} would be plain text; give a name that does not end in .gz.")
     sentences = pairs.lines(path)
     if not any(sentences):
         raise ValueError(f"{path} has no sentence; write one a line.")

@@ -38,6 +38,12 @@ def shapes(model, size=64):
     )
 
 
+def test_images_in_which_no_anchor_fits_are_an_error():
+    model = detector(stem="cifar").clone(proposals=RegionProposals(**SMALL | dict(sizes=(64.0,))))
+    with pytest.raises(ValueError, match=r"no anchor lies inside an image of 32 x 32 pixels"):
+        shapes(model, 32)
+
+
 def test_resnet50_with_80_classes_has_the_parameters_counted_by_hand():
     model = Detector(
         backbone=ResNet50(), head=Deterministic(num_classes=81), proposals=RegionProposals()

@@ -426,6 +426,11 @@ def test_a_line_says_what_was_chosen(trained):
     wrong = run.pipeline.clean_labels["train"] != train.labels
     assert wrong.any()
     assert first.facts["wrong_label_fraction"] == pytest.approx(wrong[a].mean())
+    clean = run.pipeline.clean_labels["train"].copy()
+    clean[a[::2]] = -1  # unknown
+    run.pipeline.clean_labels["train"] = clean
+    partly = prioritization.choice(run, scores, 30)
+    assert partly.facts["wrong_label_fraction"] == pytest.approx(wrong[a[1::2]].mean())
 
 
 def test_a_score_that_is_nan_stops_the_run_with_ids_and_step(tmp_path, monkeypatch):
@@ -609,6 +614,10 @@ def test_a_target_that_lacks_the_scores_of_an_epoch_is_an_error(trained, tmp_pat
     (target / "scores" / "4.npz").unlink()
     run = assembly.build(config(scores="target", target=str(target)))
     with pytest.raises(ValueError, match=r"lacks the scores of epoch 4 of the 5 epochs"):
+        prioritization.Target(run)
+    loop.train(plain(**{"training.num_epochs": 1.0}), str(tmp_path / "plain"))  # has no score
+    run = assembly.build(config(scores="target", target=str(tmp_path / "plain")))
+    with pytest.raises(ValueError, match=r"lacks the scores of epoch 0 .*record=True"):
         prioritization.Target(run)
 
 

@@ -87,6 +87,19 @@ def test_a_run_whose_soft_labels_are_no_distribution_fails_before_it_trains(data
     assembly.build({**given, "smoothing": dict(name="hard")}, data_dir)
 
 
+def test_noise_that_soft_labels_would_not_have_is_an_error(data_dir):
+    given = config("votes", dict(name="given", field="votes"), ("votes",))
+    with pytest.raises(ValueError, match=r"'symmetric' changes labels, but config\.smoothing"):
+        assembly.build({**given, "curation": "symmetric(rate=0.4)"}, data_dir)
+
+
+def test_boxes_that_extras_do_not_name_choose_no_examples(data_dir):
+    given = config("boxes", dict(name="hard"), ())
+    given["data"]["with_boxes"] = True
+    with pytest.raises(ValueError, match=r"config\.data\.extras does not name the boxes; set"):
+        assembly.build(given, data_dir)
+
+
 def test_a_run_learns_from_the_soft_labels_of_each_example(data_dir, tmp_path):
     arrays = dict(np.load(f"{data_dir}/boxes.npz"))
     votes = np.random.default_rng(0).dirichlet(np.ones(3), NUM["train"]).astype(np.float32)

@@ -57,8 +57,11 @@ def whole(tmp_path_factory, programs_once):
 
 
 def command(monkeypatch, directory, *flags):
-    words = [f"--run={directory}", f"--input={directory.parent / 'in.txt'}", *flags]
-    monkeypatch.setattr(sys, "argv", ["translate", *words, f"--out={directory.parent / 'out.txt'}"])
+    paths = {"run": directory} | {
+        flag: directory.parent / f"{name}.txt" for flag, name in (("input", "in"), ("out", "out"))
+    }
+    words = [f"--{flag}={path}" for flag, path in paths.items()]
+    monkeypatch.setattr(sys, "argv", ["translate", *words, *flags])
     translate.main()
 
 
@@ -298,6 +301,7 @@ def test_words_of_the_references_are_right_and_the_ends_of_sentences_count_for_n
         (b"eins\n", ("--beam_size=0",), r"--beam_size is 0; it must be a whole number >= 1"),
         (b"eins\n", (), r"is of the task 'multiclass', which has no translations; give a run"),
         (b"eins\n", (), r"out\.txt exists already; remove it, or give another --out\."),
+        (b"eins\n", ("--out=a.gz",), r"--out=a\.gz would be plain text; give a name that does"),
     ],
 )
 def test_what_cannot_be_translated_is_an_error_of_one_line(

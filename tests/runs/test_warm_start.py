@@ -221,6 +221,8 @@ def test_a_flipped_bit_of_the_source_is_told(upstream, tmp_path):
         (dict(directory="a"), "config.warm_start has no setting 'directory'"),
         (dict(workdir="a", checkpoint="first"), "choose one of last, best"),
         (dict(workdir="a", head="yes"), "it must be True or False"),
+        (dict(head=True), "head is True, but no run is named to start from"),
+        (dict(weights="b", checkpoint="best"), "checkpoint is 'best', but no run is named"),
     ],
 )
 def test_a_section_that_is_none_is_an_error(source, message):

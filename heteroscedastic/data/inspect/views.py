@@ -107,9 +107,17 @@ def _stored_examples(
         extras = [name for name in data["extras"] if name != "clean_labels"]
         reading = {"extras": extras, "max_boxes": data["max_boxes"]}
     stored = store.stored_dataset(data["name"], data_dir, **reading)
-    part = split_spec.parse((data.get("splits") or {}).get("train", "train"), stored.sizes)
+    entry = (data.get("splits") or {}).get("train", "train")
+    expression = entry["split"] if isinstance(entry, Mapping) else entry
+    part = split_spec.parse(expression, stored.sizes)
     examples = stored.read(part._replace(stop=min(part.stop, part.start + _MAX_SEARCH)))
     field = data.get("label", "label")
+    for name in (field, "boxes") if has_boxes else (field,):
+        if name not in examples.fields:
+            raise ValueError(
+                f"{stored.where} has no field {name!r}; its fields are"
+                f" {', '.join(examples.fields)}."
+            )
     labels, class_names = examples.fields[field], stored.class_names
     checks.labels(labels, examples.ids, len(class_names), f"{stored.where}: {part.split}, {field}")
     max_classes = data.get("max_classes") or np.inf

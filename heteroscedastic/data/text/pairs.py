@@ -5,6 +5,7 @@ They lie in the folder `text` of the directory of data sets, or beside that dire
 line n of the other. The set "numbers" needs no files.
 """
 
+import codecs
 import gzip
 import zlib
 from collections.abc import Iterable, Mapping
@@ -161,6 +162,7 @@ def lines(path: files.Path) -> list[str]:
             content = gzip.decompress(content)
         except (OSError, EOFError, zlib.error) as error:
             raise ValueError(f"{path} is damaged ({error}); write it again.") from None
+    content = content.removeprefix(codecs.BOM_UTF8)
     decoded = []
     for number, line in enumerate(content.removesuffix(b"\n").split(b"\n"), start=1):
         try:

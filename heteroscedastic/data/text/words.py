@@ -85,8 +85,8 @@ def split_words(sentences: Sequence[str], merges: str) -> list[list[str]]:
 
 
 def joined(parts: Iterable[str]) -> str:
-    """The tokenized sentence of these parts."""
-    return " ".join(parts).replace(f"{_JOINT} ", "")
+    """The tokenized sentence of these parts; its last word may lack its end."""
+    return f"{' '.join(parts)} ".replace(f"{_JOINT} ", "").rstrip(" ")
 
 
 def vocabulary(sentences: Iterable[Sequence[str]]) -> tuple[str, ...]:

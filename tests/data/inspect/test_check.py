@@ -176,6 +176,8 @@ def with_boxes(directory):
 
 def test_the_sheet_shows_the_boxes_of_each_view(tmp_path):
     config = with_boxes(tmp_path)
+    own_chain = dict(split="train", eval="value_range(-1, 1)")
+    config["data"]["splits"] = {"train": own_chain, "test": "test"}
     with Image.open(io.BytesIO(views.sheet(config, str(tmp_path)))) as image:
         drawn = np.asarray(image).astype(int)
     red = (drawn == contact_sheet._BOX_COLOR).all(axis=-1)
@@ -228,6 +230,13 @@ def test_a_field_without_labels_is_reported(tmp_path, pipeline):
     sample.write("cifar10_n", str(tmp_path), ["train", "test"])
     _, problems = report(config_of("cifar10_n_hom", {"label": "colour", **pipeline}), str(tmp_path))
     assert "has no label field 'colour'" in problems
+
+
+@pytest.mark.parametrize("change", [{"label": "colour"}, {"extras": ("boxes",), "max_boxes": 2}])
+def test_a_sheet_of_a_field_that_is_not_there_is_an_error_that_names_it(change):
+    field = change.get("label", "boxes")
+    with pytest.raises(ValueError, match=f"has no field '{field}'; its fields are "):
+        views.sheet(config_of("digits_hom", change), None)
 
 
 @needs_library

@@ -40,6 +40,7 @@ def test_parts_of_words_join_to_the_text(num_merges):
     merges = words.learned_merges(tokenized, num_merges)
     parts = words.split_words(tokenized, merges)
     assert [words.joined(p) for p in parts] == tokenized
+    assert words.joined(["hel@@", "lo", "wor@@"]) == "hello wor"  # cut off by a limit of tokens
     names = words.vocabulary(parts)
     tokens, lengths = words.encoded(parts, names)
     ends = np.split(tokens, np.cumsum(lengths)[:-1])
@@ -98,6 +99,11 @@ def test_splits_are_slices_of_stored_ones_and_of_other_sets(tmp_path):
     found = read(tmp_path, splits=splits, max_examples=2)
     assert found["train"] == pairs.Pairs(["hund"], ["dog"], first=1)
     assert found["shift"] == pairs.Pairs(["a", "b"], ["x", "y"])
+
+
+def test_the_mark_of_a_file_of_windows_is_no_word(tmp_path):
+    (tmp_path / "a.gz").write_bytes(gzip.compress(b"\xef\xbb\xbfein hund\nzwei\n"))
+    assert pairs.lines(tmp_path / "a.gz") == ["ein hund", "zwei"]
 
 
 @pytest.mark.parametrize(
