@@ -276,6 +276,8 @@ def main() -> None:
     parser.add_argument("--every", type=float, default=60.0, help="mean seconds between faults")
     parser.add_argument("--seed", type=int, default=0)
     flags, main_arguments = parser.parse_known_args()
+    if Path(flags.out).exists() and any(Path(flags.out).iterdir()):
+        parser.error(f"--out={flags.out} is not empty, and its runs would be complete already.")
     arguments = main_arguments or list(_DEFAULT_ARGUMENTS)
     arguments += [f"--config.training.num_epochs={flags.epochs}"]
     out, record = Path(flags.out), {}

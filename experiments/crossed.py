@@ -114,7 +114,17 @@ def path(saved_results: files.Path) -> files.Path:
 def identified_again(
     entries: Sequence[dict[str, Any]], renamed: Mapping[str, str]
 ) -> list[dict[str, Any]]:
-    """The saved entries with new identities of their runs, by the old ones."""
+    """The saved entries with new identities of their runs, by the old ones.
+
+    Raises:
+      ValueError: a run is not among them.
+    """
+    for run in {run for entry in entries for side in entry["runs"] for run in side}:
+        if run not in renamed:
+            raise ValueError(
+                f"the saved intervals are of a run {run[:8]} whose results are not saved; identify"
+                " this table again before the table whose runs it uses."
+            )
     return [
         entry | {"runs": [[renamed[run] for run in side] for side in entry["runs"]]}
         for entry in entries

@@ -23,7 +23,7 @@ class Derived:
         Args:
           command: the module, by its file in experiments/STUDY/.
           flags: table and scale.
-          jobs: of the table.
+          jobs: of the table, or some of them.
 
         Raises:
           SystemExit: no job has a complete run or saved numbers; says what to run.
@@ -31,6 +31,8 @@ class Derived:
         path = Path(command)
         directory = study.saved_path(path.parent.name, flags.table, flags.scale).parent / path.stem
         self.path = directory / f"{flags.table}.{flags.scale}.json"
+        of_table = study.jobs(study.table(path.parent.name, flags.table), flags.scale, directory)
+        self._known = {job.fingerprint for job in (*of_table, *jobs)}
         self.saved = files.read_json(self.path) if self.path.exists() else {}
         self.used: dict[str, Any] = {}
         if not any(_is_complete(job) or job.fingerprint in self.saved for job in jobs):
@@ -66,13 +68,20 @@ class Derived:
         return numbers
 
     def save(self) -> None:
-        """Writes the numbers that were asked for."""
-        files.write_json(self.path, self.used)
-        print(f"\n{self.path}: numbers of {len(self.used)} runs are saved.")
+        """Writes the numbers that were asked for, and keeps others of runs of the table."""
+        content = {name: entry for name, entry in self.saved.items() if name in self._known}
+        for name, entry in self.used.items():
+            former = content.get(name, {}).get("numbers", {})
+            content[name] = entry | {"numbers": former | entry["numbers"]}
+        files.write_json(self.path, content)
+        print(
+            f"\n{self.path}: numbers of {len(content)} runs are saved, {len(self.used)} of them by"
+            " this command."
+        )
 
 
 def _is_complete(job: study.Job) -> bool:
-    return (job.directory / "results.json").exists()
+    return study.run_results(job) is not None
 
 
 def add_flag(parser: argparse.ArgumentParser) -> None:

@@ -15,6 +15,7 @@ from experiments import paper_numbers, study
 from heteroscedastic import files, user_errors
 from heteroscedastic.analysis.report import build, comparison
 from heteroscedastic.analysis.report.comparison import Group
+from heteroscedastic.analysis.uncertainty import calibration
 from heteroscedastic.runs import loaded_run
 
 
@@ -92,7 +93,8 @@ def main() -> None:
     reference = paper(chosen, regime, numbers)
     if reference:
         reference["numbers"] = {row.name: reference["numbers"][row.name] for row in rows}
-    compared = comparison.load(rows, regime.report, regime.fitted_on, flags.data_dir)
+    fit = None if regime.fitted_on == calibration.HALVES else regime.fitted_on
+    compared = comparison.load(rows, regime.report, fit, flags.data_dir)
     print(f"wrote {build.write(compared, flags.out, reference, build.print_line)}")
 
 

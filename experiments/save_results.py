@@ -14,6 +14,7 @@ writes the file again with the identities that the present code gives to the sam
 and seeds, after a change of the code that changes what configs say but no result.
 """
 
+import argparse
 import json
 from typing import Any
 
@@ -74,6 +75,16 @@ def rekeyed(saved: dict[str, dict[str, Any]], jobs: list[study.Job]) -> dict[str
     return result
 
 
+def _renamed_shared(flags: argparse.Namespace, chosen: study.Table) -> dict[str, str]:
+    """Old and new identities of the saved results of the table whose runs a table uses."""
+    name = chosen.scales[flags.scale].runs
+    if name is None or not study.saved_path(flags.study, name, flags.scale).exists():
+        return {}
+    before = files.read_json(study.saved_path(flags.study, name, flags.scale))
+    jobs = study.jobs(study.table(flags.study, name), flags.scale, files.as_path(flags.out) / name)
+    return dict(zip(before, rekeyed(before, jobs), strict=True))
+
+
 @user_errors.one_line()
 def main() -> None:
     """Adds the results of complete runs to the saved results of a table."""
@@ -92,6 +103,7 @@ def main() -> None:
         if of_pairs.exists():
             before = files.read_json(path)
             renamed = dict(zip(before, rekeyed(before, jobs), strict=True))
+            renamed |= _renamed_shared(flags, chosen)
             entries = crossed.identified_again(files.read_json(of_pairs), renamed)
             files.write_json(of_pairs, entries)
             print(f"{of_pairs}: {len(entries)} pairs of rows identified again.")

@@ -293,7 +293,7 @@ def job_results(
       ValueError: a directory holds a run of another config.
     """
     return [
-        JobResult(job, _results(job) or (saved or {}).get(job.fingerprint))
+        JobResult(job, run_results(job) or (saved or {}).get(job.fingerprint))
         for job in jobs(chosen, scale, out)
     ]
 
@@ -402,7 +402,12 @@ def tuned_results(results: list[JobResult], regime: Regime, metric: str) -> Resu
     }
 
 
-def _results(job: Job) -> dict[str, Any] | None:
+def run_results(job: Job) -> dict[str, Any] | None:
+    """The results of the run of a job; None if it is not complete.
+
+    Raises:
+      ValueError: the directory holds a run of another config.
+    """
     if not (job.directory / "results.json").exists():
         return None
     record = run_record.read(job.directory)

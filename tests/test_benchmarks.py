@@ -165,6 +165,17 @@ def test_the_soak_test_fails_if_metrics_differ_or_a_process_grows():
     ]
 
 
+def test_the_soak_test_refuses_a_directory_whose_runs_may_be_complete(
+    tmp_path, monkeypatch, capsys
+):
+    soak = load("soak")
+    (tmp_path / "undisturbed").mkdir()
+    monkeypatch.setattr("sys.argv", ["soak", f"--out={tmp_path}"])
+    with pytest.raises(SystemExit):
+        soak.main()
+    assert "is not empty" in capsys.readouterr().err
+
+
 def test_the_soak_test_never_damages_both_of_the_last_two_checkpoints(tmp_path):
     soak = load("soak")
 

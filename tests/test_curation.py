@@ -1,3 +1,4 @@
+import functools
 import tracemalloc
 
 import numpy as np
@@ -6,6 +7,8 @@ from scipy import special, stats
 
 from heteroscedastic import curation, label_lists
 from heteroscedastic.curation import draws
+from heteroscedastic.data import dataset
+from heteroscedastic.data.dataset import Dataset, Split
 
 N, K = 20_000, 6
 IDS = np.arange(N, dtype=np.int32)
@@ -130,11 +133,16 @@ def test_random_pairs_do_not_depend_on_the_rate():
     assert changes[0] == changes[1]
 
 
-def test_given_and_random_pairs_in_one_chain_have_independent_noise():
-    rate, ids, labels = 0.4, np.arange(N), np.zeros(N, np.int32)
-    _, given = curation.confuse_pairs(0, ids, labels, 2, pairs=((0, 1),), rate=rate)
-    _, both = curation.confuse_random_pairs(0, ids, given, 2, num_pairs=1, rate=rate)
-    assert_rate(both == 1, 2 * rate * (1 - rate))  # once; of the same numbers it would be 0
+@pytest.mark.parametrize("order", [1, -1])
+def test_given_and_random_pairs_in_one_chain_have_independent_noise(order):
+    rate, split = 0.4, Split(np.zeros((N, 1), np.float32), np.zeros(N, np.int32), np.arange(N))
+    chain = (
+        functools.partial(curation.confuse_pairs, pairs=((0, 1),), rate=rate),
+        functools.partial(curation.confuse_random_pairs, num_pairs=1, rate=rate),
+    )[::order]
+    curated = dataset.curate(Dataset({"train": split}, ("a", "b")), 0, chain)
+    # Swapped once; of the same numbers an example would be swapped twice or never.
+    assert_rate(curated.splits["train"].labels == 1, 2 * rate * (1 - rate))
 
 
 def test_every_pair_of_classes_is_drawn_by_some_seed():

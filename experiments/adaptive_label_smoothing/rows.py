@@ -114,7 +114,10 @@ def _paper_table(
             table=f"table_{number}",
             where=where or {},
             columns={metric: _COLUMNS[metric] for metric in columns},
-            note=_NOTE.replace("300", "72") if number == 6 else _NOTE,
+            note={
+                3: _NOTE.replace("ResNet-50", "ResNet-101"),
+                6: _NOTE.replace("300", "72"),
+            }.get(number, _NOTE),
         ),
     )
 

@@ -187,7 +187,8 @@ def table_parser(description: str) -> argparse.ArgumentParser:
 def table_results(flags: argparse.Namespace) -> tuple[study.Table, list[study.JobResult]]:
     """The table that the flags name, and its results."""
     chosen = study.table("correlated_label_noise", flags.table)
-    saved = study.saved_results("correlated_label_noise", flags.table, flags.scale)
+    saved = study.shared_results("correlated_label_noise", chosen, flags.scale)
+    saved |= study.saved_results("correlated_label_noise", flags.table, flags.scale)
     out = files.as_path(flags.out) / "correlated_label_noise" / flags.table
     results = study.job_results(chosen, flags.scale, out, saved)
     return chosen, study.results_at(chosen, results, flags.at) if flags.at else results

@@ -32,7 +32,7 @@ def main() -> None:
         name = f"{features.STATES}{job.row}_{job.seed}"
         if (out / f"{name}.npz").exists():
             continue
-        if not (job.directory / "results.json").exists():
+        if study.run_results(job) is None:
             raise FileNotFoundError(
                 f"{job.directory} has no complete run; train it with python -m experiments.run"
                 f" --study={_STUDY} --table={_TABLE} --scale={flags.scale} --rows {job.row}."

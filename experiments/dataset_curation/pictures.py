@@ -142,7 +142,8 @@ def _of_results(flags: argparse.Namespace) -> Figure:
         chosen,
         flags.scale,
         files.as_path(flags.runs) / _STUDY / flags.table,
-        study.saved_results(_STUDY, flags.table, flags.scale),
+        study.shared_results(_STUDY, chosen, flags.scale)
+        | study.saved_results(_STUDY, flags.table, flags.scale),
     )
     tuned = study.tuned_results(results, chosen.regimes["test"], chosen.select_metric)
     is_by_class = "classes" in chosen.metrics

@@ -25,16 +25,22 @@ def confuse_pairs(
       pairs: disjoint pairs of classes, such as ((1, 7), (4, 9)).
       rate: probability in [0, 1].
     """
+    draws.check_rate("rate", rate)
+    draws.check_single(labels, "confuse_pairs")
     flat = _paired_classes("pairs", pairs, num_classes)
     if len(set(flat)) != len(flat):
         raise ValueError(f"pairs must be disjoint pairs of classes, but are {pairs}.")
-    return ids, _swapped(seed, "confuse_given_pairs", ids, labels, num_classes, pairs, rate)
+    partner = np.arange(num_classes)
+    for a, b in pairs:
+        partner[a], partner[b] = b, a
+    is_flipped = draws.uniforms(seed, "confuse_pairs", ids) < rate
+    return ids, np.where(is_flipped, partner[labels], labels).astype(np.int32)
 
 
 def confuse_random_pairs(
     seed: int, ids: Ids, labels: Labels, num_classes: int, *, num_pairs: int, rate: float
 ) -> tuple[Ids, Labels]:
-    """`confuse_pairs` with `num_pairs` random disjoint pairs and random numbers of its own."""
+    """`confuse_pairs` with `num_pairs` random disjoint pairs."""
     if not 0 <= 2 * num_pairs <= num_classes:
         raise ValueError(
             f"num_pairs is {num_pairs}, but {num_classes} classes have at most {num_classes // 2}."
@@ -42,7 +48,7 @@ def confuse_random_pairs(
     order = draws.generator(seed, "random_pairs").permutation(num_classes)
     classes = order[: 2 * num_pairs].tolist()
     pairs = tuple(zip(classes[::2], classes[1::2]))
-    return ids, _swapped(seed, "confuse_pairs", ids, labels, num_classes, pairs, rate)
+    return confuse_pairs(seed, ids, labels, num_classes, pairs=pairs, rate=rate)
 
 
 def drop_and_add(
@@ -236,17 +242,6 @@ def permute_labels(
     noisy = labels.astype(np.int32)
     noisy[rows] = labels[draws.generator(seed, "permutation").permutation(rows)]
     return ids, noisy
-
-
-def _swapped(seed, purpose, ids, labels, num_classes, pairs, rate):
-    """The labels after swaps of pairs, each with probability `rate`."""
-    draws.check_rate("rate", rate)
-    draws.check_single(labels, "confuse_pairs")
-    partner = np.arange(num_classes)
-    for a, b in pairs:
-        partner[a], partner[b] = b, a
-    is_flipped = draws.uniforms(seed, purpose, ids) < rate
-    return np.where(is_flipped, partner[labels], labels).astype(np.int32)
 
 
 def _paired_classes(name: str, pairs: Pairs, num_classes: int) -> list[int]:

@@ -14,6 +14,9 @@ from jaxtyping import Float, Int, Shaped, UInt8
 from heteroscedastic.curation import draws
 from heteroscedastic.data.split_spec import Slice
 
+# Curation functions that draw the random numbers of another one.
+_SAME_DRAWS = {"confuse_random_pairs": "confuse_pairs"}
+
 
 class Split(NamedTuple):
     """Examples of one split, in NumPy.
@@ -63,16 +66,17 @@ def curate(dataset: Dataset, seed: int, chain: Sequence[Callable]) -> Dataset:
     num_calls = Counter()
     for link in chain:
         # The seed depends on the number of earlier calls of the same function, so that calling it
-        # twice draws different noise, and the order of different functions does not matter.
+        # twice draws different noise, and the order of functions with other draws does not matter.
         name = getattr(link, "func", link).__name__
-        link_seed = seed + (num_calls[name] << 32)
+        stream = _SAME_DRAWS.get(name, name)
+        link_seed = seed + (num_calls[stream] << 32)
         depends_on_images = "images" in inspect.signature(link).parameters
         images = {"images": train.inputs[_rows(train.ids, ids)]} if depends_on_images else {}
         try:
             ids, labels = link(link_seed, ids, labels, len(dataset.class_names), **images)
         except ValueError as error:
             raise ValueError(f"{name}: {error}") from None
-        num_calls[name] += 1
+        num_calls[stream] += 1
     curated = train.take(_rows(train.ids, ids))._replace(labels=labels, ids=ids)
     return dataset._replace(splits={**dataset.splits, "train": curated})
 

@@ -23,6 +23,7 @@ from heteroscedastic.files.paths import (
     move,
     reach,
     resolved,
+    size,
     user_cache,
 )
 
@@ -43,6 +44,7 @@ __all__ = [
     "read_arrays",
     "read_json",
     "resolved",
+    "size",
     "sweep",
     "user_cache",
     "write_arrays",

@@ -34,7 +34,7 @@ def cached_arrays(kind: str, fingerprint: str, compute: Callable[[], Arrays]) ->
         path = paths.user_cache() / kind / f"{fingerprint[:32]}.npz"
     except RuntimeError:  # the user has no home directory
         return compute()
-    if path.exists():
+    if _is_there(path):
         try:
             arrays = formats.read_arrays(path)
             if str(arrays.pop(_FINGERPRINT)) == fingerprint:
@@ -49,3 +49,10 @@ def cached_arrays(kind: str, fingerprint: str, compute: Callable[[], Arrays]) ->
     except OSError as error:
         warnings.warn(f"{kind} is not saved: {error}.", stacklevel=3)
     return arrays
+
+
+def _is_there(path: paths.Path) -> bool:
+    try:
+        return path.exists()
+    except OSError:  # a home directory of another user
+        return False

@@ -5,7 +5,7 @@ import logging
 import os
 import pathlib
 import threading
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 # Buckets are accessed by gcsfs whether TensorFlow is installed or not, as only this way is tested.
 # Epath reads the variable once.
@@ -103,6 +103,12 @@ def in_bucket(path: Path) -> bool:
     A bucket has no locks and no partial files, and renaming copies.
     """
     return "://" in os.fspath(path)
+
+
+def size(path: Path) -> int:
+    """The bytes of a file."""
+    found: Any = path.stat()
+    return found.length if in_bucket(path) else found.st_size
 
 
 def absolute(path: Path) -> Path:

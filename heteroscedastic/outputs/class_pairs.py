@@ -97,7 +97,11 @@ def confused_pairs(
 
 def _pair_sums(latent: LatentGaussian, log_probs: np.ndarray | None) -> PairSums:
     num_examples, num_classes = latent.loc.shape
-    chunk = max(1, min(num_examples, _VALUES // num_classes**2))
+    # With a readout, its width is that of the loadings of an example.
+    width = num_classes if latent.readout is None else max(latent.readout.shape)
+    if latent.factor_loadings is not None:
+        width += latent.factor_loadings.shape[-1]
+    chunk = max(1, min(num_examples, _VALUES // (num_classes * width)))
     total = PairSums(np.zeros((num_classes, num_classes)), np.zeros((num_classes, num_classes)))
     for start in range(0, num_examples, chunk):
         rows = slice(start, start + chunk)

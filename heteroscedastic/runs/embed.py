@@ -23,6 +23,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from flax import errors as flax_errors
 from flax import linen as nn
 from flax import traverse_util
 from jax.sharding import NamedSharding, PartitionSpec
@@ -73,9 +74,10 @@ def network(name: str, weights: str | None, chain: str | None, size: int, seed: 
 
     if weights is None:
         variables = start(jax.random.key(seed))
-        return Network(backbone, variables, chain or _CHAIN, f"random, seed {seed}")
+        chain = _CHAIN if chain is None else chain
+        return Network(backbone, variables, chain, f"random, seed {seed}")
     if weights == "pretrained":
-        chain = chain or f"to_rgb|{pretrained.images(name).chain}"
+        chain = f"to_rgb|{pretrained.images(name).chain}" if chain is None else chain
         weights = f"{pretrained.PREFIX}{name}"
     elif chain is None:
         raise ValueError(
@@ -244,7 +246,7 @@ def _parsed() -> argparse.Namespace:
     parser.add_argument(
         "--chain", help="operations on the resized images; required for --weights=FILE"
     )
-    parser.add_argument("--seed", type=int, default=0, help="of random weights")
+    parser.add_argument("--seed", type=int, help="of random weights; 0 by default")
     parser.add_argument(
         "--batch_size", type=int, default=64, help="images, or rows of sentences, at a time"
     )
@@ -254,6 +256,8 @@ def _parsed() -> argparse.Namespace:
         parser.error("give one of --backbone and --run.")
     if flags.run and flags.weights:
         parser.error("--weights is of --backbone; a run has its own.")
+    if flags.seed is not None and (flags.run or flags.weights):
+        parser.error("--seed is of random weights; leave it out with --weights and --run.")
     if min(flags.batch_size, flags.size or 1) < 1:
         parser.error("--batch_size and --size must be >= 1.")
     return flags
@@ -277,7 +281,7 @@ def _image_job(flags: argparse.Namespace) -> Job:
     else:
         if size is None and flags.weights == "pretrained":
             size = pretrained.images(flags.backbone).size
-        net = network(flags.backbone, flags.weights, flags.chain, size or 32, flags.seed)
+        net = network(flags.backbone, flags.weights, flags.chain, size or 32, flags.seed or 0)
     batch_size = -(-flags.batch_size // jax.local_device_count()) * jax.local_device_count()
 
     def inputs(parts_dir):
@@ -345,24 +349,34 @@ def write(job: Job, data: str, name: str, out: files.Path) -> None:
         "dtype": "float16",
     }
     path, description = out / f"{name}.npz", out / f"{name}.json"
-    if description.exists() and files.read_json(description) != files.plain(recipe):
+    parts_dir = out / f"{name}_parts"
+    files.sweep(out, f"{name}.*")
+    files.sweep(parts_dir, "*.npz")
+    has_features = path.exists() or any(parts_dir.glob("*.npz"))
+    is_other = description.exists() and files.read_json(description) != files.plain(recipe)
+    if is_other and has_features:
         raise ValueError(
             f"{description} is of other features than these; choose another --out, or remove it"
             f" with {name}.npz and {name}_parts."
         )
     if path.exists():
         raise SystemExit(f"{path} exists already; remove it to write it again.")
-    parts_dir = out / f"{name}_parts"
     parts_dir.mkdir(parents=True, exist_ok=True)
     files.write_json(description, recipe)
-    arrays = job.inputs(parts_dir)
+    try:
+        arrays = job.inputs(parts_dir)
+    except flax_errors.ScopeParamShapeError as error:
+        raise ValueError(
+            f"the examples of {data} do not fit the parameters of the backbone; give a --chain that"
+            f" makes them fit, such as to_rgb. Flax: {str(error).partition(' (https')[0]}"
+        ) from None
     files.write_arrays(path, job.labels | arrays)
     for part in parts_dir.glob("*.npz"):
         part.unlink()
     if not files.in_bucket(out):  # which has no directories
         parts_dir.rmdir()
     shape = next(iter(arrays.values())).shape
-    print(f"wrote {path}: {shape[1]} features, {path.stat().st_size / 1e6:.1f} MB")
+    print(f"wrote {path}: {shape[1]} features, {files.size(path) / 1e6:.1f} MB")
 
 
 @user_errors.one_line()

@@ -366,9 +366,9 @@ def renamed(
 ) -> dict[str, Any]:
     """The config after overrides, without settings of parts that an override replaced.
 
-    Where an override changes the name in a section, a setting that the section still has at the
-    default of the former part is left out, so that the default of the new part holds. Other
-    settings stay, and are an error if the new part lacks them.
+    Where an override changes the name in a section, a setting of the config is left out if the new
+    part does not have it, or if it is the default of the former part, so that the default of the
+    new part holds. Settings that an override gives stay, and are an error if the part lacks them.
 
     Args:
       before: config without overrides.
@@ -382,12 +382,13 @@ def renamed(
             continue
         if section in overridden or former.get("name") == new.get("name"):
             continue
-        former_defaults = bind.defaults(bind.lookup(module, former["name"]))
+        defaults = bind.defaults(bind.lookup(module, former["name"]))
+        declared = bind.declared_settings(bind.lookup(module, new["name"]))
         result[section] = {
             name: value
             for name, value in new.items()
             if f"{section}.{name}" in overridden
-            or name not in former_defaults
-            or value != former_defaults[name]
+            or name == "name"
+            or (name in declared and (name not in defaults or value != defaults[name]))
         }
     return result

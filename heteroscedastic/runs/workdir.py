@@ -53,7 +53,7 @@ def claimed(workdir: files.Path, config: dict[str, Any]) -> Iterator[dict[str, A
             for name in _FILES:
                 files.sweep(workdir, name)
             for folder in ("predictions", "scores"):
-                files.sweep(workdir / folder, "*.npz")
+                files.sweep(workdir / folder, "*")
             _write_config(workdir / "config.json", config)
             return None
 

@@ -19,6 +19,11 @@ def job(directory, seed):
 def jobs(tmp_path, monkeypatch):
     path = tmp_path / "repository" / "results" / "planted_noise.cpu.json"
     monkeypatch.setattr(derived.study, "saved_path", lambda *_: path)
+    monkeypatch.setattr(
+        derived.study,
+        "run_results",
+        lambda each: {} if (each.directory / "results.json").exists() else None,
+    )
     made = [job(tmp_path / f"seed_{seed}", seed) for seed in range(2)]
     for each in made:
         each.directory.mkdir()
@@ -54,6 +59,20 @@ def test_numbers_of_several_runs_are_those_of_these_seeds_and_points(jobs):
     assert saved.of_all(jobs[:1], "ensemble", gone) is None
     tuned_otherwise = jobs[1]._replace(point=(("head.temperature", 4.0),))
     assert saved.of_all([jobs[0], tuned_otherwise], "ensemble", gone) is None
+
+
+def test_what_was_saved_of_other_parts_and_runs_of_the_table_is_kept(jobs):
+    (jobs[1].directory / "results.json").touch()
+    whole = Derived(COMMAND, FLAGS, jobs)
+    for each in jobs:
+        whole.of(each, "last epoch", lambda: 1)
+    whole.save()
+    some = Derived(COMMAND, FLAGS, jobs)
+    some.of(jobs[0], "early stopping", lambda: 2)
+    some.save()
+    saved = Derived(COMMAND, FLAGS, jobs).saved
+    assert saved["job 0"]["numbers"] == {"last epoch": 1, "early stopping": 2}
+    assert saved["job 1"]["numbers"] == {"last epoch": 1}
 
 
 def test_a_run_comes_before_what_was_saved_of_it_and_other_runs_are_dropped(jobs):

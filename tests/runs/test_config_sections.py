@@ -30,10 +30,12 @@ def test_settings_at_the_default_of_a_part_go_with_its_name():
     assert head == {"name": "ParameterEfficient", "num_classes": 10, "num_factors": 6}
 
 
-def test_a_setting_that_differs_from_the_default_stays_and_is_refused_by_a_part_without_it():
-    config = study.config("digits_het_full", {"head.name": "Diagonal"})
+def test_settings_that_a_part_lacks_go_with_the_name_of_the_former_one():
+    head = study.config("digits_het_full", {"head.name": "Deterministic"})["head"]
+    assert head == {"name": "Deterministic", "num_classes": 10}
+    given = study.config("digits_het_full", {"head.name": "Diagonal", "head.num_factors": 6})
     with pytest.raises(ValueError, match=r"heads\.Diagonal has no setting 'num_factors'"):
-        bind.bind(heads, **config["head"])
+        bind.bind(heads, **given["head"])
 
 
 def test_an_overridden_setting_holds_also_where_it_is_the_default_of_the_former_part():

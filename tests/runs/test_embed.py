@@ -75,6 +75,8 @@ def test_a_stopped_command_resumes_to_the_same_bytes(monkeypatch, tmp_path):
         command(monkeypatch, *words, f"--out={tmp_path / 'stopped'}")
     assert not (tmp_path / "stopped" / "digits_ConvNet.npz").exists()
     calls.clear()
+    parts = tmp_path / "stopped" / "digits_ConvNet_parts"
+    (parts / ".train_00000500.npz.123.tmp").touch()  # of a process that was killed
     monkeypatch.setattr(embed, "embedded", lambda *args: (calls.append(1), original(*args))[1])
     command(monkeypatch, *words, f"--out={tmp_path / 'stopped'}")
     assert len(calls) == 3  # of five parts, two were there
@@ -82,6 +84,7 @@ def test_a_stopped_command_resumes_to_the_same_bytes(monkeypatch, tmp_path):
         (tmp_path / name / "digits_ConvNet.npz").read_bytes() for name in ("whole", "stopped")
     )
     assert first == second
+    assert not parts.exists()
 
 
 def test_a_run_gives_its_own_features(monkeypatch, tmp_path):
@@ -151,10 +154,16 @@ def test_features_of_changed_data_or_weights_are_not_resumed(monkeypatch, tmp_pa
         write_weights(weights, embed.network("ConvNet", None, None, 8, seed))
         write_images(tmp_path, [(8, 8)] * 2, labels)
 
+    original, calls = embed.embedded, []
+
     def stops(*args):
-        raise KeyboardInterrupt
+        if calls:
+            raise KeyboardInterrupt
+        calls.append(1)
+        return original(*args)
 
     write(0, [0, 1])
+    monkeypatch.setattr(embed, "_PART_SIZE", 1)
     with monkeypatch.context() as patch:
         patch.setattr(embed, "embedded", stops)
         with pytest.raises(SystemExit):
@@ -178,6 +187,19 @@ def test_features_of_changed_data_or_weights_are_not_resumed(monkeypatch, tmp_pa
 def test_bad_words_are_named(monkeypatch, tmp_path, words, message):
     with pytest.raises(SystemExit, match=message):
         command(monkeypatch, *words, f"--out={tmp_path}")
+
+
+def test_a_command_that_failed_does_not_block_the_corrected_one(monkeypatch, tmp_path, capsys):
+    for words, message in (
+        (["--chain=flip"], "flip"),
+        (["--chain=value_range(-1, 1)"], "do not fit the parameters of the backbone; give a --ch"),
+    ):
+        with pytest.raises(SystemExit, match=message):
+            command(monkeypatch, "--backbone=ConvNet", *words, f"--out={tmp_path}")
+    command(monkeypatch, "--backbone=ConvNet", f"--out={tmp_path}")
+    with pytest.raises(SystemExit):
+        command(monkeypatch, f"--run={tmp_path}", "--seed=1", f"--out={tmp_path}")
+    assert "--seed is of random weights; leave it out with --weights" in capsys.readouterr().err
 
 
 def test_features_too_large_for_float16_are_an_error():

@@ -20,6 +20,7 @@ from scipy.spatial import distance
 from heteroscedastic import latent as latent_lib
 from heteroscedastic.analysis.covariance import average as average_lib
 from heteroscedastic.analysis.covariance.average import Average
+from heteroscedastic.models import heads
 from heteroscedastic.runs import by_example
 from heteroscedastic.runs import loaded_run as loaded_run_lib
 from heteroscedastic.runs.loaded_run import LoadedRun
@@ -177,7 +178,11 @@ def visible_variance(
         return jax.lax.map(of_part, parts)
 
     num_classes = len(loaded_run.dataset["class_names"])
-    values_per_example = num_classes * (1 + getattr(run.model.head, "num_factors", 0))
+    num_factors = getattr(run.model.head, "num_factors", 0)
+    values_per_example = num_classes * (1 + num_factors)
+    if getattr(run.model.head, "noise_on", "utilities") == "features":
+        width = loaded_run.state.params["head"][heads.UTILITIES_LAYER]["kernel"].shape[0]
+        values_per_example = max(values_per_example, 2 * size * (width + num_factors))
     batch_size = max(1, min(run.steps.batch_size, _LATENT_VALUES // values_per_example))
     total = by_example.sum_predictions(loaded_run, split, sums, batch_size)
     return total.ravel()[: len(rows)] / num_examples

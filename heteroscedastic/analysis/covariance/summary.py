@@ -69,10 +69,10 @@ def average_covariance(loaded_run: LoadedRun, split: str = "test") -> Average:
 def _region_features(loaded_run: LoadedRun, split: str) -> Iterator[Float[np.ndarray, "n d"]]:
     run, state = loaded_run.run, loaded_run.state
     arrays = jax.device_put(run.pipeline.arrays[split])
-    arguments = (state.params, state.model_state, arrays)
-    features = jax.jit(lambda feed: run.features(*arguments, feed, run.chain_of(split))[0])
+    arguments = (state.params, state.model_state, arrays)  # not constants of the program
+    features = jax.jit(lambda *given: run.features(*given, run.chain_of(split))[0])
     for feed in run.pipeline.feeds(split, np.arange(run.steps.batch_size)):
-        values, is_region = map(np.asarray, features(feed))
+        values, is_region = map(np.asarray, features(*arguments, feed))
         yield values[is_region]
 
 
@@ -260,6 +260,10 @@ def main() -> None:
             "--top and --num_pairs must be at least 1; --num_classes and the number of classes in"
             " --classes must be at least 2."
         )
+    if flags.id is not None and (flags.class_name is not None or flags.by is not None):
+        parser.error("--id reports one example, without --class and --by; leave them out.")
+    if flags.class_name is not None and flags.classes is not None:
+        parser.error("--class reports all pairs of a class; leave out --classes.")
     compilation_cache.enable()
     loaded_run = loaded_run_lib.load(flags.run, flags.checkpoint, flags.data_dir)
     if not loaded_run_lib.has_noise(loaded_run.run.config):

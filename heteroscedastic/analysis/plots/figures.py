@@ -109,8 +109,8 @@ def svg(figure: Figure) -> bytes:
 
 
 def are_images(inputs: Shaped[np.ndarray, "n ..."]) -> bool:
-    """Whether inputs are pixels, and not features."""
-    return inputs.dtype == np.uint8 and inputs.ndim == 4
+    """Whether inputs are pixels of 1, 3 or 4 channels, which can be drawn."""
+    return inputs.dtype == np.uint8 and inputs.ndim == 4 and inputs.shape[-1] in (1, 3, 4)
 
 
 def png(image: UInt8[np.ndarray, "h w c"]) -> bytes:

@@ -82,7 +82,7 @@ def _is_signed(cell: Cell | None) -> bool:
 def _draw(axes, cell: Cell, is_signed: bool) -> None:
     grey = cell.image.mean(axis=-1)
     if cell.map is None:
-        is_grey = cell.image.shape[-1] == 1
+        is_grey = cell.image.shape[-1] not in (3, 4)
         axes.imshow(grey if is_grey else cell.image, cmap="gray" if is_grey else None)
     else:
         axes.imshow(grey, cmap="gray", vmin=0, vmax=255)

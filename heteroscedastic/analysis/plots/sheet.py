@@ -23,7 +23,8 @@ def sheet(
     """A figure of images, row by row.
 
     Args:
-      images: uint8 [n, height, width, channels] with 1 channel (grey) or 3 (red, green, blue).
+      images: uint8 [n, height, width, channels] with 1 channel (grey) or 3 (red, green, blue); a
+        fourth one (opacity) is not drawn.
       captions: text below each image; long lines are wrapped.
       title: of the figure.
       num_columns: images per row, at least 1.
@@ -31,6 +32,8 @@ def sheet(
     Raises:
       ValueError: there are no images, they have another shape or type, or captions are missing.
     """
+    if images.ndim == 4 and images.shape[-1] == 4:
+        images = images[..., :3]
     if images.ndim != 4 or images.dtype != np.uint8 or images.shape[-1] not in (1, 3):
         raise ValueError(
             f"images are {images.dtype} {images.shape}, but must be uint8 [n, height, width,"

@@ -163,7 +163,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     compilation_cache.enable()
     run_set = comparison.from_flags(flags)
     path = write(run_set, flags.out, read_paper(flags.paper), print_line)
-    print(f"wrote {path}, {path.stat().st_size / 1e6:.1f} MB")
+    print(f"wrote {path}, {files.size(path) / 1e6:.1f} MB")
 
 
 if __name__ == "__main__":

@@ -32,7 +32,10 @@ def curves(run_set: RunSet) -> Section:
     for metric, quantity in _QUANTITIES.items():
         series = {}
         for group, runs in zip(run_set.groups, logged):
-            by_part = {part: common_epochs(runs, f"{part}/{metric}") for part in ("train", "valid")}
+            splits = {"train": "train", "valid": _validation_split(group.runs[0].config)}
+            by_part = {
+                part: common_epochs(runs, f"{split}/{metric}") for part, split in splits.items()
+            }
             series[group.name] = {
                 part: values for part, values in by_part.items() if values is not None
             }
@@ -48,6 +51,10 @@ def curves(run_set: RunSet) -> Section:
     if not parts:
         parts.append(page.note("The runs log no metric at the same epochs."))
     return Section("Learning curves", parts)
+
+
+def _validation_split(config) -> str:
+    return (config.get("validation") or {"split": "valid"})["split"]
 
 
 def _curve(metric, quantity, series) -> Picture:

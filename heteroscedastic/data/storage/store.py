@@ -288,7 +288,7 @@ def main() -> None:
         else npz.arrays_of_dataset(_selection(source))
     )
     files.write_arrays(path, arrays)
-    print(f"wrote {path}, {path.stat().st_size / 1e6:.1f} MB")
+    print(f"wrote {path}, {files.size(path) / 1e6:.1f} MB")
 
 
 if __name__ == "__main__":

@@ -276,6 +276,22 @@ def test_a_missing_split_example_or_class_is_an_error(with_noise, monkeypatch):
             run_main(monkeypatch, f"--run={with_noise}", *flags)
 
 
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (("--id=3", "--class=two"), "without --class and --by; leave them out"),
+        (("--id=3", "--by=seen"), "without --class and --by; leave them out"),
+        (("--class=two", "--classes", "one", "two"), "all pairs of a class; leave out --classes"),
+    ],
+)
+def test_flags_that_are_of_another_report_are_refused(
+    monkeypatch, with_noise, capsys, flags, message
+):
+    with pytest.raises(SystemExit):
+        run_main(monkeypatch, f"--run={with_noise}", *flags)
+    assert message in capsys.readouterr().err
+
+
 def test_a_head_without_noise_is_an_error_and_nothing_is_written(
     without_noise, tmp_path, monkeypatch
 ):

@@ -43,6 +43,11 @@ def test_one_image_with_more_columns_than_images_is_a_sheet(tmp_path):
     assert "one" in svg.read_text()
 
 
+def test_opacity_is_not_drawn():
+    axes = sheet.sheet(images(channels=4), list("abcde")).axes[0]
+    np.testing.assert_array_equal(axes.get_images()[0].get_array(), images(channels=4)[0][..., :3])
+
+
 @pytest.mark.parametrize(
     ("pixels", "captions", "message"),
     [

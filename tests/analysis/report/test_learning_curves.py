@@ -1,7 +1,8 @@
 import numpy as np
 import pytest
 
-from heteroscedastic.analysis.report import curves_section
+from heteroscedastic.analysis.report import comparison, curves_section
+from heteroscedastic.runs.loaded_run import SavedRun
 
 
 def curve(tmp_path, *lines):
@@ -18,6 +19,14 @@ def test_columns_are_the_quantities_of_the_lines(tmp_path):
     np.testing.assert_array_equal(result["step"], [5, 9])
     np.testing.assert_array_equal(result["train/nll"], [2.0, np.nan])
     assert set(result) == {"step", "epoch", "train/nll", "valid/nll"}
+
+
+def test_the_validation_curve_is_that_of_the_split_of_the_config(tmp_path):
+    curve(tmp_path, *(f'{{"step": {i}, "epoch": {i}, "dev/nll": {3 - i}.0}}' for i in (1, 2)))
+    run = SavedRun(tmp_path, {"validation": dict(split="dev")}, {}, {})
+    run_set = comparison.RunSet([comparison.Group("ours", (run,))], "test", None, [], None)
+    section = curves_section.curves(run_set)
+    assert "ours has its best valid value, 1.000, after epoch 2" in section.parts[0].finding
 
 
 def test_several_runs_share_their_common_epochs():
