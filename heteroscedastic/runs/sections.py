@@ -383,7 +383,10 @@ def renamed(
         if section in overridden or former.get("name") == new.get("name"):
             continue
         defaults = bind.defaults(bind.lookup(module, former["name"]))
-        declared = bind.declared_settings(bind.lookup(module, new["name"]))
+        try:
+            declared = bind.declared_settings(bind.lookup(module, str(new.get("name"))))
+        except ValueError:
+            continue  # the check of the config names the choices
         result[section] = {
             name: value
             for name, value in new.items()
