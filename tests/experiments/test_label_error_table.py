@@ -60,8 +60,8 @@ def test_without_known_wrong_labels_nothing_is_evaluated(record, tmp_path, monke
     result = SimpleNamespace(
         job=SimpleNamespace(directory=tmp_path, config=evals, fingerprint="f"), results={}
     )
-    (tmp_path / "results.json").touch()
     chosen = study.table("correlated_label_noise", "planted_noise")
+    monkeypatch.setattr(label_errors.study, "run_results", lambda _: {})
     monkeypatch.setattr(sys, "argv", ["label_errors"])
     monkeypatch.setattr(label_errors, "table_results", lambda _: (chosen, [result]))
     monkeypatch.setattr(label_errors.study, "tuned_results", lambda *_: {("hom", 0): result})

@@ -48,7 +48,7 @@ def test_resnet50_with_80_classes_has_the_parameters_counted_by_hand():
     model = Detector(
         backbone=ResNet50(), head=Deterministic(num_classes=81), proposals=RegionProposals()
     )
-    params = flatten_dict(shapes(model)["params"])
+    params = flatten_dict(shapes(model, 256)["params"])
     count = {name: 0 for name in ("backbone", "head", "proposals", "box_offsets")}
     for path, leaf in params.items():
         count[path[0]] += leaf.size
