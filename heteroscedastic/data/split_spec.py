@@ -125,10 +125,15 @@ def _entry(data: Mapping[str, Any], split: str) -> Any:
     return (data.get("splits") or {}).get(name, name)
 
 
+def expression(data: Mapping[str, Any], split: str) -> str:
+    """The part of a stored split that a split of config.data is, such as "train[5%:]"."""
+    entry = _entry(data, split)
+    return entry if isinstance(entry, str) else entry["split"]
+
+
 def stored_split(data: Mapping[str, Any], split: str) -> str:
     """The stored split whose positions are the ids of a split of config.data."""
-    entry = _entry(data, split)
-    return (entry if isinstance(entry, str) else entry["split"]).partition("[")[0]
+    return expression(data, split).partition("[")[0]
 
 
 def dataset_refs(data: Mapping[str, Any]) -> list[DatasetRef]:

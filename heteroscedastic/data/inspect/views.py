@@ -107,9 +107,7 @@ def _stored_examples(
         extras = [name for name in data["extras"] if name != "clean_labels"]
         reading = {"extras": extras, "max_boxes": data["max_boxes"]}
     stored = store.stored_dataset(data["name"], data_dir, **reading)
-    entry = (data.get("splits") or {}).get("train", "train")
-    expression = entry["split"] if isinstance(entry, Mapping) else entry
-    part = split_spec.parse(expression, stored.sizes)
+    part = split_spec.parse(split_spec.expression(data, "train"), stored.sizes)
     examples = stored.read(part._replace(stop=min(part.stop, part.start + _MAX_SEARCH)))
     field = data.get("label", "label")
     for name in (field, "boxes") if has_boxes else (field,):
