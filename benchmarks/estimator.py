@@ -174,6 +174,8 @@ def seeds_table(results: list[dict], reference: str | None = None) -> list[str]:
       reference: the other one; defaults to the last, which is cleanlab's, or the plain head with
         cross-entropy.
     """
+    if not results or "seed" not in results[0]:
+        raise SystemExit("--print needs a file of --what=issues or losses; others have no seeds.")
     _, kind, *metrics = results[0]
     names = list(dict.fromkeys(row[kind] for row in results))
     reference = reference or names[-1]

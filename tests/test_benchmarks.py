@@ -220,6 +220,12 @@ def test_the_table_of_label_errors_is_that_of_its_saved_results():
     assert f"{mean:.4f} ± {half:.4f}" in page
 
 
+def test_a_file_of_speed_has_no_table_of_seeds():
+    saved = json.loads((ROOT / "benchmarks/results/estimator_speed_clean.json").read_text())
+    with pytest.raises(SystemExit, match="--print needs a file of --what=issues or losses"):
+        load("estimator").seeds_table(saved["results"])
+
+
 def test_the_speed_of_the_estimator_is_that_of_its_saved_results():
     page = (ROOT / "docs/results/cost.md").read_text()
     worse, clean = (

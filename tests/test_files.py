@@ -6,7 +6,7 @@ import time
 import numpy as np
 import pytest
 
-from heteroscedastic import files
+from heteroscedastic import files, user_errors
 
 
 def fill_and_fail(file):
@@ -39,6 +39,15 @@ def test_a_value_that_is_not_json_leaves_the_old_file(tmp_path):
         files.write_json(path, {"a": object()})
     assert files.read_json(path) == [1]
     assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize("content", [b"{", b"", b"\xff\xfe["])
+def test_a_file_that_is_not_json_is_an_error_of_the_user_that_names_it(tmp_path, content):
+    path = tmp_path / "numbers.json"
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match=r"numbers\.json is not JSON: .*; repair it") as error:
+        files.read_json(path)
+    assert user_errors.message(error.value)
 
 
 def test_the_old_file_exists_until_the_new_one_is_complete(tmp_path):

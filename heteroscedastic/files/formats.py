@@ -18,8 +18,16 @@ from heteroscedastic.files.paths import Path, as_path, in_bucket
 
 
 def read_json(path: str | Path) -> Any:
-    """Reads a JSON file."""
-    return json.loads(as_path(path).read_text())
+    """Reads a JSON file.
+
+    Raises:
+      ValueError: it is not JSON; names the file and the place.
+    """
+    text = as_path(path).read_bytes()
+    try:
+        return json.loads(text)
+    except ValueError as error:  # also of its encoding
+        raise ValueError(f"{path} is not JSON: {error}; repair it or write it anew.") from error
 
 
 def read_arrays(path: str | Path) -> dict[str, Shaped[np.ndarray, "..."]]:

@@ -1,4 +1,5 @@
 import importlib
+import itertools
 import json
 import os
 import re
@@ -211,23 +212,36 @@ def test_every_trend_is_of_rows_of_its_table():
     assert trends
 
 
+def chooses_wrongly(chosen, config):
+    """What a config of a table chooses by other data than validation, or at another checkpoint."""
+    splits = config["data"].get("splits") or {}
+    of_validation = (config.get("validation") or {}).get("split", "valid")
+    found = []
+    for regime in chosen.regimes.values():
+        for chooses in (regime.select, regime.fit):
+            if chooses in (None, "halves"):  # one half of test is scaled by the other
+                continue
+            split = config["evals"].get(chooses, {}).get("split", chooses.split("_")[0])
+            stored = str(splits.get(split, split))
+            if not (split == of_validation == "valid" or stored.startswith("train")):
+                found.append(f"{chooses} is of {split}")
+        pair = [x for x in (regime.select, regime.report) if x in config["evals"]]
+        for name in pair:
+            is_best = config["evals"][name]["checkpoint"] == "best"
+            if len(pair) == 2 and is_best != pair[0].endswith("_best"):
+                found.append(f"{name} is of another checkpoint than {pair[0]}")
+            if name.endswith("_best") != is_best:
+                found.append(f"{name} is of the checkpoint {config['evals'][name]['checkpoint']}")
+    return found
+
+
 def test_no_table_chooses_a_setting_a_checkpoint_or_a_temperature_by_test_data():
     for path in study.Path(study.__file__).parent.glob("*/rows.py"):
         tables = importlib.import_module(f"experiments.{path.parent.name}.rows").TABLES
         for name, chosen in tables.items():
-            config = study.config(chosen.rows[0].config, chosen.rows[0].overrides)
-            splits = config["data"]["splits"] or {}
-            of_validation = (config.get("validation") or {}).get("split", "valid")
-            for regime in chosen.regimes.values():
-                for chooses in (regime.select, regime.fit):
-                    if chooses in (None, "halves"):  # one half of test is scaled by the other
-                        continue
-                    split = config["evals"].get(chooses, {}).get("split", chooses.split("_")[0])
-                    stored = str(splits.get(split, split))
-                    assert split == of_validation == "valid" or stored.startswith("train"), name
-                if regime.select is not None:
-                    kinds = [x.endswith("_best") for x in (regime.select, regime.report)]
-                    assert kinds[0] == kinds[1], (name, regime)
+            for row, scale in itertools.product(chosen.rows, chosen.scales.values()):
+                config = study.config(row.config, scale.overrides | row.overrides)
+                assert not chooses_wrongly(chosen, config), (name, row.name)
 
 
 def test_every_primary_comparison_is_of_rows_metrics_and_regimes_of_its_table():
