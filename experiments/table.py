@@ -10,7 +10,7 @@ Intervals and p-values are for each comparison alone. Differences that stay sign
 correction over the table of their regime are marked, the detectable difference is printed, and the
 comparisons that were chosen before any test result was seen are listed. With --crossed, intervals
 also cover other test examples. With --select_metric, another metric selects, and what that changes
-is printed.
+is printed. With --held_out, the metrics are those of the examples that select.
 """
 
 import re
@@ -285,6 +285,35 @@ def _selecting_by(metric: str, chosen: study.Table) -> study.Table:
     return chosen._replace(select_metric=metric, primary=())
 
 
+def _on_held_out(
+    chosen: study.Table, before: study.Table, job_results: list[study.JobResult]
+) -> study.Table:
+    """The table with metrics of the examples that select, whose labels may be noisy.
+
+    The choice favours all rows of a grid alike; --at has none.
+
+    Args:
+      chosen: the table, which --select_metric may have changed.
+      before: the table without it.
+      job_results: of the table; metrics that some of them lack are left out.
+    """
+    if chosen.layout:
+        raise SystemExit("--held_out is not supported: this table has a layout of its own.")
+    complete = [result.results["evals"] for result in job_results if result.results]
+    regimes = {}
+    for name, regime in chosen.regimes.items():
+        if regime.select:
+            metrics = tuple(
+                metric
+                for metric in (before.select_metric, *before.also_select)
+                if all(metric in evals[regime.select] for evals in complete)
+            )
+            regimes[name] = regime._replace(report=regime.select, metrics=metrics)
+    if not regimes:
+        raise SystemExit("--held_out is not supported: no held-out examples select in this table.")
+    return chosen._replace(regimes=regimes, primary=(), trends=(), paper=None, test=None)
+
+
 def _changes_of_choice(before, after, job_results):
     """A table for each regime: what tuning by another metric changes, by row, paired by seed."""
     lines = []
@@ -348,6 +377,11 @@ def main() -> None:
         help="tune by this metric, and print what that changes; the table says which are saved",
     )
     parser.add_argument(
+        "--held_out",
+        action="store_true",
+        help="metrics of the held-out examples that select, with their own labels",
+    )
+    parser.add_argument(
         "--crossed",
         action="store_true",
         help="intervals over other seeds and other test examples, of runs in OUT or saved",
@@ -368,6 +402,8 @@ def main() -> None:
         chosen = chosen._replace(reference=flags.reference)
     if flags.select_metric and flags.at:
         raise SystemExit("--at uses one grid point for all rows; leave out --select_metric.")
+    if flags.held_out and flags.crossed:
+        raise SystemExit("--crossed is of test examples; leave out --held_out.")
     saved = study.saved_results(flags.study, flags.table, flags.scale)
     before = chosen
     if flags.select_metric:
@@ -383,6 +419,8 @@ def main() -> None:
             f"--reference={flags.reference} is not a row at the scale {flags.scale}; choose one of"
             f" {', '.join(rows)}."
         )
+    if flags.held_out:
+        chosen = _on_held_out(chosen, before, job_results)
     others = study.without_jobs(saved, job_results)
     if flags.at:
         job_results = study.results_at(chosen, job_results, flags.at)
@@ -396,7 +434,7 @@ def main() -> None:
     if flags.crossed:
         intervals = crossed.Crossed(flags.study, flags.table, flags.scale)
     print(text(chosen, job_results, numbers, intervals))
-    if flags.select_metric:
+    if flags.select_metric and not flags.held_out:
         print("\n".join(_changes_of_choice(before, chosen, job_results)))
     if intervals and flags.save:
         intervals.save()

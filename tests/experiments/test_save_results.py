@@ -190,9 +190,15 @@ def test_a_table_tunes_by_another_saved_metric_and_prints_what_that_changes(
     assert "| hom | 2 | 4.0 (2x) | 0.6750 ± " in printed
     assert "| by brier less by nll | seeds | accuracy |" in printed
     assert "| hom | 2 | +0.3000 ± " in printed
+    printed = output(monkeypatch, capsys, table, out, "--held_out")
+    assert "| method | seeds | chosen | nll | nll - hom | brier | brier - hom |" in printed
+    assert "| hom | 2 | 1.0 (2x) | 0.1000 ± 0.0000 |  | 0.4000 ± 0.0000 |" in printed
+    printed = output(monkeypatch, capsys, table, out, "--held_out", "--select_metric=brier")
+    assert "| hom | 2 | 4.0 (2x) | 0.2000 ± 0.0000 |  | 0.3000 ± 0.0000 |" in printed
     for flags, words in (
         (["--select_metric=ece"], "ece is not saved for this table beside nll, .* of: brier"),
         (["--select_metric=brier", "--at=1.0"], "leave out --select_metric"),
+        (["--held_out", "--crossed"], "leave out --held_out"),
     ):
         with pytest.raises(SystemExit, match=words):
             output(monkeypatch, capsys, table, out, *flags)
