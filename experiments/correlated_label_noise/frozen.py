@@ -221,7 +221,7 @@ TABLES = {
         ),
     ),
     # Two hidden layers can memorise labels, so that the epoch matters. Five seeds in place of ten,
-    # as a run takes a minute: chosen before any run.
+    # by the time that the first runs took, before any of their results was seen.
     "frozen_features_hidden": table(
         "Correlated noise helps where the network can memorise wrong labels: two hidden layers on"
         " frozen features, worst labels.",
