@@ -35,6 +35,9 @@ class Derived:
         self._known = {job.fingerprint for job in (*of_table, *jobs)}
         self.saved = files.read_json(self.path) if self.path.exists() else {}
         self.used: dict[str, Any] = {}
+        self._seeds: dict[str, set[int]] = {}
+        for job in jobs:
+            self._seeds.setdefault(job.row, set()).add(job.seed)
         if not any(_is_complete(job) or job.fingerprint in self.saved for job in jobs):
             raise SystemExit(
                 f"no run of {flags.table} is complete and none is saved in {self.path}; train them"
@@ -66,6 +69,17 @@ class Derived:
         about = dict(row=job.row, point=dict(job.point), seed=job.seed, numbers={})
         self.used.setdefault(job.fingerprint, about)["numbers"][part] = numbers
         return numbers
+
+    def print_left_out(self) -> None:
+        """Prints which rows lack numbers, and of how many seeds, if any do."""
+        found = {(about["row"], about["seed"]) for about in self.used.values()}
+        lacking = []
+        for row, seeds in self._seeds.items():
+            if count := sum((row, seed) not in found for seed in seeds):
+                lacking.append(f"{count} of {len(seeds)} of {row}")
+        if lacking:
+            rows = ", ".join(lacking)
+            print(f"\nSeeds left out, as not all of their runs are here or saved: {rows}.")
 
     def save(self) -> None:
         """Writes the numbers that were asked for, and keeps others of runs of the table."""

@@ -121,6 +121,7 @@ def main() -> None:
         for line in lines(name, found, chosen.reference):
             print(line, flush=True)
     print(f"\nEntropy of the human labels: {least:.4f} nats.")
+    saved.print_left_out()
     if flags.save:
         saved.save()
 

@@ -82,6 +82,7 @@ def main() -> None:
     print()
     for line in (_MEMORISATION_COLUMNS, ["---"] * len(_MEMORISATION_COLUMNS), *memorisation):
         print("| " + " | ".join(line) + " |")
+    saved.print_left_out()
     if flags.save:
         saved.save()
 

@@ -46,6 +46,19 @@ def test_saved_numbers_are_those_of_the_runs_and_stand_in_for_them(jobs):
     assert saved.saved["job 0"]["seed"] == 0
 
 
+def test_rows_without_all_their_runs_are_named(jobs, capsys):
+    numbers = Derived(
+        COMMAND, FLAGS, [*jobs, jobs[0]._replace(row="diagonal", fingerprint="other")]
+    )
+    numbers.of(jobs[0], "last epoch", lambda: 1)
+    numbers.print_left_out()
+    assert "are here or saved: 1 of 2 of low_rank, 1 of 1 of diagonal." in capsys.readouterr().out
+    whole = Derived(COMMAND, FLAGS, jobs[:1])
+    whole.of(jobs[0], "last epoch", lambda: 1)
+    whole.print_left_out()
+    assert not capsys.readouterr().out
+
+
 def test_numbers_of_several_runs_are_those_of_these_seeds_and_points(jobs):
     (jobs[1].directory / "results.json").touch()
     of_runs = Derived(COMMAND, FLAGS, jobs)
