@@ -1,16 +1,14 @@
 """The transformer: sizes, causality, and rows of several sentence pairs."""
 
-import functools
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from gaussians import key
 
-from heteroscedastic import losses, predictive
+from heteroscedastic import losses
 from heteroscedastic.batch import SentencePairs
-from heteroscedastic.models import beam, heads, transformer
+from heteroscedastic.models import heads, transformer
 from heteroscedastic.models.transformer import TransformerIwslt, TransformerSmall, Translator
 
 SOURCE_WORDS, TARGET_WORDS = 11, 7
@@ -168,49 +166,3 @@ def test_positions_start_again_in_each_segment_and_tell_places_apart():
     waves = np.asarray(transformer.sinusoids(jnp.arange(5), 8))
     angle = 3 * 10_000 ** -(1 / 3)
     np.testing.assert_allclose(waves[3, [0, 1, 5]], [np.sin(3), np.sin(angle), np.cos(angle)], 1e-5)
-
-
-END, MAX_TOKENS, NUM_BEAMS = 2, 5, 3
-
-
-@jax.jit
-def translations(variables, source):
-    """Hypotheses of sentences that are padded with -1."""
-    noisy, segments = model(head=heads.Diagonal), (source >= 0).astype(jnp.int32)
-    apply = functools.partial(noisy.apply, variables)
-    sources = apply(jnp.maximum(source, 0), segments, method="read")
-
-    def step(words, position, past):
-        latent, past = apply(words, position, past, sources, method="step")
-        return predictive.softmax(None, latent, num_samples=8), past
-
-    past = noisy.backbone.no_past(len(source), NUM_BEAMS, MAX_TOKENS)
-    return beam.search(step, past, end=END, max_tokens=MAX_TOKENS, length_penalty=1.0)
-
-
-def test_a_hypothesis_has_its_teacher_forced_log_probability_whatever_the_batch():
-    noisy = model(head=heads.Diagonal)
-    variables = jax.jit(noisy.init)(key(), row(PAIRS), present(row(PAIRS)))
-    # Larger weights, so that words depend on the source and on the words before.
-    variables = jax.tree.map(lambda x: 2 * x, variables)
-
-    @jax.jit
-    def log_probs(inputs):
-        latent = noisy.apply(variables, inputs, present(inputs))
-        return predictive.softmax(None, latent, num_samples=8)[0]
-
-    def padded(pairs, length):
-        rows = [np.pad(x, (0, length - len(x)), constant_values=-1) for x, _ in pairs]
-        return jnp.asarray(rows)
-
-    together = translations(variables, padded(PAIRS, 8))
-    for i, (source, _) in enumerate(PAIRS):
-        alone = translations(variables, padded(PAIRS[i : i + 1], 6))
-        np.testing.assert_array_equal(together.words[i], alone.words[0])
-        np.testing.assert_allclose(together.log_probs[i], alone.log_probs[0], rtol=1e-4)
-        for words, log_prob in zip(np.asarray(together.words[i]), together.log_probs[i]):
-            words = words[: words.tolist().index(END) + 1]
-            forced = log_probs(row([(source, np.concatenate([[END], words[:-1]]))]))
-            expected = forced[np.arange(len(words)), words].sum()
-            np.testing.assert_allclose(log_prob, expected, rtol=1e-4)
-    assert len({words.tobytes() for words in np.asarray(together.words[:, 0])}) > 1

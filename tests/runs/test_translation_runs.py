@@ -17,6 +17,7 @@ from subprocesses import run_without, with_devices
 
 from experiments import study
 from heteroscedastic.analysis.uncertainty import by_token
+from heteroscedastic.batch import SentencePairs
 from heteroscedastic.data import packing, resident
 from heteroscedastic.data.storage import store
 from heteroscedastic.data.text import numbers, words
@@ -236,6 +237,44 @@ def test_a_translation_has_no_start_and_no_padding():
     # Start and padding have their share of the probability, as for the words of a reference.
     lengths = np.argmax(found.words == words.END, axis=-1) + 1
     np.testing.assert_allclose(found.log_probs, -lengths * np.log(NUM_WORDS[1]), rtol=1e-6)
+
+
+def test_a_decoded_word_has_its_teacher_forced_probability_however_long_the_rows_are():
+    noise = {"head.num_factors": 2, "predictive": dict(name="softmax", num_samples=4)}
+    run = assembly.build(translator("multi30k_het_pe", **noise))
+    rng, num_beams, room = np.random.default_rng(0), 2, 6
+    state = jax.tree.map(lambda x: jnp.asarray(rng.normal(size=x.shape), x.dtype), run.shapes)
+    search = translation.model_search(run, state, beam_size=num_beams, length_penalty=1.0)
+    sentences = sorted(run.pipeline.text.source["test"].split(), key=len)[::20]
+
+    def padded(length, value=words.PAD):
+        rows = [np.pad(x, (0, length - len(x)), constant_values=value) for x in sentences]
+        return np.stack(rows).astype(np.int32)
+
+    length = len(sentences[-1])
+    found, other = (search(padded(n), room) for n in (length, length + 8))
+    np.testing.assert_array_equal(found.words, other.words)
+    np.testing.assert_allclose(found.log_probs, other.log_probs, rtol=1e-4)
+
+    labels = np.reshape(found.words, (-1, room))
+    is_word = np.arange(room) <= np.argmax(labels == words.END, axis=-1)[:, None]
+    sides = padded(length), padded(length, -1) >= 0
+    inputs = SentencePairs(
+        *(np.repeat(side, num_beams, axis=0) for side in sides),
+        np.roll(np.where(is_word, labels, words.END), 1, axis=-1),
+        is_word,
+    )
+
+    @jax.jit
+    def log_probs(params, inputs):
+        latent = run.model.apply({"params": params}, inputs, inputs.target_segments > 0)
+        return jax.nn.log_softmax(run.predictive(None, latent))
+
+    forced = log_probs(state.params, jax.tree.map(lambda x: jnp.asarray(x, jnp.int32), inputs))
+    forced = np.take_along_axis(np.asarray(forced), labels[..., None], axis=-1)[..., 0]
+    expected = np.sum(forced, axis=-1, where=is_word)
+    np.testing.assert_allclose(np.ravel(found.log_probs), expected, rtol=1e-4)
+    assert len(np.unique(found.words[:, 0], axis=0)) > 1
 
 
 def test_every_sentence_is_translated_in_its_place_also_where_the_first_search_has_no_room():
