@@ -76,6 +76,7 @@ def temperature_scaling(run: str | files.Path, fit: str, evaluation: str) -> dic
       run: directory of the run.
       fit: evaluation on which the temperature is fitted; `HALVES` splits the examples of
         `evaluation` at random into two halves and scales each with the temperature of the other.
+        Tokens of one sentence are in one half.
       evaluation: the evaluation that is measured.
 
     Returns:
@@ -89,7 +90,7 @@ def temperature_scaling(run: str | files.Path, fit: str, evaluation: str) -> dic
     saved = predictions.read(run, evaluation)
     logits, labels, link = _logits_and_labels(saved)
     if fit == HALVES:
-        temperatures = temperatures_of_halves(logits, labels, link)
+        temperatures = temperatures_of_halves(logits, labels, link, saved.groups)
     else:
         temperatures = np.full(
             len(labels), fit_temperature(*_logits_and_labels(predictions.read(run, fit)))
@@ -107,13 +108,22 @@ def temperatures_of_halves(
     logits: Float[np.ndarray, "n k"],
     labels: Int[np.ndarray, "n"] | Int[np.ndarray, "n m"] | Float[np.ndarray, "n k"],
     link: Link,
+    groups: Int[np.ndarray, "n"] | None = None,
 ) -> Float[np.ndarray, "n"]:
     """The temperature of each example, fitted on the random half of the examples without it.
 
-    The halves depend on the number of examples alone, so runs share them. For the arguments see
-    `fit_temperature`.
+    The halves depend on the number of examples, or on the groups, alone, so runs share them.
+
+    Args:
+      logits: see `fit_temperature`, as for the next two.
+      labels: likewise.
+      link: likewise.
+      groups: number of the group of each example, such as the sentence of a token, which no half
+        divides; None if the examples are independent.
     """
-    is_first = np.random.default_rng(0).permutation(len(labels)) < len(labels) // 2
+    units = np.arange(len(labels)) if groups is None else np.unique(groups, return_inverse=True)[1]
+    number = units.max() + 1
+    is_first = (np.random.default_rng(0).permutation(number) < number // 2)[units]
     of_halves = [fit_temperature(logits[h], labels[h], link) for h in (is_first, ~is_first)]
     return np.where(is_first, of_halves[1], of_halves[0])
 

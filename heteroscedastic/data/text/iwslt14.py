@@ -11,7 +11,7 @@ Source: fairseq examples/translation/prepare-iwslt14.sh, up to its lower case an
 import gzip
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from heteroscedastic import files, user_errors
 from heteroscedastic.data.storage import archives
@@ -19,7 +19,7 @@ from heteroscedastic.data.text import words
 from heteroscedastic.data.text.pairs import Pairs
 
 _LANGUAGES = ("de", "en")
-_TRAIN = "train.tags.de-en"
+_TRAIN = [f"train.tags.de-en.{language}" for language in _LANGUAGES]
 _TESTS = ("TED.dev2010", "TEDX.dev2012", "TED.tst2010", "TED.tst2011", "TED.tst2012")
 _LEFT_OUT = ("<url>", "<talkid>", "<keywords>")
 _TAGS = re.compile("</?(?:title|description)>")
@@ -33,11 +33,11 @@ def splits(archive: files.Path) -> dict[str, Pairs]:
     """The sentence pairs of train, valid and test.
 
     Raises:
-      ValueError: the archive is damaged, or lacks a file.
+      ValueError: the archive is damaged, lacks a file or a sentence, or has a sentence without a
+        translation.
       ModuleNotFoundError: the extra [text] is not installed.
     """
-    names = {f"{_TRAIN}.{language}" for language in _LANGUAGES}
-    names |= {_test_file(name, language) for name in _TESTS for language in _LANGUAGES}
+    names = {*_TRAIN, *(name for test in _TESTS for name in _test_files(test))}
     texts = {}
     for member in archives.members(archive):
         name = member.name.rpartition("/")[2]
@@ -50,21 +50,41 @@ def splits(archive: files.Path) -> dict[str, Pairs]:
                 ) from None
     if missing := sorted(names - set(texts)):
         raise ValueError(f"{archive} has no file {missing[0]}; download it again.")
-    kept = _kept(Pairs(*(_training_lines(texts[f"{_TRAIN}.{x}"]) for x in _LANGUAGES)))
+    lines = {
+        name: (_training_lines if name in _TRAIN else _segments)(text)
+        for name, text in texts.items()
+    }
+    train, *tests = (
+        _aligned(archive, lines, sides) for sides in (_TRAIN, *map(_test_files, _TESTS))
+    )
+    for name in sorted(names.difference(_TRAIN)):
+        if "" in lines[name]:
+            raise ValueError(
+                f"{archive}: segment {lines[name].index('') + 1:,} of {name} is empty; download it"
+                " again."
+            )
+    kept = _kept(train)
     is_valid = [(i + 1) % _NTH == 0 for i in range(len(kept.source))]
-    test = [
-        [line for name in _TESTS for line in _segments(texts[_test_file(name, language)])]
-        for language in _LANGUAGES
-    ]
     return {
         "train": Pairs(*([s for s, v in zip(side, is_valid) if not v] for side in kept[:2])),
         "valid": Pairs(*([s for s, v in zip(side, is_valid) if v] for side in kept[:2])),
-        "test": Pairs(*test),
+        "test": Pairs(*([line for pairs in tests for line in pairs[i]] for i in (0, 1))),
     }
 
 
-def _test_file(name: str, language: str) -> str:
-    return f"IWSLT14.{name}.de-en.{language}.xml"
+def _test_files(name: str) -> list[str]:
+    return [f"IWSLT14.{name}.de-en.{language}.xml" for language in _LANGUAGES]
+
+
+def _aligned(archive: files.Path, lines: Mapping[str, list[str]], names: Sequence[str]) -> Pairs:
+    """The sentences of the files of both languages, of which line n of both is one pair."""
+    source, target = (lines[name] for name in names)
+    if len(source) != len(target):
+        raise ValueError(
+            f"{archive}: {names[0]} has {len(source):,} sentences, but {names[1]} has"
+            f" {len(target):,}; download it again."
+        )
+    return Pairs(source, target)
 
 
 def _training_lines(text: str) -> list[str]:

@@ -116,6 +116,21 @@ def test_an_example_has_the_temperature_of_the_half_without_it():
         np.testing.assert_array_equal(temperatures[half], expected)
 
 
+def test_no_half_divides_a_sentence(monkeypatch):
+    logits, labels = random_predictions()
+    sentences = np.random.default_rng(1).permutation(len(labels)) // 7
+    temperatures = calibration.temperatures_of_halves(logits, labels, "softmax", sentences)
+    (of_each,) = np.unique(np.stack([sentences, temperatures], axis=1), axis=0)[:, 1:].T
+    assert len(of_each) == sentences.max() + 1  # one temperature a sentence
+    assert sorted(np.unique(of_each, return_counts=True)[1]) == [21, 22]
+
+    ids = np.arange(len(labels))
+    saved = predictions.Predictions(files.as_path("run"), ids, labels, logits, groups=sentences)
+    monkeypatch.setattr(predictions, "read", lambda run, name: saved)
+    result = calibration.temperature_scaling("run", calibration.HALVES, "test")
+    assert result["temperature"] == temperatures.mean()
+
+
 def test_halves_scale_the_reported_examples_themselves(without_noise):
     result = calibration.temperature_scaling(without_noise, calibration.HALVES, "test")
     saved = np.load(without_noise / "predictions" / "test.npz")

@@ -145,8 +145,11 @@ def test_a_split_with_one_language_is_an_error(tmp_path):
         read(tmp_path)
 
 
-def write_archive(path, sides, encoding="utf-8"):
-    """An archive of these lines in German and English, and one pair in each set of the test."""
+def write_archive(path, sides, encoding="utf-8", english=None):
+    """An archive of these lines in German and English, and one pair in each set of the test.
+
+    The segments `english` replace the English one of the last set.
+    """
     content = {
         f"de-en/train.tags.de-en.{language}": "".join(f" {line}\n" for line in side)
         for language, side in zip(("de", "en"), sides)
@@ -155,6 +158,8 @@ def write_archive(path, sides, encoding="utf-8"):
         for language in ("de", "en"):
             text = f'<doc>\n<seg id="1"> {name}\u2019s {language} </seg>\n</doc>\n'
             content[f"de-en/IWSLT14.{name}.de-en.{language}.xml"] = text
+    if english is not None:
+        content[f"de-en/IWSLT14.{name}.de-en.en.xml"] = english
     with tarfile.open(path, "w:gz") as archive:
         for name, text in content.items():
             encoded = text.encode(encoding)
@@ -195,6 +200,26 @@ def test_an_archive_in_another_encoding_is_an_error(tmp_path):
     write_archive(path, [["grün"], ["green"]], encoding="utf-16")
     message = rf"{path}: train\.tags\.de-en\.de is not UTF-8 \(byte 0\); download it again"
     with pytest.raises(ValueError, match=message):
+        iwslt14.splits(path)
+
+
+_LAST = r"IWSLT14\.TED\.tst2012\.de-en"
+
+
+@pytest.mark.parametrize(
+    ("sides", "english", "message"),
+    [
+        ([["a", "b"], ["a"]], None, r"train\.tags\.de-en\.de has 2 sentences, but .*\.en has 1;"),
+        ([["a"], ["a"]], "", rf"{_LAST}\.de\.xml has 1 sentences, but {_LAST}\.en\.xml has 0;"),
+        ([["a"], ["a"]], '<seg id="1"> </seg>', rf"segment 1 of {_LAST}\.en\.xml is empty;"),
+    ],
+)
+def test_an_archive_with_a_sentence_too_few_is_an_error_before_the_work(
+    tmp_path, monkeypatch, sides, english, message
+):
+    monkeypatch.delattr(words, "tokenized")  # which takes minutes
+    write_archive(path := tmp_path / "de-en.tgz", sides, english=english)
+    with pytest.raises(ValueError, match=rf"{path}: {message} download it again"):
         iwslt14.splits(path)
 
 
