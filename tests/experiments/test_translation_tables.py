@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 
 import jax.numpy as jnp
 import numpy as np
@@ -38,20 +39,41 @@ def test_every_row_is_a_config_that_a_run_accepts(name):
                 assert schema.checked(job.config)["task"] == job.config["task"]
 
 
-def test_the_paper_scale_has_the_papers_settings():
-    """Table 4, and readings D5, D16 and D18 where the paper is silent."""
+def test_the_paper_scale_and_its_configs_have_the_papers_settings_and_those_of_fairseq():
+    """Table 4, and readings D5, D16, D18 and D19 where the paper is silent."""
     settings = PAPER["settings"]["nlp_iwslt14"]
-    for job in jobs("figure_6_iwslt14", "paper"):
-        config = job.config
-        assert config["schedule"]["learning_rate"] == settings["learning_rate"]
-        assert [config["optimizer"][name] for name in ("b1", "b2")] == settings["betas"]
-        assert config["optimizer"]["eps"] == settings["adam_epsilon"]
-        assert config["backbone"]["dropout"] == settings["dropout"]
-        assert config["smoothing"]["rate"] == settings["label_smoothing_alpha"]
-        tokens = config["training"]["batch_size"] * config["data"]["row_length"]
-        assert tokens == settings["batch_size"]["max tokens"]
-        assert config["training"]["num_steps"] == 50_000
-    assert len(jobs("figure_6_iwslt14", "paper")) == 6 * 5
+    recipe = PAPER["external"]["fairseq_iwslt14"]["values"]
+    rate, schedule, warmup = recipe["lr"].split(", ")
+    sizes = re.findall(r"(?:de|en) (\d+)", recipe["prepare"]["dictionaries"])
+    table = jobs("figure_6_iwslt14", "paper")
+    assert len(table) == 6 * 5
+    names = "iwslt14_hom", "iwslt14_het_pe"
+    for config in (*(study.config(name, {}) for name in names), *(job.config for job in table)):
+        assert config["schedule"]["learning_rate"] == settings["learning_rate"] == float(rate)
+        assert config["schedule"]["name"] == schedule
+        assert config["schedule"]["warmup_steps"] == int(warmup.split()[0])
+        assert config["schedule"]["warmup_epochs"] == 0
+        optimizer = config["optimizer"]
+        assert optimizer["name"] == settings["optimizer"].lower()
+        assert [optimizer[name] for name in ("b1", "b2")] == settings["betas"]
+        assert optimizer["eps"] == settings["adam_epsilon"]
+        assert optimizer["weight_decay"] == recipe["weight_decay"]
+        assert config["backbone"]["name"] == "TransformerIwslt"
+        assert config["backbone"]["dropout"] == settings["dropout"] == recipe["dropout"]
+        alpha = settings["label_smoothing_alpha"]
+        assert config["smoothing"] == dict(name="uniform", rate=alpha, over="all")
+        data, tokens = config["data"], settings["batch_size"]["max tokens"]
+        assert config["training"]["batch_size"] * data["row_length"] == tokens
+        assert config["training"]["num_steps"] == recipe["max_update"]["readme_2018"]
+        assert f"{data['num_merges']:,}" == recipe["prepare"]["bpe"].split()[0]
+        assert (data["name"], data["source"], data["target"]) == ("iwslt14", "de", "en")
+        assert all(data["splits"][name] == name for name in ("train", "valid", "test"))
+        found = config["backbone"]["num_source_words"], config["head"]["num_classes"]
+        assert [str(size) for size in found] == sizes
+        search = config["evals"]["test"]
+        assert search["length_penalty"] == recipe["generate"]["lenpen"]
+        assert search["max_tokens"] == recipe["generate"]["max_tokens_out"]
+        assert search["beam_size"] in (None, recipe["generate"]["beam"])
 
 
 @pytest.mark.parametrize(("data", "scale"), [("multi30k", "cpu"), ("iwslt14", "paper")])

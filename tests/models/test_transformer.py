@@ -61,6 +61,12 @@ def loc(variables, inputs):
 
 
 def test_the_size_is_that_of_the_reference_with_the_embedding_counted_once():
+    def sizes(backbone):
+        return backbone.num_layers, backbone.width, backbone.hidden_width, backbone.num_heads
+
+    assert sizes(TransformerIwslt) == (6, 512, 1024, 4)
+    assert sizes(TransformerSmall) == (3, 128, 256, 4)
+
     def num_parameters(backbone, source, **settings):
         inputs = row(PAIRS)
         init = model(backbone, source=source, **settings).init

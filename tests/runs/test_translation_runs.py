@@ -86,7 +86,11 @@ def test_a_run_resumes_with_the_same_bits_and_its_metrics_are_those_of_its_predi
     uninterrupted = outcome(whole)
     assert_same_bits(uninterrupted, outcome(tmp_path / "parts"))
 
-    results, last = uninterrupted[0]["evals"]["test"], json.loads(uninterrupted[1][-1])
+    results, logged = uninterrupted[0]["evals"]["test"], list(map(json.loads, uninterrupted[1]))
+    # The evaluation with `during` is on every line, and validation alone chooses.
+    assert all("evals/test/nll" in line for line in logged)
+    best = min(logged, key=lambda line: line["valid/nll"])
+    assert uninterrupted[0]["best_step"] == best["step"]
     translated = (whole / "predictions" / "test.txt").read_text().splitlines()
     sources, references = numbers.splits("de", "en")["test"]
     # The same sentences as new text, in capitals, with a line without words, in smaller batches.
@@ -103,7 +107,7 @@ def test_a_run_resumes_with_the_same_bits_and_its_metrics_are_those_of_its_predi
     signatures = json.loads((whole / "results.json").read_text())["signatures"]
     assert signatures["bleu"] == str(bleu.get_signature())
     assert "tok:none|smooth:none" in signatures["bleu_moses"]
-    assert {name: last[f"evals/test/{name}"] for name in results} == results
+    assert {name: logged[-1][f"evals/test/{name}"] for name in results} == results
     record = predictions.read(whole, "test")
     log_probs = special.log_softmax(record.logits.astype(np.float64), axis=-1)
     own = np.take_along_axis(log_probs, record.labels[:, None], axis=-1)

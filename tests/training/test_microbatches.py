@@ -14,13 +14,14 @@ from small_runs import plain as plain_run
 from subprocesses import EXTRAS, run_without, with_devices
 
 from heteroscedastic import losses, mixing, predictive, smoothing, weighting
-from heteroscedastic.batch import Batch
+from heteroscedastic.batch import Batch, SentencePairs
 from heteroscedastic.data import resident
 from heteroscedastic.data.storage import store
 from heteroscedastic.distributed.sharding import Placement
 from heteroscedastic.models import backbones, heads
 from heteroscedastic.models.classifier import Classifier
 from heteroscedastic.models.resnet import ResNet
+from heteroscedastic.models.transformer import TransformerSmall, Translator
 from heteroscedastic.runs import assembly, compiled, loop, schema
 from heteroscedastic.runs.smoke import smoke
 from heteroscedastic.training import microbatches, optimizer
@@ -60,7 +61,7 @@ def stepped(model, average, number, batch, weigh=weighting.equal, keys=None, mix
     """The step of a batch in so many parts, from a fixed state; for each of several keys, if they
     are given.
     """
-    variables = jax.jit(model.init)(key(), batch.inputs, jnp.ones(len(batch.ids), bool))
+    variables = jax.jit(model.init)(key(), batch.inputs, jnp.ones(batch.weights.shape, bool))
     params = variables.pop("params")
     sgd = optimizer.sgd(optax.constant_schedule(0.1), l2=1e-3, clip_norm=1.0)
     state = TrainState(jnp.zeros((), jnp.int32), params, variables, sgd.init(params))
@@ -106,6 +107,29 @@ def test_without_noise_and_batch_statistics_the_step_is_that_of_the_whole_batch(
     jax.tree.map(
         assert_same_sums, parts, whole
     )  # state, sums, and the values of each example in their order
+
+
+class TinyTransformer(TransformerSmall):
+    num_layers = 1
+    width = 8
+    hidden_width = 8
+
+
+def test_the_step_of_sentences_is_that_of_the_whole_batch_whatever_the_tokens_of_each_part():
+    backbone = TinyTransformer(num_source_words=5, dropout=0.0)
+    model = Translator(backbone, heads.Deterministic(5, use_bias=False))
+    lengths, rng = np.array([[6], [1], [5], [2]]), np.random.default_rng(0)  # 11 and 3 by part
+    segments = jnp.asarray(np.arange(6) < lengths, jnp.int32)
+    source, previous, labels = jnp.asarray(rng.integers(0, 5, (3, *segments.shape)), jnp.int32)
+    of_sentences = Batch(
+        inputs=SentencePairs(source, segments, previous, segments),
+        labels=labels,
+        weights=segments.astype(jnp.float32),
+        ids=jnp.arange(segments.size).reshape(segments.shape),
+        extras={},
+    )
+    whole, parts = (stepped(model, predictive.deterministic, n, of_sentences) for n in (1, 2))
+    jax.tree.map(assert_same_sums, parts, whole)
 
 
 def test_batch_statistics_are_those_of_groups_of_a_part():

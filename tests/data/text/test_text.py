@@ -259,20 +259,10 @@ def test_packed_rows_hold_every_pair_once_and_whole():
     assert (arrays.target[is_padding] == words.PAD).all()
     assert (arrays.ids[is_padding] == -1).all()
     assert (~is_padding).sum() == lengths[1].sum()
-    # Rows in the order of the pairs, as many as fit, are the plain way, and fill less.
-    assert len(rows) < len(_in_order(lengths, length))
+    # 0.88 with 8 open rows, and 0.63 with one.
+    assert lengths.sum() >= 0.9 * 2 * length * len(rows)
     with pytest.raises(ValueError, match="a sentence has 11 tokens, but a row has 10"):
         packing.rows(*lengths, 10, seed=0)
-
-
-def _in_order(lengths, length):
-    rows, space = [], np.zeros(2, int)
-    for pair in lengths.T:
-        if (space < pair).any():
-            rows.append([])
-            space = np.full(2, length)
-        space = space - pair
-    return rows
 
 
 def test_a_set_is_there_where_all_its_splits_are(tmp_path):
