@@ -7,6 +7,7 @@ import tarfile
 import jax
 import numpy as np
 import pytest
+from pack import PACK, needs
 
 from heteroscedastic.data import packing
 from heteroscedastic.data.text import iwslt14, numbers, pairs, prepared, words
@@ -263,6 +264,19 @@ def test_packed_rows_hold_every_pair_once_and_whole():
     assert lengths.sum() >= 0.9 * 2 * length * len(rows)
     with pytest.raises(ValueError, match="a sentence has 11 tokens, but a row has 10"):
         packing.rows(*lengths, 10, seed=0)
+
+
+@needs("../text")
+def test_the_stored_text_has_the_pairs_of_the_recipes():
+    iwslt, multi30k = (
+        pairs.read(name, PACK, source="de", target="en") for name in ("iwslt14", "multi30k")
+    )
+    for split, sides in iwslt.items():
+        assert len(sides.source) == iwslt14._NUM_PAIRS[split]
+    sizes = {split: len(sides.source) for split, sides in multi30k.items()}
+    assert sizes == {"train": 29_000, "val": 1_014, "test2016": 1_000}
+    # The filter of training passed the validation pairs. Stored without tokens, they have others.
+    assert len(iwslt14._kept(iwslt["valid"]).source) > 0.995 * iwslt14._NUM_PAIRS["valid"]
 
 
 def test_a_set_is_there_where_all_its_splits_are(tmp_path):
