@@ -48,6 +48,9 @@ def test_perfect_proposals_have_no_loss_and_only_positive_anchors_have_a_loss_of
     assert float(found(logits.at[first].set(-40.0), perfect).objectness) * sampled > 39.9
     slopes = np.asarray(jax.grad(lambda x: found(logits, x).boxes)(perfect + 0.01))
     np.testing.assert_array_equal(slopes.any(axis=1), is_best)
+    # |error| - 1 / (2 sigma^2) of four offsets, with sigma 3, over all sampled anchors
+    value = 4 * (0.5 - 1 / 18) * is_best.sum() / sampled
+    np.testing.assert_allclose(found(logits, perfect + 0.5).boxes, value, rtol=1e-4)
 
 
 def test_an_image_without_objects_has_a_loss_of_objectness_alone():
@@ -92,6 +95,21 @@ def test_more_rows_of_padding_change_no_sampled_region():
     few, many = sampled(len(TRUTH) + 1), sampled(len(TRUTH) + 30)
     np.testing.assert_array_equal(few.boxes, many.boxes)
     np.testing.assert_array_equal(few.labels, many.labels)
+
+
+def test_no_gradient_passes_through_the_boxes_of_proposals_and_regions():
+    def total(scores, offsets):
+        return proposals(scores, offsets, ANCHORS, SIZE, num_candidates=20, number=5).sum()
+
+    scores = jnp.linspace(-1, 1, len(ANCHORS))
+    slopes = jax.grad(total, argnums=(0, 1))(scores, jnp.zeros_like(ANCHORS))
+    assert not any(map(jnp.any, slopes))
+
+    def of_regions(boxes):
+        found = targets.region_targets(KEY, boxes, TRUTH, LABELS, number=8)
+        return jnp.where(is_box(found.boxes)[:, None], found.boxes + found.offsets, 0.0).sum()
+
+    assert not jax.grad(of_regions)(TRUTH[:1] + 1.0).any()
 
 
 def boxes_of_overlap(overlap):

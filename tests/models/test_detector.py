@@ -7,7 +7,7 @@ from flax.traverse_util import flatten_dict
 from heteroscedastic.detection.proposals import is_box, proposals
 from heteroscedastic.models.backbones import ResNet, ResNet18V2, ResNet50
 from heteroscedastic.models.classifier import Classifier
-from heteroscedastic.models.detector import Detector
+from heteroscedastic.models.detector import Detector, canvas_sizes
 from heteroscedastic.models.efficientnet import EfficientNetLite0
 from heteroscedastic.models.heads import Deterministic, LowRank
 from heteroscedastic.models.proposals import RegionProposals
@@ -95,6 +95,17 @@ def test_the_stride_is_the_canvas_divided_by_the_map(model):
     stride = model.bind({}).stride
     assert isinstance(stride, int)
     assert (64 // stride, 96 // stride) == trunk.maps.shape[1:3]
+
+
+@pytest.mark.parametrize(("train", "number"), [(True, 20), (False, 10)])
+def test_training_and_evaluation_have_numbers_of_proposals_of_their_own(train, number):
+    model, images = detector(stem="cifar"), jnp.zeros((3, 32, 48, 3))
+
+    def proposed(variables):
+        bound, sizes = model.bind(variables), canvas_sizes(images)
+        return bound.proposed(bound.trunk(images, jnp.ones(3, bool), sizes), sizes, train)
+
+    assert jax.eval_shape(proposed, shapes(model)).shape == (3, number, 4)
 
 
 @pytest.fixture(scope="module", params=["ResNet", "EfficientNetLite0"])

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from gaussians import covariance
+from small_runs import small_detector
 
 from experiments import study
 from heteroscedastic.analysis.covariance import average as average_lib
@@ -20,6 +21,16 @@ from heteroscedastic.runs import assembly, loaded_run, schema
 BACKBONE = dict(name="ResNet", stage_sizes=(1, 1), width=4, stem_width=4, start="keras")
 CONFIG = study.config("mosaic_frcnn_hom", {"training.batch_size": 4, "backbone": BACKBONE})
 CONFIG["backbone"] |= dict(bottleneck=False, stem="cifar")
+
+
+def objective_of(run):
+    parts = ("smoothing", "weighting", "predictive", "loss")
+    return functools.partial(
+        run.task.objective,
+        model=run.model,
+        class_counts=jnp.ones(11),
+        **{name: getattr(run.parts, name) for name in parts},
+    )
 
 
 @pytest.mark.slow
@@ -35,15 +46,7 @@ def test_the_loss_is_the_sum_of_four_and_an_absent_image_changes_nothing():
     no_crowds = {"objects/is_crowd": jnp.zeros_like(batch.labels)}
     batch = batch._replace(extras=batch.extras | no_crowds)
     state = jax.jit(run.init)(run.root_key)
-    objective = functools.partial(
-        run.task.objective,
-        model=run.model,
-        class_counts=jnp.ones(11),
-        **{n: getattr(run.parts, n) for n in ("smoothing", "weighting", "predictive", "loss")},
-    )
-    kernel = state.params["head"]["loc"]["kernel"]
-    assert 0.007 < float(jnp.std(kernel)) < 0.013  # 0.01 as in the public code
-    step = jax.jit(jax.value_and_grad(objective, has_aux=True))
+    step = jax.jit(jax.value_and_grad(objective_of(run), has_aux=True))
     key = jax.random.key(1)
     (loss, outputs), gradient = step(state.params, state.model_state, batch, key)
     parts = [np.mean(np.asarray(part)[[0, 1, 3]]) for part in outputs.parts]
@@ -71,6 +74,53 @@ def test_the_loss_is_the_sum_of_four_and_an_absent_image_changes_nothing():
     crowded = batch._replace(extras={"boxes": boxes, "objects/is_crowd": crowds.astype(jnp.int32)})
     losses = [float(step(state.params, state.model_state, x, key)[0][0]) for x in (padded, crowded)]
     assert losses[0] == losses[1] != float(loss)
+
+
+def test_the_loss_of_classes_is_the_mean_over_the_regions_that_are_there():
+    """Of the training proposals and true boxes, which are fewer than the sampled regions.
+
+    Anchors of 2 pixels that are 1 pixel apart never overlap by 0.7, so none is suppressed, and none
+    is half of a true box.
+    """
+    settings = {
+        "head": dict(name="Deterministic", num_classes=11),
+        "predictive": dict(name="deterministic"),
+        "smoothing": dict(name="uniform", rate=0.22),
+        "loss": dict(name="focal", gamma=2.0),
+        "proposals.sizes": (2.0,),
+        "proposals.channels": 64,
+        "proposals.num_candidates": (16, 8),
+        "proposals.num_proposals": (16, 8),
+        "proposals.num_regions": 24,
+    }
+    run = assembly.build(small_detector(**settings))
+    state = jax.jit(run.init)(run.root_key)
+    params = state.params
+    stds = {"loc": params["head"]["loc"], **params["proposals"], "boxes": params["box_offsets"]}
+    stds = {name: float(jnp.std(layer["kernel"])) for name, layer in stds.items()}
+    expected = {"loc": 0.01, "conv": 0.01, "objectness": 0.01, "offsets": 0.01, "boxes": 0.001}
+    assert stds == pytest.approx(expected, rel=0.3)  # as in the public code
+
+    params["head"]["loc"]["kernel"] *= 20  # so that the losses of regions differ
+    is_crowd = jnp.array([[False, False], [False, True]])
+    boxes = jnp.array([[0.25, 0.25, 0.75, 0.75], [0.1, 0.5, 0.6, 1.0]])
+    batch = Batch(
+        jnp.asarray(np.random.default_rng(0).normal(size=(2, 32, 32, 1)), jnp.float32),
+        jnp.array([[-1, -1], [3, 5]]),
+        jnp.ones(2),
+        jnp.arange(2),
+        {"boxes": jnp.stack([0 * boxes, boxes]), "objects/is_crowd": is_crowd},
+    )
+    objective = jax.jit(objective_of(run))
+    _, outputs = objective(params, state.model_state, batch, jax.random.key(0))
+    log_probs = np.asarray(jax.nn.log_softmax(outputs.logits))
+    for i, labels in enumerate(([0] * 16, [3] + [0] * 16)):
+        targets = 0.78 * np.eye(11)[labels] + 0.02
+        np.testing.assert_allclose(outputs.targets[i, : len(labels)], targets, rtol=1e-5)
+        terms = targets * log_probs[i, : len(labels)]
+        losses = -np.sum(terms * (1 - np.exp(log_probs[i, : len(labels)])) ** 2, axis=1)
+        assert losses.std() > 0.01
+        assert float(outputs.parts.classes[i]) == pytest.approx(losses.mean(), rel=1e-4)
 
 
 @pytest.mark.parametrize(
