@@ -266,13 +266,26 @@ def curation_changes(stored: Split, curated: Mapping[str, Split]) -> dict[str, A
     return {"curation": {"changed": changed, "dropped": dropped}}
 
 
-def curation_lines(description: Mapping[str, Any]) -> list[str]:
-    """Log lines on the changes of curation; none if curation changed nothing.
+def num_degenerate_boxes(split: Split) -> int:
+    """Number of boxes without an area in a split whose labels are of its boxes.
+
+    Loading has made them rows of zeros, as padding is, but they have a label.
+    """
+    boxes, labels = split.extras["boxes"], split.labels
+    if boxes.shape[:2] != labels.shape:
+        return 0
+    return int(np.sum((labels >= 0) & ~boxes.any(axis=-1)))
+
+
+def change_lines(description: Mapping[str, Any]) -> list[str]:
+    """Log lines on the changes of curation and on boxes that are dropped; none if there are none.
 
     Args:
       description: the description of a run's data.
     """
     changes, lines = description.get("curation"), []
+    if number := description.get("degenerate_boxes"):
+        lines.append(f"{number:,} boxes of training examples have no area and are dropped.")
     if not changes:
         return lines
     changed, dropped = changes["changed"], changes["dropped"]

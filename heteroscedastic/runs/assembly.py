@@ -20,7 +20,7 @@ from heteroscedastic import boxes, smoothing
 from heteroscedastic.batch import Batch
 from heteroscedastic.bind import bind, in_section, lookup
 from heteroscedastic.data import resident
-from heteroscedastic.data.dataset import Dataset
+from heteroscedastic.data.dataset import Dataset, Split, num_degenerate_boxes
 from heteroscedastic.data.pipeline import Pipeline
 from heteroscedastic.distributed import class_padding
 from heteroscedastic.distributed.class_padding import ClassAxis
@@ -109,14 +109,22 @@ class Run:
 
     @functools.cached_property
     def description(self) -> dict[str, Any]:
-        """The data for dataset.json: that of the pipeline, and a digest of the table of targets."""
+        """The data for dataset.json.
+
+        That of the pipeline, the number of boxes without an area in the training examples of a
+        detector, and a digest of the table of targets.
+        """
+        description = dict(self.pipeline.description)
+        train = self.pipeline.arrays["train"] if self.task.rows == "region" else None
+        if isinstance(train, Split):  # a stream counts them itself
+            description["degenerate_boxes"] = num_degenerate_boxes(train)
         settings = self.config["smoothing"]
         setting = _smoothing_reads(self.config).class_table
-        if setting is None:
-            return self.pipeline.description
-        table = in_section("smoothing", smoothing.class_table, settings[setting], self.num_classes)
-        digest = provenance.digest_of_arrays({setting: table})
-        return {**self.pipeline.description, "class_table": digest}
+        if setting is not None:
+            read = smoothing.class_table
+            table = in_section("smoothing", read, settings[setting], self.num_classes)
+            description["class_table"] = provenance.digest_of_arrays({setting: table})
+        return description
 
     @functools.cached_property
     def class_axis(self) -> ClassAxis | None:

@@ -101,7 +101,7 @@ def train(
             f"{run.steps.total:,} steps of {run.steps.batch_size} examples"
             f" on {provenance.device()}."
         )
-        for line in dataset.curation_lines(run.pipeline.description):
+        for line in dataset.change_lines(run.description):
             hosts.log(line)
         if target is not None:
             target.log_shared()

@@ -466,14 +466,9 @@ def check_data(config: dict[str, Any], task: Task, data: Pipeline) -> None:
             f"config.task is {task.name!r}, but {name} has {found} per example, which suits"
             f" {suited}."
         )
-    if task.rows == "region" and data.class_counts[0]:
-        raise ValueError(
-            f"config.task is {task.name!r}, whose class 0 is the background, but"
-            f" {int(data.class_counts[0]):,} training examples of {name} have it; number the"
-            " classes of the boxes from 1."
-        )
     if task.rows == "region":
-        for split, content in data.arrays.items():  # a stream has none and is not read here
+        # A stream has none and is not read here; it numbers stored classes from 1.
+        for split, content in data.arrays.items():
             if isinstance(content, Split) and "boxes" in content.extras:
                 _check_boxes(f"{name}, {split}", content)
     for section, settings in evaluated.items():
@@ -481,7 +476,7 @@ def check_data(config: dict[str, Any], task: Task, data: Pipeline) -> None:
 
 
 def _check_boxes(where: str, split: Split) -> None:
-    """Raises a ValueError where no box has an area, or one has no class."""
+    """Raises a ValueError where no box has an area, or one has the background or no class."""
     boxes, labels = split.extras["boxes"], split.labels
     has_area = np.all(boxes[..., 2:] > boxes[..., :2], axis=-1)
     if not has_area.any():
@@ -489,11 +484,26 @@ def _check_boxes(where: str, split: Split) -> None:
             f"{where}: no box has an area; a detector needs boxes (y0, x0, y1, x1) with y0 < y1 and"
             " x0 < x1."
         )
-    if boxes.shape[:2] == labels.shape and (unnamed := (has_area & (labels < 0)).any(axis=1)).any():
-        raise ValueError(
-            f"{where}: the example of id {split.ids[np.argmax(unnamed)]} has a box without a class"
-            f" ({unnamed.sum():,} examples have); give it a label from 1, or a row of zeros as box."
-        )
+    if boxes.shape[:2] != labels.shape:  # an error where the split is used
+        return
+    for is_wrong, fault, remedy in (
+        (
+            labels == 0,
+            "a box of class 0, the background",
+            "number the classes from 1, and pad the labels with -1",
+        ),
+        (
+            has_area & (labels < 0),
+            "a box without a class",
+            "give it a label from 1, or a row of zeros as box",
+        ),
+    ):
+        examples = is_wrong.any(axis=1)
+        if examples.any():
+            raise ValueError(
+                f"{where}: the example of id {split.ids[np.argmax(examples)]} has {fault}"
+                f" ({examples.sum():,} examples have); {remedy}."
+            )
 
 
 def _check_answers(section: str, settings: dict[str, Any], task: Task, form: LabelForm) -> None:

@@ -14,6 +14,7 @@ from experiments import study
 from heteroscedastic.analysis.covariance import average as average_lib
 from heteroscedastic.analysis.covariance import examples, pairs, summary
 from heteroscedastic.batch import Batch
+from heteroscedastic.data import dataset as dataset_lib
 from heteroscedastic.detection.detections import Detections
 from heteroscedastic.detection.proposals import is_box
 from heteroscedastic.runs import assembly, loaded_run, schema
@@ -176,19 +177,36 @@ def test_data_without_boxes_or_with_a_background_box_is_an_error():
     boxes = train.extras["boxes"]
     unnamed = train.labels.copy()
     unnamed[3, np.argmin(unnamed[3] > 0) - 1] = -1  # the last
-    for changed, message in (
-        (train._replace(labels=0 * train.labels), "is the background, but 800 training examples"),
-        (train._replace(extras={"boxes": 0 * boxes}), "digits_mosaics, train: no box has an area"),
-        (
-            train._replace(labels=unnamed),
-            f"id {train.ids[3]} has a box without a class .1 examples",
-        ),
+    test = run.dataset.splits["test"]
+    background = test.labels.copy()
+    background[5, 0] = 0
+    in_background = "of id {} has a box of class 0, the background .{} examples have.; number the"
+    unclassified = "of id {} has a box without a class .1 examples"
+    for split, changed, message in (
+        ("train", train._replace(labels=0 * train.labels), in_background.format(train.ids[0], 800)),
+        ("test", test._replace(labels=background), in_background.format(test.ids[5], 1)),
+        ("train", train._replace(extras={"boxes": 0 * boxes}), "no box has an area"),
+        ("train", train._replace(labels=unnamed), unclassified.format(train.ids[3])),
     ):
-        splits = {**run.dataset.splits, "train": changed}
+        splits = {**run.dataset.splits, split: changed}
         dataset = run.dataset._replace(splits=splits)
         pipeline = dataclasses.replace(run.pipeline, dataset=dataset)
-        with pytest.raises(ValueError, match=message):
+        with pytest.raises(ValueError, match=f"^digits_mosaics, {split}: .*{message}"):
             schema.check_data(run.config, run.task, pipeline)
+
+
+def test_boxes_of_training_without_an_area_are_counted_and_logged():
+    run = assembly.build(CONFIG)
+    train = run.dataset.splits["train"]
+    boxes = train.extras["boxes"].copy()
+    boxes[:5, 0] = 0.0  # as loading leaves them
+    splits = {**run.dataset.splits, "train": train._replace(extras={"boxes": boxes})}
+    pipeline = dataclasses.replace(run.pipeline, dataset=run.dataset._replace(splits=splits))
+    description = assembly.build(CONFIG, pipeline=pipeline).description
+    assert (run.description["degenerate_boxes"], description["degenerate_boxes"]) == (0, 5)
+    line = "5 boxes of training examples have no area and are dropped."
+    assert dataset_lib.change_lines(description) == [line]
+    assert dataset_lib.change_lines(run.description) == []
 
 
 @pytest.fixture(scope="module")

@@ -192,26 +192,41 @@ class Records:
             may_be_unknown=may_be_unknown,
         )
 
-    def extra(
-        self, part: Slice, label: str, field: Field, summary: Callable = tf.identity
-    ) -> Shaped[np.ndarray, "n ..."]:
+    def extra(self, part: Slice, label: str, field: Field) -> Shaped[np.ndarray, "n ..."]:
         """Reads an extra of the examples of a slice, in order, without decoding images.
 
         Args:
           part: slice of a stored split.
           label: name of a field of labels.
           field: the field of the extra.
-          summary: function of the values of a batch of examples.
 
         Raises:
           ValueError: as `labels`.
         """
         return self._read(
-            part,
-            lambda *examples: summary(
-                self.parse(*examples, label, 0, {"extra": field})[2]["extra"]
-            ),
+            part, lambda *examples: self.parse(*examples, label, 0, {"extra": field})[2]["extra"]
         )
+
+    def numbers_of_boxes(self, part: Slice, field: Field) -> Int[np.ndarray, "n 2"]:
+        """Boxes with an area, and without one, of each example of a slice, in order.
+
+        Args:
+          part: slice of a stored split.
+          field: a field of boxes.
+
+        Raises:
+          ValueError: as `labels`.
+        """
+        name = "/".join(field.path)
+
+        def parse(positions, records):
+            stored = tf.io.parse_example(records, {name: _stored_feature(field)})[name]
+            is_box = tf.reduce_any(stored != _PADDING, axis=2)
+            has_area = tf.reduce_any(_extra(stored, field, positions) != 0, axis=2)
+            totals = [tf.reduce_sum(tf.cast(x, tf.int32), axis=1) for x in (has_area, is_box)]
+            return tf.stack([totals[0], totals[1] - totals[0]], axis=1)
+
+        return self._read(part, parse)
 
     def are_tall(self, part: Slice) -> Bool[np.ndarray, "n"]:
         """Whether each image of a slice is higher than wide, in order; see `ops.is_tall`.

@@ -172,7 +172,7 @@ def choose(
     checks.limit("max_classes", max_classes)
     checks.limit("max_examples", max_examples)
     records_by_name = {name: Records(name, data_dir, with_background=of_regions)}
-    sources = {}
+    sources, numbers = {}, None
     splits = splits or {split: split for split in records_by_name[name].sizes}
     for split, value in splits.items():
         entry = _entry(split, value)
@@ -195,7 +195,8 @@ def choose(
             raise ValueError(f"split {split!r} has no example of the first {max_classes} classes.")
         chosen = _extras(records, field, extras, max_boxes, are_required=split == "train")
         if with_boxes and "boxes" in chosen and split == "train":
-            ids = ids[records.extra(part, field, chosen["boxes"], _have_boxes)[ids - part.start]]
+            numbers = records.numbers_of_boxes(part, chosen["boxes"])
+            ids = ids[numbers[ids - part.start, 0] > 0]
             checks.some_with_boxes(len(ids), f"{records.where}: {split}")
         sources[split] = Source(records, part, field, ids, extras=chosen)
     if "train" not in sources:
@@ -212,6 +213,9 @@ def choose(
         "fingerprint": _fingerprint(sources, class_names),
         **changes,
     }
+    if numbers is not None:
+        rows = sources["train"].ids - train.part.start
+        description["degenerate_boxes"] = int(numbers[rows, 1].sum())
     counts = np.zeros(len(class_names), np.float32)
     if labels is not None:
         train = sources["train"]
@@ -232,10 +236,6 @@ def _entry(split: str, value: Any) -> dict[str, str]:
             " with 'split' and optionally 'name', 'label' and 'eval'."
         )
     return entry
-
-
-def _have_boxes(boxes: Float[tf.Tensor, "_n _m 4"]) -> Bool[tf.Tensor, "_n"]:
-    return tf.reduce_any(boxes != 0, axis=(1, 2))
 
 
 def _clean_field(records: Records, label: str) -> str:

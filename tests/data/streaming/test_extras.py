@@ -271,6 +271,17 @@ def test_an_invalid_box_is_an_error_that_names_the_example_and_the_box(
         readers[reader]()
 
 
+def test_an_example_whose_only_box_has_no_area_is_left_out_like_one_without_boxes(
+    data_dir, tmp_path
+):
+    shutil.copytree(f"{data_dir}/toys", tmp_path / "toys")
+    path = sorted((tmp_path / "toys").rglob("*-train.tfrecord*"))[0]
+    relabelled(path, 1, "objects/bbox", [0.5, 0.2, 0.5, 0.8])
+    pipeline = stream(tmp_path, "toys", extras=("boxes",), with_boxes=True)
+    expected = [i for i in range(NUM["train"]) if i % 4 and i != 1]
+    assert pipeline.example_ids["train"].tolist() == expected
+
+
 def test_an_integer_that_does_not_fit_is_an_error(data_dir, tmp_path):
     shutil.copytree(f"{data_dir}/toys", tmp_path / "toys")
     path = sorted((tmp_path / "toys").rglob("*-train.tfrecord*"))[0]
@@ -364,6 +375,7 @@ def test_labels_and_numbers_of_boxes_stand_in_their_rows_and_class_0_is_the_back
         9,
         4,
     ]  # 19 examples of 0, 1, 2, 3, 0, ... boxes
+    assert pipeline.description["degenerate_boxes"] == 1  # of example 3
     assert pipeline.sizes == {"train": 14, "test": 5}  # an evaluation has images without boxes too
     in_memory = store.load("toys", data_dir, extras=("boxes", "objects/kind")).splits["test"]
     found = by_id(pipeline.feeds("test", ALL))["objects/kind"]
