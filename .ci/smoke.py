@@ -33,7 +33,9 @@ def train(name: str) -> None:
     print(f"== {name}", flush=True)
     try:
         config, data_dir = smoke.smoke(study.config(name, {}), os.environ.get("TFDS_DATA_DIR"))
-        loop.train(config, f"smoke/{name}", data_dir)
+        results = loop.train(config, f"smoke/{name}", data_dir)
+        if config["task"] == "detection":
+            assert all("ap" in metrics for metrics in results["evals"].values()), results["evals"]
     except BaseException as error:
         error.add_note(f"of configs/{name}.py")
         raise

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tomllib
 from pathlib import Path
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -19,6 +20,10 @@ from experiments import row, study
 from heteroscedastic import smoothing, tasks
 from heteroscedastic.__main__ import COMMANDS
 from heteroscedastic.files import config_file
+from heteroscedastic.models.backbones import ResNet
+from heteroscedastic.models.classifier import Classifier
+from heteroscedastic.models.heads import Deterministic
+from heteroscedastic.runs import loaded_run
 
 ROOT = Path(__file__).parents[1]
 PAGES = [
@@ -50,12 +55,17 @@ def test_every_block_of_python_runs(page):
     assert blocks
 
 
+def blocks_with(text, page):
+    """The blocks of Python on a page that need what a reader has, such as a run."""
+    blocks = re.findall(r"```py\n(.*?)```", page.read_text(), re.DOTALL)
+    return [block for block in blocks if text in block]
+
+
 def test_the_blocks_that_make_tables_of_targets_write_what_their_sentences_say(
     tmp_path, monkeypatch
 ):
     page, rng = ROOT / "docs" / "guide" / "training.md", np.random.default_rng(0)
-    blocks = re.findall(r"```py\n(.*?)```", page.read_text(), re.DOTALL)
-    of_run, of_people = (block for block in blocks if '"table.npy"' in block)
+    of_run, of_people = blocks_with('"table.npy"', page)
     monkeypatch.chdir(tmp_path)
     labels, logits = np.repeat(np.arange(10), 2), rng.normal(size=(20, 10))
     Path("runs/digits_hom/predictions").mkdir(parents=True)
@@ -76,6 +86,25 @@ def test_the_blocks_that_make_tables_of_targets_write_what_their_sentences_say(
     exec(compile(of_people, name(page), "exec"), {})
     expected = 2 / 3 * np.eye(10) + 1 / 3 * np.eye(10)[0]
     np.testing.assert_allclose(smoothing.class_table("table.npy", 10), expected, rtol=1e-6)
+
+
+def test_the_block_that_writes_a_backbone_for_torchvision_does(tmp_path, monkeypatch):
+    page = ROOT / "docs" / "guide" / "detection.md"
+    (block,) = blocks_with("convert.to_torch", page)
+    backbone = ResNet(stage_sizes=(1, 1), bottleneck=False, stem_width=4, width=4, stem="imagenet")
+    model = Classifier(backbone=backbone, head=Deterministic(num_classes=3))
+    inputs = jnp.zeros((1, 32, 32, 3)), jnp.ones(1, bool)
+    shapes = jax.eval_shape(lambda: model.init(jax.random.key(0), *inputs))
+    variables = jax.tree.map(lambda x: np.ones(x.shape, x.dtype), shapes)
+    params = variables.pop("params")
+    run = SimpleNamespace(state=SimpleNamespace(params=params, model_state=variables))
+    monkeypatch.setattr(loaded_run, "load", lambda directory, data_dir: run)
+    monkeypatch.chdir(tmp_path)
+    exec(compile(block, name(page), "exec"), {})
+    saved = {key: array.shape for key, array in np.load("resnet50.npz").items()}
+    assert saved["conv1.weight"] == (4, 3, 7, 7)
+    assert saved["layer2.0.bn1.running_var"] == (8,)
+    assert {key for key in saved if key.startswith("fc.")} == {"fc.weight", "fc.bias"}
 
 
 def commands(page):
