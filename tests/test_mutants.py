@@ -12,7 +12,9 @@ MUTANTS = mutants.read()
 
 
 def test_every_mutation_changes_the_present_code_and_names_tests_that_exist():
-    assert len(MUTANTS) == len({m.fault for m in MUTANTS}) == 65
+    assert len(MUTANTS) == len({m.fault for m in MUTANTS})
+    page = (ROOT / "docs/reliability.md").read_text()
+    assert f"The {len(MUTANTS)} changes of `benchmarks/mutants.toml`" in page
     for mutant in MUTANTS:
         changed = ast.parse(mutants.mutated(ROOT, mutant))
         assert ast.dump(changed) != ast.dump(ast.parse((ROOT / mutant.file).read_text()))
