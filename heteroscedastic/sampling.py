@@ -186,7 +186,8 @@ def ranks(
     """
     half, numbers = _NUM_RANKED_CLASSES // 2, np.arange(_NUM_RANKED_CLASSES)
     factors = np.arange(num_factors)
-    factors = np.where(factors < half, factors, factors + half)
+    num_first = min(half, 0 if influence is None else influence.shape[-1])
+    factors = np.where(factors < half, factors, factors + num_first)
     likely = numbers + np.where(numbers < half, min(num_factors, half), num_factors)
     diag = None
     if influence is not None:
