@@ -64,7 +64,8 @@ def best_fit(
       stopping: when a fit stops.
 
     Raises:
-      ValueError: all examples are held out, or the training loss is not finite.
+      ValueError: all examples are held out, the training loss is not finite, or that of the
+        held-out examples is never finite.
     """
     num_held_out = round(stopping.held_out_fraction * len(arrays.inputs))
     num_held_out = num_held_out if num_held_out >= _MIN_HELD_OUT else 0
@@ -117,16 +118,22 @@ def _fit(
     key = jax.random.key(seed)
     state = best_state = programs.initial_state(spec, key, data.inputs, numbers)
     best_loss, best_epoch, losses, held_out_losses = float("inf"), 0, [], []
+    has_held_out = bool(held_out.weights.any())
     for epoch in range(stopping.max_epochs):
         order = resident.order(seed, epoch, num_examples)
         result = _checked(programs.run_epoch(spec, key, state, data, held_out, order, numbers))
         state = result.state
         losses.append(float(result.loss))
         held_out_losses.append(float(result.held_out_loss))
-        if not held_out_losses[-1] >= best_loss:  # nan without held-out examples
+        if not has_held_out or held_out_losses[-1] < best_loss:  # false for nan
             best_state, best_loss, best_epoch = state, held_out_losses[-1], epoch
         if epoch - best_epoch >= stopping.patience:
             break
+    if best_loss == float("inf"):
+        raise ValueError(
+            f"the loss of the held-out examples is {held_out_losses[-1]} after {len(losses)} epochs"
+            " and was never finite; use a smaller learning_rate, or standardize=True."
+        )
     return Fit(best_state, float(numbers.temperature), losses, held_out_losses, best_loss)
 
 

@@ -20,8 +20,10 @@ from sklearn.utils.estimator_checks import check_estimator
 from heteroscedastic import files, predictive
 from heteroscedastic import latent as latent_lib
 from heteroscedastic.calibration import scores
+from heteroscedastic.data import resident
 from heteroscedastic.estimator import HeteroscedasticClassifier, programs
 from heteroscedastic.models import heads
+from heteroscedastic.outputs import label_quality
 
 NUM_TRAIN = 564  # of which 508 train: one chunk, so that most fits share their programs
 SOFTMAX = jax.jit(functools.partial(predictive.softmax, None, num_samples=16, points="sobol"))
@@ -91,6 +93,12 @@ def test_the_covariance_is_of_the_utilities_before_the_temperature(digits):
     tempered = loadings @ loadings.transpose(0, 2, 1)
     tempered[:, np.arange(10), np.arange(10)] += np.square(latent.scale_diag)
     np.testing.assert_allclose(model.noise_covariance(X[:5]), 4 * tempered, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(model.predict_log_proba(X[:5]), SOFTMAX(latent), atol=2e-4)
+    expected = label_quality.label_issues(
+        labels[:300], model.predict_log_proba(X[:300]), model.predict_latent(X[:300])
+    )
+    issues = model.label_issues(X[:300], labels[:300], cv=None)
+    jax.tree.map(np.testing.assert_array_equal, issues, expected)
 
 
 def test_a_prediction_depends_on_its_features_alone(digits, fitted):
@@ -178,6 +186,9 @@ def test_an_example_of_weight_0_is_absent(digits):
     np.testing.assert_array_equal(
         clone(model).fit(X, labels).predict_proba(X), absent.predict_proba(X)
     )
+    partial = clone(model).partial_fit(X, labels, np.arange(10))
+    absent = clone(model).partial_fit(more, np.tile(labels, 2), np.arange(10), weights)
+    np.testing.assert_array_equal(partial.predict_proba(X), absent.predict_proba(X))
 
 
 def test_weights_multiply_the_loss():
@@ -188,6 +199,30 @@ def test_weights_multiply_the_loss():
     )
     probs = model.fit(X, y, np.where(y == 1, 9.0, 1.0)).predict_proba(X[:1])
     np.testing.assert_allclose(probs, [[0.1, 0.9]], atol=0.01)
+
+
+def test_weight_decay_multiplies_the_weights():
+    """Features of 0 give them no gradient, and unit features show them."""
+    X, y = np.zeros((400, 2)), np.arange(400) % 2
+    model = HeteroscedasticClassifier(
+        "Deterministic", weight_decay=1.0, batch_size=400, learning_rate=0.1, random_state=0
+    )
+    before, after = (
+        model.predict_latent(np.eye(2)).loc - model.predict_latent(X[:1]).loc
+        for model in (model.partial_fit(X, y, [0, 1]) for _ in range(2))
+    )
+    np.testing.assert_allclose(after, 0.9 * before, rtol=1e-4)
+
+
+def test_each_step_has_its_own_noise():
+    """Examples that are equal, and steps of no length: only the noise changes the loss."""
+    X, y = np.zeros((300, 64)), np.zeros(300, int)
+    model = HeteroscedasticClassifier(
+        temperature=1.0, num_samples=16, learning_rate=1e-12, random_state=0
+    )
+    for _ in range(2):
+        model.partial_fit(X, y, classes=range(10))
+    assert abs(model.loss_curve_[0] - model.loss_curve_[1]) > 1e-4
 
 
 @pytest.mark.parametrize("factor", [1e-42, 1e39, 1e308])
@@ -208,6 +243,19 @@ def test_large_integers_are_standardised_without_rounding(dtype):
     model = HeteroscedasticClassifier("Deterministic", max_iter=2, random_state=0)
     ours, exact = (clone(model).fit(x, y).predict_proba(x) for x in (X.astype(dtype), X * 1.0))
     np.testing.assert_array_equal(ours, exact)
+
+
+def test_features_are_standardised_if_and_only_if_the_setting_says_so():
+    X, y = datasets.make_blobs(200, centers=3, random_state=0)
+    model = HeteroscedasticClassifier("Deterministic", max_iter=2, random_state=0).fit(X, y)
+    standardised = (X - model.mean_) / model.scale_
+    np.testing.assert_allclose(standardised.mean(axis=0), 0, atol=1e-12)
+    np.testing.assert_allclose(standardised.std(axis=0), 1)
+    raw = clone(model).set_params(standardize=False).fit(X, y)
+    np.testing.assert_array_equal([raw.mean_, raw.scale_], [[0] * 2, [1] * 2])
+    np.testing.assert_allclose(
+        raw.fit(standardised, y).predict_proba(standardised), model.predict_proba(X), atol=1e-5
+    )
 
 
 def test_standardized_features_may_be_rescaled(digits):
@@ -238,18 +286,47 @@ def test_the_plain_head_reaches_logistic_regression():
 
 
 def test_early_stopping_keeps_the_best_epoch(digits):
+    """The weighted loss of its predictions on the held-out examples is the smallest."""
     X, labels, _ = digits
+    weights = np.random.default_rng(0).integers(1, 5, 500)
     model = HeteroscedasticClassifier(
-        temperature=1.0,
+        temperature=2.0,
         num_samples=16,
         max_iter=60,
         n_iter_no_change=3,
         learning_rate=0.1,
         random_state=0,
-    ).fit(X[:500], labels[:500])
+    ).fit(X[:500], labels[:500], weights)
     curve = model.validation_loss_curve_
     assert model.n_iter_ == len(curve) == np.argmin(curve) + 4 < 60
     assert model.best_validation_loss_ == min(curve)
+    held_out = resident.order(model._seed(), 2**31, 500)[:50]
+    losses = -model.predict_log_proba(X[held_out])[np.arange(50), labels[held_out]]
+    mean = np.average(losses, weights=weights[held_out])
+    assert mean == pytest.approx(model.best_validation_loss_, rel=1e-4)
+
+
+def test_a_held_out_loss_of_nan_is_no_improvement(monkeypatch):
+    X, y = datasets.make_blobs(100, centers=3, random_state=0)
+    model = HeteroscedasticClassifier("Deterministic", max_iter=2, random_state=0)
+    losses, run_epoch = iter([0.7, np.nan, np.nan, np.nan]), programs.run_epoch
+    monkeypatch.setattr(
+        programs, "run_epoch", lambda *args: run_epoch(*args)._replace(held_out_loss=next(losses))
+    )
+    assert model.fit(X, y).best_validation_loss_ == 0.7
+    with pytest.raises(ValueError, match="the loss of the held-out examples is nan"):
+        model.fit(X, y)
+
+
+def test_without_held_out_examples_the_temperature_is_1_and_all_epochs_are_run(digits):
+    X, labels, _ = digits
+    model = HeteroscedasticClassifier(
+        num_samples=16, max_iter=2, n_iter_no_change=1, random_state=0
+    )
+    model.fit(X[:90], labels[:90])
+    assert (model.temperature_, model.n_iter_) == (1.0, 2)
+    assert np.isnan(model.validation_loss_curve_).all()
+    assert np.isfinite(model.fit(X[:100], labels[:100]).validation_loss_curve_).all()
 
 
 def test_the_temperature_is_searched_on_held_out_examples(digits):
@@ -333,6 +410,7 @@ def test_indicator_matrices_make_it_multilabel():
     np.testing.assert_allclose(
         probs, special.expit(np.float64(jax.jit(predictive.sigmoid)(None, latent))), atol=1e-5
     )
+    np.testing.assert_allclose(model.predict_log_proba(X), np.log(probs), rtol=1e-9)
     np.testing.assert_array_equal(model.predict(X), probs > 0.5)
     plain = multioutput.MultiOutputClassifier(linear_model.LogisticRegression()).fit(X, y)
     assert np.mean(model.predict(X) == y) > np.mean(plain.predict(X) == y) - 0.02
@@ -621,3 +699,5 @@ def test_a_splitter_gives_the_folds(digits):
         expected = -log_probs[np.arange(len(test)), labels[test]]
         found = dict(zip(issues.rows, issues.scores))
         np.testing.assert_allclose([found[i] for i in test], expected, rtol=1e-4, atol=1e-5)
+    fitted = clone(model).fit(X, labels).set_params(temperature=4.0)  # the fit's one is 1
+    jax.tree.map(np.testing.assert_array_equal, fitted.label_issues(X, labels, cv=folds), issues)
