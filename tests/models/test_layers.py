@@ -62,6 +62,9 @@ def test_the_layer_replaces_a_dense_layer(build, head, link):
     assert logits.shape == nn.Dense(5).init_with_output(key(), FEATURES)[0].shape
     if link == "softmax":
         np.testing.assert_allclose(np.exp(logits).sum(-1), 1.0, rtol=1e-5)
+    else:
+        expected = predictive.sigmoid(None, layer.latent(FEATURES))
+        np.testing.assert_allclose(logits, expected, rtol=1e-5, atol=1e-6)
 
 
 @in_both

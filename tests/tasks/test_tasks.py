@@ -12,7 +12,8 @@ from small_runs import small
 
 from heteroscedastic import losses, metrics, predictive, smoothing, tasks, weighting
 from heteroscedastic.batch import Batch
-from heteroscedastic.bind import _choices
+from heteroscedastic.bind import _choices, declared_settings
+from heteroscedastic.latent import LatentGaussian
 from heteroscedastic.links import suits
 from heteroscedastic.runs import assembly, schema
 from heteroscedastic.tasks.task import Task, check_parts
@@ -61,6 +62,19 @@ def test_a_loss_is_of_the_softmax_alone_if_a_shift_of_all_logits_changes_nothing
         )
         link = "softmax" if value == pytest.approx(shifted, rel=1e-5) else "sigmoid"
         assert set(function.suits.links) == {link}, name
+
+
+def test_a_predictive_is_of_the_softmax_alone_if_a_shift_of_all_utilities_changes_nothing():
+    loc, scale = jnp.array([[0.3, -1.0, 2.0]]), jnp.array([[0.5, 1.0, 2.0]])
+    functions = _choices(predictive)
+    assert functions.pop("deterministic").suits.links == ("softmax", "sigmoid")
+    for name, function in functions.items():
+        settings = {"num_samples": 8} if "num_samples" in declared_settings(function) else {}
+        logits, shifted = (
+            function(key(), LatentGaussian(x, scale), **settings) for x in (loc, loc + 1)
+        )
+        link = "softmax" if np.allclose(logits, shifted, atol=1e-5) else "sigmoid"
+        assert function.suits.links == (link,), name
 
 
 @pytest.mark.parametrize("module", [losses, weighting], ids=lambda m: m.__name__)

@@ -80,10 +80,11 @@ def test_the_average_agrees_with_plain_numpy_for_any_head_and_block_size(name, m
 
 @pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize("edward2", [False, True])
-def test_the_diagonal_is_the_variance_of_the_head_without_factors(place, edward2):
-    head = heads.LowRank(7, num_factors=3, edward2=edward2, **PLACES[place])
+@pytest.mark.parametrize("kind", [heads.LowRank, heads.ParameterEfficient])
+def test_the_diagonal_is_the_variance_of_the_head_without_factors(kind, place, edward2):
+    head = kind(7, num_factors=3, edward2=edward2, **PLACES[place])
     params = parameters(head)
-    params_alone = {n: x for n, x in params.items() if n != "factor_loadings"}
+    params_alone = {n: params[n] for n in ("loc", "scale_diag")}
     alone = plain(heads.Diagonal(7, edward2=edward2, **PLACES[place]), params_alone)
     np.testing.assert_allclose(
         average.average_covariance(head, params, parts()).diagonal, np.diag(alone), rtol=1e-4

@@ -63,6 +63,7 @@ def test_top_pairs_are_those_of_the_matrix_for_any_block_size(averaged, name, nu
     in_memory = pairs.top_matrix_pairs(matrix[name], matrix["covariance"], num)
     np.testing.assert_array_equal(in_memory.rows, result.rows)
     np.testing.assert_array_equal(in_memory.cols, result.cols)
+    np.testing.assert_allclose(in_memory.covariance, result.covariance, rtol=1e-12)
 
 
 @pytest.mark.parametrize("size", [2**20, 8 * 10 * 3, 1])
@@ -101,6 +102,13 @@ def test_the_pairs_of_a_class_are_its_row(averaged):
     expected = [j for j in np.argsort(-np.abs(row)) if j != 3][:4]
     assert near.cols.tolist() == expected
     np.testing.assert_allclose(near.covariance, row[expected])
+
+
+def test_the_pairs_of_a_group_are_entries_of_the_covariance(averaged):
+    result = pairs.group_pairs(averaged, np.array([7, 2, 5]))
+    assert list(zip(result.rows, result.cols)) == [(7, 2), (7, 5), (2, 5)]
+    expected = definitions(averaged)["covariance"][result.rows, result.cols]
+    np.testing.assert_allclose(result.covariance, expected)
 
 
 def test_a_number_below_one_and_an_unknown_measure_are_errors(averaged):

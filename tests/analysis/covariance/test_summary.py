@@ -225,15 +225,24 @@ def test_an_example_covariance_is_that_of_its_latent(with_noise, last_run, monke
     feed = resident.Feed(np.array([30]), np.ones(1), np.int32(0))
 
     @jax.jit
-    def covariance(state):
+    def moments(state):
         latent, _ = last_run.run.latents(state.params, state.model_state, split, feed)
-        return latent_lib.covariance(latent_lib.temper(latent, 1 / float(temperature(last_run))))
+        samples = jax.nn.softmax(latent_lib.sample(jax.random.key(1), latent, 20_000))
+        of_utilities = latent_lib.temper(latent, 1 / float(temperature(last_run)))
+        return latent_lib.covariance(of_utilities), jnp.mean(samples, axis=0)
 
-    expected = np.asarray(covariance(last_run.state))[0]
+    expected, probs = (np.asarray(x)[0] for x in moments(last_run.state))
     example = examples.example_covariance(last_run, "test", chosen, classes)
     np.testing.assert_allclose(
         example.covariance, expected[classes][:, classes], rtol=1e-4, atol=1e-4
     )
+    deviations = np.sqrt(np.diag(example.covariance))
+    np.testing.assert_allclose(
+        examples.correlation(example.covariance),
+        example.covariance / np.outer(deviations, deviations),
+        rtol=1e-9,
+    )
+    np.testing.assert_allclose(example.probs, probs[classes], atol=0.03)
     assert example.labels == (split.labels[30],)
     probable = examples.example_covariance(last_run, "test", chosen, num_classes=4)
     assert (np.diff(probable.probs) <= 0).all()
