@@ -380,6 +380,39 @@ def test_a_residual_block_of_version_1_starts_as_the_identity():
     np.testing.assert_allclose(block, jax.nn.relu(stem), rtol=1e-5)
 
 
+def test_version_2_is_its_plain_formula():
+    """The first normalisation and relu precede the shortcut, and the last ones the mean."""
+    backbone = ResNet(
+        version=2, stage_sizes=(1,), bottleneck=False, stem="cifar", width=4, stem_width=3
+    )
+    variables = random_variables(backbone)
+    rng = np.random.default_rng(0)
+    params = jax.tree.map(lambda x: rng.normal(size=x.shape), variables["params"])
+
+    def conv(x, layer):
+        dimensions = ("NHWC", "HWIO", "NHWC")
+        kernel = jnp.float32(layer["kernel"])
+        return jax.lax.conv_general_dilated(x, kernel, (1, 1), "SAME", dimension_numbers=dimensions)
+
+    def activation(x, layer, running):
+        x = (x - running["mean"]) / np.sqrt(running["var"] + 1e-5)
+        return jnp.maximum(x * layer["scale"] + layer["bias"], 0)
+
+    @jax.jit
+    def plain(x):
+        block, running = params["stage1_block1"], variables["batch_stats"]
+        x = activation(conv(x, params["stem"]), block["norm1"], running["stage1_block1"]["norm1"])
+        shortcut = conv(x, block["shortcut"])
+        x = conv(x, block["conv1"])
+        x = activation(x, block["norm2"], running["stage1_block1"]["norm2"])
+        x = conv(x, block["conv2"]) + shortcut
+        return activation(x, params["final_norm"], running["final_norm"]).mean(axis=(1, 2))
+
+    variables = {**variables, "params": jax.tree.map(jnp.float32, params)}
+    features = jax.jit(backbone.apply)(variables, INPUTS, jnp.ones(6, bool))
+    np.testing.assert_allclose(features, plain(INPUTS), rtol=1e-3, atol=1e-4)
+
+
 @pytest.mark.parametrize("start", ["identity", "keras"])
 def test_kernels_and_scales_have_the_documented_initial_distribution(start):
     backbone = ResNet(stage_sizes=(1, 1), width=32, start=start)

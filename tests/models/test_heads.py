@@ -98,6 +98,24 @@ def test_utilities_that_start_at_zero_have_a_gradient():
     assert np.abs(heads.Deterministic(K).init(key(), features)["params"]["loc"]["kernel"]).min() > 0
 
 
+@pytest.mark.parametrize("kind", [heads.LowRank, heads.ParameterEfficient])
+@pytest.mark.parametrize("edward2", [False, True])
+def test_kernels_and_shared_loadings_have_their_initial_distribution(kind, edward2):
+    d, k, r = 400, 200, 50
+    head = kind(k, num_factors=r, edward2=edward2)
+    params = dict(jax.jit(head.init)(key(), jnp.ones((1, d)))["params"])
+    shared = params.pop("shared_loadings", None)
+    np.testing.assert_array_equal(params.pop("shared_bias", 0), 0)
+    for layer in params.values():
+        assert np.std(layer["kernel"]) == pytest.approx(d**-0.5, rel=0.05)
+        np.testing.assert_array_equal(layer["bias"], 0)
+    if kind is heads.ParameterEfficient:
+        expected = r**-0.5 if edward2 else (2 / (k + r)) ** 0.5
+        assert np.std(shared) == pytest.approx(expected, rel=0.05)
+        # A uniform distribution reaches sqrt(3) standard deviations, a truncated normal more.
+        assert (np.abs(shared).max() > 1.8 * expected) == edward2
+
+
 @pytest.mark.parametrize(
     ("head", "expected"),
     [
