@@ -277,3 +277,10 @@ def test_metrics_without_examples_are_nan(metric, case):
 )
 def test_the_declared_names_are_those_of_the_means(metric, case, names):
     assert tuple(metrics.means(metric(*case()))) == names
+
+
+def test_the_metrics_that_are_not_lower_for_better_models_are_those_of_accuracy_and_confidence():
+    others = {name for name in metrics.MULTICLASS if name not in metrics.LOWER_IS_BETTER}
+    assert others == {"accuracy", "top5_accuracy", "confidence"}
+    others = {name for name in metrics.MULTILABEL if name not in metrics.LOWER_IS_BETTER}
+    assert others == {"label_accuracy", "exact", "top1_hit", "gap"}

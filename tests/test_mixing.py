@@ -206,12 +206,27 @@ def test_a_window_of_cutmix_is_the_same_window_of_the_next_image():
         assert np.sum(np.diff(line.astype(int), prepend=0) == 1) <= 1  # one window
 
 
+def test_rows_and_columns_of_a_window_of_cutmix_are_drawn_independently():
+    numbers = np.arange(1000)
+    images = np.tile(numbers[:, None, None, None], (1, 9, 9, 1))
+    mix, examples = function("cutmix", draws="example"), (images, np.eye(1000), np.ones(1000))
+    found = jax.jit(mix)(key(), *(jnp.asarray(x, jnp.float32) for x in examples))
+    is_next = np.asarray(found.inputs)[..., 0] != numbers[:, None, None]
+    is_next = is_next[is_next.any(axis=(1, 2))]
+    middles = [
+        np.average(np.tile(np.arange(9), (len(x), 1)), axis=1, weights=x)
+        for x in (is_next.any(axis=2), is_next.any(axis=1))
+    ]
+    assert len(is_next) > 500
+    assert abs(np.corrcoef(*middles)[0, 1]) < 0.3
+
+
 def test_patches_of_ricap_are_crops_of_four_images_at_uniform_places():
     images = coordinates(6, 6, 7)
     mix = function("ricap", beta=1.0, draws="example")
     found, targets, _ = mixed(mix, 600, images, np.eye(6, dtype=np.float32))
-    origins = {0: [], 1: [], 2: [], 3: []}
-    for image, target in zip(found[:, 2], targets[:, 2]):
+    origins = np.full((4, 600), -1)  # of crops of three rows
+    for i, (image, target) in enumerate(zip(found[:, 2], targets[:, 2])):
         patch = (image[..., 0] - 2) % 6
         for k in np.unique(patch):
             inside = np.argwhere(patch == k)
@@ -221,12 +236,16 @@ def test_patches_of_ricap_are_crops_of_four_images_at_uniform_places():
             assert extent.prod() == len(inside)
             assert patch[5 * (k // 2), 6 * (k % 2)] == k  # its corner
             if extent[0] == 3:
-                origins[k].append((shift + inside.min(axis=0))[0, 0])
+                origins[k, i] = (shift + inside.min(axis=0))[0, 0]
             assert target[(2 + k) % 6] == pytest.approx(len(inside) / 42)
-    for found in origins.values():
-        counts = np.bincount(found, minlength=4)
+    for found in origins:
+        counts = np.bincount(found[found >= 0], minlength=4)
         assert len(counts) == 4
         assert stats.chisquare(counts).pvalue > 1e-3
+    for left, right in (origins[:2], origins[2:]):  # each crop has its own place
+        both = (left >= 0) & (right >= 0)
+        assert both.sum() > 20
+        assert np.mean(left[both] == right[both]) < 0.6
 
 
 def test_probability_zero_mixes_nothing_and_a_tiny_alpha_exchanges_whole_examples():

@@ -1,6 +1,6 @@
 import numpy as np
 import pytest
-from scipy import stats
+from scipy import special, stats
 
 from heteroscedastic.calibration import bootstrap
 
@@ -107,6 +107,14 @@ def test_without_bias_the_corrected_interval_holds_the_percentiles():
     np.testing.assert_allclose([low, high], [50, 950], atol=0.01)
     assert bootstrap.corrected_interval(0.0, 1 + draws / 1000).low == 0.0  # it holds the number
     assert bootstrap.corrected_interval(1.0, np.ones(100)) == (1.0, 1.0, 1.0)
+
+
+def test_the_bias_is_corrected_at_both_ends_by_the_formula_of_the_source():
+    value, draws = 200.0, np.arange(1001.0)
+    bias = special.ndtri((value + 0.5) / 1001)
+    expected = 1000 * special.ndtr(2 * bias + special.ndtri([0.05, 0.95]))
+    _, low, high = bootstrap.corrected_interval(value, draws, level=0.9)
+    np.testing.assert_allclose([low, high], expected, atol=1)
 
 
 def test_examples_of_a_group_are_drawn_together():

@@ -1,3 +1,5 @@
+import itertools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -52,6 +54,15 @@ def test_an_epoch_has_every_example_once_and_pads_the_last_batch(batch_size):
     np.testing.assert_array_equal(np.sort(chosen[weights == 1]), np.arange(N))
     np.testing.assert_array_equal(weights, np.arange(len(weights)) < N)
     assert chosen.max() < N
+
+
+def test_every_seed_and_every_epoch_has_its_own_order():
+    data, orders = Dataset({"train": SPLIT}, ("a", "b")), set()
+    for seed, epoch in itertools.product(range(2), range(2)):
+        pipeline = resident.Resident(data, data, seed, batch_size=N, training_chain=[], chain=[])
+        (feed,) = pipeline.training_feeds(epoch, 0, np.arange(N))
+        orders.add(tuple(feed.rows.tolist()))
+    assert len(orders) == 4
 
 
 def test_a_selected_epoch_has_the_rows_with_their_weights_and_all_rows_are_plain_training():

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from small_runs import small
+from small_runs import plain, small
 
 from heteroscedastic.data import resident
 from heteroscedastic.runs import assembly
@@ -45,6 +45,19 @@ def test_every_step_has_noise_of_its_own():
     state = run.init(run.root_key)
     step = jax.jit(lambda *arguments: run.train_step(*arguments)[2].losses)
     losses = [step(state._replace(step=jnp.int32(n)), split, feed, run.root_key) for n in (0, 0, 1)]
+    np.testing.assert_array_equal(losses[0], losses[1])
+    assert not np.allclose(losses[0], losses[2], rtol=1e-3)
+
+
+def test_the_augmentation_follows_from_the_seed():
+    """Of a model without noise, on the same examples in the same state."""
+    data = {"data.train": "pad_crop(2)|value_range(-1, 1)", "training.batch_size": 8}
+    run = assembly.build(plain(backbone=dict(name="MLP", widths=(4,)), **data))
+    (feed,), state = resident.feeds(np.arange(8), 8), run.init(run.root_key)
+    step = jax.jit(lambda *arguments: run.train_step(*arguments)[2].losses)
+    losses = [
+        step(state, run.pipeline.arrays["train"], feed, jax.random.key(seed)) for seed in (0, 0, 1)
+    ]
     np.testing.assert_array_equal(losses[0], losses[1])
     assert not np.allclose(losses[0], losses[2], rtol=1e-3)
 

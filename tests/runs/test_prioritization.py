@@ -1,5 +1,6 @@
 """Epochs of chosen examples: their steps, their scores, and runs that are interrupted in them."""
 
+import dataclasses
 import itertools
 import json
 import re
@@ -15,6 +16,7 @@ from scipy import stats
 from small_runs import assert_same_bits, outcome, plain, small
 from subprocesses import EXTRAS, outputs, start_without, with_devices
 
+from heteroscedastic.data import resident
 from heteroscedastic.distributed.in_flight import NotFiniteError
 from heteroscedastic.distributed.preemption import Agreement
 from heteroscedastic.runs import (
@@ -121,6 +123,39 @@ def test_the_steps_are_those_of_the_epochs_that_were_chosen(fraction, batch_size
     assert [line["num_steps"] for line in lines(directory)] == [full, full, *3 * [chosen]]
     assert assembly.build(config(**settings)).steps.total == expected
     assert [line["epoch"] for line in lines(directory, "metrics")] == [2, 4, 5]
+
+
+def test_examples_are_chosen_after_the_warm_up_and_then_every_so_many_epochs():
+    run = assembly.build(config(every_epochs=3))
+    assert [n for n in range(9) if prioritization.chooses(run, n)] == [WARMUP, WARMUP + 3, 8]
+
+
+def test_every_seed_and_every_epoch_has_its_own_choice_at_random():
+    runs = [assembly.build(config(choice="random", seed=seed)) for seed in (0, 0, 1)]
+    first, again, other = (run.selected(2).rows for run in runs)
+    np.testing.assert_array_equal(first, again)
+    for rows in (other, runs[0].selected(3).rows):
+        assert len(np.intersect1d(first, rows)) < 0.6 * len(first)
+
+
+def test_scores_have_the_noise_of_the_predictions_in_training_and_in_evaluation():
+    """So the difference from predictions with the key of the score is zero."""
+    made = config(base=small, scores="training", overrides={"training.batch_size": 8})
+    run = assembly.build(made | {"backbone": dict(name="MLP", widths=(4,))})
+
+    def difference(key, latent, logits, labels):
+        again = jax.nn.softmax(run.predictive(key, latent))
+        return 1 + jnp.abs(again - jax.nn.softmax(logits)).max(axis=-1)
+
+    parts = run.parts._replace(score=difference)
+    run, state = dataclasses.replace(run, parts=parts), run.init(run.root_key)
+    (feed,), split = resident.feeds(np.arange(8), 8), run.pipeline.arrays["train"]
+    _, _, values = jax.jit(run.train_step)(state, split, feed, run.root_key)
+    scores = jax.jit(run.score_step)(
+        state.params, state.model_state, split, feed, jax.random.key(0), jnp.zeros(NUM_TRAIN)
+    )
+    np.testing.assert_allclose(values.scores, 1, atol=1e-5)
+    np.testing.assert_allclose(scores[:8], 1, atol=1e-5)
 
 
 def test_the_learning_rate_at_an_epoch_is_the_same_for_every_fraction(trained):

@@ -13,7 +13,7 @@ from heteroscedastic.batch import Batch
 from heteroscedastic.models import backbones, heads
 from heteroscedastic.models.classifier import Classifier
 from heteroscedastic.training import optimizer
-from heteroscedastic.training.objective import objective
+from heteroscedastic.training.objective import Outputs, objective
 from heteroscedastic.training.state import TrainState
 from heteroscedastic.training.step import train_step
 
@@ -88,3 +88,24 @@ def test_the_loss_is_the_weighted_mean_of_the_examples():
     loss, outputs = jax.jit(bound(weighting.inverse_frequency))(params, variables, batch(6), key())
     weights = (15 / 5) / np.array([1.0, 2.0, 3.0, 4.0, 5.0])[batch(6).labels]
     np.testing.assert_allclose(loss, np.average(outputs.losses, weights=weights), rtol=1e-5)
+
+
+def test_the_gradient_norm_of_a_step_is_before_clipping_and_counts_every_example():
+    params = {"w": jnp.array([3.0, 4.0])}
+    sgd = optimizer.sgd(optax.constant_schedule(1.0), momentum=0.0, clip_norm=1.0)
+
+    def half_square(params, model_state, batch, key):
+        none = jnp.zeros(6)
+        outputs = Outputs({}, none, none, none, none, jnp.sum(batch.weights))
+        return jnp.sum(params["w"] ** 2) / 2, outputs
+
+    state, sums, _ = train_step(
+        TrainState(jnp.zeros((), jnp.int32), params, {}, sgd.init(params)),
+        batch(4),
+        key(),
+        objective=half_square,
+        optimizer=sgd,
+        metric=lambda *_: (),
+    )
+    assert sums.gradient_norm == pytest.approx(4 * 5)
+    np.testing.assert_allclose(state.params["w"], [3 - 0.6, 4 - 0.8], rtol=1e-6)

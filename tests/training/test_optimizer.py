@@ -205,6 +205,15 @@ def test_momentum_agrees_with_a_plain_loop(momentum, nesterov):
     np.testing.assert_allclose(params["w"], plain, rtol=1e-4)
 
 
+def test_the_momentum_adds_up_clipped_gradients():
+    params, grads = {"w": jnp.zeros(2)}, {"w": jnp.array([3.0, 4.0])}
+    one = optimizer.sgd(lambda step: 1.0, momentum=0.9, clip_norm=1.0)
+    state = one.init(params)
+    for _ in range(3):
+        updates, state = one.update(grads, state, params)
+    np.testing.assert_allclose(updates["w"], [-0.6 * 2.71, -0.8 * 2.71], rtol=1e-6)
+
+
 def test_the_penalty_enters_the_momentum():
     params = {"w": jnp.array([1.0])}
     one = optimizer.sgd(lambda step: 0.0, momentum=0.9, l2=0.5)
@@ -267,6 +276,8 @@ def test_fixed_parameters_keep_their_values_and_the_others_their_updates():
         is_fixed = name.startswith("Conv_0/") or is_normalisation(name)
         np.testing.assert_array_equal(value, 0 if is_fixed else plain[name], err_msg=name)
     assert sum(map(is_normalisation, found)) > 4
+    clipped = update(params, grads, l2=0.3, clip_norm=0.5, fixed=("Conv_0*",))
+    assert optax.global_norm(clipped) == pytest.approx(0.5, rel=1e-5)  # of the others alone
     with pytest.raises(ValueError, match="fixed has 'Conv', but no parameter has a path"):
         update(params, grads, fixed=("Conv",))
 

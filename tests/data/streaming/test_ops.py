@@ -229,6 +229,27 @@ def test_results_have_the_size_of_the_setting():
     np.testing.assert_allclose(center, np.clip(expected, 0, 255), atol=0.51)
 
 
+def test_images_are_made_smaller_with_antialiasing():
+    for method in ("bilinear", "bicubic"):
+        for text in ("resize(8", "resize_small(8", "fit(40, shorter=8, longer=16"):
+            (actual,) = applied(f"{text}, method={method!r})", RAW)
+            if text.startswith("fit"):  # below and to the right of the image are zeros
+                rows, columns = (actual.any(axis=(1 - i, 2)) for i in range(2))
+                actual = actual[rows][:, columns]
+            expected = tf.image.resize(PIXELS, actual.shape[:2], method, antialias=True)
+            np.testing.assert_allclose(actual, np.clip(expected, 0, 255), atol=0.51)
+
+
+def test_every_window_of_a_random_crop_is_drawn_equally_often():
+    pixels = np.arange(36, dtype=np.uint8).reshape(3, 4, 3)
+    example = {"image": tf.constant(pixels), "shape": (3, 4, 3)}
+    crops = np.array(applied("random_crop(2)", example, [(0, i) for i in range(300)]))
+    found, counts = np.unique(crops.reshape(300, -1), axis=0, return_counts=True)
+    windows = np.lib.stride_tricks.sliding_window_view(pixels, (2, 2, 3)).reshape(6, -1)
+    np.testing.assert_array_equal(found, windows)
+    assert counts.min() > 25
+
+
 def test_greyscale_images_become_colour():
     for file_format in ("JPEG", "PNG"):
         file = io.BytesIO()
