@@ -238,7 +238,7 @@ def _number(fraction: float, num_examples: int) -> int:
     number = round(fraction * num_examples)
     if number == 0:
         raise ValueError(
-            f"fraction is {fraction}, which is no example of {num_examples:,}; it must be at least"
-            f" {0.5 / num_examples:.2g}."
+            f"fraction is {fraction}, which is no example of {num_examples:,}; give at least"
+            f" {1 / num_examples:.2g}, which is one."
         )
     return number

@@ -1,8 +1,10 @@
 """Mixed examples, alone and in a step of training."""
 
 import functools
+import inspect
 import itertools
 import json
+import re
 import subprocess
 import sys
 
@@ -528,3 +530,16 @@ def test_mixup_of_integers_is_an_error():
         ValueError, match=r"but they are int32; .* end the chain config\.data\.train"
     ):
         function("mixup")(key(), jnp.asarray(coordinates(4, 2, 2)), jnp.eye(4), jnp.ones(4))
+
+
+def test_the_defaults_are_those_of_the_guide():
+    page = (ROOT / "docs/guide/training.md").read_text()
+    for name, mix in ((name, getattr(mixing, name)) for name in SETTINGS):
+        (row,) = re.findall(rf"^\| `{name}`, (.*?) \|", page, flags=re.M)
+        stated = dict(re.fullmatch(r"`(\w+)(?:=(.*))?`", x).groups() for x in row.split(", "))
+        parameters = inspect.signature(mix).parameters
+        assert {**stated, "draws": "batch"} == {
+            name: None if p.default is p.empty else str(p.default)
+            for name, p in parameters.items()
+            if p.kind is p.KEYWORD_ONLY
+        }

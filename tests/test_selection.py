@@ -1,6 +1,7 @@
 """The choice of the examples of an epoch, alone and in a run."""
 
 import functools
+import re
 
 import jax
 import numpy as np
@@ -176,6 +177,17 @@ def test_a_fraction_of_one_is_every_example_in_order(name):
 def test_a_fraction_outside_of_the_range_or_of_no_example_is_an_error(name, fraction):
     with pytest.raises(ValueError, match=r"fraction is .*(must be|no example)"):
         rows(name, SCORED, fraction=fraction)
+
+
+@pytest.mark.parametrize("number", [1, 7, 960, 1000])
+def test_a_fraction_is_rounded_to_examples_and_the_smallest_that_the_error_names_is_one(number):
+    pool = SCORED._replace(scores=np.arange(number, dtype=np.float32))
+    with pytest.raises(ValueError, match=f"no example of {number:,}; ") as error:
+        rows("largest", pool, fraction=0.4 / number)
+    (least,) = re.findall(r"at least (.*), which is one", str(error.value))
+    assert len(rows("largest", pool, fraction=float(least))) == 1
+    for share, rounded in ((0.6, 1), (1.4, 1), (1.8, 2)) if number > 1 else ():
+        assert len(rows("largest", pool, fraction=share / number)) == rounded
 
 
 def test_random_takes_every_example_equally_often():

@@ -24,6 +24,13 @@ def test_the_floor_is_the_mean_error_of_a_perfect_model(n):
     assert np.mean(errors) == pytest.approx(floor, abs=4 * np.std(errors) / 20 + 0.02 * floor)
 
 
+def test_a_confidence_at_an_edge_is_in_the_bin_below_as_in_the_error():
+    confidence = np.array([0.4, 0.5])
+    edges = np.array([0.0, 0.5, 1.0], np.float32)
+    floor = np.sqrt(2 / np.pi * np.sum(confidence * (1 - confidence))) / 2  # of one bin
+    assert bias.error_floor(confidence, edges) == pytest.approx(floor)
+
+
 def test_certain_predictions_have_no_floor_and_no_bias():
     certain = np.ones(10)
     assert bias.error_floor(certain, EDGES) == 0

@@ -1,6 +1,7 @@
 """One Size Doesn't Fit All: settings of the paper, its rows, and ours."""
 
 import functools
+import inspect
 import json
 
 import jax
@@ -12,8 +13,10 @@ from gaussians import covariance, latent
 
 from experiments import paper_numbers, study
 from experiments.adaptive_label_smoothing import detection_data, pictures, rows, unseen
+from heteroscedastic import boxes, mixing
 from heteroscedastic.analysis.uncertainty.confidence import Diagram
 from heteroscedastic.bind import bind
+from heteroscedastic.data import augment
 from heteroscedastic.detection import coding, detections, proposals, targets
 from heteroscedastic.models import backbones, detector
 from heteroscedastic.tasks.detection import _HEAD_STD
@@ -80,6 +83,20 @@ def test_the_range_of_pixels_is_the_recipes():
         assert low == pytest.approx([-m / s for m, s in zip(mean, std)], abs=5e-5)
         assert high == pytest.approx([(1 - m) / s for m, s in zip(mean, std)], abs=5e-5)
         assert job.config["data"]["eval"].endswith(links[-1])
+
+
+def test_the_defaults_of_the_operations_are_the_recipes():
+    jitter, lighting, cutmix = (
+        inspect.signature(op).parameters
+        for op in (augment.blend_jitter, augment.lighting, mixing.cutmix)
+    )
+    for name, value in RECIPE["color_jitter"].items():
+        assert jitter[name].default == value, name
+    assert lighting["std"].default == RECIPE["pca_lighting_std"]
+    assert cutmix["alpha"].default == RECIPE["cutmix_alpha"]
+    assert cutmix["probability"].default == RECIPE["cutmix_prob"]
+    mean = np.multiply(255, RECIPE["normalise"]["mean"])
+    np.testing.assert_allclose(boxes.IMAGENET_MEAN, mean, atol=0.5)
 
 
 def test_rows_of_a_size_are_of_its_data():

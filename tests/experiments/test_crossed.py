@@ -80,6 +80,26 @@ def test_saved_intervals_are_printed_without_the_runs(tmp_path, monkeypatch, cap
     assert printed("--crossed") == with_runs
 
 
+def test_each_evaluation_of_two_rows_has_its_own_saved_intervals(tmp_path, monkeypatch):
+    path = tmp_path / "small.cpu.json"
+    monkeypatch.setattr(study, "saved_path", lambda *_: path)
+    sides = [
+        {0: study.JobResult(study.Job(row, (), 0, tmp_path / row, {}, row), None)}
+        for row in ("fast", "slow")
+    ]
+    saved = {"valid": [1.0, 0.0, 2.0], "test": [3.0, 2.0, 4.0]}
+    entries = [
+        dict(row="fast", evaluation=name, runs=[["fast"], ["slow"]], differences=dict(nll=interval))
+        for name, interval in saved.items()
+    ]
+    files.write_json(crossed.path(path), entries)
+    found = crossed.Crossed("study", "small", "cpu")
+    for name, interval in saved.items():
+        regime = Regime(select=None, report=name)
+        assert [*found.differences(*sides, regime)["nll"]] == interval
+    assert not found.differences(*sides, Regime(select=None, report="shifted"))
+
+
 def test_detectors_are_compared_by_ap_on_the_same_images_of_each_seed(tmp_path):
     """Whose images differ between seeds."""
     pytest.importorskip("pycocotools")

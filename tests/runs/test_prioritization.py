@@ -131,7 +131,10 @@ def test_examples_are_chosen_after_the_warm_up_and_then_every_so_many_epochs():
 
 
 def test_every_seed_and_every_epoch_has_its_own_choice_at_random():
-    runs = [assembly.build(config(choice="random", seed=seed)) for seed in (0, 0, 1)]
+    runs = [
+        assembly.build(config(choice="random", overrides={"seed": seed, "data.seed": 0}))
+        for seed in (0, 0, 1)
+    ]
     first, again, other = (run.selected(2).rows for run in runs)
     np.testing.assert_array_equal(first, again)
     for rows in (other, runs[0].selected(3).rows):

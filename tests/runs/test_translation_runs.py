@@ -131,6 +131,11 @@ def test_calibration_by_token_has_the_metrics_of_the_run_and_every_sentence_once
     num_sentences = len(numbers.splits("de", "en")["test"][0])
     assert found["end"]["end of sentence"]["count"] == num_sentences
     assert found["position"]["0"]["count"] == num_sentences
+    counts = np.array(json.loads((whole / "dataset.json").read_text())["class_counts"])
+    predicted = predictions.predicted_classes(predictions.read(whole, "test"))
+    _, expected = np.unique(np.digitize(counts[predicted], by_token._COUNTS), return_counts=True)
+    groups = found["count of the predicted word"].values()
+    assert [x["count"] for x in groups] == expected.tolist()
 
 
 @pytest.mark.slow

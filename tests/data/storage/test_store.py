@@ -165,6 +165,8 @@ def test_slices_and_first_classes_of_any_data_set_can_be_selected():
     rows = np.flatnonzero(full.labels[:600] < 4)
     assert_same_bits(data.splits["train"].inputs, full.inputs[rows])
     assert_same_bits(data.splits["train"].ids, full.ids[rows])
+    data = store.load("digits", splits=dict(train="train[100:]", test="test"), max_examples=10)
+    assert_same_bits(data.splits["train"].ids, full.ids[100:110])
     pairs = store.load("digits_pairs", max_classes=4).splits["train"]
     assert (pairs.labels < 4).all()
     assert (pairs.labels.max(axis=1) >= 0).all()

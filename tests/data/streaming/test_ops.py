@@ -1,5 +1,6 @@
 import colorsys
 import contextlib
+import inspect
 import io
 
 import jax.numpy as jnp
@@ -241,13 +242,28 @@ def test_images_are_made_smaller_with_antialiasing():
 
 
 def test_every_window_of_a_random_crop_is_drawn_equally_often():
-    pixels = np.arange(36, dtype=np.uint8).reshape(3, 4, 3)
-    example = {"image": tf.constant(pixels), "shape": (3, 4, 3)}
+    """Of 2 rows and 4 columns; the same random number for both would leave out half of them."""
+    pixels = np.arange(45, dtype=np.uint8).reshape(3, 5, 3)
+    example = {"image": tf.constant(pixels), "shape": (3, 5, 3)}
     crops = np.array(applied("random_crop(2)", example, [(0, i) for i in range(300)]))
     found, counts = np.unique(crops.reshape(300, -1), axis=0, return_counts=True)
-    windows = np.lib.stride_tricks.sliding_window_view(pixels, (2, 2, 3)).reshape(6, -1)
+    windows = np.lib.stride_tricks.sliding_window_view(pixels, (2, 2, 3)).reshape(8, -1)
     np.testing.assert_array_equal(found, windows)
-    assert counts.min() > 25
+    assert counts.min() > 15
+
+
+def defaults(op):
+    parameters = inspect.signature(op).parameters.values()
+    return {p.name: p.default for p in parameters if p.default is not p.empty}
+
+
+def test_the_defaults_are_those_of_the_sources_and_of_the_same_operation_on_the_device():
+    color = dict(brightness=32 / 255, saturation=0.5, hue=0.2, contrast=0.5)  # of Inception
+    assert defaults(ops.color_jitter) == color
+    crop = dict(min_area=0.08, max_area=1.0, min_aspect=3 / 4, max_aspect=4 / 3)
+    assert defaults(ops.inception_crop) == crop | {"method": "bilinear", "dct_method": ""}
+    for name in set(ops.__all__) & set(augment.__all__) - {"resize"}:  # which has methods here
+        assert defaults(getattr(ops, name)) == defaults(getattr(augment, name)), name
 
 
 def test_greyscale_images_become_colour():

@@ -351,7 +351,7 @@ SUBSET = functools.partial(curation.subset, num_examples=20)
 @pytest.mark.parametrize(
     ("curate", "choices"),
     [
-        (curated([SUBSET, PAIRS]), {"max_examples": 30}),
+        (curated([SUBSET, PAIRS]), {"max_examples": 30, "splits": {"train": "train[5:]"}}),
         pytest.param(curated([PAIRS], 0.25), {}, marks=pytest.mark.extended),
         pytest.param(curated(), {"max_classes": 2}, marks=pytest.mark.extended),
         (curated(), {"label": "human", "splits": {"train": "train[:50%]", "valid": "train[50%:]"}}),
