@@ -161,7 +161,9 @@ def test_no_pair_has_a_larger_error_than_independent_points(product, worst):
     assert ratios.mean() < 1.02
 
 
-@pytest.mark.parametrize(("num_factors", "num_classes"), [(0, 50), (3, 50), (40, 50), (3, 5), (40, 5)])
+@pytest.mark.parametrize(
+    ("num_factors", "num_classes"), [(0, 50), (3, 50), (40, 50), (3, 5), (40, 5)]
+)
 def test_the_first_ranks_are_those_of_factors_and_of_the_largest_influence(
     num_factors, num_classes
 ):
@@ -175,7 +177,8 @@ def test_the_first_ranks_are_those_of_factors_and_of_the_largest_influence(
         assert len(ranked) == min(32, num_classes)
         assert sorted([*ranked, *of_factors]) == list(range(len(ranked) + num_factors))
     nothing, factors = sampling.ranks(None, num_factors, (2,))
-    assert nothing is None and factors.tolist() == 2 * [list(range(num_factors))]
+    assert nothing is None
+    assert factors.tolist() == 2 * [list(range(num_factors))]
 
 
 def test_sobol_points_need_a_power_of_two():
