@@ -58,7 +58,8 @@ def test_predicted_fractions_are_spreads_over_seeds():
 def test_without_known_wrong_labels_nothing_is_evaluated(record, tmp_path, monkeypatch, capsys):
     evals = {"evals": {"test": {}, "test_best": {}}}
     result = SimpleNamespace(
-        job=SimpleNamespace(directory=tmp_path, config=evals, fingerprint="f"), results={}
+        job=SimpleNamespace(directory=tmp_path, config=evals, fingerprint="f", row="hom", seed=0),
+        results={},
     )
     chosen = study.table("correlated_label_noise", "planted_noise")
     monkeypatch.setattr(label_errors.study, "run_results", lambda _: {})
