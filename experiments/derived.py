@@ -71,15 +71,19 @@ class Derived:
         return numbers
 
     def print_left_out(self) -> None:
-        """Prints which rows lack numbers, and of how many seeds, if any do."""
-        found = {(about["row"], about["seed"]) for about in self.used.values()}
+        """Prints how many seeds of each row lack numbers of a part that others have, if any do.
+
+        Of numbers of several runs together only the first run counts.
+        """
+        there = {(x["row"], x["seed"], part) for x in self.used.values() for part in x["numbers"]}
+        parts = {part for _, _, part in there}
         lacking = []
         for row, seeds in self._seeds.items():
-            if count := sum((row, seed) not in found for seed in seeds):
-                lacking.append(f"{count} of {len(seeds)} of {row}")
+            count = sum(not parts or any((row, s, p) not in there for p in parts) for s in seeds)
+            lacking += [f"{count} of {len(seeds)} of {row}"] if count else []
         if lacking:
             rows = ", ".join(lacking)
-            print(f"\nSeeds left out, as not all of their runs are here or saved: {rows}.")
+            print(f"\nSeeds left out, for lack of runs or of saved numbers: {rows}.")
 
     def save(self) -> None:
         """Writes the numbers that were asked for, and keeps others of runs of the table."""

@@ -290,7 +290,8 @@ def _on_held_out(
 ) -> study.Table:
     """The table with metrics of the examples that select, whose labels may be noisy.
 
-    The choice favours all rows of a grid alike; --at has none.
+    The examples that select a setting also measure it, so values are optimistic; with --at nothing
+    is selected.
 
     Args:
       chosen: the table, which --select_metric may have changed.

@@ -45,7 +45,9 @@ def test_a_value_that_is_not_json_leaves_the_old_file(tmp_path):
 def test_a_file_that_is_not_json_is_an_error_of_the_user_that_names_it(tmp_path, content):
     path = tmp_path / "numbers.json"
     path.write_bytes(content)
-    with pytest.raises(ValueError, match=r"numbers\.json is not JSON: .*; repair it") as error:
+    with pytest.raises(
+        ValueError, match=r"numbers\.json is not JSON: .*; repair or replace it"
+    ) as error:
         files.read_json(path)
     assert user_errors.message(error.value)
 

@@ -15,6 +15,8 @@ def test_every_mutation_changes_the_present_code_and_names_tests_that_exist():
     assert len(MUTANTS) == len({m.fault for m in MUTANTS})
     page = (ROOT / "docs/reliability.md").read_text()
     assert f"The {len(MUTANTS)} changes of `benchmarks/mutants.toml`" in page
+    assert f"All {len(MUTANTS)} are caught now" in page
+    assert f"on {len(MUTANTS)} plausible faults" in (ROOT / "benchmarks/README.md").read_text()
     for mutant in MUTANTS:
         changed = ast.parse(mutants.mutated(ROOT, mutant))
         assert ast.dump(changed) != ast.dump(ast.parse((ROOT / mutant.file).read_text()))

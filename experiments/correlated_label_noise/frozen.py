@@ -220,8 +220,8 @@ TABLES = {
             ),
         ),
     ),
-    # Two hidden layers can memorise labels, so that the epoch matters. Five seeds in place of ten,
-    # by the time that the first runs took, before any of their results was seen.
+    # Two hidden layers can memorise labels, so that the epoch matters. Five seeds instead of
+    # ten, because of the time of the first runs; decided before any result was seen.
     "frozen_features_hidden": table(
         "Correlated noise helps where the network can memorise wrong labels: two hidden layers on"
         " frozen features, worst labels.",

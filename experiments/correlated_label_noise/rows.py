@@ -335,7 +335,7 @@ TABLES = {
     ),
 }
 # On seeds that several_labels does not have, as its results were seen before, and without the
-# temperatures 2 and 4, which none of its seeds chose. Chosen before any run of this table.
+# temperatures 2 and 4, which no seed of it chose. The grid was fixed before any run of this table.
 TABLES["several_labels_40"] = TABLES["several_labels"]._replace(
     grid={"head.temperature": (0.25, 0.5, 1.0)},
     scales={"cpu": Scale(tuple(range(5, 45)))},

@@ -267,9 +267,9 @@ def curation_changes(stored: Split, curated: Mapping[str, Split]) -> dict[str, A
 
 
 def num_degenerate_boxes(split: Split) -> int:
-    """Number of boxes without an area in a split whose labels are of its boxes.
+    """Number of labelled boxes without an area; 0 if the labels are not one for each box.
 
-    Loading has made them rows of zeros, as padding is, but they have a label.
+    Loading sets such boxes to zeros, as padding, but keeps their labels.
     """
     boxes, labels = split.extras["boxes"], split.labels
     if boxes.shape[:2] != labels.shape:

@@ -27,7 +27,7 @@ def read_json(path: str | Path) -> Any:
     try:
         return json.loads(text)
     except ValueError as error:  # also of its encoding
-        raise ValueError(f"{path} is not JSON: {error}; repair it or write it anew.") from error
+        raise ValueError(f"{path} is not JSON: {error}; repair or replace it.") from error
 
 
 def read_arrays(path: str | Path) -> dict[str, Shaped[np.ndarray, "..."]]:

@@ -52,11 +52,17 @@ def test_rows_without_all_their_runs_are_named(jobs, capsys):
     )
     numbers.of(jobs[0], "last epoch", lambda: 1)
     numbers.print_left_out()
-    assert "are here or saved: 1 of 2 of low_rank, 1 of 1 of diagonal." in capsys.readouterr().out
+    assert "saved numbers: 1 of 2 of low_rank, 1 of 1 of diagonal." in capsys.readouterr().out
     whole = Derived(COMMAND, FLAGS, jobs[:1])
     whole.of(jobs[0], "last epoch", lambda: 1)
     whole.print_left_out()
     assert not capsys.readouterr().out
+    (jobs[1].directory / "results.json").touch()
+    parts = Derived(COMMAND, FLAGS, jobs)
+    for seed, part in ((0, "last epoch"), (0, "early stopping"), (1, "early stopping")):
+        parts.of(jobs[seed], part, lambda: 1)
+    parts.print_left_out()
+    assert "1 of 2 of low_rank." in capsys.readouterr().out
 
 
 def test_numbers_of_several_runs_are_those_of_these_seeds_and_points(jobs):

@@ -225,12 +225,11 @@ def chooses_wrongly(chosen, config):
             stored = str(splits.get(split, split))
             if not (split == of_validation == "valid" or stored.startswith("train")):
                 found.append(f"{chooses} is of {split}")
-        pair = [x for x in (regime.select, regime.report) if x in config["evals"]]
-        for name in pair:
-            is_best = config["evals"][name]["checkpoint"] == "best"
-            if len(pair) == 2 and is_best != pair[0].endswith("_best"):
-                found.append(f"{name} is of another checkpoint than {pair[0]}")
-            if name.endswith("_best") != is_best:
+        names = [x for x in (regime.select, regime.report) if x in config["evals"]]
+        if len({x.endswith("_best") for x in names}) == 2:
+            found.append(f"{names[0]} and {names[1]} are of two checkpoints")
+        for name in names:
+            if name.endswith("_best") != (config["evals"][name]["checkpoint"] == "best"):
                 found.append(f"{name} is of the checkpoint {config['evals'][name]['checkpoint']}")
     return found
 
@@ -242,6 +241,8 @@ def test_no_table_chooses_a_setting_a_checkpoint_or_a_temperature_by_test_data()
             for row, scale in itertools.product(chosen.rows, chosen.scales.values()):
                 config = study.config(row.config, scale.overrides | row.overrides)
                 assert not chooses_wrongly(chosen, config), (name, row.name)
+    wrong = chosen._replace(regimes={"test": study.Regime(select="test", report="test")})
+    assert chooses_wrongly(wrong, config) == ["test is of test"]
 
 
 def test_every_primary_comparison_is_of_rows_metrics_and_regimes_of_its_table():

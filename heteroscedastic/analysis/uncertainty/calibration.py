@@ -115,11 +115,11 @@ def temperatures_of_halves(
     The halves depend on the number of examples, or on the groups, alone, so runs share them.
 
     Args:
-      logits: see `fit_temperature`, as for the next two.
-      labels: likewise.
-      link: likewise.
-      groups: number of the group of each example, such as the sentence of a token, which no half
-        divides; None if the examples are independent.
+      logits: as in `fit_temperature`.
+      labels: as in `fit_temperature`.
+      link: as in `fit_temperature`.
+      groups: group of each example, such as the sentence of a token; each group is in one half.
+        None if the examples are independent.
     """
     units = np.arange(len(labels)) if groups is None else np.unique(groups, return_inverse=True)[1]
     number = units.max() + 1
