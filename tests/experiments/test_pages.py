@@ -133,13 +133,17 @@ def _calls(page):
     }
 
 
-def _printed(command, arguments, monkeypatch, capsys):
-    monkeypatch.setattr(sys, "argv", [command, *arguments.split()])
-    try:
-        importlib.import_module(command).main()
-    except (SystemExit, ValueError):  # an option of another table of the page
-        return ""
-    return capsys.readouterr().out
+def _printed(call, outputs, monkeypatch, capsys):
+    """What a command prints; pages share commands, so each is run once."""
+    if call not in outputs:
+        command, arguments = call
+        monkeypatch.setattr(sys, "argv", [command, *arguments.split()])
+        try:
+            importlib.import_module(command).main()
+            outputs[call] = capsys.readouterr().out
+        except (SystemExit, ValueError):  # an option of another table of the page
+            outputs[call] = ""
+    return outputs[call]
 
 
 def _numbers(value):
@@ -178,14 +182,21 @@ def _jobs_once():
         yield
 
 
+@pytest.fixture(scope="module")
+def outputs():
+    """Command and arguments -> what it printed."""
+    return {}
+
+
 @pytest.mark.parametrize("name", mostly_extended(_WITH_TABLES, set(_WITH_TABLES) - _LONGEST))
 def test_every_number_on_a_page_is_printed_by_its_commands_from_saved_results(
-    name, monkeypatch, capsys, tmp_path
+    name, outputs, monkeypatch, capsys, tmp_path
 ):
     """Values with their intervals, and others of three or four decimals."""
     page = (PAGES / name).read_text()
     monkeypatch.chdir(tmp_path)  # without runs
-    printed = "\n".join(_printed(*call, monkeypatch, capsys) for call in sorted(_calls(page)))
+    calls = sorted(_calls(page))
+    printed = "\n".join(_printed(call, outputs, monkeypatch, capsys) for call in calls)
     page = functools.reduce(_without, _UNSAVED.get(name, ()), page)
     intervals = {tuple(_numbers(value)) for value in _VALUE.findall(printed)}
     missing = [
