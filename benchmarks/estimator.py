@@ -12,7 +12,10 @@ first 500 suspects and the average precision, over seeds of the folds.
 `--what=losses` fits the plain and the low-rank head to all training labels, with each of the losses
 and defaults else, and prints accuracy, NLL and ECE of the test examples with clean labels.
 
-`--print=FILE` prints the table of label errors, or of losses, that `--out=FILE` has saved.
+`--what=rules` fits the low-rank head at each temperature of the search, and compares the choice by
+the Brier score of the held-out labels with the choice by their loss.
+
+`--print=FILE` prints the table of label errors, of losses or of rules that `--out=FILE` has saved.
 """
 
 import argparse
@@ -35,6 +38,7 @@ from heteroscedastic import files
 from heteroscedastic.analysis.report import comparison
 from heteroscedastic.calibration import reliability, scores
 from heteroscedastic.estimator import HeteroscedasticClassifier
+from heteroscedastic.estimator.classifier import SEARCHED_TEMPERATURES
 
 _NUM_TRAIN, _NUM_EPOCHS, _NUM_SUSPECTS = 45_000, 20, 500
 _SAGA_EPOCHS = (1, 2, 5, 10, 20)
@@ -42,6 +46,7 @@ _OUR_EPOCHS = (3, 5, 8, 12)  # an epoch of ours is shorter
 _DEFAULTS = {
     "speed": {"label": "worse_label"},
     "losses": {"label": "worse_label", "seeds": 10},
+    "rules": {"label": "worse_label", "seeds": 5, "loss": "cross_entropy"},
     "issues": {"label": "worse_label", "seeds": 10, "folds": 5, "temperature": 1.0},
 }
 
@@ -145,37 +150,68 @@ def losses(
     ):
         model = HeteroscedasticClassifier(head, loss=loss, random_state=seed)
         model.fit(features, labels)
-        log_probs = model.predict_log_proba(test_features)
-        correct = np.argmax(log_probs, axis=1) == test_labels
-        bins = reliability.sums(
-            np.exp(np.max(log_probs, axis=1)),
-            correct.astype(float),
-            np.ones(len(correct)),
-            reliability.equal_edges(15),
-        )
-        row = {
-            "seed": seed,
-            "model": f"{head}/{loss}",
-            "accuracy": float(np.mean(correct)),
-            "nll": -scores.log_likelihood(log_probs, test_labels),
-            "ece": float(reliability.expected_calibration_error(bins)),
-            "temperature": model.temperature_,
-        }
+        row = {"seed": seed, "model": f"{head}/{loss}"} | _scores(model, test_features, test_labels)
         results.append(row)
         print(json.dumps(row), flush=True)
     return results
+
+
+def rules(
+    features: np.ndarray,
+    labels: np.ndarray,
+    test_features: np.ndarray,
+    test_labels: np.ndarray,
+    seeds: int,
+    loss: str,
+) -> list[dict]:
+    """As `losses`, of the low-rank head at the temperature that each rule chooses from a search."""
+    results = []
+    for seed in range(seeds):
+        fits = []
+        for temperature in SEARCHED_TEMPERATURES:
+            model = HeteroscedasticClassifier(
+                temperature=temperature, loss=loss, random_state=seed
+            ).fit(features, labels)
+            held_out = {"brier": model.validation_brier_, "loss": model.best_validation_loss_}
+            fits.append((held_out, _scores(model, test_features, test_labels)))
+            print(json.dumps({"seed": seed, "held out": held_out} | fits[-1][1]), flush=True)
+        for rule in ("brier", "loss"):
+            _, chosen = min(fits, key=lambda fit: fit[0][rule])
+            results.append({"seed": seed, "rule": rule} | chosen)
+    return results
+
+
+def _scores(
+    model: HeteroscedasticClassifier, test_features: np.ndarray, test_labels: np.ndarray
+) -> dict[str, float]:
+    log_probs = model.predict_log_proba(test_features)
+    correct = np.argmax(log_probs, axis=1) == test_labels
+    bins = reliability.sums(
+        np.exp(np.max(log_probs, axis=1)),
+        correct.astype(float),
+        np.ones(len(correct)),
+        reliability.equal_edges(15),
+    )
+    return {
+        "accuracy": float(np.mean(correct)),
+        "nll": -scores.log_likelihood(log_probs, test_labels),
+        "ece": float(reliability.expected_calibration_error(bins)),
+        "temperature": model.temperature_,
+    }
 
 
 def seeds_table(results: list[dict], reference: str | None = None) -> list[str]:
     """Lines of Markdown: each ranking or model over seeds, and its difference by seed from another.
 
     Args:
-      results: as `issues` or `losses` return them.
-      reference: the other one; defaults to the last, which is cleanlab's, or the plain head with
-        cross-entropy.
+      results: as `issues`, `losses` or `rules` return them.
+      reference: the other one; defaults to the last, which is cleanlab's, the plain head with
+        cross-entropy, or the choice by the loss.
     """
     if not results or "seed" not in results[0]:
-        raise SystemExit("--print needs a file of --what=issues or losses; others have no seeds.")
+        raise SystemExit(
+            "--print needs a file of --what=issues, losses or rules; others have no seeds."
+        )
     _, kind, *metrics = results[0]
     names = list(dict.fromkeys(row[kind] for row in results))
     reference = reference or names[-1]
@@ -201,13 +237,14 @@ def seeds_table(results: list[dict], reference: str | None = None) -> list[str]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--data", help=".npz of features")
-    parser.add_argument("--print", metavar="FILE", help="saved results of --what=issues or losses")
+    parser.add_argument("--print", metavar="FILE", help="saved results with seeds")
     parser.add_argument(
-        "--reference", help="ranking or model from which --print shows the differences"
+        "--reference", help="ranking, model or rule from which --print shows the differences"
     )
     parser.add_argument("--what", choices=tuple(_DEFAULTS), default="speed")
     parser.add_argument("--label", help="field of the labels; defaults to worse_label")
-    parser.add_argument("--seeds", type=int, help="of losses and issues; defaults to 10")
+    parser.add_argument("--seeds", type=int, help="defaults to 10, of rules to 5")
+    parser.add_argument("--loss", help="of rules; defaults to cross_entropy")
     parser.add_argument("--folds", type=int, help="of issues; defaults to 5")
     parser.add_argument("--temperature", type=float, help="of the heads of issues; defaults to 1")
     parser.add_argument("--out", help="JSON file of the results")
@@ -217,11 +254,8 @@ def main() -> None:
         return
     if not flags.data:
         parser.error("give --data=FILE.npz, or --print=FILE.")
-    given = {
-        name: getattr(flags, name)
-        for name in _DEFAULTS["issues"]
-        if getattr(flags, name) is not None
-    }
+    names = dict.fromkeys(name for settings in _DEFAULTS.values() for name in settings)
+    given = {name: getattr(flags, name) for name in names if getattr(flags, name) is not None}
     if unused := given.keys() - _DEFAULTS[flags.what].keys():
         parser.error(f"--what={flags.what} does not use --{', --'.join(sorted(unused))}.")
     settings = _DEFAULTS[flags.what] | given
@@ -233,9 +267,11 @@ def main() -> None:
     start = time.perf_counter()
     if flags.what == "speed":
         results = speed(features, labels)
-    elif flags.what == "losses":
+    elif flags.what in ("losses", "rules"):
         test = arrays["test_inputs"].astype(np.float32), arrays["test_labels"]
-        results = losses(features, labels, *test, **settings)
+        results = {"losses": losses, "rules": rules}[flags.what](
+            features, labels, *test, **settings
+        )
     else:
         results = issues(features, labels, clean, **settings)
     if flags.out:

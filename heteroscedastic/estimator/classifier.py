@@ -34,7 +34,7 @@ ArrayLike = Any  # scikit-learn converts it, or says why not
 Splitter = Any  # a number of folds, or what check_cv of scikit-learn admits
 Fit = TypeVar("Fit", bound=Callable[..., Any])
 _DTYPES = [np.float64, np.float32, np.float16]  # the first one for integers
-_SEARCHED_TEMPERATURES = (1.0, 0.25, 0.5, 2.0, 4.0)  # the first one without held-out examples
+SEARCHED_TEMPERATURES = (1.0, 0.25, 0.5, 2.0, 4.0)  # the first one without held-out examples
 _NUM_REFERENCES = 1000
 
 
@@ -90,6 +90,8 @@ class HeteroscedasticClassifier(ClassifierMixin, BaseEstimator):
       loss_curve_: mean training loss of each epoch; of the cross-entropy in nats.
       validation_loss_curve_: loss of the held-out examples after each epoch; nan without any.
       best_validation_loss_: the smallest of these.
+      validation_brier_: Brier score of the held-out examples in that epoch, summed over classes;
+        nan without any.
       mean_, scale_: statistics of the features; 0 and 1 without `standardize`.
 
     Source: Collier et al. (2021), arXiv:2105.10305.
@@ -165,7 +167,7 @@ class HeteroscedasticClassifier(ClassifierMixin, BaseEstimator):
         self._set_statistics(X)
         seed, inputs = self._seed(), self._standardized(X)
         self._spec = self._make_spec(len(X))
-        temperatures = _SEARCHED_TEMPERATURES if self._searches() else (self._fixed_temperature(),)
+        temperatures = SEARCHED_TEMPERATURES if self._searches() else (self._fixed_temperature(),)
         fit = fitting.best_fit(
             self._spec,
             seed,
@@ -178,6 +180,7 @@ class HeteroscedasticClassifier(ClassifierMixin, BaseEstimator):
         self.temperature_, self.n_iter_ = fit.temperature, len(fit.losses)
         self.loss_curve_, self.validation_loss_curve_ = fit.losses, fit.held_out_losses
         self.best_validation_loss_ = fit.best_held_out_loss
+        self.validation_brier_ = fit.held_out_brier
         self._keep_references(seed, inputs)
         return self
 
@@ -224,7 +227,7 @@ class HeteroscedasticClassifier(ClassifierMixin, BaseEstimator):
             self._set_statistics(X)
             self.temperature_ = self._fixed_temperature()
             self.n_iter_, self.loss_curve_, self.validation_loss_curve_ = 0, [], []
-            self.best_validation_loss_ = float("nan")
+            self.best_validation_loss_ = self.validation_brier_ = float("nan")
             self._spec, self._state = self._make_spec(len(X)), None
             self._keep_references(seed, self._standardized(X))
         arrays = Arrays(self._standardized(X), labels, weights)

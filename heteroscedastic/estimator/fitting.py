@@ -43,6 +43,7 @@ class Fit(NamedTuple):
     losses: list[float]  # mean training loss of each epoch
     held_out_losses: list[float]  # after each epoch; nan without held-out examples
     best_held_out_loss: float
+    held_out_brier: float  # of the state; nan without held-out examples
 
 
 def best_fit(
@@ -134,7 +135,10 @@ def _fit(
             f"the loss of the held-out examples is {held_out_losses[-1]} after {len(losses)} epochs"
             " and was never finite; use a smaller learning_rate, or standardize=True."
         )
-    return Fit(best_state, float(numbers.temperature), losses, held_out_losses, best_loss)
+    held_out_brier = float(programs.brier(spec, best_state.params, held_out, numbers))
+    return Fit(
+        best_state, float(numbers.temperature), losses, held_out_losses, best_loss, held_out_brier
+    )
 
 
 def _checked(epoch: Epoch) -> Epoch:

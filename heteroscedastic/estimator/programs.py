@@ -174,19 +174,30 @@ def _epoch(spec, key, state, data, held_out, rows, present, num_steps, numbers):
 
     zero = jnp.zeros(())
     state, loss, weight = jax.lax.fori_loop(0, num_steps, body, (state, zero, zero))
-    return Epoch(state, loss / weight, _mean_loss(spec, state.params, held_out, numbers))
+    return Epoch(state, loss / weight, _mean(_loss(spec), spec, state.params, held_out, numbers))
 
 
-def _mean_loss(spec, params, data, numbers):
+@functools.partial(jax.jit, static_argnames="spec")
+def brier(spec: Spec, params: Any, data: Examples, numbers: Numbers) -> Float[Array, ""]:
+    """The Brier score, summed over classes, as a weighted mean; nan without examples."""
+    link = jax.nn.softmax if spec.link == "softmax" else jax.nn.sigmoid
+
+    def squared_error(logits, targets):
+        return jnp.sum(jnp.square(link(logits) - targets), axis=-1)
+
+    return _mean(squared_error, spec, params, data, numbers)
+
+
+def _mean(score, spec, params, data, numbers):
     def chunk_sums(chunk):
         logits, _ = _outputs(spec, params, chunk.inputs, numbers)
         batch = Batch(chunk.inputs, chunk.labels, chunk.weights, chunk.labels, {})
-        values = _loss(spec)(logits, smoothing.hard(batch, spec.num_padded))
+        values = score(logits, smoothing.hard(batch, spec.num_padded))
         return losses.weighted_sum(values, chunk.weights), jnp.sum(chunk.weights)
 
     chunks = jax.tree.map(lambda x: x.reshape(-1, _CHUNK_SIZE, *x.shape[1:]), data)
-    loss, weight = jax.tree.map(jnp.sum, jax.lax.map(chunk_sums, chunks))
-    return loss / weight
+    total, weight = jax.tree.map(jnp.sum, jax.lax.map(chunk_sums, chunks))
+    return total / weight
 
 
 def log_probs(

@@ -12,7 +12,10 @@ from heteroscedastic.estimator import programs
 from heteroscedastic.estimator.programs import Numbers, Spec
 
 _VERSION = 1
-_SCALARS = ("temperature_", "n_iter_", "n_features_in_", "best_validation_loss_", "_link")
+_SCALARS = (
+    *("temperature_", "n_iter_", "n_features_in_"),
+    *("best_validation_loss_", "validation_brier_", "_link"),
+)
 _CURVES = ("loss_curve_", "validation_loss_curve_")
 _ARRAYS = ("mean_", "scale_", "_references")
 
@@ -57,6 +60,7 @@ def read(path: str | os.PathLike, kind: type) -> Any:
         description = json.loads(str(arrays.pop("description")))
         if description["version"] != _VERSION:
             raise ValueError(f"its version is {description['version']}, not {_VERSION}")
+        description.setdefault("validation_brier_", None)  # files of earlier versions lack it
         settings = description["settings"]
         if isinstance(settings["hidden_layer_sizes"], list):
             settings["hidden_layer_sizes"] = tuple(settings["hidden_layer_sizes"])

@@ -304,6 +304,9 @@ def test_early_stopping_keeps_the_best_epoch(digits):
     losses = -model.predict_log_proba(X[held_out])[np.arange(50), labels[held_out]]
     mean = np.average(losses, weights=weights[held_out])
     assert mean == pytest.approx(model.best_validation_loss_, rel=1e-4)
+    errors = model.predict_proba(X[held_out]) - np.eye(10)[labels[held_out]]
+    brier = np.average(np.sum(errors**2, axis=1), weights=weights[held_out])
+    assert brier == pytest.approx(model.validation_brier_, rel=1e-4)
 
 
 def test_a_held_out_loss_of_nan_is_no_improvement(monkeypatch):
@@ -412,6 +415,9 @@ def test_indicator_matrices_make_it_multilabel():
     )
     np.testing.assert_allclose(model.predict_log_proba(X), np.log(probs), rtol=1e-9)
     np.testing.assert_array_equal(model.predict(X), probs > 0.5)
+    held_out = resident.order(model._seed(), 2**31, 600)[:60]
+    brier = np.mean(np.sum((probs - y)[held_out] ** 2, axis=1))
+    assert brier == pytest.approx(model.validation_brier_, rel=1e-4)
     plain = multioutput.MultiOutputClassifier(linear_model.LogisticRegression()).fit(X, y)
     assert np.mean(model.predict(X) == y) > np.mean(plain.predict(X) == y) - 0.02
 
@@ -577,10 +583,12 @@ def test_a_file_of_a_version_without_the_setting_has_the_cross_entropy(digits, t
     arrays = files.read_arrays(tmp_path / "model.npz")
     description = json.loads(str(arrays["description"]))
     del description["settings"]["loss"], description["spec"]["loss"]
+    del description["validation_brier_"]
     arrays["description"] = np.array(json.dumps(description))
     files.write_arrays(tmp_path / "old.npz", arrays)
     old = HeteroscedasticClassifier.load(tmp_path / "old.npz")
     assert old.loss == "cross_entropy"
+    assert np.isnan(old.validation_brier_)
     np.testing.assert_array_equal(old.predict_proba(X), model.predict_proba(X))
 
 
