@@ -34,7 +34,7 @@ ArrayLike = Any  # scikit-learn converts it, or says why not
 Splitter = Any  # a number of folds, or what check_cv of scikit-learn admits
 Fit = TypeVar("Fit", bound=Callable[..., Any])
 _DTYPES = [np.float64, np.float32, np.float16]  # the first one for integers
-SEARCHED_TEMPERATURES = (1.0, 0.25, 0.5, 2.0, 4.0)  # the first one without held-out examples
+_SEARCHED_TEMPERATURES = (1.0, 0.25, 0.5, 2.0, 4.0)  # the first one without held-out examples
 _NUM_REFERENCES = 1000
 
 
@@ -167,7 +167,7 @@ class HeteroscedasticClassifier(ClassifierMixin, BaseEstimator):
         self._set_statistics(X)
         seed, inputs = self._seed(), self._standardized(X)
         self._spec = self._make_spec(len(X))
-        temperatures = SEARCHED_TEMPERATURES if self._searches() else (self._fixed_temperature(),)
+        temperatures = _SEARCHED_TEMPERATURES if self._searches() else (self._fixed_temperature(),)
         fit = fitting.best_fit(
             self._spec,
             seed,
