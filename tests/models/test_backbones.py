@@ -459,6 +459,63 @@ def test_inception_has_the_running_statistics_and_maps_of_keras():
     assert smallest["intermediates"]["final"]["__call__"][0].shape == (2, 1, 1, 1536)
 
 
+@pytest.mark.extended
+def test_inception_is_that_of_keras(monkeypatch):
+    """The features of an evaluation with random weights; Keras numbers its layers as made."""
+    monkeypatch.setenv("KERAS_BACKEND", "jax")
+    from keras import applications
+
+    theirs = applications.InceptionResNetV2(
+        include_top=False, weights=None, input_shape=(80, 76, 3), pooling="avg"
+    )
+    layers, rng = {x.name: x for x in theirs.layers if x.weights}, np.random.default_rng(0)
+    for layer in layers.values():
+        layer.set_weights([_weight(rng, x.name, x.shape) for x in layer.weights])
+    paths = [f"stem{i}" for i in range(1, 6)]
+    paths += [*_towers("mixed_5b", 1, 2, 3), "mixed_5b_pool"]
+    for stage, number, *lengths in ((1, 10, 1, 2, 3), (2, 20, 1, 3), (3, 10, 1, 3)):
+        for i in range(1, number + 1):
+            paths += _towers(f"stage{stage}_block{i}/towers", *lengths)
+        paths += {1: _towers("mixed_6a", 1, 3), 2: _towers("mixed_7a", 2, 2, 3)}.get(stage, [])
+    numbers = ["", *(f"_{i}" for i in range(1, len(paths)))]
+    convolutions = {
+        f"{path}/": (f"conv2d{number}", f"batch_normalization{number}")
+        for path, number in zip(paths, numbers, strict=True)
+    }
+    convolutions["final/"] = "conv_7b", "conv_7b_bn"
+    params, stats = {}, {}
+    for path, (convolution, norm) in convolutions.items():
+        (params[f"{path}conv/kernel"],) = layers[convolution].get_weights()
+        bias, mean, var = layers[norm].get_weights()
+        params[f"{path}norm/bias"] = bias
+        stats |= {f"{path}norm/mean": mean, f"{path}norm/var": var}
+    for stage, number, name in ((1, 10, "block35"), (2, 20, "block17"), (3, 10, "block8")):
+        for i in range(1, number + 1):
+            path = f"stage{stage}_block{i}/out"
+            kernel, bias = layers[f"{name}_{i}_conv"].get_weights()
+            params |= {f"{path}/kernel": kernel, f"{path}/bias": bias}
+    variables = {
+        "params": unflatten_dict(params, "/"),
+        "batch_stats": unflatten_dict(stats, "/"),
+    }
+    inputs = rng.normal(size=(2, 80, 76, 3)).astype(np.float32)
+    ours = jax.jit(InceptionResNetV2().apply)(variables, inputs, jnp.ones(2, bool))
+    np.testing.assert_allclose(ours, theirs(inputs), rtol=1e-3, atol=1e-3 * np.std(ours))
+    assert np.std(ours[0] - ours[1]) > 0.1 * np.std(ours)
+
+
+def _weight(rng, name, shape):
+    """Such that the maps of a deep network stay of one size."""
+    if "variance" in name:
+        return rng.uniform(0.5, 1.5, shape)
+    scale = np.sqrt(2 / np.prod(shape[:-1])) if name == "kernel" else 0.1
+    return scale * rng.normal(size=shape)
+
+
+def _towers(path, *lengths):
+    return [f"{path}/tower{i}_{j + 1}" for i, x in enumerate(lengths, 1) for j in range(x)]
+
+
 def test_images_too_small_for_inception_are_an_error():
     with pytest.raises(ValueError, match=r"images are 74x80.*use padding='SAME'"):
         jax.eval_shape(
