@@ -66,11 +66,12 @@ def _scales(
     cpu: dict[str, Any],
     runs: str | None = None,
     rows: tuple[str, ...] | None = None,
+    on_features: tuple[int, ...] = tuple(range(10)),
 ) -> dict[str, Scale]:
     """The scales of a table.
 
-    `runs` is the table whose runs all scales but "cpu" share, and `rows` names the rows of the
-    scale "cpu".
+    `runs` is the table whose runs all scales but "cpu" share, `rows` names the rows of the scale
+    "cpu", and `on_features` are the seeds of the scale "features".
 
     The data pack has no other set than CIFAR-10, so only CIFAR-10 has the scales "cpu" and
     "features".
@@ -81,7 +82,7 @@ def _scales(
     }
     if data == "cifar10":
         scales["cpu"] = Scale(_CPU_SEEDS, cpu, rows=rows)
-        scales["features"] = Scale(features.SEEDS, _ON_FEATURES, runs=runs)
+        scales["features"] = Scale(on_features, _ON_FEATURES, runs=runs)
     return scales
 
 
@@ -119,7 +120,7 @@ def _table_1(data: str, kind: str) -> Table:
         metrics=(*_METRICS, *_CLASS_METRICS),
         regimes=_REGIMES,
         select_metric="nll",
-        scales=_scales(data, _ON_CPU),
+        scales=_scales(data, _ON_CPU, on_features=features.SEEDS),
         reference="original",
         primary=(Primary("weighted", "class_ece_ratio", "original", "test"),),
         paper=dict(
