@@ -9,14 +9,13 @@ rising numbers of epochs. It prints seconds and the loss of 5,000 other examples
 logistic regression with cleanlab's score, on the same folds. It prints the precision among the
 first 500 suspects and the average precision, over seeds of the folds.
 
-`--what=losses` fits the plain and the low-rank head to all training labels, with each of the losses
-and defaults else, and prints accuracy, NLL and ECE of the test examples with clean labels.
+`--what=rules` fits the plain and the low-rank head to all training labels at temperatures from 0.25
+to 16. It compares the choice by the Brier score of the held-out labels with that by their loss, in
+grids that end at 4 and at 16, and with temperature 1: by accuracy, NLL and ECE of the test examples
+with clean labels.
 
-`--what=rules` fits both heads at temperatures from 0.25 to 16. It compares the choice by the Brier
-score of the held-out labels with that by their loss, in grids that end at 4 and at 16, and with
-temperature 1.
-
-`--print=FILE` prints the table of label errors, of losses or of rules that `--out=FILE` has saved.
+`--print FILE` prints the table of label errors or of rules that `--out=FILE` has saved; several
+files of rules are one table.
 """
 
 import argparse
@@ -24,6 +23,7 @@ import itertools
 import json
 import time
 import warnings
+from collections.abc import Sequence
 from pathlib import Path
 
 import jax
@@ -46,7 +46,6 @@ _TEMPERATURES = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0)
 _OUR_EPOCHS = (3, 5, 8, 12)  # an epoch of ours is shorter
 _DEFAULTS = {
     "speed": {"label": "worse_label"},
-    "losses": {"label": "worse_label", "seeds": 10},
     "rules": {"label": "worse_label", "seeds": 4, "loss": "cross_entropy"},
     "issues": {"label": "worse_label", "seeds": 10, "folds": 5, "temperature": 1.0},
 }
@@ -135,28 +134,6 @@ def issues(
     return results
 
 
-def losses(
-    features: np.ndarray,
-    labels: np.ndarray,
-    test_features: np.ndarray,
-    test_labels: np.ndarray,
-    seeds: int,
-) -> list[dict]:
-    """Accuracy, NLL and ECE of the test examples for each head, loss and seed."""
-    results = []
-    for seed, head, loss in itertools.product(
-        range(seeds),
-        ("LowRank", "Deterministic"),
-        ("generalized_cross_entropy", "cross_entropy"),
-    ):
-        model = HeteroscedasticClassifier(head, loss=loss, random_state=seed)
-        model.fit(features, labels)
-        row = {"seed": seed, "model": f"{head}/{loss}"} | _scores(model, test_features, test_labels)
-        results.append(row)
-        print(json.dumps(row), flush=True)
-    return results
-
-
 def rules(
     features: np.ndarray,
     labels: np.ndarray,
@@ -165,7 +142,7 @@ def rules(
     seeds: int,
     loss: str,
 ) -> list[dict]:
-    """As `losses`, of each head at the temperature that each rule chooses from a search."""
+    """Accuracy, NLL and ECE of the test examples for each head and rule of the search, and seed."""
     results = []
     for seed, head in itertools.product(range(seeds), ("LowRank", "Deterministic")):
         fits = []
@@ -204,18 +181,27 @@ def _scores(
     }
 
 
+def joined(records: Sequence[dict]) -> list[dict]:
+    """The results of saved files; the rules of several have the name of their loss before them."""
+    if len(records) == 1:
+        return records[0]["results"]
+    return [
+        row | {"rule": f"{record['arguments']['loss']}/{row['rule']}"}
+        for record in records
+        for row in record["results"]
+    ]
+
+
 def seeds_table(results: list[dict], reference: str | None = None) -> list[str]:
     """Lines of Markdown: each ranking or model over seeds, and its difference by seed from another.
 
     Args:
-      results: as `issues`, `losses` or `rules` return them.
-      reference: the other one; defaults to the last, which is cleanlab's, the plain head with
-        cross-entropy, or the plain head at temperature 1.
+      results: as `issues` or `rules` return them.
+      reference: the other one; defaults to the last, which is cleanlab's, or the plain head at
+        temperature 1.
     """
     if not results or "seed" not in results[0]:
-        raise SystemExit(
-            "--print needs a file of --what=issues, losses or rules; others have no seeds."
-        )
+        raise SystemExit("--print needs a file of --what=issues or rules; others have no seeds.")
     _, kind, *metrics = results[0]
     names = list(dict.fromkeys(row[kind] for row in results))
     reference = reference or names[-1]
@@ -241,9 +227,9 @@ def seeds_table(results: list[dict], reference: str | None = None) -> list[str]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--data", help=".npz of features")
-    parser.add_argument("--print", metavar="FILE", help="saved results with seeds")
+    parser.add_argument("--print", nargs="+", metavar="FILE", help="saved results with seeds")
     parser.add_argument(
-        "--reference", help="ranking, model or rule from which --print shows the differences"
+        "--reference", help="ranking or rule from which --print shows the differences"
     )
     parser.add_argument("--what", choices=tuple(_DEFAULTS), default="speed")
     parser.add_argument("--label", help="field of the labels; defaults to worse_label")
@@ -254,7 +240,8 @@ def main() -> None:
     parser.add_argument("--out", help="JSON file of the results")
     flags = parser.parse_args()
     if flags.print:
-        print("\n".join(seeds_table(files.read_json(flags.print)["results"], flags.reference)))
+        records = [files.read_json(path) for path in flags.print]
+        print("\n".join(seeds_table(joined(records), flags.reference)))
         return
     if not flags.data:
         parser.error("give --data=FILE.npz, or --print=FILE.")
@@ -271,11 +258,9 @@ def main() -> None:
     start = time.perf_counter()
     if flags.what == "speed":
         results = speed(features, labels)
-    elif flags.what in ("losses", "rules"):
+    elif flags.what == "rules":
         test = arrays["test_inputs"].astype(np.float32), arrays["test_labels"]
-        results = {"losses": losses, "rules": rules}[flags.what](
-            features, labels, *test, **settings
-        )
+        results = rules(features, labels, *test, **settings)
     else:
         results = issues(features, labels, clean, **settings)
     if flags.out:

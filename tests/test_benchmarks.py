@@ -222,7 +222,7 @@ def test_the_table_of_label_errors_is_that_of_its_saved_results():
 
 def test_a_file_of_speed_has_no_table_of_seeds():
     saved = json.loads((ROOT / "benchmarks/results/estimator_speed_clean.json").read_text())
-    with pytest.raises(SystemExit, match="--print needs a file of --what=issues, losses or rules"):
+    with pytest.raises(SystemExit, match="--print needs a file of --what=issues or rules"):
         load("estimator").seeds_table(saved["results"])
 
 

@@ -25,7 +25,6 @@ from heteroscedastic.estimator import checks, fitting, programs, storage
 from heteroscedastic.estimator.fitting import Arrays, Stopping
 from heteroscedastic.estimator.programs import Numbers, Spec
 from heteroscedastic.latent import LatentGaussian
-from heteroscedastic.models import heads
 from heteroscedastic.outputs import class_pairs, label_quality
 from heteroscedastic.outputs.class_pairs import ClassPair
 from heteroscedastic.outputs.label_quality import LabelIssues
@@ -67,8 +66,8 @@ class HeteroscedasticClassifier(ClassifierMixin, BaseEstimator):
       loss: "cross_entropy", or "generalized_cross_entropy" (`losses`, with its default q), in which
         wrong labels have a bounded influence; not for multilabel problems.
       temperature: of the utilities, from 1e-4 to 1e4. "auto" searches 0.25, 0.5, 1, 2 and 4: it
-        fits each and keeps the one with the smallest loss of the held-out examples. It is 1 for a
-        head without noise, or without held-out examples.
+        fits each and keeps the one with the smallest loss of the held-out examples. It is 1 without
+        held-out examples.
       hidden_layer_sizes: units of hidden layers with ReLU before the head; a number is one layer.
       standardize: whether to subtract the mean of each feature and to divide by its standard
         deviation, both over the training examples.
@@ -167,7 +166,8 @@ class HeteroscedasticClassifier(ClassifierMixin, BaseEstimator):
         self._set_statistics(X)
         seed, inputs = self._seed(), self._standardized(X)
         self._spec = self._make_spec(len(X))
-        temperatures = _SEARCHED_TEMPERATURES if self._searches() else (self._fixed_temperature(),)
+        is_searched = checks.is_auto(self.temperature)
+        temperatures = _SEARCHED_TEMPERATURES if is_searched else (float(self.temperature),)
         fit = fitting.best_fit(
             self._spec,
             seed,
@@ -225,7 +225,7 @@ class HeteroscedasticClassifier(ClassifierMixin, BaseEstimator):
         seed = self._seed()
         if first:
             self._set_statistics(X)
-            self.temperature_ = self._fixed_temperature()
+            self.temperature_ = _number(self.temperature, 1.0)
             self.n_iter_, self.loss_curve_, self.validation_loss_curve_ = 0, [], []
             self.best_validation_loss_ = self.validation_brier_ = float("nan")
             self._spec, self._state = self._make_spec(len(X)), None
@@ -360,12 +360,6 @@ class HeteroscedasticClassifier(ClassifierMixin, BaseEstimator):
 
     def _seed(self) -> int:
         return int(check_random_state(self.random_state).randint(2**31 - 1))
-
-    def _searches(self) -> bool:
-        return checks.is_auto(self.temperature) and heads.has_noise(self.head)
-
-    def _fixed_temperature(self) -> float:
-        return 1.0 if checks.is_auto(self.temperature) else float(self.temperature)
 
     def _make_spec(self, num_examples: int) -> Spec:
         automatic_size = 32 if num_examples < 4096 else 256

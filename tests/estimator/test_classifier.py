@@ -311,7 +311,7 @@ def test_early_stopping_keeps_the_best_epoch(digits):
 
 def test_a_held_out_loss_of_nan_is_no_improvement(monkeypatch):
     X, y = datasets.make_blobs(100, centers=3, random_state=0)
-    model = HeteroscedasticClassifier("Deterministic", max_iter=2, random_state=0)
+    model = HeteroscedasticClassifier("Deterministic", temperature=1.0, max_iter=2, random_state=0)
     losses, run_epoch = iter([0.7, np.nan, np.nan, np.nan]), programs.run_epoch
     monkeypatch.setattr(
         programs, "run_epoch", lambda *args: run_epoch(*args)._replace(held_out_loss=next(losses))
@@ -332,9 +332,10 @@ def test_without_held_out_examples_the_temperature_is_1_and_all_epochs_are_run(d
     assert np.isfinite(model.fit(X[:100], labels[:100]).validation_loss_curve_).all()
 
 
-def test_the_temperature_is_searched_on_held_out_examples(digits):
+@pytest.mark.parametrize("head", ["LowRank", "Deterministic"])
+def test_the_temperature_is_searched_on_held_out_examples(digits, head):
     X, labels, _ = digits
-    settings = dict(max_iter=4, num_samples=16, random_state=0)
+    settings = dict(head=head, max_iter=4, num_samples=16, random_state=0)
     search = HeteroscedasticClassifier(**settings).fit(X[:400], labels[:400])
     losses = {}
     for temperature in (0.25, 0.5, 1.0, 2.0, 4.0):
@@ -569,7 +570,7 @@ def test_with_wrong_labels_the_generalized_cross_entropy_predicts_clean_ones_bet
     loss = {}
     for name in ("cross_entropy", "generalized_cross_entropy"):
         model = HeteroscedasticClassifier(
-            "Deterministic", loss=name, max_iter=20, random_state=0
+            "Deterministic", loss=name, temperature=1.0, max_iter=20, random_state=0
         ).fit(X[:NUM_TRAIN], labels[:NUM_TRAIN])
         loss[name] = -scores.log_likelihood(model.predict_log_proba(X[600:]), clean[600:])
         assert model.best_validation_loss_ == min(model.validation_loss_curve_)
