@@ -182,9 +182,18 @@ def _scores(
 
 
 def joined(records: Sequence[dict]) -> list[dict]:
-    """The results of saved files; the rules of several have the name of their loss before them."""
+    """The results of saved files; the rules of several have the name of their loss before them.
+
+    Raises:
+      SystemExit: one of several is not of rules.
+    """
     if len(records) == 1:
         return records[0]["results"]
+    if kinds := {record["arguments"]["what"] for record in records} - {"rules"}:
+        raise SystemExit(
+            f"several files are one table if all are of --what=rules, but one is of {kinds.pop()};"
+            " print it alone."
+        )
     return [
         row | {"rule": f"{record['arguments']['loss']}/{row['rule']}"}
         for record in records

@@ -226,6 +226,23 @@ def test_a_file_of_speed_has_no_table_of_seeds():
         load("estimator").seeds_table(saved["results"])
 
 
+def test_files_of_rules_are_one_table_by_loss():
+    names = ("estimator_rules_worse_label", "estimator_rules_generalized", "label_errors_cifar10_n")
+    *rules, issues = (
+        json.loads((ROOT / f"benchmarks/results/{name}.json").read_text()) for name in names
+    )
+    estimator = load("estimator")
+    cross_entropy, both = (
+        estimator.seeds_table(estimator.joined(x), f"{loss}LowRank/loss/4")
+        for x, loss in ((rules[:1], ""), (rules, "cross_entropy/"))
+    )
+    assert len(both) == 2 + 2 * (len(cross_entropy) - 2)
+    for line in cross_entropy[2:]:
+        assert line.replace("| ", "| cross_entropy/", 1) in both
+    with pytest.raises(SystemExit, match="one is of issues; print it alone"):
+        estimator.joined([*rules, issues])
+
+
 def test_the_speed_of_the_estimator_is_that_of_its_saved_results():
     page = (ROOT / "docs/results/cost.md").read_text()
     worse, clean = (
