@@ -90,7 +90,7 @@ def _differences(jobs: Sequence[Sequence[study.Job]], evaluation: str) -> dict[s
     """Of the complete runs of two rows.
 
     Raises:
-      ValueError: two detectors of one seed were evaluated on different images.
+      ValueError: two detectors of one seed, or two seeds, were evaluated on different images.
     """
     detects = jobs[0][0].config["task"] == "detection"
     read = predictions.read_detections if detects else predictions.read
@@ -103,6 +103,12 @@ def _differences(jobs: Sequence[Sequence[study.Job]], evaluation: str) -> dict[s
                 f"{job.row} and {jobs[1][0].row} of seed {job.seed} were evaluated on different"
                 f" images in {evaluation!r}; train both again."
             )
+    images = [run["true_boxes"] for run in ours.values()]
+    if not all(np.array_equal(images[0], other) for other in images[1:]):
+        raise ValueError(
+            f"each seed of {jobs[0][0].row} has its own images in {evaluation!r}, so the interval"
+            " over seeds covers other images already; leave out --crossed."
+        )
     return statistics.crossed(ours, theirs, intervals.resampled_detections)
 
 

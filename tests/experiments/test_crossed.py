@@ -100,8 +100,7 @@ def test_each_evaluation_of_two_rows_has_its_own_saved_intervals(tmp_path, monke
     assert not found.differences(*sides, Regime(select=None, report="shifted"))
 
 
-def test_detectors_are_compared_by_ap_on_the_same_images_of_each_seed(tmp_path):
-    """Whose images differ between seeds."""
+def test_detectors_are_compared_by_ap_on_the_same_images(tmp_path):
     pytest.importorskip("pycocotools")
 
     def jobs(row, *runs):
@@ -113,11 +112,10 @@ def test_detectors_are_compared_by_ap_on_the_same_images_of_each_seed(tmp_path):
             made.append(study.Job(row, (), seed, directory, {"task": "detection"}, row))
         return made
 
-    better = [random_detections(seed, 8) for seed in (0, 1)]
-    worse = [
-        arrays | {"scores": np.where(arrays["scores"] > 0.5, 0.01, arrays["scores"])}
-        for arrays in better
-    ]
+    images = random_detections(0, 8)
+    scores = images["scores"]
+    better = [images, images | {"scores": np.sqrt(scores)}]
+    worse = [x | {"scores": np.where(x["scores"] > 0.5, 0.01, x["scores"])} for x in better]
     first, second = jobs("better", *better), jobs("worse", *worse)
     found = crossed._differences([first, second], "test")
     for name in ("ap", "ap50", "ap75", "ar100"):
@@ -130,5 +128,8 @@ def test_detectors_are_compared_by_ap_on_the_same_images_of_each_seed(tmp_path):
     assert {tuple(interval) for interval in same.values()} == {(0.0, 0.0, 0.0)}
     with pytest.raises(ValueError, match="better and others of seed 1 were evaluated on different"):
         crossed._differences([first, jobs("others", better[0], random_detections(5, 8))], "test")
+    own = jobs("own", images, random_detections(5, 8))
+    with pytest.raises(ValueError, match="each seed of own has its own images in 'test'"):
+        crossed._differences([own, own], "test")
     with pytest.raises(ValueError, match="has detections, not one prediction per example"):
         predictions.read(first[0].directory, "test")

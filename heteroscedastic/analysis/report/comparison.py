@@ -4,6 +4,7 @@ import argparse
 import dataclasses
 import json
 import os
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -48,7 +49,7 @@ def groups(
         if paths.count(path) > 1:
             raise ValueError(f"{directory} is given twice; give each run once.")
         run = loaded_run.read(path)
-        key = json.dumps({**run.config, "seed": None}, sort_keys=True)
+        key = json.dumps(_without_seed(run.config), sort_keys=True)
         by_config.setdefault(key, []).append(run)
     for runs in by_config.values():
         seeds = [run.config["seed"] for run in runs]
@@ -68,6 +69,16 @@ def groups(
         tuple(sorted(runs, key=lambda run: run.config["seed"])) for runs in by_config.values()
     ]
     return [Group(name, runs) for name, runs in zip(names or _names(sorted_runs), sorted_runs)]
+
+
+def _without_seed(config: Mapping[str, Any]) -> dict[str, Any]:
+    """A config without its seed, also in the directory of the run that it starts from."""
+    result = {**config, "seed": None}
+    start = config.get("warm_start") or {}
+    if start.get("workdir"):
+        workdir = re.sub(rf"\bseed_{config['seed']}\b", "seed_*", start["workdir"])
+        result["warm_start"] = {**start, "workdir": workdir}
+    return result
 
 
 def _names(groups: list[tuple[SavedRun, ...]]) -> list[str]:

@@ -63,11 +63,10 @@ def resampled_detections(
 ) -> dict[str, Resampled]:
     """AP, AP50, AP75 and AR of each run of a detector, on resamples of whole images.
 
-    AP is no mean over images, so it is computed anew for each resample. Runs may have different
-    images, as many each, if these are independent; those of the same have the same resamples.
+    AP is no mean over images, so it is computed anew for each resample.
 
     Args:
-      runs: predictions of each; see `runs.predictions.read_detections`.
+      runs: predictions of the same images by each; see `runs.predictions.read_detections`.
       num_resamples: r, at least 1.
       seed: of the resamples, the same for all runs.
     """
