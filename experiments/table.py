@@ -132,7 +132,8 @@ def _primary(chosen, job_results):
         (found if comparison.num_pairs > 1 else not_run).append((primary, comparison))
     if not found + not_run:
         return ["", "No comparison was chosen beforehand; all are exploratory."]
-    adjusted = statistics.holm([comparison.p for _, comparison in found])
+    # Those without runs count, so that no p value grows when they are run.
+    adjusted = statistics.holm([comparison.p for _, comparison in found] + [1.0] * len(not_run))
     lines = [
         "",
         "Primary comparisons, chosen before any test result was seen; all others are exploratory.",
@@ -195,8 +196,10 @@ def _regime(chosen, regime, tuned, numbers, intervals=None):
                 }
                 same = row.name == chosen.reference
                 cell = "" if same else difference(values, theirs)
-                cell = over_examples.get(metric, cell)
-                cells.append(cell + " *" * ((row.name, metric) in significant))
+                if metric in over_examples:  # the test is over seeds alone, so it has no mark
+                    cells.append(over_examples[metric])
+                else:
+                    cells.append(cell + " *" * ((row.name, metric) in significant))
                 if chosen.test:
                     p = statistics.unpaired_p(list(values.values()), list(theirs.values()))
                     cells.append("" if same or np.isnan(p) else f"{p:.2g}")

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -18,6 +19,7 @@ from experiments import run, statistics, study, table
 from experiments.study import Primary, Regime, Row, Scale, Table, Trend
 from heteroscedastic import files
 from heteroscedastic.analysis.uncertainty import calibration
+from heteroscedastic.calibration.bootstrap import Interval
 from heteroscedastic.runs import sections
 
 TINY = Table(
@@ -122,6 +124,14 @@ def test_only_differences_that_survive_the_correction_are_marked(monkeypatch):
     assert f"accuracy {statistics.detectable_difference(0.01, 3):.4f}." in alone
 
 
+def test_an_interval_over_examples_has_no_mark_of_the_test_over_seeds():
+    interval = Interval(0.04, -0.01, 0.09)
+    fake = SimpleNamespace(differences=lambda *_: {"accuracy": interval}, rows_left_out=list)
+    chosen = TINY._replace(metrics=("accuracy",))
+    text = table.text(chosen, complete_results(VALUES), PAPER, fake)
+    assert "| +0.0400 [-0.0100, +0.0900] |" in text
+
+
 def test_primary_comparisons_and_changes_are_printed():
     chosen = TINY._replace(
         primary=(
@@ -153,6 +163,20 @@ def test_a_primary_comparison_without_runs_is_said_to_be_missing():
     text = table.text(chosen, results, PAPER)
     assert "| nll of het_diag - hom, last | 0 | not run | | | |" in text
     assert re.search(r"Missing: (\d+) of \d+ runs, \1 of het_diag; the first", text)
+
+
+def test_a_primary_comparison_without_runs_counts_in_the_correction():
+    """No p value grows when it is run."""
+    chosen = TINY._replace(
+        rows=(*TINY.rows, TINY.rows[1]._replace(name="later")),
+        primary=tuple(Primary(row, "accuracy", "hom", "last") for row in ("het_diag", "later")),
+    )
+    results = complete_results(VALUES)
+    job = results[-1].job._replace(row="later")
+    text = table.text(chosen, [*results, study.JobResult(job, None)], PAPER)
+    assert "| accuracy of later - hom, last | 0 | not run |" in text
+    p = stats.ttest_rel([0.75, 0.84, 0.78], [0.70, 0.80, 0.75]).pvalue
+    assert f" | {p:.2g} | {2 * p:.2g} |" in text
 
 
 def test_runs_of_several_commits_are_named_by_row():
