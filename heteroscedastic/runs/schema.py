@@ -472,6 +472,12 @@ def check_data(config: dict[str, Any], task: Task, data: Pipeline) -> None:
             if isinstance(content, Split) and "boxes" in content.extras:
                 _check_boxes(f"{name}, {split}", content)
     for section, settings in evaluated.items():
+        if settings["split"] == "train" and settings.get("beam_size"):
+            raise ValueError(
+                f"config.{section}.beam_size: the loss of the split 'train' is of the pairs that"
+                " train, but all of its sentences would be translated; evaluate another split, or"
+                " set beam_size to None."
+            )
         _check_answers(section, settings, task, data.label_forms[settings["split"]])
 
 

@@ -2,8 +2,10 @@
 
 import functools
 import json
+import os
 import re
 import shutil
+import signal
 import sys
 
 import jax
@@ -32,6 +34,7 @@ from heteroscedastic.runs import (
     translate,
     translation,
 )
+from launch.command import SAVED
 
 pytestmark = pytest.mark.usefixtures("programs_once")
 
@@ -57,6 +60,12 @@ def whole(tmp_path_factory, programs_once):
     return directory
 
 
+def test_translations_of_the_training_split_are_an_error():
+    config = translator(**{"evals.test.beam_size": 3, "evals.test.split": "train"})
+    with pytest.raises(ValueError, match=r"evals\.test\.beam_size: the loss of the split 'train'"):
+        assembly.build(config)
+
+
 def command(monkeypatch, directory, *flags):
     paths = {"run": directory} | {
         flag: directory.parent / f"{name}.txt" for flag, name in (("input", "in"), ("out", "out"))
@@ -73,15 +82,17 @@ def test_a_run_resumes_with_the_same_bits_and_its_metrics_are_those_of_its_predi
     config, whole = with_beam(), shutil.copytree(whole, tmp_path / "whole")
     feeds = Text.training_feeds
 
-    def stopped(self, epoch, *arguments, **settings):
-        if epoch == 1:
-            raise InterruptedError
-        return feeds(self, epoch, *arguments, **settings)
+    def terminated(self, epoch, start, *arguments, **settings):
+        for step, feed in enumerate(feeds(self, epoch, start, *arguments, **settings), start):
+            if (epoch, step) == (1, 1):
+                os.kill(os.getpid(), signal.SIGTERM)
+            yield feed
 
     with monkeypatch.context() as context:
-        context.setattr(Text, "training_feeds", stopped)
-        with pytest.raises(InterruptedError):
+        context.setattr(Text, "training_feeds", terminated)
+        with pytest.raises(SystemExit) as left:
             loop.train(config, str(tmp_path / "parts"))
+    assert left.value.code == SAVED
     loop.train(config, str(tmp_path / "parts"))
     uninterrupted = outcome(whole)
     assert_same_bits(uninterrupted, outcome(tmp_path / "parts"))
