@@ -204,6 +204,7 @@ _SHORTLIST = dict(name="shortlist", num_classes=32, num_samples=8, points="sobol
 _ON_STATES: Overrides = {
     "data.label": "label",
     "data.splits": dict(train="train[:10%]", valid="valid", test="test"),
+    "data.extras": ("groups",),  # the sentences of the tokens
     "data.validation_fraction": 0.0,
     "head.num_classes": _NUM_WORDS,
     "schedule.learning_rate": 0.01,

@@ -28,7 +28,8 @@ class Predictions(NamedTuple):
     log_normalizer: Float[np.ndarray, "n"] | None = None
     # That config.data.extras names, and the objectness of boxes.
     extras: dict[str, Shaped[np.ndarray, "n ..."]] = {}
-    # Of examples that are not independent: the sentence of each token. Not stored.
+    # Of examples that are not independent: the sentence of each token of a translator, else the
+    # extra of this name.
     groups: Int[np.ndarray, "n"] | None = None
 
     @property
@@ -75,7 +76,7 @@ def read(run: str | files.Path, name: str) -> Predictions:
         raise ValueError(f"{path} is damaged ({fault}); {_REMEDY}.")
     _check_stamp(record.results.get("owner") if record else None, path, arrays, stamp)
     is_of_tokens = record is not None and record.config.get("task") == "translation"
-    groups = fields["ids"] // MAX_TOKENS if is_of_tokens else None
+    groups = fields["ids"] // MAX_TOKENS if is_of_tokens else extras.get("groups")
     return Predictions(path, **fields, extras=extras, groups=groups)
 
 

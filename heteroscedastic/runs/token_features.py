@@ -5,15 +5,20 @@ import numpy as np
 from jaxtyping import Float, Shaped
 
 from heteroscedastic.data import resident
+from heteroscedastic.data.packing import MAX_TOKENS
 from heteroscedastic.data.text.pipeline import Text
 from heteroscedastic.runs.loaded_run import LoadedRun
 
 
 def labels(pipeline: Text) -> dict[str, Shaped[np.ndarray, "..."]]:
-    """The names of the words, and the ids and reference words of the tokens of each split."""
+    """The names of the words, and the ids, reference words and sentences of the tokens of splits.
+
+    The sentences are `groups`; see data.dataset.Split.
+    """
     arrays = {"class_names": np.array(pipeline.class_names)}
     for split in pipeline.sizes:
-        arrays[f"{split}_ids"] = pipeline.example_ids[split]
+        arrays[f"{split}_ids"] = ids = pipeline.example_ids[split]
+        arrays[f"{split}_groups"] = ids // MAX_TOKENS
         arrays[f"{split}_labels"] = pipeline.clean_labels[split]
     return arrays
 

@@ -96,6 +96,29 @@ def test_a_mirrored_image_has_mirrored_targets():
     np.testing.assert_allclose(of_mirrored, offsets * jnp.array([1, -1, 1, 1]), atol=1e-3)
 
 
+def test_the_anchors_of_a_mirrored_image_match_its_mirrored_boxes():
+    """Column j of the map is column n - 1 - j of the mirrored one."""
+    shape = (3, 4, 6)  # rows, columns, and two sizes by three ratios
+    grid = jnp.asarray(anchors(*shape[:2], stride=16, sizes=(16, 32), ratios=(0.5, 1, 2)))
+    y0, x0, y1, x1 = (truth := random_boxes(4, size=30.0)).T
+    mirrored = jnp.stack([y0, 64 - x1, y1, 64 - x0], axis=1)
+    plain, other = (
+        matching.matches(grid, boxes, positive=0.5, negative=0.3, takes_best=True)
+        for boxes in (truth, mirrored)
+    )
+    assert plain.positive.sum() > 4
+    for ours, theirs in zip(plain[1:], other[1:]):
+        np.testing.assert_array_equal(ours.reshape(shape), theirs.reshape(shape)[:, ::-1])
+    positive = np.asarray(plain.positive).reshape(shape)
+    offsets, of_mirrored = (
+        np.asarray(encoded(boxes[found.rows], grid, stds=STDS)).reshape(*shape, 4)
+        for boxes, found in ((truth, plain), (mirrored, other))
+    )
+    np.testing.assert_allclose(
+        of_mirrored[:, ::-1][positive], offsets[positive] * [1, -1, 1, 1], atol=1e-3
+    )
+
+
 def test_a_sample_is_random_holds_no_candidate_twice_and_pads_with_minus_one():
     positive = jnp.arange(40) % 4 == 0  # 10 of them
     negative = jnp.arange(40) % 4 == 1

@@ -124,6 +124,7 @@ def test_heads_are_compared_under_the_condition_of_their_states(condition):
                 assert sizes == {job.config["head"]["num_classes"]}
                 assert job.config["data"]["splits"]["train"].startswith("train")
                 assert job.config["curation"] == ""
+                assert "groups" in job.config["data"]["extras"]  # sentences, which intervals draw
     assert all(smoothing == smoothings[0] for smoothing in smoothings)
     assert (smoothings[0]["name"] == "hard") == ("hard" in condition)
     heads = [job.config["head"] for job in found]  # tuned alike
@@ -201,6 +202,11 @@ def test_the_states_of_each_condition_are_a_data_set(finished, monkeypatch, tmp_
     ]
     assert {"train", "valid", "test"} == set(stored[0].splits)
     assert stored[0].splits["train"].inputs.shape[1] == 8
+    of_tokens = predictions.read(finished[0].directory, "test")
+    name, extras = "multi30k_states_original_0", ("groups",)
+    test = store.load(name, str(tmp_path), extras=extras).splits["test"]
+    np.testing.assert_array_equal(test.ids, of_tokens.ids)
+    np.testing.assert_array_equal(test.extras["groups"], of_tokens.groups)
     decoder_states.main()
     assert capsys.readouterr().out == ""  # they exist
 
@@ -243,6 +249,12 @@ def test_calibration_by_token_is_that_of_the_runs_of_a_row(finished, monkeypatch
         f"| words | 2 | {words['count']:,} | {excess} | {words['ece']:.4f} ± 0.0000 |"
         in "".join(printed)
     )
+    kind = "count of the predicted word"
+    least, *_, most = found[kind].items()
+    less = np.subtract(*(x["confidence"] - x["accuracy"] for _, x in (least, most)))
+    cells = {line.split(" | ")[0]: line.split(" | ")[-1] for line in printed}
+    assert cells[f"| {kind} {least[0]}"] == f"{less:+.4f} ± 0.0000 |"
+    assert cells[f"| {kind} {most[0]}"] == " |"
     assert len(printed) == 2 + sum(map(len, found.values()))
     gone = [job._replace(directory=tmp_path / "gone") for job in finished]
     monkeypatch.setattr(token_calibration.study, "jobs", lambda *_: gone)

@@ -9,7 +9,7 @@ from small_runs import small
 
 from experiments import study
 from heteroscedastic import files
-from heteroscedastic.analysis.uncertainty import calibration
+from heteroscedastic.analysis.uncertainty import calibration, intervals
 from heteroscedastic.data.storage import store
 from heteroscedastic.runs import loop, predictions
 from heteroscedastic.tasks.one_vs_rest import log_normalizer
@@ -200,12 +200,16 @@ def test_invalid_arrays_are_a_one_line_error(tmp_path, change, message):
 def test_extras_that_the_config_names_are_saved_with_the_predictions(tmp_path):
     digits = store.load("digits", max_examples=40)
     splits = {
-        name: split._replace(extras={"age": 3 * split.ids, "unnamed": split.ids})
+        name: split._replace(
+            extras={"age": 3 * split.ids, "groups": split.ids // 4, "unnamed": split.ids}
+        )
         for name, split in digits.splits.items()
     }
     store.write(tmp_path / "mine.npz", digits._replace(splits=splits))
-    settings = {"data.name": "mine", "data.extras": ("age",), "training.num_epochs": 1.0}
+    settings = {"data.name": "mine", "data.extras": ("age", "groups"), "training.num_epochs": 1.0}
     loop.train(small(**settings), str(tmp_path / "run"), str(tmp_path))
     found = predictions.read(tmp_path / "run", "test")
-    assert set(found.extras) == {"age"}
+    assert set(found.extras) == {"age", "groups"}
     np.testing.assert_array_equal(found.extras["age"], 3 * found.ids)
+    np.testing.assert_array_equal(found.groups, found.ids // 4)
+    assert intervals.units(found) == "10 groups"

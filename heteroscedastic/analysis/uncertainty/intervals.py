@@ -88,9 +88,10 @@ def resampled_detections(
 
 
 def units(run: Predictions, examples: str = "examples") -> str:
-    """What a bootstrap draws, with its number: sentences, where the examples are tokens."""
+    """What a bootstrap draws, with its number: whole groups, such as the sentences of tokens."""
     if run.groups is not None:
-        return f"{len(np.unique(run.groups)):,} sentences"
+        kind = "groups" if "groups" in run.extras else "sentences"
+        return f"{len(np.unique(run.groups)):,} {kind}"
     return f"{len(run.ids):,} {examples}"
 
 
