@@ -319,16 +319,27 @@ def shared_results(study: str, chosen: Table, scale: str) -> dict[str, dict[str,
 
 def with_metrics(chosen: Table, saved: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
     """The saved results that have all metrics that a table prints or tunes by."""
+    return {name: results for name, results in saved.items() if not _lacking(chosen, results)}
+
+
+def lacking_metrics(chosen: Table, saved: dict[str, dict[str, Any]]) -> str:
+    """The rows of the saved results without a metric of the table, and those metrics, as text."""
+    by_row: dict[str, set[str]] = {}
+    for results in saved.values():
+        if lacking := _lacking(chosen, results):
+            by_row.setdefault(results["row"], set()).update(lacking)
+    return "; ".join(f"{row} without {', '.join(sorted(x))}" for row, x in by_row.items())
+
+
+def _lacking(chosen: Table, results: dict[str, Any]) -> set[str]:
     metrics: dict[str, set[str]] = {}
     for regime in chosen.regimes.values():
         metrics.setdefault(regime.report, set()).update(regime.metrics or chosen.metrics)
         if regime.select:
             metrics.setdefault(regime.select, set()).add(chosen.select_metric)
-    return {
-        fingerprint: content
-        for fingerprint, content in saved.items()
-        if all(names <= set(content["evals"].get(name, {})) for name, names in metrics.items())
-    }
+    return set().union(
+        *(names - set(results["evals"].get(name, {})) for name, names in metrics.items())
+    )
 
 
 def argument_parser(description: str | None, table: str) -> argparse.ArgumentParser:

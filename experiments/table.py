@@ -412,7 +412,8 @@ def main() -> None:
     before = chosen
     if flags.select_metric:
         chosen = _selecting_by(flags.select_metric, chosen)
-        saved = study.with_metrics(chosen, saved)
+    lacking = study.lacking_metrics(chosen, saved)
+    saved = study.with_metrics(chosen, saved)
     shared = study.shared_results(flags.study, chosen, flags.scale)
     job_results = study.job_results(
         chosen, flags.scale, files.as_path(flags.out) / flags.study / flags.table, shared | saved
@@ -455,6 +456,8 @@ def main() -> None:
             print(
                 f"{num_saved} of the runs are not in {flags.out}; their results are from {source}."
             )
+    if lacking:
+        print(f"{path} has runs that count as missing: {lacking}; train them again.")
     if others:
         print(f"{path} also has results of other configs than the table's, left out: {others}.")
 

@@ -209,6 +209,12 @@ def test_a_table_tunes_by_another_saved_metric_and_prints_what_that_changes(
     study.saved_path().write_text(json.dumps(saved))
     printed = output(monkeypatch, capsys, table, out, "--select_metric=brier")
     assert "Missing: 4 of 4 runs" in printed
+    assert "runs that count as missing: hom without brier; train them again." in printed
+    # So is a metric that the table got later.
+    with_another = chosen._replace(metrics=("accuracy", "ece"))
+    monkeypatch.setattr(study, "table", lambda study_name, name: with_another)
+    printed = output(monkeypatch, capsys, table, out)
+    assert "runs that count as missing: hom without ece; train them again." in printed
 
 
 def test_a_metric_with_two_values_is_an_error(runs_directory):
