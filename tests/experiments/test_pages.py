@@ -1,5 +1,6 @@
 """What a page of results says about its runs is what the runs of the table are."""
 
+import csv
 import functools
 import importlib
 import re
@@ -240,6 +241,25 @@ def test_an_interval_elsewhere_is_on_a_page_of_results(path):
         if not any(_all_agree(_numbers(value), numbers) for numbers in shown)
     ]
     assert not unknown, unknown
+
+
+def test_the_page_of_pairs_shows_those_of_its_file():
+    """The first ten by `seen`, with covariance and correlation."""
+    path = study.saved_path("correlated_label_noise", "", "").parents[1]
+    with (path / "pictures" / "tiny_imagenet_pairs.csv").open() as file:
+        expected = [
+            [
+                f"{x['class']}, {x['other']}",
+                *(f"{float(x[c]):.2f}" for c in ("covariance", "correlation")),
+            ]
+            for x in csv.DictReader(file)
+        ]
+    assert len(expected) == 30
+    lines = (PAGES / "tiny_imagenet_pairs.md").read_text().splitlines()
+    rows = [
+        [cell.strip() for cell in line.split("|")[2:5]] for line in lines if line[2:3].isdigit()
+    ]
+    assert rows == expected[:10]
 
 
 def test_the_page_of_class_maps_shows_the_saved_numbers():
