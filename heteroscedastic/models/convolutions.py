@@ -1,9 +1,10 @@
 """Convolutions in forms that suit a CPU.
 
-XLA's gradient of a kernel copies all images at once there, out of the cache, and takes a large part
+XLA's gradient of a kernel reads all images at once there, out of the cache, and takes a large part
 of a step. `python -m benchmarks.train --model=ResNet8` compares a step with one of plain Flax.
 """
 
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
@@ -14,6 +15,7 @@ Strides = tuple[int, int]
 Pads = tuple[tuple[int, int], ...]
 _AXES = ("NHWC", "HWIO", "NHWC")
 _POSITIONS = 4096  # of the images that are summed at once; their copies stay in the cache
+_VALUES = 2**18  # the same, of the inputs of a convolution of each channel
 
 
 def conv_general_dilated(
@@ -75,32 +77,113 @@ _convolution.defvjp(_forward, _backward)
 def _kernel_gradient(
     x: Array, gradient: Array, kernel: Array, strides: Strides, pads: Pads
 ) -> Array:
-    size, (batch, *places, channels) = kernel.shape[:2], gradient.shape
-    most = max(1, _POSITIONS // max(1, places[0] * places[1]))
-    part = next((n for n in range(min(most, batch), 0, -1) if batch % n == 0), 1)
+    size, (_, *places, channels) = kernel.shape[:2], gradient.shape
     dtype = jnp.promote_types(x.dtype, jnp.float32)
 
-    def add(sums: list[Array], images: tuple[Array, ...]) -> tuple[list[Array], None]:
-        x, gradient = images
+    def products(x: Array, gradient: Array) -> list[Array]:
         x = jnp.pad(x, ((0, 0), *pads, (0, 0)))
-        lasts = [stride * (n - 1) + 1 for stride, n in zip(strides, places, strict=True)]
-        seen = (  # what each entry of the kernel is multiplied with
-            x[:, i : i + lasts[0] : strides[0], j : j + lasts[1] : strides[1]]
-            for i in range(size[0])
-            for j in range(size[1])
-        )
-        products = (
+        return [
             jax.lax.dot_general(
                 inputs.reshape(-1, x.shape[-1]),
                 gradient.reshape(-1, channels),
                 (((0,), (0,)), ((), ())),
                 preferred_element_type=dtype,
             )
-            for inputs in seen
-        )
-        return [a + b for a, b in zip(sums, products, strict=True)], None
+            for inputs in _seen(x, size, places, strides)
+        ]
 
-    zeros = [jnp.zeros((x.shape[-1], channels), dtype)] * (size[0] * size[1])
-    parts = [a.reshape(batch // part, part, *a.shape[1:]) for a in (x, gradient)]
-    sums, _ = jax.lax.scan(add, zeros, tuple(parts))
+    most = _POSITIONS // max(1, places[0] * places[1])
+    sums = _sum_over_parts(products, x, gradient, most)
     return jnp.stack(sums).reshape(kernel.shape).astype(kernel.dtype)
+
+
+def depthwise(
+    x: Float[Array, "b H W c"], kernel: Float[Array, "k l 1 c"], stride: int
+) -> Float[Array, "b h w c"]:
+    """The convolution of each channel with its own kernel, padded as "SAME".
+
+    It is a sum over the entries of the kernel; XLA's convolution of groups is several times as slow
+    on a CPU. On one device the gradient of the kernel is a sum over parts of the batch, and there
+    is no forward-mode derivative.
+    """
+    if jax.device_count() > 1:
+        return _depthwise_sum(x, kernel, stride)
+    return _depthwise(x, kernel, stride)
+
+
+def _depthwise_sum(x: Array, kernel: Array, stride: int) -> Array:
+    size, (places, pads) = kernel.shape[:2], _same(x.shape[1:3], kernel.shape[:2], stride)
+    return _weighted(jnp.pad(x, ((0, 0), *pads, (0, 0))), kernel, size, places, stride)
+
+
+_depthwise = jax.custom_vjp(_depthwise_sum, nondiff_argnums=(2,))
+
+
+def _depthwise_forward(x: Array, kernel: Array, stride: int) -> tuple[Array, tuple[Array, Array]]:
+    return _depthwise(x, kernel, stride), (x, kernel)
+
+
+def _depthwise_backward(
+    stride: int, saved: tuple[Array, Array], gradient: Array
+) -> tuple[Array, Array]:
+    x, kernel = saved
+    size, sides = kernel.shape[:2], x.shape[1:3]
+    places, pads = _same(sides, size, stride)
+    # Each input is a sum over the outputs that saw it: with the kernel turned over, of the gradient
+    # with `stride` - 1 zeros between its positions.
+    around = [
+        (n - 1 - low, side - 1 + low - stride * (place - 1), stride - 1)
+        for n, side, place, (low, _) in zip(size, sides, places, pads, strict=True)
+    ]
+    spread = jax.lax.pad(gradient, jnp.zeros((), x.dtype), ((0, 0, 0), *around, (0, 0, 0)))
+    of_x = _weighted(spread, kernel[::-1, ::-1], size, sides, 1)
+
+    def products(x: Array, gradient: Array) -> Array:
+        x = jnp.pad(x, ((0, 0), *pads, (0, 0)))
+        seen = _seen(x, size, places, (stride, stride))
+        return jnp.stack([jnp.sum(inputs * gradient, axis=(0, 1, 2)) for inputs in seen])
+
+    most = _VALUES // max(1, x[0].size)
+    return of_x, _sum_over_parts(products, x, gradient, most).reshape(kernel.shape)
+
+
+_depthwise.defvjp(_depthwise_forward, _depthwise_backward)
+
+
+def _same(
+    sides: tuple[int, ...], size: tuple[int, ...], stride: int
+) -> tuple[list[int], list[tuple[int, int]]]:
+    """Rows and columns of the result, and the zeros before and after, of padding "SAME"."""
+    places = [-(-side // stride) for side in sides]
+    return places, jax.lax.padtype_to_pads(sides, size, (stride, stride), "SAME")
+
+
+def _weighted(x: Array, kernel: Array, size, places, stride: int) -> Array:
+    """The sum over the entries of the kernel of what each channel sees there."""
+    seen = _seen(x, size, places, (stride, stride))
+    return sum(a * b for a, b in zip(seen, kernel.reshape(-1, kernel.shape[-1]), strict=True))
+
+
+def _seen(x: Array, size, places, strides: Strides) -> Iterator[Array]:
+    """What each entry of the kernel is multiplied with, of padded inputs."""
+    lasts = [stride * (n - 1) + 1 for stride, n in zip(strides, places, strict=True)]
+    for i in range(size[0]):
+        for j in range(size[1]):
+            yield x[:, i : i + lasts[0] : strides[0], j : j + lasts[1] : strides[1]]
+
+
+def _sum_over_parts(
+    products: Callable[[Array, Array], Any], x: Array, gradient: Array, most: int
+) -> Any:
+    """The sum of `products` over parts of the batch, of `most` images at most."""
+    batch = len(x)
+    part = next((n for n in range(min(max(most, 1), batch), 0, -1) if batch % n == 0), 1)
+    parts = [a.reshape(batch // part, part, *a.shape[1:]) for a in (x, gradient)]
+
+    def add(sums: Any, images: list[Array]) -> tuple[Any, None]:
+        return jax.tree.map(jnp.add, sums, products(*images)), None
+
+    shapes = jax.eval_shape(products, *(a[0] for a in parts))
+    zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
+    sums, _ = jax.lax.scan(add, zeros, parts)
+    return sums

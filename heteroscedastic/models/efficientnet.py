@@ -18,7 +18,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 from jaxtyping import Array, Float
 
-from heteroscedastic.models.convolutions import conv_general_dilated
+from heteroscedastic.models.convolutions import conv_general_dilated, depthwise
 from heteroscedastic.models.normalization import BatchNorm, check_group_size
 from heteroscedastic.models.stages import Staged
 
@@ -152,11 +152,7 @@ class _Layer(nn.Module):
 
 
 class _DepthwiseConv(nn.Module):
-    """A convolution of each channel with its own kernel, padded as "SAME".
-
-    A CPU computes it as a sum over the entries of the kernel, where XLA's convolution of groups is
-    several times as slow.
-    """
+    """A convolution of each channel with its own kernel, padded as "SAME"."""
 
     kernel: int
     stride: int
@@ -188,16 +184,7 @@ class _DepthwiseConv(nn.Module):
         # The gradient of the kernel is a sum over positions, which stops growing in bfloat16.
         dtype = x.dtype
         x, kernel = (a.astype(jnp.promote_types(dtype, jnp.float32)) for a in (x, kernel))
-        sides = [-(-side // self.stride) for side in x.shape[1:3]]
-        spans = [(side - 1) * self.stride + 1 for side in sides]
-        total = [max(s + self.kernel - 1 - side, 0) for s, side in zip(spans, x.shape[1:3])]
-        x = jnp.pad(x, ((0, 0), *((n // 2, n - n // 2) for n in total), (0, 0)))
-        values = sum(
-            x[:, i : i + spans[0] : self.stride, j : j + spans[1] : self.stride] * kernel[i, j, 0]
-            for i in range(self.kernel)
-            for j in range(self.kernel)
-        )
-        return values.astype(dtype)
+        return depthwise(x, kernel, self.stride).astype(dtype)
 
 
 class _Block(nn.Module):

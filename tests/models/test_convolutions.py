@@ -93,3 +93,49 @@ def test_groups_and_dilations_are_those_of_jax(settings):
         for function in (conv_general_dilated, jax.lax.conv_general_dilated)
     )
     np.testing.assert_array_equal(ours, wanted)
+
+
+def grouped(x, kernel, stride, _):
+    groups = dict(feature_group_count=x.shape[-1], dimension_numbers=AXES)
+    return jax.lax.conv_general_dilated(x, kernel, (stride, stride), "SAME", **groups)
+
+
+def ours(x, kernel, stride, _):
+    return convolutions.depthwise(x, kernel, stride)
+
+
+DEPTHWISE = [
+    ((6, 8, 8, 3), (3, 3), 1),
+    ((6, 9, 7, 3), (5, 5), 2),
+    ((5, 8, 7, 3), (5, 5), 2),
+    ((3, 7, 8, 2), (3, 5), 3),
+    ((2, 6, 5, 2), (1, 1), 2),  # the last row is not seen
+    ((2, 3, 2, 2), (5, 5), 1),  # smaller than the kernel
+]
+
+
+@pytest.mark.parametrize(("shape", "size", "stride"), DEPTHWISE)
+@pytest.mark.parametrize("values", [1, 2**18])
+def test_each_channel_has_its_own_convolution(shape, size, stride, values, monkeypatch):
+    monkeypatch.setattr(convolutions, "_VALUES", values)
+    x, kernel = random(*shape), random(*size, 1, shape[-1], seed=1)
+    wanted = value_and_gradients(grouped, x, kernel, stride, "SAME")
+    found = value_and_gradients(ours, x, kernel, stride, "SAME")
+    for a, b in zip(found, wanted, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4)
+
+
+def test_second_derivatives_of_each_channel_are_those_of_jax():
+    x, kernel = random(2, 5, 4, 2), random(3, 3, 1, 2, seed=1)
+
+    def second(function):
+        def norm(x, kernel):
+            first = jax.grad(lambda *a: jnp.sum(jnp.sin(function(*a, 2, "SAME"))), (0, 1))(
+                x, kernel
+            )
+            return sum(jnp.sum(a**2) for a in first)
+
+        return jax.jit(jax.grad(norm, (0, 1)))(x, kernel)
+
+    for a, b in zip(second(ours), second(grouped), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4)
