@@ -200,11 +200,11 @@ def jobs(chosen: Table, scale: str, out: files.Path) -> list[Job]:
         settings = {**size.overrides, **row.overrides, **dict(point), "seed": seed}
         slug = ",".join(f"{name}={value}" for name, value in point) or "untuned"
         directory = out / scale / row.name / slug / f"seed_{seed}"
-        text = json.dumps(
-            identity.identity(files.plain(config(row.config, settings))), sort_keys=True
-        )
+        job_config = config(row.config, settings)
+        text = json.dumps(identity.identity(files.plain(job_config)), sort_keys=True)
         fingerprint = hashlib.sha256(text.encode()).hexdigest()
-        job_config = config(row.config, _substituted(settings, substitutions))
+        if (substituted := _substituted(settings, substitutions)) != settings:
+            job_config = config(row.config, substituted)
         all_jobs.append(Job(row.name, point, seed, directory, job_config, fingerprint))
     return all_jobs
 

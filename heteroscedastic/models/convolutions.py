@@ -107,16 +107,19 @@ def depthwise(
     is no forward-mode derivative.
     """
     if jax.device_count() > 1:
-        return _depthwise_sum(x, kernel, stride)
+        return depthwise_sum(x, kernel, stride)
     return _depthwise(x, kernel, stride)
 
 
-def _depthwise_sum(x: Array, kernel: Array, stride: int) -> Array:
+def depthwise_sum(
+    x: Float[Array, "b H W c"], kernel: Float[Array, "k l 1 c"], stride: int
+) -> Float[Array, "b h w c"]:
+    """`depthwise` with the gradients of JAX."""
     size, (places, pads) = kernel.shape[:2], _same(x.shape[1:3], kernel.shape[:2], stride)
     return _weighted(jnp.pad(x, ((0, 0), *pads, (0, 0))), kernel, size, places, stride)
 
 
-_depthwise = jax.custom_vjp(_depthwise_sum, nondiff_argnums=(2,))
+_depthwise = jax.custom_vjp(depthwise_sum, nondiff_argnums=(2,))
 
 
 def _depthwise_forward(x: Array, kernel: Array, stride: int) -> tuple[Array, tuple[Array, Array]]:

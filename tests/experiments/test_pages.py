@@ -174,9 +174,9 @@ def _jobs_once():
     found, jobs = {}, study.jobs
 
     def once(chosen, scale, out):
-        key = id(chosen), scale, str(out)
+        key = id(chosen.rows), id(chosen.grid), id(chosen.scales), scale, str(out)
         if key not in found:
-            found[key] = chosen, jobs(chosen, scale, out)  # while it is there, its id is its own
+            found[key] = chosen, jobs(chosen, scale, out)  # while it is there, ids are its own
         return found[key][1]
 
     with pytest.MonkeyPatch.context() as patch:
