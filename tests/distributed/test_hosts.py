@@ -10,7 +10,8 @@ import time
 
 import pytest
 from cases import mostly_extended
-from subprocesses import EXTRAS, MAIN, outputs, run_without, start_without, with_devices
+from small_runs import translator
+from subprocesses import EXTRAS, MAIN, ROOT, outputs, run_without, start_without, with_devices
 
 from experiments import study
 from heteroscedastic.data.storage import store
@@ -112,6 +113,25 @@ def test_four_processes_that_come_one_after_the_other_and_one_of_them_slow_agree
         []
     ] * 6  # the first one speaks, and warns
     assert_agree(alone, tmp_path / "run")
+
+
+@pytest.mark.extended
+def test_two_processes_train_a_translator_and_translate_as_one(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    settings = {"evals.test.beam_size": 3, "evals.test.max_tokens": 8, "training.microbatches": 1}
+    loop.train(translator(**settings), str(tmp_path / "alone"))
+    path = tmp_path / "numbers.py"
+    path.write_text(
+        "from ml_collections import ConfigDict\nfrom small_runs import translator\n\n\n"
+        f"def get_config():\n    return ConfigDict(translator(**{settings!r}))\n"
+    )
+    monkeypatch.setenv("PYTHONPATH", f"{ROOT / 'tests/support'}{os.pathsep}{ROOT}")
+    processes = start_hosts(2, tmp_path / "run", tmp_path, (f"--config={path}",))
+    texts = outputs(processes)
+    assert [p.returncode for p in processes] == [0, 0], texts
+    assert_agree(tmp_path / "alone", tmp_path / "run")
+    translated = [tmp_path / name / "predictions" / "test.txt" for name in ("alone", "run")]
+    assert translated[0].read_text() == translated[1].read_text()
 
 
 @pytest.mark.extended
