@@ -1,9 +1,9 @@
-"""Gradients of convolutions of each channel, by three forms: python -m benchmarks.depthwise
+"""Gradients of depthwise convolutions, by three forms: python -m benchmarks.depthwise
 
-prints for four layers of an EfficientNet-Lite0, the last with the regions of a detector as batch,
-the seconds of a value with its gradients by XLA's convolution of groups, by a sum over the entries
-of the kernel with the gradients of JAX, and by heteroscedastic.models.convolutions, which is used
-on a CPU; and each relative to the last. They are timed in turn.
+prints for four layers of an EfficientNet-Lite0, two of them with the regions of a detector as
+batch, the seconds of a value with its gradients by XLA's convolution of groups, by a sum over the
+entries of the kernel with the gradients of JAX, and by heteroscedastic.models.convolutions, which
+is used on a CPU; and each relative to the last. They are timed in turn.
 """
 
 import argparse

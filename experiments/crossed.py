@@ -96,7 +96,10 @@ def _differences(jobs: Sequence[Sequence[study.Job]], evaluation: str) -> dict[s
     read = predictions.read_detections if detects else predictions.read
     ours, theirs = ({job.seed: read(job.directory, evaluation) for job in side} for side in jobs)
     if not detects:
-        return statistics.crossed(ours, theirs)
+        shared = predictions.shared_groups((*ours.values(), *theirs.values()))
+        return statistics.crossed(
+            *({s: p._replace(groups=shared) for s, p in side.items()} for side in (ours, theirs))
+        )
     for job in jobs[0]:
         if not np.array_equal(*(x[job.seed]["true_boxes"] for x in (ours, theirs))):
             raise ValueError(

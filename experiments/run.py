@@ -157,7 +157,7 @@ def main() -> None:
         saved: dict[str, dict[str, Any]] = {}
         if flags.skip_saved:
             saved = study.shared_results(flags.study, table, flags.scale)
-            saved |= study.saved_results(flags.study, name, flags.scale)
+            saved |= study.with_metrics(table, study.saved_results(flags.study, name, flags.scale))
         found = study.job_results(table, flags.scale, out, saved)
         if flags.at:
             found = study.results_at(table, found, flags.at)

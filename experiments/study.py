@@ -8,7 +8,7 @@ import importlib
 import importlib.util
 import itertools
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -63,7 +63,7 @@ class Regime(NamedTuple):
 
 
 class Primary(NamedTuple):
-    """A comparison that was chosen before any test result was seen; all others are exploratory."""
+    """A comparison that was chosen before any run of its table; all others are exploratory."""
 
     row: str
     metric: str
@@ -266,7 +266,7 @@ def config(name: str, overrides: dict[str, Any]) -> dict[str, Any]:
             raise ValueError(
                 f"configs/{name}.py has no setting {dotted!r}; choose one of {', '.join(section)}."
             )
-        section[last] = value
+        section[last] = copy.deepcopy(value)
     return sections.renamed(before, overrides, settings)
 
 
@@ -319,19 +319,22 @@ def shared_results(study: str, chosen: Table, scale: str) -> dict[str, dict[str,
 
 def with_metrics(chosen: Table, saved: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
     """The saved results that have all metrics that a table prints or tunes by."""
-    return {name: results for name, results in saved.items() if not _lacking(chosen, results)}
+    return {k: results for k, results in saved.items() if not _missing_metrics(chosen, results)}
 
 
-def lacking_metrics(chosen: Table, saved: dict[str, dict[str, Any]]) -> str:
-    """The rows of the saved results without a metric of the table, and those metrics, as text."""
+def rows_without_metrics(
+    chosen: Table, saved: dict[str, dict[str, Any]], job_results: Sequence[JobResult]
+) -> str:
+    """The rows whose runs are missing because saved results lack a metric, and these, as text."""
     by_row: dict[str, set[str]] = {}
-    for results in saved.values():
-        if lacking := _lacking(chosen, results):
-            by_row.setdefault(results["row"], set()).update(lacking)
+    for job, results in job_results:
+        if results is None and job.fingerprint in saved:
+            missing = _missing_metrics(chosen, saved[job.fingerprint])
+            by_row.setdefault(job.row, set()).update(missing)
     return "; ".join(f"{row} without {', '.join(sorted(x))}" for row, x in by_row.items())
 
 
-def _lacking(chosen: Table, results: dict[str, Any]) -> set[str]:
+def _missing_metrics(chosen: Table, results: dict[str, Any]) -> set[str]:
     metrics: dict[str, set[str]] = {}
     for regime in chosen.regimes.values():
         metrics.setdefault(regime.report, set()).update(regime.metrics or chosen.metrics)

@@ -8,7 +8,7 @@ task. For runs that are not in OUT, the results saved by experiments.save_result
 
 Intervals and p-values are for each comparison alone. Differences that stay significant after Holm's
 correction over the table of their regime are marked, the detectable difference is printed, and the
-comparisons that were chosen before any test result was seen are listed. With --crossed, intervals
+comparisons that were chosen before any run of the table are listed. With --crossed, intervals
 also cover other test examples. With --select_metric, another metric selects, and what that changes
 is printed. With --held_out, the metrics are those of the examples that select.
 """
@@ -112,7 +112,7 @@ def _short(commits: str) -> str:
 
 
 def _primary(chosen, job_results):
-    """A line for each comparison that was chosen before any test result was seen."""
+    """A line for each comparison that was chosen before any run of the table."""
     rows = {row.name for row in chosen.rows}  # a scale may lack some
     found, not_run = [], []
     for primary in chosen.primary:
@@ -136,7 +136,7 @@ def _primary(chosen, job_results):
     adjusted = statistics.holm([comparison.p for _, comparison in found] + [1.0] * len(not_run))
     lines = [
         "",
-        "Primary comparisons, chosen before any test result was seen; all others are exploratory.",
+        "Primary comparisons, chosen before any run of the table; all others are exploratory.",
         "",
         "| difference | pairs | value | p | after Holm | detectable |",
         "| --- | --- | --- | --- | --- | --- |",
@@ -412,8 +412,7 @@ def main() -> None:
     before = chosen
     if flags.select_metric:
         chosen = _selecting_by(flags.select_metric, chosen)
-    lacking = study.lacking_metrics(chosen, saved)
-    saved = study.with_metrics(chosen, saved)
+    all_saved, saved = saved, study.with_metrics(chosen, saved)
     shared = study.shared_results(flags.study, chosen, flags.scale)
     job_results = study.job_results(
         chosen, flags.scale, files.as_path(flags.out) / flags.study / flags.table, shared | saved
@@ -426,7 +425,8 @@ def main() -> None:
         )
     if flags.held_out:
         chosen = _on_held_out(chosen, before, job_results)
-    others = study.without_jobs(saved, job_results)
+    others = study.without_jobs(all_saved, job_results)
+    without_metrics = study.rows_without_metrics(chosen, all_saved, job_results)
     if flags.at:
         job_results = study.results_at(chosen, job_results, flags.at)
         chosen = chosen._replace(primary=())  # those are of tuned settings
@@ -456,8 +456,8 @@ def main() -> None:
             print(
                 f"{num_saved} of the runs are not in {flags.out}; their results are from {source}."
             )
-    if lacking:
-        print(f"{path} has runs that count as missing: {lacking}; train them again.")
+    if without_metrics:
+        print(f"{path} has runs that count as missing: {without_metrics}; train them again.")
     if others:
         print(f"{path} also has results of other configs than the table's, left out: {others}.")
 

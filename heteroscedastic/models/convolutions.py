@@ -4,7 +4,7 @@ XLA's gradient of a kernel reads all images at once there, out of the cache, and
 of a step. `python -m benchmarks.train --model=ResNet8` compares a step with one of plain Flax.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -15,7 +15,7 @@ Strides = tuple[int, int]
 Pads = tuple[tuple[int, int], ...]
 _AXES = ("NHWC", "HWIO", "NHWC")
 _POSITIONS = 4096  # of the images that are summed at once; their copies stay in the cache
-_VALUES = 2**18  # the same, of the inputs of a convolution of each channel
+_VALUES = 2**18  # inputs of a depthwise convolution that are summed at once, likewise
 
 
 def conv_general_dilated(
@@ -89,7 +89,7 @@ def _kernel_gradient(
                 (((0,), (0,)), ((), ())),
                 preferred_element_type=dtype,
             )
-            for inputs in _seen(x, size, places, strides)
+            for inputs in _windows(x, size, places, strides)
         ]
 
     most = _POSITIONS // max(1, places[0] * places[1])
@@ -103,8 +103,13 @@ def depthwise(
     """The convolution of each channel with its own kernel, padded as "SAME".
 
     It is a sum over the entries of the kernel; XLA's convolution of groups is several times as slow
-    on a CPU. On one device the gradient of the kernel is a sum over parts of the batch, and there
-    is no forward-mode derivative.
+    on a CPU. On one device the gradient of the kernel is a sum over parts of the batch. There is no
+    forward-mode derivative then.
+
+    Args:
+      x: images or features, float32 as the sums are.
+      kernel: float32.
+      stride: of both axes.
     """
     if jax.device_count() > 1:
         return depthwise_sum(x, kernel, stride)
@@ -115,8 +120,8 @@ def depthwise_sum(
     x: Float[Array, "b H W c"], kernel: Float[Array, "k l 1 c"], stride: int
 ) -> Float[Array, "b h w c"]:
     """`depthwise` with the gradients of JAX."""
-    size, (places, pads) = kernel.shape[:2], _same(x.shape[1:3], kernel.shape[:2], stride)
-    return _weighted(jnp.pad(x, ((0, 0), *pads, (0, 0))), kernel, size, places, stride)
+    places, pads = _same(x.shape[1:3], kernel.shape[:2], stride)
+    return _weighted_windows(jnp.pad(x, ((0, 0), *pads, (0, 0))), kernel, places, stride)
 
 
 _depthwise = jax.custom_vjp(depthwise_sum, nondiff_argnums=(2,))
@@ -134,20 +139,21 @@ def _depthwise_backward(
     places, pads = _same(sides, size, stride)
     # Each input is a sum over the outputs that saw it: with the kernel turned over, of the gradient
     # with `stride` - 1 zeros between its positions.
-    around = [
+    padding = [
         (n - 1 - low, side - 1 + low - stride * (place - 1), stride - 1)
         for n, side, place, (low, _) in zip(size, sides, places, pads, strict=True)
     ]
-    spread = jax.lax.pad(gradient, jnp.zeros((), x.dtype), ((0, 0, 0), *around, (0, 0, 0)))
-    of_x = _weighted(spread, kernel[::-1, ::-1], size, sides, 1)
+    spread = jax.lax.pad(gradient, jnp.zeros((), x.dtype), ((0, 0, 0), *padding, (0, 0, 0)))
+    input_gradient = _weighted_windows(spread, kernel[::-1, ::-1], sides, 1)
 
     def products(x: Array, gradient: Array) -> Array:
         x = jnp.pad(x, ((0, 0), *pads, (0, 0)))
-        seen = _seen(x, size, places, (stride, stride))
-        return jnp.stack([jnp.sum(inputs * gradient, axis=(0, 1, 2)) for inputs in seen])
+        windows = _windows(x, size, places, (stride, stride))
+        return jnp.stack([jnp.sum(inputs * gradient, axis=(0, 1, 2)) for inputs in windows])
 
     most = _VALUES // max(1, x[0].size)
-    return of_x, _sum_over_parts(products, x, gradient, most).reshape(kernel.shape)
+    kernel_gradient = _sum_over_parts(products, x, gradient, most).reshape(kernel.shape)
+    return input_gradient, kernel_gradient
 
 
 _depthwise.defvjp(_depthwise_forward, _depthwise_backward)
@@ -161,18 +167,21 @@ def _same(
     return places, jax.lax.padtype_to_pads(sides, size, (stride, stride), "SAME")
 
 
-def _weighted(x: Array, kernel: Array, size, places, stride: int) -> Array:
+def _weighted_windows(x: Array, kernel: Array, places: Sequence[int], stride: int) -> Array:
     """The sum over the entries of the kernel of what each channel sees there."""
-    seen = _seen(x, size, places, (stride, stride))
-    return sum(a * b for a, b in zip(seen, kernel.reshape(-1, kernel.shape[-1]), strict=True))
+    windows = _windows(x, kernel.shape[:2], places, (stride, stride))
+    weights = kernel.reshape(-1, kernel.shape[-1])
+    return sum(inputs * weight for inputs, weight in zip(windows, weights, strict=True))
 
 
-def _seen(x: Array, size, places, strides: Strides) -> Iterator[Array]:
+def _windows(
+    x: Array, size: Sequence[int], places: Sequence[int], strides: Strides
+) -> Iterator[Array]:
     """What each entry of the kernel is multiplied with, of padded inputs."""
-    lasts = [stride * (n - 1) + 1 for stride, n in zip(strides, places, strict=True)]
+    spans = [stride * (n - 1) + 1 for stride, n in zip(strides, places, strict=True)]
     for i in range(size[0]):
         for j in range(size[1]):
-            yield x[:, i : i + lasts[0] : strides[0], j : j + lasts[1] : strides[1]]
+            yield x[:, i : i + spans[0] : strides[0], j : j + spans[1] : strides[1]]
 
 
 def _sum_over_parts(

@@ -152,7 +152,7 @@ class _Layer(nn.Module):
 
 
 class _DepthwiseConv(nn.Module):
-    """A convolution of each channel with its own kernel, padded as "SAME"."""
+    """A depthwise convolution, padded as "SAME"; without forward-mode derivatives."""
 
     kernel: int
     stride: int

@@ -1,5 +1,6 @@
 """The saved predictions of a run, and quantities that follow from one example's prediction."""
 
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -76,8 +77,20 @@ def read(run: str | files.Path, name: str) -> Predictions:
         raise ValueError(f"{path} is damaged ({fault}); {_REMEDY}.")
     _check_stamp(record.results.get("owner") if record else None, path, arrays, stamp)
     is_of_tokens = record is not None and record.config.get("task") == "translation"
-    groups = fields["ids"] // MAX_TOKENS if is_of_tokens else extras.get("groups")
+    groups = fields["ids"] // MAX_TOKENS if is_of_tokens else _groups(extras.get("groups"))
     return Predictions(path, **fields, extras=extras, groups=groups)
+
+
+def _groups(stored: Int[np.ndarray, "n"] | None) -> Int[np.ndarray, "n"] | None:
+    """Groups of examples; one that is unknown is alone, and a single group divides nothing."""
+    if stored is None or len(np.unique(stored)) < 2:
+        return None
+    return np.where(stored < 0, stored.max() + 1 + np.arange(len(stored)), stored)
+
+
+def shared_groups(runs: Iterable[Predictions]) -> Int[np.ndarray, "n"] | None:
+    """The groups of the first of these runs that has some; all are of the same examples."""
+    return next((run.groups for run in runs if run.groups is not None), None)
 
 
 def read_detections(run: str | files.Path, name: str) -> dict[str, np.ndarray]:

@@ -215,6 +215,16 @@ def test_a_table_tunes_by_another_saved_metric_and_prints_what_that_changes(
     monkeypatch.setattr(study, "table", lambda study_name, name: with_another)
     printed = output(monkeypatch, capsys, table, out)
     assert "runs that count as missing: hom without ece; train them again." in printed
+    # Until they have been trained again.
+    finish(jobs)
+    for job in jobs:
+        path = job.directory / "results.json"
+        results = json.loads(path.read_text())
+        results["evals"]["test"]["ece"] = 0.1
+        files.write_json(path, results)
+    printed = output(monkeypatch, capsys, table, out)
+    assert "| hom | 2 |" in printed
+    assert "count as missing" not in printed
 
 
 def test_a_metric_with_two_values_is_an_error(runs_directory):

@@ -213,3 +213,21 @@ def test_extras_that_the_config_names_are_saved_with_the_predictions(tmp_path):
     np.testing.assert_array_equal(found.extras["age"], 3 * found.ids)
     np.testing.assert_array_equal(found.groups, found.ids // 4)
     assert intervals.units(found) == "10 groups"
+
+
+def test_an_unknown_group_is_alone_and_one_group_divides_nothing():
+    found = predictions._groups(np.array([3, -1, 3, -1, 0], np.int32))
+    assert found[0] == found[2]
+    assert len(set(found)) == 4
+    assert predictions._groups(np.zeros(5, np.int32)) is None
+    assert predictions._groups(None) is None
+
+
+def test_runs_of_the_same_examples_share_the_groups_of_one():
+    groups = np.array([0, 0, 1])
+    runs = [
+        predictions.Predictions(None, np.arange(3), np.zeros(3, int), np.zeros((3, 2)), groups=g)
+        for g in (None, groups)
+    ]
+    assert predictions.shared_groups(runs) is groups
+    assert predictions.shared_groups(runs[:1]) is None

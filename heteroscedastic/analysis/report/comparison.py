@@ -223,6 +223,8 @@ def load(
         [predictions_lib.read(run.directory, evaluation) for run in group.runs] for group in groups
     ]
     _check_comparable(groups, predictions, evaluation)
+    shared = predictions_lib.shared_groups(p for group in predictions for p in group)
+    predictions = [[p._replace(groups=shared) for p in group] for group in predictions]
     runs = [run for group in groups for run in group.runs]
     if fit is None:
         fit, *others = {loaded_run.held_out_evaluation(run, evaluation) for run in runs}

@@ -15,6 +15,7 @@ from scipy import special
 from heteroscedastic.analysis.uncertainty import confidence
 from heteroscedastic.calibration import bootstrap, reliability, scores
 from heteroscedastic.calibration.bootstrap import Interval
+from heteroscedastic.data.packing import MAX_TOKENS
 from heteroscedastic.runs import predictions as predictions_lib
 from heteroscedastic.runs.predictions import Predictions
 from heteroscedastic.tasks import coco
@@ -90,7 +91,8 @@ def resampled_detections(
 def units(run: Predictions, examples: str = "examples") -> str:
     """What a bootstrap draws, with its number: whole groups, such as the sentences of tokens."""
     if run.groups is not None:
-        kind = "groups" if "groups" in run.extras else "sentences"
+        is_of_tokens = np.array_equal(run.groups, run.ids // MAX_TOKENS)
+        kind = "sentences" if is_of_tokens else "groups"
         return f"{len(np.unique(run.groups)):,} {kind}"
     return f"{len(run.ids):,} {examples}"
 

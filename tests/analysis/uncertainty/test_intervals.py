@@ -124,9 +124,8 @@ def test_the_interval_of_tokens_is_that_of_their_sentences():
     """A sentence whose tokens are all alike says no more than one of them."""
     sentences = run(60)
     rows = np.random.default_rng(0).permutation(np.repeat(np.arange(60), 5))
-    tokens = Predictions(
-        None, np.arange(300), sentences.labels[rows], sentences.logits[rows], groups=rows
-    )
+    ids = 1024 * rows + np.arange(300)
+    tokens = Predictions(None, ids, sentences.labels[rows], sentences.logits[rows], groups=rows)
     assert intervals.units(tokens) == "60 sentences"
     expected, actual = (intervals.resampled([p], num_resamples=20) for p in (sentences, tokens))
     assert expected.keys() == actual.keys()
