@@ -51,18 +51,18 @@ def test_values_and_gradients_are_those_of_jax(
         np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4)
 
 
+def second_derivatives(function, x, kernel):
+    def norm(x, kernel):
+        first = jax.grad(lambda *a: jnp.sum(jnp.sin(function(*a))), (0, 1))(x, kernel)
+        return sum(jnp.sum(a**2) for a in first)
+
+    return jax.jit(jax.grad(norm, (0, 1)))(x, kernel)
+
+
 def test_second_derivatives_are_those_of_jax():
     x, kernel = random(2, 4, 4, 2), random(3, 3, 2, 2, seed=1)
-
-    def second(function):
-        def norm(x, kernel):
-            first = jax.grad(lambda *a: jnp.sum(jnp.sin(function(*a))), (0, 1))(x, kernel)
-            return sum(jnp.sum(a**2) for a in first)
-
-        return jax.jit(jax.grad(norm, (0, 1)))(x, kernel)
-
-    wanted = second(lambda *a: of_jax(*a, (1, 1), "SAME"))
-    ours = second(lambda *a: conv_general_dilated(*a, (1, 1), "SAME"))
+    wanted = second_derivatives(lambda *a: of_jax(*a, (1, 1), "SAME"), x, kernel)
+    ours = second_derivatives(lambda *a: conv_general_dilated(*a, (1, 1), "SAME"), x, kernel)
     for a, b in zip(ours, wanted, strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4)
 
@@ -127,15 +127,8 @@ def test_each_channel_has_its_own_convolution(shape, size, stride, values, monke
 
 def test_second_derivatives_of_each_channel_are_those_of_jax():
     x, kernel = random(2, 5, 4, 2), random(3, 3, 1, 2, seed=1)
-
-    def second(function):
-        def norm(x, kernel):
-            first = jax.grad(lambda *a: jnp.sum(jnp.sin(function(*a, 2, "SAME"))), (0, 1))(
-                x, kernel
-            )
-            return sum(jnp.sum(a**2) for a in first)
-
-        return jax.jit(jax.grad(norm, (0, 1)))(x, kernel)
-
-    for a, b in zip(second(ours), second(grouped), strict=True):
+    found, wanted = (
+        second_derivatives(lambda *a, f=f: f(*a, 2, "SAME"), x, kernel) for f in (ours, grouped)
+    )
+    for a, b in zip(found, wanted, strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4)
