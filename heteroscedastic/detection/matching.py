@@ -29,7 +29,7 @@ def matches(
 
     Args:
       candidates: boxes; rows of zeros match nothing and are negative.
-      boxes: true boxes; rows of zeros are padding.
+      boxes: true boxes, at least one row; rows of zeros are padding.
       positive: a candidate is positive from this IoU with a true box on.
       negative: a candidate is negative below this IoU with every true box.
       takes_best: whether the candidates with the largest IoU with a true box are positive, however

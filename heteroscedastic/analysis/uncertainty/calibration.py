@@ -120,9 +120,18 @@ def temperatures_of_halves(
       link: as in `fit_temperature`.
       groups: group of each example, such as the sentence of a token; each group is in one half.
         None if the examples are independent.
+
+    Raises:
+      ValueError: there is one example, or one group.
     """
     units = np.arange(len(labels)) if groups is None else np.unique(groups, return_inverse=True)[1]
     number = units.max() + 1
+    if number < 2:
+        unit = "example" if groups is None else "group of examples, such as a sentence"
+        raise ValueError(
+            f"All predictions are of one {unit}, which cannot be divided into halves: fit the"
+            " temperature on another evaluation."
+        )
     is_first = (np.random.default_rng(0).permutation(number) < number // 2)[units]
     of_halves = [fit_temperature(logits[h], labels[h], link) for h in (is_first, ~is_first)]
     return np.where(is_first, of_halves[1], of_halves[0])

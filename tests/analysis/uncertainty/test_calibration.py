@@ -131,6 +131,14 @@ def test_no_half_divides_a_sentence(monkeypatch):
     assert result["temperature"] == temperatures.mean()
 
 
+def test_one_sentence_has_no_halves():
+    logits, labels = random_predictions()
+    with pytest.raises(ValueError, match="one group of examples"):
+        calibration.temperatures_of_halves(logits, labels, "softmax", np.zeros_like(labels))
+    with pytest.raises(ValueError, match="one example"):
+        calibration.temperatures_of_halves(logits[:1], labels[:1], "softmax")
+
+
 def test_halves_scale_the_reported_examples_themselves(without_noise):
     result = calibration.temperature_scaling(without_noise, calibration.HALVES, "test")
     saved = np.load(without_noise / "predictions" / "test.npz")
