@@ -1,5 +1,6 @@
 """The Gaussian over class utilities that every head returns, its samples and its moments."""
 
+import functools
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -214,7 +215,12 @@ def sample(
     Source: Collier et al. (2021), arXiv:2105.10305, section 2 and Algorithm 1. There one draw
     serves the entire batch; here each example has its own.
     """
-    latent = check(latent)
+    return _sample(num_samples, points, key, check(latent))
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1))
+def _sample(num_samples, points, key, latent):
+    """Compiled, as each call outside of `jit` would compile the loops of its points again."""
     source = noise_source(key, latent, num_samples, points)
     samples = utilities(latent, source(jnp.arange(num_samples)))
     return jnp.broadcast_to(samples, (num_samples, *latent.loc.shape))

@@ -3,7 +3,7 @@
 from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float, Int, Shaped
 from scipy import special, stats
 
 
@@ -101,11 +101,12 @@ def adaptive_calibration_error(
     return float(sum(abs(x.sum()) for x in bins) / len(gaps))
 
 
-def auroc(values: Float[np.ndarray, "n"], positive: Bool[np.ndarray, "n"]) -> float:
+def auroc(values: Float[np.ndarray, "n"], positive: Shaped[np.ndarray, "n"]) -> float:
     """Probability that a positive has a larger value than a negative; ties count one half.
 
-    nan without positives or without negatives.
+    `positive` are booleans, or 0 and 1. nan without positives or without negatives.
     """
+    positive = np.asarray(positive, bool)
     num_positive = int(np.sum(positive))
     num_negative = len(values) - num_positive
     if not num_positive or not num_negative:

@@ -3,7 +3,7 @@
 from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Bool, Float
+from jaxtyping import Float, Shaped
 
 _MAX_POINTS = 1000  # in a curve
 
@@ -26,13 +26,13 @@ class RiskCoverage(NamedTuple):
 
 
 def risk_coverage(
-    confidence: Float[np.ndarray, "n"], correct: Bool[np.ndarray, "n"]
+    confidence: Float[np.ndarray, "n"], correct: Shaped[np.ndarray, "n"]
 ) -> RiskCoverage:
     """The risk-coverage curve; ties in confidence give the mean over all their orders.
 
     Args:
       confidence: only its order matters.
-      correct: whether the prediction is correct.
+      correct: whether the prediction is correct; booleans, or 0 and 1.
 
     Raises:
       ValueError: there are no examples.
@@ -42,6 +42,7 @@ def risk_coverage(
     n = len(confidence)
     if not n:
         raise ValueError("there are no examples; a risk-coverage curve needs at least one.")
+    correct = np.asarray(correct, bool)
     order = np.argsort(-confidence, kind="stable")
     errors = np.concatenate([[0], np.cumsum(~correct[order])]).astype(np.float64)
     # Within a tie the expected number of errors grows linearly.

@@ -9,7 +9,7 @@ from scipy import sparse
 from sklearn.utils.multiclass import check_classification_targets, type_of_target
 from sklearn.utils.validation import column_or_1d
 
-from heteroscedastic import files, sampling
+from heteroscedastic import files, label_lists, sampling
 from heteroscedastic.bind import check_number, check_numbers
 from heteroscedastic.models import heads
 
@@ -199,7 +199,11 @@ def is_auto(value: Any) -> bool:
     return isinstance(value, str) and value == "auto"
 
 
-def _lists(indicators: Int[np.ndarray, "n k"]) -> Int[np.ndarray, "n k"]:
-    """Lists of the columns that are 1, padded with -1."""
-    columns = np.where(np.asarray(indicators) > 0, np.arange(indicators.shape[1]), -1)
-    return -np.sort(-columns, axis=1)
+def _lists(indicators: Int[np.ndarray, "n k"]) -> Int[np.ndarray, "n m"]:
+    """Lists of the columns that are 1, padded with -1 to a power of two, or to all columns.
+
+    Programs have a step for each entry of a list; folds have lists of few widths.
+    """
+    lists = label_lists.from_multi_hot(np.asarray(indicators) > 0)
+    width = min(indicators.shape[1], 1 << (lists.shape[1] - 1).bit_length())
+    return np.pad(lists, ((0, 0), (0, width - lists.shape[1])), constant_values=-1)

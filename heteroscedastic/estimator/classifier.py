@@ -417,8 +417,14 @@ class HeteroscedasticClassifier(ClassifierMixin, BaseEstimator):
         return programs.predictions(self._spec, self._state.params, inputs, self._numbers())
 
     def _scaled_predictions(self, X):
-        log_probs, latent = self._predictions(X)
-        return log_probs, latent_lib.temper(latent, self.temperature_)
+        """Logits, and the utilities over the temperature without their noise."""
+        inputs = self._inputs(X)
+        outputs = programs.log_probs_and_loc(
+            self._spec, self._state.params, inputs, self._numbers()
+        )
+        return outputs[0], latent_lib.temper(
+            LatentGaussian(jnp.asarray(outputs[1])), self.temperature_
+        )
 
     def _out_of_fold_issues(self, X, y, cv):
         X, y = check_X_y(X, y, dtype=_DTYPES)

@@ -208,6 +208,16 @@ def log_probs(
     return np.concatenate(parts)[: len(inputs), : numbers.num_classes]
 
 
+def log_probs_and_loc(
+    spec: Spec, params: Any, inputs: Float[np.ndarray, "n d"], numbers: Numbers
+) -> tuple[Float[np.ndarray, "n k"], Float[np.ndarray, "n k"]]:
+    """The logits and `loc` of `predictions`, without memory for the noise of all examples."""
+    outputs = _chunk_outputs(spec, params, inputs, numbers)
+    parts = zip(*((np.asarray(x), np.asarray(latent.loc)) for x, latent in outputs))
+    log_probs, loc = (np.concatenate(x)[: len(inputs), : numbers.num_classes] for x in parts)
+    return log_probs, loc
+
+
 def predictions(
     spec: Spec, params: Any, inputs: Float[np.ndarray, "n d"], numbers: Numbers
 ) -> tuple[Float[np.ndarray, "n k"], LatentGaussian]:

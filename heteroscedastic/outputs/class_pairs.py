@@ -8,10 +8,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
+from scipy import special
 
 from heteroscedastic import latent as latent_lib
 from heteroscedastic import predictive
 from heteroscedastic.latent import LatentGaussian
+from heteroscedastic.outputs import calibration
 
 _NUM_SAMPLES = 128
 _VALUES = 2**22  # entries of the covariances of a chunk of examples
@@ -51,11 +53,12 @@ def confused_pairs(
       latent: Gaussian over the utilities of n examples, [n, k].
       class_names: name of each class.
       num_pairs: largest number of pairs to return.
-      log_probs: log E[softmax(u)] of the examples; computed from the latent if not given. The
-        covariance is in the units of the latent.
+      log_probs: log E[softmax(u)] of the examples, in nats, up to a constant of each example;
+        computed from the latent if not given. The covariance is in the units of the latent.
 
     Raises:
-      ValueError: the latent has no noise or no example, or is invalid, or the shapes do not match.
+      ValueError: the latent has no noise or no example, or is invalid, the shapes do not match, or
+        an output is not a log-probability.
     """
     latent = latent_lib.check(latent)
     if latent.loc.ndim != 2 or len(class_names) != latent.loc.shape[1]:
@@ -77,6 +80,9 @@ def confused_pairs(
             f"log_probs has shape {np.shape(log_probs)}, but must have that of latent.loc,"
             f" {latent.loc.shape}."
         )
+    if log_probs is not None:
+        anything = np.zeros(len(latent.loc), int)  # labels, on which pairs do not depend
+        log_probs = special.log_softmax(calibration.checked_outputs(anything, log_probs)[1], -1)
     means = jax.tree.map(lambda x: x / len(latent.loc), _pair_sums(latent, log_probs))
     deviation = np.sqrt(np.diagonal(means.covariance))
     product = deviation[:, None] * deviation

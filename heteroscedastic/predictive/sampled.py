@@ -8,6 +8,7 @@ supported, by `jax.hessian` or by reverse mode twice. `mean_field`, `taylor` and
 """
 
 import functools
+import math
 from collections.abc import Callable
 
 import jax
@@ -123,10 +124,10 @@ def _log_mean_exp(
     if not latent_lib.has_noise(latent):
         num_samples, points = 1, "independent"
     if chunk_size is None:
-        chunk_size = sampling.chunk_size(latent.loc.size)
+        chunk_size = sampling.chunk_size(_num_values(latent))
     settings = log_link, num_samples, points, min(chunk_size, num_samples)
     try:
-        averaged = _chunked(*settings, key, latent)
+        averaged = _compiled(*settings, key, latent)
     except TypeError as error:
         if "custom_vjp" not in str(error):
             raise
@@ -191,3 +192,17 @@ def _backward(log_link, num_samples, points, chunk_size, residuals, cotangent):
 
 
 _chunked.defvjp(_forward, _backward)
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1, 2, 3))
+def _compiled(log_link, num_samples, points, chunk_size, key, latent):
+    """Compiled, as each call outside of `jit` would compile its loops again, and keep them."""
+    return _chunked(log_link, num_samples, points, chunk_size, key, latent)
+
+
+def _num_values(latent):
+    """Of the largest array that a sample needs: its utilities, or its noise before a readout."""
+    *batch, width = latent.loc.shape
+    if latent.readout is not None:
+        width = max(width, latent.readout.shape[0])
+    return math.prod(batch) * width

@@ -98,6 +98,7 @@ class _Lump(NamedTuple):
     shares: Float[Array, "*b k"]
 
 
+@functools.partial(jax.jit, static_argnames="num_passes")
 def _lump(latent: LatentGaussian, loc: Float[Array, "*b k"], num_passes: int) -> _Lump:
     """The lump of all classes whose `loc` is not -inf, with the noise of `latent`."""
     is_empty = jnp.all(jnp.isneginf(loc), axis=-1, keepdims=True)

@@ -4,7 +4,7 @@ import pytest
 from scipy import special
 from sklearn import metrics as sklearn_metrics
 
-from heteroscedastic.calibration import ranking, reliability, scores
+from heteroscedastic.calibration import ranking, reliability, scores, selective
 
 
 def case(seed, n=200, k=4):
@@ -57,6 +57,14 @@ def test_precision_at_a_count_is_the_mean_over_the_orders_of_ties():
     assert scores.precision_at(values, positive, 11) == pytest.approx(np.mean(actual), abs=0.005)
     distinct = rng.permutation(30).astype(float)
     assert scores.precision_at(distinct, positive, 11) == positive[distinct >= 19].mean()
+
+
+@pytest.mark.parametrize("dtype", [int, float])
+def test_answers_may_be_zeros_and_ones(dtype):
+    values, answers = np.array([0.1, 0.4, 0.35, 0.8]), np.array([0, 0, 1, 1], dtype)
+    assert scores.auroc(values, answers) == 0.75
+    expected = selective.risk_coverage(values, answers > 0)
+    assert selective.risk_coverage(values, answers).area == expected.area
 
 
 def test_auroc_without_positives_or_negatives_is_nan():

@@ -21,7 +21,7 @@ from heteroscedastic import files, predictive
 from heteroscedastic import latent as latent_lib
 from heteroscedastic.calibration import scores
 from heteroscedastic.data import resident
-from heteroscedastic.estimator import HeteroscedasticClassifier, programs
+from heteroscedastic.estimator import HeteroscedasticClassifier, checks, programs
 from heteroscedastic.models import heads
 from heteroscedastic.outputs import label_quality
 
@@ -402,6 +402,27 @@ def test_strings_are_classes(digits):
     by_name = clone(model).fit(X[:300], names[labels[:300]])
     by_number = clone(model).fit(X[:300], labels[:300])
     np.testing.assert_array_equal(by_name.predict(X), names[by_number.predict(X)])
+
+
+def test_label_issues_need_no_memory_for_the_noise_of_all_examples(digits, fitted, monkeypatch):
+    X, labels, _ = digits
+    log_probs, latent = fitted._predictions(X[:600])
+    expected = label_quality.label_issues(
+        labels[:600], log_probs, latent_lib.temper(latent, fitted.temperature_)
+    )
+    monkeypatch.setattr(programs, "predictions", None)
+    found = fitted.label_issues(X[:600], labels[:600], cv=None)
+    np.testing.assert_array_equal(found.rows, expected.rows)
+    np.testing.assert_allclose(found.scores, expected.scores, rtol=1e-5, atol=1e-6)
+
+
+def test_lists_of_labels_are_about_as_wide_as_the_longest():
+    indicators = np.zeros((6, 1000), int)
+    indicators[0, [2, 5, 999]] = 1
+    _, lists = checks.encoded_labels(indicators)
+    assert lists.shape == (6, 4)
+    assert lists[0].tolist() == [2, 5, 999, -1]
+    assert (lists[1:] == -1).all()
 
 
 def test_indicator_matrices_make_it_multilabel():

@@ -1,4 +1,7 @@
+import functools
+
 import gaussians
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -10,6 +13,9 @@ from heteroscedastic.latent import LatentGaussian
 from heteroscedastic.outputs import confused_pairs, label_issues, label_quality
 from heteroscedastic.outputs.label_quality import class_quality
 
+softmax = jax.jit(
+    functools.partial(predictive.softmax, None, points="sobol"), static_argnames="num_samples"
+)
 LABELS = np.array([0, 1, 2, 0])
 LOG_PROBS = np.log([[0.7, 0.2, 0.1], [0.8, 0.15, 0.05], [0.3, 0.3, 0.4], [0.1, 0.6, 0.3]])
 
@@ -45,12 +51,23 @@ def test_a_constant_added_to_the_logits_of_an_example_changes_nothing():
 
 def test_with_a_latent_the_score_ignores_its_noise():
     latent = gaussians.latent("low_rank", batch=(50,), k=4)
-    log_probs = np.asarray(predictive.softmax(None, latent, num_samples=64, points="sobol"))
+    log_probs = np.asarray(softmax(latent, num_samples=64))
     labels = np.arange(50) % 4
     issues = label_issues(labels, log_probs, latent)
     expected = -special.log_softmax(np.asarray(latent.loc, float), axis=1)[np.arange(50), labels]
     np.testing.assert_allclose(issues.scores, expected[issues.rows], rtol=1e-5)
     assert not np.allclose(issues.scores, label_issues(labels, log_probs).scores)
+
+
+def test_pairs_refuse_probabilities_and_take_logits():
+    one = gaussians.latent("low_rank", batch=(30,), k=4)
+    log_probs = np.asarray(softmax(one, num_samples=128))
+    with pytest.raises(ValueError, match="are probabilities"):
+        confused_pairs(one, "abcd", log_probs=np.exp(log_probs))
+    expected = confused_pairs(one, "abcd", log_probs=log_probs)
+    for pair, other in zip(confused_pairs(one, "abcd", log_probs=log_probs + 7), expected):
+        assert pair[:2] == other[:2]
+        assert pair[2:] == pytest.approx(other[2:], rel=1e-4)
 
 
 def test_an_impossible_label_comes_first():
@@ -89,7 +106,7 @@ NAMES = ["cat", "dog", "car", "ship", "frog"]
 
 def test_pairs_equal_their_definition():
     latent = gaussians.latent("low_rank", batch=(30,))
-    log_probs = predictive.softmax(None, latent, num_samples=128, points="sobol")
+    log_probs = softmax(latent, num_samples=128)
     covariance = gaussians.covariance(latent)
     probs = np.exp(np.asarray(log_probs, np.float64))
     pairs = confused_pairs(latent, NAMES, num_pairs=10, log_probs=np.asarray(log_probs))
@@ -108,7 +125,7 @@ def test_pairs_equal_their_definition():
 
 def test_log_probs_are_computed_if_they_are_not_given():
     latent = gaussians.latent("low_rank", batch=(30,))
-    log_probs = np.asarray(predictive.softmax(None, latent, num_samples=128, points="sobol"))
+    log_probs = np.asarray(softmax(latent, num_samples=128))
     given = confused_pairs(latent, NAMES, log_probs=log_probs)
     for pair, other in zip(confused_pairs(latent, NAMES), given, strict=True):
         assert pair[:2] == other[:2]

@@ -197,6 +197,39 @@ def test_memory_does_not_grow_with_the_number_of_samples():
     assert megabytes(10_240) < 1.01 * megabytes(1_024)
 
 
+def test_the_width_of_the_noise_before_a_readout_determines_the_chunk():
+    shapes = jax.eval_shape(lambda: latent("readout", batch=(64,), k=4, n=2048))
+    compiled = jax.jit(functools.partial(predictive.softmax, num_samples=1024)).lower(key(), shapes)
+    assert compiled.compile().memory_analysis().temp_size_in_bytes < 100e6
+
+
+LOWERED = []
+jax.monitoring.register_event_duration_secs_listener(
+    lambda name, *_, **__: "jaxpr_to_mlir" in name and LOWERED.append(name)
+)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        *(functools.partial(sampled, points="sobol") for sampled in SAMPLED),
+        functools.partial(predictive.shortlist, points="sobol", num_classes=2),
+        functools.partial(latent_lib.sample, points="sobol"),
+        lambda *arguments, num_samples: jax.grad(
+            lambda x: predictive.softmax(*arguments[:-1], x, num_samples=num_samples).sum()
+        )(*arguments[-1:]),
+    ],
+    ids=[*(sampled.__name__ for sampled in SAMPLED), "shortlist", "sample", "gradient"],
+)
+def test_a_repeated_call_outside_of_jit_compiles_nothing(function):
+    one = latent("low_rank")
+    for i in range(3):
+        if i:  # after the first, which has compiled something
+            assert LOWERED if i == 1 else not LOWERED
+        LOWERED.clear()
+        jax.block_until_ready(function(key(i), one, num_samples=16))
+
+
 @pytest.mark.parametrize("sampled", SAMPLED)
 def test_fewer_than_one_sample_is_an_error(sampled):
     with pytest.raises(ValueError, match="num_samples is 0"):
