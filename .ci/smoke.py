@@ -1,9 +1,9 @@
 """Trains two steps of configs, on two processes: python .ci/smoke.py configs/*.py
 
 With --cover as few of them as have among them every form of every section, and of the head with
-what reads its latent; a form is a section but for its numbers. A head reads features of one form,
-whatever the backbone. tests/test_configs.py traces a step of every config at full size, of some
-with `pytest -m extended`.
+what reads its latent; a form is a section but for its numbers and the name of its data set. A head
+reads features of one form, whatever the backbone. tests/test_configs.py traces a step of every
+config at full size, of some with `pytest -m extended`.
 """
 
 import gc
@@ -54,6 +54,7 @@ def _forms(name: str) -> set[tuple[str, ...]]:
     """The forms of a config's sections, and of pairs of them."""
     config = study.config(name, {})
     config["backbone"]["name"] = backbones.smallest(config["backbone"]["name"])
+    config["data"]["name"] = ""  # digits stand in for most sets
     forms = {k: json.dumps(_without_numbers(v), sort_keys=True) for k, v in config.items()}
     return {*forms.items(), *((a, b, forms[a], forms[b]) for a, b in _PAIRS)}
 

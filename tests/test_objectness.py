@@ -5,6 +5,8 @@ import pytest
 
 from heteroscedastic import boxes
 
+objectness = jax.jit(boxes.objectness)
+
 
 def random_boxes(seed, shape, size=None):
     """Boxes [*shape, 4] in the image; with a size, their corners are those of its pixels."""
@@ -29,7 +31,7 @@ def covered_fraction(rows, size):
 def test_objectness_is_the_share_of_covered_pixels_exactly(num_boxes):
     rows = random_boxes(num_boxes, (50, num_boxes), size=32)  # float32 holds these areas exactly
     expected = [covered_fraction(boxes_of_image, 32) for boxes_of_image in rows]
-    np.testing.assert_array_equal(boxes.objectness(jnp.asarray(rows)), np.float32(expected))
+    np.testing.assert_array_equal(objectness(jnp.asarray(rows)), np.float32(expected))
     assert len({*expected}) > 20
 
 
@@ -44,7 +46,7 @@ def test_leading_axes_are_independent_also_when_compiled(shape):
 
 def test_order_copies_and_padding_change_no_union():
     rows = random_boxes(1, (40, 5))
-    expected = boxes.objectness(jnp.asarray(rows))
+    expected = objectness(jnp.asarray(rows))
     padding = np.zeros((40, 3, 4), np.float32)
     others = {
         "order": rows[:, ::-1],
@@ -52,7 +54,7 @@ def test_order_copies_and_padding_change_no_union():
         "padding": np.concatenate([padding, rows, padding], axis=1),
     }
     for name, other in others.items():
-        found = boxes.objectness(jnp.asarray(other))
+        found = objectness(jnp.asarray(other))
         np.testing.assert_allclose(found, expected, rtol=1e-5, err_msg=name)
 
 
@@ -61,7 +63,7 @@ def test_boxes_within_boxes_change_no_union():
     low, high = outer[..., :2], outer[..., 2:]
     corners = np.concatenate([low, low], -1), np.concatenate([high - low, high - low], -1)
     inner = corners[0] + random_boxes(3, (40, 4)) * corners[1]
-    both = boxes.objectness(jnp.asarray(np.concatenate([outer, inner], axis=1)))
+    both = objectness(jnp.asarray(np.concatenate([outer, inner], axis=1)))
     np.testing.assert_allclose(both, np.prod(high - low, axis=-1)[:, 0], rtol=1e-4, atol=1e-6)
 
 
@@ -69,17 +71,17 @@ def test_disjoint_boxes_add():
     left, right = random_boxes(4, (40, 3)), random_boxes(5, (40, 3))
     left[..., 1::2] /= 2
     right[..., 1::2] = 0.5 + right[..., 1::2] / 2
-    parts = [boxes.objectness(jnp.asarray(x)) for x in (left, right)]
-    union = boxes.objectness(jnp.asarray(np.concatenate([left, right], axis=1)))
+    parts = [objectness(jnp.asarray(x)) for x in (left, right)]
+    union = objectness(jnp.asarray(np.concatenate([left, right], axis=1)))
     np.testing.assert_allclose(union, parts[0] + parts[1], rtol=1e-5, atol=1e-6)
 
 
 def test_no_box_is_0_a_full_box_is_1_and_no_union_exceeds_1():
     full = np.float32([[0, 0, 1, 1]])
     no_area = np.float32([[0.2, 0.3, 0.2, 0.9], [0.5, 0.5, 0.5, 0.5], [0, 0, 0, 0]])
-    assert boxes.objectness(jnp.asarray(no_area)) == 0
-    assert boxes.objectness(jnp.asarray(full)) == 1
+    assert objectness(jnp.asarray(no_area)) == 0
+    assert objectness(jnp.asarray(full)) == 1
     many = np.concatenate([np.tile(full, (300, 1, 1)), random_boxes(6, (300, 15))], axis=1)
-    areas = boxes.objectness(jnp.asarray(many))
+    areas = objectness(jnp.asarray(many))
     np.testing.assert_allclose(areas, 1, atol=1e-5)
     assert (areas <= 1).all()

@@ -227,7 +227,7 @@ def many_classes(order=None):
 
 def test_sobol_points_reduce_the_error_of_likely_classes_at_any_index():
     order = np.random.default_rng(1).permutation(100)
-    exact = jax.jit(softmax, static_argnums=(2, 3))(key(9), many_classes(), "sobol", 2**15)
+    exact = jax.jit(softmax, static_argnums=(2, 3))(key(9), many_classes(), "sobol", 2**13)
     actual = rms(errors(many_classes(), "sobol", 128, 100, exact))
     moved = rms(errors(many_classes(order), "sobol", 128, 100, exact[:, order]))
     independent = rms(errors(many_classes(), "independent", 128, 100, exact))
@@ -263,7 +263,7 @@ def test_sobol_points_reduce_the_error_of_gradients_of_likely_classes():
 
 def test_at_a_small_temperature_the_gain_is_smaller():
     cold = latent_lib.temper(many_classes(), 0.15)
-    exact = jax.jit(softmax, static_argnums=(2, 3))(key(9), cold, "sobol", 2**15)
+    exact = jax.jit(softmax, static_argnums=(2, 3))(key(9), cold, "sobol", 2**13)
     gain = rms(errors(cold, "independent", 128, 100, exact)) / rms(
         errors(cold, "sobol", 128, 100, exact)
     )

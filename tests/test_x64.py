@@ -70,7 +70,7 @@ FUNCTIONS = {
 }
 
 
-@pytest.mark.parametrize("name", FUNCTIONS)
+@pytest.mark.parametrize("name", mostly_extended(FUNCTIONS, set(FUNCTIONS) - {"softmax"}))
 def test_float32_results_are_unchanged_and_float64_gives_float64(name):
     function = jax.jit(FUNCTIONS[name])
     expected = jax.tree.map(np.asarray, function(jax.tree.map(jnp.asarray, ONE)))

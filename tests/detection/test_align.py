@@ -6,6 +6,7 @@ from jax.test_util import check_grads
 
 from heteroscedastic.detection.align import align
 
+align = jax.jit(align, static_argnames=("size", "num_samples"))
 RNG = np.random.default_rng(0)
 MAPS = RNG.normal(size=(9, 13, 3)).astype(np.float32)
 BOXES = np.array([[1.2, 0.7, 6.1, 9.9], [0.5, 0.5, 8.5, 12.5], [3.0, 4.0, 3.5, 4.2]], np.float32)

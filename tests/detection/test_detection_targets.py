@@ -9,6 +9,12 @@ from heteroscedastic.detection.anchors import anchors
 from heteroscedastic.detection.detections import detections
 from heteroscedastic.detection.proposals import is_box, proposals
 
+# Compiled, as each operation alone would be a program.
+proposals = jax.jit(proposals, static_argnames=("num_candidates", "number"))
+detections = jax.jit(detections, static_argnames="number")
+region_targets = jax.jit(targets.region_targets, static_argnames="number")
+proposal_losses = jax.jit(targets.proposal_losses, static_argnames="number")
+
 KEY = jax.random.key(0)
 SIZE = jnp.array([64.0, 64.0])
 ANCHORS = jnp.asarray(anchors(8, 8, stride=8, sizes=(12, 24), ratios=(1,)))
@@ -39,7 +45,7 @@ def test_perfect_proposals_have_no_loss_and_only_positive_anchors_have_a_loss_of
 
     @jax.jit
     def found(logits, offsets):
-        return targets.proposal_losses(KEY, logits, offsets, ANCHORS, TRUTH, SIZE, number=128)
+        return proposal_losses(KEY, logits, offsets, ANCHORS, TRUTH, SIZE, number=128)
 
     assert max(found(logits, perfect)) < 1e-6
     # One positive anchor that says no costs 40 nats, over all sampled anchors.
@@ -59,12 +65,12 @@ def test_an_image_without_objects_has_a_loss_of_objectness_alone():
     offsets = jnp.ones((len(ANCHORS), 4))
 
     def total(logits, offsets):
-        return sum(targets.proposal_losses(KEY, logits, offsets, **settings))
+        return sum(proposal_losses(KEY, logits, offsets, **settings))
 
-    found = targets.proposal_losses(KEY, logits, offsets, **settings)
+    found = proposal_losses(KEY, logits, offsets, **settings)
     assert float(found.boxes) == 0
     assert 0 < float(found.objectness) < np.log1p(np.exp(3))
-    of_logits, of_offsets = jax.grad(total, argnums=(0, 1))(logits, offsets)
+    of_logits, of_offsets = jax.jit(jax.grad(total, argnums=(0, 1)))(logits, offsets)
     assert not of_offsets.any()
     assert (of_logits >= 0).all()
     assert (of_logits > 0).sum() == 16
@@ -77,9 +83,9 @@ def test_half_of_the_sampled_anchors_are_positive_at_most():
 
     def objectness(logits):
         arguments = (logits, jnp.zeros_like(ANCHORS), ANCHORS, truth, SIZE)
-        return targets.proposal_losses(KEY, *arguments, number=6).objectness
+        return proposal_losses(KEY, *arguments, number=6).objectness
 
-    slopes = jax.grad(objectness)(jnp.zeros(len(ANCHORS)))
+    slopes = jax.jit(jax.grad(objectness))(jnp.zeros(len(ANCHORS)))
     np.testing.assert_array_equal(jnp.sign(slopes).sum(), 0)
     assert (slopes < 0).sum() == 3
 
@@ -90,7 +96,7 @@ def test_more_rows_of_padding_change_no_sampled_region():
     def sampled(num_rows):
         padding = ((0, num_rows - len(TRUTH)), (0, 0))
         labels = jnp.pad(LABELS, padding[0], constant_values=-1)
-        return targets.region_targets(KEY, proposals, jnp.pad(TRUTH, padding), labels, number=8)
+        return region_targets(KEY, proposals, jnp.pad(TRUTH, padding), labels, number=8)
 
     few, many = sampled(len(TRUTH) + 1), sampled(len(TRUTH) + 30)
     np.testing.assert_array_equal(few.boxes, many.boxes)
@@ -102,14 +108,14 @@ def test_no_gradient_passes_through_the_boxes_of_proposals_and_regions():
         return proposals(scores, offsets, ANCHORS, SIZE, num_candidates=20, number=5).sum()
 
     scores = jnp.linspace(-1, 1, len(ANCHORS))
-    slopes = jax.grad(total, argnums=(0, 1))(scores, jnp.zeros_like(ANCHORS))
+    slopes = jax.jit(jax.grad(total, argnums=(0, 1)))(scores, jnp.zeros_like(ANCHORS))
     assert not any(map(jnp.any, slopes))
 
     def of_regions(boxes):
-        found = targets.region_targets(KEY, boxes, TRUTH, LABELS, number=8)
+        found = region_targets(KEY, boxes, TRUTH, LABELS, number=8)
         return jnp.where(is_box(found.boxes)[:, None], found.boxes + found.offsets, 0.0).sum()
 
-    assert not jax.grad(of_regions)(TRUTH[:1] + 1.0).any()
+    assert not jax.jit(jax.grad(of_regions))(TRUTH[:1] + 1.0).any()
 
 
 def boxes_of_overlap(overlap):
@@ -134,30 +140,30 @@ def test_proposals_overlap_by_07_at_most(overlap, number):
 @pytest.mark.parametrize(("overlap", "label"), [(0.45, 0), (0.55, 3)])
 def test_a_region_is_an_object_from_an_overlap_of_05_on(overlap, label):
     truth, region = jnp.split(boxes_of_overlap(overlap), 2)
-    found = targets.region_targets(KEY, region, truth, jnp.array([3]), number=8)
+    found = region_targets(KEY, region, truth, jnp.array([3]), number=8)
     is_region = (found.boxes == region).all(axis=-1)
     assert found.labels[is_region].tolist() == [label]
 
 
 def test_padding_and_boxes_without_area_are_no_regions():
     regions = jnp.zeros((5, 4)).at[0].set(TRUTH[0] + 1.0).at[1].set(jnp.array([0, 0, 60, 60.0]))
-    found = targets.region_targets(KEY, regions, TRUTH, LABELS, number=8)
+    found = region_targets(KEY, regions, TRUTH, LABELS, number=8)
     present = np.asarray(is_box(found.boxes))
     assert present.sum() == 3  # two of three objects, which are a quarter, and one background
     assert set(found.labels[:2].tolist()) <= {1, 3}
     assert (found.labels[2:] == 0).all()
     np.testing.assert_array_equal(found.boxes[2], regions[1])
     assert np.isfinite(found.offsets).all()
-    nothing = targets.region_targets(KEY, jnp.zeros((5, 4)), 0 * TRUTH, LABELS * 0 - 1, number=8)
+    nothing = region_targets(KEY, jnp.zeros((5, 4)), 0 * TRUTH, LABELS * 0 - 1, number=8)
     assert not is_box(nothing.boxes).any()
     assert float(targets.box_loss(jnp.ones((8, 4, 4)), nothing)) == 0
 
 
 def test_the_loss_of_boxes_is_of_the_objects_and_their_own_class():
-    found = targets.region_targets(KEY, TRUTH[:1] + 1.0, TRUTH, LABELS, number=8)
+    found = region_targets(KEY, TRUTH[:1] + 1.0, TRUTH, LABELS, number=8)
     offsets = jnp.zeros((8, 4, 4)) + found.offsets[:, None]
     assert float(targets.box_loss(offsets, found)) == 0
-    slopes = np.asarray(jax.grad(targets.box_loss)(offsets + 0.5, found))
+    slopes = np.asarray(jax.jit(jax.grad(targets.box_loss))(offsets + 0.5, found))
     is_own = np.zeros((8, 4), bool)
     objects = np.flatnonzero(found.labels)
     is_own[objects, np.asarray(found.labels)[objects]] = True

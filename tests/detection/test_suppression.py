@@ -65,7 +65,7 @@ def test_a_chain_of_boxes_that_decide_about_each_other_keeps_every_second():
 def test_the_images_of_a_batch_do_not_affect_each_other():
     images = [crowd(200, seed) for seed in range(3)]
     single = [kept(*image, 60, 64) for image in images]
-    together = jax.vmap(lambda b, s: suppressed(b, s, threshold=0.5, number=60, block=64))(
+    together = jax.jit(jax.vmap(lambda b, s: suppressed(b, s, threshold=0.5, number=60, block=64)))(
         *map(np.stack, zip(*images))
     )
     np.testing.assert_array_equal(together, single)

@@ -284,8 +284,9 @@ def test_a_scaled_metric_requires_data_for_its_temperature():
         metric_values.value(result, Regime(None, "test"), "scaled_ece")
 
 
-def test_label_smoothing_has_the_minimum_of_figure_7_and_cross_entropy_has_none():
+def test_label_smoothing_has_the_minimum_of_figure_7_and_cross_entropy_has_none(monkeypatch):
     """With and without noise of a bounded variance."""
+    monkeypatch.setattr(logit_curves, "_NUM_POINTS", 512)  # the same for every utility
     k, rate = 10, SETTINGS["logit_curves"]["read_as"]["label_smoothing_alpha"]
     utility = np.linspace(-2, 12, 1401)
     result = logit_curves.curves(utility)

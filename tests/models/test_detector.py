@@ -1,7 +1,10 @@
+import itertools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from cases import mostly_extended
 from flax.traverse_util import flatten_dict
 
 from heteroscedastic.detection.proposals import is_box, proposals
@@ -132,9 +135,12 @@ def trained(request):
     return model, variables | {"batch_stats": stats}
 
 
+_SIZES = (40.0, 52.0), (48.0, 64.0)  # no multiples of the stride, and the canvas
+_CASES = list(itertools.product(("ResNet", "EfficientNetLite0"), _SIZES))
+
+
 @pytest.mark.parametrize(
-    "size",
-    [(40.0, 52.0), (48.0, 64.0)],  # no multiples of the stride, and the canvas
+    ("trained", "size"), mostly_extended(_CASES, _CASES[:3]), indirect=["trained"]
 )
 def test_a_larger_canvas_changes_no_detection(trained, size):
     model, variables = trained

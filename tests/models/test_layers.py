@@ -43,10 +43,15 @@ def linen_layer(*args, **settings):
     return Layer(variables["params"]["utilities"], logits, latent)
 
 
+_call = nnx.jit(lambda layer, features: layer(features))
+
+
 def nnx_layer(*args, **settings):
     layer = nnx_layers.HeteroscedasticDense(7, *args, **settings, rngs=nnx.Rngs(0))
     layer.eval()
-    return Layer(nnx_layers.to_linen(layer)["utilities"], layer, layer.latent)
+    return Layer(
+        nnx_layers.to_linen(layer)["utilities"], functools.partial(_call, layer), layer.latent
+    )
 
 
 in_both = pytest.mark.parametrize("build", [linen_layer, nnx_layer])

@@ -29,7 +29,11 @@ FIXED = ("backbone/stem", "backbone/stage1_*", "normalization")
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "settings", [{}, {"optimizer.fixed": FIXED, "training.cached_maps": True}], ids=["", "cached"]
+    "settings",
+    [
+        pytest.param({}, marks=pytest.mark.extended, id="trained"),
+        pytest.param({"optimizer.fixed": FIXED, "training.cached_maps": True}, id="cached"),
+    ],
 )
 def test_a_run_that_is_terminated_in_an_epoch_resumes_and_ends_with_the_same_detections(
     tmp_path, monkeypatch, settings
@@ -196,10 +200,10 @@ def test_a_streamed_detector_is_built_without_reading_images_into_memory(canvas,
 @needs("coco/2017")
 def test_what_a_detector_says_of_an_image_does_not_depend_on_the_canvas():
     pytest.importorskip("tensorflow_datasets")
-    found = {}
+    found, state = {}, None
     for canvas in CANVASES:
         run = assembly.build(small_streamed(canvas), PACK)
-        state = run.init(run.root_key)
+        state = jax.jit(run.init)(run.root_key) if state is None else state  # of no canvas
         variables, shapes = {"params": state.params, **state.model_state}, set()
 
         @jax.jit

@@ -102,6 +102,7 @@ def test_a_damaged_config_has_an_identity(section, damage):
     )
 
 
+@pytest.mark.usefixtures("programs_once")
 def test_a_run_begun_with_a_config_of_an_earlier_version_goes_on_and_is_read(tmp_path):
     config = small(**{"predictive.points": "independent"})
     whole, begun = tmp_path / "whole", tmp_path / "begun"

@@ -72,7 +72,7 @@ def until_lines(process, directory, number):
 @pytest.mark.parametrize(
     "killed_at",
     [
-        ("line", "evaluations"),
+        ("line",),
         pytest.param(("line", None, "evaluations"), marks=pytest.mark.extended),
     ],
 )

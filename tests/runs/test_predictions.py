@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from scipy import special, stats
-from small_runs import small
+from small_runs import plain
 
 from experiments import study
 from heteroscedastic import files
@@ -207,7 +207,7 @@ def test_extras_that_the_config_names_are_saved_with_the_predictions(tmp_path):
     }
     store.write(tmp_path / "mine.npz", digits._replace(splits=splits))
     settings = {"data.name": "mine", "data.extras": ("age", "groups"), "training.num_epochs": 1.0}
-    loop.train(small(**settings), str(tmp_path / "run"), str(tmp_path))
+    loop.train(plain(**settings), str(tmp_path / "run"), str(tmp_path))
     found = predictions.read(tmp_path / "run", "test")
     assert set(found.extras) == {"age", "groups"}
     np.testing.assert_array_equal(found.extras["age"], 3 * found.ids)

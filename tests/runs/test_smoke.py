@@ -6,6 +6,7 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
+from cases import mostly_extended
 from subprocesses import MAIN, run_without
 
 from experiments import study
@@ -260,7 +261,7 @@ def test_copies_stand_in_for_all_sets_of_a_stream_that_are_not_there(tmp_path):
 
 
 @needs_library
-@pytest.mark.parametrize("name", ["private", "imagenet2012_boxes"])
+@pytest.mark.parametrize("name", mostly_extended(["private", "imagenet2012_boxes"], ["private"]))
 def test_adaptive_targets_of_a_copy_are_of_its_images_with_boxes(name):
     data = IMAGENET | {"name": name, "splits": dict(train="train"), "extras": ("boxes",)}
     config = streamed("digits_het_pe", data, **IN_BATCHES, smoothing=dict(name="adaptive"))
@@ -331,6 +332,7 @@ def test_a_stream_takes_its_sets_where_they_are_as_large_as_its_slices_say(tmp_p
     assert elsewhere != str(tmp_path)
 
 
+@pytest.mark.extended
 def test_a_stream_without_tensorflow_says_so(tmp_path):
     program = """
 from experiments import study

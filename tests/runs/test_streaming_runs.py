@@ -211,7 +211,10 @@ def test_without_tensorflow_a_stream_says_what_to_do(data_dir, tmp_path):
         "assembly.build(config, sys.argv[1])\n"
     )
     done = run_without(EXTRAS, program, data_dir)
-    assert "config.data.pipeline is 'streaming'" in done.stderr
+    assert (
+        "config.data.pipeline is 'streaming', which reads by TensorFlow, and that is not installed"
+        in done.stderr
+    )
     assert "pip install -e" in done.stderr
 
 

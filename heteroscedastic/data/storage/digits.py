@@ -3,6 +3,8 @@
 Source: Alpaydin and Kaynak, Optical Recognition of Handwritten Digits, UCI (1998).
 """
 
+import functools
+
 import numpy as np
 
 from heteroscedastic import label_lists
@@ -82,6 +84,7 @@ def _nearest(digit, side):
     return digit[nearest][:, nearest]
 
 
+@functools.cache
 def _load():
     from sklearn import datasets
 

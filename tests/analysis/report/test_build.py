@@ -30,6 +30,7 @@ from heteroscedastic.analysis.report import (
     entropy_section,
     label_errors_section,
     overview_section,
+    saliency_section,
 )
 from heteroscedastic.analysis.uncertainty import __main__ as uncertainty
 from heteroscedastic.runs import loaded_run, predictions
@@ -291,7 +292,8 @@ def test_the_page_supports_dark_mode(page):
 
 
 @pytest.mark.usefixtures("undrawn")
-def test_a_run_with_label_lists_has_a_report(several_labels_run, tmp_path):
+def test_a_run_with_label_lists_has_a_report(several_labels_run, tmp_path, monkeypatch):
+    monkeypatch.setattr(saliency_section, "_NUM_EXPLAINED", 1)
     build.main(["--runs", str(several_labels_run), "--out", str(tmp_path)])
     result = Reader((tmp_path / "index.html").read_text())
     assert "a list of labels per example" in result.text

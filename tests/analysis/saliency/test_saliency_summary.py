@@ -1,6 +1,7 @@
 """The command on finished runs."""
 
 import dataclasses
+import functools
 import gc
 import hashlib
 import json
@@ -64,6 +65,17 @@ def loaded(noisy, data_dir):
     return loaded_run.load(noisy, data_dir=data_dir)
 
 
+@pytest.fixture(scope="module")
+def explained(loaded):
+    """Answers about the run, each found once."""
+    return functools.cache(functools.partial(explain.explain, loaded, "test"))
+
+
+@pytest.fixture(scope="module")
+def located(loaded):
+    return functools.cache(functools.partial(evaluation.located, loaded, "test"))
+
+
 def test_it_compares_runs_and_writes_only_under_analysis(command, noisy, plain):
     before = [contents(run) for run in (noisy, plain)]
     facts, text = command("--runs", plain, noisy, "--of=class")
@@ -101,9 +113,9 @@ def test_it_compares_runs_and_writes_only_under_analysis(command, noisy, plain):
     assert f"{facts['differences']['noisy']['mass']['value']:.3f} [" in line
 
 
-def test_the_map_of_another_image_is_that_of_the_scored_example_before(loaded):
+def test_the_map_of_another_image_is_that_of_the_scored_example_before(loaded, located):
     question = Question("class", "grad_cam", "label")
-    found = evaluation.located(loaded, "test", question)
+    found = located(question)
     data = loaded_run.split_data(loaded, "test")
     rows = np.flatnonzero(np.isin(data.ids, found.ids))
     maps = explain.explain(loaded, "test", question, np.roll(rows, 1)).maps
@@ -114,9 +126,9 @@ def test_the_map_of_another_image_is_that_of_the_scored_example_before(loaded):
     assert not np.array_equal(expected.mass, found.by_map["map"].mass)
 
 
-def test_boxes_that_the_crop_loses_are_left_out_and_counted(loaded, data_dir):
+def test_boxes_that_the_crop_loses_are_left_out_and_counted(located, data_dir):
     question = Question("class", "grad_cam", "label")
-    found = evaluation.located(loaded, "test", question)
+    found = located(question)
     with np.load(f"{data_dir}/patches.npz") as arrays:
         stored = arrays["test_boxes"][:, 0] * 16
     cropped = np.clip((stored - 4) / 8, 0, 1)  # the central 8 of 16 pixels
@@ -147,8 +159,8 @@ def test_values_are_those_of_the_latents_in_units_of_the_utilities(loaded):
     np.testing.assert_allclose(pair.value, loc[:, 2] - loc[:, 0], rtol=1e-3, atol=1e-3)
 
 
-def test_noise_maps_of_a_run_add_up_in_units_of_the_utilities(loaded):
-    found = explain.explain(loaded, "test", Question("noise", "integrated"))
+def test_noise_maps_of_a_run_add_up_in_units_of_the_utilities(loaded, explained):
+    found = explained(Question("noise", "integrated"))
     pairs = jnp.asarray(found.classes)
     zeros = jnp.zeros((len(pairs), 16))
     latent = loaded.run.latent_of_features(loaded.state.params, zeros)
@@ -173,17 +185,17 @@ def test_log_prob_and_information_are_of_the_prediction(loaded):
     assert np.abs(found.maps).max() > 0
 
 
-def test_answers_are_those_beside_the_maps(loaded):
+def test_answers_are_those_beside_the_maps(loaded, explained):
     for question in (Question("noise", "integrated"), Question("class", "grad_cam", "label")):
         found = explain.answers(loaded, "test", question)
-        explained = explain.explain(loaded, "test", question)
+        maps = explained(question)
         for name, values in found._asdict().items():
-            np.testing.assert_allclose(values, getattr(explained, name), rtol=1e-4, err_msg=name)
+            np.testing.assert_allclose(values, getattr(maps, name), rtol=1e-4, err_msg=name)
 
 
-def test_chosen_rows_are_found_as_alone(loaded):
+def test_chosen_rows_are_found_as_alone(loaded, explained):
     question = Question("noise", "integrated")
-    every = explain.explain(loaded, "test", question)
+    every = explained(question)
     rows = summary.chosen_rows(loaded, "test", question, 3)
     np.testing.assert_allclose(every.value[rows], np.sort(every.value)[::-1][:3], rtol=1e-4)
     chosen = explain.explain(loaded, "test", question, rows)
