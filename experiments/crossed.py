@@ -90,12 +90,24 @@ def _differences(jobs: Sequence[Sequence[study.Job]], evaluation: str) -> dict[s
     """Of the complete runs of two rows.
 
     Raises:
-      ValueError: two detectors of one seed, or two seeds, were evaluated on different images.
+      ValueError: two runs of one seed, or two seeds, were evaluated on different examples.
     """
     detects = jobs[0][0].config["task"] == "detection"
     read = predictions.read_detections if detects else predictions.read
     ours, theirs = ({job.seed: read(job.directory, evaluation) for job in side} for side in jobs)
     if not detects:
+        first = next(iter(ours.values())).ids
+        for seed, run in ours.items():
+            if not np.array_equal(run.ids, theirs[seed].ids):
+                raise ValueError(
+                    f"{jobs[0][0].row} and {jobs[1][0].row} of seed {seed} were evaluated on"
+                    f" different examples in {evaluation!r}; train both again."
+                )
+            if not np.array_equal(run.ids, first):
+                raise ValueError(
+                    f"each seed of {jobs[0][0].row} has its own examples in {evaluation!r}, so the"
+                    " interval over seeds covers other examples already; leave out --crossed."
+                )
         shared = predictions.shared_groups((*ours.values(), *theirs.values()))
         return statistics.crossed(
             *({s: p._replace(groups=shared) for s, p in side.items()} for side in (ours, theirs))

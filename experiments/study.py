@@ -195,18 +195,18 @@ def jobs(chosen: Table, scale: str, out: files.Path) -> list[Job]:
     first, later = _points(chosen.grid), _points(chosen.grid | size.later_grid)
     seeds = size.seeds
     points = [(point, seed) for i, seed in enumerate(seeds) for point in (later if i else first)]
-    completed: dict[tuple[str, str], tuple[dict[str, Any], dict[str, Any]]] = {}  # but for the seed
+    base: dict[tuple[str, str], tuple[dict[str, Any], dict[str, Any]]] = {}  # of any seed
     for row, (point, seed) in itertools.product(rows, points):
         substitutions = {"{runs}": str(out.parent), "{scale}": scale, "{seed}": str(seed)}
         settings = {**size.overrides, **row.overrides, **dict(point), "seed": seed}
         slug = ",".join(f"{name}={value}" for name, value in point) or "untuned"
         directory = out / scale / row.name / slug / f"seed_{seed}"
-        if (row.name, slug) not in completed:
-            found = config(row.config, settings)
-            completed[row.name, slug] = found, identity.identity(files.plain(found))
-        found, identified = completed[row.name, slug]
-        job_config = copy.deepcopy(found) | {"seed": seed}
-        text = json.dumps(identified | {"seed": seed}, sort_keys=True)
+        if (row.name, slug) not in base:
+            row_config = config(row.config, settings)
+            base[row.name, slug] = row_config, identity.identity(files.plain(row_config))
+        row_config, row_identity = base[row.name, slug]
+        job_config = copy.deepcopy(row_config) | {"seed": seed}
+        text = json.dumps(row_identity | {"seed": seed}, sort_keys=True)
         fingerprint = hashlib.sha256(text.encode()).hexdigest()
         if (substituted := _substituted(settings, substitutions)) != settings:
             job_config = config(row.config, substituted)

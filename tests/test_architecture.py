@@ -202,7 +202,6 @@ print(sorted(m for m in sys.modules if m.split(".")[0] in %r))
     assert done.stdout.strip() == "[]"
 
 
-@pytest.mark.extended
 def test_it_trains_from_an_npz_without_the_extras(tmp_path):
     from heteroscedastic.data.storage import store
 

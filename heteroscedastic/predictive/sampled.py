@@ -201,8 +201,9 @@ def _compiled(log_link, num_samples, points, chunk_size, key, latent):
 
 
 def _num_values(latent):
-    """Of the largest array that a sample needs: its utilities, or its noise before a readout."""
+    """Of the largest array that a sample needs: its utilities, or the normals of a term."""
     *batch, width = latent.loc.shape
-    if latent.readout is not None:
-        width = max(width, latent.readout.shape[0])
-    return math.prod(batch) * width
+    widths = [width, 0 if latent.readout is None else latent.readout.shape[0]]
+    loadings = latent.factor_loadings, latent.shared_loadings
+    widths += [x.shape[-1] for x in loadings if x is not None]
+    return math.prod(batch) * max(widths)

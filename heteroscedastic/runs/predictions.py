@@ -47,6 +47,9 @@ def names(run: str | files.Path) -> list[str]:
 def read(run: str | files.Path, name: str) -> Predictions:
     """Reads the predictions of one evaluation of a run.
 
+    Those of a stream, whose shards take turns, are in the order of their ids, as its examples are
+    where an analysis reads them.
+
     Raises:
       FileNotFoundError: the run has no such predictions.
       ValueError: the file is damaged, was changed, belongs to another run, was written by an
@@ -76,12 +79,15 @@ def read(run: str | files.Path, name: str) -> Predictions:
     if fault := _fault(len(record.dataset["class_names"]) if record else None, **fields):
         raise ValueError(f"{path} is damaged ({fault}); {_REMEDY}.")
     _check_stamp(record.results.get("owner") if record else None, path, arrays, stamp)
+    if record is not None and record.config["data"].get("pipeline") == "streaming":
+        order = np.argsort(fields["ids"], kind="stable")
+        fields, extras = ({k: x[order] for k, x in d.items()} for d in (fields, extras))
     is_of_tokens = record is not None and record.config.get("task") == "translation"
-    groups = fields["ids"] // MAX_TOKENS if is_of_tokens else _groups(extras.get("groups"))
+    groups = fields["ids"] // MAX_TOKENS if is_of_tokens else dependent(extras.get("groups"))
     return Predictions(path, **fields, extras=extras, groups=groups)
 
 
-def _groups(stored: Int[np.ndarray, "n"] | None) -> Int[np.ndarray, "n"] | None:
+def dependent(stored: Int[np.ndarray, "n"] | None) -> Int[np.ndarray, "n"] | None:
     """Groups of examples; one that is unknown is alone, and a single group divides nothing."""
     if stored is None or len(np.unique(stored)) < 2:
         return None
@@ -214,7 +220,9 @@ def is_noisy(predictions: Predictions, clean: dict[int, Any]) -> Bool[np.ndarray
     if predictions.link == "softmax":
         return (labels >= 0) & (labels != predictions.labels)
     targets = binary_predictions(predictions)[1]
-    return label_lists.multi_hot(labels.reshape(len(labels), -1), targets.shape[-1]) != targets
+    hot = label_lists.multi_hot(labels.reshape(len(labels), -1), targets.shape[-1])
+    is_known = labels[:, None] >= 0 if labels.ndim == 1 else True  # an empty list is known
+    return (hot != targets) & is_known
 
 
 def all_logits(predictions: Predictions, purpose: str) -> Float[np.ndarray, "n k"]:

@@ -133,3 +133,22 @@ def test_detectors_are_compared_by_ap_on_the_same_images(tmp_path):
         crossed._differences([own, own], "test")
     with pytest.raises(ValueError, match="has detections, not one prediction per example"):
         predictions.read(first[0].directory, "test")
+
+
+def test_classifiers_of_other_examples_are_not_crossed(monkeypatch):
+    first_ids = {"rows": (0, 0), "own": (0, 8), "others": (0, 1)}
+
+    def read(directory, name):
+        ids = first_ids[directory.parent.name][int(directory.name)] + np.arange(8)
+        return predictions.Predictions(None, ids, ids % 2, np.eye(8, 2, dtype=np.float32))
+
+    def jobs(row):
+        config = {"task": "one_label"}
+        return [study.Job(row, (), s, files.as_path(f"{row}/{s}"), config, row) for s in (0, 1)]
+
+    monkeypatch.setattr(predictions, "read", read)
+    assert crossed._differences([jobs("rows"), jobs("rows")], "valid")["nll"].value == 0
+    with pytest.raises(ValueError, match="each seed of own has its own examples in 'valid'"):
+        crossed._differences([jobs("own"), jobs("own")], "valid")
+    with pytest.raises(ValueError, match="rows and others of seed 1 were evaluated on different"):
+        crossed._differences([jobs("rows"), jobs("others")], "valid")

@@ -197,9 +197,14 @@ def test_memory_does_not_grow_with_the_number_of_samples():
     assert megabytes(10_240) < 1.01 * megabytes(1_024)
 
 
-def test_the_width_of_the_noise_before_a_readout_determines_the_chunk():
+@pytest.mark.parametrize(
+    "function",
+    [predictive.softmax, functools.partial(predictive.shortlist, num_classes=2)],
+    ids=["softmax", "shortlist"],
+)
+def test_the_width_of_the_noise_before_a_readout_determines_the_chunk(function):
     shapes = jax.eval_shape(lambda: latent("readout", batch=(64,), k=4, n=2048))
-    compiled = jax.jit(functools.partial(predictive.softmax, num_samples=1024)).lower(key(), shapes)
+    compiled = jax.jit(functools.partial(function, num_samples=1024)).lower(key(), shapes)
     assert compiled.compile().memory_analysis().temp_size_in_bytes < 100e6
 
 
@@ -216,7 +221,9 @@ jax.monitoring.register_event_duration_secs_listener(
         functools.partial(predictive.shortlist, points="sobol", num_classes=2),
         functools.partial(latent_lib.sample, points="sobol"),
         lambda *arguments, num_samples: jax.grad(
-            lambda x: predictive.softmax(*arguments[:-1], x, num_samples=num_samples).sum()
+            lambda x: predictive.softmax(
+                *arguments[:-1], x, num_samples=num_samples, points="sobol"
+            ).sum()
         )(*arguments[-1:]),
     ],
     ids=[*(sampled.__name__ for sampled in SAMPLED), "shortlist", "sample", "gradient"],

@@ -144,6 +144,8 @@ def test_a_label_is_noisy_if_it_differs_from_the_clean_label():
     np.testing.assert_array_equal(
         predictions.is_noisy(ones, clean), [[False] * 3, [False] * 3, [True, False, True]]
     )
+    unknown = {7: np.int32(-1), 3: np.int32(1), 5: np.int32(-1)}
+    assert not predictions.is_noisy(ones, unknown).any()
 
 
 def test_a_missing_damaged_or_incompatible_file_is_an_error(tmp_path):
@@ -216,11 +218,11 @@ def test_extras_that_the_config_names_are_saved_with_the_predictions(tmp_path):
 
 
 def test_an_unknown_group_is_alone_and_one_group_divides_nothing():
-    found = predictions._groups(np.array([3, -1, 3, -1, 0], np.int32))
+    found = predictions.dependent(np.array([3, -1, 3, -1, 0], np.int32))
     assert found[0] == found[2]
     assert len(set(found)) == 4
-    assert predictions._groups(np.zeros(5, np.int32)) is None
-    assert predictions._groups(None) is None
+    assert predictions.dependent(np.zeros(5, np.int32)) is None
+    assert predictions.dependent(None) is None
 
 
 def test_runs_of_the_same_examples_share_the_groups_of_one():

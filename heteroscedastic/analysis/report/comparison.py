@@ -72,12 +72,13 @@ def groups(
 
 
 def _without_seed(config: Mapping[str, Any]) -> dict[str, Any]:
-    """A config without its seed, also in the directory of the run that it starts from."""
+    """A config without its seed, also in the directories of runs that it starts from or follows."""
     result = {**config, "seed": None}
-    start = config.get("warm_start") or {}
-    if start.get("workdir"):
-        workdir = re.sub(rf"\bseed_{config['seed']}\b", "seed_*", start["workdir"])
-        result["warm_start"] = {**start, "workdir": workdir}
+    for section, name in (("warm_start", "workdir"), ("prioritization", "target")):
+        settings = config.get(section) or {}
+        if settings.get(name):
+            workdir = re.sub(rf"\bseed_{config['seed']}\b", "seed_*", settings[name])
+            result[section] = {**settings, name: workdir}
     return result
 
 

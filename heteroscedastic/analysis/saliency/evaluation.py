@@ -15,7 +15,7 @@ from heteroscedastic.analysis.saliency.explain import Question
 from heteroscedastic.analysis.uncertainty import intervals
 from heteroscedastic.analysis.uncertainty.intervals import Resampled
 from heteroscedastic.calibration import bootstrap
-from heteroscedastic.runs import assembly, by_example
+from heteroscedastic.runs import assembly, by_example, predictions
 from heteroscedastic.runs import loaded_run as loaded_run_lib
 from heteroscedastic.runs.loaded_run import LoadedRun
 
@@ -42,6 +42,7 @@ class Located(NamedTuple):
     by_map: dict[str, localisation.Scores]  # "map", and the controls
     num_without_boxes: int  # examples without a box, or whose boxes are outside of the crop
     num_zero: int  # examples whose map has no positive value, as of an example without a label
+    groups: Int[np.ndarray, "n"] | None = None  # of examples that are not independent
 
 
 def boxes_of(
@@ -100,6 +101,10 @@ def located(
             f" {int(scorable.sum())} maps with a positive value, and none has both; choose another"
             " split or --method."
         )
+    groups = (
+        data.extras.get("groups") if "groups" in loaded_run.run.config["data"]["extras"] else None
+    )
+    groups = predictions.dependent(groups)
     return Located(
         ids=explained.ids[rows],
         objectness=np.asarray(boxes_lib.objectness(jnp.asarray(boxes[rows]))),
@@ -107,6 +112,7 @@ def located(
         by_map=_scores(explained.maps[rows], boxes[rows], shape, with_controls),
         num_without_boxes=int((~has_box).sum()),
         num_zero=int((has_box & ~scorable).sum()),
+        groups=None if groups is None else groups[read][rows],
     )
 
 
@@ -159,29 +165,34 @@ def table(found: Located, validation: Located | None) -> list[dict[str, Any]]:
             known = np.isfinite(own) & np.isfinite(by_map["map"][metric])
             if not known.any():
                 continue
-            row = {"map": name, "metric": metric, "mean": interval(own[known])}
+            groups = None if found.groups is None else found.groups[known]
+            row = {"map": name, "metric": metric, "mean": interval(own[known], groups)}
             row["if_right"] = float(np.mean((own * found.is_right)[known]))
             by_third = (own[known & (thirds == i)] for i in range(3))
             row["by_third"] = [float(np.mean(x)) if len(x) else np.nan for x in by_third]
             if name != "map":
-                row["difference"] = interval((by_map["map"][metric] - own)[known])
+                row["difference"] = interval((by_map["map"][metric] - own)[known], groups)
             rows.append(row)
     return rows
 
 
-def interval(values: Float[np.ndarray, "n"]) -> bootstrap.Interval:
-    """The mean over examples with its bootstrap interval."""
-    return intervals.mean(_resampled(values[:, None]))
+def interval(
+    values: Float[np.ndarray, "n"], groups: Int[np.ndarray, "n"] | None = None
+) -> bootstrap.Interval:
+    """The mean over examples with its bootstrap interval; groups are resampled as one."""
+    return intervals.mean(_resampled(values[:, None], groups))
 
 
 def differences(
     values: Mapping[str, Mapping[int, ByExample]],
+    groups: Mapping[int, int] | None = None,
 ) -> dict[str, dict[str, bootstrap.Interval]]:
     """Of each metric the difference of groups from the first, paired by image and by seed.
 
     Args:
       values: by group and seed. Only examples that all runs have, and whose metrics are defined,
         count; a metric without any is left out.
+      groups: by the id of each example; None if the examples are independent.
     """
     if len(values) < 2:
         return {}
@@ -199,7 +210,8 @@ def differences(
         known = np.all([np.isfinite(x).all(axis=-1) for x in columns], axis=0)
         if not known.any():
             continue
-        resampled = [_resampled(x[known]) for x in columns]
+        chosen = np.array([groups[i] for i in common[known].tolist()]) if groups else None
+        resampled = [_resampled(x[known], chosen) for x in columns]
         for i, name in enumerate(names[1:], 1):
             pairs = [(j, seeds[0].index(s)) for j, s in enumerate(seeds[i]) if s in seeds[0]]
             difference = intervals.difference(resampled[i], resampled[0], pairs)
@@ -214,9 +226,12 @@ def _by_id(run):
     return ids[order], {metric: x[order] for metric, x in own.items()}
 
 
-def _resampled(values: Float[np.ndarray, "n s"]) -> Resampled:
-    draws = bootstrap.resampled_sums(values, intervals.NUM_RESAMPLES) / len(values)
-    return Resampled(values.mean(axis=0), draws)
+def _resampled(
+    values: Float[np.ndarray, "n s"], groups: Int[np.ndarray, "n"] | None = None
+) -> Resampled:
+    columns = np.concatenate([values, np.ones((len(values), 1))], axis=1)
+    sums = bootstrap.resampled_sums(columns, intervals.NUM_RESAMPLES, groups=groups)
+    return Resampled(values.mean(axis=0), sums[..., :-1] / sums[..., -1:])
 
 
 def deletion_curves(

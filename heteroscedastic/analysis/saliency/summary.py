@@ -101,6 +101,7 @@ def localised(
     """Whether the maps of runs lie on the objects, by run and between groups; see `numbers`."""
     asked = _of_right_class(question)
     found, notes = {}, []
+    groups: dict[int, int] = {}
     values: dict[str, dict[int, evaluation.ByExample]] = {}
     for member in members:
         name, run, validation = member.name, member.run, member.validation
@@ -130,7 +131,9 @@ def localised(
         other = None if held_out is None else held_out.by_map["map"]
         own = evaluation.metrics(located.by_map["map"], other)
         values.setdefault(member.group, {})[member.seed] = located.ids, own
-    differences = evaluation.differences(values)
+        if located.groups is not None:
+            groups |= dict(zip(located.ids.tolist(), located.groups.tolist()))
+    differences = evaluation.differences(values, groups)
     if len(values) > 1 and not differences:
         notes.append("no differences between groups: no image has scores of all runs.")
     return Localised(found, next(iter(values), None), differences, list(dict.fromkeys(notes)))

@@ -36,12 +36,17 @@ def test_runs_that_differ_only_by_the_seed_are_one_group(digit_runs):
         comparison.groups(digit_runs, ["plain", "plain"])
 
 
-def test_seeds_that_start_from_runs_of_their_seeds_are_one_group(digit_runs, tmp_path):
+@pytest.mark.parametrize(
+    ("section", "name"), [("warm_start", "workdir"), ("prioritization", "target")]
+)
+def test_seeds_that_start_from_or_follow_runs_of_their_seeds_are_one_group(
+    digit_runs, tmp_path, section, name
+):
     def started(seed, source):
         config = files.read_json(digit_runs[seed] / "config.json")
-        start = (config["warm_start"] or {}) | {"workdir": f"runs/{source}/seed_{seed}"}
+        settings = (config.get(section) or {}) | {name: f"runs/{source}/seed_{seed}"}
         to = tmp_path / source / f"seed_{seed}"
-        return changed_copy(digit_runs[seed], to, "config", warm_start=start)
+        return changed_copy(digit_runs[seed], to, "config", **{section: settings})
 
     groups = comparison.groups([started(0, "hard"), started(1, "hard"), started(1, "adaptive")])
     assert [[run.config["seed"] for run in group.runs] for group in groups] == [[0, 1], [1]]

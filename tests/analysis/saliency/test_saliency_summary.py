@@ -403,6 +403,33 @@ def test_a_group_does_not_differ_from_itself_and_by_a_constant_from_its_shift():
         np.testing.assert_allclose(difference(other), 0.25, rtol=1e-9)
 
 
+def test_intervals_resample_groups():
+    values = np.repeat(np.random.default_rng(0).integers(0, 2, 50), 8).astype(np.float64)
+    groups = np.repeat(np.arange(50), 8)
+    alone, together = evaluation.interval(values), evaluation.interval(values, groups)
+    assert together.value == alone.value == values.mean()
+    # Eight times the variance; t intervals have as many degrees of freedom as groups.
+    assert (together.high - together.low) / (alone.high - alone.low) == pytest.approx(
+        np.sqrt(8), rel=0.15
+    )
+    ids = np.arange(400)
+    runs = {"a": {0: (ids, {"box": 0 * values})}, "b": {0: (ids, {"box": values})}}
+    found = evaluation.differences(runs, dict(zip(ids.tolist(), groups.tolist())))
+    assert tuple(found["b"]["box"]) == pytest.approx(tuple(together))
+
+
+def test_groups_that_the_config_names_are_those_of_the_scored_examples(loaded):
+    test = loaded_run.split_data(loaded, "test")
+    grouped = with_test_split(loaded, extras=test.extras | {"groups": test.ids // 3})
+    question = Question("class", "grad_cam", "label")
+    assert evaluation.located(grouped, "test", question).groups is None
+    config = loaded.run.config
+    data = config["data"] | {"extras": (*config["data"]["extras"], "groups")}
+    named = with_run(grouped, config=config | {"data": data})
+    found = evaluation.located(named, "test", question)
+    np.testing.assert_array_equal(found.groups, found.ids // 3)
+
+
 def test_a_sheet_shows_what_the_network_saw_with_the_boxes_that_the_crop_kept(
     loaded, data_dir, monkeypatch
 ):

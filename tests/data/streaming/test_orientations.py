@@ -127,7 +127,7 @@ def test_hosts_have_parts_of_the_same_batches(pipeline, epoch, num_hosts):
 
 
 def test_every_later_start_is_the_rest_of_the_epoch(pipeline, epoch):
-    for start in (1, 5, len(epoch)):
+    for start in (1, 5, len(epoch) - 1, len(epoch)):
         assert_same(list(pipeline.training_feeds(1, start, ALL)), epoch[start:])
     for start in range(len(epoch) + 1):  # without reading
         ids = [np.where(feed.weights > 0, feed.ids, -1) for feed in epoch[start:]]
