@@ -419,12 +419,10 @@ class HeteroscedasticClassifier(ClassifierMixin, BaseEstimator):
     def _scaled_predictions(self, X):
         """Logits, and the utilities over the temperature without their noise."""
         inputs = self._inputs(X)
-        outputs = programs.log_probs_and_loc(
+        log_probs, loc = programs.log_probs_and_loc(
             self._spec, self._state.params, inputs, self._numbers()
         )
-        return outputs[0], latent_lib.temper(
-            LatentGaussian(jnp.asarray(outputs[1])), self.temperature_
-        )
+        return log_probs, LatentGaussian(jnp.asarray(loc) / self.temperature_)
 
     def _out_of_fold_issues(self, X, y, cv):
         X, y = check_X_y(X, y, dtype=_DTYPES)
