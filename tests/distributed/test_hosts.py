@@ -217,7 +217,7 @@ def test_a_host_that_is_stopped_for_long_is_lost_and_leaves_once_it_goes_on(data
 
 
 def test_a_host_that_comes_back_alone_says_so():
-    """It waits for the others as long as it is told to."""
+    """After `seconds_to_come`, in which it waits for the others."""
     processes = []
     for number in (0, 1):  # of a run of its own each
         with socket.socket() as free:
