@@ -96,7 +96,7 @@ def trip_count(by_name: dict[str, list[Instruction]], condition: str) -> int:
     """The number of iterations of a loop: the constant with which its condition compares.
 
     Returns:
-      1 if the condition has no constant.
+      1 if the condition has no constant, as where the end of the loop depends on data.
     """
     limits = [
         int(n[1])

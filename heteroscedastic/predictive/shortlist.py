@@ -98,7 +98,6 @@ class _Lump(NamedTuple):
     shares: Float[Array, "*b k"]
 
 
-@functools.partial(jax.jit, static_argnames="num_passes")
 def _lump(latent: LatentGaussian, loc: Float[Array, "*b k"], num_passes: int) -> _Lump:
     """The lump of all classes whose `loc` is not -inf, with the noise of `latent`."""
     is_empty = jnp.all(jnp.isneginf(loc), axis=-1, keepdims=True)
@@ -131,6 +130,7 @@ def _exponents(
     return jnp.where(is_class, values, -jnp.inf)
 
 
+@jax.jit  # as each call outside of `jit` would compile the loop again
 def _best_power(loc: Float[Array, "*b k"], variance: Float[Array, "*b k"]) -> Float[Array, "*b 1"]:
     """The t of the least bound: by bisection of log t, then steps of Newton's method.
 

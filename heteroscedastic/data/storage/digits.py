@@ -3,8 +3,6 @@
 Source: Alpaydin and Kaynak, Optical Recognition of Handwritten Digits, UCI (1998).
 """
 
-import functools
-
 import numpy as np
 
 from heteroscedastic import label_lists
@@ -84,7 +82,6 @@ def _nearest(digit, side):
     return digit[nearest][:, nearest]
 
 
-@functools.cache
 def _load():
     from sklearn import datasets
 
