@@ -47,7 +47,7 @@ def test_every_block_of_python_runs(page):
         subprocess.run([sys.executable, "-c", "".join(blocks)], check=True, cwd=ROOT)
         return
     for block in blocks:  # one that raises, or whose own assertions fail, fails here
-        block = block.replace("max_iter=20)", "max_iter=2, num_samples=16)")  # asserts nothing
+        block = block.replace("max_iter=20)", "max_iter=2, num_samples=16)")  # README's
         block = block.replace("max_iter=20,", "max_iter=20, num_samples=16,")  # in place of 128
         exec(compile(block, name(page), "exec"), everything)
     arrays = [x for x in everything.values() if isinstance(x, jax.Array)]

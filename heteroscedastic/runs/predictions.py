@@ -83,11 +83,11 @@ def read(run: str | files.Path, name: str) -> Predictions:
         order = np.argsort(fields["ids"], kind="stable")
         fields, extras = ({k: x[order] for k, x in d.items()} for d in (fields, extras))
     is_of_tokens = record is not None and record.config.get("task") == "translation"
-    groups = fields["ids"] // MAX_TOKENS if is_of_tokens else dependent(extras.get("groups"))
+    groups = fields["ids"] // MAX_TOKENS if is_of_tokens else group_numbers(extras.get("groups"))
     return Predictions(path, **fields, extras=extras, groups=groups)
 
 
-def dependent(stored: Int[np.ndarray, "n"] | None) -> Int[np.ndarray, "n"] | None:
+def group_numbers(stored: Int[np.ndarray, "n"] | None) -> Int[np.ndarray, "n"] | None:
     """Groups of examples; one that is unknown is alone, and a single group divides nothing."""
     if stored is None or len(np.unique(stored)) < 2:
         return None

@@ -10,7 +10,7 @@ import sys
 import time
 
 import pytest
-from subprocesses import ROOT
+from subprocesses import ROOT, free_address
 
 from heteroscedastic.data.storage import store
 
@@ -21,9 +21,7 @@ def ended(directories, data_dirs, environments, checkouts=(ROOT, ROOT)):
     """The errors of two processes that make one run, each a list of lines, and the seconds that
     they took.
     """
-    with socket.socket() as free:
-        free.bind(("localhost", 0))
-        coordinator = f"--coordinator=localhost:{free.getsockname()[1]}"
+    coordinator = f"--coordinator={free_address()}"
     processes, began = [], time.monotonic()
     for i in range(2):
         words = [

@@ -4,14 +4,22 @@ import json
 import os
 import re
 import signal
-import socket
 import sys
 import time
 
 import pytest
 from cases import mostly_extended
 from small_runs import translator
-from subprocesses import EXTRAS, MAIN, ROOT, outputs, run_without, start_without, with_devices
+from subprocesses import (
+    EXTRAS,
+    MAIN,
+    ROOT,
+    free_address,
+    outputs,
+    run_without,
+    start_without,
+    with_devices,
+)
 
 from experiments import study
 from heteroscedastic.data.storage import store
@@ -57,9 +65,7 @@ def alone(tmp_path_factory, data_dir):
 
 
 def start_hosts(number, directory, data_dir, arguments=ARGUMENTS, seconds_between=0.0):
-    with socket.socket() as free:
-        free.bind(("localhost", 0))
-        coordinator = f"--coordinator=localhost:{free.getsockname()[1]}"
+    coordinator = f"--coordinator={free_address()}"
     common = (
         *arguments,
         f"--workdir={directory}",
@@ -219,10 +225,8 @@ def test_a_host_that_is_stopped_for_long_is_lost_and_leaves_once_it_goes_on(data
 def test_a_host_that_comes_back_alone_says_so():
     """After `seconds_to_come`, in which it waits for the others."""
     processes = []
-    for number in (0, 1):  # of a run of its own each
-        with socket.socket() as free:
-            free.bind(("localhost", 0))
-            address = f"localhost:{free.getsockname()[1]}"
+    for number in (0, 1):  # each of a run of its own
+        address = free_address()
         program = (
             "from heteroscedastic.distributed import hosts;"
             f" hosts.start({address!r}, 2, {number}, seconds_to_come=3)"
@@ -285,9 +289,7 @@ def test_without_a_cluster_what_is_missing_is_asked_for_and_a_taken_port_is_name
 
 
 def test_sigterm_before_the_loop_hears_it_ends_a_host():
-    with socket.socket() as free:
-        free.bind(("localhost", 0))
-        address = f"localhost:{free.getsockname()[1]}"
+    address = free_address()
     program = (
         "import os, signal, time; from heteroscedastic.distributed import hosts\n"
         f"hosts.start({address!r}, 1, 0)\n"
@@ -336,9 +338,7 @@ def test_sigterm_to_one_of_two_in_an_evaluation_ends_it_on_both(alone, data_dir,
     )
 
     def ran(interrupted):
-        with socket.socket() as free:
-            free.bind(("localhost", 0))
-            address = f"localhost:{free.getsockname()[1]}"
+        address = free_address()
         common = (program, str(tmp_path / "run"), str(data_dir), address)
         processes = [start_without(EXTRAS, *common, str(i), interrupted) for i in range(2)]
         texts = outputs(processes)

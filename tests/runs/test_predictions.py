@@ -218,11 +218,11 @@ def test_extras_that_the_config_names_are_saved_with_the_predictions(tmp_path):
 
 
 def test_an_unknown_group_is_alone_and_one_group_divides_nothing():
-    found = predictions.dependent(np.array([3, -1, 3, -1, 0], np.int32))
+    found = predictions.group_numbers(np.array([3, -1, 3, -1, 0], np.int32))
     assert found[0] == found[2]
     assert len(set(found)) == 4
-    assert predictions.dependent(np.zeros(5, np.int32)) is None
-    assert predictions.dependent(None) is None
+    assert predictions.group_numbers(np.zeros(5, np.int32)) is None
+    assert predictions.group_numbers(None) is None
 
 
 def test_runs_of_the_same_examples_share_the_groups_of_one():

@@ -5,7 +5,6 @@ import itertools
 import json
 import re
 import shutil
-import socket
 
 import jax
 import jax.flatten_util
@@ -14,7 +13,7 @@ import numpy as np
 import pytest
 from scipy import stats
 from small_runs import assert_same_bits, outcome, plain, small
-from subprocesses import EXTRAS, outputs, start_without, with_devices
+from subprocesses import EXTRAS, free_address, outputs, start_without, with_devices
 
 from heteroscedastic.data import resident
 from heteroscedastic.distributed.in_flight import NotFiniteError
@@ -370,9 +369,7 @@ def test_devices_and_processes_choose_the_same_examples(
 ):
     directory = tmp_path / "run"
     text = json.dumps(config(scores=source, record=True))
-    with socket.socket() as free:
-        free.bind(("localhost", 0))
-        port = free.getsockname()[1]
+    port = free_address().partition(":")[2]
     started = [
         start_without(
             EXTRAS - {"sklearn"},

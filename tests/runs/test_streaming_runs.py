@@ -5,7 +5,6 @@ import logging
 import re
 import shutil
 import signal
-import socket
 import sys
 import time
 
@@ -14,7 +13,7 @@ import numpy as np
 import pytest
 from pack import PACK, needs
 from streams import NUM_TEST, NUM_TRAIN, prepare, relabelled
-from subprocesses import EXTRAS, MAIN, outputs, run_without, start_without
+from subprocesses import EXTRAS, MAIN, free_address, outputs, run_without, start_without
 
 pytest.importorskip("tensorflow_datasets")
 
@@ -234,9 +233,7 @@ loop.train(json.loads(config), directory, data_dir)
 
 
 def start(number, directory, data_dir, made):
-    with socket.socket() as free:
-        free.bind(("localhost", 0))
-        coordinator = f"localhost:{free.getsockname()[1]}"
+    coordinator = free_address()
     common = (json.dumps(made), str(directory), data_dir, coordinator, str(number))
     return [start_without({"tensorboard"}, PROGRAM, *common, str(i)) for i in range(number)]
 
@@ -318,9 +315,7 @@ def test_what_one_of_two_hosts_reads_wrong_ends_both_and_names_what_it_was(data_
             relabelled(last, 3, "label", [99])
         else:
             last.write_bytes(b"")
-        with socket.socket() as free:
-            free.bind(("localhost", 0))
-            coordinator = f"--coordinator=localhost:{free.getsockname()[1]}"
+        coordinator = f"--coordinator={free_address()}"
         words = [
             f"--config={made}",
             f"--workdir={directory / 'run'}",

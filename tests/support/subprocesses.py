@@ -3,6 +3,7 @@
 import concurrent.futures
 import os
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -29,6 +30,13 @@ def with_devices(number):
     """The environment of a program with a number of virtual devices."""
     flags = f"--xla_force_host_platform_device_count={number} {os.environ.get('XLA_FLAGS', '')}"
     return {**os.environ, "XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"}
+
+
+def free_address():
+    """HOST:PORT of this machine, where no program listens."""
+    with socket.socket() as free:
+        free.bind(("localhost", 0))
+        return f"localhost:{free.getsockname()[1]}"
 
 
 def start_without(absent, program, *arguments, **settings):

@@ -101,10 +101,8 @@ def located(
             f" {int(scorable.sum())} maps with a positive value, and none has both; choose another"
             " split or --method."
         )
-    groups = (
-        data.extras.get("groups") if "groups" in loaded_run.run.config["data"]["extras"] else None
-    )
-    groups = predictions.dependent(groups)
+    is_grouped = "groups" in loaded_run.run.config["data"]["extras"]
+    groups = predictions.group_numbers(data.extras.get("groups") if is_grouped else None)
     return Located(
         ids=explained.ids[rows],
         objectness=np.asarray(boxes_lib.objectness(jnp.asarray(boxes[rows]))),
