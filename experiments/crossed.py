@@ -59,7 +59,10 @@ class Crossed:
             return {}
         self._found.add(entry["row"])
         found = self._entries[_key(entry)]["differences"]
-        return {metric: Interval(*interval) for metric, interval in found.items()}
+        return {  # JSON has None for a value that is not finite, as of a run that diverged
+            metric: Interval(*(float("nan") if x is None else x for x in interval))
+            for metric, interval in found.items()
+        }
 
     def rows_left_out(self) -> list[str]:
         """The rows whose differences were asked for, but are neither in OUT nor saved.

@@ -132,8 +132,9 @@ def _primary(chosen, job_results):
         (found if comparison.num_pairs > 1 else not_run).append((primary, comparison))
     if not found + not_run:
         return ["", "No comparison was chosen beforehand; all are exploratory."]
-    # Those without runs count, so that no p value grows when they are run.
-    adjusted = statistics.holm([comparison.p for _, comparison in found] + [1.0] * len(not_run))
+    # Those without runs or p value count, so that no other p value grows when they have one.
+    p_values = [1.0 if np.isnan(comparison.p) else comparison.p for _, comparison in found]
+    adjusted = statistics.holm(p_values + [1.0] * len(not_run))
     lines = [
         "",
         "Primary comparisons, chosen before any run of the table; all others are exploratory.",
@@ -237,6 +238,7 @@ def _notes(chosen, metrics, comparisons):
     ranges = []
     for metric in metrics:
         values = [c.detectable for (_, name), c in tested.items() if name == metric]
+        values = [x for x in values if x > 0]  # it is 0 for rows that do not differ
         if values:
             low, high = (f"{x:.4f}" for x in (min(values), max(values)))
             ranges.append(f"{metric} {low}" + (f" to {high}" if high != low else ""))

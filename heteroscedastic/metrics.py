@@ -38,6 +38,7 @@ LOWER_IS_BETTER = (
     *_CENTERED,
     "gap_error",
     "beam_ece",
+    "detection_ece",
     "objectness_deviation",
 )
 _EDGES = reliability.equal_edges(15)
@@ -92,7 +93,9 @@ def multiclass(
     """
     log_probs = jax.nn.log_softmax(logits, axis=-1)
     nll = -jnp.take_along_axis(log_probs, labels[..., None], axis=-1)[..., 0]
-    return _multiclass(log_probs, jnp.exp(log_probs), nll, labels, weights)
+    # Log-probabilities are rounded, so logits that differ may have equal ones.
+    scores = jnp.where(jnp.isnan(log_probs), log_probs, logits)
+    return _multiclass(scores, jnp.exp(log_probs), nll, labels, weights)
 
 
 def multiclass_sigmoid(
@@ -118,6 +121,7 @@ def _multiclass(
 ) -> MulticlassSums:
     own = jnp.take_along_axis(scores, labels[..., None], axis=-1)
     others_above = jnp.sum(~(scores < own), axis=-1) - 1
+    others_above = jnp.where(jnp.isnan(own[..., 0]), scores.shape[-1] + 5, others_above)
     correct = (others_above < 1).astype(scores.dtype)
     hot = jax.nn.one_hot(labels, scores.shape[-1], dtype=scores.dtype)
     confidence = jnp.max(probs, axis=-1)
@@ -163,14 +167,18 @@ def multilabel(
 ) -> MultilabelSums:
     """Sums of multilabel metrics, with an independent sigmoid for each class.
 
+    A logit that is nan counts as a wrong answer, and no class of its example as the largest.
+
     Args:
       logits: log-odds of each class.
       labels: the classes of each example, padded with -1.
       weights: 0 means absent.
     """
     targets = smoothing.multi_hot(labels, logits.shape[-1])
-    right = ((logits > 0) == (targets > 0)).astype(logits.dtype)
+    is_nan = jnp.isnan(logits)
+    right = (~is_nan & ((logits > 0) == (targets > 0))).astype(logits.dtype)
     top1 = jnp.take_along_axis(targets, jnp.argmax(logits, axis=-1)[:, None], axis=-1)[:, 0]
+    top1 = jnp.where(jnp.any(is_nan, axis=-1), 0, top1)
     return MultilabelSums(
         weight=jnp.sum(weights),
         nll=losses.weighted_sum(losses.sigmoid_cross_entropy(logits, targets), weights),

@@ -58,7 +58,9 @@ def margin(
       logits: log-probabilities up to a constant per example.
       labels: ignored.
     """
-    largest, _ = jax.lax.top_k(jax.nn.softmax(logits, axis=-1), 2)
+    probs = jax.nn.softmax(logits, axis=-1)
+    one_class = [(0, 0)] * (probs.ndim - 1) + [(0, 1)]  # is certain: it has no second probability
+    largest, _ = jax.lax.top_k(jnp.pad(probs, one_class), 2)
     return 1 - (largest[..., 0] - largest[..., 1])
 
 
@@ -125,9 +127,11 @@ def expected_entropy(
       points: "independent", "antithetic" or "sobol"; see sampling.py.
 
     Raises:
-      ValueError: a setting is out of range.
+      ValueError: a setting is out of range, or the latent is invalid.
     """
     sampling.check_num_points(num_samples)
+    sampling.sampler(points)
+    latent = latent_lib.check(latent)
     if not latent_lib.has_noise(latent):
         num_samples, points = 1, "independent"
     source = latent_lib.noise_source(key, latent, num_samples, points)

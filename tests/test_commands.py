@@ -159,8 +159,14 @@ def test_an_override_can_be_none_whatever_the_type_of_the_setting(words):
     ]
     changed = config_file.read([BY_NAME, *words, "--config.seed=3"])
     assert changed == plain | {"seed": 3, section: plain[section] | {setting: None}}
-    both = config_file.read([BY_NAME, f"--config.{section}=None", *words])
+    both = config_file.read([BY_NAME, *words, f"--config.{section}=None"])
     assert both == plain | {section: None}
+    last = config_file.read(
+        [BY_NAME, *words, f"--config.{section}.{setting}={plain[section][setting]}"]
+    )
+    assert last == plain
+    with pytest.raises(ValueError, match=f"{section}=None leaves out the section of which .*sets"):
+        config_file.read([BY_NAME, f"--config.{section}=None", *words])
     with pytest.raises(ValueError, match=r"config\.optimizer\.clipnorm is not a setting of"):
         config_file.read([BY_NAME, "--config.optimizer.clipnorm=None"])
 

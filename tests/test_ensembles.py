@@ -64,6 +64,14 @@ def test_a_binary_answer_is_a_softmax_of_two_classes():
         np.testing.assert_allclose(actual, expected.sum(-1))
 
 
+@pytest.mark.parametrize("deepest", [-740.0, -744.4, -750.0, -np.inf])
+def test_a_probability_that_underflows_in_one_member_has_no_mutual_information(deepest):
+    members = np.array([[0, deepest], [0, -1000.0], [0, -np.inf]])
+    parts = ensembles.entropy_split(members)
+    assert parts.mutual == pytest.approx(0, abs=1e-300)
+    assert parts.total == pytest.approx(parts.expected + parts.mutual, abs=1e-300)
+
+
 def test_no_member_is_an_error():
     with pytest.raises(ValueError, match="there are no members"):
         ensembles.log_mean(np.zeros((0, 3, 2)))

@@ -238,6 +238,16 @@ def test_ties_count_against_the_label(num_tied, in_top5):
         assert result["top5_accuracy"] == in_top5
 
 
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
+def test_logits_that_differ_are_no_ties_though_their_log_probabilities_are_rounded_alike(dtype):
+    logits = jnp.array([[1e-8, 0.0]], dtype)
+    rounded = jax.nn.log_softmax(logits)
+    assert rounded[0, 0] == rounded[0, 1]
+    for label, accuracy in ((0, 1), (1, 0)):
+        result = metrics.means(multiclass(logits, jnp.array([label]), jnp.ones(1)))
+        assert result["accuracy"] == accuracy
+
+
 @pytest.mark.parametrize("k", [1, 4, 5])
 def test_with_five_classes_or_fewer_the_label_is_always_in_the_top_five(k):
     logits, labels, _ = single(k=k)
@@ -250,6 +260,11 @@ def test_nan_logits_are_never_correct(label):
     result = metrics.means(multiclass(logits, jnp.full(2, label), jnp.ones(2)))
     assert result["accuracy"] == 0
     assert np.isnan(result["nll"])
+    one = metrics.means(multiclass(jnp.array([[jnp.nan]]), jnp.zeros(1, int), jnp.ones(1)))
+    assert one["accuracy"] == one["top5_accuracy"] == 0
+    listed = metrics.means(metrics.multilabel(logits, jnp.array([[label], [-1]]), jnp.ones(2)))
+    assert listed["exact"] == listed["top1_hit"] == 0
+    assert listed["label_accuracy"] == 0  # 5 says that it is a label, and is not
 
 
 @pytest.mark.parametrize("logits", [[0.0, 0.0, 0.0], [1e30, -1e30, 0.0]])

@@ -73,6 +73,34 @@ def test_scores_have_their_limits_where_all_classes_are_alike_and_where_one_is_c
     assert value("gradient_norm", certain, other) == pytest.approx(np.sqrt(2))
 
 
+def test_one_class_is_certain():
+    one, labels = LOGITS[:, :1], jnp.zeros(50, int)
+    for name in NAMES:
+        np.testing.assert_allclose(value(name, one, labels), 0, atol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16])
+@pytest.mark.parametrize("kind", ["low_rank", "deterministic"])
+def test_the_expected_entropy_of_half_the_bits_is_computed_in_float32(kind, dtype, monkeypatch):
+    half = jax.tree.map(lambda x: x.astype(dtype), latent(kind, batch=(3,), k=8))
+    single = jax.tree.map(lambda x: x.astype(jnp.float32), half)
+    monkeypatch.setattr(sampling, "_CHUNK_VALUES", 7 * half.loc.size)  # of 64 samples
+    found = value("expected_entropy", LOGITS[:3], LABELS[:3], half)
+    assert found.dtype == np.float32
+    np.testing.assert_array_equal(found, value("expected_entropy", LOGITS[:3], LABELS[:3], single))
+
+
+@pytest.mark.parametrize("kind", ["low_rank", "deterministic"])
+def test_an_invalid_latent_or_name_of_points_is_an_error(kind):
+    gaussian = latent(kind, batch=(3,), k=8)
+    with pytest.raises(ValueError, match="points is 'sobl', but must be one of"):
+        value("expected_entropy", distribution=gaussian, num_samples=4, points="sobl")
+    with pytest.raises(ValueError, match="points is 'sobl', but must be one of"):
+        predictive.softmax(key(), gaussian, num_samples=4, points="sobl")
+    with pytest.raises(ValueError, match=r"latent\.loc"):
+        value("expected_entropy", distribution=gaussian._replace(loc=gaussian.loc * jnp.nan))
+
+
 def test_a_class_of_probability_zero_adds_nothing():
     with_padding = jnp.pad(LOGITS, ((0, 0), (0, 2)), constant_values=-jnp.inf)
     for name in NAMES:

@@ -9,7 +9,7 @@ as it is. The tables `states_NAME_multi30k` train on these sets with --data_dir=
 
 import os
 
-from experiments import features, study
+from experiments import features, run, study
 from heteroscedastic import files, user_errors
 from heteroscedastic.runs import embed
 
@@ -21,13 +21,17 @@ def main() -> None:
     """Writes decoder states as data sets of features."""
     parser = user_errors.parser(main.__doc__)
     parser.add_argument("--scale", default="cpu")
+    parser.add_argument(
+        "--rows", nargs="+", metavar="PATTERN", help="conditions, such as hard; defaults to all"
+    )
     parser.add_argument("--runs", default="runs", help="the --out directory of experiments.run")
     parser.add_argument("--data_dir", default=os.environ.get("TFDS_DATA_DIR"))
     parser.add_argument("--out", required=True, help="directory of the files")
     flags = parser.parse_args()
     out = files.as_path(flags.out)
     directory = files.as_path(flags.runs) / _STUDY / _TABLE
-    jobs = study.jobs(study.table(_STUDY, _TABLE), flags.scale, directory)
+    chosen = run.with_rows(study.table(_STUDY, _TABLE), flags.rows)
+    jobs = study.jobs(chosen, flags.scale, directory)
     for job in jobs:
         name = f"{features.STATES}{job.row}_{job.seed}"
         if (out / f"{name}.npz").exists():

@@ -65,17 +65,24 @@ def fitted(
 
 
 def common_origins(
-    lexicon: Lexicon, least_prob: float = 0.1, least_count: int = 20
+    lexicon: Lexicon, reverse: Lexicon, least_prob: float = 0.1, least_count: int = 20
 ) -> Int[np.ndarray, "m 2"]:
     """The pairs of target words, the smaller first, that translate one source word.
 
+    Words such as "his" or "by" have no word of the source, and are then taken for translations of
+    those that occur beside them. These are no translations of "his" in turn.
+
     Args:
       lexicon: of sentence pairs.
-      least_prob: of both translations given the source word.
+      reverse: of the same pairs, with source and target exchanged.
+      least_prob: of both translations given the source word, and of it given either of them.
       least_count: occurrences of the source word, as the translations of a rare one are not known.
     """
+    is_back = reverse.probs >= least_prob
+    back = set(zip(reverse.target[is_back].tolist(), reverse.source[is_back].tolist()))
     is_known = (lexicon.probs >= least_prob) & (lexicon.counts >= least_count)
     is_known &= lexicon.source != _NO_WORD
+    is_known &= [pair in back for pair in zip(lexicon.source.tolist(), lexicon.target.tolist())]
     source, target = lexicon.source[is_known], lexicon.target[is_known]
     pairs = set()
     for word in np.unique(source):

@@ -12,7 +12,8 @@ p_i p_j var(u_i - u_j). Beside them stand the mean of p_i p_j and the cosine of 
 which a model without noise has too.
 
 A permutation of the words gives the AUC by chance and p. Words are permuted among those of similar
-frequency, as frequent words have more translations and other covariances than rare ones. The last
+frequency, as frequent words have more translations and other covariances than rare ones. The
+differences of AUCs from that of p_i p_j are paired by seed, ± half their 95 % interval. The last
 columns are the partial rank correlation given p_i p_j, as noise_pairs.py prints it for images, and
 p by the same permutations.
 """
@@ -20,7 +21,7 @@ p by the same permutations.
 import collections
 import functools
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -185,7 +186,9 @@ def whole_words(
     chosen = np.flatnonzero(whole & (classes >= len(words_lib.SPECIAL)) & (counts >= _LEAST_COUNT))
     position = np.full(len(names), -1)
     position[chosen] = np.arange(len(chosen))
-    tied = lexicon.common_origins(lexicon.fitted(of_source, of_target))
+    tied = lexicon.common_origins(
+        lexicon.fitted(of_source, of_target), lexicon.fitted(of_target, of_source)
+    )
     tied = tied[(position[tied] >= 0).all(axis=1)]
     pairs = np.sort(position[lexicon.rarely_together(tied, of_target)])
     return Words(classes[chosen], counts[chosen], pairs)
@@ -235,24 +238,41 @@ def main() -> None:
     directory = files.as_path(flags.out) / _STUDY / flags.table
     jobs = study.jobs(study.table(_STUDY, flags.table), flags.scale, directory)
     saved = derived.Derived(__file__, flags, jobs)
-    rows: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    rows: dict[str, dict[str, dict[int, dict[str, Any]]]] = {}
     for job in jobs:
         compute = functools.partial(of_run, job.directory, flags.data_dir)
         for measure, test in (saved.of(job, _SPLIT, compute) or {}).items():
-            rows.setdefault((job.row, measure), []).append(test)
-    columns = "row", "measure", "runs", "pairs", "words", "rank AUC", "by chance", "largest p"
-    print("| " + " | ".join([*columns, "beyond p_i p_j", "largest p"]) + " |")
-    print("|" + " --- |" * (len(columns) + 2))
-    for (row, measure), tests in rows.items():
-        cells = [row, measure, str(len(tests)), str(tests[0]["pairs"]), str(tests[0]["words"])]
-        cells += [comparison.spread([t[name] for t in tests], 3) for name in ("auc", "expected")]
-        cells.append(f"{max(t['p'] for t in tests):.2g}")
-        known = [t for t in tests if t["partial"] is not None and np.isfinite(t["partial"])]
-        cells.append(comparison.spread([t["partial"] for t in known], 3) if known else "-")
-        cells.append(f"{max(t['partial_p'] for t in known):.2g}" if known else "-")
-        print("| " + " | ".join(cells) + " |")
+            rows.setdefault(job.row, {}).setdefault(measure, {})[job.seed] = test
+    for line in lines(rows):
+        print(line)
     if flags.save:
         saved.save()
+
+
+def lines(rows: Mapping[str, Mapping[str, Mapping[int, Mapping[str, Any]]]]) -> list[str]:
+    """The table, with a line for each measure of each row.
+
+    Args:
+      rows: row -> measure -> seed -> what `of_run` has of the measure.
+    """
+    columns = "row", "measure", "runs", "pairs", "words", "rank AUC", f"- {_OVERLAP}", "by chance"
+    columns += "largest p", f"beyond {_OVERLAP}", "largest p"
+    printed = ["| " + " | ".join(columns) + " |", "|" + " --- |" * len(columns)]
+    for row, measures_of_row in rows.items():
+        of_overlap = {seed: t["auc"] for seed, t in measures_of_row[_OVERLAP].items()}
+        for measure, by_seed in measures_of_row.items():
+            tests = list(by_seed.values())
+            aucs = {seed: t["auc"] for seed, t in by_seed.items()}
+            cells = [row, measure, str(len(tests)), str(tests[0]["pairs"]), str(tests[0]["words"])]
+            cells.append(comparison.spread(list(aucs.values()), 3))
+            cells.append("" if measure == _OVERLAP else comparison.difference(aucs, of_overlap, 3))
+            cells.append(comparison.spread([t["expected"] for t in tests], 3))
+            cells.append(f"{max(t['p'] for t in tests):.2g}")
+            known = [t for t in tests if t["partial"] is not None and np.isfinite(t["partial"])]
+            cells.append(comparison.spread([t["partial"] for t in known], 3) if known else "-")
+            cells.append(f"{max(t['partial_p'] for t in known):.2g}" if known else "-")
+            printed.append("| " + " | ".join(cells) + " |")
+    return printed
 
 
 if __name__ == "__main__":

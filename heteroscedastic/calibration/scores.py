@@ -56,7 +56,8 @@ def brier_parts(
     num_classes, num_bins = probs.shape[-1], len(edges) - 1
     hot = np.zeros(probs.shape)
     np.put_along_axis(hot, labels[:, None], 1.0, axis=-1)
-    cells = num_bins * np.arange(num_classes) + np.searchsorted(edges[1:-1], probs, side="left")
+    bins = np.searchsorted(edges[1:-1], probs.astype(np.float32), side="left")
+    cells = num_bins * np.arange(num_classes) + bins
 
     def mean_of_cell(x):
         counts = np.bincount(cells.ravel(), minlength=num_bins * num_classes)
@@ -136,7 +137,8 @@ def precision_recall(
 ) -> tuple[Float[np.ndarray, "m"], Float[np.ndarray, "m"]]:
     """Precision and recall at each distinct value as a threshold, from the highest."""
     order = np.argsort(-values, kind="stable")
-    ends = np.flatnonzero(np.append(np.diff(values[order]) != 0, True))
+    ordered = values[order]
+    ends = np.flatnonzero(np.append(ordered[1:] != ordered[:-1], True))
     hits = np.cumsum(positive[order])[ends]
     return hits / (ends + 1), hits / np.sum(positive)
 

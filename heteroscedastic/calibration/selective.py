@@ -46,7 +46,8 @@ def risk_coverage(
     order = np.argsort(-confidence, kind="stable")
     errors = np.concatenate([[0], np.cumsum(~correct[order])]).astype(np.float64)
     # Within a tie the expected number of errors grows linearly.
-    last = np.append(np.flatnonzero(np.diff(confidence[order])), n - 1) + 1
+    ordered = confidence[order]
+    last = np.append(np.flatnonzero(ordered[1:] != ordered[:-1]), n - 1) + 1
     ends = np.concatenate([[0], last])
     numbers = np.arange(1, n + 1)
     risk = np.interp(numbers, ends, errors[ends]) / numbers

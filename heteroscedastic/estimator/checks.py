@@ -172,14 +172,14 @@ def known_labels(
 
 
 def weights(sample_weight: ArrayLike | None, num_examples: int) -> Float[np.ndarray, "n"]:
-    """Weights of the examples divided by the largest, which float32 can hold; 1 if not given.
+    """Weights of the examples divided by the largest, in float32; 1 if not given.
 
     Raises:
       ValueError: a weight is negative or not finite, there is not one for each example, or all are
         0.
     """
     if sample_weight is None:
-        return np.ones(num_examples)
+        return np.ones(num_examples, np.float32)
     values = np.asarray(sample_weight, np.float64)
     if values.shape not in ((num_examples,), ()):
         raise ValueError(
@@ -191,7 +191,7 @@ def weights(sample_weight: ArrayLike | None, num_examples: int) -> Float[np.ndar
         raise ValueError("sample_weight must be finite and not negative.")
     if not values.any():
         raise ValueError("sample_weight sums to zero; give at least one example a weight > 0.")
-    return values / values.max()
+    return (values / values.max()).astype(np.float32)
 
 
 def is_auto(value: Any) -> bool:

@@ -91,11 +91,21 @@ def without_nones(words: Sequence[str]) -> list[str]:
 def with_nones(config: ConfigDict, words: Sequence[str]) -> dict[str, Any]:
     """The config as a dict, after the overrides --config.a.b=None of these arguments.
 
+    Of several overrides of one setting the last counts.
+
     Raises:
-      ValueError: the config has no such setting.
+      ValueError: the config has no such setting, or a later argument sets a part of it.
     """
     config_value, overrides = _config_arguments(words)
-    names = [name for name, value in overrides if _is_none(f"config.{name}", value)]
+    last = {name: (i, value) for i, (name, value) in enumerate(overrides)}
+    names = [name for name, (_, value) in last.items() if _is_none(f"config.{name}", value)]
+    for name in names:
+        for other, (i, _) in last.items():
+            if other.startswith(f"{name}.") and i > last[name][0]:
+                raise ValueError(
+                    f"--config.{name}=None leaves out the section of which --config.{other} sets a"
+                    " part; remove one of the two."
+                )
     result = config.to_dict()
     for name in sorted(names, key=len, reverse=True):  # a section after its settings
         _check_name(name, config, (config_value or "").partition(":")[0])

@@ -49,6 +49,8 @@ def calibration_report(
       log_probs: log-probability of each class, [n, k], in nats; logits of a softmax also work.
       num_bins: of the two expected calibration errors.
 
+    If a label has the probability 0, the NLL is inf and what needs a temperature is nan.
+
     Raises:
       ValueError: the shapes do not match, a label is not a class, or an output is not a
         log-probability.
@@ -59,29 +61,37 @@ def calibration_report(
     edges = reliability.equal_edges(num_bins)
     confidence, correct, bins = _bins(classes, logits, edges)
     normalised = special.log_softmax(logits, axis=-1)
+    nll = -np.take_along_axis(normalised, classes[:, None], axis=-1)[:, 0]
+    is_finite = bool(np.isfinite(nll).all())
     by_example = {
         "accuracy": correct,
         "confidence": confidence,
         "overconfidence": confidence - correct,
-        "nll": -np.take_along_axis(normalised, classes[:, None], axis=-1)[:, 0],
         "brier": scores.brier_by_example(np.exp(normalised), classes),
     }
+    if is_finite:
+        by_example["nll"] = nll
     values = np.stack(list(by_example.values()), axis=-1)
     sums = bootstrap.resampled_sums(values, _NUM_RESAMPLES, seed=0)
     low, high = bootstrap.percentile_band(sums / len(classes))
-    temperature = recalibration.temperature(logits, classes)
-    _, _, scaled_bins = _bins(classes, logits / temperature, edges)
+    intervals = {
+        name: Interval(float(values[:, i].mean()), float(low[i]), float(high[i]))
+        for i, name in enumerate(by_example)
+    }
+    temperature = scaled_nll = scaled_ece = float("nan")
+    if is_finite:
+        temperature = recalibration.temperature(logits, classes)
+        _, _, scaled_bins = _bins(classes, logits / temperature, edges)
+        scaled_nll = -scores.log_likelihood(logits / temperature, classes)
+        scaled_ece = float(reliability.expected_calibration_error(scaled_bins))
     return CalibrationReport(
         num_examples=len(classes),
-        **{
-            name: Interval(float(values[:, i].mean()), float(low[i]), float(high[i]))
-            for i, name in enumerate(by_example)
-        },
+        **({"nll": Interval(np.inf, np.inf, np.inf)} | intervals),
         ece=float(reliability.expected_calibration_error(bins)),
         adaptive_ece=scores.adaptive_calibration_error(confidence, correct > 0, num_bins),
         temperature=temperature,
-        scaled_nll=-scores.log_likelihood(logits / temperature, classes),
-        scaled_ece=float(reliability.expected_calibration_error(scaled_bins)),
+        scaled_nll=scaled_nll,
+        scaled_ece=scaled_ece,
         bins=bins,
     )
 

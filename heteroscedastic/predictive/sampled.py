@@ -120,6 +120,7 @@ def _log_mean_exp(
     num_samples = sampling.check_num_points(num_samples)
     if chunk_size is not None:
         check_number("chunk_size", chunk_size, integer=True, at_least=1)
+    sampling.sampler(points)
     latent = latent_lib.check(latent)
     if not latent_lib.has_noise(latent):
         num_samples, points = 1, "independent"

@@ -195,7 +195,7 @@ def with_pipeline(saved_run: SavedRun, pipeline: Pipeline) -> LoadedRun:
     for name in ("prioritization", "score", "selection"):  # they may not suit the other examples
         config.pop(name, None)
     layout = {"microbatches": 1, "parameters": "replicated", "class_shards": 1}
-    config["training"] = {**config["training"], **layout}
+    config["training"] = {**config["training"], **layout, "profile_steps": None}
     run, results = assembly.build(config, pipeline=pipeline), saved_run.results
     directory = saved_run.directory / "checkpoints"
     with Checkpoints(directory, results.get("owner"), read_only=True) as checkpoints:

@@ -202,7 +202,9 @@ class Target:
         Raises:
           FileNotFoundError: the directory holds no complete run.
           ValueError: the target has other classes, other examples or another number of epochs, or
-            was trained on examples that the run holds out.
+            was trained on examples that the run holds out; of `excess`, whose target is of other
+            examples, on those that it reports.
+          CheckpointError: the last checkpoint of the target is missing or cannot be read.
         """
         self._run, self._name = run, run.config["prioritization"]["target"]
         self._data_dir = data_dir
@@ -219,8 +221,8 @@ class Target:
                     f" {ours!r}; its last weights can score only images of the same operations."
                 )
             self._check_scaling()
-            if run.config["prioritization"]["scores"] == "target_final":
-                self._check_held_out()
+            self._check_held_out()
+            self.loaded()  # its weights are first needed after the warm-up, when an error is late
 
     def _check_scaling(self) -> None:
         """`standardize` scales features by mean and deviation of the training examples."""
@@ -268,8 +270,13 @@ class Target:
         return np.intersect1d(self._training_ids, self._run.dataset.splits[split].ids)
 
     def _check_held_out(self) -> None:
+        allowed = {"train"}
+        if self._run.config["prioritization"]["scores"] != "target_final":
+            # The examples of a holdout loss may be those of validation.
+            validation = self._run.config["validation"]
+            allowed.add(validation["split"] if validation else "valid")
         for split in self._run.dataset.splits:
-            if split != "train" and len(ids := self._seen(split)):
+            if split not in allowed and len(ids := self._seen(split)):
                 raise ValueError(
                     f"{self._label} was trained on {len(ids):,} examples of this run's split"
                     f" {split!r}, such as id {ids[0]}, which its scores would leak; give both runs"

@@ -21,6 +21,7 @@ from heteroscedastic.data.pipeline import Pipeline
 from heteroscedastic.distributed import sharding
 from heteroscedastic.links import LabelForm
 from heteroscedastic.runs import sections
+from heteroscedastic.tasks import coco
 from heteroscedastic.tasks.task import Task, check_parts
 
 PIPELINES = ("resident", "streaming", "text")
@@ -471,6 +472,10 @@ def check_data(config: dict[str, Any], task: Task, data: Pipeline) -> None:
         for split, content in data.arrays.items():
             if isinstance(content, Split) and "boxes" in content.extras:
                 _check_boxes(f"{name}, {split}", content)
+        for split in sorted({settings["split"] for settings in evaluated.values()}):
+            content = data.arrays.get(split)
+            if isinstance(content, Split) and "image/id" in content.extras:
+                coco.check_ids(content.extras["image/id"])
     for section, settings in evaluated.items():
         if settings["split"] == "train" and settings.get("beam_size"):
             raise ValueError(
@@ -529,7 +534,7 @@ def _check_answers(section: str, settings: dict[str, Any], task: Task, form: Lab
         expected = "a list of labels" if task.stored_labels == "list" else "one label"
         remedy = (
             f"; config.{section}.answers='any' counts a prediction of any label of a list as right"
-            if form == "list"
+            if form == "list" and section != "validation"
             else ""
         )
         raise ValueError(

@@ -173,18 +173,23 @@ def _matches(evaluation: Any, predictions: Mapping[str, np.ndarray]) -> Matches:
     return Matches(images.astype(int), classes.astype(int), scores, is_hit, is_counted, num_boxes)
 
 
-def _evaluation(predictions: Mapping[str, np.ndarray]) -> Any:
-    """A COCOeval of the detections; see `metrics`."""
-    from pycocotools.coco import COCO
-    from pycocotools.cocoeval import COCOeval
-
-    ids, counts = np.unique(predictions["image_ids"], return_counts=True)
+def check_ids(image_ids: Int[np.ndarray, "n"]) -> None:
+    """Raises a ValueError where two images of an evaluation have one number."""
+    ids, counts = np.unique(image_ids, return_counts=True)
     if (counts > 1).any():
         raise ValueError(
             f"{counts[counts > 1][0]} images of an evaluation have the id {ids[counts > 1][0]}, so"
             " their boxes would be of one image; give each image its own 'image/id', or remove that"
             " name from config.data.extras."
         )
+
+
+def _evaluation(predictions: Mapping[str, np.ndarray]) -> Any:
+    """A COCOeval of the detections; see `metrics`."""
+    from pycocotools.coco import COCO
+    from pycocotools.cocoeval import COCOeval
+
+    check_ids(predictions["image_ids"])
     images = [{"id": int(image)} for image in predictions["image_ids"]]
     truth = _entries(
         *(predictions[n] for n in ("image_ids", "true_boxes", "true_classes")),

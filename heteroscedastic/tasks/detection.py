@@ -254,7 +254,8 @@ def _truth(
     if boxes.shape[:2] != labels.shape:
         raise ValueError(
             f"an example has {labels.shape[1]} labels and {boxes.shape[1]} boxes; pad both to the"
-            " same number, with -1 and rows of zeros."
+            " same number, with -1 and rows of zeros; in a stream set data.max_labels and"
+            " data.max_boxes to one number."
         )
     canvas = canvas_sizes(batch.inputs)
     return _sizes(batch), boxes * jnp.tile(canvas, (1, 2))[:, None], labels

@@ -46,6 +46,14 @@ def test_precision_and_recall_with_ties_agree_with_scikit_learn(seed):
     assert average == pytest.approx(scores.average_precision(values, positive))
 
 
+def test_infinite_values_are_one_threshold():
+    infinite, equal = (
+        scores.precision_recall(np.array([x, x, 0.0]), np.array([True, False, True]))
+        for x in (np.inf, 1.0)
+    )
+    np.testing.assert_array_equal(infinite, equal)
+
+
 def test_precision_at_a_count_is_the_mean_over_the_orders_of_ties():
     rng = np.random.default_rng(0)
     values, positive = rng.integers(0, 4, 30).astype(float), rng.random(30) < 0.4
@@ -219,3 +227,7 @@ def test_a_value_on_an_edge_is_in_the_bin_below_it_in_all_modules():
     assert ranking.sums(value, jnp.ones((1, 1)), one, edges).positive[0] == 1
     beside = np.array([[0.5, 0.5], [0.25, 0.75]])  # 0.5 shares a bin with 0.25
     assert scores.brier_parts(beside, np.array([0, 1]), edges).within_variance > 0
+    # 0.7 is above its edge in float32, but on it once both are rounded.
+    tenths = np.array([[0.7, 0.3], [0.65, 0.35]])
+    parts = scores.brier_parts(tenths, np.array([0, 1]), reliability.equal_edges(10))
+    assert parts.within_variance == pytest.approx(0.025**2)

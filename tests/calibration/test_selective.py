@@ -28,6 +28,15 @@ def test_ties_give_the_mean_over_their_orders():
     )
 
 
+def test_infinite_confidences_are_ties():
+    for correct in ([True, False, True], [False, True, True]):
+        infinite, equal = (
+            selective.risk_coverage(np.array([x, x, 0.0]), np.array(correct)).risk
+            for x in (np.inf, 1.0)
+        )
+        np.testing.assert_array_equal(infinite, equal)
+
+
 def test_the_best_order_reaches_the_optimum_and_no_order_is_below_it():
     draws = np.random.default_rng(0)
     correct = draws.random(50) < 0.7

@@ -235,6 +235,14 @@ def test_a_common_factor_of_the_weights_does_not_matter(factor):
     np.testing.assert_allclose(scaled.predict_proba(X), plain.predict_proba(X), atol=1e-5)
 
 
+def test_weights_that_float32_takes_for_zero_are_no_examples():
+    X, y = datasets.make_blobs(40, centers=2, random_state=0)
+    weights = np.where(y == 0, 1.0, 1e-60)
+    model = HeteroscedasticClassifier("Deterministic", max_iter=2, random_state=0)
+    with pytest.raises(ValueError, match="of one class"):
+        model.fit(X, y, weights)
+
+
 @pytest.mark.parametrize("dtype", [np.int64, object])
 def test_large_integers_are_standardised_without_rounding(dtype):
     """In float32 these numbers are multiples of 4."""

@@ -87,7 +87,7 @@ def test_each_evaluation_of_two_rows_has_its_own_saved_intervals(tmp_path, monke
         {0: study.JobResult(study.Job(row, (), 0, tmp_path / row, {}, row), None)}
         for row in ("fast", "slow")
     ]
-    saved = {"valid": [1.0, 0.0, 2.0], "test": [3.0, 2.0, 4.0]}
+    saved = {"valid": [1.0, 0.0, 2.0], "test": [3.0, 2.0, 4.0], "diverged": [np.nan] * 3}
     entries = [
         dict(row="fast", evaluation=name, runs=[["fast"], ["slow"]], differences=dict(nll=interval))
         for name, interval in saved.items()
@@ -96,7 +96,7 @@ def test_each_evaluation_of_two_rows_has_its_own_saved_intervals(tmp_path, monke
     found = crossed.Crossed("study", "small", "cpu")
     for name, interval in saved.items():
         regime = Regime(select=None, report=name)
-        assert [*found.differences(*sides, regime)["nll"]] == interval
+        np.testing.assert_equal([*found.differences(*sides, regime)["nll"]], interval)
     assert not found.differences(*sides, Regime(select=None, report="shifted"))
 
 

@@ -1,15 +1,18 @@
 """Predictions against the distribution of human labels."""
 
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from scipy import optimize, special, stats
 
-from experiments import statistics
+from experiments import statistics, study
 from experiments.correlated_label_noise import human_uncertainty
 from experiments.correlated_label_noise.human_uncertainty import CrossEntropy, Human
 from heteroscedastic import files
+from heteroscedastic.runs import predictions, provenance
 from heteroscedastic.runs.predictions import Predictions
 
 
@@ -100,3 +103,36 @@ def test_differences_are_corrected_over_all_of_them_and_have_what_could_be_found
         assert cell.strip() == (
             f"{c.mean:+.4f} ± {c.half:.4f} (p {c.p:.2g}, Holm {adjusted:.2g}; {c.detectable:.4f})"
         )
+
+
+def test_the_command_reads_the_reported_predictions_of_each_run(tmp_path, monkeypatch, capsys):
+    """Of two heads, of which one is too sharp; the evaluation that selects has other images."""
+    _, human, run = generated(n=60)
+    found, results = {}, {}
+    for row, factor in (("plain", 3.0), ("diagonal", 1.0)):
+        directory = tmp_path / row
+        for name, order in (("test", slice(None)), ("valid", slice(None, None, -1))):
+            arrays = dict(ids=run.ids, labels=run.labels[order], logits=factor * run.logits[order])
+            arrays["logits"] = arrays["logits"].astype(np.float32)
+            path = directory / "predictions" / f"{name}.npz"
+            files.write_arrays(path, provenance.stamped_arrays(name, arrays, row))
+        job = study.Job(row, (), 0, directory, {}, row)
+        results[row, 0] = study.JobResult(job, {})
+        found[row] = {
+            0: human_uncertainty.cross_entropy(predictions.read(directory, "test"), human)
+        }
+    chosen = study.table("correlated_label_noise", "frozen_features")
+    monkeypatch.setattr(study, "run_results", lambda _: {})
+    monkeypatch.setattr(study, "tuned_results", lambda *_: results)
+    stub = SimpleNamespace(
+        table_parser=human_uncertainty.noise_pairs.table_parser,
+        table_results=lambda _: (chosen, list(results.values())),
+    )
+    monkeypatch.setattr(human_uncertainty, "noise_pairs", stub)
+    monkeypatch.setattr(human_uncertainty, "human_labels", lambda directory: human)
+    monkeypatch.setattr(sys, "argv", ["human_uncertainty"])
+    human_uncertainty.main()
+    printed = capsys.readouterr().out
+    for line in human_uncertainty.lines("last epoch", found, "plain"):
+        assert line in printed
+    assert f"labels: {human_uncertainty.entropy(human.shares):.4f} nats." in printed

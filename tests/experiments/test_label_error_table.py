@@ -54,6 +54,19 @@ def test_predicted_fractions_are_spreads_over_seeds():
     assert fractions == [spread([0.9, 0.9]), spread([0.2, 0.3])]
 
 
+def test_each_split_has_the_summary_of_its_own_scores(monkeypatch):
+    monkeypatch.setattr(label_errors, "_check_noise_is_known", lambda _: None)
+    monkeypatch.setattr(label_errors.loaded_run, "load", lambda *arguments: arguments)
+    inner = label_errors.label_errors
+    monkeypatch.setattr(inner, "label_scores", lambda run, split: {"scores of": (*run, split)})
+    monkeypatch.setattr(inner, "summary", lambda scores: {"summary of": scores})
+    monkeypatch.setattr(label_errors.jax, "clear_caches", lambda: None)  # of other tests
+    assert label_errors.summaries("run", "best", "data") == {
+        split: {"summary of": {"scores of": ("run", "best", "data", split)}}
+        for split in ("train", "valid")
+    }
+
+
 @pytest.mark.parametrize("record", [{}, {"label_noise": [[0, 0, 6], [1, 1, 2]]}])
 def test_without_known_wrong_labels_nothing_is_evaluated(record, tmp_path, monkeypatch, capsys):
     evals = {"evals": {"test": {}, "test_best": {}}}

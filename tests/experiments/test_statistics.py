@@ -76,7 +76,6 @@ def test_holm_keeps_the_rate_of_any_false_finding():
 
 
 def test_crossed_differences_are_paired_by_seed_on_the_same_examples():
-    """And their interval is wider than that over seeds alone where examples differ more."""
     rng, n = np.random.default_rng(3), 400
     labels = rng.integers(4, size=n)
 
@@ -97,3 +96,22 @@ def test_crossed_differences_are_paired_by_seed_on_the_same_examples():
     assert found["accuracy"].low < found["accuracy"].value < found["accuracy"].high
     assert {"accuracy", "nll", "brier", "ece"} <= set(found)
     assert statistics.crossed({0: ours[0]}, {1: theirs[1]}) == {}
+
+
+def test_what_two_methods_share_by_seed_or_by_example_does_not_widen_a_crossed_interval():
+    """Seeds and examples differ by far more than the methods, which differ by 2 % of examples."""
+    rng, n = np.random.default_rng(0), 2000
+    ranks, solved = rng.permutation(n) / n, {0: 0.3, 1: 0.5, 2: 0.9}
+
+    def predictions(share):
+        logits = np.where(ranks < share, 1.0, -1.0)[:, None] * [1.0, 0.0]
+        return Predictions(study.Path("x.npz"), np.arange(n), np.zeros(n, int), logits)
+
+    ours = {seed: predictions(share + 0.02) for seed, share in solved.items()}
+    theirs = {seed: predictions(share) for seed, share in solved.items()}
+    found = statistics.crossed(ours, theirs)["accuracy"]
+    assert found.value == pytest.approx(0.02)
+    # Seeds have one difference, and each is of 40 of 2,000 images: the error of their mean is that
+    # of a third of 120 independent images. Unpaired seeds would have an error of 0.25.
+    error = np.sqrt(0.02 * (1 - 0.06) / 3 / n)
+    assert 2 * error < found.high - found.low < 10 * error

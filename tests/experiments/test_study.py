@@ -179,6 +179,47 @@ def test_a_primary_comparison_without_runs_counts_in_the_correction():
     assert f" | {p:.2g} | {2 * p:.2g} |" in text
 
 
+def test_a_primary_comparison_that_diverged_counts_in_the_correction():
+    values = VALUES | {
+        "hom": {1.0: [(0.5, np.nan), *VALUES["hom"][1.0][1:]], 4.0: VALUES["hom"][4.0]}
+    }
+    primary = tuple(Primary("het_diag", metric, "hom", "last") for metric in ("accuracy", "nll"))
+    text = table.text(TINY._replace(primary=primary), complete_results(values), PAPER)
+    assert re.search(r"\| accuracy of het_diag - hom, last \| 3 \| .*\| nan \| 1 \|", text)
+    p = stats.ttest_rel([-0.4, -0.4, -0.4], [-0.5, -0.4, -0.7]).pvalue
+    assert f"| {p:.2g} | {2 * p:.2g} |" in text
+
+
+def test_a_primary_comparison_is_of_the_regime_that_it_names():
+    results = [
+        result._replace(
+            results=result.results
+            | {"evals": result.results["evals"] | {"shifted": {"accuracy": 0.25, "nll": 2.0}}}
+        )
+        for result in complete_results(VALUES)
+    ]
+    chosen = TINY._replace(
+        regimes={"shifted": Regime(select="valid", report="shifted"), **TINY.regimes},
+        primary=(Primary("het_diag", "accuracy", "hom", "last"),),
+    )
+    text = table.text(chosen, results, PAPER)
+    assert "| accuracy of het_diag - hom, last | 3 | +0.0400 ± 0.0248 |" in text
+
+
+def test_a_row_that_equals_the_reference_has_no_part_in_what_could_be_found():
+    same = TINY.rows[1]._replace(name="same")
+    results = complete_results(VALUES)
+    results += [
+        result._replace(job=result.job._replace(row="same"))
+        for result in results
+        if result.job.row == "hom"
+    ]
+    chosen = TINY._replace(rows=(*TINY.rows, same), metrics=("accuracy",))
+    text = table.text(chosen, results, PAPER)
+    assert "| same | 3 |" in text
+    assert f"correction: accuracy {statistics.detectable_difference(0.01, 3):.4f}." in text
+
+
 def test_runs_of_several_commits_are_named_by_row():
     def of_commits(commits):
         return [

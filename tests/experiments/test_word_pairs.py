@@ -10,6 +10,7 @@ from gaussians import latent
 
 from experiments.dataset_curation import lexicon, word_pairs
 from heteroscedastic import latent as latent_lib
+from heteroscedastic.analysis.report import comparison
 from heteroscedastic.data.text import words as words_lib
 
 
@@ -31,9 +32,24 @@ def test_the_lexicon_of_a_planted_language_is_found():
     is_planted = found.target // 2 == found.source
     assert found.probs[is_planted].min() > 0.3
     assert found.probs[~is_planted & (found.source >= 0)].max() < 0.1
-    tied = lexicon.common_origins(found)
+    reverse = lexicon.fitted(*corpus()[::-1], num_passes=20)
+    tied = lexicon.common_origins(found, reverse)
     assert tied.tolist() == [[2 * f, 2 * f + 1] for f in range(12)]
-    assert not lexicon.common_origins(found, least_count=10**6).size
+    assert not lexicon.common_origins(found, reverse, least_count=10**6).size
+
+
+def test_a_word_beside_a_translation_is_none_if_the_source_word_is_no_translation_of_it():
+    forward = lexicon.Lexicon(
+        np.array([-1, 0, 0, 0, 1]),
+        np.array([2, 3, 4, 2, 2]),
+        np.array([0.9, 0.4, 0.4, 0.2, 0.9]),
+        np.array([90, 30, 30, 30, 30]),
+    )
+    sources, targets = np.array([3, 4, 2, 2]), np.array([0, 0, 0, 1])
+    reverse = lexicon.Lexicon(sources, targets, np.array([0.8, 0.8, 0.05, 0.1]), np.full(4, 30))
+    assert lexicon.common_origins(forward, reverse).tolist() == [[3, 4]]
+    both_ways = reverse._replace(probs=np.array([0.8, 0.8, 0.1, 0.1]))
+    assert lexicon.common_origins(forward, both_ways).tolist() == [[2, 3], [2, 4], [3, 4]]
 
 
 def test_the_probabilities_are_those_of_the_algorithm_word_by_word():
@@ -83,6 +99,22 @@ def test_words_are_whole_ones_of_the_vocabulary_and_their_pairs_are_planted():
     assert (found.pairs[:, 0] < found.pairs[:, 1]).all()
     whole = collections.Counter(p for target in targets for p in target)
     assert found.counts.tolist() == [whole[name] for name in names]
+
+
+def test_aucs_are_compared_with_that_of_the_probabilities_of_the_same_seed():
+    def tests(*aucs):
+        other = dict(expected=0.5, p=0.25, pairs=3, words=20)
+        partial = ({"partial": None, "partial_p": None}, {"partial": 0.1, "partial_p": 0.02})
+        return {s: other | {"auc": x} | partial[s % 2] for s, x in enumerate(aucs)}
+
+    rows = {"het_pe": {"seen": tests(0.9, 0.8, 0.7), "p_i p_j": tests(0.8, 0.6, 0.7)}}
+    _, _, seen, overlap = word_pairs.lines(rows)
+    mean, half = comparison.paired([0.9, 0.8, 0.7], [0.8, 0.6, 0.7])
+    assert [cell.strip() for cell in seen.strip("|").split("|")] == [
+        *("het_pe", "seen", "3", "3", "20", "0.800 ± 0.100"),
+        *(f"{mean:+.3f} ± {half:.3f}", "0.500 ± 0.000", "0.25", "0.100", "0.02"),
+    ]
+    assert overlap.split("|")[7].strip() == ""
 
 
 @pytest.mark.parametrize("kind", ["diagonal", "low_rank", "parameter_efficient", "everything"])

@@ -66,6 +66,15 @@ def test_logits_work_as_log_probabilities():
     assert report.temperature == pytest.approx(recalibration.temperature(log_probs, labels))
 
 
+def test_an_impossible_label_has_an_infinite_loss_and_no_temperature():
+    log_probs = np.array([[0.0, -np.inf], [0.0, -np.inf], [-0.5, np.log1p(-np.exp(-0.5))]])
+    report = calibration_report([0, 1, 0], log_probs)
+    assert report.accuracy.value == pytest.approx(2 / 3)
+    assert report.nll == (np.inf, np.inf, np.inf)
+    assert np.isfinite([*report.brier, *report.overconfidence, report.ece]).all()
+    assert np.isnan([report.temperature, report.scaled_nll, report.scaled_ece]).all()
+
+
 def test_bad_input_is_named():
     labels, log_probs = outputs(10)
     with pytest.raises(ValueError, match="num_bins is 0"):

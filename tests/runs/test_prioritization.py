@@ -21,6 +21,7 @@ from heteroscedastic.distributed.preemption import Agreement
 from heteroscedastic.runs import (
     assembly,
     by_example,
+    checkpoint,
     compiled,
     loaded_run,
     loop,
@@ -707,6 +708,35 @@ def test_the_last_weights_of_a_target_that_saw_nothing_held_out_are_no_error(dat
     data = {"data.seed": 0, **data}
     run = assembly.build(config(scores="target_final", target=str(trained()), overrides=data))
     assert prioritization.Target(run).saved.directory == trained()
+
+
+def test_the_target_of_excess_may_have_the_examples_of_validation_but_not_those_of_test(trained):
+    settings = dict(choice="excess", score="loss", scores="evaluation", target=str(trained()))
+    splits = dict(train="train[90%:]", valid="train[:40%]", test="test")
+    data = {"data.validation_fraction": 0.0, "data.splits": splits}
+    prioritization.Target(assembly.build(config(overrides=data, **settings)))
+    data["data.splits"] = dict(train="train[90%:]", valid="test", test="train[:40%]")
+    run = assembly.build(config(overrides=data, **settings))
+    with pytest.raises(ValueError, match=r"was trained on \d+ examples of this run's split 'test'"):
+        prioritization.Target(run)
+
+
+def test_a_target_without_its_last_weights_is_an_error_before_anything_is_written(
+    trained, tmp_path
+):
+    target = shutil.copytree(trained(), tmp_path / "target")
+    shutil.rmtree(target / "checkpoints")
+    with pytest.raises(checkpoint.CheckpointError):
+        loop.train(config(scores="target_final", target=str(target)), str(tmp_path / "run"))
+    assert not (tmp_path / "run").exists()
+
+
+def test_the_steps_that_a_target_traced_need_not_be_steps_of_its_follower(trained):
+    run = assembly.build(config(scores="target_final", target=str(trained())))
+    saved = loaded_run.read(trained())
+    training = saved.config["training"] | {"profile_steps": (10**6, 10**6)}
+    followed = saved._replace(config=saved.config | {"training": training})
+    assert loaded_run.with_pipeline(followed, run.pipeline).run.config["training"]
 
 
 def test_equal_ids_of_another_stored_split_are_other_examples(trained):

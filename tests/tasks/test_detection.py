@@ -195,6 +195,21 @@ def test_data_without_boxes_or_with_a_background_box_is_an_error():
             schema.check_data(run.config, run.task, pipeline)
 
 
+@pytest.mark.parametrize("split", ["train", "test"])
+def test_images_with_one_number_are_an_error_before_training_if_they_are_evaluated(split):
+    run = assembly.build(CONFIG)
+    content = run.dataset.splits[split]
+    ids = np.arange(len(content.labels), dtype=np.int32)
+    ids[7] = 5
+    changed = content._replace(extras={**content.extras, "image/id": ids})
+    splits = {**run.dataset.splits, split: changed}
+    pipeline = dataclasses.replace(run.pipeline, dataset=run.dataset._replace(splits=splits))
+    if split == "train":
+        return schema.check_data(run.config, run.task, pipeline)
+    with pytest.raises(ValueError, match="2 images of an evaluation have the id 5, "):
+        schema.check_data(run.config, run.task, pipeline)
+
+
 def test_boxes_of_training_without_an_area_are_counted_and_logged():
     run = assembly.build(CONFIG)
     train = run.dataset.splits["train"]

@@ -153,7 +153,7 @@ def _paper_table(run_set: RunSet, measured: Measured, paper: dict[str, Any]) -> 
 def _arrow(metric: str) -> str:
     """The name of a metric with an arrow in the better direction, if there is one."""
     name = metric.removesuffix(", scaled")
-    if name in ("fitted temperature", "confidence", "beam_confidence"):
+    if name in ("fitted temperature", "confidence", "beam_confidence", "objectness"):
         return metric
     return f"{metric}\u00a0{'↓' if name in metrics.LOWER_IS_BETTER else '↑'}"
 

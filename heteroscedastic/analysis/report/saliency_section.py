@@ -18,7 +18,7 @@ from heteroscedastic.runs import loaded_run as loaded_run_lib
 from heteroscedastic.runs.loaded_run import LoadedRun
 
 _NUM_EXPLAINED, _NUM_IMAGES = 2, 3  # pairs or labels, and images of each
-_TITLE = "Where it doubts"
+_TITLE = "Where the noise is large"
 _OF = {  # what is explained by link, and its variance
     "softmax": (
         "the class pairs that the section about correlated noise ranks first",

@@ -142,5 +142,6 @@ def test_main_metrics_have_intervals_and_the_others_are_folded():
 
 def test_an_arrow_shows_the_better_direction_where_there_is_one():
     names = ("accuracy", "nll, scaled", "objectness_deviation", "confidence", "beam_confidence")
+    names += "detection_ece", "objectness"
     arrows = [results_section._arrow(name)[len(name) :].strip() for name in names]
-    assert arrows == ["↑", "↓", "↓", "", ""]
+    assert arrows == ["↑", "↓", "↓", "", "", "↓", ""]

@@ -58,7 +58,7 @@ def test_it_shows_the_images_with_the_largest_variance_of_the_first_pairs(
     )
     html = page.page("title", "", [found])
     assert len(html) < 2**21  # less than 2 MB
-    assert "Where it doubts" in html
+    assert "Where the noise is large" in html
     for text in re.findall(r"class=\"note\">([^<]*)", html):
         assert text.endswith(".")
 
