@@ -238,17 +238,21 @@ def _notes(chosen, metrics, comparisons):
     ranges = []
     for metric in metrics:
         values = [c.detectable for (_, name), c in tested.items() if name == metric]
-        values = [x for x in values if x > 0]  # it is 0 for rows that do not differ
+        values = [x for x in values if x > 0]  # it is 0 where all seeds differ alike
         if values:
             low, high = (f"{x:.4f}" for x in (min(values), max(values)))
             ranges.append(f"{metric} {low}" + (f" to {high}" if high != low else ""))
-    return [
+    lines = [
         "",
         f"\\* p < {statistics.LEVEL} after Holm's correction over the {len(tested)} comparisons"
         " above (paired t-tests). The intervals are not corrected.",
-        f"Differences that a test finds with a probability of {statistics.POWER:.0%}, before the"
-        f" correction: {', '.join(ranges)}.",
     ]
+    if ranges:
+        lines.append(
+            f"Differences that a test finds with a probability of {statistics.POWER:.0%}, before"
+            f" the correction: {', '.join(ranges)}."
+        )
+    return lines
 
 
 def _trends(chosen, regime, metrics, seeds):

@@ -54,7 +54,7 @@ def entropy_split(log_probs: Float[np.ndarray, "m *b k"]) -> EntropySplit:
     members = special.log_softmax(_members(log_probs), axis=-1)
     mean = log_mean(members)
     probs = np.exp(members)
-    with np.errstate(invalid="ignore"):  # of two classes that have the probability 0
+    with np.errstate(invalid="ignore"):  # of a class whose probability is 0
         divergence = np.sum(np.where(probs > 0, probs * (members - mean), 0.0), axis=-1)
     return EntropySplit(
         total=_entropy(mean),

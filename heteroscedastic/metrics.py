@@ -121,7 +121,8 @@ def _multiclass(
 ) -> MulticlassSums:
     own = jnp.take_along_axis(scores, labels[..., None], axis=-1)
     others_above = jnp.sum(~(scores < own), axis=-1) - 1
-    others_above = jnp.where(jnp.isnan(own[..., 0]), scores.shape[-1] + 5, others_above)
+    is_known = ~jnp.any(jnp.isnan(scores), axis=-1)
+    others_above = jnp.where(is_known, others_above, scores.shape[-1] + 5)
     correct = (others_above < 1).astype(scores.dtype)
     hot = jax.nn.one_hot(labels, scores.shape[-1], dtype=scores.dtype)
     confidence = jnp.max(probs, axis=-1)

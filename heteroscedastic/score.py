@@ -58,9 +58,9 @@ def margin(
       logits: log-probabilities up to a constant per example.
       labels: ignored.
     """
-    probs = jax.nn.softmax(logits, axis=-1)
-    one_class = [(0, 0)] * (probs.ndim - 1) + [(0, 1)]  # is certain: it has no second probability
-    largest, _ = jax.lax.top_k(jnp.pad(probs, one_class), 2)
+    if logits.shape[-1] == 1:  # certain, and without a second probability
+        return jnp.zeros(logits.shape[:-1], logits.dtype)
+    largest, _ = jax.lax.top_k(jax.nn.softmax(logits, axis=-1), 2)
     return 1 - (largest[..., 0] - largest[..., 1])
 
 

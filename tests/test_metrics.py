@@ -262,6 +262,8 @@ def test_nan_logits_are_never_correct(label):
     assert np.isnan(result["nll"])
     one = metrics.means(multiclass(jnp.array([[jnp.nan]]), jnp.zeros(1, int), jnp.ones(1)))
     assert one["accuracy"] == one["top5_accuracy"] == 0
+    sigmoid = metrics.means(multiclass_sigmoid(logits[1:], jnp.zeros(1, int), jnp.ones(1)))
+    assert sigmoid["accuracy"] == sigmoid["top5_accuracy"] == 0
     listed = metrics.means(metrics.multilabel(logits, jnp.array([[label], [-1]]), jnp.ones(2)))
     assert listed["exact"] == listed["top1_hit"] == 0
     assert listed["label_accuracy"] == 0  # 5 says that it is a label, and is not

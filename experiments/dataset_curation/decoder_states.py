@@ -30,7 +30,11 @@ def main() -> None:
     flags = parser.parse_args()
     out = files.as_path(flags.out)
     directory = files.as_path(flags.runs) / _STUDY / _TABLE
-    chosen = run.with_rows(study.table(_STUDY, _TABLE), flags.rows)
+    table = study.table(_STUDY, _TABLE)
+    chosen = run.with_rows(table, flags.rows)
+    if not chosen.rows:
+        names = [row.name for row in table.rows]
+        raise SystemExit(f"no row matches {flags.rows}; the rows are {names}.")
     jobs = study.jobs(chosen, flags.scale, directory)
     for job in jobs:
         name = f"{features.STATES}{job.row}_{job.seed}"

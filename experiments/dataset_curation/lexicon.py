@@ -69,8 +69,8 @@ def common_origins(
 ) -> Int[np.ndarray, "m 2"]:
     """The pairs of target words, the smaller first, that translate one source word.
 
-    Words such as "his" or "by" have no word of the source, and are then taken for translations of
-    those that occur beside them. These are no translations of "his" in turn.
+    A word such as "his" or "by" may translate no word of the source. The lexicon then has it as a
+    translation of source words that occur beside it, which are no translations of it in turn.
 
     Args:
       lexicon: of sentence pairs.
@@ -82,7 +82,8 @@ def common_origins(
     back = set(zip(reverse.target[is_back].tolist(), reverse.source[is_back].tolist()))
     is_known = (lexicon.probs >= least_prob) & (lexicon.counts >= least_count)
     is_known &= lexicon.source != _NO_WORD
-    is_known &= [pair in back for pair in zip(lexicon.source.tolist(), lexicon.target.tolist())]
+    pairs_of_words = zip(lexicon.source.tolist(), lexicon.target.tolist())
+    is_known &= np.array([pair in back for pair in pairs_of_words], bool)
     source, target = lexicon.source[is_known], lexicon.target[is_known]
     pairs = set()
     for word in np.unique(source):

@@ -97,11 +97,11 @@ def with_nones(config: ConfigDict, words: Sequence[str]) -> dict[str, Any]:
       ValueError: the config has no such setting, or a later argument sets a part of it.
     """
     config_value, overrides = _config_arguments(words)
-    last = {name: (i, value) for i, (name, value) in enumerate(overrides)}
-    names = [name for name, (_, value) in last.items() if _is_none(f"config.{name}", value)]
+    latest = {name: (i, value) for i, (name, value) in enumerate(overrides)}
+    names = [name for name, (_, value) in latest.items() if _is_none(f"config.{name}", value)]
     for name in names:
-        for other, (i, _) in last.items():
-            if other.startswith(f"{name}.") and i > last[name][0]:
+        for other, (i, _) in latest.items():
+            if other.startswith(f"{name}.") and i > latest[name][0]:
                 raise ValueError(
                     f"--config.{name}=None leaves out the section of which --config.{other} sets a"
                     " part; remove one of the two."

@@ -42,14 +42,13 @@ def calibration_report(
     """Accuracy, proper scores and calibration errors, with intervals over the examples.
 
     The expected calibration error has no interval, because its estimate is biased upwards and its
-    bootstrap distribution more so; `overconfidence` has neither problem.
+    bootstrap distribution more so; `overconfidence` has neither problem. If a label has the
+    probability 0, the NLL is inf, and what needs a temperature is nan.
 
     Args:
       labels: class of each example, integers [n] from 0 to k - 1.
       log_probs: log-probability of each class, [n, k], in nats; logits of a softmax also work.
       num_bins: of the two expected calibration errors.
-
-    If a label has the probability 0, the NLL is inf and what needs a temperature is nan.
 
     Raises:
       ValueError: the shapes do not match, a label is not a class, or an output is not a

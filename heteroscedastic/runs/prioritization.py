@@ -202,8 +202,8 @@ class Target:
         Raises:
           FileNotFoundError: the directory holds no complete run.
           ValueError: the target has other classes, other examples or another number of epochs, or
-            was trained on examples that the run holds out; of `excess`, whose target is of other
-            examples, on those that it reports.
+            was trained on examples that the run holds out, of `excess` on those that it holds out
+            for other than validation.
           CheckpointError: the last checkpoint of the target is missing or cannot be read.
         """
         self._run, self._name = run, run.config["prioritization"]["target"]
@@ -275,12 +275,14 @@ class Target:
             # The examples of a holdout loss may be those of validation.
             validation = self._run.config["validation"]
             allowed.add(validation["split"] if validation else "valid")
+        remedy = "give both runs the same config.data (seed, validation_fraction, splits)"
+        if self._run.target_scores_are_read:
+            remedy = "train the target on other examples"
         for split in self._run.dataset.splits:
             if split not in allowed and len(ids := self._seen(split)):
                 raise ValueError(
                     f"{self._label} was trained on {len(ids):,} examples of this run's split"
-                    f" {split!r}, such as id {ids[0]}, which its scores would leak; give both runs"
-                    " the same config.data (seed, validation_fraction, splits)."
+                    f" {split!r}, such as id {ids[0]}, which its scores would leak; {remedy}."
                 )
 
     def log_shared(self) -> None:

@@ -218,6 +218,13 @@ def test_a_row_that_equals_the_reference_has_no_part_in_what_could_be_found():
     text = table.text(chosen, results, PAPER)
     assert "| same | 3 |" in text
     assert f"correction: accuracy {statistics.detectable_difference(0.01, 3):.4f}." in text
+    alone = table.text(
+        chosen._replace(rows=(TINY.rows[0], same)),
+        [result for result in results if result.job.row != "het_diag"],
+        PAPER,
+    )
+    assert "over the 1 comparisons" in alone
+    assert "finds with a probability" not in alone
 
 
 def test_runs_of_several_commits_are_named_by_row():

@@ -145,6 +145,12 @@ def test_missing_states_are_an_error_that_names_the_command(monkeypatch, tmp_pat
     message = r"error: .*no complete run; .*--table=smoothing_multi30k --scale=cpu --rows original"
     with pytest.raises(SystemExit, match=message):
         decoder_states.main()
+    monkeypatch.setattr("sys.argv", [*words, "--rows", "hard*"])
+    with pytest.raises(SystemExit, match="--rows hard"):
+        decoder_states.main()
+    monkeypatch.setattr("sys.argv", [*words, "--rows", "soft"])
+    with pytest.raises(SystemExit, match=r"no row matches \['soft'\]; the rows are \['original', "):
+        decoder_states.main()
 
 
 LINES = [
@@ -290,7 +296,7 @@ def test_the_pairs_of_words_of_a_table_are_tested(finished, monkeypatch, tmp_pat
     monkeypatch.setattr(word_pairs.study, "jobs", lambda *_: finished[:1])
     monkeypatch.setattr(word_pairs, "_LEAST_COUNT", 1)
     every = np.stack(np.triu_indices(12, 1), axis=1)  # spelled numbers have no synonyms
-    monkeypatch.setattr(word_pairs.lexicon, "common_origins", lambda _: every)
+    monkeypatch.setattr(word_pairs.lexicon, "common_origins", lambda *_: every)
     monkeypatch.setattr(word_pairs.lexicon, "rarely_together", lambda pairs, _: pairs[:2])
     monkeypatch.setattr("sys.argv", ["word_pairs", "--save"])
     word_pairs.main()
