@@ -38,8 +38,43 @@ def compared(ours: Mapping[int, float], theirs: Mapping[int, float]) -> Comparis
     differences = np.subtract(first, second)
     deviation = float(differences.std(ddof=1))
     # Without any spread the t-test divides by zero: equal methods, or a difference beyond doubt.
-    p = float(stats.ttest_1samp(differences, 0.0).pvalue) if deviation else float(mean == 0)
+    t = mean / (deviation / np.sqrt(len(seeds))) if deviation else 0.0
+    p = float(2 * stats.t.sf(abs(t), len(seeds) - 1)) if deviation else float(mean == 0)
     return Comparison(mean, half, p, detectable_difference(deviation, len(seeds)), len(seeds))
+
+
+class Differences:
+    """The differences that a command prints, and those that its tests could have found."""
+
+    def __init__(self) -> None:
+        self._by_column: dict[str, list[Comparison]] = {}
+
+    def add(self, column: str, found: Comparison) -> None:
+        """Counts a comparison of a column."""
+        self._by_column.setdefault(column, []).append(found)
+
+    def cell(
+        self, column: str, ours: Mapping[int, float], theirs: Mapping[int, float], digits: int = 4
+    ) -> str:
+        """The difference as text, see `comparison.difference`; counts it."""
+        self.add(column, compared(ours, theirs))
+        return comparison.difference(ours, theirs, digits)
+
+    def detectable(self) -> list[str]:
+        """The line after a table; none if no column has a test."""
+        ranges = []
+        for column, comparisons in self._by_column.items():
+            # nan without a test, and 0 where all seeds differ alike.
+            values = [c.detectable for c in comparisons if c.detectable > 0]
+            if values:
+                low, high = (f"{x:.4f}" for x in (min(values), max(values)))
+                ranges.append(f"{column} {low}" + (f" to {high}" if high != low else ""))
+        if not ranges:
+            return []
+        return [
+            f"Differences that a paired t-test finds with a probability of {POWER:.0%}, before any"
+            f" correction: {', '.join(ranges)}."
+        ]
 
 
 def unpaired_p(ours: list[float], theirs: list[float]) -> float:

@@ -235,24 +235,17 @@ def _notes(chosen, metrics, comparisons):
     tested = {key: c for key, c in comparisons.items() if np.isfinite(c.detectable)}
     if not tested:
         return []
-    ranges = []
+    differences = statistics.Differences()
     for metric in metrics:
-        values = [c.detectable for (_, name), c in tested.items() if name == metric]
-        values = [x for x in values if x > 0]  # it is 0 where all seeds differ alike
-        if values:
-            low, high = (f"{x:.4f}" for x in (min(values), max(values)))
-            ranges.append(f"{metric} {low}" + (f" to {high}" if high != low else ""))
-    lines = [
+        for (_, name), found in tested.items():
+            if name == metric:
+                differences.add(metric, found)
+    return [
         "",
         f"\\* p < {statistics.LEVEL} after Holm's correction over the {len(tested)} comparisons"
         " above (paired t-tests). The intervals are not corrected.",
+        *differences.detectable(),
     ]
-    if ranges:
-        lines.append(
-            f"Differences that a test finds with a probability of {statistics.POWER:.0%}, before"
-            f" the correction: {', '.join(ranges)}."
-        )
-    return lines
 
 
 def _trends(chosen, regime, metrics, seeds):
@@ -332,6 +325,7 @@ def _changes_of_choice(before, after, job_results):
         columns = [f"by {after.select_metric} less by {before.select_metric}", "seeds", *metrics]
         lines += ["", f"**{name}**", "", "| " + " | ".join(columns) + " |"]
         lines += ["|" + " --- |" * len(columns)]
+        differences = statistics.Differences()
         new, old = (
             study.tuned_results(job_results, regime, chosen.select_metric)
             for chosen in (after, before)
@@ -339,15 +333,17 @@ def _changes_of_choice(before, after, job_results):
         for row in after.rows:
             seeds = [seed for r, seed in new if r == row.name]
             cells = [
-                difference(
+                differences.cell(
+                    metric,
                     *(
                         {s: metric_values.value(x[row.name, s], regime, metric) for s in seeds}
                         for x in (new, old)
-                    )
+                    ),
                 )
                 for metric in metrics
             ]
             lines.append("| " + " | ".join([row.name, str(len(seeds)), *cells]) + " |")
+        lines += ["", *differences.detectable()]
     return lines
 
 

@@ -13,10 +13,9 @@ import functools
 import numpy as np
 from scipy import special
 
-from experiments import derived, study
+from experiments import derived, statistics, study
 from experiments.correlated_label_noise import noise_pairs
 from heteroscedastic import files, user_errors
-from heteroscedastic.analysis.report import comparison
 
 _COLUMNS = (
     "nll, other classes",
@@ -59,6 +58,7 @@ def main() -> None:
     flags = parser.parse_args()
     chosen, results = noise_pairs.table_results(flags)
     saved = derived.Derived(__file__, flags, [result.job for result in results])
+    differences = statistics.Differences()
     print(f"| regime | method | {' | '.join(_COLUMNS)} |")
     print("|" + " --- |" * (len(_COLUMNS) + 2))
     for name, regime in study.tested_regimes(chosen).items():
@@ -82,11 +82,12 @@ def main() -> None:
             print(f"| {name} | {row} | {' | '.join(f'{v:.3f}' for v in values.mean(axis=0))} |")
             if row != chosen.reference:
                 theirs = np.array([columns[chosen.reference, seed] for seed in seeds])
-                differences = [
-                    "{:+.3f} ± {:.3f}".format(*comparison.paired(*pair))
-                    for pair in zip(values.T.tolist(), theirs.T.tolist())
+                cells = [
+                    differences.cell(column, dict(zip(seeds, a)), dict(zip(seeds, b)), 3)
+                    for column, a, b in zip(_COLUMNS, values.T.tolist(), theirs.T.tolist())
                 ]
-                print(f"| {name} | {row} - {chosen.reference} | {' | '.join(differences)} |")
+                print(f"| {name} | {row} - {chosen.reference} | {' | '.join(cells)} |")
+    print("\n".join(["", *differences.detectable()]))
     if flags.save:
         saved.save()
 

@@ -15,7 +15,7 @@ import functools
 
 import jax
 
-from experiments import derived, study
+from experiments import derived, statistics, study
 from experiments.correlated_label_noise.noise_pairs import (
     reported_checkpoint,
     table_parser,
@@ -58,7 +58,7 @@ def main() -> None:
     saved = derived.Derived(__file__, flags, [result.job for result in results])
     print("| " + " | ".join(_COLUMNS).format(chosen.reference) + " |")
     print("|" + " --- |" * len(_COLUMNS))
-    memorisation = []
+    memorisation, differences = [], statistics.Differences()
     for regime_name, regime in study.tested_regimes(chosen).items():
         checkpoint, reference = reported_checkpoint(results, regime), {}
         tuned = study.tuned_results(results, regime, chosen.select_metric)
@@ -74,12 +74,12 @@ def main() -> None:
                         train[seed], valid[seed] = of_run["train"], of_run["valid"]
             if row == chosen.reference:
                 reference = train
-            for line in _lines(train, reference):
+            for line in _lines(train, reference, differences):
                 print("| " + " | ".join([regime_name, row, *line]) + " |", flush=True)
             memorisation.append(
                 [regime_name, row, *_predicted_fractions(train), *_predicted_fractions(valid)]
             )
-    print()
+    print("\n".join(["", *differences.detectable(), ""]))
     for line in (_MEMORISATION_COLUMNS, ["---"] * len(_MEMORISATION_COLUMNS), *memorisation):
         print("| " + " | ".join(line) + " |")
     saved.print_left_out()
@@ -114,25 +114,27 @@ def _predicted_fractions(summaries: dict[int, dict]) -> list[str]:
     return [comparison.spread([f[kind] for f in fractions]) for kind in ("right", "wrong")]
 
 
-def _lines(summaries: dict[int, dict], reference: dict[int, dict]) -> list[list[str]]:
+def _lines(
+    summaries: dict[int, dict], reference: dict[int, dict], differences: statistics.Differences
+) -> list[list[str]]:
     """The cells after the method, one line per score."""
 
     def values(by_seed, score, measure="average_precision"):
         return {seed: by_seed[seed]["scores"][score][measure] for seed in seeds}
 
-    def difference(score, baseline, baseline_score=_BASELINE):
+    def difference(column, score, baseline, baseline_score=_BASELINE):
         if score == baseline_score and baseline is summaries:
             return ""
-        return comparison.difference(values(summaries, score), values(baseline, baseline_score))
+        return differences.cell(column, values(summaries, score), values(baseline, baseline_score))
 
     seeds = sorted(set(summaries) & set(reference))
     return [
         [
             score,
             comparison.spread(list(values(summaries, score).values())),
-            difference(score, summaries),
-            "" if summaries is reference else difference(score, reference),
-            difference(score, reference, score),
+            difference("- own margin", score, summaries),
+            "" if summaries is reference else difference("- margin", score, reference),
+            difference("- the same score", score, reference, score),
             comparison.spread(list(values(summaries, score, "precision_at_errors").values())),
         ]
         for score in (summaries[seeds[0]]["scores"] if seeds else ())

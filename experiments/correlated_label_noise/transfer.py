@@ -24,7 +24,7 @@ import numpy as np
 
 from experiments import paper_numbers, statistics, study
 from experiments.study import Regime, Row, Scale, Table
-from heteroscedastic.analysis.report.comparison import difference, spread
+from heteroscedastic.analysis.report.comparison import spread
 from heteroscedastic.data.storage import vtab
 
 _SMALL = 96  # image side in pixels below which BiT uses the smaller resolution
@@ -206,7 +206,7 @@ def text(by_head: dict[str, dict[str, dict[int, float]]], paper: dict[str, str])
 
 def _table(title, columns, by_head, paper):
     by_column = [scores(by_head, tasks) for tasks in columns.values()]
-    reference = next(iter(by_head))
+    reference, differences = next(iter(by_head)), statistics.Differences()
     heads = [title, *columns, *(["paper, all"] if paper else [])]
     counts = [str(len(means[reference])) for means in by_column]
     num_seeds = ["seeds", *counts, *(["-"] if paper else [])]
@@ -217,17 +217,18 @@ def _table(title, columns, by_head, paper):
     ]
     for head in by_head:
         cells = [f"from {head}"]
-        for means in by_column:
+        for column, means in zip(columns, by_column, strict=True):
             ours, theirs = means[head], means[reference]
             cell = spread(list(ours.values()), 2)
             if head != reference:
                 p = statistics.unpaired_p(list(ours.values()), list(theirs.values()))
-                cell += f" ({difference(ours, theirs, 2)}" + (
+                cell += f" ({differences.cell(column, ours, theirs, 2)}" + (
                     ")" if np.isnan(p) else f", p {p:.2g})"
                 )
             cells.append(cell)
         lines.append("| " + " | ".join(cells + ([paper.get(head, "-")] if paper else [])) + " |")
-    return lines
+    note = differences.detectable()
+    return lines + (["", *note] if note else [])
 
 
 TABLES = {

@@ -11,7 +11,7 @@ the confidence less the accuracy of words of a frequency minus that of the most 
 import functools
 from typing import Any
 
-from experiments import derived, study
+from experiments import derived, statistics, study
 from heteroscedastic import files, user_errors
 from heteroscedastic.analysis.report import comparison
 from heteroscedastic.analysis.uncertainty import by_token
@@ -38,6 +38,7 @@ def main() -> None:
         for kind, found in (saved.of(job, _EVALUATION, compute) or {}).items():
             for group, measures in found.items():
                 groups.setdefault(kind, {}).setdefault(group, {})[job.seed] = measures
+    differences = statistics.Differences()
     print("| tokens | runs | number | confidence minus accuracy | ECE | floor | difference |")
     print("|" + " --- |" * 7)
     for kind, of_kind in groups.items():
@@ -56,8 +57,13 @@ def main() -> None:
                 comparison.spread([x[measure] for x in each], 4) for measure in ("ece", "ece_floor")
             ]
             is_compared = largest not in (None, group)
-            cells += [comparison.difference(excess[group], excess[largest]) if is_compared else ""]
+            cells.append(
+                differences.cell("difference", excess[group], excess[largest])
+                if is_compared
+                else ""
+            )
             print("| " + " | ".join(cells) + " |")
+    print("\n".join(["", *differences.detectable()]))
     if flags.save:
         saved.save()
 

@@ -30,7 +30,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 from scipy import stats
 
-from experiments import derived, study
+from experiments import derived, statistics, study
 from experiments.dataset_curation import lexicon
 from heteroscedastic import files, user_errors
 from heteroscedastic import latent as latent_lib
@@ -258,6 +258,7 @@ def lines(rows: Mapping[str, Mapping[str, Mapping[int, Mapping[str, Any]]]]) -> 
     columns = "row", "measure", "runs", "pairs", "words", "rank AUC", f"- {_OVERLAP}", "by chance"
     columns += "largest p", f"beyond {_OVERLAP}", "largest p"
     printed = ["| " + " | ".join(columns) + " |", "|" + " --- |" * len(columns)]
+    differences = statistics.Differences()
     for row, measures_of_row in rows.items():
         of_overlap = {seed: t["auc"] for seed, t in measures_of_row[_OVERLAP].items()}
         for measure, by_seed in measures_of_row.items():
@@ -265,14 +266,18 @@ def lines(rows: Mapping[str, Mapping[str, Mapping[int, Mapping[str, Any]]]]) -> 
             aucs = {seed: t["auc"] for seed, t in by_seed.items()}
             cells = [row, measure, str(len(tests)), str(tests[0]["pairs"]), str(tests[0]["words"])]
             cells.append(comparison.spread(list(aucs.values()), 3))
-            cells.append("" if measure == _OVERLAP else comparison.difference(aucs, of_overlap, 3))
+            cells.append(
+                ""
+                if measure == _OVERLAP
+                else differences.cell(f"- {_OVERLAP}", aucs, of_overlap, 3)
+            )
             cells.append(comparison.spread([t["expected"] for t in tests], 3))
             cells.append(f"{max(t['p'] for t in tests):.2g}")
             known = [t for t in tests if t["partial"] is not None and np.isfinite(t["partial"])]
             cells.append(comparison.spread([t["partial"] for t in known], 3) if known else "-")
             cells.append(f"{max(t['partial_p'] for t in known):.2g}" if known else "-")
             printed.append("| " + " | ".join(cells) + " |")
-    return printed
+    return [*printed, "", *differences.detectable()]
 
 
 if __name__ == "__main__":

@@ -11,8 +11,6 @@ paper's numbers. Holm's correction is over all that is printed.
 
 from collections.abc import Iterable
 
-import numpy as np
-
 from experiments import metric_values, statistics, study
 from experiments.sample_prioritization import rows
 from heteroscedastic import files, user_errors
@@ -131,15 +129,14 @@ def main() -> None:
                 of_paper = paper_difference(flags.data, pair, metric)
                 cells.append("" if of_paper is None else f"{of_paper:+.4f}")
         print(f"| {' | '.join(cells)} |")
-    detectable = []
-    for metric in _METRICS:
-        of_metric = [c.detectable for (_, name), c in compared.items() if name == metric]
-        detectable.append(f"{metric} {np.nanmin(of_metric):.4f} to {np.nanmax(of_metric):.4f}")
+    differences = statistics.Differences()
+    for (_, metric), found in compared.items():
+        differences.add(metric, found)
     print(
         f"\n\\* p < {statistics.LEVEL} after Holm's correction over the {len(compared)} comparisons"
-        f" above.\nDifferences that a test finds with a probability of {statistics.POWER:.0%},"
-        f" before the correction: {', '.join(detectable)}."
+        " above."
     )
+    print("\n".join(differences.detectable()))
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from experiments import study
+from experiments import statistics, study
 from experiments.correlated_label_noise import label_errors
 from heteroscedastic.analysis.report.comparison import paired, spread
 
@@ -24,7 +24,8 @@ def summaries(*values):
 
 def test_differences_are_paired_by_common_seeds():
     reference, ours = summaries(0.2, 0.3, 0.7), summaries(0.4, 0.6)
-    margin, other = label_errors._lines(ours, reference)
+    differences = statistics.Differences()
+    margin, other = label_errors._lines(ours, reference, differences)
     mean, half = paired([0.4, 0.6], [0.2, 0.3])
     assert margin == [
         "margin",
@@ -37,14 +38,20 @@ def test_differences_are_paired_by_common_seeds():
     assert other[4] == margin[4]
     assert other[2] == "+0.1000 ± 0.0000"
     assert other[3] == f"{0.35:+.4f} ± {half:.4f}"
+    # Those that are 0.1 in each seed have none.
+    detectable = statistics.compared({0: 0.4, 1: 0.6}, {0: 0.2, 1: 0.3}).detectable
+    assert differences.detectable()[0].endswith(
+        f"correction: - margin {detectable:.4f}, - the same score {detectable:.4f}."
+    )
 
 
 def test_the_reference_is_not_compared_with_itself_and_missing_seeds_have_no_lines():
     reference = summaries(0.2, 0.3)
-    lines = label_errors._lines(reference, reference)
+    differences = statistics.Differences()
+    lines = label_errors._lines(reference, reference, differences)
     assert [line[3:5] for line in lines] == [["", ""], ["", ""]]
-    assert label_errors._lines({}, reference) == []
-    one = label_errors._lines(summaries(0.5), reference)[1]
+    assert label_errors._lines({}, reference, differences) == []
+    one = label_errors._lines(summaries(0.5), reference, differences)[1]
     assert one[2] == "+0.1000"
     assert float(one[3]) == pytest.approx(0.4)
 

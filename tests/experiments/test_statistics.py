@@ -5,6 +5,7 @@ import pytest
 from scipy import stats
 
 from experiments import statistics, study
+from heteroscedastic.analysis.report import comparison
 from heteroscedastic.runs.predictions import Predictions
 
 
@@ -57,6 +58,22 @@ def test_fewer_than_two_pairs_have_no_test():
     found = statistics.compared({0: 1.0}, {0: 0.5})
     assert found.mean == 0.5
     assert np.isnan([found.half, found.p, found.detectable]).all()
+
+
+def test_the_line_of_a_table_has_the_least_and_the_largest_detectable_difference_of_a_column():
+    differences, zero = statistics.Differences(), {0: 0.0, 1: 0.0}
+    assert differences.detectable() == []
+    values = {0: 0.5, 1: 0.7}
+    assert differences.cell("NLL", values, zero) == comparison.difference(values, zero)
+    assert differences.cell("NLL", {0: 0.5, 1: 0.6}, zero, 2) == "+0.55 ± 0.64"
+    differences.cell("NLL", {0: 0.5}, zero)  # has no test
+    differences.cell("ECE", {0: 1.0}, zero)
+    low, high = (statistics.compared({0: 0.5, 1: x}, zero).detectable for x in (0.6, 0.7))
+    assert 0 < low < high
+    assert differences.detectable() == [
+        "Differences that a paired t-test finds with a probability of 80%, before any correction:"
+        f" NLL {low:.4f} to {high:.4f}."
+    ]
 
 
 def test_holm_multiplies_the_smallest_by_the_number_of_tests():

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from gaussians import latent
 
+from experiments import statistics
 from experiments.dataset_curation import lexicon, word_pairs
 from heteroscedastic import latent as latent_lib
 from heteroscedastic.analysis.report import comparison
@@ -108,13 +109,15 @@ def test_aucs_are_compared_with_that_of_the_probabilities_of_the_same_seed():
         return {s: other | {"auc": x} | partial[s % 2] for s, x in enumerate(aucs)}
 
     rows = {"het_pe": {"seen": tests(0.9, 0.8, 0.7), "p_i p_j": tests(0.8, 0.6, 0.7)}}
-    _, _, seen, overlap = word_pairs.lines(rows)
+    _, _, seen, overlap, _, note = word_pairs.lines(rows)
     mean, half = comparison.paired([0.9, 0.8, 0.7], [0.8, 0.6, 0.7])
     assert [cell.strip() for cell in seen.strip("|").split("|")] == [
         *("het_pe", "seen", "3", "3", "20", "0.800 ± 0.100"),
         *(f"{mean:+.3f} ± {half:.3f}", "0.500 ± 0.000", "0.25", "0.100", "0.02"),
     ]
     assert overlap.split("|")[7].strip() == ""
+    detectable = statistics.compared({0: 0.1, 1: 0.2, 2: 0.0}, dict.fromkeys(range(3), 0.0))
+    assert note.endswith(f"correction: - p_i p_j {detectable.detectable:.4f}.")
 
 
 @pytest.mark.parametrize("kind", ["diagonal", "low_rank", "parameter_efficient", "everything"])
