@@ -69,13 +69,7 @@ def read(directory: str | files.Path) -> SavedRun:
             f"{path} holds no complete run: {cause}. Finish the training:"
             f" python main.py --config=CONFIG --workdir={path}"
         )
-    record = run_record.read(path)
-    if not record.results["evals"]:
-        raise ValueError(
-            f"{path} has no evaluations because its config.evals is empty; choose a run that has"
-            " evaluations."
-        )
-    return SavedRun(path, **record._asdict())
+    return SavedRun(path, **run_record.read(path)._asdict())
 
 
 def held_out_evaluation(saved_run: SavedRun, evaluation: str) -> str | None:

@@ -79,7 +79,7 @@ def read(run: str | files.Path, name: str) -> Predictions:
     if fault := _fault(len(record.dataset["class_names"]) if record else None, **fields):
         raise ValueError(f"{path} is damaged ({fault}); {_REMEDY}.")
     _check_stamp(record.results.get("owner") if record else None, path, arrays, stamp)
-    if record is not None and record.config["data"].get("pipeline") == "streaming":
+    if record is not None and _is_stream(record):
         order = np.argsort(fields["ids"], kind="stable")
         fields, extras = ({k: x[order] for k, x in d.items()} for d in (fields, extras))
     is_of_tokens = record is not None and record.config.get("task") == "translation"
@@ -111,7 +111,15 @@ def read_detections(run: str | files.Path, name: str) -> dict[str, np.ndarray]:
         raise ValueError(f"{path} has no detections; choose a run of config.task 'detection'.")
     record = run_record.read_if_complete(files.as_path(run))
     _check_stamp(record.results.get("owner") if record else None, path, arrays, stamp)
+    if record is not None and _is_stream(record):
+        order = np.argsort(arrays["image_ids"], kind="stable")
+        arrays = {name: x[order] for name, x in arrays.items()}
     return arrays
+
+
+def _is_stream(record: run_record.RunRecord) -> bool:
+    """Whether the order of the examples depends on the number of hosts."""
+    return record.config["data"].get("pipeline") == "streaming"
 
 
 def _stored(
@@ -120,6 +128,12 @@ def _stored(
     """The file of an evaluation, its arrays, and the stamp of the run that wrote it."""
     path = files.as_path(run) / "predictions" / f"{name}.npz"
     if not path.exists():
+        record = run_record.read_if_complete(files.as_path(run))
+        if record is not None and not record.config["evals"]:
+            raise FileNotFoundError(
+                f"{run} has no predictions because its config.evals is empty; choose a run that has"
+                " evaluations."
+            )
         saved = ", ".join(names(run))
         remedy = f"choose one of its evaluations: {saved}" if saved else _REMEDY
         raise FileNotFoundError(

@@ -75,7 +75,7 @@ class Task(Protocol):
         ...
 
     def extra_results(self, predictions: Mapping[str, np.ndarray]) -> dict[str, float]:
-        """Metrics of a whole evaluation that no sums over batches give, such as BLEU or AP."""
+        """Metrics of a whole evaluation that no sums over batches give, such as AP."""
         ...
 
     def document(self, predictions: Mapping[str, np.ndarray], data_name: str) -> Any:

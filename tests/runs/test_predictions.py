@@ -11,7 +11,7 @@ from experiments import study
 from heteroscedastic import files
 from heteroscedastic.analysis.uncertainty import calibration, intervals
 from heteroscedastic.data.storage import store
-from heteroscedastic.runs import loop, predictions
+from heteroscedastic.runs import loaded_run, loop, predictions, run_record
 from heteroscedastic.tasks.one_vs_rest import log_normalizer
 from heteroscedastic.tasks.task import bounded
 from heteroscedastic.training import evaluate, step
@@ -172,6 +172,27 @@ def test_a_missing_damaged_or_incompatible_file_is_an_error(tmp_path):
     path.write_bytes(b"PK nothing")
     with pytest.raises(ValueError, match="is damaged"):
         predictions.read(tmp_path, "test")
+
+
+def test_a_run_without_evaluations_has_no_predictions_and_can_be_loaded(tmp_path):
+    config = plain(**{"training.num_epochs": None, "training.num_steps": 1})
+    config["evals"], config["validation"] = {}, None
+    results = loop.train(config, str(tmp_path))
+    with pytest.raises(FileNotFoundError, match=r"config.evals is empty; choose a run that has"):
+        predictions.read(tmp_path, "test")
+    assert int(loaded_run.load(tmp_path).state.step) == results["step"] == 1
+
+
+def test_detections_of_a_stream_are_in_the_order_of_the_images(tmp_path, monkeypatch):
+    (tmp_path / "predictions").mkdir()
+    arrays = dict(image_ids=np.array([7, 2, 5]), scores=np.array([[0.7], [0.2], [0.5]]))
+    np.savez(tmp_path / "predictions" / "test.npz", **arrays)
+    for pipeline, order in (("streaming", [1, 2, 0]), ("resident", [0, 1, 2])):
+        record = run_record.RunRecord({"data": {"pipeline": pipeline}}, {}, {})
+        monkeypatch.setattr(predictions.run_record, "read_if_complete", lambda _, r=record: r)
+        found = predictions.read_detections(tmp_path, "test")
+        for name, x in arrays.items():
+            np.testing.assert_array_equal(found[name], x[order])
 
 
 @pytest.mark.parametrize(

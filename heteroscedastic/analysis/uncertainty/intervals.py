@@ -70,8 +70,13 @@ def resampled_detections(
       runs: predictions of the same images by each; see `runs.predictions.read_detections`.
       num_resamples: r, at least 1.
       seed: of the resamples, the same for all runs.
+
+    Raises:
+      ValueError: the runs are of different images.
     """
     metrics = []
+    if not all(np.array_equal(run["true_boxes"], runs[0]["true_boxes"]) for run in runs):
+        raise ValueError("the runs detect objects of different images; compare them separately.")
     for run in runs:
         found, num_images = coco.matches(run), len(run["image_ids"])
         values = coco.average_precision(found, np.ones((1, num_images)))

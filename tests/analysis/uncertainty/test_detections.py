@@ -61,13 +61,23 @@ def test_a_resample_without_a_box_is_an_error():
         detections.mean_intervals([run], 50)
 
 
+def of_seed(seed):
+    """Detections in the same eight images."""
+    images = random_detections(0, 8)
+    found = random_detections(seed, 8)
+    return images | {name: found[name] for name in ("boxes", "classes", "scores")}
+
+
+def test_runs_of_different_images_are_an_error():
+    with pytest.raises(ValueError, match="different images; compare them separately"):
+        detections.mean_intervals([random_detections(seed, 8) for seed in (0, 1)], 50)
+
+
 def saved_runs(monkeypatch, tmp_path, *configs):
     runs = [SavedRun(tmp_path / str(i), c, {}, {}) for i, c in enumerate(configs)]
     by_directory = {run.directory: run for run in runs}
     monkeypatch.setattr(comparison.loaded_run, "read", by_directory.__getitem__)
-    monkeypatch.setattr(
-        predictions, "read_detections", lambda path, name: random_detections(int(path.name), 8)
-    )
+    monkeypatch.setattr(predictions, "read_detections", lambda path, name: of_seed(int(path.name)))
     arguments = [str(run.directory) for run in runs]
     monkeypatch.setattr(sys, "argv", ["detections", "--num_resamples=50", "--runs", *arguments])
 
@@ -78,7 +88,7 @@ def test_the_command_prints_value_and_ends(monkeypatch, tmp_path, capsys):
     detections.main()
     title, _, *lines = capsys.readouterr().out.splitlines()
     assert title == "test: 95 % intervals by bootstrap over 8 images and t interval over 2 runs"
-    found = detections.mean_intervals([random_detections(seed, 8) for seed in (0, 1)], 50)
+    found = detections.mean_intervals([of_seed(0), of_seed(1)], 50)
     value, low, high = found["ap"]
     assert lines[0].split(maxsplit=1) == ["ap", f"{value:.4f} [{low:.4f}, {high:.4f}]"]
     assert [line.split()[0] for line in lines] == ["ap", "ap50", "ap75", "ar100"]
