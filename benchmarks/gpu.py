@@ -12,7 +12,7 @@ import subprocess
 import sys
 import time
 
-from heteroscedastic import files
+from heteroscedastic import files, user_errors
 from heteroscedastic.user_errors import UserError
 
 # The most important first, as time may end before the last.
@@ -72,6 +72,7 @@ def result(command: str, seconds_left: float) -> dict:
     return record if error is None else record | {"error": error}
 
 
+@user_errors.one_line()
 def main() -> None:
     """Runs the commands and writes the file."""
     parser = argparse.ArgumentParser(description=main.__doc__)

@@ -22,6 +22,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from heteroscedastic import files
+
 ROOT = Path(__file__).parents[1]
 CAUGHT, SURVIVED = "caught", "SURVIVED"
 _NOT_RUN = "the tests did not run"
@@ -173,7 +175,7 @@ def main() -> None:
         known[_key(mutant)] = outcome
         if flags.out:
             entries = [m._asdict() | known[_key(m)]._asdict() for m in listed if _key(m) in known]
-            flags.out.write_text(json.dumps(entries, indent=1) + "\n")
+            files.write_json(flags.out, entries)
 
     with tempfile.TemporaryDirectory() as name:
         directory = Path(name).resolve()

@@ -1,4 +1,4 @@
-"""Random changes to the files of a run: python benchmarks/mutations.py --out=DIR --seed=0 --num=100
+"""Random changes to the files of a run: python -m benchmarks.mutations --out=DIR --seed=0 --num=100
 
 Trains a small complete run and an interrupted one, then changes one file of a copy at a time: the
 file is deleted, truncated, has flipped bits or edited values, or comes from a run with another

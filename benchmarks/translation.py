@@ -230,6 +230,8 @@ def print_steps(steps: list[TimedStep], num_tokens: int) -> None:
 def print_decoding(directory: str, data_dir: str | None, split: str, max_sentences: int) -> None:
     """Prints sentences per second of the search for translations, without compilation."""
     loaded = loaded_run.load(directory, data_dir=data_dir)
+    if split not in (splits := loaded.run.pipeline.sizes):
+        raise ValueError(f"--split is {split!r}; the run has {', '.join(sorted(splits))}.")
     sources = loaded.run.pipeline.text.source[split].split()[:max_sentences]
     print("| beam | sentences | seconds | sentences/s | tokens per sentence |")
     print("| --- | --- | --- | --- | --- |")
@@ -306,6 +308,8 @@ def main():
     parser.add_argument("--split", default="test", help="split that --run translates")
     parser.add_argument("--sentences", type=int, default=1000, help="largest number of them")
     flags = parser.parse_args()
+    if not flags.config.endswith("_hom"):
+        parser.error(f"--config is {flags.config!r}; name that of the plain head, NAME_hom.")
     device = jax.devices()[0].device_kind
     print(f"jax {jax.__version__}, {device}")
     if flags.lump:

@@ -58,11 +58,8 @@ class Crossed:
             self._not_found[entry["row"]] = None
             return {}
         self._found.add(entry["row"])
-        found = self._entries[_key(entry)]["differences"]
-        return {  # JSON has None for a value that is not finite, as of a run that diverged
-            metric: Interval(*(float("nan") if x is None else x for x in interval))
-            for metric, interval in found.items()
-        }
+        found = files.nan_for_null(self._entries[_key(entry)]["differences"])
+        return {metric: Interval(*interval) for metric, interval in found.items()}
 
     def rows_left_out(self) -> list[str]:
         """The rows whose differences were asked for, but are neither in OUT nor saved.
@@ -143,6 +140,7 @@ def identified_again(
     Raises:
       ValueError: a run is not among them.
     """
+    renamed = {new: new for new in renamed.values()} | dict(renamed)  # after an interruption
     for run in {run for entry in entries for side in entry["runs"] for run in side}:
         if run not in renamed:
             raise ValueError(

@@ -46,7 +46,7 @@ class Derived:
             )
 
     def of(self, job: study.Job, part: str, compute: Callable[[], Any]) -> Any:
-        """The numbers of a part of a run, such as a regime, as JSON has them.
+        """The numbers of a part of a run, such as a regime, as JSON has them, and nan for null.
 
         Computed where the run is complete, else as they were saved; None if they are not.
         """
@@ -68,7 +68,7 @@ class Derived:
             return None
         about = dict(row=job.row, point=dict(job.point), seed=job.seed, numbers={})
         self.used.setdefault(job.fingerprint, about)["numbers"][part] = numbers
-        return numbers
+        return files.nan_for_null(numbers)
 
     def print_left_out(self) -> None:
         """Prints how many seeds of each row lack numbers of a part that others have, if any do.

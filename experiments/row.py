@@ -29,7 +29,7 @@ def get_config(run: str) -> ConfigDict:
     """
     table, _, name = run.partition("@")
     directory = files.as_path(name)
-    if len(directory.parts) < 7:
+    if len(directory.parts) < 6:  # OUT may be "."
         raise ValueError(
             f"{run!r} is not a job of a table; experiments.run --print lists the valid names."
         )

@@ -5,6 +5,7 @@ interrupted runs resume, so repeating the command completes the tables. Each run
 main.py would train, in its own directory.
 """
 
+import collections
 import concurrent.futures
 import contextlib
 import fnmatch
@@ -18,6 +19,7 @@ from typing import Any
 
 from experiments import features, row, study
 from heteroscedastic import files, user_errors
+from heteroscedastic.bind import check_number
 from heteroscedastic.runs import host_memory
 
 
@@ -46,15 +48,12 @@ def run(job: study.Job, data_dir: str | None) -> str | None:
     return None
 
 
-def begin_worker(cores: list[int], num_workers: int, worker_count: Any) -> None:
+def begin_worker(cores: list[int], num_workers: int, index: int) -> None:
     """Gives this worker its own cores, so that runs do not wait for each other's threads."""
     host_memory.keep()
     if num_workers > 1:  # else the first would take three quarters of a GPU's memory for itself
         os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
     threading.Thread(target=_exit_with_parent, args=(os.getppid(),), daemon=True).start()
-    with worker_count.get_lock():
-        index = worker_count.value
-        worker_count.value += 1
     if hasattr(os, "sched_setaffinity") and num_workers <= len(cores):
         os.sched_setaffinity(0, cores[index % num_workers :: num_workers])
 
@@ -70,29 +69,50 @@ def _exit_with_parent(parent: int) -> None:
 
 def run_all(jobs: list[study.Job], num_workers: int, data_dir: str | None) -> int:
     """Trains runs in parallel processes and reports each; returns the number of failures."""
-    began, failed = time.monotonic(), 0
-    context = multiprocessing.get_context("spawn")  # JAX has threads, which a fork would break
+    began, num_done, failed = time.monotonic(), 0, 0
     cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
-    pool = concurrent.futures.ProcessPoolExecutor(
-        num_workers,
-        mp_context=context,
-        initializer=begin_worker,
-        initargs=(cores, num_workers, context.Value("i", 0)),
-    )
+    waiting = collections.deque(jobs)
+
+    def worker(index):
+        # A pool of its own, as a process that is killed ends all runs of its pool.
+        return concurrent.futures.ProcessPoolExecutor(
+            1,
+            mp_context=multiprocessing.get_context("spawn"),  # JAX has threads: a fork breaks them
+            initializer=begin_worker,
+            initargs=(cores, num_workers, index),
+        )
+
+    workers = [worker(i) for i in range(min(num_workers, len(jobs)))]
+    running: dict[concurrent.futures.Future, tuple[int, study.Job]] = {}
+
+    def begin(index):
+        if waiting:
+            job = waiting.popleft()
+            running[workers[index].submit(run, job, data_dir)] = index, job
+
     try:
-        futures = {pool.submit(run, job, data_dir): job for job in jobs}
-        for i, future in enumerate(concurrent.futures.as_completed(futures), 1):
-            exception = future.exception()  # of a worker that was terminated or killed
-            error = f"{type(exception).__name__} {exception}" if exception else future.result()
-            failed += error is not None
-            minutes = (time.monotonic() - began) / 60
-            status = f"failed, {error}" if error else "done"
-            print(
-                f"{i}/{len(jobs)}  {minutes:.1f} min  {futures[future].directory}: {status}",
-                flush=True,
-            )
+        for i in range(len(workers)):
+            begin(i)
+        while running:
+            done, _ = concurrent.futures.wait(running, return_when="FIRST_COMPLETED")
+            for future in done:
+                i, job = running.pop(future)
+                exception = future.exception()  # of a worker that was terminated or killed
+                error = f"{type(exception).__name__} {exception}" if exception else future.result()
+                num_done, failed = num_done + 1, failed + (error is not None)
+                minutes = (time.monotonic() - began) / 60
+                status = f"failed, {error}" if error else "done"
+                print(
+                    f"{num_done}/{len(jobs)}  {minutes:.1f} min  {job.directory}: {status}",
+                    flush=True,
+                )
+                if exception:
+                    workers[i].shutdown()
+                    workers[i] = worker(i)
+                begin(i)
     finally:
-        pool.shutdown(cancel_futures=True)
+        for each in workers:
+            each.shutdown(cancel_futures=True)
     return failed
 
 
@@ -145,6 +165,7 @@ def main() -> None:
     parser.add_argument("--out", default="runs", help="runs are written to OUT/STUDY/TABLE")
     parser.add_argument("--data_dir", default=os.environ.get("TFDS_DATA_DIR"))
     flags = parser.parse_args()
+    check_number("--jobs", flags.jobs, integer=True, at_least=1)
     names = flags.table or study.tables(flags.study, flags.scale)
     tables = {name: with_rows(study.table(flags.study, name), flags.rows) for name in names}
     if not any(table.rows for table in tables.values()):
@@ -152,6 +173,7 @@ def main() -> None:
         raise SystemExit(f"no row matches {flags.rows}; the rows are {list(rows)}.")
     results: dict[files.Path, study.JobResult] = {}  # by directory, as tables share runs
     incomplete: dict[str, list[study.Job]] = {}
+    without_point: ValueError | None = None
     for name, table in tables.items():
         out = files.as_path(flags.out) / flags.study / name
         saved: dict[str, dict[str, Any]] = {}
@@ -159,14 +181,19 @@ def main() -> None:
             saved = study.shared_results(flags.study, table, flags.scale)
             saved |= study.with_metrics(table, study.saved_results(flags.study, name, flags.scale))
         found = study.job_results(table, flags.scale, out, saved)
-        if flags.at:
-            found = study.results_at(table, found, flags.at)
+        if flags.at and found:
+            try:
+                found = study.results_at(table, found, flags.at)
+            except ValueError as error:
+                without_point, found = error, []
         found = [r for r in found if flags.seeds is None or r.job.seed in flags.seeds]
         new = {r.job.directory: r for r in found if r.job.directory not in results}
         results |= new
         # In the order of seeds, so that the table is complete for few seeds early.
         jobs = [r.job for r in new.values() if r.results is None]
         incomplete[name] = sorted(jobs, key=lambda job: job.seed)
+    if without_point and not results:  # in any table
+        raise without_point
     if flags.seeds and not results:
         raise SystemExit(f"no run has one of the seeds {flags.seeds}; leave out --seeds.")
     if flags.print:

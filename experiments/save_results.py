@@ -99,19 +99,19 @@ def main() -> None:
     path = study.saved_path(flags.study, flags.table, flags.scale)
     if flags.rekey:
         jobs = study.jobs(chosen, flags.scale, files.as_path(flags.out) / flags.study / flags.table)
-        of_pairs = crossed.path(path)
+        of_pairs, contents = crossed.path(path), {}
         if of_pairs.exists():
             before = files.read_json(path)
             renamed = dict(zip(before, rekeyed(before, jobs), strict=True))
             renamed |= _renamed_shared(flags, chosen)
             entries = crossed.identified_again(files.read_json(of_pairs), renamed)
-            files.write_json(of_pairs, entries)
-            print(f"{of_pairs}: {len(entries)} pairs of rows identified again.")
+            contents[of_pairs] = entries
         derived = set(path.parent.glob(f"*/{path.name}")) - {of_pairs}  # see derived.py
-        for each in (path, *sorted(derived)):
-            saved = rekeyed(files.read_json(each), jobs)
-            files.write_json(each, saved)
-            print(f"{each}: {len(saved)} saved results identified again.")
+        for each in (*sorted(derived), path):
+            contents[each] = rekeyed(files.read_json(each), jobs)
+        for each, content in contents.items():  # after all errors
+            files.write_json(each, content)
+            print(f"{each}: {len(content)} entries identified again.")
         return
     before, saved = study.saved_results(flags.study, flags.table, flags.scale), {}
     shared = study.shared_results(flags.study, chosen, flags.scale)

@@ -45,12 +45,20 @@ def text(
     lines = [chosen.claim]
     for name, regime in chosen.regimes.items():
         tuned = study.tuned_results(job_results, regime, chosen.select_metric)
+        is_held_out = regime.select == regime.report
         regime_lines = (
             chosen.layout(chosen, tuned, numbers)
             if chosen.layout
-            else _regime(chosen, regime, tuned, numbers, intervals)
+            else _regime(chosen, regime, tuned, numbers, None if is_held_out else intervals)
         )
         lines += ["", f"**{name}**", "", *regime_lines]
+    held_out = [name for name, r in chosen.regimes.items() if r.select == r.report]
+    if intervals and held_out:
+        lines += [
+            "",
+            f"Intervals over seeds alone, as each seed holds out other examples:"
+            f" {', '.join(held_out)}.",
+        ]
     if intervals and (left_out := intervals.rows_left_out()):
         lines += [
             "",

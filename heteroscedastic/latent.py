@@ -1,6 +1,7 @@
 """The Gaussian over class utilities that every head returns, its samples and its moments."""
 
 import functools
+import math
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -202,6 +203,15 @@ def utilities(latent: LatentGaussian, noise: Noise) -> Float[Array, "s *b k"]:
     if latent.readout is not None and has_noise(latent):
         total = total @ latent.readout
     return latent.loc + total
+
+
+def values_per_sample(latent: LatentGaussian) -> int:
+    """Values of the largest array that a sample needs: its utilities, or the normals of a term."""
+    *batch, width = latent.loc.shape
+    widths = [width, 0 if latent.readout is None else latent.readout.shape[0]]
+    loadings = latent.factor_loadings, latent.shared_loadings
+    widths += [x.shape[-1] for x in loadings if x is not None]
+    return math.prod(batch) * max(widths)
 
 
 def sample(

@@ -73,7 +73,7 @@ class MultilabelSums(NamedTuple):
     brier: Float[Array, ""]  # summed over classes
     label_accuracy: Float[Array, ""]  # fraction of the K classes predicted correctly at p = 1/2
     exact: Float[Array, ""]  # all K classes predicted correctly
-    top1_hit: Float[Array, ""]  # the class of the largest logit is a label
+    top1_hit: Float[Array, ""]  # the class of the (first) largest logit is a label
 
 
 class RankedSums(NamedTuple):

@@ -135,7 +135,7 @@ def expected_entropy(
     if not latent_lib.has_noise(latent):
         num_samples, points = 1, "independent"
     source = latent_lib.noise_source(key, latent, num_samples, points)
-    chunk_size = min(sampling.chunk_size(latent.loc.size), num_samples)
+    chunk_size = min(sampling.chunk_size(latent_lib.values_per_sample(latent)), num_samples)
 
     def body(total, indices):
         return total + jnp.sum(_entropy(latent_lib.utilities(latent, source(indices))), axis=0)

@@ -187,7 +187,8 @@ def pruned(
     # In float64, as a rounded mean of equal scores may exceed them.
     below = scores < np.mean(scores, dtype=np.float64)
     candidates = np.flatnonzero(below)
-    number = len(candidates) - int(rate * len(candidates))
+    # As 0.7 * 90 is below 63 by rounding.
+    number = len(candidates) - int(rate * len(candidates) * (1 + 1e-12))
     is_full = pool.progress >= 1 - full_fraction - 1e-9  # as 0.3 is below 1 - 0.7 by rounding
     if is_full or number == len(candidates):
         return _once(np.arange(n))

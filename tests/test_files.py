@@ -32,6 +32,17 @@ def test_a_failing_write_leaves_the_old_file_and_nothing_else(tmp_path, write, e
     assert [p.read_bytes() for p in tmp_path.iterdir()] == ([old] if old else [])
 
 
+def test_numbers_that_are_not_finite_are_null_in_a_file_and_nan_again(tmp_path):
+    values = {"a": [1.5, np.nan], "b": {"c": np.inf, "d": "text"}}
+    files.write_json(tmp_path / "file.json", values)
+    written = files.read_json(tmp_path / "file.json")
+    assert written == {"a": [1.5, None], "b": {"c": None, "d": "text"}}
+    found = files.nan_for_null(written)
+    assert found["a"][0] == 1.5
+    assert np.isnan([found["a"][1], found["b"]["c"]]).all()
+    assert found["b"]["d"] == "text"
+
+
 def test_a_value_that_is_not_json_leaves_the_old_file(tmp_path):
     path = tmp_path / "file.json"
     files.write_json(path, [1])

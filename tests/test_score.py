@@ -132,6 +132,14 @@ def test_samples_come_in_chunks_without_changing_the_expected_entropy(monkeypatc
     np.testing.assert_allclose(parts, whole, rtol=1e-6)
 
 
+def test_a_chunk_has_fewer_samples_where_the_noise_is_on_features(monkeypatch):
+    gaussian, sizes, inner = latent("readout", batch=(6,), k=4, n=100), [], sampling.over_chunks
+    monkeypatch.setattr(sampling, "_CHUNK_VALUES", 7 * 6 * 100)
+    monkeypatch.setattr(sampling, "over_chunks", lambda *x: sizes.append(x[-1]) or inner(*x))
+    value("expected_entropy", gaussian.loc, jnp.zeros(6, int), gaussian, num_samples=50)
+    assert sizes == [7]
+
+
 def test_a_number_of_samples_out_of_range_is_an_error():
     for name in ("expected_entropy", "latent_information"):
         with pytest.raises(ValueError, match="num"):

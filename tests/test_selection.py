@@ -209,8 +209,15 @@ def test_the_weighted_sum_over_pruned_examples_is_unbiased():
     chosen = draws[0]
     below = SCORES.mean() > SCORES
     assert (~below).sum() == (~below[chosen.rows]).sum()
-    assert len(chosen.rows) == 1000 - int(0.7 * below.sum())
+    assert len(chosen.rows) == 1000 - 7 * below.sum() // 10
     assert np.sum(chosen.weights) == pytest.approx(1000, rel=1e-6)
+
+
+def test_a_share_that_rounding_makes_smaller_is_left_out_as_a_whole():
+    scores = np.r_[np.zeros(90, np.float32), np.ones(10, np.float32)]
+    pool = POOL._replace(ids=np.arange(100), scores=scores)
+    chosen = selection.pruned(np.random.default_rng(0), pool, rate=0.7)  # 0.7 * 90 < 63
+    assert len(chosen.rows) == 10 + 27
 
 
 def test_the_last_eighth_of_training_prunes_nothing():

@@ -71,7 +71,7 @@ def _numbers(
     """What a row has of its runs: single models, ensembles of one size, and about their data."""
     members = ensemble.members(directories, regime.report, regime.fitted_on)
     return dict(
-        fit=members.fit,
+        fit=members.fit or "",  # null is nan
         num_training_sets=ensemble.num_training_sets(members),
         sizes=[
             ensemble.size_result(
@@ -104,7 +104,7 @@ def _print_regime(results_by_row, regime, flags, saved):
                 " ensemble needs predictions, and only what --save wrote is printed without."
             )
         set_counts.add(numbers["num_training_sets"])
-        fits.add(numbers["fit"])
+        fits.add(numbers["fit"] or None)
         points = Counter(", ".join(str(v) for _, v in r.job.point) or "-" for r in results)
         chosen = ", ".join(f"{point} ({n}x)" for point, n in points.most_common())
         for kind, size in zip(("single", "ensemble"), numbers["sizes"], strict=True):

@@ -138,6 +138,8 @@ def _lines(
             comparison.spread(list(values(summaries, score, "precision_at_errors").values())),
         ]
         for score in (summaries[seeds[0]]["scores"] if seeds else ())
+        # A score of an optional library may be of some runs alone.
+        if all(score in of[seed]["scores"] for of in (summaries, reference) for seed in seeds)
     ]
 
 

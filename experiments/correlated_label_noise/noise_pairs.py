@@ -74,8 +74,11 @@ def main() -> None:
                     scores.setdefault(measure, []).append(agreement)
             for measure, by_seed in scores.items():
                 first, auc, rho, p = ([a[n] for a in by_seed] for n in ("first", "auc", "rho", "p"))
-                spreads = ["-" if None in v else comparison.spread(v, 2) for v in (first, auc, rho)]
-                largest = "-" if None in p else f"{max(p):.2g}"
+                spreads = [
+                    comparison.spread(v, 2) if np.isfinite(v).all() else "-"
+                    for v in (first, auc, rho)
+                ]
+                largest = f"{max(p):.2g}" if np.isfinite(p).all() else "-"
                 cells = [name, row.name, measure, *spreads, largest, str(len(by_seed))]
                 cells += beyond_cells(by_seed)
                 print("| " + " | ".join(cells) + " |", flush=True)
@@ -123,7 +126,7 @@ def beyond_cells(agreements: list[dict[str, float]]) -> list[str]:
 
     Seeds whose measure does not vary beyond the overlap are left out.
     """
-    varying = [a for a in agreements if a["partial"] is not None and np.isfinite(a["partial"])]
+    varying = [a for a in agreements if np.isfinite(a["partial"])]
     if not varying:
         return ["-"] * 3
     partial, p = ([a[name] for a in varying] for name in ("partial", "partial_p"))

@@ -133,7 +133,7 @@ _FIGURE_6 = {
         _multi30k("figure_6_multi30k"),
         _ON_MULTI30K,
         prefix="epochs",
-        not_in_trend=(0.1,),  # whose 375 updates are all in the warm-up
+        not_in_trend=(0.1,),  # whose updates are all in the warm-up
     ),
     "figure_6_iwslt14": _figure_6(
         f"{_EQUAL_UPDATES} numbers of updates: IWSLT'14.",

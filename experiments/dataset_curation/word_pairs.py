@@ -15,7 +15,7 @@ A permutation of the words gives the AUC by chance and p. Words are permuted amo
 frequency, as frequent words have more translations and other covariances than rare ones. The
 differences of AUCs from that of p_i p_j are paired by seed, ± half their 95 % interval. The last
 columns are the partial rank correlation given p_i p_j, as noise_pairs.py prints it for images, and
-p by the same permutations.
+p by 199 of these permutations, so that it is at least 0.005.
 """
 
 import collections
@@ -204,6 +204,8 @@ def _numbered(sentences: Sequence[str]) -> tuple[list[str], list[Int[np.ndarray,
 
 def of_run(directory: files.Path, data_dir: str | None) -> dict[str, dict[str, float]]:
     """The test of each measure of a run, and `partial` with `partial_p` given p_i p_j."""
+    if (task := loaded_run_lib.read(directory).config.get("task")) != "translation":
+        raise ValueError(f"{directory} is of the task {task!r}; choose a table of translation.")
     run = loaded_run_lib.load(directory, "last", data_dir)
     text = run.run.pipeline.text
     words = text.target_words
@@ -220,7 +222,8 @@ def of_run(directory: files.Path, data_dir: str | None) -> dict[str, dict[str, f
     for name, values in found.items():
         partial = {"rho": float("nan"), "p": float("nan")}
         if name != _OVERLAP:
-            partial = known_noise.rank_correlation(values, is_tied, 199, found[_OVERLAP], strata)
+            ranked = values - values.min()  # as absolute values are ranked, and a cosine has a sign
+            partial = known_noise.rank_correlation(ranked, is_tied, 199, found[_OVERLAP], strata)
         tests[name] = rank_test(values, pairs, strata)._asdict()
         tests[name] |= {"partial": partial["rho"], "partial_p": partial["p"]}
         tests[name] |= {"pairs": len(pairs), "words": len(classes)}
@@ -273,7 +276,7 @@ def lines(rows: Mapping[str, Mapping[str, Mapping[int, Mapping[str, Any]]]]) -> 
             )
             cells.append(comparison.spread([t["expected"] for t in tests], 3))
             cells.append(f"{max(t['p'] for t in tests):.2g}")
-            known = [t for t in tests if t["partial"] is not None and np.isfinite(t["partial"])]
+            known = [t for t in tests if np.isfinite(t["partial"])]
             cells.append(comparison.spread([t["partial"] for t in known], 3) if known else "-")
             cells.append(f"{max(t['partial_p'] for t in known):.2g}" if known else "-")
             printed.append("| " + " | ".join(cells) + " |")

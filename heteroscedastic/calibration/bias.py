@@ -4,6 +4,8 @@ import numpy as np
 from jaxtyping import Bool, Float
 from scipy import special
 
+from heteroscedastic.calibration import reliability
+
 
 def error_floor(confidence: Float[np.ndarray, "n"], edges: Float[np.ndarray, "e"]) -> float:
     """The mean expected calibration error of a perfect model of these confidences.
@@ -15,7 +17,7 @@ def error_floor(confidence: Float[np.ndarray, "n"], edges: Float[np.ndarray, "e"
       confidence: probability of the predicted class; at least one.
       edges: the edges of the bins, as in `reliability.sums`.
     """
-    bins, num_bins = _bins(confidence, edges), len(edges) - 1
+    bins, num_bins = reliability.bin_numbers(confidence, edges), len(edges) - 1
     variance = np.bincount(bins, confidence * (1 - confidence), minlength=num_bins)
     return float(_folded_mean(np.zeros(num_bins), np.sqrt(variance)).sum() / len(confidence))
 
@@ -38,16 +40,12 @@ def debiased_error(
 
     Source: Kumar et al. (2019), arXiv:1909.10155.
     """
-    bins, num_bins = _bins(confidence, edges), len(edges) - 1
+    bins, num_bins = reliability.bin_numbers(confidence, edges), len(edges) - 1
     count = np.bincount(bins, minlength=num_bins)
     hits = np.bincount(bins, correct, minlength=num_bins)
     gaps = hits - np.bincount(bins, confidence, minlength=num_bins)
     deviation = np.sqrt(hits * (1 - hits / np.maximum(count, 1)))
     return float(np.sum(2 * np.abs(gaps) - _folded_mean(gaps, deviation)) / len(confidence))
-
-
-def _bins(confidence, edges):
-    return np.searchsorted(edges[1:-1], confidence.astype(np.float32), side="left")
 
 
 def _folded_mean(mean, deviation):

@@ -101,7 +101,8 @@ def _maximum_likelihood(log_likelihood: Callable, logits: np.ndarray, labels: np
     optimum = optimize.minimize_scalar(
         loss, bounds=(-limit, limit), method="bounded", options={"xatol": 1e-6}
     )
-    candidates = {x: loss(x) for x in (-limit, float(optimum.x), limit)}
+    # First 0, which stays if equal logits make all temperatures equally good.
+    candidates = {x: loss(x) for x in (0.0, -limit, float(optimum.x), limit)}
     if not np.isfinite(candidates[limit]):  # then the loss is infinite at all temperatures
         raise ValueError(
             "no temperature gives the labels a finite likelihood: a logit is nan, or the logit of a"

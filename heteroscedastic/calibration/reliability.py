@@ -59,6 +59,14 @@ def sums(
     )
 
 
+def bin_numbers(
+    values: Float[np.ndarray, "*n"], edges: Float[np.ndarray, "e"]
+) -> Int[np.ndarray, "*n"]:
+    """The bin of each value on the host; bins are open below and closed above, as in `sums`."""
+    # In float32, as the device has them: a value at an edge is then in the same bin.
+    return np.searchsorted(edges[1:-1], values.astype(np.float32), side="left")
+
+
 def sums_by_class(
     confidence: Float[np.ndarray, "n"],
     correct: Float[np.ndarray, "n"] | Bool[np.ndarray, "n"],
@@ -71,7 +79,7 @@ def sums_by_class(
     One pass over the examples, in float64 on the host.
     """
     num_bins = len(edges) - 1
-    bins = np.searchsorted(edges[1:-1], confidence.astype(np.float32), side="left")
+    bins = bin_numbers(confidence, edges)
     cells = labels.astype(np.int64) * num_bins + bins
 
     def total(values):
@@ -103,7 +111,7 @@ def sums_one_against_all(
     def binned(is_chosen):
         entries = np.flatnonzero(is_chosen)  # much faster than the rows and columns
         confidence = probs.ravel()[entries]
-        bins = np.searchsorted(edges[1:-1], confidence.astype(np.float32), side="left")
+        bins = bin_numbers(confidence, edges)
         cells = entries % num_classes * num_bins + bins
 
         def total(values=None):

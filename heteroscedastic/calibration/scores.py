@@ -6,6 +6,8 @@ import numpy as np
 from jaxtyping import Bool, Float, Int, Shaped
 from scipy import special, stats
 
+from heteroscedastic.calibration import reliability
+
 
 class BrierParts(NamedTuple):
     """The parts of the Brier score, which add up exactly:
@@ -56,7 +58,7 @@ def brier_parts(
     num_classes, num_bins = probs.shape[-1], len(edges) - 1
     hot = np.zeros(probs.shape)
     np.put_along_axis(hot, labels[:, None], 1.0, axis=-1)
-    bins = np.searchsorted(edges[1:-1], probs.astype(np.float32), side="left")
+    bins = reliability.bin_numbers(probs, edges)
     cells = num_bins * np.arange(num_classes) + bins
 
     def mean_of_cell(x):

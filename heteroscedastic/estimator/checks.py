@@ -133,10 +133,16 @@ def first_classes(
     """The classes of the first call of partial_fit.
 
     Raises:
-      ValueError: they are missing, or there is one.
+      ValueError: they are missing, there is one, or they are not the columns of the matrix.
     """
     if y.ndim == 2:
-        return np.arange(y.shape[1])
+        columns = np.arange(y.shape[1])
+        if classes is not None and not np.array_equal(classes, columns):
+            raise ValueError(
+                f"classes are {classes}, but those of an indicator matrix are its columns, 0 to"
+                f" {len(columns) - 1}; omit them."
+            )
+        return columns
     if classes is None:
         raise ValueError("classes must be passed on the first call to partial_fit.")
     classes = np.unique(classes)
@@ -161,8 +167,12 @@ def known_labels(
     if link == "sigmoid":
         return _lists(y)
     # Not np.setdiff1d, to which the text "3" and the number 3 may be the same class.
-    labels = np.minimum(np.searchsorted(classes, y), len(classes) - 1)
-    unknown = y[classes[labels] != y]
+    try:
+        labels = np.minimum(np.searchsorted(classes, y), len(classes) - 1)
+    except TypeError:  # one side is text of dtype object, the other numbers
+        labels, unknown = np.zeros(len(y), int), y
+    else:
+        unknown = y[classes[labels] != y]
     if unknown.size:
         raise ValueError(
             f"y has the unknown class {files.plain(unknown[0])!r}; the classes of the fit are"

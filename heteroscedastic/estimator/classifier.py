@@ -263,7 +263,9 @@ class HeteroscedasticClassifier(ClassifierMixin, BaseEstimator):
     def predict_latent(self, X: ArrayLike) -> LatentGaussian:
         """The Gaussian over the utilities, divided by the temperature.
 
-        `predictive.softmax` or `predictive.sigmoid` of it are the logits of `predict_proba`.
+        The logits of `predict_proba` are those of `predictive.softmax` with key None, Sobol points
+        and `num_samples`, of `predictive.softmax_exact` for the head "Diagonal", and of
+        `predictive.sigmoid` for a multilabel problem.
         """
         _, latent = self._predictions(X)
         return latent_lib.temper(latent, self.temperature_)

@@ -5,6 +5,7 @@ import csv
 import fnmatch
 import io
 import json
+import math
 import os
 import tempfile
 import unicodedata
@@ -55,6 +56,15 @@ def plain(value: Any) -> Any:
     if isinstance(value, float | np.floating):
         return float(value) if np.isfinite(value) else None
     return value.item() if isinstance(value, np.generic) else value
+
+
+def nan_for_null(value: Any) -> Any:
+    """The numbers of a JSON value that `plain` made of nan or inf are nan again."""
+    if isinstance(value, dict):
+        return {name: nan_for_null(v) for name, v in value.items()}
+    if isinstance(value, list):
+        return [nan_for_null(v) for v in value]
+    return math.nan if value is None else value
 
 
 def write_csv(path: str | Path, rows: Sequence[dict[str, Any]]) -> None:

@@ -17,10 +17,8 @@ class Hypotheses(NamedTuple):
 
     words: Int[Array, "b k t"]
     word_log_probs: Float[Array, "b k t"]  # of each word given those before it; 0 after the end
-    log_probs: Float[
-        Array, "b k"
-    ]  # their sum, of the whole sequence with its end; -inf where there is none
-    scores: Float[Array, "b k"]  # log_probs / length**length_penalty
+    # Their sum / length**length_penalty, of a sequence with its end; -inf where there is none.
+    scores: Float[Array, "b k"]
 
 
 class _Search(NamedTuple):
@@ -79,12 +77,11 @@ def search(
         each = _of_sentences(search.word_log_probs, parents).at[..., position].set(added)
 
         scores = totals / (position + 1.0) ** length_penalty
-        ends = Hypotheses(sequences, each, totals, jnp.where(new == end, scores, -jnp.inf))
+        ends = Hypotheses(sequences, each, jnp.where(new == end, scores, -jnp.inf))
         ends = jax.tree.map(lambda x: x[:, :num_beams], ends)
         both = jax.tree.map(lambda *x: jnp.concatenate(x, axis=1), search.complete, ends)
-        best, order = jax.lax.top_k(both.scores, num_beams)
+        _, order = jax.lax.top_k(both.scores, num_beams)
         merged = _of_sentences(both, order)
-        merged = merged._replace(log_probs=jnp.where(best > -jnp.inf, merged.log_probs, -jnp.inf))
         keeps = is_finished(search.complete)
         complete = jax.tree.map(
             lambda old, x: jnp.where(keeps.reshape(-1, *(1,) * (x.ndim - 1)), old, x),
@@ -103,7 +100,7 @@ def search(
 
     first = none.at[:, 0].set(0.0)  # the hypotheses are the same before the first word
     zeros = jnp.zeros(words.shape)
-    complete = Hypotheses(words, zeros, none, none)
+    complete = Hypotheses(words, zeros, none)
     start = _Search(jnp.int32(0), words, zeros, first, state, complete)
     return jax.lax.while_loop(continues, next_search, start).complete
 

@@ -23,17 +23,19 @@ class CalibrationReport(NamedTuple):
     num_examples: int
     accuracy: Interval  # a tie for the largest probability is an error
     confidence: Interval  # mean largest probability
-    overconfidence: Interval  # mean confidence minus accuracy; its sign is that of the error
+    # Mean confidence minus accuracy; its sign is that of the error. The metric of this name in
+    # results.json is another one: the mean confidence of wrong predictions.
+    overconfidence: Interval
     nll: Interval
     brier: Interval  # summed over classes
-    ece: float  # 15 bins of equal width
-    adaptive_ece: float  # 15 bins of equally many examples
+    ece: float  # `num_bins` bins of equal width
+    adaptive_ece: float  # `num_bins` bins of equally many examples
     # The temperature of maximum likelihood on these examples, and the scores after dividing the
     # logits by it. Both are optimistic, as they are measured on the examples of the fit.
     temperature: float
     scaled_nll: float
     scaled_ece: float
-    bins: reliability.ReliabilitySums  # of the 15 bins
+    bins: reliability.ReliabilitySums  # of the bins of equal width
 
 
 def calibration_report(
@@ -132,7 +134,8 @@ def checked_outputs(
             f"row {bad[0]} of log_probs is {log_probs[bad[0]]}, but log-probabilities must not be"
             " nan or +inf, and one of them must be finite."
         )
-    if (values >= 0).all() and np.allclose(values.sum(axis=1), 1, atol=1e-3):
+    rounding = float(jnp.finfo(log_probs.dtype).eps)  # of a sum of rounded probabilities
+    if (values >= 0).all() and np.allclose(values.sum(axis=1), 1, atol=max(1e-3, rounding)):
         raise ValueError(
             "log_probs are probabilities, as each row sums to 1; pass their logarithm."
         )

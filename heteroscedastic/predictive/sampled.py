@@ -8,7 +8,6 @@ supported, by `jax.hessian` or by reverse mode twice. `mean_field`, `taylor` and
 """
 
 import functools
-import math
 from collections.abc import Callable
 
 import jax
@@ -125,7 +124,7 @@ def _log_mean_exp(
     if not latent_lib.has_noise(latent):
         num_samples, points = 1, "independent"
     if chunk_size is None:
-        chunk_size = sampling.chunk_size(_num_values(latent))
+        chunk_size = sampling.chunk_size(latent_lib.values_per_sample(latent))
     settings = log_link, num_samples, points, min(chunk_size, num_samples)
     try:
         averaged = _compiled(*settings, key, latent)
@@ -199,12 +198,3 @@ _chunked.defvjp(_forward, _backward)
 def _compiled(log_link, num_samples, points, chunk_size, key, latent):
     """Compiled, as each call outside of `jit` would compile its loops again, and keep them."""
     return _chunked(log_link, num_samples, points, chunk_size, key, latent)
-
-
-def _num_values(latent):
-    """Of the largest array that a sample needs: its utilities, or the normals of a term."""
-    *batch, width = latent.loc.shape
-    widths = [width, 0 if latent.readout is None else latent.readout.shape[0]]
-    loadings = latent.factor_loadings, latent.shared_loadings
-    widths += [x.shape[-1] for x in loadings if x is not None]
-    return math.prod(batch) * max(widths)

@@ -258,7 +258,7 @@ def _parsed() -> argparse.Namespace:
         parser.error("--weights is of --backbone; a run has its own.")
     if flags.seed is not None and (flags.run or flags.weights):
         parser.error("--seed is of random weights; leave it out with --weights and --run.")
-    if min(flags.batch_size, flags.size or 1) < 1:
+    if flags.batch_size < 1 or (flags.size is not None and flags.size < 1):
         parser.error("--batch_size and --size must be >= 1.")
     return flags
 

@@ -113,7 +113,12 @@ def build(saved_run: SavedRun, data_dir: str | None = None) -> Run:
     if current.get(key, current["fingerprint"]) != recorded.get("fingerprint"):
         raise ValueError(
             f"{saved_run.directory} used data that differs from the data in the current data"
-            " directory; set --data_dir to the data directory of that run."
+            " directory; set --data_dir to the data directory of that run"
+            + (
+                " and install its versions of sacremoses and subword-nmt."
+                if run.task.name == "translation"
+                else "."
+            )
         )
     return run
 

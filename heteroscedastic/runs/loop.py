@@ -93,6 +93,7 @@ def train(
         if complete_results is not None:
             hosts.log(f"{path} holds this run, complete; nothing to do.")
             return complete_results
+        translation.check_libraries(config["evals"])
         target = target or prioritization.target_of(run, data_dir)
         consistency.check_shared(path)
         owner = hosts.from_first(lambda: workdir.claim_data(path, run.description))

@@ -154,7 +154,9 @@ def _text(config: dict[str, Any], data_dir: str | None) -> Text:
     number = len(text.source["train"].lengths)
     pipeline = Text(
         text=text,
-        training=in_section("curation", text_pipeline.curated, number, seed, links),
+        training=in_section(
+            "curation", text_pipeline.curated, number, seed, links, first=stored["train"].first
+        ),
         pairs=stored,
         length=data["row_length"],
         seed=config["seed"],

@@ -8,7 +8,6 @@ them logs a warning.
 
 import functools
 import json
-import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -61,11 +60,7 @@ def read_if_complete(path: files.Path) -> RunRecord | None:
 
 def as_measured(results: dict[str, Any]) -> dict[str, Any]:
     """Results with nan for each metric that is not finite, which JSON stores as null."""
-    evals = {
-        name: {metric: math.nan if value is None else value for metric, value in values.items()}
-        for name, values in results["evals"].items()
-    }
-    return {**results, "evals": evals}
+    return {**results, "evals": files.nan_for_null(results["evals"])}
 
 
 def read_object(path: files.Path, keys: Sequence[str], remedy: str) -> dict[str, Any]:

@@ -4,6 +4,7 @@ import jax
 import numpy as np
 from jaxtyping import Float, Shaped
 
+from heteroscedastic import files
 from heteroscedastic.data import resident
 from heteroscedastic.data.packing import MAX_TOKENS
 from heteroscedastic.data.text.pipeline import Text
@@ -15,7 +16,8 @@ def labels(pipeline: Text) -> dict[str, Shaped[np.ndarray, "..."]]:
 
     The sentences are `groups`; see data.dataset.Split.
     """
-    arrays = {"class_names": np.array(pipeline.class_names)}
+    # A class name has no control character, as a word from the web may have.
+    arrays = {"class_names": np.array([files.printable(name) for name in pipeline.class_names])}
     for split in pipeline.sizes:
         arrays[f"{split}_ids"] = ids = pipeline.example_ids[split]
         arrays[f"{split}_groups"] = ids // MAX_TOKENS

@@ -4,7 +4,7 @@
 
 reads a sentence a line, in UTF-8, plain or as .gz, and writes a translation a line, in their order;
 a line without words has an empty one. Tokens, byte-pair encoding and vocabulary are those of the
-run. They follow from its training sentences, so its data must be available.
+run. They follow from its sentences, so its data must be available: all its splits.
 """
 
 import argparse

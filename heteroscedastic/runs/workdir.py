@@ -151,11 +151,13 @@ def claim_data(workdir: files.Path, description: dict[str, Any]) -> str:
         if provenance.data_key(record) != provenance.data_key(description):
             same_names = record.get("class_names") == description.get("class_names")
             names = "" if same_names else ", other class names"
+            is_text = "num_source_words" in description
             raise WorkdirError(
                 f"{workdir} began with other data ({path.name}: {record.get('num_examples')},"
                 f" fingerprint {record['fingerprint'][:12]}{names}; now"
                 f" {description['num_examples']}, fingerprint {description['fingerprint'][:12]});"
-                " give another --workdir, or set --data_dir to the directory of the former data."
+                " give another --workdir, or set --data_dir to the directory of the former data"
+                f"{' (and install its versions of sacremoses and subword-nmt)' * is_text}."
             )
         table = description.get("class_table")
         if record.get("class_table", table) != table:

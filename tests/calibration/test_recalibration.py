@@ -46,6 +46,12 @@ def test_the_limit_is_returned_if_all_or_no_predictions_are_correct():
     assert recalibration.temperature(logits, np.array([1, 0])) == pytest.approx(100.0)
 
 
+def test_equal_logits_are_left_as_they_are():
+    assert recalibration.temperature(np.ones((20, 3)), np.zeros(20, int)) == 1
+    holds = np.arange(20)[:, None] % 2 == 0
+    assert recalibration.sigmoid_temperature(np.zeros((20, 1)), holds) == 1
+
+
 @pytest.mark.parametrize("scale", [0.5, 1.0, 3.0])
 def test_the_temperature_of_sampled_binary_answers_is_recovered(scale):
     rng = np.random.default_rng(0)

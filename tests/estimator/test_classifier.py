@@ -716,6 +716,12 @@ def test_bad_calls_of_a_fitted_estimator_are_named(digits, fitted):
         clone(fitted).partial_fit(X[:50], labels[:50] + 2, classes=range(10))
     with pytest.raises(ValueError, match=f"unknown class '{labels[0]}'"):  # a text is no number
         clone(fitted).partial_fit(X[:50], labels[:50].astype(str), classes=range(20))
+    named = np.array([f"class {y}" for y in labels[:50]], object)
+    with pytest.raises(ValueError, match=f"unknown class 'class {labels[0]}'; the classes of the"):
+        fitted.label_issues(X[:50], named, cv=None)
+    for names in (list("abcdefghij"), [[0, 1]] * 10):
+        with pytest.raises(ValueError, match="columns, 0 to 9; omit them"):
+            clone(fitted).partial_fit(X[:50], np.eye(10, dtype=int)[labels[:50]], classes=names)
     with pytest.raises(ValueError, match=r"with the values \[1, 2\]; pass 1 for the classes"):
         clone(fitted).fit(X[:50], np.eye(10, dtype=int)[labels[:50]] + 1)
     with pytest.raises(ValueError, match="classes must be passed"):

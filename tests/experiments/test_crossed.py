@@ -78,6 +78,17 @@ def test_saved_intervals_are_printed_without_the_runs(tmp_path, monkeypatch, cap
         printed("--crossed")
     call(save_results, "--rekey")
     assert printed("--crossed") == with_runs
+    # A command that was killed before it wrote the last file can be repeated.
+    files.write_json(path, dict(zip(renamed.values(), old)))
+    call(save_results, "--rekey")
+    assert printed("--crossed") == with_runs
+
+    # Where each seed holds out examples that select, seeds are other examples.
+    held_out = {"held out": study.Regime("test", "test")}
+    monkeypatch.setattr(study, "table", lambda *_: SMALL._replace(regimes=SMALL.regimes | held_out))
+    text = call(table, "--crossed")
+    assert "as each seed holds out other examples: held out." in text
+    assert text.count(with_runs) == 1
 
 
 def test_each_evaluation_of_two_rows_has_its_own_saved_intervals(tmp_path, monkeypatch):

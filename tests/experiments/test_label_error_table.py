@@ -56,6 +56,13 @@ def test_the_reference_is_not_compared_with_itself_and_missing_seeds_have_no_lin
     assert float(one[3]) == pytest.approx(0.4)
 
 
+def test_a_score_that_not_every_run_has_is_left_out():
+    reference, ours = summaries(0.2, 0.3), summaries(0.4, 0.6)
+    del ours[1]["scores"]["x"]
+    lines = label_errors._lines(ours, reference, statistics.Differences())
+    assert [line[0] for line in lines] == ["margin"]
+
+
 def test_predicted_fractions_are_spreads_over_seeds():
     fractions = label_errors._predicted_fractions(summaries(0.2, 0.3))
     assert fractions == [spread([0.9, 0.9]), spread([0.2, 0.3])]

@@ -50,7 +50,7 @@ def test_a_run_is_measured_at_its_checkpoint_and_beyond_its_probabilities(monkey
     assert own["partial"] != pytest.approx(own["rho"], abs=0.02)
     assert 0 < own["partial_p"] <= 1
     assert np.isnan(found["overlap"]["partial"])
-    seeds = [own, {"partial": None, "partial_p": None}, {"partial": 0.5, "partial_p": 0.01}]
+    seeds = [own, {"partial": np.nan, "partial_p": np.nan}, {"partial": 0.5, "partial_p": 0.01}]
     mean, p, small = noise_pairs.beyond_cells(seeds)
     assert mean.startswith(f"{(own['partial'] + 0.5) / 2:.2f} ± ")
     assert p == f"{(own['partial_p'] + 0.01) / 2:.2g}"

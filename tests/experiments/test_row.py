@@ -39,6 +39,13 @@ def test_a_run_in_a_bucket_starts_from_a_run_in_the_same_bucket():
     assert config.warm_start.workdir.startswith("gs://bucket/runs/correlated_label_noise/")
 
 
+def test_out_may_be_the_current_directory():
+    chosen = study.table("correlated_label_noise", "planted_noise")
+    directory = files.as_path("./correlated_label_noise/planted_noise")
+    job = study.jobs(chosen, "cpu", directory)[0]
+    assert row.get_config(f"planted_noise@{job.directory}").to_dict() == job.config
+
+
 @pytest.mark.parametrize(
     ("argument", "message"),
     [

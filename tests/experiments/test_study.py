@@ -490,6 +490,18 @@ def test_flags_select_the_rows_seeds_and_grid_points_to_train(tmp_path, monkeypa
     monkeypatch.setattr("sys.argv", [*flags, "77"])
     with pytest.raises(SystemExit, match=r"no run has one of the seeds \[77\]; leave out --seeds"):
         run.main()
+    # Other tables lack the row or the point.
+    started.clear()
+    flags = [*(flag for flag in flags if not flag.startswith("--table")), "1"]
+    monkeypatch.setattr("sys.argv", flags)
+    run.main()
+    assert {job.point for job in started} == {(("head.temperature", 4.0),)}
+    monkeypatch.setattr("sys.argv", ["5.5" if flag == "4.0" else flag for flag in flags])
+    with pytest.raises(SystemExit, match=r"5\.5 is not a point of the grid"):
+        run.main()
+    monkeypatch.setattr("sys.argv", [*flags, "--jobs=0"])
+    with pytest.raises(SystemExit, match=r"--jobs"):
+        run.main()
 
 
 def test_several_tables_run_in_turn_and_a_shared_run_once(tmp_path, monkeypatch, capsys):
@@ -545,14 +557,21 @@ def print_preallocation(job, data_dir):
     print("preallocate", os.environ.get("XLA_PYTHON_CLIENT_PREALLOCATE"), flush=True)
 
 
-def test_a_killed_run_counts_as_failed_and_the_driver_continues(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(run, "run", kill_this_process)
-    assert run.run_all(short_jobs(tmp_path, 2), 1, None) == 2
-    assert "failed, BrokenProcessPool" in capsys.readouterr().out
+@pytest.mark.parametrize("num_workers", [1, 2])
+def test_a_killed_run_fails_alone(num_workers, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(run, "run", kill_the_process_of_seed_0)
+    jobs = short_jobs(tmp_path, 4)
+    assert run.run_all(jobs, num_workers, None) == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert sum("failed, BrokenProcessPool" in line for line in lines) == 1
+    assert sum(line.endswith(": done") for line in lines) == 3
+    (failed,) = (line for line in lines if "failed" in line)
+    assert str(jobs[0].directory) in failed
 
 
-def kill_this_process(job, data_dir):
-    os.kill(os.getpid(), signal.SIGKILL)
+def kill_the_process_of_seed_0(job, data_dir):
+    if job.seed == 0:
+        os.kill(os.getpid(), signal.SIGKILL)
 
 
 def is_alive(process):

@@ -105,7 +105,7 @@ def test_words_are_whole_ones_of_the_vocabulary_and_their_pairs_are_planted():
 def test_aucs_are_compared_with_that_of_the_probabilities_of_the_same_seed():
     def tests(*aucs):
         other = dict(expected=0.5, p=0.25, pairs=3, words=20)
-        partial = ({"partial": None, "partial_p": None}, {"partial": 0.1, "partial_p": 0.02})
+        partial = ({"partial": np.nan, "partial_p": np.nan}, {"partial": 0.1, "partial_p": 0.02})
         return {s: other | {"auc": x} | partial[s % 2] for s, x in enumerate(aucs)}
 
     rows = {"het_pe": {"seen": tests(0.9, 0.8, 0.7), "p_i p_j": tests(0.8, 0.6, 0.7)}}

@@ -70,6 +70,14 @@ def test_pairs_refuse_probabilities_and_take_logits():
         assert pair[2:] == pytest.approx(other[2:], rel=1e-4)
 
 
+def test_probabilities_are_refused_also_where_they_are_rounded_to_16_bits():
+    logits = np.random.default_rng(0).normal(0, 3, (500, 10))
+    for dtype in (jnp.bfloat16, jnp.float16, jnp.float32):
+        probs = jnp.asarray(special.softmax(logits, axis=1), dtype)
+        with pytest.raises(ValueError, match="are probabilities"):
+            label_issues(np.zeros(500, int), probs)
+
+
 def test_an_impossible_label_comes_first():
     log_probs = np.log([[0.5, 0.5], [1.0, 1e-300]])
     log_probs[1, 1] = -np.inf

@@ -256,7 +256,9 @@ def test_a_translation_has_no_start_and_no_padding():
     assert (found.words[..., 0] != words.END).all()  # no translation is empty
     # Start and padding have their share of the probability, as for the words of a reference.
     lengths = np.argmax(found.words == words.END, axis=-1) + 1
-    np.testing.assert_allclose(found.log_probs, -lengths * np.log(NUM_WORDS[1]), rtol=1e-6)
+    log_probs = found.word_log_probs.sum(axis=-1)
+    np.testing.assert_allclose(log_probs, -lengths * np.log(NUM_WORDS[1]), rtol=1e-6)
+    np.testing.assert_array_equal(found.scores, log_probs)  # at a length penalty of 0
 
 
 def test_a_decoded_word_has_its_teacher_forced_probability_however_long_the_rows_are():
@@ -274,7 +276,7 @@ def test_a_decoded_word_has_its_teacher_forced_probability_however_long_the_rows
     length = len(sentences[-1])
     found, other = (search(padded(n), room) for n in (length, length + 8))
     np.testing.assert_array_equal(found.words, other.words)
-    np.testing.assert_allclose(found.log_probs, other.log_probs, rtol=1e-4)
+    np.testing.assert_allclose(found.word_log_probs, other.word_log_probs, rtol=1e-4, atol=1e-5)
 
     labels = np.reshape(found.words, (-1, room))
     is_word = np.arange(room) <= np.argmax(labels == words.END, axis=-1)[:, None]
@@ -293,7 +295,9 @@ def test_a_decoded_word_has_its_teacher_forced_probability_however_long_the_rows
     forced = log_probs(state.params, jax.tree.map(lambda x: jnp.asarray(x, jnp.int32), inputs))
     forced = np.take_along_axis(np.asarray(forced), labels[..., None], axis=-1)[..., 0]
     expected = np.sum(forced, axis=-1, where=is_word)
-    np.testing.assert_allclose(np.ravel(found.log_probs), expected, rtol=1e-4)
+    np.testing.assert_allclose(np.ravel(found.word_log_probs.sum(axis=-1)), expected, rtol=1e-4)
+    scores = expected / is_word.sum(axis=-1)
+    np.testing.assert_allclose(np.ravel(found.scores), scores, rtol=1e-4)
     assert len(np.unique(found.words[:, 0], axis=0)) > 1
 
 
@@ -322,7 +326,7 @@ def test_every_sentence_is_translated_in_its_place_also_where_the_first_search_h
 
 def hypotheses(found, log_probs):
     scores = jnp.zeros(found.shape[:2])
-    return Hypotheses(jnp.asarray(found), jnp.asarray(log_probs), scores, scores)
+    return Hypotheses(jnp.asarray(found), jnp.asarray(log_probs), scores)
 
 
 def test_words_of_the_references_are_right_and_the_ends_of_sentences_count_for_nothing():

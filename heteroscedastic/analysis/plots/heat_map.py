@@ -30,7 +30,7 @@ def group_map(
     Args:
       names: of the classes, in the order of the rows.
       rows: of `pairs.table`, one for each pair of `pairs.group_pairs`. If they hold `labels_mixed`,
-        the pairs of known_noise.most_confused get a frame.
+        those of these pairs that known_noise.most_confused finds get a frame.
       title: of the figure.
       measures: "correlation", "seen" or both; those that the rows lack are left out.
     """
@@ -67,7 +67,7 @@ def group_map(
                     clip_on=False,
                 )
                 axes.add_patch(frame)
-        note = "\nframed: pairs with the most label confusion" if len(framed) else ""
+        note = "\nframed: those of these pairs with the most label confusion" if len(framed) else ""
         figure.suptitle(title + note, fontsize=13)
     return figure
 

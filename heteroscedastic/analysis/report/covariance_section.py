@@ -91,7 +91,7 @@ def _probability_text(facts: dict[str, Any]) -> str:
 def _heat_map(pairs: summary.ClassPairs, name: str, title: str, index: int, group: str) -> Picture:
     first = ", ".join(f"{row['class']} and {row['other']}" for row in pairs.pairs[:3])
     framed = (
-        " Frames mark the pairs with the most known label confusion."
+        " Frames mark those of these pairs with the most known label confusion."
         if any(row.get("labels_mixed") for row in pairs.block)
         else ""
     )

@@ -2,6 +2,8 @@
 
 from typing import NamedTuple
 
+import numpy as np
+
 from heteroscedastic.analysis.report.comparison import RunSet
 from heteroscedastic.analysis.uncertainty import calibration, intervals
 from heteroscedastic.calibration.bootstrap import Interval
@@ -70,7 +72,7 @@ def _have_all_logits(run_set: RunSet) -> bool:
 def _scaled(fit: Predictions, predictions: Predictions) -> dict[str, float]:
     """The temperature that is fitted on `fit`, and the metrics of `predictions` with it."""
     temperature = calibration.fit_temperature(fit.logits, fit.labels, fit.link)
-    scaled = predictions.logits / temperature
+    scaled = predictions.logits.astype(np.float64) / temperature
     values = calibration.measures(scaled, predictions.labels, predictions.link)
     return {"fitted temperature": temperature} | {
         f"{name}, scaled": values[name] for name in _SCALED if name in values

@@ -47,6 +47,13 @@ def results(run_set: RunSet, measured: Measured, paper: dict[str, Any] | None = 
         )
     if numbers:
         parts.append(_paper_table(run_set, measured, paper))
+        if left_out := sorted(set().union(*numbers.values()) - set(measured.values)):
+            parts.append(
+                page.note(
+                    f"The paper's numbers of {', '.join(left_out)} are left out, as these runs have"
+                    f" no such metric; they have {', '.join(measured.values)}."
+                )
+            )
     others = [name for name in measured.values if name not in main]
     folded = [_spread_table(run_set, measured, others)] if others else []
     if measured.incomplete:

@@ -41,8 +41,12 @@ class ByClass(NamedTuple):
 
     @property
     def ece_ratio(self) -> float:
-        """The largest calibration error over the smallest one, among classes with examples."""
-        return float(np.nanmax(self.ece) / np.nanmin(self.ece))
+        """The largest calibration error over the smallest one, among classes with examples.
+
+        It is nan if the smallest is 0, as of a few examples that are certainly right.
+        """
+        smallest = np.nanmin(self.ece)
+        return float(np.nanmax(self.ece) / smallest) if smallest > 0 else float("nan")
 
     @property
     def balanced_accuracy(self) -> float:
@@ -213,7 +217,7 @@ def _class_means(draws: list[ByClass]) -> dict[str, list[float]]:
 
 
 def summary(draws: list[ByClass]) -> dict[str, float]:
-    """Accuracy and calibration error over classes, each as a mean over draws."""
+    """Accuracy and calibration error over classes, each as a mean over draws that are not nan."""
     values = [
         {
             "balanced_accuracy": x.balanced_accuracy,
@@ -224,7 +228,8 @@ def summary(draws: list[ByClass]) -> dict[str, float]:
         }
         for x in draws
     ]
-    return {name: float(np.mean([value[name] for value in values])) for name in values[0]}
+    by_name = {name: [v[name] for v in values if not np.isnan(v[name])] for name in values[0]}
+    return {name: float(np.mean(x)) if x else float("nan") for name, x in by_name.items()}
 
 
 def run_report(
@@ -267,7 +272,7 @@ def main() -> None:
     print(f"{'class':<{width}}{'train':>8}{'count':>8}{'accuracy':>10}{'gap':>8}{'ece':>8}")
     for i, name in enumerate(names):
         print(
-            f"{name:<{width}}{classes['train_count'][i]:>8}{classes['count'][i]:>8}"
+            f"{name:<{width}}{classes['train_count'][i]:>8}{classes['count'][i]:>8.0f}"
             f"{classes['accuracy'][i]:>10.4f}{classes['gap'][i]:>+8.3f}{classes['ece'][i]:>8.4f}"
         )
     kinds = ("observed", "after_prior_shift", "floor_of_labels", "floor_of_hits")

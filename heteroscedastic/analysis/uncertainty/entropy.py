@@ -119,7 +119,7 @@ def _sums_over_samples(key, latent, num_samples, points, link):
         return jax.tree.map(lambda x, part: x + jnp.sum(part, axis=0), totals, (probs, entropies))
 
     zeros = jnp.zeros_like(latent.loc), jnp.zeros(latent.loc.shape[:-1], latent.loc.dtype)
-    chunk_size = min(sampling.chunk_size(latent.loc.size), num_samples)
+    chunk_size = min(sampling.chunk_size(latent_lib.values_per_sample(latent)), num_samples)
     return sampling.over_chunks(body, zeros, num_samples, chunk_size)
 
 

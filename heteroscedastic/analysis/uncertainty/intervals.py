@@ -49,7 +49,8 @@ def resampled(
     """
     if temperatures is not None:
         runs = [
-            p._replace(logits=predictions_lib.all_logits(p, "temperature scaling") / t)
+            # In float64, because scaling in float32 may make different logits equal.
+            p._replace(logits=predictions_lib.all_logits(p, "temperature scaling") / np.float64(t))
             for p, t in zip(runs, temperatures, strict=True)
         ]
     metrics = [_resampled_run(p, num_resamples, seed) for p in runs]

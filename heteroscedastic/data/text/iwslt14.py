@@ -2,8 +2,9 @@
 
     python -m heteroscedastic.data.text.iwslt14 de-en.tgz --data_dir=DIR
 
-writes DIR/text/iwslt14.{train,valid,test}.{de,en}.gz: 160,239, 7,283 and 6,750 pairs, as they are
-in the archive, in their own case and without Moses tokens. With a newer Moses train has 160,250.
+writes DIR/text/iwslt14.{train,valid,test}.{de,en}.gz: 160,239, 7,283 and 6,750 pairs, in their own
+case and without Moses tokens. As in the source, training has no tags, and the apostrophe of the
+test sentences is the one of ASCII. With a newer Moses train has 160,250.
 
 Source: fairseq examples/translation/prepare-iwslt14.sh, up to its lower case and encoding.
 """

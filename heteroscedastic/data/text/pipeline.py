@@ -48,19 +48,26 @@ def check_curation(chain: Sequence[Callable]) -> None:
             )
 
 
-def curated(num_pairs: int, seed: int, chain: Sequence[Callable]) -> Training:
+def curated(num_pairs: int, seed: int, chain: Sequence[Callable], first: int = 0) -> Training:
     """The pairs after curation, whose labels are the numbers of the target sentences.
 
     `subset` thus draws pairs, and `permute_labels` misaligns a share of them.
+
+    Args:
+      num_pairs: of the split.
+      seed: of the curation.
+      chain: of the functions that `CURATION` names.
+      first: position of the first pair in the stored split, on which random numbers depend.
 
     Raises:
       ValueError: a function of the chain has no meaning for sentence pairs.
     """
     check_curation(chain)
-    rows = targets = np.arange(num_pairs, dtype=np.int32)
+    targets = np.arange(num_pairs, dtype=np.int32)
+    ids = first + targets
     for link in chain:
-        rows, targets = link(seed, rows, targets, num_pairs)
-    return Training(rows, targets)
+        ids, targets = link(seed, ids, targets, num_pairs)
+    return Training(ids - first, targets)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -199,8 +206,8 @@ class Text:
             )
         if (number := self.pairs[split].first + len(of_side[0].lengths)) > _MAX_SENTENCES:
             raise ValueError(
-                f"split {split!r} has {number:,} pairs, but may have {_MAX_SENTENCES:,}; set"
-                " config.data.max_examples."
+                f"split {split!r} ends with the pair {number:,} of the files, but may not go beyond"
+                f" {_MAX_SENTENCES:,}; set config.data.splits or config.data.max_examples."
             )
         return lengths
 

@@ -72,7 +72,7 @@ def page(renamed, tmp_path_factory):
     out = tmp_path_factory.mktemp("report")
     paper = out / "numbers.json"
     files.write_json(
-        paper, {"note": "Elsewhere.", "numbers": {"plain": {"accuracy": "76.5 ± 0.2"}}}
+        paper, {"note": "Elsewhere.", "numbers": {"plain": {"accuracy": "76.5 ± 0.2", "acc": 1}}}
     )
     before = {p: p.stat().st_mtime_ns for run in renamed for p in run.rglob("*") if p.is_file()}
     runs = ["--runs", *map(str, [renamed[2], *renamed[:2]])]
@@ -103,6 +103,12 @@ def test_the_page_is_self_contained(page):
     assert page.stat().st_size < 3e6
     titles = [a["href"] for a in result.all("a") if a["href"].startswith("#")][1:]
     assert len(titles) == len(build.SECTIONS) + 1
+
+
+def test_a_metric_of_the_paper_that_no_run_has_is_named(page):
+    text = page.read_text()
+    assert "76.5 ± 0.2" in text
+    assert "numbers of acc are left out, as these runs have no such metric; they have" in text
 
 
 def test_names_are_text(page):

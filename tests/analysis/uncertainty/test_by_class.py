@@ -113,6 +113,16 @@ def test_hits_drawn_at_the_stated_confidence_keep_the_classes_and_have_no_gap():
     np.testing.assert_allclose(gaps, 0, atol=0.01)
 
 
+def test_the_ratio_to_a_class_without_error_is_unknown_and_left_out_of_means():
+    certain = np.array([[800.0, 0.0], [0.0, 1.0]])
+    found = by_class.by_class(certain, np.array([0, 1]))
+    assert found.ece[0] == 0 < found.ece[1]
+    assert np.isnan(found.ece_ratio)
+    other = by_class.by_class(np.array([[1.0, 0.0], [0.0, 2.0]]), np.array([0, 1]))
+    assert by_class.summary([found, other])["class_ece_ratio"] == pytest.approx(other.ece_ratio)
+    assert np.isnan(by_class.summary([found])["class_ece_ratio"])
+
+
 def test_a_prior_shift_gives_the_posterior_under_the_other_prior():
     _, log_likelihoods = gaussians(20)
     other = np.arange(1, K + 1) / np.arange(1, K + 1).sum()

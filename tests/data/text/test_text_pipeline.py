@@ -127,6 +127,14 @@ def test_subset_draws_pairs_and_permute_labels_misaligns_a_share_of_them():
         (training.rows != training.targets).sum(),
     )
     assert data.description["fingerprint"] != build().description["fingerprint"]
+    # A pair of a slice has the random numbers of its position in the stored split.
+    half = functools.partial(curation.subset, fraction=0.5)
+    ids = np.arange(FIRST, FIRST + SIZES["train"], dtype=np.int32)
+    drawn, _ = half(0, ids, ids, SIZES["train"])
+    sliced = pipeline.curated(SIZES["train"], 0, [half], first=FIRST)
+    np.testing.assert_array_equal(sliced.rows, drawn - FIRST)
+    np.testing.assert_array_equal(sliced.targets, sliced.rows)
+    assert set(sliced.rows) != set(pipeline.curated(SIZES["train"], 0, [half]).rows)
     for wrong in ([functools.partial(curation.symmetric, rate=0.1)], 2 * chain[:1]):
         with pytest.raises(ValueError, match="curated by permute_labels and subset, each once"):
             build(wrong)
