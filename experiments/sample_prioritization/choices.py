@@ -42,7 +42,13 @@ def of_run(epochs: list[dict[str, Any]]) -> dict[str, float]:
 
 
 def _read(directory: files.Path) -> dict[str, float]:
-    return of_run(prioritization.lines_of(directory))
+    lines = prioritization.lines_of(directory)
+    if [line["epoch"] for line in lines] != list(range(len(lines))) or not lines:
+        raise ValueError(
+            f"{directory / prioritization.EPOCHS} lacks epochs, as it was changed or removed; train"
+            " the run again."
+        )
+    return of_run(lines)
 
 
 @user_errors.one_line()

@@ -117,7 +117,7 @@ _RANGES = {  # settings for the ends of a range, and whether both may be equal
     ("min_aspect", "max_aspect"): True,
 }
 _OF_COLORS = ("blend_jitter", "lighting")  # operations in the units of pixels
-_OF_BOXES = ("context", "mask_others")  # operations that require boxes
+OF_BOXES = ("context", "mask_others")  # operations that require boxes
 _OF_TRAINING = ("sample_boxes", "with_mirrored")  # operations of config.data.train alone
 # Operations of augment.py that give each occurrence of an image the same pixels in every epoch.
 _WITHOUT_RANDOM_PIXELS = (
@@ -179,7 +179,7 @@ def link_text(link: Callable) -> str:
 
 def requires_boxes(links: Sequence[Callable]) -> bool:
     """Whether an operation of a chain requires boxes."""
-    return any(link.func.__name__ in _OF_BOXES for link in links)
+    return any(link.func.__name__ in OF_BOXES for link in links)
 
 
 def with_random_pixels(links: Sequence[Callable]) -> list[Callable]:

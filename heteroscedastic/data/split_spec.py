@@ -54,7 +54,7 @@ def parse(expression: Any, sizes: Mapping[str, int]) -> Slice:
         if bound is None:
             return default
         value = round(float(bound) * size / 100) if is_percent else int(bound)
-        return value + size if value < 0 else value
+        return value + size if bound.startswith("-") else value  # -1 % of 40 examples rounds to 0
 
     first, last = position(start, 0), position(stop, size)
     if not 0 <= first < last <= size:

@@ -445,10 +445,16 @@ def _at_rows(
     weights: Float[Array, "b"],
     values: Float[Array, "b"],
 ) -> Float[Array, "n"]:
-    """The scores with those of the rows replaced where an example is present."""
+    """The scores with those of the rows replaced where an example is present.
+
+    Of an example that is in the batch more than once, as with its mirror image, it is the largest:
+    which one is written last is not defined on every device.
+    """
     # A padding row of -1 would be the last example.
     present = jnp.where(weights > 0, rows, len(scores))
-    return scores.at[present].set(values, mode="drop")
+    largest = jnp.full_like(scores, -jnp.inf).at[present].max(values, mode="drop")
+    is_new = jnp.zeros(scores.shape, bool).at[present].set(True, mode="drop")
+    return jnp.where(is_new, largest, scores)
 
 
 def _epoch_lengths(

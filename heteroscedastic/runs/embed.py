@@ -135,7 +135,10 @@ def features_of(
         present = jnp.ones(len(images), bool)
         return net.backbone.apply(variables, jax.vmap(prepared)(images), present)
 
-    return functools.partial(features, net.variables)
+    # Those of a run are on one device.
+    return functools.partial(
+        features, jax.device_put(net.variables, NamedSharding(devices, PartitionSpec()))
+    )
 
 
 def embedded(

@@ -196,7 +196,10 @@ class _Trainer:
         """Trains from the current step to the last, with a checkpoint after every interval."""
         run, step = self.run, int(self.state.step)
         sums = self._interrupted_sums()
-        if self.metadata["sums"] is not None and self._ends_interval(step):
+        # A prioritized epoch that has not begun ends no interval: the former one may have had
+        # another length, and has ended its own.
+        is_between = run.prioritizes and step == self.epoch.start
+        if self.metadata["sums"] is not None and not is_between and self._ends_interval(step):
             self._finish_interval(step, sums)
             sums = None
         if self.epoch.num_steps and (step == self.epoch.end or self._is_complete(step)):

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
+from absl import logging
 from jaxtyping import Float, Int
 
 from heteroscedastic import files
@@ -147,6 +148,12 @@ class Record:
         self._run, self._path, self._owner = run, path, owner
         lines = lines_of(path)
         self._lines = [line for line in lines if line["epoch"] < epoch]
+        if hosts.is_first() and len(self._lines) < epoch:
+            logging.warning(
+                "%s lacks %d of the %d epochs before this one, as it was changed or removed; the"
+                " run goes on.",
+                *(path / EPOCHS, epoch - len(self._lines), epoch),
+            )
         if hosts.is_first() and len(self._lines) != len(lines):
             self._write()
 
@@ -172,21 +179,20 @@ class Record:
 
 
 def lines_of(path: files.Path) -> list[dict[str, Any]]:
-    """The lines of epochs.jsonl, in order; without the file none, and none from damage on."""
+    """The lines of epochs.jsonl in order, without those that are damaged; none without the file."""
     try:
         text = (path / EPOCHS).read_bytes().decode(errors="replace")
     except OSError:
         return []
-    lines: list[dict[str, Any]] = []
+    lines: dict[int, dict[str, Any]] = {}
     for line in text.splitlines():
         try:
             values = json.loads(line)
         except ValueError:
-            break
-        if not isinstance(values, dict) or values.get("epoch") != len(lines):
-            break
-        lines.append(values)
-    return lines
+            continue
+        if isinstance(values, dict) and isinstance(epoch := values.get("epoch"), int):
+            lines[epoch] = values
+    return [line for _, line in sorted(lines.items())]
 
 
 class Target:

@@ -11,7 +11,7 @@ from typing import Any
 import jax
 
 from heteroscedastic import bind
-from heteroscedastic.data import split_spec
+from heteroscedastic.data import chains, split_spec
 from heteroscedastic.data.storage import sample, store, tfds
 from heteroscedastic.data.text import pairs
 from heteroscedastic.distributed import hosts
@@ -129,7 +129,29 @@ def smoke(config: dict[str, Any], data_dir: str | None = None) -> tuple[dict[str
         config["training"]["class_shards"] = 1
     if config["optimizer"].get("fixed"):
         config["optimizer"]["fixed"] = _matching_fixed_entries(config, data_dir)
+    if config["curation"] and not is_text:
+        config["curation"] = _suitable_curation(config, data_dir)
     return config, data_dir
+
+
+def _suitable_curation(config: dict[str, Any], data_dir: str | None) -> str:
+    """config.curation, or none if so few examples, or other ones, cannot be curated so."""
+    if (error := _curation_error(config, data_dir)) is None:
+        return str(config["curation"])
+    hosts.log(
+        f"the data of a smoke run is too small for the curation, which it leaves out: {error}"
+    )
+    return ""
+
+
+def _curation_error(config: dict[str, Any], data_dir: str | None) -> ValueError | None:
+    """The error of config.curation with the data of a config; others are those of training."""
+    try:
+        assembly.build(config, data_dir)
+    except ValueError as error:
+        if str(error).startswith("config.curation"):
+            return error
+    return None
 
 
 def _matching_fixed_entries(config: dict[str, Any], data_dir: str | None) -> tuple[str, ...]:
@@ -159,6 +181,7 @@ def _shrink_prioritization(config: dict[str, Any]) -> None:
         if "target_scores" in sections.selection_reads(config):
             config["selection"] = {"name": "largest", "fraction": config["selection"]["fraction"]}
         settings |= {"scores": "training", "target": None}
+        settings["warmup_epochs"] = 1  # scores of training steps need one
     settings |= {"warmup_epochs": min(1, settings["warmup_epochs"]), "every_epochs": 1}
     if "fraction" in config.get("selection", {}):
         config["selection"]["fraction"] = max(0.5, config["selection"]["fraction"])
@@ -204,7 +227,12 @@ def _check_with_data(config: dict[str, Any], data_dir: str | None) -> None:
     data, training = dict(config["data"]), dict(config["training"])
     data["max_examples"] = min(_NUM_EXAMPLES, data["max_examples"] or _NUM_EXAMPLES)
     training["profile_steps"] = None  # they may be later than the steps of so few examples
-    compiled.check_shapes(assembly.build({**config, "data": data, "training": training}, data_dir))
+    few = {**config, "data": data, "training": training}
+    if config["curation"] and _curation_error(few, data_dir):
+        if error := _curation_error({**config, "training": training}, data_dir):  # of all of them
+            raise error
+        few["curation"] = ""
+    compiled.check_shapes(assembly.build(few, data_dir))
 
 
 def _stream(config: dict[str, Any], data_dir: str | None, is_there: bool) -> str | None:
@@ -327,29 +355,34 @@ def _splits(config: dict[str, Any]) -> set[str]:
     return {"train", *splits} - {"valid"}
 
 
-def _with_one_channel(chain: str) -> str:
-    """The chain with a range of pixels that digits, of one channel, have too."""
-    links = chain.split("|")
-    return "|".join("value_range(-1, 1)" if x.startswith("value_range(") else x for x in links)
+def _of_digits(chain: str, has_boxes: bool) -> str:
+    """The chain for digits, which are small, of one channel, and may have no boxes."""
+    links = [
+        "value_range(-1, 1)" if link.startswith("value_range(") else link
+        for link in chain.split("|")
+        if has_boxes or link.partition("(")[0] not in chains.OF_BOXES
+    ]
+    chain = re.sub(_SHIFTS, lambda m: f"{m[1]}{min(int(m[2]), _MAX_SHIFT)}", "|".join(links))
+    sizes = re.findall(_SIZED, chain)
+    if sizes and not has_boxes and not sizes[0][0].startswith("resize"):  # a crop of larger images
+        chain = f"resize({max(int(size) for _, size in sizes)})|{chain}"
+    return chain
 
 
 def _stand_in(config: dict[str, Any]) -> None:
     data, task = config["data"], schema.task(config)
     stand_in = "digits_pairs" if task.stored_labels == "list" else "digits"
+    has_boxes = task.rows == "region"
     config["data"] = {
         **bind.defaults(sections.ResidentData),
-        "name": "digits_mosaics" if task.rows == "region" else stand_in,
+        "name": "digits_mosaics" if has_boxes else stand_in,
         "extras": task.extras,
-        "train": re.sub(
-            _SHIFTS,
-            lambda m: f"{m[1]}{min(int(m[2]), _MAX_SHIFT)}",
-            _with_one_channel(data["train"]),
-        ),
-        "eval": _with_one_channel(data["eval"]),
+        "train": _of_digits(data["train"], has_boxes),
+        "eval": _of_digits(data["eval"], has_boxes),
         # for a split "valid" that the data may have had
         "validation_fraction": data["validation_fraction"] or 0.2,
     }
     for settings in (*config["evals"].values(), config["validation"] or {}):
         if settings.get("split") not in ("train", "valid", None):
             settings["split"] = "test"
-    config["head"]["num_classes"] = 11 if task.rows == "region" else 10
+    config["head"]["num_classes"] = 11 if has_boxes else 10

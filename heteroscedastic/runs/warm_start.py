@@ -22,7 +22,7 @@ from heteroscedastic.runs import provenance, run_record
 from heteroscedastic.runs.checkpoint import CheckpointError, Checkpoints
 from heteroscedastic.training.state import TrainState
 
-_PARTS = ("backbone", "head")
+_IN_FILES = ("backbone", "head")  # the parts of which a file may have weights
 _CONVERT = "python -m heteroscedastic.models.convert writes such a file from public weights"
 
 
@@ -57,13 +57,11 @@ def read(settings: Mapping[str, Any], template: TrainState) -> Source | None:
         available, description = _read_run(workdir, checkpoint)
     else:
         return None
-    parts = _PARTS if head else _PARTS[:1]
+    own = _named(template.params, template.model_state)
+    # A detector has more parts than backbone and head.
+    parts = {name.split("/")[1] for name in own} if head else {"backbone"}
     arrays = {name: array for name, array in available.items() if name.split("/")[1] in parts}
-    expected = {
-        n: x.shape
-        for n, x in _named(template.params, template.model_state).items()
-        if n.split("/")[1] in parts
-    }
+    expected = {n: x.shape for n, x in own.items() if n.split("/")[1] in parts}
     try:
         convert.check_fit(
             f"the source of config.warm_start, {source_name(description)}, does not fit the model",
@@ -191,7 +189,7 @@ def _read_file(path: files.Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]
             f"config.warm_start.weights, {path}, is not a readable .npz file ({error}); {_CONVERT}."
         ) from None
     unknown = sorted(
-        name for name in arrays if name.count("/") < 2 or name.split("/")[1] not in _PARTS
+        name for name in arrays if name.count("/") < 2 or name.split("/")[1] not in _IN_FILES
     )
     if unknown:
         raise InitError(

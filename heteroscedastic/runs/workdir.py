@@ -34,21 +34,23 @@ def claimed(workdir: files.Path, config: dict[str, Any]) -> Iterator[dict[str, A
     """
     with contextlib.ExitStack() as stack:
 
-        def complete():
+        def complete(is_locked):
             _check_same_run(workdir, config)
             if not (workdir / "results.json").exists():
                 return None
             run_record.read_object(workdir / "results.json", ("evals",), _REMEDY)
             record = run_record.read(workdir)
-            _restore_metrics(workdir, record.results)
+            _restore_metrics(workdir, record.results, is_locked)
             return record.results
 
         def claim():
-            if results := complete():
+            if results := complete(is_locked=False):
                 return results
             _check_path(workdir)
             stack.enter_context(_locked(workdir))
-            if results := complete():  # another process may have finished the run since
+            if results := complete(
+                is_locked=True
+            ):  # another process may have finished the run since
                 return results
             for name in _FILES:
                 files.sweep(workdir, name)
@@ -319,8 +321,14 @@ def _repaired(path: files.Path, step: int, saved: Sequence[str] | None) -> list[
     return repaired
 
 
-def _restore_metrics(workdir: files.Path, results: dict[str, Any]) -> None:
-    """Restores metrics.jsonl of a complete run if its lines were changed."""
+def _restore_metrics(workdir: files.Path, results: dict[str, Any], is_locked: bool) -> None:
+    """Restores metrics.jsonl of a complete run if its lines were changed.
+
+    Args:
+      workdir: of the run.
+      results: of results.json.
+      is_locked: whether this process holds the lock of the directory.
+    """
     if "metrics_digest" not in results:
         return
     try:
@@ -331,13 +339,16 @@ def _restore_metrics(workdir: files.Path, results: dict[str, Any]) -> None:
     path = workdir / "metrics.jsonl"
     saved = checkpoint.saved_lines(workdir / "checkpoints", results["step"])
     by_step = dict(_lines_by_step(path)[0]) | {json.loads(line)["step"]: line for line in saved}
-    lines = [line for _, line in sorted(by_step.items())]
-    if provenance.digest([json.loads(line) for line in lines]) != results["metrics_digest"]:
+    merged = [line for _, line in sorted(by_step.items())]  # if the last save was left out
+    for lines in (saved, merged):
+        if provenance.digest([json.loads(line) for line in lines]) == results["metrics_digest"]:
+            break
+    else:
         logging.warning(
             "%s cannot be restored, as the last checkpoint lacks the lost lines: %s", path, cause
         )
         return
-    with _locked(workdir):
+    with contextlib.nullcontext() if is_locked else _locked(workdir):
         _write_lines(path, lines)
     logging.warning(
         "%s differed from what the run wrote, and is restored from the last checkpoint.", path

@@ -68,7 +68,7 @@ def test_two_percentages_divide_a_split(percent):
     assert (first.start, first.stop, second.stop) == (0, second.start, 37)
 
 
-@pytest.mark.parametrize("expression", ["test[5:5]", "test[20:10]", "test[:1%]"])
+@pytest.mark.parametrize("expression", ["test[5:5]", "test[20:10]", "test[:1%]", "test[-1%:]"])
 def test_an_empty_slice_is_an_error(expression):
     with pytest.raises(ValueError, match="empty or out of range"):
         split_spec.parse(expression, SIZES)

@@ -99,6 +99,14 @@ def test_a_run_gives_its_own_features(monkeypatch, tmp_path):
     np.testing.assert_allclose(np.load(path)["test_inputs"][:5], expected[:5], atol=1e-2, rtol=1e-2)
 
 
+def test_the_weights_of_a_run_are_on_all_devices(tmp_path):
+    loop.train(plain(**{"training.num_epochs": None, "training.num_steps": 1}), str(tmp_path))
+    apply = embed.features_of(embed.network_of_run(str(tmp_path), None, None), None)
+    for array in jax.tree.leaves(apply.args):
+        assert isinstance(array.sharding, jax.sharding.NamedSharding)
+        assert array.sharding.is_fully_replicated
+
+
 def test_images_of_several_sizes_require_a_size(monkeypatch, tmp_path):
     images = write_images(tmp_path, [(20, 9), (5, 7), (12, 12)], [0, 1, 0])
     words = ["--backbone=ConvNet", "--batch_size=4"]

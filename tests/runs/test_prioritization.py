@@ -15,9 +15,10 @@ from scipy import stats
 from small_runs import assert_same_bits, outcome, plain, small
 from subprocesses import EXTRAS, free_address, outputs, start_without, with_devices
 
+from experiments.sample_prioritization import choices
 from heteroscedastic.data import resident
 from heteroscedastic.distributed.in_flight import NotFiniteError
-from heteroscedastic.distributed.preemption import Agreement
+from heteroscedastic.distributed.preemption import Agreement, StopEvent, StoppedError
 from heteroscedastic.runs import (
     assembly,
     by_example,
@@ -268,6 +269,29 @@ def test_a_run_that_is_interrupted_in_epochs_and_between_them_ends_with_the_same
         np.testing.assert_array_equal(a["scores"], b["scores"])
 
 
+def test_a_run_that_is_stopped_before_the_first_feed_of_a_shorter_epoch_ends_with_the_same_bits(
+    trained, tmp_path, monkeypatch
+):
+    """After 30 steps in epochs of 15 an interval of 7 is under way, which two steps would end."""
+    overrides = {"training.checkpoint_epochs": 0.45}
+    undisturbed = trained(fraction=0.1, overrides=overrides)
+    made = config(fraction=0.1, scores="training", record=True, overrides=overrides)
+    feeds, calls = StopEvent.feeds, []
+
+    def stopped(self, each):
+        calls.append(each)
+        if len(calls) == 3:
+            raise StoppedError
+        return feeds(self, each)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(StopEvent, "feeds", stopped)
+        with pytest.raises(SystemExit):
+            loop.train(made, str(tmp_path))
+    loop.train(made, str(tmp_path))
+    assert_same_bits(outcome(tmp_path), outcome(undisturbed))
+
+
 def test_an_example_that_is_not_chosen_keeps_its_score_and_the_chosen_have_the_largest(trained):
     directory = trained()
     saved = [np.load(directory / "scores" / f"{epoch}.npz")["scores"] for epoch in range(5)]
@@ -305,6 +329,30 @@ def test_a_padding_row_writes_no_score():
     rows, weights = jnp.array([2, 0, 0, 0]), jnp.array([1.0, 0.0, 0.0, 0.0])
     new = assembly._at_rows(values, rows, weights, jnp.full(4, 9.0))
     np.testing.assert_array_equal(new, [0, 1, 9, 3])
+
+
+def test_of_an_example_that_is_twice_in_a_batch_the_largest_score_stays():
+    values, rows = jnp.array([5.0, 6.0, 7.0]), jnp.array([1, 2, 1, 1])
+    for order in itertools.permutations(range(4)):
+        chosen = jnp.array(order)
+        new = assembly._at_rows(
+            values,
+            rows[chosen],
+            jnp.array([1.0, 1.0, 1.0, 0.0])[chosen],
+            jnp.array([-3.0, 2.0, -4.0, 8.0])[chosen],
+        )
+        np.testing.assert_array_equal(new, [5, -3, 2])
+
+
+def test_damaged_lines_of_epochs_are_left_out_and_a_run_says_so(tmp_path, caplog):
+    text = ['{"epoch": 0, "a": 1}', '{"epoch": 1', '{"epoch": 2, "a": 3}', "[]", '{"epoch": 3}']
+    (tmp_path / "epochs.jsonl").write_text("\n".join(text) + "\n")
+    assert [line["epoch"] for line in prioritization.lines_of(tmp_path)] == [0, 2, 3]
+    prioritization.Record(assembly.build(config()), tmp_path, "owner", 3)
+    assert "epochs.jsonl lacks 1 of the 3 epochs before this one" in caplog.text
+    assert [line["epoch"] for line in lines(tmp_path)] == [0, 2]
+    with pytest.raises(ValueError, match="lacks epochs, as it was changed or removed"):
+        choices._read(tmp_path)
 
 
 def entropies(directory, evaluation):

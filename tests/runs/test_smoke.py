@@ -93,6 +93,56 @@ def test_crops_and_shifts_of_larger_images_suit_the_digits_that_stand_in():
     assert pipelines.build(config, data_dir).class_names
 
 
+def test_crops_that_digits_are_too_small_for_are_of_resized_ones_and_objects_are_not_masked():
+    chain = "mask_others|random_crop(28)|flip_lr|value_range(-1, 1)"
+    evaluated = "central_crop(size=28)|value_range(-1, 1)"
+    given = study.config(
+        "digits_hom", {"data.name": "absent", "data.train": chain, "data.eval": evaluated}
+    )
+    given["data"] |= {"extras": ("boxes",)}
+    config, data_dir = smoke.smoke(given)
+    assert config["data"]["train"] == "resize(28)|random_crop(28)|flip_lr|value_range(-1, 1)"
+    assert config["data"]["eval"] == f"resize(28)|{evaluated}"
+    assert assembly.build(config, data_dir)
+
+
+def test_a_curation_that_so_few_examples_do_not_suit_is_left_out(capsys):
+    for name, curation in (
+        ("digits", "exponential(ratio=100)"),
+        ("absent", "confuse_pairs(pairs=((13, 58),), rate=0.4)"),
+    ):
+        given = study.config("digits_hom", {"data.name": name})
+        given["curation"] = curation
+        if name == "absent":
+            given["head"]["num_classes"] = 64
+        config, data_dir = smoke.smoke(given)
+        assert config["curation"] == ""
+        assert "too small for the curation, which it leaves out: config.curation: " in (
+            capsys.readouterr().out
+        )
+        assert assembly.build(config, data_dir)
+    given = study.config("digits_hom", {})
+    given["curation"] = "symmetric(rate=0.4)"
+    assert smoke.smoke(given)[0]["curation"] == "symmetric(rate=0.4)"
+    given["curation"] = (
+        "confuse_pairs(pairs=((13, 58),), rate=0.4)"  # of classes that are not there
+    )
+    with pytest.raises(ValueError, match=r"config\.curation: .*no whole number from 0 to 9"):
+        smoke.smoke(given)
+
+
+def test_scores_of_a_target_become_those_of_training_steps_after_a_warm_up():
+    sections = {
+        "selection": dict(name="largest", fraction=0.3),
+        "score": dict(name="entropy"),
+        "prioritization": dict(scores="target", target="runs/target", warmup_epochs=0),
+    }
+    given = study.config("digits_hom", {}) | sections
+    config, data_dir = smoke.smoke(given)
+    assert config["prioritization"]["warmup_epochs"] == 1
+    assert assembly.build(config, data_dir)
+
+
 def test_a_residual_network_of_any_depth_keeps_its_architecture():
     backbone = dict(name="ResNet", stage_sizes=(1,), stem_width=4, width=4, stem="cifar")
     config, _ = smoke.smoke(study.config("digits_hom", {"backbone": backbone}))

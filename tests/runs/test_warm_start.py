@@ -272,6 +272,17 @@ def test_a_detector_keeps_the_fixed_backbone_of_a_classifier_and_its_statistics(
     assert any((theirs[name] != 0).any() for name in names if name.endswith("/mean"))
 
 
+def test_with_its_head_a_detector_starts_from_all_parts_of_another(monkeypatch):
+    shapes = assembly.build(small_detector()).shapes
+    named = warm_start._named(shapes.params, shapes.model_state)
+    assert {"proposals", "head", "backbone"} < {name.split("/")[1] for name in named}
+    available = {name: np.ones(x.shape, x.dtype) for name, x in named.items()}
+    source = {"workdir": "detector", "checkpoint": "last", "step": 1}
+    monkeypatch.setattr(warm_start, "_read_run", lambda *_: (dict(available), dict(source)))
+    found = warm_start.read(settings(workdir="detector", head=True), shapes)
+    assert set(found.arrays) == set(named)
+
+
 def test_a_detector_does_not_start_from_another_family(upstream):
     detector = small_detector()
     settings = detector["warm_start"] | {"workdir": str(upstream)}

@@ -41,7 +41,10 @@ def test_a_path_by_which_checkpoints_are_not_found_again_is_refused_before_anyth
 
 
 def test_a_run_that_another_process_finished_before_the_lock_is_complete(begun, monkeypatch):
-    locked, results = workdir._locked, {"evals": {}, "metrics_digest": None}
+    locked, digest = workdir._locked, provenance.digest([{"step": 20}])
+    results = {"evals": {}, "step": 20, "metrics_digest": digest}
+    (begun / "metrics.jsonl").write_text("damaged\n")  # so it writes within the lock
+    monkeypatch.setattr(workdir.checkpoint, "saved_lines", lambda *_: ['{"step": 20}\n'])
 
     @contextlib.contextmanager
     def late(path):
@@ -51,9 +54,23 @@ def test_a_run_that_another_process_finished_before_the_lock_is_complete(begun, 
 
     monkeypatch.setattr(workdir, "_locked", late)
     monkeypatch.setattr(run_record, "read", lambda _: SimpleNamespace(results=results))
-    monkeypatch.setattr(workdir, "_restore_metrics", lambda *_: None)
     with workdir.claimed(begun, CONFIG) as found:
         assert found == results
+    assert (begun / "metrics.jsonl").read_text() == '{"step": 20}\n'
+
+
+def test_lines_that_were_added_to_a_complete_run_are_removed(begun, monkeypatch):
+    results = {"evals": {}, "step": 20, "metrics_digest": provenance.digest([{"step": 20}])}
+    (begun / "results.json").write_text(json.dumps(results))
+    (begun / "metrics.jsonl").write_text('{"step": 20}\n{"step": 25}\n')
+    monkeypatch.setattr(run_record, "read", lambda _: SimpleNamespace(results=results))
+    monkeypatch.setattr(workdir.checkpoint, "saved_lines", lambda *_: ['{"step": 20}\n'])
+    monkeypatch.setattr(
+        run_record, "metrics", lambda _: (_ for _ in ()).throw(workdir.WorkdirError("changed"))
+    )
+    with workdir.claimed(begun, CONFIG) as found:
+        assert found == results
+    assert (begun / "metrics.jsonl").read_text() == '{"step": 20}\n'
 
 
 @pytest.mark.parametrize("damage", [b"", b'{"head": {"na', b"null", b"{}", b"\xff\xfe\x00"])

@@ -14,7 +14,7 @@ from heteroscedastic.bind import bind, check_seed, in_section, lookup
 from heteroscedastic.data import chains, checks, resident, split_spec
 from heteroscedastic.data.dataset import Split
 from heteroscedastic.data.inspect import contact_sheet
-from heteroscedastic.data.storage import encoded, originals, store
+from heteroscedastic.data.storage import encoded, fields, originals, store
 
 _ROWS, _DRAWS = 8, 6
 _MAX_SEARCH = 2000  # number of examples among which those of the sheet are selected
@@ -105,7 +105,7 @@ def _stored_examples(
     reading = {}
     if has_boxes:  # a further extra may say which boxes
         extras = [name for name in data["extras"] if name != "clean_labels"]
-        reading = {"extras": extras, "max_boxes": data["max_boxes"]}
+        reading = {"extras": extras, "max_boxes": data.get("max_boxes", fields.MAX_BOXES)}
     stored = store.stored_dataset(data["name"], data_dir, **reading)
     part = split_spec.parse(split_spec.expression(data, "train"), stored.sizes)
     examples = stored.read(part._replace(stop=min(part.stop, part.start + _MAX_SEARCH)))
@@ -152,7 +152,9 @@ def _stream_examples(
     from heteroscedastic.data.streaming import sources, stream
 
     settings = {name: value for name, value in config["data"].items() if name in _SELECTION}
-    if settings.get("splits"):  # the other splits may be in sets that are missing
+    if "train" in (
+        settings.get("splits") or {}
+    ):  # the other splits may be in sets that are missing
         settings["splits"] = {"train": settings["splits"]["train"]}
     selection = sources.choose(
         config["data"]["name"], data_dir, lambda data: data, reads_labels=False, **settings
