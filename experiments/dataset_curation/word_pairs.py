@@ -194,6 +194,16 @@ def whole_words(
     return Words(classes[chosen], counts[chosen], pairs)
 
 
+def partial_correlation(
+    measure: Float[np.ndarray, "c c"],
+    is_tied: Float[np.ndarray, "c c"],
+    overlap: Float[np.ndarray, "c c"],
+    strata: Int[np.ndarray, "c"],
+) -> dict[str, float]:
+    """`known_noise.rank_correlation` given the overlap, of values with their sign."""
+    return known_noise.rank_correlation(measure - measure.min(), is_tied, 199, overlap, strata)
+
+
 def _numbered(sentences: Sequence[str]) -> tuple[list[str], list[Int[np.ndarray, "_"]]]:
     """The words of the sentences, and their numbers in each."""
     split = [sentence.split(" ") for sentence in sentences]
@@ -222,8 +232,7 @@ def of_run(directory: files.Path, data_dir: str | None) -> dict[str, dict[str, f
     for name, values in found.items():
         partial = {"rho": float("nan"), "p": float("nan")}
         if name != _OVERLAP:
-            ranked = values - values.min()  # as absolute values are ranked, and a cosine has a sign
-            partial = known_noise.rank_correlation(ranked, is_tied, 199, found[_OVERLAP], strata)
+            partial = partial_correlation(values, is_tied, found[_OVERLAP], strata)
         tests[name] = rank_test(values, pairs, strata)._asdict()
         tests[name] |= {"partial": partial["rho"], "partial_p": partial["p"]}
         tests[name] |= {"pairs": len(pairs), "words": len(classes)}

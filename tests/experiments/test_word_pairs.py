@@ -102,6 +102,17 @@ def test_words_are_whole_ones_of_the_vocabulary_and_their_pairs_are_planted():
     assert found.counts.tolist() == [whole[name] for name in names]
 
 
+def test_a_negative_measure_has_a_low_rank_in_the_partial_correlation():
+    rng, size = np.random.default_rng(0), 30
+    overlap, noise = (x + x.T for x in rng.uniform(size=(2, size, size)))
+    is_tied = (noise > np.quantile(noise, 0.95)).astype(float)
+    strata = np.zeros(size, int)
+    found = word_pairs.partial_correlation(-noise, is_tied, overlap, strata)
+    other = word_pairs.partial_correlation(noise, is_tied, overlap, strata)
+    assert found["rho"] == pytest.approx(-other["rho"])
+    assert found["rho"] < -0.2
+
+
 def test_aucs_are_compared_with_that_of_the_probabilities_of_the_same_seed():
     def tests(*aucs):
         other = dict(expected=0.5, p=0.25, pairs=3, words=20)

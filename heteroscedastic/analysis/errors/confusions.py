@@ -9,6 +9,8 @@ from jaxtyping import Float, Int
 from heteroscedastic.runs import predictions as predictions_lib
 from heteroscedastic.runs.predictions import Predictions
 
+MAX_CLASSES = 2000  # above which a report has no K x K matrix
+
 
 class Confusion(NamedTuple):
     """A class that is taken for another one."""

@@ -20,6 +20,10 @@ _TITLE = "Results by class"
 
 def classes(run_set: RunSet) -> Section:
     """Accuracy and calibration error of each true class, and the confusion matrix of each group."""
+    if len(run_set.class_names) > confusions.MAX_CLASSES:
+        parts, numbers = _by_class(run_set)
+        limit = f"There is no confusion matrix of more than {confusions.MAX_CLASSES:,} classes."
+        return Section(_TITLE, [*parts, page.note(limit)], numbers)
     try:
         matrices = [
             confusions.confusion_matrix(predictions, len(run_set.class_names))

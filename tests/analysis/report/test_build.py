@@ -21,10 +21,11 @@ from experiments import report as study_report
 from experiments import study
 from heteroscedastic import files
 from heteroscedastic.analysis.covariance import summary
-from heteroscedastic.analysis.errors import label_errors
+from heteroscedastic.analysis.errors import confusions, label_errors
 from heteroscedastic.analysis.plots import figures
 from heteroscedastic.analysis.report import (
     build,
+    classes_section,
     comparison,
     covariance_section,
     entropy_section,
@@ -103,6 +104,15 @@ def test_the_page_is_self_contained(page):
     assert page.stat().st_size < 3e6
     titles = [a["href"] for a in result.all("a") if a["href"].startswith("#")][1:]
     assert len(titles) == len(build.SECTIONS) + 1
+
+
+def test_of_too_many_classes_there_is_a_table_and_no_confusion_matrix(digit_runs, monkeypatch):
+    run_set = comparison.load(comparison.groups([str(digit_runs[0])]))
+    monkeypatch.setattr(confusions, "MAX_CLASSES", 9)
+    monkeypatch.setattr(confusions, "confusion_matrix", lambda *_: pytest.fail("10 x 10"))
+    _, parts, numbers = classes_section.classes(run_set)
+    assert "There is no confusion matrix of more than 9 classes." in parts[-1]
+    assert len(numbers["by_class"]["classes"]) == 10
 
 
 def test_a_metric_of_the_paper_that_no_run_has_is_named(page):
