@@ -173,7 +173,7 @@ def main() -> None:
         raise SystemExit(f"no row matches {flags.rows}; the rows are {list(rows)}.")
     results: dict[files.Path, study.JobResult] = {}  # by directory, as tables share runs
     incomplete: dict[str, list[study.Job]] = {}
-    without_point: ValueError | None = None
+    without_point, has_point = ValueError(), flags.at is None
     for name, table in tables.items():
         out = files.as_path(flags.out) / flags.study / name
         saved: dict[str, dict[str, Any]] = {}
@@ -183,16 +183,17 @@ def main() -> None:
         found = study.job_results(table, flags.scale, out, saved)
         if flags.at and found:
             try:
-                found = study.results_at(table, found, flags.at)
+                found, has_point = study.results_at(table, found, flags.at), True
             except ValueError as error:
                 without_point, found = error, []
+                print(f"{name} is left out: {error}", flush=True)
         found = [r for r in found if flags.seeds is None or r.job.seed in flags.seeds]
         new = {r.job.directory: r for r in found if r.job.directory not in results}
         results |= new
         # In the order of seeds, so that the table is complete for few seeds early.
         jobs = [r.job for r in new.values() if r.results is None]
         incomplete[name] = sorted(jobs, key=lambda job: job.seed)
-    if without_point and not results:  # in any table
+    if not has_point:  # in any table
         raise without_point
     if flags.seeds and not results:
         raise SystemExit(f"no run has one of the seeds {flags.seeds}; leave out --seeds.")

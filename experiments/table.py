@@ -53,11 +53,10 @@ def text(
         )
         lines += ["", f"**{name}**", "", *regime_lines]
     held_out = [name for name, r in chosen.regimes.items() if r.select == r.report]
-    if intervals and held_out:
+    if intervals and chosen.reference and held_out:
         lines += [
             "",
-            f"Intervals over seeds alone, as each seed holds out other examples:"
-            f" {', '.join(held_out)}.",
+            f"Intervals over seeds alone, as the same examples select: {', '.join(held_out)}.",
         ]
     if intervals and (left_out := intervals.rows_left_out()):
         lines += [

@@ -33,8 +33,8 @@ _COLUMNS = (
     "score",
     "average precision",
     "- own margin",
-    "- margin of {0}",
-    "- {0}",
+    "- margin of reference",
+    "- reference",
     "precision at errors",
 )
 _MEMORISATION_COLUMNS = (
@@ -56,7 +56,7 @@ def main() -> None:
     flags = parser.parse_args()
     (chosen, results), data_dir = table_results(flags), flags.data_dir
     saved = derived.Derived(__file__, flags, [result.job for result in results])
-    print("| " + " | ".join(_COLUMNS).format(chosen.reference) + " |")
+    print("| " + " | ".join(_COLUMNS) + " |")
     print("|" + " --- |" * len(_COLUMNS))
     memorisation, differences = [], statistics.Differences()
     for regime_name, regime in study.tested_regimes(chosen).items():
@@ -133,13 +133,13 @@ def _lines(
             score,
             comparison.spread(list(values(summaries, score).values())),
             difference("- own margin", score, summaries),
-            "" if summaries is reference else difference("- margin", score, reference),
-            difference("- the same score", score, reference, score),
+            "" if summaries is reference else difference("- margin of reference", score, reference),
+            difference("- reference", score, reference, score),
             comparison.spread(list(values(summaries, score, "precision_at_errors").values())),
         ]
         for score in (summaries[seeds[0]]["scores"] if seeds else ())
         # A score of an optional library may be of some runs alone.
-        if all(score in of[seed]["scores"] for of in (summaries, reference) for seed in seeds)
+        if all(score in x[seed]["scores"] for x in (summaries, reference) for seed in seeds)
     ]
 
 

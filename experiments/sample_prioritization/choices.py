@@ -9,6 +9,7 @@ where the true ones are known.
 """
 
 import functools
+import math
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ import numpy as np
 from experiments import derived, study
 from heteroscedastic import files, user_errors
 from heteroscedastic.analysis.report import comparison
-from heteroscedastic.runs import prioritization
+from heteroscedastic.runs import loaded_run, prioritization
 
 _STUDY, _PART = "sample_prioritization", "epochs"
 _MEASURES = {
@@ -42,8 +43,11 @@ def of_run(epochs: list[dict[str, Any]]) -> dict[str, float]:
 
 
 def _read(directory: files.Path) -> dict[str, float]:
-    lines = prioritization.lines_of(directory)
-    if [line["epoch"] for line in lines] != list(range(len(lines))) or not lines:
+    config, lines = loaded_run.read(directory).config, prioritization.lines_of(directory)
+    if "prioritization" not in config:
+        return {}
+    num_epochs = math.ceil(config["training"]["num_epochs"])
+    if [line["epoch"] for line in lines] != list(range(num_epochs)):
         raise ValueError(
             f"{directory / prioritization.EPOCHS} lacks epochs, as it was changed or removed; train"
             " the run again."

@@ -447,8 +447,8 @@ def _at_rows(
 ) -> Float[Array, "n"]:
     """The scores with those of the rows replaced where an example is present.
 
-    Of an example that is in the batch more than once, as with its mirror image, it is the largest:
-    which one is written last is not defined on every device.
+    An example that is in the batch more than once, as with its mirror image, has the largest of its
+    scores, as not every device defines which one is written last.
     """
     # A padding row of -1 would be the last example.
     present = jnp.where(weights > 0, rows, len(scores))

@@ -196,8 +196,8 @@ class _Trainer:
         """Trains from the current step to the last, with a checkpoint after every interval."""
         run, step = self.run, int(self.state.step)
         sums = self._interrupted_sums()
-        # A prioritized epoch that has not begun ends no interval: the former one may have had
-        # another length, and has ended its own.
+        # A prioritized epoch that has not begun ends no interval. The intervals that ended with the
+        # epoch before, which may have another length, are written.
         is_between = run.prioritizes and step == self.epoch.start
         if self.metadata["sums"] is not None and not is_between and self._ends_interval(step):
             self._finish_interval(step, sums)

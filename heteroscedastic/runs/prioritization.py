@@ -151,7 +151,7 @@ class Record:
         if hosts.is_first() and len(self._lines) < epoch:
             logging.warning(
                 "%s lacks %d of the %d epochs before this one, as it was changed or removed; the"
-                " run goes on.",
+                " run continues without them.",
                 *(path / EPOCHS, epoch - len(self._lines), epoch),
             )
         if hosts.is_first() and len(self._lines) != len(lines):

@@ -127,10 +127,10 @@ def smoke(config: dict[str, Any], data_dir: str | None = None) -> tuple[dict[str
         config["data"]["reader_shards"] = math.gcd(config["data"]["reader_shards"], batch_size)
     if devices % config["training"]["class_shards"]:  # that it was made for are not here
         config["training"]["class_shards"] = 1
-    if config["optimizer"].get("fixed"):
-        config["optimizer"]["fixed"] = _matching_fixed_entries(config, data_dir)
     if config["curation"] and not is_text:
         config["curation"] = _suitable_curation(config, data_dir)
+    if config["optimizer"].get("fixed"):
+        config["optimizer"]["fixed"] = _matching_fixed_entries(config, data_dir)
     return config, data_dir
 
 
@@ -146,8 +146,10 @@ def _suitable_curation(config: dict[str, Any], data_dir: str | None) -> str:
 
 def _curation_error(config: dict[str, Any], data_dir: str | None) -> ValueError | None:
     """The error of config.curation with the data of a config; others are those of training."""
+    # An error about parameters that are fixed is not about the data, and comes first.
+    optimizer_settings = {**config["optimizer"], "fixed": ()}
     try:
-        assembly.build(config, data_dir)
+        assembly.build({**config, "optimizer": optimizer_settings}, data_dir)
     except ValueError as error:
         if str(error).startswith("config.curation"):
             return error

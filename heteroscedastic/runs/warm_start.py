@@ -5,8 +5,8 @@
     c.warm_start = dict(weights="pretrained:EfficientNetLite0")  # see models/pretrained.py
 
 The parameters and batch statistics of the backbone are copied before the first step. The head is
-copied too if `head` is True; otherwise the seed initialises it. A run that resumes reads its own
-checkpoint instead.
+copied too if `head` is True, with all parts of a detector, which only the run of a detector has;
+otherwise the seed initialises it. A run that resumes reads its own checkpoint instead.
 """
 
 import os
@@ -70,7 +70,8 @@ def read(settings: Mapping[str, Any], template: TrainState) -> Source | None:
         )
     except ValueError as error:
         remedy = (
-            "Give config.backbone and config.head the settings of the source, or set"
+            "Give config.backbone and config.head the settings of the source, which is the run of a"
+            " detector if this is one, or set"
             " config.warm_start.head=False, which initialises the head from the seed."
             if head
             else "Give config.backbone the settings of the source."

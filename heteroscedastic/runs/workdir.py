@@ -48,9 +48,8 @@ def claimed(workdir: files.Path, config: dict[str, Any]) -> Iterator[dict[str, A
                 return results
             _check_path(workdir)
             stack.enter_context(_locked(workdir))
-            if results := complete(
-                is_locked=True
-            ):  # another process may have finished the run since
+            # Another process may have finished the run since.
+            if results := complete(is_locked=True):
                 return results
             for name in _FILES:
                 files.sweep(workdir, name)

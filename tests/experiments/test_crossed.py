@@ -87,7 +87,7 @@ def test_saved_intervals_are_printed_without_the_runs(tmp_path, monkeypatch, cap
     held_out = {"held out": study.Regime("test", "test")}
     monkeypatch.setattr(study, "table", lambda *_: SMALL._replace(regimes=SMALL.regimes | held_out))
     text = call(table, "--crossed")
-    assert "as each seed holds out other examples: held out." in text
+    assert "Intervals over seeds alone, as the same examples select: held out." in text
     assert text.count(with_runs) == 1
 
 

@@ -41,7 +41,7 @@ def test_differences_are_paired_by_common_seeds():
     # Those that are 0.1 in each seed have none.
     detectable = statistics.compared({0: 0.4, 1: 0.6}, {0: 0.2, 1: 0.3}).detectable
     assert differences.detectable()[0].endswith(
-        f"correction: - margin {detectable:.4f}, - the same score {detectable:.4f}."
+        f"correction: - margin of reference {detectable:.4f}, - reference {detectable:.4f}."
     )
 
 

@@ -84,7 +84,7 @@ _JOINED = {
     "frozen_features_hidden.md": 1,
     "frozen_features_labels.md": 4,
     "frozen_features_remedies.md": 2,
-    "frozen_features_siblings.md": 2,
+    "frozen_features_siblings.md": 3,
     "human_noise.md": 3,
     "label_errors.md": 2,
     "label_noise.md": 2,

@@ -344,15 +344,21 @@ def test_of_an_example_that_is_twice_in_a_batch_the_largest_score_stays():
         np.testing.assert_array_equal(new, [5, -3, 2])
 
 
-def test_damaged_lines_of_epochs_are_left_out_and_a_run_says_so(tmp_path, caplog):
+def test_damaged_lines_of_epochs_are_left_out_and_a_run_says_so(tmp_path, caplog, monkeypatch):
     text = ['{"epoch": 0, "a": 1}', '{"epoch": 1', '{"epoch": 2, "a": 3}', "[]", '{"epoch": 3}']
     (tmp_path / "epochs.jsonl").write_text("\n".join(text) + "\n")
     assert [line["epoch"] for line in prioritization.lines_of(tmp_path)] == [0, 2, 3]
     prioritization.Record(assembly.build(config()), tmp_path, "owner", 3)
     assert "epochs.jsonl lacks 1 of the 3 epochs before this one" in caplog.text
     assert [line["epoch"] for line in lines(tmp_path)] == [0, 2]
-    with pytest.raises(ValueError, match="lacks epochs, as it was changed or removed"):
-        choices._read(tmp_path)
+    settings = {"training": {"num_epochs": 2.5}, "prioritization": {}}
+    saved = loaded_run.SavedRun(tmp_path, settings, {}, {})
+    monkeypatch.setattr(loaded_run, "read", lambda _: saved)
+    for present in ((0, 2), (0, 1)):
+        text = "".join(json.dumps({"epoch": epoch}) + "\n" for epoch in present)
+        (tmp_path / "epochs.jsonl").write_text(text)
+        with pytest.raises(ValueError, match="lacks epochs, as it was changed or removed"):
+            choices._read(tmp_path)
 
 
 def entropies(directory, evaluation):

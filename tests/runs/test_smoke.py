@@ -121,6 +121,8 @@ def test_a_curation_that_so_few_examples_do_not_suit_is_left_out(capsys):
             capsys.readouterr().out
         )
         assert assembly.build(config, data_dir)
+        given["optimizer"]["fixed"] = ("backbone",)
+        assert smoke.smoke(given)[0]["curation"] == ""
     given = study.config("digits_hom", {})
     given["curation"] = "symmetric(rate=0.4)"
     assert smoke.smoke(given)[0]["curation"] == "symmetric(rate=0.4)"

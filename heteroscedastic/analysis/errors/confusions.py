@@ -29,13 +29,14 @@ def confusion_matrix(runs: Sequence[Predictions], num_classes: int) -> Int[np.nd
     Raises:
       ValueError: the predictions are of lists of labels.
     """
-    counts = np.zeros(num_classes**2, np.int64)
     for run in runs:
         if run.link == "sigmoid":
             raise ValueError(
                 f"{run.source} has lists of labels; a confusion matrix requires one label per"
                 " example."
             )
+    counts = np.zeros(num_classes**2, np.int64)
+    for run in runs:
         cells = run.labels.astype(np.int64) * num_classes + predictions_lib.predicted_classes(run)
         counts += np.bincount(cells, minlength=num_classes**2)
     return counts.reshape(num_classes, num_classes)

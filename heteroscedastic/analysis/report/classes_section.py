@@ -20,9 +20,12 @@ _TITLE = "Results by class"
 
 def classes(run_set: RunSet) -> Section:
     """Accuracy and calibration error of each true class, and the confusion matrix of each group."""
-    if len(run_set.class_names) > confusions.MAX_CLASSES:
+    if len(run_set.class_names) > confusions.MAX_CLASSES and run_set.link == "softmax":
         parts, numbers = _by_class(run_set)
-        limit = f"There is no confusion matrix of more than {confusions.MAX_CLASSES:,} classes."
+        limit = (
+            f"There are no confusions of more than {confusions.MAX_CLASSES:,} classes, as their"
+            " matrix is too large."
+        )
         return Section(_TITLE, [*parts, page.note(limit)], numbers)
     try:
         matrices = [

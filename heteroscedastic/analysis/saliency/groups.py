@@ -71,6 +71,11 @@ def members(
 
 def _member(group, saved_run, on, load) -> Member:
     evals = saved_run.config["evals"]
+    if not evals:
+        raise ValueError(
+            f"{saved_run.directory} has no evaluations because its config.evals is empty; choose a"
+            " run that has evaluations."
+        )
     if on not in evals:
         raise ValueError(
             f"{saved_run.directory} has no evaluation {on!r}; its evaluations are"

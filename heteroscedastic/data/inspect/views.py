@@ -152,9 +152,8 @@ def _stream_examples(
     from heteroscedastic.data.streaming import sources, stream
 
     settings = {name: value for name, value in config["data"].items() if name in _SELECTION}
-    if "train" in (
-        settings.get("splits") or {}
-    ):  # the other splits may be in sets that are missing
+    # The other splits may be in sets that are missing.
+    if "train" in (settings.get("splits") or {}):
         settings["splits"] = {"train": settings["splits"]["train"]}
     selection = sources.choose(
         config["data"]["name"], data_dir, lambda data: data, reads_labels=False, **settings

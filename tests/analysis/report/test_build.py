@@ -111,7 +111,7 @@ def test_of_too_many_classes_there_is_a_table_and_no_confusion_matrix(digit_runs
     monkeypatch.setattr(confusions, "MAX_CLASSES", 9)
     monkeypatch.setattr(confusions, "confusion_matrix", lambda *_: pytest.fail("10 x 10"))
     _, parts, numbers = classes_section.classes(run_set)
-    assert "There is no confusion matrix of more than 9 classes." in parts[-1]
+    assert "There are no confusions of more than 9 classes" in parts[-1]
     assert len(numbers["by_class"]["classes"]) == 10
 
 
