@@ -126,7 +126,13 @@ def temper(latent: LatentGaussian, temperature: float | Float[ArrayLike, ""]) ->
     is_one = jnp.ndim(temperature) == 0
     if not is_one or (_is_known(temperature) and not 0 < np.asarray(temperature) < np.inf):
         raise ValueError(f"temperature is {temperature}, but must be a finite number > 0.")
-    return map_batch(lambda x: (x / temperature).astype(x.dtype), latent)
+
+    def divided(values):
+        # Integers may be a latent of another source; each float keeps its type.
+        is_float = jnp.issubdtype(values.dtype, jnp.floating)
+        return (values / temperature).astype(values.dtype if is_float else jnp.float32)
+
+    return map_batch(divided, latent)
 
 
 def mask_padding_classes(

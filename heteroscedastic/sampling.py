@@ -7,9 +7,9 @@ are used together have different ranks, or the rank UNRANKED.
 A point depends only on the key, num_points and its own index. Points can therefore be drawn in any
 grouping, and drawn again, with the same result.
 
-An entry of a point depends only on its rank, its index along the last axis and its index along the
-leading axes. A longer last axis therefore begins with the values of a shorter one: padding entries
-can be added, and each device can draw the entries that it uses.
+An entry of a point depends only on its rank, its index along the last axis, and its index along the
+leading axes and their sizes. A longer last axis therefore begins with the values of a shorter one:
+padding entries can be added, and each device can draw the entries that it uses.
 
 With `shared=True` all indices along the leading axes get the points of the first one. A point then
 depends only on its rank and its index along the last axis.
@@ -186,7 +186,8 @@ def ranks(
     """
     half, numbers = _NUM_RANKED_CLASSES // 2, np.arange(_NUM_RANKED_CLASSES)
     factors = np.arange(num_factors)
-    num_first = min(half, 0 if influence is None else influence.shape[-1])
+    # Also if there are fewer independent normals, of which padding may make more.
+    num_first = 0 if influence is None else half
     factors = np.where(factors < half, factors, factors + num_first)
     likely = numbers + np.where(numbers < half, min(num_factors, half), num_factors)
     diag = None

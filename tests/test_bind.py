@@ -239,7 +239,7 @@ def test_a_link_that_is_not_a_call_by_name_is_an_error(text):
     "text", ["pad_crop(4", "|flip_lr", "flip_lr|", "flip_lr||flip_lr", "x = 4", "flip lr", "a; b"]
 )
 def test_a_chain_that_does_not_parse_is_an_error(text):
-    with pytest.raises(ValueError, match=r"is not a chain such as 'pad_crop\(4\)|flip_lr'"):
+    with pytest.raises(ValueError, match=r"is not a chain such as 'pad_crop\(4\)\|flip_lr'"):
         chain(augment, text)
 
 

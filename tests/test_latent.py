@@ -138,6 +138,13 @@ def test_map_batch_does_not_change_fields_without_batch_axes():
     )
 
 
+def test_temper_divides_integers_and_keeps_the_types_of_floats():
+    loc = jnp.array([2, 1, -1])
+    np.testing.assert_array_equal(latent_lib.temper(LatentGaussian(loc), 2.0).loc, [1, 0.5, -0.5])
+    half = LatentGaussian(loc.astype(jnp.bfloat16))
+    assert latent_lib.temper(half, 2.0).loc.dtype == jnp.bfloat16
+
+
 @pytest.mark.parametrize(
     "temperature",
     [

@@ -129,6 +129,11 @@ _KEEPING_ORIENTATION = (
     *("blend_jitter", "color_jitter", "context", "decode", "flip_lr", "lighting", "mask_others"),
     *("pad_crop", "sample_boxes", "value_range", "with_mirrored"),
 )
+# Operations after which an object is where it is in the stored image.
+_KEEPING_BOXES = (
+    *("blend_jitter", "color_jitter", "context", "decode", "lighting", "mask_others", "to_rgb"),
+    "value_range",
+)
 _ONCE = ("value_range", "with_mirrored")  # operations that a chain may contain once
 NO_OCCURRENCE = "with_mirrored is for config.data.train alone, as it mirrors a second occurrence."
 _ALTERNATIVES = [("num_examples", "fraction")]  # settings of which exactly one is set
@@ -201,12 +206,20 @@ def evaluation(functions: ModuleType, text: Any) -> list[Callable]:
     """As `parse`, for an evaluation.
 
     Raises:
-      ValueError: an operation is of training alone, as it repeats examples or removes boxes.
+      ValueError: an operation is of training alone, as it repeats examples or removes boxes, or
+        moves pixels before `fit`.
     """
     links = parse(functions, text)
     for link in links:
         if link.func.__name__ in _OF_TRAINING:
             raise ValueError(f"{link_text(link)} is for config.data.train alone; remove it.")
+    names = [link.func.__name__ for link in links]
+    for link in links[: names.index("fit")] if "fit" in names else ():
+        if link.func.__name__ not in _KEEPING_BOXES:
+            raise ValueError(
+                f"{link_text(link)} before fit gives boxes in other pixels than those of the stored"
+                " image, in which detections are reported; remove it."
+            )
     return links
 
 

@@ -129,7 +129,7 @@ def region_targets(
         found.positive,
         found.negative & is_box(candidates),
         size=number,
-        max_positive=round(_OBJECT_FRACTION * number),
+        max_positive=int(_OBJECT_FRACTION * number),
     )
     is_region = rows >= 0
     regions = jnp.where(is_region[:, None], candidates[rows], 0.0)

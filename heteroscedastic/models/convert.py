@@ -85,6 +85,8 @@ def from_torch(
             "with_fc needs a Classifier with a head, but the variables have no head; pass those of"
             " a Classifier, or with_fc=False."
         )
+    if with_fc:
+        _check_is_dense(flat, ("hidden",))
     paths = {name: path for name, path in paths.items() if with_fc or not name.startswith("fc.")}
     given = {name for name in state_dict if not name.endswith("num_batches_tracked")}
     if "fc.weight" not in paths:
@@ -107,9 +109,11 @@ def to_torch(variables: Mapping[str, Any]) -> dict[str, np.ndarray]:
         which gives utilities at temperature 1. The other parameters of the head are omitted.
 
     Raises:
-      ValueError: the network is of another kind.
+      ValueError: the network is of another kind, or its utilities are no dense layer of the
+        features.
     """
     flat = traverse_util.flatten_dict(variables)
+    _check_is_dense(flat, ("hidden", "shared_bias"))
     arrays = {}
     for name, path in _paths(flat).items():
         array = np.asarray(flat[path])
@@ -117,6 +121,16 @@ def to_torch(variables: Mapping[str, Any]) -> dict[str, np.ndarray]:
         if path[-1] == "var":  # strict loading also requires this array
             arrays[name.replace("running_var", "num_batches_tracked")] = np.zeros((), np.int64)
     return arrays
+
+
+def _check_is_dense(flat: Mapping[tuple[str, ...], Any], others: tuple[str, ...]) -> None:
+    """Raises a ValueError if the head has other parameters before or beside its dense layer."""
+    for name in others:
+        if any(path[1:3] == ("head", name) for path in flat):
+            raise ValueError(
+                f"The utilities of the head are no dense layer of the features, as it has {name!r};"
+                " convert the backbone alone."
+            )
 
 
 def check_fit(

@@ -128,7 +128,8 @@ class BatchNorm(nn.Module):
             # The mean over the groups that have examples; without any, the statistics stay.
             share = (counts > 0) / jnp.maximum(jnp.sum(counts > 0), 1)
             for name, groups in (("mean", mean), ("var", var)):
-                new = share @ groups
+                # A product of matrices would be rounded more on accelerators.
+                new = jnp.sum(share[:, None] * groups, axis=0)
                 average = self.momentum * running[name].value + (1 - self.momentum) * new
                 running[name].value = jnp.where(jnp.any(present), average, running[name].value)
         # In a group without present examples the variance is 0. Dividing by sqrt(epsilon) at each

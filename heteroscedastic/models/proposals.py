@@ -48,8 +48,9 @@ class RegionProposals(nn.Module):
             check_numbers(name, getattr(self, name), above=0, at_most=2**16)
         for name in ("num_candidates", "num_proposals"):
             check_numbers(name, getattr(self, name), integer=True, at_least=1, at_most=2**20)
-        for name in ("channels", "num_anchors", "num_regions"):
-            check_number(name, getattr(self, name), integer=True, at_least=1, at_most=2**20)
+        # Fewer anchors, of which half may be positive, or regions would train on no object.
+        for name, least in (("channels", 1), ("num_anchors", 2), ("num_regions", 4)):
+            check_number(name, getattr(self, name), integer=True, at_least=least, at_most=2**20)
         super().__post_init__()
 
     @nn.compact

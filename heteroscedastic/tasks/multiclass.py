@@ -70,7 +70,10 @@ class Multiclass:
         return record
 
     def extra_results(self, predictions: Mapping[str, np.ndarray]) -> dict[str, float]:
-        """Of examples with boxes: the mean objectness, and the mean distance of the confidence."""
+        """Of data with boxes: the mean objectness, and the mean distance of the confidence.
+
+        An example without a box has objectness 0.
+        """
         if f"{EXTRA}boxes" not in predictions:
             return {}
         objectness = predictions[f"{EXTRA}objectness"]

@@ -33,7 +33,10 @@ class OneVsRest(Multiclass):
         """As of lists of labels: a label stands as a list of one."""
         labels = batch.labels if answers == "any" else batch.labels[..., None]
         record = Predictions(batch.ids, batch.weights, labels, logits)
-        return bounded(record, log_normalizer, num_largest)
+        record = bounded(record, log_normalizer, num_largest)
+        if answers == "any":  # any one is right, so they are no answers of K questions
+            record = record._replace(labels=None, right_labels=batch.labels)
+        return record
 
     def _confidence(self, predictions: Mapping[str, np.ndarray]) -> Float[np.ndarray, "n"]:
         return special.expit(predictions["logits"].max(axis=-1).astype(np.float64))

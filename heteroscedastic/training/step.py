@@ -46,7 +46,7 @@ class Predictions(NamedTuple):
     weights: Float[Array, "*b"]
     labels: Int[Array, "*b"] | Int[Array, "*b m"] | None  # None where there are right ones instead
     logits: Float[Array, "*b c"]  # of every class, or the largest, falling
-    right_labels: Int[Array, "*b m"] | None = None  # lists of what is right, under a softmax
+    right_labels: Int[Array, "*b m"] | None = None  # lists of which one is right
     classes: Int[Array, "*b c"] | None = None  # whose logits they are; None is every one, in order
     label_logits: Float[Array, "*b"] | Float[Array, "*b m"] | None = (
         None  # the labels' own, nan at padding

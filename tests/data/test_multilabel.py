@@ -31,6 +31,10 @@ def record(i, labels, **changes):
     return tf.train.Example(features=tf.train.Features(feature=present)).SerializeToString()
 
 
+def text(value):
+    return tf.train.Feature(bytes_list=tf.train.BytesList(value=[value]))
+
+
 def write_records(path, records):
     with tf.io.TFRecordWriter(str(path)) as file:
         for serialized in records:
@@ -138,6 +142,34 @@ def test_an_invalid_record_is_named_and_nothing_is_written(tmp_path, changes, me
             "pets", tmp_path / "out", {"train": multilabel.examples([tmp_path / "a"])}, NAMES
         )
     assert not list((tmp_path / "out").rglob("*.tfrecord*"))
+
+
+def test_names_that_are_equal_and_splits_without_examples_are_errors_of_one_line(
+    tmp_path, monkeypatch
+):
+    records = {
+        "equal": [record(0, [0]), record(0, [1])],
+        "none": [],
+        "latin": [record(0, [0], **{"image/filename": text(b"\xe9.jpg")})],
+        "empty": [record(i, [i], **{"image/filename": text(b"")}) for i in range(2)],
+    }
+    for name, of_file in records.items():
+        write_records(tmp_path / f"{name}-0", of_file)
+    start = ["--name=pets", f"--data_dir={tmp_path}", "--num_classes=3"]
+    for name, message in (
+        ("equal", "train: two examples are named 0.jpg, but names must differ"),
+        ("none", "train has no examples; give files with records"),
+        ("latin", "record 0: image/filename b'.*' is not UTF-8"),
+    ):
+        with pytest.raises(SystemExit, match=message):
+            command(monkeypatch, *start, f"--split=train={tmp_path}/{name}-*")
+        assert not (tmp_path / "pets" / "1.0.0").exists()
+    twice = [f"--split=train={tmp_path}/{name}-*" for name in ("empty", "equal")]
+    with pytest.raises(SystemExit):
+        command(monkeypatch, *start, *twice)
+    command(monkeypatch, *start, twice[0])
+    _, splits = read(tmp_path / "pets" / "1.0.0")
+    assert set(splits["train"]) == {"empty-0-0", "empty-0-1"}
 
 
 def test_damaged_records_are_named(tmp_path):

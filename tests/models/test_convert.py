@@ -221,6 +221,22 @@ def test_fc_replaces_the_utilities_of_any_head_and_keeps_its_noise(head):
     jax.tree.map(np.testing.assert_array_equal, actual | {"loc": 0}, rest | {"loc": 0})
 
 
+def test_utilities_that_are_no_dense_layer_of_the_features_are_refused():
+    """One behind a hidden layer would lack it, and one with learned means of the noise those."""
+    hidden, edward2 = (
+        heads.Deterministic(5, hidden_width=8),
+        heads.ParameterEfficient(5, edward2=True),
+    )
+    with pytest.raises(ValueError, match="no dense layer of the features, as it has 'hidden'"):
+        convert.from_torch(tiny_state_dict(), tiny(hidden), with_fc=True)
+    for head, name in ((hidden, "hidden"), (edward2, "shared_bias")):
+        with pytest.raises(ValueError, match=f"it has '{name}'; convert the backbone alone"):
+            convert.to_torch(tiny(head))
+    actual = convert.from_torch(tiny_state_dict(), tiny(edward2), with_fc=True)
+    kernel = actual["params"]["head"]["loc"]["kernel"]
+    np.testing.assert_array_equal(kernel, tiny_state_dict()["fc.weight"].T)
+
+
 def test_a_backbone_alone_needs_no_fc():
     state = {
         n: a for n, a in tiny_state_dict().items() if not n.startswith("fc.") and "tracked" not in n

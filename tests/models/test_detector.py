@@ -196,3 +196,6 @@ def test_backbones_and_canvases_that_do_not_suit_are_errors():
         shapes(detector(stem="imagenet"), 60)
     with pytest.raises(ValueError, match="sizes"):
         RegionProposals(sizes=(-1.0,))
+    for name, few in (("num_anchors", 1), ("num_regions", 3)):
+        with pytest.raises(ValueError, match=f"{name} is {few}"):
+            RegionProposals(**{name: few})

@@ -298,7 +298,8 @@ def test_boxes_come_back_in_the_pixels_of_the_stored_image():
     assert record.true_areas.tolist() == [[7, 9]]
     assert record.true_crowds.tolist() == [[False, True]]
     assert record.image_ids.tolist() == [500]
-    own = task.predictions(found, batch._replace(extras={"boxes": boxes}), None)
+    areas = {"objects/area": extras["objects/area"]}  # in other pixels than the boxes
+    own = task.predictions(found, batch._replace(extras={"boxes": boxes} | areas), None)
     assert own.boxes.tolist() == found.boxes.tolist()
     assert own.true_areas.tolist() == [[64, 128]]
     assert not own.true_crowds.any()

@@ -139,9 +139,10 @@ def test_any_label_of_a_list_is_right_where_the_evaluation_says_so():
         found = metrics.means(task.evaluation_sums(logits, batch, "any"))
         right = [row.argmax() in labels for row, labels in zip(logits[:-1], batch.labels[:-1])]
         assert found == {"accuracy": pytest.approx(np.mean(right))}
-    record = tasks.multiclass().predictions(logits, batch, "any")
-    assert record.labels is None
-    np.testing.assert_array_equal(record.right_labels, batch.labels)
+    for task in (tasks.multiclass(), tasks.one_vs_rest()):
+        record = task.predictions(logits, batch, "any")
+        assert record.labels is None
+        np.testing.assert_array_equal(record.right_labels, batch.labels)
 
 
 @pytest.mark.parametrize("k", [5, 2100])

@@ -145,8 +145,8 @@ def class_boxes(
     Args:
       annotation: the annotation of the image.
       size: width and height of the image.
-      wnid: WordNet id of the class; boxes with a name other than an id, as of some breeds of dogs,
-        belong to it too.
+      wnid: WordNet id of the class; boxes with another name than that of one of `classes`, as of
+        some breeds of dogs, belong to it too.
       classes: WordNet ids of the challenge.
     """
     width, height = (annotation.width or size[0], annotation.height or size[1])

@@ -124,8 +124,11 @@ def examples(paths: Sequence[str | Path]) -> Iterator[tuple[str, bytes, list[int
                 )
             if features[_LABELS].WhichOneof("kind") not in ("int64_list", None):
                 raise ValueError(f"{where}: {_LABELS} must be a list of int64.")
-            names = features[_NAME].bytes_list.value
-            name = names[0].decode() if names else f"{Path(path).name}-{number}"
+            (name,) = features[_NAME].bytes_list.value[:1] or (b"",)
+            try:
+                name = name.decode() or f"{Path(path).name}-{number}"
+            except UnicodeDecodeError:
+                raise ValueError(f"{where}: {_NAME} {name!r} is not UTF-8.") from None
             yield name, image[0], list(features[_LABELS].int64_list.value)
             number += 1
 
@@ -133,7 +136,11 @@ def examples(paths: Sequence[str | Path]) -> Iterator[tuple[str, bytes, list[int
 def _valid_examples(
     split: str, examples: Iterable[tuple[str, bytes, Iterable[int]]], num_classes: int
 ) -> Iterator[tuple[str, dict[str, Any]]]:
+    names = set()
     for name, image, labels in examples:
+        if name in names:
+            raise ValueError(f"{split}: two examples are named {name}, but names must differ.")
+        names.add(name)
         labels = np.unique(np.asarray(list(labels), np.int64))
         if not image.startswith(_FORMATS):
             raise ValueError(f"{split}: the image of {name} is not a JPEG or PNG.")
@@ -143,6 +150,8 @@ def _valid_examples(
                 f" {num_classes - 1}."
             )
         yield name, {"image": image, "labels": labels.tolist(), "file_name": name}
+    if not names:
+        raise ValueError(f"{split} has no examples; give files with records.")
 
 
 @user_errors.one_line()
@@ -183,6 +192,8 @@ def main() -> None:
         paths = sorted(tf.io.gfile.glob(str(files.as_path(pattern))))
         if not split or not paths:
             parser.error(f"--split {argument} matches no file; write it as train=DIR/train-*.")
+        if split in splits:
+            parser.error(f"--split {split} is given twice; one pattern must match all its files.")
         splits[split] = examples(paths)
     folder = write(
         flags.name,

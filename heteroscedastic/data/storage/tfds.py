@@ -244,9 +244,14 @@ def preparation(name: str, data_dir: str) -> str:
     Unlike `tfds build`, it does not require Apache Beam.
     """
     if name in MASK_SOURCES:
+        of_set = (  # readings L6 and L14
+            " --hierarchy=bbox_labels_600_hierarchy.json --max_per_class=50000"
+            if name == "open_images_v4_mask"
+            else ""
+        )
         return (
             "python -m heteroscedastic.data.builders.mask"
-            f" --source={MASK_SOURCES[name]} --data_dir={data_dir}"
+            f" --source={MASK_SOURCES[name]} --data_dir={data_dir}{of_set}"
         )
     try:
         has_builder = instructions(name) is not None

@@ -350,7 +350,11 @@ def test_a_missing_source_and_a_missing_mask_set_name_the_command_that_prepares_
         mask.write("coco/2017", str(tmp_path), name="coco_mask")
     for name, source in tfds.MASK_SOURCES.items():
         assert name == f"{source.partition('/')[0]}_mask"
-        assert f"builders.mask --source={source} " in tfds.preparation(name, "DIR")
+        command = tfds.preparation(name, "DIR")
+        assert f"builders.mask --source={source} " in command
+        is_hierarchical = name == "open_images_v4_mask"
+        assert (" --hierarchy=" in command) == is_hierarchical
+        assert (" --max_per_class=50000" in command) == is_hierarchical
 
 
 @needs("coco/2017")
