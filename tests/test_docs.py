@@ -105,7 +105,7 @@ def test_the_block_that_writes_a_backbone_for_torchvision_does(tmp_path, monkeyp
     saved = {key: array.shape for key, array in np.load("resnet50.npz").items()}
     assert saved["conv1.weight"] == (4, 3, 7, 7)
     assert saved["layer2.0.bn1.running_var"] == (8,)
-    assert {key for key in saved if key.startswith("fc.")} == {"fc.weight", "fc.bias"}
+    assert not [key for key in saved if key.startswith("fc.")]
 
 
 def commands(page):

@@ -206,13 +206,22 @@ def evaluation(functions: ModuleType, text: Any) -> list[Callable]:
     """As `parse`, for an evaluation.
 
     Raises:
-      ValueError: an operation is of training alone, as it repeats examples or removes boxes, or
-        moves pixels before `fit`.
+      ValueError: an operation is of training alone, as it repeats examples or removes boxes.
     """
     links = parse(functions, text)
     for link in links:
         if link.func.__name__ in _OF_TRAINING:
             raise ValueError(f"{link_text(link)} is for config.data.train alone; remove it.")
+    return links
+
+
+def evaluation_of_boxes(functions: ModuleType, text: Any) -> list[Callable]:
+    """As `evaluation`, for a detector, whose boxes are in pixels of the stored image with `fit`.
+
+    Raises:
+      ValueError: also if an operation moves pixels before `fit`.
+    """
+    links = evaluation(functions, text)
     names = [link.func.__name__ for link in links]
     for link in links[: names.index("fit")] if "fit" in names else ():
         if link.func.__name__ not in _KEEPING_BOXES:

@@ -2,8 +2,8 @@
 
 Examples, features and classes are padded to a few sizes, so that fits of similar size use the same
 compiled programs. Padding changes a result by the initial weights alone, which are drawn for the
-padded sizes: absent examples have weight 0, further features are 0, and further classes have
-probability 0.
+padded sizes, and by the points of the noise in batches of more than 512 examples: absent examples
+have weight 0, further features are 0, and further classes have probability 0.
 """
 
 import functools

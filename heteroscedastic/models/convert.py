@@ -101,21 +101,26 @@ def from_torch(
     return traverse_util.unflatten_dict({**flat, **new})
 
 
-def to_torch(variables: Mapping[str, Any]) -> dict[str, np.ndarray]:
+def to_torch(variables: Mapping[str, Any], *, with_fc: bool = True) -> dict[str, np.ndarray]:
     """The state dict of a residual network; convert its arrays to tensors for `load_state_dict`.
 
     Args:
       variables: as for `from_torch`. In a Classifier the dense layer of the utilities becomes `fc`,
         which gives utilities at temperature 1. The other parameters of the head are omitted.
+      with_fc: whether there is `fc`, if there is a head.
 
     Raises:
-      ValueError: the network is of another kind, or its utilities are no dense layer of the
-        features.
+      ValueError: the network is of another kind, or `with_fc` and its utilities need more than a
+        dense layer of the features.
     """
     flat = traverse_util.flatten_dict(variables)
-    _check_is_dense(flat, ("hidden", "shared_bias"))
+    paths = _paths(flat)
+    if with_fc:
+        _check_is_dense(flat, ("hidden", "shared_bias"))
+    else:
+        paths = {name: path for name, path in paths.items() if not name.startswith("fc.")}
     arrays = {}
-    for name, path in _paths(flat).items():
+    for name, path in paths.items():
         array = np.asarray(flat[path])
         arrays[name] = np.array(array.transpose(np.argsort(_AXES[array.ndim])), order="C")
         if path[-1] == "var":  # strict loading also requires this array
@@ -124,12 +129,13 @@ def to_torch(variables: Mapping[str, Any]) -> dict[str, np.ndarray]:
 
 
 def _check_is_dense(flat: Mapping[tuple[str, ...], Any], others: tuple[str, ...]) -> None:
-    """Raises a ValueError if the head has other parameters before or beside its dense layer."""
+    """Raises a ValueError if the utilities of the head need these other parameters, too."""
     for name in others:
-        if any(path[1:3] == ("head", name) for path in flat):
+        found = [x for path, x in flat.items() if path[1:3] == ("head", name)]
+        if found and (name == "hidden" or any(np.any(np.asarray(x)) for x in found)):
             raise ValueError(
-                f"The utilities of the head are no dense layer of the features, as it has {name!r};"
-                " convert the backbone alone."
+                f"The utilities of the head need {name!r} beside its dense layer of the classes;"
+                " set with_fc=False, which converts the backbone."
             )
 
 

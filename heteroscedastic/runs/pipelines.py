@@ -61,12 +61,13 @@ def check(config: dict[str, Any]) -> None:
 
 def _chains(config: dict[str, Any], operations: ModuleType) -> dict[str, Any]:
     """The chains of `data` by the names of the arguments of a pipeline."""
-    data = config["data"]
+    data, is_of_boxes = config["data"], config["task"] == "detection"
+    evaluation = chains.evaluation_of_boxes if is_of_boxes else chains.evaluation
     return {
         "training_chain": in_section("data.train", chains.parse, operations, data["train"]),
-        "chain": in_section("data.eval", chains.evaluation, operations, data["eval"]),
+        "chain": in_section("data.eval", evaluation, operations, data["eval"]),
         "own_chains": {
-            split: in_section(f"data.splits.{split}.eval", chains.evaluation, operations, text)
+            split: in_section(f"data.splits.{split}.eval", evaluation, operations, text)
             for split, text in split_spec.own_chains(data).items()
         },
     }

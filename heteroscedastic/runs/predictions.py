@@ -53,7 +53,7 @@ def read(run: str | files.Path, name: str) -> Predictions:
     Raises:
       FileNotFoundError: the run has no such predictions.
       ValueError: the file is damaged, was changed, belongs to another run, was written by an
-        incompatible version, or holds lists of correct labels under a softmax.
+        incompatible version, or holds lists of correct labels of which a model predicts one.
     """
     path, arrays, stamp = _stored(run, name)
     if "scores" in arrays:
@@ -61,7 +61,10 @@ def read(run: str | files.Path, name: str) -> Predictions:
             f"{path} has detections, not one prediction per example; read"
             f" {path.with_suffix('.json').name} beside it, or the metrics in results.json."
         )
-    if "right_labels" in arrays:
+    record = run_record.read_if_complete(files.as_path(run))
+    evals = record.config["evals"] if record else {}
+    # Earlier versions wrote those of `one_vs_rest` as labels.
+    if "right_labels" in arrays or evals.get(name, {}).get("answers") == "any":
         raise ValueError(
             f"{path} has lists of correct labels, but the model predicts one label per example, so"
             " only the accuracy in results.json is defined; choose another evaluation."
@@ -75,7 +78,6 @@ def read(run: str | files.Path, name: str) -> Predictions:
             f"{path} was written by another version (missing arrays: {missing}; unknown arrays:"
             f" {unknown}); repeat the run with this version."
         )
-    record = run_record.read_if_complete(files.as_path(run))
     if fault := _fault(len(record.dataset["class_names"]) if record else None, **fields):
         raise ValueError(f"{path} is damaged ({fault}); {_REMEDY}.")
     _check_stamp(record.results.get("owner") if record else None, path, arrays, stamp)

@@ -218,8 +218,6 @@ class Detection:
         scale = jnp.tile(batch.extras.get("stored_size", sizes) / sizes, (1, 2))[:, None]
         found, true_boxes = logits._replace(boxes=logits.boxes * scale), boxes * scale
         areas = jnp.prod(true_boxes[..., 2:] - true_boxes[..., :2], axis=-1)
-        if "stored_size" in batch.extras:  # else stored areas are in other pixels than the boxes
-            areas = batch.extras.get("objects/area", areas)
         return Predictions(
             batch.ids,
             batch.weights,
@@ -227,7 +225,7 @@ class Detection:
             true_boxes,
             true_classes=jnp.where(is_box(boxes), labels, -1),
             true_crowds=_crowds(batch),
-            true_areas=areas.astype(jnp.float32),
+            true_areas=batch.extras.get("objects/area", areas).astype(jnp.float32),
             image_ids=batch.extras.get("image/id", batch.ids),
         )
 

@@ -145,7 +145,7 @@ def test_an_invalid_record_is_named_and_nothing_is_written(tmp_path, changes, me
 
 
 def test_names_that_are_equal_and_splits_without_examples_are_errors_of_one_line(
-    tmp_path, monkeypatch
+    tmp_path, monkeypatch, capsys
 ):
     records = {
         "equal": [record(0, [0]), record(0, [1])],
@@ -157,17 +157,18 @@ def test_names_that_are_equal_and_splits_without_examples_are_errors_of_one_line
         write_records(tmp_path / f"{name}-0", of_file)
     start = ["--name=pets", f"--data_dir={tmp_path}", "--num_classes=3"]
     for name, message in (
-        ("equal", "train: two examples are named 0.jpg, but names must differ"),
-        ("none", "train has no examples; give files with records"),
+        ("equal", "pets cannot be written: .* names must differ, which are image/filename or"),
+        ("none", "pets cannot be written: .* Each split needs examples"),
         ("latin", "record 0: image/filename b'.*' is not UTF-8"),
     ):
         with pytest.raises(SystemExit, match=message):
             command(monkeypatch, *start, f"--split=train={tmp_path}/{name}-*")
         assert not (tmp_path / "pets" / "1.0.0").exists()
-    twice = [f"--split=train={tmp_path}/{name}-*" for name in ("empty", "equal")]
+    twice = [f"--split=train={tmp_path}/{name}-*" for name in ("equal", "empty")]
     with pytest.raises(SystemExit):
         command(monkeypatch, *start, *twice)
-    command(monkeypatch, *start, twice[0])
+    assert "train is given twice; one pattern must match all" in capsys.readouterr().err
+    command(monkeypatch, *start, twice[1])
     _, splits = read(tmp_path / "pets" / "1.0.0")
     assert set(splits["train"]) == {"empty-0-0", "empty-0-1"}
 

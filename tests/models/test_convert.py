@@ -227,11 +227,14 @@ def test_utilities_that_are_no_dense_layer_of_the_features_are_refused():
         heads.Deterministic(5, hidden_width=8),
         heads.ParameterEfficient(5, edward2=True),
     )
-    with pytest.raises(ValueError, match="no dense layer of the features, as it has 'hidden'"):
+    with pytest.raises(ValueError, match="of the head need 'hidden' beside its dense layer"):
         convert.from_torch(tiny_state_dict(), tiny(hidden), with_fc=True)
     for head, name in ((hidden, "hidden"), (edward2, "shared_bias")):
-        with pytest.raises(ValueError, match=f"it has '{name}'; convert the backbone alone"):
+        with pytest.raises(ValueError, match=f"need '{name}' beside .* set with_fc=False"):
             convert.to_torch(tiny(head))
+        backbone = convert.to_torch(tiny(head), with_fc=False)
+        assert "conv1.weight" in backbone
+        assert "fc.weight" not in backbone
     actual = convert.from_torch(tiny_state_dict(), tiny(edward2), with_fc=True)
     kernel = actual["params"]["head"]["loc"]["kernel"]
     np.testing.assert_array_equal(kernel, tiny_state_dict()["fc.weight"].T)

@@ -183,6 +183,17 @@ def test_a_run_without_evaluations_has_no_predictions_and_can_be_loaded(tmp_path
     assert int(loaded_run.load(tmp_path).state.step) == results["step"] == 1
 
 
+def test_lists_of_which_one_label_is_right_are_no_answers_of_an_earlier_version(
+    tmp_path, monkeypatch
+):
+    saved(tmp_path, LISTS)
+    config = {"evals": {"test": {"answers": "any"}}, "data": {}}
+    record = run_record.RunRecord(config, {}, {"class_names": ["a"] * LOGITS.shape[1]})
+    monkeypatch.setattr(predictions.run_record, "read_if_complete", lambda _: record)
+    with pytest.raises(ValueError, match=r"only the accuracy in results.json is defined"):
+        predictions.read(tmp_path, "test")
+
+
 def test_detections_of_a_stream_are_in_the_order_of_the_images(tmp_path, monkeypatch):
     (tmp_path / "predictions").mkdir()
     arrays = dict(image_ids=np.array([7, 2, 5]), scores=np.array([[0.7], [0.2], [0.5]]))

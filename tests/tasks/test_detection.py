@@ -298,8 +298,7 @@ def test_boxes_come_back_in_the_pixels_of_the_stored_image():
     assert record.true_areas.tolist() == [[7, 9]]
     assert record.true_crowds.tolist() == [[False, True]]
     assert record.image_ids.tolist() == [500]
-    areas = {"objects/area": extras["objects/area"]}  # in other pixels than the boxes
-    own = task.predictions(found, batch._replace(extras={"boxes": boxes} | areas), None)
+    own = task.predictions(found, batch._replace(extras={"boxes": boxes}), None)
     assert own.boxes.tolist() == found.boxes.tolist()
     assert own.true_areas.tolist() == [[64, 128]]
     assert not own.true_crowds.any()

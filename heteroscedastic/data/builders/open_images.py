@@ -90,7 +90,7 @@ def _changes(
     """The dropped classes with their reasons, and the merged ones with those that take them."""
     try:
         nodes = list(_nodes(json.loads(hierarchy.read_text())))
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
+    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
         raise ValueError(
             f"{hierarchy} is not a hierarchy of classes ({error!r}); download it from"
             f" {HIERARCHY_URL}."

@@ -66,9 +66,10 @@ def test_merged_classes_are_no_chains():
     assert all(reason for _, reason in open_images.MERGED.values())
 
 
-@pytest.mark.parametrize("text", ["{", "[]", "[1]", '{"Subcategory": []}', "null"])
+@pytest.mark.parametrize("text", ["{", "[]", "[1]", '{"Subcategory": []}', "null", None])
 def test_a_file_that_is_no_hierarchy_is_one_line(tmp_path, text):
-    (tmp_path / "h.json").write_text(text)
+    if text is not None:  # else it is missing
+        (tmp_path / "h.json").write_text(text)
     with pytest.raises(ValueError, match=r"h.json is not a hierarchy of classes") as caught:
         open_images.classes(NAMES, tmp_path / "h.json")
     assert "\n" not in str(caught.value)

@@ -390,10 +390,11 @@ def test_what_follows_or_exceeds_a_canvas_is_an_error():
     with pytest.raises(ValueError, match="only value_range may follow it"):
         chains.parse(ops, "fit(40, shorter=24, longer=32)|flip_lr")
     fit = "fit(40, shorter=24, longer=32)|value_range(-1, 1)"
-    assert len(chains.evaluation(ops, f"decode|{fit}")) == 3
+    assert len(chains.evaluation_of_boxes(ops, f"decode|{fit}")) == 3
     for moved in ("resize_small(30)", "central_crop(20)"):
-        assert len(chains.parse(ops, f"{moved}|{fit}")) == 3  # in training the pixels do not matter
+        for other in (chains.parse, chains.evaluation):  # whose pixels nobody reads
+            assert len(other(ops, f"{moved}|{fit}")) == 3
         with pytest.raises(ValueError, match="before fit gives boxes in other pixels than those"):
-            chains.evaluation(ops, f"{moved}|{fit}")
+            chains.evaluation_of_boxes(ops, f"{moved}|{fit}")
     with pytest.raises(ValueError, match="longer 32 and size 16, but they must not decrease"):
         ops.fit(tf.constant((0, 0), tf.int64), RAW, size=16, shorter=8, longer=32)
