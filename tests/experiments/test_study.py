@@ -557,7 +557,7 @@ def print_preallocation(job, data_dir):
     print("preallocate", os.environ.get("XLA_PYTHON_CLIENT_PREALLOCATE"), flush=True)
 
 
-@pytest.mark.parametrize("num_workers", [1, 2])
+@pytest.mark.parametrize("num_workers", [pytest.param(1, marks=pytest.mark.extended), 2])
 def test_a_killed_run_fails_alone(num_workers, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(run, "run", kill_the_process_of_seed_0)
     jobs = short_jobs(tmp_path, 4)

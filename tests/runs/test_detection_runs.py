@@ -229,6 +229,7 @@ def test_what_a_detector_says_of_an_image_does_not_depend_on_the_canvas():
 
 @needs("coco/2017")
 @pytest.mark.slow
+@pytest.mark.extended
 def test_a_run_with_two_canvases_resumes_with_the_same_bits(tmp_path, monkeypatch):
     streaming = pytest.importorskip("heteroscedastic.data.streaming.stream").Streaming
     loop.train(small_streamed("oriented"), str(tmp_path / "whole"), PACK)
