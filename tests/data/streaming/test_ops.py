@@ -392,7 +392,7 @@ def test_what_follows_or_exceeds_a_canvas_is_an_error():
     fit = "fit(40, shorter=24, longer=32)|value_range(-1, 1)"
     assert len(chains.evaluation_of_boxes(ops, f"decode|{fit}")) == 3
     for moved in ("resize_small(30)", "central_crop(20)"):
-        for other in (chains.parse, chains.evaluation):  # whose pixels nobody reads
+        for other in (chains.parse, chains.evaluation):  # of which no box is reported
             assert len(other(ops, f"{moved}|{fit}")) == 3
         with pytest.raises(ValueError, match="before fit gives boxes in other pixels than those"):
             chains.evaluation_of_boxes(ops, f"{moved}|{fit}")
