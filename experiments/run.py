@@ -12,6 +12,7 @@ import fnmatch
 import multiprocessing
 import os
 import signal
+import sys
 import threading
 import time
 import traceback
@@ -186,7 +187,7 @@ def main() -> None:
                 found, has_point = study.results_at(table, found, flags.at), True
             except ValueError as error:
                 without_point, found = error, []
-                print(f"{name} is left out: {error}", flush=True)
+                print(f"{name} is left out: {error}", file=sys.stderr)  # --print is for scripts
         found = [r for r in found if flags.seeds is None or r.job.seed in flags.seeds]
         new = {r.job.directory: r for r in found if r.job.directory not in results}
         results |= new
