@@ -66,6 +66,9 @@ def cover(names: list[str]) -> list[str]:
     while missing:
         chosen.append(max(names, key=lambda name: len(forms[name] & missing)))
         missing -= forms[chosen[-1]]
+    for name in list(chosen):
+        if forms[name] <= set().union(*(forms[other] for other in chosen if other != name)):
+            chosen.remove(name)
     return chosen
 
 

@@ -4,10 +4,13 @@ import json
 import re
 import tarfile
 import tempfile
+import zipfile
 from pathlib import Path
 
+import jax
 import numpy as np
 import pytest
+from pack import PACK, needs
 from PIL import Image
 
 from experiments import study
@@ -144,6 +147,36 @@ def write_inaturalist2019(directory, change=lambda parts, images: None):
         (directory / f"{name}.json.tar.gz").write_bytes(archive)
 
 
+TINY_NAMES = {WNIDS[1]: "goldfish, Carassius auratus", WNIDS[0]: "tench"}  # in no order
+
+
+def tiny_imagenet_parts():
+    """The files of two classes by their path in the archive."""
+    parts = {"wnids.txt": "".join(f"{wnid}\n" for wnid in TINY_NAMES)}
+    others = "n00001740\tentity\nn00001930\tphysical entity\n"
+    parts["words.txt"] = others + "".join(f"{w}\t{words}\n" for w, words in TINY_NAMES.items())
+    for k, wnid in enumerate(TINY_NAMES):
+        names = [f"{wnid}_{i}.JPEG" for i in range(2)]
+        boxes = [f"{name}\t0\t10\t63\t{58 + i}\n" for i, name in enumerate(names)]
+        parts[f"train/{wnid}/{wnid}_boxes.txt"] = "".join(boxes)
+        for i, name in enumerate(names):
+            parts[f"train/{wnid}/images/{name}"] = jpeg(10 * k + i, 64, 64)
+        parts[f"val/images/val_{k}.JPEG"] = jpeg(90 + k, 64, 64)
+    parts["val/val_annotations.txt"] = "".join(
+        f"val_{k}.JPEG\t{wnid}\t{k}\t32\t44\t32\n" for k, wnid in enumerate(TINY_NAMES)
+    )
+    parts["test/images/test_0.JPEG"] = jpeg(99, 64, 64)
+    return parts
+
+
+def write_tiny_imagenet(directory, change=lambda parts: None):
+    parts = tiny_imagenet_parts()
+    change(parts)
+    with zipfile.ZipFile(directory / "tiny-imagenet-200.zip", "w") as archive:
+        for name, content in parts.items():
+            archive.writestr(f"tiny-imagenet-200/{name}", content)
+
+
 class BuilderTest(library.testing.DatasetBuilderTestCase):
     """The builder test of TFDS, on small archives."""
 
@@ -179,6 +212,13 @@ class TestInaturalist2019(BuilderTest):
     DATASET_CLASS = builders.Inaturalist2019
     WRITE = staticmethod(write_inaturalist2019)
     SPLITS = {"train": 2 * len(TAXA), "validation": len(TAXA)}
+
+
+class TestTinyImagenet(BuilderTest):
+    __test__ = True
+    DATASET_CLASS = builders.TinyImagenet
+    WRITE = staticmethod(write_tiny_imagenet)
+    SPLITS = {"train": 4, "validation": 2}
 
 
 class TestImagenet2012Boxes(BuilderTest):
@@ -293,6 +333,96 @@ def test_inaturalist2019_has_the_taxonomic_class_of_every_listed_image(tmp_path,
         counts = collections.Counter(features["label"].names[e["label"]] for e in examples.values())
         for taxon in set(TAXA):
             assert f"{split} has {counts[taxon]} images of {taxon}\n" in log
+
+
+def test_tiny_imagenet_has_the_class_and_the_box_of_every_labelled_image(tmp_path):
+    splits, features = prepared("tiny_imagenet", write_tiny_imagenet, tmp_path)
+    assert features["label"].names == ["tench", "goldfish"]
+    for k, wnid in enumerate(TINY_NAMES):
+        for i in range(2):
+            example = splits["train"].pop(f"{wnid}_{i}.JPEG")
+            assert (example["label"], example["image"]) == (1 - k, jpeg(10 * k + i, 64, 64))
+            expected = [[10 / 64, 0, (59 + i) / 64, 1]]
+            np.testing.assert_array_equal(example["objects"]["bbox"], expected)
+        example = splits["validation"].pop(f"val_{k}.JPEG")
+        assert (example["label"], example["image"]) == (1 - k, jpeg(90 + k, 64, 64))
+        np.testing.assert_array_equal(
+            example["objects"]["bbox"], [[32 / 64, k / 64, 33 / 64, 45 / 64]]
+        )
+    assert splits == {"train": {}, "validation": {}}
+
+
+@needs("tiny_imagenet")
+def test_the_stored_tiny_imagenet_is_read_as_it_was_built(tmp_path):
+    stored = {}
+    for split in ("train", "validation"):
+        undecoded = {"image": library.decode.SkipDecoding()}
+        builder = tfds.library().builder("tiny_imagenet", data_dir=PACK)
+        chosen = builder.as_dataset(split=f"{split}[:5]", decoders=undecoded)
+        stored[split] = {e["file_name"].decode(): e for e in library.as_numpy(chosen)}
+    names = builder.info.features["label"].names
+    wnids = (builder.data_path / "label_wnids.txt").read_text().split()
+
+    def change(parts):
+        parts.clear()
+        parts["wnids.txt"] = "\n".join(wnids)
+        parts["words.txt"] = "\n".join(f"{w}\t{name}" for w, name in zip(wnids, names))
+        parts |= {f"train/{wnid}/{wnid}_boxes.txt": "" for wnid in wnids}
+        parts["val/val_annotations.txt"] = ""
+        for split, examples in stored.items():
+            for name, example in examples.items():
+                wnid = wnids[example["label"]]
+                ((ymin, xmin, ymax, xmax),) = np.int64(64 * example["objects"]["bbox"])
+                box = f"{xmin}\t{ymin}\t{xmax - 1}\t{ymax - 1}\n"
+                if split == "train":
+                    parts[f"train/{wnid}/{wnid}_boxes.txt"] += f"{name}\t{box}"
+                    parts[f"train/{wnid}/images/{name}"] = example["image"]
+                else:
+                    parts["val/val_annotations.txt"] += f"{name}\t{wnid}\t{box}"
+                    parts[f"val/images/{name}"] = example["image"]
+
+    built, features = prepared("tiny_imagenet", lambda d: write_tiny_imagenet(d, change), tmp_path)
+    assert features["label"].names == names
+    for split, examples in stored.items():
+        assert built[split].keys() == examples.keys()
+        for name, example in examples.items():
+            jax.tree.map(np.testing.assert_array_equal, built[split][name], example)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            lambda parts: parts.update({"val/val_annotations.txt": "val_0.JPEG\tn7\t0\t0\t1\t1\n"}),
+            r"zip: val_0.JPEG is of n7, which wnids.txt does not list",
+        ),
+        (
+            lambda parts: parts.update(
+                {"val/val_annotations.txt": f"val_0.JPEG\t{WNIDS[0]}\t0\t0\t64\t1\n"}
+            ),
+            r"zip: the box 0 0 64 1 of val_0.JPEG is not within 64x64 pixels",
+        ),
+        (
+            lambda parts: parts.update({"val/val_annotations.txt": "val_0.JPEG 0 0 1 1\n"}),
+            r"val_annotations.txt has a line of 1 fields, not 6: 'val_0.JPEG 0 0 1 1'",
+        ),
+        (lambda parts: parts.pop("val/images/val_0.JPEG"), r"zip has no .*val_0.JPEG; download"),
+        (lambda parts: parts.update({"words.txt": ""}), r"words.txt does not name n01440764"),
+    ],
+)
+def test_a_bad_archive_of_tiny_imagenet_is_an_error_that_names_it(tmp_path, change, message):
+    with pytest.raises(ValueError, match=message):
+        prepared("tiny_imagenet", lambda d: write_tiny_imagenet(d, change), tmp_path)
+
+
+def test_a_damaged_archive_of_tiny_imagenet_is_an_error_that_says_what_to_do(tmp_path):
+    def write(directory):
+        write_tiny_imagenet(directory)
+        path = directory / "tiny-imagenet-200.zip"
+        path.write_bytes(path.read_bytes()[:-40])
+
+    with pytest.raises(ValueError, match=r"tiny-imagenet-200.zip is damaged .*download it again"):
+        prepared("tiny_imagenet", write, tmp_path)
 
 
 def test_images_of_inaturalist2019_are_resized_as_a_whole_with_antialiasing(tmp_path):

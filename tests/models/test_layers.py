@@ -57,9 +57,15 @@ def nnx_layer(*args, **settings):
 in_both = pytest.mark.parametrize("build", [linen_layer, nnx_layer])
 
 
-@in_both
-@pytest.mark.parametrize("head", ["Deterministic", "Diagonal", "LowRank", "ParameterEfficient"])
-@pytest.mark.parametrize("link", ["softmax", "sigmoid"])
+_HEADS = ("Deterministic", "Diagonal", "LowRank", "ParameterEfficient")
+_LAYERS = list(itertools.product((linen_layer, nnx_layer), _HEADS, ("softmax", "sigmoid")))
+_SLOW_LAYERS = [(nnx_layer, "Diagonal", "softmax"), (nnx_layer, "ParameterEfficient", "softmax")]
+
+
+@pytest.mark.parametrize(
+    ("build", "head", "link"),
+    mostly_extended(_LAYERS, (case for case in _LAYERS if case not in _SLOW_LAYERS)),
+)
 def test_the_layer_replaces_a_dense_layer(build, head, link):
     num_factors = 3 if head in ("LowRank", "ParameterEfficient") else 0
     layer = build(5, num_factors=num_factors, head=head, link=link, num_samples=16)
