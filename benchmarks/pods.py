@@ -122,13 +122,25 @@ def results():
     return {(row["name"], row["slice"]): row for row in rows}
 
 
+_OF_THE_COMPILER = re.compile(
+    r"RESOURCE_EXHAUSTED|Ran out of memory|JaxRuntimeError|XlaRuntimeError"
+)
+
+
 def measure_in_subprocess(*settings):
-    """The result of `measure` in another process, so that a compiler crash affects one row."""
+    """The result of `measure` in another process, so that a compiler crash affects one row.
+
+    Raises:
+      RuntimeError: it failed, but not in the compiler.
+    """
     command = [sys.executable, "-m", "benchmarks.pods", "--measure", json.dumps(settings)]
     done = subprocess.run(
         command, env=os.environ | _OFFLINE, cwd=ROOT, capture_output=True, text=True, check=False
     )
     if done.returncode:
+        # A negative status is that of a signal, which ends a process whose compiler crashes.
+        if done.returncode > 0 and not _OF_THE_COMPILER.search(done.stderr):
+            raise RuntimeError(f"{' '.join(map(str, settings[:2]))}: {reason(done.stderr)}")
         return dict(error=reason(done.stderr))
     return json.loads(done.stdout.splitlines()[-1])
 
@@ -201,7 +213,10 @@ def markdown(rows):
 
 
 def main():
-    """Compiles the selected rows that pods.json does not have, and prints the table."""
+    """Compiles the selected rows that pods.json does not have, and prints the table.
+
+    With --hlo_dir it compiles all of them, those of pods.json again.
+    """
     parser = argparse.ArgumentParser(description=main.__doc__)
     parser.add_argument("--rows", nargs="+", default=["*"], help="row names or patterns")
     parser.add_argument(
@@ -227,12 +242,17 @@ def main():
         if any(fnmatch.fnmatch(program.name, p) for p in flags.rows)
         and any(fnmatch.fnmatch(slice_name, p) for p in flags.slice)
     ]
+    hlo_directory = flags.hlo_dir and Path(flags.hlo_dir).resolve()
+    if hlo_directory:
+        hlo_directory.mkdir(parents=True, exist_ok=True)
     for program, slice_name in () if flags.print_only else chosen:
-        if (program.name, slice_name) in results():
+        key = program.name, slice_name
+        if key in results() and not hlo_directory:
             continue
-        analysis = measure_in_subprocess(program.name, slice_name, flags.hlo_dir)
+        directory = hlo_directory and str(hlo_directory)
+        analysis = measure_in_subprocess(*key, directory)
         row = dict(name=program.name, tables=program.tables, slice=slice_name, **analysis)
-        files.write_json(RESULTS, [*results().values(), row])
+        files.write_json(RESULTS, list((results() | {key: row}).values()))
         print(line(row), flush=True)
     rows, names = results(), [(program.name, slice_name) for program, slice_name in chosen]
     print("\n" + markdown([rows[name] for name in names if name in rows]))

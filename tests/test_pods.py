@@ -197,6 +197,48 @@ def test_a_row_that_does_not_compile_is_recorded_and_not_compiled_again(
     assert len(json.loads((tmp_path / "pods.json").read_text())) == 8
 
 
+@pytest.mark.parametrize(
+    ("status", "errors", "is_of_compiler"),
+    [
+        (1, "jax.errors.JaxRuntimeError: RESOURCE_EXHAUSTED: Ran out of memory", True),
+        (-11, "Fatal error", True),
+        (1, "ModuleNotFoundError: No module named 'libtpu'", False),
+    ],
+)
+def test_only_failures_of_the_compiler_are_rows(monkeypatch, status, errors, is_of_compiler):
+    done = subprocess.CompletedProcess([], status, "", f"Traceback\n{errors}\n")
+    monkeypatch.setattr(subprocess, "run", lambda *_, **__: done)
+    if is_of_compiler:
+        assert pods.measure_in_subprocess("a", "v3:2x2", None) == {"error": errors}
+    else:
+        with pytest.raises(RuntimeError, match=r"^a v3:2x2: ModuleNotFoundError: No module"):
+            pods.measure_in_subprocess("a", "v3:2x2", None)
+
+
+def test_with_a_directory_saved_rows_are_compiled_again(monkeypatch, tmp_path):
+    monkeypatch.setattr(pods, "RESULTS", tmp_path / "pods.json")
+    monkeypatch.setattr(pods, "line", str)
+    monkeypatch.setattr(pods, "markdown", str)
+    monkeypatch.chdir(tmp_path)
+    directories = []
+
+    def measure(name, slice_name, directory):
+        directories.append(directory)
+        return {}
+
+    monkeypatch.setattr(pods, "measure_in_subprocess", measure)
+    flags = ["pods", "--rows", "imagenet21k_het_pe", "--slice", "v3:*"]
+    monkeypatch.setattr("sys.argv", flags)
+    pods.main()
+    number = len(directories)
+    monkeypatch.setattr("sys.argv", [*flags, "--hlo_dir", "hlo"])
+    pods.main()
+    assert number > 0
+    assert directories == number * [None] + number * [str(tmp_path / "hlo")]
+    assert (tmp_path / "hlo").is_dir()
+    assert len(json.loads((tmp_path / "pods.json").read_text())) == number
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(
     not importlib.util.find_spec("libtpu"), reason="needs libtpu: pip install -e .[tpu-compile]"
@@ -207,13 +249,13 @@ def test_a_small_step_is_compiled_for_a_slice_without_tpus(tmp_path):
         "from benchmarks import pods; from benchmarks.pods_rows import Program\n"
         "config = study.config('digits_het_full', {'data.train':"
         " 'inception_crop(32)|value_range(-1, 1)',"
-        " 'backbone': {'name': 'MLP', 'widths': (32,)}, 'predictive.num_samples': 100})\n"
+        " 'backbone': {'name': 'MLP', 'widths': (32,)}, 'predictive.num_samples': 128})\n"
         "config['training']['batch_size'] = 64\n"
-        "print(json.dumps(pods.measure(Program('small', (), config, (), False), 'v3:2x2')))"
+        "print(json.dumps(pods.measure(Program('small', (), config, ()), 'v3:2x2')))"
     )
     done = subprocess.run(
         [sys.executable, "-c", program],
-        env=os.environ | pods._OFFLINE,
+        env=os.environ | pods._OFFLINE | {"XLA_FLAGS": ""},  # libtpu refuses those of the tests
         cwd=pods.ROOT,
         capture_output=True,
         text=True,

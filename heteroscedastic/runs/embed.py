@@ -36,7 +36,14 @@ from heteroscedastic.data.dataset import StoredDataset
 from heteroscedastic.data.split_spec import Slice
 from heteroscedastic.data.storage import encoded, store
 from heteroscedastic.models import backbones, convert, pretrained
-from heteroscedastic.runs import host_memory, loaded_run, provenance, token_features, warm_start
+from heteroscedastic.runs import (
+    compilation_cache,
+    host_memory,
+    loaded_run,
+    provenance,
+    token_features,
+    warm_start,
+)
 
 _PART_SIZE = 2048  # examples of a part
 _CHAIN = "to_rgb|value_range(-1, 1)"  # for random weights
@@ -239,7 +246,9 @@ def _parsed() -> argparse.Namespace:
     parser = user_errors.parser(main.__doc__)
     parser.add_argument("--data", required=True, help="name of the data set, as config.data.name")
     parser.add_argument("--data_dir", default=os.environ.get("TFDS_DATA_DIR"))
-    parser.add_argument("--fields", nargs="*", default=(), help="further fields of TFDS to keep")
+    parser.add_argument(
+        *("--extras", "--fields"), nargs="*", default=(), help="further fields of TFDS to keep"
+    )
     parser.add_argument("--backbone", help="such as EfficientNetLite0")
     parser.add_argument(
         "--weights", help="'pretrained', or a file of models/convert.py; random by default"
@@ -277,7 +286,7 @@ class Job(NamedTuple):
 
 
 def _image_job(flags: argparse.Namespace) -> Job:
-    stored = store.stored_dataset(flags.data, flags.data_dir, extras=flags.fields)
+    stored = store.stored_dataset(flags.data, flags.data_dir, extras=flags.extras)
     size = flags.size
     if flags.run:
         net = network_of_run(flags.run, flags.chain, flags.data_dir)
@@ -387,6 +396,7 @@ def main() -> None:
     """Writes the features of a data set, as data for a head or an estimator."""
     flags = _parsed()
     host_memory.keep()
+    compilation_cache.enable()
     job = _job(flags)
     kind = type(job.net.backbone).__name__
     name = f"{flags.data}_{kind}_{job.size}" if job.size else f"{flags.data}_{kind}"
@@ -398,10 +408,10 @@ def _job(flags: argparse.Namespace) -> Job:
     if config.get("task") != "translation":
         return _image_job(flags)
     name = config["data"]["name"]
-    if flags.data != name or flags.size or flags.chain or flags.fields:
+    if flags.data != name or flags.size or flags.chain or flags.extras:
         raise ValueError(
             f"{flags.run} is a translator, whose own sentences are embedded; give --data={name} and"
-            " none of --size, --chain and --fields."
+            " none of --size, --chain and --extras."
         )
     return token_job(flags.run, flags.data_dir, flags.batch_size)
 
