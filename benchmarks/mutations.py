@@ -457,10 +457,15 @@ def main() -> None:
     parser.add_argument("--out", required=True, help="an empty directory")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--num", type=int, default=100)
+    parser.add_argument(
+        "--no_report", action="store_true", help="build no report, and mutate other files"
+    )
     flags = parser.parse_args()
     out = Path(flags.out)
+    if out.exists() and any(out.iterdir()):
+        parser.error(f"--out={out} is not empty.")
     with contextlib.redirect_stdout(io.StringIO()):
-        results = outcomes(make_runs(out), out, flags.seed, flags.num)
+        results = outcomes(make_runs(out), out, flags.seed, flags.num, not flags.no_report)
     print(table(results))
     if messages := failures(results):
         raise SystemExit("\n".join(messages))

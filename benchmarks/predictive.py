@@ -18,7 +18,7 @@ tests/predictive/test_exact.py compares the exact form with quadrature in float6
 
     python -m benchmarks.predictive --link=sigmoid
 
-does the same for the log-odds of labels, over all labels and relative to quadrature.
+does the same for the log-odds of labels, over the first 100 labels and relative to quadrature.
 
 With more classes than a shortlist has, the probability of the classes outside it stands above the
 table, as the mean over examples.

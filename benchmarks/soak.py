@@ -213,13 +213,12 @@ def train(
         for host in hosts:
             host.take_sample()
         codes = [host.process.poll() for host in hosts]
-        if None not in codes and set(codes) == {0}:
-            all_hosts += hosts
-            break
         if any(code is not None for code in codes):
             _wait_for_all(hosts)
             all_hosts += hosts
             codes = [host.process.returncode for host in hosts]
+            if set(codes) == {0}:
+                break
             lines = [host.output[-1].strip() for host in hosts if host.output]
             print(
                 f"  {_clock(start_time)} exit codes {codes}: {' | '.join(lines)[:160]}", flush=True
@@ -278,7 +277,8 @@ def main() -> None:
     flags, main_arguments = parser.parse_known_args()
     if Path(flags.out).exists() and any(Path(flags.out).iterdir()):
         parser.error(f"--out={flags.out} is not empty, and its runs would be complete already.")
-    arguments = main_arguments or list(_DEFAULT_ARGUMENTS)
+    has_config = any(argument.startswith("--config=") for argument in main_arguments)
+    arguments = [*(() if has_config else _DEFAULT_ARGUMENTS), *main_arguments]
     arguments += [f"--config.training.num_epochs={flags.epochs}"]
     out, record = Path(flags.out), {}
     for name, fault_interval in (("undisturbed", None), ("disturbed", flags.every)):

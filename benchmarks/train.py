@@ -5,8 +5,8 @@
 prints for random images on the device (also with --model=ResNet18 and ResNet8): images per second
 of our step with the deterministic head, relative to a step of flax.linen and optax alone; the time
 that the noise heads add, with independent samples and with Sobol points; the temporary memory that
-the compiler reserves and the bytes that it counts; and the floating-point operations per second of
-the convolutions and dense layers, for known chips also as a fraction of the peak. A second table
+the compiler reserves and the bytes that it counts; and the floating-point operations per second,
+those of single elements included, for known chips also as a fraction of the peak. A second table
 has the bytes that the update of the parameters of each head accesses.
 Steps are timed in turn, so that changes of the machine's speed affect all of them.
 

@@ -2,8 +2,9 @@
 
     python -m benchmarks.variance_reduction
 
-prints, by temperature, the error of estimates of E[softmax(u)] that all evaluate --budget softmaxes
-per example, as predictive.py measures it. No time is measured: an estimate with the error of Sobol
+prints, by temperature, the error of estimates of E[softmax(u)] that evaluate --budget softmaxes per
+example, as predictive.py measures it. Importance sampling evaluates three quarters of them: a power
+of two for each of three classes. No time is measured: an estimate with the error of Sobol
 points or more cannot pay, as each does the work of Sobol points and more.
 """
 

@@ -48,7 +48,15 @@ class Slice:
     """A slice by its name, which may not exist."""
 
     def __init__(
-        self, shell: Shell, name: str, zone: str, *, project: str | None, queued: bool, poll: float
+        self,
+        shell: Shell,
+        name: str,
+        zone: str,
+        *,
+        project: str | None,
+        queued: bool,
+        poll: float,
+        exists: bool = False,
     ):
         """Stores the settings; runs no command.
 
@@ -59,11 +67,13 @@ class Slice:
           project: project of the slice; defaults to gcloud's project.
           queued: whether to request the slice as a queued resource.
           poll: seconds between two queries of the state.
+          exists: whether a dry run, which queries no state, takes the slice for an existing one.
         """
         self.shell, self.name, self.poll = shell, name, poll
         self._where = [f"--zone={zone}", *([f"--project={project}"] if project else []), "--quiet"]
         self._form = _QUEUED if queued else _DIRECT
-        self._dry_run_state, self._max_attempts = CommandResult(1, errors="NOT_FOUND"), 1
+        absent, ready = CommandResult(1, errors="NOT_FOUND"), CommandResult(0, self._form.ready)
+        self._dry_run_state, self._max_attempts = ready if exists else absent, 1
 
     def _words(self, verb: str, *more: str, group: str | None = None) -> list[str]:
         return ["gcloud", "compute", "tpus", group or self._form.group, verb, *more, *self._where]

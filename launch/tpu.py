@@ -236,6 +236,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         project=flags.project,
         queued=flags.queued,
         poll=flags.poll,
+        exists=flags.delete,
     )
     hint = (
         f"If {flags.name} exists, it continues to run and to cost money. The same command follows"

@@ -204,8 +204,8 @@ def test_ci_reads_the_test_command_of_the_readme():
 
 @functools.cache
 def flags_of(path):
-    """The flags that a program declares with argparse or absl: itself, in a neighbour that it
-    imports, or in a module whose function `argument_parser`, `add_flag` or `main` it calls.
+    """The flags that a program declares: itself, with absl in a neighbour that it imports, or in a
+    module whose function `main`, `add_flag` or `add_flags`, or whose parser, it calls.
     """
     flags, calls = set(), set()
     tree = ast.parse(path.read_text())
@@ -213,16 +213,25 @@ def flags_of(path):
         function = getattr(node, "func", None)
         called = getattr(function, "attr", "")
         if called.startswith(("add_argument", "DEFINE_")):
-            flags.add(ast.literal_eval(node.args[0]).lstrip("-"))
-        elif called in ("argument_parser", "add_flag", "main"):
+            flags.update(
+                argument.value.lstrip("-")
+                for argument in node.args[: None if called.startswith("add") else 1]
+                if isinstance(argument, ast.Constant)
+            )
+        elif called in ("argument_parser", "add_flag", "add_flags", "main"):
             calls.add(function.value.id)
+        elif getattr(function, "id", "").endswith("parser"):
+            calls.add(function.id)
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom):
             package = ROOT.joinpath(*node.module.split("."))
             imported = {package / f"{alias.name}.py": alias.name in calls for alias in node.names}
-            imported[package.with_suffix(".py")] = False
+            imported[package.with_suffix(".py")] = any(a.name in calls for a in node.names)
             for module, is_called in imported.items():
-                if module.exists() and (is_called or module.parent == path.parent):
+                if not module.exists():
+                    continue
+                is_neighbour = module.parent == path.parent
+                if is_called or (is_neighbour and "flags.DEFINE_" in module.read_text()):
                     flags |= flags_of(module)
     return flags
 

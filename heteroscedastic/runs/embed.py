@@ -246,9 +246,8 @@ def _parsed() -> argparse.Namespace:
     parser = user_errors.parser(main.__doc__)
     parser.add_argument("--data", required=True, help="name of the data set, as config.data.name")
     parser.add_argument("--data_dir", default=os.environ.get("TFDS_DATA_DIR"))
-    parser.add_argument(
-        *("--extras", "--fields"), nargs="*", default=(), help="further fields of TFDS to keep"
-    )
+    help_ = "further fields of TFDS to keep"
+    parser.add_argument("--extras", "--fields", nargs="*", default=(), help=help_)
     parser.add_argument("--backbone", help="such as EfficientNetLite0")
     parser.add_argument(
         "--weights", help="'pretrained', or a file of models/convert.py; random by default"

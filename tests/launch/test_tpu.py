@@ -119,6 +119,14 @@ def test_a_dry_run_prints_what_a_run_calls_and_calls_nothing(tmp_path, more):
     assert [w[3] for w in printed if w[0] == "git"] == ["status", "ls-files", "bundle"]
 
 
+def test_a_dry_run_of_delete_prints_the_deletion_and_calls_nothing(tmp_path):
+    environment = fakes.program(tmp_path, "gcloud", "raise SystemExit('called')")
+    process = launch(tmp_path, environment, "--delete", "--dry_run")
+    output, errors = process.communicate(timeout=300)
+    assert (process.returncode, errors) == (0, "")
+    assert [shlex.split(line)[4] for line in output.splitlines()] == ["describe", "delete"]
+
+
 def test_a_preempted_slice_is_created_again_with_the_same_command(tmp_path):
     code, _, errors = launched(tmp_path, "--spot", follow=["preempted"])
     assert code == 0, errors
