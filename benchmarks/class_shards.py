@@ -9,6 +9,7 @@ devices of this machine's CPU and share its cores, so times show no speed-up.
 
 import argparse
 import json
+import math
 import os
 import subprocess
 import sys
@@ -123,7 +124,8 @@ def measure(num_classes, head, class_shards, points, num_samples, parameters="re
         difference=max(jax.tree.leaves(differences)),
         padding_is_zero=all(jax.tree.leaves(padding_is_zero)),
         sizes=[
-            _size(x.sharding.shard_shape(x.shape)) for x in jax.tree.leaves(state.params["head"])
+            math.prod(x.sharding.shard_shape(x.shape))
+            for x in jax.tree.leaves(state.params["head"])
         ],
         seconds=min(times),
     )
@@ -182,7 +184,7 @@ def main():
             )
             measured = measure_in_subprocess(num_devices, class_shards=class_shards, **settings)
             collectives = "; ".join(
-                f"{kind} {len(shapes)} ({'x'.join(map(str, max(shapes, key=_size)))})"
+                f"{kind} {len(shapes)} ({'x'.join(map(str, max(shapes, key=math.prod)))})"
                 for kind, shapes in sorted(measured["crossings"].items())
             )
             cells = [
@@ -198,13 +200,6 @@ def main():
                 f"{measured['seconds']:.2f}",
             ]
             print("| " + " | ".join(map(str, cells)) + " |", flush=True)
-
-
-def _size(shape):
-    total = 1
-    for n in shape:
-        total *= n
-    return total
 
 
 if __name__ == "__main__":

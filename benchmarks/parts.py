@@ -10,7 +10,6 @@ timed alone, in turn with the step.
 import argparse
 import functools
 import statistics
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -19,6 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from benchmarks import train
+from benchmarks.predictive import seconds as seconds_of
 from heteroscedastic import bind, curation, losses, mixing, predictive, selection
 from heteroscedastic import smoothing as smoothings
 from heteroscedastic import weighting as weightings
@@ -106,13 +106,6 @@ def device_parts(
         function = bind.bind(mixing, **settings)
         parts["mixing", settings["name"]] = function, (key, batch.inputs, targets, batch.weights)
     return parts
-
-
-def seconds_of(call: Callable[[], Any]) -> float:
-    """Wall time of one call."""
-    start = time.perf_counter()
-    jax.block_until_ready(call())
-    return time.perf_counter() - start
 
 
 def host_times(seconds_per_step: float, batch_size: int, repeats: int) -> list[tuple[str, ...]]:

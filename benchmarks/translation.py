@@ -160,8 +160,8 @@ def plain(run: assembly.Run, feed) -> TimedStep:
 
 
 def ours(name: str, run: assembly.Run, feed) -> TimedStep:
-    """The training step of a run."""
-    arguments = (run.pipeline.arrays["train"], feed, run.root_key)
+    """The training step of a run, whose arrays are on the device."""
+    arguments = (*jax.device_put((run.pipeline.arrays["train"], feed)), run.root_key)
     return TimedStep(name, run.train_step, jax.jit(run.init)(run.root_key), arguments)
 
 
@@ -188,13 +188,13 @@ def random_text(config: dict) -> Pipeline:
     )
 
 
-def timed_steps(name: str, pipeline: Pipeline, overrides: dict) -> tuple[list[TimedStep], int]:
+def timed_steps(name: str, pipeline: Pipeline) -> tuple[list[TimedStep], int]:
     """The plain step, ours of each head that has a config, and the real tokens of their batch."""
     prefix = name.removesuffix("_hom")
     configs = Path(__file__).parents[1] / "configs"
     chosen = [head for head in HEADS if (configs / f"{prefix}_{head}.py").exists()]
     runs = {
-        head: assembly.build(study.config(f"{prefix}_{head}", overrides), pipeline=pipeline)
+        head: assembly.build(study.config(f"{prefix}_{head}", {}), pipeline=pipeline)
         for head in chosen
     }
     feed = next(pipeline.training_feeds(0, 0, np.arange(pipeline.batch_size)))
@@ -326,7 +326,7 @@ def main():
         if flags.temporaries
         else assembly.build(config, flags.data_dir).pipeline
     )
-    steps, num_tokens = timed_steps(name, pipeline, {})
+    steps, num_tokens = timed_steps(name, pipeline)
     size = pipeline.batch_size * pipeline.length
     print(f"{num_tokens:,} tokens of the target in {size:,} places of a batch")
     if not flags.temporaries:
