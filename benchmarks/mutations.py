@@ -458,7 +458,9 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--num", type=int, default=100)
     parser.add_argument(
-        "--no_report", action="store_true", help="build no report, and mutate other files"
+        "--no_report",
+        action="store_true",
+        help="build no report; two of three mutations are then of the complete run",
     )
     flags = parser.parse_args()
     out = Path(flags.out)

@@ -20,6 +20,7 @@ import gzip
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 import time
@@ -122,7 +123,7 @@ def results():
     return {(row["name"], row["slice"]): row for row in rows}
 
 
-_OF_THE_COMPILER = re.compile(
+_COMPILER_ERROR = re.compile(
     r"RESOURCE_EXHAUSTED|Ran out of memory|JaxRuntimeError|XlaRuntimeError"
 )
 
@@ -138,8 +139,9 @@ def measure_in_subprocess(*settings):
         command, env=os.environ | _OFFLINE, cwd=ROOT, capture_output=True, text=True, check=False
     )
     if done.returncode:
-        # A negative status is that of a signal, which ends a process whose compiler crashes.
-        if done.returncode > 0 and not _OF_THE_COMPILER.search(done.stderr):
+        # A compiler that crashes ends its process by a signal; others send these.
+        has_crashed = -done.returncode in (signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS)
+        if not has_crashed and not _COMPILER_ERROR.search(done.stderr):
             raise RuntimeError(f"{' '.join(map(str, settings[:2]))}: {reason(done.stderr)}")
         return dict(error=reason(done.stderr))
     return json.loads(done.stdout.splitlines()[-1])

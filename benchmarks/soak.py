@@ -277,7 +277,7 @@ def main() -> None:
     flags, main_arguments = parser.parse_known_args()
     if Path(flags.out).exists() and any(Path(flags.out).iterdir()):
         parser.error(f"--out={flags.out} is not empty, and its runs would be complete already.")
-    has_config = any(argument.startswith("--config=") for argument in main_arguments)
+    has_config = any(word.partition("=")[0] == "--config" for word in main_arguments)
     arguments = [*(() if has_config else _DEFAULT_ARGUMENTS), *main_arguments]
     arguments += [f"--config.training.num_epochs={flags.epochs}"]
     out, record = Path(flags.out), {}

@@ -3,9 +3,10 @@
     python -m benchmarks.variance_reduction
 
 prints, by temperature, the error of estimates of E[softmax(u)] that evaluate --budget softmaxes per
-example, as predictive.py measures it. Importance sampling evaluates three quarters of them: a power
-of two for each of three classes. No time is measured: an estimate with the error of Sobol
-points or more cannot pay, as each does the work of Sobol points and more.
+example, as predictive.py measures it. Importance sampling has a power of two for each of three
+classes, three quarters of them, after 128 softmaxes that find these classes and a search for each
+mode. No time is measured: an estimate with the error of Sobol points or more cannot pay, as each
+does the work of Sobol points and more.
 """
 
 import argparse

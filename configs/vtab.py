@@ -21,8 +21,8 @@ def get_config() -> ConfigDict:
     )
     # Settings follow BiT-HyperRule for fewer than 20,000 examples, Kolesnikov et al. (2020),
     # arXiv:1912.11370, section 3.3. The numbers of steps for more examples are in
-    # experiments/correlated_label_noise/transfer.py; the mixup of 0.1 of the rule for 20,000
-    # examples or more, dict(name="mixup", alpha=0.1, draws="batch") in `mixing`, is not in them.
+    # experiments/correlated_label_noise/transfer.py; its mixup for 20,000 examples or more would
+    # be c.mixing = dict(name="mixup", alpha=0.1, draws="batch").
     c.data = dict(
         pipeline="streaming",
         name="vtab_cifar100",  # written by python -m heteroscedastic.data.storage.vtab

@@ -34,6 +34,7 @@ COMMANDS = {  # command -> module of the package
     "vtab": "data.storage.vtab",
     "mask": "data.builders.mask",
     "multilabel": "data.builders.multilabel",
+    "tiny_imagenet": "data.builders.tiny_imagenet",
     "iwslt14": "data.text.iwslt14",
 }
 

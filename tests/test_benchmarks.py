@@ -176,6 +176,72 @@ def test_the_soak_test_refuses_a_directory_whose_runs_may_be_complete(
     assert "is not empty" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("flags", "config"),
+    [
+        (["--config.seed=3"], ["--config=configs/digits_het_pe.py"]),
+        (["--config=configs/digits_hom.py"], ["--config=configs/digits_hom.py"]),
+        (["--config", "configs/digits_hom.py"], []),
+    ],
+)
+def test_the_soak_test_has_its_own_config_if_no_other_is_given(
+    tmp_path, monkeypatch, flags, config
+):
+    soak, found = load("soak"), []
+
+    def train(directory, arguments, *_):
+        found.extend(arguments)
+        raise SystemExit
+
+    monkeypatch.setattr(soak, "train", train)
+    monkeypatch.setattr("sys.argv", ["soak", f"--out={tmp_path}", *flags])
+    with pytest.raises(SystemExit):
+        soak.main()
+    assert [x for x in found if x.startswith("--config=")] == config
+    assert set(flags) <= set(found)
+
+
+def test_the_soak_test_starts_no_complete_run_again(tmp_path, monkeypatch):
+    soak, starts = load("soak"), []
+
+    class Host:
+        """A process that exits with 0 after some looks."""
+
+        returncode, output = 0, ()
+
+        def __init__(self, num_looks):
+            self.looks, self.process = iter([None] * num_looks), self
+
+        def poll(self):
+            return next(self.looks, 0)
+
+        def wait(self, timeout):
+            assert timeout > 0
+
+        def take_sample(self):
+            pass
+
+        growth = take_sample
+
+    def start(directory, arguments, num_hosts):
+        starts.append(num_hosts)
+        return [Host(num_looks) for num_looks in range(2, 2 + num_hosts)]  # not at once
+
+    (tmp_path / "results.json").write_text('{"goodput": {"share": 0.5}}')
+    monkeypatch.setattr(soak, "start", start)
+    monkeypatch.setattr(soak.time, "sleep", lambda _: None)
+    record = soak.train(tmp_path, [], 2, None, 0)
+    assert (starts, record["starts"]) == ([2], 1)
+
+
+def test_the_mutations_are_of_an_empty_directory(tmp_path, monkeypatch, capsys):
+    (tmp_path / "a").touch()
+    monkeypatch.setattr("sys.argv", ["mutations", f"--out={tmp_path}"])
+    with pytest.raises(SystemExit):
+        load("mutations").main()
+    assert f"--out={tmp_path} is not empty" in capsys.readouterr().err
+
+
 def test_the_soak_test_never_damages_both_of_the_last_two_checkpoints(tmp_path):
     soak = load("soak")
 

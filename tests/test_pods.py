@@ -202,6 +202,7 @@ def test_a_row_that_does_not_compile_is_recorded_and_not_compiled_again(
     [
         (1, "jax.errors.JaxRuntimeError: RESOURCE_EXHAUSTED: Ran out of memory", True),
         (-11, "Fatal error", True),
+        (-9, "Killed", False),
         (1, "ModuleNotFoundError: No module named 'libtpu'", False),
     ],
 )
@@ -211,7 +212,7 @@ def test_only_failures_of_the_compiler_are_rows(monkeypatch, status, errors, is_
     if is_of_compiler:
         assert pods.measure_in_subprocess("a", "v3:2x2", None) == {"error": errors}
     else:
-        with pytest.raises(RuntimeError, match=r"^a v3:2x2: ModuleNotFoundError: No module"):
+        with pytest.raises(RuntimeError, match=f"^a v3:2x2: {errors}"):
             pods.measure_in_subprocess("a", "v3:2x2", None)
 
 

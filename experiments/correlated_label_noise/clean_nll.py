@@ -59,8 +59,8 @@ def main() -> None:
     chosen, results = noise_pairs.table_results(flags)
     saved = derived.Derived(__file__, flags, [result.job for result in results])
     differences = statistics.Differences()
-    print(f"| regime | method | {' | '.join(_COLUMNS)} |")
-    print("|" + " --- |" * (len(_COLUMNS) + 2))
+    print(f"| regime | method | seeds | {' | '.join(_COLUMNS)} |")
+    print("|" + " --- |" * (len(_COLUMNS) + 3))
     for name, regime in study.tested_regimes(chosen).items():
         tuned = study.tuned_results(results, regime, chosen.select_metric)
         columns = {}
@@ -79,15 +79,17 @@ def main() -> None:
             )
         for row in rows:
             values = np.array([columns[row, seed] for seed in seeds])
-            print(f"| {name} | {row} | {' | '.join(f'{v:.3f}' for v in values.mean(axis=0))} |")
+            cells = [str(len(seeds)), *(f"{v:.3f}" for v in values.mean(axis=0))]
+            print(f"| {name} | {row} | {' | '.join(cells)} |")
             if row != chosen.reference:
                 theirs = np.array([columns[chosen.reference, seed] for seed in seeds])
                 cells = [
                     differences.cell(column, dict(zip(seeds, a)), dict(zip(seeds, b)), 3)
                     for column, a, b in zip(_COLUMNS, values.T.tolist(), theirs.T.tolist())
                 ]
-                print(f"| {name} | {row} - {chosen.reference} | {' | '.join(cells)} |")
+                print(f"| {name} | {row} - {chosen.reference} |  | {' | '.join(cells)} |")
     print("\n".join(["", *differences.detectable()]))
+    saved.print_left_out()
     if flags.save:
         saved.save()
 

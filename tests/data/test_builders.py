@@ -19,7 +19,11 @@ from heteroscedastic.runs import pipelines
 
 library = pytest.importorskip("tensorflow_datasets")
 from heteroscedastic.data import builders  # noqa: E402
-from heteroscedastic.data.builders import imagenet21k, imagenet2012_boxes  # noqa: E402
+from heteroscedastic.data.builders import (  # noqa: E402
+    imagenet21k,
+    imagenet2012_boxes,
+    tiny_imagenet,
+)
 
 NUM_IMAGES = 25  # per synset, so that no split is empty
 WNIDS = ("n01440764", "n01443537", "n01484850")  # classes 0, 1 and 2 of ILSVRC12
@@ -214,13 +218,6 @@ class TestInaturalist2019(BuilderTest):
     SPLITS = {"train": 2 * len(TAXA), "validation": len(TAXA)}
 
 
-class TestTinyImagenet(BuilderTest):
-    __test__ = True
-    DATASET_CLASS = builders.TinyImagenet
-    WRITE = staticmethod(write_tiny_imagenet)
-    SPLITS = {"train": 4, "validation": 2}
-
-
 class TestImagenet2012Boxes(BuilderTest):
     __test__ = True
     DATASET_CLASS = builders.Imagenet2012Boxes
@@ -239,10 +236,15 @@ def prepared(name, write, tmp_path):
 def read(name, manual, tmp_path):
     builder = tfds.library().builder(name, data_dir=tmp_path)
     builder.download_and_prepare(download_config=library.download.DownloadConfig(manual_dir=manual))
+    return examples_of(builder)
+
+
+def examples_of(builder, *splits):
+    """The examples of splits, by default of all, by file name, and the features."""
     undecoded = {"image": library.decode.SkipDecoding()}
     splits = {
         s: library.as_numpy(builder.as_dataset(split=s, decoders=undecoded))
-        for s in builder.info.splits
+        for s in splits or builder.info.splits
     }
     return {
         s: {e["file_name"].decode(): e for e in examples} for s, examples in splits.items()
@@ -335,9 +337,26 @@ def test_inaturalist2019_has_the_taxonomic_class_of_every_listed_image(tmp_path,
             assert f"{split} has {counts[taxon]} images of {taxon}\n" in log
 
 
-def test_tiny_imagenet_has_the_class_and_the_box_of_every_labelled_image(tmp_path):
-    splits, features = prepared("tiny_imagenet", write_tiny_imagenet, tmp_path)
+@pytest.fixture
+def tiny(tmp_path):
+    """Writes the set from an archive after a change of its files; returns what is read of it."""
+
+    def written(change=lambda parts: None, per_class=None):
+        write_tiny_imagenet(tmp_path, change)
+        archive = tmp_path / "tiny-imagenet-200.zip"
+        folder = tiny_imagenet.write(archive, tmp_path / "data", per_class)
+        builder = tfds.library().builder("tiny_imagenet", data_dir=tmp_path / "data")
+        assert str(builder.data_path) == str(folder)
+        return examples_of(builder)
+
+    return written
+
+
+def test_tiny_imagenet_has_the_class_and_the_box_of_every_labelled_image(tiny, tmp_path):
+    splits, features = tiny()
     assert features["label"].names == ["tench", "goldfish"]
+    (ids,) = tmp_path.glob("data/tiny_imagenet/*/label_wnids.txt")
+    assert ids.read_text().split() == sorted(TINY_NAMES)
     for k, wnid in enumerate(TINY_NAMES):
         for i in range(2):
             example = splits["train"].pop(f"{wnid}_{i}.JPEG")
@@ -352,21 +371,25 @@ def test_tiny_imagenet_has_the_class_and_the_box_of_every_labelled_image(tmp_pat
     assert splits == {"train": {}, "validation": {}}
 
 
+def test_the_first_training_images_of_each_class_can_be_kept(tiny):
+    splits, _ = tiny(per_class=1)
+    assert sorted(splits["train"]) == sorted(f"{wnid}_0.JPEG" for wnid in TINY_NAMES)
+    assert len(splits["validation"]) == 2
+    with pytest.raises(FileExistsError, match=r"1\.0\.0 exists already; remove it"):
+        tiny()
+
+
 @needs("tiny_imagenet")
-def test_the_stored_tiny_imagenet_is_read_as_it_was_built(tmp_path):
-    stored = {}
-    for split in ("train", "validation"):
-        undecoded = {"image": library.decode.SkipDecoding()}
-        builder = tfds.library().builder("tiny_imagenet", data_dir=PACK)
-        chosen = builder.as_dataset(split=f"{split}[:5]", decoders=undecoded)
-        stored[split] = {e["file_name"].decode(): e for e in library.as_numpy(chosen)}
+def test_the_stored_tiny_imagenet_is_what_its_archive_would_give(tiny):
+    builder = tfds.library().builder("tiny_imagenet", data_dir=PACK)
+    stored = {s: examples_of(builder, f"{s}[:5]")[0][f"{s}[:5]"] for s in builder.info.splits}
     names = builder.info.features["label"].names
     wnids = (builder.data_path / "label_wnids.txt").read_text().split()
 
     def change(parts):
         parts.clear()
-        parts["wnids.txt"] = "\n".join(wnids)
-        parts["words.txt"] = "\n".join(f"{w}\t{name}" for w, name in zip(wnids, names))
+        parts["wnids.txt"] = "\n".join(wnids[::-1])
+        parts["words.txt"] = "\n".join(f"{w}\t{name}, others" for w, name in zip(wnids, names))
         parts |= {f"train/{wnid}/{wnid}_boxes.txt": "" for wnid in wnids}
         parts["val/val_annotations.txt"] = ""
         for split, examples in stored.items():
@@ -381,48 +404,76 @@ def test_the_stored_tiny_imagenet_is_read_as_it_was_built(tmp_path):
                     parts["val/val_annotations.txt"] += f"{name}\t{wnid}\t{box}"
                     parts[f"val/images/{name}"] = example["image"]
 
-    built, features = prepared("tiny_imagenet", lambda d: write_tiny_imagenet(d, change), tmp_path)
+    written, features = tiny(change)
     assert features["label"].names == names
     for split, examples in stored.items():
-        assert built[split].keys() == examples.keys()
+        assert written[split].keys() == examples.keys()
         for name, example in examples.items():
-            jax.tree.map(np.testing.assert_array_equal, built[split][name], example)
+            jax.tree.map(np.testing.assert_array_equal, written[split][name], example)
+
+
+def annotated(line):
+    """A change of the archive: its validation images have this line alone."""
+    return lambda parts: parts.update({"val/val_annotations.txt": line})
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
         (
-            lambda parts: parts.update({"val/val_annotations.txt": "val_0.JPEG\tn7\t0\t0\t1\t1\n"}),
-            r"zip: val_0.JPEG is of n7, which wnids.txt does not list",
+            annotated("val_0.JPEG\tn7\t0\t0\t1\t1\n"),
+            r"zip: val/images/val_0.JPEG is damaged \(its class is n7, which wnids.txt does not",
         ),
         (
-            lambda parts: parts.update(
-                {"val/val_annotations.txt": f"val_0.JPEG\t{WNIDS[0]}\t0\t0\t64\t1\n"}
-            ),
-            r"zip: the box 0 0 64 1 of val_0.JPEG is not within 64x64 pixels",
+            annotated(f"val_0.JPEG\t{WNIDS[0]}\t0\t0\t64\t1\n"),
+            r"its box is 0 0 64 1, not within 64x64 pixels\); download it again",
+        ),
+        (annotated(f"val_0.JPEG\t{WNIDS[0]}\t5\t0\t4\t1\n"), r"its box is 5 0 4 1, not within"),
+        (
+            annotated(f"val_0.JPEG\t{WNIDS[0]}\t0\t0\t-1\t²\n"),
+            r"val_0.JPEG is damaged \(its box is 0 0 -1 ², not four whole numbers",
         ),
         (
-            lambda parts: parts.update({"val/val_annotations.txt": "val_0.JPEG 0 0 1 1\n"}),
-            r"val_annotations.txt has a line of 1 fields, not 6: 'val_0.JPEG 0 0 1 1'",
+            annotated("val_0.JPEG 0 0 1 1\n"),
+            r"annotations.txt is damaged \(it has a line of 1 fields, not 6: val_0.JPEG 0 0 1 1",
         ),
-        (lambda parts: parts.pop("val/images/val_0.JPEG"), r"zip has no .*val_0.JPEG; download"),
-        (lambda parts: parts.update({"words.txt": ""}), r"words.txt does not name n01440764"),
+        (
+            lambda parts: parts.pop("val/images/val_0.JPEG"),
+            r"val_0.JPEG is damaged \(it is not there",
+        ),
+        (
+            lambda parts: parts.update({"words.txt": ""}),
+            r"words.txt is damaged \(it does not name n01440764",
+        ),
     ],
 )
-def test_a_bad_archive_of_tiny_imagenet_is_an_error_that_names_it(tmp_path, change, message):
+def test_a_bad_archive_of_tiny_imagenet_is_an_error_that_names_the_file(tiny, change, message):
     with pytest.raises(ValueError, match=message):
-        prepared("tiny_imagenet", lambda d: write_tiny_imagenet(d, change), tmp_path)
+        tiny(change)
 
 
-def test_a_damaged_archive_of_tiny_imagenet_is_an_error_that_says_what_to_do(tmp_path):
-    def write(directory):
-        write_tiny_imagenet(directory)
-        path = directory / "tiny-imagenet-200.zip"
-        path.write_bytes(path.read_bytes()[:-40])
-
-    with pytest.raises(ValueError, match=r"tiny-imagenet-200.zip is damaged .*download it again"):
-        prepared("tiny_imagenet", write, tmp_path)
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (
+            lambda content: content[:-40],
+            r"tiny-imagenet-200.zip: it is damaged .*download it again",
+        ),
+        (
+            lambda content: content.replace(jpeg(90, 64, 64), jpeg(90, 64, 64)[::-1]),
+            r"val/images/val_0.JPEG is damaged \(Bad CRC-32",
+        ),
+    ],
+)
+def test_a_damaged_archive_of_tiny_imagenet_is_an_error_that_says_what_to_do(
+    tmp_path, damage, message
+):
+    write_tiny_imagenet(tmp_path)
+    path = tmp_path / "tiny-imagenet-200.zip"
+    path.write_bytes(damage(path.read_bytes()))
+    with pytest.raises(ValueError, match=message):
+        tiny_imagenet.write(path, tmp_path / "data")
+    assert not list(tmp_path.glob("data/tiny_imagenet/*/*.json"))
 
 
 def test_images_of_inaturalist2019_are_resized_as_a_whole_with_antialiasing(tmp_path):

@@ -213,3 +213,10 @@ def test_a_command_that_failed_does_not_block_the_corrected_one(monkeypatch, tmp
 def test_features_too_large_for_float16_are_an_error():
     with pytest.raises(ValueError, match="float16 ends at 65504"):
         embed.embedded(lambda x: x.reshape(len(x), -1) * 1e5, np.ones((3, 2, 2, 1)), 2)
+
+
+@pytest.mark.parametrize("flag", ["--extras", "--fields"])
+def test_further_fields_have_the_name_of_the_other_commands_and_the_former_one(flag, monkeypatch):
+    words = ["embed", "--data=mine", "--backbone=MLP", "--out=here", flag, "boxes", "groups"]
+    monkeypatch.setattr(sys, "argv", words)
+    assert embed._parsed().extras == ["boxes", "groups"]

@@ -13,14 +13,6 @@ from heteroscedastic.data.builders.coco_labels import CocoLabels
 from heteroscedastic.data.builders.imagenet21k import Imagenet21k
 from heteroscedastic.data.builders.imagenet2012_boxes import Imagenet2012Boxes
 from heteroscedastic.data.builders.inaturalist2019 import Inaturalist2019
-from heteroscedastic.data.builders.tiny_imagenet import TinyImagenet
 from heteroscedastic.data.builders.webvision import Webvision
 
-__all__ = [
-    "CocoLabels",
-    "Imagenet21k",
-    "Imagenet2012Boxes",
-    "Inaturalist2019",
-    "TinyImagenet",
-    "Webvision",
-]
+__all__ = ["CocoLabels", "Imagenet21k", "Imagenet2012Boxes", "Inaturalist2019", "Webvision"]

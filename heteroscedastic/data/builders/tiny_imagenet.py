@@ -1,111 +1,99 @@
-"""Tiny-ImageNet: 200 classes of ImageNet at 64x64 pixels, each image with the box of its object."""
+"""Tiny-ImageNet: 200 classes of ImageNet at 64x64 pixels, each image with the box of its object.
 
+    python -m heteroscedastic.data.builders.tiny_imagenet --archive=tiny-imagenet-200.zip
+        --data_dir=DIR
+
+writes the set `tiny_imagenet` from the archive (248 MB) at http://cs231n.stanford.edu, which is not
+unpacked. Its splits are `train`, 500 images of each class, and `validation`, 50 of each; the labels
+of the test images are not public. `--per_class=200` keeps the training images _0 to _199 of each
+class, which are those of the results of this project.
+
+    image: Image(64, 64, 3)      the JPEG of the archive
+    label: ClassLabel()          in the order of the WordNet ids, named by the first synonym
+    file_name: Text()            unique in its split
+    objects: Sequence(bbox)      one box: ymin, xmin, ymax, xmax in 0 to 1
+
+The archive gives the first and the last pixel of an object; the box ends at (last + 1) / 64. Beside
+the records is label_wnids.txt, with the WordNet id of each class.
+"""
+
+import os
 import zipfile
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import tensorflow_datasets as tfds
 
-from heteroscedastic.data.storage import archives
+from heteroscedastic import files, user_errors
 
+_NAME, _VERSION = "tiny_imagenet", "1.0.0"
 _SIZE = 64  # pixels
-_ARCHIVE = "tiny-imagenet-200.zip"
 _ROOT = "tiny-imagenet-200"
-_DAMAGE = (zipfile.BadZipFile, zlib.error, EOFError, OSError)
+_DAMAGE = (zipfile.BadZipFile, zlib.error, EOFError)
 
-_DESCRIPTION = f"""
-The labelled images of Tiny-ImageNet: 500 training and 50 validation images of each of 200 classes,
-at {_SIZE}x{_SIZE} pixels. The labels of the test images are not public.
-
-Classes are in the order of their WordNet ids, and their names are the first synonym. `objects/bbox`
-is (ymin, xmin, ymax, xmax) in 0 to 1. The archive gives the first and last pixel of the object, so
-the box ends at (last + 1) / {_SIZE}. `file_name` is unique in its split.
-"""
-_CITATION = """
-@misc{tinyimagenet,
-  title={Tiny {ImageNet} Visual Recognition Challenge},
-  author={{Stanford CS231n}},
-  howpublished={http://cs231n.stanford.edu/tiny-imagenet-200.zip},
-  year={2015}
-}
-"""
+# File name, WordNet id, path, and the first and last pixel of the box, x before y.
+_Image = tuple[str, str, str, list[str]]
 
 
-class TinyImagenet(tfds.core.GeneratorBasedBuilder):
-    """Tiny-ImageNet."""
+def write(archive: Any, data_dir: str | Path, per_class: int | None = None) -> Any:
+    """Writes the set; an interrupted write leaves no set.
 
-    VERSION = tfds.core.Version("1.0.0")
-    RELEASE_NOTES = {"1.0.0": "All labelled images, with boxes."}
-    MANUAL_DOWNLOAD_INSTRUCTIONS = f"""
-    Put this file into manual_dir without unpacking it:
-      {_ARCHIVE} (248 MB), from http://cs231n.stanford.edu/{_ARCHIVE}
+    Args:
+      archive: path of the archive, with the methods of pathlib.
+      data_dir: directory of prepared sets.
+      per_class: the training images that are kept of each class, the first ones; None keeps all.
+
+    Returns:
+      The folder of the set, with the methods of pathlib.
+
+    Raises:
+      FileExistsError: the set exists.
+      ValueError: the archive is damaged, lacks a file, or describes an image wrongly.
     """
-
-    def _info(self) -> tfds.core.DatasetInfo:
+    folder = tfds.core.Path(data_dir) / _NAME / _VERSION
+    if folder.exists():
+        raise FileExistsError(f"{folder} exists already; remove it.")
+    with _Archive(archive) as opened:
+        wnids = sorted(opened.lines("wnids.txt"))
+        words = dict(line.partition("\t")[::2] for line in opened.lines("words.txt"))
+        if unnamed := [wnid for wnid in wnids if wnid not in words]:
+            raise opened.error("words.txt", f"it does not name {unnamed[0]}")
         features = {
             "image": tfds.features.Image(shape=(_SIZE, _SIZE, 3), encoding_format="jpeg"),
-            "label": tfds.features.ClassLabel(),  # named once the archive is read
+            "label": tfds.features.ClassLabel(names=[words[w].partition(",")[0] for w in wnids]),
             "file_name": tfds.features.Text(),
             "objects": tfds.features.Sequence({"bbox": tfds.features.BBoxFeature()}),
         }
-        return tfds.core.DatasetInfo(
-            builder=self,
-            description=_DESCRIPTION,
+        tfds.dataset_builders.store_as_tfds_dataset(
+            name=_NAME,
+            version=_VERSION,
             features=tfds.features.FeaturesDict(features),
-            supervised_keys=("image", "label"),
-            homepage="http://cs231n.stanford.edu",
-            citation=_CITATION,
+            split_datasets={
+                "train": _examples(opened, _train(opened, wnids, per_class), wnids),
+                "validation": _examples(opened, _validation(opened), wnids),
+            },
+            data_dir=str(data_dir),
+            description=f"Tiny-ImageNet with boxes, {per_class or 500} training images per class.",
         )
-
-    def _split_generators(self, dl_manager: tfds.download.DownloadManager) -> dict[str, Any]:
-        directory = dl_manager.manual_dir
-        archives.check_present(directory, [_ARCHIVE], self.MANUAL_DOWNLOAD_INSTRUCTIONS)
-        with _Archive(directory / _ARCHIVE) as archive:
-            wnids = sorted(archive.lines("wnids.txt"))
-            words = dict(line.partition("\t")[::2] for line in archive.lines("words.txt"))
-        if unnamed := [wnid for wnid in wnids if wnid not in words]:
-            raise ValueError(f"{archive.path}: words.txt does not name {unnamed[0]}.")
-        self.info.features["label"].names = [words[wnid].partition(",")[0] for wnid in wnids]
-        return {
-            split: self._generate_examples(archive.path, split, wnids)
-            for split in ("train", "validation")
-        }
-
-    def _generate_examples(
-        self, path: Any, split: str, wnids: list[str]
-    ) -> Iterator[tuple[str, dict[str, Any]]]:
-        number = {wnid: k for k, wnid in enumerate(wnids)}
-        with _Archive(path) as archive:
-            for name, (wnid, file, box) in (
-                _train(archive, wnids) if split == "train" else _validation(archive)
-            ).items():
-                if wnid not in number:
-                    raise ValueError(f"{path}: {name} is of {wnid}, which wnids.txt does not list.")
-                where = f"{path}: the box {' '.join(box)} of {name}"
-                yield (
-                    name,
-                    {
-                        "image": archive.read(file),
-                        "label": number[wnid],
-                        "file_name": name,
-                        "objects": [{"bbox": _box(box, where)}],
-                    },
-                )
+    (folder / "label_wnids.txt").write_text("".join(f"{wnid}\n" for wnid in wnids))
+    return folder
 
 
 class _Archive:
-    """The files of the archive, whose damage is an error that names them."""
+    """The files of the archive; an error names the one that is damaged."""
 
     def __init__(self, path: Any):
         self.path = path
 
     def __enter__(self) -> "_Archive":
+        self._file = self.path.open("rb")
         try:
-            self._file = self.path.open("rb")
             self._zip = zipfile.ZipFile(self._file)
         except _DAMAGE as error:
-            raise self._error("", error) from None
+            self._file.close()
+            raise self.error("", error) from None
         return self
 
     def __exit__(self, *_) -> None:
@@ -117,9 +105,9 @@ class _Archive:
         try:
             return self._zip.read(f"{_ROOT}/{name}")
         except KeyError:
-            raise ValueError(f"{self.path} has no {_ROOT}/{name}; download it again.") from None
+            raise self.error(name, "it is not there") from None
         except _DAMAGE as error:
-            raise self._error(f": {name}", error) from None
+            raise self.error(name, error) from None
 
     def lines(self, name: str) -> list[str]:
         """The lines of a text."""
@@ -130,45 +118,85 @@ class _Archive:
         for line in self.lines(name):
             fields = line.split("\t")
             if len(fields) != width:
-                raise ValueError(
-                    f"{self.path}: {name} has a line of {len(fields)} fields, not {width}: {line!r}"
+                raise self.error(
+                    name, f"it has a line of {len(fields)} fields, not {width}: {line}"
                 )
             yield fields
 
-    def _error(self, name: str, error: Exception) -> ValueError:
-        return ValueError(f"{self.path}{name} is damaged ({error}); download it again.")
+    def error(self, name: str, what: object) -> ValueError:
+        """The error for a file of the archive, or for all of it."""
+        return ValueError(f"{self.path}: {name or 'it'} is damaged ({what}); download it again.")
 
 
-# File name: WordNet id, path, and the first and last pixel of the box, x before y.
-_Images = Mapping[str, tuple[str, str, list[str]]]
+def _train(archive: _Archive, wnids: list[str], per_class: int | None) -> Iterator[_Image]:
+    for wnid in wnids:
+        for name, *box in archive.rows(f"train/{wnid}/{wnid}_boxes.txt", 5):
+            number = name.removeprefix(f"{wnid}_").removesuffix(".JPEG")
+            if not number.isdecimal():
+                raise archive.error(f"train/{wnid}", f"an image has the name {name}")
+            if per_class is None or int(number) < per_class:
+                yield name, wnid, f"train/{wnid}/images/{name}", box
 
 
-def _train(archive: _Archive, wnids: list[str]) -> _Images:
-    return {
-        name: (wnid, f"train/{wnid}/images/{name}", box)
-        for wnid in wnids
-        for name, *box in archive.rows(f"train/{wnid}/{wnid}_boxes.txt", 5)
-    }
+def _validation(archive: _Archive) -> Iterator[_Image]:
+    for name, wnid, *box in archive.rows("val/val_annotations.txt", 6):
+        yield name, wnid, f"val/images/{name}", box
 
 
-def _validation(archive: _Archive) -> _Images:
-    return {
-        name: (wnid, f"val/images/{name}", box)
-        for name, wnid, *box in archive.rows("val/val_annotations.txt", 6)
-    }
+def _examples(
+    archive: _Archive, images: Iterator[_Image], wnids: list[str]
+) -> Iterator[tuple[str, dict[str, Any]]]:
+    classes = {wnid: k for k, wnid in enumerate(wnids)}
+    for name, wnid, path, box in images:
+        if wnid not in classes:
+            raise archive.error(path, f"its class is {wnid}, which wnids.txt does not list")
+        yield (
+            name,
+            {
+                "image": archive.read(path),
+                "label": classes[wnid],
+                "file_name": name,
+                "objects": [{"bbox": _box(archive, path, box)}],
+            },
+        )
 
 
-def _box(pixels: list[str], where: str) -> tfds.features.BBox:
-    """The box from its first to the end of its last pixel.
-
-    Raises:
-      ValueError: it is not within the image.
-    """
-    if not all(pixel.isdigit() for pixel in pixels):
-        raise ValueError(f"{where} is not four whole numbers; download the archive again.")
+def _box(archive: _Archive, path: str, pixels: list[str]) -> tfds.features.BBox:
+    """The box, from the first pixel to the end of the last one."""
+    text = " ".join(pixels)
+    if not all(pixel.isdecimal() for pixel in pixels):
+        raise archive.error(path, f"its box is {text}, not four whole numbers")
     xmin, ymin, xmax, ymax = map(int, pixels)
     if not (xmin <= xmax < _SIZE and ymin <= ymax < _SIZE):
-        raise ValueError(f"{where} is not within {_SIZE}x{_SIZE} pixels; download it again.")
+        raise archive.error(path, f"its box is {text}, not within {_SIZE}x{_SIZE} pixels")
     return tfds.features.BBox(
         ymin=ymin / _SIZE, xmin=xmin / _SIZE, ymax=(ymax + 1) / _SIZE, xmax=(xmax + 1) / _SIZE
     )
+
+
+@user_errors.one_line()
+def main() -> None:
+    """Writes the set from its archive."""
+    parser = user_errors.parser(main.__doc__)
+    parser.add_argument("--archive", required=True, help="path of tiny-imagenet-200.zip")
+    parser.add_argument(
+        "--data_dir", default=os.environ.get("TFDS_DATA_DIR"), help="directory of prepared sets"
+    )
+    parser.add_argument(
+        "--per_class",
+        type=int,
+        help="training images of each class, the first ones; all by default",
+    )
+    flags = parser.parse_args()
+    if not flags.data_dir:
+        parser.error("give --data_dir.")
+    if flags.per_class is not None and flags.per_class < 1:
+        parser.error(f"--per_class={flags.per_class} must be at least 1.")
+    folder = write(
+        files.as_path(flags.archive), str(files.as_path(flags.data_dir)), flags.per_class
+    )
+    print(f"wrote {folder}")
+
+
+if __name__ == "__main__":
+    main()

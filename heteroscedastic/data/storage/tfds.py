@@ -253,6 +253,11 @@ def preparation(name: str, data_dir: str) -> str:
             "python -m heteroscedastic.data.builders.mask"
             f" --source={MASK_SOURCES[name]} --data_dir={data_dir}{of_set}"
         )
+    if name == "tiny_imagenet":
+        return (
+            "python -m heteroscedastic.data.builders.tiny_imagenet"
+            f" --archive=tiny-imagenet-200.zip --data_dir={data_dir}"
+        )
     try:
         has_builder = instructions(name) is not None
     except ModuleNotFoundError:

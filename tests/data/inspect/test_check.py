@@ -117,6 +117,12 @@ def test_a_missing_set_is_reported_with_the_command_and_the_files_that_prepare_i
 
 
 @needs_library
+def test_missing_tiny_imagenet_is_reported_with_the_command_that_writes_it(tmp_path):
+    _, problems = report(study.config("tiny_imagenet_hom", {}), str(tmp_path))
+    assert "builders.tiny_imagenet --archive=tiny-imagenet-200.zip --data_dir" in problems
+
+
+@needs_library
 @pytest.mark.parametrize("config", ["jft_het_pe", "digits_het_pe"])
 def test_no_builder_is_named_for_a_set_without_one(config, tmp_path):
     _, problems = report(study.config(config, {"data.name": "jft"}), str(tmp_path))
