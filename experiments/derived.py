@@ -35,6 +35,7 @@ class Derived:
         self._known = {job.fingerprint for job in (*of_table, *jobs)}
         self.saved = files.read_json(self.path) if self.path.exists() else {}
         self.used: dict[str, Any] = {}
+        self._of_table = study.saved_results(path.parent.name, flags.table, flags.scale)
         self._seeds: dict[str, set[int]] = {}
         for job in jobs:
             self._seeds.setdefault(job.row, set()).add(job.seed)
@@ -63,17 +64,20 @@ class Derived:
     def _of(self, jobs: Sequence[study.Job], part: str, compute: Callable[[], Any]) -> Any:
         job = jobs[0]
         if all(map(_is_complete, jobs)):
-            numbers = files.plain(compute())
+            numbers, commit = files.plain(compute()), study.run_results(job).get("commit")
         elif (numbers := self.saved.get(job.fingerprint, {}).get("numbers", {}).get(part)) is None:
             return None
-        about = dict(row=job.row, point=dict(job.point), seed=job.seed, numbers={})
+        else:
+            commit = self.saved[job.fingerprint].get("commit")  # earlier versions saved none
+        about = dict(row=job.row, point=dict(job.point), seed=job.seed, commit=commit, numbers={})
         self.used.setdefault(job.fingerprint, about)["numbers"][part] = numbers
         return files.nan_for_null(numbers)
 
-    def print_left_out(self) -> None:
-        """Prints how many seeds of each row lack numbers of a part that others have, if any do.
+    def print_notes(self) -> None:
+        """Prints which rows lack numbers of seeds that others have, or have those of other commits.
 
-        Of numbers of several runs together only the first run counts.
+        The commits are those of the runs and of the saved results of the table. Of numbers of
+        several runs together only the first run counts.
         """
         there = {(x["row"], x["seed"], part) for x in self.used.values() for part in x["numbers"]}
         parts = {part for _, _, part in there}
@@ -84,6 +88,24 @@ class Derived:
         if lacking:
             rows = ", ".join(lacking)
             print(f"\nSeeds left out, for lack of runs or of saved numbers: {rows}.")
+        others: dict[tuple[str, str, str], int] = {}
+        for name, entry in self.used.items():
+            ours, theirs = entry["commit"], self._of_table.get(name, {}).get("commit")
+            if ours and theirs and ours != theirs:
+                key = entry["row"], ours[:7], theirs[:7]
+                others[key] = others.get(key, 0) + 1
+        if others:
+            rows = ", ".join(
+                f"{count} of {row} (commit {ours}; the table {theirs})"
+                for (row, ours, theirs), count in others.items()
+            )
+            print(f"\nNumbers of other runs than those of the table's saved results: {rows}.")
+
+    def finish(self, save: bool) -> None:
+        """Prints the notes, and saves the numbers if `save`."""
+        self.print_notes()
+        if save:
+            self.save()
 
     def save(self) -> None:
         """Writes the numbers that were asked for, and keeps others of runs of the table."""

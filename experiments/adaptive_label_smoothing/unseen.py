@@ -107,8 +107,7 @@ def main() -> None:
         p = max(seed["p"] for seed in seeds)
         cells = [row, name, str(len(seeds)), spreads["all"], f"{p:.2g}"]
         print("| " + " | ".join([*cells, spreads["right"], spreads["wrong"]]) + " |")
-    if flags.save:
-        saved.save()
+    saved.finish(flags.save)
 
 
 if __name__ == "__main__":

@@ -89,9 +89,7 @@ def main() -> None:
                 ]
                 print(f"| {name} | {row} - {chosen.reference} |  | {' | '.join(cells)} |")
     print("\n".join(["", *differences.detectable()]))
-    saved.print_left_out()
-    if flags.save:
-        saved.save()
+    saved.finish(flags.save)
 
 
 if __name__ == "__main__":

@@ -121,9 +121,7 @@ def main() -> None:
         for line in lines(name, found, chosen.reference):
             print(line, flush=True)
     print(f"\nEntropy of the human labels: {least:.4f} nats.")
-    saved.print_left_out()
-    if flags.save:
-        saved.save()
+    saved.finish(flags.save)
 
 
 def lines(regime: str, found: dict[str, dict[int, CrossEntropy]], reference: str) -> list[str]:

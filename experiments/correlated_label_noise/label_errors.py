@@ -82,9 +82,7 @@ def main() -> None:
     print("\n".join(["", *differences.detectable(), ""]))
     for line in (_MEMORISATION_COLUMNS, ["---"] * len(_MEMORISATION_COLUMNS), *memorisation):
         print("| " + " | ".join(line) + " |")
-    saved.print_left_out()
-    if flags.save:
-        saved.save()
+    saved.finish(flags.save)
 
 
 def summaries(directory: files.Path, checkpoint: str, data_dir: str | None) -> dict[str, dict]:

@@ -133,8 +133,7 @@ def main() -> None:
     _print_table(["method", "map", "seeds"], scores, 3)
     print()
     _print_table(["method", "seeds"], variance, 2)
-    if flags.save:
-        saved.save()
+    saved.finish(flags.save)
 
 
 def _print_table(columns, by_row, digits) -> None:

@@ -82,9 +82,7 @@ def main() -> None:
                 cells = [name, row.name, measure, *spreads, largest, str(len(by_seed))]
                 cells += beyond_cells(by_seed)
                 print("| " + " | ".join(cells) + " |", flush=True)
-    saved.print_left_out()
-    if flags.save:
-        saved.save()
+    saved.finish(flags.save)
 
 
 def agreements(

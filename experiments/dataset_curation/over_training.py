@@ -81,8 +81,7 @@ def main() -> None:
     for row, curves in rows.items():
         cells = [comparison.spread([at(c, "ece", s) for c in curves], 4) for s in _SHARES]
         print("| " + " | ".join([row, str(len(curves)), *cells]) + " |")
-    if flags.save:
-        saved.save()
+    saved.finish(flags.save)
 
 
 if __name__ == "__main__":

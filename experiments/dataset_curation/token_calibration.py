@@ -64,8 +64,7 @@ def main() -> None:
             )
             print("| " + " | ".join(cells) + " |")
     print("\n".join(["", *differences.detectable()]))
-    if flags.save:
-        saved.save()
+    saved.finish(flags.save)
 
 
 def _least_count(group: str) -> int:

@@ -257,8 +257,7 @@ def main() -> None:
             rows.setdefault(job.row, {}).setdefault(measure, {})[job.seed] = test
     for line in lines(rows):
         print(line)
-    if flags.save:
-        saved.save()
+    saved.finish(flags.save)
 
 
 def lines(rows: Mapping[str, Mapping[str, Mapping[int, Mapping[str, Any]]]]) -> list[str]:

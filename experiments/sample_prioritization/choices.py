@@ -75,8 +75,7 @@ def main() -> None:
             comparison.spread([run[name] for run in runs if name in run], 3) for name in _MEASURES
         ]
         print("| " + " | ".join([row, str(len(runs)), *cells]) + " |")
-    if flags.save:
-        saved.save()
+    saved.finish(flags.save)
 
 
 if __name__ == "__main__":

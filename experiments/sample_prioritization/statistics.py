@@ -115,8 +115,7 @@ def main() -> None:
     for row, runs in by_row.items():
         cells = [comparison.spread([run[column] for run in runs]) for column in columns]
         print("| " + " | ".join([row, str(len(runs)), *cells]) + " |")
-    if flags.save:
-        saved.save()
+    saved.finish(flags.save)
 
 
 if __name__ == "__main__":

@@ -52,18 +52,39 @@ def test_rows_without_all_their_runs_are_named(jobs, capsys):
         COMMAND, FLAGS, [*jobs, jobs[0]._replace(row="diagonal", fingerprint="other")]
     )
     numbers.of(jobs[0], "last epoch", lambda: 1)
-    numbers.print_left_out()
+    numbers.print_notes()
     assert "saved numbers: 1 of 2 of low_rank, 1 of 1 of diagonal." in capsys.readouterr().out
     whole = Derived(COMMAND, FLAGS, jobs[:1])
     whole.of(jobs[0], "last epoch", lambda: 1)
-    whole.print_left_out()
+    whole.print_notes()
     assert not capsys.readouterr().out
     (jobs[1].directory / "results.json").touch()
     parts = Derived(COMMAND, FLAGS, jobs)
     for seed, part in ((0, "last epoch"), (0, "early stopping"), (1, "early stopping")):
         parts.of(jobs[seed], part, lambda: 1)
-    parts.print_left_out()
+    parts.print_notes()
     assert "1 of 2 of low_rank." in capsys.readouterr().out
+
+
+def test_numbers_of_other_commits_than_those_of_the_table_are_named(jobs, monkeypatch, capsys):
+    monkeypatch.setattr(study, "run_results", lambda each: {"commit": f"{each.seed}" * 40})
+    table = {each.fingerprint: {"commit": "0" * 40} for each in jobs}
+    monkeypatch.setattr(study, "saved_results", lambda *_: table)
+    numbers = Derived(COMMAND, FLAGS, jobs)
+    numbers.of(jobs[0], "last epoch", lambda: 1)
+    numbers.print_notes()
+    assert "Numbers of other runs" not in capsys.readouterr().out
+    numbers.of(jobs[1], "last epoch", lambda: 1)
+    numbers.save()
+    monkeypatch.setattr(study, "run_results", lambda _: None)
+    saved = Derived(COMMAND, FLAGS, jobs)
+    for each in jobs:
+        assert saved.of(each, "last epoch", lambda: pytest.fail("the run is gone")) == 1
+    for derived_numbers in (numbers, saved):
+        capsys.readouterr()
+        derived_numbers.print_notes()
+        text = "saved results: 1 of low_rank (commit 1111111; the table 0000000)."
+        assert text in capsys.readouterr().out
 
 
 def test_numbers_of_several_runs_are_those_of_these_seeds_and_points(jobs):
