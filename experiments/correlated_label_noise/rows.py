@@ -341,6 +341,7 @@ TABLES = {
 TABLES["several_labels_40"] = TABLES["several_labels"]._replace(
     grid={"head.temperature": (0.125, 0.25, 0.5, 1.0)},
     scales={"cpu": Scale(tuple(range(5, 45)))},
+    test=None,
     primary=(
         Primary("het_diag", "nll", "hom", "early stopping"),
         Primary("het_pe", "nll", "het_diag", "early stopping"),
