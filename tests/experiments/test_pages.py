@@ -92,7 +92,7 @@ _JOINED = {
     "num_samples.md": 1,
     "planted_noise.md": 1,
     "prioritized_epochs.md": 3,
-    "several_labels.md": 2,
+    "several_labels.md": 4,
     "size_and_augmentation.md": 4,
     "transfer.md": 1,
     "unequal_classes_features.md": 1,
