@@ -92,6 +92,7 @@ def untrained(tmp_path_factory):
     return loaded_run.LoadedRun(directory, run, {}, run.pipeline.description, state)
 
 
+@pytest.mark.extended
 def test_the_command_prints_chance_and_the_variances_of_the_pair(
     untrained, tmp_path, monkeypatch, capsys
 ):

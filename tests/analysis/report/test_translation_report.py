@@ -32,6 +32,7 @@ def run(tmp_path_factory):
         yield noisy_translation(patch, tmp_path_factory)
 
 
+@pytest.mark.extended
 def test_a_report_has_a_note_in_each_section_that_reads_examples(run, tmp_path, monkeypatch):
     sections = (
         label_errors_section.label_errors,

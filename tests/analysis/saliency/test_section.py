@@ -144,11 +144,8 @@ def under_a_sigmoid(runs, task, monkeypatch):
     return dataclasses.replace(runs, predictions=lists)
 
 
-@pytest.mark.parametrize(
-    "task",
-    [pytest.param(OneVsRest(), marks=pytest.mark.extended), Multilabel()],
-    ids=lambda task: task.name,
-)
+@pytest.mark.extended
+@pytest.mark.parametrize("task", [OneVsRest(), Multilabel()], ids=lambda task: task.name)
 def test_one_label_and_lists_of_labels_under_a_sigmoid_have_maps(
     noisy, data_dir, monkeypatch, task
 ):
